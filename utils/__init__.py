@@ -1,0 +1,22 @@
+"""What lessons import: `spawn` runs a function on real ranks, `get_device` says where a rank computes.
+
+Importing it starts the zygote in the background (see zygote.py), so that the first spawn is as quick as the others.
+"""
+
+from utils.errors import RankCrashed, RankError, RankFailed, RankTimeout, WorldStuck
+from utils.launcher import get_device, spawn, start_zygote
+from utils.run import Event, Run
+
+__all__ = [
+    "Event",
+    "RankCrashed",
+    "RankError",
+    "RankFailed",
+    "RankTimeout",
+    "Run",
+    "WorldStuck",
+    "get_device",
+    "spawn",
+]
+
+start_zygote()

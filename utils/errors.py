@@ -1,0 +1,119 @@
+"""What a student reads when a world goes wrong. Every error's text is the whole report; notebooks show nothing else."""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from utils import source_lines
+from utils.protocol import Failure, Frame
+from utils.run import Event
+from utils.stuck import call, ranks
+
+# What a rank says when it is not to blame: another one went away while it was talking to it.
+INNOCENT = re.compile(
+    r"[Cc]onnection (was )?(closed|reset|refused)|Broken pipe|Socket closed|closed by peer|Application timeout"
+    r"|failed to pass monitoredBarrier|NCCL .*remote|remote process exited"
+)
+
+SIGNALS = {
+    signal.SIGSEGV: "a crash in compiled code",
+    signal.SIGBUS: "a crash in compiled code",
+    signal.SIGFPE: "a crash in compiled code",
+    signal.SIGABRT: "a C++ library gave up; with Gloo, most often because two ranks disagree on a size or a dtype",
+    signal.SIGKILL: "from outside; most often because the machine ran out of memory",
+    signal.SIGTERM: "from outside",
+}
+
+
+class RankError(RuntimeError):
+    """Something went wrong on the ranks.
+
+    rank     the rank to look at first, None where no single one is to blame
+    results  what each rank returned, None for those that returned nothing
+    output   what each rank had printed
+    events   what each rank had recorded
+    """
+
+    def __init__(self, report: str, rank: int | None = None):
+        super().__init__(report)
+        self.rank = rank
+        self.results: list = []
+        self.output: list[str] = []
+        self.events: list[Event] = []
+
+    def _render_traceback_(self) -> list[str]:
+        """IPython shows these lines instead of a traceback through the launcher."""
+        return [f"{type(self).__name__}: {self}"]
+
+
+class RankFailed(RankError):
+    """A rank raised an exception."""
+
+
+class RankCrashed(RankError):
+    """A rank's process died: killed by a signal, or left without saying why."""
+
+
+class WorldStuck(RankError):
+    """No rank could move any more: each waited for another."""
+
+
+class RankTimeout(RankError):
+    """The ranks had not finished when the time was up."""
+
+
+def report_failures(failures: dict[int, Failure], waiting: dict[int, Event]) -> RankFailed:
+    """One report for all exceptions, the first one first; those who only waited, or lost contact, are a footnote."""
+    to_blame = {rank: f for rank, f in failures.items() if not INNOCENT.search(f.message)}
+    to_blame = to_blame or failures
+    told: dict[tuple, list[int]] = {}
+    for rank, failure in sorted(to_blame.items(), key=lambda item: item[1].time):
+        told.setdefault((failure.kind, failure.message, tuple(failure.frames)), []).append(rank)
+    parts = []
+    for (kind, message, frames), who in told.items():
+        lines = [f"{ranks(sorted(who)).lower()} raised {kind}: {message}".rstrip(": ")]
+        for frame in students_frames(frames):
+            inside = f", in {frame.function}" if frame.function not in ("", "<module>") else ""
+            lines.append(f"  {source_lines.name_of_file(frame.file)}, line {frame.line}{inside}")
+            if frame.source:
+                lines.append(f"      {frame.source}")
+        parts.append("\n".join(lines))
+    places: dict[str, list[int]] = {}
+    for rank, event in waiting.items():
+        places.setdefault("waiting in " + call(event), []).append(rank)
+    for rank in sorted(set(failures) - set(to_blame)):
+        places.setdefault("cut off in the middle of a message", []).append(rank)
+    for what, who in places.items():
+        parts.append(f"({ranks(who)} {'was' if len(who) == 1 else 'were'} {what}.)")
+    first = min(to_blame, key=lambda rank: to_blame[rank].time)
+    return RankFailed("\n\n".join(parts), rank=first)
+
+
+def students_frames(frames: tuple[Frame, ...]) -> list[Frame]:
+    """The student's lines of a traceback, with the library's last line if the student has none in it."""
+    return [frame for frame in frames if source_lines.is_students(frame.file)] or list(frames[-1:])
+
+
+def report_crash(rank: int, exit_code: int, last_place: str, events: list[Event], hint: str) -> RankCrashed:
+    """A rank that died without an exception: what ended it, its last line, its last word to the network."""
+    if exit_code < 0:
+        number = signal.Signals(-exit_code)
+        why = f"was killed by {number.name}" + (f" ({SIGNALS[number]})" if number in SIGNALS else "")
+    elif exit_code == 0:
+        why = "left with exit code 0 before its function had returned: something called os._exit"
+    else:
+        why = f"left with exit code {exit_code}: something called os._exit, or its interpreter could not go on"
+    lines = [f"rank {rank} {why}."]
+    if last_place:
+        lines.append(f"  it was at {last_place}")
+    if events:
+        last_event = events[-1]
+        state = "not ended" if last_event.end is None else "ended"
+        where = source_lines.place(last_event.where)
+        lines.append(f"  its last call to the network, {state}: {call(last_event)} at {where}")
+    else:
+        lines.append("  it had not called the network yet")
+    if hint:
+        lines += ["", hint]
+    return RankCrashed("\n".join(lines), rank=rank)

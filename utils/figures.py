@@ -1,0 +1,175 @@
+"""Every picture of the course, drawn by matplotlib; notebooks call these functions and show what they return.
+
+    collective("broadcast", world_size=4, root=1)    before and after, ranks as columns
+    halves(world_size=4)                             all-reduce as reduce-scatter and all-gather
+    transpose(world_size=2, rows=2, columns=3)       the bands of a matrix and of its transpose
+    traffic(run, "broadcast by hand")                who sent how many bytes to whom
+    stages([before, after], ["before", "after"])     any of the above is made of these
+
+A colour always means the rank that a value came from; letters say the same for eyes that see colours otherwise.
+"""
+
+import io
+
+from matplotlib.figure import Figure
+from matplotlib.patches import FancyBboxPatch, Rectangle
+
+# Okabe and Ito's colours, chosen to be told apart by everybody; all light enough for black letters.
+COLOURS = ["#E69F00", "#56B4E9", "#3DB891", "#F0E442", "#D98CB3", "#7FA6D6", "#E0875A", "#BBBBBB"]
+LETTERS = "abcdefgh"                                     # rank 0's numbers are a, rank 1's are b, ...
+INK, GREY, PAPER = "#222222", "#8A8A8A", "#FFFFFF"       # white paper reads in light and in dark themes
+MOST_RANKS = len(LETTERS)
+
+
+class Picture(Figure):
+    """A matplotlib figure that shows itself in a notebook as a small PNG, the same bytes each time."""
+
+    def __init__(self, width: float, height: float, title: str):
+        super().__init__(figsize=(width, height), facecolor=PAPER)
+        self.title = title
+        self.suptitle(title, color=INK, fontsize=12, fontweight="bold", x=0.5, y=0.97)
+
+    def _repr_png_(self) -> bytes:
+        png = io.BytesIO()
+        self.savefig(png, format="png", dpi=80, metadata={"Software": None})
+        return png.getvalue()
+
+    def __repr__(self) -> str:
+        return f"Picture({self.title!r})"
+
+
+def collective(name: str, world_size: int = 4, root: int = 0) -> Picture:
+    """What each rank holds before and after the collective `name`, such as "broadcast" or "all_gather"."""
+    enough_colours(world_size)
+    before, after = cells_of(name, world_size, root)
+    rooted = name in ("broadcast", "scatter", "gather", "reduce")
+    title = f"{name.replace('_', '-')}, root {root}" if rooted else name.replace("_", "-")
+    return stages([before, after], ["before", "after"], title)
+
+
+def cells_of(name: str, world_size: int, root: int) -> tuple[list, list]:
+    """(before, after) of a collective: for each rank its cells from top to bottom.
+
+    A cell is a text such as "b" (rank 1's tensor), "b2" (chunk 2 of it) or "a2+b2" (a sum); "" is an empty buffer.
+    """
+    ranks = range(world_size)
+    whole = [[LETTERS[rank]] for rank in ranks]
+    chunks = [[f"{LETTERS[rank]}{chunk}" for chunk in ranks] for rank in ranks]
+    everything = [LETTERS[rank] for rank in ranks]
+    total = "+".join(everything)
+    sums = ["+".join(f"{LETTERS[rank]}{chunk}" for rank in ranks) for chunk in ranks]
+
+    def only_root(cells):
+        return [cells if rank == root else [""] for rank in ranks]
+
+    return {
+        "broadcast": (only_root(whole[root]), [whole[root] for _ in ranks]),
+        "scatter": (only_root(chunks[root]), [[chunks[root][rank]] for rank in ranks]),
+        "gather": (whole, only_root(everything)),
+        "reduce": (whole, only_root([total])),
+        "all_gather": (whole, [everything for _ in ranks]),
+        "reduce_scatter": (chunks, [[sums[rank]] for rank in ranks]),
+        "all_reduce": (whole, [[total] for _ in ranks]),
+        "all_to_all": (chunks, [[chunks[source][rank] for source in ranks] for rank in ranks]),
+    }[name]
+
+
+def halves(world_size: int = 4) -> Picture:
+    """An all-reduce in two steps: reduce-scatter, then all-gather."""
+    enough_colours(world_size)
+    before, between = cells_of("reduce_scatter", world_size, 0)
+    after = [[cell for [cell] in between] for _ in range(world_size)]
+    return stages([before, between, after], ["before", "after reduce-scatter", "after all-gather"], "all-reduce = "
+                  "reduce-scatter + all-gather")
+
+
+def stages(states: list[list[list[str]]], names: list[str], title: str) -> Picture:
+    """Panels side by side, one for each state of the world; a state is a list of cells for each rank (see `cells_of`)."""
+    world_size, deepest = len(states[0]), max(len(cells) for state in states for cells in state)
+    longest = max(len(cell) for state in states for cells in state for cell in cells)
+    wide = 0.55 + 0.055 * max(0, longest - 2)            # inches of a column: room for a sum such as a0+b0+c0+d0
+    picture = Picture(len(states) * (world_size * wide + 0.5) + 0.2, 1.25 + 0.34 * deepest, title)
+    panels = picture.subplots(1, len(states), squeeze=False)[0]
+    for panel, state, name in zip(panels, states, names):
+        panel.set(xlim=(-0.6, world_size - 0.4), ylim=(deepest - 0.3, -1.1))
+        panel.set_title(name, color=INK, fontsize=10)
+        panel.axis("off")
+        for rank, cells in enumerate(state):
+            panel.text(rank, -0.75, f"rank {rank}" if world_size < 5 else str(rank), ha="center", va="center",
+                       color=INK, fontsize=9)
+            for depth, cell in enumerate(cells):
+                draw_cell(panel, rank, depth, cell)
+    picture.subplots_adjust(left=0.02, right=0.98, bottom=0.04, top=1 - 0.62 / picture.get_figheight(), wspace=0.12)
+    return picture
+
+
+def draw_cell(panel, x: float, y: float, text: str) -> None:
+    """A box around (x, y), striped in the colours of the ranks whose letters are in `text`; dashed if it is empty."""
+    sources = [LETTERS.index(letter) for letter in text if letter in LETTERS]
+    left, top, width, height = x - 0.46, y - 0.42, 0.92, 0.84
+    for stripe, source in enumerate(sources):
+        part = width / len(sources)
+        panel.add_patch(Rectangle((left + stripe * part, top), part, height, color=COLOURS[source], linewidth=0))
+    panel.add_patch(Rectangle((left, top), width, height, fill=False, edgecolor=INK if text else GREY,
+                              linestyle="-" if text else ":", linewidth=1))
+    panel.text(x, y, text, ha="center", va="center", color="black", fontsize=9 if len(text) < 4 else 7.5)
+
+
+def transpose(world_size: int = 2, rows: int = 2, columns: int = 3) -> Picture:
+    """A matrix and its transpose, both cut in bands of rows; each rank has `rows` rows and `columns` columns of blocks."""
+    enough_colours(world_size)
+    tall, wide = world_size * rows, world_size * columns
+    numbers = [[10 * row + column for column in range(wide)] for row in range(tall)]
+    turned = [list(column) for column in zip(*numbers)]
+    picture = Picture(0.42 * (wide + tall) + 3.2, 0.34 * max(tall, wide) + 1.2, "transpose: the colour is the rank that had it")
+    panels = picture.subplots(1, 2, width_ratios=[wide + 2, tall + 2])
+    for panel, matrix, name, band, source in (
+        (panels[0], numbers, "A", rows, lambda row, column: row // rows),
+        (panels[1], turned, "A transposed", columns, lambda row, column: column // rows),
+    ):
+        height, width = len(matrix), len(matrix[0])
+        panel.set(xlim=(-2.5, width - 0.4), ylim=(max(tall, wide) - 0.3, -0.7))
+        panel.set_title(name, color=INK, fontsize=10)
+        panel.axis("off")
+        for row in range(height):
+            for column in range(width):
+                panel.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor=COLOURS[source(row, column)],
+                                          edgecolor=PAPER, linewidth=0.8))
+                panel.text(column, row, str(matrix[row][column]), ha="center", va="center", color="black", fontsize=8)
+        for rank in range(world_size):
+            panel.add_patch(Rectangle((-0.5, rank * band - 0.5), width, band, fill=False, edgecolor=INK, linewidth=1.6))
+            panel.text(-0.75, rank * band + band / 2 - 0.5, f"rank {rank}", ha="right", va="center", color=INK, fontsize=9)
+    picture.subplots_adjust(left=0.01, right=0.99, bottom=0.03, top=1 - 0.62 / picture.get_figheight(), wspace=0.05)
+    return picture
+
+
+def traffic(run, title: str) -> Picture:
+    """Bytes sent by send and isend in `run`: a row for each source, a column for each destination."""
+    table, size = run.traffic(), run.world_size
+    most = max(max(row) for row in table.bytes) or 1
+    picture = Picture(0.85 * size + 1.4, 0.4 * size + 1.35, title)
+    panel = picture.subplots()
+    panel.set(xlim=(-0.5, size - 0.5), ylim=(size - 0.5, -0.5), xticks=range(size), yticks=range(size))
+    panel.set_xlabel("to rank", color=INK)
+    panel.set_ylabel("from rank", color=INK)
+    panel.tick_params(length=0, colors=INK)
+    for source in range(size):
+        for destination in range(size):
+            sent = table.bytes[source][destination]
+            shade = 0.15 + 0.75 * sent / most if sent else 0
+            panel.add_patch(FancyBboxPatch((destination - 0.44, source - 0.4), 0.88, 0.8, boxstyle="round,pad=0,rounding_size=0.08",
+                                           facecolor=(*COLOURS_RGB[source % MOST_RANKS], shade), edgecolor=GREY, linewidth=0.6))
+            panel.text(destination, source, f"{sent:,}" if sent else "", ha="center", va="center", color="black", fontsize=9)
+    for side in panel.spines.values():
+        side.set_visible(False)
+    picture.subplots_adjust(left=0.75 / picture.get_figwidth(), right=0.98, bottom=0.52 / picture.get_figheight(),
+                            top=1 - 0.42 / picture.get_figheight())
+    return picture
+
+
+COLOURS_RGB = [tuple(int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)) for colour in COLOURS]
+
+
+def enough_colours(world_size: int) -> None:
+    if not 1 <= world_size <= MOST_RANKS:
+        raise ValueError(f"a picture has room for 1 to {MOST_RANKS} ranks, not {world_size}")

@@ -1,0 +1,69 @@
+"""What the launcher and a rank say to each other. Imports nothing heavy: the kernel reads it before torch is there.
+
+Everything lies in the folder of the world: `program` (what to run), `store` (the rendezvous), and for each rank
+`events-R` (what it asked of the network), `stack-R` (its line, when it crashed or was asked) and `outcome-R`.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from utils.run import Event
+
+# What a rank says inside its own output, in bytes that no text contains: that it has called one more collective on the
+# whole world; that its function is over and its outcome is there. It then waits to be ended, because a process that
+# leaves takes its connections with it, and the ranks that still need them would be blamed.
+SYNCHRONISED = b"\xff\x00synchronised\x00\xff"
+FINISHED = b"\xff\x00finished\x00\xff"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the launcher asks of the zygote: `world_size` ranks that run the program in `folder`."""
+
+    world_size: int
+    backend: str
+    folder: str
+    zero: float  # time.monotonic() at which the world began
+    environment: dict[str, str]
+    working_directory: str
+    sys_path: list[str]
+    sources: dict  # linecache entries of the notebook's cells, so that a traceback inside a rank shows their lines
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One line of a traceback."""
+
+    file: str
+    line: int
+    function: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An exception that ended a rank, in a form that needs none of the student's classes to read."""
+
+    kind: str
+    message: str
+    frames: tuple[Frame, ...]  # outermost first
+    time: float  # seconds since the world began
+
+
+def path_in(folder: str, name: str, rank: int) -> str:
+    return os.path.join(folder, f"{name}-{rank}")
+
+
+def read_events(rank: int, lines: list[list]) -> tuple[list[Event], dict[int, str]]:
+    """From what a recorder wrote: the Events, and {index: where} of the asynchronous ones that the rank waits for."""
+    members, starts, ends, waits = {}, {}, {}, {}
+    tables = {"group": members, "start": starts, "end": ends, "wait": waits}
+    for kind, key, value in lines:
+        tables[kind][key] = value
+    events = []
+    for index, fields in starts.items():
+        lists = {"members": tuple(members[fields["group"]]), "shape": tuple(fields["shape"])}
+        events.append(Event(rank=rank, index=index, end=ends.get(index), **{**fields, **lists}))
+    return events, waits

@@ -1,0 +1,188 @@
+"""What one rank does, from its fork to its exit.
+
+    output to its pipe -> the kernel's environment -> join the world -> fn(rank, world_size, ...)
+    -> leave the outcome in a file -> wait to be ended
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import io
+import linecache
+import os
+import pickle
+import random
+import signal
+import sys
+import time
+import traceback
+from datetime import timedelta
+
+import cloudpickle
+import numpy
+import torch
+import torch.distributed as dist
+
+from utils import recorder
+from utils.protocol import FINISHED, SYNCHRONISED, Failure, Frame, Request, path_in
+
+rank_of_this_process: int | None = None
+
+
+def run_rank(rank: int, request: Request, output: int) -> None:
+    """Become rank `rank`; never returns. `output` is the descriptor that its prints go to."""
+    global rank_of_this_process
+    rank_of_this_process = rank
+    try:
+        die_with_parent()
+        redirect(output)
+        with open(path_in(request.folder, "stack", rank), "wb") as stack:
+            faulthandler.enable(stack, all_threads=False)
+            faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False, chain=False)
+            leave(rank, request, perform(rank, request))
+            while True:
+                signal.pause()
+    except BaseException:  # ours, not the student's (a full disk, say): it is printed, and the rank counts as crashed
+        traceback.print_exc()
+    finally:
+        flush()
+        os._exit(1)  # no atexit, no destructors: they may wait for ranks that are gone
+
+
+def die_with_parent() -> None:
+    """Ask Linux to kill this process when its parent, the zygote, is gone."""
+    if sys.platform == "linux":
+        PR_SET_PDEATHSIG = 1
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def redirect(output: int) -> None:
+    """Prints, warnings, logging and what C libraries write all go to `output`; there is nobody to answer `input()`."""
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    os.close(output)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    sys.stdin = open(0, closefd=False)
+    sys.stdout, sys.stderr = (
+        open(fd, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False) for fd in (1, 2)
+    )
+
+
+def flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):  # the student closed it, or the launcher is gone
+            pass
+
+
+def enter(rank: int, request: Request) -> None:
+    """Put this process where the kernel is, tell it who it is, and join the world."""
+    size = request.world_size
+    os.environ.clear()
+    os.environ.update(request.environment)
+    os.environ.update(
+        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size), PYTHONFAULTHANDLER="1"
+    )
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+    os.chdir(request.working_directory)
+    sys.path[:] = request.sys_path
+    sys.argv = [""]
+    linecache.cache.update(request.sources)
+
+    torch.set_num_threads(int(request.environment.get("OMP_NUM_THREADS", "1").split(",")[0] or 1))
+    random.seed(0)
+    numpy.random.seed(0)
+    torch.manual_seed(0)  # every rank draws the same numbers unless the program seeds by rank
+
+    if request.backend == "nccl":
+        torch.cuda.set_device(rank)
+    else:
+        recorder.install(
+            recorder.Recorder(rank, path_in(request.folder, "events", rank), request.zero, note_synchronisation)
+        )
+    dist.init_process_group(
+        request.backend,
+        store=dist.FileStore(os.path.join(request.folder, "store"), size),
+        rank=rank,
+        world_size=size,
+        timeout=timedelta(days=1),  # the launcher sees sooner that a world is stuck
+    )
+    if request.backend == "gloo":
+        dist.group.WORLD.inner.barrier().wait()  # nobody begins, and perhaps crashes, before all are connected
+
+
+def note_synchronisation() -> None:
+    flush()
+    os.write(1, SYNCHRONISED)
+
+
+def perform(rank: int, request: Request) -> bytes:
+    """Run the program; the pickled outcome is ("result", what it returned) or a Failure."""
+    try:
+        enter(rank, request)
+        with open(os.path.join(request.folder, "program"), "rb") as program:
+            fn, args, kwargs = pickle.load(program)
+        result = fn(rank, request.world_size, *args, **kwargs)
+        return pickle_result(result)
+    except SystemExit as exit:
+        return pickle_result(None) if exit.code in (None, 0) else pickle.dumps(failure(exit, request))
+    except BaseException as error:
+        return pickle.dumps(failure(error, request))
+
+
+def failure(error: BaseException, request: Request) -> Failure:
+    frames = tuple(
+        Frame(frame.filename, frame.lineno or 0, frame.name, (frame.line or "").strip())
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename != __file__
+    )
+    if isinstance(error, SyntaxError) and error.filename:
+        frames += (Frame(error.filename, error.lineno or 0, "", (error.text or "").strip()),)
+    return Failure(type(error).__name__, _text(error), frames, time.monotonic() - request.zero)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as nested:  # a student's __str__ may raise
+        return f"(its message can't be shown: {type(nested).__name__})"
+
+
+class CannotReturn(TypeError):
+    """A rank returned something that can't travel to the notebook."""
+
+
+def pickle_result(result) -> bytes:
+    """Pickle what a rank returned. Tensors travel as values: on the CPU, cut out of their storage, without a graph."""
+    buffer = io.BytesIO()
+    try:
+        _ResultPickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(("result", result))
+    except Exception as error:
+        raise CannotReturn(
+            f"it returned a {type(result).__name__}, which can't be sent to the notebook ({error}). "
+            "Return tensors, numbers, strings, or lists and dicts of them."
+        ) from None
+    return buffer.getvalue()
+
+
+class _ResultPickler(cloudpickle.Pickler):
+    def reducer_override(self, value):
+        if type(value) is torch.Tensor and value.layout is torch.strided and value.device.type != "meta":
+            value = value.detach().cpu()
+            whole_storage = value.untyped_storage().nbytes() == value.numel() * value.element_size()
+            return (value if whole_storage else value.clone()).__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+        return super().reducer_override(value)
+
+
+def leave(rank: int, request: Request, outcome: bytes) -> None:
+    """Put the outcome where the launcher finds it, whole or not at all, and say that it is there."""
+    path = path_in(request.folder, "outcome", rank)
+    with open(path + ".part", "wb") as file:
+        file.write(outcome)
+    os.replace(path + ".part", path)
+    flush()
+    os.write(1, FINISHED)

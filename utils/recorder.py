@@ -1,0 +1,258 @@
+"""The process group that writes Events: it stands in front of the real one and notes each call, then passes it on.
+
+torch's own parallel wrappers (DDP, FSDP2, DTensor, pipelining) call the process group as a student does, so their calls
+are recorded too. Each call becomes a line in the rank's event file when it starts and another when its result is there;
+the launcher reads the file while the world runs, which is how it knows who waits for whom.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Work
+from torch.distributed import distributed_c10d as c10d
+
+# What torch calls the method (names changed from 2.11 to 2.13; both are here), and what an Event calls the operation.
+OPERATIONS = {
+    "allreduce": "all_reduce",
+    "allreduce_coalesced": "all_reduce",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
+    "allgather": "all_gather",
+    "allgather_coalesced": "all_gather",
+    "_allgather_base": "all_gather",
+    "all_gather_single": "all_gather",
+    "allgather_into_tensor_coalesced": "all_gather",
+    "all_gather_single_coalesced": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "_reduce_scatter_base": "reduce_scatter",
+    "reduce_scatter_single": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "reduce_scatter_single_coalesced": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "alltoall_base": "all_to_all",
+    "all_to_all_single": "all_to_all",
+    "barrier": "barrier",
+    "monitored_barrier": "barrier",
+    "send": "send",
+    "recv": "recv",
+    "recv_anysource": "recv",
+}
+# These take (outputs, inputs); the others take what they hand in first.
+OUTPUT_FIRST = {"gather", "scatter", "all_gather", "reduce_scatter", "all_to_all"}
+POINT_TO_POINT = ("send", "recv")
+
+TORCH_FOLDER = os.path.dirname(torch.__file__) + os.sep
+COURSE_FOLDER = os.path.dirname(os.path.abspath(__file__)) + os.sep
+NOT_THE_STUDENTS = (TORCH_FOLDER, COURSE_FOLDER, "<frozen ", os.path.dirname(os.__file__) + os.sep)
+
+
+class Recorder:
+    """Writes the events of one rank to `path`, a JSON list a line.
+
+    ["group", name, members]            before the first call on a group
+    ["start", index, {fields of Event}] when a call is made
+    ["wait", index, where]              when the rank begins to wait for an asynchronous one
+    ["end", index, time]                when its result is there
+    """
+
+    def __init__(self, rank: int, path: str, zero: float, on_synchronisation=lambda: None):
+        self.rank = rank
+        self.zero = zero
+        self.on_synchronisation = on_synchronisation
+        self.count = 0
+        self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def write(self, *line) -> None:
+        os.write(self.file, json.dumps(line).encode() + b"\n")
+
+    def now(self) -> float:
+        return time.monotonic() - self.zero
+
+    def start(self, **fields) -> int:
+        index, self.count = self.count, self.count + 1
+        self.write("start", index, {**fields, "start": self.now(), "where": students_line()})
+        return index
+
+    def wait(self, index: int) -> None:
+        self.write("wait", index, students_line())
+
+    def end(self, index: int) -> None:
+        self.write("end", index, self.now())
+
+
+def students_line() -> str:
+    """The innermost line of the call stack that is neither torch's nor ours: "file:line", or "" in a thread of torch's."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith(NOT_THE_STUDENTS):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+def torch_function() -> str:
+    """Which function of torch.distributed the student called: `isend` and `send` look alike from a process group."""
+    frame, name = sys._getframe(1), ""
+    while frame is not None and frame.f_code.co_filename.startswith(NOT_THE_STUDENTS):
+        if frame.f_code.co_filename == c10d.__file__:
+            name = frame.f_code.co_name
+        frame = frame.f_back
+    return name
+
+
+class RecordedWork(Work):
+    """The handle of a recorded call: `wait()` notes when the result was there."""
+
+    def __init__(self, work: Work, recorder: Recorder, index: int, is_async: bool):
+        super().__init__()
+        self.work, self.recorder, self.index, self.is_async = work, recorder, index, is_async
+        self.ended = False
+
+    def wait(self, timeout=None):
+        if self.is_async and not self.ended:
+            self.recorder.wait(self.index)
+        done = self.work.wait() if timeout is None or not timeout else self.work.wait(timeout)
+        if not self.ended:
+            self.ended = True
+            self.recorder.end(self.index)
+        return done
+
+    def is_completed(self):
+        return self.work.is_completed()
+
+    def is_success(self):
+        return self.work.is_success()
+
+    def exception(self):
+        return self.work.exception()
+
+    def result(self):
+        return self.work.result()
+
+    def source_rank(self):
+        return self.work._source_rank()
+
+    def _source_rank(self):
+        return self.work._source_rank()
+
+    def synchronize(self):
+        return self.work.synchronize()
+
+    def get_future(self):
+        return self.work.get_future()
+
+
+class RecordedGroup(dist.ProcessGroup):
+    """A process group that records each call and hands it to an ordinary one over the same backend."""
+
+    def __init__(self, backend, backend_type, device: str, store, rank: int, size: int, recorder: Recorder):
+        super().__init__(rank, size)
+        self.recorder = recorder
+        self.backend = backend
+        self.inner = dist.ProcessGroup(store, rank, size)
+        for group in (self, self.inner):  # this one too: names, timeouts and the like then work as usual
+            group._set_default_backend(backend_type)
+            group._register_backend(torch.device(device), backend_type, backend)
+        self._members = None
+
+    @property
+    def options(self):
+        return self.backend.options
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Global ranks, in group order."""
+        if self._members is None:
+            self._members = tuple(dist.get_process_group_ranks(self))
+            self.recorder.write("group", self.name, self._members)
+        return self._members
+
+    @property
+    def name(self) -> str:
+        return "world" if self is dist.group.WORLD else self.group_name
+
+
+def _recorded(method: str, op: str):
+    """The method of RecordedGroup that records `op` and calls `method` of the group behind it."""
+
+    def call(self, *args, **kwargs):
+        recorder = self.recorder
+        if dist.group.WORLD is None:  # torch is still making the default group
+            return getattr(self.inner, method)(*args, **kwargs)
+        members, function = self.members, torch_function()
+        options = args[-1] if args else None
+        is_async = bool(getattr(options, "asyncOp", False)) or function in ("isend", "irecv", "batch_isend_irecv")
+        tensors = list(_tensors(args[1] if op in OUTPUT_FIRST and len(args) > 1 else args[:1]))
+        first = tensors[0] if tensors else None
+        index = recorder.start(
+            op=op,
+            group=self.name,
+            peer=_peer(op, method, args, options, members),
+            tag=args[2] if op in POINT_TO_POINT and method != "recv_anysource" else 0,
+            bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors),
+            dtype=str(first.dtype).removeprefix("torch.") if first is not None else "",
+            shape=tuple(first.shape) if first is not None else (),
+            reduce_op=_reduce_op(options),
+            is_async=is_async,
+        )
+        if op not in POINT_TO_POINT and self.name == "world":
+            recorder.on_synchronisation()
+        work = getattr(self.inner, method)(*args, **kwargs)
+        if isinstance(work, Work):
+            return RecordedWork(work, recorder, index, is_async)
+        recorder.end(index)
+        return work
+
+    call.__name__ = method
+    return call
+
+
+for _method, _op in OPERATIONS.items():
+    if hasattr(dist.ProcessGroup, _method):
+        setattr(RecordedGroup, _method, _recorded(_method, _op))
+
+
+def _tensors(value):
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _peer(op, method, args, options, members) -> int | None:
+    """The other rank of a message, or the root of a collective: as a global rank."""
+    if op in POINT_TO_POINT:
+        return None if method == "recv_anysource" else members[args[1]]
+    root = getattr(options, "rootRank", None)
+    return None if root is None else members[root]
+
+
+def _reduce_op(options) -> str:
+    op = getattr(options, "reduceOp", None)
+    return "" if op is None else str(getattr(op, "op", op)).rpartition(".")[2].lower()
+
+
+def install(recorder: Recorder) -> None:
+    """From now on, every Gloo group of this process is made recorded. Its name stays "gloo" for everybody who asks."""
+    gloo = c10d.ProcessGroupGloo
+
+    class RecordedGloo(RecordedGroup):
+        def __init__(self, store, rank, size, timeout):
+            backend = gloo(store, rank, size, timeout=timeout)
+            super().__init__(backend, dist.ProcessGroup.BackendType.GLOO, "cpu", store, rank, size, recorder)
+            self._register_backend(torch.device("cuda"), dist.ProcessGroup.BackendType.GLOO, backend)
+            self.inner._register_backend(torch.device("cuda"), dist.ProcessGroup.BackendType.GLOO, backend)
+
+        def _set_sequence_number_for_group(self):
+            self.backend._set_sequence_number_for_group()
+
+    c10d.ProcessGroupGloo = RecordedGloo
