@@ -576,10 +576,8 @@ def test_from_threads_at_the_same_time():
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_nccl_where_there_are_gpus():
-    if torch.cuda.device_count() < 2:
-        pytest.skip("needs two GPUs")
-
     def program(rank, world_size):
         from utils import get_device
 

@@ -87,7 +87,7 @@ def stages(states: list[list[list[str]]], names: list[str], title: str) -> Pictu
     """Panels side by side, one for each state of the world; a state is a list of cells for each rank (see `cells_of`)."""
     world_size, deepest = len(states[0]), max(len(cells) for state in states for cells in state)
     longest = max(len(cell) for state in states for cells in state for cell in cells)
-    wide = 0.55 + 0.055 * max(0, longest - 2)            # inches of a column: room for a sum such as a0+b0+c0+d0
+    wide = 0.55 + 0.05 * max(0, longest - 2)            # inches of a column: room for a sum such as a0+b0+c0+d0
     picture = Picture(len(states) * (world_size * wide + 0.5) + 0.2, 1.25 + 0.34 * deepest, title)
     panels = picture.subplots(1, len(states), squeeze=False)[0]
     for panel, state, name in zip(panels, states, names):

@@ -47,6 +47,15 @@ QUIET = 0.4  # seconds without a call to the network, after which we look whethe
 
 COURSE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 IN_ZYGOTE = "UTILS_ZYGOTE"  # environment variable: importing utils here starts nothing
+ZYGOTES_ENVIRONMENT = {
+    IN_ZYGOTE: "1",
+    "PYTHONPATH": COURSE,
+    "OMP_NUM_THREADS": "1",  # a process with more than one thread can't be forked safely
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # look for GPUs without opening one
+    "TORCH_CPP_LOG_LEVEL": "FATAL",  # Gloo's own words on a lost connection; the report says it better
+}
 
 
 def spawn(fn, world_size: int, *args, timeout: float | None = None, backend: str | None = None, **kwargs) -> Run:
@@ -234,13 +243,15 @@ class Zygote:
     def start(self) -> None:
         """Make sure that it runs; returns at once, while torch is still being imported over there."""
         with self.lock:
-            if self.owner == os.getpid() and self.process.poll() is None:
-                return
-            if self.control is not None:
-                self.control.close()
-            self.control, theirs = socket.socketpair()
-            self.complaints = tempfile.TemporaryFile()
-            threads = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+            if self.owner != os.getpid() or self.process.poll() is not None:
+                self._start()
+
+    def _start(self) -> None:
+        if self.control is not None:
+            self.control.close()
+        self.control, theirs = socket.socketpair()
+        self.complaints = tempfile.TemporaryFile()
+        with theirs:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", f"from utils.zygote import main; main({theirs.fileno()})"],
                 pass_fds=[theirs.fileno()],
@@ -248,18 +259,28 @@ class Zygote:
                 stdout=self.complaints,
                 stderr=self.complaints,
                 cwd=COURSE,
-                env={**os.environ, **threads, IN_ZYGOTE: "1", "PYTORCH_NVML_BASED_CUDA_CHECK": "1", "TORCH_CPP_LOG_LEVEL": "FATAL", "PYTHONPATH": COURSE},
+                env={**os.environ, **ZYGOTES_ENVIRONMENT},
                 start_new_session=True,  # Jupyter's interrupt is for the kernel, not for the ranks
             )
-            theirs.close()
-            self.owner = os.getpid()
+        self.owner = os.getpid()
 
     def make_world(self, request: Request, outputs: list[int]) -> Connection:
         """Fork the ranks of `request`, their prints going to `outputs`; returns the connection that tells of them."""
+        self.start()
+        with self.lock:
+            try:
+                return self._hand_over(request, outputs)
+            except OSError:  # it was killed a moment ago
+                self.process.kill()
+                self.process.wait()
+                self._start()
+                return self._hand_over(request, outputs)
+
+    def _hand_over(self, request: Request, outputs: list[int]) -> Connection:
         ours, theirs = socket.socketpair()
-        with self.lock, theirs:
+        with theirs:
+            connection = Connection(ours.detach())
             socket.send_fds(self.control, [b"+"], [theirs.fileno(), *outputs])
-        connection = Connection(ours.detach())
         connection.send(request)
         return connection
 
@@ -317,7 +338,6 @@ class RealWorld:
             sources={file: entry for file, entry in linecache.cache.items() if file.encode() in program},
         )
         try:
-            zygote.start()
             self.connection = zygote.make_world(request, [write for _, write in pipes])
         except BaseException:
             for read in self.readers:

@@ -66,9 +66,9 @@ def redirect(output: int) -> None:
     os.dup2(nothing, 0)
     os.close(nothing)
     sys.stdin = open(0, closefd=False)
-    sys.stdout, sys.stderr = (
-        open(fd, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False) for fd in (1, 2)
-    )
+    # One stream under both names, so that what is printed and what is warned stays in order.
+    sys.stdout = sys.stderr = open(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
+    sys.__stdout__ = sys.__stderr__ = sys.stdout
 
 
 def flush() -> None:
