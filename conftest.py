@@ -1,4 +1,4 @@
-"""pytest for the whole repository: kernels that tests start find `utils` and `grader`, and behave as outside of pytest."""
+"""For all of pytest: kernels that tests start find `utils` and `grader`, and behave as they do outside of pytest."""
 
 import os
 from pathlib import Path

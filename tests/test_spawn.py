@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 
@@ -12,7 +13,7 @@ import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import utils.launcher
+import utils.zygote_client
 from utils import RankCrashed, RankFailed, RankTimeout, WorldStuck, spawn
 
 
@@ -24,15 +25,12 @@ def sum_of_ranks(rank, world_size, factor=1):
 
 def leftovers() -> tuple[int, list[str]]:
     """Open descriptors of this process, and folders that worlds left behind."""
-    import tempfile
-
-    folders = [name for name in os.listdir(tempfile.gettempdir()) if name.startswith("ranks-")]
-    return len(os.listdir("/proc/self/fd")), folders
+    return len(os.listdir("/proc/self/fd")), os.listdir(tempfile.gettempdir())
 
 
 def ranks_alive() -> list[int]:
     """Children of the zygote."""
-    pid = utils.launcher.zygote.process.pid
+    pid = utils.zygote_client.zygote.process.pid
     with open(f"/proc/{pid}/task/{pid}/children") as children:
         return [int(child) for child in children.read().split()]
 
@@ -81,7 +79,12 @@ def test_values_arrive_on_their_own():
     def program(rank, world_size):
         big = torch.zeros(1_000_000)
         weight = torch.nn.Parameter(torch.ones(2))
-        return {"slice": big[:2], "graph": (weight * 2).sum(), "weight": weight, "bf16": torch.ones(2, dtype=torch.bfloat16)}
+        return {
+            "slice": big[:2],
+            "graph": (weight * 2).sum(),
+            "weight": weight,
+            "bf16": torch.ones(2, dtype=torch.bfloat16),
+        }
 
     result = spawn(program, 1).results[0]
     assert result["slice"].untyped_storage().nbytes() == 8
@@ -192,7 +195,14 @@ def test_everything_that_is_written_arrives(capfd):
         print("no newline at the end", end="")
 
     output = spawn(program, 1).output[0]
-    for text in ("ünïcødé ✓ 中文\n", "straight to the descriptor\n", "look out", "logged", "100 %\n", "no newline at the end\n"):
+    for text in (
+        "ünïcødé ✓ 中文\n",
+        "straight to the descriptor\n",
+        "look out",
+        "logged",
+        "100 %\n",
+        "no newline at the end\n",
+    ):
         assert text in output
     assert "50 %" not in output
     assert capfd.readouterr().err == ""
@@ -252,7 +262,10 @@ def test_order_of_output_is_by_synchronisations_then_rank(world_size, counts):
             dist.barrier()
 
     run_lines = []
-    original, sys.stdout = sys.stdout, type("Sink", (), {"write": lambda self, t: run_lines.append(t), "flush": lambda self: None})()
+    original, sys.stdout = (
+        sys.stdout,
+        type("Sink", (), {"write": lambda self, t: run_lines.append(t), "flush": lambda self: None})(),
+    )
     try:
         spawn(program, world_size)
     finally:
@@ -522,7 +535,8 @@ def test_output_before_a_failure_is_kept(capsys):
 # --- nothing is left behind
 
 
-def test_many_calls_leave_nothing():
+def test_many_calls_leave_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     spawn(sum_of_ranks, 2)
     descriptors, folders = leftovers()
     for _ in range(20):
@@ -535,7 +549,7 @@ def test_many_calls_leave_nothing():
 
 
 def test_the_zygote_is_started_again_when_it_was_killed():
-    process = utils.launcher.zygote.process
+    process = utils.zygote_client.zygote.process
     process.kill()
     process.wait()
     assert torch.equal(spawn(sum_of_ranks, 2).results[1], torch.ones(3))
@@ -551,7 +565,7 @@ def test_the_zygote_killed_in_the_middle_is_one_clear_error(tmp_path):
     def kill():
         while not flag.exists():
             time.sleep(0.01)
-        utils.launcher.zygote.process.kill()
+        utils.zygote_client.zygote.process.kill()
 
     killer = threading.Thread(target=kill)
     killer.start()

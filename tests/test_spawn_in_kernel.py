@@ -86,7 +86,7 @@ def wait_until_gone(zygote: int, seconds: float) -> None:
 
 
 def zygote_of(notebook: Notebook) -> int:
-    return int(notebook.run("import utils.launcher; print(utils.launcher.zygote.process.pid)")["stdout"])
+    return int(notebook.run("import utils.zygote_client; print(utils.zygote_client.zygote.process.pid)")["stdout"])
 
 
 def test_a_function_of_a_cell_runs_on_ranks(notebook):
@@ -106,7 +106,9 @@ def test_a_function_of_a_cell_runs_on_ranks(notebook):
 
 
 def test_the_report_shows_the_line_of_the_cell_and_nothing_of_ours(notebook):
-    shown = notebook.run("def broken(rank, world_size):\n    if rank == 1:\n        raise ValueError('no luck')\nspawn(broken, 2)")
+    shown = notebook.run(
+        "def broken(rank, world_size):\n    if rank == 1:\n        raise ValueError('no luck')\nspawn(broken, 2)"
+    )
     count = int(notebook.run("print(len(In) - 2)")["stdout"])
     assert shown["error"] == (
         "RankFailed: rank 1 raised ValueError: no luck\n"
@@ -150,7 +152,9 @@ def test_after_the_kernel_itself_has_computed(notebook):
 )
 def test_interrupt_ends_the_world_at_once(notebook, body):
     zygote = zygote_of(notebook)
-    cell = notebook.send(f"def endless(rank, world_size):\n    print('begun', flush=True)\n    {body}\nspawn(endless, 2)")
+    cell = notebook.send(
+        f"def endless(rank, world_size):\n    print('begun', flush=True)\n    {body}\nspawn(endless, 2)"
+    )
     notebook.wait_for_output("begun")
     began = time.monotonic()
     notebook.manager.interrupt_kernel()
@@ -168,7 +172,9 @@ def test_a_kernel_that_goes_leaves_nothing(death):
         notebook.run("from utils import spawn; import time")
         zygote = zygote_of(notebook)
         notebook.run("spawn(lambda rank, n: rank, 2)")
-        notebook.send("def endless(rank, n):\n    print('begun', flush=True)\n    time.sleep(600)\nspawn(endless, 4, timeout=600)")
+        notebook.send(
+            "def endless(rank, n):\n    print('begun', flush=True)\n    time.sleep(600)\nspawn(endless, 4, timeout=600)"
+        )
         notebook.wait_for_output("begun")
         assert len(processes_of_session(zygote)) == 5
         if death == "kill":

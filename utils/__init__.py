@@ -4,8 +4,9 @@ Importing it starts the zygote in the background (see zygote.py), so that the fi
 """
 
 from utils.errors import RankCrashed, RankError, RankFailed, RankTimeout, WorldStuck
-from utils.launcher import get_device, spawn, start_zygote
+from utils.launcher import get_device, spawn
 from utils.run import Event, Run
+from utils.zygote_client import start_zygote
 
 __all__ = [
     "Event",

@@ -1,7 +1,7 @@
 """What one rank does, from its fork to its exit.
 
-    output to its pipe -> the kernel's environment -> join the world -> fn(rank, world_size, ...)
-    -> leave the outcome in a file -> wait to be ended
+output to its pipe -> the kernel's environment -> join the world -> fn(rank, world_size, ...)
+-> leave the outcome in a file -> wait to be ended
 """
 
 from __future__ import annotations

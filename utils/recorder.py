@@ -89,7 +89,7 @@ class Recorder:
 
 
 def students_line() -> str:
-    """The innermost line of the call stack that is neither torch's nor ours: "file:line", or "" in a thread of torch's."""
+    """The innermost line of the stack that is neither torch's nor ours: "file:line", or "" in a thread of torch's."""
     frame = sys._getframe(1)
     while frame is not None:
         if not frame.f_code.co_filename.startswith(NOT_THE_STUDENTS):

@@ -13,6 +13,10 @@ from utils.run import Event
 from utils.source_lines import place
 
 POINT_TO_POINT = ("send", "recv")
+EVERYONE_FIRST = {
+    "send": ("sends", "Let one rank of each pair receive first, or use isend and wait after the receive."),
+    "recv": ("receives", "A message must be sent before it can arrive: let somebody send first."),
+}
 # Collectives whose ranks must all hand in the same number of elements of the same dtype.
 SAME_SIZE = ("broadcast", "reduce", "all_reduce", "gather", "all_gather", "reduce_scatter")
 
@@ -165,13 +169,9 @@ def mismatch(kind: str, partners: dict[int, Event]) -> str:
 
 
 def unmet_messages(blocked: dict[int, Event], states: list[RankState]) -> str:
-    for op, other in (("send", "recv"), ("recv", "send")):
+    for op, (verb, remedy) in EVERYONE_FIRST.items():
         cycle = find_cycle({rank: event.peer for rank, event in blocked.items() if event.op == op})
         if cycle:
-            verb, remedy = {
-                "send": ("sends", "Let one rank of each pair receive first, or use isend and wait after the receive."),
-                "recv": ("receives", "A message must be sent before it can arrive: let somebody send first."),
-            }[op]
             path = " → ".join(str(rank) for rank in [*cycle, cycle[0]])
             return f"Everyone {verb} first, and waits for the next: {path}. {remedy}"
     for event in blocked.values():
@@ -183,7 +183,9 @@ def unmet_messages(blocked: dict[int, Event], states: list[RankState]) -> str:
                 "Count the sends and the receives of each pair: they must match one to one, tags too."
             )
     seen = "; ".join(f"rank {rank} is in {call(event)}" for rank, event in blocked.items())
-    return f"No send meets its receive: {seen}. For each send there must be a recv on the other rank, with the same tag."
+    return (
+        f"No send meets its receive: {seen}. For each send there must be a recv on the other rank, with the same tag."
+    )
 
 
 def find_cycle(waits_for: dict[int, int | None]) -> list[int]:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import gc
 import os
 import selectors
+import shutil
 import signal
 import socket
 import sys
@@ -25,7 +26,10 @@ MAX_RANKS = 128  # descriptors in one message: at most 253
 
 @dataclass
 class World:
+    """The ranks of one call of spawn that are still alive."""
+
     connection: Connection
+    folder: str
     ranks: dict[int, int] = field(default_factory=dict)  # pid -> rank
 
     def tell(self, *message) -> None:
@@ -37,6 +41,10 @@ class World:
     def signal(self, number: int) -> None:
         for pid in self.ranks:
             os.kill(pid, number)
+
+    def end(self) -> None:
+        self.signal(signal.SIGKILL)
+        shutil.rmtree(self.folder, ignore_errors=True)  # a kernel that was killed could not do it
 
 
 def preload() -> None:
@@ -96,7 +104,7 @@ def main(control_descriptor: int) -> None:
                     world.tell("exit", world.ranks.pop(pid), os.waitstatus_to_exitcode(status))
 
     def close(world: World) -> None:
-        world.signal(signal.SIGKILL)
+        world.end()
         selector.unregister(world.connection)
         world.connection.close()
         worlds.remove(world)
@@ -107,15 +115,17 @@ def main(control_descriptor: int) -> None:
                 message, descriptors, _, _ = socket.recv_fds(control, 1, MAX_RANKS + 1)
                 if not message:  # the kernel is gone
                     for world in worlds:
-                        world.signal(signal.SIGKILL)
+                        world.end()
                     os._exit(0)
-                world = World(Connection(descriptors[0]))
+                connection = Connection(descriptors[0])
                 try:
-                    request = world.connection.recv()
+                    request = connection.recv()
                 except (EOFError, OSError):
+                    connection.close()
                     for descriptor in descriptors[1:]:
                         os.close(descriptor)
                     continue
+                world = World(connection, request.folder)
                 worlds.append(world)
                 selector.register(world.connection, selectors.EVENT_READ, world)
                 for rank in range(request.world_size):
