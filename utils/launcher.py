@@ -65,9 +65,7 @@ def get_device(rank: int | None = None):
 
 def check_program(fn, args: tuple, kwargs: dict) -> None:
     if not callable(fn):
-        raise TypeError(
-            f"spawn needs a function, and got {fn!r}. Pass it without calling it: spawn(work, 4)."
-        )
+        raise TypeError(f"spawn needs a function, and got {fn!r}. Pass it without calling it: spawn(work, 4).")
     name = getattr(fn, "__name__", type(fn).__name__)
     try:
         signature = inspect.signature(fn)

@@ -1,0 +1,56 @@
+# `make` lists the verbs. Each one first makes the environment in .venv, or repairs it: setup_env.py.
+#   make PYTHON=python3.12 lab      another Python for a new .venv
+#   make LAB_ARGS="--port 9000" lab      make TEST_ARGS="-k spawn" test
+PYTHON ?= python3
+VENV   := .venv
+COURSE :=
+
+run = "$(VENV)/bin/python"
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV      # another environment's, maybe; this one needs none of them
+
+.DEFAULT_GOAL := help
+.PHONY: help env lab test build grade release lint bench clean distclean
+
+help: ## list the verbs
+	@sed -n 's/^\([a-z]*\):.*## /  make \1|/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
+
+env:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 6))' 2>/dev/null || \
+	  { echo "set-up: '$(PYTHON)' is not a Python 3 that runs. Install Python 3.11 or newer, or name one: make PYTHON=python3.12"; exit 1; } >&2
+	@$(PYTHON) setup_env.py --venv "$(VENV)"
+
+lab: env ## open the lessons in JupyterLab
+	@PATH="$$(cd "$(VENV)/bin" && pwd):$$PATH" $(run) -m jupyterlab --LabApp.default_url=/lab/tree/notebooks \
+	  --Application.log_level=$(log_level) $(root_flag) $(browser_flag) $(LAB_ARGS)
+
+# Jupyter says where it is in any case when the token is its own; with a token or options of yours, only in its log.
+log_level    = $(if $(JUPYTER_TOKEN)$(LAB_ARGS),INFO,WARN)
+root_flag    = $(if $(filter 0,$(shell id -u)),--allow-root)
+browser_flag = $(if $(DISPLAY)$(WAYLAND_DISPLAY)$(filter Darwin,$(shell uname)),,--no-browser)
+
+test: env ## test everything: units, lessons, notebooks
+	@$(run) -m pytest $(TEST_ARGS)
+
+build: env ## make both notebooks of every lesson from solutions/*.py
+	@$(run) -m grader build
+
+grade: env ## grade the sample class, or yours: make COURSE=. grade
+	@$(if $(COURSE),,$(run) -m tests.sample_class)
+	@$(run) -m grader grade --course "$(or $(COURSE),build/sample-class)"
+
+release: env ## make the students' bundle in dist/
+	@$(run) -m grader release
+
+lint: env ## check the style of the code
+	@$(run) -m ruff check
+	@$(run) -m ruff format --check
+
+bench: env ## measure how quick spawn is on this machine
+	@$(run) -m tests.bench
+
+clean: ## remove what was built and the caches; submissions, grades and .venv stay
+	rm -rf build dist .pytest_cache .ruff_cache .hypothesis
+	find . -path ./.venv -prune -o \( -name __pycache__ -o -name .ipynb_checkpoints \) -print0 | xargs -0 rm -rf
+
+distclean: clean ## remove .venv as well
+	rm -rf .venv

@@ -1,0 +1,535 @@
+"""Set-up: what a person meets before the first lesson. `make`, setup_env.py, requirements.txt, README.md.
+
+Installing torch takes minutes, so most tests set up a tiny course: the real Makefile and setup_env.py, a requirements
+file with one empty package, and a folder of wheels for an index.
+"""
+
+import ast
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+import zipfile
+from contextlib import contextmanager, suppress
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+from jupyter_client import BlockingKernelClient
+
+ROOT = Path(__file__).resolve().parent.parent
+VERBS = ["lab", "test", "build", "grade", "release", "lint", "bench", "clean"]
+DEADLINE = 120
+
+
+# --- a tiny course -------------------------------------------------------------------------------------------------
+
+
+class TinyCourse:
+    """A folder with the real set-up and requirements that install in a second, without a network."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.wheels = folder.parent / "wheels"
+        self.venv = folder / ".venv"
+        self.requirements = folder / "requirements.txt"
+        folder.mkdir(parents=True)
+        (folder / "utils").mkdir()
+        (folder / "utils" / "__init__.py").write_text("here = True\n")
+        for name in ("Makefile", "setup_env.py"):
+            shutil.copy(ROOT / name, folder)
+        self.require("tiny-one")
+
+    def require(self, *names):
+        for name in names:
+            write_wheel(self.wheels, name)
+        self.requirements.write_text("".join(f"{name}==1.0\n" for name in names))
+
+    def environment(self, **extra):
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "MAKE", "PYTHON"))}
+        return {
+            **kept,
+            "PIP_NO_INDEX": "1",
+            "PIP_FIND_LINKS": self.wheels.as_uri(),
+            "PIP_CONFIG_FILE": os.devnull,
+            **extra,
+        }
+
+    def set_up(self, *command, env=None):
+        """Run setup_env.py (or `command`) to its end."""
+        command = command or (sys.executable, "setup_env.py")
+        env = env or self.environment()
+        return subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, timeout=DEADLINE)
+
+    def imports(self, module):
+        """Whether the environment's Python can import `module`, started in a folder that is not the course."""
+        command = [str(self.venv / "bin" / "python"), "-c", f"import {module}"]
+        done = subprocess.run(command, cwd="/", env=self.environment(), capture_output=True, text=True)
+        print(done.stderr)
+        return done.returncode == 0
+
+    def leave_a_note(self):
+        """A file that survives a repair, and does not survive making the environment anew."""
+        (self.venv / "note").write_text("still here")
+
+    @property
+    def was_made_anew(self):
+        return not (self.venv / "note").exists()
+
+
+def write_wheel(folder, name):
+    """The smallest package pip installs: one empty module."""
+    folder.mkdir(exist_ok=True)
+    module = name.replace("-", "_")
+    info = f"{module}-1.0.dist-info"
+    with zipfile.ZipFile(folder / f"{module}-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(f"{module}.py", "")
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        wheel.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        wheel.writestr(f"{info}/RECORD", f"{module}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
+
+
+def one_line(text):
+    assert len(text.strip().splitlines()) == 1, text
+    return text.strip()
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory):
+    """Set up once, and by every test again: each finds it ready, breaks something, and sees it repaired."""
+    course = TinyCourse(tmp_path_factory.mktemp("set up") / "a course")
+    done = course.set_up()
+    assert done.returncode == 0, done.stderr
+    return course
+
+
+@pytest.fixture
+def ready(course):
+    course.require("tiny-one")
+    assert course.set_up().returncode == 0
+    course.leave_a_note()
+    return course
+
+
+# --- making and repairing ------------------------------------------------------------------------------------------
+
+
+def test_what_is_required_can_be_imported_and_so_can_the_course_from_any_folder(ready):
+    assert ready.imports("tiny_one")
+    assert ready.imports("utils")
+
+
+def test_a_ready_environment_is_left_alone_and_nothing_is_said(ready):
+    done = ready.set_up(env=ready.environment(PIP_FIND_LINKS=""))  # would fail if it ran pip for anything new
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert not ready.was_made_anew
+
+
+def test_a_ready_environment_does_not_need_the_right_python_any_more(ready):
+    assert ready.set_up(*as_python(ready, version=(3, 9))).returncode == 0
+
+
+def test_changed_requirements_are_installed_into_the_same_environment(ready):
+    ready.require("tiny-one", "tiny-two")
+    assert ready.set_up().returncode == 0
+    assert ready.imports("tiny_two")
+    assert not ready.was_made_anew
+
+
+def test_an_environment_older_than_its_requirements_is_looked_over(ready):
+    stamp = ready.venv / ".ready"
+    later = stamp.stat().st_mtime + 1
+    os.utime(ready.requirements, (later, later))
+    os.utime(stamp, (later - 2, later - 2))
+    assert "is ready" in ready.set_up().stdout
+    assert not ready.was_made_anew
+
+
+def remove_python(course):
+    for python in (course.venv / "bin").glob("python*"):
+        python.unlink()
+
+
+def break_the_python_link(course):
+    remove_python(course)
+    (course.venv / "bin" / "python").symlink_to("/usr/bin/python-that-was-upgraded")
+
+
+def remove_pip(course):
+    for pip in course.venv.glob("lib/python*/site-packages/pip"):
+        shutil.rmtree(pip)
+
+
+def leave_an_empty_folder(course):
+    shutil.rmtree(course.venv)
+    course.venv.mkdir()
+
+
+def stop_before_the_stamp(course):
+    (course.venv / ".ready").write_text("set-up has not finished\n")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [remove_python, break_the_python_link, remove_pip, leave_an_empty_folder, stop_before_the_stamp],
+    ids=lambda damage: damage.__name__,
+)
+def test_a_damaged_environment_is_made_anew(ready, damage):
+    damage(ready)
+    done = ready.set_up()
+    assert done.returncode == 0, done.stderr
+    assert ready.was_made_anew
+    assert ready.imports("tiny_one")
+
+
+def test_an_environment_that_was_moved_with_its_course_is_made_anew(ready, tmp_path):
+    moved = TinyCourse(tmp_path / "moved")
+    shutil.copytree(ready.venv, moved.venv, symlinks=True)
+    assert moved.set_up().returncode == 0
+    assert moved.was_made_anew
+    assert str(moved.venv) in (moved.venv / "bin" / "activate").read_text()
+
+
+def test_an_environment_made_by_hand_is_kept_and_filled(tmp_path):
+    course = TinyCourse(tmp_path / "course")
+    subprocess.run([sys.executable, "-m", "venv", str(course.venv)], check=True)
+    course.leave_a_note()
+    assert course.set_up().returncode == 0
+    assert course.imports("tiny_one")
+    assert not course.was_made_anew
+
+
+def test_killed_half_way_then_run_again(ready):
+    """The set-up is killed while pip waits for an index that never answers; the next one first waits for that pip."""
+    ready.require("tiny-one", "tiny-three")
+    with socket.create_server(("127.0.0.1", 0)) as index:
+        url = f"http://127.0.0.1:{index.getsockname()[1]}/"
+        env = ready.environment(PIP_INDEX_URL=url, PIP_RETRIES="0", PIP_FIND_LINKS="")
+        del env["PIP_NO_INDEX"]
+        first = subprocess.Popen([sys.executable, "setup_env.py"], cwd=ready.folder, env=env, stdout=subprocess.DEVNULL)
+        index.settimeout(DEADLINE)
+        connection, _ = index.accept()  # pip is in the middle of it
+        first.kill()
+        first.wait()
+        again = [sys.executable, "setup_env.py"]
+        second = subprocess.Popen(again, cwd=ready.folder, env=ready.environment(), stdout=subprocess.PIPE, text=True)
+        assert "waiting" in second.stdout.readline()
+        connection.close()
+    said, _ = second.communicate(timeout=DEADLINE)
+    assert second.returncode == 0, said
+    assert ready.imports("tiny_three")
+
+
+# --- what is said when it cannot be made ---------------------------------------------------------------------------
+
+
+def as_python(course, version=None, without=()):
+    """A command that runs setup_env.py as another Python would: of another version, or without some modules."""
+    disguise = f"import runpy, sys; sys.version_info = {version or tuple(sys.version_info)}; "
+    disguise += "".join(f"sys.modules[{name!r}] = None; " for name in without)
+    return sys.executable, "-c", disguise + "runpy.run_path('setup_env.py', run_name='__main__')"
+
+
+@pytest.fixture
+def unmade(tmp_path):
+    return TinyCourse(tmp_path / "course")
+
+
+def test_a_python_that_is_too_old_is_told_in_one_line(unmade):
+    done = unmade.set_up(*as_python(unmade, version=(3, 9)))
+    assert done.returncode != 0
+    said = one_line(done.stderr)
+    assert "This is Python 3.9" in said and "3.11 or newer" in said and "make PYTHON=python3" in said
+    assert not unmade.venv.exists()
+
+
+def test_setup_env_can_be_read_by_an_old_python():
+    ast.parse((ROOT / "setup_env.py").read_text(), feature_version=(3, 6))
+
+
+def test_a_python_that_is_not_there_is_told_in_one_line(unmade):
+    done = unmade.set_up("make", "--silent", "env", "PYTHON=python-of-nobody")
+    assert done.returncode != 0
+    said = done.stderr.splitlines()[0]
+    assert "'python-of-nobody'" in said and "Install Python 3.11 or newer" in said
+
+
+def test_a_missing_venv_module_is_told_in_one_line(unmade):
+    done = unmade.set_up(*as_python(unmade, without=["ensurepip"]))
+    assert done.returncode != 0
+    assert re.search(r"apt install python3\.\d+-venv", one_line(done.stderr))
+    assert not unmade.venv.exists()
+
+
+def test_no_network_is_told_in_one_line_and_nothing_is_lost(ready):
+    ready.require("tiny-one", "tiny-four")
+    with socket.socket() as closed:  # bound and never listening: whoever connects is refused
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}/"
+        env = ready.environment(PIP_INDEX_URL=url, PIP_RETRIES="1", PIP_FIND_LINKS="")
+        del env["PIP_NO_INDEX"]
+        done = ready.set_up(env=env)
+    assert done.returncode != 0
+    said = one_line(done.stderr)
+    assert "cannot reach its package index" in said and "run the same again" in said
+    log = Path(said.split("pip's own words: ")[1])
+    assert "tiny-four" in log.read_text()
+    assert ready.imports("tiny_one")
+
+    assert ready.set_up().returncode == 0
+    assert ready.imports("tiny_four")
+    assert not ready.was_made_anew
+
+
+def test_an_index_that_is_switched_off_is_told(ready):
+    ready.requirements.write_text("tiny-nobody==1.0\n")
+    said = one_line(ready.set_up().stderr)
+    assert "tiny-nobody==1.0" in said and "PIP_NO_INDEX" in said
+
+
+def test_a_folder_with_files_is_never_emptied(unmade):
+    home = unmade.folder / "home"
+    home.mkdir()
+    (home / "thesis.txt").write_text("years of work")
+    done = unmade.set_up(sys.executable, "setup_env.py", "--venv", str(home))
+    assert done.returncode != 0
+    assert "VENV=" in one_line(done.stderr)
+    assert (home / "thesis.txt").read_text() == "years of work"
+
+
+# --- make ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", [["make"], ["make", "help"]], ids=" ".join)
+def test_make_lists_the_verbs(command):
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for verb in VERBS:
+        assert re.search(rf"^  make {verb} +\w+", listed, re.MULTILINE), f"{verb} is not in:\n{listed}"
+
+
+def test_make_sets_up_whatever_the_shell_was_in_before(tmp_path):
+    """From another folder, in parallel, in a path with spaces, with other environments and pip settings around."""
+    course = TinyCourse(tmp_path / "with two spaces")
+    trap = tmp_path / "trap"
+    trap.mkdir()
+    (trap / "pip.py").write_text("raise SystemExit('the wrong pip')")
+    env = course.environment(
+        PYTHONPATH=str(trap), PYTHONHOME="/nowhere", VIRTUAL_ENV=str(trap), CONDA_PREFIX=str(trap),
+        PIP_USER="1", PIP_TARGET=str(trap / "target"), PIP_PREFIX=str(trap / "prefix"),
+    )  # fmt: skip
+    command = ["make", "-j4", "-C", str(course.folder), f"PYTHON={sys.executable}", "env", "help"]
+    done = subprocess.run(command, cwd="/", env=env, capture_output=True, text=True, timeout=DEADLINE)
+    assert done.returncode == 0, done.stderr
+    assert course.imports("tiny_one") and course.imports("utils")
+    assert not (trap / "target").exists() and not (trap / "prefix").exists()
+
+
+def test_clean_keeps_submissions_grades_and_the_environment(tmp_path):
+    course = TinyCourse(tmp_path / "course")
+    kept = ["submitted/student-01/x.ipynb", "gradebook.db", ".venv/pyvenv.cfg", ".venv/__pycache__/x"]
+    gone = ["build/x", "dist/x.zip", "utils/__pycache__/x.pyc", "a b/.ipynb_checkpoints/x", ".pytest_cache/x"]
+    for name in kept + gone:
+        (course.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (course.folder / name).write_text("")
+    assert course.set_up("make", "clean").returncode == 0
+    assert [name for name in kept + gone if (course.folder / name).exists()] == kept
+
+
+# --- make lab ------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def lab(tmp_path):
+    """JupyterLab as `make lab` starts it, on a port that it finds free; yields the address it prints, then ends it."""
+    env = {**os.environ, "JUPYTER_TOKEN": "test", "JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime")}
+    del env["PYTEST_CURRENT_TEST"]
+    command = ["make", "-o", "env", f"VENV={sys.prefix}", "LAB_ARGS=--no-browser", "lab"]
+    output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "bufsize": 0}  # select() sees no buffer
+    make = subprocess.Popen(command, cwd=ROOT, env=env, start_new_session=True, **output)
+    try:
+        address = printed_address(make)
+        wait_until_listening(address)
+        yield address
+        os.killpg(make.pid, signal.SIGTERM)
+        make.communicate(timeout=DEADLINE)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(make.pid, signal.SIGKILL)
+        make.wait()
+
+
+def printed_address(make):
+    """Read what Lab prints until it says where it is."""
+    said, ends = [], time.monotonic() + DEADLINE
+    while select.select([make.stdout], [], [], max(0, ends - time.monotonic()))[0]:
+        line = make.stdout.readline().decode()
+        said.append(line)
+        if found := re.search(r"http://127\.0\.0\.1:\d+(?=/lab/tree/notebooks)", line):
+            return found[0]
+        if not line:
+            break
+    pytest.fail("make lab did not say where it is:\n" + "".join(said))
+
+
+def wait_until_listening(address):
+    """Jupyter says where it is a moment before it is there."""
+    ends = time.monotonic() + DEADLINE
+    host, port = address.removeprefix("http://").split(":")
+    while True:
+        try:
+            socket.create_connection((host, int(port)), timeout=DEADLINE).close()
+            return
+        except ConnectionRefusedError:
+            assert time.monotonic() < ends, f"nothing listens at {address}"
+            time.sleep(0.02)
+
+
+def ask(address, what, **body):
+    """One request to the Jupyter server's own API."""
+    data = json.dumps(body).encode() if body else None
+    request = urllib.request.Request(f"{address}/{what}", data, {"Authorization": "token test"})
+    with urllib.request.urlopen(request, timeout=DEADLINE) as answer:
+        return json.loads(answer.read())
+
+
+def printed_in_kernel(connection_file, code):
+    """Run `code` in a running kernel and return what the cell shows as text."""
+    client = BlockingKernelClient(connection_file=str(connection_file))
+    client.load_connection_file()
+    client.start_channels()
+    try:
+        client.wait_for_ready(timeout=DEADLINE)
+        shown = []
+        reply = client.execute_interactive(code, timeout=DEADLINE, output_hook=lambda message: shown.append(message))
+        assert reply["content"]["status"] == "ok", reply["content"]
+        return "".join(message["content"].get("text", "") for message in shown)
+    finally:
+        client.stop_channels()
+
+
+def test_make_lab_serves_the_lessons_and_a_kernel_that_spawns_ranks(tmp_path):
+    lesson = sorted((ROOT / "notebooks").glob("*/*.ipynb"))[0]
+    with lab(tmp_path) as address:
+        folders = {entry["name"] for entry in ask(address, "api/contents/notebooks")["content"]}
+        assert lesson.parent.name in folders
+        path = lesson.relative_to(ROOT).as_posix()
+        session = ask(address, "api/sessions", path=path, name=lesson.name, type="notebook", kernel={"name": "python3"})
+        connection_file = tmp_path / "runtime" / f"kernel-{session['kernel']['id']}.json"
+        code = "from utils import spawn\ndef hello(rank, world_size): print('of', world_size)\nrun = spawn(hello, 2)"
+        assert printed_in_kernel(connection_file, code) == "[rank 0] of 2\n[rank 1] of 2\n"
+
+
+# --- requirements, README, CONTRIBUTING ----------------------------------------------------------------------------
+
+
+def requirement_parts():
+    """The names in requirements.txt: those of students, those of teachers and developers."""
+    students, developers = (ROOT / "requirements.txt").read_text().split("# For teachers and developers")
+    pinned = r"^([A-Za-z0-9_.-]+)=="
+    return re.findall(pinned, students, re.MULTILINE), re.findall(pinned, developers, re.MULTILINE)
+
+
+def imported_packages(*folders):
+    """The distributions that the Python files below `folders` import by name, anywhere in them."""
+    modules = set()
+    for file in (file for folder in folders for file in (ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.Import):
+                modules |= {name.name.split(".")[0] for name in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                modules.add(node.module.split(".")[0])
+    ours = {path.stem for path in ROOT.iterdir()} | {path.stem for path in (ROOT / "tests").iterdir()}
+    names = packages_distributions()
+    return {names[module][0].lower().replace("_", "-") for module in modules - ours if module in names}
+
+
+def test_every_requirement_is_pinned_and_named_once():
+    lines = [line for line in (ROOT / "requirements.txt").read_text().splitlines() if line and line[0] != "#"]
+    assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9.]+", line)] == []
+    names = [line.split("==")[0] for line in lines]
+    assert len(names) == len(set(names))
+    assert "torch==2.13.0" in lines
+
+
+def test_students_get_every_package_that_what_they_import_needs():
+    students, _ = requirement_parts()
+    assert imported_packages("utils") - set(students) == set()
+
+
+def test_every_package_that_is_imported_is_required():
+    students, developers = requirement_parts()
+    folders = ("utils", "grader", "solutions", "tests", "bench")
+    assert imported_packages(*folders) - {*students, *developers} == set()
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "grader/bundle/README.md"])
+def test_every_make_verb_that_a_page_names_exists(page):
+    makefile = (ROOT / page).parent / "Makefile" if "bundle" in page else ROOT / "Makefile"
+    verbs = set(re.findall(r"^([a-z]+):", makefile.read_text(), re.MULTILINE))
+    named = set(re.findall(r"(?:^|`)make (?:[A-Z_]+=\S+ )*([a-z]+)", (ROOT / page).read_text(), re.MULTILINE))
+    assert named and named <= verbs
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_every_path_that_a_page_names_exists(page):
+    """Paths of the repository in backquotes and in the tree; what `make` writes and NN_topic patterns are not there."""
+    made = ("dist/", "submitted/", "autograded/", "feedback/", "gradebook.db", "grades.csv", ".venv", "build/")
+    text = (ROOT / page).read_text()
+    named = set(re.findall(r"`([\w./-]+/[\w./-]*|[\w-]+\.(?:py|md|toml|txt))`", text)) | set(paths_in_tree(text))
+    named = {path for path in named if "NN" not in path and not path.startswith(made)}
+    assert named
+    assert {path for path in named if not (ROOT / path).exists()} == set()
+
+
+def paths_in_tree(text):
+    """The full paths of the indented tree in a page: a folder's line ends in / and its files are indented below it."""
+    tree = re.search(r"## The tree\n.*?```\n(.*?)```", text, re.DOTALL)
+    folders = []
+    for line in tree[1].splitlines() if tree else []:
+        indent, name = re.match(r"( *)(\S+)", line).groups()
+        del folders[len(indent) // 2 :]
+        if "NN" not in name and "*" not in name:
+            yield "".join(folders) + name
+        if name.endswith("/"):
+            folders.append(name)
+
+
+def test_the_tree_in_the_readme_names_every_file():
+    listed = set(paths_in_tree((ROOT / "README.md").read_text()))
+    written = [*ROOT.glob("*.py"), *ROOT.glob("utils/*.py"), *ROOT.glob("grader/*.py"), *ROOT.glob("tests/*.py")]
+    names = {path.relative_to(ROOT).as_posix() for path in written if not path.name.startswith(("__init__", "test_"))}
+    assert names - listed == set()
+
+
+def test_the_readme_has_one_row_for_each_lesson():
+    rows = re.findall(r"^\| \[?(\d\d) ", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert rows == sorted(path.name[:2] for path in (ROOT / "solutions").glob("[0-9][0-9]_*.py"))
+
+
+def test_what_the_readme_shows_is_what_a_lesson_prints():
+    shown = re.findall(r"```python\n(.*?)```\n```\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    cells = [cell for path in (ROOT / "solutions").glob("*/*.ipynb") for cell in json.loads(path.read_text())["cells"]]
+    printed = {"".join(cell["source"]).strip(): text_of(cell) for cell in cells if cell["cell_type"] == "code"}
+    assert len(shown) == 2
+    for code, output in shown:
+        assert output.strip() == printed[code.strip()].strip()
+
+
+def text_of(cell):
+    """All that a cell shows, as text."""
+    parts = []
+    for output in cell["outputs"]:
+        text = (
+            output.get("text") or output.get("data", {}).get("text/plain") or ["\n".join(output.get("traceback", []))]
+        )
+        parts.append("".join(text).strip("\n"))
+    return re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(parts))
