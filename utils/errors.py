@@ -26,6 +26,10 @@ SIGNALS = {
 }
 
 
+# What a C++ library prints before it gives up; it belongs in the report, not among the prints.
+LAST_WORDS = re.compile(r"terminate called after throwing|\s*what\(\):\s*(\[enforce fail at \S+\] )?(?P<said>.*)")
+
+
 class RankError(RuntimeError):
     """Something went wrong on the ranks.
 
@@ -95,8 +99,10 @@ def students_frames(frames: tuple[Frame, ...]) -> list[Frame]:
     return [frame for frame in frames if source_lines.is_students(frame.file)] or list(frames[-1:])
 
 
-def report_crash(rank: int, exit_code: int, last_place: str, events: list[Event], hint: str) -> RankCrashed:
-    """A rank that died without an exception: what ended it, its last line, its last word to the network."""
+def report_crash(
+    rank: int, exit_code: int, last_place: str, events: list[Event], last_words: list[str], hint: str
+) -> RankCrashed:
+    """A rank that died without an exception: what ended it, its last line, call and (its library's) words."""
     if exit_code < 0:
         number = signal.Signals(-exit_code)
         why = f"was killed by {number.name}" + (f" ({SIGNALS[number]})" if number in SIGNALS else "")
@@ -114,6 +120,7 @@ def report_crash(rank: int, exit_code: int, last_place: str, events: list[Event]
         lines.append(f"  its last call to the network, {state}: {call(last_event)} at {where}")
     else:
         lines.append("  it had not called the network yet")
+    lines += [f"  the library's last words: {words}" for words in last_words]
     if hint:
         lines += ["", hint]
     return RankCrashed("\n".join(lines), rank=rank)

@@ -11,13 +11,14 @@ A colour always means the rank that a value came from; letters say the same for 
 
 import io
 
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
 # Okabe and Ito's colours, chosen to be told apart by everybody; all light enough for black letters.
 COLOURS = ["#E69F00", "#56B4E9", "#3DB891", "#F0E442", "#D98CB3", "#7FA6D6", "#E0875A", "#BBBBBB"]
-LETTERS = "abcdefgh"                                     # rank 0's numbers are a, rank 1's are b, ...
-INK, GREY, PAPER = "#222222", "#8A8A8A", "#FFFFFF"       # white paper reads in light and in dark themes
+LETTERS = "abcdefgh"  # rank 0's numbers are a, rank 1's are b, ...
+INK, GREY, PAPER = "#222222", "#8A8A8A", "#FFFFFF"  # white paper reads in light and in dark themes
 MOST_RANKS = len(LETTERS)
 
 
@@ -79,24 +80,31 @@ def halves(world_size: int = 4) -> Picture:
     enough_colours(world_size)
     before, between = cells_of("reduce_scatter", world_size, 0)
     after = [[cell for [cell] in between] for _ in range(world_size)]
-    return stages([before, between, after], ["before", "after reduce-scatter", "after all-gather"], "all-reduce = "
-                  "reduce-scatter + all-gather")
+    names = ["before", "after reduce-scatter", "after all-gather"]
+    return stages([before, between, after], names, "all-reduce = reduce-scatter + all-gather")
 
 
 def stages(states: list[list[list[str]]], names: list[str], title: str) -> Picture:
-    """Panels side by side, one for each state of the world; a state is a list of cells for each rank (see `cells_of`)."""
+    """Panels side by side, one for each state of the world: for each rank its cells (see `cells_of`)."""
     world_size, deepest = len(states[0]), max(len(cells) for state in states for cells in state)
     longest = max(len(cell) for state in states for cells in state for cell in cells)
-    wide = 0.55 + 0.05 * max(0, longest - 2)            # inches of a column: room for a sum such as a0+b0+c0+d0
+    wide = 0.55 + 0.05 * max(0, longest - 2)  # inches of a column: room for a sum such as a0+b0+c0+d0
     picture = Picture(len(states) * (world_size * wide + 0.5) + 0.2, 1.25 + 0.34 * deepest, title)
     panels = picture.subplots(1, len(states), squeeze=False)[0]
-    for panel, state, name in zip(panels, states, names):
+    for panel, state, name in zip(panels, states, names, strict=True):
         panel.set(xlim=(-0.6, world_size - 0.4), ylim=(deepest - 0.3, -1.1))
         panel.set_title(name, color=INK, fontsize=10)
         panel.axis("off")
         for rank, cells in enumerate(state):
-            panel.text(rank, -0.75, f"rank {rank}" if world_size < 5 else str(rank), ha="center", va="center",
-                       color=INK, fontsize=9)
+            panel.text(
+                rank,
+                -0.75,
+                f"rank {rank}" if world_size < 5 else str(rank),
+                ha="center",
+                va="center",
+                color=INK,
+                fontsize=9,
+            )
             for depth, cell in enumerate(cells):
                 draw_cell(panel, rank, depth, cell)
     picture.subplots_adjust(left=0.02, right=0.98, bottom=0.04, top=1 - 0.62 / picture.get_figheight(), wspace=0.12)
@@ -110,37 +118,52 @@ def draw_cell(panel, x: float, y: float, text: str) -> None:
     for stripe, source in enumerate(sources):
         part = width / len(sources)
         panel.add_patch(Rectangle((left + stripe * part, top), part, height, color=COLOURS[source], linewidth=0))
-    panel.add_patch(Rectangle((left, top), width, height, fill=False, edgecolor=INK if text else GREY,
-                              linestyle="-" if text else ":", linewidth=1))
+    panel.add_patch(
+        Rectangle(
+            (left, top),
+            width,
+            height,
+            fill=False,
+            edgecolor=INK if text else GREY,
+            linestyle="-" if text else ":",
+            linewidth=1,
+        )
+    )
     panel.text(x, y, text, ha="center", va="center", color="black", fontsize=9 if len(text) < 4 else 7.5)
 
 
 def transpose(world_size: int = 2, rows: int = 2, columns: int = 3) -> Picture:
-    """A matrix and its transpose, both cut in bands of rows; each rank has `rows` rows and `columns` columns of blocks."""
+    """A matrix and its transpose, both cut in bands: a rank has `rows` rows of one, `columns` rows of the other."""
     enough_colours(world_size)
     tall, wide = world_size * rows, world_size * columns
     numbers = [[10 * row + column for column in range(wide)] for row in range(tall)]
-    turned = [list(column) for column in zip(*numbers)]
-    picture = Picture(0.42 * (wide + tall) + 3.2, 0.34 * max(tall, wide) + 1.2, "transpose: the colour is the rank that had it")
-    panels = picture.subplots(1, 2, width_ratios=[wide + 2, tall + 2])
-    for panel, matrix, name, band, source in (
-        (panels[0], numbers, "A", rows, lambda row, column: row // rows),
-        (panels[1], turned, "A transposed", columns, lambda row, column: column // rows),
-    ):
-        height, width = len(matrix), len(matrix[0])
-        panel.set(xlim=(-2.5, width - 0.4), ylim=(max(tall, wide) - 0.3, -0.7))
-        panel.set_title(name, color=INK, fontsize=10)
-        panel.axis("off")
-        for row in range(height):
-            for column in range(width):
-                panel.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor=COLOURS[source(row, column)],
-                                          edgecolor=PAPER, linewidth=0.8))
-                panel.text(column, row, str(matrix[row][column]), ha="center", va="center", color="black", fontsize=8)
-        for rank in range(world_size):
-            panel.add_patch(Rectangle((-0.5, rank * band - 0.5), width, band, fill=False, edgecolor=INK, linewidth=1.6))
-            panel.text(-0.75, rank * band + band / 2 - 0.5, f"rank {rank}", ha="right", va="center", color=INK, fontsize=9)
+    turned = [list(column) for column in zip(*numbers, strict=True)]
+    title = "transpose: the colour is the rank that had it"
+    picture = Picture(0.42 * (wide + tall) + 3.2, 0.34 * max(tall, wide) + 1.2, title)
+    left, right = picture.subplots(1, 2, width_ratios=[wide + 2, tall + 2])
+    draw_bands(left, numbers, rows, source=lambda row, column: row // rows, name="A")
+    draw_bands(right, turned, columns, source=lambda row, column: column // rows, name="A transposed")
+    for panel in (left, right):
+        panel.set_ylim(max(tall, wide) - 0.3, -0.7)
     picture.subplots_adjust(left=0.01, right=0.99, bottom=0.03, top=1 - 0.62 / picture.get_figheight(), wspace=0.05)
     return picture
+
+
+def draw_bands(panel, matrix: list[list[int]], band: int, source, name: str) -> None:
+    """A matrix with its rows framed in bands, one a rank; source(row, column): the rank whose colour a number has."""
+    width = len(matrix[0])
+    panel.set(xlim=(-2.5, width - 0.4))
+    panel.set_title(name, color=INK, fontsize=10)
+    panel.axis("off")
+    for y, row in enumerate(matrix):
+        for x, number in enumerate(row):
+            colour = COLOURS[source(y, x)]
+            panel.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=colour, edgecolor=PAPER, linewidth=0.8))
+            panel.text(x, y, str(number), ha="center", va="center", color="black", fontsize=8)
+    for rank in range(len(matrix) // band):
+        top = rank * band - 0.5
+        panel.add_patch(Rectangle((-0.5, top), width, band, fill=False, edgecolor=INK, linewidth=1.6))
+        panel.text(-0.75, top + band / 2, f"rank {rank}", ha="right", va="center", color=INK, fontsize=9)
 
 
 def traffic(run, title: str) -> Picture:
@@ -156,20 +179,23 @@ def traffic(run, title: str) -> Picture:
     for source in range(size):
         for destination in range(size):
             sent = table.bytes[source][destination]
-            shade = 0.15 + 0.75 * sent / most if sent else 0
-            panel.add_patch(FancyBboxPatch((destination - 0.44, source - 0.4), 0.88, 0.8, boxstyle="round,pad=0,rounding_size=0.08",
-                                           facecolor=(*COLOURS_RGB[source % MOST_RANKS], shade), edgecolor=GREY, linewidth=0.6))
-            panel.text(destination, source, f"{sent:,}" if sent else "", ha="center", va="center", color="black", fontsize=9)
+            colour = to_rgba(COLOURS[source % MOST_RANKS], alpha=0.15 + 0.75 * sent / most if sent else 0)
+            corner, shape = (destination - 0.44, source - 0.4), "round,pad=0,rounding_size=0.08"
+            panel.add_patch(FancyBboxPatch(corner, 0.88, 0.8, shape, facecolor=colour, edgecolor=GREY, linewidth=0.6))
+            text = f"{sent:,}" if sent else ""
+            panel.text(destination, source, text, ha="center", va="center", color="black", fontsize=9)
     for side in panel.spines.values():
         side.set_visible(False)
-    picture.subplots_adjust(left=0.75 / picture.get_figwidth(), right=0.98, bottom=0.52 / picture.get_figheight(),
-                            top=1 - 0.42 / picture.get_figheight())
+    picture.subplots_adjust(
+        left=0.75 / picture.get_figwidth(),
+        right=0.98,
+        bottom=0.52 / picture.get_figheight(),
+        top=1 - 0.42 / picture.get_figheight(),
+    )
     return picture
 
 
-COLOURS_RGB = [tuple(int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)) for colour in COLOURS]
-
-
 def enough_colours(world_size: int) -> None:
+    """Raise ValueError if there are not enough letters and colours for so many ranks."""
     if not 1 <= world_size <= MOST_RANKS:
         raise ValueError(f"a picture has room for 1 to {MOST_RANKS} ranks, not {world_size}")

@@ -15,7 +15,16 @@ import tempfile
 import time
 
 from utils import source_lines, stuck
-from utils.errors import INNOCENT, RankCrashed, RankError, RankTimeout, WorldStuck, report_crash, report_failures
+from utils.errors import (
+    INNOCENT,
+    LAST_WORDS,
+    RankCrashed,
+    RankError,
+    RankTimeout,
+    WorldStuck,
+    report_crash,
+    report_failures,
+)
 from utils.ordered_output import OrderedOutput
 from utils.protocol import Failure, Request, path_in, read_events
 from utils.run import Run
@@ -35,6 +44,7 @@ class RealWorld:
         self.outcomes: dict[int, object] = {}  # of the ranks that are finished: ("result", value) or a Failure
         self.exit_codes: dict[int, int] = {}  # of the processes that have ended
         self.states = [stuck.RankState(rank) for rank in range(size)]
+        self.last_words: list[list[str]] = [[] for _ in range(size)]  # of a library that gave up
         self.event_lines: list[list] = [[] for _ in range(size)]
         self.event_files: list[tuple] = []
         self.folder = tempfile.mkdtemp(prefix="ranks-")
@@ -180,7 +190,12 @@ class RealWorld:
             self.states[rank].finished = True
 
     def show(self) -> None:
-        text = "".join(f"[rank {rank}] {line}\n" for rank, line in self.output.ready())
+        text = ""
+        for rank, line in self.output.ready():
+            if farewell := LAST_WORDS.match(line):
+                self.last_words[rank] += [farewell["said"]] if farewell["said"] else []
+            else:
+                text += f"[rank {rank}] {line}\n"
         if text:
             sys.stdout.write(text)
             sys.stdout.flush()
@@ -287,7 +302,7 @@ class RealWorld:
             rank, code = min(crashes.items())
             hint = stuck.difference_at_the_end(self.states)
             place = source_lines.place(self.students_line(rank))
-            raise report_crash(rank, code, place, self.states[rank].events, hint)
+            raise report_crash(rank, code, place, self.states[rank].events, self.last_words[rank], hint)
         if failures:
             raise report_failures(failures, waiting)
         return Run(

@@ -176,10 +176,10 @@ def unmet_messages(blocked: dict[int, Event], states: list[RankState]) -> str:
             return f"Everyone {verb} first, and waits for the next: {path}. {remedy}"
     for event in blocked.values():
         if event.op in POINT_TO_POINT and event.peer is not None and states[event.peer].finished:
-            what = "a message that it never sent" if event.op == "recv" else "nothing more"
-            doing = f"waits for {what}" if event.op == "recv" else "sends to it, and it receives nothing more"
+            waits_for = "waits for a message from" if event.op == "recv" else "sends a message to"
+            but = "without sending it" if event.op == "recv" else "without receiving it"
             return (
-                f"Rank {event.rank} {doing}: rank {event.peer} has finished. "
+                f"Rank {event.rank} {waits_for} rank {event.peer}, which has finished {but}. "
                 "Count the sends and the receives of each pair: they must match one to one, tags too."
             )
     seen = "; ".join(f"rank {rank} is in {call(event)}" for rank, event in blocked.items())

@@ -1,0 +1,137 @@
+"""Find the checks of a lesson, run a student's function on ranks, and say how it went.
+
+A check never touches the student's function: it gets `run`, which calls the function on real ranks, and it judges
+what `run` returns. So where the ranks live can change, and no check has to be rewritten.
+
+    @check("reduce-by-hand")
+    def reduce_by_hand_values(run):
+        xs = different_integers(4, 3)                    # one tensor a rank
+        answer = run(4, xs, root=1)                      # rank r gets xs[r]; every rank gets root=1
+        expect(answer.results[1], torch.stack(xs).sum(0), rank=1)
+"""
+
+import contextlib
+import importlib
+import inspect
+import io
+from pathlib import Path
+
+import torch
+
+from utils import RankCrashed, RankError, RankTimeout, WorldStuck, spawn
+from utils.checks.expect import Answer, CheckFailed, plural
+
+WIDTH = 78  # columns of a message's first line
+
+
+# ---- registering and finding checks
+
+
+def check(exercise: str, judges: str = "values", if_stuck: str = ""):
+    """Mark a function `f(run)` as the check of `exercise`. `if_stuck`: what a deadlock usually means here.
+
+    What `f` returns, if anything, is shown to the student when the check passes.
+    """
+
+    def mark(function):
+        function.judged, function.if_stuck = (exercise, judges), if_stuck
+        return function
+
+    return mark
+
+
+class Checks:
+    """All checks of one lesson. Calling it judges a function: `check(broadcast_by_hand, judges="values")`."""
+
+    def __init__(self, package: str, lesson: str, hidden: bool = False):
+        folder = Path(importlib.import_module(package).__file__).parent
+        lessons = sorted(path.stem for path in folder.glob("[0-9]*.py"))
+        if lesson not in lessons:
+            raise ValueError(f"there is no lesson {lesson!r}: choose one of {', '.join(lessons)}")
+        module = importlib.import_module(f"{package}.{lesson}")
+        marked = [item for item in vars(module).values() if hasattr(item, "judged")]
+        self.functions, self.hidden = {item.judged: item for item in marked}, hidden
+
+    @property
+    def registered(self) -> set[tuple[str, str]]:
+        """The (exercise, judges) pairs there is a check for."""
+        return set(self.functions)
+
+    def __call__(self, answer, judges: str = "values") -> None:
+        """Judge the function `answer`, print one line if it is right. Raises CheckFailed if it is not."""
+        exercise = getattr(answer, "__name__", repr(answer)).replace("_", "-")
+        if (exercise, judges) not in self.functions:
+            raise ValueError(f"nothing judges the {judges} of {exercise}: is the function's name as it was given?")
+        function = self.functions[exercise, judges]
+        run = Runner(answer, function.if_stuck, quiet=self.hidden)
+        try:
+            remark = function(run)
+        except CheckFailed as failed:
+            where = " · ".join(
+                [exercise, judges] + ["hidden test"] * self.hidden + [run.situation] * bool(run.situation)
+            )
+            failed.header = where.ljust(WIDTH - len("not passed")) + "  not passed"
+            failed.expected = "something else" if failed.expected and self.hidden else failed.expected
+            raise failed from None
+        print(f"{exercise} · {judges} · {'hidden test · ' * self.hidden}passed" + (f"\n  {remark}" if remark else ""))
+
+
+# ---- running the student's function
+
+
+class Runner:
+    """`run(world_size, *inputs, **same)`: the student's function on real ranks.
+
+    Each of `inputs` is a list with one entry a rank; `same` goes to every rank by name. The function gets `rank`
+    and `world_size` too if it names them. With `catch=ValueError` a rank's ValueError is its result.
+    """
+
+    def __init__(self, function, if_stuck: str = "", quiet: bool = False):
+        self.function, self.if_stuck, self.quiet, self.situation = function, if_stuck, quiet, ""
+
+    def __call__(self, world_size: int, *inputs: list, catch: type = (), **same) -> Answer:
+        self.situation = describe(self.function, world_size, inputs, same)
+        try:
+            with contextlib.redirect_stdout(io.StringIO()) if self.quiet else contextlib.nullcontext():
+                run = spawn(call_on_rank, world_size, self.function, inputs, same, catch, backend="gloo")
+        except RankError as error:
+            raise explained(error, self.if_stuck) from None
+        results, inputs_after = (list(column) for column in zip(*run.results, strict=True))
+        if all(result is None for result in results):
+            raise CheckFailed("Every rank returned None.", mistake="Not written yet? Or is the `return` missing?")
+        return Answer(results, inputs_after, run.events)
+
+
+def call_on_rank(rank: int, world_size: int, function, inputs: tuple, same: dict, catch: type):
+    """What each rank runs: its own entry of every input. Returns the result and the inputs as they are afterwards."""
+    mine = [one_per_rank[rank] for one_per_rank in inputs]
+    names = inspect.signature(function).parameters
+    known = {name: value for name, value in [("rank", rank), ("world_size", world_size)] if name in names}
+    try:
+        return function(*mine, **same, **known), mine
+    except catch as error:
+        return error, mine
+
+
+def describe(function, world_size: int, inputs: tuple, same: dict) -> str:
+    """The situation in words: `5 ranks, root 3, int64 (4,)`; no ranks for a function that knows none."""
+    words = [plural(world_size, "rank")] if "rank" in inspect.signature(function).parameters else []
+    words += [f"{name} {value}" for name, value in same.items() if isinstance(value, int | str)]
+    first = next((item for column in inputs for item in column if isinstance(item, torch.Tensor)), None)
+    if first is not None:
+        words.append(f"{str(first.dtype).removeprefix('torch.')} {tuple(first.shape)}")
+    return ", ".join(words)
+
+
+def explained(error: RankError, if_stuck: str) -> CheckFailed:
+    """The report of the ranks, with the exercise's own explanation where one fits."""
+    report = str(error)
+    if "NotImplementedError" in report:
+        return CheckFailed(
+            "Not written yet.",
+            mistake="Write the lines that are missing in the cell above, run that cell, then this one.",
+        )
+    if "should not be the same as the rank of the current process" in report:  # torch's words
+        return CheckFailed(report, mistake="A rank can't send to itself: copy what it keeps, send the rest.")
+    unmatched = isinstance(error, WorldStuck | RankTimeout | RankCrashed)
+    return CheckFailed(report, mistake=f"What usually causes this here: {if_stuck}" if unmatched and if_stuck else "")
