@@ -1,11 +1,85 @@
-"""nbgrader's configuration: where each step of an assignment lives."""
+"""nbgrader's configuration: where each step of an assignment lives, and what is plugged in against nbgrader's traps.
 
-from traitlets.config import get_config
+`nbgrader generate_assignment | validate | autograde | generate_feedback | export` and the exchange's
+`release_assignment | fetch_assignment | submit | collect` read it when they run in this folder.
+"""
 
-c = get_config()
+import os
+import sys
+from pathlib import Path
+
+from nbconvert.preprocessors import CSSHTMLHeaderPreprocessor
+from nbgrader.preprocessors import (
+    AssignLatePenalties,
+    CheckCellMetadata,
+    GetGrades,
+    OverwriteCells,
+    OverwriteKernelspec,
+)
+
+ROOT = str(Path(__file__).resolve().parent)
+sys.path.insert(0, ROOT)
+
+from grader import autograde, feedback  # noqa: E402  found in ROOT
+
+c = get_config()  # noqa: F821  traitlets gives it
+
+
+def first_in(variable: str, folder: str) -> None:
+    """Put a folder in front of a search path of the environment, for every process that nbgrader starts."""
+    others = [one for one in os.environ.get(variable, "").split(os.pathsep) if one and one != folder]
+    os.environ[variable] = os.pathsep.join([folder, *others])
+
+
+first_in("PYTHONPATH", ROOT)  # kernels find `utils` and `grader` here, before anything a student puts beside a notebook
+first_in("PATH", str(Path(sys.executable).parent))  # nbgrader calls `alembic`, which stands beside this Python
+
 c.CourseDirectory.course_id = "distributed-training"
 c.CourseDirectory.source_directory = "solutions"
 c.CourseDirectory.release_directory = "notebooks"
 c.CourseDirectory.submitted_directory = "submitted"
 c.CourseDirectory.autograded_directory = "autograded"
 c.CourseDirectory.feedback_directory = "feedback"
+
+# nbgrader copies every file that lies beside a notebook: to students, and back from them. Only notebooks shall travel,
+# and the two files that `submit` adds. A pattern ignores a name: every suffix but .ipynb and .txt, and of .txt every
+# one but timestamp.txt, submission_secret.txt and those that end as they do.
+c.CourseDirectory.ignore = ["__pycache__", ".*", "*.[!it]*", "*.i[!p]*", "*.t[!x]*", "*[!pt].txt"]
+c.CourseDirectory.include = ["*.ipynb", "timestamp.txt", "submission_secret.txt"]
+
+# Without this, nbgrader keeps the release (or the feedback) that is there, and says nothing.
+c.GenerateAssignment.force = True
+c.GenerateFeedback.force = True
+
+c.Autograde.exporter_class = autograde.Submission
+c.Autograde.sanitize_preprocessors = [
+    autograde.OfficialCells,
+    OverwriteKernelspec,
+    OverwriteCells,
+    CheckCellMetadata,
+]
+c.Autograde.autograde_preprocessors = [
+    autograde.RunCells,
+    autograde.SaveGrades,  # before outputs are cut: it reads them
+    AssignLatePenalties,
+    autograde.ShortOutputs,
+    CheckCellMetadata,
+]
+
+c.GenerateFeedback.exporter_class = feedback.FeedbackPage
+c.GenerateFeedback.preprocessors = [
+    feedback.FeedbackCells,
+    GetGrades,
+    CSSHTMLHeaderPreprocessor,
+]
+
+c.Execute.timeout = 90  # seconds a cell: a right answer takes two, on a busy machine ten
+c.RunCells.submission_timeout = 600  # seconds in all, for one who loops in every answer
+c.Execute.interrupt_on_timeout = True  # the cells after an endless loop still count
+c.Execute.raise_on_iopub_timeout = True  # a loop that can't be interrupted ends the run, of this submission only
+c.Execute.iopub_timeout = 20  # seconds: its own 4 are too few on a busy machine, and would cost points
+too_long = f"This cell took longer than {c.Execute.timeout} s and was stopped: does a loop never end?"
+c.Execute.error_on_timeout = {"ename": "CellTimeout", "evalue": too_long, "traceback": [too_long]}
+# What kernels write to stderr (warnings, logging, child processes) counts as a failure for nbgrader's own validate.
+# It is text like any other: let it come out of stdout.
+c.Execute.extra_arguments = ["--IPKernelApp.exec_lines=import os, sys; sys.stderr = sys.stdout; os.dup2(1, 2)"]

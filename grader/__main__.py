@@ -1,0 +1,96 @@
+"""`python -m grader`: what an instructor does from the command line; the Makefile's verbs call it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from grader import build as building
+from grader import classroom
+from grader import release as releasing
+from grader.classroom import ClassroomError, Course
+
+app = typer.Typer(
+    help="Build lessons, grade a class, release the students' bundle.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+Lessons = Annotated[list[str] | None, typer.Argument(help="names such as 01_collectives; all without names")]
+CourseFolder = Annotated[Path, typer.Option("--course", help="the course's folder, with its nbgrader_config.py")]
+Jobs = Annotated[int | None, typer.Option(min=1, help="submissions graded at a time; as many as there are cores")]
+Notebook = Annotated[Path, typer.Argument(help="a notebook, a student's or the solution")]
+
+
+@app.command()
+def build(
+    lessons: Lessons = None,
+    force: Annotated[bool, typer.Option(help="run lessons again that have not changed")] = False,
+    check: Annotated[bool, typer.Option(help="build nothing, fail when a notebook differs from its source")] = False,
+) -> None:
+    """Make both notebooks of each lesson from solutions/*.py."""
+    raise typer.Exit(building.command(lessons or [], force=force, check=check))
+
+
+@app.command()
+def grade(lessons: Lessons = None, course: CourseFolder = Path(), jobs: Jobs = None) -> None:
+    """Grade all that was handed in, from scratch: table, grades.csv, feedback pages."""
+    opened = Course.at(course)
+    for name in lessons or opened.lessons():
+        classroom.collect(opened, name)
+    names = lessons or handed_in(opened)
+    graded = [classroom.grade_class(opened, name, jobs) for name in names]
+    for grades in graded:
+        print(f"\n{grades.lesson}\n")
+        print(classroom.table(grades))
+        print("".join(f"\n  {line}" for line in classroom.trouble_lines(grades)))
+    csv = opened.root / "grades.csv"
+    classroom.write_csv(graded, csv)
+    print(f"grades:   {csv}")
+    for name in names:
+        print(f"feedback: {opened.folder('feedback', 'STUDENT', name) / name}.html")
+
+
+@app.command()
+def table(lessons: Lessons = None, course: CourseFolder = Path()) -> None:
+    """Print the table of what is graded already; nothing is run."""
+    opened = Course.at(course)
+    for name in lessons or handed_in(opened):
+        classroom.find_lesson(opened, name)
+        print(f"\n{name}\n\n{classroom.table(classroom.read_grades(opened, name))}")
+
+
+@app.command()
+def validate(notebook: Notebook, course: CourseFolder = Path()) -> None:
+    """Run a notebook's checks as grading will; exits with 1 when one fails (`nbgrader validate` exits with 0)."""
+    if not classroom.validate(notebook, Course.at(course)):
+        raise typer.Exit(1)
+
+
+@app.command()
+def release() -> None:
+    """Make the students' bundle, dist/distributed-training.zip."""
+    raise typer.Exit(releasing.command())
+
+
+def handed_in(course: Course) -> list[str]:
+    """The lessons of which somebody has handed in something."""
+    names = [name for name in course.lessons() if course.students(name)]
+    if not names:
+        expected = course.folder("submitted", "STUDENT", "LESSON") / "LESSON.ipynb"
+        raise ClassroomError(f"nobody has handed in anything: submissions are expected as {expected}")
+    return names
+
+
+def main() -> None:
+    try:
+        app()
+    except ClassroomError as error:
+        sys.exit(f"{error}")
+
+
+if __name__ == "__main__":
+    main()
