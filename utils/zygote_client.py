@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import socket
 import subprocess
@@ -90,6 +91,10 @@ zygote = Zygote()
 
 
 def start_zygote() -> None:
-    """Called by `import utils`: have the zygote import torch while the notebook does the same."""
-    if IN_ZYGOTE not in os.environ and "RANK" not in os.environ and hasattr(os, "fork"):
+    """Called by `import utils`: have the zygote import torch while the notebook does the same.
+
+    Not in a zygote, a rank, or a worker of somebody's pool; a worker that calls spawn gets its zygote then.
+    """
+    is_worker = multiprocessing.parent_process() is not None
+    if not (IN_ZYGOTE in os.environ or "RANK" in os.environ or is_worker):
         zygote.start()
