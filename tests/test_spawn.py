@@ -401,6 +401,16 @@ def test_the_same_mistake_on_every_rank_is_told_once():
     assert str(caught.value).startswith("ranks 0, 1 and 2 raised NameError")
 
 
+def test_a_very_deep_traceback_is_cut_in_its_middle():
+    def down(n):
+        return down(n + 1)
+
+    with pytest.raises(RankFailed) as caught:
+        spawn(lambda rank, n: down(0), 1)
+    report = str(caught.value)
+    assert "RecursionError" in report and "calls deeper" in report and len(report.splitlines()) < 30
+
+
 def test_a_finished_rank_is_not_blamed_for_leaving():
     def program(rank, world_size):
         if rank == 0:
@@ -525,6 +535,13 @@ def test_a_time_out_says_where_each_rank_was():
     assert "rank 1  is running" in report and "while rank == 1" in report
     assert caught.value.rank == 1
     assert not ranks_alive()
+
+
+def test_importing_torch_does_not_use_up_the_time():
+    """A fresh zygote takes longer than this to be ready; the ranks themselves do not."""
+    utils.zygote_client.zygote.process.kill()
+    utils.zygote_client.zygote.process.wait()
+    assert spawn(sum_of_ranks, 2, timeout=0.5).results
 
 
 def test_output_before_a_failure_is_kept(capsys):

@@ -26,6 +26,8 @@ SIGNALS = {
 }
 
 
+MOST_FRAMES = 5  # lines of a traceback that are shown from its beginning, and as many from its end
+
 # What a C++ library prints before it gives up; it belongs in the report, not among the prints.
 LAST_WORDS = re.compile(r"terminate called after throwing|\s*what\(\):\s*(\[enforce fail at \S+\] )?(?P<said>.*)")
 
@@ -77,11 +79,11 @@ def report_failures(failures: dict[int, Failure], waiting: dict[int, Event]) -> 
     parts = []
     for (kind, message, frames), who in told.items():
         lines = [f"{ranks(sorted(who)).lower()} raised {kind}: {message}".rstrip(": ")]
-        for frame in students_frames(frames):
-            inside = f", in {frame.function}" if frame.function not in ("", "<module>") else ""
-            lines.append(f"  {source_lines.name_of_file(frame.file)}, line {frame.line}{inside}")
-            if frame.source:
-                lines.append(f"      {frame.source}")
+        shown = students_frames(frames)
+        lines += [line for frame in shown[:MOST_FRAMES] for line in frame_lines(frame)]
+        if len(shown) > 2 * MOST_FRAMES:
+            lines.append(f"  ... {len(shown) - 2 * MOST_FRAMES} calls deeper ...")
+        lines += [line for frame in shown[MOST_FRAMES:][-MOST_FRAMES:] for line in frame_lines(frame)]
         parts.append("\n".join(lines))
     places: dict[str, list[int]] = {}
     for rank, event in waiting.items():
@@ -92,6 +94,12 @@ def report_failures(failures: dict[int, Failure], waiting: dict[int, Event]) -> 
         parts.append(f"({ranks(who)} {'was' if len(who) == 1 else 'were'} {what}.)")
     first = min(to_blame, key=lambda rank: to_blame[rank].time)
     return RankFailed("\n\n".join(parts), rank=first)
+
+
+def frame_lines(frame: Frame) -> list[str]:
+    inside = f", in {frame.function}" if frame.function not in ("", "<module>") else ""
+    where = f"  {source_lines.name_of_file(frame.file)}, line {frame.line}{inside}"
+    return [where, f"      {frame.source}"] if frame.source else [where]
 
 
 def students_frames(frames: tuple[Frame, ...]) -> list[Frame]:

@@ -44,6 +44,7 @@ class RealWorld:
         self.outcomes: dict[int, object] = {}  # of the ranks that are finished: ("result", value) or a Failure
         self.exit_codes: dict[int, int] = {}  # of the processes that have ended
         self.states = [stuck.RankState(rank) for rank in range(size)]
+        self.started = 0  # how many ranks the zygote has forked
         self.last_words: list[list[str]] = [[] for _ in range(size)]  # of a library that gave up
         self.event_lines: list[list] = [[] for _ in range(size)]
         self.event_files: list[tuple] = []
@@ -109,7 +110,7 @@ class RealWorld:
 
     def watch(self, timeout: float) -> None:
         """Print what the ranks print until all have ended, one has failed, none can move, or the time is up."""
-        deadline = self.zero + timeout
+        deadline = None  # the time of the first spawn may go into importing torch: it counts once all ranks are there
         give_up = None  # when to stop waiting for the others, once a rank has failed
         quiet_since, last_seen = time.monotonic(), None
         while not all(self.has_ended(rank) for rank in range(self.size)):
@@ -123,6 +124,8 @@ class RealWorld:
             if give_up is not None:
                 if now >= give_up or (now - quiet_since > GRACE / 10 and not self.anybody_running()):
                     break
+            elif deadline is None:
+                deadline = now + timeout if self.started == self.size else None
             elif now >= deadline:
                 raise self.timed_out(timeout)
             elif now - quiet_since >= QUIET:
@@ -160,6 +163,8 @@ class RealWorld:
             ) from None
         if kind == "exit":
             self.exit_codes[rank] = value
+        else:
+            self.started += 1
 
     def take_output(self, descriptor: int) -> bool:
         """Read what has come from one rank; False when no more is there now."""

@@ -5,7 +5,7 @@ that a fork of it is a clean start. It ends when the kernel's end of its socket 
 ranks end with it.
 
 For each world the launcher hands over, on the control socket, a socket for that world and one output pipe per rank;
-then, on the world's socket, a Request. Back come `("pid", rank, pid)` and `("exit", rank, code)`; the launcher may send
+then, on the world's socket, a Request. Back come `("started", rank, pid)` and `("exit", rank, code)`; the launcher may send
 `("signal", number)`. A world whose socket closes is killed.
 """
 
@@ -89,7 +89,7 @@ def main(control_descriptor: int) -> None:
             rank_process.run_rank(rank, request, outputs[rank])
         os.close(outputs[rank])
         world.ranks[pid] = rank
-        world.tell("pid", rank, pid)
+        world.tell("started", rank, pid)
 
     def reap() -> None:
         while True:
