@@ -166,10 +166,11 @@ def test_interrupt_ends_the_world_at_once(notebook, body):
 
 
 @pytest.mark.parametrize("death", ["kill", "restart"])
-def test_a_kernel_that_goes_leaves_nothing(death):
+def test_a_kernel_that_goes_leaves_nothing(death, tmp_path):
     notebook = Notebook()
     try:
-        notebook.run("from utils import spawn; import time")
+        notebook.run("from utils import spawn; import tempfile, time")
+        notebook.run(f"tempfile.tempdir = {str(tmp_path)!r}")
         zygote = zygote_of(notebook)
         notebook.run("spawn(lambda rank, n: rank, 2)")
         notebook.send(
@@ -182,5 +183,6 @@ def test_a_kernel_that_goes_leaves_nothing(death):
         else:
             notebook.manager.restart_kernel(now=True)
         wait_until_gone(zygote, seconds=3)
+        assert not os.listdir(tmp_path), "the folder of the world is still there"
     finally:
         notebook.close()

@@ -5,8 +5,8 @@ that a fork of it is a clean start. It ends when the kernel's end of its socket 
 ranks end with it.
 
 For each world the launcher hands over, on the control socket, a socket for that world and one output pipe per rank;
-then, on the world's socket, a Request. Back come `("started", rank, pid)` and `("exit", rank, code)`; the launcher may send
-`("signal", number)`. A world whose socket closes is killed.
+then, on the world's socket, a Request. Back come `("started", rank, pid)` and `("exit", rank, code)`; the launcher may
+send `("signal", number)`. A world whose socket closes is killed.
 """
 
 from __future__ import annotations
@@ -43,8 +43,12 @@ class World:
             os.kill(pid, number)
 
     def end(self) -> None:
+        """Kill the ranks, wait until they are gone, and remove their folder: a kernel that was killed can't."""
         self.signal(signal.SIGKILL)
-        shutil.rmtree(self.folder, ignore_errors=True)  # a kernel that was killed could not do it
+        for pid in self.ranks:
+            os.waitpid(pid, 0)
+        self.ranks.clear()
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def preload() -> None:

@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection
 from utils.protocol import Request
 
 COURSE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+CAN_FORK = hasattr(os, "fork")  # not on Windows
 IN_ZYGOTE = "UTILS_ZYGOTE"  # environment variable: importing utils here starts nothing
 ZYGOTES_ENVIRONMENT = {
     IN_ZYGOTE: "1",
@@ -38,6 +39,8 @@ class Zygote:
 
     def start(self) -> None:
         """Make sure that it runs; returns at once, while torch is still being imported over there."""
+        if not CAN_FORK:
+            raise RuntimeError("spawn needs a system that can fork: Linux, macOS, or WSL on Windows.")
         with self.lock:
             if self.owner != os.getpid() or self.process.poll() is not None:
                 self._start()
@@ -96,5 +99,5 @@ def start_zygote() -> None:
     Not in a zygote, a rank, or a worker of somebody's pool; a worker that calls spawn gets its zygote then.
     """
     is_worker = multiprocessing.parent_process() is not None
-    if not (IN_ZYGOTE in os.environ or "RANK" in os.environ or is_worker):
+    if CAN_FORK and not (IN_ZYGOTE in os.environ or "RANK" in os.environ or is_worker):
         zygote.start()
