@@ -23,6 +23,12 @@ def launch_kernel(command, **options):
 local_provisioner.launch_kernel = launch_kernel
 
 
+def pytest_configure(config):
+    """`pytest --nbval solutions/` compares everything but times, cell numbers, addresses and device names."""
+    if not getattr(config.option, "nbval_sanitize_with", None):
+        config.option.nbval_sanitize_with = str(ROOT / "tests" / "nbval_sanitize.cfg")
+
+
 @pytest.fixture(scope="session")
 def root() -> Path:
     """The folder of the course."""
