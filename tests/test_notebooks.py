@@ -14,6 +14,7 @@ from grader import build
 ROOT = Path(__file__).resolve().parent.parent
 LESSONS = [path.stem for path in build.find_lessons(root=ROOT)]
 
+
 def test_the_notebooks_are_what_their_sources_say():
     drifted = build.drift(root=ROOT)
     assert not drifted, "\n" + "\n".join(drifted)

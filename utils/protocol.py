@@ -6,7 +6,9 @@ Everything lies in the folder of the world: `program` (what to run), `store` (th
 
 from __future__ import annotations
 
+import marshal
 import os
+import struct
 from dataclasses import dataclass
 
 from utils.run import Event
@@ -16,6 +18,9 @@ from utils.run import Event
 # leaves takes its connections with it, and the ranks that still need them would be blamed.
 SYNCHRONISED = b"\xff\x00synchronised\x00\xff"
 FINISHED = b"\xff\x00finished\x00\xff"
+
+
+_SIZE = struct.Struct("=I")
 
 
 @dataclass(frozen=True)
@@ -56,11 +61,26 @@ def path_in(folder: str, name: str, rank: int) -> str:
     return os.path.join(folder, f"{name}-{rank}")
 
 
-def read_events(rank: int, lines: list[list]) -> tuple[list[Event], dict[int, str]]:
+def pack_note(note: tuple) -> bytes:
+    """A note of a recorder as bytes: their number, then marshal's, which is what Python packs fastest."""
+    packed = marshal.dumps(note)
+    return _SIZE.pack(len(packed)) + packed
+
+
+def unpack_notes(data: bytes) -> tuple[list[tuple], bytes]:
+    """The whole notes at the beginning of `data`, and the bytes of one that has only begun."""
+    notes, at = [], 0
+    while len(data) >= at + _SIZE.size and len(data) >= (end := at + _SIZE.size + _SIZE.unpack_from(data, at)[0]):
+        notes.append(marshal.loads(data[at + _SIZE.size : end]))
+        at = end
+    return notes, data[at:]
+
+
+def read_events(rank: int, notes: list[tuple]) -> tuple[list[Event], dict[int, str]]:
     """From what a recorder wrote: the Events, and {index: where} of the asynchronous ones that the rank waits for."""
     members, starts, ends, waits = {}, {}, {}, {}
     tables = {"group": members, "start": starts, "end": ends, "wait": waits}
-    for kind, key, value in lines:
+    for kind, key, value in notes:
         tables[kind][key] = value
     events = []
     for index, fields in starts.items():

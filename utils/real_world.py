@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import linecache
 import os
 import pickle
@@ -26,7 +25,7 @@ from utils.errors import (
     report_failures,
 )
 from utils.ordered_output import OrderedOutput
-from utils.protocol import Failure, Request, path_in, read_events
+from utils.protocol import SYNCHRONISED, Failure, Request, path_in, read_events, unpack_notes
 from utils.run import Run
 from utils.zygote_client import zygote
 
@@ -46,7 +45,8 @@ class RealWorld:
         self.states = [stuck.RankState(rank) for rank in range(size)]
         self.started = 0  # how many ranks the zygote has forked
         self.last_words: list[list[str]] = [[] for _ in range(size)]  # of a library that gave up
-        self.event_lines: list[list] = [[] for _ in range(size)]
+        self.notes: list[list[tuple]] = [[] for _ in range(size)]  # what each rank's recorder has written
+        self.begun_notes = [b""] * size
         self.event_files: list[tuple] = []
         self.folder = tempfile.mkdtemp(prefix="ranks-")
         try:
@@ -145,12 +145,17 @@ class RealWorld:
 
     def listen(self, seconds: float) -> None:
         """Take in prints and exits, waiting up to `seconds` for the first."""
-        for key, _ in self.selector.select(seconds):
+        heard = self.selector.select(seconds)
+        news = not heard
+        for key, _ in heard:
             if key.fileobj is self.connection:
                 self.take_message()
+                news = True
             else:
-                self.take_output(key.fd)
+                news |= self.take_output(key.fd).replace(SYNCHRONISED, b"") != b""
         self.show()
+        if not news:
+            time.sleep(0.002)  # ranks that talk much and say nothing: don't take a core from them at each call
 
     def take_message(self) -> None:
         try:
@@ -166,13 +171,13 @@ class RealWorld:
         else:
             self.started += 1
 
-    def take_output(self, descriptor: int) -> bool:
-        """Read what has come from one rank; False when no more is there now."""
+    def take_output(self, descriptor: int) -> bytes:
+        """Read what has come from one rank; b"" if there is no more now."""
         rank = self.readers[descriptor]
         try:
             data = os.read(descriptor, 1 << 20)
         except BlockingIOError:
-            return False
+            return b""
         if data:
             self.output.feed(rank, data)
         else:
@@ -180,7 +185,7 @@ class RealWorld:
             self.output.close(rank)
         if self.output.is_closed(rank) and rank not in self.outcomes:
             self.take_outcome(rank)
-        return bool(data)
+        return data
 
     def take_outcome(self, rank: int) -> None:
         """Read what the rank left when its function was over; a rank that crashed left nothing."""
@@ -206,17 +211,16 @@ class RealWorld:
             sys.stdout.flush()
 
     def read_events(self) -> int:
-        """Take in what the recorders have written since last time; returns how many lines there are in all."""
+        """Take in what the recorders have written since last time; returns how many notes there are in all."""
         if not self.event_files:
             paths = [path_in(self.folder, "events", rank) for rank in range(self.size)]
             if not all(os.path.exists(path) for path in paths):
                 return 0
-            self.event_files = [open(path) for path in paths]
-            self.begun_lines = [""] * self.size
+            self.event_files = [open(path, "rb") for path in paths]
         for rank, file in enumerate(self.event_files):
-            *lines, self.begun_lines[rank] = (self.begun_lines[rank] + file.read()).split("\n")
-            self.event_lines[rank] += [json.loads(line) for line in lines]
-        return sum(map(len, self.event_lines)) + len(self.outcomes) + len(self.exit_codes)
+            notes, self.begun_notes[rank] = unpack_notes(self.begun_notes[rank] + file.read())
+            self.notes[rank] += notes
+        return sum(map(len, self.notes)) + len(self.outcomes) + len(self.exit_codes)
 
     def close_event_files(self) -> None:
         for file in self.event_files:
@@ -224,8 +228,8 @@ class RealWorld:
 
     def update_states(self) -> None:
         self.read_events()
-        for state, lines in zip(self.states, self.event_lines, strict=True):
-            state.events, state.waits = read_events(state.rank, lines)
+        for state, notes in zip(self.states, self.notes, strict=True):
+            state.events, state.waits = read_events(state.rank, notes)
 
     def raise_if_stuck(self) -> None:
         self.update_states()

@@ -1,13 +1,13 @@
 """The process group that writes Events: it stands in front of the real one and notes each call, then passes it on.
 
 torch's own parallel wrappers (DDP, FSDP2, DTensor, pipelining) call the process group as a student does, so their calls
-are recorded too. Each call becomes a line in the rank's event file when it starts and another when its result is there;
+are recorded too. Each call becomes a note in the rank's event file when it starts and another when its result is there;
 the launcher reads the file while the world runs, which is how it knows who waits for whom.
 """
 
 from __future__ import annotations
 
-import json
+import functools
 import os
 import sys
 import time
@@ -16,6 +16,8 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Work
 from torch.distributed import distributed_c10d as c10d
+
+from utils.protocol import pack_note
 
 # What torch calls the method (names changed from 2.11 to 2.13; both are here), and what an Event calls the operation.
 OPERATIONS = {
@@ -48,6 +50,7 @@ OPERATIONS = {
 # These take (outputs, inputs); the others take what they hand in first.
 OUTPUT_FIRST = {"gather", "scatter", "all_gather", "reduce_scatter", "all_to_all"}
 POINT_TO_POINT = ("send", "recv")
+ASYNCHRONOUS = ("isend", "irecv", "batch_isend_irecv")
 
 TORCH_FOLDER = os.path.dirname(torch.__file__) + os.sep
 COURSE_FOLDER = os.path.dirname(os.path.abspath(__file__)) + os.sep
@@ -55,12 +58,13 @@ NOT_THE_STUDENTS = (TORCH_FOLDER, COURSE_FOLDER, "<frozen ", os.path.dirname(os.
 
 
 class Recorder:
-    """Writes the events of one rank to `path`, a JSON list a line.
+    """Writes the events of one rank to the file at `path`, as notes (see protocol.py): small, so that a call costs
+    a few microseconds more than without them.
 
-    ["group", name, members]            before the first call on a group
-    ["start", index, {fields of Event}] when a call is made
-    ["wait", index, where]              when the rank begins to wait for an asynchronous one
-    ["end", index, time]                when its result is there
+    ("group", name, members)            before the first call on a group
+    ("start", index, {fields of Event}) when a call is made
+    ("wait", index, where)              when the rank begins to wait for an asynchronous one
+    ("end", index, time)                when its result is there
     """
 
     def __init__(self, rank: int, path: str, zero: float, on_synchronisation=lambda: None):
@@ -70,42 +74,38 @@ class Recorder:
         self.count = 0
         self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
-    def write(self, *line) -> None:
-        os.write(self.file, json.dumps(line).encode() + b"\n")
+    def write(self, *note) -> None:
+        os.write(self.file, pack_note(note))
 
     def now(self) -> float:
         return time.monotonic() - self.zero
 
     def start(self, **fields) -> int:
         index, self.count = self.count, self.count + 1
-        self.write("start", index, {**fields, "start": self.now(), "where": students_line()})
+        self.write("start", index, {**fields, "start": self.now()})
         return index
 
     def wait(self, index: int) -> None:
-        self.write("wait", index, students_line())
+        self.write("wait", index, who_called()[0])
 
     def end(self, index: int) -> None:
         self.write("end", index, self.now())
 
 
-def students_line() -> str:
-    """The innermost line of the stack that is neither torch's nor ours: "file:line", or "" in a thread of torch's."""
-    frame = sys._getframe(1)
+def who_called() -> tuple[str, str]:
+    """(where, function): the innermost line of the stack that is neither torch's nor ours, as "file:line", and which
+    function of torch.distributed it called: from a process group `isend` and `send` look alike. Both "" in a thread of
+    torch's own.
+    """
+    frame, function = sys._getframe(1), ""
     while frame is not None:
-        if not frame.f_code.co_filename.startswith(NOT_THE_STUDENTS):
-            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        code = frame.f_code
+        if not code.co_filename.startswith(NOT_THE_STUDENTS):
+            return f"{code.co_filename}:{frame.f_lineno}", function
+        if code.co_filename == c10d.__file__:
+            function = code.co_name
         frame = frame.f_back
-    return ""
-
-
-def torch_function() -> str:
-    """Which function of torch.distributed the student called: `isend` and `send` look alike from a process group."""
-    frame, name = sys._getframe(1), ""
-    while frame is not None and frame.f_code.co_filename.startswith(NOT_THE_STUDENTS):
-        if frame.f_code.co_filename == c10d.__file__:
-            name = frame.f_code.co_name
-        frame = frame.f_back
-    return name
+    return "", function
 
 
 class RecordedWork(Work):
@@ -161,47 +161,49 @@ class RecordedGroup(dist.ProcessGroup):
         for group in (self, self.inner):  # this one too: names, timeouts and the like then work as usual
             group._set_default_backend(backend_type)
             group._register_backend(torch.device(device), backend_type, backend)
-        self._members = None
+        self._name = None
 
     @property
     def options(self):
         return self.backend.options
 
-    @property
+    @functools.cached_property
     def members(self) -> tuple[int, ...]:
         """Global ranks, in group order."""
-        if self._members is None:
-            self._members = tuple(dist.get_process_group_ranks(self))
-            self.recorder.write("group", self.name, self._members)
-        return self._members
+        members = tuple(dist.get_process_group_ranks(self))
+        self.recorder.write("group", self.name, members)
+        return members
 
     @property
-    def name(self) -> str:
-        return "world" if self is dist.group.WORLD else self.group_name
+    def name(self) -> str | None:
+        """ "world" for the default group, torch's name for another; None while torch is still making it."""
+        if self._name is None and dist.group.WORLD is not None:
+            self._name = "world" if self is dist.group.WORLD else self.group_name
+        return self._name
 
 
 def _recorded(method: str, op: str):
     """The method of RecordedGroup that records `op` and calls `method` of the group behind it."""
 
     def call(self, *args, **kwargs):
-        recorder = self.recorder
-        if dist.group.WORLD is None:  # torch is still making the default group
+        if self.name is None:  # torch is still making this group
             return getattr(self.inner, method)(*args, **kwargs)
-        members, function = self.members, torch_function()
+        recorder, (where, function) = self.recorder, who_called()
         options = args[-1] if args else None
-        is_async = bool(getattr(options, "asyncOp", False)) or function in ("isend", "irecv", "batch_isend_irecv")
-        tensors = list(_tensors(args[1] if op in OUTPUT_FIRST and len(args) > 1 else args[:1]))
+        is_async = bool(getattr(options, "asyncOp", False)) or function in ASYNCHRONOUS
+        tensors = _tensors(args[1] if op in OUTPUT_FIRST and len(args) > 1 else args[:1])
         first = tensors[0] if tensors else None
         index = recorder.start(
             op=op,
             group=self.name,
-            peer=_peer(op, method, args, options, members),
+            peer=_peer(op, method, args, options, self.members),
             tag=args[2] if op in POINT_TO_POINT and method != "recv_anysource" else 0,
-            bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors),
-            dtype=str(first.dtype).removeprefix("torch.") if first is not None else "",
+            bytes=sum(tensor.nbytes for tensor in tensors),
+            dtype=_name(first.dtype) if first is not None else "",
             shape=tuple(first.shape) if first is not None else (),
             reduce_op=_reduce_op(options),
             is_async=is_async,
+            where=where,
         )
         if op not in POINT_TO_POINT and self.name == "world":
             recorder.on_synchronisation()
@@ -220,12 +222,11 @@ for _method, _op in OPERATIONS.items():
         setattr(RecordedGroup, _method, _recorded(_method, _op))
 
 
-def _tensors(value):
+def _tensors(value) -> list[torch.Tensor]:
+    """The tensors in nested lists."""
     if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
+        return [value]
+    return [tensor for item in value for tensor in _tensors(item)] if isinstance(value, (list, tuple)) else []
 
 
 def _peer(op, method, args, options, members) -> int | None:
@@ -238,7 +239,13 @@ def _peer(op, method, args, options, members) -> int | None:
 
 def _reduce_op(options) -> str:
     op = getattr(options, "reduceOp", None)
-    return "" if op is None else str(getattr(op, "op", op)).rpartition(".")[2].lower()
+    return "" if op is None else _name(getattr(op, "op", op)).lower()
+
+
+@functools.cache
+def _name(member) -> str:
+    """ "float32" for torch.float32, "SUM" for RedOpType.SUM."""
+    return str(member).rpartition(".")[2]
 
 
 def install(recorder: Recorder) -> None:
