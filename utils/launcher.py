@@ -89,7 +89,7 @@ def check_world_size(world_size) -> int:
         raise ValueError(f"world_size is how many ranks to start: at least 1, and got {world_size}.")
     if world_size > MAX_RANKS:
         raise ValueError(
-            f"world_size={world_size}: spawn starts real processes on this machine, at most {MAX_RANKS} of them."
+            f"world_size={world_size}: spawn starts real processes on this machine, at most {MAX_RANKS}. Choose fewer."
         )
     return world_size
 
