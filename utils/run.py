@@ -40,7 +40,7 @@ class Run:
     """What `spawn` returns: one entry per rank in everything.
 
     results[r]  what rank r returned          output[r]  what rank r printed
-    events      every Event of every rank, by rank, then in the order of the calls
+    events      every Event of every rank, by rank, then in the order of the calls (on Gloo; NCCL is not recorded yet)
     elapsed     seconds from the start of the world to its end
     """
 

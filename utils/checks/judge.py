@@ -21,6 +21,7 @@ import torch
 from utils import RankCrashed, RankError, RankTimeout, WorldStuck, spawn
 from utils.checks.expect import Answer, CheckFailed, plural
 
+TIMEOUT = 30  # seconds for one run; a right answer takes a fraction of one
 WIDTH = 78  # columns of a message's first line
 
 
@@ -93,7 +94,9 @@ class Runner:
         self.situation = describe(self.function, world_size, inputs, same)
         try:
             with contextlib.redirect_stdout(io.StringIO()) if self.quiet else contextlib.nullcontext():
-                run = spawn(call_on_rank, world_size, self.function, inputs, same, catch, backend="gloo")
+                run = spawn(
+                    call_on_rank, world_size, self.function, inputs, same, catch, backend="gloo", timeout=TIMEOUT
+                )
         except RankError as error:
             raise explained(error, self.if_stuck) from None
         results, inputs_after = (list(column) for column in zip(*run.results, strict=True))
