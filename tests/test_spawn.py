@@ -1,11 +1,13 @@
 """`spawn` from plain Python: results, output, order, refusals, and what a student reads when a rank goes wrong."""
 
+import contextlib
 import os
 import signal
 import sys
 import tempfile
 import threading
 import time
+from datetime import timedelta
 
 import pytest
 import torch
@@ -553,6 +555,159 @@ def test_output_before_a_failure_is_kept(capsys):
         spawn(program, 2)
     assert caught.value.output == ["so far so good\n"] * 2
     assert capsys.readouterr().out.count("so far so good") == 2
+
+
+def test_a_call_that_raised_is_over():
+    def program(rank, world_size):
+        if rank == 0:
+            with contextlib.suppress(RuntimeError):
+                dist.irecv(torch.ones(1), src=1).wait(timedelta(milliseconds=100))
+            time.sleep(1)  # longer than it takes to look for a deadlock
+        return "done"
+
+    assert spawn(program, 2).results == ["done", "done"]
+
+
+def test_a_thread_that_waits_does_not_make_a_stuck_world():
+    def program(rank, world_size):
+        box = torch.zeros(1)
+        listener = threading.Thread(target=lambda: dist.recv(box, src=(rank - 1) % world_size))
+        listener.start()
+        time.sleep(1)
+        dist.send(torch.full((1,), float(rank)), dst=(rank + 1) % world_size)
+        listener.join()
+        return box.item()
+
+    assert spawn(program, 3).results == [2.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize("peer", [-1, 2])
+def test_a_neighbour_that_is_not_there_is_named(peer):
+    def program(rank, world_size):
+        dist.send(torch.ones(1), dst=peer)
+
+    with pytest.raises(RankFailed, match=f"rank {peer}"):
+        spawn(program, 2)
+
+
+def test_classes_of_the_program_travel_in_object_collectives():
+    class Point:
+        def __init__(self, x):
+            self.x = x
+
+    def program(rank, world_size):
+        everyone = [None] * world_size
+        dist.all_gather_object(everyone, Point(rank))
+        return [point.x for point in everyone]
+
+    assert spawn(program, 2).results == [[0, 1], [0, 1]]
+
+
+def test_a_fork_inside_a_rank_does_not_answer_for_it():
+    def program(rank, world_size):
+        return "child" if os.fork() == 0 else "parent"
+
+    assert spawn(program, 2).results == ["parent", "parent"]
+
+
+def test_what_a_rank_started_ends_with_it():
+    def program(rank, world_size):
+        import subprocess
+
+        return subprocess.Popen(["sleep", "600"]).pid
+
+    for pid in spawn(program, 2).results:
+        deadline = time.monotonic() + 5
+        while os.path.exists(f"/proc/{pid}") and "Z" not in open(f"/proc/{pid}/stat").read().rpartition(")")[2][:3]:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    "mischief",
+    [
+        lambda: os.dup2(os.open(os.devnull, os.O_WRONLY), 1),
+        lambda: os.close(1),
+        lambda: setattr(sys, "stdout", None),
+        lambda: sys.stdout.close(),
+        lambda: setattr(sys, "stdout", object()),
+    ],
+)
+def test_a_rank_may_do_to_its_output_what_it_likes(mischief):
+    def program(rank, world_size):
+        mischief()
+        dist.barrier()
+        return rank
+
+    assert spawn(program, 2, timeout=20).results == [0, 1]
+
+
+def test_a_signal_without_a_name():
+    with pytest.raises(RankCrashed, match="rank 0 was killed by signal 40"):
+        spawn(lambda rank, n: os.kill(os.getpid(), 40), 1)
+
+
+def test_the_first_of_two_crashes_is_the_one_to_look_at():
+    def program(rank, world_size):
+        if rank == 1:
+            os._exit(3)
+        time.sleep(0.3)
+        os._exit(4)
+
+    with pytest.raises(RankCrashed, match="rank 1 left with exit code 3"):
+        spawn(program, 2)
+
+
+def test_notes_causes_and_members_of_a_group_are_told():
+    def program(rank, world_size):
+        try:
+            {}["lr"]
+        except KeyError as error:
+            wrong = ValueError("bad settings")
+            wrong.add_note("see settings.toml")
+            raise ExceptionGroup("several", [wrong, TypeError("and this")]) from error
+
+    with pytest.raises(RankFailed) as caught:
+        spawn(program, 1)
+    for words in ("several", "caused by KeyError: 'lr'", "one of them: ValueError: bad settings", "see settings.toml"):
+        assert words in str(caught.value)
+
+
+def test_a_students_own_connection_error_is_not_taken_for_an_innocent_one():
+    def program(rank, world_size):
+        raise ValueError("rank 0 has a bug") if rank == 0 else RuntimeError("Connection refused: my database")
+
+    with pytest.raises(RankFailed, match="Connection refused: my database") as caught:
+        spawn(program, 2)
+    assert "rank 0 has a bug" in str(caught.value)
+
+
+def test_an_error_carries_the_results_that_there_are():
+    def program(rank, world_size):
+        return rank if rank == 0 else 1 / 0
+
+    with pytest.raises(RankFailed) as caught:
+        spawn(program, 2)
+    assert caught.value.results in ([0, None], [None, None])  # rank 0 may not have come to its end
+
+
+def test_an_async_function_is_refused():
+    async def program(rank, world_size):
+        return rank
+
+    with pytest.raises(TypeError, match="program is async"):
+        spawn(program, 2)
+
+
+def test_a_folder_that_is_gone_is_one_clear_line(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    before = len(os.listdir("/proc/self/fd"))
+    with pytest.raises(RuntimeError, match="has been deleted"):
+        spawn(sum_of_ranks, 8)
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 # --- nothing is left behind

@@ -146,6 +146,14 @@ def test_after_the_kernel_itself_has_computed(notebook):
     assert shown["stdout"] == "[600.0, 600.0]\n"
 
 
+def test_a_rank_set_by_hand_in_the_notebook_does_not_make_it_one(notebook):
+    notebook.run("os.environ.update(RANK='0', WORLD_SIZE='1', MASTER_ADDR='localhost', MASTER_PORT='29500')")
+    try:
+        assert notebook.run("print(spawn(lambda rank, n: rank, 3).results)")["stdout"] == "[0, 1, 2]\n"
+    finally:
+        notebook.run("for name in ('RANK', 'WORLD_SIZE', 'MASTER_ADDR', 'MASTER_PORT'): del os.environ[name]")
+
+
 @pytest.mark.parametrize(
     "body",
     ["time.sleep(60)", "while True: pass", "dist.barrier() if rank == 0 else time.sleep(60)", "sum(range(10**13))"],

@@ -69,9 +69,15 @@ class RankTimeout(RankError):
     """The ranks had not finished when the time was up."""
 
 
-def report_failures(failures: dict[int, Failure], waiting: dict[int, Event]) -> RankFailed:
-    """One report for all exceptions, the first one first; those who only waited, or lost contact, are a footnote."""
-    to_blame = {rank: f for rank, f in failures.items() if not INNOCENT.search(f.message)}
+def is_innocent(failure: Failure) -> bool:
+    """Whether a rank only lost its connection to one that went away: torch says so, not the student's own code."""
+    raised_by_library = not failure.frames or not source_lines.is_students(failure.frames[-1].file)
+    return raised_by_library and INNOCENT.search(failure.message) is not None
+
+
+def report_failures(failures: dict[int, Failure], waiting: dict[int, Event], died: dict[int, int]) -> RankFailed:
+    """One report for all exceptions, the first one first; those who waited, lost contact or died are a footnote."""
+    to_blame = {rank: failure for rank, failure in failures.items() if not is_innocent(failure)}
     to_blame = to_blame or failures
     told: dict[tuple, list[int]] = {}
     for rank, failure in sorted(to_blame.items(), key=lambda item: item[1].time):
@@ -92,6 +98,7 @@ def report_failures(failures: dict[int, Failure], waiting: dict[int, Event]) -> 
         places.setdefault("cut off in the middle of a message", []).append(rank)
     for what, who in places.items():
         parts.append(f"({ranks(who)} {'was' if len(who) == 1 else 'were'} {what}.)")
+    parts += [f"(Rank {rank} {how_it_died(code)}.)" for rank, code in died.items()]
     first = min(to_blame, key=lambda rank: to_blame[rank].time)
     return RankFailed("\n\n".join(parts), rank=first)
 
@@ -107,18 +114,23 @@ def students_frames(frames: tuple[Frame, ...]) -> list[Frame]:
     return [frame for frame in frames if source_lines.is_students(frame.file)] or list(frames[-1:])
 
 
+def how_it_died(exit_code: int) -> str:
+    if exit_code == 0:
+        return "left with exit code 0 before its function had returned: something called os._exit"
+    if exit_code > 0:
+        return f"left with exit code {exit_code}: something called os._exit, or its interpreter could not go on"
+    try:
+        name = signal.Signals(-exit_code).name
+    except ValueError:  # a real-time signal has no name
+        name = f"signal {-exit_code}"
+    return f"was killed by {name}" + (f" ({SIGNALS[-exit_code]})" if -exit_code in SIGNALS else "")
+
+
 def report_crash(
     rank: int, exit_code: int, last_place: str, events: list[Event], last_words: list[str], hint: str
 ) -> RankCrashed:
     """A rank that died without an exception: what ended it, its last line, call and (its library's) words."""
-    if exit_code < 0:
-        number = signal.Signals(-exit_code)
-        why = f"was killed by {number.name}" + (f" ({SIGNALS[number]})" if number in SIGNALS else "")
-    elif exit_code == 0:
-        why = "left with exit code 0 before its function had returned: something called os._exit"
-    else:
-        why = f"left with exit code {exit_code}: something called os._exit, or its interpreter could not go on"
-    lines = [f"rank {rank} {why}."]
+    lines = [f"rank {rank} {how_it_died(exit_code)}."]
     if last_place:
         lines.append(f"  it was at {last_place}")
     if events:

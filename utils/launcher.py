@@ -67,6 +67,8 @@ def check_program(fn, args: tuple, kwargs: dict) -> None:
     if not callable(fn):
         raise TypeError(f"spawn needs a function, and got {fn!r}. Pass it without calling it: spawn(work, 4).")
     name = getattr(fn, "__name__", type(fn).__name__)
+    if inspect.iscoroutinefunction(fn):
+        raise TypeError(f"{name} is async; a rank program is an ordinary function: def {name}(rank, world_size, ...).")
     try:
         signature = inspect.signature(fn)
     except (TypeError, ValueError):  # some built-in functions have none
@@ -172,7 +174,8 @@ def already_a_rank() -> bool:
             f"spawn was called on rank {from_spawn.rank_of_this_process}, inside a world that spawn made. "
             "Call it from the notebook, not from a rank program."
         )
-    return "RANK" in os.environ and "WORLD_SIZE" in os.environ and "MASTER_ADDR" in os.environ
+    in_notebook = "ipykernel" in sys.modules  # where a tutorial's cell may have set these by hand
+    return not in_notebook and all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"))
 
 
 def run_in_place(fn, args: tuple, kwargs: dict, backend: str | None) -> Run:

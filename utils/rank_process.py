@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import fcntl
 import io
 import linecache
 import os
@@ -23,31 +24,40 @@ import cloudpickle
 import numpy
 import torch
 import torch.distributed as dist
+from torch.distributed import distributed_c10d
 
 from utils import recorder
 from utils.protocol import FINISHED, SYNCHRONISED, Failure, Frame, Request, path_in
 
 rank_of_this_process: int | None = None
+marks = 1  # the descriptor that the marks of protocol.py are written to: the rank's output
 
 
 def run_rank(rank: int, request: Request, output: int) -> None:
     """Become rank `rank`; never returns. `output` is the descriptor that its prints go to."""
     global rank_of_this_process
     rank_of_this_process = rank
+    me = os.getpid()
     try:
         die_with_parent()
+        os.setpgid(0, 0)  # what this rank starts ends with it
         redirect(output)
         with open(path_in(request.folder, "stack", rank), "wb") as stack:
             faulthandler.enable(stack, all_threads=False)
             faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False, chain=False)
-            leave(rank, request, perform(rank, request))
+            outcome = perform(rank, request)
+            if os.getpid() != me:  # a fork that the program made and that came back from it
+                return
+            leave(rank, request, outcome)
             while True:
                 signal.pause()
     except BaseException:  # ours, not the student's (a full disk, say): it is printed, and the rank counts as crashed
         traceback.print_exc()
     finally:
-        flush()
-        os._exit(1)  # no atexit, no destructors: they may wait for ranks that are gone
+        try:
+            flush()
+        finally:
+            os._exit(1)  # no atexit, no destructors: they may wait for ranks that are gone
 
 
 def die_with_parent() -> None:
@@ -59,6 +69,8 @@ def die_with_parent() -> None:
 
 def redirect(output: int) -> None:
     """Prints, warnings, logging and what C libraries write all go to `output`; there is nobody to answer `input()`."""
+    global marks
+    marks = fcntl.fcntl(output, fcntl.F_DUPFD_CLOEXEC, 200)  # ours, whatever the program does to 1 and 2
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.close(output)
@@ -75,7 +87,7 @@ def flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
-        except (OSError, ValueError):  # the student closed it, or the launcher is gone
+        except Exception:  # the program closed it, or put something else in its place
             pass
 
 
@@ -98,6 +110,9 @@ def enter(rank: int, request: Request) -> None:
     numpy.random.seed(0)
     torch.manual_seed(0)  # every rank draws the same numbers unless the program seeds by rank
 
+    if hasattr(distributed_c10d, "_pickler"):  # so that a cell's classes travel in object collectives too
+        distributed_c10d._pickler = cloudpickle.Pickler
+
     if request.backend == "nccl":
         torch.cuda.set_device(rank)
     else:
@@ -117,7 +132,7 @@ def enter(rank: int, request: Request) -> None:
 
 def note_synchronisation() -> None:
     flush()
-    os.write(1, SYNCHRONISED)
+    os.write(marks, SYNCHRONISED)
 
 
 def perform(rank: int, request: Request) -> bytes:
@@ -146,10 +161,19 @@ def failure(error: BaseException, request: Request) -> Failure:
 
 
 def _text(error: BaseException) -> str:
+    """Its message, notes and causes, as plain text of a length that can be read."""
     try:
-        return str(error)
+        text = "".join(str(error))
     except Exception as nested:  # a student's __str__ may raise
-        return f"(its message can't be shown: {type(nested).__name__})"
+        text = f"(its message can't be shown: {type(nested).__name__})"
+    text = "\n".join([text, *map(str, getattr(error, "__notes__", ()))])
+    if len(text) > 4000:
+        text = f"{text[:2000]}\n... {len(text) - 4000} characters ...\n{text[-2000:]}"
+    members = getattr(error, "exceptions", ()) if isinstance(error, BaseExceptionGroup) else ()
+    for what, other in [("caused by", error.__cause__), *(("one of them:", member) for member in members[:5])]:
+        if other is not None:
+            text += f"\n  {what} {type(other).__name__}: {_text(other)}"
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 class CannotReturn(TypeError):
@@ -185,4 +209,4 @@ def leave(rank: int, request: Request, outcome: bytes) -> None:
         file.write(outcome)
     os.replace(path + ".part", path)
     flush()
-    os.write(1, FINISHED)
+    os.write(marks, FINISHED)

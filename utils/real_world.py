@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import linecache
 import os
 import pickle
@@ -15,12 +16,12 @@ import time
 
 from utils import source_lines, stuck
 from utils.errors import (
-    INNOCENT,
     LAST_WORDS,
     RankCrashed,
     RankError,
     RankTimeout,
     WorldStuck,
+    is_innocent,
     report_crash,
     report_failures,
 )
@@ -31,6 +32,13 @@ from utils.zygote_client import zygote
 
 GRACE = 0.5  # seconds that the other ranks have to say what happened to them, once one has failed
 QUIET = 0.4  # seconds without a call to the network, after which we look whether anybody can still move
+
+
+def working_directory() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise RuntimeError("The folder that this notebook runs in has been deleted: os.chdir to another one.") from None
 
 
 class RealWorld:
@@ -52,33 +60,37 @@ class RealWorld:
         try:
             with open(os.path.join(self.folder, "program"), "wb") as file:
                 file.write(program)
-            self.start(program)
+            self.start()
         except BaseException:
             self.remove_folder()
             raise
 
-    def start(self, program: bytes) -> None:
-        pipes = [os.pipe() for _ in range(self.size)]
-        self.readers = {read: rank for rank, (read, _) in enumerate(pipes)}
+    def start(self) -> None:
         request = Request(
             world_size=self.size,
             backend=self.backend,
             folder=self.folder,
             zero=self.zero,
             environment=dict(os.environ),
-            working_directory=os.getcwd(),
+            working_directory=working_directory(),
             sys_path=list(sys.path),
-            sources={file: entry for file, entry in linecache.cache.items() if file.encode() in program},
+            # a cell's entry has no time of change; a file's has one, and the rank can read the file
+            sources={file: entry for file, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None},
         )
+        pipes: list[tuple[int, int]] = []
         try:
+            pipes += (os.pipe() for _ in range(self.size))
             self.connection = zygote.make_world(request, [write for _, write in pipes])
-        except BaseException:
-            for read in self.readers:
+        except BaseException as error:
+            for read, _ in pipes:
                 os.close(read)
+            if isinstance(error, OSError) and error.errno == errno.EMFILE:
+                raise RuntimeError(f"{self.size} ranks need more open files than there may be: use fewer.") from None
             raise
         finally:
             for _, write in pipes:
                 os.close(write)
+        self.readers = {read: rank for rank, (read, _) in enumerate(pipes)}
         self.selector = selectors.DefaultSelector()
         self.selector.register(self.connection, selectors.EVENT_READ)
         for read in self.readers:
@@ -100,6 +112,8 @@ class RealWorld:
             self.close_event_files()
             self.remove_folder()
         if isinstance(error, RankError):
+            outcomes = [self.outcomes.get(rank) for rank in range(self.size)]
+            error.results = [outcome[1] if isinstance(outcome, tuple) else None for outcome in outcomes]
             error.output = self.printed()
             error.events = [event for state in self.states for event in state.events]
 
@@ -194,7 +208,7 @@ class RealWorld:
             with open(path, "rb") as file:
                 try:
                     self.outcomes[rank] = pickle.load(file)
-                except Exception as error:
+                except (Exception, SystemExit) as error:
                     said = f"what it returned can't be read here: {type(error).__name__}: {error}"
                     self.outcomes[rank] = Failure("CannotReturn", said, (), time.monotonic() - self.zero)
             self.states[rank].finished = True
@@ -206,8 +220,9 @@ class RealWorld:
                 self.last_words[rank] += [farewell["said"]] if farewell["said"] else []
             else:
                 text += f"[rank {rank}] {line}\n"
-        if text:
-            sys.stdout.write(text)
+        if text and sys.stdout is not None:
+            encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+            sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
             sys.stdout.flush()
 
     def read_events(self) -> int:
@@ -274,7 +289,7 @@ class RealWorld:
     def students_line(self, rank: int) -> str:
         """The innermost line of the student's in the stack that the rank left, "file:line", or "" if there is none."""
         frames = re.findall(r'^  File "(.*)", line (\d+)', self.stack(rank), re.MULTILINE)  # innermost first
-        own = [(file, line) for file, line in frames if source_lines.is_students(file)]
+        own = [(file, line) for file, line in frames[:-1] if source_lines.is_students(file)]  # the last is the zygote's
         return ":".join(own[0]) if own else ""
 
     def end(self) -> None:
@@ -306,14 +321,13 @@ class RealWorld:
             s.rank: event for s in self.states if s.rank not in crashes and (event := s.blocked_in()) is not None
         }
         crashes = {rank: code for rank, code in crashes.items() if rank not in self.outcomes}
-        blamed = any(not INNOCENT.search(failure.message) for failure in failures.values())
-        if crashes and not blamed:
-            rank, code = min(crashes.items())
+        if crashes and all(map(is_innocent, failures.values())):
+            rank, code = next(iter(crashes.items()))  # the first that was seen
             hint = stuck.difference_at_the_end(self.states)
             place = source_lines.place(self.students_line(rank))
             raise report_crash(rank, code, place, self.states[rank].events, self.last_words[rank], hint)
         if failures:
-            raise report_failures(failures, waiting)
+            raise report_failures(failures, waiting, crashes)
         return Run(
             world_size=self.size,
             world="spawn",

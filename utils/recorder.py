@@ -8,8 +8,10 @@ the launcher reads the file while the world runs, which is how it knows who wait
 from __future__ import annotations
 
 import functools
+import itertools
 import os
 import sys
+import threading
 import time
 
 import torch
@@ -71,7 +73,7 @@ class Recorder:
         self.rank = rank
         self.zero = zero
         self.on_synchronisation = on_synchronisation
-        self.count = 0
+        self.indices = itertools.count()
         self.file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def write(self, *note) -> None:
@@ -81,7 +83,7 @@ class Recorder:
         return time.monotonic() - self.zero
 
     def start(self, **fields) -> int:
-        index, self.count = self.count, self.count + 1
+        index = next(self.indices)
         self.write("start", index, {**fields, "start": self.now()})
         return index
 
@@ -108,6 +110,10 @@ def who_called() -> tuple[str, str]:
     return "", function
 
 
+def in_main_thread() -> bool:
+    return threading.get_ident() == threading.main_thread().ident
+
+
 class RecordedWork(Work):
     """The handle of a recorded call: `wait()` notes when the result was there."""
 
@@ -117,13 +123,14 @@ class RecordedWork(Work):
         self.ended = False
 
     def wait(self, timeout=None):
-        if self.is_async and not self.ended:
+        if self.is_async and not self.ended and in_main_thread():
             self.recorder.wait(self.index)
-        done = self.work.wait() if timeout is None or not timeout else self.work.wait(timeout)
-        if not self.ended:
-            self.ended = True
-            self.recorder.end(self.index)
-        return done
+        try:
+            return self.work.wait() if not timeout else self.work.wait(timeout)
+        finally:  # also when it raises: the rank is not inside the call any more
+            if not self.ended:
+                self.ended = True
+                self.recorder.end(self.index)
 
     def is_completed(self):
         return self.work.is_completed()
@@ -191,6 +198,7 @@ def _recorded(method: str, op: str):
         recorder, (where, function) = self.recorder, who_called()
         options = args[-1] if args else None
         is_async = bool(getattr(options, "asyncOp", False)) or function in ASYNCHRONOUS
+        is_async = is_async or not in_main_thread()  # a thread that waits does not keep the rank from going on
         tensors = _tensors(args[1] if op in OUTPUT_FIRST and len(args) > 1 else args[:1])
         first = tensors[0] if tensors else None
         index = recorder.start(
@@ -198,7 +206,7 @@ def _recorded(method: str, op: str):
             group=self.name,
             peer=_peer(op, method, args, options, self.members),
             tag=args[2] if op in POINT_TO_POINT and method != "recv_anysource" else 0,
-            bytes=sum(tensor.nbytes for tensor in tensors),
+            bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors),
             dtype=_name(first.dtype) if first is not None else "",
             shape=tuple(first.shape) if first is not None else (),
             reduce_op=_reduce_op(options),
@@ -207,7 +215,11 @@ def _recorded(method: str, op: str):
         )
         if op not in POINT_TO_POINT and self.name == "world":
             recorder.on_synchronisation()
-        work = getattr(self.inner, method)(*args, **kwargs)
+        try:
+            work = getattr(self.inner, method)(*args, **kwargs)
+        except BaseException:
+            recorder.end(index)
+            raise
         if isinstance(work, Work):
             return RecordedWork(work, recorder, index, is_async)
         recorder.end(index)
@@ -232,9 +244,18 @@ def _tensors(value) -> list[torch.Tensor]:
 def _peer(op, method, args, options, members) -> int | None:
     """The other rank of a message, or the root of a collective: as a global rank."""
     if op in POINT_TO_POINT:
-        return None if method == "recv_anysource" else members[args[1]]
+        return None if method == "recv_anysource" else _global_rank(args[1], members)
     root = getattr(options, "rootRank", None)
-    return None if root is None else members[root]
+    return None if root is None else _global_rank(root, members)
+
+
+def _global_rank(group_rank: int, members) -> int:
+    if not 0 <= group_rank < len(members):
+        raise ValueError(
+            f"there is no rank {group_rank} among {len(members)}: the last is rank {len(members) - 1}. "
+            "In a ring, the right-hand neighbour is (rank + 1) % world_size."
+        )
+    return members[group_rank]
 
 
 def _reduce_op(options) -> str:

@@ -7,6 +7,7 @@ message is there. A world is stuck when every rank that has not finished is bloc
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from utils.run import Event
@@ -43,8 +44,9 @@ class RankState:
         return [event for event in self.events if event.group == group and event.op not in POINT_TO_POINT]
 
     def messages(self, op: str, peer: int | None, like: Event) -> list[Event]:
-        """Its sends to, or receives from, `peer` with the tag of `like`; receives from any source fit every peer."""
-        return [e for e in self.events if e.op == op and e.tag == like.tag and (e.peer == peer or e.peer is None)]
+        """Its sends to, or receives from, `peer` (a receive from any source fits), with the group and tag of `like`."""
+        alike = [e for e in self.events if (e.op, e.group, e.tag) == (op, like.group, like.tag)]
+        return [e for e in alike if e.peer == peer or e.peer is None]
 
 
 def explain(states: list[RankState]) -> str | None:
@@ -87,7 +89,7 @@ def differences(event: Event, partners: dict[int, Event | None]) -> str:
         return "different collectives"
     if len({e.peer for e in made}) > 1:
         return "different roots"
-    if event.op in SAME_SIZE and len({(e.dtype, e.shape) for e in made}) > 1:
+    if event.op in SAME_SIZE and len({(e.dtype, math.prod(e.shape)) for e in made}) > 1:
         return "different shapes" if len({e.dtype for e in made}) == 1 else "different dtypes"
     return ""
 

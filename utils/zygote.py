@@ -31,6 +31,7 @@ class World:
     connection: Connection
     folder: str
     ranks: dict[int, int] = field(default_factory=dict)  # pid -> rank
+    groups: list[int] = field(default_factory=list)  # process groups: a rank and what it started
 
     def tell(self, *message) -> None:
         try:
@@ -41,6 +42,11 @@ class World:
     def signal(self, number: int) -> None:
         for pid in self.ranks:
             os.kill(pid, number)
+        for group in self.groups if number == signal.SIGKILL else ():
+            try:
+                os.killpg(group, number)
+            except ProcessLookupError:  # nobody is left in it
+                pass
 
     def end(self) -> None:
         """Kill the ranks, wait until they are gone, and remove their folder: a kernel that was killed can't."""
@@ -92,7 +98,9 @@ def main(control_descriptor: int) -> None:
                 os.close(outputs[other])
             rank_process.run_rank(rank, request, outputs[rank])
         os.close(outputs[rank])
+        os.setpgid(pid, pid)
         world.ranks[pid] = rank
+        world.groups.append(pid)
         world.tell("started", rank, pid)
 
     def reap() -> None:
