@@ -172,7 +172,7 @@ def predict_rooted(collective: str, held: list[list], root: int) -> list:
     collective: "broadcast", "scatter", "gather" or "reduce".
     held: held[rank] is the list of numbers that this rank starts with. Broadcast and scatter only look at held[root];
         scatter cuts it into as many equal chunks as there are ranks.
-    Returns one entry a rank: a list of numbers, or None for a rank that gets nothing.
+    Returns one entry a rank: a list of plain Python numbers, or None for a rank that gets nothing.
     """
     world_size = len(held)
     after = [None] * world_size
@@ -217,8 +217,8 @@ check(predict_rooted, judges="values")
 #
 # ```python
 # dist.broadcast(x, src=root)              # x: read on the root, overwritten on the others
-# dist.scatter(out, chunks, src=root)      # out: filled, on every rank; chunks: P tensors on the root, else None
-# dist.gather(x, parts, dst=root)          # parts: P tensors to fill on the root, else None
+# dist.scatter(out, chunks, src=root)      # out: filled everywhere; chunks: a list of P tensors on the root, else None
+# dist.gather(x, parts, dst=root)          # parts: a list of P tensors to fill on the root, else None
 # dist.reduce(x, dst=root)                 # x: overwritten with the sum on the root; a trap on the others, see below
 # ```
 #
@@ -411,7 +411,7 @@ check(gather_by_hand, judges="traffic")
 def reduce_by_hand(x: Tensor, root: int, rank: int, world_size: int) -> Tensor | None:
     """Return the sum of all ranks' `x` on the root, None elsewhere; send and recv alone, P - 1 messages in all.
 
-    x: same shape and dtype on every rank, left unchanged.
+    x: same shape and dtype on every rank, left unchanged. Returns that shape and dtype.
     """
     if rank != root:
         ### BEGIN SOLUTION
@@ -498,7 +498,7 @@ def predict_unrooted(collective: str, held: list[list]) -> list[list]:
     collective: "all_gather", "reduce_scatter", "all_reduce" or "all_to_all".
     held: held[rank] is the list of numbers that this rank starts with; its length is divisible by len(held), except
         for all_gather and all_reduce, where it need not be.
-    Returns one list a rank.
+    Returns one list of plain Python numbers a rank.
     """
     world_size = len(held)
     total = [sum(column) for column in zip(*held)]  # the sum over ranks, number by number
@@ -872,7 +872,7 @@ def launch_then_wait(tensors: list[Tensor], rank: int, world_size: int) -> tuple
 
     tensors: the same shapes and dtypes on every rank, left unchanged.
     Returns ([sum of tensors[0], sum of tensors[1], ...], largest number in this rank's own tensors).
-    Every all_reduce is started before the first is waited for.
+    Every all_reduce is started before the first is waited for; each handle's wait() is called.
     """
     sums = [x.clone() for x in tensors]
     ### BEGIN SOLUTION

@@ -40,6 +40,10 @@ class RankState:
                 return event
         return None
 
+    def has_dropped(self, event: Event) -> bool:
+        """Whether it only started this call and then finished: its tensor is gone, and the message may be too."""
+        return self.finished and event.is_async and event.end is None
+
     def collectives(self, group: str) -> list[Event]:
         return [event for event in self.events if event.group == group and event.op not in POINT_TO_POINT]
 
@@ -72,7 +76,8 @@ def message_is_met(event: Event, states: list[RankState]) -> bool:
     number = [e.index for e in mine].index(event.index) + 1
     other_end = "recv" if event.op == "send" else "send"
     peers = [s for s in states if s.rank != event.rank] if event.peer is None else [states[event.peer]]
-    return sum(len(peer.messages(other_end, event.rank, event)) for peer in peers) >= number
+    made = [e for peer in peers for e in peer.messages(other_end, event.rank, event) if not peer.has_dropped(e)]
+    return len(made) >= number
 
 
 def partners_of(event: Event, states: list[RankState]) -> dict[int, Event | None]:
@@ -179,7 +184,9 @@ def unmet_messages(blocked: dict[int, Event], states: list[RankState]) -> str:
     for event in blocked.values():
         if event.op in POINT_TO_POINT and event.peer is not None and states[event.peer].finished:
             waits_for = "waits for a message from" if event.op == "recv" else "sends a message to"
+            dropped = any(states[event.peer].has_dropped(e) for e in states[event.peer].events)
             but = "without sending it" if event.op == "recv" else "without receiving it"
+            but = "without waiting for what it had started: keep each handle and call its wait()" if dropped else but
             return (
                 f"Rank {event.rank} {waits_for} rank {event.peer}, which has finished {but}. "
                 "Count the sends and the receives of each pair: they must match one to one, tags too."

@@ -18,7 +18,7 @@ visible = import_module("utils.checks.01_collectives")
 
 @check("predict-rooted")
 def predict_rooted_values(run):
-    for world_size, root, chunk in ((1, 0, 2), (2, 1, 1), (5, 3, 3)):
+    for world_size, root, chunk in ((5, 3, 3), (2, 1, 1), (1, 0, 2)):
         for collective in visible.ROOTED:
             xs = visible.inputs_of(collective, world_size, chunk, torch.int64)
             right = visible.lists(visible.rooted(collective, xs, root))
@@ -28,7 +28,7 @@ def predict_rooted_values(run):
 
 @check("call-rooted")
 def call_rooted_values(run):
-    for world_size, root, dtype in ((1, 0, torch.float32), (3, 1, torch.bfloat16), (5, 4, torch.int64)):
+    for world_size, root, dtype in ((5, 4, torch.int64), (3, 1, torch.bfloat16), (1, 0, torch.float32)):
         for collective in visible.ROOTED:
             visible.judge_rooted_call(run, collective, visible.inputs_of(collective, world_size, 3, dtype), root)
 
@@ -36,11 +36,11 @@ def call_rooted_values(run):
 # ---- part 2: (world size, root, shape, dtype)
 
 BY_HAND = (
-    (1, 0, 3, torch.float32),
     (3, 1, (2, 3), torch.float64),
-    (5, 4, 1, torch.int64),
     (3, 0, 7, torch.bfloat16),
     (8, 3, 2, torch.int32),
+    (5, 4, 1, torch.int64),
+    (1, 0, 3, torch.float32),  # last: with one rank, or one number, different mistakes look the same
 )
 
 
@@ -88,14 +88,14 @@ def reduce_by_hand_traffic(run):
 
 
 def traffic_by_hand(run) -> None:
-    for world_size, root in ((1, 0), (5, 3)):
+    for world_size, root in ((5, 3), (1, 0)):
         answer = run(world_size, different_integers(world_size, 5, torch.float64), root=root)
         expect_traffic(answer, messages=world_size - 1, nbytes=(world_size - 1) * 5 * 8)
 
 
 @check("scatter-by-hand", judges="traffic", if_stuck=visible.EACH_SIDE)
 def scatter_by_hand_traffic(run):
-    for sizes, root in (((2,), 0), ((1, 3, 2, 4, 2), 3)):
+    for sizes, root in (((1, 3, 2, 4, 2), 3), ((2,), 0)):
         _, empty, held = visible.scatter_inputs(sizes, root, torch.float64)
         answer = run(len(sizes), empty, held, root=root)
         expect_traffic(answer, messages=len(sizes) - 1, nbytes=(sum(sizes) - sizes[root]) * 8)
@@ -106,7 +106,7 @@ def scatter_by_hand_traffic(run):
 
 @check("predict-unrooted")
 def predict_unrooted_values(run):
-    for world_size, chunk in ((1, 2), (2, 3), (5, 1)):
+    for world_size, chunk in ((2, 3), (5, 1), (1, 2)):
         for collective in visible.UNROOTED:
             xs = visible.inputs_of(collective, world_size, chunk, torch.int64)
             right = visible.lists(visible.unrooted(collective, xs))
@@ -116,7 +116,7 @@ def predict_unrooted_values(run):
 
 @check("call-unrooted")
 def call_unrooted_values(run):
-    for world_size, dtype in ((1, torch.float32), (3, torch.bfloat16), (5, torch.int64)):
+    for world_size, dtype in ((3, torch.bfloat16), (5, torch.int64), (1, torch.float32)):
         for collective in visible.UNROOTED:
             visible.judge_unrooted_call(run, collective, visible.inputs_of(collective, world_size, 3, dtype))
 
@@ -126,7 +126,7 @@ def call_unrooted_values(run):
 
 @check("all-gather-from-rooted")
 def all_gather_from_rooted_values(run):
-    for world_size, shape, dtype in ((1, 3, torch.float32), (3, (2, 2), torch.int64), (5, 1, torch.bfloat16)):
+    for world_size, shape, dtype in ((3, (2, 2), torch.int64), (5, 1, torch.bfloat16), (1, 3, torch.float32)):
         visible.judge_all_gather(run, different_integers(world_size, shape, dtype))
 
 
@@ -139,11 +139,11 @@ def all_gather_from_rooted_traffic(run):
 @check("all-reduce-from-halves")
 def all_reduce_from_halves_values(run):
     for world_size, shape, dtype in (
-        (1, 3, torch.float32),
-        (3, 1, torch.float64),
         (5, (3, 4), torch.int64),
         (3, 4, torch.bfloat16),
         (8, 5, torch.float32),
+        (3, 1, torch.float64),
+        (1, 3, torch.float32),
     ):
         visible.judge_all_reduce(run, different_integers(world_size, shape, dtype))
     visible.judge_all_reduce(run, [x.T for x in different_integers(3, (2, 5))])
@@ -159,10 +159,10 @@ def all_reduce_from_halves_traffic(run):
 @check("distributed-transpose")
 def distributed_transpose_values(run):
     for world_size, m, c, dtype in (
-        (1, 2, 3, torch.float32),
         (3, 4, 2, torch.float64),
         (5, 2, 1, torch.int64),
         (3, 1, 3, torch.bfloat16),
+        (1, 2, 3, torch.float32),
     ):
         visible.judge_transpose(run, different_integers(world_size, (m, world_size * c), dtype))
     visible.judge_transpose(run, [x.T for x in different_integers(3, (6, 2))])

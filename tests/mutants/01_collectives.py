@@ -47,7 +47,7 @@ mutant(
 mutant(
     "predict-rooted",
     "chunks-of-two",
-    says="scatter among 2 ranks",
+    says="scatter among 5 ranks",
     hidden=True,
     replace=("held[root][rank * size : (rank + 1) * size]", "held[root][rank * 2 : rank * 2 + 2]"),
 )
@@ -232,7 +232,13 @@ mutant(
     "wrong-dtype",
     says="another dtype",
     hidden=True,
-    replace=("mine.copy_(chunks[root])", "mine = chunks[root].float()"),
+    replace=("mine.copy_(chunks[root])", "mine.copy_(chunks[root])\n        mine = mine.float()"),
+)
+mutant(
+    "scatter-by-hand",
+    "rebinds-its-buffer",
+    says="`mine` itself is not it",
+    replace=("mine.copy_(chunks[root])", "mine = chunks[root]"),
 )
 mutant(
     "scatter-by-hand",
@@ -571,6 +577,12 @@ mutant(
 )
 mutant(
     "dual-of",
+    "scatter-to-reduce-scatter",
+    says="the sizes do not even fit",
+    replace=('("scatter", "gather")', '("scatter", "reduce_scatter")'),
+)
+mutant(
+    "dual-of",
     "one-way-only",
     says="the dual of gather is not gather",
     replace=("{**dict(pairs), **{right: left for left, right in pairs}}", "dict(pairs)"),
@@ -664,7 +676,7 @@ mutant(
     "launch-then-wait",
     "waits-for-the-last",
     "traffic",
-    says="never waited for 2 of its 3",
+    says="started an asynchronous all_reduce and never waited for it",
     replace=("for handle in handles:\n        handle.wait()", "handles[-1].wait()"),
 )
 mutant(
@@ -757,4 +769,26 @@ mutant(
     "never-asks",
     says="went on to all_reduce",
     body="pass",
+)
+
+mutant(
+    "all-reduce-any-view",
+    "replaces-the-views-memory",
+    says="`view` itself is not it",
+    replace=("view.copy_(packed)", "view.data = packed"),
+)
+mutant(
+    "all-reduce-any-view",
+    "number-by-number",
+    says="One call of each",
+    body="for one in view:\n    number = one.clone()\n    dist.all_reduce(number)\n    one.copy_(number)",
+)
+mutant(
+    "agree-or-explain",
+    "pairs-the-wrong-ranks",
+    says="rank 0 to be named",
+    replace=(
+        'odd = [f"rank {r} brought {everyone[r]}"',
+        'everyone.reverse()\n    odd = [f"rank {r} brought {everyone[r]}"',
+    ),
 )

@@ -112,9 +112,7 @@ def expect_unchanged(answer: Answer, *inputs: list) -> None:
         for was, has_become in zip(before, after, strict=True):
             if not alike(has_become, was):
                 seen = f"rank {rank}: the input is {show(has_become, was)} after the call"
-                raise CheckFailed(
-                    seen, show(was, has_become), "The input must stay as it was: work on a copy, `x.clone()`."
-                )
+                raise CheckFailed(seen, show(was, has_become), "The input must stay as it was: work on a copy.")
 
 
 def expect_traffic(answer: Answer, messages: int, nbytes: int, enough: str = "No fewer will do.") -> str:
@@ -129,6 +127,7 @@ def expect_traffic(answer: Answer, messages: int, nbytes: int, enough: str = "No
             "only send, recv, isend and irecv",
             "The library did the work: here you do.",
         )
+    expect_all_waited(answer)
     sends = [event for event in answer.events if event.op == "send"]
     sent = Counter(event.rank for event in sends)
     total = sum(event.bytes for event in sends)
@@ -167,7 +166,18 @@ def expect_calls(answer: Answer, calls: list[str], nbytes: list[int] | None = No
                     f"{want} bytes",
                     f"{event.bytes / want:.3g} times what is needed.",
                 )
+    expect_all_waited(answer)
     return f"each rank called {', '.join(calls)}."
+
+
+def expect_all_waited(answer: Answer) -> None:
+    """Raise CheckFailed if a rank dropped the handle of a call that it had only started."""
+    for rank, op in sorted({(event.rank, event.op) for event in answer.events if event.is_async and event.end is None}):
+        raise CheckFailed(
+            f"rank {rank} started an asynchronous {op} and never waited for it",
+            "handle.wait() for each handle",
+            "Until then its tensor may not have been read or filled.",
+        )
 
 
 # ---- data

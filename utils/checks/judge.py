@@ -101,7 +101,11 @@ class Runner:
             raise explained(error, self.if_stuck) from None
         results, inputs_after = (list(column) for column in zip(*run.results, strict=True))
         if all(result is None for result in results):
-            raise CheckFailed("Every rank returned None.", mistake="Not written yet? Or is the `return` missing?")
+            raise CheckFailed(
+                "Every rank returned None.",
+                mistake="Not written yet? Is the `return` missing? Or did you return what a call of `dist` gave back? "
+                "Such a call fills its tensor and returns None.",
+            )
         return Answer(results, inputs_after, run.events)
 
 
@@ -110,10 +114,11 @@ def call_on_rank(rank: int, world_size: int, function, inputs: tuple, same: dict
     mine = [one_per_rank[rank] for one_per_rank in inputs]
     names = inspect.signature(function).parameters
     known = {name: value for name, value in [("rank", rank), ("world_size", world_size)] if name in names}
+    kept = [x.detach() if isinstance(x, torch.Tensor) else x for x in mine]
     try:
-        return function(*mine, **same, **known), mine
+        return function(*mine, **same, **known), kept
     except catch as error:
-        return error, mine
+        return error, kept
 
 
 def describe(function, world_size: int, inputs: tuple, same: dict) -> str:
