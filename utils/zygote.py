@@ -98,7 +98,10 @@ def main(control_descriptor: int) -> None:
                 os.close(outputs[other])
             rank_process.run_rank(rank, request, outputs[rank])
         os.close(outputs[rank])
-        os.setpgid(pid, pid)
+        try:
+            os.setpgid(pid, pid)  # the rank does it too; whoever comes first
+        except OSError:  # it is already gone
+            pass
         world.ranks[pid] = rank
         world.groups.append(pid)
         world.tell("started", rank, pid)
