@@ -80,7 +80,7 @@ def read_notebook(file_stream: Any) -> NotebookNode:
     except UnicodeDecodeError as error:
         start = error.object[:8].decode("ascii", "replace")
         raise NotANotebook(f"the file is not a notebook: it starts with {start!r}") from None
-    except Exception as error:  # noqa: BLE001  what nbformat raises for damaged files is not documented
+    except Exception as error:  # what nbformat raises for damaged files is not documented
         if not text.strip():
             raise NotANotebook("the file is empty") from None
         if not text.lstrip().startswith("{"):

@@ -701,7 +701,7 @@ def test_a_path_of_this_machine_is_refused(course):
 
 def test_a_hidden_test_that_no_check_runs_is_refused(course, monkeypatch):
     class Tests:
-        registered = {("add-one", "values"), ("add-one", "traffic")}  # noqa: RUF012
+        registered = {("add-one", "values"), ("add-one", "traffic")}
 
     (course / "grader" / "hidden").mkdir(parents=True)
     (course / "grader" / "hidden" / "01_tiny.py").touch()

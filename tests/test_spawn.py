@@ -210,6 +210,11 @@ def test_everything_that_is_written_arrives(capfd):
     assert capfd.readouterr().err == ""
 
 
+def test_words_of_a_crash_are_shown_when_nothing_crashed(capsys):
+    spawn(lambda rank, n: print("  what(): is a good question"), 1)
+    assert capsys.readouterr().out == "[rank 0]   what(): is a good question\n"
+
+
 def test_much_output_is_not_lost(capsys):
     def program(rank, world_size):
         for number in range(20_000):

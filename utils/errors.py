@@ -29,7 +29,8 @@ SIGNALS = {
 MOST_FRAMES = 5  # lines of a traceback that are shown from its beginning, and as many from its end
 
 # What a C++ library prints before it gives up; it belongs in the report, not among the prints.
-LAST_WORDS = re.compile(r"terminate called after throwing|\s*what\(\):\s*(\[enforce fail at \S+\] )?(?P<said>.*)")
+GIVES_UP = re.compile(r"terminate called after throwing an instance of ")
+LAST_WORDS = re.compile(r"  what\(\):\s+(\[enforce fail at \S+\] )?(?P<said>.*)")
 
 
 class RankError(RuntimeError):

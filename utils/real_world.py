@@ -16,6 +16,7 @@ import time
 
 from utils import source_lines, stuck
 from utils.errors import (
+    GIVES_UP,
     LAST_WORDS,
     RankCrashed,
     RankError,
@@ -52,7 +53,7 @@ class RealWorld:
         self.exit_codes: dict[int, int] = {}  # of the processes that have ended
         self.states = [stuck.RankState(rank) for rank in range(size)]
         self.started = 0  # how many ranks the zygote has forked
-        self.last_words: list[list[str]] = [[] for _ in range(size)]  # of a library that gave up
+        self.last_words: dict[int, list[str]] = {}  # of the ranks in which a library has given up
         self.notes: list[list[tuple]] = [[] for _ in range(size)]  # what each rank's recorder has written
         self.begun_notes = [b""] * size
         self.event_files: list[tuple] = []
@@ -216,8 +217,10 @@ class RealWorld:
     def show(self) -> None:
         text = ""
         for rank, line in self.output.ready():
-            if farewell := LAST_WORDS.match(line):
-                self.last_words[rank] += [farewell["said"]] if farewell["said"] else []
+            if GIVES_UP.match(line):
+                self.last_words[rank] = []
+            elif rank in self.last_words and (farewell := LAST_WORDS.match(line)):
+                self.last_words[rank].append(farewell["said"])
             else:
                 text += f"[rank {rank}] {line}\n"
         if text and sys.stdout is not None:
@@ -325,7 +328,7 @@ class RealWorld:
             rank, code = next(iter(crashes.items()))  # the first that was seen
             hint = stuck.difference_at_the_end(self.states)
             place = source_lines.place(self.students_line(rank))
-            raise report_crash(rank, code, place, self.states[rank].events, self.last_words[rank], hint)
+            raise report_crash(rank, code, place, self.states[rank].events, self.last_words.get(rank, []), hint)
         if failures:
             raise report_failures(failures, waiting, crashes)
         return Run(

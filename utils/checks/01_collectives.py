@@ -565,7 +565,10 @@ def statistics(numbers) -> torch.Tensor:
 
 def statistics_mistakes(shards: list, rank: int) -> dict:
     right, mine = statistics(torch.cat(shards)), statistics(shards[rank])
-    with_mean = lambda mean: torch.stack([torch.as_tensor(mean, dtype=right.dtype), *right[1:]])  # noqa: E731
+
+    def with_mean(mean):
+        return torch.stack([torch.as_tensor(mean, dtype=right.dtype), *right[1:]])
+
     return {
         "what your own shard gives: nothing was exchanged": mine,
         "the mean of means: a short shard counts as much as a long one": with_mean(
