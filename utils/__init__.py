@@ -3,8 +3,9 @@
 Importing it starts the zygote in the background (see zygote.py), so that the first spawn is as quick as the others.
 """
 
+from utils.devices import get_device
 from utils.errors import RankCrashed, RankError, RankFailed, RankTimeout, WorldStuck
-from utils.launcher import get_device, spawn
+from utils.launcher import spawn
 from utils.run import Event, Run
 from utils.zygote_client import start_zygote
 

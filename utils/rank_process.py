@@ -27,7 +27,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from utils import recorder
-from utils.protocol import FINISHED, SYNCHRONISED, Failure, Frame, Request, path_in
+from utils.protocol import FINISHED, SYNCHRONISED, Failure, Frame, Request, pack_note, path_in
 
 rank_of_this_process: int | None = None
 marks = 1  # the descriptor that the marks of protocol.py are written to: the rank's output
@@ -116,8 +116,9 @@ def enter(rank: int, request: Request) -> None:
     if request.backend == "nccl":
         torch.cuda.set_device(rank)
     else:
+        events = os.open(path_in(request.folder, "events", rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         recorder.install(
-            recorder.Recorder(rank, path_in(request.folder, "events", rank), request.zero, note_synchronisation)
+            recorder.Recorder(lambda note: os.write(events, pack_note(note)), request.zero, note_synchronisation)
         )
     dist.init_process_group(
         request.backend,
