@@ -39,7 +39,7 @@ def spawn(fn, world_size: int, *args, timeout: float | None = None, backend: str
     if already_a_rank():
         return run_in_place(fn, args, kwargs, backend)
     backend = choose_backend(backend, world_size)
-    program = pickle_program(fn, args, kwargs)
+    program = pickle_program(fn, args, kwargs, world_size)
     with RealWorld(world_size, backend, program) as world:
         world.watch(timeout)
         return world.collect()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import faulthandler
 import fcntl
-import io
 import linecache
 import os
 import pickle
@@ -26,7 +25,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from utils import recorder
+from utils import recorder, result
 from utils.protocol import FINISHED, SYNCHRONISED, Failure, Frame, Request, pack_note, path_in
 
 rank_of_this_process: int | None = None
@@ -142,10 +141,9 @@ def perform(rank: int, request: Request) -> bytes:
         enter(rank, request)
         with open(os.path.join(request.folder, "program"), "rb") as program:
             fn, args, kwargs = pickle.load(program)
-        result = fn(rank, request.world_size, *args, **kwargs)
-        return pickle_result(result)
+        return result.pickle_result(fn(rank, request.world_size, *args, **kwargs))
     except SystemExit as exit:
-        return pickle_result(None) if exit.code in (None, 0) else pickle.dumps(failure(exit, request))
+        return result.pickle_result(None) if exit.code in (None, 0) else pickle.dumps(failure(exit, request))
     except BaseException as error:
         return pickle.dumps(failure(error, request))
 
@@ -154,7 +152,7 @@ def failure(error: BaseException, request: Request) -> Failure:
     frames = tuple(
         Frame(frame.filename, frame.lineno or 0, frame.name, (frame.line or "").strip())
         for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename != __file__
+        if frame.filename not in (__file__, result.__file__)
     )
     if isinstance(error, SyntaxError) and error.filename:
         frames += (Frame(error.filename, error.lineno or 0, "", (error.text or "").strip()),)
@@ -177,37 +175,12 @@ def _text(error: BaseException) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-class CannotReturn(TypeError):
-    """A rank returned something that can't travel to the notebook."""
-
-
-def pickle_result(result) -> bytes:
-    """Pickle what a rank returned. Tensors travel as values: on the CPU, cut out of their storage, without a graph."""
-    buffer = io.BytesIO()
-    try:
-        _ResultPickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(("result", result))
-    except Exception as error:
-        raise CannotReturn(
-            f"it returned a {type(result).__name__}, which can't be sent to the notebook ({error}). "
-            "Return tensors, numbers, strings, or lists and dicts of them."
-        ) from None
-    return buffer.getvalue()
-
-
-class _ResultPickler(cloudpickle.Pickler):
-    def reducer_override(self, value):
-        if type(value) is torch.Tensor and value.layout is torch.strided and value.device.type != "meta":
-            value = value.detach().cpu()
-            whole_storage = value.untyped_storage().nbytes() == value.numel() * value.element_size()
-            return (value if whole_storage else value.clone()).__reduce_ex__(pickle.HIGHEST_PROTOCOL)
-        return super().reducer_override(value)
-
-
 def leave(rank: int, request: Request, outcome: bytes) -> None:
     """Put the outcome where the launcher finds it, whole or not at all, and say that it is there."""
     path = path_in(request.folder, "outcome", rank)
-    with open(path + ".part", "wb") as file:
-        file.write(outcome)
-    os.replace(path + ".part", path)
+    try:
+        result.write_whole(path, outcome)
+    except result.CannotReturn as error:
+        result.write_whole(path, pickle.dumps(failure(error, request)))
     flush()
     os.write(marks, FINISHED)
