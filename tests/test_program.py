@@ -22,6 +22,8 @@ from utils.program import LARGE, pickle_program
 
 lock = threading.Lock()
 
+pytestmark = pytest.mark.filterwarnings("error::UserWarning")  # a warning goes to stderr, and nbgrader gives 0 for that
+
 
 @pytest.fixture
 def no_process(monkeypatch):

@@ -15,7 +15,7 @@ from utils.travel import CannotTravel, imported_types, pack, pickled_size, why_n
 LARGE = 50e6  # bytes of program from which on it is said what makes it large
 
 MAKE_IT_INSIDE = "Each rank is a process of its own: make such things inside the function."
-ON_A_DEVICE = (("torch", "Tensor"), ("torch", "UntypedStorage"), ("torch", "TypedStorage"), ("torch", "Generator"))
+ON_A_DEVICE = (("torch", "Tensor"), ("torch", "UntypedStorage"), ("torch", "Generator"))
 # These pickle, and would be broken where they arrive; with what to do instead.
 OF_THIS_PROCESS = {
     ("torch.distributed.device_mesh", "DeviceMesh"): MAKE_IT_INSIDE,
