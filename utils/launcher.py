@@ -23,7 +23,7 @@ def spawn(fn, world_size: int, *args, timeout: float | None = None, backend: str
 
     fn        a rank program; it may be defined in a notebook cell. `torch.distributed` is ready when it begins.
     timeout   seconds until ranks that have not finished are ended; 60 unless given.
-    backend   "gloo" (CPU) or "nccl" (one GPU a rank); unless given, NCCL where there are enough GPUs, else Gloo.
+    backend   "gloo" (CPU) or "nccl" (one GPU a rank); unless given, NCCL where enough GPUs are free, else Gloo.
 
     Every rank starts alike: same seed (0) for torch, numpy and random, one torch thread, nothing left of earlier calls.
     Prints appear with "[rank 2] " in front, in an order that is the same every time: by how many collectives the rank
@@ -38,9 +38,9 @@ def spawn(fn, world_size: int, *args, timeout: float | None = None, backend: str
     timeout = check_timeout(timeout)
     if already_a_rank():
         return run_in_place(fn, args, kwargs, backend)
-    backend = choose_backend(backend, world_size)
+    placement = choose_backend(backend, world_size)
     program = pickle_program(fn, args, kwargs, world_size)
-    with RealWorld(world_size, backend, program) as world:
+    with RealWorld(world_size, placement, program) as world:
         world.watch(timeout)
         return world.collect()
 
