@@ -17,6 +17,7 @@ import tqdm
 from torch._subclasses import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
 
+from tests.test_spawn_in_kernel import Notebook
 from utils import spawn
 from utils.program import LARGE, pickle_program
 
@@ -281,3 +282,21 @@ def test_a_text_file_that_is_open_arrives_as_a_copy(tmp_path):
         file.readline()
         assert spawn(lambda rank, n: file.readline(), 2).results == ["second\n", "second\n"]
         assert file.readline() == "second\n"
+
+
+def test_in_a_notebook_too():
+    notebook = Notebook()
+    try:
+        notebook.run("import torch\nfrom utils import spawn\nbig = torch.ones(20_000_000)")
+        shown = notebook.run("def work(rank, world_size):\n    !ls\nspawn(work, 2)")
+        assert "`get_ipython`, which work uses, (a method) can't be sent to the ranks" in shown["error"]
+        assert "Lines with % or ! work in the notebook only" in shown["error"]
+        shown = notebook.run("run = spawn(lambda rank, n: big.sum().item(), 2)\nprint(run.results)")
+        assert shown["stdout"].splitlines() == [
+            "This program takes 80 MB along: `big`, which a lambda uses (80 MB); "
+            "each of the 2 ranks gets its own copy. Make or load it inside the function.",
+            "[20000000.0, 20000000.0]",
+        ]
+        assert shown["stderr"] == "" and shown["error"] is None
+    finally:
+        notebook.close()
