@@ -242,7 +242,7 @@ def test_an_nvml_that_does_not_answer_is_said_and_torch_counts(machine, monkeypa
         monkeypatch.setitem(sys.modules, "pynvml", broken)
         assert choose_backend(None, 2) == Placement("nccl")
         assert capfd.readouterr() == (
-            f"Which GPUs are busy can't be seen here ({reason}), so all 2 count as free.\n",
+            f"Which GPUs are busy can't be seen here ({reason}); torch counts 2, which are taken for free.\n",
             "",
         )
 
