@@ -1,7 +1,7 @@
 """What the launcher and a rank say to each other. Imports nothing heavy: the kernel reads it before torch is there.
 
-Everything lies in the folder of the world: `program` (what to run), `store` (the rendezvous), and for each rank
-`events-R` (what it asked of the network), `stack-R` (its line, when it crashed or was asked) and `outcome-R`.
+Everything lies in the folder of the world: `request` and `program` (what to run), `store` (the rendezvous), and for
+each rank `events-R` (what it asked of the network), `stack-R` (its line, when it crashed or was asked) and `outcome-R`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SIZE = struct.Struct("=I")
 
 @dataclass(frozen=True)
 class Request:
-    """What the launcher asks of the zygote: `world_size` ranks that run the program in `folder`."""
+    """What the launcher asks of each rank."""
 
     world_size: int
     backend: str

@@ -9,19 +9,23 @@ from __future__ import annotations
 import ctypes
 import faulthandler
 import fcntl
+import importlib
 import io
 import linecache
 import os
 import pickle
 import random
+import resource
 import signal
+import socket
 import sys
+import threading
 import time
 import traceback
 from datetime import timedelta
 
 import cloudpickle
-import numpy
+import numpy.random
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
@@ -29,12 +33,36 @@ from torch.distributed import distributed_c10d
 from utils import recorder
 from utils.protocol import FINISHED, SYNCHRONISED, Failure, Frame, Request, pack_note, path_in
 
+# What lessons use, besides torch: each of these would otherwise cost every rank of every call up to a second.
+PRELOADED = [
+    "sympy",
+    "torch.distributed.tensor.parallel",
+    "torch.distributed.fsdp",
+    "torch._dynamo",
+    "torch.distributed.pipelining",
+    "torch.distributed.nn.functional",
+]
+
+torch.manual_seed(0)  # here, once: it takes milliseconds, and every rank is a copy of this
 rank_of_this_process: int | None = None
 marks = 1  # the descriptor that the marks of protocol.py are written to: the rank's output
 
 
-def run_rank(rank: int, request: Request, output: int) -> None:
-    """Become rank `rank`; never returns. `output` is the descriptor that its prints go to."""
+def wait_for_call(door: int) -> None:
+    """What a fresh interpreter does: import torch, then wait at its door to be told which rank it is."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    with socket.socket(fileno=door) as ours:
+        die_with_parent()
+        for module in PRELOADED:
+            importlib.import_module(module)
+        message, outputs, _, _ = socket.recv_fds(ours, 4096, 1)
+    if message:  # else nobody will ever call
+        rank, folder = message.decode().split(" ", 1)
+        run_rank(int(rank), folder, outputs[0])
+
+
+def run_rank(rank: int, folder: str, output: int) -> None:
+    """Become rank `rank` of the world in `folder`; never returns. Its prints go to the descriptor `output`."""
     global rank_of_this_process
     rank_of_this_process = rank
     me = os.getpid()
@@ -42,7 +70,9 @@ def run_rank(rank: int, request: Request, output: int) -> None:
         die_with_parent()
         os.setpgid(0, 0)  # what this rank starts ends with it
         redirect(output)
-        with open(path_in(request.folder, "stack", rank), "wb") as stack:
+        with open(os.path.join(folder, "request"), "rb") as file:
+            request = pickle.load(file)
+        with open(path_in(folder, "stack", rank), "wb") as stack:
             faulthandler.enable(stack, all_threads=False)
             faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False, chain=False)
             outcome = perform(rank, request)
@@ -61,16 +91,26 @@ def run_rank(rank: int, request: Request, output: int) -> None:
 
 
 def die_with_parent() -> None:
-    """Ask Linux to kill this process when its parent, the zygote, is gone."""
+    """Have this process killed when its parent, the zygote, is gone."""
     if sys.platform == "linux":
         PR_SET_PDEATHSIG = 1
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    elif threading.active_count() == 1:
+        threading.Thread(target=watch_parent, args=(os.getppid(),), daemon=True).start()
+
+
+def watch_parent(parent: int) -> None:
+    """Where the system does not do it by itself: end this process when it has been handed to another parent."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def redirect(output: int) -> None:
     """Prints, warnings, logging and what C libraries write all go to `output`; there is nobody to answer `input()`."""
     global marks
-    marks = fcntl.fcntl(output, fcntl.F_DUPFD_CLOEXEC, 200)  # ours, whatever the program does to 1 and 2
+    high = min(200, resource.getrlimit(resource.RLIMIT_NOFILE)[0] * 3 // 4)  # out of the program's way
+    marks = fcntl.fcntl(output, fcntl.F_DUPFD_CLOEXEC, high)  # ours, whatever the program does to 1 and 2
     os.dup2(output, 1)
     os.dup2(output, 2)
     os.close(output)
@@ -106,9 +146,8 @@ def enter(rank: int, request: Request) -> None:
     linecache.cache.update(request.sources)
 
     torch.set_num_threads(int(request.environment.get("OMP_NUM_THREADS", "1").split(",")[0] or 1))
-    random.seed(0)
+    random.seed(0)  # every rank draws the same numbers unless the program seeds by rank
     numpy.random.seed(0)
-    torch.manual_seed(0)  # every rank draws the same numbers unless the program seeds by rank
 
     if hasattr(distributed_c10d, "_pickler"):  # so that a cell's classes travel in object collectives too
         distributed_c10d._pickler = cloudpickle.Pickler

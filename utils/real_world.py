@@ -32,6 +32,8 @@ from utils.run import Run
 from utils.zygote_client import zygote
 
 GRACE = 0.5  # seconds that the other ranks have to say what happened to them, once one has failed
+ROOM = 8 << 20  # bytes that a world should have for what its ranks record and return
+MAX_START = 120  # seconds that the zygote may take to import torch
 QUIET = 0.4  # seconds without a call to the network, after which we look whether anybody can still move
 
 
@@ -40,6 +42,33 @@ def working_directory() -> str:
         return os.getcwd()
     except FileNotFoundError:
         raise RuntimeError("The folder that this notebook runs in has been deleted: os.chdir to another one.") from None
+
+
+def make_folder(program_bytes: int) -> str:
+    """A new folder for a world: in the temporary folder or, where that is full or can't be written, in memory."""
+    for parent in (None, "/dev/shm"):
+        try:
+            folder = tempfile.mkdtemp(prefix="ranks-", dir=parent)
+        except OSError:
+            continue
+        if shutil.disk_usage(folder).free > program_bytes + ROOM:
+            return folder
+        os.rmdir(folder)
+    raise RuntimeError(
+        f"The ranks need a temporary folder with {(program_bytes + ROOM) >> 20} MB free, and neither {temporary()} nor "
+        "/dev/shm is one. Make room there, or name another: os.environ['TMPDIR'] = ... before Python starts."
+    )
+
+
+def temporary() -> str:
+    try:
+        return tempfile.gettempdir()
+    except OSError:
+        return "any of the usual ones"
+
+
+class NoZygote(RankCrashed):
+    """There was nobody to start the ranks."""
 
 
 class RealWorld:
@@ -52,22 +81,23 @@ class RealWorld:
         self.outcomes: dict[int, object] = {}  # of the ranks that are finished: ("result", value) or a Failure
         self.exit_codes: dict[int, int] = {}  # of the processes that have ended
         self.states = [stuck.RankState(rank) for rank in range(size)]
-        self.started = 0  # how many ranks the zygote has forked
+        self.started = False  # whether the zygote has made the ranks
         self.last_words: dict[int, list[str]] = {}  # of the ranks in which a library has given up
         self.notes: list[list[tuple]] = [[] for _ in range(size)]  # what each rank's recorder has written
         self.begun_notes = [b""] * size
         self.event_files: list[tuple] = []
-        self.folder = tempfile.mkdtemp(prefix="ranks-")
+        self.folder = make_folder(len(program))
         try:
-            with open(os.path.join(self.folder, "program"), "wb") as file:
-                file.write(program)
+            for name, content in (("program", program), ("request", pickle.dumps(self.request()))):
+                with open(os.path.join(self.folder, name), "wb") as file:
+                    file.write(content)
             self.start()
         except BaseException:
             self.remove_folder()
             raise
 
-    def start(self) -> None:
-        request = Request(
+    def request(self) -> Request:
+        return Request(
             world_size=self.size,
             backend=self.backend,
             folder=self.folder,
@@ -78,10 +108,12 @@ class RealWorld:
             # a cell's entry has no time of change; a file's has one, and the rank can read the file
             sources={file: entry for file, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None},
         )
+
+    def start(self) -> None:
         pipes: list[tuple[int, int]] = []
         try:
             pipes += (os.pipe() for _ in range(self.size))
-            self.connection = zygote.make_world(request, [write for _, write in pipes])
+            self.connection = zygote.make_world(self.size, self.folder, [write for _, write in pipes])
         except BaseException as error:
             for read, _ in pipes:
                 os.close(read)
@@ -140,12 +172,22 @@ class RealWorld:
                 if now >= give_up or (now - quiet_since > GRACE / 10 and not self.anybody_running()):
                     break
             elif deadline is None:
-                deadline = now + timeout if self.started == self.size else None
+                deadline = now + timeout if self.started else None
+                if now - self.zero > MAX_START:
+                    raise self.not_started()
             elif now >= deadline:
                 raise self.timed_out(timeout)
             elif now - quiet_since >= QUIET:
                 self.raise_if_stuck()
                 quiet_since = now
+
+    def not_started(self) -> RankCrashed:
+        words = zygote.last_words()
+        zygote.stop()
+        return RankCrashed(
+            f"the process that starts the ranks is not ready after {MAX_START} s: does `import torch` take that long? "
+            + (f"Its last words: {words}" if words else "Run the cell again: it is started anew.")
+        )
 
     def has_ended(self, rank: int) -> bool:
         return rank in self.outcomes or rank in self.exit_codes
@@ -174,17 +216,22 @@ class RealWorld:
 
     def take_message(self) -> None:
         try:
-            kind, rank, value = self.connection.recv()
+            kind, *what = self.connection.recv()
         except (EOFError, OSError):
             words = zygote.last_words()
-            raise RankCrashed(
+            raise (RankCrashed if self.started else NoZygote)(
                 "the process that starts the ranks was killed or could not start"
                 + (f": {words}" if words else ". Run the cell again: it is started anew.")
             ) from None
         if kind == "exit":
-            self.exit_codes[rank] = value
-        else:
-            self.started += 1
+            rank, code = what
+            self.exit_codes[rank] = code
+        elif kind == "started":
+            self.started = True
+        elif kind == "note":
+            print(*what)
+        elif kind == "refused":
+            raise RuntimeError(f"This machine does not allow {self.size} ranks: {what[0]}. Use fewer.")
 
     def take_output(self, descriptor: int) -> bytes:
         """Read what has come from one rank; b"" if there is no more now."""
