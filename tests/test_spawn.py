@@ -546,6 +546,27 @@ def test_a_thread_that_waits_does_not_make_a_stuck_world():
     assert spawn(program, 3).results == [2.0, 0.0, 1.0]
 
 
+def test_a_thread_that_is_left_behind_is_waited_for(capsys):
+    def program(rank, world_size):
+        threading.Thread(target=lambda: (time.sleep(0.2), print("at last"))).start()
+        threading.Thread(target=lambda: (time.sleep(60), print("never")), daemon=True).start()
+
+    spawn(program, 2)
+    assert capsys.readouterr().out == "[rank 0] at last\n[rank 1] at last\n"
+
+
+@pytest.mark.parametrize("threads, expected", [("3", 3), ("2,4", 2), ("many", 1), ("0", 1), ("", 1)])
+def test_threads_are_one_unless_told_otherwise(monkeypatch, threads, expected):
+    monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    assert spawn(lambda rank, n: torch.get_num_threads(), 1).results == [expected]
+
+
+def test_a_network_interface_that_is_not_there(monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth77")
+    with pytest.raises(RankFailed, match="interface 'eth77'; this machine has .*lo"):
+        spawn(sum_of_ranks, 2)
+
+
 @pytest.mark.parametrize("peer", [-1, 2])
 def test_a_neighbour_that_is_not_there_is_named(peer):
     def program(rank, world_size):

@@ -140,12 +140,13 @@ def enter(rank: int, request: Request) -> None:
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size), PYTHONFAULTHANDLER="1"
     )
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+    check_interfaces(os.environ["GLOO_SOCKET_IFNAME"])
     os.chdir(request.working_directory)
     sys.path[:] = request.sys_path
     sys.argv = [""]
     linecache.cache.update(request.sources)
 
-    torch.set_num_threads(int(request.environment.get("OMP_NUM_THREADS", "1").split(",")[0] or 1))
+    torch.set_num_threads(threads_asked_for(request.environment))
     random.seed(0)  # every rank draws the same numbers unless the program seeds by rank
     numpy.random.seed(0)
 
@@ -170,6 +171,22 @@ def enter(rank: int, request: Request) -> None:
         dist.group.WORLD.inner.barrier().wait()  # nobody begins, and perhaps crashes, before all are connected
 
 
+def threads_asked_for(environment: dict[str, str]) -> int:
+    """One, unless OMP_NUM_THREADS says another number; OpenMP takes no notice of what is none either."""
+    first = environment.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    return int(first) if first.isdecimal() and int(first) > 0 else 1
+
+
+def check_interfaces(names: str) -> None:
+    known = [name for _, name in socket.if_nameindex()]
+    for name in names.split(","):
+        if name not in known:
+            raise ValueError(
+                f"GLOO_SOCKET_IFNAME names the network interface {name!r}; this machine has {', '.join(known)}. "
+                "Leave it to us: del os.environ['GLOO_SOCKET_IFNAME']."
+            )
+
+
 def note_synchronisation() -> None:
     flush()
     os.write(marks, SYNCHRONISED)
@@ -182,11 +199,19 @@ def perform(rank: int, request: Request) -> bytes:
         with open(os.path.join(request.folder, "program"), "rb") as program:
             fn, args, kwargs = pickle.load(program)
         result = fn(rank, request.world_size, *args, **kwargs)
+        join_threads()
         return pickle_result(result)
     except SystemExit as exit:
         return pickle_result(None) if exit.code in (None, 0) else pickle.dumps(failure(exit, request))
     except BaseException as error:
         return pickle.dumps(failure(error, request))
+
+
+def join_threads() -> None:
+    """Wait for the threads that the program has left behind, as Python does at the end of any process."""
+    for thread in threading.enumerate():
+        if not thread.daemon and thread is not threading.current_thread():
+            thread.join()
 
 
 def failure(error: BaseException, request: Request) -> Failure:
