@@ -1,5 +1,6 @@
 """`spawn` from plain Python: results, output, order, refusals, and what a student reads when a rank goes wrong."""
 
+import concurrent.futures
 import contextlib
 import os
 import signal
@@ -550,6 +551,7 @@ def test_a_thread_that_is_left_behind_is_waited_for(capsys):
     def program(rank, world_size):
         threading.Thread(target=lambda: (time.sleep(0.2), print("at last"))).start()
         threading.Thread(target=lambda: (time.sleep(60), print("never")), daemon=True).start()
+        concurrent.futures.ThreadPoolExecutor().submit(str)  # never shut down; Python ends it by itself
 
     spawn(program, 2)
     assert capsys.readouterr().out == "[rank 0] at last\n[rank 1] at last\n"

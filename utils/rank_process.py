@@ -199,19 +199,12 @@ def perform(rank: int, request: Request) -> bytes:
         with open(os.path.join(request.folder, "program"), "rb") as program:
             fn, args, kwargs = pickle.load(program)
         result = fn(rank, request.world_size, *args, **kwargs)
-        join_threads()
+        threading._shutdown()  # wait for threads that the program left behind, as multiprocessing does
         return pickle_result(result)
     except SystemExit as exit:
         return pickle_result(None) if exit.code in (None, 0) else pickle.dumps(failure(exit, request))
     except BaseException as error:
         return pickle.dumps(failure(error, request))
-
-
-def join_threads() -> None:
-    """Wait for the threads that the program has left behind, as Python does at the end of any process."""
-    for thread in threading.enumerate():
-        if not thread.daemon and thread is not threading.current_thread():
-            thread.join()
 
 
 def failure(error: BaseException, request: Request) -> Failure:
