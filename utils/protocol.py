@@ -11,7 +11,7 @@ import os
 import struct
 from dataclasses import dataclass
 
-from utils.run import Event
+from utils.run import Event, Region
 
 # What a rank says inside its own output, in bytes that no text contains: that it has called one more collective on the
 # whole world; that its function is over and its outcome is there. It then waits to be ended, because a process that
@@ -76,14 +76,20 @@ def unpack_notes(data: bytes) -> tuple[list[tuple], bytes]:
     return notes, data[at:]
 
 
-def read_events(rank: int, notes: list[tuple]) -> tuple[list[Event], dict[int, str]]:
-    """From what a recorder wrote: the Events, and {index: where} of the asynchronous ones that the rank waits for."""
-    members, starts, ends, waits = {}, {}, {}, {}
-    tables = {"group": members, "start": starts, "end": ends, "wait": waits}
+def read_events(rank: int, notes: list[tuple]) -> tuple[list[Event], dict[int, str], list[Region]]:
+    """From what a recorder wrote: the Events; {index: where} of the asynchronous ones that the rank waits for, or has
+    waited for; and the Regions."""
+    members, starts, ends, waits, on_device = {}, {}, {}, {}, {}
+    tables = {"group": members, "start": starts, "end": ends, "wait": waits, "device": on_device}
+    regions = []
     for kind, key, value in notes:
-        tables[kind][key] = value
+        if kind == "region":
+            regions.append(Region(rank, key, *value))
+        else:
+            tables[kind].setdefault(key, value)
     events = []
     for index, fields in starts.items():
-        lists = {"members": tuple(members[fields["group"]]), "shape": tuple(fields["shape"])}
-        events.append(Event(rank=rank, index=index, end=ends.get(index), **{**fields, **lists}))
-    return events, waits
+        fields = {**fields, "members": tuple(members[fields["group"]]), "shape": tuple(fields["shape"])}
+        start, end = on_device.get(index, (fields.pop("start"), ends.get(index)))
+        events.append(Event(rank=rank, index=index, start=start, end=end, **fields))
+    return events, waits, regions

@@ -30,7 +30,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from utils import recorder
+from utils import recorder, regions
 from utils.protocol import FINISHED, SYNCHRONISED, Failure, Frame, Request, pack_note, path_in
 
 # What lessons use, besides torch: each of these would otherwise cost every rank of every call up to a second.
@@ -155,11 +155,10 @@ def enter(rank: int, request: Request) -> None:
 
     if request.backend == "nccl":
         torch.cuda.set_device(rank)
-    else:
-        events = os.open(path_in(request.folder, "events", rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        recorder.install(
-            recorder.Recorder(lambda note: os.write(events, pack_note(note)), request.zero, note_synchronisation)
-        )
+    events = os.open(path_in(request.folder, "events", rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    recorder.install(
+        recorder.Recorder(lambda note: os.write(events, pack_note(note)), request.zero, note_synchronisation)
+    )
     dist.init_process_group(
         request.backend,
         store=dist.FileStore(os.path.join(request.folder, "store"), size),
@@ -199,6 +198,8 @@ def perform(rank: int, request: Request) -> bytes:
         with open(os.path.join(request.folder, "program"), "rb") as program:
             fn, args, kwargs = pickle.load(program)
         result = fn(rank, request.world_size, *args, **kwargs)
+        if regions.recorder is not None:
+            regions.recorder.settle()
         threading._shutdown()  # wait for threads that the program left behind, as multiprocessing does
         return pickle_result(result)
     except SystemExit as exit:

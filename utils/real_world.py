@@ -294,7 +294,7 @@ class RealWorld:
     def update_states(self) -> None:
         self.read_events()
         for state, notes in zip(self.states, self.notes, strict=True):
-            state.events, state.waits = read_events(state.rank, notes)
+            state.events, state.waits, state.regions = read_events(state.rank, notes)
 
     def raise_if_stuck(self) -> None:
         self.update_states()
@@ -386,6 +386,7 @@ class RealWorld:
             output=self.printed(),
             events=[event for state in self.states for event in state.events],
             elapsed=time.monotonic() - self.zero,
+            regions=[region for state in self.states for region in state.regions],
         )
 
     def printed(self) -> list[str]:
