@@ -1,0 +1,343 @@
+"""What ranks print: every line, in the promised order, however it comes; the live bar; and messages of every pattern."""
+
+import io
+import random
+import re
+import sys
+from types import SimpleNamespace
+
+import nbformat
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from nbclient.client import _RGX_CARRIAGERETURN as NBCLIENT
+from nbval.plugin import coalesce_streams
+from tqdm import tqdm, trange
+
+import utils.screen
+from grader import execute
+from tests.test_spawn_in_kernel import Notebook
+from utils import RankFailed, spawn
+from utils.ordered_output import OrderedOutput
+from utils.protocol import FINISHED, SYNCHRONISED
+
+# --- the order
+
+
+def known_lines(rank, data):
+    """What the promise is about, read byte by byte: ([(epoch, rank, number, line)], epoch, whether it is finished)."""
+    lines, row, epoch = [], b"", 0
+    while data:
+        if data.startswith(FINISHED):
+            return [*lines, (epoch, rank, len(lines), row)] if row else lines, epoch, True
+        if data.startswith(SYNCHRONISED):
+            epoch, data = epoch + 1, data[len(SYNCHRONISED) :]
+        elif data.startswith(b"\n"):
+            lines.append((epoch, rank, len(lines), row))
+            row, data = b"", data[1:]
+        else:
+            row, data = row + data[:1], data[1:]
+    return lines, epoch, False
+
+
+def may_be_shown(received):
+    """All lines that nothing can come before any more, when this much has come from each rank."""
+    known, epochs, finished = zip(*(known_lines(*one) for one in enumerate(received)), strict=True)
+    return [
+        f"[{rank}] " + line.decode("utf-8", "backslashreplace")
+        for epoch, rank, _, line in sorted(sum(known, []))
+        if all(finished[r] or epochs[r] > epoch or (r > rank and epochs[r] == epoch) or r == rank for r in range(len(known)))
+    ]
+
+
+def take(output):
+    return [f"[{rank}] {line}" for rank, lines in output.ready() for line in lines.removesuffix("\n").split("\n")]
+
+
+PIECES = [b"a", b" ", b"\n", b"b\nc\n", "é✓😀".encode(), SYNCHRONISED, SYNCHRONISED, b"\xff", b"\x00", b"\xff\x00sync"]
+PIECES += [b"\xc3", b"\x1b[31m", b"\x1b", "\u2028\x0c".encode(), b"\xff\x00finish"]
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.lists(st.lists(st.sampled_from(PIECES), max_size=12).map(b"".join), min_size=1, max_size=4),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 25)), max_size=40),
+)
+def test_lines_come_in_order_and_as_soon_as_that_allows(streams, reads):
+    """However writes are cut into reads and ranks interleave; nothing is lost."""
+    streams = [stream + FINISHED for stream in streams]
+    output, shown, received = OrderedOutput(len(streams)), [], [b""] * len(streams)
+    reads += [(rank, 10**6) for rank in range(len(streams))]
+    for rank, size in reads:
+        rank %= len(streams)
+        data = streams[rank][len(received[rank]) :][:size]
+        received[rank] += data
+        output.feed(rank, data)
+        shown += take(output)
+        assert shown == may_be_shown(received)
+    assert len(shown) == sum(len(known_lines(rank, stream)[0]) for rank, stream in enumerate(streams))
+    for rank in range(len(streams)):
+        assert "".join(output.text[rank]) == "".join(
+            line.partition(" ")[2] + "\n" for line in shown if line.startswith(f"[{rank}]")
+        )
+
+
+# --- one rank's rows
+
+
+def lines_of(*reads):
+    output = OrderedOutput(1)
+    for data in reads:
+        output.feed(0, data)
+    output.close(0)
+    return "".join(lines for _, lines in output.ready())
+
+
+NESTED = b"\r0/2\n\r0/9\x1b[A\n\r5/9\x1b[A\r9/9\n\r1/2"
+
+
+@pytest.mark.parametrize(
+    ("written", "lines"),
+    [
+        (b"one\r\ntwo\r\n", "one\ntwo\n"),
+        (b"10 %\r50 %\r100 %\nnext\n", "100 %\nnext\n"),
+        (b"step 1\rstep 2\r", "step 2\n"),
+        (b"\r 10 %\r      \rdone\n", "done\n"),
+        (b"\r 10 %\r 9 %   ", " 9 %\n"),
+        (b"\r100 %\n\n\nafter two empty lines\n", "100 %\n\n\nafter two empty lines\n"),
+        (b"\r1 of 1\n\r0 of 2\r2 of 2\nend", "1 of 1\n2 of 2\nend\n"),
+        (b"\r1 of 1\n" + SYNCHRONISED + b"\r2 of 2\n" + FINISHED, "1 of 1\n2 of 2\n"),
+        (b"not \xff\xfe utf-8 \xc3\n\xc3\xa9\n", "not \\xff\\xfe utf-8 \\xc3\né\n"),
+        (b"\x1b[31mred\x1b[0m\n", "\x1b[31mred\x1b[0m\n"),
+        (b"\x1b[2J\x1b[1;1Hhome\x1b[K\x1b[A\x1b[?25l\n", "home\n"),
+        (NESTED, "9/9\n1/2\n"),
+        (NESTED + b"\n\n\r0/4\x1b[A\x1b[A", "9/9\n0/4\n"),
+        (NESTED + b"\n\r    \x1b[A", "9/9\n1/2\n"),
+        (b"begun" + SYNCHRONISED + b" and ended\n", "begun and ended\n"),
+    ],
+)
+def test_rows_become_lines_wherever_they_are_cut(written, lines):
+    assert lines_of(written) == lines
+    for cut in range(len(written)):
+        assert lines_of(written[:cut], written[cut:]) == lines
+    assert lines_of(*(bytes([byte]) for byte in written)) == lines
+
+
+@pytest.mark.parametrize("inner", [{}, {"leave": False}, {"position": 1, "leave": False}, {"position": 1}])
+def test_tqdm_leaves_what_it_leaves_in_a_terminal(inner):
+    file = io.StringIO()
+    print("before", file=file)
+    for i in trange(3, file=file, mininterval=0, bar_format="outer {n}/{total}"):
+        for _ in trange(2, file=file, mininterval=0, bar_format="  inner {n}/{total}", **inner):
+            if i == 1:
+                tqdm.write("between all the others", file=file)
+    rows = [row for row in terminal(file.getvalue()).split("\n") if row]
+    assert lines_of(file.getvalue().encode()).splitlines() == rows
+
+
+def test_a_bar_is_there_while_it_is_drawn():
+    output = OrderedOutput(3)
+    output.feed(2, b"\rrank 2 draws")
+    assert output.bar() == (2, "rank 2 draws")
+    output.feed(1, b"10 %\r")
+    output.feed(0, b"not a bar")
+    assert output.bar() == (1, "10 %")
+    output.feed(1, b"20 %\r    \r")
+    assert output.bar() == (2, "rank 2 draws"), "rank 1's was wiped"
+    output.feed(1, b"100 %\n")
+    assert output.bar() == (1, "100 %"), "a nested one may follow"
+    output.feed(1, b"other words\n")
+    assert output.bar() == (2, "rank 2 draws")
+    output.feed(2, b"\n" + FINISHED)
+    assert output.bar() is None
+
+
+def test_large_and_small_pieces_take_the_time_they_must():
+    """10 MB in a single line, as a bar, in single bytes: none takes a time that grows with the square of its length."""
+    line = b"y" * 10_000_000
+    reads = [line[at : at + 4096] for at in range(0, len(line), 4096)]
+    assert lines_of(*reads, b"\n") == lines_of(b"x\r", *reads) == line.decode() + "\n"
+    bar = [b"\r%d %%" % number for number in range(100_000)]
+    assert lines_of(*bar) == "99999 %\n"
+
+
+# --- the screen
+
+
+def terminal(text):
+    """What a terminal shows in the end."""
+    rows, row, column = [""], 0, 0
+    for char in re.findall(r"\x1b\[A|\x1b\[K|[^\x1b]", text):
+        if char == "\n":
+            row, column = row + 1, 0
+            rows += [""] * (row == len(rows))
+        elif char == "\r":
+            column = 0
+        elif char == "\b":
+            column = max(column - 1, 0)
+        elif char == "\x1b[A":
+            row -= 1
+        elif char == "\x1b[K":
+            rows[row] = rows[row][:column]
+        else:
+            rows[row] = rows[row].ljust(column)[:column] + char + rows[row][column + 1 :]
+            column += 1
+    return "\n".join(row.rstrip() for row in rows)
+
+
+def jupyterlab(text):
+    """What JupyterLab makes of a stream: `processText` in its model.ts, which counts as JavaScript does."""
+    units = text.encode("utf-16-le")
+    shown, at = [], 0
+    for unit in (units[i : i + 2] for i in range(0, len(units), 2)):
+        if unit == b"\b\0":
+            if at and shown[at - 1] != b"\n\0":
+                shown[at - 1 : at + 1] = []
+                at -= 1
+        elif unit == b"\r\0":
+            while at and shown[at - 1] != b"\n\0":
+                at -= 1
+        else:
+            at = len(shown) if unit == b"\n\0" else at
+            shown[at : at + 1] = [unit]
+            at += 1
+    return b"".join(shown).decode("utf-16-le")
+
+
+def nbval(text):
+    outputs = [nbformat.v4.new_output("stream", text=part) for part in re.split(r"(?<=\r)", text) if part]
+    return "".join(output.text for output in coalesce_streams(outputs))
+
+
+class Stream(io.StringIO):
+    encoding = "utf-8"
+    is_terminal = False
+
+    def isatty(self):
+        return self.is_terminal
+
+
+WORDS = st.text(st.sampled_from("ab 😀中é\x1b"), max_size=12)
+LINES = st.lists(st.tuples(st.integers(0, 3), WORDS.map("{}\n".format)), max_size=3)
+BARS = st.none() | st.tuples(st.integers(0, 3), WORDS.filter(str.strip))
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(st.floats(0, 0.3), LINES, BARS)))
+def test_a_live_line_leaves_nothing_behind(is_terminal, steps):
+    """The text in the end is the one that there would be without live lines, for all that shows or compares it."""
+    steps = [*steps, (0.0, [(0, "the bar's last state\n")], None)]
+    expected = "".join(f"[rank {rank}] {line}" for _, lines, _ in steps for rank, line in lines)
+    now, stream, screen = 0.0, Stream(), utils.screen.Screen()
+    stream.is_terminal = is_terminal
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "stdout", stream)
+        patch.setattr(utils.screen, "is_watched", lambda stream: True)
+        patch.setattr(utils.screen, "time", SimpleNamespace(monotonic=lambda: now))
+        for seconds, lines, bar in steps:
+            now += seconds
+            screen.show(lines, bar)
+    written = stream.getvalue()
+    if is_terminal:
+        assert terminal(written.replace("\x1b[K", "\0").replace("\x1b", "?").replace("\0", "\x1b[K")) == terminal(
+            expected.replace("\x1b", "?")
+        )
+    else:
+        assert jupyterlab(written) == nbval(written) == NBCLIENT.sub("", written) == expected
+
+
+def test_the_live_line_is_patient_slow_and_only_for_somebody_who_looks_on(monkeypatch):
+    stream, clock = Stream(), SimpleNamespace(now=0.0)
+    monkeypatch.setattr(utils.screen, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(sys, "stdout", stream)
+    for watched, drawings in ((False, 0), (True, 10)):
+        monkeypatch.setattr(utils.screen, "is_watched", lambda stream, watched=watched: watched)
+        screen = utils.screen.Screen()
+        for number in range(1000):  # for 1.2 seconds
+            clock.now += 0.0012
+            screen.show([], (1, f"{number} " + "x" * 1000))
+        written = stream.getvalue()
+        assert abs(written.count("[rank 1]") - drawings) <= 1
+        assert all(len(line) < 150 for line in re.split("[\r\n]", written))
+        screen.show([(1, "over\n")], None)
+
+
+def test_two_worlds_share_one_live_line(monkeypatch):
+    stream, clock = Stream(), SimpleNamespace(now=0.0)
+    monkeypatch.setattr(utils.screen, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(sys, "stdout", stream)
+    monkeypatch.setattr(utils.screen, "is_watched", lambda stream: True)
+    one, other = utils.screen.Screen(), utils.screen.Screen()
+    for _ in range(3):
+        clock.now += 0.15
+        one.show([], (0, "half of it"))
+        other.show([(5, "a line\n")], (5, "a quarter of it"))
+    one.show([(0, "all of it\n")], None)
+    other.show([(5, "done\n")], None)
+    assert nbval(stream.getvalue()) == jupyterlab(stream.getvalue()) == "[rank 5] a line\n" * 3 + "[rank 0] all of it\n[rank 5] done\n"
+
+
+def test_the_last_state_of_a_bar_is_kept_when_the_world_fails(capsys):
+    def program(rank, world_size):
+        for step in trange(10, bar_format="{n}/{total}", mininterval=0):
+            if step == 4:
+                raise ValueError("no more")
+
+    with pytest.raises(RankFailed, match="no more") as caught:
+        spawn(program, 1)
+    assert capsys.readouterr().out == "[rank 0] 4/10\n"
+    assert caught.value.output == ["4/10\n"]
+
+
+def test_warnings_and_logging_come_in_order_with_prints(capfd):
+    def program(rank, world_size):
+        import logging
+        import warnings
+
+        print("one")
+        warnings.warn("two", stacklevel=1)
+        print("three", end="\n\n")
+        logging.warning("four")
+        dist.barrier()
+        sys.stderr.write("five")
+        print(" six")
+
+    run = spawn(program, 2)
+    out, err = capfd.readouterr()
+    assert err == ""
+    for rank in range(2):
+        words = re.findall("one|two|three|four|five six", run.output[rank])
+        assert [word for word, after in zip(words, [*words[1:], ""], strict=True) if word != after] == [
+            "one",
+            "two",
+            "three",
+            "four",
+            "five six",
+        ]
+    assert all(re.match(r"\[rank \d\]", line) for line in out.splitlines())
+    assert out.index("[rank 1] four") < out.index("[rank 1] WARNING:root:four") if "[rank 1] four" in out else True
+
+
+# --- the keyboard that a rank lacks
+
+
+def test_input_says_what_to_do_instead():
+    with pytest.raises(RankFailed) as caught:
+        spawn(lambda rank, n: input("name? "), 1)
+    assert "EOFError: a rank has no keyboard: ask in the notebook and pass the answer: spawn(work, 4, answer)" in str(
+        caught.value
+    )
+    assert 'input("name? ")' in str(caught.value)
+
+
+def test_stdin_is_an_empty_file_also_for_what_a_rank_starts():
+    def program(rank, world_size):
+        import subprocess
+
+        child = subprocess.run([sys.executable, "-c", "import sys; print(sys.stdin.read() == '')"], capture_output=True)
+        return sys.stdin.readline(), list(sys.stdin), child.stdout
+
+    assert spawn(program, 1).results == [("", [], b"True\n")]
