@@ -1,7 +1,6 @@
 """What ranks print: every line, in the promised order, however it comes; the live bar; and messages of every pattern."""
 
 import io
-import random
 import re
 import sys
 from types import SimpleNamespace
@@ -48,7 +47,10 @@ def may_be_shown(received):
     return [
         f"[{rank}] " + line.decode("utf-8", "backslashreplace")
         for epoch, rank, _, line in sorted(sum(known, []))
-        if all(finished[r] or epochs[r] > epoch or (r > rank and epochs[r] == epoch) or r == rank for r in range(len(known)))
+        if all(
+            finished[r] or epochs[r] > epoch or (r > rank and epochs[r] == epoch) or r == rank
+            for r in range(len(known))
+        )
     ]
 
 
@@ -130,7 +132,7 @@ def test_tqdm_leaves_what_it_leaves_in_a_terminal(inner):
     file = io.StringIO()
     print("before", file=file)
     for i in trange(3, file=file, mininterval=0, bar_format="outer {n}/{total}"):
-        for _ in trange(2, file=file, mininterval=0, bar_format="  inner {n}/{total}", **inner):
+        for _ in trange(2, file=file, mininterval=0, bar_format="inner {n}/{total}", **inner):
             if i == 1:
                 tqdm.write("between all the others", file=file)
     rows = [row for row in terminal(file.getvalue()).split("\n") if row]
@@ -277,7 +279,11 @@ def test_two_worlds_share_one_live_line(monkeypatch):
         other.show([(5, "a line\n")], (5, "a quarter of it"))
     one.show([(0, "all of it\n")], None)
     other.show([(5, "done\n")], None)
-    assert nbval(stream.getvalue()) == jupyterlab(stream.getvalue()) == "[rank 5] a line\n" * 3 + "[rank 0] all of it\n[rank 5] done\n"
+    assert (
+        nbval(stream.getvalue())
+        == jupyterlab(stream.getvalue())
+        == "[rank 5] a line\n" * 3 + "[rank 0] all of it\n[rank 5] done\n"
+    )
 
 
 def test_the_last_state_of_a_bar_is_kept_when_the_world_fails(capsys):
@@ -307,18 +313,10 @@ def test_warnings_and_logging_come_in_order_with_prints(capfd):
 
     run = spawn(program, 2)
     out, err = capfd.readouterr()
-    assert err == ""
-    for rank in range(2):
-        words = re.findall("one|two|three|four|five six", run.output[rank])
-        assert [word for word, after in zip(words, [*words[1:], ""], strict=True) if word != after] == [
-            "one",
-            "two",
-            "three",
-            "four",
-            "five six",
-        ]
-    assert all(re.match(r"\[rank \d\]", line) for line in out.splitlines())
-    assert out.index("[rank 1] four") < out.index("[rank 1] WARNING:root:four") if "[rank 1] four" in out else True
+    assert err == "" and all(re.match(r"\[rank \d\] ", line) for line in out.splitlines())
+    for output in run.output:
+        places = [output.index(f"{word}\n") for word in ("one", "two", "three\n", "WARNING:root:four", "five six")]
+        assert places == sorted(places)
 
 
 # --- the keyboard that a rank lacks
@@ -341,3 +339,188 @@ def test_stdin_is_an_empty_file_also_for_what_a_rank_starts():
         return sys.stdin.readline(), list(sys.stdin), child.stdout
 
     assert spawn(program, 1).results == [("", [], b"True\n")]
+
+
+# --- in a real kernel
+
+
+@pytest.fixture(scope="module")
+def notebook():
+    notebook = Notebook()
+    notebook.run(
+        "import time, utils.screen, torch.distributed as dist\nfrom utils import spawn\nfrom tqdm import trange"
+    )
+    yield notebook
+    notebook.close()
+
+
+def test_ten_megabytes_from_each_of_four_ranks_arrive_whole_and_in_order(notebook):
+    shown = notebook.run(
+        "def work(rank, world_size):\n"
+        "    for half in 'ab':\n"
+        "        for number in range(50_000):\n"
+        "            print(f'{half}{rank} {number:05}', 'x' * 90)\n"
+        "        dist.barrier()\n"
+        "run = spawn(work, 4)"
+    )
+    line = "{0}{1} {2:05} " + "x" * 90 + "\n"
+    assert shown == {
+        "stdout": "".join(
+            f"[rank {rank}] " + line.format(half, rank, number)
+            for half in "ab"
+            for rank in range(4)
+            for number in range(50_000)
+        ),
+        "stderr": "",
+        "error": None,
+    }
+    length = notebook.run("print([len(output) for output in run.output])")["stdout"]
+    assert length == f"{[100_000 * len(line.format('a', 0, 0))] * 4}\n"
+
+
+DRAWS_BARS = """
+from functools import partial
+bar = partial(trange, mininterval=0, miniters=1)
+def draw_bars(rank, world_size):
+    for step in bar(8, bar_format="😀 {n}/{total}", disable=rank > 1):
+        time.sleep(0.05)
+        if step == 5:
+            print("\\nin the middle")
+        dist.barrier()
+    for epoch in bar(2, bar_format="epoch {n}/{total}"):
+        for step in bar(10, bar_format="a longer line for step {n}/{total}", leave=epoch == 1):
+            time.sleep(0.05)
+    print("over")
+run = spawn(draw_bars, 3)
+"""
+UNSEEN = "utils.screen.PATIENCE = 1e9\n" + DRAWS_BARS + "utils.screen.PATIENCE = 0.2"
+
+
+def test_live_bars_are_seen_and_leave_no_trace(notebook):
+    seen, unseen = notebook.run(DRAWS_BARS), notebook.run(UNSEEN)
+    assert seen["error"] is None and seen["stderr"] == ""
+    assert "[rank 0] 😀 5/8\n[rank 0] in the middle\n[rank 1] 😀 5/8\n" in unseen["stdout"]
+    assert "\r" not in unseen["stdout"]
+    text = seen["stdout"]
+    assert re.search(r"\[rank 0\] 😀 \d/8[\b\r]", text) and re.search(r"for step \d/10[\b\r]", text)
+    assert nbval(text) == NBCLIENT.sub("", text) == jupyterlab(text) == unseen["stdout"]
+
+
+def test_live_bars_are_not_in_notebooks_that_are_built(root, tmp_path):
+    sources = ["import time, utils.screen, torch.distributed as dist\nfrom utils import spawn\nfrom tqdm import trange"]
+    cells = [nbformat.v4.new_code_cell(source) for source in [*sources, DRAWS_BARS, UNSEEN]]
+    notebook = nbformat.v4.new_notebook(cells=cells)
+    lesson = SimpleNamespace(root=root, cells=cells)
+    execute.run(lesson, notebook, tmp_path, str(tmp_path), after_cell=lambda: None)
+    (seen,), (unseen,) = (cell.outputs for cell in notebook.cells[1:])
+    assert seen == unseen and seen.text.endswith("[rank 2] over\n")
+
+
+@pytest.mark.parametrize("module", ["notebook", "autonotebook", "auto"])
+def test_a_bar_made_for_notebooks_is_text_in_a_rank(notebook, module):
+    shown = notebook.run(
+        f"from tqdm.{module} import tqdm, trange as notebook_range\n"
+        "def work(rank, world_size):\n"
+        "    import tqdm.notebook as inside\n"
+        "    for step in tqdm(range(3), bar_format='{n} of {total}'): pass\n"
+        "    for step in notebook_range(4, bar_format='{n} of {total}'): pass\n"
+        "    for step in inside.tqdm(range(5), bar_format='{n} of {total}'): pass\n"
+        "run = spawn(work, 1)"
+    )
+    assert shown == {"stdout": "[rank 0] 3 of 3\n[rank 0] 4 of 4\n[rank 0] 5 of 5\n", "stderr": "", "error": None}
+
+
+# --- messages of every pattern
+
+DTYPES = [torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8]
+COLLECTIVES = ["all_reduce", "broadcast", "all_gather", "all_to_all", "messages"]
+
+
+def contribution(step, rank, to, size, dtype):
+    """What `rank` brings to a step: whole numbers, so small that every sum of them is exact in every dtype."""
+    return ((torch.arange(size) * 7 + 5 * rank + 3 * to + 11 * step) % 10).to(dtype)
+
+
+def perform(rank, world_size, steps):
+    """Do the steps with real messages; returns what this rank holds after each."""
+    held = []
+    for number, (what, size, dtype, root, messages) in enumerate(steps):
+        mine = contribution(number, rank, 0, size, dtype)
+        if what == "all_reduce":
+            dist.all_reduce(mine)
+        elif what == "broadcast":
+            dist.broadcast(mine, src=root % world_size)
+        elif what == "all_gather":
+            parts = [torch.empty_like(mine) for _ in range(world_size)]
+            dist.all_gather(parts, mine)
+            mine = torch.cat(parts)
+        elif what == "all_to_all":
+            sends = [contribution(number, rank, to, (size + rank + to) % 4, dtype) for to in range(world_size)]
+            parts = [torch.empty((size + source + rank) % 4, dtype=dtype) for source in range(world_size)]
+            mine = torch.empty(sum(map(len, parts)), dtype=dtype)
+            dist.all_to_all_single(mine, torch.cat(sends), [len(part) for part in parts], [len(send) for send in sends])
+        else:
+            mine, works = [], []
+            for source, to, tag, length in messages:
+                if rank == source % world_size != to % world_size:
+                    works.append(
+                        dist.isend(contribution(number, rank, length, length, dtype), to % world_size, tag=tag)
+                    )
+                elif rank == to % world_size != source % world_size:
+                    mine.append(torch.empty(length, dtype=dtype))
+                    works.append(dist.irecv(mine[-1], source % world_size, tag=tag))
+            for work in works:
+                work.wait()
+            mine = torch.cat([torch.empty(0, dtype=dtype), *mine])
+        held.append(mine)
+    return held
+
+
+def model(rank, world_size, steps):
+    """What `perform` has to return, by arithmetic alone."""
+    held = []
+    for number, (what, size, dtype, root, messages) in enumerate(steps):
+        everyones = [contribution(number, source, 0, size, dtype) for source in range(world_size)]
+        if what == "all_reduce":
+            held.append(sum(everyones))
+        elif what == "broadcast":
+            held.append(everyones[root % world_size])
+        elif what == "all_gather":
+            held.append(torch.cat(everyones))
+        elif what == "all_to_all":
+            sizes = [(size + source + rank) % 4 for source in range(world_size)]
+            held.append(
+                torch.cat([contribution(number, source, rank, sizes[source], dtype) for source in range(world_size)])
+            )
+        else:
+            received = [
+                contribution(number, source % world_size, length, length, dtype)
+                for source, to, _, length in messages
+                if rank == to % world_size != source % world_size
+            ]
+            held.append(torch.cat([torch.empty(0, dtype=dtype), *received]))
+    return held
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.integers(1, 5),
+    st.lists(
+        st.tuples(
+            st.sampled_from(COLLECTIVES),
+            st.sampled_from([0, 1, 3, 1000, 100_000]),
+            st.sampled_from(DTYPES),
+            st.integers(0, 4),
+            st.lists(
+                st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 2), st.sampled_from([1, 5, 70_000])),
+                max_size=8,
+            ),
+        ),
+        max_size=6,
+    ),
+)
+def test_results_are_those_of_a_serial_model(world_size, steps):
+    results = spawn(perform, world_size, steps).results
+    for rank in range(world_size):
+        for held, expected in zip(results[rank], model(rank, world_size, steps), strict=True):
+            assert held.dtype == expected.dtype and torch.equal(held, expected)
