@@ -1,4 +1,4 @@
-"""What ranks print: every line, in the promised order, however it comes; the live bar; and messages of every pattern."""
+"""What ranks print, in the promised order, however it comes; the live bar; results of random patterns of messages."""
 
 import io
 import re
@@ -44,13 +44,15 @@ def known_lines(rank, data):
 def may_be_shown(received):
     """All lines that nothing can come before any more, when this much has come from each rank."""
     known, epochs, finished = zip(*(known_lines(*one) for one in enumerate(received)), strict=True)
+
+    def is_past(rank, epoch):
+        return finished[rank] or epochs[rank] > epoch
+
     return [
         f"[{rank}] " + line.decode("utf-8", "backslashreplace")
         for epoch, rank, _, line in sorted(sum(known, []))
-        if all(
-            finished[r] or epochs[r] > epoch or (r > rank and epochs[r] == epoch) or r == rank
-            for r in range(len(known))
-        )
+        if all(is_past(lower, epoch) for lower in range(rank))
+        and all(is_past(higher, epoch - 1) for higher in range(rank, len(received)))
     ]
 
 
@@ -279,11 +281,8 @@ def test_two_worlds_share_one_live_line(monkeypatch):
         other.show([(5, "a line\n")], (5, "a quarter of it"))
     one.show([(0, "all of it\n")], None)
     other.show([(5, "done\n")], None)
-    assert (
-        nbval(stream.getvalue())
-        == jupyterlab(stream.getvalue())
-        == "[rank 5] a line\n" * 3 + "[rank 0] all of it\n[rank 5] done\n"
-    )
+    expected = "[rank 5] a line\n" * 3 + "[rank 0] all of it\n[rank 5] done\n"
+    assert nbval(stream.getvalue()) == jupyterlab(stream.getvalue()) == expected
 
 
 def test_the_last_state_of_a_bar_is_kept_when_the_world_fails(capsys):
@@ -344,12 +343,17 @@ def test_stdin_is_an_empty_file_also_for_what_a_rank_starts():
 # --- in a real kernel
 
 
+IMPORTS = """
+import time, torch.distributed as dist, utils.screen
+from tqdm import trange
+from utils import spawn
+"""
+
+
 @pytest.fixture(scope="module")
 def notebook():
     notebook = Notebook()
-    notebook.run(
-        "import time, utils.screen, torch.distributed as dist\nfrom utils import spawn\nfrom tqdm import trange"
-    )
+    notebook.run(IMPORTS)
     yield notebook
     notebook.close()
 
@@ -388,7 +392,7 @@ def draw_bars(rank, world_size):
             print("\\nin the middle")
         dist.barrier()
     for epoch in bar(2, bar_format="epoch {n}/{total}"):
-        for step in bar(10, bar_format="a longer line for step {n}/{total}", leave=epoch == 1):
+        for step in bar(6, bar_format="a longer line for step {n}/{total}", leave=epoch == 1):
             time.sleep(0.05)
     print("over")
 run = spawn(draw_bars, 3)
@@ -402,13 +406,12 @@ def test_live_bars_are_seen_and_leave_no_trace(notebook):
     assert "[rank 0] 😀 5/8\n[rank 0] in the middle\n[rank 1] 😀 5/8\n" in unseen["stdout"]
     assert "\r" not in unseen["stdout"]
     text = seen["stdout"]
-    assert re.search(r"\[rank 0\] 😀 \d/8[\b\r]", text) and re.search(r"for step \d/10[\b\r]", text)
+    assert re.search(r"\[rank 0\] 😀 \d/8[\b\r]", text) and re.search(r"for step \d/6[\b\r]", text)
     assert nbval(text) == NBCLIENT.sub("", text) == jupyterlab(text) == unseen["stdout"]
 
 
 def test_live_bars_are_not_in_notebooks_that_are_built(root, tmp_path):
-    sources = ["import time, utils.screen, torch.distributed as dist\nfrom utils import spawn\nfrom tqdm import trange"]
-    cells = [nbformat.v4.new_code_cell(source) for source in [*sources, DRAWS_BARS, UNSEEN]]
+    cells = [nbformat.v4.new_code_cell(source) for source in (IMPORTS, DRAWS_BARS, UNSEEN)]
     notebook = nbformat.v4.new_notebook(cells=cells)
     lesson = SimpleNamespace(root=root, cells=cells)
     execute.run(lesson, notebook, tmp_path, str(tmp_path), after_cell=lambda: None)
@@ -416,7 +419,7 @@ def test_live_bars_are_not_in_notebooks_that_are_built(root, tmp_path):
     assert seen == unseen and seen.text.endswith("[rank 2] over\n")
 
 
-@pytest.mark.parametrize("module", ["notebook", "autonotebook", "auto"])
+@pytest.mark.parametrize("module", ["notebook", "auto"])
 def test_a_bar_made_for_notebooks_is_text_in_a_rank(notebook, module):
     shown = notebook.run(
         f"from tqdm.{module} import tqdm, trange as notebook_range\n"
@@ -441,6 +444,12 @@ def contribution(step, rank, to, size, dtype):
     return ((torch.arange(size) * 7 + 5 * rank + 3 * to + 11 * step) % 10).to(dtype)
 
 
+def between(messages, world_size):
+    """The messages of a step that go from one rank of this world to another."""
+    pairs = [(source % world_size, to % world_size, tag, length) for source, to, tag, length in messages]
+    return [message for message in pairs if message[0] != message[1]]
+
+
 def perform(rank, world_size, steps):
     """Do the steps with real messages; returns what this rank holds after each."""
     held = []
@@ -461,14 +470,12 @@ def perform(rank, world_size, steps):
             dist.all_to_all_single(mine, torch.cat(sends), [len(part) for part in parts], [len(send) for send in sends])
         else:
             mine, works = [], []
-            for source, to, tag, length in messages:
-                if rank == source % world_size != to % world_size:
-                    works.append(
-                        dist.isend(contribution(number, rank, length, length, dtype), to % world_size, tag=tag)
-                    )
-                elif rank == to % world_size != source % world_size:
+            for source, to, tag, length in between(messages, world_size):
+                if rank == source:
+                    works.append(dist.isend(contribution(number, source, to, length, dtype), to, tag=tag))
+                elif rank == to:
                     mine.append(torch.empty(length, dtype=dtype))
-                    works.append(dist.irecv(mine[-1], source % world_size, tag=tag))
+                    works.append(dist.irecv(mine[-1], source, tag=tag))
             for work in works:
                 work.wait()
             mine = torch.cat([torch.empty(0, dtype=dtype), *mine])
@@ -489,20 +496,19 @@ def model(rank, world_size, steps):
             held.append(torch.cat(everyones))
         elif what == "all_to_all":
             sizes = [(size + source + rank) % 4 for source in range(world_size)]
-            held.append(
-                torch.cat([contribution(number, source, rank, sizes[source], dtype) for source in range(world_size)])
-            )
+            parts = [contribution(number, source, rank, sizes[source], dtype) for source in range(world_size)]
+            held.append(torch.cat(parts))
         else:
             received = [
-                contribution(number, source % world_size, length, length, dtype)
-                for source, to, _, length in messages
-                if rank == to % world_size != source % world_size
+                contribution(number, source, to, length, dtype)
+                for source, to, _, length in between(messages, world_size)
+                if rank == to
             ]
             held.append(torch.cat([torch.empty(0, dtype=dtype), *received]))
     return held
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.integers(1, 5),
     st.lists(
