@@ -15,6 +15,7 @@ from utils.protocol import FINISHED, SYNCHRONISED
 UP = b"\x1b[A"  # one row up: tqdm goes down to draw a nested bar, and comes back
 SIGNS = (SYNCHRONISED, FINISHED, UP)  # what is no text in a rank's output
 _SIGN = re.compile(b"(" + b"|".join(map(re.escape, SIGNS)) + b")")
+_BEGUN_SIGN = re.compile(b"|".join(re.escape(sign[:n]) + rb"\Z" for sign in SIGNS for n in range(1, len(sign))))
 _MOVE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-ln-~]")  # what moves a terminal's cursor or clears it: all but colours
 
 
@@ -80,7 +81,8 @@ class _RankOutput:
 
     def feed(self, data: bytes) -> None:
         *pieces, last = _SIGN.split(self._tail + data)  # text and signs by turns
-        whole = len(last) - _length_of_begun_sign(last)
+        begun = _BEGUN_SIGN.search(last, max(len(last) - len(SYNCHRONISED), 0))
+        whole = begun.start() if begun else len(last)
         self._tail = last[whole:]
         for piece in (*pieces, last[:whole]):
             if piece == SYNCHRONISED:
@@ -176,10 +178,3 @@ def _last_state(row: str) -> str:
     """What is left of a row after all that was overwritten; without the spaces that wiped a longer state."""
     _, overwritten, last = row.rstrip("\r").rpartition("\r")
     return last.rstrip(" ") if overwritten else last
-
-
-def _length_of_begun_sign(data: bytes) -> int:
-    """How many bytes at the end of `data` may be the beginning of a sign."""
-    end = data[1 - max(map(len, SIGNS)) :]
-    begins = (start for start in range(len(end)) if any(sign.startswith(end[start:]) for sign in SIGNS))
-    return len(end) - next(begins, len(end))
