@@ -1,6 +1,7 @@
 """What ranks print, in the promised order, however it comes; the live bar; results of random patterns of messages."""
 
 import io
+import os
 import re
 import sys
 from types import SimpleNamespace
@@ -158,6 +159,20 @@ def test_a_bar_is_there_while_it_is_drawn():
     assert output.bar() is None
 
 
+def test_a_bar_that_has_ended_waits_for_no_more_than_it_must():
+    """Until something else is drawn or printed; and a collective that follows does not make it a later line."""
+    output = OrderedOutput(2)
+    output.feed(0, b"\r100 %\n")
+    output.feed(0, b"\r0 of 5")
+    assert take(output) == [], "a nested bar may have been drawn"
+    output.feed(0, b"\r1 of 5")
+    assert take(output) == ["[0] 100 %"]
+    output.feed(0, b"\n" + SYNCHRONISED + b"after the barrier\n" + FINISHED)
+    assert take(output) == ["[0] 1 of 5"]
+    output.feed(1, b"one line\n" + FINISHED)
+    assert take(output) == ["[1] one line", "[0] after the barrier"]
+
+
 def test_large_and_small_pieces_take_the_time_they_must():
     """10 MB in a single line, as a bar, in single bytes: none takes a time that grows with the square of its length."""
     line = b"y" * 10_000_000
@@ -225,12 +240,12 @@ class Stream(io.StringIO):
 
 WORDS = st.text(st.sampled_from("ab 😀中é\x1b"), max_size=12)
 LINES = st.lists(st.tuples(st.integers(0, 3), WORDS.map("{}\n".format)), max_size=3)
-BARS = st.none() | st.tuples(st.integers(0, 3), WORDS.filter(str.strip))
+BARS = st.tuples(st.integers(0, 1), WORDS.map("bar {}\t\b".format)) | st.none()
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.tuples(st.floats(0, 0.3), LINES, BARS)))
+@given(st.lists(st.tuples(st.sampled_from([0.3, 0.15, 0.01]), LINES, BARS)))
 def test_a_live_line_leaves_nothing_behind(is_terminal, steps):
     """The text in the end is the one that there would be without live lines, for all that shows or compares it."""
     steps = [*steps, (0.0, [(0, "the bar's last state\n")], None)]
@@ -295,6 +310,24 @@ def test_the_last_state_of_a_bar_is_kept_when_the_world_fails(capsys):
         spawn(program, 1)
     assert capsys.readouterr().out == "[rank 0] 4/10\n"
     assert caught.value.output == ["4/10\n"]
+
+
+def test_a_very_long_line_and_bytes_that_are_no_text_come_from_a_real_rank(capsys):
+    def program(rank, world_size):
+        print("y" * 10_000_000, end="", flush=True)
+        os.write(2, b" and \xff\xfe\r\n\xe2\x82")
+        dist.barrier()
+        os.write(1, b"\xac is whole")
+
+    run = spawn(program, 2)
+    assert run.output == ["y" * 10_000_000 + " and \\xff\\xfe\n€ is whole\n"] * 2
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[:10] + line[-8:] for line in lines] == [
+        "[rank 0] y\\xff\\xfe",
+        "[rank 1] y\\xff\\xfe",
+        "[rank 0] €is whole",
+        "[rank 1] €is whole",
+    ]
 
 
 def test_warnings_and_logging_come_in_order_with_prints(capfd):

@@ -1,7 +1,8 @@
 """The ranks' prints, in an order that does not depend on luck.
 
 Lines sort by how many collectives on the whole world their rank had called when it ended them, then by rank, then as
-printed. A line is passed on as soon as nothing that belongs before it can still come.
+printed. A line is passed on as soon as nothing that belongs before it can still come; a progress bar's last state, as
+soon as it is sure to be the last.
 """
 
 from __future__ import annotations
@@ -132,7 +133,7 @@ class _RankOutput:
         if self._bar is not None or b"\r" in text:
             row = b"".join(self._row)
             last = max(row.rstrip(b"\r").rfind(b"\r"), 0)  # where the last state begins
-            if row and (row[last:][:1] != b"\r" or row[:last].strip(b"\r ")):  # no bar, or one that is drawn again
+            if row and (row[last : last + 1] != b"\r" or row[:last].strip(b"\r ")):  # no bar, or one that is drawn again
                 self._settle()
             self._row = [row[last:]]
 

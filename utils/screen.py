@@ -17,6 +17,7 @@ REDRAW = 0.1  # seconds between two states of it
 FLUSH = 0.05  # seconds between two flushes: each is a message, and Jupyter drops the output of a cell that sends many
 WIDTH = 150  # characters of a live line; a terminal says how many it has
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
+CONTROL = re.compile(r"[\x00-\x1a\x1c-\x1f\x7f]")  # tabs, bells, backspaces, ...: not one column wide
 
 
 class Screen:
@@ -57,7 +58,7 @@ class Screen:
             self.rank, self.since = rank, now
         if rank is None or now - self.since < PATIENCE or not is_watched(sys.stdout):
             return ""
-        line = f"[rank {rank}] {state}"
+        line = f"[rank {rank}] " + CONTROL.sub(" ", state)
         width = shutil.get_terminal_size((WIDTH, 0)).columns - 1  # a line that wraps can't be overwritten
         return line if len(line) <= width else COLOUR.sub("", line)[:width]
 
