@@ -6,6 +6,7 @@ output to its pipe -> the kernel's environment -> join the world -> fn(rank, wor
 
 from __future__ import annotations
 
+import builtins
 import ctypes
 import faulthandler
 import fcntl
@@ -107,7 +108,7 @@ def watch_parent(parent: int) -> None:
 
 
 def redirect(output: int) -> None:
-    """Prints, warnings, logging and what C libraries write all go to `output`; there is nobody to answer `input()`."""
+    """Prints, warnings, logging and what C libraries write all go to `output`; stdin is empty."""
     global marks
     high = min(200, resource.getrlimit(resource.RLIMIT_NOFILE)[0] * 3 // 4)  # out of the program's way
     marks = fcntl.fcntl(output, fcntl.F_DUPFD_CLOEXEC, high)  # ours, whatever the program does to 1 and 2
@@ -118,9 +119,24 @@ def redirect(output: int) -> None:
     os.dup2(nothing, 0)
     os.close(nothing)
     sys.stdin = open(0, closefd=False)
+    builtins.input = no_keyboard
     # One stream under both names, so that what is printed and what is warned stays in order.
     sys.stdout = sys.stderr = open(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
     sys.__stdout__ = sys.__stderr__ = sys.stdout
+    draw_bars_as_text()
+
+
+def no_keyboard(prompt="", /):
+    """Takes the place of `input`."""
+    raise EOFError("a rank has no keyboard: ask in the notebook and pass the answer: spawn(work, 4, answer)")
+
+
+def draw_bars_as_text() -> None:
+    """tqdm's bar for notebooks draws in a page, which a rank doesn't have: the plain one takes its place."""
+    bars = sys.modules.get("tqdm.std")  # torch imports it where it is installed
+    if bars is not None:
+        bars.tqdm_notebook, bars.tnrange = bars.tqdm, bars.trange
+        sys.modules["tqdm.notebook"] = sys.modules["tqdm"].notebook = bars
 
 
 def flush() -> None:

@@ -29,6 +29,7 @@ from utils.errors import (
 from utils.ordered_output import OrderedOutput
 from utils.protocol import SYNCHRONISED, Failure, Request, path_in, read_events, unpack_notes
 from utils.run import Run
+from utils.screen import Screen
 from utils.zygote_client import zygote
 
 GRACE = 0.5  # seconds that the other ranks have to say what happened to them, once one has failed
@@ -77,7 +78,7 @@ class RealWorld:
     def __init__(self, size: int, backend: str, program: bytes):
         self.size, self.backend = size, backend
         self.zero = time.monotonic()
-        self.output = OrderedOutput(size)
+        self.output, self.screen = OrderedOutput(size), Screen()
         self.outcomes: dict[int, object] = {}  # of the ranks that are finished: ("result", value) or a Failure
         self.exit_codes: dict[int, int] = {}  # of the processes that have ended
         self.states = [stuck.RankState(rank) for rank in range(size)]
@@ -262,18 +263,22 @@ class RealWorld:
             self.states[rank].finished = True
 
     def show(self) -> None:
-        text = ""
-        for rank, line in self.output.ready():
+        lines = [(rank, self.without_last_words(rank, text)) for rank, text in self.output.ready()]
+        self.screen.show(lines, self.output.bar())
+
+    def without_last_words(self, rank: int, text: str) -> str:
+        """`text` without what a library says when it gives up: that is kept for the report."""
+        if rank not in self.last_words and "terminate called" not in text:
+            return text
+        kept = []
+        for line in text.split("\n"):
             if GIVES_UP.match(line):
                 self.last_words[rank] = []
             elif rank in self.last_words and (farewell := LAST_WORDS.match(line)):
                 self.last_words[rank].append(farewell["said"])
             else:
-                text += f"[rank {rank}] {line}\n"
-        if text and sys.stdout is not None:
-            encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-            sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
-            sys.stdout.flush()
+                kept.append(line)
+        return "\n".join(kept)
 
     def read_events(self) -> int:
         """Take in what the recorders have written since last time; returns how many notes there are in all."""
@@ -358,6 +363,7 @@ class RealWorld:
                     pass
             self.output.close(rank)
         self.show()
+        self.screen.flush()
 
     # --- when they have ended
 
@@ -390,4 +396,4 @@ class RealWorld:
         )
 
     def printed(self) -> list[str]:
-        return ["".join(line + "\n" for line in lines) for lines in self.output.text]
+        return ["".join(texts) for texts in self.output.text]
