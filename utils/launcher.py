@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 
-from utils.devices import choose_backend
+from utils.devices import Placement, choose_backend
 from utils.in_place import already_a_rank, run_in_place
 from utils.program import check_program, pickle_program
 from utils.real_world import NoZygote, RealWorld
@@ -23,7 +23,7 @@ def spawn(fn, world_size: int, *args, timeout: float | None = None, backend: str
 
     fn        a rank program; it may be defined in a notebook cell. `torch.distributed` is ready when it begins.
     timeout   seconds until ranks that have not finished are ended; 60 unless given.
-    backend   "gloo" (CPU) or "nccl" (one GPU a rank); unless given, NCCL where there are enough GPUs, else Gloo.
+    backend   "gloo" (CPU) or "nccl" (one GPU a rank); unless given, NCCL where enough GPUs are free, else Gloo.
 
     Every rank starts alike: same seed (0) for torch, numpy and random, one torch thread, nothing left of earlier calls.
     Prints appear with "[rank 2] " in front, in an order that is the same every time: by how many collectives the rank
@@ -38,16 +38,16 @@ def spawn(fn, world_size: int, *args, timeout: float | None = None, backend: str
     timeout = check_timeout(timeout)
     if already_a_rank():
         return run_in_place(fn, args, kwargs, backend)
-    backend = choose_backend(backend, world_size)
-    program = pickle_program(fn, args, kwargs)
+    placement = choose_backend(backend, world_size)
+    program = pickle_program(fn, args, kwargs, world_size)
     try:
-        return run_world(world_size, backend, program, timeout)
+        return run_world(world_size, placement, program, timeout)
     except NoZygote:  # it was killed since the last call; now there is a new one
-        return run_world(world_size, backend, program, timeout)
+        return run_world(world_size, placement, program, timeout)
 
 
-def run_world(world_size: int, backend: str, program: bytes, timeout: float) -> Run:
-    with RealWorld(world_size, backend, program) as world:
+def run_world(world_size: int, placement: Placement, program: bytes, timeout: float) -> Run:
+    with RealWorld(world_size, placement, program) as world:
         world.watch(timeout)
         return world.collect()
 

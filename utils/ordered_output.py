@@ -133,7 +133,7 @@ class _RankOutput:
         if self._bar is not None or b"\r" in text:
             row = b"".join(self._row)
             last = max(row.rstrip(b"\r").rfind(b"\r"), 0)  # where the last state begins
-            if row and (row[last : last + 1] != b"\r" or row[:last].strip(b"\r ")):  # no bar, or one that is drawn again
+            if row and (row[last : last + 1] != b"\r" or row[:last].strip(b"\r ")):  # none, or one drawn again
                 self._settle()
             self._row = [row[last:]]
 

@@ -11,7 +11,6 @@ import ctypes
 import faulthandler
 import fcntl
 import importlib
-import io
 import linecache
 import os
 import pickle
@@ -33,6 +32,7 @@ from torch.distributed import distributed_c10d
 
 from utils import recorder, regions
 from utils.protocol import FINISHED, SYNCHRONISED, Failure, Frame, Request, pack_note, path_in
+from utils.result import CannotReturn, pickle_result, write_whole
 
 # What lessons use, besides torch: each of these would otherwise cost every rank of every call up to a second.
 PRELOADED = [
@@ -45,6 +45,7 @@ PRELOADED = [
 ]
 
 torch.manual_seed(0)  # here, once: it takes milliseconds, and every rank is a copy of this
+OURS = (__file__, pickle_result.__code__.co_filename)  # whose lines are left out of a traceback
 rank_of_this_process: int | None = None
 marks = 1  # the descriptor that the marks of protocol.py are written to: the rank's output
 
@@ -228,7 +229,7 @@ def failure(error: BaseException, request: Request) -> Failure:
     frames = tuple(
         Frame(frame.filename, frame.lineno or 0, frame.name, (frame.line or "").strip())
         for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename != __file__
+        if frame.filename not in OURS
     )
     if isinstance(error, SyntaxError) and error.filename:
         frames += (Frame(error.filename, error.lineno or 0, "", (error.text or "").strip()),)
@@ -251,37 +252,12 @@ def _text(error: BaseException) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
 
 
-class CannotReturn(TypeError):
-    """A rank returned something that can't travel to the notebook."""
-
-
-def pickle_result(result) -> bytes:
-    """Pickle what a rank returned. Tensors travel as values: on the CPU, cut out of their storage, without a graph."""
-    buffer = io.BytesIO()
-    try:
-        _ResultPickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(("result", result))
-    except Exception as error:
-        raise CannotReturn(
-            f"it returned a {type(result).__name__}, which can't be sent to the notebook ({error}). "
-            "Return tensors, numbers, strings, or lists and dicts of them."
-        ) from None
-    return buffer.getvalue()
-
-
-class _ResultPickler(cloudpickle.Pickler):
-    def reducer_override(self, value):
-        if type(value) is torch.Tensor and value.layout is torch.strided and value.device.type != "meta":
-            value = value.detach().cpu()
-            whole_storage = value.untyped_storage().nbytes() == value.numel() * value.element_size()
-            return (value if whole_storage else value.clone()).__reduce_ex__(pickle.HIGHEST_PROTOCOL)
-        return super().reducer_override(value)
-
-
 def leave(rank: int, request: Request, outcome: bytes) -> None:
     """Put the outcome where the launcher finds it, whole or not at all, and say that it is there."""
     path = path_in(request.folder, "outcome", rank)
-    with open(path + ".part", "wb") as file:
-        file.write(outcome)
-    os.replace(path + ".part", path)
+    try:
+        write_whole(path, outcome)
+    except CannotReturn as error:
+        write_whole(path, pickle.dumps(failure(error, request)))
     flush()
     os.write(marks, FINISHED)

@@ -15,6 +15,7 @@ import tempfile
 import time
 
 from utils import source_lines, stuck
+from utils.devices import Placement
 from utils.errors import (
     GIVES_UP,
     LAST_WORDS,
@@ -75,8 +76,8 @@ class NoZygote(RankCrashed):
 class RealWorld:
     """The processes of one call of spawn, from their start to the last byte they leave."""
 
-    def __init__(self, size: int, backend: str, program: bytes):
-        self.size, self.backend = size, backend
+    def __init__(self, size: int, placement: Placement, program: bytes):
+        self.size, self.placement, self.backend = size, placement, placement.backend
         self.zero = time.monotonic()
         self.output, self.screen = OrderedOutput(size), Screen()
         self.outcomes: dict[int, object] = {}  # of the ranks that are finished: ("result", value) or a Failure
@@ -103,7 +104,7 @@ class RealWorld:
             backend=self.backend,
             folder=self.folder,
             zero=self.zero,
-            environment=dict(os.environ),
+            environment={**os.environ, **self.placement.environment},
             working_directory=working_directory(),
             sys_path=list(sys.path),
             # a cell's entry has no time of change; a file's has one, and the rank can read the file
