@@ -154,6 +154,13 @@ def works(notebook: Notebook) -> bool:
     return shown == {"stdout": "[0, 1]\n", "stderr": "", "error": None} and processes_of_session(zygote) == [zygote]
 
 
+def slowness(notebook: Notebook) -> float:
+    """How many times slower than a quiet machine this one is now: a promise of one second is about a quiet one."""
+    began = time.monotonic()
+    assert works(notebook)
+    return max(1.0, (time.monotonic() - began) / 0.1)
+
+
 def cell(body: str, options: str = "") -> str:
     lines = "\n".join("    " + line for line in body.splitlines())
     return f"def program(rank, world_size):\n{lines}\nspawn(program, 3, {options})"
@@ -162,13 +169,14 @@ def cell(body: str, options: str = "") -> str:
 @pytest.mark.parametrize("name", TABLE)
 def test_what_the_student_reads(notebook, name):
     row = TABLE[name]
+    limit = row.seconds * slowness(notebook)
     began = time.monotonic()
     shown = notebook.run(cell(row.body, row.options))
     took = time.monotonic() - began
     assert shown["stderr"] == ""
     assert in_order(row.reads, shown["error"]), shown["error"]
     assert not any(words in shown["error"] + shown["stdout"] for words in row.never)
-    assert took < row.seconds
+    assert took < limit
     assert works(notebook)
 
 
@@ -187,9 +195,10 @@ def test_two_that_raise_are_both_told_the_first_first(notebook):
         "if rank == 1:\n    time.sleep(0.2)\n    raise TypeError('second')\n"
         "dist.barrier()"
     )
+    limit = 1 * slowness(notebook)
     began = time.monotonic()
     shown = notebook.run(cell(body))
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < limit
     assert in_order(["rank 2 raised ValueError: first", "rank 1 raised TypeError: second"], shown["error"])
     assert "(Rank 0 was waiting in barrier" in shown["error"]
 
@@ -208,7 +217,7 @@ def test_two_that_raise_are_both_told_the_first_first(notebook):
     ],
 )
 def test_an_interrupt_ends_the_world_at_once(notebook, body):
-    zygote = zygote_of(notebook)
+    zygote, limit = zygote_of(notebook), 0.5 * slowness(notebook)
     cell = notebook.send(
         f"def endless(rank, world_size):\n    print('begun', flush=True)\n    {body}\nspawn(endless, 3)"
     )
@@ -216,7 +225,7 @@ def test_an_interrupt_ends_the_world_at_once(notebook, body):
     began = time.monotonic()
     notebook.manager.interrupt_kernel()
     shown = notebook.outputs_of(cell)
-    assert time.monotonic() - began < 0.5
+    assert time.monotonic() - began < limit
     assert "KeyboardInterrupt" in shown["error"]
     assert processes_of_session(zygote) == [zygote]
     assert works(notebook)
@@ -249,7 +258,7 @@ def test_a_kernel_that_goes_leaves_nothing(death, tmp_path):
 
 
 def test_a_zygote_that_is_killed_takes_its_ranks_along_and_the_next_call_works(notebook):
-    zygote = zygote_of(notebook)
+    zygote, limit = zygote_of(notebook), 1 * slowness(notebook)
     cell = notebook.send(
         "def endless(rank, world_size):\n    print('begun', flush=True)\n    time.sleep(600)\nspawn(endless, 4)"
     )
@@ -257,9 +266,9 @@ def test_a_zygote_that_is_killed_takes_its_ranks_along_and_the_next_call_works(n
     began = time.monotonic()
     os.kill(zygote, signal.SIGKILL)
     shown = notebook.outputs_of(cell)
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < limit
     assert "the process that starts the ranks was killed" in shown["error"] and "Run the cell again" in shown["error"]
-    wait_until_gone(zygote, seconds=1)
+    wait_until_gone(zygote, seconds=limit)
     assert works(notebook)
     os.kill(zygote_of(notebook), signal.SIGKILL)  # now between two calls
     assert works(notebook)
