@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
+from tests.bench.imports import UTILS_PART
 from tests.bench.side_by_side import OURS
 
 TORCHS = "torch.multiprocessing.spawn"
@@ -83,9 +84,7 @@ def seconds_of_the_slowest(measured: dict) -> float:
 
 
 def milliseconds_of_the_import(measured: dict) -> float:
-    """The median of the differences turn by turn, which a machine that gets busier does not move."""
-    alone, with_utils = measured["import"]["import torch"], measured["import"]["import torch, utils"]
-    return 1000 * median(both - torchs for torchs, both in zip(alone, with_utils, strict=True))
+    return 1000 * median(measured["import"][UTILS_PART])
 
 
 GOALS = [

@@ -64,6 +64,19 @@ class Kernel:
         """The processes that were started from this kernel and are there now."""
         return [pid for pid in marked(self.mark) if pid != self.manager.provisioner.pid]
 
+    def settle(self) -> None:
+        """Wait until all that was started from this kernel is at rest: the next one to be timed needs the machine.
+
+        Some launchers return while their processes still end; spawn may be making its next world ready.
+        """
+        give_up = time.monotonic() + 10
+        before, at_rest = processor_time(self.mark), False
+        while not at_rest and time.monotonic() < give_up:
+            time.sleep(0.2)
+            now = processor_time(self.mark)
+            at_rest = now.keys() == before.keys() and sum(now.values()) - sum(before.values()) < 0.02
+            before = now
+
     def __enter__(self) -> Kernel:
         return self
 
@@ -99,6 +112,18 @@ def marked(mark: str) -> list[int]:
         if f"{MARK}={mark}".encode() in environment.split(b"\0"):
             found.append(int(pid))
     return found
+
+
+def processor_time(mark: str) -> dict[int, float]:
+    """{pid: seconds of processor time so far} of the marked processes."""
+    used = {}
+    for pid in marked(mark):
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        used[pid] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # in user mode, in the system
+    return used
 
 
 def end_marked(mark: str) -> None:

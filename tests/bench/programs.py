@@ -33,4 +33,5 @@ def free_port() -> int:
 
 
 if __name__ == "__main__":  # a rank of torchrun
-    print(all_reduce(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["RENDEZVOUS"]))
+    result = all_reduce(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), os.environ["RENDEZVOUS"])
+    os.write(1, f"{result}\n".encode())  # in one piece: print's line and its end may have another rank's between them

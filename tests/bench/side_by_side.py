@@ -50,6 +50,7 @@ class Session:
         if self.failed is None:
             try:
                 step(self)
+                self.kernel.settle()
             except CellFailed as error:
                 self.failed = str(error)
                 self.close()
