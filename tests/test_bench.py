@@ -12,7 +12,7 @@ from tests.bench.side_by_side import OURS, Launcher
 RIGHT = '"""right: adds up by itself"""\ndef call(n):\n    return [n * (n - 1) / 2] * n\n'
 LATE = {"later": [0.05, 0.06, 0.08], "with_pauses": [0.05], "failed": None, "about": ""}
 MEASURED = {
-    "machine": {"torch": "2.13.0", "python": "3.11.7", "cores": 2, "load": 0.5},
+    "machine": {"torch": "2.13.0", "python": "3.11.7", "cores": 2, "load": 1.5},
     "launchers": {
         OURS: {**LATE, "first": 0.1, "first_at_once": 1.0, "later_twice_the_ranks": [0.09]},
         "torch.multiprocessing.spawn": {**LATE, "first": 3.0, "later": [3.0], "with_pauses": []},
@@ -77,6 +77,7 @@ def test_the_tables_and_the_figure_say_all(tmp_path):
         ["torchrunx", "failed:", "not", "installed:", "No", "matching", "distribution", "found"],
     ]
     report = show.report(MEASURED)
+    assert report.startswith("torch 2.13.0, Python 3.11.7, 2 cores, load 1.5 at the start: busy")
     assert "kept between calls, processes: 1" in report and "import torch, utils" in report and "fsdp2" in report
     figure.draw(MEASURED, tmp_path / "launchers.png")
     assert (tmp_path / "launchers.png").read_bytes().startswith(b"\x89PNG")
@@ -101,9 +102,10 @@ def test_a_launcher_that_fails_says_why_and_the_others_go_on(monkeypatch):
 
 
 def test_a_kernel_leaves_no_process_even_one_that_has_left_its_group():
-    daemon = "import subprocess; subprocess.Popen(['sleep', '600'], start_new_session=True)"
+    start = "import subprocess; daemon = subprocess.Popen(command, stdout=-1, start_new_session=True)"
+    command = [sys.executable, "-c", "import time; print('begun', flush=True); time.sleep(600)"]
     with Kernel(sys.executable) as kernel:
-        kernel.run(daemon)
+        kernel.run(f"command = {command}; {start}; daemon.stdout.readline()")
         assert len(kernel.helpers()) == 1
         with pytest.raises(CellFailed, match="^ZeroDivisionError: division by zero$"):
             kernel.evaluate("1 / 0")

@@ -127,11 +127,16 @@ def processor_time(mark: str) -> dict[int, float]:
 
 
 def end_marked(mark: str) -> None:
-    """Kill the marked processes, and wait until they are gone: what is measured next has the machine to itself."""
-    while pids := marked(mark):
-        for pid in pids:
+    """Kill the marked processes, and wait until they are gone: what is measured next has the machine to itself.
+
+    They are gone when two looks find none: while it starts another program a process shows no environment.
+    """
+    found, found_before = marked(mark), True
+    while found or found_before:
+        for pid in found:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
-        time.sleep(0.01)
+        time.sleep(0.02)
+        found, found_before = marked(mark), bool(found)

@@ -34,6 +34,7 @@ def measure_memory() -> dict[str, dict]:
     with Kernel(sys.executable) as kernel:
         kernel.run(CELL)
         measured = {name: attempt(memory_of, kernel, name) for name in tqdm(PROGRAMS, "memory", leave=False)}
+        kernel.settle()
         return {"programs": measured, "kept": [proportional_memory(pid) for pid in kernel.helpers()]}
 
 
