@@ -77,7 +77,7 @@ def test_the_tables_and_the_figure_say_all(tmp_path):
         ["torchrunx", "failed:", "not", "installed:", "No", "matching", "distribution", "found"],
     ]
     report = show.report(MEASURED)
-    assert report.startswith("torch 2.13.0, Python 3.11.7, 2 cores, load 1.5 at the start: busy")
+    assert report.startswith("torch 2.13.0, Python 3.11.7, 2 cores, load 1.5 at the start (busy")
     assert "kept between calls, processes: 1" in report and "import torch, utils" in report and "fsdp2" in report
     figure.draw(MEASURED, tmp_path / "launchers.png")
     assert (tmp_path / "launchers.png").read_bytes().startswith(b"\x89PNG")

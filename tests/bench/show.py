@@ -19,7 +19,7 @@ def report(measured: dict) -> str:
 def head(machine: dict) -> str:
     text = "torch {torch}, Python {python}, {cores} cores, load {load} at the start".format(**machine)
     busy = machine["load"] > machine["cores"] / 2
-    return text + (": busy with other things, so trust no time and few ratios" if busy else "")
+    return text + (" (busy: times are too long)" if busy else "")
 
 
 def launchers(rows: dict) -> str:
