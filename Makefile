@@ -21,12 +21,14 @@ env:
 
 lab: env ## open the lessons in JupyterLab
 	@PATH="$$(cd "$(VENV)/bin" && pwd):$$PATH" $(run) -m jupyterlab --LabApp.default_url=/lab/tree/notebooks \
-	  --Application.log_level=$(log_level) $(root_flag) $(browser_flag) $(LAB_ARGS)
+	  --Application.log_level=$(log_level) $(root_flag) $(browser_flag) $(print_flag) $(LAB_ARGS)
 
 # Jupyter says where it is in any case when the token is its own; with a token or options of yours, only in its log.
 log_level    = $(if $(JUPYTER_TOKEN)$(LAB_ARGS),INFO,WARN)
 root_flag    = $(if $(filter 0,$(shell id -u)),--allow-root)
 browser_flag = $(if $(DISPLAY)$(WAYLAND_DISPLAY)$(filter Darwin,$(shell uname)),,--no-browser)
+# Bytes a second: at its own 1e6 Jupyter drops most of what ranks print in a loop.
+print_flag   = --ZMQChannelsWebsocketConnection.iopub_data_rate_limit=1e9
 
 test: env ## test everything: units, lessons, notebooks
 	@$(run) -m pytest $(TEST_ARGS)

@@ -11,7 +11,7 @@ import operator
 from utils.devices import choose_backend
 from utils.in_place import already_a_rank, run_in_place
 from utils.program import check_program, pickle_program
-from utils.real_world import RealWorld
+from utils.real_world import NoZygote, RealWorld
 from utils.run import Run
 
 DEFAULT_TIMEOUT = 60.0
@@ -40,6 +40,13 @@ def spawn(fn, world_size: int, *args, timeout: float | None = None, backend: str
         return run_in_place(fn, args, kwargs, backend)
     backend = choose_backend(backend, world_size)
     program = pickle_program(fn, args, kwargs)
+    try:
+        return run_world(world_size, backend, program, timeout)
+    except NoZygote:  # it was killed since the last call; now there is a new one
+        return run_world(world_size, backend, program, timeout)
+
+
+def run_world(world_size: int, backend: str, program: bytes, timeout: float) -> Run:
     with RealWorld(world_size, backend, program) as world:
         world.watch(timeout)
         return world.collect()
