@@ -1,6 +1,6 @@
 # `make` lists the verbs. Each one first makes the environment in .venv, or repairs it: setup_env.py.
 #   make PYTHON=python3.12 lab      another Python for a new .venv
-#   make LAB_ARGS="--port 9000" lab      make TEST_ARGS="-k spawn" test
+#   make LAB_ARGS="--port 9000" lab      make TEST_ARGS="-k spawn" test      make BENCH_ARGS="--quick launchers" bench
 PYTHON ?= python3
 VENV   := .venv
 COURSE :=
@@ -47,8 +47,8 @@ lint: env ## check the style of the code
 	@$(run) -m ruff check
 	@$(run) -m ruff format --check
 
-bench: env ## measure how quick spawn is on this machine
-	@$(run) -m tests.bench
+bench: env ## measure spawn beside other launchers, on this machine
+	@$(run) -m tests.bench $(BENCH_ARGS)
 
 clean: ## remove what was built and the caches; submissions, grades and .venv stay
 	rm -rf build dist .pytest_cache .ruff_cache .hypothesis
