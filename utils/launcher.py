@@ -48,7 +48,10 @@ def spawn(fn, world_size: int, *args, timeout: float | None = None, backend: str
 
 def run_world(world_size: int, placement: Placement, program: bytes, timeout: float) -> Run:
     with RealWorld(world_size, placement, program) as world:
-        world.watch(timeout)
+        try:
+            world.watch(timeout)
+        except KeyboardInterrupt:
+            raise world.interrupted() from None
         return world.collect()
 
 

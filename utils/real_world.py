@@ -19,6 +19,7 @@ from utils.devices import Placement
 from utils.errors import (
     GIVES_UP,
     LAST_WORDS,
+    Interrupted,
     RankCrashed,
     RankError,
     RankTimeout,
@@ -312,7 +313,7 @@ class RealWorld:
     def timed_out(self, timeout: float) -> RankTimeout:
         """Ask each rank for its line, end them, and say where each was."""
         self.update_states()
-        running = self.ask_for_lines()
+        running = self.ask_for_lines(seconds=1)
         unfinished = [state.rank for state in self.states if not state.finished]
         at_work = [rank for rank in unfinished if self.states[rank].blocked_in() is None]
         lines = stuck.describe(self.states, running)
@@ -325,10 +326,17 @@ class RealWorld:
             rank=next(iter(at_work or unfinished), None),
         )
 
-    def ask_for_lines(self) -> dict[int, str]:
+    def interrupted(self) -> Interrupted:
+        """End all ranks, and say where each was when the student had enough."""
+        self.update_states()
+        lines = stuck.describe(self.states, self.ask_for_lines(seconds=0.1)) if self.started else []
+        self.end()
+        return Interrupted("\n".join(["the ranks were ended.", *("  " + line for line in lines)]))
+
+    def ask_for_lines(self, seconds: float) -> dict[int, str]:
         """{rank: "file:line"} of the ranks that run. faulthandler answers even from a loop that holds the GIL."""
         self.connection.send(("signal", signal.SIGUSR1))
-        answered_by = time.monotonic() + 1.0
+        answered_by = time.monotonic() + seconds
         waiting = [state.rank for state in self.states if not state.finished]
         whole = re.compile(r" in <module>$|^  \.\.\.$", re.MULTILINE)  # how a stack ends: at its root, or cut off
         while time.monotonic() < answered_by and not all(whole.search(self.stack(rank)) for rank in waiting):
