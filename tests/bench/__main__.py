@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from tests.bench import environment, figure, imports, show, side_by_side, worlds
+from tests.bench import environment, figure, imports, recorder, show, side_by_side, worlds
 from tests.bench.kernel import ROOT
 
 FOLDER = ROOT / "build" / "bench"
@@ -20,6 +20,7 @@ class Benchmark(StrEnum):
     PROGRAMS = "programs"
     MEMORY = "memory"
     IMPORT = "import"
+    RECORDER = "recorder"
 
 
 Chosen = Annotated[list[Benchmark] | None, typer.Argument(help="which to run; all unless named")]
@@ -42,6 +43,8 @@ def main(benchmarks: Chosen = None, quick: Quick = False) -> None:
         measured["memory"] = worlds.measure_memory()
     if Benchmark.IMPORT in chosen:
         measured["import"] = imports.measure(2 * rounds + 1)
+    if Benchmark.RECORDER in chosen:
+        measured["recorder"] = recorder.measure()
     print(show.report(measured))
     save(measured)
 

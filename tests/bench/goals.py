@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from tests.bench.imports import UTILS_PART
+from tests.bench.recorder import LARGE, SMALL
 from tests.bench.side_by_side import OURS
 
 TORCHS = "torch.multiprocessing.spawn"
@@ -67,6 +68,16 @@ def twice_the_ranks(measured: dict) -> float:
     return median(measured["launchers"][OURS]["later_twice_the_ranks"]) / later(measured)
 
 
+def microseconds_of_recording(measured: dict) -> float:
+    row = measured["recorder"][SMALL]
+    return (row["on"] - row["off"]) * 1e6
+
+
+def percent_of_recording(measured: dict) -> float:
+    row = measured["recorder"][LARGE]
+    return (row["on"] / row["off"] - 1) * 100
+
+
 def private_bytes(measured: dict, program: str) -> int:
     return max(rank["private"] for rank in measured["memory"]["programs"][program]["ranks"])
 
@@ -95,4 +106,6 @@ GOALS = [
     Goal("private memory of a rank in {}", 45, "MB", private_megabytes, names=largest_program),
     Goal("the slowest parallelism, {}", 0.25, "s", seconds_of_the_slowest, names=slowest_parallelism),
     Goal("import utils, beyond import torch", 50, "ms", milliseconds_of_the_import),
+    Goal(f"recording a call of {SMALL}", 20, "µs", microseconds_of_recording),
+    Goal(f"recording a call of {LARGE}", 3, "%", percent_of_recording),
 ]

@@ -10,6 +10,7 @@ import torch.distributed as dist
 
 from utils import spawn
 
+SMALL, LARGE = "4 bytes", "4 MB"
 BLOCKS = 21  # of calls on one group, then on the other; the median block counts
 
 
@@ -36,20 +37,7 @@ def times(rank: int, world_size: int, elements: int, calls: int) -> dict[str, fl
     return {name: statistics.median(measured[2:]) for name, measured in seconds.items()}
 
 
-def main() -> list[tuple[str, float, float]]:
-    """Print, for a small and a large tensor, a call's time without and with the recorder."""
-    print("all_reduce on 2 ranks, Gloo: a call on a plain group and on a recorded one")
-    rows = []
-    for elements, calls in ((1, 200), (1 << 20, 8)):
-        seconds = spawn(times, 2, elements, calls, timeout=300).results[0]
-        off, on = seconds["off"], seconds["on"]
-        size = f"{4 * elements:,} bytes"
-        rows.append((size, off, on))
-        more = f"{(on - off) * 1e6:+7.1f} µs   {on / off - 1:+.1%}"
-        print(f"{size:>16}  off {off * 1e6:9.1f} µs   on {on * 1e6:9.1f} µs   {more}")
-    print("goals: at most 20 µs more at 4 bytes, and 3 % at 4 MB")
-    return rows
-
-
-if __name__ == "__main__":
-    main()
+def measure() -> dict[str, dict[str, float]]:
+    """{"4 bytes": {"off": seconds a call, "on": ...}, "4 MB": ...}."""
+    sizes = {SMALL: (1, 200), LARGE: (1 << 20, 8)}
+    return {size: spawn(times, 2, *how, timeout=300).results[0] for size, how in sizes.items()}

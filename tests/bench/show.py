@@ -11,7 +11,7 @@ from tests.bench.side_by_side import A_QUICK_STUDENT, AFTER_THE_IMPORT, OURS, WO
 
 def report(measured: dict) -> str:
     """All tables, for what was measured."""
-    parts = {"launchers": launchers, "programs": programs, "memory": memory, "import": imports}
+    parts = {"launchers": launchers, "programs": programs, "memory": memory, "import": imports, "recorder": recorder}
     tables = [show(measured[name]) for name, show in parts.items() if name in measured]
     return "\n\n".join([head(measured["machine"]), *tables, goals(measured)])
 
@@ -71,6 +71,14 @@ def memory(measured: dict) -> str:
 def imports(times: dict) -> str:
     lines = [["", "median", "least", "most"], *([name, *spread(taken)] for name, taken in times.items())]
     return f"a cell in a fresh interpreter, in seconds\n{aligned(lines)}"
+
+
+def recorder(sizes: dict) -> str:
+    lines = [["", "off, µs", "on, µs", "more"]]
+    for size, row in sizes.items():
+        off, on = row["off"], row["on"]
+        lines.append([size, f"{off * 1e6:.1f}", f"{on * 1e6:.1f}", f"{on / off - 1:.1%}"])
+    return f"an all-reduce on 2 ranks, not recorded and recorded by turns, a call\n{aligned(lines)}"
 
 
 def goals(measured: dict) -> str:
