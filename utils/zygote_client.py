@@ -11,6 +11,7 @@ import tempfile
 import threading
 from multiprocessing.connection import Connection
 
+from utils import job
 from utils.protocol import Request
 
 COURSE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -99,5 +100,5 @@ def start_zygote() -> None:
     Not in a zygote, a rank, or a worker of somebody's pool; a worker that calls spawn gets its zygote then.
     """
     is_worker = multiprocessing.parent_process() is not None
-    if CAN_FORK and not (IN_ZYGOTE in os.environ or "RANK" in os.environ or is_worker):
+    if CAN_FORK and not (IN_ZYGOTE in os.environ or "RANK" in os.environ or job.launcher() or is_worker):
         zygote.start()
