@@ -37,5 +37,5 @@ def get_device(rank: int | None = None):
     import torch.distributed as dist
 
     if dist.is_initialized() and dist.get_backend() == "nccl":
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)) if rank is None else rank)
+        return torch.device("cuda", torch.cuda.current_device() if rank is None else rank)
     return torch.device("cpu")

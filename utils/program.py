@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import io
 import pickle
 import sys
 
@@ -31,13 +32,15 @@ def check_program(fn, args: tuple, kwargs: dict) -> None:
         ) from None
 
 
-def pickle_program(fn, args: tuple, kwargs: dict) -> bytes:
+def pickle_program(fn, args: tuple, kwargs: dict, pickler: type[cloudpickle.Pickler] = cloudpickle.Pickler) -> bytes:
     """The program by value, as bytes. Raises TypeError that names what can't travel."""
     module = sys.modules.get(getattr(fn, "__module__", None) or "")
     if module is not None and source_lines.is_students(getattr(module, "__file__", None) or "<frozen "):
         cloudpickle.register_pickle_by_value(module)  # as a cell's functions: the rank need not find or import its file
     try:
-        return cloudpickle.dumps((fn, args, kwargs), protocol=pickle.HIGHEST_PROTOCOL)
+        buffer = io.BytesIO()
+        pickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump((fn, args, kwargs))
+        return buffer.getvalue()
     except Exception as error:
         culprit = find_unpicklable(fn, args, kwargs)
         raise TypeError(

@@ -145,12 +145,12 @@ def perform(rank: int, request: Request) -> bytes:
         result = fn(rank, request.world_size, *args, **kwargs)
         return pickle_result(result)
     except SystemExit as exit:
-        return pickle_result(None) if exit.code in (None, 0) else pickle.dumps(failure(exit, request))
+        return pickle_result(None) if exit.code in (None, 0) else pickle.dumps(failure(exit, request.zero))
     except BaseException as error:
-        return pickle.dumps(failure(error, request))
+        return pickle.dumps(failure(error, request.zero))
 
 
-def failure(error: BaseException, request: Request) -> Failure:
+def failure(error: BaseException, zero: float) -> Failure:
     frames = tuple(
         Frame(frame.filename, frame.lineno or 0, frame.name, (frame.line or "").strip())
         for frame in traceback.extract_tb(error.__traceback__)
@@ -158,7 +158,7 @@ def failure(error: BaseException, request: Request) -> Failure:
     )
     if isinstance(error, SyntaxError) and error.filename:
         frames += (Frame(error.filename, error.lineno or 0, "", (error.text or "").strip()),)
-    return Failure(type(error).__name__, _text(error), frames, time.monotonic() - request.zero)
+    return Failure(type(error).__name__, _text(error), frames, time.monotonic() - zero)
 
 
 def _text(error: BaseException) -> str:
@@ -181,11 +181,11 @@ class CannotReturn(TypeError):
     """A rank returned something that can't travel to the notebook."""
 
 
-def pickle_result(result) -> bytes:
+def pickle_result(result, pickler: type[ResultPickler] | None = None) -> bytes:
     """Pickle what a rank returned. Tensors travel as values: on the CPU, cut out of their storage, without a graph."""
     buffer = io.BytesIO()
     try:
-        _ResultPickler(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(("result", result))
+        (pickler or ResultPickler)(buffer, protocol=pickle.HIGHEST_PROTOCOL).dump(("result", result))
     except Exception as error:
         raise CannotReturn(
             f"it returned a {type(result).__name__}, which can't be sent to the notebook ({error}). "
@@ -194,7 +194,7 @@ def pickle_result(result) -> bytes:
     return buffer.getvalue()
 
 
-class _ResultPickler(cloudpickle.Pickler):
+class ResultPickler(cloudpickle.Pickler):
     def reducer_override(self, value):
         if type(value) is torch.Tensor and value.layout is torch.strided and value.device.type != "meta":
             value = value.detach().cpu()

@@ -74,6 +74,10 @@ class Recorder:
         self.on_synchronisation = on_synchronisation
         self.indices = itertools.count()
 
+    def restart(self, zero: float) -> None:
+        """Another program begins in this process: events count from 0 again."""
+        self.zero, self.indices = zero, itertools.count()
+
     def now(self) -> float:
         return time.monotonic() - self.zero
 
