@@ -15,6 +15,7 @@ from contextlib import redirect_stdout
 from types import SimpleNamespace
 
 import nbformat
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
@@ -34,7 +35,16 @@ def run(root, tmp_path):
     def run(*command, **variables):
         inherited = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
         env = {**inherited, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", **variables}
-        return subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=DEADLINE)
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(command, cwd=tmp_path, env=env, **pipes) as process:
+            try:
+                out, err = process.communicate(timeout=DEADLINE)
+            except BaseException:
+                for child in psutil.Process(process.pid).children(recursive=True):  # torchrun's would outlive it
+                    child.kill()
+                process.kill()
+                raise
+        return subprocess.CompletedProcess(command, process.returncode, out, err)
 
     return run
 
@@ -211,8 +221,8 @@ from utils import RankFailed, spawn
 
 def work(rank, world_size):
     if rank == 1:
-        left_alone = dist.all_reduce(torch.ones(1), async_op=True)  # Gloo's threads wait for it, even at exit
         raise ValueError("boom")
+    dist.all_reduce(torch.ones(1))
 
 spawn(lambda rank, world_size: None, 2)
 try:
@@ -229,9 +239,32 @@ def test_a_rank_that_raises_ends_the_job_and_is_named(on_loopback, tmp_path):
     innocent, guilty = (one, other) if one.stdout else (other, one)
     assert guilty.returncode != 0
     assert "[rank1]: ValueError: boom" in guilty.stderr
-    said = 'rank 1 raised ValueError: boom\n  script.py, line 8, in work\n      raise ValueError("boom")\n'
+    said = 'rank 1 raised ValueError: boom\n  script.py, line 7, in work\n      raise ValueError("boom")\n'
     assert innocent.stdout == said
     assert "[rank0]: utils.errors.RankFailed: This job's world has ended: rank 1 raised" in innocent.stderr
+
+
+WAITED_FOR = """
+import threading
+import torch, torch.distributed as dist
+from utils import spawn
+
+def work(rank, world_size):
+    if rank == 0:
+        threading.Event().wait()  # busy for ever, and far from the network
+    left_alone = dist.all_reduce(torch.ones(1), async_op=True)
+    raise ValueError("boom")
+
+spawn(work, 2)
+"""
+
+
+def test_a_rank_that_raises_leaves_at_once(run, tmp_path):
+    """Gloo's threads would wait for its last call at exit, and torchrun for its exit."""
+    (tmp_path / "script.py").write_text(WAITED_FOR)
+    done = run(*TORCHRUN, "--standalone", "--nproc-per-node=2", "script.py")
+    assert done.returncode != 0
+    assert "[rank1]: ValueError: boom" in done.stderr
 
 
 def test_an_unfinished_lesson_stops_where_the_answer_is_missing(run, root, tmp_path):
