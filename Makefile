@@ -9,7 +9,7 @@ run = "$(VENV)/bin/python"
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV      # another environment's, maybe; this one needs none of them
 
 .DEFAULT_GOAL := help
-.PHONY: help env lab test build grade release lint bench clean distclean
+.PHONY: help env lab test build grade release script lint bench clean distclean
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z]*\):.*## /  make \1|/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -42,6 +42,11 @@ grade: env ## grade the sample class, or yours: make COURSE=. grade
 
 release: env ## make the students' bundle in dist/
 	@$(run) -m grader release
+
+script: env ## make a script of a lesson, for torchrun and SLURM: make script LESSON=01_collectives
+	@$(run) -m utils.script "solutions/$(lesson)/$(lesson).ipynb"
+
+lesson = $(or $(LESSON),$(error Which lesson? For example: make script LESSON=01_collectives))
 
 lint: env ## check the style of the code
 	@$(run) -m ruff check

@@ -220,12 +220,12 @@ def perform(rank: int, request: Request) -> bytes:
         threading._shutdown()  # wait for threads that the program left behind, as multiprocessing does
         return pickle_result(result)
     except SystemExit as exit:
-        return pickle_result(None) if exit.code in (None, 0) else pickle.dumps(failure(exit, request))
+        return pickle_result(None) if exit.code in (None, 0) else pickle.dumps(failure(exit, request.zero))
     except BaseException as error:
-        return pickle.dumps(failure(error, request))
+        return pickle.dumps(failure(error, request.zero))
 
 
-def failure(error: BaseException, request: Request) -> Failure:
+def failure(error: BaseException, zero: float) -> Failure:
     frames = tuple(
         Frame(frame.filename, frame.lineno or 0, frame.name, (frame.line or "").strip())
         for frame in traceback.extract_tb(error.__traceback__)
@@ -233,7 +233,7 @@ def failure(error: BaseException, request: Request) -> Failure:
     )
     if isinstance(error, SyntaxError) and error.filename:
         frames += (Frame(error.filename, error.lineno or 0, "", (error.text or "").strip()),)
-    return Failure(type(error).__name__, _text(error), frames, time.monotonic() - request.zero)
+    return Failure(type(error).__name__, _text(error), frames, time.monotonic() - zero)
 
 
 def _text(error: BaseException) -> str:
@@ -258,6 +258,6 @@ def leave(rank: int, request: Request, outcome: bytes) -> None:
     try:
         write_whole(path, outcome)
     except CannotReturn as error:
-        write_whole(path, pickle.dumps(failure(error, request)))
+        write_whole(path, pickle.dumps(failure(error, request.zero)))
     flush()
     os.write(marks, FINISHED)

@@ -83,6 +83,10 @@ class Recorder:
         self.began_on_device: dict[int, torch.cuda.Event] = {}
         self.base: tuple[torch.cuda.Event, float] | None = None  # the same moment by both clocks
 
+    def restart(self, zero: float) -> None:
+        """Another program begins in this process: events count from 0 again."""
+        self.zero, self.indices, self.base = zero, itertools.count(), None
+
     def now(self) -> float:
         return time.monotonic() - self.zero
 

@@ -12,6 +12,8 @@ import tempfile
 import threading
 from multiprocessing.connection import Connection
 
+from utils import job
+
 COURSE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CAN_FORK = hasattr(os, "fork")  # not on Windows
 PROGRAM = "from sys import argv; from utils.zygote import main; main(int(argv[1]))"
@@ -115,5 +117,5 @@ def start_zygote() -> None:
     Not in a zygote, a rank, or a worker of somebody's pool; a worker that calls spawn gets its zygote then.
     """
     is_worker = multiprocessing.parent_process() is not None
-    if CAN_FORK and not (IN_ZYGOTE in os.environ or "RANK" in os.environ or is_worker):
+    if CAN_FORK and not (IN_ZYGOTE in os.environ or "RANK" in os.environ or job.launcher() or is_worker):
         zygote.start()
