@@ -47,11 +47,14 @@ def refusal(fn, *args, **kwargs) -> str:
 # --- refused: the variable has its author's name
 
 
-class Trainer:
-    shared = None
+class Callback:
+    def __init__(self, trainer):
+        self.trainer = trainer
 
+
+class Trainer:
     def __init__(self, **held):
-        self.itself = self  # a way back: the search for the culprit must not lose itself, nor blame it
+        self.callback = Callback(self)  # a way back: the search must not go round in it, nor blame it
         self.held = held
 
     def work(self, rank, world_size):
