@@ -1,6 +1,6 @@
 # `make` lists the verbs. Each one first makes the environment in .venv, or repairs it: setup_env.py.
 #   make PYTHON=python3.12 lab      another Python for a new .venv
-#   make LAB_ARGS="--port 9000" lab      make TEST_ARGS="-k spawn" test
+#   make LAB_ARGS="--port 9000" lab      make TEST_ARGS="-k spawn" test      make BENCH_ARGS="--quick launchers" bench
 PYTHON ?= python3
 VENV   := .venv
 COURSE :=
@@ -9,7 +9,7 @@ run = "$(VENV)/bin/python"
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV      # another environment's, maybe; this one needs none of them
 
 .DEFAULT_GOAL := help
-.PHONY: help env lab test build grade release lint bench clean distclean
+.PHONY: help env lab test build grade release script lint bench clean distclean
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z]*\):.*## /  make \1|/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -21,12 +21,14 @@ env:
 
 lab: env ## open the lessons in JupyterLab
 	@PATH="$$(cd "$(VENV)/bin" && pwd):$$PATH" $(run) -m jupyterlab --LabApp.default_url=/lab/tree/notebooks \
-	  --Application.log_level=$(log_level) $(root_flag) $(browser_flag) $(LAB_ARGS)
+	  --Application.log_level=$(log_level) $(root_flag) $(browser_flag) $(print_flag) $(LAB_ARGS)
 
 # Jupyter says where it is in any case when the token is its own; with a token or options of yours, only in its log.
 log_level    = $(if $(JUPYTER_TOKEN)$(LAB_ARGS),INFO,WARN)
 root_flag    = $(if $(filter 0,$(shell id -u)),--allow-root)
 browser_flag = $(if $(DISPLAY)$(WAYLAND_DISPLAY)$(filter Darwin,$(shell uname)),,--no-browser)
+# Bytes a second: at its own 1e6 Jupyter drops most of what ranks print in a loop.
+print_flag   = --ZMQChannelsWebsocketConnection.iopub_data_rate_limit=1e9
 
 test: env ## test everything: units, lessons, notebooks
 	@$(run) -m pytest $(TEST_ARGS)
@@ -41,12 +43,17 @@ grade: env ## grade the sample class, or yours: make COURSE=. grade
 release: env ## make the students' bundle in dist/
 	@$(run) -m grader release
 
+script: env ## make a script of a lesson, for torchrun and SLURM: make script LESSON=01_collectives
+	@$(run) -m utils.script "solutions/$(lesson)/$(lesson).ipynb"
+
+lesson = $(or $(LESSON),$(error Which lesson? For example: make script LESSON=01_collectives))
+
 lint: env ## check the style of the code
 	@$(run) -m ruff check
 	@$(run) -m ruff format --check
 
-bench: env ## measure how quick spawn is on this machine
-	@$(run) -m tests.bench
+bench: env ## measure spawn beside other launchers, on this machine
+	@$(run) -m tests.bench $(BENCH_ARGS)
 
 clean: ## remove what was built and the caches; submissions, grades and .venv stay
 	rm -rf build dist .pytest_cache .ruff_cache .hypothesis

@@ -80,6 +80,7 @@ c.Execute.raise_on_iopub_timeout = True  # a loop that can't be interrupted ends
 c.Execute.iopub_timeout = 20  # seconds: its own 4 are too few on a busy machine, and would cost points
 too_long = f"This cell took longer than {c.Execute.timeout} s and was stopped: does a loop never end?"
 c.Execute.error_on_timeout = {"ename": "CellTimeout", "evalue": too_long, "traceback": [too_long]}
+c.Execute.coalesce_streams = True  # of a progress bar its last state, not every one that was drawn
 # What kernels write to stderr (warnings, logging, child processes) counts as a failure for nbgrader's own validate.
 # It is text like any other: let it come out of stdout.
 c.Execute.extra_arguments = ["--IPKernelApp.exec_lines=import os, sys; sys.stderr = sys.stdout; os.dup2(1, 2)"]

@@ -84,7 +84,7 @@ spawn(count, 4).results, counter
 # `dist.send(x, dst=1)` sends the tensor `x` to rank 1. `dist.recv(x, src=0)` waits for a tensor from rank 0 and writes
 # it **into** `x`, which must already have the right shape and dtype. Both take a tensor; neither returns one.
 
-# %%
+# %% tags=["notebook-only"]
 def one_message(rank, world_size):
     x = torch.full((3,), float(rank))
     if rank == 0:
@@ -117,7 +117,7 @@ spawn(swap, 2)
 # The cure: let one of the two receive first, or start the send without waiting. `dist.isend` returns at once, with a
 # **handle**; `handle.wait()` waits.
 
-# %%
+# %% tags=["notebook-only"]
 def swap(rank, world_size):
     mine, theirs = torch.full((3,), float(rank)), torch.empty(3)
     other = 1 - rank
@@ -616,7 +616,7 @@ check(all_gather_from_rooted, judges="traffic")
 # Right, but dear. **Predict**: with your hand-written gather and broadcast, how many bytes does rank 0 send, and how
 # many would each rank send if everybody sent its own tensor once to each of the others?
 
-# %%
+# %% tags=["notebook-only"]
 def gather_then_broadcast(rank, world_size):
     x = torch.zeros(1000)
     rows = gather_by_hand(x, 0, rank, world_size)
@@ -1086,7 +1086,7 @@ spawn(another_shape_again, 3)
 # `bytes(tensor.tolist()).decode()`.
 # </details>
 
-# %%
+# %% tags=["notebook-only"]
 def all_gather_text(text, rank, world_size):
     """Return the texts of all ranks, in rank order, on every rank."""
     return [text]  # replace this

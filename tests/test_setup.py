@@ -25,7 +25,7 @@ import pytest
 from jupyter_client import BlockingKernelClient
 
 ROOT = Path(__file__).resolve().parent.parent
-VERBS = ["lab", "test", "build", "grade", "release", "lint", "bench", "clean"]
+VERBS = ["lab", "test", "build", "grade", "release", "script", "lint", "bench", "clean"]
 DEADLINE = 120
 
 

@@ -1,5 +1,6 @@
 """`spawn` from plain Python: results, output, order, refusals, and what a student reads when a rank goes wrong."""
 
+import concurrent.futures
 import contextlib
 import os
 import signal
@@ -375,30 +376,14 @@ def test_the_rank_that_raised_is_named_and_not_those_that_waited():
             raise ValueError("the batch is empty")
         dist.barrier()
 
-    began = time.monotonic()
     with pytest.raises(RankFailed) as caught:
         spawn(program, 4)
-    assert time.monotonic() - began < 3
     report = str(caught.value)
     assert report.startswith("rank 2 raised ValueError: the batch is empty")
     assert 'raise ValueError("the batch is empty")' in report
     assert "Ranks 0, 1 and 3 were waiting in barrier" in report
     assert "onnection" not in report
     assert caught.value.rank == 2
-
-
-def test_two_ranks_that_raise_are_both_shown():
-    def program(rank, world_size):
-        if rank == 1:
-            raise KeyError("weights")
-        if rank == 2:
-            raise ValueError("shapes")
-        dist.barrier()
-
-    with pytest.raises(RankFailed) as caught:
-        spawn(program, 3)
-    assert "rank 1 raised KeyError: 'weights'" in str(caught.value)
-    assert "rank 2 raised ValueError: shapes" in str(caught.value)
 
 
 def test_the_same_mistake_on_every_rank_is_told_once():
@@ -458,11 +443,6 @@ def test_sys_exit_with_a_message_is_a_failure_and_without_one_is_not():
     assert spawn(lambda rank, n: sys.exit(0), 2).results == [None, None]
 
 
-def test_a_value_that_cannot_travel_is_named():
-    with pytest.raises(RankFailed, match="it returned a lock, which can't be sent to the notebook"):
-        spawn(lambda rank, n: threading.Lock(), 2)
-
-
 def test_different_dtypes_are_explained(capsys):
     def program(rank, world_size):
         dist.all_reduce(torch.ones(1000, dtype=torch.float64 if rank == 0 else torch.float32))
@@ -475,18 +455,6 @@ def test_different_dtypes_are_explained(capsys):
     assert "terminate called" not in str(caught.value) + capsys.readouterr().out
 
 
-def test_everyone_sends_first():
-    def program(rank, world_size):
-        x = torch.ones(3)
-        dist.send(x, (rank + 1) % world_size)
-        dist.recv(x, (rank - 1) % world_size)
-
-    began = time.monotonic()
-    with pytest.raises(WorldStuck, match="Everyone sends first, and waits for the next: 0 → 1 → 2 → 0"):
-        spawn(program, 3)
-    assert time.monotonic() - began < 5
-
-
 def test_a_receive_without_a_send():
     def program(rank, world_size):
         if rank == 1:
@@ -495,15 +463,6 @@ def test_a_receive_without_a_send():
     with pytest.raises(
         WorldStuck, match="Rank 1 waits for a message from rank 0, which has finished without sending it"
     ):
-        spawn(program, 2)
-
-
-def test_different_collectives():
-    def program(rank, world_size):
-        x = torch.ones(1)
-        dist.broadcast(x, 0) if rank == 1 else dist.all_reduce(x)
-
-    with pytest.raises(WorldStuck, match="rank 0 called all_reduce, rank 1 called broadcast"):
         spawn(program, 2)
 
 
@@ -532,10 +491,8 @@ def test_a_time_out_says_where_each_rank_was():
             pass
         dist.barrier()
 
-    began = time.monotonic()
     with pytest.raises(RankTimeout) as caught:
         spawn(program, 2, timeout=1)
-    assert time.monotonic() - began < 4
     report = str(caught.value)
     assert "have not finished after 1 s" in report
     assert "rank 0  waits in barrier" in report
@@ -584,6 +541,28 @@ def test_a_thread_that_waits_does_not_make_a_stuck_world():
         return box.item()
 
     assert spawn(program, 3).results == [2.0, 0.0, 1.0]
+
+
+def test_a_thread_that_is_left_behind_is_waited_for(capsys):
+    def program(rank, world_size):
+        threading.Thread(target=lambda: (time.sleep(0.2), print("at last"))).start()
+        threading.Thread(target=lambda: (time.sleep(60), print("never")), daemon=True).start()
+        concurrent.futures.ThreadPoolExecutor().submit(str)  # never shut down; Python ends it by itself
+
+    spawn(program, 2)
+    assert capsys.readouterr().out == "[rank 0] at last\n[rank 1] at last\n"
+
+
+@pytest.mark.parametrize("threads, expected", [("3", 3), ("2,4", 2), ("many", 1), ("0", 1), ("", 1)])
+def test_threads_are_one_unless_told_otherwise(monkeypatch, threads, expected):
+    monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    assert spawn(lambda rank, n: torch.get_num_threads(), 1).results == [expected]
+
+
+def test_a_network_interface_that_is_not_there(monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth77")
+    with pytest.raises(RankFailed, match="interface 'eth77'; this machine has .*lo"):
+        spawn(sum_of_ranks, 2)
 
 
 @pytest.mark.parametrize("peer", [-1, 2])
@@ -696,6 +675,19 @@ def test_an_error_carries_the_results_that_there_are():
     assert caught.value.results in ([0, None], [None, None])  # rank 0 may not have come to its end
 
 
+def test_a_print_in_an_endless_loop_ends(monkeypatch, capsys):
+    monkeypatch.setattr("utils.real_world.MOST_PRINTED", 1 << 20)
+
+    def program(rank, world_size):
+        while rank == 1:
+            print("again and again " * 100)
+        dist.barrier()
+
+    with pytest.raises(RankFailed, match="(?s)rank 1 has printed more than 1 MB.*endless loop.*line [0-9]+:"):
+        spawn(program, 2)
+    capsys.readouterr()
+
+
 def test_an_async_function_is_refused():
     async def program(rank, world_size):
         return rank
@@ -729,33 +721,6 @@ def test_many_calls_leave_nothing(tmp_path, monkeypatch):
             spawn(lambda rank, n: 1 / 0, 2)
     assert leftovers() == (descriptors, folders)
     assert not ranks_alive()
-
-
-def test_the_zygote_is_started_again_when_it_was_killed():
-    process = utils.zygote_client.zygote.process
-    process.kill()
-    process.wait()
-    assert torch.equal(spawn(sum_of_ranks, 2).results[1], torch.ones(3))
-
-
-def test_the_zygote_killed_in_the_middle_is_one_clear_error(tmp_path):
-    flag = tmp_path / "running"
-
-    def program(rank, world_size, flag):
-        open(flag, "w").close()
-        time.sleep(60)
-
-    def kill():
-        while not flag.exists():
-            time.sleep(0.01)
-        utils.zygote_client.zygote.process.kill()
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    with pytest.raises(RankCrashed, match="Run the cell again"):
-        spawn(program, 2, str(flag))
-    killer.join()
-    assert spawn(sum_of_ranks, 1).results
 
 
 def test_from_threads_at_the_same_time():

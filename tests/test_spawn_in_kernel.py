@@ -1,59 +1,15 @@
-"""`spawn` as a student meets it: in a real kernel, with real interrupts, restarts and kills."""
+"""`spawn` as a student meets it: in a real kernel, where each cell shows its own output."""
 
+import json
 import os
-import queue
-import signal
-import time
+import subprocess
+import sys
 
+import nbformat
 import pytest
-from jupyter_client.manager import KernelManager
+from nbclient import NotebookClient
 
-
-class Notebook:
-    """A kernel that runs one cell after another and keeps what each showed."""
-
-    def __init__(self):
-        self.manager = KernelManager(kernel_name="python3")
-        self.manager.start_kernel()
-        self.client = self.manager.client()
-        self.client.start_channels()
-        self.client.wait_for_ready(timeout=60)
-
-    def send(self, source: str) -> str:
-        return self.client.execute(source)
-
-    def outputs_of(self, message_id: str, timeout: float = 60) -> dict:
-        """{"stdout": ..., "stderr": ..., "error": ...} of a cell, once it is done."""
-        shown = {"stdout": "", "stderr": "", "error": None}
-        deadline = time.monotonic() + timeout
-        while time.monotonic() < deadline:
-            try:
-                message = self.client.get_iopub_msg(timeout=0.5)
-            except queue.Empty:
-                continue
-            if message["parent_header"].get("msg_id") != message_id:
-                continue
-            kind, content = message["msg_type"], message["content"]
-            if kind == "stream":
-                shown[content["name"]] += content["text"]
-            elif kind == "error":
-                shown["error"] = "\n".join(content["traceback"])
-            elif kind == "status" and content["execution_state"] == "idle":
-                return shown
-        raise TimeoutError("the cell did not end")
-
-    def run(self, source: str) -> dict:
-        return self.outputs_of(self.send(source))
-
-    def wait_for_output(self, text: str) -> None:
-        while True:
-            message = self.client.get_iopub_msg(timeout=30)
-            if message["msg_type"] == "stream" and text in message["content"]["text"]:
-                return
-
-    def close(self) -> None:
-        self.client.stop_channels()
-        self.manager.shutdown_kernel(now=True)
+from tests.kernel import Notebook, processes_of_session, zygote_of
 
 
 @pytest.fixture(scope="module")
@@ -62,31 +18,6 @@ def notebook():
     notebook.run("import os, time, torch, torch.distributed as dist\nfrom utils import spawn")
     yield notebook
     notebook.close()
-
-
-def processes_of_session(zygote: int) -> list[int]:
-    """Pids of the zygote and its ranks: they share a session of their own. Zombies do not count."""
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{pid}/stat") as stat:
-                state, _, _, session = stat.read().rpartition(")")[2].split()[:4]
-        except OSError:
-            continue
-        if int(session) == zygote and state != "Z":
-            found.append(int(pid))
-    return found
-
-
-def wait_until_gone(zygote: int, seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while processes_of_session(zygote):
-        assert time.monotonic() < deadline, f"still there: {processes_of_session(zygote)}"
-        time.sleep(0.02)
-
-
-def zygote_of(notebook: Notebook) -> int:
-    return int(notebook.run("import utils.zygote_client; print(utils.zygote_client.zygote.process.pid)")["stdout"])
 
 
 def test_a_function_of_a_cell_runs_on_ranks(notebook):
@@ -154,43 +85,92 @@ def test_a_rank_set_by_hand_in_the_notebook_does_not_make_it_one(notebook):
         notebook.run("for name in ('RANK', 'WORLD_SIZE', 'MASTER_ADDR', 'MASTER_PORT'): del os.environ[name]")
 
 
-@pytest.mark.parametrize(
-    "body",
-    ["time.sleep(60)", "while True: pass", "dist.barrier() if rank == 0 else time.sleep(60)", "sum(range(10**13))"],
-)
-def test_interrupt_ends_the_world_at_once(notebook, body):
-    zygote = zygote_of(notebook)
-    cell = notebook.send(
-        f"def endless(rank, world_size):\n    print('begun', flush=True)\n    {body}\nspawn(endless, 2)"
-    )
-    notebook.wait_for_output("begun")
-    began = time.monotonic()
-    notebook.manager.interrupt_kernel()
-    shown = notebook.outputs_of(cell)
-    assert time.monotonic() - began < 2
-    assert "KeyboardInterrupt" in shown["error"]
-    assert processes_of_session(zygote) == [zygote]
-    assert notebook.run("print(spawn(lambda rank, n: rank, 2).results)")["stdout"] == "[0, 1]\n"
+# --- wherever it is called from
+
+PROGRAM = """
+import torch, torch.distributed as dist
+from utils import spawn
+def program(rank, world_size):
+    x = torch.tensor([float(rank)])
+    dist.all_reduce(x)
+    return x.item()
+print(spawn(program, 3).results)
+"""
 
 
-@pytest.mark.parametrize("death", ["kill", "restart"])
-def test_a_kernel_that_goes_leaves_nothing(death, tmp_path):
-    notebook = Notebook()
+def test_from_a_script_without_a_main_guard(tmp_path, root):
+    (tmp_path / "script.py").write_text(PROGRAM)
+    command = [sys.executable, "-W", "error", "-X", "dev", "script.py"]  # nothing is left open at the end either
+    environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONWARNINGS": ""}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("[3.0, 3.0, 3.0]\n", "")
+
+
+def test_from_run(notebook, tmp_path):
+    (tmp_path / "script.py").write_text(PROGRAM)
+    shown = notebook.run(f"%run {tmp_path}/script.py")
+    assert shown == {"stdout": "[3.0, 3.0, 3.0]\n", "stderr": "", "error": None}
+
+
+def test_from_nbclient():
+    cells = [nbformat.v4.new_code_cell(PROGRAM), nbformat.v4.new_code_cell("spawn(program, 2)")]
+    document = NotebookClient(nbformat.v4.new_notebook(cells=cells), kernel_name="python3").execute()
+    first, second = (cell.outputs for cell in document.cells)
+    assert [output.text for output in first] == ["[3.0, 3.0, 3.0]\n"]
+    assert [output.data["text/plain"] for output in second] == ["Run(2 ranks, spawn, gloo)"]
+
+
+def test_from_two_notebooks_at_once(notebook):
+    other = Notebook()
     try:
-        notebook.run("from utils import spawn; import tempfile, time")
-        notebook.run(f"tempfile.tempdir = {str(tmp_path)!r}")
-        zygote = zygote_of(notebook)
-        notebook.run("spawn(lambda rank, n: rank, 2)")
-        notebook.send(
-            "def endless(rank, n):\n    print('begun', flush=True)\n    time.sleep(600)\nspawn(endless, 4, timeout=600)"
-        )
-        notebook.wait_for_output("begun")
-        assert len(processes_of_session(zygote)) == 5
-        if death == "kill":
-            os.kill(notebook.manager.provisioner.pid, signal.SIGKILL)
-        else:
-            notebook.manager.restart_kernel(now=True)
-        wait_until_gone(zygote, seconds=3)
-        assert not os.listdir(tmp_path), "the folder of the world is still there"
+        source = f"{PROGRAM}\nprint([spawn(program, 2).results[0] for _ in range(10)])"
+        cells = [(each, each.send(source)) for each in (notebook, other)]
+        for each, cell in cells:
+            assert each.outputs_of(cell)["stdout"] == f"[3.0, 3.0, 3.0]\n{[1.0] * 10}\n"
     finally:
-        notebook.close()
+        other.close()
+
+
+def test_a_module_that_is_edited_and_reloaded(notebook, tmp_path):
+    module = tmp_path / "students_module.py"
+    module.write_text("def program(rank, n): return 'old'")
+    notebook.run(f"import sys; sys.path.insert(0, {str(tmp_path)!r})")
+    assert "old" in notebook.run("import students_module as m; print(spawn(m.program, 1).results)")["stdout"]
+    module.write_text("def program(rank, n): return 'edited'")
+    shown = notebook.run("import importlib; importlib.reload(m); print(spawn(m.program, 1).results)")
+    assert "edited" in shown["stdout"]
+
+
+def test_an_environment_and_a_folder_that_change(notebook, tmp_path):
+    notebook.run(f"os.environ['COLOUR'] = 'red'; os.chdir({str(tmp_path)!r})")
+    shown = notebook.run("print(spawn(lambda rank, n: (os.environ['COLOUR'], os.getcwd()), 1).results)")
+    assert shown["stdout"] == f"[('red', {str(tmp_path)!r})]\n"
+    notebook.run("del os.environ['COLOUR']")
+    assert notebook.run("print(spawn(lambda rank, n: 'COLOUR' in os.environ, 1).results)")["stdout"] == "[False]\n"
+
+
+@pytest.mark.parametrize("world_size", [16, 64])
+def test_many_ranks(notebook, world_size):
+    notebook.run(PROGRAM)
+    shown = notebook.run(f"print(set(spawn(program, {world_size}).results))")
+    assert shown["stdout"] == f"{{{float(sum(range(world_size)))}}}\n"
+
+
+def test_three_hundred_calls_leave_nothing(notebook, tmp_path):
+    """Every tenth fails. Descriptors, temporary files and processes are what they were."""
+    zygote = zygote_of(notebook)
+    notebook.run(f"{PROGRAM}\nimport json, tempfile; tempfile.tempdir = {str(tmp_path)!r}")
+    count = f"print(json.dumps([len(os.listdir('/proc/self/fd')), len(os.listdir('/proc/{zygote}/fd'))]))"
+    before = json.loads(notebook.run(count)["stdout"])
+    notebook.run(
+        "right = []\n"
+        "for number in range(300):\n"
+        "    try:\n"
+        "        right += spawn((lambda rank, n: 1 / 0) if number % 10 == 9 else program, 2).results\n"
+        "    except RuntimeError:\n"
+        "        pass\n"
+    )
+    assert notebook.run("print(len(right), set(right))")["stdout"] == "540 {1.0}\n"
+    assert json.loads(notebook.run(count)["stdout"]) == before
+    assert processes_of_session(zygote) == [zygote]
+    assert os.listdir(tmp_path) == []

@@ -6,7 +6,8 @@ Importing it starts the zygote in the background (see zygote.py), so that the fi
 from utils.devices import get_device
 from utils.errors import RankCrashed, RankError, RankFailed, RankTimeout, WorldStuck
 from utils.launcher import spawn
-from utils.run import Event, Run
+from utils.regions import region
+from utils.run import Event, Region, Run
 from utils.zygote_client import start_zygote
 
 __all__ = [
@@ -15,9 +16,11 @@ __all__ = [
     "RankError",
     "RankFailed",
     "RankTimeout",
+    "Region",
     "Run",
     "WorldStuck",
     "get_device",
+    "region",
     "spawn",
 ]
 

@@ -62,7 +62,7 @@ def get_device(rank: int | None = None):
     if not (dist.is_available() and dist.is_initialized()) or "nccl" not in dist.get_backend_config():
         return torch.device("cpu")
     if rank is None:
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", dist.get_rank() % torch.cuda.device_count())))
+        return torch.device("cuda", torch.cuda.current_device())
     if not 0 <= rank < dist.get_world_size():
         raise ValueError(f"there is no rank {rank} among {dist.get_world_size()}.")
     return torch.device("cuda", rank % int(os.environ.get("LOCAL_WORLD_SIZE", torch.cuda.device_count())))

@@ -70,6 +70,15 @@ class RankTimeout(RankError):
     """The ranks had not finished when the time was up."""
 
 
+class Interrupted(KeyboardInterrupt):
+    """The student interrupted the kernel; its text says where the ranks were. Notebooks show it without a traceback."""
+
+    _render_traceback_ = RankError._render_traceback_
+
+
+Interrupted.__name__ = "KeyboardInterrupt"  # what everybody knows it by
+
+
 def is_innocent(failure: Failure) -> bool:
     """Whether a rank only lost its connection to one that went away: torch says so, not the student's own code."""
     raised_by_library = not failure.frames or not source_lines.is_students(failure.frames[-1].file)

@@ -1,41 +1,51 @@
-"""`spawn` in a process that already is a rank, because torchrun started it: the program runs in place."""
+"""`spawn` in a process that already is a rank, because torchrun or SLURM started it: the program runs in place.
+
+join the world of the job, once -> all begin together -> fn(rank, world_size, ...) with its own copy of what it uses
+-> everybody's results, prints and events to everybody -> Run
+
+Imports nothing heavy until it is needed: a kernel asks `already_a_rank` and goes another way.
+"""
 
 from __future__ import annotations
 
-import os
+import functools
 import sys
-import time
 
+from utils import job
+from utils.rank_output import Muted
 from utils.run import Run
 
 
 def already_a_rank() -> bool:
-    """Whether this process was started as one rank of many, by torchrun or by spawn itself."""
+    """Whether this process was started as one rank of many, by torchrun or SLURM; raises on a rank of spawn itself."""
     from_spawn = sys.modules.get("utils.rank_process")
     if from_spawn is not None and from_spawn.rank_of_this_process is not None:
         raise RuntimeError(
             f"spawn was called on rank {from_spawn.rank_of_this_process}, inside a world that spawn made. "
             "Call it from the notebook, not from a rank program."
         )
-    in_notebook = "ipykernel" in sys.modules  # where a tutorial's cell may have set these by hand
-    return not in_notebook and all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"))
+    return job.launcher() is not None
 
 
-def run_in_place(fn, args: tuple, kwargs: dict, backend: str | None) -> Run:
-    """Run the program on this very process, a rank of the world that torchrun made; every rank gets all results."""
-    import torch
-    import torch.distributed as dist
+def run_in_place(fn, world_size: int, args: tuple, kwargs: dict, backend: str | None) -> Run:
+    """Run the program on this very process, a rank of the job's world. All ranks take part, whatever `world_size` says.
 
-    if not dist.is_initialized():
-        local_rank = int(os.environ.get("LOCAL_RANK", 0))
-        has_gpu = torch.cuda.device_count() > local_rank
-        backend = backend or ("nccl" if has_gpu else "gloo")
-        if backend == "nccl":
-            torch.cuda.set_device(local_rank)
-        dist.init_process_group(backend)
-    began = time.monotonic()
-    rank, size = dist.get_rank(), dist.get_world_size()
-    result = fn(rank, size, *args, **kwargs)
-    results = [None] * size
-    dist.all_gather_object(results, result)
-    return Run(size, "torchrun", dist.get_backend(), results, [""] * size, [], time.monotonic() - began)
+    Prints appear at once. The default process group is made by the first call, unless the script has one already: then
+    that is used, and its calls are not recorded. An exception goes up as it is on the rank that raised it; the others
+    raise RankFailed as soon as they miss that rank. Nobody watches for a deadlock: torch's own time-out ends one.
+    """
+    return world().run(fn, world_size, args, kwargs, backend)
+
+
+@functools.cache
+def world():
+    """The world of this job, joined by the first call."""
+    from utils.job_world import JobWorld
+
+    return JobWorld()
+
+
+def only_first_process_prints() -> None:
+    """From now on, what a script prints outside of rank programs appears once, not once a process."""
+    if not job.is_first_process():
+        sys.stdout = Muted(sys.stdout)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import operator
 
-from utils.devices import choose_backend
+from utils.devices import Placement, choose_backend
 from utils.in_place import already_a_rank, run_in_place
 from utils.program import check_program, pickle_program
-from utils.real_world import RealWorld
+from utils.real_world import NoZygote, RealWorld
 from utils.run import Run
 
 DEFAULT_TIMEOUT = 60.0
@@ -31,29 +31,40 @@ def spawn(fn, world_size: int, *args, timeout: float | None = None, backend: str
 
     Returns a Run. Raises ValueError or TypeError for a call that can't work, before any process starts; RankFailed when
     a rank raises, RankCrashed when one dies, WorldStuck when nobody can move, RankTimeout when the time is up.
-    Under torchrun the process already is a rank: fn runs in place, on the world that torchrun made.
+    Under torchrun or SLURM the process already is a rank: fn runs in place, on all ranks of the job (in_place.py).
     """
     check_program(fn, args, kwargs)
-    world_size = check_world_size(world_size)
+    in_place = already_a_rank()
+    world_size = check_world_size(world_size, most=None if in_place else MAX_RANKS)
     timeout = check_timeout(timeout)
-    if already_a_rank():
-        return run_in_place(fn, args, kwargs, backend)
+    if in_place:
+        return run_in_place(fn, world_size, args, kwargs, backend)
     placement = choose_backend(backend, world_size)
     program = pickle_program(fn, args, kwargs, world_size)
+    try:
+        return run_world(world_size, placement, program, timeout)
+    except NoZygote:  # it was killed since the last call; now there is a new one
+        return run_world(world_size, placement, program, timeout)
+
+
+def run_world(world_size: int, placement: Placement, program: bytes, timeout: float) -> Run:
     with RealWorld(world_size, placement, program) as world:
-        world.watch(timeout)
+        try:
+            world.watch(timeout)
+        except KeyboardInterrupt:
+            raise world.interrupted() from None
         return world.collect()
 
 
-def check_world_size(world_size) -> int:
+def check_world_size(world_size, most: int | None = MAX_RANKS) -> int:
     if isinstance(world_size, bool) or not hasattr(world_size, "__index__"):
         raise TypeError(f"world_size is how many ranks to start, a whole number; got {world_size!r}.")
     world_size = operator.index(world_size)
     if world_size < 1:
         raise ValueError(f"world_size is how many ranks to start: at least 1, and got {world_size}.")
-    if world_size > MAX_RANKS:
+    if most is not None and world_size > most:
         raise ValueError(
-            f"world_size={world_size}: spawn starts real processes on this machine, at most {MAX_RANKS}. Choose fewer."
+            f"world_size={world_size}: spawn starts real processes on this machine, at most {most}. Choose fewer."
         )
     return world_size
 

@@ -46,7 +46,7 @@ def check_program(fn, args: tuple, kwargs: dict) -> None:
         ) from None
 
 
-def pickle_program(fn, args: tuple, kwargs: dict, world_size: int) -> bytes:
+def pickle_program(fn, args: tuple, kwargs: dict, world_size: int, pickler: type | None = None) -> bytes:
     """The program by value, as bytes. Raises TypeError that names what can't travel; says in a line what is large.
 
     A text file that is open for reading arrives as a copy of what it holds, at the same place in it.
@@ -56,7 +56,7 @@ def pickle_program(fn, args: tuple, kwargs: dict, world_size: int) -> bytes:
         cloudpickle.register_pickle_by_value(module)  # as a cell's functions: the rank need not find or import its file
     program = io.BytesIO()
     try:
-        ProgramPickler(program).dump((fn, args, kwargs))
+        (pickler or ProgramPickler)(program).dump((fn, args, kwargs))
     except Exception as error:
         raise TypeError(why_refused(fn, args, kwargs, error)) from None
     if program.tell() > LARGE:

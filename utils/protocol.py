@@ -1,7 +1,7 @@
 """What the launcher and a rank say to each other. Imports nothing heavy: the kernel reads it before torch is there.
 
-Everything lies in the folder of the world: `program` (what to run), `store` (the rendezvous), and for each rank
-`events-R` (what it asked of the network), `stack-R` (its line, when it crashed or was asked) and `outcome-R`.
+Everything lies in the folder of the world: `request` and `program` (what to run), `store` (the rendezvous), and for
+each rank `events-R` (what it asked of the network), `stack-R` (its line, when it crashed or was asked) and `outcome-R`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import struct
 from dataclasses import dataclass
 
-from utils.run import Event
+from utils.run import Event, Region
 
 # What a rank says inside its own output, in bytes that no text contains: that it has called one more collective on the
 # whole world; that its function is over and its outcome is there. It then waits to be ended, because a process that
@@ -25,7 +25,7 @@ _SIZE = struct.Struct("=I")
 
 @dataclass(frozen=True)
 class Request:
-    """What the launcher asks of the zygote: `world_size` ranks that run the program in `folder`."""
+    """What the launcher asks of each rank."""
 
     world_size: int
     backend: str
@@ -76,14 +76,20 @@ def unpack_notes(data: bytes) -> tuple[list[tuple], bytes]:
     return notes, data[at:]
 
 
-def read_events(rank: int, notes: list[tuple]) -> tuple[list[Event], dict[int, str]]:
-    """From what a recorder wrote: the Events, and {index: where} of the asynchronous ones that the rank waits for."""
-    members, starts, ends, waits = {}, {}, {}, {}
-    tables = {"group": members, "start": starts, "end": ends, "wait": waits}
+def read_events(rank: int, notes: list[tuple]) -> tuple[list[Event], dict[int, str], list[Region]]:
+    """From what a recorder wrote: the Events; {index: where} of the asynchronous ones that the rank waits for, or has
+    waited for; and the Regions."""
+    members, starts, ends, waits, on_device = {}, {}, {}, {}, {}
+    tables = {"group": members, "start": starts, "end": ends, "wait": waits, "device": on_device}
+    regions = []
     for kind, key, value in notes:
-        tables[kind][key] = value
+        if kind == "region":
+            regions.append(Region(rank, key, *value))
+        else:
+            tables[kind].setdefault(key, value)
     events = []
     for index, fields in starts.items():
-        lists = {"members": tuple(members[fields["group"]]), "shape": tuple(fields["shape"])}
-        events.append(Event(rank=rank, index=index, end=ends.get(index), **{**fields, **lists}))
-    return events, waits
+        fields = {**fields, "members": tuple(members[fields["group"]]), "shape": tuple(fields["shape"])}
+        start, end = on_device.get(index, (fields.pop("start"), ends.get(index)))
+        events.append(Event(rank=rank, index=index, start=start, end=end, **fields))
+    return events, waits, regions

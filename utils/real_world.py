@@ -19,8 +19,10 @@ from utils.devices import Placement
 from utils.errors import (
     GIVES_UP,
     LAST_WORDS,
+    Interrupted,
     RankCrashed,
     RankError,
+    RankFailed,
     RankTimeout,
     WorldStuck,
     is_innocent,
@@ -30,9 +32,13 @@ from utils.errors import (
 from utils.ordered_output import OrderedOutput
 from utils.protocol import SYNCHRONISED, Failure, Request, path_in, read_events, unpack_notes
 from utils.run import Run
+from utils.screen import Screen
 from utils.zygote_client import zygote
 
 GRACE = 0.5  # seconds that the other ranks have to say what happened to them, once one has failed
+ROOM = 8 << 20  # bytes that a world should have for what its ranks record and return
+MAX_START = 120  # seconds that the zygote may take to import torch
+MOST_PRINTED = 256 << 20  # bytes of one rank
 QUIET = 0.4  # seconds without a call to the network, after which we look whether anybody can still move
 
 
@@ -43,32 +49,61 @@ def working_directory() -> str:
         raise RuntimeError("The folder that this notebook runs in has been deleted: os.chdir to another one.") from None
 
 
+def make_folder(program_bytes: int) -> str:
+    """A new folder for a world: in the temporary folder or, where that is full or can't be written, in memory."""
+    for parent in (None, "/dev/shm"):
+        try:
+            folder = tempfile.mkdtemp(prefix="ranks-", dir=parent)
+        except OSError:
+            continue
+        if shutil.disk_usage(folder).free > program_bytes + ROOM:
+            return folder
+        os.rmdir(folder)
+    raise RuntimeError(
+        f"The ranks need a temporary folder with {(program_bytes + ROOM) >> 20} MB free, and neither {temporary()} nor "
+        "/dev/shm is one. Make room there, or name another: os.environ['TMPDIR'] = ... before Python starts."
+    )
+
+
+def temporary() -> str:
+    try:
+        return tempfile.gettempdir()
+    except OSError:
+        return "any of the usual ones"
+
+
+class NoZygote(RankCrashed):
+    """There was nobody to start the ranks."""
+
+
 class RealWorld:
     """The processes of one call of spawn, from their start to the last byte they leave."""
 
     def __init__(self, size: int, placement: Placement, program: bytes):
         self.size, self.placement, self.backend = size, placement, placement.backend
         self.zero = time.monotonic()
-        self.output = OrderedOutput(size)
+        self.output, self.screen = OrderedOutput(size), Screen()
         self.outcomes: dict[int, object] = {}  # of the ranks that are finished: ("result", value) or a Failure
         self.exit_codes: dict[int, int] = {}  # of the processes that have ended
         self.states = [stuck.RankState(rank) for rank in range(size)]
-        self.started = 0  # how many ranks the zygote has forked
+        self.printed_bytes = [0] * size
+        self.started = False  # whether the zygote has made the ranks
         self.last_words: dict[int, list[str]] = {}  # of the ranks in which a library has given up
         self.notes: list[list[tuple]] = [[] for _ in range(size)]  # what each rank's recorder has written
         self.begun_notes = [b""] * size
         self.event_files: list[tuple] = []
-        self.folder = tempfile.mkdtemp(prefix="ranks-")
+        self.folder = make_folder(len(program))
         try:
-            with open(os.path.join(self.folder, "program"), "wb") as file:
-                file.write(program)
+            for name, content in (("program", program), ("request", pickle.dumps(self.request()))):
+                with open(os.path.join(self.folder, name), "wb") as file:
+                    file.write(content)
             self.start()
         except BaseException:
             self.remove_folder()
             raise
 
-    def start(self) -> None:
-        request = Request(
+    def request(self) -> Request:
+        return Request(
             world_size=self.size,
             backend=self.backend,
             folder=self.folder,
@@ -79,10 +114,12 @@ class RealWorld:
             # a cell's entry has no time of change; a file's has one, and the rank can read the file
             sources={file: entry for file, entry in linecache.cache.items() if len(entry) == 4 and entry[1] is None},
         )
+
+    def start(self) -> None:
         pipes: list[tuple[int, int]] = []
         try:
             pipes += (os.pipe() for _ in range(self.size))
-            self.connection = zygote.make_world(request, [write for _, write in pipes])
+            self.connection = zygote.make_world(self.size, self.folder, [write for _, write in pipes])
         except BaseException as error:
             for read, _ in pipes:
                 os.close(read)
@@ -141,12 +178,35 @@ class RealWorld:
                 if now >= give_up or (now - quiet_since > GRACE / 10 and not self.anybody_running()):
                     break
             elif deadline is None:
-                deadline = now + timeout if self.started == self.size else None
+                deadline = now + timeout if self.started else None
+                if now - self.zero > MAX_START:
+                    raise self.not_started()
             elif now >= deadline:
                 raise self.timed_out(timeout)
+            elif max(self.printed_bytes) > MOST_PRINTED:
+                raise self.flooded()
             elif now - quiet_since >= QUIET:
                 self.raise_if_stuck()
                 quiet_since = now
+
+    def flooded(self) -> RankFailed:
+        """End all ranks: what one of them prints would fill this process's memory, and nobody could read it."""
+        rank = self.printed_bytes.index(max(self.printed_bytes))
+        line = source_lines.place(self.ask_for_lines(seconds=0.1).get(rank, ""))
+        self.end()
+        return RankFailed(
+            f"rank {rank} has printed more than {MOST_PRINTED >> 20} MB. Is there a print in an endless loop?"
+            + (f"\n  it was at {line}" if line else ""),
+            rank=rank,
+        )
+
+    def not_started(self) -> RankCrashed:
+        words = zygote.last_words()
+        zygote.stop()
+        return RankCrashed(
+            f"the process that starts the ranks is not ready after {MAX_START} s: does `import torch` take that long? "
+            + (f"Its last words: {words}" if words else "Run the cell again: it is started anew.")
+        )
 
     def has_ended(self, rank: int) -> bool:
         return rank in self.outcomes or rank in self.exit_codes
@@ -175,17 +235,22 @@ class RealWorld:
 
     def take_message(self) -> None:
         try:
-            kind, rank, value = self.connection.recv()
+            kind, *what = self.connection.recv()
         except (EOFError, OSError):
             words = zygote.last_words()
-            raise RankCrashed(
+            raise (RankCrashed if self.started else NoZygote)(
                 "the process that starts the ranks was killed or could not start"
                 + (f": {words}" if words else ". Run the cell again: it is started anew.")
             ) from None
         if kind == "exit":
-            self.exit_codes[rank] = value
-        else:
-            self.started += 1
+            rank, code = what
+            self.exit_codes[rank] = code
+        elif kind == "started":
+            self.started = True
+        elif kind == "note":
+            print(*what)
+        elif kind == "refused":
+            raise RuntimeError(f"This machine does not allow {self.size} ranks: {what[0]}. Use fewer.")
 
     def take_output(self, descriptor: int) -> bytes:
         """Read what has come from one rank; b"" if there is no more now."""
@@ -195,6 +260,7 @@ class RealWorld:
         except BlockingIOError:
             return b""
         if data:
+            self.printed_bytes[rank] += len(data)
             self.output.feed(rank, data)
         else:
             self.selector.unregister(descriptor)
@@ -216,18 +282,22 @@ class RealWorld:
             self.states[rank].finished = True
 
     def show(self) -> None:
-        text = ""
-        for rank, line in self.output.ready():
+        lines = [(rank, self.without_last_words(rank, text)) for rank, text in self.output.ready()]
+        self.screen.show(lines, self.output.bar())
+
+    def without_last_words(self, rank: int, text: str) -> str:
+        """`text` without what a library says when it gives up: that is kept for the report."""
+        if rank not in self.last_words and "terminate called" not in text:
+            return text
+        kept = []
+        for line in text.split("\n"):
             if GIVES_UP.match(line):
                 self.last_words[rank] = []
             elif rank in self.last_words and (farewell := LAST_WORDS.match(line)):
                 self.last_words[rank].append(farewell["said"])
             else:
-                text += f"[rank {rank}] {line}\n"
-        if text and sys.stdout is not None:
-            encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
-            sys.stdout.write(text.encode(encoding, "backslashreplace").decode(encoding))
-            sys.stdout.flush()
+                kept.append(line)
+        return "\n".join(kept)
 
     def read_events(self) -> int:
         """Take in what the recorders have written since last time; returns how many notes there are in all."""
@@ -248,7 +318,7 @@ class RealWorld:
     def update_states(self) -> None:
         self.read_events()
         for state, notes in zip(self.states, self.notes, strict=True):
-            state.events, state.waits = read_events(state.rank, notes)
+            state.events, state.waits, state.regions = read_events(state.rank, notes)
 
     def raise_if_stuck(self) -> None:
         self.update_states()
@@ -260,7 +330,7 @@ class RealWorld:
     def timed_out(self, timeout: float) -> RankTimeout:
         """Ask each rank for its line, end them, and say where each was."""
         self.update_states()
-        running = self.ask_for_lines()
+        running = self.ask_for_lines(seconds=1)
         unfinished = [state.rank for state in self.states if not state.finished]
         at_work = [rank for rank in unfinished if self.states[rank].blocked_in() is None]
         lines = stuck.describe(self.states, running)
@@ -273,10 +343,17 @@ class RealWorld:
             rank=next(iter(at_work or unfinished), None),
         )
 
-    def ask_for_lines(self) -> dict[int, str]:
+    def interrupted(self) -> Interrupted:
+        """End all ranks, and say where each was when the student had enough."""
+        self.update_states()
+        lines = stuck.describe(self.states, self.ask_for_lines(seconds=0.1)) if self.started else []
+        self.end()
+        return Interrupted("\n".join(["the ranks were ended.", *("  " + line for line in lines)]))
+
+    def ask_for_lines(self, seconds: float) -> dict[int, str]:
         """{rank: "file:line"} of the ranks that run. faulthandler answers even from a loop that holds the GIL."""
         self.connection.send(("signal", signal.SIGUSR1))
-        answered_by = time.monotonic() + 1.0
+        answered_by = time.monotonic() + seconds
         waiting = [state.rank for state in self.states if not state.finished]
         whole = re.compile(r" in <module>$|^  \.\.\.$", re.MULTILINE)  # how a stack ends: at its root, or cut off
         while time.monotonic() < answered_by and not all(whole.search(self.stack(rank)) for rank in waiting):
@@ -312,6 +389,7 @@ class RealWorld:
                     pass
             self.output.close(rank)
         self.show()
+        self.screen.flush()
 
     # --- when they have ended
 
@@ -340,7 +418,8 @@ class RealWorld:
             output=self.printed(),
             events=[event for state in self.states for event in state.events],
             elapsed=time.monotonic() - self.zero,
+            regions=[region for state in self.states for region in state.regions],
         )
 
     def printed(self) -> list[str]:
-        return ["".join(line + "\n" for line in lines) for lines in self.output.text]
+        return ["".join(texts) for texts in self.output.text]

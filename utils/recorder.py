@@ -20,6 +20,8 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Work
 from torch.distributed import distributed_c10d as c10d
 
+from utils import regions
+
 # What torch calls the method (names changed from 2.11 to 2.13; both are here), and what an Event calls the operation.
 OPERATIONS = {
     "allreduce": "all_reduce",
@@ -65,7 +67,11 @@ class Recorder:
     ("group", name, members)            before the first call on a group
     ("start", index, {fields of Event}) when a call is made
     ("wait", index, where)              when the rank begins to wait for an asynchronous one
-    ("end", index, time)                when its result is there
+    ("end", index, time)                when its result is there; the first counts
+    ("region", name, (start, end))      when a stretch of compute with a name is over
+    ("device", index, (start, end))     on a GPU: when the call was at work there, told once the program is over
+
+    On a GPU a call returns long before its work is done, so times there come from CUDA events.
     """
 
     def __init__(self, write: Callable[[tuple], None], zero: float, on_synchronisation=lambda: None):
@@ -73,13 +79,22 @@ class Recorder:
         self.zero = zero  # time.monotonic() at which the world began
         self.on_synchronisation = on_synchronisation
         self.indices = itertools.count()
+        self.unsettled: list[tuple] = []  # (kind, key, CUDA event, CUDA event) of what the GPU may not have done yet
+        self.began_on_device: dict[int, torch.cuda.Event] = {}
+        self.base: tuple[torch.cuda.Event, float] | None = None  # the same moment by both clocks
+
+    def restart(self, zero: float) -> None:
+        """Another program begins in this process: events count from 0 again."""
+        self.zero, self.indices, self.base = zero, itertools.count(), None
 
     def now(self) -> float:
         return time.monotonic() - self.zero
 
-    def start(self, **fields) -> int:
+    def start(self, on_device: bool, **fields) -> int:
         index = next(self.indices)
         self.write(("start", index, {**fields, "start": self.now()}))
+        if on_device:
+            self.began_on_device[index] = self.mark()
         return index
 
     def wait(self, index: int) -> None:
@@ -87,6 +102,41 @@ class Recorder:
 
     def end(self, index: int) -> None:
         self.write(("end", index, self.now()))
+        if index in self.began_on_device:
+            self.span("device", index, self.began_on_device.pop(index), self.mark())
+
+    def mark(self) -> float | torch.cuda.Event:
+        """This moment: in seconds or, if the program uses a GPU, as an event in what it has asked of it."""
+        if not torch.cuda.is_initialized():
+            return self.now()
+        if self.base is None:
+            torch.cuda.synchronize()
+            self.base = torch.cuda.Event(enable_timing=True), self.now()
+            self.base[0].record()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def span(self, kind: str, key, begin, end) -> None:
+        """Note what lay between two marks, now or when the GPU has come that far."""
+        if isinstance(begin, float) and isinstance(end, float):
+            self.write((kind, key, (begin, end)))
+        else:
+            self.unsettled.append((kind, key, begin, end))
+
+    def settle(self) -> None:
+        """The program is over: note what the GPU's clock says."""
+        if self.unsettled:
+            torch.cuda.synchronize()
+            for kind, key, *marks in self.unsettled:
+                self.write((kind, key, tuple(map(self.seconds, marks))))
+            self.unsettled.clear()
+
+    def seconds(self, mark: float | torch.cuda.Event) -> float:
+        if isinstance(mark, float):
+            return mark
+        event, time_of_base = self.base
+        return time_of_base + event.elapsed_time(mark) / 1000
 
 
 def who_called() -> tuple[str, str]:
@@ -110,22 +160,34 @@ def in_main_thread() -> bool:
 
 
 class RecordedWork(Work):
-    """The handle of a recorded call: `wait()` notes when the result was there."""
+    """The handle of a recorded call. An asynchronous call ends when its work does, waited for or not, if the backend
+    tells (Gloo does for collectives); else when `wait()` has found it done.
+    """
 
     def __init__(self, work: Work, recorder: Recorder, index: int, is_async: bool):
         super().__init__()
         self.work, self.recorder, self.index, self.is_async = work, recorder, index, is_async
+        self.waited = False
         self.ended = False
+        if is_async:
+            try:
+                work.get_future().add_done_callback(lambda _: self.end())
+            except RuntimeError:  # of a message there is no future
+                pass
+
+    def end(self) -> None:
+        if not self.ended:
+            self.ended = True
+            self.recorder.end(self.index)
 
     def wait(self, timeout=None):
-        if self.is_async and not self.ended and in_main_thread():
+        if self.is_async and not self.waited and in_main_thread():
+            self.waited = True
             self.recorder.wait(self.index)
         try:
             return self.work.wait() if not timeout else self.work.wait(timeout)
         finally:  # also when it raises: the rank is not inside the call any more
-            if not self.ended:
-                self.ended = True
-                self.recorder.end(self.index)
+            self.end()
 
     def is_completed(self):
         return self.work.is_completed()
@@ -158,16 +220,16 @@ class RecordedGroup(dist.ProcessGroup):
     def __init__(self, backend, backend_type, device: str, store, rank: int, size: int, recorder: Recorder):
         super().__init__(rank, size)
         self.recorder = recorder
-        self.backend = backend
+        self.backend, self.on_device = backend, device == "cuda"
         self.inner = dist.ProcessGroup(store, rank, size)
         for group in (self, self.inner):  # this one too: names, timeouts and the like then work as usual
             group._set_default_backend(backend_type)
             group._register_backend(torch.device(device), backend_type, backend)
         self._name = None
 
-    @property
-    def options(self):
-        return self.backend.options
+    def __getattr__(self, name):
+        """What torch asks of a backend and a process group does not have."""
+        return getattr(vars(self)["backend"], name)
 
     @functools.cached_property
     def members(self) -> tuple[int, ...]:
@@ -197,6 +259,7 @@ def _recorded(method: str, op: str):
         tensors = _tensors(args[1] if op in OUTPUT_FIRST and len(args) > 1 else args[:1])
         first = tensors[0] if tensors else None
         index = recorder.start(
+            on_device=self.on_device,
             op=op,
             group=self.name,
             peer=_peer(op, method, args, options, self.members),
@@ -265,17 +328,31 @@ def _name(member) -> str:
 
 
 def install(recorder: Recorder) -> None:
-    """From now on, every Gloo group of this process is made recorded. Its name stays "gloo" for everybody who asks."""
-    gloo = c10d.ProcessGroupGloo
+    """From now on, every group of this process is made recorded. Its name stays "gloo" or "nccl" for all who ask."""
+    regions.recorder = recorder
+    gloo, types = c10d.ProcessGroupGloo, dist.ProcessGroup.BackendType
 
     class RecordedGloo(RecordedGroup):
         def __init__(self, store, rank, size, timeout):
             backend = gloo(store, rank, size, timeout=timeout)
-            super().__init__(backend, dist.ProcessGroup.BackendType.GLOO, "cpu", store, rank, size, recorder)
-            self._register_backend(torch.device("cuda"), dist.ProcessGroup.BackendType.GLOO, backend)
-            self.inner._register_backend(torch.device("cuda"), dist.ProcessGroup.BackendType.GLOO, backend)
+            super().__init__(backend, types.GLOO, "cpu", store, rank, size, recorder)
+            for group in (self, self.inner):  # Gloo takes CUDA tensors too
+                group._register_backend(torch.device("cuda"), types.GLOO, backend)
 
         def _set_sequence_number_for_group(self):
             self.backend._set_sequence_number_for_group()
 
     c10d.ProcessGroupGloo = RecordedGloo
+    if dist.is_nccl_available():
+        nccl = c10d.ProcessGroupNCCL
+
+        class RecordedNccl(RecordedGroup):
+            Options = nccl.Options
+
+            def __init__(self, store, rank, size, options):
+                super().__init__(nccl(store, rank, size, options), types.NCCL, "cuda", store, rank, size, recorder)
+
+            def _set_sequence_number_for_group(self):
+                self.backend._set_sequence_number_for_group()
+
+        c10d.ProcessGroupNCCL = RecordedNccl

@@ -21,14 +21,14 @@ class CannotReturn(TypeError):
     """A rank returned something that can't travel to the notebook."""
 
 
-def pickle_result(result) -> bytes:
+def pickle_result(result, pickler: type[ResultPickler] | None = None) -> bytes:
     """Pickle what a rank returned. Raises CannotReturn that names the type of what can't travel, and where it is.
 
     Tensors travel as values: on the CPU, cut out of their storage, without a graph.
     """
     outcome = io.BytesIO()
     try:
-        ResultPickler(outcome).dump(("result", result))
+        (pickler or ResultPickler)(outcome).dump(("result", result))
     except (torch.AcceleratorError, torch.OutOfMemoryError):  # the program's own, which a GPU tells when next asked
         raise
     except Exception as error:

@@ -35,12 +35,23 @@ class Event:
     where: str
 
 
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A stretch of a rank's compute that the program has named: `with region("forward"): ...`. Seconds, as in Event."""
+
+    rank: int
+    name: str
+    start: float
+    end: float
+
+
 @dataclass
 class Run:
     """What `spawn` returns: one entry per rank in everything.
 
     results[r]  what rank r returned          output[r]  what rank r printed
     events      every Event of every rank, by rank, then in the order of the calls (on Gloo; NCCL is not recorded yet)
+    regions     the stretches of compute that the program has named, by rank, in the order they ended
     elapsed     seconds from the start of the world to its end
     """
 
@@ -51,6 +62,7 @@ class Run:
     output: list[str] = field(repr=False)
     events: list[Event] = field(repr=False)
     elapsed: float = field(repr=False)
+    regions: list[Region] = field(repr=False, default_factory=list)
 
     def __repr__(self) -> str:
         ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"

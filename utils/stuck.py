@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from utils.run import Event
+from utils.run import Event, Region
 from utils.source_lines import place
 
 POINT_TO_POINT = ("send", "recv")
@@ -29,6 +29,7 @@ class RankState:
     rank: int
     events: list[Event] = field(default_factory=list)
     waits: dict[int, str] = field(default_factory=dict)  # asynchronous calls it has begun to wait for: index -> where
+    regions: list[Region] = field(default_factory=list)
     finished: bool = False
 
     def blocked_in(self) -> Event | None:
@@ -42,7 +43,7 @@ class RankState:
 
     def has_dropped(self, event: Event) -> bool:
         """Whether it only started this call and then finished: its tensor is gone, and the message may be too."""
-        return self.finished and event.is_async and event.end is None
+        return self.finished and event.is_async and event.index not in self.waits
 
     def collectives(self, group: str) -> list[Event]:
         return [event for event in self.events if event.group == group and event.op not in POINT_TO_POINT]

@@ -1,18 +1,19 @@
-"""The zygote: a process that has imported torch once and forks a rank in a few milliseconds.
+"""The zygote: the process that makes ranks, and ends them.
 
-`import utils` starts it in the background. It runs nothing of the student's, touches no GPU and keeps one thread, so
-that a fork of it is a clean start. It ends when the kernel's end of its socket closes, however the kernel died, and its
-ranks end with it.
+`import utils` starts it in the background, so that torch is imported here while the notebook does the same. It runs
+nothing of the student's. It ends when the kernel's end of its socket closes, however the kernel died, and its ranks end
+with it.
 
 For each world the launcher hands over, on the control socket, a socket for that world and one output pipe per rank;
-then, on the world's socket, a Request. Back come `("started", rank, pid)` and `("exit", rank, code)`; the launcher may
-send `("signal", number)`. A world whose socket closes is killed.
+then, on the world's socket, `(world size, folder)`. Back come `("started", world size)`, or `("refused", reason)`, and
+`("exit", rank, code)`; before them `("note", text)` if there is something to know. The launcher may send
+`("signal", number)`. A world whose socket closes is killed.
 """
 
 from __future__ import annotations
 
-import gc
 import os
+import resource
 import selectors
 import shutil
 import signal
@@ -21,7 +22,12 @@ import sys
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
+from utils.forks import Forks
+from utils.fresh_interpreters import FreshInterpreters
+
 MAX_RANKS = 128  # descriptors in one message: at most 253
+PAUSE = 0.1  # seconds after a call before the nursery goes on: another call may follow at once
+WITHOUT_FORK = "SPAWN_WITHOUT_FORK"  # environment variable: make ranks of fresh interpreters, as on macOS
 
 
 @dataclass
@@ -57,56 +63,84 @@ class World:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-def preload() -> None:
-    """Import what lessons use; each of these would otherwise cost every rank of every call a second."""
-    import torch._dynamo
-    import torch.distributed._functional_collectives
-    import torch.distributed.fsdp
-    import torch.distributed.nn.functional
-    import torch.distributed.pipelining
-    import torch.distributed.tensor.parallel  # noqa: F401
+class Zygote:
+    """Serves one kernel: listens to its control socket, to the worlds' sockets, and for ranks that end."""
 
+    def __init__(self, control: socket.socket):
+        self.control = control
+        self.worlds: list[World] = []
+        self.last_size = 0
+        self.wake_read, self.wake_write = os.pipe()
+        os.set_blocking(self.wake_write, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # only so that the pipe is written to
+        signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(control, selectors.EVENT_READ)
+        self.selector.register(self.wake_read, selectors.EVENT_READ)
+        self.note = ""
+        self.nursery = FreshInterpreters() if WITHOUT_FORK in os.environ or sys.platform == "darwin" else Forks()
 
-def main(control_descriptor: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Jupyter's interrupt is for the kernel; the launcher passes it on
-    from utils import rank_process
+    def serve(self) -> None:
+        """Until the kernel is gone. While nothing is asked, the nursery prepares for what may be."""
+        has_chores, pause = True, 0.0
+        while True:
+            heard = self.selector.select(pause if has_chores and not self.worlds else None)
+            for key, _ in heard:
+                if key.fileobj is self.control:
+                    self.take_world()
+                elif key.fd == self.wake_read:
+                    os.read(self.wake_read, 4096)
+                    self.reap()
+                elif key.data in self.worlds:
+                    self.obey(key.data)
+            has_chores = bool(heard) or (not self.worlds and self.nursery.get_on(self.last_size))
+            pause = PAUSE if heard else 0.0
 
-    preload()
-    gc.collect()
-    gc.freeze()  # what is here now is shared by all ranks: keep the collector from touching it
-
-    control = socket.socket(fileno=control_descriptor)
-    wake_read, wake_write = os.pipe()
-    os.set_blocking(wake_write, False)
-    signal.signal(signal.SIGCHLD, lambda *_: None)  # only so that the pipe below is written to
-    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
-    selector = selectors.DefaultSelector()
-    selector.register(control, selectors.EVENT_READ)
-    selector.register(wake_read, selectors.EVENT_READ)
-    worlds: list[World] = []
-
-    def fork(world: World, rank: int, request, outputs: list[int]) -> None:
-        pid = os.fork()
-        if pid == 0:
-            signal.set_wakeup_fd(-1)
-            for number in (signal.SIGCHLD, signal.SIGINT):
-                signal.signal(number, signal.SIG_DFL)
-            selector.close()
-            for descriptor in (control.fileno(), wake_read, wake_write, *(w.connection.fileno() for w in worlds)):
-                os.close(descriptor)
-            for other in range(rank + 1, len(outputs)):
-                os.close(outputs[other])
-            rank_process.run_rank(rank, request, outputs[rank])
-        os.close(outputs[rank])
+    def take_world(self) -> None:
+        message, descriptors, _, _ = socket.recv_fds(self.control, 1, MAX_RANKS + 1)
+        if not message:  # the kernel is gone
+            for world in self.worlds:
+                world.end()
+            os._exit(0)
+        connection, outputs = Connection(descriptors[0]), descriptors[1:]
         try:
-            os.setpgid(pid, pid)  # the rank does it too; whoever comes first
-        except OSError:  # it is already gone
-            pass
-        world.ranks[pid] = rank
-        world.groups.append(pid)
-        world.tell("started", rank, pid)
+            size, folder = connection.recv()
+        except (EOFError, OSError):
+            connection.close()
+        else:
+            world = World(connection, folder)
+            self.worlds.append(world)
+            self.selector.register(connection, selectors.EVENT_READ, world)
+            self.make_ranks(world, size, outputs)
+        finally:
+            for output in outputs:
+                os.close(output)
 
-    def reap() -> None:
+    def make_ranks(self, world: World, size: int, outputs: list[int]) -> None:
+        if wrong := self.nursery.whats_wrong():
+            self.nursery = FreshInterpreters()
+            self.note = f"Each rank is a fresh interpreter, which takes seconds instead of milliseconds: {wrong}."
+        if self.note:
+            world.tell("note", self.note)
+            self.note = ""
+        self.last_size = size
+        try:
+            for rank in range(size):
+                pid = self.nursery.make(rank, world.folder, outputs[rank], self.descriptors(outputs, but=outputs[rank]))
+                world.ranks[pid] = rank
+                world.groups.append(pid)
+        except OSError as error:  # no more processes, memory or descriptors to be had
+            world.tell("refused", f"{len(world.ranks)} of {size} ranks could be started: {error}")
+            world.end()
+        else:
+            world.tell("started", size)
+
+    def descriptors(self, outputs: list[int], but: int) -> list[int]:
+        """What a fork of this process must not keep open."""
+        own = [self.control.fileno(), self.wake_read, self.wake_write, self.selector.fileno()]
+        return own + [world.connection.fileno() for world in self.worlds] + [o for o in outputs if o != but]
+
+    def reap(self) -> None:
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -114,48 +148,25 @@ def main(control_descriptor: int) -> None:
                 return
             if pid == 0:
                 return
-            for world in worlds:
+            self.nursery.forget(pid)
+            for world in self.worlds:
                 if pid in world.ranks:
                     world.tell("exit", world.ranks.pop(pid), os.waitstatus_to_exitcode(status))
 
-    def close(world: World) -> None:
-        world.end()
-        selector.unregister(world.connection)
-        world.connection.close()
-        worlds.remove(world)
-
-    while True:
-        for key, _ in selector.select():
-            if key.fileobj is control:
-                message, descriptors, _, _ = socket.recv_fds(control, 1, MAX_RANKS + 1)
-                if not message:  # the kernel is gone
-                    for world in worlds:
-                        world.end()
-                    os._exit(0)
-                connection = Connection(descriptors[0])
-                try:
-                    request = connection.recv()
-                except (EOFError, OSError):
-                    connection.close()
-                    for descriptor in descriptors[1:]:
-                        os.close(descriptor)
-                    continue
-                world = World(connection, request.folder)
-                worlds.append(world)
-                selector.register(world.connection, selectors.EVENT_READ, world)
-                for rank in range(request.world_size):
-                    fork(world, rank, request, descriptors[1:])
-            elif key.fd == wake_read:
-                os.read(wake_read, 4096)
-                reap()
-            elif key.data in worlds:
-                try:
-                    _, number = key.data.connection.recv()
-                except (EOFError, OSError):
-                    close(key.data)
-                else:
-                    key.data.signal(number)
+    def obey(self, world: World) -> None:
+        try:
+            _, number = world.connection.recv()
+        except (EOFError, OSError):
+            world.end()
+            self.selector.unregister(world.connection)
+            world.connection.close()
+            self.worlds.remove(world)
+        else:
+            world.signal(number)
 
 
-if __name__ == "__main__":
-    main(int(sys.argv[1]))
+def main(control_descriptor: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Jupyter's interrupt is for the kernel; the launcher passes it on
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # many ranks have many pipes
+    Zygote(socket.socket(fileno=control_descriptor)).serve()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import socket
@@ -11,10 +12,12 @@ import tempfile
 import threading
 from multiprocessing.connection import Connection
 
-from utils.protocol import Request
+from utils import job
 
 COURSE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 CAN_FORK = hasattr(os, "fork")  # not on Windows
+PROGRAM = "from sys import argv; from utils.zygote import main; main(int(argv[1]))"
+PATIENCE = 1  # seconds that it has to end itself
 IN_ZYGOTE = "UTILS_ZYGOTE"  # environment variable: importing utils here starts nothing
 ZYGOTES_ENVIRONMENT = {
     IN_ZYGOTE: "1",
@@ -46,13 +49,12 @@ class Zygote:
                 self._start()
 
     def _start(self) -> None:
-        if self.control is not None:
-            self.control.close()
+        self.stop()
         self.control, theirs = socket.socketpair()
         self.complaints = tempfile.TemporaryFile()
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", f"from utils.zygote import main; main({theirs.fileno()})"],
+                [sys.executable, "-c", PROGRAM, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=self.complaints,
@@ -63,24 +65,39 @@ class Zygote:
             )
         self.owner = os.getpid()
 
-    def make_world(self, request: Request, outputs: list[int]) -> Connection:
-        """Fork the ranks of `request`, their prints going to `outputs`; returns the connection that tells of them."""
+    def stop(self) -> None:
+        """Let it end its ranks and itself, which it does when nobody is at our end of its socket."""
+        if self.control is not None:
+            self.control.close()
+            self.complaints.close()
+        if self.owner == os.getpid():
+            try:
+                self.process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:  # it hangs: while it imports torch, say
+                self.process.kill()
+                self.process.wait()
+
+    def make_world(self, world_size: int, folder: str, outputs: list[int]) -> Connection:
+        """Start the ranks of the world in `folder`, their prints going to `outputs`; returns the connection that tells
+        of them."""
         self.start()
         with self.lock:
             try:
-                return self._hand_over(request, outputs)
+                return self._hand_over(world_size, folder, outputs)
             except OSError:  # it was killed a moment ago
-                self.process.kill()
-                self.process.wait()
                 self._start()
-                return self._hand_over(request, outputs)
+                return self._hand_over(world_size, folder, outputs)
 
-    def _hand_over(self, request: Request, outputs: list[int]) -> Connection:
+    def _hand_over(self, world_size: int, folder: str, outputs: list[int]) -> Connection:
         ours, theirs = socket.socketpair()
         with theirs:
             connection = Connection(ours.detach())
-            socket.send_fds(self.control, [b"+"], [theirs.fileno(), *outputs])
-        connection.send(request)
+            try:
+                socket.send_fds(self.control, [b"+"], [theirs.fileno(), *outputs])
+                connection.send((world_size, folder))
+            except OSError:
+                connection.close()
+                raise
         return connection
 
     def last_words(self) -> str:
@@ -91,6 +108,7 @@ class Zygote:
 
 
 zygote = Zygote()
+atexit.register(zygote.stop)
 
 
 def start_zygote() -> None:
@@ -99,5 +117,5 @@ def start_zygote() -> None:
     Not in a zygote, a rank, or a worker of somebody's pool; a worker that calls spawn gets its zygote then.
     """
     is_worker = multiprocessing.parent_process() is not None
-    if CAN_FORK and not (IN_ZYGOTE in os.environ or "RANK" in os.environ or is_worker):
+    if CAN_FORK and not (IN_ZYGOTE in os.environ or "RANK" in os.environ or job.launcher() or is_worker):
         zygote.start()

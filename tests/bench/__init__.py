@@ -1,1 +1,8 @@
-"""Benchmarks, run by `make bench`: each module is one, and prints ratios of things measured side by side in one run."""
+"""`make bench`: `spawn` beside the other ways to get ranks out of a notebook, measured in real kernels.
+
+__main__  ->  environment     the competitors, installed beside the course
+          ->  side_by_side    every launcher in a kernel of its own (launchers/*.py are their cells)
+          ->  worlds          time and memory of spawn's ranks (parallelisms.py is the cell)
+          ->  imports         what `import utils` costs
+          ->  goals, show     what was hoped for beside what was measured, a table, a figure
+"""

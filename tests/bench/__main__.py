@@ -1,6 +1,64 @@
-"""`python -m tests.bench`: all benchmarks, one after another."""
+"""`python -m tests.bench`: measure, print tables and goals, save the numbers and a figure in build/bench/."""
 
-from tests.bench import launchers
+from __future__ import annotations
+
+import json
+import sys
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from tests.bench import environment, figure, imports, recorder, show, side_by_side, worlds
+from tests.bench.kernel import ROOT
+
+FOLDER = ROOT / "build" / "bench"
+
+
+class Benchmark(StrEnum):
+    LAUNCHERS = "launchers"
+    PROGRAMS = "programs"
+    MEMORY = "memory"
+    IMPORT = "import"
+    RECORDER = "recorder"
+
+
+Chosen = Annotated[list[Benchmark] | None, typer.Argument(help="which to run; all unless named")]
+Quick = Annotated[bool, typer.Option("--quick", help="fewer repeats: a first look in half the time")]
+
+
+def main(benchmarks: Chosen = None, quick: Quick = False) -> None:
+    """Measure `spawn` beside other launchers, and what its ranks take. Some minutes: leave the machine alone."""
+    if not sys.platform.startswith("linux"):
+        sys.exit("bench: it reads memory and finds processes in /proc, so it needs Linux.")
+    chosen = benchmarks or list(Benchmark)
+    rounds = 2 if quick else 5
+    measured: dict = {"machine": environment.describe()}
+    if Benchmark.LAUNCHERS in chosen:
+        python, refused = environment.make()
+        measured["launchers"] = side_by_side.measure(side_by_side.all_launchers(), python, refused, rounds)
+    if Benchmark.PROGRAMS in chosen:
+        measured["programs"] = worlds.measure_time(rounds)
+    if Benchmark.MEMORY in chosen:
+        measured["memory"] = worlds.measure_memory()
+    if Benchmark.IMPORT in chosen:
+        measured["import"] = imports.measure(2 * rounds + 1)
+    if Benchmark.RECORDER in chosen:
+        measured["recorder"] = recorder.measure()
+    print(show.report(measured))
+    save(measured)
+
+
+def save(measured: dict) -> None:
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    numbers, picture = FOLDER / "measured.json", FOLDER / "launchers.png"
+    numbers.write_text(json.dumps(measured, indent=1) + "\n")
+    saved = [numbers]
+    if not all(row["failed"] for row in measured.get("launchers", {}).values()):
+        figure.draw(measured, picture)
+        saved.append(picture)
+    print("\nsaved:", *(path.relative_to(ROOT) for path in saved))
+
 
 if __name__ == "__main__":
-    launchers.main()
+    typer.run(main)

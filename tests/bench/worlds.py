@@ -1,0 +1,55 @@
+"""What spawn's ranks take: the time of one training step of each parallelism, start and end included; their memory."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from tqdm import tqdm
+
+from tests.bench.kernel import CellFailed, Kernel
+from tests.bench.side_by_side import WORLD_SIZE
+
+CELL = Path(__file__).with_name("parallelisms.py").read_text()
+PROGRAMS = ["all_reduce", "ddp", "fsdp2", "tensor_parallel", "pipelining"]
+
+
+def measure_time(rounds: int) -> dict[str, dict]:
+    """{program: {"first": seconds, "later": [seconds], "failed": why or None}}."""
+    with Kernel(sys.executable) as kernel:
+        kernel.run(CELL)
+        return {name: attempt(time_of, kernel, name, rounds) for name in tqdm(PROGRAMS, "programs", leave=False)}
+
+
+def time_of(kernel: Kernel, program: str, rounds: int) -> dict:
+    first, _ = kernel.evaluate(f"timed(call, {program}, {WORLD_SIZE})")
+    later = []
+    for _ in range(rounds):
+        later += [seconds for seconds, _ in kernel.evaluate(f"timed_in_a_row(4, call, {program}, {WORLD_SIZE})")]
+    return {"first": first, "later": later}
+
+
+def measure_memory() -> dict[str, dict]:
+    """{program: {"ranks": [{"private": bytes, "pss": bytes}], "failed": ...}}; "kept": what waits between two calls."""
+    with Kernel(sys.executable) as kernel:
+        kernel.run(CELL)
+        measured = {name: attempt(memory_of, kernel, name) for name in tqdm(PROGRAMS, "memory", leave=False)}
+        kernel.settle()
+        return {"programs": measured, "kept": [proportional_memory(pid) for pid in kernel.helpers()]}
+
+
+def memory_of(kernel: Kernel, program: str) -> dict:
+    return {"ranks": kernel.evaluate(f"memory({program}, {WORLD_SIZE})")}
+
+
+def attempt(measure, kernel: Kernel, *args) -> dict:
+    try:
+        return {**measure(kernel, *args), "failed": None}
+    except CellFailed as error:
+        return {"failed": str(error)}
+
+
+def proportional_memory(pid: int) -> int:
+    """Bytes of a process; what it shares with others is divided by how many share it."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))

@@ -1,0 +1,127 @@
+"""`make bench`: what it says of what it measured, and that a launcher which fails stops nobody. No time is judged."""
+
+import sys
+
+import pytest
+
+from tests.bench import environment, figure, show, side_by_side
+from tests.bench.goals import GOALS
+from tests.bench.kernel import CellFailed, Kernel, marked
+from tests.bench.side_by_side import OURS, Launcher
+
+RIGHT = '"""right: adds up by itself"""\ndef call(n):\n    return [n * (n - 1) / 2] * n\n'
+LATE = {"later": [0.05, 0.06, 0.08], "with_pauses": [0.05], "failed": None, "about": ""}
+MEASURED = {
+    "machine": {"torch": "2.13.0", "python": "3.11.7", "cores": 2, "load": 1.5},
+    "launchers": {
+        OURS: {**LATE, "first": 0.1, "first_at_once": 1.0, "later_twice_the_ranks": [0.09]},
+        "torch.multiprocessing.spawn": {**LATE, "first": 3.0, "later": [3.0], "with_pauses": []},
+        "ipyparallel": {**LATE, "start": 7.0, "first": 0.07, "later": [0.04]},
+        "torchrunx": {"about": "", "failed": "not installed: No matching distribution found"},
+    },
+    "programs": {
+        "all_reduce": {"first": 0.1, "later": [0.6], "failed": None},
+        "ddp": {"first": 0.1, "later": [0.1, 0.2, 0.4], "failed": None},
+        "fsdp2": {"first": 0.1, "later": [0.3], "failed": None},
+    },
+    "memory": {
+        "programs": {
+            "all_reduce": {"ranks": [{"private": 8_000_000, "pss": 50_000_000}], "failed": None},
+            "ddp": {"ranks": [{"private": p, "pss": 60_000_000} for p in (46_000_000, 44_000_000)], "failed": None},
+        },
+        "kept": [200_000_000],
+    },
+    "import": {"import torch": [1.0, 2.0, 3.0], "import torch, utils: the part of utils": [0.01, 0.02, 0.09]},
+    "recorder": {"4 bytes": {"off": 100e-6, "on": 115e-6}, "4 MB": {"off": 4e-3, "on": 4.2e-3}},
+}
+
+
+OPEN_WITHOUT = {"launchers": 4, "programs": 1, "memory": 1, "import": 1, "recorder": 2}
+
+
+def verdicts(measured: dict) -> list[tuple[str, str]]:
+    return [goal.judge(measured)[2:] for goal in GOALS]
+
+
+def test_goals_are_judged_by_medians_and_by_the_worst():
+    assert verdicts(MEASURED) == [
+        ("50 x", "met"),
+        ("1.5 x", "not met"),
+        ("30 x", "met"),
+        ("1.5 x", "met"),
+        ("46 MB", "not met"),
+        ("0.3 s", "not met"),
+        ("20 ms", "met"),
+        ("15 µs", "met"),
+        ("5 %", "not met"),
+    ]
+    assert {"ipyparallel", "ddp", "fsdp2"} <= set(" ".join(goal.judge(MEASURED)[0] for goal in GOALS).split())
+
+
+@pytest.mark.parametrize("part", list(OPEN_WITHOUT))
+def test_what_was_not_measured_is_neither_met_nor_not(part):
+    less = {name: value for name, value in MEASURED.items() if name != part}
+    open_goals = [verdict for _, verdict in verdicts(less)].count("not measured")
+    assert open_goals == OPEN_WITHOUT[part]
+
+
+def test_a_goal_whose_launcher_failed_is_not_measured():
+    failed = {"about": "", "failed": "CellFailed: why"}
+    without_ours = {**MEASURED, "launchers": {**MEASURED["launchers"], OURS: failed}}
+    assert [verdict for _, verdict in verdicts(without_ours)][:4] == ["not measured"] * 4
+    assert f"{OURS:<27}  failed: CellFailed: why" in show.report(without_ours)
+
+
+def test_the_tables_and_the_figure_say_all(tmp_path):
+    table = [line.split() for line in show.launchers(MEASURED["launchers"]).splitlines()[3:]]
+    assert table == [
+        ["ipyparallel", "7.00", "0.070", "0.040", "0.040", "0.040", "1", "0.050"],
+        ["utils.spawn", "0.100", "0.060", "0.050", "0.080", "3", "0.050"],
+        ["in", "the", "cell", "that", "imports", "utils.spawn", "1.00"],
+        ["8", "ranks", "0.090", "0.090", "0.090", "1"],
+        ["torch.multiprocessing.spawn", "3.00", "3.00", "3.00", "3.00", "1"],
+        ["torchrunx", "failed:", "not", "installed:", "No", "matching", "distribution", "found"],
+    ]
+    report = show.report(MEASURED)
+    assert report.startswith("torch 2.13.0, Python 3.11.7, 2 cores, load 1.5 at the start (busy")
+    assert "kept between calls, processes: 1" in report and "import torch, utils" in report and "fsdp2" in report
+    figure.draw(MEASURED, tmp_path / "launchers.png")
+    assert (tmp_path / "launchers.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_launcher_that_fails_says_why_and_the_others_go_on(monkeypatch):
+    monkeypatch.setattr(side_by_side, "AFTER_THE_IMPORT", 0)
+    launchers = [
+        Launcher(RIGHT),
+        Launcher(RIGHT.replace("right:", "wrong:").replace("* n\n", "* (n - 1)\n")),
+        Launcher(RIGHT.replace("right:", "absent:") + "import accelerate_that_nobody_has\n"),
+        Launcher(RIGHT.replace("right:", "refused:") + "import torchrunx\n"),
+    ]
+    rows = side_by_side.measure(launchers, sys.executable, {"torchrunx": "not installed: no network"}, rounds=1)
+    assert rows["right"]["failed"] is None and len(rows["right"]["later"]) == side_by_side.CALLS_A_ROUND
+    assert rows["wrong"] == {
+        "about": "adds up by itself",
+        "failed": "wrong results: [6.0, 6.0, 6.0], expected [6.0, 6.0, 6.0, 6.0]",
+    }
+    assert rows["absent"]["failed"] == "ModuleNotFoundError: No module named 'accelerate_that_nobody_has'"
+    assert rows["refused"]["failed"] == "not installed: no network"
+
+
+def test_a_kernel_leaves_no_process_even_one_that_has_left_its_group():
+    start = "import subprocess; daemon = subprocess.Popen(command, stdout=-1, start_new_session=True)"
+    command = [sys.executable, "-c", "import time; print('begun', flush=True); time.sleep(600)"]
+    with Kernel(sys.executable) as kernel:
+        kernel.run(f"command = {command}; {start}; daemon.stdout.readline()")
+        assert len(kernel.helpers()) == 1
+        with pytest.raises(CellFailed, match="^ZeroDivisionError: division by zero$"):
+            kernel.evaluate("1 / 0")
+    assert marked(kernel.mark) == []
+
+
+def test_every_competitor_is_pinned_and_every_launcher_has_a_name_of_its_own():
+    lines = environment.COMPETITORS.read_text().splitlines()
+    pinned = {line.split("==")[0] for line in lines if environment.PINNED.fullmatch(line)}
+    assert pinned and len(pinned) == sum(not line.startswith("#") for line in lines)
+    launchers = side_by_side.all_launchers()
+    assert len({launcher.name for launcher in launchers}) == len(launchers) and OURS in {one.name for one in launchers}
+    assert pinned == {name for name in pinned for one in launchers if environment.refusal(one.source, {name: "no"})}

@@ -1,0 +1,139 @@
+"""What a rank's calls become: events of torch's own wrappers too, against formulas; times from completion; regions."""
+
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from utils import region, spawn
+
+
+def test_an_asynchronous_call_ends_when_its_work_does_not_when_it_is_waited_for():
+    def program(rank, world_size):
+        work = dist.all_reduce(torch.ones(4), async_op=True)
+        time.sleep(0.3)
+        before = time.monotonic()
+        work.wait()
+        return before
+
+    run = spawn(program, 2)
+    assert all(event.is_async and event.end - event.start < 0.25 for event in run.events)
+
+
+def test_a_call_that_nobody_waits_for_ends_too():
+    def program(rank, world_size):
+        dist.all_reduce(torch.ones(4), async_op=True)
+        dist.barrier()
+        time.sleep(0.2)
+
+    assert all(event.end is not None for event in spawn(program, 2).events)
+
+
+def test_regions_are_named_nested_and_kept_when_they_raise():
+    @region("step")
+    def step():
+        with region("forward"):
+            time.sleep(0.01)
+
+    def program(rank, world_size):
+        step()
+        try:
+            with region("fails"):
+                raise ValueError
+        except ValueError:
+            pass
+
+    run = spawn(program, 2)
+    assert [(r.rank, r.name) for r in run.regions] == [(r, n) for r in range(2) for n in ("forward", "step", "fails")]
+    forward, step_region, _ = run.regions[:3]
+    assert 0 < step_region.start <= forward.start < forward.end <= step_region.end <= run.elapsed
+    with region("in the notebook itself"):
+        pass
+
+
+def counts(run, rank=0):
+    ops = {}
+    for event in run.events:
+        if event.rank == rank:
+            calls, size = ops.get(event.op, (0, 0))
+            ops[event.op] = (calls + 1, size + event.bytes)
+    return ops
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_ddp_reduces_each_gradient_once(world_size):
+    def program(rank, world_size):
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(5, 7), init_sync=False)
+        dist.barrier()
+        model(torch.ones(1, 5)).sum().backward()
+
+    run = spawn(program, world_size)
+    after = [e for e in run.events if e.rank == 0]
+    after = after[[e.op for e in after].index("barrier") + 1 :]
+    assert [(e.op, e.bytes) for e in after] == [("all_reduce", (5 * 7 + 7) * 4)]
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_fsdp2_gathers_each_layer_twice_and_scatters_its_gradient_once(layers):
+    def program(rank, world_size):
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = dist.device_mesh.init_device_mesh("cpu", (world_size,))
+        model = torch.nn.Sequential(*(torch.nn.Linear(8, 8, bias=False) for _ in range(layers)))
+        for layer in model:
+            fully_shard(layer, mesh=mesh, reshard_after_forward=True)
+        fully_shard(model, mesh=mesh)
+        model(torch.ones(1, 8)).sum().backward()
+
+    run = spawn(program, 2)
+    shard = 8 * 8 * 4 // 2  # bytes that each rank hands in to an all-gather
+    got = counts(run)
+    assert got["all_gather"] == (2 * layers, 2 * layers * shard)
+    assert got["reduce_scatter"] == (layers, layers * 2 * shard)
+
+
+def test_a_tensor_parallel_mlp_reduces_once_forward_and_once_backward():
+    def program(rank, world_size):
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+        mesh = dist.device_mesh.init_device_mesh("cpu", (world_size,))
+        mlp = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 6))
+        parallelize_module(mlp, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+        x = torch.ones(5, 6, requires_grad=True)
+        dist.barrier()
+        mlp(x).sum().backward()
+
+    run = spawn(program, 2)
+    after = [e for e in run.events if e.rank == 1]
+    after = after[[e.op for e in after].index("barrier") + 1 :]
+    assert [(e.op, e.bytes) for e in after] == [("all_reduce", 5 * 6 * 4)] * 2
+
+
+def test_a_pipeline_sends_each_microbatch_once_each_way():
+    def program(rank, world_size):
+        from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+        stage = PipelineStage(torch.nn.Linear(4, 4), rank, world_size, torch.device("cpu"))
+        schedule = Schedule1F1B(stage, n_microbatches=4, loss_fn=torch.nn.functional.mse_loss)
+        x = torch.ones(8, 4)
+        schedule.step(x) if rank == 0 else schedule.step(target=x)
+
+    run = spawn(program, 2)
+    for source, other in ((0, 1), (1, 0)):
+        tensors = [e for e in run.events if (e.rank, e.op, e.peer) == (source, "send", other) and e.shape == (2, 4)]
+        assert len(tensors) == 4 and all(e.bytes == 2 * 4 * 4 for e in tensors)
+
+
+def test_batched_messages_are_asynchronous_sends_and_receives():
+    def program(rank, world_size):
+        x, y = torch.full((3,), float(rank)), torch.empty(3)
+        other = 1 - rank
+        batch = [dist.P2POp(dist.isend, x, other), dist.P2POp(dist.irecv, y, other)]
+        for work in dist.batch_isend_irecv(batch):
+            work.wait()
+        return y[0].item()
+
+    run = spawn(program, 2)
+    assert run.results == [1.0, 0.0]
+    assert [(e.op, e.is_async, e.bytes) for e in run.events if e.rank == 0] == [("send", True, 12), ("recv", True, 12)]
