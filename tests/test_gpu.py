@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 import utils.zygote_client
-from tests.test_spawn_in_kernel import Notebook, processes_of_session, wait_until_gone, zygote_of
+from tests.kernel import Notebook, processes_of_session, wait_until_gone, zygote_of
 from utils import RankCrashed, RankError, RankFailed, RankTimeout, WorldStuck, get_device, spawn
 from utils.devices import choose_backend
 from utils.gpus import BUSY, find_gpus

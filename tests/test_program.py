@@ -17,7 +17,7 @@ import tqdm
 from torch._subclasses import FakeTensorMode
 from torch.distributed.device_mesh import init_device_mesh
 
-from tests.test_spawn_in_kernel import Notebook
+from tests.kernel import Notebook
 from utils import spawn
 from utils.program import LARGE, pickle_program
 
