@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what a Run can be turned into is made when it is asked for
     from utils.figures import Picture
+    from utils.memory import Memory
     from utils.traffic import Traffic
 
 
@@ -57,6 +58,7 @@ class Run:
     results[r]  what rank r returned          output[r]  what rank r printed
     events      every Event of every rank, by rank, then in the order of the calls (on Gloo; NCCL is not recorded yet)
     regions     the stretches of compute that the program has named, by rank, in the order they ended
+    memory_notes[r]  what rank r noted of its memory: (device, samples, peak); see memory.py
     elapsed     seconds from the start of the world to its end
     """
 
@@ -68,6 +70,7 @@ class Run:
     events: list[Event] = field(repr=False)
     elapsed: float = field(repr=False)
     regions: list[Region] = field(repr=False, default_factory=list)
+    memory_notes: list[list[tuple]] = field(repr=False, default_factory=list)
 
     def __repr__(self) -> str:
         ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
@@ -87,6 +90,17 @@ class Run:
         from utils import figures
 
         return figures.timeline(self, within)
+
+    def memory(self) -> Memory:
+        """Live bytes of each rank, their peak and over time: of the ranks that tracked it."""
+        from utils.memory import Memory
+
+        if not any(self.memory_notes):
+            raise ValueError(
+                "no rank of this run tracked its memory. Ask for it in the rank program, around what is to be seen: "
+                "`with track_memory(model, optimizer): ...` (from utils import track_memory)."
+            )
+        return Memory(self.memory_notes)
 
     def save_trace(self, path) -> None:
         """Write Chrome trace JSON to `path`: open it at https://ui.perfetto.dev."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import NamedTuple
+
+from utils import tables
 
 POINT_TO_POINT = ("send", "recv")
 
@@ -97,41 +98,37 @@ class Traffic:
 
         return figures.heatmap(self, "bytes that the program sent itself")
 
-    def collective_rows(self) -> list[tuple[list[int], str, Collective]]:
-        """(ranks, op, Collective) in the order of the first calls; ranks of which all is alike share a row."""
-        rows: dict[tuple[str, Collective], list[int]] = {}
+    def collective_rows(self) -> list[tuple]:
+        """Ordered by when each collective was first called; ranks of which all is alike share a row."""
+        alike: dict[tuple[str, Collective], list[int]] = {}
         for rank, collectives in enumerate(self.collectives):
             for row in collectives.items():
-                rows.setdefault(row, []).append(rank)
-        order = list(dict.fromkeys(op for op, _ in rows))
-        return [(ranks, *row) for row, ranks in sorted(rows.items(), key=lambda item: order.index(item[0][0]))]
+                alike.setdefault(row, []).append(rank)
+        order = list(dict.fromkeys(op for op, _ in alike))
+        rows = [(short(ranks), op, *numbers) for (op, numbers), ranks in alike.items()]
+        return sorted(rows, key=lambda row: order.index(row[1]))
+
+    OWN = ["rank", "messages sent", "bytes sent", "messages received", "bytes received"]
+    COLLECTIVES = ["rank", "collective", "calls", "bytes handed in", "bytes a ring would send"]
+
+    def own_rows(self) -> list[tuple]:
+        """A row for each rank; none if nobody sent anything."""
+        rows = [(rank, *self.sent(rank), *self.received(rank)) for rank in range(len(self.messages))]
+        return rows if any(messages for _, messages, *_ in rows) else []
 
     def __repr__(self) -> str:
-        lines = ["rank   sent: messages      bytes   received: messages      bytes"]
-        for rank in range(len(self.messages)):
-            (out, out_bytes), (into, into_bytes) = self.sent(rank), self.received(rank)
-            lines.append(f"{rank:4}   {out:14,} {out_bytes:10,}   {into:18,} {into_bytes:10,}")
-        if rows := self.collective_rows():
-            wide = max(4, *(len(short(ranks)) for ranks, _, _ in rows))
-            lines += ["", f"{'rank':>{wide}}   collective       calls   bytes handed in   a ring would send"]
-            for ranks, op, (calls, handed_in, implied) in rows:
-                lines.append(f"{short(ranks):>{wide}}   {op:14} {calls:7,}   {handed_in:15,}   {implied:17,}")
-        return "\n".join(lines)
+        own, collectives = self.own_rows(), self.collective_rows()
+        both = [tables.text(self.OWN, own) if own else "The program sent no messages itself."]
+        both += [tables.text(self.COLLECTIVES, collectives)] if collectives else []
+        return "\n\n".join(both)
 
     def _repr_html_(self) -> str:
-        """The same as tables without colours of their own, so that they suit a light theme and a dark one."""
-        own = [(rank, *self.sent(rank), *self.received(rank)) for rank in range(len(self.messages))]
-        html = table(
-            "Messages that the program sent itself",
-            ["rank", "messages sent", "bytes sent", "messages received", "bytes received"],
-            own,
-        )
-        if rows := self.collective_rows():
-            html += table(
-                "Collectives: what each rank handed in, and what a ring would make it send",
-                ["rank", "collective", "calls", "bytes handed in", "bytes a ring would send"],
-                [(short(ranks), op, *numbers) for ranks, op, numbers in rows],
-            )
+        own, collectives = self.own_rows(), self.collective_rows()
+        caption = "Messages that the program sent itself" + ("" if own else ": none")
+        html = tables.html(caption, self.OWN if own else [], own)
+        if collectives:
+            caption = "Collectives: what each rank handed in, and what a ring would make it send"
+            html += tables.html(caption, self.COLLECTIVES, collectives)
         return html
 
 
@@ -144,18 +141,3 @@ def short(ranks: list[int]) -> str:
         else:
             runs.append([rank, rank])
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
-
-
-def table(caption: str, header: list[str], rows: list[tuple]) -> str:
-    """An HTML table; numbers with thousands separated."""
-    head = "".join(f"<th>{escape(name)}</th>" for name in header)
-    body = "".join(
-        "<tr>"
-        + "".join(f"<td>{cell:,}</td>" if isinstance(cell, int) else f"<td>{escape(cell)}</td>" for cell in row)
-        + "</tr>"
-        for row in rows
-    )
-    return (
-        f'<table><caption style="color: inherit; text-align: left">{escape(caption)}</caption>'
-        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    )

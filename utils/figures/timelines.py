@@ -9,16 +9,15 @@ from matplotlib.colors import to_rgba
 from matplotlib.patches import Patch, Rectangle
 
 from utils import lanes
-from utils.figures.picture import COLOURS, GREY, INK, PAPER, Picture
+from utils.figures.picture import COLOURS, GREY, INK, PAPER, SECONDS, Picture, fitting
 
 WIDTH, LEFT, RIGHT = 11, 0.07, 0.985  # of the picture, in inches; of its panel, as parts of that
 COLUMNS = 8  # of the legend
 # Okabe and Ito's again, the far ones only: bars are thin.
 KINDS = [*COLOURS[:5], "#D55E00", "#3D7FC0"]
 STRIPES, DOTS = "//////", "...."
-BUBBLE = {"facecolor": "#F1F1F1", "edgecolor": "#B0B0B0", "hatch": DOTS, "linewidth": 0}
+BUBBLE = {"facecolor": "#F4F4F4", "edgecolor": "#C8C8C8", "hatch": DOTS, "linewidth": 0}
 NESTED = 0.34  # by how much of the band an inner region is lower than the outer one
-UNITS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
 
 
 def timeline(run, within: str | None = None) -> Picture:
@@ -28,10 +27,10 @@ def timeline(run, within: str | None = None) -> Picture:
     A bubble is time, from the first region of any rank to the last, in which a rank that has regions is in none.
     """
     start, end = span_of(run, within)
-    unit, seconds = next((u, s) for u, s in UNITS if end - start >= s or u == "µs")
+    unit, seconds = fitting(SECONDS, end - start)
     kinds = kinds_of(run, start, end)
     size, below = run.world_size, 0.62 + 0.2 * math.ceil(len(kinds) / COLUMNS)
-    inches = 0.72 if size <= 4 else 0.58 if size <= 8 else 0.44  # of a lane
+    inches = 0.88 if size <= 4 else 0.58 if size <= 8 else 0.44  # of a lane
     height = 0.45 + inches * size + below
     picture = Picture(WIDTH, height, f"{repr(run)[4:-1]}: compute above communication")
     picture.subplots_adjust(left=LEFT, right=RIGHT, bottom=below / height, top=1 - 0.45 / height)
@@ -114,7 +113,7 @@ class Pen:
         size = min(8.5, height * self.inches * 72 * 0.8)
         texts = [name, "".join(re.findall(r"\d+$", name))]
         fits = [text for text in texts if text and len(text) * 0.62 * size + 2 <= room]
-        if fits and size >= 5.5:
+        if fits and size >= 6:
             x = ((start + end) / 2 - self.start) / self.seconds
             ground = {"facecolor": PAPER, "alpha": 0.7, "linewidth": 0, "pad": 0.4} if on_stripes else None
             look = {"ha": "center", "va": "center_baseline", "color": "black", "fontsize": size, "zorder": 5}
@@ -160,16 +159,21 @@ def draw_compute(pen: Pen, regions: list, y: float, height: float) -> None:
 
 
 def draw_calls(pen: Pen, events: list, y: float, height: float, last: float) -> None:
-    """Full colour: the rank can go on meanwhile. Stripes: it sits and waits. Dotted outline: nobody waited for the end."""
+    """Full: the rank can go on meanwhile. Stripes: it sits and waits. Dotted outline: nobody waited for the end."""
     placed = lanes.rows(events, last)
     tall = height / max((row + 1 for _, row in placed), default=1)
     for event, row in placed:
         colour, end = pen.colours[event.op], last if event.end is None else event.end
         look = {"facecolor": colour, "edgecolor": colour, "linewidth": 0.6}
         if not event.is_async:
-            look |= {"facecolor": to_rgba(colour, 0.25), "hatch": STRIPES}
+            look |= {"facecolor": to_rgba(colour, 0.25), "edgecolor": darker(colour), "hatch": STRIPES}
         elif event.end is None:
             look |= {"facecolor": to_rgba(colour, 0.25), "edgecolor": INK, "linestyle": ":"}
         kind = "asynchronous" if event.is_async else "blocking"
         pen.bar(event.start, end, y + row * tall, tall * 0.88, f"{kind}: {event.op}", **look)
         pen.label(event.start, end, y + row * tall, tall * 0.88, event.op, on_stripes=not event.is_async)
+
+
+def darker(colour: str) -> tuple[float, ...]:
+    """Stripes of it can be seen on white paper, also if it is yellow."""
+    return tuple(0.75 * part for part in to_rgba(colour)[:3])
