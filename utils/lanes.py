@@ -11,6 +11,18 @@ from collections import defaultdict, deque
 from utils.run import Event, Region
 
 
+def by_rank(things: list, size: int) -> list[list]:
+    """Events or Regions, a list for each rank."""
+    lists = [[] for _ in range(size)]
+    for thing in things:
+        lists[thing.rank].append(thing)
+    return lists
+
+
+def first_moment(events: list[Event], regions: list[Region]) -> float:
+    return min((bar.start for bar in [*regions, *events]), default=0.0)
+
+
 def last_moment(events: list[Event], regions: list[Region]) -> float:
     """When the last of all bars ends; a call that nobody waited for has no end of its own."""
     return max([r.end for r in regions] + [e.start if e.end is None else e.end for e in events], default=0.0)
@@ -45,6 +57,14 @@ def busy(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
         else:
             union.append([start, end])
     return [(start, end) for start, end in union]
+
+
+def blocked(regions: list[Region], events: list[Event]) -> list[tuple[float, float]]:
+    """When one rank was in a region and, in it, sat in a blocking call."""
+    spans = [(e.start, e.end) for e in events if not e.is_async and e.end is not None]
+    named = busy([(r.start, r.end) for r in regions])
+    overlaps = [(max(a, start), min(b, end)) for a, b in named for start, end in spans]
+    return [(start, end) for start, end in overlaps if start < end]
 
 
 def bubbles(regions: list[Region], start: float, end: float) -> list[tuple[float, float]]:

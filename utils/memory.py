@@ -25,17 +25,20 @@ def track_memory(*held) -> Iterator[StorageTracker]:
 
     Of a kind is only what is sure to be: parameters of the modules; gradients, once in their `.grad`; state of the
     optimizers, after a step; activations, which autograd has saved for backward. All else is "other". Not seen is what
-    an operation needs only while it runs. On a GPU nobody has to ask: the allocator's own numbers are in the Run, by themselves.
+    an operation needs only while it runs, and what other threads make. On a GPU nobody has to ask: what its allocator
+    says is in the Run by itself.
     """
     from utils.storages import StorageTracker
 
     recorder = regions.recorder
     tracker = StorageTracker(held, recorder.now if recorder else time.monotonic)
-    with tracker:
-        yield tracker
-    if recorder:
-        samples = tracker.samples()
-        recorder.write(("memory", "cpu", (samples, peak_of(samples)[0])))
+    try:
+        with tracker:
+            yield tracker
+    finally:
+        if recorder:
+            samples = tracker.samples()
+            recorder.write(("memory", "cpu", (samples, peak_of(samples)[0])))
 
 
 Sample = tuple[float, str, int]  # (seconds, kind, live bytes of that kind from then on)
@@ -73,7 +76,7 @@ class Memory:
     """
 
     def __init__(self, ranks: list[list[tuple[str, list[Sample], int]]]):
-        """For each rank what it noted: (device, samples, peak). Where there is a GPU, what is on the CPU is left out."""
+        """For each rank what it noted: (device, samples, peak). If it used a GPU, what is on the CPU is left out."""
         self.peak, self.kinds, self.at, self.samples, self.device = [], [], [], [], []
         for notes in ranks:
             device = max((device for device, _, _ in notes), default=None)

@@ -122,9 +122,11 @@ class StorageTracker(TorchDispatchMode):
                 self.count(tensor, OPTIMIZER_STATE)
 
     def saved_for_backward(self, tensor: torch.Tensor) -> torch.Tensor:
+        whole = tensor if tensor._base is None else tensor._base
+        kind = PARAMETERS if isinstance(whole, torch.nn.Parameter) else ACTIVATIONS  # FSDP's, while gathered
         for part in parts(tensor):
             if part.untyped_storage() in self.known:  # else it was there before, and nobody asked to count it
-                self.count(part, ACTIVATIONS)
+                self.count(part, kind)
         return tensor
 
     def samples(self) -> list[tuple[float, str, int]]:

@@ -21,12 +21,11 @@ def save(run: Run, path) -> None:
 
 def chrome_trace(run: Run) -> dict:
     last = lanes.last_moment(run.events, run.regions)
-    names, slices, threads = [], [], {}
-    for rank in range(run.world_size):
-        calls = lanes.rows([e for e in run.events if e.rank == rank], last)
+    names, slices, threads = [], [slice_of_region(region) for region in run.regions], {}
+    for rank, events in enumerate(lanes.by_rank(run.events, run.world_size)):
+        calls = lanes.rows(events, last)
         threads |= {(event.rank, event.index): COMMUNICATION + row for event, row in calls}
         names += names_of(rank, 1 + max((row for _, row in calls), default=0))
-        slices += [slice_of_region(region) for region in run.regions if region.rank == rank]
         slices += [slice_of_call(event, COMMUNICATION + row, last) for event, row in calls]
     slices.sort(key=lambda entry: (entry["ts"], -entry["dur"]))
     arrows = [half for number, pair in enumerate(lanes.messages(run.events)) for half in arrow(number, *pair, threads)]

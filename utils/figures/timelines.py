@@ -27,26 +27,23 @@ def timeline(run, within: str | None = None) -> Picture:
     A bubble is time, from the first region of any rank to the last, in which a rank that has regions is in none.
     """
     start, end = span_of(run, within)
-    unit, seconds = fitting(SECONDS, end - start)
-    kinds = kinds_of(run, start, end)
-    size, below = run.world_size, 0.62 + 0.2 * math.ceil(len(kinds) / COLUMNS)
+    kinds, size = kinds_of(run, start, end), run.world_size
     inches = 0.88 if size <= 4 else 0.58 if size <= 8 else 0.44  # of a lane
+    below = 0.62 + 0.2 * math.ceil(len(kinds) / COLUMNS)
     height = 0.45 + inches * size + below
     picture = Picture(WIDTH, height, f"{repr(run)[4:-1]}: compute above communication")
     picture.subplots_adjust(left=LEFT, right=RIGHT, bottom=below / height, top=1 - 0.45 / height)
+    look = {"frameon": False, "fontsize": 9, "labelcolor": INK, "ncols": COLUMNS, "borderaxespad": 0}
+    picture.legend(handles=kinds, loc="upper center", bbox_to_anchor=(0.5, (below - 0.5) / height), **look)
+    unit, seconds = fitting(SECONDS, end - start)
     panel = picture.subplots()
-    panel.set(xlim=(0, (end - start) / seconds), ylim=(size, 0), yticks=[rank + 0.5 for rank in range(size)])
-    panel.set_yticklabels([f"rank {rank}" for rank in range(size)])
+    panel.set(xlim=(0, (end - start) / seconds), ylim=(size, 0))
+    panel.set_yticks([rank + 0.5 for rank in range(size)], [f"rank {rank}" for rank in range(size)])
     panel.set_xlabel(f"{unit} since the first " + ("bar" if within is None else repr(within)), color=INK, fontsize=9)
     panel.tick_params(axis="y", length=0, colors=INK, labelsize=9)
     panel.tick_params(axis="x", colors=INK, labelsize=9)
     panel.spines[:].set_visible(False)
-    pen = Pen(panel, start, end, seconds, inches, colours_of(run))
-    for rank in range(size):
-        panel.axhline(rank, color=GREY, linewidth=0.5, zorder=0)
-        draw_lane(pen, run, rank)
-    look = {"frameon": False, "fontsize": 9, "labelcolor": INK, "ncols": COLUMNS, "borderaxespad": 0}
-    picture.legend(handles=kinds, loc="upper center", bbox_to_anchor=(0.5, (below - 0.5) / height), **look)
+    draw_lanes(Pen(panel, start, end, seconds, inches, colours_of(run)), run)
     return picture
 
 
@@ -61,8 +58,8 @@ def span_of(run, within: str | None) -> tuple[float, float]:
             else "there is nothing to draw: no rank called the network or named what it computes. "
             'In the rank program: `with region("forward"): ...` (from utils import region).'
         )
-    last = lanes.last_moment(run.events, run.regions) if within is None else max(bar.end for bar in bars)
-    first = min(bar.start for bar in bars)
+    regions, events = (run.regions, run.events) if within is None else (bars, [])
+    first, last = lanes.first_moment(events, regions), lanes.last_moment(events, regions)
     return first, max(last, first + 1e-9)
 
 
@@ -120,41 +117,33 @@ class Pen:
             self.panel.text(x, y + height / 2, fits[0], bbox=ground, **look)
 
 
-def draw_lane(pen: Pen, run, rank: int) -> None:
-    """One rank; a run without regions, or without calls, gives the whole lane to what there is."""
-    regions = [region for region in run.regions if region.rank == rank]
-    events = [event for event in run.events if event.rank == rank]
-    if run.regions:
-        first, last = min(r.start for r in run.regions), max(r.end for r in run.regions)
-        height = 0.48 if run.events else 0.84
-        draw_compute(pen, regions, rank + 0.08, height)
-        for start, end in lanes.bubbles(regions, first, last):
-            pen.bar(start, end, rank + 0.08, height, "bubble", **BUBBLE)
-        for event in events:
-            if not event.is_async and event.end is not None:
-                for region, depth in lanes.depths(regions):
-                    a, b = max(event.start, region.start), min(event.end, region.end)
-                    if depth == 0 and a < b:
-                        look = {"facecolor": PAPER, "alpha": 0.6, "linewidth": 0, "zorder": 3}
-                        pen.bar(a, b, rank + 0.08, height, "blocked", **look)
-    top, height = (rank + 0.6, 0.32) if run.regions else (rank + 0.1, 0.8)
-    draw_calls(pen, events, top, height, lanes.last_moment(run.events, run.regions))
+def draw_lanes(pen: Pen, run) -> None:
+    """All ranks; in a run without regions, or without calls, the whole lane is for what there is."""
+    compute = (0.08, 0.48 if run.events else 0.84)  # from where in the lane, and how much of it
+    calls = (0.6, 0.32) if run.regions else (0.1, 0.8)
+    first, last = lanes.first_moment([], run.regions), lanes.last_moment([], run.regions)
+    end = lanes.last_moment(run.events, run.regions)
+    regions_of, events_of = lanes.by_rank(run.regions, run.world_size), lanes.by_rank(run.events, run.world_size)
+    for rank, (regions, events) in enumerate(zip(regions_of, events_of, strict=True)):
+        pen.panel.axhline(rank, color=GREY, linewidth=0.5, zorder=0)
+        top, height = rank + compute[0], compute[1]
+        draw_compute(pen, regions, top, height)
+        for span in lanes.bubbles(regions, first, last):
+            pen.bar(*span, top, height, "bubble", **BUBBLE)
+        for span in lanes.blocked(regions, events):
+            pen.bar(*span, top, height, "blocked", facecolor=PAPER, alpha=0.6, linewidth=0, zorder=3)
+        draw_calls(pen, events, rank + calls[0], calls[1], end)
 
 
 def draw_compute(pen: Pen, regions: list, y: float, height: float) -> None:
     nested = lanes.depths(regions)
     deepest = max((depth for _, depth in nested), default=0)
     step = height * min(NESTED, 0.8 / max(1, deepest))
-    for (region, depth), (_, next_depth) in zip(nested, [*nested[1:], (None, 0)], strict=True):
+    for (region, depth), (_, next_depth) in zip(nested, [*nested[1:], (None, 0)], strict=False):
         top, tall = y + depth * step, height - depth * step
         colour = pen.colours[lanes.stem(region.name)]
-        look = {
-            "facecolor": colour,
-            "edgecolor": PAPER if depth else colour,
-            "linewidth": 0.5,
-            "zorder": 1 + depth / 100,
-        }
-        pen.bar(region.start, region.end, top, tall, f"compute: {region.name}", **look)
+        look = {"facecolor": colour, "edgecolor": PAPER if depth else colour, "linewidth": 0.5}
+        pen.bar(region.start, region.end, top, tall, f"compute: {region.name}", zorder=1 + depth / 100, **look)
         pen.label(region.start, region.end, top, step if next_depth > depth else tall, region.name)
 
 
