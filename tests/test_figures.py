@@ -232,7 +232,8 @@ def test_a_heat_map_has_numbers_up_to_sixteen_ranks(size, numbers):
     picture = traffic.heatmap()
     assert texts(picture.axes[0]).count("8") == numbers
     assert picture.get_figwidth() * 80 < 1000
-    picture._repr_png_()
+    for run in (Run(size, "spawn", "gloo", [], [], events, 1.0) for events in (sends(size), [])):
+        run.traffic().heatmap()._repr_png_()
 
 
 def test_live_bytes_has_a_lane_for_each_rank_that_tracked_with_its_peak():

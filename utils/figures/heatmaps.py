@@ -34,7 +34,7 @@ def heatmap(table, title: str) -> Picture:
             corner, shape = (destination - 0.44, source - 0.4), "round,pad=0,rounding_size=0.08"
             panel.add_patch(FancyBboxPatch(corner, 0.88, 0.8, shape, facecolor=colour, edgecolor=GREY, linewidth=0.6))
             text = f"{sent:,}" if sent else ""
-            fits = min(9, 120 * wide / max(1, len(text)))
+            fits = min(9, 100 * wide / max(1, len(text)))
             panel.text(destination, source, text, ha="center", va="center", color="black", fontsize=fits)
     for side in panel.spines.values():
         side.set_visible(False)
@@ -51,9 +51,11 @@ def heatmap_in_shades(table, title: str) -> Picture:
     """The same for so many ranks that numbers don't fit."""
     picture = Picture(7.2, 6.4, title)
     panel = picture.subplots()
-    shades = panel.imshow(table.bytes, cmap="cividis_r", vmin=0, interpolation="nearest")
+    most = max(max(row) for row in table.bytes) or 1
+    cells = [[sent or float("nan") for sent in row] for row in table.bytes]  # nothing sent: left white
+    shades = panel.imshow(cells, cmap="cividis_r", vmin=0, vmax=most, interpolation="nearest")
     panel.set_xlabel("to rank", color=INK)
     panel.set_ylabel("from rank", color=INK)
     panel.tick_params(colors=INK)
-    picture.colorbar(shades, label="bytes", format="{x:,.0f}")
+    picture.colorbar(shades, label="bytes", format="{x:,.0f}", shrink=0.75)
     return picture
