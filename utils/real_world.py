@@ -30,7 +30,7 @@ from utils.errors import (
     report_failures,
 )
 from utils.ordered_output import OrderedOutput
-from utils.protocol import SYNCHRONISED, Failure, Request, path_in, read_events, unpack_notes
+from utils.protocol import SYNCHRONISED, Failure, Request, path_in, read_events, read_memory, unpack_notes
 from utils.run import Run
 from utils.screen import Screen
 from utils.zygote_client import zygote
@@ -419,6 +419,7 @@ class RealWorld:
             events=[event for state in self.states for event in state.events],
             elapsed=time.monotonic() - self.zero,
             regions=[region for state in self.states for region in state.regions],
+            memory_notes=[read_memory(notes) for notes in self.notes],
         )
 
     def printed(self) -> list[str]:
