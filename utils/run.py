@@ -56,7 +56,7 @@ class Run:
     """What `spawn` returns: one entry per rank in everything.
 
     results[r]  what rank r returned          output[r]  what rank r printed
-    events      every Event of every rank, by rank, then in the order of the calls (on Gloo; NCCL is not recorded yet)
+    events      every Event of every rank, by rank, then in the order of the calls
     regions     the stretches of compute that the program has named, by rank, in the order they ended
     memory_notes[r]  what rank r noted of its memory: (device, samples, peak); see memory.py
     elapsed     seconds from the start of the world to its end
