@@ -4,7 +4,7 @@ Importing it starts the zygote in the background (see zygote.py), so that the fi
 """
 
 from utils.devices import get_device
-from utils.errors import RankCrashed, RankError, RankFailed, RankTimeout, WorldStuck
+from utils.errors import RankCrashed, RankError, RankFailed, RankTimeout, SilentMistake, WorldStuck
 from utils.launcher import spawn
 from utils.regions import region
 from utils.run import Event, Region, Run
@@ -18,6 +18,7 @@ __all__ = [
     "RankTimeout",
     "Region",
     "Run",
+    "SilentMistake",
     "WorldStuck",
     "get_device",
     "region",
