@@ -23,6 +23,7 @@ class RankState:
     waits: dict[int, str] = field(default_factory=dict)  # asynchronous calls it has begun to wait for: index -> where
     waiting_since: dict[int, float] = field(default_factory=dict)  # of those, in seconds since the world began
     failed: set[int] = field(default_factory=set)  # calls that raised
+    lost: set[int] = field(default_factory=set)  # messages whose handle it has thrown away before they were done
     strides: dict[int, tuple] = field(default_factory=dict)  # (shape, strides) of a tensor that is not in order
     dropped: dict[int, str] = field(default_factory=dict)  # asynchronous calls whose handle was never used
     regions: list[Region] = field(default_factory=list)
@@ -40,8 +41,8 @@ class RankState:
         return None
 
     def has_dropped(self, event: Event) -> bool:
-        """Whether it only started this call and then finished: its tensor is gone, and the message may be too."""
-        return self.finished and event.is_async and event.index not in self.waits
+        """Whether it only started this call and then let go of it: its tensor is gone, and the message may be too."""
+        return (self.finished or event.index in self.lost) and event.is_async and event.index not in self.waits
 
 
 def team(event: Event) -> tuple:

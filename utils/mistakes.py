@@ -31,7 +31,7 @@ def mistake(blocked: dict[int, Event], matching: Matching) -> str:
         missing = [rank for rank, partner in matching.partners(event).items() if partner is None]
         if missing:
             return missing_rank(event, missing, blocked, matching)
-    return unmet_messages(blocked, matching)
+    return lost_message(blocked, matching) or unmet_messages(blocked, matching)
 
 
 # --- words
@@ -161,6 +161,30 @@ def message_mismatch(one: Event, other: Event) -> str:
         f"Rank {send.rank} sent {tensor(send)} to rank {receive.rank}, {what}. "
         "A send and its recv need the same shape and dtype."
     )
+
+
+def lost_message(blocked: dict[int, Event], matching: Matching) -> str:
+    """A message that does not arrive because the handle of its send or receive was thrown away; "" if there is none."""
+    for event in blocked.values():
+        if event.op in POINT_TO_POINT:
+            lost = matching.other_end(event)
+        else:
+            lost = next(iter(lost_receives(event, matching.states)), None)
+        if lost is not None and lost.index in matching.states[lost.rank].lost:
+            return (
+                f"Rank {lost.rank} has thrown away the handle of its i{call(lost)}. The message may then never arrive, "
+                "and what comes after it gets stuck too: keep each handle, and call its wait()."
+            )
+    return ""
+
+
+def lost_receives(event: Event, states: list[RankState]) -> list[Event]:
+    """Receives whose handle a member of the group has thrown away: Gloo's connection does not get over it."""
+    return [e for rank in event.members if states[rank].lost for e in states[rank].events if is_lost(e, states[rank])]
+
+
+def is_lost(event: Event, state: RankState) -> bool:
+    return event.op == "recv" and event.index in state.lost
 
 
 def unmet_messages(blocked: dict[int, Event], matching: Matching) -> str:

@@ -101,6 +101,7 @@ def read_events(rank: int, notes: list[tuple]) -> dict[str, object]:
         "waits": {index: where for index, (where, _) in waits.items()},
         "waiting_since": {index: since for index, (_, since) in waits.items()},
         "failed": set(tables.get("failed", ())),
+        "lost": set(tables.get("lost", ())),
         "strides": tables.get("strides", {}),
         "dropped": tables.get("dropped", {}),
         "regions": regions,

@@ -77,6 +77,7 @@ class Recorder:
     ("wait", index, (where, time))      when the rank begins to wait for an asynchronous one
     ("end", index, time)                when its result is there; the first counts
     ("failed", index, time)             when it raised
+    ("lost", index, time)               when the handle of a message was thrown away, and nobody had waited for it
     ("source", index, rank)             who sent what a receive from any source has received
     ("strides", index, strides)         before a call that gets a tensor whose memory is not in order, or has gaps
     ("make", number, {fields of Event}) when the rank begins to make a group (new_group, or a device mesh)
@@ -182,10 +183,11 @@ class RecordedWork(Work):
     tells (Gloo does for collectives); else when `wait()` has found it done.
     """
 
-    def __init__(self, work: Work, recorder: Recorder, index: int, is_async: bool, members: tuple[int, ...] = ()):
-        """members: for a receive from any source, the ranks that may have sent it."""
+    def __init__(self, work: Work, recorder: Recorder, index: int, is_async: bool, is_message: bool, senders=()):
+        """senders: of a receive from any source, the ranks that may have sent it."""
         super().__init__()
-        self.work, self.recorder, self.index, self.is_async, self.members = work, recorder, index, is_async, members
+        self.work, self.recorder, self.index = work, recorder, index
+        self.is_async, self.is_message, self.senders = is_async, is_message, senders
         self.waited = False
         self.ended = False
         if is_async:
@@ -198,6 +200,10 @@ class RecordedWork(Work):
         if not self.ended:
             self.ended = True
             self.recorder.end(self.index)
+
+    def __del__(self):
+        if self.is_message and not self.ended:  # its buffer goes too: what was not sent or received by now, never is
+            self.recorder.write(("lost", self.index, self.recorder.now()))
 
     def asked(self) -> Work:
         """The work behind this handle, for somebody who wants to know how it stands."""
@@ -216,8 +222,8 @@ class RecordedWork(Work):
             raise
         finally:  # also when it raises: the rank is not inside the call any more
             self.end()
-        if self.members:
-            self.recorder.write(("source", self.index, self.members[work._source_rank()]))
+        if self.senders:
+            self.recorder.write(("source", self.index, self.senders[work._source_rank()]))
         return result
 
     def is_completed(self):
@@ -320,8 +326,8 @@ def _recorded(method: str, op: str):
         if isinstance(work, Work):
             if is_async and directly and not self.on_device:  # on a GPU a stream can be waited for instead
                 recorder.unasked[index] = where
-            members = self.members if method == "recv_anysource" else ()
-            return RecordedWork(work, recorder, index, is_async, members)
+            senders = self.members if method == "recv_anysource" else ()
+            return RecordedWork(work, recorder, index, is_async, op in POINT_TO_POINT, senders)
         recorder.end(index)
         return work
 

@@ -8,7 +8,7 @@ end of the message is there. A world is stuck when every rank that has not finis
 from __future__ import annotations
 
 from utils.matching import POINT_TO_POINT, Matching, RankState, team
-from utils.mistakes import call, difference, is_one_group, message_mismatch, mistake
+from utils.mistakes import call, difference, is_one_group, lost_receives, message_mismatch, mistake
 from utils.run import Event
 from utils.source_lines import place
 
@@ -35,6 +35,8 @@ def can_move(event: Event, matching: Matching) -> bool:
     if event.op in POINT_TO_POINT:
         other_end = matching.other_end(event)
         return other_end is not None and not matching.states[other_end.rank].has_dropped(other_end)
+    if lost_receives(event, matching.states):
+        return False
     partners = matching.partners(event)
     return None not in partners.values() and not difference(partners)
 
