@@ -979,9 +979,9 @@ def sum_a_view(rank, world_size):
 spawn(sum_a_view, 2)
 
 # %% [markdown]
-# Again PyTorch said nothing, and only `spawn` noticed afterwards. Gloo was told "four numbers, starting here" and took the first four in memory, gaps and all. (NCCL, on
-# GPUs, refuses such a view with an error.) Write an all-reduce that is right for any view. Remember that
-# the caller looks at `view`, so the sum has to end up **in** it.
+# Again PyTorch said nothing, and only `spawn` noticed afterwards. Gloo was told "four numbers, starting here" and took
+# the first four in memory, gaps and all. (NCCL, on GPUs, refuses such a view with an error.) Write an all-reduce that
+# is right for any view. Remember that the caller looks at `view`, so the sum has to end up **in** it.
 
 # %% exercise="all-reduce-any-view"
 def all_reduce_any_view(view: Tensor, rank: int, world_size: int) -> Tensor:
