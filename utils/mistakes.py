@@ -27,11 +27,13 @@ def mistake(blocked: dict[int, Event], matching: Matching) -> str:
     for event in collectives:
         if said := difference(matching.partners(event)):
             return said
+    if said := lost_message(blocked, matching):
+        return said
     for event in collectives:
         missing = [rank for rank, partner in matching.partners(event).items() if partner is None]
         if missing:
             return missing_rank(event, missing, blocked, matching)
-    return lost_message(blocked, matching) or unmet_messages(blocked, matching)
+    return unmet_messages(blocked, matching)
 
 
 # --- words

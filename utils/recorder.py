@@ -327,7 +327,8 @@ def _recorded(method: str, op: str):
             if is_async and directly and not self.on_device:  # on a GPU a stream can be waited for instead
                 recorder.unasked[index] = where
             senders = self.members if method == "recv_anysource" else ()
-            return RecordedWork(work, recorder, index, is_async, op in POINT_TO_POINT, senders)
+            is_message = op in POINT_TO_POINT and not self.on_device  # a GPU's stream holds on to a message by itself
+            return RecordedWork(work, recorder, index, is_async, is_message, senders)
         recorder.end(index)
         return work
 

@@ -191,10 +191,11 @@ def has_gaps(shape: tuple, strides: tuple) -> bool:
 
 
 def in_another_layout(event: Event, matching: Matching) -> Event | None:
-    """The call of another rank whose tensor lies in memory in another order than that of `event`."""
+    """The call of another rank whose tensor has the same shape and lies in memory in another order."""
     own = matching.states[event.rank].strides[event.index]
     for other in matching.partners(event).values():
-        if other is not None and matching.states[other.rank].strides.get(other.index) != own:
+        same_shape = other is not None and other.shape == event.shape
+        if same_shape and matching.states[other.rank].strides.get(other.index) != own:
             return other
     return None
 
