@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from utils import region, spawn
+from utils import SilentMistake, region, spawn
 
 
 def test_an_asynchronous_call_ends_when_its_work_does_not_when_it_is_waited_for():
@@ -27,7 +27,9 @@ def test_a_call_that_nobody_waits_for_ends_too():
         dist.barrier()
         time.sleep(0.2)
 
-    assert all(event.end is not None for event in spawn(program, 2).events)
+    with pytest.raises(SilentMistake, match="never waited for it") as caught:
+        spawn(program, 2)
+    assert len(caught.value.events) == 4 and all(event.end is not None for event in caught.value.events)
 
 
 def test_regions_are_named_nested_and_kept_when_they_raise():

@@ -4,7 +4,7 @@ Importing it starts the zygote in the background (see zygote.py), so that the fi
 """
 
 from utils.devices import get_device
-from utils.errors import RankCrashed, RankError, RankFailed, RankTimeout, WorldStuck
+from utils.errors import RankCrashed, RankError, RankFailed, RankTimeout, SilentMistake, WorldStuck
 from utils.launcher import spawn
 from utils.memory import track_memory
 from utils.regions import region
@@ -19,6 +19,7 @@ __all__ = [
     "RankTimeout",
     "Region",
     "Run",
+    "SilentMistake",
     "WorldStuck",
     "get_device",
     "region",

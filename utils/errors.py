@@ -6,9 +6,9 @@ import re
 import signal
 
 from utils import source_lines
+from utils.mistakes import call, ranks
 from utils.protocol import Failure, Frame
 from utils.run import Event
-from utils.stuck import call, ranks
 
 # What a rank says when it is not to blame: another one went away while it was talking to it.
 INNOCENT = re.compile(
@@ -64,6 +64,10 @@ class RankCrashed(RankError):
 
 class WorldStuck(RankError):
     """No rank could move any more: each waited for another."""
+
+
+class SilentMistake(RankError):
+    """All ranks have finished, and the values they hold can't be what was meant; `results` holds them all the same."""
 
 
 class RankTimeout(RankError):

@@ -21,7 +21,7 @@ from torch.distributed import distributed_c10d
 from utils import job
 from utils.errors import RankFailed, is_innocent, report_failures
 from utils.program import pickle_program
-from utils.protocol import Failure, read_events
+from utils.protocol import Failure, read_events, read_memory
 from utils.rank_output import marked_output
 from utils.rank_process import failure
 from utils.recorder import Recorder, install
@@ -87,9 +87,10 @@ class JobWorld:
             backend=backend,
             results=[pickle.loads(result)[1] for result in results],
             output=list(output),
-            events=[event for events, _, _ in read for event in events],
+            events=[event for its in read for event in its["events"]],
             elapsed=max(elapsed),
-            regions=[region for _, _, regions in read for region in regions],
+            regions=[region for its in read for region in its["regions"]],
+            memory_notes=[read_memory(its_notes) for its_notes in notes],
         )
 
     def perform(self, program: bytes) -> tuple:

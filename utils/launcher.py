@@ -30,7 +30,8 @@ def spawn(fn, world_size: int, *args, timeout: float | None = None, backend: str
     had called, then by rank.
 
     Returns a Run. Raises ValueError or TypeError for a call that can't work, before any process starts; RankFailed when
-    a rank raises, RankCrashed when one dies, WorldStuck when nobody can move, RankTimeout when the time is up.
+    a rank raises, RankCrashed when one dies, WorldStuck when nobody can move, RankTimeout when the time is up, and
+    SilentMistake when all went well, except that the ranks' calls do not fit together.
     Under torchrun or SLURM the process already is a rank: fn runs in place, on all ranks of the job (in_place.py).
     """
     check_program(fn, args, kwargs)

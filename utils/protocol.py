@@ -76,23 +76,41 @@ def unpack_notes(data: bytes) -> tuple[list[tuple], bytes]:
     return notes, data[at:]
 
 
-def read_events(rank: int, notes: list[tuple]) -> tuple[list[Event], dict[int, str], list[Region]]:
-    """From what a recorder wrote: the Events; {index: where} of the asynchronous ones that the rank waits for, or has
-    waited for; and the Regions."""
-    members, starts, ends, waits, on_device = {}, {}, {}, {}, {}
-    tables = {"group": members, "start": starts, "end": ends, "wait": waits, "device": on_device}
+def read_events(rank: int, notes: list[tuple]) -> dict[str, object]:
+    """What a recorder wrote (its notes are listed there), as the fields of a RankState."""
+    tables: dict[str, dict] = {}
     regions = []
     for kind, key, value in notes:
         if kind == "region":
             regions.append(Region(rank, key, *value))
-        elif kind in tables:
-            tables[kind].setdefault(key, value)
+        else:
+            tables.setdefault(kind, {}).setdefault(key, value)
+    members, ends, sources = (tables.get(kind, {}) for kind in ("group", "end", "source"))
+    waits, made, on_device = (tables.get(kind, {}) for kind in ("wait", "made", "device"))
     events = []
-    for index, fields in starts.items():
+    for index, fields in tables.get("start", {}).items():
         fields = {**fields, "members": tuple(members[fields["group"]]), "shape": tuple(fields["shape"])}
+        fields["peer"] = sources.get(index, fields["peer"])
         start, end = on_device.get(index, (fields.pop("start"), ends.get(index)))
         events.append(Event(rank=rank, index=index, start=start, end=end, **fields))
-    return events, waits, regions
+    return {
+        "events": events,
+        "groups_made": [
+            making(rank, number, end=made.get(number), **fields) for number, fields in tables.get("make", {}).items()
+        ],
+        "waits": {index: where for index, (where, _) in waits.items()},
+        "waiting_since": {index: since for index, (_, since) in waits.items()},
+        "failed": set(tables.get("failed", ())),
+        "lost": set(tables.get("lost", ())),
+        "strides": tables.get("strides", {}),
+        "dropped": tables.get("dropped", {}),
+        "regions": regions,
+    }
+
+
+def making(rank: int, number: int, group: str, members, start: float, end: float | None, where: str) -> Event:
+    """That a rank makes a group, in the form of an Event: it may have to wait for others in it. Not one of a Run's."""
+    return Event(rank, number, "new_group", group, tuple(members), None, 0, 0, "", (), "", False, start, end, where)
 
 
 def read_memory(notes: list[tuple]) -> list[tuple[str, list, int]]:

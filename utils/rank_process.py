@@ -215,9 +215,9 @@ def perform(rank: int, request: Request) -> bytes:
         with open(os.path.join(request.folder, "program"), "rb") as program:
             fn, args, kwargs = pickle.load(program)
         result = fn(rank, request.world_size, *args, **kwargs)
+        threading._shutdown()  # wait for threads that the program left behind, as multiprocessing does
         if regions.recorder is not None:
             regions.recorder.settle()
-        threading._shutdown()  # wait for threads that the program left behind, as multiprocessing does
         return pickle_result(result)
     except SystemExit as exit:
         return pickle_result(None) if exit.code in (None, 0) else pickle.dumps(failure(exit, request.zero))

@@ -24,15 +24,19 @@ from utils.errors import (
     RankError,
     RankFailed,
     RankTimeout,
+    SilentMistake,
     WorldStuck,
     is_innocent,
     report_crash,
     report_failures,
 )
+from utils.matching import RankState
+from utils.mistakes import ranks
 from utils.ordered_output import OrderedOutput
 from utils.protocol import SYNCHRONISED, Failure, Request, path_in, read_events, read_memory, unpack_notes
 from utils.run import Run
 from utils.screen import Screen
+from utils.silent import explain_silence
 from utils.zygote_client import zygote
 
 GRACE = 0.5  # seconds that the other ranks have to say what happened to them, once one has failed
@@ -85,7 +89,7 @@ class RealWorld:
         self.output, self.screen = OrderedOutput(size), Screen()
         self.outcomes: dict[int, object] = {}  # of the ranks that are finished: ("result", value) or a Failure
         self.exit_codes: dict[int, int] = {}  # of the processes that have ended
-        self.states = [stuck.RankState(rank) for rank in range(size)]
+        self.states = [RankState(rank) for rank in range(size)]
         self.printed_bytes = [0] * size
         self.started = False  # whether the zygote has made the ranks
         self.last_words: dict[int, list[str]] = {}  # of the ranks in which a library has given up
@@ -318,11 +322,11 @@ class RealWorld:
     def update_states(self) -> None:
         self.read_events()
         for state, notes in zip(self.states, self.notes, strict=True):
-            state.events, state.waits, state.regions = read_events(state.rank, notes)
+            vars(state).update(read_events(state.rank, notes))
 
     def raise_if_stuck(self) -> None:
         self.update_states()
-        report = stuck.explain(self.states)
+        report = stuck.explain(self.states, now=time.monotonic() - self.zero)
         if report is not None:
             self.end()
             raise WorldStuck(f"no rank can move any more: each waits for another.\n{report}")
@@ -333,11 +337,11 @@ class RealWorld:
         running = self.ask_for_lines(seconds=1)
         unfinished = [state.rank for state in self.states if not state.finished]
         at_work = [rank for rank in unfinished if self.states[rank].blocked_in() is None]
-        lines = stuck.describe(self.states, running)
+        lines = stuck.describe(self.states, running, now=time.monotonic() - self.zero)
         self.end()
         verb = "has" if len(unfinished) == 1 else "have"
         return RankTimeout(
-            f"{stuck.ranks(unfinished).lower()} {verb} not finished after {timeout:g} s.\n"
+            f"{ranks(unfinished).lower()} {verb} not finished after {timeout:g} s.\n"
             + "\n".join("  " + line for line in lines)
             + f"\n\nIf the work needs longer, say how long: spawn(..., timeout={max(300, round(5 * timeout))}).",
             rank=next(iter(at_work or unfinished), None),
@@ -410,6 +414,8 @@ class RealWorld:
             raise report_crash(rank, code, place, self.states[rank].events, self.last_words.get(rank, []), hint)
         if failures:
             raise report_failures(failures, waiting, crashes)
+        if report := explain_silence(self.states):
+            raise SilentMistake(f"every rank ran to its end, but its values can't be trusted.\n{report}")
         return Run(
             world_size=self.size,
             world="spawn",

@@ -18,6 +18,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Work
+from torch.distributed import c10d_logger
 from torch.distributed import distributed_c10d as c10d
 
 from utils import regions
@@ -54,9 +55,16 @@ OPERATIONS = {
 OUTPUT_FIRST = {"gather", "scatter", "all_gather", "reduce_scatter", "all_to_all"}
 POINT_TO_POINT = ("send", "recv")
 ASYNCHRONOUS = ("isend", "irecv", "batch_isend_irecv")
+# Which arguments of a method hold tensors that Gloo reads or writes as if their numbers lay side by side, in order.
+TAKEN_AS_DENSE = {
+    **dict.fromkeys(["allreduce", "allreduce_coalesced", "broadcast", "reduce"], (0,)),
+    **dict.fromkeys(["scatter"], (0, 1)),
+    **dict.fromkeys(["reduce_scatter", "alltoall_base", "all_to_all_single"], (0,)),
+}
 
 TORCH_FOLDER = os.path.dirname(torch.__file__) + os.sep
 COURSE_FOLDER = os.path.dirname(os.path.abspath(__file__)) + os.sep
+ENTRANCES = (c10d.__file__, c10d_logger.__file__)  # where a call of `dist.something` arrives
 NOT_THE_STUDENTS = (TORCH_FOLDER, COURSE_FOLDER, "<frozen ", os.path.dirname(os.__file__) + os.sep)
 
 
@@ -66,8 +74,15 @@ class Recorder:
 
     ("group", name, members)            before the first call on a group
     ("start", index, {fields of Event}) when a call is made
-    ("wait", index, where)              when the rank begins to wait for an asynchronous one
+    ("wait", index, (where, time))      when the rank begins to wait for an asynchronous one
     ("end", index, time)                when its result is there; the first counts
+    ("failed", index, time)             when it raised
+    ("lost", index, time)               when the handle of a message was thrown away, and nobody had waited for it
+    ("source", index, rank)             who sent what a receive from any source has received
+    ("strides", index, strides)         before a call that gets a tensor whose memory is not in order, or has gaps
+    ("make", number, {fields of Event}) when the rank begins to make a group (new_group, or a device mesh)
+    ("made", number, time)              when it has it
+    ("dropped", index, where)           once the program is over: its handle was never asked for the result
     ("region", name, (start, end))      when a stretch of compute with a name is over
     ("memory", device, (samples, peak)) live bytes over time and the most of them (see memory.py)
     ("device", index, (start, end))     on a GPU: when the call was at work there, told once the program is over
@@ -80,6 +95,8 @@ class Recorder:
         self.zero = zero  # time.monotonic() at which the world began
         self.on_synchronisation = on_synchronisation
         self.indices = itertools.count()
+        self.numbers = itertools.count()  # of the groups that it makes
+        self.unasked: dict[int, str] = {}  # index -> where, of the student's own handles
         self.unsettled: list[tuple] = []  # (kind, key, CUDA event, CUDA event) of what the GPU may not have done yet
         self.began_on_device: dict[int, torch.cuda.Event] = {}
         self.allocated: list[tuple[float, str, int]] = []  # on the GPU, at the ends of regions
@@ -88,6 +105,7 @@ class Recorder:
     def restart(self, zero: float) -> None:
         """Another program begins in this process: events count from 0 again."""
         self.zero, self.indices, self.base = zero, itertools.count(), None
+        self.unasked.clear()
 
     def now(self) -> float:
         return time.monotonic() - self.zero
@@ -100,12 +118,15 @@ class Recorder:
         return index
 
     def wait(self, index: int) -> None:
-        self.write(("wait", index, who_called()[0]))
+        self.write(("wait", index, (who_called()[0], self.now())))
 
     def end(self, index: int) -> None:
         self.write(("end", index, self.now()))
         if index in self.began_on_device:
             self.span("device", index, self.began_on_device.pop(index), self.mark())
+
+    def failed(self, index: int) -> None:
+        self.write(("failed", index, self.now()))
 
     def mark(self) -> float | torch.cuda.Event:
         """This moment: in seconds or, if the program uses a GPU, as an event in what it has asked of it."""
@@ -133,7 +154,9 @@ class Recorder:
         self.allocated.append((self.now(), "allocated", torch.cuda.memory_allocated()))
 
     def settle(self) -> None:
-        """The program is over: note what the GPU's clock says, and its allocator."""
+        """The program is over: note which handles were dropped, and what the GPU's clock says, and its allocator."""
+        for index, where in self.unasked.items():
+            self.write(("dropped", index, where))
         if torch.cuda.is_initialized():
             self.look_at_memory()
             self.write(("memory", "cuda", (self.allocated, torch.cuda.max_memory_allocated())))
@@ -150,20 +173,21 @@ class Recorder:
         return time_of_base + event.elapsed_time(mark) / 1000
 
 
-def who_called() -> tuple[str, str]:
-    """(where, function): the innermost line of the stack that is neither torch's nor ours, as "file:line", and which
-    function of torch.distributed it called: from a process group `isend` and `send` look alike. Both "" in a thread of
-    torch's own.
+def who_called() -> tuple[str, str, bool]:
+    """(where, function, directly): the innermost line of the stack that is neither torch's nor ours, as "file:line";
+    which function of torch.distributed it called (from a process group `isend` and `send` look alike); and whether it
+    called that one itself, not through DDP or the like. "", "" and False in a thread of torch's own.
     """
-    frame, function = sys._getframe(1), ""
+    frame, function, file = sys._getframe(1), "", ""
     while frame is not None:
         code = frame.f_code
         if not code.co_filename.startswith(NOT_THE_STUDENTS):
-            return f"{code.co_filename}:{frame.f_lineno}", function
-        if code.co_filename == c10d.__file__:
+            return f"{code.co_filename}:{frame.f_lineno}", function, file in ENTRANCES
+        file = code.co_filename
+        if file == c10d.__file__:
             function = code.co_name
         frame = frame.f_back
-    return "", function
+    return "", function, False
 
 
 def in_main_thread() -> bool:
@@ -175,9 +199,11 @@ class RecordedWork(Work):
     tells (Gloo does for collectives); else when `wait()` has found it done.
     """
 
-    def __init__(self, work: Work, recorder: Recorder, index: int, is_async: bool):
+    def __init__(self, work: Work, recorder: Recorder, index: int, is_async: bool, is_message: bool, senders=()):
+        """senders: of a receive from any source, the ranks that may have sent it."""
         super().__init__()
-        self.work, self.recorder, self.index, self.is_async = work, recorder, index, is_async
+        self.work, self.recorder, self.index = work, recorder, index
+        self.is_async, self.is_message, self.senders = is_async, is_message, senders
         self.waited = False
         self.ended = False
         if is_async:
@@ -191,26 +217,42 @@ class RecordedWork(Work):
             self.ended = True
             self.recorder.end(self.index)
 
+    def __del__(self):
+        if self.is_message and not self.ended:  # its buffer goes too: what was not sent or received by now, never is
+            self.recorder.write(("lost", self.index, self.recorder.now()))
+
+    def asked(self) -> Work:
+        """The work behind this handle, for somebody who wants to know how it stands."""
+        self.recorder.unasked.pop(self.index, None)
+        return self.work
+
     def wait(self, timeout=None):
+        work = self.asked()
         if self.is_async and not self.waited and in_main_thread():
             self.waited = True
             self.recorder.wait(self.index)
         try:
-            return self.work.wait() if not timeout else self.work.wait(timeout)
+            result = work.wait() if not timeout else work.wait(timeout)
+        except BaseException:
+            self.recorder.failed(self.index)
+            raise
         finally:  # also when it raises: the rank is not inside the call any more
             self.end()
+        if self.senders:
+            self.recorder.write(("source", self.index, self.senders[work._source_rank()]))
+        return result
 
     def is_completed(self):
-        return self.work.is_completed()
+        return self.asked().is_completed()
 
     def is_success(self):
-        return self.work.is_success()
+        return self.asked().is_success()
 
     def exception(self):
-        return self.work.exception()
+        return self.asked().exception()
 
     def result(self):
-        return self.work.result()
+        return self.asked().result()
 
     def source_rank(self):
         return self.work._source_rank()
@@ -219,10 +261,13 @@ class RecordedWork(Work):
         return self.work._source_rank()
 
     def synchronize(self):
-        return self.work.synchronize()
+        return self.asked().synchronize()
+
+    def block_current_stream(self):
+        return self.asked().block_current_stream()
 
     def get_future(self):
-        return self.work.get_future()
+        return self.asked().get_future()
 
 
 class RecordedGroup(dist.ProcessGroup):
@@ -263,7 +308,7 @@ def _recorded(method: str, op: str):
     def call(self, *args, **kwargs):
         if self.name is None:  # torch is still making this group
             return getattr(self.inner, method)(*args, **kwargs)
-        recorder, (where, function) = self.recorder, who_called()
+        recorder, (where, function, directly) = self.recorder, who_called()
         options = args[-1] if args else None
         is_async = bool(getattr(options, "asyncOp", False)) or function in ASYNCHRONOUS
         is_async = is_async or not in_main_thread()  # a thread that waits does not keep the rank from going on
@@ -274,7 +319,7 @@ def _recorded(method: str, op: str):
             op=op,
             group=self.name,
             peer=_peer(op, method, args, options, self.members),
-            tag=args[2] if op in POINT_TO_POINT and method != "recv_anysource" else 0,
+            tag=(args[1] if method == "recv_anysource" else args[2]) if op in POINT_TO_POINT else 0,
             bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors),
             dtype=_name(first.dtype) if first is not None else "",
             shape=tuple(first.shape) if first is not None else (),
@@ -282,15 +327,24 @@ def _recorded(method: str, op: str):
             is_async=is_async,
             where=where,
         )
+        for position in () if self.on_device else TAKEN_AS_DENSE.get(method, ()):
+            for tensor in _tensors(args[position]):
+                if tensor.layout is torch.strided and not tensor.is_contiguous():
+                    recorder.write(("strides", index, (tuple(tensor.shape), tensor.stride())))
         if op not in POINT_TO_POINT and self.name == "world":
             recorder.on_synchronisation()
         try:
             work = getattr(self.inner, method)(*args, **kwargs)
         except BaseException:
+            recorder.failed(index)
             recorder.end(index)
             raise
         if isinstance(work, Work):
-            return RecordedWork(work, recorder, index, is_async)
+            if is_async and directly and not self.on_device:  # on a GPU a stream can be waited for instead
+                recorder.unasked[index] = where
+            senders = self.members if method == "recv_anysource" else ()
+            is_message = op in POINT_TO_POINT and not self.on_device  # a GPU's stream holds on to a message by itself
+            return RecordedWork(work, recorder, index, is_async, is_message, senders)
         recorder.end(index)
         return work
 
@@ -367,3 +421,23 @@ def install(recorder: Recorder) -> None:
                 self.backend._set_sequence_number_for_group()
 
         c10d.ProcessGroupNCCL = RecordedNccl
+    c10d._new_process_group_helper = _recorded_making(c10d._new_process_group_helper, recorder)
+
+
+def _recorded_making(make, recorder: Recorder):
+    """torch's function that makes a group, recorded: a rank may wait in it for ranks that never make that group."""
+
+    @functools.wraps(make)
+    def make_group(*args, **kwargs):
+        ranks, name = args[2], args[5]
+        if not ranks:  # the default group
+            return make(*args, **kwargs)
+        number = next(recorder.numbers)
+        fields = {"group": name, "members": tuple(ranks), "where": who_called()[0], "start": recorder.now()}
+        recorder.write(("make", number, fields))
+        try:
+            return make(*args, **kwargs)
+        finally:
+            recorder.write(("made", number, recorder.now()))
+
+    return make_group

@@ -17,7 +17,8 @@ class Event:
 
     op     send, recv, broadcast, reduce, all_reduce, gather, scatter, all_gather, reduce_scatter, all_to_all, barrier
     group  name of the process group ("world" is the default one); members: its global ranks, in group order
-    peer   send and recv: the other rank (None: any source); rooted collectives: the root; else None. Global ranks.
+    peer   send and recv: the other rank (None: any source, and nothing has come); rooted collectives: the root; else
+           None. Global ranks.
     bytes  of the tensors that this rank hands in (for a recv: of its buffer)
     shape  of the first of them; dtype: its name, "float32"
     start  seconds since the world began; end: when its result was there, None if nobody waited for it

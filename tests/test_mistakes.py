@@ -1,0 +1,675 @@
+"""Each kind of mistake on real ranks: what is said, word for word, in under two seconds. Right programs: not accused.
+
+The first table holds worlds that hang or crash, the second those that end as if all were well.
+"""
+
+import time
+from datetime import timedelta
+
+import hypothesis
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import strategies as st
+
+from utils import RankCrashed, RankError, RankFailed, SilentMistake, WorldStuck, spawn
+
+LOUD, SILENT = [], []
+
+
+def row(table, world_size, says, error):
+    """Put a rank program into a table: on `world_size` ranks it is an `error` whose last words are `says`."""
+
+    def put(program):
+        table.append(pytest.param(program, world_size, says, error, id=program.__name__))
+        return program
+
+    return put
+
+
+def loud(world_size, says, error=WorldStuck):
+    return row(LOUD, world_size, says, error)
+
+
+def silent(world_size, says):
+    return row(SILENT, world_size, says, SilentMistake)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def a_call_before():
+    spawn(lambda rank, n: None, 4)
+
+
+# --- collectives
+
+
+@loud(
+    3,
+    "rank 0 called all_reduce, rank 1 called broadcast, rank 2 called broadcast. "
+    "Every rank of a group must call the same collectives in the same order.",
+)
+def another_order(rank, world_size):
+    x, y = torch.ones(2), torch.ones(2)
+    if rank == 0:
+        dist.all_reduce(x)
+        dist.broadcast(y, src=1)
+    else:
+        dist.broadcast(y, src=1)
+        dist.all_reduce(x)
+
+
+@loud(
+    2,
+    "rank 0 called all_reduce, rank 1 called barrier. Every rank of a group must call the same collectives in the "
+    "same order. The all_reduce stands inside `if rank == 0`.",
+)
+def one_rank_makes_a_call_of_its_own(rank, world_size):
+    x = torch.ones(2)
+    if rank == 0:
+        x += 1
+        dist.all_reduce(x)
+    dist.barrier()
+
+
+@loud(2, "rank 0 named root 0, rank 1 named root 1. All ranks must name the same root.")
+def another_root(rank, world_size):
+    dist.broadcast(torch.ones(2), src=rank)
+
+
+@loud(
+    3,
+    "rank 0 brought float32 [5], rank 1 brought float32 [5], rank 2 brought float32 [2]. "
+    "all_reduce needs the same shape and dtype on every rank.",
+)
+def another_shape(rank, world_size):
+    dist.all_reduce(torch.ones(2 if rank == 2 else 5))
+
+
+@loud(
+    2,
+    "rank 0 brought float64 [1000], rank 1 brought float32 [1000]. "
+    "all_reduce needs the same shape and dtype on every rank.",
+    RankCrashed,
+)
+def another_dtype(rank, world_size):
+    dist.all_reduce(torch.ones(1000, dtype=torch.float32 if rank else torch.float64))
+
+
+@loud(
+    3,
+    "Ranks 1 and 2 never called this all_reduce and have finished. A collective returns only when every rank of its "
+    "group has called it: take it out of the `if rank == 0`.",
+)
+def only_rank_0(rank, world_size):
+    x = torch.ones(2)
+    if rank == 0:
+        dist.all_reduce(x)
+
+
+@loud(
+    3,
+    "Rank 2 never called this barrier and has finished. A collective returns only when every rank of its "
+    "group has called it: look for an early return, or an `if` around it.",
+)
+def left_early(rank, world_size):
+    if rank == 2:
+        return
+    dist.barrier()
+
+
+@loud(
+    3,
+    "Ranks 0, 1 and 2 must all call all_reduce, but rank 2 is in recv from 0. "
+    "Every rank must make the calls that belong together, in the same order.",
+)
+def skipped_one(rank, world_size):
+    x = torch.ones(2)
+    if rank != 2:
+        pass
+    else:
+        dist.recv(x, src=0)
+    dist.all_reduce(x)
+    if rank == 0:
+        dist.send(x, dst=2)
+
+
+@loud(3, "(Ranks 0 and 2 were waiting in barrier.)", RankFailed)
+def raised(rank, world_size):
+    if rank == 1:
+        raise ValueError("no luck")
+    dist.barrier()
+
+
+# --- messages
+
+
+@loud(
+    2,
+    "Rank 1 waits for a message from rank 0, which has finished without sending it. "
+    "Count the sends and the receives of each pair: they must match one to one, tags too.",
+)
+def receive_without_send(rank, world_size):
+    if rank == 1:
+        dist.recv(torch.ones(1), src=0)
+
+
+@loud(
+    2,
+    "Rank 0 sends a message to rank 1, which has finished without receiving it. "
+    "Count the sends and the receives of each pair: they must match one to one, tags too.",
+)
+def send_without_receive(rank, world_size):
+    if rank == 0:
+        dist.send(torch.ones(1), dst=1)
+
+
+@loud(
+    3,
+    "Everyone sends first, and waits for the next: 0 → 1 → 2 → 0. "
+    "Let one rank of each pair receive first, or use isend and wait after the receive.",
+)
+def everyone_sends_first(rank, world_size):
+    x = torch.ones(1)
+    dist.send(x, dst=(rank + 1) % world_size)
+    dist.recv(x, src=(rank - 1) % world_size)
+
+
+@loud(
+    2,
+    "Everyone receives first, and waits for the next: 0 → 1 → 0. "
+    "A message must be sent before it can arrive: let somebody send first.",
+)
+def everyone_receives_first(rank, world_size):
+    x = torch.ones(1)
+    dist.recv(x, src=1 - rank)
+    dist.send(x, dst=1 - rank)
+
+
+@loud(
+    2,
+    "Rank 1 waits for a message with tag 1 from rank 0, which sends with tag 0. "
+    "A send and its recv must name the same tag.",
+)
+def wrong_tag(rank, world_size):
+    x = torch.ones(1)
+    dist.send(x, dst=1, tag=rank) if rank == 0 else dist.recv(x, src=0, tag=rank)
+
+
+@loud(
+    3,
+    "Rank 2 waits for a message from rank 0, which has finished without sending it. Count the sends and the receives "
+    "of each pair: they must match one to one, tags too. Rank 2 waits for rank 0 while rank 1 sends to it: "
+    "is a src or a dst wrong?",
+)
+def wrong_source(rank, world_size):
+    x = torch.ones(1)
+    if rank == 1:
+        dist.send(x, dst=2)
+    if rank == 2:
+        dist.recv(x, src=0)
+
+
+@loud(
+    3,
+    "No send meets its receive: rank 0 is in recv from 1; rank 1 is in recv from 2; rank 2 is in recv from 0. "
+    "For each send there must be a recv on the other rank, with the same tag. "
+    "Rank 0 waits for rank 1 while rank 2 sends to it: is a src or a dst wrong?",
+)
+def wrong_neighbour(rank, world_size):
+    x, y = torch.ones(1), torch.ones(1)
+    sending = dist.isend(x, dst=(rank + 1) % world_size)
+    dist.recv(y, src=(rank + 1) % world_size)
+    sending.wait()
+
+
+@loud(
+    2,
+    "Rank 1 waits for a message from rank 0 on the whole world, which sends on the group of ranks 0 and 1. "
+    "A send and its recv must name the same group.",
+)
+def wrong_group(rank, world_size):
+    group = dist.new_group([0, 1])
+    x = torch.ones(1)
+    dist.send(x, dst=1, group=group) if rank == 0 else dist.recv(x, src=0)
+
+
+@loud(
+    2,
+    "Rank 0 sent float32 [6] to rank 1, whose recv has room for float32 [4] only. "
+    "A send and its recv need the same shape and dtype.",
+    RankCrashed,
+)
+def too_long_a_message(rank, world_size):
+    dist.send(torch.ones(6), dst=1) if rank == 0 else dist.recv(torch.ones(4), src=0)
+
+
+LOST = (
+    "Rank {} has thrown away the handle of its {}. The message may then never arrive, "
+    "and what comes after it gets stuck too: keep each handle, and call its wait()."
+)
+
+
+@loud(2, LOST.format(1, "isend to 0"))
+def never_waited_for_a_send(rank, world_size):
+    x = torch.ones(1)
+    if rank == 1:
+        dist.isend(x, dst=0)
+    dist.barrier()
+    if rank == 0:
+        dist.recv(x, src=1)
+    dist.barrier()
+
+
+@loud(2, LOST.format(1, "irecv from 0"))
+def never_waited_for_a_message(rank, world_size):
+    x = torch.ones(2)
+    dist.send(x, dst=1) if rank == 0 else dist.irecv(x, src=0)
+    dist.barrier()
+    return x
+
+
+# --- groups
+
+
+@loud(
+    3,
+    "Rank 1 never made the group of ranks 0 and 1. "
+    "Every rank must call new_group for every group, in the same order, also for one that it is not in.",
+)
+def a_group_that_one_member_never_makes(rank, world_size):
+    if rank != 1:
+        dist.new_group([0, 1])
+
+
+@loud(
+    3,
+    "Rank 2 skipped the group of ranks 0 and 1, which it is not in. "
+    "Every rank must call new_group for every group, in the same order, also for one that it is not in.",
+)
+def a_group_that_an_outsider_skips(rank, world_size):
+    if rank < 2:
+        dist.new_group([0, 1])
+    pair = dist.new_group([1, 2])
+    if rank > 0:
+        dist.all_reduce(torch.ones(1), group=pair)
+
+
+@loud(
+    3,
+    "Rank 0 makes the group of ranks 0, 1 and 2 as its 1st, rank 1 the group of ranks 0 and 1. "
+    "Every rank must make all groups in the same order.",
+)
+def groups_in_another_order(rank, world_size):
+    for members in [[0, 1, 2], [0, 1]] if rank == 0 else [[0, 1], [0, 1, 2]]:
+        dist.new_group(members)
+
+
+@loud(
+    2,
+    "Rank 0 uses the 1st group of ranks 0 and 1 first, rank 1 uses the 2nd group of ranks 0 and 1 first: each waits "
+    "for the other. Ranks that share several groups must use them in the same order.",
+)
+def groups_used_in_another_order(rank, world_size):
+    one, two = dist.new_group([0, 1]), dist.new_group([0, 1])
+    for group in (one, two) if rank == 0 else (two, one):
+        dist.all_reduce(torch.ones(1), group=group)
+
+
+@loud(
+    4,
+    "Rank 0 uses the group of ranks 0 and 1 first, rank 1 uses the whole world first: each waits for the other. "
+    "Ranks that share several groups must use them in the same order.",
+)
+def a_mesh_and_the_world_in_another_order(rank, world_size):
+    mesh = dist.device_mesh.init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    for group in (mesh.get_group("tp"), None) if rank == 0 else (None, mesh.get_group("tp")):
+        dist.all_reduce(torch.ones(1), group=group)
+
+
+# --- silent
+
+
+@silent(
+    2,
+    "Rank 0's `dist.all_reduce(a)` met rank 1's `dist.all_reduce(b)`: both ranks make both calls, but in another "
+    "order. Every rank of a group must call the same collectives in the same order.",
+)
+def same_sizes_in_another_order(rank, world_size):
+    a, b = torch.ones(2), torch.ones(2)
+    if rank == 0:
+        dist.all_reduce(a)
+        dist.all_reduce(b)
+    else:
+        dist.all_reduce(b)
+        dist.all_reduce(a)
+
+
+@silent(
+    2,
+    "Rank 0's all_reduce (sum) of float32 [2, 3] met rank 1's all_reduce (sum) of float32 [6]: both ranks make both "
+    "calls, but in another order. Every rank of a group must call the same collectives in the same order.",
+)
+def as_many_numbers_in_another_order(rank, world_size):
+    a, b = torch.ones(2, 3), torch.ones(6)
+    for x in (a, b) if rank == 0 else (b, a):
+        dist.all_reduce(x)
+
+
+@silent(2, "rank 0 asked for sum, rank 1 asked for max. all_reduce needs the same reduce op on every rank.")
+def another_reduce_op(rank, world_size):
+    dist.all_reduce(torch.ones(2), op=dist.ReduceOp.MAX if rank else dist.ReduceOp.SUM)
+
+
+@silent(
+    2,
+    "rank 0 brought float32 [2], rank 1 brought int32 [2]. all_reduce needs the same shape and dtype on every rank.",
+)
+def another_dtype_of_the_same_size(rank, world_size):
+    dist.all_reduce(torch.ones(2, dtype=torch.int32 if rank else torch.float32))
+
+
+@silent(
+    2,
+    "rank 0 brought float32 [2], rank 1 brought float32 [3]. broadcast needs the same shape and dtype on every rank.",
+)
+def a_short_broadcast(rank, world_size):
+    dist.broadcast(torch.ones(3 if rank else 2), src=0)
+
+
+@silent(
+    2,
+    "Rank 0 sent float32 [2] to rank 1, which received it into float32 [4]: what it does not fill stays as it was. "
+    "A send and its recv need the same shape and dtype.",
+)
+def too_short_a_message(rank, world_size):
+    dist.send(torch.ones(2), dst=1) if rank == 0 else dist.recv(torch.ones(4), src=0)
+
+
+@silent(
+    2,
+    "Rank 0 sent float64 [2] to rank 1, which received it into float32 [4]: there its bytes mean other numbers. "
+    "A send and its recv need the same shape and dtype.",
+)
+def a_message_of_another_dtype(rank, world_size):
+    dist.send(torch.ones(2, dtype=torch.float64), dst=1) if rank == 0 else dist.recv(torch.ones(4), src=0)
+
+
+GAPS = (
+    "Rank 0 handed {} a view with gaps (shape [2], strides [2]): Gloo takes numbers that lie side by side in memory, "
+    "and took others. Hand in x.contiguous(), and copy what comes out back into the view."
+)
+
+
+@silent(2, GAPS.format("all_reduce"))
+def a_view_with_gaps(rank, world_size):
+    dist.all_reduce(torch.ones(4)[::2])
+
+
+@silent(2, GAPS.format("scatter"))
+def a_view_with_gaps_to_scatter_into(rank, world_size):
+    dist.scatter(torch.ones(4)[::2], [torch.ones(2)] * 2 if rank == 0 else None, src=0)
+
+
+@silent(
+    2,
+    "The numbers of rank 1's tensor lie in another order in memory than those of rank 0's (is one a transpose?), and "
+    "broadcast goes by memory. Hand in x.contiguous() on every rank.",
+)
+def a_transpose(rank, world_size):
+    x = torch.ones(2, 3) if rank == 0 else torch.ones(3, 2).T
+    dist.broadcast(x, src=0)
+
+
+NEVER_WAITED = (
+    "Rank {} started an asynchronous {} and never waited for it: its result may not be there yet when it is used. "
+    "Keep the handle, and call its wait() before you use the tensor."
+)
+
+
+@silent(2, NEVER_WAITED.format(0, "all_reduce"))
+def never_waited_for_a_sum(rank, world_size):
+    x = torch.ones(2)
+    dist.all_reduce(x, async_op=True)
+    return x
+
+
+@silent(2, NEVER_WAITED.format(1, "recv"))
+def never_waited_for_a_message_that_came(rank, world_size):
+    x = torch.ones(2)
+    handle = dist.irecv(x, src=0) if rank else dist.isend(x, dst=1)
+    dist.barrier()
+    return x, str(handle)
+
+
+@pytest.mark.parametrize("program, world_size, says, error", LOUD + SILENT)
+def test_what_is_said(program, world_size, says, error):
+    def look() -> float:
+        began = time.monotonic()
+        with pytest.raises(error) as caught:
+            spawn(program, world_size)
+        assert type(caught.value) is error
+        assert str(caught.value).split("\n\n")[-1] == says
+        return time.monotonic() - began
+
+    assert any(look() < 2 for _ in range(3))  # the machine may be busy with something else
+
+
+def test_a_silent_mistake_keeps_what_was_returned_and_shows_both_lines():
+    with pytest.raises(SilentMistake) as caught:
+        spawn(as_many_numbers_in_another_order, 2)
+    report = str(caught.value)
+    assert report.startswith("every rank ran to its end, but its values can't be trusted.\n  rank 0  all_reduce")
+    assert report.count("dist.all_reduce(x)") == 2
+    assert caught.value.results == [None, None] and len(caught.value.events) == 4
+
+
+# --- right programs
+
+
+RIGHT = []
+
+
+def right(world_size):
+    return lambda program: RIGHT.append(pytest.param(program, world_size, id=program.__name__))
+
+
+@right(3)
+def everybody_has_a_turn(rank, world_size):
+    mine, nothing, theirs = torch.ones(2), torch.zeros(2), torch.zeros(2)
+    for turn in range(world_size):
+        if turn == rank:
+            dist.broadcast(mine, src=turn)
+        else:
+            dist.broadcast(theirs, src=turn)
+        if turn == rank:
+            dist.all_reduce(mine)
+        else:
+            dist.all_reduce(nothing)
+
+
+@right(3)
+def from_anybody(rank, world_size):
+    x = torch.ones(rank + 1)
+    if rank:
+        dist.send(x, dst=0)
+        dist.send(x, dst=0)
+    else:
+        y = torch.ones(2)
+        first = dist.irecv(y, src=1)
+        dist.recv(torch.ones(3), src=2)
+        first.wait()
+        sizes = {1: 2, 2: 3}
+        dist.recv(torch.ones(sizes[1]), src=1)
+        dist.recv(torch.ones(3))
+
+
+@right(2)
+def a_send_that_arrives_without_a_wait(rank, world_size):
+    x, y = torch.ones(2), torch.zeros(2)
+    sending = dist.isend(x, dst=1 - rank)  # kept, but never waited for
+    dist.recv(y, src=1 - rank)
+    dist.barrier()
+    return str(sending)
+
+
+@right(2)
+def handles_that_are_asked_in_another_way(rank, world_size):
+    x = torch.ones(2)
+    work = dist.all_reduce(x, async_op=True)
+    while not work.is_completed():
+        pass
+    dist.all_reduce(x, async_op=True).get_future().wait()
+    dist.barrier(async_op=True)
+
+
+@right(2)
+def uneven_shares(rank, world_size):
+    splits = [1, 3] if rank == 0 else [3, 2]
+    received = torch.empty(4 if rank == 0 else 5)
+    dist.all_to_all_single(received, torch.ones(4 if rank == 0 else 5), splits, splits)
+    everyone = [None] * world_size
+    dist.all_gather_object(everyone, "x" * (1 + 100 * rank))
+    dist.gather_object(rank, everyone if rank == 0 else None)
+    dist.broadcast_object_list(everyone, src=1)
+    dist.send_object_list(["a" * 50], dst=1) if rank == 0 else dist.recv_object_list([None], src=0)
+    dist.scatter_object_list([None], everyone if rank == 0 else None)
+    dist.monitored_barrier()
+
+
+@right(2)
+def shapes_that_hold_as_many_numbers(rank, world_size):
+    dist.all_reduce(torch.ones(2, 3) if rank else torch.ones(6))
+    dist.all_reduce(torch.ones(2, 3) if rank else torch.ones(2, 3).T)
+    dist.send(torch.ones(4), dst=1) if rank == 0 else dist.recv(torch.ones(2, 2), src=0)
+    dist.send(torch.ones(4).view(torch.uint8), dst=1) if rank == 0 else dist.recv(torch.ones(2, 2), src=0)
+
+
+@right(2)
+def views_that_come_out_right(rank, world_size):
+    dist.all_reduce(torch.ones(2, 3).T)
+    gathered = [torch.ones(4)[::2] for _ in range(world_size)]
+    dist.all_gather(gathered, torch.ones(4)[::2])
+    dist.all_reduce(torch.ones(2)[::2])
+
+
+@right(3)
+def a_call_that_raised_and_was_caught(rank, world_size):
+    if rank == 0:
+        with pytest.raises(RuntimeError):
+            dist.irecv(torch.ones(1), src=1).wait(timedelta(milliseconds=50))
+        with pytest.raises(RuntimeError):
+            dist.all_gather([torch.ones(1)] * 3, torch.ones(2))
+
+
+@right(3)
+def a_group_that_only_its_members_make(rank, world_size):
+    if rank < 2:
+        group = dist.new_group([0, 1], use_local_synchronization=True)
+        dist.all_reduce(torch.ones(1), group=group)
+    other = dist.new_group([1, 2])
+    if rank:
+        dist.all_reduce(torch.ones(1), group=other)
+
+
+@right(4)
+def wrappers(rank, world_size):
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor import Shard, distribute_tensor
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    def model():
+        return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.ReLU(), torch.nn.Linear(8, 6))
+
+    mesh = dist.device_mesh.init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    x = torch.ones(3, 6)
+    for wrapped in (
+        torch.nn.parallel.DistributedDataParallel(model()),
+        torch.nn.parallel.DistributedDataParallel(model(), find_unused_parameters=True, bucket_cap_mb=1e-6),
+        fully_shard(
+            parallelize_module(model(), mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()}), mesh=mesh["dp"]
+        ),
+    ):
+        for _ in range(3):
+            wrapped(x).sum().backward()
+    whole = torch.arange(30.0).reshape(6, 5)
+    sharded = distribute_tensor(whole.T, mesh, [Shard(0), Shard(1)])
+    assert torch.equal(sharded.redistribute(placements=[Shard(1), Shard(0)]).full_tensor(), whole.T)
+
+
+@right(2)
+def a_pipeline(rank, world_size):
+    from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B
+
+    stages = [
+        PipelineStage(torch.nn.Linear(4, 4), rank + 2 * chunk, 2 * world_size, torch.device("cpu")) for chunk in (0, 1)
+    ]
+    schedule = ScheduleInterleaved1F1B(stages, n_microbatches=4, loss_fn=torch.nn.functional.mse_loss)
+    for _ in range(2):
+        schedule.step(torch.ones(8, 4)) if rank == 0 else schedule.step(target=torch.ones(8, 4))
+
+
+@right(3)
+def coalesced(rank, world_size):
+    from torch.distributed.nn.functional import all_reduce
+
+    tensors = [torch.ones(size) for size in (1, 2, 3)]
+    dist.all_reduce_coalesced(tensors)
+    all_reduce(torch.ones(2, requires_grad=True)).sum().backward()
+    for work in dist.batch_isend_irecv(
+        [
+            dist.P2POp(dist.isend, torch.ones(2), (rank + 1) % world_size),
+            dist.P2POp(dist.irecv, torch.ones(2), (rank - 1) % world_size),
+        ]
+    ):
+        work.wait()
+
+
+@pytest.mark.parametrize("program, world_size", RIGHT)
+def test_a_right_program_is_not_accused(program, world_size):
+    spawn(program, world_size)
+
+
+STEP = st.tuples(
+    st.sampled_from(["all_reduce", "broadcast", "all_gather", "reduce", "exchange", "async", "gather"]),
+    st.integers(0, 2),  # root, or how far a message goes
+    st.sampled_from([(1,), (2, 3), (7,), (0,)]),
+    st.sampled_from([torch.float32, torch.int64, torch.uint8]),
+    st.booleans(),  # on a group of its own
+    st.booleans(),  # a transpose on every rank
+)
+
+
+@hypothesis.settings(max_examples=12, deadline=None, derandomize=True)
+@hypothesis.given(st.lists(STEP, min_size=1, max_size=12))
+def test_random_right_programs_are_not_accused(steps):
+    def program(rank, world_size):
+        everyone, handles = dist.new_group(), []
+        for op, root, shape, dtype, on_group, transposed in steps:
+            group = everyone if on_group else None
+            x = torch.ones(shape, dtype=dtype)
+            x = x.T if transposed and x.dim() == 2 else x
+            if op == "all_reduce":
+                dist.all_reduce(x, op=[dist.ReduceOp.SUM, dist.ReduceOp.MAX, dist.ReduceOp.MIN][root], group=group)
+            elif op == "broadcast":
+                dist.broadcast(x, src=root, group=group)
+            elif op == "reduce":
+                dist.reduce(x, dst=root, group=group)
+            elif op == "gather":
+                rows = [torch.empty_like(x) for _ in range(world_size)]
+                dist.gather(x, rows if rank == root else None, dst=root, group=group)
+            elif op == "all_gather":
+                dist.all_gather([torch.empty_like(x) for _ in range(world_size)], x, group=group)
+            elif op == "async":
+                handles.append(dist.all_reduce(x, async_op=True, group=group))
+            else:
+                step = 1 + root % 2
+                sending = dist.isend(x.contiguous(), (rank + step) % world_size, tag=root, group=group)
+                dist.recv(torch.empty_like(x.contiguous()), (rank - step) % world_size, tag=root, group=group)
+                sending.wait()
+        for handle in handles:
+            handle.wait()
+
+    try:
+        spawn(program, 3)
+    except RankError as error:
+        raise AssertionError(f"{steps}: {error}") from None

@@ -1,0 +1,114 @@
+"""Who belongs with whom: the calls that are one collective, the two ends of a message, the makers of one group.
+
+Collectives meet by their place in the order of a group's calls; messages by sender, receiver, group and tag, in order.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+
+from utils.run import Event, Region
+
+POINT_TO_POINT = ("send", "recv")
+
+
+@dataclass
+class RankState:
+    """What is known of one rank: what its recorder has written (see protocol.py), and whether it has finished."""
+
+    rank: int
+    events: list[Event] = field(default_factory=list)
+    groups_made: list[Event] = field(default_factory=list)  # one for each call of new_group, also by a device mesh
+    waits: dict[int, str] = field(default_factory=dict)  # asynchronous calls it has begun to wait for: index -> where
+    waiting_since: dict[int, float] = field(default_factory=dict)  # of those, in seconds since the world began
+    failed: set[int] = field(default_factory=set)  # calls that raised
+    lost: set[int] = field(default_factory=set)  # messages whose handle it has thrown away before they were done
+    strides: dict[int, tuple] = field(default_factory=dict)  # (shape, strides) of a tensor that is not in order
+    dropped: dict[int, str] = field(default_factory=dict)  # asynchronous calls whose handle was never used
+    regions: list[Region] = field(default_factory=list)
+    finished: bool = False
+
+    def blocked_in(self) -> Event | None:
+        """The call that this rank is inside of, if it is inside one."""
+        if self.finished:
+            return None
+        if self.groups_made and self.groups_made[-1].end is None:
+            return self.groups_made[-1]
+        for event in reversed(self.events):
+            if event.end is None and (not event.is_async or event.index in self.waits):
+                return event
+        return None
+
+    def has_dropped(self, event: Event) -> bool:
+        """Whether it only started this call and then let go of it: its tensor is gone, and the message may be too."""
+        return (self.finished or event.index in self.lost) and event.is_async and event.index not in self.waits
+
+
+def team(event: Event) -> tuple:
+    """What a group is known by. Its name alone will not do: ranks that make groups in another order mix up names."""
+    return event.group, event.members
+
+
+class Matching:
+    """All calls of a world, put together in one pass.
+
+    collectives[team][rank]    a rank's collectives on a group, in order
+    sends, receives[channel]   messages in order; a channel is (sender, receiver, group, tag)
+    from_anybody[(receiver, group, tag)]   receives from any source that have got nothing yet
+    """
+
+    def __init__(self, states: list[RankState]):
+        self.states = states
+        self.collectives: dict[tuple, dict[int, list[Event]]] = defaultdict(lambda: defaultdict(list))
+        self.sends: dict[tuple, list[Event]] = defaultdict(list)
+        self.receives: dict[tuple, list[Event]] = defaultdict(list)
+        self.from_anybody: dict[tuple, list[Event]] = defaultdict(list)
+        self.places: dict[tuple[int, int], int] = {}  # of a collective, (rank, index) -> where in its group's order
+        for state in states:
+            for event in state.events:
+                self.sort_in(event)
+        self.other_ends = dict(self.pairs())  # of a message, (rank, index) -> the call at its other end
+
+    def sort_in(self, event: Event) -> None:
+        if event.op == "send":
+            self.sends[event.rank, event.peer, event.group, event.tag].append(event)
+        elif event.op == "recv" and event.peer is None:
+            self.from_anybody[event.rank, event.group, event.tag].append(event)
+        elif event.op == "recv":
+            self.receives[event.peer, event.rank, event.group, event.tag].append(event)
+        else:
+            calls = self.collectives[team(event)][event.rank]
+            self.places[event.rank, event.index] = len(calls)
+            calls.append(event)
+
+    def pairs(self):
+        left_over = defaultdict(list)
+        for channel, sends in self.sends.items():
+            receives = self.receives.get(channel, [])
+            for send, receive in zip(sends, receives, strict=False):
+                yield from both_ways(send, receive)
+            left_over[channel[1:]] += sends[len(receives) :]
+        for channel, receives in self.from_anybody.items():
+            for send, receive in zip(sorted(left_over[channel], key=lambda e: e.start), receives, strict=False):
+                yield from both_ways(send, receive)
+
+    def other_end(self, message: Event) -> Event | None:
+        """The receive of a send, the send of a receive; None while nobody has made it."""
+        return self.other_ends.get((message.rank, message.index))
+
+    def partners(self, collective: Event) -> dict[int, Event | None]:
+        """For each member of the group: its call at the same place in the order, or None if it has not made one."""
+        place, calls = self.places[collective.rank, collective.index], self.collectives[team(collective)]
+        return {rank: calls[rank][place] if place < len(calls[rank]) else None for rank in collective.members}
+
+    def all_collectives(self):
+        """{rank: its call, or None} for each collective of each group, in order."""
+        for (_, members), calls in self.collectives.items():
+            for place in range(max(map(len, calls.values()))):
+                yield {rank: calls[rank][place] if place < len(calls[rank]) else None for rank in members}
+
+
+def both_ways(one: Event, other: Event):
+    yield (one.rank, one.index), other
+    yield (other.rank, other.index), one
