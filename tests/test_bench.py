@@ -35,8 +35,11 @@ MEASURED = {
         "kept": [200_000_000],
     },
     "import": {"import torch": [1.0, 2.0, 3.0], "import torch, utils: the part of utils": [0.01, 0.02, 0.09]},
-    "recorder": {"4 bytes": {"off": 1e-4, "on": 1.1e-4}, "4 MB": {"off": 1e-2, "on": 1.04e-2}},
+    "recorder": {"4 bytes": {"off": 100e-6, "on": 115e-6}, "4 MB": {"off": 4e-3, "on": 4.2e-3}},
 }
+
+
+OPEN_WITHOUT = {"launchers": 4, "programs": 1, "memory": 1, "import": 1, "recorder": 2}
 
 
 def verdicts(measured: dict) -> list[tuple[str, str]]:
@@ -52,17 +55,17 @@ def test_goals_are_judged_by_medians_and_by_the_worst():
         ("46 MB", "not met"),
         ("0.3 s", "not met"),
         ("20 ms", "met"),
-        ("10 µs", "met"),
-        ("4 %", "not met"),
+        ("15 µs", "met"),
+        ("5 %", "not met"),
     ]
     assert {"ipyparallel", "ddp", "fsdp2"} <= set(" ".join(goal.judge(MEASURED)[0] for goal in GOALS).split())
 
 
-@pytest.mark.parametrize("part", ["launchers", "programs", "memory", "import", "recorder"])
+@pytest.mark.parametrize("part", list(OPEN_WITHOUT))
 def test_what_was_not_measured_is_neither_met_nor_not(part):
     less = {name: value for name, value in MEASURED.items() if name != part}
     open_goals = [verdict for _, verdict in verdicts(less)].count("not measured")
-    assert open_goals == {"launchers": 4, "programs": 1, "memory": 1, "import": 1, "recorder": 2}[part]
+    assert open_goals == OPEN_WITHOUT[part]
 
 
 def test_a_goal_whose_launcher_failed_is_not_measured():

@@ -1,11 +1,16 @@
-"""utils/figures: what is drawn (cells, letters, colours), not its pixels."""
+"""utils/figures: what is drawn (cells, lanes, bars, labels, colours), not its pixels."""
+
+import subprocess
+import sys
 
 import pytest
-from matplotlib.colors import to_hex
+from matplotlib.colors import to_hex, to_rgb
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from utils import figures
-from utils.run import Event, Run
+from utils.figures import timelines
+from utils.memory import Memory
+from utils.run import Event, Region, Run
 
 NAMES = ("broadcast", "scatter", "gather", "reduce", "all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 
@@ -86,13 +91,162 @@ def test_a_picture_is_a_small_png_with_the_same_bytes_each_time():
     assert repr(figures.collective("all_gather")) == "Picture('all-gather')"
 
 
-def test_black_letters_can_be_read_on_every_colour():
-    for colour in figures.COLOURS:
-        red, green, blue = (int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5))
-        assert 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2 > 0.25  # contrast of 6 to 1 or more
+def luminance(colour) -> float:
+    red, green, blue = to_rgb(colour)
+    return 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2
+
+
+@pytest.mark.parametrize("colour", sorted({*figures.COLOURS, *timelines.KINDS}))
+def test_black_letters_can_be_read_on_every_colour(colour):
+    assert (luminance(colour) + 0.05) / 0.05 > 4.5  # what the web's guidelines ask of text
 
 
 @pytest.mark.parametrize("world_size", [0, 9])
 def test_too_many_ranks_are_refused(world_size):
     with pytest.raises(ValueError, match="1 to 8 ranks"):
         figures.collective("broadcast", world_size)
+
+
+# ---- of a run
+
+
+def call(rank, index, op, start, end, is_async=False, peer=None):
+    return Event(rank, index, op, "world", (0, 1), peer, 0, 8, "float32", (2,), "", is_async, start, end, "cell:1")
+
+
+def run_of(events=(), regions=(), world_size=2):
+    return Run(world_size, "spawn", "gloo", [], [], list(events), 9.0, list(regions))
+
+
+def bars(picture, rank) -> list[tuple]:
+    """(what, start, end) of all that is drawn in the lane of `rank`, in the unit of the axis."""
+    found = [p for p in picture.axes[0].patches if rank <= p.get_y() < rank + 1]
+    return [(p.get_gid(), round(p.get_x(), 6), round(p.get_x() + p.get_width(), 6)) for p in found]
+
+
+STEP = [
+    Region(0, "forward 0", 0.010, 0.012),
+    Region(0, "forward 1", 0.012, 0.014),
+    Region(0, "backward", 0.016, 0.020),
+    Region(1, "forward 0", 0.011, 0.015),
+]
+CALLS = [
+    call(0, 0, "all_reduce", 0.017, 0.023, is_async=True),
+    call(0, 1, "all_reduce", 0.018, None, is_async=True),
+    call(1, 0, "recv", 0.014, 0.025, peer=0),
+]
+
+
+def test_a_timeline_has_a_lane_for_each_rank_with_compute_calls_and_bubbles():
+    picture = figures.timeline(run_of(CALLS, STEP))
+    [panel] = picture.axes
+    assert [label.get_text() for label in panel.get_yticklabels()] == ["rank 0", "rank 1"]
+    assert panel.get_xlabel() == "ms since the first bar" and panel.get_xlim() == (0, pytest.approx(15))
+    assert bars(picture, 0) == [
+        ("compute: forward 0", 0, 2),
+        ("compute: forward 1", 2, 4),
+        ("compute: backward", 6, 10),
+        ("bubble", 4, 6),
+        ("asynchronous: all_reduce", 7, 13),
+        ("asynchronous: all_reduce", 8, 15),  # nobody waited for it: to the end
+    ]
+    assert bars(picture, 1) == [
+        ("compute: forward 0", 1, 5),
+        ("bubble", 0, 1),
+        ("bubble", 5, 10),
+        ("blocked", 4, 5),
+        ("blocking: recv", 4, 15),
+    ]
+    legend = [text.get_text() for text in picture.legends[0].get_texts()]
+    assert legend == ["forward", "backward", "all_reduce", "recv", "blocking: the rank waits", "bubble"]
+    assert {"forward 0", "forward 1", "backward", "recv"} <= set(texts(panel))
+
+
+def test_regions_of_one_kind_share_a_colour_and_waiting_is_striped():
+    panel = figures.timeline(run_of(CALLS, STEP)).axes[0]
+    colour = {patch.get_gid(): patch.get_facecolor() for patch in panel.patches}
+    hatch = {patch.get_gid(): patch.get_hatch() for patch in panel.patches}
+    assert colour["compute: forward 0"] == colour["compute: forward 1"] != colour["compute: backward"]
+    assert hatch["blocking: recv"] and hatch["bubble"] and hatch["blocking: recv"] != hatch["bubble"]
+    assert hatch["asynchronous: all_reduce"] is None and hatch["compute: backward"] is None
+
+
+def test_calls_in_flight_together_and_nested_regions_do_not_hide_each_other():
+    calls = [call(0, i, "all_reduce", 0.1 * i, 2.0, is_async=True) for i in range(6)]
+    regions = [Region(0, "inner", 0.5, 0.6), Region(0, "outer", 0.0, 1.0)]
+    drawn = {}
+    for patch in figures.timeline(run_of(calls, regions, 1)).axes[0].patches:
+        drawn.setdefault(patch.get_gid(), []).append((patch.get_y(), patch.get_y() + patch.get_height()))
+    calls = sorted(drawn["asynchronous: all_reduce"])
+    assert all(bottom < top for (_, bottom), (top, _) in zip(calls, calls[1:], strict=False))
+    [(outer_top, outer_bottom)], [(top, bottom)] = drawn["compute: outer"], drawn["compute: inner"]
+    assert bottom == pytest.approx(outer_bottom)
+    assert outer_top < top < bottom < calls[0][0]
+
+
+def test_a_label_is_drawn_whole_or_as_its_number_or_not_at_all():
+    regions = [Region(0, "forward 1", 0, 50), Region(0, "forward 22", 50, 53), Region(0, "forward 3", 53, 53.1)]
+    panel = figures.timeline(run_of([], [*regions, Region(0, "rest", 60, 100)], 1)).axes[0]
+    assert texts(panel) == ["forward 1", "22", "rest"]
+
+
+@pytest.mark.parametrize("span, unit", [(2.0, "s"), (2e-3, "ms"), (2e-6, "µs"), (0.0, "µs")])
+def test_the_axis_has_the_unit_that_fits(span, unit):
+    picture = figures.timeline(run_of([], [Region(0, "a", 1.0, 1.0 + span)]))
+    assert picture.axes[0].get_xlabel().startswith(unit + " ")
+    picture._repr_png_()
+
+
+def test_a_timeline_of_one_region_shows_nothing_else():
+    picture = figures.timeline(run_of(CALLS, STEP), within="backward")
+    assert picture.axes[0].get_xlim() == (0, pytest.approx(4))
+    assert bars(picture, 1) == [("bubble", 0, 4), ("blocking: recv", 0, 4)]
+    assert "forward" not in [text.get_text() for text in picture.legends[0].get_texts()]
+    with pytest.raises(ValueError, match="no rank was in a region 'sideways'.*'forward 0', 'forward 1', 'backward'"):
+        figures.timeline(run_of(CALLS, STEP), within="sideways")
+
+
+def test_a_run_without_regions_has_a_timeline_and_one_without_anything_says_what_to_do():
+    picture = figures.timeline(run_of(CALLS))
+    assert [what for what, _, _ in bars(picture, 1)] == ["blocking: recv"]
+    with pytest.raises(ValueError, match="with region"):
+        figures.timeline(run_of())
+
+
+def test_sixteen_ranks_fit_on_a_screen():
+    regions = [Region(rank, f"forward {i}", i, i + 0.9) for rank in range(16) for i in range(8)]
+    calls = [call(rank, 0, "all_reduce", 1, 9) for rank in range(16)]
+    picture = figures.timeline(run_of(calls, regions, 16))
+    assert picture.get_figheight() * 80 < 720
+    assert all(len(bars(picture, rank)) >= 9 for rank in range(16))
+    assert texts(picture.axes[0]).count("forward 7") == 16
+
+
+def sends(size):
+    return [call(rank, 0, "send", 0, 1, peer=(rank + 1) % size) for rank in range(size)]
+
+
+@pytest.mark.parametrize("size, numbers", [(2, 2), (16, 16), (17, 0)])
+def test_a_heat_map_has_numbers_up_to_sixteen_ranks(size, numbers):
+    traffic = Run(size, "spawn", "gloo", [], [], sends(size), 1.0).traffic()
+    picture = traffic.heatmap()
+    assert texts(picture.axes[0]).count("8") == numbers
+    assert picture.get_figwidth() * 80 < 1000
+    for run in (Run(size, "spawn", "gloo", [], [], events, 1.0) for events in (sends(size), [])):
+        run.traffic().heatmap()._repr_png_()
+
+
+def test_live_bytes_has_a_lane_for_each_rank_that_tracked_with_its_peak():
+    samples = [(1.0, "parameters", 4000), (1.0, "activations", 0), (1.5, "activations", 2000), (2.0, "activations", 0)]
+    picture = Memory([[("cpu", samples, 6000)], [], [("cpu", samples[:1], 4000)]]).figure()
+    assert [panel.get_ylabel() for panel in picture.axes] == ["rank 0", "rank 2"]
+    assert [texts(panel) for panel in picture.axes] == [["peak\n6 kB"], ["peak\n4 kB"]]
+    assert [text.get_text() for text in picture.legends[0].get_texts()] == ["parameters", "activations"]
+    parameters, activations = picture.axes[0].collections
+    assert parameters.get_datalim(picture.axes[0].transData).ymax == 4
+    assert activations.get_datalim(picture.axes[0].transData).ymax == 6
+
+
+def test_importing_utils_imports_neither_matplotlib_nor_torch():
+    code = "import sys, utils; assert not {'matplotlib', 'torch'} & set(sys.modules), 'too early'"
+    subprocess.run([sys.executable, "-c", code], check=True)

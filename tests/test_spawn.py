@@ -675,6 +675,19 @@ def test_an_error_carries_the_results_that_there_are():
     assert caught.value.results in ([0, None], [None, None])  # rank 0 may not have come to its end
 
 
+def test_a_print_in_an_endless_loop_ends(monkeypatch, capsys):
+    monkeypatch.setattr("utils.real_world.MOST_PRINTED", 1 << 20)
+
+    def program(rank, world_size):
+        while rank == 1:
+            print("again and again " * 100)
+        dist.barrier()
+
+    with pytest.raises(RankFailed, match="(?s)rank 1 has printed more than 1 MB.*endless loop.*line [0-9]+:"):
+        spawn(program, 2)
+    capsys.readouterr()
+
+
 def test_an_async_function_is_refused():
     async def program(rank, world_size):
         return rank

@@ -6,6 +6,7 @@ Importing it starts the zygote in the background (see zygote.py), so that the fi
 from utils.devices import get_device
 from utils.errors import RankCrashed, RankError, RankFailed, RankTimeout, WorldStuck
 from utils.launcher import spawn
+from utils.memory import track_memory
 from utils.regions import region
 from utils.run import Event, Region, Run
 from utils.zygote_client import start_zygote
@@ -22,6 +23,7 @@ __all__ = [
     "get_device",
     "region",
     "spawn",
+    "track_memory",
 ]
 
 start_zygote()

@@ -21,8 +21,11 @@ class Forks:
     """Makes ranks by `fork`. Ready as soon as torch is imported; `get_on` does the rest while nothing is asked."""
 
     def __init__(self):
-        from utils import rank_process  # imports torch
+        import torch
 
+        from utils import rank_process
+
+        torch.manual_seed(0)  # here, once: it takes milliseconds, and every rank is a copy of this
         self.run_rank = rank_process.run_rank
         self.chores = self._chores(rank_process.PRELOADED)
 

@@ -40,7 +40,7 @@ def find_gpus() -> list[Gpu]:
         return look_at_gpus()
     except Exception as error:  # NVML is missing, not permitted, of another version than the driver, ...
         gpus = [Gpu(number) for number in range(torch.cuda.device_count())]
-        print(f"Which GPUs are busy can't be seen here ({error}), so all {len(gpus)} count as free.")
+        print(f"Which GPUs are busy can't be seen here ({error}); torch counts {len(gpus)}, which are taken for free.")
         return gpus
 
 

@@ -133,7 +133,8 @@ class _RankOutput:
         if self._bar is not None or b"\r" in text:
             row = b"".join(self._row)
             last = max(row.rstrip(b"\r").rfind(b"\r"), 0)  # where the last state begins
-            if row and (row[last : last + 1] != b"\r" or row[:last].strip(b"\r ")):  # none, or one drawn again
+            is_drawn_again = row[:last].strip(b"\r ") != b""
+            if row and (row[last : last + 1] != b"\r" or is_drawn_again):  # it is no nested bar, drawn once
                 self._settle()
             self._row = [row[last:]]
 

@@ -85,7 +85,7 @@ def read_events(rank: int, notes: list[tuple]) -> tuple[list[Event], dict[int, s
     for kind, key, value in notes:
         if kind == "region":
             regions.append(Region(rank, key, *value))
-        else:
+        elif kind in tables:
             tables[kind].setdefault(key, value)
     events = []
     for index, fields in starts.items():
@@ -93,3 +93,8 @@ def read_events(rank: int, notes: list[tuple]) -> tuple[list[Event], dict[int, s
         start, end = on_device.get(index, (fields.pop("start"), ends.get(index)))
         events.append(Event(rank=rank, index=index, start=start, end=end, **fields))
     return events, waits, regions
+
+
+def read_memory(notes: list[tuple]) -> list[tuple[str, list, int]]:
+    """From what a recorder wrote: (device, samples, peak) of each stretch in which the rank's memory was tracked."""
+    return [(device, *value) for kind, device, value in notes if kind == "memory"]

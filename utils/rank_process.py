@@ -44,7 +44,6 @@ PRELOADED = [
     "torch.distributed.nn.functional",
 ]
 
-torch.manual_seed(0)  # here, once: it takes milliseconds, and every rank is a copy of this
 OURS = (__file__, pickle_result.__code__.co_filename)  # whose lines are left out of a traceback
 rank_of_this_process: int | None = None
 marks = 1  # the descriptor that the marks of protocol.py are written to: the rank's output
@@ -57,6 +56,7 @@ def wait_for_call(door: int) -> None:
         die_with_parent()
         for module in PRELOADED:
             importlib.import_module(module)
+        torch.manual_seed(0)
         message, outputs, _, _ = socket.recv_fds(ours, 4096, 1)
     if message:  # else nobody will ever call
         rank, folder = message.decode().split(" ", 1)
@@ -164,7 +164,7 @@ def enter(rank: int, request: Request) -> None:
     linecache.cache.update(request.sources)
 
     torch.set_num_threads(threads_asked_for(request.environment))
-    random.seed(0)  # every rank draws the same numbers unless the program seeds by rank
+    random.seed(0)  # every rank draws the same numbers unless the program seeds by rank; torch's were seeded before
     numpy.random.seed(0)
 
     if hasattr(distributed_c10d, "_pickler"):  # so that a cell's classes travel in object collectives too

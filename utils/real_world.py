@@ -22,6 +22,7 @@ from utils.errors import (
     Interrupted,
     RankCrashed,
     RankError,
+    RankFailed,
     RankTimeout,
     WorldStuck,
     is_innocent,
@@ -29,7 +30,7 @@ from utils.errors import (
     report_failures,
 )
 from utils.ordered_output import OrderedOutput
-from utils.protocol import SYNCHRONISED, Failure, Request, path_in, read_events, unpack_notes
+from utils.protocol import SYNCHRONISED, Failure, Request, path_in, read_events, read_memory, unpack_notes
 from utils.run import Run
 from utils.screen import Screen
 from utils.zygote_client import zygote
@@ -37,6 +38,7 @@ from utils.zygote_client import zygote
 GRACE = 0.5  # seconds that the other ranks have to say what happened to them, once one has failed
 ROOM = 8 << 20  # bytes that a world should have for what its ranks record and return
 MAX_START = 120  # seconds that the zygote may take to import torch
+MOST_PRINTED = 256 << 20  # bytes of one rank
 QUIET = 0.4  # seconds without a call to the network, after which we look whether anybody can still move
 
 
@@ -84,6 +86,7 @@ class RealWorld:
         self.outcomes: dict[int, object] = {}  # of the ranks that are finished: ("result", value) or a Failure
         self.exit_codes: dict[int, int] = {}  # of the processes that have ended
         self.states = [stuck.RankState(rank) for rank in range(size)]
+        self.printed_bytes = [0] * size
         self.started = False  # whether the zygote has made the ranks
         self.last_words: dict[int, list[str]] = {}  # of the ranks in which a library has given up
         self.notes: list[list[tuple]] = [[] for _ in range(size)]  # what each rank's recorder has written
@@ -180,9 +183,22 @@ class RealWorld:
                     raise self.not_started()
             elif now >= deadline:
                 raise self.timed_out(timeout)
+            elif max(self.printed_bytes) > MOST_PRINTED:
+                raise self.flooded()
             elif now - quiet_since >= QUIET:
                 self.raise_if_stuck()
                 quiet_since = now
+
+    def flooded(self) -> RankFailed:
+        """End all ranks: what one of them prints would fill this process's memory, and nobody could read it."""
+        rank = self.printed_bytes.index(max(self.printed_bytes))
+        line = source_lines.place(self.ask_for_lines(seconds=0.1).get(rank, ""))
+        self.end()
+        return RankFailed(
+            f"rank {rank} has printed more than {MOST_PRINTED >> 20} MB. Is there a print in an endless loop?"
+            + (f"\n  it was at {line}" if line else ""),
+            rank=rank,
+        )
 
     def not_started(self) -> RankCrashed:
         words = zygote.last_words()
@@ -244,6 +260,7 @@ class RealWorld:
         except BlockingIOError:
             return b""
         if data:
+            self.printed_bytes[rank] += len(data)
             self.output.feed(rank, data)
         else:
             self.selector.unregister(descriptor)
@@ -402,6 +419,7 @@ class RealWorld:
             events=[event for state in self.states for event in state.events],
             elapsed=time.monotonic() - self.zero,
             regions=[region for state in self.states for region in state.regions],
+            memory_notes=[read_memory(notes) for notes in self.notes],
         )
 
     def printed(self) -> list[str]:

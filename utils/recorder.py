@@ -69,6 +69,7 @@ class Recorder:
     ("wait", index, where)              when the rank begins to wait for an asynchronous one
     ("end", index, time)                when its result is there; the first counts
     ("region", name, (start, end))      when a stretch of compute with a name is over
+    ("memory", device, (samples, peak)) live bytes over time and the most of them (see memory.py)
     ("device", index, (start, end))     on a GPU: when the call was at work there, told once the program is over
 
     On a GPU a call returns long before its work is done, so times there come from CUDA events.
@@ -81,6 +82,7 @@ class Recorder:
         self.indices = itertools.count()
         self.unsettled: list[tuple] = []  # (kind, key, CUDA event, CUDA event) of what the GPU may not have done yet
         self.began_on_device: dict[int, torch.cuda.Event] = {}
+        self.allocated: list[tuple[float, str, int]] = []  # on the GPU, at the ends of regions
         self.base: tuple[torch.cuda.Event, float] | None = None  # the same moment by both clocks
 
     def restart(self, zero: float) -> None:
@@ -123,9 +125,18 @@ class Recorder:
             self.write((kind, key, (begin, end)))
         else:
             self.unsettled.append((kind, key, begin, end))
+            if kind == "region":
+                self.look_at_memory()
+
+    def look_at_memory(self) -> None:
+        """What the GPU's allocator has given out; it does not know what for."""
+        self.allocated.append((self.now(), "allocated", torch.cuda.memory_allocated()))
 
     def settle(self) -> None:
-        """The program is over: note what the GPU's clock says."""
+        """The program is over: note what the GPU's clock says, and its allocator."""
+        if torch.cuda.is_initialized():
+            self.look_at_memory()
+            self.write(("memory", "cuda", (self.allocated, torch.cuda.max_memory_allocated())))
         if self.unsettled:
             torch.cuda.synchronize()
             for kind, key, *marks in self.unsettled:

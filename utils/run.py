@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # what a Run can be turned into is made when it is asked for
+    from utils.figures import Picture
+    from utils.memory import Memory
+    from utils.traffic import Traffic
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,7 @@ class Run:
     results[r]  what rank r returned          output[r]  what rank r printed
     events      every Event of every rank, by rank, then in the order of the calls (on Gloo; NCCL is not recorded yet)
     regions     the stretches of compute that the program has named, by rank, in the order they ended
+    memory_notes[r]  what rank r noted of its memory: (device, samples, peak); see memory.py
     elapsed     seconds from the start of the world to its end
     """
 
@@ -63,41 +70,40 @@ class Run:
     events: list[Event] = field(repr=False)
     elapsed: float = field(repr=False)
     regions: list[Region] = field(repr=False, default_factory=list)
+    memory_notes: list[list[tuple]] = field(repr=False, default_factory=list)
 
     def __repr__(self) -> str:
         ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
         return f"Run({ranks}, {self.world}, {self.backend})"
 
     def traffic(self) -> Traffic:
-        """Messages and bytes that the program sent itself, per rank and per (source, destination)."""
-        return Traffic(self.world_size, [event for event in self.events if event.op == "send"])
+        """What each rank sent: messages of the program's own, per (source, destination), and its collectives."""
+        from utils.traffic import Traffic
 
+        return Traffic(self.world_size, self.events)
 
-class Traffic:
-    """Counts of point-to-point messages: what each rank handed to `send` or `isend`, and to whom.
+    def timeline(self, within: str | None = None) -> Picture:
+        """A picture of who did what when: one lane a rank, compute above communication.
 
-    messages[s][d] and bytes[s][d]: from rank s to rank d. Collectives are not in it: how many messages one of them
-    becomes is its algorithm's business.
-    """
+        within   the name of a region: only the time from its first start on any rank to its last end
+        """
+        from utils import figures
 
-    def __init__(self, world_size: int, sends: list[Event]):
-        self.messages = [[0] * world_size for _ in range(world_size)]
-        self.bytes = [[0] * world_size for _ in range(world_size)]
-        for event in sends:
-            self.messages[event.rank][event.peer] += 1
-            self.bytes[event.rank][event.peer] += event.bytes
+        return figures.timeline(self, within)
 
-    def sent(self, rank: int) -> tuple[int, int]:
-        """(messages, bytes) that `rank` sent."""
-        return sum(self.messages[rank]), sum(self.bytes[rank])
+    def memory(self) -> Memory:
+        """Live bytes of each rank, their peak and over time: of the ranks that tracked it."""
+        from utils.memory import Memory
 
-    def received(self, rank: int) -> tuple[int, int]:
-        """(messages, bytes) that were sent to `rank`."""
-        return sum(row[rank] for row in self.messages), sum(row[rank] for row in self.bytes)
+        if not any(self.memory_notes):
+            raise ValueError(
+                "no rank of this run tracked its memory. Ask for it in the rank program, around what is to be seen: "
+                "`with track_memory(model, optimizer): ...` (from utils import track_memory)."
+            )
+        return Memory(self.memory_notes)
 
-    def __repr__(self) -> str:
-        lines = ["rank   sent: messages      bytes   received: messages      bytes"]
-        for rank in range(len(self.messages)):
-            (out, out_bytes), (into, into_bytes) = self.sent(rank), self.received(rank)
-            lines.append(f"{rank:4}   {out:14,} {out_bytes:10,}   {into:18,} {into_bytes:10,}")
-        return "\n".join(lines)
+    def save_trace(self, path) -> None:
+        """Write Chrome trace JSON to `path`: open it at https://ui.perfetto.dev."""
+        from utils import trace
+
+        trace.save(self, path)

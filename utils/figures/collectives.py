@@ -1,42 +1,13 @@
-"""Every picture of the course, drawn by matplotlib; notebooks call these functions and show what they return.
-
-    collective("broadcast", world_size=4, root=1)    before and after, ranks as columns
-    halves(world_size=4)                             all-reduce as reduce-scatter and all-gather
-    transpose(world_size=2, rows=2, columns=3)       the bands of a matrix and of its transpose
-    traffic(run, "broadcast by hand")                who sent how many bytes to whom
-    stages([before, after], ["before", "after"])     any of the above is made of these
-
-A colour always means the rank that a value came from; letters say the same for eyes that see colours otherwise.
+"""What each rank holds before and after a collective. A colour means the rank that a value came from, and so does its
+letter, for eyes that see colours otherwise.
 """
 
-import io
+from matplotlib.patches import Rectangle
 
-from matplotlib.colors import to_rgba
-from matplotlib.figure import Figure
-from matplotlib.patches import FancyBboxPatch, Rectangle
+from utils.figures.picture import COLOURS, GREY, INK, PAPER, Picture
 
-# Okabe and Ito's colours, chosen to be told apart by everybody; all light enough for black letters.
-COLOURS = ["#E69F00", "#56B4E9", "#3DB891", "#F0E442", "#D98CB3", "#7FA6D6", "#E0875A", "#BBBBBB"]
 LETTERS = "abcdefgh"  # rank 0's numbers are a, rank 1's are b, ...
-INK, GREY, PAPER = "#222222", "#8A8A8A", "#FFFFFF"  # white paper reads in light and in dark themes
 MOST_RANKS = len(LETTERS)
-
-
-class Picture(Figure):
-    """A matplotlib figure that shows itself in a notebook as a small PNG, the same bytes each time."""
-
-    def __init__(self, width: float, height: float, title: str):
-        super().__init__(figsize=(width, height), facecolor=PAPER)
-        self.title = title
-        self.suptitle(title, color=INK, fontsize=12, fontweight="bold", x=0.5, y=0.97)
-
-    def _repr_png_(self) -> bytes:
-        png = io.BytesIO()
-        self.savefig(png, format="png", dpi=80, metadata={"Software": None})
-        return png.getvalue()
-
-    def __repr__(self) -> str:
-        return f"Picture({self.title!r})"
 
 
 def collective(name: str, world_size: int = 4, root: int = 0) -> Picture:
@@ -164,35 +135,6 @@ def draw_bands(panel, matrix: list[list[int]], band: int, source, name: str) -> 
         top = rank * band - 0.5
         panel.add_patch(Rectangle((-0.5, top), width, band, fill=False, edgecolor=INK, linewidth=1.6))
         panel.text(-0.75, top + band / 2, f"rank {rank}", ha="right", va="center", color=INK, fontsize=9)
-
-
-def traffic(run, title: str) -> Picture:
-    """Bytes sent by send and isend in `run`: a row for each source, a column for each destination."""
-    table, size = run.traffic(), run.world_size
-    most = max(max(row) for row in table.bytes) or 1
-    picture = Picture(0.85 * size + 1.4, 0.4 * size + 1.35, title)
-    panel = picture.subplots()
-    panel.set(xlim=(-0.5, size - 0.5), ylim=(size - 0.5, -0.5), xticks=range(size), yticks=range(size))
-    panel.set_xlabel("to rank", color=INK)
-    panel.set_ylabel("from rank", color=INK)
-    panel.tick_params(length=0, colors=INK)
-    for source in range(size):
-        for destination in range(size):
-            sent = table.bytes[source][destination]
-            colour = to_rgba(COLOURS[source % MOST_RANKS], alpha=0.15 + 0.75 * sent / most if sent else 0)
-            corner, shape = (destination - 0.44, source - 0.4), "round,pad=0,rounding_size=0.08"
-            panel.add_patch(FancyBboxPatch(corner, 0.88, 0.8, shape, facecolor=colour, edgecolor=GREY, linewidth=0.6))
-            text = f"{sent:,}" if sent else ""
-            panel.text(destination, source, text, ha="center", va="center", color="black", fontsize=9)
-    for side in panel.spines.values():
-        side.set_visible(False)
-    picture.subplots_adjust(
-        left=0.75 / picture.get_figwidth(),
-        right=0.98,
-        bottom=0.52 / picture.get_figheight(),
-        top=1 - 0.42 / picture.get_figheight(),
-    )
-    return picture
 
 
 def enough_colours(world_size: int) -> None:

@@ -1,0 +1,30 @@
+"""Every picture of the course, drawn by matplotlib; notebooks call these functions and show what they return.
+
+collective("broadcast", world_size=4, root=1)    before and after, ranks as columns
+halves(world_size=4)                             all-reduce as reduce-scatter and all-gather
+transpose(world_size=2, rows=2, columns=3)       the bands of a matrix and of its transpose
+stages([before, after], ["before", "after"])     any of the above is made of these
+timeline(run)                                    who computed and who communicated when: a lane for each rank
+traffic(run, "broadcast by hand")                who sent how many bytes to whom
+live_bytes(run.memory())                         how many bytes each rank held when
+"""
+
+from utils.figures.collectives import cells_of, collective, halves, stages, transpose
+from utils.figures.heatmaps import heatmap, traffic
+from utils.figures.memories import live_bytes
+from utils.figures.picture import COLOURS, Picture
+from utils.figures.timelines import timeline
+
+__all__ = [
+    "COLOURS",
+    "Picture",
+    "cells_of",
+    "collective",
+    "halves",
+    "heatmap",
+    "live_bytes",
+    "stages",
+    "timeline",
+    "traffic",
+    "transpose",
+]

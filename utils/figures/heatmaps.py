@@ -1,0 +1,61 @@
+"""Who sent how many bytes to whom."""
+
+from matplotlib.colors import to_rgba
+from matplotlib.patches import FancyBboxPatch
+
+from utils.figures.picture import COLOURS, GREY, INK, Picture
+
+MOST_ROOMY = 8  # ranks; the cells of more are smaller
+MOST_NUMBERS = 16  # ranks; the cells of more have shades only
+
+
+def traffic(run, title: str) -> Picture:
+    """Bytes sent by send and isend in `run`: a row for each source, a column for each destination."""
+    return heatmap(run.traffic(), title)
+
+
+def heatmap(table, title: str) -> Picture:
+    """The same for a Traffic. A colour means the source; the more bytes, the stronger it is."""
+    size = len(table.bytes)
+    if size > MOST_NUMBERS:
+        return heatmap_in_shades(table, title)
+    most = max(max(row) for row in table.bytes) or 1
+    wide = 0.85 if size <= MOST_ROOMY else 0.6  # inches of a column
+    picture = Picture(wide * size + 1.4, 0.4 * size + 1.35, title)
+    panel = picture.subplots()
+    panel.set(xlim=(-0.5, size - 0.5), ylim=(size - 0.5, -0.5), xticks=range(size), yticks=range(size))
+    panel.set_xlabel("to rank", color=INK)
+    panel.set_ylabel("from rank", color=INK)
+    panel.tick_params(length=0, colors=INK)
+    for source in range(size):
+        for destination in range(size):
+            sent = table.bytes[source][destination]
+            colour = to_rgba(COLOURS[source % len(COLOURS)], alpha=0.15 + 0.75 * sent / most if sent else 0)
+            corner, shape = (destination - 0.44, source - 0.4), "round,pad=0,rounding_size=0.08"
+            panel.add_patch(FancyBboxPatch(corner, 0.88, 0.8, shape, facecolor=colour, edgecolor=GREY, linewidth=0.6))
+            text = f"{sent:,}" if sent else ""
+            fits = min(9, 100 * wide / max(1, len(text)))
+            panel.text(destination, source, text, ha="center", va="center", color="black", fontsize=fits)
+    for side in panel.spines.values():
+        side.set_visible(False)
+    picture.subplots_adjust(
+        left=0.75 / picture.get_figwidth(),
+        right=0.98,
+        bottom=0.52 / picture.get_figheight(),
+        top=1 - 0.42 / picture.get_figheight(),
+    )
+    return picture
+
+
+def heatmap_in_shades(table, title: str) -> Picture:
+    """The same for so many ranks that numbers don't fit."""
+    picture = Picture(7.2, 6.4, title)
+    panel = picture.subplots()
+    most = max(max(row) for row in table.bytes) or 1
+    cells = [[sent or float("nan") for sent in row] for row in table.bytes]  # nothing sent: left white
+    shades = panel.imshow(cells, cmap="cividis_r", vmin=0, vmax=most, interpolation="nearest")
+    panel.set_xlabel("to rank", color=INK)
+    panel.set_ylabel("from rank", color=INK)
+    panel.tick_params(colors=INK)
+    picture.colorbar(shades, label="bytes", format="{x:,.0f}", shrink=0.75)
+    return picture

@@ -1,0 +1,33 @@
+"""What all pictures of the course share: the paper, the ink, the colours."""
+
+import io
+
+from matplotlib.figure import Figure
+
+SECONDS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
+
+# Okabe and Ito's colours, chosen to be told apart by everybody; all light enough for black letters.
+COLOURS = ["#E69F00", "#56B4E9", "#3DB891", "#F0E442", "#D98CB3", "#7FA6D6", "#E0875A", "#BBBBBB"]
+INK, GREY, PAPER = "#222222", "#8A8A8A", "#FFFFFF"  # white paper reads in light and in dark themes
+
+
+class Picture(Figure):
+    """A matplotlib figure that shows itself in a notebook as a small PNG, the same bytes each time."""
+
+    def __init__(self, width: float, height: float, title: str):
+        super().__init__(figsize=(width, height), facecolor=PAPER)
+        self.title = title
+        self.suptitle(title, color=INK, fontsize=12, fontweight="bold", x=0.5, y=0.97)
+
+    def _repr_png_(self) -> bytes:
+        png = io.BytesIO()
+        self.savefig(png, format="png", dpi=80, metadata={"Software": None})
+        return png.getvalue()
+
+    def __repr__(self) -> str:
+        return f"Picture({self.title!r})"
+
+
+def fitting(units: tuple[tuple[str, float], ...], amount: float) -> tuple[str, float]:
+    """The first of the units, from large to small, of which there is at least one in `amount`; else the last."""
+    return next((unit for unit in units if amount >= unit[1]), units[-1])

@@ -1,0 +1,26 @@
+"""Rows of numbers as a table: in plain text for a terminal, in HTML for a notebook."""
+
+from __future__ import annotations
+
+from html import escape
+
+
+def show(cell) -> str:
+    return f"{cell:,}" if isinstance(cell, int) else cell
+
+
+def text(header: list[str], rows: list[tuple]) -> str:
+    """Columns as wide as what is in them, to the right."""
+    lines = [header, *([show(cell) for cell in row] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("   ".join(map(str.rjust, line, widths)) for line in lines)
+
+
+def html(caption: str, header: list[str], rows: list[tuple]) -> str:
+    """Without colours of its own, so that it suits a light theme and a dark one."""
+    head = "".join(f"<th>{escape(name)}</th>" for name in header)
+    body = "".join("<tr>" + "".join(f"<td>{escape(show(cell))}</td>" for cell in row) + "</tr>" for row in rows)
+    return (
+        f'<table><caption style="color: inherit; text-align: left">{escape(caption)}</caption>'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    )

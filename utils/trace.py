@@ -1,0 +1,79 @@
+"""A Run as Chrome's trace-event JSON, which https://ui.perfetto.dev and chrome://tracing open.
+
+A process for each rank, in it one thread for compute and one for communication, or more where calls overlap; an arrow
+from each send to its receive. Times are in microseconds, as the format wants.
+"""
+
+from __future__ import annotations
+
+import json
+
+from utils import lanes
+from utils.run import Event, Region, Run
+
+COMPUTE, COMMUNICATION = 0, 1  # thread numbers; calls in flight beside others are in COMMUNICATION + 1, + 2, ...
+
+
+def save(run: Run, path) -> None:
+    with open(path, "w") as file:
+        json.dump(chrome_trace(run), file, allow_nan=False)
+
+
+def chrome_trace(run: Run) -> dict:
+    last = lanes.last_moment(run.events, run.regions)
+    names, slices, threads = [], [slice_of_region(region) for region in run.regions], {}
+    for rank, events in enumerate(lanes.by_rank(run.events, run.world_size)):
+        calls = lanes.rows(events, last)
+        threads |= {(event.rank, event.index): COMMUNICATION + row for event, row in calls}
+        names += names_of(rank, 1 + max((row for _, row in calls), default=0))
+        slices += [slice_of_call(event, COMMUNICATION + row, last) for event, row in calls]
+    slices.sort(key=lambda entry: (entry["ts"], -entry["dur"]))
+    arrows = [half for number, pair in enumerate(lanes.messages(run.events)) for half in arrow(number, *pair, threads)]
+    entries = sorted(slices + arrows, key=lambda entry: entry["ts"])  # a slice before the arrow that starts with it
+    return {"traceEvents": names + entries, "displayTimeUnit": "ms", "otherData": {"run": repr(run)}}
+
+
+def names_of(rank: int, rows: int) -> list[dict]:
+    """Metadata: what the process of a rank and its threads are called."""
+    process = {"ph": "M", "ts": 0, "pid": rank, "tid": COMPUTE}
+    entries = [
+        {**process, "name": "process_name", "args": {"name": f"rank {rank}"}},
+        {**process, "name": "process_sort_index", "args": {"sort_index": rank}},
+    ]
+    threads = ["compute", "communication", *(f"communication {row}" for row in range(2, rows + 1))]
+    for thread, name in enumerate(threads):
+        entries.append({**process, "tid": thread, "name": "thread_name", "args": {"name": name}})
+    return entries
+
+
+def slice_of_region(region: Region) -> dict:
+    return {"ph": "X", "cat": "region", "name": region.name, "pid": region.rank, "tid": COMPUTE, "args": {}} | times(
+        region.start, region.end
+    )
+
+
+def slice_of_call(event: Event, thread: int, last: float) -> dict:
+    kind = "asynchronous" if event.is_async else "blocking"
+    about = {name: getattr(event, name) for name in ("bytes", "dtype", "shape", "group", "peer", "where")}
+    entry = {"ph": "X", "cat": kind, "name": event.op, "pid": event.rank, "tid": thread, "args": about}
+    return entry | times(event.start, last if event.end is None else event.end)
+
+
+def times(start: float, end: float) -> dict:
+    ts = microseconds(start)
+    return {"ts": ts, "dur": max(0.0, round(microseconds(end) - ts, 3))}
+
+
+def microseconds(seconds: float) -> float:
+    return round(seconds * 1e6, 3)
+
+
+def arrow(number: int, send: Event, receive: Event, threads: dict) -> list[dict]:
+    """From the start of the send into the receive: when both had begun, so that both ends lie inside their slices."""
+    arrives = max(send.start, receive.start)
+    ends = [("s", send, send.start, {}), ("f", receive, arrives, {"bp": "e"})]
+    return [
+        {"ph": phase, "cat": "message", "name": "message", "id": number, "pid": event.rank, "ts": microseconds(time)}
+        | {"tid": threads[event.rank, event.index], **extra}
+        for phase, event, time, extra in ends
+    ]
