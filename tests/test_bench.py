@@ -22,7 +22,10 @@ MEASURED = {
     "programs": {
         "all_reduce": {"first": 0.1, "later": [0.6], "failed": None},
         "ddp": {"first": 0.1, "later": [0.1, 0.2, 0.4], "failed": None},
-        "fsdp2": {"first": 0.1, "later": [0.3], "failed": None},
+        **{
+            name: {"first": 0.1, "later": [0.3 if name == "fsdp2" else 0.1], "failed": None}
+            for name in ("fsdp2", "tensor_parallel", "pipelining")
+        },
     },
     "memory": {
         "programs": {

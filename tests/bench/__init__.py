@@ -2,7 +2,7 @@
 
 __main__  ->  environment     the competitors, installed beside the course
           ->  side_by_side    every launcher in a kernel of its own (launchers/*.py are their cells)
-          ->  worlds          time and memory of spawn's ranks (parallelisms.py is the cell)
+          ->  worlds          time and memory of spawn's ranks, cost of recording (cells: parallelisms.py, recorder.py)
           ->  imports         what `import utils` costs
           ->  goals, show     what was hoped for beside what was measured, a table, a figure
 """

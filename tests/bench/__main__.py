@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from tests.bench import environment, figure, imports, recorder, show, side_by_side, worlds
+from tests.bench import environment, figure, imports, show, side_by_side, worlds
 from tests.bench.kernel import ROOT
 
 FOLDER = ROOT / "build" / "bench"
@@ -44,7 +44,7 @@ def main(benchmarks: Chosen = None, quick: Quick = False) -> None:
     if Benchmark.IMPORT in chosen:
         measured["import"] = imports.measure(2 * rounds + 1)
     if Benchmark.RECORDER in chosen:
-        measured["recorder"] = recorder.measure()
+        measured["recorder"] = worlds.measure_recording()
     print(show.report(measured))
     save(measured)
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from tests.bench.imports import UTILS_PART
-from tests.bench.recorder import LARGE, SMALL
 from tests.bench.side_by_side import OURS
+from tests.bench.worlds import LARGE, PARALLELISMS, SMALL
 
 TORCHS = "torch.multiprocessing.spawn"
 
@@ -48,8 +48,7 @@ def fastest_other(measured: dict) -> str:
 
 
 def slowest_parallelism(measured: dict) -> str:
-    programs = [name for name in measured["programs"] if name != "all_reduce"]
-    return max(programs, key=lambda name: median(measured["programs"][name]["later"]))
+    return max(PARALLELISMS, key=lambda name: median(measured["programs"][name]["later"]))
 
 
 def times_as_fast(measured: dict) -> float:

@@ -69,7 +69,7 @@ class Kernel:
 
         Some launchers return while their processes still end; spawn may be making its next world ready.
         """
-        give_up = time.monotonic() + 10
+        give_up = time.monotonic() + 30
         before, at_rest = processor_time(self.mark), False
         while not at_rest and time.monotonic() < give_up:
             time.sleep(0.2)

@@ -1,4 +1,4 @@
-"""What spawn's ranks take: the time of one training step of each parallelism, start and end included; their memory."""
+"""What spawn's ranks take: the time of a training step of each parallelism, start to end; memory; recording."""
 
 from __future__ import annotations
 
@@ -11,17 +11,30 @@ from tests.bench.kernel import CellFailed, Kernel
 from tests.bench.side_by_side import WORLD_SIZE
 
 CELL = Path(__file__).with_name("parallelisms.py").read_text()
-PROGRAMS = ["all_reduce", "ddp", "fsdp2", "tensor_parallel", "pipelining"]
+RECORDER = Path(__file__).with_name("recorder.py").read_text()
+PARALLELISMS = ["ddp", "fsdp2", "tensor_parallel", "pipelining"]
+PROGRAMS = ["all_reduce", *PARALLELISMS]
+SMALL, LARGE = "4 bytes", "4 MB"
+AT_ONCE = "ddp, at once after the import"
 
 
 def measure_time(rounds: int) -> dict[str, dict]:
-    """{program: {"first": seconds, "later": [seconds], "failed": why or None}}."""
+    """{program: {"first": seconds, "later": [seconds], "failed": why or None}}.
+
+    A student reads before the next cell, so what `import utils` has started is at rest then. And once in a hurry.
+    """
     with Kernel(sys.executable) as kernel:
         kernel.run(CELL)
-        return {name: attempt(time_of, kernel, name, rounds) for name in tqdm(PROGRAMS, "programs", leave=False)}
+        in_a_hurry = attempt(time_of, kernel, "ddp", 1)
+    with Kernel(sys.executable) as kernel:
+        kernel.run(CELL)
+        kernel.settle()
+        times = {name: attempt(time_of, kernel, name, rounds) for name in tqdm(PROGRAMS, "programs", leave=False)}
+    return {**times, AT_ONCE: in_a_hurry}
 
 
 def time_of(kernel: Kernel, program: str, rounds: int) -> dict:
+    """The first call, then `rounds` cells of calls back to back."""
     first, _ = kernel.evaluate(f"timed(call, {program}, {WORLD_SIZE})")
     later = []
     for _ in range(rounds):
@@ -33,6 +46,7 @@ def measure_memory() -> dict[str, dict]:
     """{program: {"ranks": [{"private": bytes, "pss": bytes}], "failed": ...}}; "kept": what waits between two calls."""
     with Kernel(sys.executable) as kernel:
         kernel.run(CELL)
+        kernel.settle()
         measured = {name: attempt(memory_of, kernel, name) for name in tqdm(PROGRAMS, "memory", leave=False)}
         kernel.settle()
         return {"programs": measured, "kept": [proportional_memory(pid) for pid in kernel.helpers()]}
@@ -40,6 +54,15 @@ def measure_memory() -> dict[str, dict]:
 
 def memory_of(kernel: Kernel, program: str) -> dict:
     return {"ranks": kernel.evaluate(f"memory({program}, {WORLD_SIZE})")}
+
+
+def measure_recording() -> dict[str, dict[str, float]]:
+    """{"4 bytes": {"off": seconds a call, "on": ...}, "4 MB": ...}."""
+    sizes = {SMALL: (1, 200), LARGE: (1 << 20, 8)}  # elements, calls
+    with Kernel(sys.executable) as kernel:
+        kernel.run(RECORDER)
+        kernel.settle()
+        return {size: kernel.evaluate(f"call{how}") for size, how in tqdm(sizes.items(), "recorder", leave=False)}
 
 
 def attempt(measure, kernel: Kernel, *args) -> dict:
