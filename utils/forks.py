@@ -11,38 +11,35 @@ import gc
 import importlib
 import os
 import signal
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 HUGE_PAGE = 2 << 20  # bytes
+PIECE = 4 * HUGE_PAGE  # takes some milliseconds: a call that comes meanwhile need not wait long
 MADV_COLLAPSE = 25  # Linux 6.1: make huge pages of what lies here, now
 
 
 class Forks:
-    """Makes ranks by `fork`. Ready as soon as torch is imported; `get_on` does the rest while nothing is asked."""
+    """Makes ranks by `fork`, of a process that has imported all that lessons use."""
 
     def __init__(self):
         import torch
 
         from utils import rank_process
 
-        torch.manual_seed(0)  # here, once: it takes milliseconds, and every rank is a copy of this
-        self.run_rank = rank_process.run_rank
-        self.chores = self._chores(rank_process.PRELOADED)
-
-    def get_on(self, _: int) -> bool:
-        """Do the next piece of preparation; False if there is none left."""
-        return next(self.chores, False)
-
-    def _chores(self, modules: list[str]) -> Iterator[bool]:
-        for module in modules:
+        for module in rank_process.PRELOADED:
             importlib.import_module(module)
-            yield True
+        torch.manual_seed(0)  # here, once: it takes milliseconds, and every rank is a copy of this
         gc.collect()
         gc.freeze()  # what is here now is shared by all ranks: keep the collector from touching it
-        yield True
-        for begin, length in anonymous_memory():
-            collapse(begin, length)
-            yield True
+        self.run_rank = rank_process.run_rank
+        self.pieces = iter(anonymous_memory())
+
+    def get_on(self, _: int) -> bool:
+        """Make huge pages of one more piece of memory; False if there is none left."""
+        piece = next(self.pieces, None)
+        if piece is not None:
+            collapse(*piece)
+        return piece is not None
 
     def whats_wrong(self) -> str:
         """Why a fork would not be a clean start; "" if it would be."""
@@ -77,7 +74,7 @@ class Forks:
 
 
 def anonymous_memory() -> list[tuple[int, int]]:
-    """(address, bytes) of this process's own memory, in pieces of 16 huge pages at most; [] where nobody tells."""
+    """(address, bytes) of this process's own memory, in small pieces; [] where nobody tells."""
     if not os.path.exists("/proc/self/maps"):
         return []
     pieces = []
@@ -87,8 +84,7 @@ def anonymous_memory() -> list[tuple[int, int]]:
             if access.startswith("rw") and inode == "0" and (not name or name[0] == "[heap]"):
                 begin, end = (int(address, 16) for address in span.split("-"))
                 begin, end = -(-begin // HUGE_PAGE) * HUGE_PAGE, end // HUGE_PAGE * HUGE_PAGE
-                step = 16 * HUGE_PAGE
-                pieces += [(at, min(step, end - at)) for at in range(begin, end, step)]
+                pieces += [(at, min(PIECE, end - at)) for at in range(begin, end, PIECE)]
     return pieces
 
 

@@ -12,8 +12,6 @@ import re
 import socket
 import sys
 
-import psutil
-
 PORTS = range(20000, 30000)  # MASTER_PORT under SLURM: below the ports that Linux gives to outgoing connections
 ANYWHERE = "192.0.2.1"  # an address that nobody has; the way to it is the way out
 
@@ -119,6 +117,8 @@ def way_out() -> str | None:
 
 def addresses_of_interfaces() -> dict[str, list[str]]:
     """{interface: its IP addresses} of those that are up."""
+    import psutil  # only here, so that `import utils` is quick
+
     is_up = {name for name, state in psutil.net_if_stats().items() if state.isup}
     return {
         name: [a.address.partition("%")[0] for a in addresses if a.family in (socket.AF_INET, socket.AF_INET6)]

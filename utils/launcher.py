@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import operator
 
-from utils.devices import Placement, choose_backend
+from utils.devices import choose_backend
 from utils.in_place import already_a_rank, run_in_place
 from utils.program import check_program, pickle_program
-from utils.real_world import NoZygote, RealWorld
 from utils.run import Run
 
 DEFAULT_TIMEOUT = 60.0
@@ -42,19 +41,9 @@ def spawn(fn, world_size: int, *args, timeout: float | None = None, backend: str
         return run_in_place(fn, world_size, args, kwargs, backend)
     placement = choose_backend(backend, world_size)
     program = pickle_program(fn, args, kwargs, world_size)
-    try:
-        return run_world(world_size, placement, program, timeout)
-    except NoZygote:  # it was killed since the last call; now there is a new one
-        return run_world(world_size, placement, program, timeout)
+    from utils.real_world import run_world  # only now, so that `import utils` is quick
 
-
-def run_world(world_size: int, placement: Placement, program: bytes, timeout: float) -> Run:
-    with RealWorld(world_size, placement, program) as world:
-        try:
-            world.watch(timeout)
-        except KeyboardInterrupt:
-            raise world.interrupted() from None
-        return world.collect()
+    return run_world(world_size, placement, program, timeout)
 
 
 def check_world_size(world_size, most: int | None = MAX_RANKS) -> int:

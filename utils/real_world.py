@@ -76,6 +76,23 @@ def temporary() -> str:
         return "any of the usual ones"
 
 
+def run_world(world_size: int, placement: Placement, program: bytes, timeout: float) -> Run:
+    """Run `program` on ranks, from their start to their end; raises the report of what went wrong."""
+    try:
+        return run_once(world_size, placement, program, timeout)
+    except NoZygote:  # it was killed since the last call; now there is a new one
+        return run_once(world_size, placement, program, timeout)
+
+
+def run_once(world_size: int, placement: Placement, program: bytes, timeout: float) -> Run:
+    with RealWorld(world_size, placement, program) as world:
+        try:
+            world.watch(timeout)
+        except KeyboardInterrupt:
+            raise world.interrupted() from None
+        return world.collect()
+
+
 class NoZygote(RankCrashed):
     """There was nobody to start the ranks."""
 

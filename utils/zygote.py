@@ -26,7 +26,6 @@ from utils.forks import Forks
 from utils.fresh_interpreters import FreshInterpreters
 
 MAX_RANKS = 128  # descriptors in one message: at most 253
-PAUSE = 0.1  # seconds after a call before the nursery goes on: another call may follow at once
 WITHOUT_FORK = "SPAWN_WITHOUT_FORK"  # environment variable: make ranks of fresh interpreters, as on macOS
 
 
@@ -82,9 +81,9 @@ class Zygote:
 
     def serve(self) -> None:
         """Until the kernel is gone. While nothing is asked, the nursery prepares for what may be."""
-        has_chores, pause = True, 0.0
+        has_chores = True
         while True:
-            heard = self.selector.select(pause if has_chores and not self.worlds else None)
+            heard = self.selector.select(0 if has_chores and not self.worlds else None)
             for key, _ in heard:
                 if key.fileobj is self.control:
                     self.take_world()
@@ -94,7 +93,6 @@ class Zygote:
                 elif key.data in self.worlds:
                     self.obey(key.data)
             has_chores = bool(heard) or (not self.worlds and self.nursery.get_on(self.last_size))
-            pause = PAUSE if heard else 0.0
 
     def take_world(self) -> None:
         message, descriptors, _, _ = socket.recv_fds(self.control, 1, MAX_RANKS + 1)
