@@ -159,6 +159,11 @@ def test_a_bubble_is_time_without_a_region_between_the_first_and_the_last_of_all
     assert lanes.bubbles([], 1, 9) == []
 
 
+def test_of_regions_that_start_together_the_longer_one_is_outside():
+    inner, outer, after = Region(0, "inner", 1, 2), Region(0, "outer", 1, 3), Region(0, "after", 3, 4)
+    assert lanes.depths([inner, outer, after]) == [(outer, 0), (inner, 1), (after, 0)]
+
+
 def test_regions_of_one_kind_differ_in_numbers_only():
     assert lanes.stem("forward 3") == lanes.stem("forward 12") == "forward"
     assert lanes.stem("layer 2 backward 3") == lanes.stem("layer 1 backward 7")

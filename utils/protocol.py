@@ -85,7 +85,7 @@ def read_events(rank: int, notes: list[tuple]) -> tuple[list[Event], dict[int, s
     for kind, key, value in notes:
         if kind == "region":
             regions.append(Region(rank, key, *value))
-        elif kind in tables:
+        elif kind != "memory":  # see read_memory
             tables[kind].setdefault(key, value)
     events = []
     for index, fields in starts.items():

@@ -45,7 +45,7 @@ def live_bytes(memory) -> Picture:
         panel.spines[["top", "right"]].set_visible(False)
         panel.spines[["left", "bottom"]].set_color(GREY)
         panel.locator_params(axis="y", nbins=3 if len(ranks) <= 4 else 2)
-    panels[-1].set_xlabel(f"{unit}; heights in {size}", color=INK, fontsize=9)
+    panels[-1].set_xlabel(f"{unit} since tracking began; heights in {size}", color=INK, fontsize=9)
     legend = [Patch(facecolor=COLOUR[kind], label=kind) for kind in KINDS if kind in seen]
     look = {"frameon": False, "fontsize": 9, "labelcolor": INK, "ncols": 6, "borderaxespad": 0}
     picture.legend(handles=legend, loc="lower center", bbox_to_anchor=(0.5, 0.12 / height), **look)
