@@ -1,14 +1,15 @@
 """utils/figures: what is drawn (cells, lanes, bars, labels, colours), not its pixels."""
 
+import itertools
 import subprocess
 import sys
 
+import numpy
 import pytest
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from utils import figures
-from utils.figures import timelines
 from utils.memory import Memory
 from utils.run import Event, Region, Run
 
@@ -96,9 +97,31 @@ def luminance(colour) -> float:
     return 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2
 
 
-@pytest.mark.parametrize("colour", sorted({*figures.COLOURS, *timelines.KINDS}))
+@pytest.mark.parametrize("colour", sorted({*figures.COLOURS, *figures.KINDS}))
 def test_black_letters_can_be_read_on_every_colour(colour):
     assert (luminance(colour) + 0.05) / 0.05 > 4.5  # what the web's guidelines ask of text
+
+
+# What eyes without green, red or blue cones see of linear RGB: Machado, Oliveira and Fernandes 2009.
+EYES = {
+    "all cones": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+    "no green": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
+    "no red": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
+    "no blue": [[1.256, -0.077, -0.179], [-0.078, 0.931, 0.148], [0.005, 0.691, 0.304]],
+}
+TO_XYZ = numpy.array([[0.434, 0.376, 0.190], [0.213, 0.715, 0.072], [0.018, 0.109, 0.873]])  # white is (1, 1, 1)
+
+
+def lab(colour: str, eyes) -> numpy.ndarray:
+    """A colour as seen, where distances are those that are felt: about 2 can just be told apart side by side."""
+    x, y, z = numpy.cbrt(TO_XYZ @ (numpy.array(eyes) @ numpy.array(to_rgb(colour)) ** 2.2).clip(0, 1))
+    return numpy.array([116 * y, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("eyes", EYES)
+def test_kinds_of_work_can_be_told_apart_by_everybody(eyes):
+    seen = [lab(colour, EYES[eyes]) for colour in figures.KINDS]
+    assert min(numpy.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 12
 
 
 @pytest.mark.parametrize("world_size", [0, 9])

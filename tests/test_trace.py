@@ -18,23 +18,25 @@ REQUIRED = {
     "s": {"name", "cat", "id", "ts", "pid", "tid"},
     "f": {"name", "cat", "id", "ts", "pid", "tid", "bp"},
 }
-METADATA = {"process_name": str, "thread_name": str, "process_sort_index": int}
+METADATA = {"process_name": str, "thread_name": str, "process_sort_index": int, "thread_sort_index": int}
 
 
 def validate(trace: dict) -> None:
     """Raise AssertionError where a trace is not what chrome://tracing and Perfetto read."""
     assert set(trace) <= {"traceEvents", "displayTimeUnit", "otherData"} and trace["displayTimeUnit"] in ("ms", "ns")
-    slices, flows, named = defaultdict(list), defaultdict(dict), set()
+    slices, flows, named = defaultdict(list), defaultdict(dict), {}
     for entry in trace["traceEvents"]:
         assert entry["ph"] in REQUIRED and entry.keys() >= REQUIRED[entry["ph"]], entry
         assert isinstance(entry["pid"], int) and isinstance(entry["tid"], int)
         if entry["ph"] == "M":
             [value] = entry["args"].values()
             assert isinstance(value, METADATA[entry["name"]])
-            named |= {(entry["pid"], entry["tid"])} if entry["name"] == "thread_name" else set()
+            if entry["name"] == "thread_name":
+                assert entry["tid"] not in (0, entry["pid"], *named), "Perfetto would take it for another thread"
+                named[entry["tid"]] = entry["pid"]
             continue
         assert isinstance(entry["ts"], (int, float)) and entry["ts"] >= 0
-        assert (entry["pid"], entry["tid"]) in named, "a thread without a name"
+        assert named.get(entry["tid"]) == entry["pid"], "a thread without a name"
         if entry["ph"] == "X":
             assert entry["dur"] >= 0
             slices[entry["pid"], entry["tid"]].append((entry["ts"], entry["ts"] + entry["dur"]))
@@ -100,7 +102,8 @@ def test_a_real_run_is_a_valid_trace_with_an_arrow_for_each_message(program, wor
     assert phases["X"] == len(run.events) + len(run.regions)
     names = {e["pid"]: e["args"]["name"] for e in entries if e["name"] == "process_name"}
     assert names == {rank: f"rank {rank}" for rank in range(world_size)}
-    assert {e["tid"] for e in entries if e.get("cat") == "region"} <= {0}
+    compute = {e["tid"] for e in entries if e["name"] == "thread_name" and e["args"]["name"] == "compute"}
+    assert {e["tid"] for e in entries if e.get("cat") == "region"} == (compute if run.regions else set())
 
 
 def test_times_are_microseconds_and_what_overlaps_has_threads_of_its_own():
@@ -114,11 +117,11 @@ def test_times_are_microseconds_and_what_overlaps_has_threads_of_its_own():
     validate(trace)
     slices = [(e["name"], e["tid"], e["ts"], e["dur"]) for e in trace["traceEvents"] if e["ph"] == "X"]
     assert sorted(slices) == [
-        ("all_reduce", 1, 1000, 2000),
-        ("all_reduce", 2, 2000, 2000),
-        ("barrier", 1, 3500, 100),
-        ("inner", 0, 2000, 1000),
-        ("outer", 0, 1000, 3000),
+        ("all_reduce", 2, 1000, 2000),
+        ("all_reduce", 3, 2000, 2000),
+        ("barrier", 2, 3500, 100),
+        ("inner", 1, 2000, 1000),
+        ("outer", 1, 1000, 3000),
     ]
     threads = [e["args"]["name"] for e in trace["traceEvents"] if e["name"] == "thread_name"]
     assert threads == ["compute", "communication", "communication 2"]
@@ -138,7 +141,7 @@ def test_messages_are_matched_in_order_for_each_pair_and_tag_and_not_by_guessing
         lambda entries: entries.pop(next(i for i, e in enumerate(entries) if e["ph"] == "f")),
         lambda entries: entries.reverse(),
         lambda entries: next(e for e in entries if e["ph"] == "X").pop("dur"),
-        lambda entries: next(e for e in entries if e["ph"] == "s").update(tid=0),
+        lambda entries: next(e for e in entries if e["ph"] == "s").update(tid=3),
     ],
 )
 def test_the_validation_itself_can_fail(spoil):
@@ -154,6 +157,11 @@ def test_a_bubble_is_time_without_a_region_between_the_first_and_the_last_of_all
     assert lanes.bubbles(regions, 1, 9) == [(1, 2), (5, 7), (8, 9)]
     assert lanes.bubbles(regions[:2], 2, 5) == []
     assert lanes.bubbles([], 1, 9) == []
+
+
+def test_of_regions_that_start_together_the_longer_one_is_outside():
+    inner, outer, after = Region(0, "inner", 1, 2), Region(0, "outer", 1, 3), Region(0, "after", 3, 4)
+    assert lanes.depths([inner, outer, after]) == [(outer, 0), (inner, 1), (after, 0)]
 
 
 def test_regions_of_one_kind_differ_in_numbers_only():

@@ -83,7 +83,7 @@ def read_events(rank: int, notes: list[tuple]) -> dict[str, object]:
     for kind, key, value in notes:
         if kind == "region":
             regions.append(Region(rank, key, *value))
-        else:
+        elif kind != "memory":  # see read_memory
             tables.setdefault(kind, {}).setdefault(key, value)
     members, ends, sources = (tables.get(kind, {}) for kind in ("group", "end", "source"))
     waits, made, on_device = (tables.get(kind, {}) for kind in ("wait", "made", "device"))

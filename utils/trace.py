@@ -11,8 +11,6 @@ import json
 from utils import lanes
 from utils.run import Event, Region, Run
 
-COMPUTE, COMMUNICATION = 0, 1  # thread numbers; calls in flight beside others are in COMMUNICATION + 1, + 2, ...
-
 
 def save(run: Run, path) -> None:
     with open(path, "w") as file:
@@ -21,35 +19,41 @@ def save(run: Run, path) -> None:
 
 def chrome_trace(run: Run) -> dict:
     last = lanes.last_moment(run.events, run.regions)
-    names, slices, threads = [], [slice_of_region(region) for region in run.regions], {}
-    for rank, events in enumerate(lanes.by_rank(run.events, run.world_size)):
+    regions_of, events_of = lanes.by_rank(run.regions, run.world_size), lanes.by_rank(run.events, run.world_size)
+    names, slices, threads = [], [], {}
+    compute = run.world_size  # a thread that has its process's number, or 0, Perfetto would take for another one
+    for rank, (regions, events) in enumerate(zip(regions_of, events_of, strict=True)):
         calls = lanes.rows(events, last)
-        threads |= {(event.rank, event.index): COMMUNICATION + row for event, row in calls}
-        names += names_of(rank, 1 + max((row for _, row in calls), default=0))
-        slices += [slice_of_call(event, COMMUNICATION + row, last) for event, row in calls]
+        rows = 1 + max((row for _, row in calls), default=0)
+        threads |= {(rank, event.index): compute + 1 + row for event, row in calls}
+        names += names_of(rank, compute, rows)
+        slices += [slice_of_region(region, compute) for region in regions]
+        slices += [slice_of_call(event, compute + 1 + row, last) for event, row in calls]
+        compute += 1 + rows
     slices.sort(key=lambda entry: (entry["ts"], -entry["dur"]))
     arrows = [half for number, pair in enumerate(lanes.messages(run.events)) for half in arrow(number, *pair, threads)]
     entries = sorted(slices + arrows, key=lambda entry: entry["ts"])  # a slice before the arrow that starts with it
     return {"traceEvents": names + entries, "displayTimeUnit": "ms", "otherData": {"run": repr(run)}}
 
 
-def names_of(rank: int, rows: int) -> list[dict]:
-    """Metadata: what the process of a rank and its threads are called."""
-    process = {"ph": "M", "ts": 0, "pid": rank, "tid": COMPUTE}
+def names_of(rank: int, compute: int, rows: int) -> list[dict]:
+    """Metadata: what the process of a rank and its threads are called, and in which order they are shown."""
+    process = {"ph": "M", "ts": 0, "pid": rank, "tid": compute}
     entries = [
         {**process, "name": "process_name", "args": {"name": f"rank {rank}"}},
         {**process, "name": "process_sort_index", "args": {"sort_index": rank}},
     ]
     threads = ["compute", "communication", *(f"communication {row}" for row in range(2, rows + 1))]
-    for thread, name in enumerate(threads):
-        entries.append({**process, "tid": thread, "name": "thread_name", "args": {"name": name}})
+    for place, name in enumerate(threads):
+        thread = {**process, "tid": compute + place}
+        entries.append({**thread, "name": "thread_name", "args": {"name": name}})
+        entries.append({**thread, "name": "thread_sort_index", "args": {"sort_index": place}})
     return entries
 
 
-def slice_of_region(region: Region) -> dict:
-    return {"ph": "X", "cat": "region", "name": region.name, "pid": region.rank, "tid": COMPUTE, "args": {}} | times(
-        region.start, region.end
-    )
+def slice_of_region(region: Region, thread: int) -> dict:
+    entry = {"ph": "X", "cat": "region", "name": region.name, "pid": region.rank, "tid": thread, "args": {}}
+    return entry | times(region.start, region.end)
 
 
 def slice_of_call(event: Event, thread: int, last: float) -> dict:

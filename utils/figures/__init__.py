@@ -12,11 +12,12 @@ live_bytes(run.memory())                         how many bytes each rank held w
 from utils.figures.collectives import cells_of, collective, halves, stages, transpose
 from utils.figures.heatmaps import heatmap, traffic
 from utils.figures.memories import live_bytes
-from utils.figures.picture import COLOURS, Picture
+from utils.figures.picture import COLOURS, KINDS, Picture
 from utils.figures.timelines import timeline
 
 __all__ = [
     "COLOURS",
+    "KINDS",
     "Picture",
     "cells_of",
     "collective",

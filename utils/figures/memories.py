@@ -4,11 +4,11 @@ from itertools import groupby
 
 from matplotlib.patches import Patch
 
-from utils.figures.picture import COLOURS, GREY, INK, SECONDS, Picture, fitting
+from utils.figures.picture import COLOURS, GREY, INK, KINDS, SECONDS, Picture, fitting
 
 WIDTH = 9  # inches
-KINDS = ("parameters", "gradients", "optimizer state", "activations", "other", "allocated")
-COLOUR = dict(zip(KINDS, [*COLOURS[:4], COLOURS[-1], COLOURS[1]], strict=True))
+LAYERS = ("parameters", "gradients", "optimizer state", "activations", "other", "allocated")  # from below
+COLOUR = dict(zip(LAYERS, [*KINDS[:4], COLOURS[-1], KINDS[1]], strict=True))
 BYTES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("bytes", 1.0))
 
 
@@ -27,7 +27,7 @@ def live_bytes(memory) -> Picture:
     seen = set()
     for rank, panel in zip(ranks, panels, strict=True):
         times, kinds = steps(memory.samples[rank])
-        used = [kind for kind in KINDS if any(kinds.get(kind, ()))]
+        used = [kind for kind in LAYERS if any(kinds.get(kind, ()))]
         seen |= set(used)
         heights = [[value / nbytes for value in kinds[kind]] for kind in used]
         x = [(time - start) / seconds for time in times]
@@ -45,8 +45,8 @@ def live_bytes(memory) -> Picture:
         panel.spines[["top", "right"]].set_visible(False)
         panel.spines[["left", "bottom"]].set_color(GREY)
         panel.locator_params(axis="y", nbins=3 if len(ranks) <= 4 else 2)
-    panels[-1].set_xlabel(f"{unit}; heights in {size}", color=INK, fontsize=9)
-    legend = [Patch(facecolor=COLOUR[kind], label=kind) for kind in KINDS if kind in seen]
+    panels[-1].set_xlabel(f"{unit} since tracking began; heights in {size}", color=INK, fontsize=9)
+    legend = [Patch(facecolor=COLOUR[kind], label=kind) for kind in LAYERS if kind in seen]
     look = {"frameon": False, "fontsize": 9, "labelcolor": INK, "ncols": 6, "borderaxespad": 0}
     picture.legend(handles=legend, loc="lower center", bbox_to_anchor=(0.5, 0.12 / height), **look)
     return picture

@@ -8,6 +8,8 @@ SECONDS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
 
 # Okabe and Ito's colours, chosen to be told apart by everybody; all light enough for black letters.
 COLOURS = ["#E69F00", "#56B4E9", "#3DB891", "#F0E442", "#D98CB3", "#7FA6D6", "#E0875A", "#BBBBBB"]
+# The same for kinds of work, in bars that may be thin: as dark as black letters allow, so that they differ more.
+KINDS = ["#E69F00", "#56B4E9", "#009E73", "#F0E442", "#CC79A7", "#D55E00", "#2E7FBF"]
 INK, GREY, PAPER = "#222222", "#8A8A8A", "#FFFFFF"  # white paper reads in light and in dark themes
 
 

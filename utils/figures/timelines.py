@@ -9,12 +9,10 @@ from matplotlib.colors import to_rgba
 from matplotlib.patches import Patch, Rectangle
 
 from utils import lanes
-from utils.figures.picture import COLOURS, GREY, INK, PAPER, SECONDS, Picture, fitting
+from utils.figures.picture import GREY, INK, KINDS, PAPER, SECONDS, Picture, fitting
 
 WIDTH, LEFT, RIGHT = 11, 0.07, 0.985  # of the picture, in inches; of its panel, as parts of that
 COLUMNS = 8  # of the legend
-# Okabe and Ito's again, the far ones only: bars are thin.
-KINDS = [*COLOURS[:5], "#D55E00", "#3D7FC0"]
 STRIPES, DOTS = "//////", "...."
 BUBBLE = {"facecolor": "#F4F4F4", "edgecolor": "#C8C8C8", "hatch": DOTS, "linewidth": 0}
 NESTED = 0.34  # by how much of the band an inner region is lower than the outer one
