@@ -19,6 +19,7 @@ def test_an_asynchronous_call_ends_when_its_work_does_not_when_it_is_waited_for(
 
     run = spawn(program, 2)
     assert all(event.is_async and event.end - event.start < 0.25 for event in run.events)
+    assert all(event.waited - event.start > 0.25 for event in run.events)
 
 
 def test_a_call_that_nobody_waits_for_ends_too():

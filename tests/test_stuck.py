@@ -10,8 +10,8 @@ from utils.silent import explain_silence
 from utils.stuck import explain
 
 
-def event(rank, index, op, peer, *, is_async=False, end=None, group="world", shape=(2,), members=(0, 1), tag=0):
-    return Event(rank, index, op, group, members, peer, tag, 8, "float32", shape, "", is_async, 0.0, end, "")
+def event(rank, index, op, peer, *, is_async=False, end=None, group="world", shape=(2,), members=(0, 1), waited=None):
+    return Event(rank, index, op, group, members, peer, 0, 8, "float32", shape, "", is_async, 0.0, end, "", waited)
 
 
 def test_a_send_that_was_started_and_dropped():
@@ -50,7 +50,7 @@ def test_since_when_is_told_of_those_who_have_waited_for_long():
     states = [RankState(0, [event(0, 0, "recv", 1)]), RankState(1, finished=True)]
     assert "for" not in explain(states, now=4.0).splitlines()[0]
     assert "waits in recv from 1 for 12 s" in explain(states, now=12.2)
-    states[0] = RankState(0, [event(0, 0, "recv", 1, is_async=True)], waits={0: ""}, waiting_since={0: 5.2})
+    states[0] = RankState(0, [event(0, 0, "recv", 1, is_async=True, waited=5.2)], waits={0: ""})
     assert "waits in recv from 1 for 7 s" in explain(states, now=12.2)
 
 

@@ -21,7 +21,6 @@ class RankState:
     events: list[Event] = field(default_factory=list)
     groups_made: list[Event] = field(default_factory=list)  # one for each call of new_group, also by a device mesh
     waits: dict[int, str] = field(default_factory=dict)  # asynchronous calls it has begun to wait for: index -> where
-    waiting_since: dict[int, float] = field(default_factory=dict)  # of those, in seconds since the world began
     failed: set[int] = field(default_factory=set)  # calls that raised
     lost: set[int] = field(default_factory=set)  # messages whose handle it has thrown away before they were done
     strides: dict[int, tuple] = field(default_factory=dict)  # (shape, strides) of a tensor that is not in order

@@ -92,14 +92,14 @@ def read_events(rank: int, notes: list[tuple]) -> dict[str, object]:
         fields = {**fields, "members": tuple(members[fields["group"]]), "shape": tuple(fields["shape"])}
         fields["peer"] = sources.get(index, fields["peer"])
         start, end = on_device.get(index, (fields.pop("start"), ends.get(index)))
-        events.append(Event(rank=rank, index=index, start=start, end=end, **fields))
+        _, waited = waits.get(index, ("", None))
+        events.append(Event(rank=rank, index=index, start=start, end=end, waited=waited, **fields))
     return {
         "events": events,
         "groups_made": [
             making(rank, number, end=made.get(number), **fields) for number, fields in tables.get("make", {}).items()
         ],
         "waits": {index: where for index, (where, _) in waits.items()},
-        "waiting_since": {index: since for index, (_, since) in waits.items()},
         "failed": set(tables.get("failed", ())),
         "lost": set(tables.get("lost", ())),
         "strides": tables.get("strides", {}),

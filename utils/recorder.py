@@ -155,8 +155,8 @@ class Recorder:
 
     def settle(self) -> None:
         """The program is over: note which handles were dropped, and what the GPU's clock says, and its allocator."""
-        for index, where in self.unasked.items():
-            self.write(("dropped", index, where))
+        while self.unasked:
+            self.write(("dropped", *self.unasked.popitem()))
         if torch.cuda.is_initialized():
             self.look_at_memory()
             self.write(("memory", "cuda", (self.allocated, torch.cuda.max_memory_allocated())))

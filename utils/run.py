@@ -21,8 +21,9 @@ class Event:
            None. Global ranks.
     bytes  of the tensors that this rank hands in (for a recv: of its buffer)
     shape  of the first of them; dtype: its name, "float32"
-    start  seconds since the world began; end: when its result was there, None if nobody waited for it
+    start  seconds since the world began; end: when its result was there, None if nobody could tell
     where  "file:line" of the student's line that led to the call
+    waited when the rank began to wait for it, if it is asynchronous; None if it never did
     """
 
     rank: int
@@ -40,6 +41,7 @@ class Event:
     start: float
     end: float | None
     where: str
+    waited: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

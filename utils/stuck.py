@@ -52,7 +52,7 @@ def describe(states: list[RankState], running: dict[int, str] | None = None, now
             what, where = "is running", place((running or {}).get(state.rank, ""))
         else:
             is_wait = event.op != "new_group" and event.index in state.waits
-            seconds = now - (state.waiting_since.get(event.index, event.start) if is_wait else event.start)
+            seconds = now - (event.start if event.waited is None else event.waited)
             what = "waits in " + call(event) + (f" for {seconds:.0f} s" if seconds > LONG else "")
             where = place(state.waits[event.index] if is_wait else event.where)
         lines.append(f"rank {state.rank}  {what:<32}  {where}".rstrip())
