@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from utils import figures, spawn
+from utils import figures, region, spawn
 from utils.checks import checks_for
 
 check = checks_for("01_collectives")
@@ -890,6 +890,23 @@ check(launch_then_wait, judges="values")
 
 # %% check="launch-then-wait" judges="traffic" points=2
 check(launch_then_wait, judges="traffic")
+
+# %% [markdown]
+# Is the waiting time really used? `region` names a stretch of compute, and `timeline` draws who did what when: each
+# rank's compute in the upper half of its lane, what it had on the network in the lower half. Here both go on at once.
+
+# %% tags=["nbval-ignore-output"]
+def compute_meanwhile(rank, world_size):
+    gradient, weights = torch.ones(4_000_000), torch.randn(500, 500)
+    dist.barrier()
+    with region("step"):
+        handle = dist.all_reduce(gradient, async_op=True)
+        with region("compute"):
+            for _ in range(10):
+                weights = torch.tanh(weights @ weights)
+        handle.wait()
+
+spawn(compute_meanwhile, 2).timeline(within="step")
 
 # %% [markdown]
 # # Part 6 · The rules, and what happens if you break them

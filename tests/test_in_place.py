@@ -166,7 +166,7 @@ for factor in (10, 20):
     for e in run.events:
         if e.dtype != "uint8":  # a pickled object: a class of the script travels by its name here, by value in spawn
             print(e.rank, e.index, e.op, e.members, e.peer, e.bytes, e.dtype, e.shape, e.is_async, e.where[-20:])
-    print(run.traffic())
+    print(run.traffic().messages, run.traffic().bytes)
     assert all(0 <= e.start <= e.end <= run.elapsed for e in run.events)
 print(run.world)
 for _ in range(2):

@@ -263,9 +263,14 @@ def never_waited_for_a_send(rank, world_size):
 @loud(2, LOST.format(1, "irecv from 0"))
 def never_waited_for_a_message(rank, world_size):
     x = torch.ones(2)
-    dist.send(x, dst=1) if rank == 0 else dist.irecv(x, src=0)
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 1:
+        dist.irecv(x, src=0)
+        store.set("thrown away", "")  # only now is the message sent: one that is already there would be received
+    else:
+        store.wait(["thrown away"])
+        dist.send(x, dst=1)
     dist.barrier()
-    return x
 
 
 # --- groups

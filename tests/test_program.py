@@ -33,7 +33,7 @@ def no_process(monkeypatch):
     def start(*_):
         raise AssertionError("a world was made")
 
-    monkeypatch.setattr("utils.launcher.RealWorld", start)
+    monkeypatch.setattr("utils.real_world.RealWorld", start)
 
 
 def refusal(fn, *args, **kwargs) -> str:
