@@ -12,7 +12,7 @@ class Notebook:
 
     def __init__(self):
         self.manager = KernelManager(kernel_name="python3")
-        self.manager.start_kernel()
+        self.manager.start_kernel(extra_arguments=["--HistoryManager.enabled=False"])  # a file that opens by itself
         self.client = self.manager.client()
         self.client.start_channels()
         self.client.wait_for_ready(timeout=60)
