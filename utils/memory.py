@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from utils.storages import StorageTracker  # it needs torch
 
 OTHER = "other"
-KINDS = ("parameters", "gradients", "optimizer state", "activations", OTHER)  # what is more than one, is the first
+KINDS = ("parameters", "gradients", "optimizer state", "activations", "communication", OTHER)  # what is more than one, is the first
 
 
 @contextmanager
@@ -37,7 +37,7 @@ def track_memory(*held) -> Iterator[StorageTracker]:
             yield tracker
     finally:
         if recorder:
-            samples = tracker.samples()
+            samples = tracker.storages.samples()
             recorder.write(("memory", "cpu", (samples, peak_of(samples)[0])))
 
 

@@ -1,0 +1,178 @@
+"""The process group of a virtual rank: torch's own API, and torch's own wrappers, talk to the network through it."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import FakeProcessGroup, Work
+from torch.autograd import Variable
+from torch.distributed import distributed_c10d as c10d
+
+from utils import recorder
+from utils.recorder import ASYNCHRONOUS, OPERATIONS, OUTPUT_FIRST, POINT_TO_POINT, TAKEN_AS_DENSE, who_called
+from utils.run import Event
+from utils.virtual.network import Call
+
+
+class VirtualWork(Work):
+    """The handle of a call: `wait()` brings the rank's clock to the moment at which its result is there."""
+
+    def __init__(self, call: Call, rank, tensors: list[torch.Tensor]):
+        super().__init__()
+        self.call, self.rank, self.tensors = call, rank, tensors
+        self.future: VirtualFuture | None = None
+        self.looked = -1.0  # the clock at which somebody last asked in vain
+
+    def wait(self, timeout=None) -> bool:
+        self.rank.wait_for(self.call)
+        if self.future is not None:
+            self.future.fulfil(self.tensors)
+        return True
+
+    def is_completed(self) -> bool:
+        """Asked twice at one moment of the virtual clock, it waits: nothing else would make the time pass."""
+        self.rank.asked_for(self.call)
+        if self.rank.has_come(self.call):
+            return True
+        if self.looked == self.rank.clock:
+            return self.wait()
+        self.looked = self.rank.clock
+        return False
+
+    def is_success(self) -> bool:
+        return self.is_completed()
+
+    def exception(self):
+        return None
+
+    def result(self):
+        self.wait()
+        return self.tensors
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def block_current_stream(self) -> None:
+        self.wait()
+
+    def source_rank(self) -> int:
+        self.wait()
+        event = self.call.event
+        return event.members.index(event.peer if self.call.source is None else self.call.source)
+
+    _source_rank = source_rank
+
+    def get_future(self) -> VirtualFuture:
+        """DDP asks for one in the middle of backward and waits for it in C++, where we are not asked, when backward
+        ends: so just before that, we wait in its place."""
+        if self.future is None:
+            self.rank.asked_for(self.call)
+            self.future = VirtualFuture(self)
+            if self.call.end is not None and self.rank.clock >= self.call.end:
+                self.future.fulfil(self.tensors)
+            elif torch._C._current_graph_task_id() != -1:
+                Variable._execution_engine.queue_callback(self.wait)
+        return self.future
+
+
+class VirtualFuture(torch.futures.Future):
+    """The future of a virtual work, or what `then` has made of it."""
+
+    def __init__(self, work: VirtualWork):
+        super().__init__()
+        self.work = work
+
+    def fulfil(self, tensors: list[torch.Tensor]) -> None:
+        if not super().done():
+            self.set_result(tensors)
+
+    def done(self) -> bool:
+        return self.work.is_completed()
+
+    def wait(self):
+        self.work.wait()
+        return super().wait()
+
+    def value(self):
+        self.work.wait()
+        return super().value()
+
+    def then(self, callback) -> VirtualFuture:
+        after = VirtualFuture(self.work)
+
+        def run(_) -> None:
+            try:
+                after.set_result(callback(self))
+            except Exception as error:  # whoever waits for `after` gets it
+                after.set_exception(error)
+
+        super().then(run)
+        return after
+
+
+class VirtualGroup(dist.ProcessGroup):
+    """A process group whose calls go to the network of a virtual cluster."""
+
+    def __init__(self, world, store, rank: int, size: int):
+        super().__init__(rank, size)
+        self.world = world
+        backend = FakeProcessGroup._create_internal(rank, size, c10d.FakeProcessGroup.Options())
+        self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+        for device in ("cpu", "meta", "cuda"):
+            self._register_backend(torch.device(device), dist.ProcessGroup.BackendType.GLOO, backend)
+        self._members = self._name = None
+
+    def _set_sequence_number_for_group(self):
+        pass
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Global ranks, in group order."""
+        if self._members is None:
+            self._members = self.world.share(tuple(dist.get_process_group_ranks(self)))
+        return self._members
+
+    @property
+    def name(self) -> str:
+        """ "world" for the default group, torch's name for another."""
+        if self._name is None:
+            self._name = "world" if self is dist.group.WORLD else self.group_name
+        return self._name
+
+
+def _virtual(method: str, op: str):
+    """The method of VirtualGroup that asks the network for `op`."""
+
+    def call(self, *args, **kwargs):
+        rank, (where, function, directly) = self.world.turns.running, who_called()
+        options = args[-1] if args else None
+        tensors = recorder._tensors(args[1] if op in OUTPUT_FIRST and len(args) > 1 else args[:1])
+        first = tensors[0] if tensors else None
+        event = Event(
+            rank=rank.number,
+            index=len(rank.calls),
+            op=op,
+            group=self.name,
+            members=self.members,
+            peer=recorder._peer(op, method, args, options, self.members),
+            tag=(args[1] if method == "recv_anysource" else args[2]) if op in POINT_TO_POINT else 0,
+            bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors),
+            dtype=recorder._name(first.dtype) if first is not None else "",
+            shape=tuple(first.shape) if first is not None else (),
+            reduce_op=recorder._reduce_op(options),
+            is_async=bool(getattr(options, "asyncOp", False)) or function in ASYNCHRONOUS,
+            start=rank.clock,
+            end=None,
+            where=where,
+        )
+        request = Call(event, method, args)
+        rank.make(request, directly, [t for position in TAKEN_AS_DENSE.get(method, ()) for t in recorder._tensors(args[position])])
+        return VirtualWork(request, rank, recorder._tensors(args[:1]))
+
+    call.__name__ = method
+    return call
+
+
+for _method, _op in OPERATIONS.items():
+    if hasattr(dist.ProcessGroup, _method):
+        setattr(VirtualGroup, _method, _virtual(_method, _op))

@@ -1,0 +1,302 @@
+"""Messages and collectives in virtual time: who waits for whom, and which link is taken until when.
+
+The textbooks' single-port full-duplex model: a message of n bytes over a link holds its sender's way out and its
+receiver's way in for alpha + n / bandwidth. It begins when both ends have asked for it and both ways are free. Of those
+that could begin, the earliest does; at the same moment, the one that was asked for first.
+
+A collective begins when every member has called it and their links of that tier, intra or inter, are free; it holds
+them for as long as the best algorithm takes (collective_costs.py). So collectives of one group run one after another,
+and those inside nodes run beside those across nodes. A network card that several GPUs share is taken for the n /
+bandwidth of each message: their latencies overlap, their bytes do not.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections import defaultdict, deque
+from dataclasses import dataclass, field
+
+from utils.cluster import Cluster
+from utils.collective_costs import Layout, cost
+from utils.mistakes import difference
+from utils.run import Event
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One call of one rank. `event` says what it asks for; `end` is when its result is there, once that is known."""
+
+    event: Event
+    method: str
+    args: tuple
+    transfer: Transfer | None = None
+    end: float | None = None
+    waited: float | None = None
+    waited_at: str = ""
+    source: int | None = None  # of a receive from any source: who has sent it
+
+
+@dataclass(slots=True, eq=False)
+class Transfer:
+    """A message or a collective that everybody has asked for.
+
+    calls   {rank: its call}: of a message, the sender's first
+    ready   when the last of them has asked
+    """
+
+    calls: dict[int, Call]
+    ready: float
+    number: int
+    waiters: list = field(default_factory=list)
+    start: float | None = None
+    end: float | None = None
+    algorithm: str = ""
+
+
+class Ways:
+    """Until when each rank's links are taken, and the network cards that ranks share."""
+
+    def __init__(self, cluster: Cluster, size: int):
+        self.cluster = cluster
+        self.out = {tier: [0.0] * size for tier in ("intra", "inter")}
+        self.into = {tier: [0.0] * size for tier in ("intra", "inter")}
+        self.nodes = [cluster.node_of(rank) for rank in range(size)]
+        shared = cluster.nics is not None and cluster.nics < cluster.gpus_per_node
+        self.cards = [cluster.nic_of(rank) for rank in range(size)] if shared else None
+        self.card_out: dict[tuple, float] = defaultdict(float)
+        self.card_in: dict[tuple, float] = defaultdict(float)
+
+    def tier(self, ranks) -> str:
+        first = self.nodes[ranks[0]]
+        return "intra" if all(self.nodes[rank] == first for rank in ranks) else "inter"
+
+    def free_for_message(self, sender: int, receiver: int) -> float:
+        """From when on the sender's way out and the receiver's way in are free."""
+        intra, inter = (max(self.out[tier][sender], self.into[tier][receiver]) for tier in ("intra", "inter"))
+        if self.cards and self.nodes[sender] != self.nodes[receiver]:
+            return max(intra, inter, self.card_out[self.cards[sender]], self.card_in[self.cards[receiver]])
+        return max(intra, inter)
+
+    def take_for_message(self, sender: int, receiver: int, start: float, nbytes: int) -> float:
+        """Returns when the message has arrived."""
+        link = self.cluster.link(sender, receiver)
+        end = start + link.seconds(nbytes)
+        for tier in ("intra", "inter"):
+            self.out[tier][sender] = self.into[tier][receiver] = end
+        if self.cards and self.nodes[sender] != self.nodes[receiver]:
+            off_the_card = start + nbytes / link.bandwidth
+            self.card_out[self.cards[sender]] = self.card_in[self.cards[receiver]] = off_the_card
+        return end
+
+    def free_for_collective(self, ranks, tier: str) -> float:
+        out, into = self.out[tier], self.into[tier]
+        free = max(max(out[rank] for rank in ranks), max(into[rank] for rank in ranks))
+        if self.cards and tier == "inter":
+            free = max(free, *(max(self.card_out[c], self.card_in[c]) for c in {self.cards[rank] for rank in ranks}))
+        return free
+
+    def take_for_collective(self, ranks, tier: str, end: float) -> None:
+        out, into = self.out[tier], self.into[tier]
+        for rank in ranks:
+            out[rank] = into[rank] = end
+        if self.cards and tier == "inter":
+            for rank in ranks:
+                self.card_out[self.cards[rank]] = self.card_in[self.cards[rank]] = end
+
+
+class Team:
+    """One group as the network sees it: the calls of its members, and what their collectives cost."""
+
+    def __init__(self, members: tuple[int, ...], ways: Ways):
+        self.members = members
+        self.tier = ways.tier(members)
+        self.layout = Layout.of(ways.cluster, members)
+        self.made: dict[int, int] = defaultdict(int)  # rank -> how many collectives it has called
+        self.open: dict[int, dict[int, Call]] = {}  # place -> {rank: its call}, until all have called
+
+
+class Network:
+    """Takes calls, finds out which belong together, and does them in the order of virtual time."""
+
+    def __init__(self, cluster: Cluster, size: int, deliver=lambda calls: None):
+        """deliver: moves the values of a message or a collective."""
+        self.cluster, self.ways, self.deliver = cluster, Ways(cluster, size), deliver
+        self.teams: dict[tuple, Team] = {}
+        self.sends: dict[tuple, deque[Call]] = defaultdict(deque)  # channel -> nobody receives them yet
+        self.receives: dict[tuple, deque[Call]] = defaultdict(deque)
+        self.from_anybody: dict[tuple, deque[Call]] = defaultdict(deque)  # (receiver, group, tag)
+        self.channels_to: dict[tuple, list[tuple]] = defaultdict(list)  # (receiver, group, tag) -> its channels
+        self.heap: list[tuple] = []  # what could begin: (start, ready, number, transfer)
+        self.numbers = itertools.count()
+        self.calls = 0
+        self.algorithms: dict[tuple, list] = {}  # (op, bytes, layout) -> [how often, Cost]
+
+    # --- asking
+
+    def ask(self, call: Call) -> None:
+        self.calls += 1
+        if call.event.op == "send":
+            self.send(call)
+        elif call.event.op == "recv":
+            self.receive(call)
+        else:
+            self.join_collective(call)
+
+    def send(self, call: Call) -> None:
+        event = call.event
+        channel, address = channel_of(event), (event.peer, event.group, event.tag)
+        if self.receives[channel]:
+            self.pair(call, self.receives[channel].popleft())
+            return
+        if not self.sends[channel]:
+            self.channels_to[address].append(channel)
+        self.sends[channel].append(call)
+        if self.from_anybody[address]:
+            self.offer(call, self.from_anybody[address][0])
+
+    def receive(self, call: Call) -> None:
+        event = call.event
+        if event.peer is not None:
+            waiting = self.sends[channel_of(event)]
+            if waiting:
+                self.pair(waiting.popleft(), call)
+            else:
+                self.receives[channel_of(event)].append(call)
+            return
+        address = (event.rank, event.group, event.tag)
+        self.from_anybody[address].append(call)
+        if len(self.from_anybody[address]) == 1:
+            self.offer_all(address)
+
+    def pair(self, send: Call, receive: Call) -> None:
+        calls = {send.event.rank: send, receive.event.rank: receive}
+        transfer = Transfer(calls, max(send.event.start, receive.event.start), next(self.numbers))
+        send.transfer = receive.transfer = transfer
+        self.push(transfer)
+
+    def offer_all(self, address: tuple) -> None:
+        """To the next receive from any source: the first message of each sender."""
+        channels = self.channels_to[address] = [c for c in self.channels_to[address] if self.sends[c]]
+        for channel in channels if self.from_anybody[address] else ():
+            self.offer(self.sends[channel][0], self.from_anybody[address][0])
+
+    def offer(self, send: Call, receive: Call) -> None:
+        """A pair that comes about only if no other message comes earlier."""
+        calls = {send.event.rank: send, receive.event.rank: receive}
+        self.push(Transfer(calls, max(send.event.start, receive.event.start), next(self.numbers)))
+
+    def accept(self, transfer: Transfer) -> bool:
+        """Make a pair of what was offered; False if one of the two has found another."""
+        send, receive = transfer.calls.values()
+        address, channel = (receive.event.rank, receive.event.group, receive.event.tag), channel_of(send.event)
+        waiting, messages = self.from_anybody[address], self.sends[channel]
+        if not (waiting and waiting[0] is receive and messages and messages[0] is send):
+            return False
+        waiting.popleft()
+        messages.popleft()
+        receive.source = send.event.rank
+        send.transfer = receive.transfer = transfer
+        self.offer_all(address)
+        return True
+
+    def team(self, group: str, members: tuple[int, ...]) -> Team:
+        key = group, members
+        if key not in self.teams:
+            self.teams[key] = Team(members, self.ways)
+        return self.teams[key]
+
+    def join_collective(self, call: Call) -> None:
+        event = call.event
+        team = self.team(event.group, event.members)
+        place = team.made[event.rank]
+        team.made[event.rank] += 1
+        calls = team.open.setdefault(place, {})
+        calls[event.rank] = call
+        if len(calls) == len(team.members):
+            del team.open[place]
+            calls = {rank: calls[rank] for rank in team.members}
+            if not differ(calls):
+                transfer = Transfer(calls, max(c.event.start for c in calls.values()), next(self.numbers))
+                for each in calls.values():
+                    each.transfer = transfer
+                self.push(transfer)
+
+    # --- doing
+
+    def push(self, transfer: Transfer) -> None:
+        heapq.heappush(self.heap, (self.could_start(transfer), transfer.ready, transfer.number, transfer))
+
+    def could_start(self, transfer: Transfer) -> float:
+        first = next(iter(transfer.calls.values())).event
+        if first.op == "send":
+            return max(transfer.ready, self.ways.free_for_message(first.rank, first.peer))
+        if len(first.members) == 1:
+            return transfer.ready
+        tier = self.team(first.group, first.members).tier
+        return max(transfer.ready, self.ways.free_for_collective(first.members, tier))
+
+    def earliest(self) -> float:
+        """When the next transfer can begin, as things stand; inf if none can."""
+        while self.heap:
+            start, _, _, transfer = self.heap[0]
+            now = self.could_start(transfer)
+            if now <= start:
+                return start
+            heapq.heapreplace(self.heap, (now, *self.heap[0][1:]))  # its links were taken meanwhile
+        return math.inf
+
+    def commit(self) -> list:
+        """Do the earliest transfer; returns who has waited for it."""
+        start, _, _, transfer = heapq.heappop(self.heap)
+        calls = list(transfer.calls.values())
+        first = calls[0].event
+        if calls[0].transfer is None and not self.accept(transfer):
+            return []
+        transfer.start = start
+        if first.op == "send":
+            receiver = calls[-1].event
+            transfer.end = self.ways.take_for_message(first.rank, receiver.rank, start, first.bytes)
+        else:
+            transfer.end = self.do_collective(transfer, first, start)
+        for call in calls:
+            call.end = transfer.end
+        self.deliver(calls)
+        for call in calls:
+            call.args = ()  # the network keeps nobody's tensors alive
+        return transfer.waiters
+
+    def do_collective(self, transfer: Transfer, first: Event, start: float) -> float:
+        team = self.team(first.group, first.members)
+        nbytes = payload(transfer.calls)
+        charged = cost(first.op, nbytes, self.cluster, team.layout)
+        transfer.algorithm = charged.algorithm
+        self.algorithms.setdefault((first.op, nbytes, team.layout), [0, charged])[0] += 1
+        end = start + charged.seconds
+        if len(first.members) > 1:
+            self.ways.take_for_collective(first.members, team.tier, end)
+        return end
+
+
+def channel_of(event: Event) -> tuple:
+    if event.op == "send":
+        return event.rank, event.peer, event.group, event.tag
+    return event.peer, event.rank, event.group, event.tag
+
+
+def differ(calls: dict[int, Call]) -> bool:
+    """Whether the calls can't be one collective: real ranks would hang, or get wrong values."""
+    first = next(iter(calls.values())).event
+    what = first.op, first.peer, first.reduce_op, first.dtype, first.shape
+    if all((e.op, e.peer, e.reduce_op, e.dtype, e.shape) == what for e in (call.event for call in calls.values())):
+        return False
+    return difference({rank: call.event for rank, call in calls.items()}) != ""
+
+
+def payload(calls: dict[int, Call]) -> int:
+    """Bytes in nccl-tests' sense: of the whole that is gathered, or scattered; of the tensor where all hold it whole."""
+    events = [call.event for call in calls.values()]
+    if events[0].op in ("all_gather", "gather"):
+        return sum(event.bytes for event in events)
+    return max(event.bytes for event in events)

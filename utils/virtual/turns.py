@@ -1,0 +1,157 @@
+"""Ranks as threads of which one runs at a time: always the one whose clock is furthest behind.
+
+A rank gives its turn away when it must know what the others do: when it waits. Who is next is decided by the virtual
+clocks alone, never by the machine's scheduler, so that a program takes the same course each time.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+
+import numpy.random
+import torch
+from torch.distributed import distributed_c10d as c10d
+
+
+class Groups(c10d._World):
+    """What torch keeps of its process groups; there it is one for a process, here it must be one for each rank."""
+
+    pg_map = pg_names = pg_group_ranks = pg_backend_config = tags_to_pg = pg_to_tag = None
+    group_count = 0
+
+    def __init__(self):
+        super().__init__()
+        self.pg_map, self.pg_names, self.pg_group_ranks, self.pg_backend_config = {}, {}, {}, {}
+        self.tags_to_pg, self.pg_to_tag = {}, {}
+
+
+class VirtualRank(threading.Thread):
+    """One rank: its thread, its clock, and what is each process's own where ranks are processes.
+
+    clock   seconds since the world began at which what it has asked of its GPU so far is done
+    """
+
+    def __init__(self, number: int, turns: Turns, work: Callable[[VirtualRank], None]):
+        super().__init__(name=f"rank {number}", daemon=True)
+        self.number, self.turns, self.work = number, turns, work
+        self.clock = 0.0
+        self.finished = False
+        self.baton = threading.Lock()
+        self.baton.acquire()
+        self.groups = Groups()
+        self.torch_random = turns.torch_random
+        self.python_random = turns.python_random
+        self.numpy_random = numpy.random.MT19937()
+        self.numpy_random._legacy_seeding(0)
+
+    def run(self) -> None:
+        self.baton.acquire()
+        self.come_in()
+        try:
+            self.work(self)
+        finally:
+            self.finished = True
+            self.turns.give_away(self)
+
+    def come_in(self) -> None:
+        """From now on, what belongs to a process is this rank's."""
+        self.turns.running = self
+        c10d._world = self.groups
+        torch.default_generator.set_state(self.torch_random)
+        random.setstate(self.python_random)
+        numpy.random.set_bit_generator(self.numpy_random)
+        os.environ["RANK"] = str(self.number)
+        os.environ["LOCAL_RANK"] = str(self.turns.local_rank(self.number))
+
+    def go_out(self) -> None:
+        self.torch_random = torch.default_generator.get_state()
+        self.python_random = random.getstate()
+
+
+class Turns:
+    """Whose turn it is.
+
+    earliest, commit    of the network: when its next transfer could begin (inf: none), and do that transfer
+    local_rank          of a rank, among those on its node
+    """
+
+    def __init__(self, earliest: Callable[[], float], commit: Callable[[], None], local_rank: Callable[[int], int]):
+        self.earliest, self.commit, self.local_rank = earliest, commit, local_rank
+        self.torch_random, self.python_random = torch.default_generator.get_state(), random.getstate()
+        self.ready: list[tuple[float, int, VirtualRank]] = []  # a heap
+        self.running: VirtualRank | None = None
+        self.ours = False  # whether what is computed now is our own work, not the program's
+        self.over = threading.Event()
+        self.give_up: float | None = None  # time.monotonic() after which nobody gets a turn any more
+        self.on_turn: Callable[[], None] = lambda: None
+
+    def run(self, ranks: list[VirtualRank]) -> None:
+        """Until all have finished, or none can go on."""
+        for rank in ranks:
+            self.make_ready(rank)
+            rank.start()
+        first = self.next()
+        if first is not None:
+            first.baton.release()
+        self.over.wait()
+
+    def make_ready(self, rank: VirtualRank) -> None:
+        heapq.heappush(self.ready, (rank.clock, rank.number, rank))
+
+    def next(self) -> VirtualRank | None:
+        """Whose turn it is now; None if nobody can go on.
+
+        A transfer may begin only when no rank that can run could still ask for an earlier one.
+        """
+        self.on_turn()
+        if self.give_up is not None and time.monotonic() > self.give_up:
+            return None
+        while True:
+            earliest = self.earliest()
+            if self.ready and self.ready[0][0] <= earliest:
+                return heapq.heappop(self.ready)[2]
+            if earliest == math.inf:
+                return None
+            self.commit()
+
+    def give_away(self, rank: VirtualRank) -> None:
+        """`rank` waits, or has finished; it goes on when somebody has made it ready and its turn has come."""
+        following = self.next()
+        if following is rank:
+            return
+        rank.go_out()
+        if following is None:
+            self.over.set()
+        else:
+            following.baton.release()
+        if not rank.finished:
+            rank.baton.acquire()
+            rank.come_in()
+
+    def look_around(self, rank: VirtualRank) -> None:
+        """Let everything happen that happens before this rank's clock."""
+        self.make_ready(rank)
+        self.give_away(rank)
+
+
+class OurOwnWork(ExitStack):
+    """What is computed inside costs the virtual GPU nothing: `with OurOwnWork(turns): ...`."""
+
+    def __init__(self, turns: Turns):
+        super().__init__()
+        self.turns = turns
+
+    def __enter__(self):
+        self.before, self.turns.ours = self.turns.ours, True
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        self.turns.ours = self.before
+        return super().__exit__(*error)
