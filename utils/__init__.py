@@ -1,4 +1,4 @@
-"""What lessons import: `spawn` runs a function on real ranks, `get_device` says where a rank computes.
+"""What lessons import: `spawn` runs a function on real ranks, `simulate` on those of a virtual cluster.
 
 Importing it starts the zygote in the background (see zygote.py), so that the first spawn is as quick as the others.
 """
@@ -9,6 +9,7 @@ from utils.launcher import spawn
 from utils.memory import track_memory
 from utils.regions import region
 from utils.run import Event, Region, Run
+from utils.virtual import simulate
 from utils.zygote_client import start_zygote
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "WorldStuck",
     "get_device",
     "region",
+    "simulate",
     "spawn",
     "track_memory",
 ]

@@ -46,15 +46,16 @@ def spawn(fn, world_size: int, *args, timeout: float | None = None, backend: str
     return run_world(world_size, placement, program, timeout)
 
 
-def check_world_size(world_size, most: int | None = MAX_RANKS) -> int:
+def check_world_size(world_size, most: int | None = MAX_RANKS, who: str = "spawn") -> int:
     if isinstance(world_size, bool) or not hasattr(world_size, "__index__"):
         raise TypeError(f"world_size is how many ranks to start, a whole number; got {world_size!r}.")
     world_size = operator.index(world_size)
     if world_size < 1:
         raise ValueError(f"world_size is how many ranks to start: at least 1, and got {world_size}.")
     if most is not None and world_size > most:
+        what = {"spawn": "real processes", "simulate": "threads"}[who]
         raise ValueError(
-            f"world_size={world_size}: spawn starts real processes on this machine, at most {most}. Choose fewer."
+            f"world_size={world_size}: {who} starts {what} on this machine, at most {most}. Choose fewer."
         )
     return world_size
 

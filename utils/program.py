@@ -26,9 +26,9 @@ OF_THIS_PROCESS = {
 }
 
 
-def check_program(fn, args: tuple, kwargs: dict) -> None:
+def check_program(fn, args: tuple, kwargs: dict, who: str = "spawn") -> None:
     if not callable(fn):
-        raise TypeError(f"spawn needs a function, and got {fn!r}. Pass it without calling it: spawn(work, 4).")
+        raise TypeError(f"{who} needs a function, and got {fn!r}. Pass it without calling it: {who}(work, 4).")
     name = getattr(fn, "__name__", type(fn).__name__)
     if inspect.iscoroutinefunction(fn):
         raise TypeError(f"{name} is async; a rank program is an ordinary function: def {name}(rank, world_size, ...).")

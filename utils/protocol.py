@@ -18,6 +18,9 @@ from utils.run import Event, Region
 # leaves takes its connections with it, and the ranks that still need them would be blamed.
 SYNCHRONISED = b"\xff\x00synchronised\x00\xff"
 FINISHED = b"\xff\x00finished\x00\xff"
+# The one process of a virtual cluster says whose text follows; and how far it is: virtual seconds, calls, ranks done.
+SPEAKS = b"\xff\x00rank %d\x00\xff"
+NEWS_IS = b"\xff\x00news %s\x00\xff"
 
 
 _SIZE = struct.Struct("=I")
@@ -35,6 +38,8 @@ class Request:
     working_directory: str
     sys_path: list[str]
     sources: dict  # linecache entries of the notebook's cells, so that a traceback inside a rank shows their lines
+    cluster: object = None  # a Cluster if the ranks are virtual: threads of one process
+    device: str = "cpu"  # theirs: "cpu", or "meta" for sizes without values
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ def run_rank(rank: int, folder: str, output: int) -> None:
         with open(path_in(folder, "stack", rank), "wb") as stack:
             faulthandler.enable(stack, all_threads=False)
             faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False, chain=False)
-            outcome = perform(rank, request)
+            outcome = perform(rank, request) if request.cluster is None else perform_virtually(request)
             if os.getpid() != me:  # a fork that the program made and that came back from it
                 return
             leave(rank, request, outcome)
@@ -149,27 +149,14 @@ def flush() -> None:
 
 
 def enter(rank: int, request: Request) -> None:
-    """Put this process where the kernel is, tell it who it is, and join the world."""
+    """Put this process where the kernel is, tell it which rank it is, and join the world."""
     size = request.world_size
-    os.environ.clear()
-    os.environ.update(request.environment)
+    settle(request)
     os.environ.update(
         RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size), PYTHONFAULTHANDLER="1"
     )
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     check_interfaces(os.environ["GLOO_SOCKET_IFNAME"])
-    os.chdir(request.working_directory)
-    sys.path[:] = request.sys_path
-    sys.argv = [""]
-    linecache.cache.update(request.sources)
-
-    torch.set_num_threads(threads_asked_for(request.environment))
-    random.seed(0)  # every rank draws the same numbers unless the program seeds by rank; torch's were seeded before
-    numpy.random.seed(0)
-
-    if hasattr(distributed_c10d, "_pickler"):  # so that a cell's classes travel in object collectives too
-        distributed_c10d._pickler = cloudpickle.Pickler
-
     if request.backend == "nccl":
         torch.cuda.set_device(rank)
     events = os.open(path_in(request.folder, "events", rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
@@ -185,6 +172,23 @@ def enter(rank: int, request: Request) -> None:
     )
     if request.backend == "gloo":
         dist.group.WORLD.inner.barrier().wait()  # nobody begins, and perhaps crashes, before all are connected
+
+
+def settle(request: Request) -> None:
+    """Put this process where the kernel is, and let all random numbers begin alike."""
+    os.environ.clear()
+    os.environ.update(request.environment)
+    os.chdir(request.working_directory)
+    sys.path[:] = request.sys_path
+    sys.argv = [""]
+    linecache.cache.update(request.sources)
+
+    torch.set_num_threads(threads_asked_for(request.environment))
+    random.seed(0)  # every rank draws the same numbers unless the program seeds by rank; torch's were seeded before
+    numpy.random.seed(0)
+
+    if hasattr(distributed_c10d, "_pickler"):  # so that a cell's classes travel in object collectives too
+        distributed_c10d._pickler = cloudpickle.Pickler
 
 
 def threads_asked_for(environment: dict[str, str]) -> int:
@@ -223,6 +227,13 @@ def perform(rank: int, request: Request) -> bytes:
         return pickle_result(None) if exit.code in (None, 0) else pickle.dumps(failure(exit, request.zero))
     except BaseException as error:
         return pickle.dumps(failure(error, request.zero))
+
+
+def perform_virtually(request: Request) -> bytes:
+    """Run the program on all ranks of a virtual cluster, which live in this process."""
+    from utils.virtual.world import run_virtual_world  # the ranks of a real world don't need it
+
+    return run_virtual_world(request)
 
 
 def failure(error: BaseException, zero: float) -> Failure:

@@ -282,18 +282,27 @@ class RealWorld:
             return b""
         if data:
             self.printed_bytes[rank] += len(data)
-            self.output.feed(rank, data)
+            self.feed(rank, data)
         else:
             self.selector.unregister(descriptor)
-            self.output.close(rank)
-        if self.output.is_closed(rank) and rank not in self.outcomes:
-            self.take_outcome(rank)
+            self.close(rank)
         return data
+
+    def feed(self, rank: int, data: bytes) -> None:
+        """Take in what the process of `rank` has written."""
+        self.output.feed(rank, data)
+        if self.output.is_closed(rank):
+            self.take_outcome(rank)
+
+    def close(self, rank: int) -> None:
+        """No more will come from the process of `rank`."""
+        self.output.close(rank)
+        self.take_outcome(rank)
 
     def take_outcome(self, rank: int) -> None:
         """Read what the rank left when its function was over; a rank that crashed left nothing."""
         path = path_in(self.folder, "outcome", rank)
-        if os.path.exists(path):
+        if rank not in self.outcomes and os.path.exists(path):
             with open(path, "rb") as file:
                 try:
                     self.outcomes[rank] = pickle.load(file)
@@ -408,7 +417,7 @@ class RealWorld:
             if descriptor in self.selector.get_map():
                 while self.take_output(descriptor):
                     pass
-            self.output.close(rank)
+            self.close(rank)
         self.show()
         self.screen.flush()
 

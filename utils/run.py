@@ -9,6 +9,7 @@ if TYPE_CHECKING:  # what a Run can be turned into is made when it is asked for
     from utils.figures import Picture
     from utils.memory import Memory
     from utils.traffic import Traffic
+    from utils.virtual.costs import Costs
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +57,13 @@ class Region:
 
 @dataclass
 class Run:
-    """What `spawn` returns: one entry per rank in everything.
+    """What `spawn` and `simulate` return: one entry per rank in everything.
 
     results[r]  what rank r returned          output[r]  what rank r printed
     events      every Event of every rank, by rank, then in the order of the calls
     regions     the stretches of compute that the program has named, by rank, in the order they ended
     memory_notes[r]  what rank r noted of its memory: (device, samples, peak); see memory.py
+    algorithms  of a virtual cluster: (op, bytes, layout of the group, how often, Cost) for each kind of collective
     elapsed     seconds from the start of the world to its end
     """
 
@@ -74,6 +76,7 @@ class Run:
     elapsed: float = field(repr=False)
     regions: list[Region] = field(repr=False, default_factory=list)
     memory_notes: list[list[tuple]] = field(repr=False, default_factory=list)
+    algorithms: list[tuple] = field(repr=False, default_factory=list)
 
     def __repr__(self) -> str:
         ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
@@ -104,6 +107,14 @@ class Run:
                 "`with track_memory(model, optimizer): ...` (from utils import track_memory)."
             )
         return Memory(self.memory_notes)
+
+    def costs(self) -> Costs:
+        """What a virtual cluster has charged for each kind of collective, by which algorithm, and why."""
+        from utils.virtual.costs import Costs
+
+        if self.world != "virtual":
+            raise ValueError("this run was real: its collectives took the time they took. See run.timeline().")
+        return Costs(self.algorithms)
 
     def save_trace(self, path) -> None:
         """Write Chrome trace JSON to `path`: open it at https://ui.perfetto.dev."""

@@ -27,13 +27,13 @@ class Screen:
     live = ""  # the live line that stands there
 
     def __init__(self):
-        self.rank: int | None = None  # whose bar we last saw,
+        self.rank: int | str | None = None  # whose bar we last saw,
         self.since = 0.0  # and since when
         self.drawn = 0.0  # when the live line was last written
         self.flushed, self.is_flushed = 0.0, True
 
-    def show(self, lines: list[tuple[int, str]], bar: tuple[int, str] | None) -> None:
-        """Write `lines`, pairs of a rank and whole lines, and below them `bar`, if it has lasted."""
+    def show(self, lines: list[tuple[int, str]], bar: tuple[int | str, str] | None) -> None:
+        """Write `lines`, pairs of a rank and whole lines, and below them `bar`, a rank's or another's with a name, if it lasts."""
         if sys.stdout is None:
             return
         text = can_be_written("".join(with_rank(*pair) for pair in lines))
@@ -52,13 +52,13 @@ class Screen:
             self.flushed, self.is_flushed = time.monotonic(), True
             sys.stdout.flush()
 
-    def live_line(self, bar: tuple[int, str] | None, now: float) -> str:
+    def live_line(self, bar: tuple[int | str, str] | None, now: float) -> str:
         rank, state = bar or (None, "")
         if rank != self.rank:
             self.rank, self.since = rank, now
         if rank is None or now - self.since < PATIENCE or not is_watched(sys.stdout):
             return ""
-        line = f"[rank {rank}] " + CONTROL.sub(" ", state)
+        line = (f"[rank {rank}] " if isinstance(rank, int) else f"[{rank}] ") + CONTROL.sub(" ", state)
         width = shutil.get_terminal_size((WIDTH, 0)).columns - 1  # a line that wraps can't be overwritten
         return line if len(line) <= width else COLOUR.sub("", line)[:width]
 

@@ -113,7 +113,7 @@ class VirtualFuture(torch.futures.Future):
 class VirtualGroup(dist.ProcessGroup):
     """A process group whose calls go to the network of a virtual cluster."""
 
-    def __init__(self, world, store, rank: int, size: int):
+    def __init__(self, world, rank: int, size: int):
         super().__init__(rank, size)
         self.world = world
         backend = FakeProcessGroup._create_internal(rank, size, c10d.FakeProcessGroup.Options())
@@ -166,7 +166,8 @@ def _virtual(method: str, op: str):
             where=where,
         )
         request = Call(event, method, args)
-        rank.make(request, directly, [t for position in TAKEN_AS_DENSE.get(method, ()) for t in recorder._tensors(args[position])])
+        dense = [tensor for position in TAKEN_AS_DENSE.get(method, ()) for tensor in recorder._tensors(args[position])]
+        rank.call(request, directly, recorder._tensors(args), dense)
         return VirtualWork(request, rank, recorder._tensors(args[:1]))
 
     call.__name__ = method

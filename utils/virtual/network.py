@@ -16,7 +16,7 @@ import heapq
 import itertools
 import math
 from collections import defaultdict, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from utils.cluster import Cluster
 from utils.collective_costs import Layout, cost
@@ -33,8 +33,9 @@ class Call:
     args: tuple
     transfer: Transfer | None = None
     end: float | None = None
-    waited: float | None = None
-    waited_at: str = ""
+    waiter: object = None  # the rank, while it waits
+    waited: float | None = None  # when it began to wait, if the call is asynchronous
+    waited_at: str = ""  # where
     source: int | None = None  # of a receive from any source: who has sent it
 
 
@@ -49,7 +50,6 @@ class Transfer:
     calls: dict[int, Call]
     ready: float
     number: int
-    waiters: list = field(default_factory=list)
     start: float | None = None
     end: float | None = None
     algorithm: str = ""
@@ -263,9 +263,13 @@ class Network:
         for call in calls:
             call.end = transfer.end
         self.deliver(calls)
+        waiters = []
         for call in calls:
             call.args = ()  # the network keeps nobody's tensors alive
-        return transfer.waiters
+            if call.waiter is not None:
+                call.waiter.clock = max(call.waiter.clock, call.end)
+                waiters.append(call.waiter)
+        return waiters
 
     def do_collective(self, transfer: Transfer, first: Event, start: float) -> float:
         team = self.team(first.group, first.members)

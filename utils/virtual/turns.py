@@ -12,8 +12,8 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import numpy.random
 import torch
@@ -32,30 +32,33 @@ class Groups(c10d._World):
         self.tags_to_pg, self.pg_to_tag = {}, {}
 
 
-class VirtualRank(threading.Thread):
-    """One rank: its thread, its clock, and what is each process's own where ranks are processes.
+class TurnTaker(threading.Thread):
+    """One rank's thread, its clock, and what is each process's own where ranks are processes.
 
     clock   seconds since the world began at which what it has asked of its GPU so far is done
     """
 
-    def __init__(self, number: int, turns: Turns, work: Callable[[VirtualRank], None]):
+    def __init__(self, number: int, turns: Turns):
         super().__init__(name=f"rank {number}", daemon=True)
-        self.number, self.turns, self.work = number, turns, work
+        self.number, self.turns = number, turns
         self.clock = 0.0
         self.finished = False
         self.baton = threading.Lock()
         self.baton.acquire()
         self.groups = Groups()
-        self.torch_random = turns.torch_random
-        self.python_random = turns.python_random
+        self.torch_random, self.python_random = turns.torch_random, turns.python_random
         self.numpy_random = numpy.random.MT19937()
         self.numpy_random._legacy_seeding(0)
+
+    def work(self) -> None:
+        """What the rank does when its first turn has come."""
+        raise NotImplementedError
 
     def run(self) -> None:
         self.baton.acquire()
         self.come_in()
         try:
-            self.work(self)
+            self.work()
         finally:
             self.finished = True
             self.turns.give_away(self)
@@ -78,34 +81,36 @@ class VirtualRank(threading.Thread):
 class Turns:
     """Whose turn it is.
 
-    earliest, commit    of the network: when its next transfer could begin (inf: none), and do that transfer
-    local_rank          of a rank, among those on its node
+    earliest    of the network: when its next transfer could begin; inf if there is none
+    commit      of the network: do that transfer; returns the ranks that have waited for it
+    local_rank  of a rank, among those on its node
     """
 
-    def __init__(self, earliest: Callable[[], float], commit: Callable[[], None], local_rank: Callable[[int], int]):
+    def __init__(self, earliest: Callable[[], float], commit: Callable[[], list], local_rank: Callable[[int], int]):
         self.earliest, self.commit, self.local_rank = earliest, commit, local_rank
         self.torch_random, self.python_random = torch.default_generator.get_state(), random.getstate()
-        self.ready: list[tuple[float, int, VirtualRank]] = []  # a heap
-        self.running: VirtualRank | None = None
+        self.ready: list[tuple[float, int, TurnTaker]] = []  # a heap
+        self.running: TurnTaker | None = None
         self.ours = False  # whether what is computed now is our own work, not the program's
         self.over = threading.Event()
+        self.broken: BaseException | None = None  # what went wrong in our own code
         self.give_up: float | None = None  # time.monotonic() after which nobody gets a turn any more
         self.on_turn: Callable[[], None] = lambda: None
 
-    def run(self, ranks: list[VirtualRank]) -> None:
+    def run(self, ranks: list[TurnTaker]) -> None:
         """Until all have finished, or none can go on."""
         for rank in ranks:
             self.make_ready(rank)
             rank.start()
-        first = self.next()
-        if first is not None:
-            first.baton.release()
+        self.next().baton.release()
         self.over.wait()
+        if self.broken is not None:
+            raise self.broken
 
-    def make_ready(self, rank: VirtualRank) -> None:
+    def make_ready(self, rank: TurnTaker) -> None:
         heapq.heappush(self.ready, (rank.clock, rank.number, rank))
 
-    def next(self) -> VirtualRank | None:
+    def next(self) -> TurnTaker | None:
         """Whose turn it is now; None if nobody can go on.
 
         A transfer may begin only when no rank that can run could still ask for an earlier one.
@@ -119,11 +124,15 @@ class Turns:
                 return heapq.heappop(self.ready)[2]
             if earliest == math.inf:
                 return None
-            self.commit()
+            for rank in self.commit():
+                self.make_ready(rank)
 
-    def give_away(self, rank: VirtualRank) -> None:
+    def give_away(self, rank: TurnTaker) -> None:
         """`rank` waits, or has finished; it goes on when somebody has made it ready and its turn has come."""
-        following = self.next()
+        try:
+            following = self.next()
+        except BaseException as error:  # ours: without this, all would wait for ever
+            following, self.broken = None, error
         if following is rank:
             return
         rank.go_out()
@@ -135,23 +144,16 @@ class Turns:
             rank.baton.acquire()
             rank.come_in()
 
-    def look_around(self, rank: VirtualRank) -> None:
+    def look_around(self, rank: TurnTaker) -> None:
         """Let everything happen that happens before this rank's clock."""
         self.make_ready(rank)
         self.give_away(rank)
 
-
-class OurOwnWork(ExitStack):
-    """What is computed inside costs the virtual GPU nothing: `with OurOwnWork(turns): ...`."""
-
-    def __init__(self, turns: Turns):
-        super().__init__()
-        self.turns = turns
-
-    def __enter__(self):
-        self.before, self.turns.ours = self.turns.ours, True
-        return super().__enter__()
-
-    def __exit__(self, *error):
-        self.turns.ours = self.before
-        return super().__exit__(*error)
+    @contextmanager
+    def own_work(self) -> Iterator[None]:
+        """What is computed inside is ours, not the program's: it costs the virtual GPU nothing."""
+        before, self.ours = self.ours, True
+        try:
+            yield
+        finally:
+            self.ours = before

@@ -1,0 +1,197 @@
+"""The GPU of a virtual rank: what an operation costs, what its tensors take and, with sizes only, what comes out of it.
+
+torch calls `VirtualGpu` for each operation of the rank, after autograd has done its part. By the roofline model it takes
+
+    max(FLOPs / peak of the dtype, bytes read and written / memory bandwidth) + launch
+
+FLOPs are torch's own count (torch.utils.flop_counter: matrix products, convolutions, attention); everything else is
+bound by its bytes. A view costs nothing.
+
+With device="meta" tensors have sizes and no values, and nothing is computed (sizes_only.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+from torch.utils.weak import WeakIdKeyDictionary
+
+from utils.cluster import Gpu
+from utils.storages import GRADIENTS, PARAMETERS
+from utils.virtual import sizes_only
+
+aten = torch.ops.aten
+NO_KERNEL = {
+    aten.empty,
+    aten.empty_strided,
+    aten.empty_like,
+    aten.new_empty,
+    aten.new_empty_strided,
+    aten._unsafe_view,
+    aten._local_scalar_dense,
+    aten.lift_fresh,
+    aten.resize_,
+    aten.set_,
+}
+# These read as much of their first tensor as they write: what they pick out of it.
+PICK = {aten.embedding, aten.index_select, aten.gather, aten.index, aten.take}
+# These write their first tensor, and don't read it.
+OVERWRITE = {aten.copy_, aten.fill_, aten.zero_, aten.normal_, aten.uniform_, aten.random_, aten.bernoulli_}
+
+
+class Plan:
+    """What an operation on tensors of given shapes costs and, perhaps, what comes out of it without doing it.
+
+    outputs   (size, strides, dtype) of each, or None for each that is no tensor; None if it has to be done
+    kind      what holds the outputs: torch.Tensor, tuple, list; "in place" if the first argument comes out
+    """
+
+    __slots__ = ("kind", "outputs", "seconds")
+
+    def __init__(self, seconds: float, outputs: list | None = None, kind=None):
+        self.seconds, self.outputs, self.kind = seconds, outputs, kind
+
+    def result(self, args):
+        if self.kind == "in place":
+            return args[0]
+        made = [
+            None if output is None else torch.empty_strided(output[0], output[1], dtype=output[2], device="meta")
+            for output in self.outputs
+        ]
+        return made[0] if self.kind is torch.Tensor else self.kind(made)
+
+
+class VirtualGpu(TorchDispatchMode):
+    """The operations of one rank: each moves the rank's clock and is counted in its memory.
+
+    plans   {operation and shapes: Plan}, shared by the ranks of a world
+    """
+
+    def __init__(self, rank, gpu: Gpu, only_sizes: bool, plans: dict):
+        super().__init__()
+        self.rank, self.gpu, self.only_sizes, self.plans = rank, gpu, only_sizes, plans
+        self.turns, self.storages = rank.turns, rank.storages
+        self.watched = WeakIdKeyDictionary()  # parameters whose gradients are counted
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if self.turns.ours:
+            return function(*args, **kwargs)
+        if types and any(kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for kind in types):
+            return NotImplemented  # a DTensor, say: the operations on what it consists of come here
+        if self.only_sizes:
+            args, kwargs = sizes_only.arguments(function, args, kwargs)
+        key = key_of(function, args, kwargs)
+        plan = None if key is None else self.plans.get(key)
+        if plan is None:
+            result = self.do(function, args, kwargs)
+            plan = make_plan(function, args, kwargs, result, self.gpu)
+            if key is not None:
+                self.plans[key] = plan
+        elif plan.kind is None:
+            result = self.do(function, args, kwargs)
+        else:
+            result = plan.result(args)
+        if plan.seconds:
+            self.rank.compute(plan.seconds)
+        for argument in args:
+            if isinstance(argument, torch.Tensor) and argument.requires_grad and argument.is_leaf:
+                self.watch(argument)
+        if not function.is_view:
+            self.count(result)
+        return result
+
+    def do(self, function: OpOverload, args, kwargs):
+        if self.only_sizes:
+            return sizes_only.do(function, args, kwargs)
+        return function(*args, **kwargs)
+
+    def watch(self, parameter: torch.Tensor) -> None:
+        """Count it as a parameter, and its gradient as one."""
+        if parameter not in self.watched:
+            self.watched[parameter] = True
+            self.storages.count(parameter, PARAMETERS)
+            parameter.register_post_accumulate_grad_hook(lambda p: self.storages.count(p.grad, GRADIENTS))
+
+    def count(self, result) -> None:
+        for tensor in tensors_in((result,)):
+            self.storages.count(tensor)
+        if self.storages.live > self.gpu.memory:
+            self.rank.out_of_memory(self.gpu.memory)
+
+
+def key_of(function: OpOverload, args, kwargs) -> tuple | None:
+    """What a plan depends on; None if it can't be told."""
+    try:
+        key = (function, *map(signature, args), *((name, signature(value)) for name, value in kwargs.items()))
+        hash(key)
+    except (TypeError, RuntimeError):  # a list of unhashable things; a tensor without strides
+        return None
+    return key
+
+
+def signature(value):
+    if isinstance(value, torch.Tensor):
+        return value.shape, value.stride(), value.dtype, value.is_meta
+    if isinstance(value, (list, tuple)):
+        return tuple(map(signature, value))
+    if isinstance(value, (int, float)):
+        return type(value), value  # 1, 1.0 and True are equal, and make tensors of different dtypes
+    return value
+
+
+def make_plan(function: OpOverload, args, kwargs, result, gpu: Gpu) -> Plan:
+    seconds = seconds_of(function, args, kwargs, result, gpu)
+    outputs = list(result) if isinstance(result, (list, tuple)) else [result]
+    tensors = [output for output in outputs if output is not None]
+    if function.is_view or not tensors or not all(isinstance(t, torch.Tensor) and t.is_meta for t in tensors):
+        return Plan(seconds)
+    if not function._schema.is_mutable and not any(a.alias_info for a in function._schema.returns):
+        made = [None if output is None else (tuple(output.shape), output.stride(), output.dtype) for output in outputs]
+        return Plan(seconds, made, torch.Tensor if isinstance(result, torch.Tensor) else type(result))
+    if args and result is args[0] and torch.Tag.inplace_view not in function.tags and function not in RESIZE:
+        return Plan(seconds, None, "in place")
+    return Plan(seconds)
+
+
+RESIZE = {aten.resize_.default, aten.set_.source_Storage_storage_offset}
+
+
+def seconds_of(function: OpOverload, args, kwargs, result, gpu: Gpu) -> float:
+    """By the roofline model; 0 for what is no kernel on a GPU."""
+    packet = function._overloadpacket
+    if function.is_view or packet in NO_KERNEL:
+        return 0.0
+    given, made = list(tensors_in((*args, *kwargs.values()))), list(tensors_in((result,)))
+    moved = sum(map(nbytes, made))
+    if packet in PICK:
+        moved += sum(map(nbytes, made)) + sum(map(nbytes, given[1:]))
+    else:
+        moved += sum(map(nbytes, given[1:] if packet in OVERWRITE else given))
+    flops = 0
+    if packet in flop_registry:
+        flops = flop_registry[packet](*args, **kwargs, out_val=result)
+    computing = flops / gpu.peak(str(given[0].dtype).removeprefix("torch.")) if flops else 0.0
+    return max(computing, moved / gpu.bandwidth) + gpu.launch
+
+
+def tensors_in(values) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from tensors_in(value)
+
+
+def nbytes(tensor: torch.Tensor) -> int:
+    """Of what lies in memory: a dimension that is only repeated (stride 0) counts once."""
+    count = tensor.element_size()
+    if tensor.layout is not torch.strided:
+        return tensor.numel() * count
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        count *= size if stride or not size else 1
+    return count

@@ -1,0 +1,45 @@
+"""`simulate`: run a function of a notebook on the ranks of a virtual cluster, and bring back a Run in virtual time.
+
+check the call -> pickle the program by value -> a process of the zygote's runs all ranks (world.py) -> Run, or raise
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from utils.launcher import check_world_size
+from utils.program import check_program, pickle_program
+from utils.run import Run
+
+if TYPE_CHECKING:
+    from utils.cluster import Cluster
+
+MAX_RANKS = 16384
+DEVICES = ("meta", "cpu")
+
+
+def simulate(fn, world_size: int, *args, cluster: str | Cluster = "dgx-h100", device: str = "meta", **kwargs) -> Run:
+    """Run `fn(rank, world_size, *args, **kwargs)`, the rank program that `spawn` runs, on virtual GPUs.
+
+    cluster   a name ("dgx-h100", ...; it gets as many nodes as the ranks need) or a Cluster of your own
+    device    "meta": tensors have sizes and no values, and nothing is computed, so that a thousand ranks and models of
+              any size are quick; "cpu": values too, as with spawn
+
+    The ranks are threads that take turns; each has a clock. Computing takes what the roofline model says of the GPU,
+    messages what the links between the ranks take, collectives what the best algorithm takes: seconds of the virtual
+    cluster, the same in every run. `run.elapsed` and all times of events are in them; `run.costs()` says what was
+    charged for the collectives, and why.
+
+    Returns a Run. Raises ValueError or TypeError for a call that can't work; RankFailed when a rank raises (out of
+    memory, say), WorldStuck when nobody can move, SilentMistake when the calls do not fit together.
+    """
+    check_program(fn, args, kwargs, "simulate")
+    world_size = check_world_size(world_size, most=MAX_RANKS, who="simulate")
+    if device not in DEVICES:
+        raise ValueError(f'device is "meta" (sizes only) or "cpu" (values too); got {device!r}.')
+    from utils.cluster import find_cluster  # only now, so that `import utils` is quick
+    from utils.virtual.process import run_virtually
+
+    return run_virtually(
+        world_size, find_cluster(cluster, world_size), device, pickle_program(fn, args, kwargs, world_size)
+    )

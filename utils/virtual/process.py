@@ -1,0 +1,199 @@
+"""The process of a virtual cluster, seen from the kernel: it runs all ranks (world.py)."""
+
+from __future__ import annotations
+
+import marshal
+import pickle
+import re
+import signal
+import time
+from dataclasses import replace
+
+from utils import stuck
+from utils.cluster import Cluster
+from utils.devices import Placement
+from utils.errors import (
+    Interrupted,
+    RankCrashed,
+    RankFailed,
+    RankTimeout,
+    SilentMistake,
+    WorldStuck,
+    how_it_died,
+    report_failures,
+)
+from utils.matching import RankState
+from utils.memory import peak_of
+from utils.ordered_output import OrderedOutput
+from utils.protocol import FINISHED, Request, path_in
+from utils.real_world import MOST_PRINTED, NoZygote, RealWorld
+from utils.run import Event, Region, Run
+from utils.silent import explain_silence
+
+MOST_SECONDS = 600  # of real time
+SIGN = re.compile(rb"\xff\x00(rank|news) ([^\x00]*)\x00\xff")
+BEGUN_SIGN = re.compile(rb"\xff(\x00[^\x00]*(\x00)?)?\Z")
+
+
+def run_virtually(world_size: int, cluster: Cluster, device: str, program: bytes) -> Run:
+    """Run `program` on virtual ranks, from their start to their end; raises the report of what went wrong."""
+    try:
+        return run_once(world_size, cluster, device, program)
+    except NoZygote:  # it was killed since the last call; now there is a new one
+        return run_once(world_size, cluster, device, program)
+
+
+def run_once(world_size: int, cluster: Cluster, device: str, program: bytes) -> Run:
+    with VirtualWorld(world_size, cluster, device, program) as world:
+        try:
+            world.watch(MOST_SECONDS)
+        except KeyboardInterrupt:
+            raise world.interrupted() from None
+        return world.collect()
+
+
+class VirtualWorld(RealWorld):
+    """One process, seen from the kernel, that runs all ranks of a virtual cluster."""
+
+    def __init__(self, world_size: int, cluster: Cluster, device: str, program: bytes):
+        self.world_size, self.cluster, self.device = world_size, cluster, device
+        self.speaker, self.begun = 0, b""
+        self.news = ""
+        super().__init__(1, Placement("gloo"), program)
+        self.output = OrderedOutput(world_size)
+        self.states = [RankState(rank) for rank in range(world_size)]
+        self.results = [None] * world_size
+
+    def request(self) -> Request:
+        request = super().request()
+        return replace(request, world_size=self.world_size, cluster=self.cluster, device=self.device)
+
+    # --- while it runs
+
+    def feed(self, _: int, data: bytes) -> None:
+        """Hand on what each rank has printed: signs say whose text follows."""
+        data = self.begun + data
+        begun = BEGUN_SIGN.search(data, max(0, len(data) - 200))
+        whole = begun.start() if begun else len(data)
+        data, self.begun = data[:whole], data[whole:]
+        is_finished = FINISHED in data
+        text, *rest = SIGN.split(data.replace(FINISHED, b""))
+        self.hear(text)
+        for kind, about, text in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
+            if kind == b"rank":
+                self.speaker = int(about)
+            else:
+                self.take_news(*about.split())
+            self.hear(text)
+        if is_finished:
+            self.close(0)
+
+    def hear(self, text: bytes) -> None:
+        if text:
+            self.output.feed(self.speaker, text)
+
+    def take_news(self, seconds: bytes, calls: bytes, finished: bytes) -> None:
+        done = f", {int(finished):,} finished" if int(finished) else ""
+        self.news = f"{self.world_size:,} ranks at {float(seconds) * 1e3:,.3f} ms, {int(calls):,} calls{done}"
+
+    def close(self, _: int) -> None:
+        for rank in range(self.world_size):
+            self.output.close(rank)
+        self.news = ""
+        self.take_outcome(0)
+
+    def show(self) -> None:
+        bar = self.output.bar() or (("virtual", self.news) if self.news else None)
+        self.screen.show(list(self.output.ready()), bar)
+
+    def raise_if_stuck(self) -> None:
+        """The world itself sees that, at once."""
+
+    def flooded(self) -> RankFailed:
+        self.end()
+        return RankFailed(
+            f"the ranks have printed more than {MOST_PRINTED >> 20} MB. Is there a print in an endless loop?"
+        )
+
+    def timed_out(self, timeout: float) -> RankTimeout:
+        lines = self.where_they_are()
+        self.end()
+        return RankTimeout(
+            f"the virtual cluster has not come to an end after {timeout:g} s of real time.\n"
+            + "\n".join(lines)
+            + "\n\nIs there a loop without an end? Else simulate fewer ranks, layers or steps."
+        )
+
+    def interrupted(self) -> Interrupted:
+        lines = self.where_they_are() if self.started else []
+        self.end()
+        return Interrupted("\n".join(["the simulation was ended.", *lines]))
+
+    def where_they_are(self) -> list[str]:
+        """A line for each rank, from the process itself, if it can still answer."""
+        self.connection.send(("signal", signal.SIGUSR1))
+        path, answered_by = path_in(self.folder, "where", 0), time.monotonic() + 1
+        while time.monotonic() < answered_by:
+            self.listen(0.02)
+            try:
+                with open(path, "rb") as file:
+                    running, ranks = pickle.load(file)
+            except FileNotFoundError:
+                continue
+            self.take_records(ranks)
+            return ["  " + line for line in stuck.describe(self.states, running)]
+        return []
+
+    # --- when it has ended
+
+    def take_records(self, ranks: list[dict]) -> None:
+        for rank, told in enumerate(ranks):
+            self.states[rank] = RankState(
+                rank,
+                events=[Event(*fields) for fields in told["events"]],
+                groups_made=[Event(*fields) for fields in told["groups_made"]],
+                waits=told["waits"],
+                strides=told["strides"],
+                dropped=told["dropped"],
+                regions=[Region(*fields) for fields in told["regions"]],
+                finished=told["finished"],
+            )
+
+    def collect(self) -> Run:
+        """The Run of a world that went well; raises the report of one that did not."""
+        crash = self.exit_codes.get(0)
+        self.end()
+        outcome = self.outcomes.get(0)
+        if not isinstance(outcome, dict):
+            raise RankCrashed(f"the process of the virtual cluster {how_it_died(crash or 0)}.")
+        ranks = marshal.loads(outcome["ranks"])
+        self.take_records(ranks)
+        self.results = [None if result is None else pickle.loads(result)[1] for result in outcome["results"]]
+        if outcome["failures"]:
+            waiting = {s.rank: event for s in self.states if (event := s.blocked_in()) is not None}
+            raise report_failures(outcome["failures"], waiting, {})
+        if not all(state.finished for state in self.states):
+            report = stuck.explain(self.states) or "\n".join(stuck.describe(self.states))
+            raise WorldStuck(f"no rank can move any more: each waits for another.\n{report}")
+        if report := explain_silence(self.states):
+            raise SilentMistake(f"every rank ran to its end, but its values can't be trusted.\n{report}")
+        return self.run_of(ranks, outcome["algorithms"])
+
+    def run_of(self, ranks: list[dict], algorithms: list[tuple]) -> Run:
+        events = [event for state in self.states for event in state.events]
+        regions = [region for state in self.states for region in state.regions]
+        if not regions:  # the program names none: then it is what each GPU was busy with
+            regions = [Region(r, "compute", *span) for r, told in enumerate(ranks) for span in told["busy"]]
+        last = max((event.end for event in events if event.end is not None), default=0.0)
+        return Run(
+            world_size=self.world_size,
+            world="virtual",
+            backend=self.cluster.name,
+            results=self.results,
+            output=self.printed(),
+            events=events,
+            elapsed=max(last, *(told["clock"] for told in ranks)),
+            regions=regions,
+            memory_notes=[[("virtual", list(t["memory"]), peak_of(t["memory"])[0])] for t in ranks],
+            algorithms=algorithms,
+        )

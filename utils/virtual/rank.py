@@ -1,0 +1,126 @@
+"""One virtual rank: what it has computed, asked of the network, and holds in memory."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch.autograd.graph import saved_tensors_hooks
+
+from utils.protocol import Failure, making
+from utils.rank_process import failure
+from utils.recorder import POINT_TO_POINT, who_called
+from utils.result import pickle_result
+from utils.run import Event, Region
+from utils.storages import COMMUNICATION, Storages
+from utils.virtual.gpu import VirtualGpu
+from utils.virtual.network import Call
+from utils.virtual.turns import TurnTaker
+
+
+class VirtualRank(TurnTaker):
+    """A rank of the world `world` (world.py)."""
+
+    def __init__(self, number: int, world):
+        super().__init__(number, world.turns)
+        self.world = world
+        self.calls: list[Call] = []
+        self.groups_made: list[Event] = []
+        self.regions: list[Region] = []
+        self.busy: list[list[float]] = []  # [start, end] of what it has computed
+        self.strides: dict[int, tuple] = {}
+        self.unasked: dict[int, str] = {}  # index -> where, of asynchronous calls of which nobody has asked the result
+        self.storages = Storages(lambda: self.clock, devices=("cpu", "meta"))
+        self.result: bytes | None = None
+        self.failure: Failure | None = None
+
+    def work(self) -> None:
+        """Join the world, run the program, and keep what it returned or raised."""
+        world = self.world
+        try:
+            with world.turns.own_work():
+                dist.init_process_group("gloo", store=world.store, rank=self.number, world_size=world.size)
+                fn, args, kwargs = world.load_program()
+            gpu = VirtualGpu(self, world.cluster.gpu, world.only_sizes, world.plans)
+            with saved_tensors_hooks(self.storages.saved_for_backward, lambda tensor: tensor), gpu:
+                result = fn(self.number, world.size, *args, **kwargs)
+            with world.turns.own_work():
+                self.result = pickle_result(result)
+        except SystemExit as exit:
+            if exit.code in (None, 0):
+                self.result = pickle_result(None)
+            else:
+                self.failure = failure(exit, 0.0)
+        except BaseException as error:
+            self.failure = failure(error, 0.0)
+        if self.failure is not None:
+            world.somebody_failed()
+
+    # --- time
+
+    def compute(self, seconds: float) -> None:
+        start, self.clock = self.clock, self.clock + seconds
+        if self.busy and self.busy[-1][1] == start:
+            self.busy[-1][1] = self.clock
+        else:
+            self.busy.append([start, self.clock])
+
+    def wait_for(self, call: Call) -> None:
+        """Until the result of `call` is there: bring the clock to that moment."""
+        self.asked_for(call)
+        if call.event.is_async and call.waited is None:
+            call.waited, call.waited_at = self.clock, who_called()[0]
+        if call.end is None:
+            call.waiter = self
+            self.turns.give_away(self)
+            call.waiter = None
+        self.clock = max(self.clock, call.end)
+
+    def has_come(self, call: Call) -> bool:
+        """Whether the result of `call` is there at this rank's time."""
+        if call.end is None:
+            self.turns.look_around(self)
+        return call.end is not None and call.end <= self.clock
+
+    # --- the network
+
+    def call(self, call: Call, directly: bool, tensors: list[torch.Tensor], dense: list[torch.Tensor]) -> None:
+        """Make a call. directly: by a line of the program's own; dense: what must lie in memory without gaps."""
+        event = call.event
+        self.calls.append(call)
+        for tensor in tensors:
+            self.storages.count(tensor, COMMUNICATION)
+        for tensor in dense:
+            if tensor.layout is torch.strided and not tensor.is_contiguous():
+                self.strides[event.index] = tuple(tensor.shape), tensor.stride()
+        if event.is_async and directly:
+            self.unasked[event.index] = event.where
+        if event.op not in POINT_TO_POINT and event.group == "world":
+            self.world.prints.synchronised(self.number)
+        self.world.network.ask(call)
+
+    def asked_for(self, call: Call) -> None:
+        self.unasked.pop(call.event.index, None)
+
+    def make_group(self, name: str, members: tuple[int, ...], make):
+        """Call `make`, which makes a group, once all members have come to make it."""
+        fields = {"group": name, "members": members, "where": who_called()[0], "start": self.clock}
+        number = len(self.groups_made)
+        self.groups_made.append(making(self.number, number, end=None, **fields))
+        if self.number in members:
+            self.world.meet((name, members), self)
+        self.groups_made[number] = making(self.number, number, end=self.clock, **fields)
+        return make()
+
+    # --- memory
+
+    def out_of_memory(self, limit: float) -> None:
+        """Raises what a GPU's allocator would: who needs how much, how much there is, and what holds it."""
+        held = sorted(self.storages.by_kind().items(), key=lambda item: -item[1])
+        raise torch.OutOfMemoryError(
+            f"rank {self.number} is out of memory: needs {in_gb(self.storages.live)} of {in_gb(limit)}. "
+            f"It holds {', '.join(f'{in_gb(size)} of {kind}' for kind, size in held)}."
+        )
+
+
+def in_gb(nbytes: float) -> str:
+    return f"{nbytes / 1e9:,.1f} GB" if nbytes >= 1e8 else f"{nbytes / 1e6:,.3g} MB"

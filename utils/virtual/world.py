@@ -1,0 +1,260 @@
+"""The world of a virtual cluster, in a process of its own: its ranks, its network, and what is told of them.
+
+Everything that a rank may do to its process (environment, random numbers, output) happens here, not in the kernel.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import marshal
+import os
+import pickle
+import signal
+import sys
+import time
+from dataclasses import astuple, fields
+from operator import attrgetter
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import _set_thread_isolation_mode
+from torch.distributed import distributed_c10d as c10d
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from utils import rank_process, regions, source_lines, travel
+from utils.protocol import NEWS_IS, SPEAKS, SYNCHRONISED, Request, path_in
+from utils.run import Event, Region
+from utils.storages import Storages
+from utils.virtual import sizes_only, values
+from utils.virtual.group import VirtualGroup
+from utils.virtual.network import Call, Network
+from utils.virtual.rank import VirtualRank
+from utils.virtual.turns import Turns
+
+GRACE = 0.5  # seconds that the other ranks have to come as far as they can, once one has failed
+NEWS = 0.2  # seconds between two lines about how far we are
+FLUSH = 1 << 16  # bytes
+
+
+class World:
+    """The ranks of one call of `simulate`."""
+
+    def __init__(self, request: Request, program: bytes):
+        self.request, self.program = request, program
+        self.size, self.cluster = request.world_size, request.cluster
+        self.only_sizes = request.device == "meta"
+        self.network = Network(self.cluster, self.size, self.deliver)
+        self.turns = Turns(self.network.earliest, self.network.commit, lambda rank: rank % self.cluster.gpus_per_node)
+        self.turns.on_turn = self.tell_news
+        self.store = dist.HashStore()
+        self.plans: dict = {}
+        self.shared: dict = {}
+        self.coming: dict[tuple, list] = {}  # groups that are being made -> the members that have come
+        self.prints = Prints(self.turns)
+        self.next_news = time.monotonic() + NEWS
+        self.ranks = [VirtualRank(number, self) for number in range(self.size)]
+
+    def run(self) -> None:
+        self.turns.run(self.ranks)
+        self.prints.flush()
+
+    def share(self, value):
+        """The same object for all who hold an equal one."""
+        return self.shared.setdefault(value, value)
+
+    def deliver(self, calls: list[Call]) -> None:
+        with self.turns.own_work():
+            values.deliver(calls)
+
+    def load_program(self):
+        """A copy of the program for one rank; what it has brought along has no values in a world that has none."""
+        return (EmptyUnpickler if self.only_sizes else pickle.Unpickler)(io.BytesIO(self.program)).load()
+
+    def meet(self, group: tuple, rank: VirtualRank) -> None:
+        """Wait until all members of a group, (name, members), have come to make it."""
+        come = self.coming.setdefault(group, [])
+        come.append(rank)
+        if len(come) == len(group[1]):
+            del self.coming[group]
+            for other in come[:-1]:
+                self.turns.make_ready(other)
+        else:
+            self.turns.give_away(rank)
+
+    def somebody_failed(self) -> None:
+        self.turns.give_up = self.turns.give_up or time.monotonic() + GRACE
+
+    def tell_news(self) -> None:
+        """How far we are, for somebody who looks on."""
+        now = time.monotonic()
+        if now >= self.next_news:
+            self.next_news = now + NEWS
+            running = [rank.clock for rank in self.ranks if not rank.finished]
+            if running:
+                self.prints.news(f"{min(running):.9f} {self.network.calls} {self.size - len(running)}")
+
+    # --- what is told in the end
+
+    def outcome(self) -> bytes:
+        ranks = [self.told(rank) for rank in self.ranks]
+        return pickle.dumps(
+            {
+                "ranks": marshal.dumps(ranks),
+                "results": [rank.result for rank in self.ranks],
+                "failures": {rank.number: rank.failure for rank in self.ranks if rank.failure is not None},
+                "algorithms": [
+                    (op, nbytes, layout, count, c)
+                    for (op, nbytes, layout), (count, c) in self.network.algorithms.items()
+                ],
+            }
+        )
+
+    def told(self, rank: VirtualRank) -> dict:
+        """One rank, in what marshal can write."""
+        return {
+            "finished": rank.finished and rank.failure is None,
+            "clock": rank.clock,
+            "events": [final(call) for call in rank.calls],
+            "waits": {call.event.index: call.waited_at for call in rank.calls if call.waited is not None},
+            "groups_made": list(map(astuple, rank.groups_made)),
+            "strides": rank.strides,
+            "dropped": rank.unasked if rank.finished else {},
+            "regions": list(map(astuple, rank.regions)),
+            "busy": self.share(tuple(map(tuple, rank.busy))),
+            "memory": self.share(tuple(rank.storages.samples())),
+        }
+
+
+EVENT = attrgetter(*(field.name for field in fields(Event)))
+
+
+def final(call: Call) -> tuple:
+    """The fields of its Event, as they have turned out."""
+    *before, peer, tag, nbytes, dtype, shape, reduce_op, is_async, start, _, where, _ = EVENT(call.event)
+    peer = peer if call.source is None else call.source
+    return *before, peer, tag, nbytes, dtype, shape, reduce_op, is_async, start, call.end, where, call.waited
+
+
+class EmptyUnpickler(pickle.Unpickler):
+    """Reads a program, and the tensors that it has brought along without their values."""
+
+    def find_class(self, module: str, name: str):
+        found = super().find_class(module, name)
+        return unpack_empty if found is travel.unpack else found
+
+
+def unpack_empty(data, dtype: torch.dtype, shape: tuple) -> torch.Tensor:
+    device = "meta" if sizes_only.is_data(dtype, len(shape)) else "cpu"
+    return torch.empty(shape, dtype=dtype, device="meta") if device == "meta" else travel.unpack(data, dtype, shape)
+
+
+class Prints(io.TextIOBase):
+    """The stream that all ranks print to: one pipe, in which a sign says whose text follows."""
+
+    def __init__(self, turns: Turns):
+        self.turns = turns
+        self.buffer = bytearray()
+        self.speaker: int | None = None
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        running = self.turns.running
+        self.say(running.number if running is not None else 0, text.encode("utf-8", "backslashreplace"))
+        return len(text)
+
+    def synchronised(self, rank: int) -> None:
+        self.say(rank, SYNCHRONISED)
+
+    def say(self, rank: int, data: bytes) -> None:
+        if rank != self.speaker:
+            self.speaker = rank
+            self.buffer += SPEAKS % rank
+        self.buffer += data
+        if len(self.buffer) > FLUSH:
+            self.flush()
+
+    def news(self, text: str) -> None:
+        self.buffer += NEWS_IS % text.encode()
+        self.flush()
+
+    def flush(self) -> None:
+        data, self.buffer = bytes(self.buffer), bytearray()
+        while data:
+            data = data[os.write(rank_process.marks, data) :]
+
+
+class Clock:
+    """Takes the place of the recorder for `region` and `track_memory`: times are those of the rank that runs."""
+
+    def __init__(self, turns: Turns):
+        self.turns = turns
+
+    def now(self) -> float:
+        return self.turns.running.clock
+
+    mark = now
+
+    def span(self, kind: str, name: str, start: float, end: float) -> None:
+        self.turns.running.regions.append(Region(self.turns.running.number, name, start, end))
+
+    @property
+    def storages(self) -> Storages:
+        """What `track_memory` would count is counted anyway."""
+        return self.turns.running.storages
+
+
+def run_virtual_world(request: Request) -> bytes:
+    """Run the program of `request` on all its ranks; returns what the launcher wants to know (launch.py)."""
+    rank_process.settle(request)
+    with open(os.path.join(request.folder, "program"), "rb") as file:
+        world = World(request, file.read())
+    take_over(world)
+    world.run()
+    return world.outcome()
+
+
+def take_over(world: World) -> None:
+    """Make this process one of a virtual cluster: groups, prints and regions are those of the rank that runs."""
+    _set_thread_isolation_mode(True)  # torch's registry of groups is each thread's own
+    os.environ.update(WORLD_SIZE=str(world.size), LOCAL_WORLD_SIZE=str(min(world.size, world.cluster.gpus_per_node)))
+    sys.stdout = sys.stderr = sys.__stdout__ = sys.__stderr__ = world.prints
+    regions.recorder = Clock(world.turns)
+    register_optimizer_step_post_hook(lambda optimizer, *_: world.turns.running.storages.count_state(optimizer))
+
+    class VirtualGloo(VirtualGroup):
+        def __init__(self, store, rank, size, timeout):
+            super().__init__(world, rank, size)
+
+    c10d.ProcessGroupGloo = VirtualGloo
+    make = c10d._new_process_group_helper
+
+    @functools.wraps(make)
+    def make_group(*args, **kwargs):
+        ranks, name = args[2], args[5]
+        if not ranks:  # the default group
+            return make(*args, **kwargs)
+        return world.turns.running.make_group(name, tuple(ranks), lambda: make(*args, **kwargs))
+
+    c10d._new_process_group_helper = make_group
+    path = path_in(world.request.folder, "where", 0)
+
+    def tell_lines(*_) -> None:
+        frames = sys._current_frames()
+        lines = {rank.number: students_line(frames.get(rank.ident)) for rank in world.ranks if not rank.finished}
+        with open(path + ".part", "wb") as file:
+            pickle.dump((lines, [world.told(rank) for rank in world.ranks]), file)
+        os.replace(path + ".part", path)
+
+    signal.signal(signal.SIGUSR1, tell_lines)
+
+
+def students_line(frame) -> str:
+    """ "file:line" of the innermost line of a stack that is the student's; "" if there is none."""
+    while frame is not None:
+        if source_lines.is_students(frame.f_code.co_filename):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
