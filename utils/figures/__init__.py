@@ -7,8 +7,10 @@ stages([before, after], ["before", "after"])     any of the above is made of the
 timeline(run)                                    who computed and who communicated when: a lane for each rank
 traffic(run, "broadcast by hand")                who sent how many bytes to whom
 live_bytes(run.memory())                         how many bytes each rank held when
+cluster(find_cluster("dgx-h100", 64))            nodes, GPUs and links of a cluster, with their speeds
 """
 
+from utils.figures.clusters import cluster
 from utils.figures.collectives import cells_of, collective, halves, stages, transpose
 from utils.figures.heatmaps import heatmap, traffic
 from utils.figures.memories import live_bytes
@@ -20,6 +22,7 @@ __all__ = [
     "KINDS",
     "Picture",
     "cells_of",
+    "cluster",
     "collective",
     "halves",
     "heatmap",

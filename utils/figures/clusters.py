@@ -1,0 +1,107 @@
+"""The nodes of a cluster, the GPUs in them, and what connects them."""
+
+from math import ceil
+
+from matplotlib.patches import FancyBboxPatch, Rectangle
+
+from utils.cluster import Cluster, Link, plural, quantity
+from utils.figures.picture import COLOURS, GREY, INK, PAPER, Picture
+
+GPU, INSIDE, BETWEEN = COLOURS[3], COLOURS[2], COLOURS[1]
+MOST_NODES = 2  # drawn; a box with a number stands for all others
+ROW, MOST_GPUS = 12, 96  # GPUs side by side at most, and in all; of more there is a number
+MOST_NICS = 8  # drawn one by one in a node; more are one bar
+ROUND = "round,pad=0,rounding_size=0.1"
+# In inches; the panel's axes count inches too, y from the upper edge of the nodes downwards.
+STEP = 0.46  # from a GPU to the next
+NARROW = 3.1  # a node is at least so wide, for the words in it
+BAR, NIC, GAP, FOLDED = 0.34, 0.24, 0.2, 1.0  # heights of a switch and a NIC, between nodes, width of the last box
+
+
+def cluster(machine: Cluster) -> Picture:
+    """Nodes as boxes with their GPUs, the link inside them and the one between them with bandwidth and latency."""
+    drawn, columns = min(machine.nodes, MOST_NODES), columns_of(machine.gpus_per_node)
+    rows = rows_of(machine.gpus_per_node, columns)
+    folded, network = machine.nodes - drawn, machine.nodes > 1
+    wide = max(NARROW, columns * STEP + 0.2)
+    tall = rows * STEP + BAR + 0.25 + (NIC + 0.25 if network else 0)
+    width = drawn * (wide + GAP) - GAP + (GAP + FOLDED if folded else 0)
+    below = tall + (0.25 + BAR if network else 0) + 0.12
+    shape = f"{plural(machine.nodes, 'node')} x {plural(machine.gpus_per_node, 'GPU')}"
+    picture = Picture(width + 0.3, below + 0.65, f"{machine.name}: {shape}")
+    picture.suptitle(picture.title, color=INK, fontsize=12, fontweight="bold", y=1 - 0.06 / (below + 0.65), va="top")
+    panel = picture.add_axes((0, 0, 1, 1))
+    panel.set(xlim=(-0.15, width + 0.15), ylim=(below, -0.65))
+    panel.axis("off")
+    for node in range(drawn):
+        draw_node(panel, machine, node, node * (wide + GAP), wide, tall, columns)
+    if folded:
+        draw_folded(panel, folded, width - FOLDED, tall)
+    if network:
+        words = f"between nodes, each NIC: {label(machine.inter)}"
+        draw_bar(panel, 0, width, tall + 0.25, words, BETWEEN, machine.inter)
+    return picture
+
+
+def columns_of(gpus: int) -> int:
+    """How many of a node's GPUs lie side by side: all, or rows of equal length if that goes."""
+    return gpus if gpus <= ROW else next((n for n in range(ROW, ROW // 2, -1) if gpus % n == 0), ROW)
+
+
+def rows_of(gpus: int, columns: int) -> int:
+    return ceil(min(gpus, MOST_GPUS) / columns) + (gpus > MOST_GPUS)
+
+
+def label(link: Link) -> str:
+    return f"{quantity(link.bandwidth, 'B/s')} one way, {quantity(link.alpha, 's')}"
+
+
+def draw_node(panel, machine: Cluster, node: int, left: float, wide: float, tall: float, columns: int) -> None:
+    """Its GPUs, numbered by rank; the switch between them; its NICs, if there is another node."""
+    panel.add_patch(FancyBboxPatch((left, 0), wide, tall, ROUND, facecolor="none", edgecolor=INK, gid="node"))
+    panel.text(left + wide / 2, -0.13, f"node {node}", ha="center", va="center", color=INK, fontsize=9)
+    start = left + (wide - columns * STEP) / 2
+    for number in range(min(machine.gpus_per_node, MOST_GPUS)):
+        row, column = divmod(number, columns)
+        corner, side = (start + column * STEP + 0.03, 0.1 + row * STEP), STEP - 0.06
+        rank = node * machine.gpus_per_node + number
+        draw_box(panel, corner, side, side, str(rank), GPU, 8, "GPU")
+    y = 0.1 + rows_of(machine.gpus_per_node, columns) * STEP
+    if machine.gpus_per_node > MOST_GPUS:
+        words = f"x {machine.gpus_per_node - MOST_GPUS:,} more"
+        panel.text(left + wide / 2, y - STEP / 2, words, ha="center", va="center", color=INK, fontsize=10)
+    draw_bar(panel, left + 0.1, left + wide - 0.1, y, f"inside: {label(machine.intra)}", INSIDE, machine.intra)
+    if machine.nodes > 1:
+        draw_nics(panel, machine, start, columns * STEP, y + BAR, tall)
+
+
+def draw_nics(panel, machine: Cluster, start: float, wide: float, switch: float, tall: float) -> None:
+    """Each below the GPUs that share it, wired to the `switch` above and to the network below."""
+    nics = machine.nics or machine.gpus_per_node
+    boxes, words = (nics, "NIC") if nics <= MOST_NICS else (1, f"{nics} NICs")
+    share, y = wide / boxes, switch + 0.15
+    size = share - 0.06 if boxes < nics else min(share - 0.06, 0.5)
+    for box in range(boxes):
+        middle = start + (box + 0.5) * share
+        panel.plot([middle, middle], [switch, tall + 0.25], color=GREY, linewidth=1, zorder=0)
+        draw_box(panel, (middle - size / 2, y), size, NIC, words, BETWEEN, 7, "NIC")
+
+
+def draw_bar(panel, left: float, right: float, y: float, words: str, colour: str, link: Link) -> None:
+    """A switch, as wide as what it connects."""
+    draw_box(panel, (left, y), right - left, BAR, words + (", adds up" if link.reduces else ""), colour, 8.5, "switch")
+
+
+def draw_box(panel, corner, width: float, height: float, words: str, colour: str, size: float, gid: str) -> None:
+    panel.add_patch(Rectangle(corner, width, height, facecolor=colour, edgecolor=GREY, gid=gid))
+    x, y = corner[0] + width / 2, corner[1] + height / 2
+    panel.text(x, y, words, ha="center", va="center_baseline", color="black", fontsize=size)
+
+
+def draw_folded(panel, number: int, left: float, tall: float) -> None:
+    """A box that stands for all nodes that are not drawn."""
+    look = {"facecolor": PAPER, "edgecolor": GREY, "linestyle": ":", "linewidth": 1.2, "gid": "more nodes"}
+    panel.add_patch(FancyBboxPatch((left, 0), FOLDED, tall, ROUND, **look))
+    words = f"x {number:,}\nmore"
+    panel.text(left + FOLDED / 2, tall / 2, words, ha="center", va="center", color=INK, fontsize=10)
+    panel.plot([left + FOLDED / 2] * 2, [tall, tall + 0.25], color=GREY, linewidth=1, zorder=0)
