@@ -54,9 +54,7 @@ def check_world_size(world_size, most: int | None = MAX_RANKS, who: str = "spawn
         raise ValueError(f"world_size is how many ranks to start: at least 1, and got {world_size}.")
     if most is not None and world_size > most:
         what = {"spawn": "real processes", "simulate": "threads"}[who]
-        raise ValueError(
-            f"world_size={world_size}: {who} starts {what} on this machine, at most {most}. Choose fewer."
-        )
+        raise ValueError(f"world_size={world_size}: {who} starts {what} on this machine, at most {most}. Choose fewer.")
     return world_size
 
 

@@ -13,7 +13,14 @@ if TYPE_CHECKING:
     from utils.storages import StorageTracker  # it needs torch
 
 OTHER = "other"
-KINDS = ("parameters", "gradients", "optimizer state", "activations", "communication", OTHER)  # what is more than one, is the first
+KINDS = (
+    "parameters",
+    "gradients",
+    "optimizer state",
+    "activations",
+    "communication",
+    OTHER,
+)  # what is more than one, is the first
 
 
 @contextmanager

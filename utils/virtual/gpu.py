@@ -1,6 +1,6 @@
-"""The GPU of a virtual rank: what an operation costs, what its tensors take and, with sizes only, what comes out of it.
+"""The GPU of a virtual rank: what an operation costs, what its tensors take and, with sizes only, what comes out.
 
-torch calls `VirtualGpu` for each operation of the rank, after autograd has done its part. By the roofline model it takes
+torch calls `VirtualGpu` for each operation of a rank, after autograd has done its part. By the roofline model it takes
 
     max(FLOPs / peak of the dtype, bytes read and written / memory bandwidth) + launch
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FakeProcessGroup, Work
 from torch.autograd import Variable
-from torch.distributed import distributed_c10d as c10d
 
 from utils import recorder
 from utils.recorder import ASYNCHRONOUS, OPERATIONS, OUTPUT_FIRST, POINT_TO_POINT, TAKEN_AS_DENSE, who_called
@@ -116,10 +117,11 @@ class VirtualGroup(dist.ProcessGroup):
     def __init__(self, world, rank: int, size: int):
         super().__init__(rank, size)
         self.world = world
-        backend = FakeProcessGroup._create_internal(rank, size, c10d.FakeProcessGroup.Options())
+        backend = FakeProcessGroup._create_internal(rank, size, FakeProcessGroup.Options())  # for names and time-outs
         self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
         for device in ("cpu", "meta", "cuda"):
             self._register_backend(torch.device(device), dist.ProcessGroup.BackendType.GLOO, backend)
+        self.options = SimpleNamespace()  # torch writes into them what nobody here reads
         self._members = self._name = None
 
     def _set_sequence_number_for_group(self):

@@ -40,6 +40,5 @@ def simulate(fn, world_size: int, *args, cluster: str | Cluster = "dgx-h100", de
     from utils.cluster import find_cluster  # only now, so that `import utils` is quick
     from utils.virtual.process import run_virtually
 
-    return run_virtually(
-        world_size, find_cluster(cluster, world_size), device, pickle_program(fn, args, kwargs, world_size)
-    )
+    cluster = find_cluster(cluster, world_size)
+    return run_virtually(world_size, cluster, device, pickle_program(fn, args, kwargs, world_size))

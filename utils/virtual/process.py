@@ -25,14 +25,15 @@ from utils.errors import (
 from utils.matching import RankState
 from utils.memory import peak_of
 from utils.ordered_output import OrderedOutput
-from utils.protocol import FINISHED, Request, path_in
+from utils.protocol import Request, path_in
 from utils.real_world import MOST_PRINTED, NoZygote, RealWorld
 from utils.run import Event, Region, Run
 from utils.silent import explain_silence
 
 MOST_SECONDS = 600  # of real time
-SIGN = re.compile(rb"\xff\x00(rank|news) ([^\x00]*)\x00\xff")
-BEGUN_SIGN = re.compile(rb"\xff(\x00[^\x00]*(\x00)?)?\Z")
+SIGN = re.compile(rb"\xff\x00(rank|news|finished) ?([^\x00]*)\x00\xff")
+BEGUN_SIGN = re.compile(rb"\xff(\x00[^\x00]*\x00?)?\Z")
+LONGEST_SIGN = 200  # bytes
 
 
 def run_virtually(world_size: int, cluster: Cluster, device: str, program: bytes) -> Run:
@@ -72,21 +73,20 @@ class VirtualWorld(RealWorld):
 
     def feed(self, _: int, data: bytes) -> None:
         """Hand on what each rank has printed: signs say whose text follows."""
-        data = self.begun + data
-        begun = BEGUN_SIGN.search(data, max(0, len(data) - 200))
-        whole = begun.start() if begun else len(data)
-        data, self.begun = data[:whole], data[whole:]
-        is_finished = FINISHED in data
-        text, *rest = SIGN.split(data.replace(FINISHED, b""))
-        self.hear(text)
-        for kind, about, text in zip(rest[::3], rest[1::3], rest[2::3], strict=True):
-            if kind == b"rank":
+        *pieces, last = SIGN.split(self.begun + data)  # text, then a sign and what it says, then text ...
+        begun = BEGUN_SIGN.search(last, max(0, len(last) - LONGEST_SIGN))
+        whole = begun.start() if begun else len(last)
+        self.begun = last[whole:]
+        texts, signs, abouts = [*pieces[::3], last[:whole]], pieces[1::3], pieces[2::3]
+        self.hear(texts[0])
+        for sign, about, text in zip(signs, abouts, texts[1:], strict=True):
+            if sign == b"rank":
                 self.speaker = int(about)
-            else:
+            elif sign == b"news":
                 self.take_news(*about.split())
+            else:
+                self.close(0)
             self.hear(text)
-        if is_finished:
-            self.close(0)
 
     def hear(self, text: bytes) -> None:
         if text:
@@ -108,6 +108,9 @@ class VirtualWorld(RealWorld):
 
     def raise_if_stuck(self) -> None:
         """The world itself sees that, at once."""
+
+    def anybody_running(self) -> bool:
+        return False  # asked only when the process has ended
 
     def flooded(self) -> RankFailed:
         self.end()

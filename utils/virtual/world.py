@@ -103,17 +103,14 @@ class World:
                 "ranks": marshal.dumps(ranks),
                 "results": [rank.result for rank in self.ranks],
                 "failures": {rank.number: rank.failure for rank in self.ranks if rank.failure is not None},
-                "algorithms": [
-                    (op, nbytes, layout, count, c)
-                    for (op, nbytes, layout), (count, c) in self.network.algorithms.items()
-                ],
+                "algorithms": [(*kind, *charged) for kind, charged in self.network.algorithms.items()],
             }
         )
 
     def told(self, rank: VirtualRank) -> dict:
         """One rank, in what marshal can write."""
         return {
-            "finished": rank.finished and rank.failure is None,
+            "finished": rank.finished,
             "clock": rank.clock,
             "events": [final(call) for call in rank.calls],
             "waits": {call.event.index: call.waited_at for call in rank.calls if call.waited is not None},
