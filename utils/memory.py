@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from utils import regions, tables
 
 if TYPE_CHECKING:
-    from utils.storages import StorageTracker  # it needs torch
+    from utils.storages import Storages  # it needs torch
 
 OTHER = "other"
 KINDS = (
@@ -24,24 +24,30 @@ KINDS = (
 
 
 @contextmanager
-def track_memory(*held) -> Iterator[StorageTracker]:
-    """Follow the storages of CPU tensors while the block runs: `with track_memory(model, optimizer) as tracker: ...`.
+def track_memory(*held) -> Iterator[Storages]:
+    """Follow the storages of CPU tensors while the block runs: `with track_memory(model, optimizer) as storages: ...`.
 
-    Counted are the tensors made inside, and what is handed over here: modules, optimizers, tensors. `tracker.live` is
-    the bytes that are alive at that moment; `run.memory()` has all of it afterwards.
+    Counted are the tensors made inside, and what is handed over here: modules, optimizers, tensors. `storages.live` is
+    the bytes that are alive at that moment, `storages.by_kind()` what they are for; `run.memory()` has all of it
+    afterwards.
 
     Of a kind is only what is sure to be: parameters of the modules; gradients, once in their `.grad`; state of the
     optimizers, after a step; activations, which autograd has saved for backward. All else is "other". Not seen is what
     an operation needs only while it runs, and what other threads make. On a GPU nobody has to ask: what its allocator
-    says is in the Run by itself.
+    says is in the Run by itself. Nor on a virtual one: all that the rank holds is counted from its beginning.
     """
-    from utils.storages import StorageTracker
+    from utils.storages import StorageTracker, hold
 
     recorder = regions.recorder
+    if (counted_anyway := getattr(recorder, "storages", None)) is not None:
+        for thing in held:
+            hold(thing, counted_anyway)
+        yield counted_anyway
+        return
     tracker = StorageTracker(held, recorder.now if recorder else time.monotonic)
     try:
         with tracker:
-            yield tracker
+            yield tracker.storages
     finally:
         if recorder:
             samples = tracker.storages.samples()
@@ -77,7 +83,8 @@ class Memory:
 
     peak[r]      the most bytes that were alive at once; kinds[r]: {kind: bytes} of them
     at[r]        [(seconds, live bytes from then on)]; samples[r]: [(seconds, kind, live bytes of that kind)]
-    device[r]    "cpu": storages that track_memory followed; "cuda": told by the allocator, at the ends of regions
+    device[r]    "cpu": storages that track_memory followed; "virtual": all of a virtual rank; "cuda": told by the
+                 allocator, at the ends of regions
 
     Of a rank that did not track its memory: None, {} and [].
     """
@@ -90,7 +97,7 @@ class Memory:
             notes = [(samples, peak) for where, samples, peak in notes if where == device]
             samples = [sample for samples, _ in notes for sample in samples]
             self.peak.append(max((peak for _, peak in notes), default=None))
-            self.kinds.append(peak_of(samples)[1] if device == "cpu" else {})
+            self.kinds.append({} if device == "cuda" else peak_of(samples)[1])
             self.at.append(totals(samples))
             self.samples.append(samples)
             self.device.append(device)

@@ -51,9 +51,21 @@ def call(event: Event) -> str:
 
 
 def ranks(numbers) -> str:
-    """ "Rank 2", "Ranks 0 and 3", "Ranks 0, 1 and 3"."""
-    *first, last = [str(number) for number in numbers]
-    return f"Ranks {', '.join(first)} and {last}" if first else f"Rank {last}"
+    """ "Rank 2", "Ranks 0 and 3", "Ranks 0, 1 and 3"; of more than eight, "Ranks 0-62 and 64"."""
+    *first, last = [str(number) for number in numbers] if len(numbers) <= 8 else spans(numbers)
+    some = f"{', '.join(first)} and {last}" if first else last
+    return f"Rank{'s' * (len(numbers) > 1)} {some}"
+
+
+def spans(numbers) -> list[str]:
+    """0, 1, 2, 5 as ["0-2", "5"]."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return [str(first) if first == last else f"{first}-{last}" for first, last in runs]
 
 
 def tensor(event: Event) -> str:

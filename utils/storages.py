@@ -147,10 +147,6 @@ class StorageTracker(TorchDispatchMode):
             self.storages.count(tensor)
         return result
 
-    @property
-    def live(self) -> int:
-        return self.storages.live
-
 
 def hold(thing, storages: Storages) -> list[Callable]:
     """Count what exists already, and what it will get: gradients, state. Returns what undoes it.

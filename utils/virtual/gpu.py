@@ -77,6 +77,10 @@ class VirtualGpu(TorchDispatchMode):
         self.turns, self.storages = rank.turns, rank.storages
         self.watched = WeakIdKeyDictionary()  # parameters whose gradients are counted
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # torch would put a wrapper around each call; nothing is compiled here
+
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         if self.turns.ours:
@@ -98,9 +102,7 @@ class VirtualGpu(TorchDispatchMode):
             result = plan.result(args)
         if plan.seconds:
             self.rank.compute(plan.seconds)
-        for argument in args:
-            if isinstance(argument, torch.Tensor) and argument.requires_grad and argument.is_leaf:
-                self.watch(argument)
+        self.watch(args)
         if not function.is_view:
             self.count(result)
         return result
@@ -110,12 +112,17 @@ class VirtualGpu(TorchDispatchMode):
             return sizes_only.do(function, args, kwargs)
         return function(*args, **kwargs)
 
-    def watch(self, parameter: torch.Tensor) -> None:
-        """Count it as a parameter, and its gradient as one."""
-        if parameter not in self.watched:
-            self.watched[parameter] = True
-            self.storages.count(parameter, PARAMETERS)
-            parameter.register_post_accumulate_grad_hook(lambda p: self.storages.count(p.grad, GRADIENTS))
+    def watch(self, args) -> None:
+        """Count parameters as such, and their gradients: what requires one and is no result, in forward."""
+        for tensor in args:
+            if isinstance(tensor, torch.nn.Parameter) or (
+                isinstance(tensor, torch.Tensor) and tensor.requires_grad and tensor.is_leaf and torch.is_grad_enabled()
+            ):
+                if tensor not in self.watched:
+                    self.watched[tensor] = True
+                    self.storages.count(tensor, PARAMETERS)
+                    if tensor.requires_grad:
+                        tensor.register_post_accumulate_grad_hook(lambda p: self.storages.count(p.grad, GRADIENTS))
 
     def count(self, result) -> None:
         for tensor in tensors_in((result,)):
@@ -153,12 +160,10 @@ def make_plan(function: OpOverload, args, kwargs, result, gpu: Gpu) -> Plan:
     if not function._schema.is_mutable and not any(a.alias_info for a in function._schema.returns):
         made = [None if output is None else (tuple(output.shape), output.stride(), output.dtype) for output in outputs]
         return Plan(seconds, made, torch.Tensor if isinstance(result, torch.Tensor) else type(result))
-    if args and result is args[0] and torch.Tag.inplace_view not in function.tags and function not in RESIZE:
+    changes_its_shape = torch.Tag.inplace_view in function.tags or function._overloadpacket in (aten.resize_, aten.set_)
+    if args and result is args[0] and not changes_its_shape:
         return Plan(seconds, None, "in place")
     return Plan(seconds)
-
-
-RESIZE = {aten.resize_.default, aten.set_.source_Storage_storage_offset}
 
 
 def seconds_of(function: OpOverload, args, kwargs, result, gpu: Gpu) -> float:

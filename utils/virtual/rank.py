@@ -115,10 +115,14 @@ class VirtualRank(TurnTaker):
 
     def out_of_memory(self, limit: float) -> None:
         """Raises what a GPU's allocator would: who needs how much, how much there is, and what holds it."""
-        held = sorted(self.storages.by_kind().items(), key=lambda item: -item[1])
+        asked_for = self.storages.sizes[-1]
+        held = self.storages.by_kind()
+        held[self.storages.kinds[-1]] -= asked_for
+        holders = sorted((-size, kind) for kind, size in held.items() if size)
+        holds = f" and holds {', '.join(f'{in_gb(-size)} of {kind}' for size, kind in holders)}" if holders else ""
         raise torch.OutOfMemoryError(
             f"rank {self.number} is out of memory: needs {in_gb(self.storages.live)} of {in_gb(limit)}. "
-            f"It holds {', '.join(f'{in_gb(size)} of {kind}' for kind, size in held)}."
+            f"It asks for {in_gb(asked_for)}{holds}."
         )
 
 

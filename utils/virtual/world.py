@@ -26,7 +26,7 @@ from utils import rank_process, regions, source_lines, travel
 from utils.protocol import NEWS_IS, SPEAKS, SYNCHRONISED, Request, path_in
 from utils.run import Event, Region
 from utils.storages import Storages
-from utils.virtual import sizes_only, values
+from utils.virtual import as_on_gpu, sizes_only, values
 from utils.virtual.group import VirtualGroup
 from utils.virtual.network import Call, Network
 from utils.virtual.rank import VirtualRank
@@ -219,6 +219,8 @@ def take_over(world: World) -> None:
     os.environ.update(WORLD_SIZE=str(world.size), LOCAL_WORLD_SIZE=str(min(world.size, world.cluster.gpus_per_node)))
     sys.stdout = sys.stderr = sys.__stdout__ = sys.__stderr__ = world.prints
     regions.recorder = Clock(world.turns)
+    if world.only_sizes:
+        as_on_gpu.take_over()
     register_optimizer_step_post_hook(lambda optimizer, *_: world.turns.running.storages.count_state(optimizer))
 
     class VirtualGloo(VirtualGroup):
