@@ -15,6 +15,7 @@ EVERYONE_FIRST = {
 }
 # Collectives whose ranks must all hand in the same number of elements of the same dtype.
 SAME_SIZE = ("broadcast", "reduce", "all_reduce", "gather", "all_gather", "reduce_scatter")
+MANY = 16  # ranks; of more, not each is told of
 SAME_ORDER = "Every rank of a group must call the same collectives in the same order."
 ALL_GROUPS = "Every rank must call new_group for every group, in the same order, also for one that it is not in."
 
@@ -128,7 +129,12 @@ def difference(partners: dict[int, Event | None]) -> str:
 
 
 def each(made: dict[int, Event], verb: str, what) -> str:
-    return ", ".join(f"rank {rank} {verb} {what(event)}" for rank, event in made.items())
+    alike: dict[str, list[int]] = {}
+    for rank, event in made.items():
+        text = str(what(event))
+        alike.setdefault(text if len(made) > MANY else f"{rank} {text}", []).append(rank)
+    parts = [f"{ranks(who).lower()} {verb} {what(made[who[0]])}" for who in alike.values()]
+    return ", ".join(parts if len(parts) <= MANY else [*parts[:4], "...", parts[-1]])
 
 
 def missing_rank(event: Event, missing: list[int], blocked: dict[int, Event], matching: Matching) -> str:
@@ -223,7 +229,8 @@ def unmet_messages(blocked: dict[int, Event], matching: Matching) -> str:
     for op, (verb, remedy) in EVERYONE_FIRST.items():
         cycle = find_cycle({event.rank: event.peer for event in messages if event.op == op})
         if cycle and not (op == "recv" and hint):
-            path = " → ".join(str(rank) for rank in [*cycle, cycle[0]])
+            way = [str(rank) for rank in [*cycle, cycle[0]]]
+            path = " → ".join(way if len(way) <= MANY else [*way[:5], "...", *way[-2:]])
             return f"Everyone {verb} first, and waits for the next: {path}. {remedy}"
     for event in messages:
         if event.peer is not None and states[event.peer].finished:

@@ -44,7 +44,7 @@ PRELOADED = [
     "torch.distributed.nn.functional",
 ]
 
-OURS = (__file__, pickle_result.__code__.co_filename)  # whose lines are left out of a traceback
+OURS = {__file__, pickle_result.__code__.co_filename}  # whose lines are left out of a traceback
 rank_of_this_process: int | None = None
 marks = 1  # the descriptor that the marks of protocol.py are written to: the rank's output
 

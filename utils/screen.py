@@ -33,7 +33,8 @@ class Screen:
         self.flushed, self.is_flushed = 0.0, True
 
     def show(self, lines: list[tuple[int, str]], bar: tuple[int | str, str] | None) -> None:
-        """Write `lines`, pairs of a rank and whole lines, and below them `bar`, a rank's or one with a name, if it lasts."""
+        """Write `lines`, pairs of a rank and whole lines, and below them `bar`, a rank's or one with a name, if it has
+        lasted."""
         if sys.stdout is None:
             return
         text = can_be_written("".join(with_rank(*pair) for pair in lines))

@@ -8,7 +8,7 @@ end of the message is there. A world is stuck when every rank that has not finis
 from __future__ import annotations
 
 from utils.matching import POINT_TO_POINT, Matching, RankState, team
-from utils.mistakes import call, difference, is_one_group, lost_receives, message_mismatch, mistake
+from utils.mistakes import MANY, call, difference, is_one_group, lost_receives, message_mismatch, mistake, ranks
 from utils.run import Event
 from utils.source_lines import place
 
@@ -42,8 +42,10 @@ def can_move(event: Event, matching: Matching) -> bool:
 
 
 def describe(states: list[RankState], running: dict[int, str] | None = None, now: float = 0.0) -> list[str]:
-    """A line for each rank: finished, waiting where for what, or (from `running`) at which line of Python."""
-    lines = []
+    """A line for each rank: finished, waiting where for what, or (from `running`) at which line of Python. Of more than
+    MANY ranks, those that are alike share a line, and of too many lines some are left out.
+    """
+    alike: dict[tuple[str, str], list[int]] = {}
     for state in states:
         event = state.blocked_in()
         if state.finished:
@@ -55,7 +57,10 @@ def describe(states: list[RankState], running: dict[int, str] | None = None, now
             seconds = now - (event.start if event.waited is None else event.waited)
             what = "waits in " + call(event) + (f" for {seconds:.0f} s" if seconds > LONG else "")
             where = place(state.waits[event.index] if is_wait else event.where)
-        lines.append(f"rank {state.rank}  {what:<32}  {where}".rstrip())
+        alike.setdefault((what, where) if len(states) > MANY else (what, where, state.rank), []).append(state.rank)
+    lines = [f"{ranks(who).lower()}  {what:<32}  {where}".rstrip() for (what, where, *_), who in alike.items()]
+    if len(states) > MANY and len(lines) > MANY:
+        lines[MANY - 2 : -1] = [f"... {len(lines) - MANY + 1} lines like these ..."]
     return lines
 
 

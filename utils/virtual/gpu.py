@@ -113,22 +113,26 @@ class VirtualGpu(TorchDispatchMode):
         return function(*args, **kwargs)
 
     def watch(self, args) -> None:
-        """Count parameters as such, and their gradients: what requires one and is no result, in forward."""
+        """Count parameters as such, and their gradients as soon as they are there."""
         for tensor in args:
-            if isinstance(tensor, torch.nn.Parameter) or (
-                isinstance(tensor, torch.Tensor) and tensor.requires_grad and tensor.is_leaf and torch.is_grad_enabled()
-            ):
-                if tensor not in self.watched:
-                    self.watched[tensor] = True
-                    self.storages.count(tensor, PARAMETERS)
-                    if tensor.requires_grad:
-                        tensor.register_post_accumulate_grad_hook(lambda p: self.storages.count(p.grad, GRADIENTS))
+            if is_parameter(tensor) and tensor not in self.watched:
+                self.watched[tensor] = True
+                self.storages.count(tensor, PARAMETERS)
+                if tensor.requires_grad:
+                    tensor.register_post_accumulate_grad_hook(lambda p: self.storages.count(p.grad, GRADIENTS))
 
     def count(self, result) -> None:
         for tensor in tensors_in((result,)):
             self.storages.count(tensor)
         if self.storages.live > self.gpu.memory:
             self.rank.out_of_memory(self.gpu.memory)
+
+
+def is_parameter(value) -> bool:
+    """Also a plain tensor that requires a gradient and is no result; in backward that can't be told."""
+    if isinstance(value, torch.nn.Parameter):
+        return True
+    return isinstance(value, torch.Tensor) and value.requires_grad and value.is_leaf and torch.is_grad_enabled()
 
 
 def key_of(function: OpOverload, args, kwargs) -> tuple | None:

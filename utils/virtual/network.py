@@ -299,7 +299,7 @@ def differ(calls: dict[int, Call]) -> bool:
 
 
 def payload(calls: dict[int, Call]) -> int:
-    """Bytes in nccl-tests' sense: of the whole that is gathered or scattered; of the tensor, where all hold it whole."""
+    """Bytes in nccl-tests' sense: of the whole that is gathered or scattered; of the tensor where all hold it."""
     events = [call.event for call in calls.values()]
     if events[0].op in ("all_gather", "gather"):
         return sum(event.bytes for event in events)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import torch
 import torch.distributed as dist
 from torch.autograd.graph import saved_tensors_hooks
 
+from utils import rank_process
 from utils.protocol import Failure, making
 from utils.rank_process import failure
 from utils.recorder import POINT_TO_POINT, who_called
@@ -14,7 +17,11 @@ from utils.run import Event, Region
 from utils.storages import COMMUNICATION, Storages
 from utils.virtual.gpu import VirtualGpu
 from utils.virtual.network import Call
+from utils.virtual.sizes_only import NoValues
 from utils.virtual.turns import TurnTaker
+
+NO_STORAGE = re.compile(r"\bmeta\b|unallocated storage")  # what torch says when there are no values
+rank_process.OURS.add(__file__)
 
 
 class VirtualRank(TurnTaker):
@@ -51,6 +58,8 @@ class VirtualRank(TurnTaker):
             else:
                 self.failure = failure(exit, 0.0)
         except BaseException as error:
+            if world.only_sizes and NO_STORAGE.search(str(error)) and not isinstance(error, NoValues):
+                error.add_note(str(NoValues("this")))
             self.failure = failure(error, 0.0)
         if self.failure is not None:
             world.somebody_failed()
