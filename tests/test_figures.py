@@ -373,17 +373,17 @@ def test_live_bytes_has_a_lane_for_each_rank_that_tracked_with_its_peak():
 
 
 def test_live_bytes_of_many_ranks_has_a_lane_for_those_alike_and_the_extremes_of_too_many():
-    def notes(peak):
-        return [("cpu", [(0.0, "communication", 0), (1.0, "communication", peak), (2.0, "communication", 0)], peak)]
+    def notes(peak, at=1.0):
+        return [("cpu", [(0.0, "communication", 0), (at, "communication", peak), (2.0, "communication", 0)], peak)]
 
-    picture = Memory([notes(1000 + 1000 * (rank >= 512)) for rank in range(1024)]).figure()
-    assert [panel.get_ylabel() for panel in picture.axes] == ["ranks 0-511", "ranks 512-1023"]
+    picture = Memory([notes(1000 + 1000 * (rank >= 512), at=0.5 + rank // 768) for rank in range(1024)]).figure()
+    assert [panel.get_ylabel() for panel in picture.axes] == ["ranks 0-511", "ranks 512-767", "ranks 768-1023"]
     assert [text.get_text() for text in picture.legends[0].get_texts()] == ["communication"]
     peaks = [1000 + rank for rank in range(50)]
-    peaks[7], peaks[20] = 5000, 500
+    peaks[8], peaks[21] = 5000, 500
     picture = Memory([notes(peak) for peak in peaks]).figure()
-    assert len(picture.axes) == 16 and {"rank 7", "rank 20"} < {panel.get_ylabel() for panel in picture.axes}
-    assert any("16 of 50 different lanes" in text and "rank 7, and" in text for text in texts(picture))
+    assert len(picture.axes) == 16 and {"rank 8", "rank 21"} < {panel.get_ylabel() for panel in picture.axes}
+    assert any("16 of 50 different lanes" in text and "rank 8, and" in text for text in texts(picture))
 
 
 def test_importing_utils_imports_neither_matplotlib_nor_torch():

@@ -94,15 +94,13 @@ def test_in_a_large_world_ranks_with_equal_numbers_share_a_row():
     events = []
     for rank in world:
         half = tuple(range(512)) if rank < 512 else tuple(range(512, 1024))  # not the same object on every rank
-        events += [
-            event(rank, index, "all_reduce", None, nbytes, half) for index, nbytes in enumerate((512, 512, 1024))
-        ]
-        events += [event(rank, 3, "broadcast", 1000, 8)]
+        events += [event(rank, 0, "all_reduce", None, 512, half), event(rank, 1, "all_reduce", None, 512, half)]
+        events += [event(rank, 2, "all_reduce", None, 512), event(rank, 3, "broadcast", 1000, 8)]
         if rank % 8 == 0:
             events += [event(rank, 4, "send", (rank + 8) % 1024, 40)]
     traffic = Run(1024, "virtual", "nccl", [], [], events, 1.0).traffic()
     assert traffic.collectives[600] == {
-        "all_reduce": Collective(3, 2048, 2 * 511 * 2048 // 512),
+        "all_reduce": Collective(3, 3 * 512, 2 * (2 * 511) + 2 * 1023 // 2),  # twice in a half, once in the whole
         "broadcast": Collective(1, 8, 8),
     }
     assert traffic.collectives[999]["broadcast"] == Collective(1, 8, 0)  # the last of the chain from 1000
@@ -111,7 +109,7 @@ def test_in_a_large_world_ranks_with_equal_numbers_share_a_row():
         ("1-7, 9-15, ... 1017-1023 (896 alike)", 0, 0, 0, 0),
     ]
     assert traffic.collective_rows() == [
-        ("0-1023", "all_reduce", 3, 2048, 4088),
+        ("0-1023", "all_reduce", 3, 1536, 3067),
         ("0-998, 1000-1023", "broadcast", 1, 8, 8),
         ("999", "broadcast", 1, 8, 0),
     ]
