@@ -14,8 +14,14 @@ if TYPE_CHECKING:
     from utils.storages import StorageTracker  # it needs torch
 
 OTHER = "other"
-# Of a storage that is more than one of these, its kind is the first.
-KINDS = ("parameters", "gradients", "optimizer state", "activations", "communication", OTHER)
+KINDS = (
+    "parameters",
+    "gradients",
+    "optimizer state",
+    "activations",
+    "communication",
+    OTHER,
+)  # what is more than one, is the first
 
 
 @contextmanager
