@@ -372,6 +372,13 @@ def test_live_bytes_has_a_lane_for_each_rank_that_tracked_with_its_peak():
     assert activations.get_datalim(picture.axes[0].transData).ymax == 6
 
 
+def test_live_bytes_shows_a_peak_that_lasted_no_time():
+    samples = [(0.0, "other", 1000), (1.0, "other", 3000), (1.0, "other", 2000), (2.0, "other", 0)]
+    [panel] = Memory([[("virtual", samples, 3000)]]).figure().axes
+    outline = panel.lines[0]
+    assert outline.get_xydata().tolist() == [[0, 1], [1, 3], [1, 2], [2, 0]]
+
+
 def test_live_bytes_of_many_ranks_has_a_lane_for_those_alike_and_the_extremes_of_too_many():
     def notes(peak, at=1.0):
         return [("cpu", [(0.0, "communication", 0), (at, "communication", peak), (2.0, "communication", 0)], peak)]

@@ -150,7 +150,7 @@ def test_in_a_large_world_ranks_with_the_same_peak_share_a_row():
     def notes(rank):
         at = rank / 1000  # at other times
         samples = [(at, "parameters", 4000), (at, "communication", 1000 * (rank % 64 == 63))]
-        return [("cpu", samples, sum(nbytes for _, _, nbytes in samples))] if rank < 1000 else []
+        return [("virtual", samples, sum(nbytes for _, _, nbytes in samples))] if rank < 1000 else []
 
     header, some, others, none = repr(Memory([notes(rank) for rank in range(1024)])).splitlines()
     assert header.split() == ["rank", "peak", "bytes", "parameters", "communication"]

@@ -78,7 +78,8 @@ class Memory:
 
     peak[r]      the most bytes that were alive at once; kinds[r]: {kind: bytes} of them
     at[r]        [(seconds, live bytes from then on)]; samples[r]: [(seconds, kind, live bytes of that kind)]
-    device[r]    "cpu": storages that track_memory followed; "cuda": told by the allocator, at the ends of regions
+    device[r]    "cpu": storages that track_memory followed; "cuda": told by the allocator, at the ends of regions,
+                 of which kind it can't say; "virtual": a virtual GPU's
 
     Of a rank that did not track its memory: None, {} and [].
     """
@@ -91,7 +92,7 @@ class Memory:
             notes = [(samples, peak) for where, samples, peak in notes if where == device]
             samples = [sample for samples, _ in notes for sample in samples]
             self.peak.append(max((peak for _, peak in notes), default=None))
-            self.kinds.append(peak_of(samples)[1] if device == "cpu" else {})
+            self.kinds.append({} if device == "cuda" else peak_of(samples)[1])
             self.at.append(totals(samples))
             self.samples.append(samples)
             self.device.append(device)

@@ -1,7 +1,5 @@
 """How many bytes each rank held when: a lane for each rank, or for those alike in a large world, one scale for all."""
 
-from itertools import groupby
-
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
@@ -82,12 +80,16 @@ def draw_peak(panel: Axes, peak: int, size: tuple[str, float], most: int, roomy:
 
 
 def steps(samples: list[tuple]) -> tuple[list[float], dict[str, list[int]]]:
-    """(times, {kind: live bytes from that time on}): one entry for each moment at which something changed."""
+    """(times, {kind: live bytes from that time on}): one entry for each change.
+
+    In a virtual world much happens at one time. What was alive for no time at all, and may have been the peak, is then
+    a line of the outline.
+    """
     live = {kind: 0 for _, kind, _ in samples}
     times, kinds = [], {kind: [] for kind in live}
-    for time, changes in groupby(samples, key=lambda sample: sample[0]):
-        live |= {kind: nbytes for _, kind, nbytes in changes}
+    for time, kind, nbytes in samples:
+        live[kind] = nbytes
         times.append(time)
-        for kind, nbytes in live.items():
-            kinds[kind].append(nbytes)
+        for each, alive in live.items():
+            kinds[each].append(alive)
     return times, kinds
