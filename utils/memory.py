@@ -78,8 +78,8 @@ class Memory:
 
     peak[r]      the most bytes that were alive at once; kinds[r]: {kind: bytes} of them
     at[r]        [(seconds, live bytes from then on)]; samples[r]: [(seconds, kind, live bytes of that kind)]
-    device[r]    "cpu": storages that track_memory followed; "cuda": told by the allocator, at the ends of regions,
-                 of which kind it can't say; "virtual": a virtual GPU's
+    device[r]    "cpu": storages that track_memory followed; "virtual": all of a virtual rank; "cuda": told by the
+                 allocator, at the ends of regions
 
     Of a rank that did not track its memory: None, {} and [].
     """
