@@ -1,5 +1,6 @@
 """utils/figures: what is drawn (cells, lanes, bars, labels, colours), not its pixels."""
 
+import dataclasses
 import itertools
 import subprocess
 import sys
@@ -141,12 +142,27 @@ def run_of(events=(), regions=(), world_size=2):
     return Run(world_size, "spawn", "gloo", [], [], list(events), 9.0, list(regions))
 
 
-def bars(picture, rank) -> list[tuple]:
-    """(what, start, end) of all that is drawn in the lane of `rank`, in the unit of the axis."""
-    found = [p for p in picture.axes[0].patches if rank <= p.get_y() < rank + 1]
-    return [(p.get_gid(), round(p.get_x(), 6), round(p.get_x() + p.get_width(), 6)) for p in found]
+def boxes(picture) -> list[tuple]:
+    """(what, left, right, top, bottom) of all bars, in the units of the axes; many bars may be one patch."""
+    found = []
+    for patch in picture.axes[0].patches:
+        for corners in patch.get_path().vertices.reshape(-1, 5, 2).round(6):
+            (left, top), (right, bottom) = corners[0].tolist(), corners[2].tolist()
+            found.append((patch.get_gid(), left, right, top, bottom))
+    return found
 
 
+def bars(picture, lane) -> list[tuple]:
+    """(what, start, end) of all that is drawn in a lane, in the unit of the axis."""
+    return sorted((what, left, right) for what, left, right, top, _ in boxes(picture) if lane <= top < lane + 1)
+
+
+def names(picture) -> list[str]:
+    """What stands beside the lanes."""
+    return [label.get_text() for label in picture.axes[0].get_yticklabels()]
+
+
+FORWARD, BACKWARD = "compute: forward", "compute: backward"
 STEP = [
     Region(0, "forward 0", 0.010, 0.012),
     Region(0, "forward 1", 0.012, 0.014),
@@ -163,22 +179,22 @@ CALLS = [
 def test_a_timeline_has_a_lane_for_each_rank_with_compute_calls_and_bubbles():
     picture = figures.timeline(run_of(CALLS, STEP))
     [panel] = picture.axes
-    assert [label.get_text() for label in panel.get_yticklabels()] == ["rank 0", "rank 1"]
+    assert names(picture) == ["rank 0", "rank 1"]
     assert panel.get_xlabel() == "ms since the first bar" and panel.get_xlim() == (0, pytest.approx(15))
     assert bars(picture, 0) == [
-        ("compute: forward 0", 0, 2),
-        ("compute: forward 1", 2, 4),
-        ("compute: backward", 6, 10),
-        ("bubble", 4, 6),
         ("asynchronous: all_reduce", 7, 13),
         ("asynchronous: all_reduce", 8, 15),  # nobody waited for it: to the end
+        ("bubble", 4, 6),
+        ("compute: backward", 6, 10),
+        ("compute: forward", 0, 2),
+        ("compute: forward", 2, 4),
     ]
     assert bars(picture, 1) == [
-        ("compute: forward 0", 1, 5),
-        ("bubble", 0, 1),
-        ("bubble", 5, 10),
         ("blocked", 4, 5),
         ("blocking: recv", 4, 15),
+        ("bubble", 0, 1),
+        ("bubble", 5, 10),
+        ("compute: forward", 1, 5),
     ]
     legend = [text.get_text() for text in picture.legends[0].get_texts()]
     assert legend == ["forward", "backward", "all_reduce", "recv", "blocking: the rank waits", "bubble"]
@@ -187,19 +203,19 @@ def test_a_timeline_has_a_lane_for_each_rank_with_compute_calls_and_bubbles():
 
 def test_regions_of_one_kind_share_a_colour_and_waiting_is_striped():
     panel = figures.timeline(run_of(CALLS, STEP)).axes[0]
-    colour = {patch.get_gid(): patch.get_facecolor() for patch in panel.patches}
+    colours = {what: {p.get_facecolor() for p in panel.patches if p.get_gid() == what} for what in (FORWARD, BACKWARD)}
     hatch = {patch.get_gid(): patch.get_hatch() for patch in panel.patches}
-    assert colour["compute: forward 0"] == colour["compute: forward 1"] != colour["compute: backward"]
+    assert len(colours[FORWARD]) == len(colours[BACKWARD]) == 1 and colours[FORWARD] != colours[BACKWARD]
     assert hatch["blocking: recv"] and hatch["bubble"] and hatch["blocking: recv"] != hatch["bubble"]
-    assert hatch["asynchronous: all_reduce"] is None and hatch["compute: backward"] is None
+    assert hatch["asynchronous: all_reduce"] is None and hatch[BACKWARD] is None
 
 
 def test_calls_in_flight_together_and_nested_regions_do_not_hide_each_other():
     calls = [call(0, i, "all_reduce", 0.1 * i, 2.0, is_async=True) for i in range(6)]
     regions = [Region(0, "inner", 0.5, 0.6), Region(0, "outer", 0.0, 1.0)]
     drawn = {}
-    for patch in figures.timeline(run_of(calls, regions, 1)).axes[0].patches:
-        drawn.setdefault(patch.get_gid(), []).append((patch.get_y(), patch.get_y() + patch.get_height()))
+    for what, _, _, top, bottom in boxes(figures.timeline(run_of(calls, regions, 1))):
+        drawn.setdefault(what, []).append((top, bottom))
     calls = sorted(drawn["asynchronous: all_reduce"])
     assert all(bottom < top for (_, bottom), (top, _) in zip(calls, calls[1:], strict=False))
     [(outer_top, outer_bottom)], [(top, bottom)] = drawn["compute: outer"], drawn["compute: inner"]
@@ -223,7 +239,7 @@ def test_the_axis_has_the_unit_that_fits(span, unit):
 def test_a_timeline_of_one_region_shows_nothing_else():
     picture = figures.timeline(run_of(CALLS, STEP), within="backward")
     assert picture.axes[0].get_xlim() == (0, pytest.approx(4))
-    assert bars(picture, 1) == [("bubble", 0, 4), ("blocking: recv", 0, 4)]
+    assert bars(picture, 1) == [("blocking: recv", 0, 4), ("bubble", 0, 4)]
     assert "forward" not in [text.get_text() for text in picture.legends[0].get_texts()]
     with pytest.raises(ValueError, match="no rank was in a region 'sideways'.*'forward 0', 'forward 1', 'backward'"):
         figures.timeline(run_of(CALLS, STEP), within="sideways")
@@ -245,6 +261,80 @@ def test_sixteen_ranks_fit_on_a_screen():
     assert texts(picture.axes[0]).count("forward 7") == 16
 
 
+def world_of(size, kinds):
+    """Each of the kinds takes a little longer than the one before; whom ranks call, and in which group, differs."""
+    regions, calls = [], []
+    for rank in range(size):
+        t = 1 + rank * kinds // size / 1000
+        regions += [Region(rank, "forward", 0, t), Region(rank, "backward", t, 3 * t)]
+        calls += [call(rank, 0, "send", t, 3 * t, True, peer=(rank + 1) % size), call(rank, 1, "all_reduce", 3 * t, 9)]
+    return run_of(calls, regions, size)
+
+
+def test_many_ranks_that_did_the_same_share_a_lane():
+    picture = world_of(1024, kinds=3).timeline()
+    assert names(picture) == ["ranks 0-341", "ranks 342-682", "ranks 683-1023"]
+    assert [bars(picture, lane)[-1] for lane in range(3)] == [(FORWARD, 0, t) for t in (1, 1.001, 1.002)]
+    assert len(boxes(picture)) == 3 * 4 + 2  # the first two are done a little earlier: a bubble
+    assert names(world_of(16, kinds=1).timeline()) == [f"rank {rank}" for rank in range(16)]
+    interleaved = run_of([call(rank, 0, "all_reduce", 0, 1 + rank % 8) for rank in range(64)], [], 64)
+    assert names(interleaved.timeline())[0] == "ranks 0, 8, ... 56\n(8 alike)"
+
+
+DIFFERENT = [{"op": "broadcast"}, {"start": 1.5}, {"end": 3.0}, {"is_async": True}, {"bytes": 16}]
+
+
+@pytest.mark.parametrize("different", DIFFERENT)
+def test_a_lane_is_not_shared_with_a_rank_whose_calls_look_different(different):
+    calls = [call(rank, 0, "all_reduce", 1, 2) for rank in range(20)]
+    calls[7] = dataclasses.replace(calls[7], **different)
+    assert names(run_of(calls, [], 20).timeline()) == ["ranks 0-6, 8-19", "rank 7"]
+
+
+def test_ranks_look_alike_if_what_is_drawn_of_them_does():
+    """Outside of the picture they may differ; inside, of those that have no region at all nothing is a bubble."""
+    regions = [Region(rank, "later", 4 + rank % 2, 6) for rank in range(20) if rank != 7]
+    picture = run_of([], [Region(0, "step", 0, 3), *regions], 20).timeline("step", ranks=range(1, 20))
+    assert names(picture) == ["ranks 1-6, 8-19", "rank 7"]
+    assert bars(picture, 0) == [("bubble", 0, 3)] and bars(picture, 1) == []
+
+
+def test_a_timeline_of_some_ranks_keeps_the_times_and_the_colours_of_all():
+    run = run_of(CALLS, STEP)
+    every, some = run.timeline(), run.timeline(ranks=[1])
+    assert names(some) == ["rank 1"] and bars(some, 0) == bars(every, 1)
+    assert some.axes[0].get_xlim() == every.axes[0].get_xlim()
+    colour = {p.get_gid(): p.get_facecolor() for p in every.axes[0].patches}
+    assert all(p.get_facecolor() == colour[p.get_gid()] for p in some.axes[0].patches)
+    assert "all_reduce" not in [text.get_text() for text in some.legends[0].get_texts()]
+    assert names(run.timeline(ranks=[1, 0])) == ["rank 1", "rank 0"]
+    for ranks, said in ([0, 2], "there is no rank 2"), ([], "it got none"):
+        with pytest.raises(ValueError, match=f"ranks 0 to 1; {said}"):
+            run.timeline(ranks=ranks)
+
+
+def test_of_too_many_different_lanes_some_are_shown_and_the_picture_says_which():
+    run = world_of(200, kinds=200)
+    run.events.append(call(77, 2, "all_reduce", 8, 12, is_async=True))
+    run.regions[2 * 33 + 1] = Region(33, "backward", 2.9, 3)  # it idles most of the time
+    picture = run.timeline()
+    assert {"rank 0", "rank 33", "rank 77", "rank 199"} <= set(names(picture))
+    number, note = len(names(picture)), picture.axes[0].get_title()
+    assert 60 <= number <= 64 and note.startswith(f"{number} of 200 different lanes")
+    assert "finish, rank 77" in note and "most, rank 33" in note
+    assert picture.get_figheight() * 80 < 1000
+    assert not world_of(64, kinds=64).timeline().axes[0].get_title()
+
+
+def test_thousands_of_bars_are_few_shapes():
+    regions = [Region(0, f"forward {i}", i, i + 0.9) for i in range(5000)]
+    calls = [call(0, i, "all_reduce", i + 0.5, i + 0.9, is_async=i % 2 == 0) for i in range(5000)]
+    picture = figures.timeline(run_of(calls, regions, 1))
+    assert len(boxes(picture)) == 5000 + 5000 + 2500 + 4999  # blocked; bubbles
+    assert len(picture.axes[0].patches) == 5
+    picture._repr_png_()
+
+
 def sends(size):
     return [call(rank, 0, "send", 0, 1, peer=(rank + 1) % size) for rank in range(size)]
 
@@ -259,6 +349,18 @@ def test_a_heat_map_has_numbers_up_to_sixteen_ranks(size, numbers):
         run.traffic().heatmap()._repr_png_()
 
 
+def test_the_heat_map_of_a_large_world_loses_no_message():
+    size = 700
+    [panel, scale] = Run(size, "virtual", "nccl", [], [], sends(size), 1.0).traffic().heatmap().axes
+    [image] = panel.images
+    cells = image.get_array().filled(0)
+    assert cells.shape == (234, 234)  # of three ranks each
+    assert set(cells.nonzero()[0]) == set(range(234)) and cells[233, 0] == cells[0, 0] == 8 and cells[0, 1] == 8
+    assert cells[0, 2] == 0 and image.get_extent() == [-0.5, 701.5, 701.5, -0.5]
+    assert panel.get_xticks().tolist() == list(range(0, size, 128))
+    assert "3 x 3 ranks" in scale.get_ylabel()
+
+
 def test_live_bytes_has_a_lane_for_each_rank_that_tracked_with_its_peak():
     samples = [(1.0, "parameters", 4000), (1.0, "activations", 0), (1.5, "activations", 2000), (2.0, "activations", 0)]
     picture = Memory([[("cpu", samples, 6000)], [], [("cpu", samples[:1], 4000)]]).figure()
@@ -268,6 +370,27 @@ def test_live_bytes_has_a_lane_for_each_rank_that_tracked_with_its_peak():
     parameters, activations = picture.axes[0].collections
     assert parameters.get_datalim(picture.axes[0].transData).ymax == 4
     assert activations.get_datalim(picture.axes[0].transData).ymax == 6
+
+
+def test_live_bytes_shows_a_peak_that_lasted_no_time():
+    samples = [(0.0, "other", 1000), (1.0, "other", 3000), (1.0, "other", 2000), (2.0, "other", 0)]
+    [panel] = Memory([[("virtual", samples, 3000)]]).figure().axes
+    outline = panel.lines[0]
+    assert outline.get_xydata().tolist() == [[0, 1], [1, 3], [1, 2], [2, 0]]
+
+
+def test_live_bytes_of_many_ranks_has_a_lane_for_those_alike_and_the_extremes_of_too_many():
+    def notes(peak, at=1.0):
+        return [("cpu", [(0.0, "communication", 0), (at, "communication", peak), (2.0, "communication", 0)], peak)]
+
+    picture = Memory([notes(1000 + 1000 * (rank >= 512), at=0.5 + rank // 768) for rank in range(1024)]).figure()
+    assert [panel.get_ylabel() for panel in picture.axes] == ["ranks 0-511", "ranks 512-767", "ranks 768-1023"]
+    assert [text.get_text() for text in picture.legends[0].get_texts()] == ["communication"]
+    peaks = [1000 + rank for rank in range(50)]
+    peaks[8], peaks[21] = 5000, 500
+    picture = Memory([notes(peak) for peak in peaks]).figure()
+    assert len(picture.axes) == 16 and {"rank 8", "rank 21"} < {panel.get_ylabel() for panel in picture.axes}
+    assert any("16 of 50 different lanes" in text and "rank 8, and" in text for text in texts(picture))
 
 
 def test_importing_utils_imports_neither_matplotlib_nor_torch():

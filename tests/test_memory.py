@@ -1,11 +1,13 @@
 """utils/memory: live bytes against numbers worked out by hand; what is freed is gone; kinds; what a Run says of it."""
 
+import re
+
 import pytest
 import torch
 import torch.distributed as dist
 
 from utils import spawn, track_memory
-from utils.memory import Memory
+from utils.memory import Memory, peak_of, totals
 from utils.recorder import Recorder
 
 FLOAT = 4
@@ -134,6 +136,27 @@ def test_printed_it_is_the_same_in_every_run_and_says_who_did_not_track():
     assert header.split()[:4] == ["rank", "peak", "bytes", "parameters"]
     assert memories[0].at[0] == [] and memories[0].device == [None, "cpu"]
     assert "<td>not tracked</td>" in memories[0]._repr_html_() and "color: inherit" in memories[0]._repr_html_()
+
+
+def test_the_peak_is_where_the_most_was_alive_for_the_first_time():
+    samples = [(0.0, "a", 5), (1.0, "b", 4), (2.0, "b", 1), (3.0, "a", 8), (4.0, "b", 0), (5.0, "b", 1)]
+    assert totals(samples) == [(0.0, 5), (1.0, 9), (2.0, 6), (3.0, 9), (4.0, 8), (5.0, 9)]
+    assert peak_of(samples) == (9, {"a": 5, "b": 4})
+    assert peak_of(samples[3:]) == (9, {"a": 8, "b": 1})
+    assert peak_of([(0.0, "a", 0)]) == peak_of([]) == (0, {})
+
+
+def test_in_a_large_world_ranks_with_the_same_peak_share_a_row():
+    def notes(rank):
+        at = rank / 1000  # at other times
+        samples = [(at, "parameters", 4000), (at, "communication", 1000 * (rank % 64 == 63))]
+        return [("virtual", samples, sum(nbytes for _, _, nbytes in samples))] if rank < 1000 else []
+
+    header, some, others, none = repr(Memory([notes(rank) for rank in range(1024)])).splitlines()
+    assert header.split() == ["rank", "peak", "bytes", "parameters", "communication"]
+    assert re.split("   +", some.strip()) == ["0-62, 64-126, 128-190 and 796 more", "4,000", "4,000"]
+    assert re.split("   +", others.strip()) == ["63, 127, ... 959 (15 alike)", "5,000", "4,000", "1,000"]
+    assert none.split() == ["1000-1023", "not", "tracked"]
 
 
 def test_who_did_not_ask_is_told_how():

@@ -1,6 +1,7 @@
 """utils/trace: what is written is Chrome's trace-event format and says what happened; utils/lanes below it."""
 
 import json
+import random
 from collections import Counter, defaultdict
 
 import pytest
@@ -162,6 +163,25 @@ def test_a_bubble_is_time_without_a_region_between_the_first_and_the_last_of_all
 def test_of_regions_that_start_together_the_longer_one_is_outside():
     inner, outer, after = Region(0, "inner", 1, 2), Region(0, "outer", 1, 3), Region(0, "after", 3, 4)
     assert lanes.depths([inner, outer, after]) == [(outer, 0), (inner, 1), (after, 0)]
+
+
+def test_a_call_is_drawn_in_the_first_row_that_is_free_when_it_starts():
+    luck = random.Random(1)
+    starts = [luck.randrange(100) for _ in range(200)]
+    calls = [call(0, i, "isend", t, luck.choice([t, t + luck.randrange(9), None])) for i, t in enumerate(starts)]
+    free_from = []
+    for event, row in lanes.rows(calls, last=120):
+        assert row == next((r for r, time in enumerate(free_from) if time <= event.start), len(free_from))
+        free_from[row : row + 1] = [120 if event.end is None else event.end]
+    assert len(free_from) > 10
+
+
+def test_a_rank_is_blocked_where_a_region_and_a_blocking_call_overlap():
+    regions = [Region(0, "a", 1, 4), Region(0, "inner", 2, 3), Region(0, "b", 5, 9)]
+    calls = [call(0, i, "recv", *span) for i, span in enumerate([(0, 1), (3, 6), (7, 8), (8.5, 11)])]
+    calls += [call(0, 4, "isend", 1, 9, is_async=True), call(0, 5, "recv", 1, None)]
+    assert lanes.blocked(regions, calls) == [(3, 4), (5, 6), (7, 8), (8.5, 9)]
+    assert lanes.blocked(regions, []) == lanes.blocked([], calls) == []
 
 
 def test_regions_of_one_kind_differ_in_numbers_only():

@@ -5,7 +5,8 @@ import torch
 import torch.distributed as dist
 
 from utils import spawn
-from utils.traffic import Collective, short
+from utils.run import Event, Run
+from utils.traffic import Collective
 
 
 def ring_by_hand(rank, world_size):
@@ -83,5 +84,33 @@ def test_printed_it_is_the_same_in_every_run_and_keeps_the_two_apart():
     assert ": none" in silent._repr_html_()
 
 
-def test_ranks_are_named_in_stretches():
-    assert short([0, 1, 2, 5, 7, 8]) == "0-2, 5, 7-8"
+def test_in_a_large_world_ranks_with_equal_numbers_share_a_row():
+    world = tuple(range(1024))
+
+    def event(rank, index, op, peer, nbytes, members=world):
+        shape = (nbytes // 4,)
+        return Event(rank, index, op, "any", members, peer, 0, nbytes, "float32", shape, "", False, 0.0, 1.0, "cell:1")
+
+    events = []
+    for rank in world:
+        half = tuple(range(512)) if rank < 512 else tuple(range(512, 1024))  # not the same object on every rank
+        events += [event(rank, 0, "all_reduce", None, 512, half), event(rank, 1, "all_reduce", None, 512, half)]
+        events += [event(rank, 2, "all_reduce", None, 512), event(rank, 3, "broadcast", 1000, 8)]
+        if rank % 8 == 0:
+            events += [event(rank, 4, "send", (rank + 8) % 1024, 40)]
+    traffic = Run(1024, "virtual", "nccl", [], [], events, 1.0).traffic()
+    assert traffic.collectives[600] == {
+        "all_reduce": Collective(3, 3 * 512, 2 * (2 * 511) + 2 * 1023 // 2),  # twice in a half, once in the whole
+        "broadcast": Collective(1, 8, 8),
+    }
+    assert traffic.collectives[999]["broadcast"] == Collective(1, 8, 0)  # the last of the chain from 1000
+    assert traffic.own_rows() == [
+        ("0, 8, ... 1016 (128 alike)", 1, 40, 1, 40),
+        ("1-7, 9-15, ... 1017-1023 (896 alike)", 0, 0, 0, 0),
+    ]
+    assert traffic.collective_rows() == [
+        ("0-1023", "all_reduce", 3, 1536, 3067),
+        ("0-998, 1000-1023", "broadcast", 1, 8, 8),
+        ("999", "broadcast", 1, 8, 0),
+    ]
+    assert len(repr(traffic).splitlines()) == 3 + 1 + 4

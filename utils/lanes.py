@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict, deque
+from functools import cache
+from heapq import heappop, heappush
 
 from utils.run import Event, Region
 
@@ -39,11 +41,17 @@ def depths(regions: list[Region]) -> list[tuple[Region, int]]:
 
 
 def rows(events: list[Event], last: float) -> list[tuple[Event, int]]:
-    """One rank's calls, each with the row it is drawn in: those in flight at the same time get rows of their own."""
-    placed, free_from = [], []
+    """One rank's calls, each with the row it is drawn in, the first one that is free: those in flight at the same time
+    get rows of their own.
+    """
+    placed: list[tuple[Event, int]] = []
+    taken: list[tuple[float, int]] = []  # (until when, row), the earliest first
+    free: list[int] = []  # rows, the lowest first
     for event in sorted(events, key=lambda e: (e.start, e.index)):
-        row = next((row for row, time in enumerate(free_from) if time <= event.start), len(free_from))
-        free_from[row : row + 1] = [last if event.end is None else event.end]
+        while taken and taken[0][0] <= event.start:
+            heappush(free, heappop(taken)[1])
+        row = heappop(free) if free else len(taken)
+        heappush(taken, (last if event.end is None else event.end, row))
         placed.append((event, row))
     return placed
 
@@ -61,10 +69,22 @@ def busy(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 def blocked(regions: list[Region], events: list[Event]) -> list[tuple[float, float]]:
     """When one rank was in a region and, in it, sat in a blocking call."""
-    spans = [(e.start, e.end) for e in events if not e.is_async and e.end is not None]
-    named = busy([(r.start, r.end) for r in regions])
-    overlaps = [(max(a, start), min(b, end)) for a, b in named for start, end in spans]
-    return [(start, end) for start, end in overlaps if start < end]
+    named, waits = busy([(r.start, r.end) for r in regions]), busy(waiting(events))
+    overlaps, n, w = [], 0, 0
+    while n < len(named) and w < len(waits):
+        start, end = max(named[n][0], waits[w][0]), min(named[n][1], waits[w][1])
+        if start < end:
+            overlaps.append((start, end))
+        if named[n][1] < waits[w][1]:
+            n += 1
+        else:
+            w += 1
+    return overlaps
+
+
+def waiting(events: list[Event]) -> list[tuple[float, float]]:
+    """When one rank sat in a blocking call."""
+    return [(e.start, e.end) for e in events if not e.is_async and e.end is not None]
 
 
 def bubbles(regions: list[Region], start: float, end: float) -> list[tuple[float, float]]:
@@ -79,6 +99,7 @@ def bubbles(regions: list[Region], start: float, end: float) -> list[tuple[float
     return [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]
 
 
+@cache
 def stem(name: str) -> str:
     """The name of a region without its numbers: "forward 3" and "forward 4" are of one kind."""
     return re.sub(r"[\s_#]*\d+", "", name).strip() or name

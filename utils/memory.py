@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from utils import regions, tables
+from utils.alike import short, together
 
 if TYPE_CHECKING:
     from utils.storages import Storages  # it needs torch
@@ -60,22 +61,22 @@ Sample = tuple[float, str, int]  # (seconds, kind, live bytes of that kind from 
 def totals(samples: list[Sample]) -> list[tuple[float, int]]:
     """(seconds, live bytes of all kinds from then on)."""
     live: dict[str, int] = {}
-    over_time = []
+    total, over_time = 0, []
     for seconds, kind, nbytes in samples:
+        total += nbytes - live.get(kind, 0)
         live[kind] = nbytes
-        over_time.append((seconds, sum(live.values())))
+        over_time.append((seconds, total))
     return over_time
 
 
 def peak_of(samples: list[Sample]) -> tuple[int, dict[str, int]]:
     """(bytes, {kind: bytes}) when there were most of them, the first time."""
-    live: dict[str, int] = {}
-    most, kinds = 0, {}
-    for _, kind, nbytes in samples:
-        live[kind] = nbytes
-        if sum(live.values()) > most:
-            most, kinds = sum(live.values()), {kind: nbytes for kind, nbytes in live.items() if nbytes}
-    return most, kinds
+    if not samples:
+        return 0, {}
+    over_time = [nbytes for _, nbytes in totals(samples)]
+    most = max(over_time)
+    live = {kind: nbytes for _, kind, nbytes in samples[: over_time.index(most) + 1]}
+    return most, {kind: nbytes for kind, nbytes in live.items() if nbytes}
 
 
 class Memory:
@@ -103,18 +104,20 @@ class Memory:
             self.device.append(device)
 
     def figure(self):
-        """A picture of the live bytes over time, by kind: one lane a rank."""
+        """A picture of the live bytes over time, by kind: a lane for each rank, or for many alike."""
         from utils import figures
 
         return figures.live_bytes(self)
 
     def rows(self) -> tuple[list[str], list[tuple]]:
-        """(header, rows): of each rank its peak and what that consisted of."""
+        """(header, rows): of each rank its peak and what that consisted of; in a large world, of all ranks alike."""
         kinds = [kind for kind in KINDS if any(kind in of_rank for of_rank in self.kinds)]
-        header = ["rank", "peak bytes", *kinds]
-        cells = [[self.kinds[rank].get(kind, "") for kind in kinds] for rank in range(len(self.peak))]
         peaks = ["not tracked" if peak is None else peak for peak in self.peak]
-        return header, [(rank, peaks[rank], *cells[rank]) for rank in range(len(self.peak))]
+        cells = [
+            (peak, *(of_rank.get(kind, "") for kind in kinds)) for peak, of_rank in zip(peaks, self.kinds, strict=True)
+        ]
+        rows = [(short(same), *cells[same[0]]) for same in together(range(len(cells)), cells)]
+        return ["rank", "peak bytes", *kinds], rows
 
     def __repr__(self) -> str:
         return tables.text(*self.rows())

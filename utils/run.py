@@ -88,14 +88,15 @@ class Run:
 
         return Traffic(self.world_size, self.events)
 
-    def timeline(self, within: str | None = None) -> Picture:
+    def timeline(self, within: str | None = None, ranks: list[int] | None = None) -> Picture:
         """A picture of who did what when: one lane a rank, compute above communication.
 
         within   the name of a region: only the time from its first start on any rank to its last end
+        ranks    only these; of more than 16, those that did the same at the same times share a lane
         """
         from utils import figures
 
-        return figures.timeline(self, within)
+        return figures.timeline(self, within, ranks)
 
     def memory(self) -> Memory:
         """Live bytes of each rank, their peak and over time: of the ranks that tracked it."""

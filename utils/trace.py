@@ -14,7 +14,7 @@ from utils.run import Event, Region, Run
 
 def save(run: Run, path) -> None:
     with open(path, "w") as file:
-        json.dump(chrome_trace(run), file, allow_nan=False)
+        file.write(json.dumps(chrome_trace(run), allow_nan=False))  # json.dump takes five times as long
 
 
 def chrome_trace(run: Run) -> dict:

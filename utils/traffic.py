@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import NamedTuple
 
 from utils import tables
+from utils.alike import short, together
 
 POINT_TO_POINT = ("send", "recv")
 
@@ -67,18 +69,22 @@ class Traffic:
         self.messages = [[0] * world_size for _ in range(world_size)]
         self.bytes = [[0] * world_size for _ in range(world_size)]
         self.collectives: list[dict[str, Collective]] = [{} for _ in range(world_size)]
+        same: dict[tuple, list] = defaultdict(list)  # a rank often repeats a call: what it implies is computed once
         for event in events:
             if event.op == "send":
                 self.messages[event.rank][event.peer] += 1
                 self.bytes[event.rank][event.peer] += event.bytes
-            elif event.op not in POINT_TO_POINT:
-                self.add_collective(event)
+            elif event.op not in POINT_TO_POINT:  # by the members' id: to hash 1,024 of them for each call takes long
+                same[event.rank, event.op, event.bytes, event.peer, id(event.members)].append(event)
+        for calls in same.values():
+            self.add_collective(calls[0], len(calls))
 
-    def add_collective(self, event) -> None:
+    def add_collective(self, event, times: int) -> None:
         calls, handed_in, implied = self.collectives[event.rank].get(event.op, Collective())
         root = None if event.peer is None else event.members.index(event.peer)
         sent = implied_bytes(event.op, event.bytes, event.members.index(event.rank), len(event.members), root)
-        self.collectives[event.rank][event.op] = Collective(calls + 1, handed_in + event.bytes, implied + sent)
+        collective = Collective(calls + times, handed_in + times * event.bytes, implied + times * sent)
+        self.collectives[event.rank][event.op] = collective
 
     def sent(self, rank: int) -> tuple[int, int]:
         """(messages, bytes) that the program on `rank` sent itself."""
@@ -112,9 +118,11 @@ class Traffic:
     COLLECTIVES = ["rank", "collective", "calls", "bytes handed in", "bytes a ring would send"]
 
     def own_rows(self) -> list[tuple]:
-        """A row for each rank; none if nobody sent anything."""
-        rows = [(rank, *self.sent(rank), *self.received(rank)) for rank in range(len(self.messages))]
-        return rows if any(messages for _, messages, *_ in rows) else []
+        """A row for each rank, or in a large world for all with the same numbers; none if nobody sent anything."""
+        ranks = range(len(self.messages))
+        numbers = [(*self.sent(rank), *self.received(rank)) for rank in ranks]
+        rows = [(short(same), *numbers[same[0]]) for same in together(ranks, numbers)]
+        return rows if any(messages for messages, *_ in numbers) else []
 
     def __repr__(self) -> str:
         own, collectives = self.own_rows(), self.collective_rows()
@@ -130,14 +138,3 @@ class Traffic:
             caption = "Collectives: what each rank handed in, and what a ring would make it send"
             html += tables.html(caption, self.COLLECTIVES, collectives)
         return html
-
-
-def short(ranks: list[int]) -> str:
-    """[0, 1, 2, 5] as "0-2, 5"."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)

@@ -1,12 +1,16 @@
 """Who sent how many bytes to whom."""
 
+import math
+
+import numpy
 from matplotlib.colors import to_rgba
 from matplotlib.patches import FancyBboxPatch
 
-from utils.figures.picture import COLOURS, GREY, INK, Picture
+from utils.figures.picture import BYTES, COLOURS, GREY, INK, Picture, fitting
 
 MOST_ROOMY = 8  # ranks; the cells of more are smaller
 MOST_NUMBERS = 16  # ranks; the cells of more have shades only
+MOST_CELLS = 256  # in a row; smaller ones would fall between the pixels
 
 
 def traffic(run, title: str) -> Picture:
@@ -48,14 +52,33 @@ def heatmap(table, title: str) -> Picture:
 
 
 def heatmap_in_shades(table, title: str) -> Picture:
-    """The same for so many ranks that numbers don't fit."""
+    """The same for so many ranks that numbers don't fit; of very many, those side by side share a cell."""
     picture = Picture(7.2, 6.4, title)
+    picture.subplots_adjust(left=0.11, right=0.96, bottom=0.09, top=0.93)
     panel = picture.subplots()
-    most = max(max(row) for row in table.bytes) or 1
-    cells = [[sent or float("nan") for sent in row] for row in table.bytes]  # nothing sent: left white
-    shades = panel.imshow(cells, cmap="cividis_r", vmin=0, vmax=most, interpolation="nearest")
+    size = len(table.bytes)
+    block = -(-size // MOST_CELLS)  # ranks that share a row, or a column
+    sent = most_of_blocks(numpy.array(table.bytes, dtype=float), block)
+    unit, nbytes = fitting(BYTES, sent.max())
+    edge = len(sent) * block - 0.5
+    look = {"cmap": "cividis_r", "vmin": 0, "vmax": sent.max() / nbytes or 1, "interpolation": "nearest"}
+    cells = numpy.where(sent, sent / nbytes, numpy.nan)  # nothing sent: left white
+    shades = panel.imshow(cells, extent=(-0.5, edge, edge, -0.5), **look)
+    step = 2 ** math.ceil(math.log2(size / 8))
+    frame = size / 100  # else the line around would hide the cells at the edge
+    panel.set(xlim=(-0.5 - frame, size - 0.5 + frame), ylim=(size - 0.5 + frame, -0.5 - frame))
+    panel.set(xticks=range(0, size, step), yticks=range(0, size, step))
     panel.set_xlabel("to rank", color=INK)
     panel.set_ylabel("from rank", color=INK)
-    panel.tick_params(colors=INK)
-    picture.colorbar(shades, label="bytes", format="{x:,.0f}", shrink=0.75)
+    panel.tick_params(colors=INK, labelsize=9)
+    label = unit if block == 1 else f"{unit}, the most from one to another among {block} x {block} ranks"
+    picture.colorbar(shades, label=label, format="{x:,.4g}", shrink=0.75)
     return picture
+
+
+def most_of_blocks(matrix: numpy.ndarray, block: int) -> numpy.ndarray:
+    """(n, n) -> (n / block, n / block), rounded up: the largest number of each block."""
+    cells = -(-len(matrix) // block)
+    missing = cells * block - len(matrix)
+    whole = numpy.pad(matrix, (0, missing))
+    return whole.reshape(cells, block, cells, block).max(axis=(1, 3))

@@ -1,64 +1,95 @@
-"""How many bytes each rank held when: a lane for each rank, one scale for all."""
+"""How many bytes each rank held when: a lane for each rank, or for those alike in a large world, one scale for all."""
 
-from itertools import groupby
-
+from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from utils.figures.picture import COLOURS, GREY, INK, KINDS, SECONDS, Picture, fitting
+from utils import alike
+from utils.figures.picture import BYTES, COLOURS, GREY, INK, KINDS, SECONDS, Picture, fitting, margin
 
 WIDTH = 9  # inches
-LAYERS = ("parameters", "gradients", "optimizer state", "activations", "other", "allocated")  # from below
-COLOUR = dict(zip(LAYERS, [*KINDS[:4], COLOURS[-1], KINDS[1]], strict=True))
-BYTES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("bytes", 1.0))
+LEFT, RIGHT, ABOVE, BELOW = 1.08, 1.08, 0.5, 0.95  # inches beside the panels
+ROOMY = 4  # lanes; more are lower
+MOST_LANES = 16
+# From below. What an allocator has given out, without saying what for, is never drawn with the others.
+LAYERS = ("parameters", "gradients", "optimizer state", "activations", "communication", "other", "allocated")
+COLOUR = dict(zip(LAYERS, [*KINDS[:4], KINDS[5], COLOURS[-1], KINDS[1]], strict=True))
 
 
 def live_bytes(memory) -> Picture:
     """Of a Memory: what each rank's tensors took over time, by kind, with the peak of each rank at the right."""
-    ranks = [rank for rank, samples in enumerate(memory.samples) if samples]
-    start = min(memory.samples[rank][0][0] for rank in ranks)
-    end = max(memory.samples[rank][-1][0] for rank in ranks)
-    most = max(memory.peak[rank] for rank in ranks) or 1
-    (unit, seconds), (size, nbytes) = fitting(SECONDS, end - start), fitting(BYTES, most)
-    inches = 0.95 if len(ranks) <= 4 else 0.46  # of a lane
-    height = inches * len(ranks) + 1.45
+    tracked = [rank for rank, samples in enumerate(memory.samples) if samples]
+    start = min(memory.samples[rank][0][0] for rank in tracked)
+    end = max(memory.samples[rank][-1][0] for rank in tracked)
+    most = max(memory.peak[rank] for rank in tracked) or 1
+    (unit, seconds), size = fitting(SECONDS, end - start), fitting(BYTES, most)
+    lanes, note = chosen(memory, tracked)
+    names = [alike.lane_name(ranks) for ranks in lanes]
+    left, above = max(LEFT, margin(names, 9) + 0.5), ABOVE + (0.24 if note else 0)
+    height = (0.95 if len(lanes) <= ROOMY else 0.46) * len(lanes) + above + BELOW
     picture = Picture(WIDTH, height, "live bytes, by what they are for")
-    picture.subplots_adjust(left=0.12, right=0.88, bottom=0.95 / height, top=1 - 0.5 / height, hspace=0.15)
-    panels = picture.subplots(len(ranks), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
-    seen = set()
-    for rank, panel in zip(ranks, panels, strict=True):
-        times, kinds = steps(memory.samples[rank])
-        used = [kind for kind in LAYERS if any(kinds.get(kind, ()))]
-        seen |= set(used)
-        heights = [[value / nbytes for value in kinds[kind]] for kind in used]
-        x = [(time - start) / seconds for time in times]
-        panel.stackplot(x, heights, colors=[COLOUR[kind] for kind in used], step="post", linewidth=0)
-        panel.step(x, [sum(parts) for parts in zip(*heights, strict=True)], where="post", color=INK, linewidth=0.5)
-        panel.set(ylim=(0, 1.08 * most / nbytes), xlim=(0, max(end - start, 1e-9) / seconds))
-        peak = memory.peak[rank] / nbytes
-        panel.axhline(peak, color=INK, linewidth=0.8, linestyle=":")
-        text = f"peak\n{peak:,.4g} {size}" if len(ranks) <= 4 else f"{peak:,.4g} {size}"
-        panel.text(
-            1.01, peak / (1.08 * most / nbytes), text, transform=panel.transAxes, fontsize=9, color=INK, va="center"
-        )
-        panel.set_ylabel(f"rank {rank}", rotation=0, ha="right", va="center", color=INK, fontsize=9, labelpad=24)
-        panel.tick_params(colors=INK, labelsize=8 if len(ranks) <= 4 else 7, length=2)
-        panel.spines[["top", "right"]].set_visible(False)
-        panel.spines[["left", "bottom"]].set_color(GREY)
-        panel.locator_params(axis="y", nbins=3 if len(ranks) <= 4 else 2)
-    panels[-1].set_xlabel(f"{unit} since tracking began; heights in {size}", color=INK, fontsize=9)
-    legend = [Patch(facecolor=COLOUR[kind], label=kind) for kind in LAYERS if kind in seen]
+    picture.text(0.5, 1 - (above - 0.08) / height, note, ha="center", color=INK, fontsize=9)
+    picture.subplots_adjust(left / WIDTH, BELOW / height, 1 - RIGHT / WIDTH, 1 - above / height, hspace=0.15)
+    panels = picture.subplots(len(lanes), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    there = set()
+    for (rank, *_), name, panel in zip(lanes, names, panels, strict=True):
+        panel.set(ylim=(0, 1.08 * most / size[1]), xlim=(0, max(end - start, 1e-9) / seconds))
+        there |= draw_layers(panel, memory.samples[rank], start, seconds, size[1])
+        draw_peak(panel, memory.peak[rank], size, most, roomy=len(lanes) <= ROOMY)
+        panel.set_ylabel(name, rotation=0, ha="right", va="center", color=INK, fontsize=9, labelpad=24)
+    panels[-1].set_xlabel(f"{unit} since tracking began; heights in {size[0]}", color=INK, fontsize=9)
+    legend = [Patch(facecolor=COLOUR[kind], label=kind) for kind in LAYERS if kind in there]
     look = {"frameon": False, "fontsize": 9, "labelcolor": INK, "ncols": 6, "borderaxespad": 0}
     picture.legend(handles=legend, loc="lower center", bbox_to_anchor=(0.5, 0.12 / height), **look)
     return picture
 
 
+def chosen(memory, tracked: list[int]) -> tuple[list[list[int]], str]:
+    """(the ranks of each lane, what to say of lanes that are left out): alike is who held the same at the same time."""
+    every = alike.together(tracked, ((memory.peak[rank], tuple(memory.samples[rank])) for rank in tracked))
+    if len(every) <= MOST_LANES:
+        return every, ""
+    peaks = [memory.peak[ranks[0]] for ranks in every]
+    highest, lowest = peaks.index(max(peaks)), peaks.index(min(peaks))
+    places = alike.spread(len(every), MOST_LANES, (highest, lowest))
+    note = f"{len(places)} of {len(every):,} different lanes, evenly spread; the highest peak, of rank "
+    note += f"{every[highest][0]}, and the lowest, of rank {every[lowest][0]}, are among them"
+    return [every[place] for place in places], note
+
+
+def draw_layers(panel: Axes, samples: list[tuple], start: float, seconds: float, nbytes: float) -> set[str]:
+    """Live bytes over time, a layer for each kind, and the outline of all; returns which kinds there are."""
+    times, kinds = steps(samples)
+    used = [kind for kind in LAYERS if any(kinds.get(kind, ()))]
+    heights = [[value / nbytes for value in kinds[kind]] for kind in used]
+    x = [(time - start) / seconds for time in times]
+    panel.stackplot(x, heights, colors=[COLOUR[kind] for kind in used], step="post", linewidth=0)
+    panel.step(x, [sum(parts) for parts in zip(*heights, strict=True)], where="post", color=INK, linewidth=0.5)
+    return set(used)
+
+
+def draw_peak(panel: Axes, peak: int, size: tuple[str, float], most: int, roomy: bool) -> None:
+    """A dotted line, with its number at the right."""
+    unit, nbytes = size
+    panel.axhline(peak / nbytes, color=INK, linewidth=0.8, linestyle=":")
+    text = ("peak\n" if roomy else "") + f"{peak / nbytes:,.4g} {unit}"
+    panel.text(1.01, peak / (1.08 * most), text, transform=panel.transAxes, fontsize=9, color=INK, va="center")
+    panel.tick_params(colors=INK, labelsize=8 if roomy else 7, length=2)
+    panel.spines[["top", "right"]].set_visible(False)
+    panel.spines[["left", "bottom"]].set_color(GREY)
+    panel.locator_params(axis="y", nbins=3 if roomy else 2)
+
+
 def steps(samples: list[tuple]) -> tuple[list[float], dict[str, list[int]]]:
-    """(times, {kind: live bytes from that time on}): one entry for each moment at which something changed."""
+    """(times, {kind: live bytes from that time on}): one entry for each change.
+
+    In a virtual world much happens at one time. What was alive for no time at all, and may have been the peak, is then
+    a line of the outline.
+    """
     live = {kind: 0 for _, kind, _ in samples}
     times, kinds = [], {kind: [] for kind in live}
-    for time, changes in groupby(samples, key=lambda sample: sample[0]):
-        live |= {kind: nbytes for _, kind, nbytes in changes}
+    for time, kind, nbytes in samples:
+        live[kind] = nbytes
         times.append(time)
-        for kind, nbytes in live.items():
-            kinds[kind].append(nbytes)
+        for each, alive in live.items():
+            kinds[each].append(alive)
     return times, kinds

@@ -5,6 +5,7 @@ import io
 from matplotlib.figure import Figure
 
 SECONDS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
+BYTES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("bytes", 1.0))
 
 # Okabe and Ito's colours, chosen to be told apart by everybody; all light enough for black letters.
 COLOURS = ["#E69F00", "#56B4E9", "#3DB891", "#F0E442", "#D98CB3", "#7FA6D6", "#E0875A", "#BBBBBB"]
@@ -19,7 +20,7 @@ class Picture(Figure):
     def __init__(self, width: float, height: float, title: str):
         super().__init__(figsize=(width, height), facecolor=PAPER)
         self.title = title
-        self.suptitle(title, color=INK, fontsize=12, fontweight="bold", x=0.5, y=0.97)
+        self.suptitle(title, color=INK, fontsize=12, fontweight="bold", x=0.5, y=max(0.97, 1 - 0.12 / height))
 
     def _repr_png_(self) -> bytes:
         png = io.BytesIO()
@@ -33,3 +34,8 @@ class Picture(Figure):
 def fitting(units: tuple[tuple[str, float], ...], amount: float) -> tuple[str, float]:
     """The first of the units, from large to small, of which there is at least one in `amount`; else the last."""
     return next((unit for unit in units if amount >= unit[1]), units[-1])
+
+
+def margin(names: list[str], fontsize: float) -> float:
+    """Inches that names beside a panel take, and a little room."""
+    return max(len(line) for name in names for line in name.split("\n")) * 0.6 * fontsize / 72 + 0.15
