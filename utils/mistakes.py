@@ -6,6 +6,7 @@ import ast
 import linecache
 import math
 
+from utils.alike import FEW, short
 from utils.matching import POINT_TO_POINT, Matching, RankState, team
 from utils.run import Event
 
@@ -15,7 +16,6 @@ EVERYONE_FIRST = {
 }
 # Collectives whose ranks must all hand in the same number of elements of the same dtype.
 SAME_SIZE = ("broadcast", "reduce", "all_reduce", "gather", "all_gather", "reduce_scatter")
-MANY = 16  # ranks; of more, not each is told of
 SAME_ORDER = "Every rank of a group must call the same collectives in the same order."
 ALL_GROUPS = "Every rank must call new_group for every group, in the same order, also for one that it is not in."
 
@@ -52,21 +52,11 @@ def call(event: Event) -> str:
 
 
 def ranks(numbers) -> str:
-    """ "Rank 2", "Ranks 0 and 3", "Ranks 0, 1 and 3"; of more than eight, "Ranks 0-62 and 64"."""
-    *first, last = [str(number) for number in numbers] if len(numbers) <= 8 else spans(numbers)
-    some = f"{', '.join(first)} and {last}" if first else last
-    return f"Rank{'s' * (len(numbers) > 1)} {some}"
-
-
-def spans(numbers) -> list[str]:
-    """0, 1, 2, 5 as ["0-2", "5"]."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][1] + 1:
-            runs[-1][1] = number
-        else:
-            runs.append([number, number])
-    return [str(first) if first == last else f"{first}-{last}" for first, last in runs]
+    """ "Rank 2", "Ranks 0 and 3", "Ranks 0, 1 and 3"; of more than eight, "Ranks 0-62, 64"."""
+    if len(numbers) > 8:
+        return f"Ranks {short(list(numbers))}"
+    *first, last = [str(number) for number in numbers]
+    return f"Ranks {', '.join(first)} and {last}" if first else f"Rank {last}"
 
 
 def tensor(event: Event) -> str:
@@ -132,9 +122,9 @@ def each(made: dict[int, Event], verb: str, what) -> str:
     alike: dict[str, list[int]] = {}
     for rank, event in made.items():
         text = str(what(event))
-        alike.setdefault(text if len(made) > MANY else f"{rank} {text}", []).append(rank)
+        alike.setdefault(text if len(made) > FEW else f"{rank} {text}", []).append(rank)
     parts = [f"{ranks(who).lower()} {verb} {what(made[who[0]])}" for who in alike.values()]
-    return ", ".join(parts if len(parts) <= MANY else [*parts[:4], "...", parts[-1]])
+    return ", ".join(parts if len(parts) <= FEW else [*parts[:4], "...", parts[-1]])
 
 
 def missing_rank(event: Event, missing: list[int], blocked: dict[int, Event], matching: Matching) -> str:
@@ -230,7 +220,7 @@ def unmet_messages(blocked: dict[int, Event], matching: Matching) -> str:
         cycle = find_cycle({event.rank: event.peer for event in messages if event.op == op})
         if cycle and not (op == "recv" and hint):
             way = [str(rank) for rank in [*cycle, cycle[0]]]
-            path = " → ".join(way if len(way) <= MANY else [*way[:5], "...", *way[-2:]])
+            path = " → ".join(way if len(way) <= FEW else [*way[:5], "...", *way[-2:]])
             return f"Everyone {verb} first, and waits for the next: {path}. {remedy}"
     for event in messages:
         if event.peer is not None and states[event.peer].finished:

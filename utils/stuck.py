@@ -7,8 +7,9 @@ end of the message is there. A world is stuck when every rank that has not finis
 
 from __future__ import annotations
 
+from utils.alike import FEW, together
 from utils.matching import POINT_TO_POINT, Matching, RankState, team
-from utils.mistakes import MANY, call, difference, is_one_group, lost_receives, message_mismatch, mistake, ranks
+from utils.mistakes import call, difference, is_one_group, lost_receives, message_mismatch, mistake, ranks
 from utils.run import Event
 from utils.source_lines import place
 
@@ -43,25 +44,29 @@ def can_move(event: Event, matching: Matching) -> bool:
 
 def describe(states: list[RankState], running: dict[int, str] | None = None, now: float = 0.0) -> list[str]:
     """A line for each rank: finished, waiting where for what, or (from `running`) at which line of Python. Of more than
-    MANY ranks, those that are alike share a line, and of too many lines some are left out.
+    a FEW ranks those that are alike share a line, and of too many lines some are left out.
     """
-    alike: dict[tuple[str, str], list[int]] = {}
-    for state in states:
-        event = state.blocked_in()
-        if state.finished:
-            what, where = "has finished", ""
-        elif event is None:
-            what, where = "is running", place((running or {}).get(state.rank, ""))
-        else:
-            is_wait = event.op != "new_group" and event.index in state.waits
-            seconds = now - (event.start if event.waited is None else event.waited)
-            what = "waits in " + call(event) + (f" for {seconds:.0f} s" if seconds > LONG else "")
-            where = place(state.waits[event.index] if is_wait else event.where)
-        alike.setdefault((what, where) if len(states) > MANY else (what, where, state.rank), []).append(state.rank)
-    lines = [f"{ranks(who).lower()}  {what:<32}  {where}".rstrip() for (what, where, *_), who in alike.items()]
-    if len(states) > MANY and len(lines) > MANY:
-        lines[MANY - 2 : -1] = [f"... {len(lines) - MANY + 1} lines like these ..."]
+    said = {state.rank: what_it_does(state, running or {}, now) for state in states}
+    lines = []
+    for who in together(list(said), said.values()):
+        (one, several), what, where = said[who[0]]
+        lines.append(f"{ranks(who).lower()}  {(one if len(who) == 1 else several) + what:<32}  {where}".rstrip())
+    if len(states) > FEW and len(lines) > FEW:
+        lines[FEW - 2 : -1] = [f"... {len(lines) - FEW + 1} lines like these ..."]
     return lines
+
+
+def what_it_does(state: RankState, running: dict[int, str], now: float) -> tuple[tuple[str, str], str, str]:
+    """(the verb, of one rank and of several), what, and the place in the student's code."""
+    event = state.blocked_in()
+    if state.finished:
+        return ("has", "have"), " finished", ""
+    if event is None:
+        return ("is", "are"), " running", place(running.get(state.rank, ""))
+    is_wait = event.op != "new_group" and event.index in state.waits
+    seconds = now - (event.start if event.waited is None else event.waited)
+    where = place(state.waits[event.index] if is_wait else event.where)
+    return ("waits", "wait"), f" in {call(event)}" + (f" for {seconds:.0f} s" if seconds > LONG else ""), where
 
 
 def difference_at_the_end(states: list[RankState]) -> str:

@@ -59,7 +59,7 @@ class VirtualRank(TurnTaker):
                 self.failure = failure(exit, 0.0)
         except BaseException as error:
             if world.only_sizes and NO_STORAGE.search(str(error)) and not isinstance(error, NoValues):
-                error.add_note(str(NoValues("this")))
+                error.add_note(str(NoValues("It")))
             self.failure = failure(error, 0.0)
         if self.failure is not None:
             world.somebody_failed()
