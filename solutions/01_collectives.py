@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from utils import figures, region, spawn
+from utils import figures, region, simulate, spawn
 from utils.checks import checks_for
 
 check = checks_for("01_collectives")
@@ -1073,6 +1073,46 @@ spawn(another_shape_again, 3)
 
 # %% [markdown]
 # It costs one more small collective, every time. So do it in tests and while you develop, not in every training step.
+
+# %% [markdown]
+# # Part 7 · The first page, on 1,024 GPUs
+# This lesson began with a claim about 1,024 GPUs. Four processes can't confirm it, but a **virtual cluster** can:
+# `simulate` runs a rank program, unchanged, with a thread for each rank, each with a clock of its own. Tensors have
+# sizes and no values, and a message takes what it would take on a link of that cluster. Nothing is measured, so the
+# times are the same in every run.
+#
+# The obvious way, on one node of eight GPUs: all in, then all out, through GPU 0.
+
+# %% tags=["notebook-only"]
+def obvious(rank, world_size):
+    gradient = torch.empty(8_000_000_000, dtype=torch.bfloat16)
+    if rank == 0:
+        arrived = torch.empty_like(gradient)
+        for other in range(1, world_size):
+            dist.recv(arrived, src=other)
+            gradient += arrived
+        for other in range(1, world_size):
+            dist.send(gradient, dst=other)
+    else:
+        dist.send(gradient, dst=0)
+        dist.recv(gradient, src=0)
+
+simulate(obvious, 8, cluster="dgx-h100").timeline()
+
+# %% [markdown]
+# Seven of eight wait nearly all the time. And with 1,024, beside PyTorch's own all-reduce?
+
+# %% tags=["notebook-only"]
+def good(rank, world_size):
+    dist.all_reduce(torch.empty(8_000_000_000, dtype=torch.bfloat16))
+
+through_one, all_reduce = (simulate(program, 1024, cluster="dgx-h100") for program in (obvious, good))
+print(f"through GPU 0: {through_one.elapsed:.0f} s a step     all-reduce: {all_reduce.elapsed:.2f} s")
+all_reduce.costs()
+
+# %% [markdown]
+# Eleven minutes indeed; adding up takes some seconds more than the first page had counted. The good one is better than
+# promised: such a node has eight network cards, and `costs` says how all of them are used. Lesson 02 builds that.
 
 # %% [markdown]
 # # Recap

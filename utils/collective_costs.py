@@ -280,7 +280,9 @@ class Cost:
             return f"no difference, so the first is taken, before {second}"
         latency = f"{quantity(waits, 's')} of it in {self.algorithm}, {quantity(waits_else, 's')} in {second}"
         transfer = f"{quantity(moves, 's')} in {self.algorithm}, {quantity(moves_else, 's')} in {second}"
-        if waits < waits_else and moves <= moves_else:
+        if waits < waits_else and moves < moves_else:
+            return f"both its latency and its bytes take less time than with {second}"
+        if waits < waits_else and moves == moves_else:
             return f"less latency than {second}, and its bytes take no longer"
         if waits < waits_else:
             return f"latency decides, {latency}"
