@@ -169,6 +169,8 @@ class VirtualWorld(RealWorld):
         outcome = self.outcomes.get(0)
         if not isinstance(outcome, dict):
             raise RankCrashed(f"the process of the virtual cluster {how_it_died(crash or 0)}.")
+        if "refused" in outcome:
+            raise RuntimeError(outcome["refused"])
         ranks = marshal.loads(outcome["ranks"])
         self.take_records(ranks)
         self.results = [None if result is None else pickle.loads(result)[1] for result in outcome["results"]]

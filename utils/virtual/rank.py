@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 
 import torch
 import torch.distributed as dist
@@ -46,6 +47,7 @@ class VirtualRank(TurnTaker):
         try:
             with world.turns.own_work():
                 dist.init_process_group("gloo", store=world.store, rank=self.number, world_size=world.size)
+                self.groups.pg_group_ranks[dist.group.WORLD] = world.everybody  # torch makes one for each rank
                 fn, args, kwargs = world.load_program()
             gpu = VirtualGpu(self, world.cluster.gpu, world.only_sizes, world.plans)
             with saved_tensors_hooks(self.storages.saved_for_backward, lambda tensor: tensor), gpu:
@@ -94,6 +96,11 @@ class VirtualRank(TurnTaker):
 
     def call(self, call: Call, directly: bool, tensors: list[torch.Tensor], dense: list[torch.Tensor]) -> None:
         """Make a call. directly: by a line of the program's own; dense: what must lie in memory without gaps."""
+        if threading.get_ident() != self.ident:
+            raise RuntimeError(
+                f"a thread of rank {self.number}'s own called {call.event.op}: on a virtual cluster a rank is a thread "
+                "itself, and only it can use the network. Start the call with async_op=True instead, and wait later."
+            )
         event = call.event
         self.calls.append(call)
         for tensor in tensors:

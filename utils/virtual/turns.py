@@ -32,6 +32,10 @@ class Groups(c10d._World):
         self.tags_to_pg, self.pg_to_tag = {}, {}
 
 
+class TooManyRanks(RuntimeError):
+    """There is no room for so many threads."""
+
+
 class TurnTaker(threading.Thread):
     """One rank's thread, its clock, and what is each process's own where ranks are processes.
 
@@ -101,7 +105,10 @@ class Turns:
         """Until all have finished, or none can go on."""
         for rank in ranks:
             self.make_ready(rank)
-            rank.start()
+            try:
+                rank.start()
+            except RuntimeError:  # "can't start new thread"
+                raise TooManyRanks(f"This machine does not allow {len(ranks)} threads: use fewer ranks.") from None
         self.next().baton.release()
         self.over.wait()
         if self.broken is not None:

@@ -30,7 +30,7 @@ from utils.virtual import as_on_gpu, sizes_only, values
 from utils.virtual.group import VirtualGroup
 from utils.virtual.network import Call, Network
 from utils.virtual.rank import VirtualRank
-from utils.virtual.turns import Turns
+from utils.virtual.turns import TooManyRanks, Turns
 
 GRACE = 0.5  # seconds that the other ranks have to come as far as they can, once one has failed
 NEWS = 0.2  # seconds between two lines about how far we are
@@ -48,6 +48,7 @@ class World:
         self.turns = Turns(self.network.earliest, self.network.commit, lambda rank: rank % self.cluster.gpus_per_node)
         self.turns.on_turn = self.tell_news
         self.store = dist.HashStore()
+        self.everybody = {rank: rank for rank in range(self.size)}  # global rank -> rank in the default group
         self.plans: dict = {}
         self.shared: dict = {}
         self.coming: dict[tuple, list] = {}  # groups that are being made -> the members that have come
@@ -209,7 +210,10 @@ def run_virtual_world(request: Request) -> bytes:
     with open(os.path.join(request.folder, "program"), "rb") as file:
         world = World(request, file.read())
     take_over(world)
-    world.run()
+    try:
+        world.run()
+    except TooManyRanks as error:
+        return pickle.dumps({"refused": str(error)})
     return world.outcome()
 
 
