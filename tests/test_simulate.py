@@ -130,11 +130,25 @@ def nobody_waits(rank, world_size):
     dist.all_reduce(torch.ones(4), async_op=True)
 
 
+def a_view_with_gaps(rank, world_size):
+    dist.all_reduce(torch.zeros(8)[::2])
+
+
+def a_short_send(rank, world_size):
+    if rank == 0:
+        dist.send(torch.ones(2), dst=1)
+    elif rank == 1:
+        dist.recv(torch.zeros(4), src=0)
+
+
 def dtypes_differ(rank, world_size):
     dist.all_reduce(torch.ones(4, dtype=torch.int32 if rank else torch.float32))
 
 
-@pytest.mark.parametrize("program", [everyone_sends_first, one_skips, nobody_made_it, one_raises, nobody_waits])
+@pytest.mark.parametrize(
+    "program",
+    [everyone_sends_first, one_skips, nobody_made_it, one_raises, nobody_waits, a_view_with_gaps, a_short_send],
+)
 def test_reports_are_those_of_spawn(program):
     with pytest.raises(RankError) as real:
         spawn(program, 3)
