@@ -272,8 +272,8 @@ class Network:
         for call in calls:
             call.args = ()  # the network keeps nobody's tensors alive
             if call.waiter is not None:
-                call.waiter.clock = max(call.waiter.clock, call.end)
                 waiters.append(call.waiter)
+                call.waiter.has_got(call)
         return waiters
 
     def do_collective(self, transfer: Transfer, first: Event, start: float) -> float:
