@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from utils.cluster import Cluster
 from utils.collective_costs import Layout, cost
+from utils.matching import POINT_TO_POINT
 from utils.mistakes import difference
 from utils.run import Event
 
@@ -127,7 +128,7 @@ class Network:
         self.sends: dict[tuple, deque[Call]] = defaultdict(deque)  # channel -> nobody receives them yet
         self.receives: dict[tuple, deque[Call]] = defaultdict(deque)
         self.from_anybody: dict[tuple, deque[Call]] = defaultdict(deque)  # (receiver, group, tag)
-        self.channels_to: dict[tuple, list[tuple]] = defaultdict(list)  # (receiver, group, tag) -> its channels
+        self.channels_to: dict[tuple, dict] = defaultdict(dict)  # (receiver, group, tag) -> channels with messages
         self.heap: list[tuple] = []  # what could begin: (start, ready, number, transfer)
         self.numbers = itertools.count()
         self.calls = 0
@@ -136,6 +137,11 @@ class Network:
     # --- asking
 
     def ask(self, call: Call) -> None:
+        """Raises RuntimeError, in the rank that asks, for a message to itself."""
+        event = call.event
+        if event.op in POINT_TO_POINT and event.peer == event.rank:
+            verb = "sends to" if event.op == "send" else "receives from"
+            raise RuntimeError(f"rank {event.rank} {verb} itself: a message goes to another rank. Copy the tensor.")
         self.calls += 1
         if call.event.op == "send":
             self.send(call)
@@ -145,60 +151,59 @@ class Network:
             self.join_collective(call)
 
     def send(self, call: Call) -> None:
-        event = call.event
-        channel, address = channel_of(event), (event.peer, event.group, event.tag)
-        if self.receives[channel]:
-            self.pair(call, self.receives[channel].popleft())
-            return
-        if not self.sends[channel]:
-            self.channels_to[address].append(channel)
+        channel = channel_of(call.event)
         self.sends[channel].append(call)
-        if self.from_anybody[address]:
-            self.offer(call, self.from_anybody[address][0])
+        if len(self.sends[channel]) == 1:
+            self.channels_to[channel[1:]][channel] = True
+            self.match(channel)
 
     def receive(self, call: Call) -> None:
         event = call.event
         if event.peer is not None:
-            waiting = self.sends[channel_of(event)]
-            if waiting:
-                self.pair(waiting.popleft(), call)
-            else:
-                self.receives[channel_of(event)].append(call)
+            channel = channel_of(event)
+            self.receives[channel].append(call)
+            self.match(channel)
             return
-        address = (event.rank, event.group, event.tag)
+        address = event.rank, event.group, event.tag
         self.from_anybody[address].append(call)
         if len(self.from_anybody[address]) == 1:
-            self.offer_all(address)
+            self.match_all(address)
+
+    def match(self, channel: tuple) -> None:
+        """Find the receives of the messages on a channel.
+
+        A message goes to the first receive that names its sender, as on Gloo, unless that came after the message and
+        there was one from any source before it.
+        """
+        sends, receives = self.sends[channel], self.receives[channel]
+        anybody = self.from_anybody.get(channel[1:])
+        while sends and receives and not (anybody and comes_first(anybody[0], receives[0], sends[0])):
+            self.pair(sends.popleft(), receives.popleft())
+        if sends and anybody:
+            self.push(transfer_of(sends[0], anybody[0], next(self.numbers)))  # unless another message comes earlier
+
+    def match_all(self, address: tuple) -> None:
+        for channel in [*self.channels_to[address]]:
+            if self.sends[channel]:
+                self.match(channel)
+            else:
+                del self.channels_to[address][channel]
 
     def pair(self, send: Call, receive: Call) -> None:
-        calls = {send.event.rank: send, receive.event.rank: receive}
-        transfer = Transfer(calls, max(send.event.start, receive.event.start), next(self.numbers))
-        send.transfer = receive.transfer = transfer
-        self.push(transfer)
-
-    def offer_all(self, address: tuple) -> None:
-        """To the next receive from any source: the first message of each sender."""
-        channels = self.channels_to[address] = [c for c in self.channels_to[address] if self.sends[c]]
-        for channel in channels if self.from_anybody[address] else ():
-            self.offer(self.sends[channel][0], self.from_anybody[address][0])
-
-    def offer(self, send: Call, receive: Call) -> None:
-        """A pair that comes about only if no other message comes earlier."""
-        calls = {send.event.rank: send, receive.event.rank: receive}
-        self.push(Transfer(calls, max(send.event.start, receive.event.start), next(self.numbers)))
+        send.transfer = receive.transfer = transfer_of(send, receive, next(self.numbers))
+        self.push(send.transfer)
 
     def accept(self, transfer: Transfer) -> bool:
-        """Make a pair of what was offered; False if one of the two has found another."""
+        """Make a pair of a message and a receive from any source; False if one of the two has found another."""
         send, receive = transfer.calls.values()
-        address, channel = (receive.event.rank, receive.event.group, receive.event.tag), channel_of(send.event)
-        waiting, messages = self.from_anybody[address], self.sends[channel]
-        if not (waiting and waiting[0] is receive and messages and messages[0] is send):
+        if send.transfer is not None or receive.transfer is not None:
             return False
-        waiting.popleft()
-        messages.popleft()
-        receive.source = send.event.rank
         send.transfer = receive.transfer = transfer
-        self.offer_all(address)
+        receive.source = send.event.rank
+        channel = channel_of(send.event)
+        self.sends[channel].popleft()
+        self.from_anybody[channel[1:]].popleft()
+        self.match_all(channel[1:])
         return True
 
     def team(self, group: str, members: tuple[int, ...]) -> Team:
@@ -252,7 +257,7 @@ class Network:
         start, _, _, transfer = heapq.heappop(self.heap)
         calls = list(transfer.calls.values())
         first = calls[0].event
-        if calls[0].transfer is None and not self.accept(transfer):
+        if calls[0].transfer is not transfer and not self.accept(transfer):
             return []
         transfer.start = start
         if first.op == "send":
@@ -267,8 +272,8 @@ class Network:
         for call in calls:
             call.args = ()  # the network keeps nobody's tensors alive
             if call.waiter is not None:
-                call.waiter.clock = max(call.waiter.clock, call.end)
                 waiters.append(call.waiter)
+                call.waiter.has_got(call)
         return waiters
 
     def do_collective(self, transfer: Transfer, first: Event, start: float) -> float:
@@ -287,6 +292,16 @@ def channel_of(event: Event) -> tuple:
     if event.op == "send":
         return event.rank, event.peer, event.group, event.tag
     return event.peer, event.rank, event.group, event.tag
+
+
+def transfer_of(send: Call, receive: Call, number: int) -> Transfer:
+    calls = {send.event.rank: send, receive.event.rank: receive}
+    return Transfer(calls, max(send.event.start, receive.event.start), number)
+
+
+def comes_first(anybody: Call, named: Call, message: Call) -> bool:
+    """Whether a message is for a receive from any source, not for one of the same rank that names the sender."""
+    return anybody.event.index < named.event.index and named.event.start > message.event.start
 
 
 def differ(calls: dict[int, Call]) -> bool:

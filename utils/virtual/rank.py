@@ -36,6 +36,9 @@ class VirtualRank(TurnTaker):
         self.regions: list[Region] = []
         self.busy: list[list[float]] = []  # [start, end] of what it has computed
         self.strides: dict[int, tuple] = {}
+        self.awaited: list[Call] = []  # what it waits for, or has waited for last
+        self.in_vain: list[Call] = []  # what had not come when it was asked about at `looked_at`, a moment of its clock
+        self.looked_at = -1.0
         self.unasked: dict[int, str] = {}  # index -> where, of asynchronous calls of which nobody has asked the result
         self.storages = Storages(lambda: self.clock, devices=("cpu", "meta"))
         self.result: bytes | None = None
@@ -78,19 +81,62 @@ class VirtualRank(TurnTaker):
     def wait_for(self, call: Call) -> None:
         """Until the result of `call` is there: bring the clock to that moment."""
         self.asked_for(call)
-        if call.event.is_async and call.waited is None:
-            call.waited, call.waited_at = self.clock, who_called()[0]
+        self.begins_to_wait(call)
         if call.end is None:
-            call.waiter = self
-            self.turns.give_away(self)
-            call.waiter = None
+            self.wait_for_first([call])
         self.clock = max(self.clock, call.end)
 
+    def begins_to_wait(self, call: Call) -> None:
+        if call.event.is_async and call.waited is None:
+            call.waited, call.waited_at = self.clock, who_called()[0]
+
+    def wait_for_first(self, calls: list[Call]) -> None:
+        """Until the network says of one of `calls` when its result is there, and that moment has come."""
+        self.awaited = calls
+        for call in calls:
+            call.waiter = self
+        self.turns.give_away(self)
+
+    def has_got(self, call: Call) -> None:
+        """The network says when the result of `call`, for which it waits, is there."""
+        self.clock = max(self.clock, call.end)
+        for other in self.awaited:
+            other.waiter = None
+
     def has_come(self, call: Call) -> bool:
-        """Whether the result of `call` is there at this rank's time."""
-        if call.end is None:
+        """Whether the result of `call` is there at this rank's time.
+
+        Asked twice at one moment of its clock, it waits for the first of all that it was asked about at that moment:
+        nothing else would make the time pass.
+        """
+        if self.looked_at != self.clock:
+            self.looked_at, self.in_vain = self.clock, []
+        if call in self.in_vain:
+            self.let_time_pass()
+        elif call.end is None:
             self.turns.look_around(self)
-        return call.end is not None and call.end <= self.clock
+        if call.end is not None and call.end <= self.clock:
+            return True
+        if call not in self.in_vain:
+            self.in_vain.append(call)
+        return False
+
+    def let_time_pass(self) -> None:
+        """Until the first of what it was asked about in vain is there, if none has come since."""
+        asked = self.in_vain
+        self.in_vain = [call for call in asked if call.end is None or call.end > self.clock]
+        if len(self.in_vain) < len(asked):
+            return
+        known = [call.end for call in asked if call.end is not None]
+        if known:
+            self.clock = min(known)
+            return
+        for call in asked:
+            self.begins_to_wait(call)
+        self.wait_for_first(asked)
+        for call in asked:
+            if call.end is None or call.end > self.clock:
+                call.waited = None  # for nothing has come of it yet
 
     # --- the network
 

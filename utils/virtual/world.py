@@ -78,6 +78,9 @@ class World:
         come.append(rank)
         if len(come) == len(group[1]):
             del self.coming[group]
+            now = max(member.clock for member in come)
+            for member in come:
+                member.clock = now
             for other in come[:-1]:
                 self.turns.make_ready(other)
         else:
