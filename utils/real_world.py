@@ -24,20 +24,20 @@ from utils.errors import (
     RankError,
     RankFailed,
     RankTimeout,
-    SilentMistake,
     WorldStuck,
     is_innocent,
     report_crash,
     report_failures,
 )
 from utils.matching import RankState
+from utils.message_ends import bound_by_receives
 from utils.mistakes import ranks
 from utils.ordered_output import OrderedOutput
 from utils.protocol import SYNCHRONISED, Failure, Request, path_in
 from utils.record import Record, has_begun, read_memory
 from utils.run import Run
 from utils.screen import Screen
-from utils.silent import explain_silence
+from utils.silent import silent_mistake
 from utils.zygote_client import zygote
 
 GRACE = 0.5  # seconds that the other ranks have to say what happened to them, once one has failed
@@ -424,8 +424,9 @@ class RealWorld:
             raise report_crash(rank, code, place, self.states[rank].events, self.last_words.get(rank, []), hint)
         if failures:
             raise report_failures(failures, waiting, crashes)
-        if report := explain_silence(self.states):
-            raise SilentMistake(f"every rank ran to its end, but its values can't be trusted.\n{report}")
+        bound_by_receives(self.states)
+        if error := silent_mistake(self.states):
+            raise error
         return Run(
             world_size=self.size,
             world="spawn",

@@ -147,6 +147,10 @@ class Recorder:
         if index in self.began_on_device:
             self.span("device", index, self.began_on_device.pop(index), self.mark())
 
+    def rows(self) -> bytes:
+        """The table as it is now, once the program is over."""
+        return self.table.cells[: HEADER + COLUMNS * next(self.indices)].tobytes()
+
     def failed(self, index: int) -> None:
         self.write(("failed", index, self.now()))
 
@@ -231,7 +235,7 @@ LINES: dict[tuple[int, int], tuple[str, object]] = {}
 
 class RecordedWork(Work):
     """The handle of a recorded call. An asynchronous call ends when its work does, waited for or not, if the backend
-    tells (Gloo does for collectives); else when `wait()` has found it done.
+    tells (Gloo does for collectives); else when `wait()` has found it done (see message_ends.py).
     """
 
     def __init__(self, work: Work, recorder: Recorder, index: int, is_async: bool, is_message: bool, senders=()):
@@ -239,6 +243,7 @@ class RecordedWork(Work):
         super().__init__()
         self.work, self.recorder, self.index = work, recorder, index
         self.is_async, self.is_message, self.senders = is_async, is_message, senders
+        self.table = recorder.table
         self.waited = False
         self.ended = False
         if is_async:
@@ -250,7 +255,8 @@ class RecordedWork(Work):
     def end(self) -> None:
         if not self.ended:
             self.ended = True
-            self.recorder.end(self.index)
+            if self.table is self.recorder.table:  # else its program is over, and the index another call's
+                self.recorder.end(self.index)
 
     def __del__(self):
         if self.is_message and not self.ended:  # its buffer goes too: what was not sent or received by now, never is
