@@ -358,10 +358,29 @@ class RecordedGroup(dist.ProcessGroup):
 
 
 def _recorded(method: str, op: str):
-    """The method of RecordedGroup that records `op` and calls `method` of the group behind it."""
+    """The method of RecordedGroup that records `op` and calls `method` of the group behind it.
+
+    It is called between any two steps of a ring, so it takes short cuts: of a call like an earlier one only the times
+    are written, and one that torch waits for at once is waited for here, without a handle of ours.
+    """
     carry_out = getattr(dist.ProcessGroup, method)
     is_message, taken = op in POINT_TO_POINT, 1 if op in OUTPUT_FIRST else 0
     dense = TAKEN_AS_DENSE.get(method, ())
+
+    def fields(self, args, options, tensors, is_async, where) -> dict:
+        """What an Event says of this call and of all like it."""
+        return {
+            "op": op,
+            "group": self.name,
+            "peer": _peer(op, method, args, options, self.members),
+            "tag": (args[1] if method == "recv_anysource" else args[2]) if is_message else 0,
+            "bytes": sum(tensor.numel() * tensor.element_size() for tensor in tensors),
+            "dtype": _name(tensors[0].dtype) if tensors else "",
+            "shape": tuple(tensors[0].shape) if tensors else (),
+            "reduce_op": _reduce_op(options),
+            "is_async": is_async,
+            "where": where,
+        }
 
     def call(self, *args, **kwargs):
         group = self._name or self.name
@@ -375,27 +394,15 @@ def _recorded(method: str, op: str):
         if get_ident() != recorder.main_thread:  # a thread that waits does not keep the rank from going on
             is_async = True
         tensors = _tensors(args[taken] if taken < len(args) else args[:1])
-        contents = (
-            (tensors[0].shape, tensors[0].dtype) if len(tensors) == 1 else tuple((t.shape, t.dtype) for t in tensors)
-        )
         root_or_peer = args[1:] if is_message else getattr(options, "rootRank", None)
         reduce_op = getattr(options, "reduceOp", None)
-        alike = (method, group, where, is_async, contents, root_or_peer, reduce_op and hash(reduce_op))
+        alike = (
+            *(method, group, where, is_async, root_or_peer, None if reduce_op is None else hash(reduce_op)),
+            *((tensors[0].shape, tensors[0].dtype) if len(tensors) == 1 else [(t.shape, t.dtype) for t in tensors]),
+        )
         kind = recorder.numbers.get(alike)
         if kind is None:
-            fields = {
-                "op": op,
-                "group": group,
-                "peer": _peer(op, method, args, options, self.members),
-                "tag": (args[1] if method == "recv_anysource" else args[2]) if is_message else 0,
-                "bytes": sum(tensor.numel() * tensor.element_size() for tensor in tensors),
-                "dtype": _name(tensors[0].dtype) if tensors else "",
-                "shape": tuple(tensors[0].shape) if tensors else (),
-                "reduce_op": _reduce_op(options),
-                "is_async": is_async,
-                "where": where,
-            }
-            kind = recorder.number("call", alike, fields)
+            kind = recorder.number("call", alike, fields(self, args, options, tensors, is_async, where))
         index = recorder.start(kind)
         if self.on_device:
             recorder.began_on_device[index] = recorder.mark()
@@ -406,27 +413,24 @@ def _recorded(method: str, op: str):
                         recorder.write(("strides", index, (tuple(tensor.shape), tensor.stride())))
         if group == "world" and not is_message:
             recorder.on_synchronisation()
-        # torch waits at once for what gives no handle. It need not come back to us for that.
-        waits_here = not is_async and (gives_handle is False or (is_message and function != ""))
+        is_waited_for_here = not is_async and (gives_handle is False or (is_message and function != ""))
         try:
             work = carry_out(self.inner, *args, **kwargs)
-            if waits_here and work is not None:
+            if is_waited_for_here and work is not None:
                 work.wait()
         except BaseException:
             recorder.failed(index)
             recorder.end(index)
             raise
-        if isinstance(work, Work) and not waits_here:
+        if isinstance(work, Work) and not is_waited_for_here:
             if is_async and directly and not self.on_device:  # on a GPU a stream can be waited for instead
                 recorder.unasked[index] = where
             senders = self.members if method == "recv_anysource" else ()
             return RecordedWork(work, recorder, index, is_async, is_message and not self.on_device, senders)
         recorder.end(index)
-        if not is_message:
-            return work
         if method == "recv_anysource":
             recorder.write(("source", index, self.members[work._source_rank()]))
-        return Over(work)
+        return Over(work) if is_message else work
 
     call.__name__ = method
     return call
