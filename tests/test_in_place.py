@@ -121,7 +121,7 @@ SAME_AS_SPAWN = """
 import random, sys
 from dataclasses import dataclass
 import torch, torch.distributed as dist
-from utils import get_device, spawn
+from utils import SilentMistake, get_device, spawn
 from utils.in_place import only_first_process_prints
 
 only_first_process_prints()
@@ -168,6 +168,16 @@ for factor in (10, 20):
             print(e.rank, e.index, e.op, e.members, e.peer, e.bytes, e.dtype, e.shape, e.is_async, e.where[-20:])
     print(run.traffic().messages, run.traffic().bytes)
     assert all(0 <= e.start <= e.end <= run.elapsed for e in run.events)
+
+def at_odds(rank, world_size):
+    dist.all_reduce(torch.ones(2), dist.ReduceOp.SUM if rank == 0 else dist.ReduceOp.MAX)
+    return rank
+
+try:
+    spawn(at_odds, 2, backend="gloo")
+except SilentMistake as error:
+    said = str(error), error.results, error.output, [(e.rank, e.reduce_op) for e in error.events]
+print("silent", spawn(lambda rank, world_size: said, 2, backend="gloo").results)
 print(run.world)
 for _ in range(2):
     spawn(lambda rank, world_size: None, int(sys.argv[1]))
@@ -175,7 +185,9 @@ for _ in range(2):
 
 
 def test_what_a_run_holds_is_what_it_holds_after_spawn(run, tmp_path):
-    """Results, prints, events, traffic, random numbers and the script's own variables: all are as without torchrun."""
+    """Results, prints, events, traffic, random numbers, the script's own variables, and what a silent mistake says on
+    every rank: all are as without torchrun.
+    """
     (tmp_path / "script.py").write_text(SAME_AS_SPAWN)
     spawned = run(sys.executable, "script.py", "1")
     in_place = run(*TORCHRUN, "--standalone", "--nproc-per-node=2", "script.py", "3")
@@ -188,6 +200,7 @@ def test_what_a_run_holds_is_what_it_holds_after_spawn(run, tmp_path):
     assert of_script(in_place.stdout)[-2:] == ["torchrun", asked]
     assert of_script(in_place.stdout)[:-2] == of_script(spawned.stdout)[:-1]
     assert "0 0 all_reduce (0, 1) None 8 float32 (2,) False" in in_place.stdout
+    assert len(re.findall("^silent.*rank 0 asked for sum, rank 1 asked for max", in_place.stdout, re.M)) == 1
     printed = ["[rank 0] hello from 0"] * 2 + ["[rank 1] hello from 1"] * 2
     assert sorted(re.findall(r"^\[rank.*", in_place.stdout, re.M)) == printed
     assert "spawn was called on rank 0" in in_place.stdout

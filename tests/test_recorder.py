@@ -22,6 +22,64 @@ def test_an_asynchronous_call_ends_when_its_work_does_not_when_it_is_waited_for(
     assert all(event.waited - event.start > 0.25 for event in run.events)
 
 
+def test_a_send_is_over_when_its_receive_is_waited_for_or_not():
+    def program(rank, world_size):
+        x = torch.ones(4)
+        if rank == 1:
+            for _ in range(2):
+                dist.recv(x, 0)
+            dist.send(x, 0)
+        else:
+            first, second = dist.isend(x, 1), dist.isend(x, 1)
+            dist.recv(torch.empty(4), 1)  # now both have arrived
+            first.wait()
+            return second.is_completed()
+
+    run = spawn(program, 2)
+    assert run.results[0] is False  # all that Gloo says of a message that nobody has waited for
+    (first, second, _), (one, other, _) = (run.events[:3], run.events[3:])
+    assert first.is_async and first.start < first.end <= one.end < first.waited
+    assert second.is_async and second.waited is None and second.end <= other.end < first.waited
+
+
+def test_a_table_of_calls_grows():
+    def program(rank, world_size):
+        x = torch.ones(1)
+        for _ in range(4000):
+            dist.all_reduce(x, dist.ReduceOp.MAX)
+        return len(dist.group.WORLD.recorder.numbers)
+
+    run = spawn(program, 1)
+    assert [event.index for event in run.events] == list(range(4000))
+    assert all(event.reduce_op == "max" and event.start <= event.end for event in run.events)
+    assert run.results == [1]  # what all have in common is noted once
+
+
+def test_what_calls_differ_in_is_kept_apart():
+    def program(rank, world_size):
+        group = dist.new_group([0])
+        for op in (dist.ReduceOp.SUM, dist.ReduceOp.MAX):
+            for x in (torch.ones(2), torch.ones(3), torch.ones(3, dtype=torch.int32)):
+                for where in (dist.group.WORLD, group):
+                    for is_async in (False, True):
+                        work = dist.all_reduce(x, op, group=where, async_op=is_async)
+                        if is_async:
+                            work.wait()
+        dist.barrier(async_op=True).wait()
+
+    *events, barrier = spawn(program, 1).events
+    assert barrier.is_async
+    seen = [(e.reduce_op, e.dtype, e.shape, e.bytes, e.group == "world", e.is_async) for e in events]
+    tensors = [("float32", (2,), 8), ("float32", (3,), 12), ("int32", (3,), 12)]
+    assert seen == [
+        (op, *x, is_world, is_async)
+        for op in ("sum", "max")
+        for x in tensors
+        for is_world in (True, False)
+        for is_async in (False, True)
+    ]
+
+
 def test_a_call_that_nobody_waits_for_ends_too():
     def program(rank, world_size):
         dist.all_reduce(torch.ones(4), async_op=True)

@@ -20,13 +20,17 @@ from torch.distributed import distributed_c10d
 
 from utils import job
 from utils.errors import RankFailed, is_innocent, report_failures
+from utils.matching import RankState
+from utils.message_ends import bound_by_receives
 from utils.program import pickle_program
-from utils.protocol import Failure, read_events, read_memory
+from utils.protocol import Failure
 from utils.rank_output import marked_output
 from utils.rank_process import failure
+from utils.record import read_events, read_memory
 from utils.recorder import Recorder, install
 from utils.result import ResultPickler, pickle_result
 from utils.run import Run
+from utils.silent import silent_mistake
 
 FOR_EVER = timedelta(days=365)  # a rank may be done with its program long before the others
 
@@ -79,24 +83,29 @@ class JobWorld:
             raise
         finally:
             self.running = False
-        results, output, notes, elapsed = zip(*outcomes, strict=True)
-        read = [read_events(rank, its_notes) for rank, its_notes in enumerate(notes)]
-        return Run(
+        results, output, records, elapsed = zip(*outcomes, strict=True)
+        states = [RankState(rank, finished=True, **read_events(rank, *its)) for rank, its in enumerate(records)]
+        bound_by_receives(states)
+        run = Run(
             world_size=self.size,
             world=self.name,
             backend=backend,
             results=[pickle.loads(result)[1] for result in results],
             output=list(output),
-            events=[event for its in read for event in its["events"]],
+            events=[event for state in states for event in state.events],
             elapsed=max(elapsed),
-            regions=[region for its in read for region in its["regions"]],
-            memory_notes=[read_memory(its_notes) for its_notes in notes],
+            regions=[region for state in states for region in state.regions],
+            memory_notes=[read_memory(notes) for notes, _ in records],
         )
+        if error := silent_mistake(states):  # on every rank, since all have the same before them
+            error.results, error.output, error.events = run.results, run.output, run.events
+            raise error
+        return run
 
     def perform(self, program: bytes) -> tuple:
         """Run the program here, on a copy of what it uses, so that it changes nothing of the script's, as in spawn.
 
-        Returns (pickled result, what was printed, the recorder's notes, seconds).
+        Returns (pickled result, what was printed, the recorder's notes and table, seconds).
         """
         fn, args, kwargs = pickle.loads(program)
         self.notes = []
@@ -112,7 +121,8 @@ class JobWorld:
         self.recorder.settle()
         seconds = self.recorder.now()
         result = pickle_result(result, ClassesByNameTensorsByValue)
-        return result, "".join(printed), [*self.group_notes, *self.notes], seconds
+        record = [*self.group_notes, *self.notes], self.recorder.rows()
+        return result, "".join(printed), record, seconds
 
     def tell_who_takes_part(self, asked: int) -> None:
         if self.rank == 0 and asked != self.size and asked not in self.told:

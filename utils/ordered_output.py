@@ -42,7 +42,7 @@ class OrderedOutput:
 
     def ready(self) -> Iterator[tuple[int, str]]:
         """(rank, one or more whole lines), for all that may be shown now."""
-        while any(not rank.is_spent for rank in self._ranks):
+        while unspent := [rank for rank in self._ranks if not rank.is_spent]:
             current = self._ranks[self._rank]
             while current.lines and current.lines[0][0] <= self._epoch:
                 lines = current.lines.popleft()[1]
@@ -52,7 +52,7 @@ class OrderedOutput:
                 return
             self._rank += 1
             if self._rank == len(self._ranks):
-                self._epoch, self._rank = self._epoch + 1, 0
+                self._epoch, self._rank = min(rank.next_epoch for rank in unspent), 0
 
     def bar(self) -> tuple[int, str] | None:
         """The lowest rank that is drawing a progress bar, and how it looks now."""
@@ -80,7 +80,17 @@ class _RankOutput:
     def is_spent(self) -> bool:
         return self.closed and not self.lines
 
+    @property
+    def next_epoch(self) -> int:
+        """Of the first line that has not been passed on, or of the first that can still come."""
+        return self.lines[0][0] if self.lines else self.epoch
+
     def feed(self, data: bytes) -> None:
+        marks = len(data) // len(SYNCHRONISED)
+        if not self._tail and data == SYNCHRONISED * marks:  # the usual case in a program that communicates much
+            self._settle()
+            self.epoch += marks
+            return
         *pieces, last = _SIGN.split(self._tail + data)  # text and signs by turns
         begun = _BEGUN_SIGN.search(last, max(len(last) - len(SYNCHRONISED), 0))
         whole = begun.start() if begun else len(last)

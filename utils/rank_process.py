@@ -31,7 +31,8 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from utils import recorder, regions
-from utils.protocol import FINISHED, SYNCHRONISED, Failure, Frame, Request, pack_note, path_in
+from utils.protocol import FINISHED, SYNCHRONISED, Failure, Frame, Request, path_in
+from utils.record import SharedTable, pack_note
 from utils.result import CannotReturn, pickle_result, write_whole
 
 # What lessons use, besides torch: each of these would otherwise cost every rank of every call up to a second.
@@ -159,9 +160,10 @@ def enter(rank: int, request: Request) -> None:
     check_interfaces(os.environ["GLOO_SOCKET_IFNAME"])
     if request.backend == "nccl":
         torch.cuda.set_device(rank)
-    events = os.open(path_in(request.folder, "events", rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    calls = SharedTable(path_in(request.folder, "calls", rank))
+    notes = os.open(path_in(request.folder, "notes", rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     recorder.install(
-        recorder.Recorder(lambda note: os.write(events, pack_note(note)), request.zero, note_synchronisation)
+        recorder.Recorder(lambda note: os.write(notes, pack_note(note)), request.zero, note_synchronisation, calls)
     )
     dist.init_process_group(
         request.backend,

@@ -24,19 +24,20 @@ from utils.errors import (
     RankError,
     RankFailed,
     RankTimeout,
-    SilentMistake,
     WorldStuck,
     is_innocent,
     report_crash,
     report_failures,
 )
 from utils.matching import RankState
+from utils.message_ends import bound_by_receives
 from utils.mistakes import ranks
 from utils.ordered_output import OrderedOutput
-from utils.protocol import SYNCHRONISED, Failure, Request, path_in, read_events, read_memory, unpack_notes
+from utils.protocol import SYNCHRONISED, Failure, Request, path_in
+from utils.record import Record, has_begun, read_memory
 from utils.run import Run
 from utils.screen import Screen
-from utils.silent import explain_silence
+from utils.silent import silent_mistake
 from utils.zygote_client import zygote
 
 GRACE = 0.5  # seconds that the other ranks have to say what happened to them, once one has failed
@@ -102,7 +103,7 @@ class RealWorld:
 
     def __init__(self, size: int, placement: Placement, program: bytes):
         self.size, self.placement, self.backend = size, placement, placement.backend
-        self.zero = time.monotonic()
+        self.zero = self.last_news = time.monotonic()
         self.output, self.screen = OrderedOutput(size), Screen()
         self.outcomes: dict[int, object] = {}  # of the ranks that are finished: ("result", value) or a Failure
         self.exit_codes: dict[int, int] = {}  # of the processes that have ended
@@ -110,9 +111,7 @@ class RealWorld:
         self.printed_bytes = [0] * size
         self.started = False  # whether the zygote has made the ranks
         self.last_words: dict[int, list[str]] = {}  # of the ranks in which a library has given up
-        self.notes: list[list[tuple]] = [[] for _ in range(size)]  # what each rank's recorder has written
-        self.begun_notes = [b""] * size
-        self.event_files: list[tuple] = []
+        self.records: list[Record] = []  # what each rank records; empty until all have begun to
         self.folder = make_folder(len(program))
         try:
             for name, content in (("program", program), ("request", pickle.dumps(self.request()))):
@@ -169,7 +168,8 @@ class RealWorld:
             self.connection.close()
             for read in self.readers:
                 os.close(read)
-            self.close_event_files()
+            for record in self.records:
+                record.close()
             self.remove_folder()
         if isinstance(error, RankError):
             outcomes = [self.outcomes.get(rank) for rank in range(self.size)]
@@ -190,7 +190,7 @@ class RealWorld:
         while not all(self.has_ended(rank) for rank in range(self.size)):
             self.listen(0.1 if give_up is None else 0.02)
             now = time.monotonic()
-            seen = self.read_events()
+            seen = self.news()
             if seen != last_seen:
                 quiet_since, last_seen = now, seen
             if give_up is None and self.somebody_failed():
@@ -243,7 +243,7 @@ class RealWorld:
     def listen(self, seconds: float) -> None:
         """Take in prints and exits, waiting up to `seconds` for the first."""
         heard = self.selector.select(seconds)
-        news = not heard
+        news = False
         for key, _ in heard:
             if key.fileobj is self.connection:
                 self.take_message()
@@ -251,8 +251,11 @@ class RealWorld:
             else:
                 news |= self.take_output(key.fd).replace(SYNCHRONISED, b"") != b""
         self.show()
-        if not news:
-            time.sleep(0.002)  # ranks that talk much and say nothing: don't take a core from them at each call
+        now = time.monotonic()
+        if news:
+            self.last_news = now
+        elif heard:  # ranks that talk much and say nothing: don't take a core from them at each call
+            time.sleep(min(max((now - self.last_news) / 20, 0.002), 0.02))
 
     def take_message(self) -> None:
         try:
@@ -329,26 +332,16 @@ class RealWorld:
                 kept.append(line)
         return "\n".join(kept)
 
-    def read_events(self) -> int:
-        """Take in what the recorders have written since last time; returns how many notes there are in all."""
-        if not self.event_files:
-            paths = [path_in(self.folder, "events", rank) for rank in range(self.size)]
-            if not all(os.path.exists(path) for path in paths):
-                return 0
-            self.event_files = [open(path, "rb") for path in paths]
-        for rank, file in enumerate(self.event_files):
-            notes, self.begun_notes[rank] = unpack_notes(self.begun_notes[rank] + file.read())
-            self.notes[rank] += notes
-        return sum(map(len, self.notes)) + len(self.outcomes) + len(self.exit_codes)
-
-    def close_event_files(self) -> None:
-        for file in self.event_files:
-            file.close()
+    def news(self) -> list:
+        """Something that is never the same again once a rank has called the network, or ended."""
+        if not self.records and all(has_begun(self.folder, rank) for rank in range(self.size)):
+            self.records = [Record(self.folder, rank) for rank in range(self.size)]
+        return [*(record.news() for record in self.records), len(self.outcomes), len(self.exit_codes)]
 
     def update_states(self) -> None:
-        self.read_events()
-        for state, notes in zip(self.states, self.notes, strict=True):
-            vars(state).update(read_events(state.rank, notes))
+        self.news()
+        for record in self.records:
+            vars(self.states[record.rank]).update(record.state())
 
     def raise_if_stuck(self) -> None:
         self.update_states()
@@ -440,8 +433,9 @@ class RealWorld:
             raise report_crash(rank, code, place, self.states[rank].events, self.last_words.get(rank, []), hint)
         if failures:
             raise report_failures(failures, waiting, crashes)
-        if report := explain_silence(self.states):
-            raise SilentMistake(f"every rank ran to its end, but its values can't be trusted.\n{report}")
+        bound_by_receives(self.states)
+        if error := silent_mistake(self.states):
+            raise error
         return Run(
             world_size=self.size,
             world="spawn",
@@ -451,7 +445,7 @@ class RealWorld:
             events=[event for state in self.states for event in state.events],
             elapsed=time.monotonic() - self.zero,
             regions=[region for state in self.states for region in state.regions],
-            memory_notes=[read_memory(notes) for notes in self.notes],
+            memory_notes=[read_memory(record.notes) for record in self.records],
         )
 
     def printed(self) -> list[str]:

@@ -1,8 +1,8 @@
 """The process group that writes Events: it stands in front of the real one and notes each call, then passes it on.
 
 torch's own parallel wrappers (DDP, FSDP2, DTensor, pipelining) call the process group as a student does, so their calls
-are recorded too. Each call becomes a note in the rank's event file when it starts and another when its result is there;
-the launcher reads the file while the world runs, which is how it knows who waits for whom.
+are recorded too. Each call becomes a row of the rank's table when it starts, and its end is put there when its result
+is; the launcher reads the table while the world runs, which is how it knows who waits for whom.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import functools
 import itertools
 import os
 import sys
-import threading
 import time
 from collections.abc import Callable
+from threading import get_ident
 
 import torch
 import torch.distributed as dist
@@ -22,6 +22,7 @@ from torch.distributed import c10d_logger
 from torch.distributed import distributed_c10d as c10d
 
 from utils import regions
+from utils.record import COLUMNS, END, HEADER, KIND, LINE, START, WAITED, Table
 
 # What torch calls the method (names changed from 2.11 to 2.13; both are here), and what an Event calls the operation.
 OPERATIONS = {
@@ -69,17 +70,16 @@ NOT_THE_STUDENTS = (TORCH_FOLDER, COURSE_FOLDER, "<frozen ", os.path.dirname(os.
 
 
 class Recorder:
-    """Hands the events of one rank to `write`, as notes (see protocol.py): small, so that a call costs a few
-    microseconds more than without them.
+    """Records the calls of one rank: each is a row of numbers in `table` (see record.py), and what can't be said in
+    numbers is handed to `write` as a note. What calls have in common is noted once, so that most cost no note at all.
 
+    ("call", number, {fields of Event}) what the rows with this number as their KIND are
+    ("line", number, where)             what this number means as a row's LINE
     ("group", name, members)            before the first call on a group
-    ("start", index, {fields of Event}) when a call is made
-    ("wait", index, (where, time))      when the rank begins to wait for an asynchronous one
-    ("end", index, time)                when its result is there; the first counts
-    ("failed", index, time)             when it raised
+    ("failed", index, time)             when a call raised
     ("lost", index, time)               when the handle of a message was thrown away, and nobody had waited for it
     ("source", index, rank)             who sent what a receive from any source has received
-    ("strides", index, strides)         before a call that gets a tensor whose memory is not in order, or has gaps
+    ("strides", index, strides)         of a call that gets a tensor whose memory is not in order, or has gaps
     ("make", number, {fields of Event}) when the rank begins to make a group (new_group, or a device mesh)
     ("made", number, time)              when it has it
     ("dropped", index, where)           once the program is over: its handle was never asked for the result
@@ -90,12 +90,18 @@ class Recorder:
     On a GPU a call returns long before its work is done, so times there come from CUDA events.
     """
 
-    def __init__(self, write: Callable[[tuple], None], zero: float, on_synchronisation=lambda: None):
+    def __init__(
+        self, write: Callable[[tuple], None], zero: float, on_synchronisation=lambda: None, table: Table | None = None
+    ):
         self.write = write
         self.zero = zero  # time.monotonic() at which the world began
         self.on_synchronisation = on_synchronisation
+        self.main_thread = get_ident()
+        self.table = table or Table()
         self.indices = itertools.count()
-        self.numbers = itertools.count()  # of the groups that it makes
+        self.numbers: dict = {}  # of what has been noted once
+        self.new_numbers = itertools.count(1)
+        self.groups_made = itertools.count()
         self.unasked: dict[int, str] = {}  # index -> where, of the student's own handles
         self.unsettled: list[tuple] = []  # (kind, key, CUDA event, CUDA event) of what the GPU may not have done yet
         self.began_on_device: dict[int, torch.cuda.Event] = {}
@@ -103,27 +109,47 @@ class Recorder:
         self.base: tuple[torch.cuda.Event, float] | None = None  # the same moment by both clocks
 
     def restart(self, zero: float) -> None:
-        """Another program begins in this process: events count from 0 again."""
+        """Another program begins in this process: its calls count from 0, in a table of its own."""
         self.zero, self.indices, self.base = zero, itertools.count(), None
+        self.table, self.numbers = Table(), {}
         self.unasked.clear()
 
     def now(self) -> float:
         return time.monotonic() - self.zero
 
-    def start(self, on_device: bool, **fields) -> int:
+    def number(self, what: str, key, words) -> int:
+        """The number by which rows refer to `words`; noted now. Rows that need the same find it under `key`."""
+        number = next(self.new_numbers)
+        self.write((what, number, words))
+        self.numbers[key] = number
+        return number
+
+    def start(self, kind: int) -> int:
         index = next(self.indices)
-        self.write(("start", index, {**fields, "start": self.now()}))
-        if on_device:
-            self.began_on_device[index] = self.mark()
+        row = HEADER + COLUMNS * index
+        cells = self.table.cells
+        if len(cells) < row + COLUMNS:
+            cells = self.table.make_room(row + COLUMNS)
+        cells[row + START] = cells[0] = time.monotonic() - self.zero
+        cells[row + KIND] = kind  # last: now it counts as a call
         return index
 
     def wait(self, index: int) -> None:
-        self.write(("wait", index, (who_called()[0], self.now())))
+        where = who_called()[0]
+        line = self.numbers.get(where) or self.number("line", where, where)
+        row, cells = HEADER + COLUMNS * index, self.table.cells
+        cells[row + WAITED] = cells[0] = self.now()
+        cells[row + LINE] = line
 
     def end(self, index: int) -> None:
-        self.write(("end", index, self.now()))
+        cells = self.table.cells
+        cells[HEADER + END + COLUMNS * index] = cells[0] = time.monotonic() - self.zero
         if index in self.began_on_device:
             self.span("device", index, self.began_on_device.pop(index), self.mark())
+
+    def rows(self) -> bytes:
+        """The table as it is now, once the program is over."""
+        return self.table.cells[: HEADER + COLUMNS * next(self.indices)].tobytes()
 
     def failed(self, index: int) -> None:
         self.write(("failed", index, self.now()))
@@ -181,8 +207,8 @@ def who_called() -> tuple[str, str, bool]:
     frame, function, file = sys._getframe(1), "", ""
     while frame is not None:
         code = frame.f_code
-        if not code.co_filename.startswith(NOT_THE_STUDENTS):
-            return f"{code.co_filename}:{frame.f_lineno}", function, file in ENTRANCES
+        if is_students(code.co_filename):
+            return line_of(frame, code), function, file in ENTRANCES
         file = code.co_filename
         if file == c10d.__file__:
             function = code.co_name
@@ -190,13 +216,26 @@ def who_called() -> tuple[str, str, bool]:
     return "", function, False
 
 
-def in_main_thread() -> bool:
-    return threading.get_ident() == threading.main_thread().ident
+@functools.cache
+def is_students(file: str) -> bool:
+    return not file.startswith(NOT_THE_STUDENTS)
+
+
+def line_of(frame, code) -> str:
+    """ "file:line" at which `frame` is. Kept, since Python counts to a line's number from the function's first."""
+    place = id(code), frame.f_lasti
+    known = LINES.get(place)
+    if known is None:
+        known = LINES[place] = f"{code.co_filename}:{frame.f_lineno}", code  # the code too: nobody else gets its id
+    return known[0]
+
+
+LINES: dict[tuple[int, int], tuple[str, object]] = {}
 
 
 class RecordedWork(Work):
     """The handle of a recorded call. An asynchronous call ends when its work does, waited for or not, if the backend
-    tells (Gloo does for collectives); else when `wait()` has found it done.
+    tells (Gloo does for collectives); else when `wait()` has found it done (see message_ends.py).
     """
 
     def __init__(self, work: Work, recorder: Recorder, index: int, is_async: bool, is_message: bool, senders=()):
@@ -204,6 +243,7 @@ class RecordedWork(Work):
         super().__init__()
         self.work, self.recorder, self.index = work, recorder, index
         self.is_async, self.is_message, self.senders = is_async, is_message, senders
+        self.table = recorder.table
         self.waited = False
         self.ended = False
         if is_async:
@@ -215,7 +255,8 @@ class RecordedWork(Work):
     def end(self) -> None:
         if not self.ended:
             self.ended = True
-            self.recorder.end(self.index)
+            if self.table is self.recorder.table:  # else its program is over, and the index another call's
+                self.recorder.end(self.index)
 
     def __del__(self):
         if self.is_message and not self.ended:  # its buffer goes too: what was not sent or received by now, never is
@@ -228,7 +269,7 @@ class RecordedWork(Work):
 
     def wait(self, timeout=None):
         work = self.asked()
-        if self.is_async and not self.waited and in_main_thread():
+        if self.is_async and not self.waited and get_ident() == self.recorder.main_thread:
             self.waited = True
             self.recorder.wait(self.index)
         try:
@@ -270,6 +311,20 @@ class RecordedWork(Work):
         return self.asked().get_future()
 
 
+class Over(Work):
+    """The handle of a message that has been waited for. torch waits once more, and Gloo's own would do so for ever."""
+
+    def __init__(self, work: Work):
+        super().__init__()
+        self.work = work
+
+    def wait(self, timeout=None):
+        return True
+
+    def _source_rank(self):
+        return self.work._source_rank()
+
+
 class RecordedGroup(dist.ProcessGroup):
     """A process group that records each call and hands it to an ordinary one over the same backend."""
 
@@ -303,50 +358,79 @@ class RecordedGroup(dist.ProcessGroup):
 
 
 def _recorded(method: str, op: str):
-    """The method of RecordedGroup that records `op` and calls `method` of the group behind it."""
+    """The method of RecordedGroup that records `op` and calls `method` of the group behind it.
+
+    It is called between any two steps of a ring, so it takes short cuts: of a call like an earlier one only the times
+    are written, and one that torch waits for at once is waited for here, without a handle of ours.
+    """
+    carry_out = getattr(dist.ProcessGroup, method)
+    is_message, taken = op in POINT_TO_POINT, 1 if op in OUTPUT_FIRST else 0
+    dense = TAKEN_AS_DENSE.get(method, ())
+
+    def fields(self, args, options, tensors, is_async, where) -> dict:
+        """What an Event says of this call and of all like it."""
+        return {
+            "op": op,
+            "group": self.name,
+            "peer": _peer(op, method, args, options, self.members),
+            "tag": (args[1] if method == "recv_anysource" else args[2]) if is_message else 0,
+            "bytes": sum(tensor.numel() * tensor.element_size() for tensor in tensors),
+            "dtype": _name(tensors[0].dtype) if tensors else "",
+            "shape": tuple(tensors[0].shape) if tensors else (),
+            "reduce_op": _reduce_op(options),
+            "is_async": is_async,
+            "where": where,
+        }
 
     def call(self, *args, **kwargs):
-        if self.name is None:  # torch is still making this group
-            return getattr(self.inner, method)(*args, **kwargs)
-        recorder, (where, function, directly) = self.recorder, who_called()
-        options = args[-1] if args else None
-        is_async = bool(getattr(options, "asyncOp", False)) or function in ASYNCHRONOUS
-        is_async = is_async or not in_main_thread()  # a thread that waits does not keep the rank from going on
-        tensors = _tensors(args[1] if op in OUTPUT_FIRST and len(args) > 1 else args[:1])
-        first = tensors[0] if tensors else None
-        index = recorder.start(
-            on_device=self.on_device,
-            op=op,
-            group=self.name,
-            peer=_peer(op, method, args, options, self.members),
-            tag=(args[1] if method == "recv_anysource" else args[2]) if op in POINT_TO_POINT else 0,
-            bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors),
-            dtype=_name(first.dtype) if first is not None else "",
-            shape=tuple(first.shape) if first is not None else (),
-            reduce_op=_reduce_op(options),
-            is_async=is_async,
-            where=where,
+        group = self._name or self.name
+        if group is None:  # torch is still making it
+            return carry_out(self.inner, *args, **kwargs)
+        recorder = self.recorder
+        where, function, directly = who_called()
+        options = args[-1] if args else kwargs.get("opts")
+        gives_handle = getattr(options, "asyncOp", None)
+        is_async = bool(gives_handle) or (is_message and function in ASYNCHRONOUS)
+        if get_ident() != recorder.main_thread:  # a thread that waits does not keep the rank from going on
+            is_async = True
+        tensors = _tensors(args[taken] if taken < len(args) else args[:1])
+        root_or_peer = args[1:] if is_message else getattr(options, "rootRank", None)
+        reduce_op = getattr(options, "reduceOp", None)
+        alike = (
+            *(method, group, where, is_async, root_or_peer, None if reduce_op is None else hash(reduce_op)),
+            *((tensors[0].shape, tensors[0].dtype) if len(tensors) == 1 else [(t.shape, t.dtype) for t in tensors]),
         )
-        for position in () if self.on_device else TAKEN_AS_DENSE.get(method, ()):
-            for tensor in _tensors(args[position]):
-                if tensor.layout is torch.strided and not tensor.is_contiguous():
-                    recorder.write(("strides", index, (tuple(tensor.shape), tensor.stride())))
-        if op not in POINT_TO_POINT and self.name == "world":
+        kind = recorder.numbers.get(alike)
+        if kind is None:
+            kind = recorder.number("call", alike, fields(self, args, options, tensors, is_async, where))
+        index = recorder.start(kind)
+        if self.on_device:
+            recorder.began_on_device[index] = recorder.mark()
+        else:
+            for position in dense:
+                for tensor in tensors if position == taken else _tensors(args[position]):
+                    if tensor.layout is torch.strided and not tensor.is_contiguous():
+                        recorder.write(("strides", index, (tuple(tensor.shape), tensor.stride())))
+        if group == "world" and not is_message:
             recorder.on_synchronisation()
+        is_waited_for_here = not is_async and (gives_handle is False or (is_message and function != ""))
         try:
-            work = getattr(self.inner, method)(*args, **kwargs)
+            work = carry_out(self.inner, *args, **kwargs)
+            if is_waited_for_here and work is not None:
+                work.wait()
         except BaseException:
             recorder.failed(index)
             recorder.end(index)
             raise
-        if isinstance(work, Work):
+        if isinstance(work, Work) and not is_waited_for_here:
             if is_async and directly and not self.on_device:  # on a GPU a stream can be waited for instead
                 recorder.unasked[index] = where
             senders = self.members if method == "recv_anysource" else ()
-            is_message = op in POINT_TO_POINT and not self.on_device  # a GPU's stream holds on to a message by itself
-            return RecordedWork(work, recorder, index, is_async, is_message, senders)
+            return RecordedWork(work, recorder, index, is_async, is_message and not self.on_device, senders)
         recorder.end(index)
-        return work
+        if method == "recv_anysource":
+            recorder.write(("source", index, self.members[work._source_rank()]))
+        return Over(work) if is_message else work
 
     call.__name__ = method
     return call
@@ -361,7 +445,11 @@ def _tensors(value) -> list[torch.Tensor]:
     """The tensors in nested lists."""
     if isinstance(value, torch.Tensor):
         return [value]
-    return [tensor for item in value for tensor in _tensors(item)] if isinstance(value, (list, tuple)) else []
+    if not isinstance(value, (list, tuple)):
+        return []
+    if len(value) == 1 and isinstance(value[0], torch.Tensor):  # most often: spare it the search
+        return value
+    return [tensor for item in value for tensor in _tensors(item)]
 
 
 def _peer(op, method, args, options, members) -> int | None:
@@ -432,7 +520,7 @@ def _recorded_making(make, recorder: Recorder):
         ranks, name = args[2], args[5]
         if not ranks:  # the default group
             return make(*args, **kwargs)
-        number = next(recorder.numbers)
+        number = next(recorder.groups_made)
         fields = {"group": name, "members": tuple(ranks), "where": who_called()[0], "start": recorder.now()}
         recorder.write(("make", number, fields))
         try:

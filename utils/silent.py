@@ -9,6 +9,7 @@ from __future__ import annotations
 import linecache
 from collections import Counter
 
+from utils.errors import SilentMistake
 from utils.matching import Matching, RankState
 from utils.mistakes import SAME_ORDER, call, difference, groups_in_another_order, message_mismatch, ranks, tensor
 from utils.run import Event
@@ -23,6 +24,14 @@ IN_PLACE = ("all_reduce", "broadcast", "reduce")  # their tensors are read and w
 
 Finding = tuple[list[Event], str]  # calls to show, and what is wrong with them
 NOTHING: Finding = ([], "")
+
+
+def silent_mistake(states: list[RankState]) -> SilentMistake | None:
+    """The error of a world that ran to its end; None if nothing speaks against its values."""
+    report = explain_silence(states)
+    if not report:
+        return None
+    return SilentMistake(f"every rank ran to its end, but its values can't be trusted.\n{report}")
 
 
 def explain_silence(states: list[RankState]) -> str:
