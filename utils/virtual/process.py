@@ -17,7 +17,6 @@ from utils.errors import (
     RankCrashed,
     RankFailed,
     RankTimeout,
-    SilentMistake,
     WorldStuck,
     how_it_died,
     report_failures,
@@ -28,7 +27,7 @@ from utils.ordered_output import OrderedOutput
 from utils.protocol import Request, path_in
 from utils.real_world import MOST_PRINTED, NoZygote, RealWorld
 from utils.run import Event, Region, Run
-from utils.silent import explain_silence
+from utils.silent import silent_mistake
 
 MOST_SECONDS = 600  # of real time
 SIGN = re.compile(rb"\xff\x00(rank|news|finished) ?([^\x00]*)\x00\xff")
@@ -180,8 +179,8 @@ class VirtualWorld(RealWorld):
         if not all(state.finished for state in self.states):
             report = stuck.explain(self.states) or "\n".join(stuck.describe(self.states))
             raise WorldStuck(f"no rank can move any more: each waits for another.\n{report}")
-        if report := explain_silence(self.states):
-            raise SilentMistake(f"every rank ran to its end, but its values can't be trusted.\n{report}")
+        if error := silent_mistake(self.states):
+            raise error
         return self.run_of(ranks, outcome["algorithms"])
 
     def run_of(self, ranks: list[dict], algorithms: list[tuple]) -> Run:

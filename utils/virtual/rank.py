@@ -10,8 +10,9 @@ import torch.distributed as dist
 from torch.autograd.graph import saved_tensors_hooks
 
 from utils import rank_process
-from utils.protocol import Failure, making
+from utils.protocol import Failure
 from utils.rank_process import failure
+from utils.record import making
 from utils.recorder import POINT_TO_POINT, who_called
 from utils.result import pickle_result
 from utils.run import Event, Region
