@@ -58,7 +58,7 @@ class VirtualWorld(RealWorld):
     def __init__(self, world_size: int, cluster: Cluster, device: str, program: bytes):
         self.world_size, self.cluster, self.device = world_size, cluster, device
         self.speaker, self.begun = 0, b""
-        self.news = ""
+        self.progress = ""
         super().__init__(1, Placement("gloo"), program)
         self.output = OrderedOutput(world_size)
         self.states = [RankState(rank) for rank in range(world_size)]
@@ -93,16 +93,16 @@ class VirtualWorld(RealWorld):
 
     def take_news(self, seconds: bytes, calls: bytes, finished: bytes) -> None:
         done = f", {int(finished):,} finished" if int(finished) else ""
-        self.news = f"{self.world_size:,} ranks at {float(seconds) * 1e3:,.3f} ms, {int(calls):,} calls{done}"
+        self.progress = f"{self.world_size:,} ranks at {float(seconds) * 1e3:,.3f} ms, {int(calls):,} calls{done}"
 
     def close(self, _: int) -> None:
         for rank in range(self.world_size):
             self.output.close(rank)
-        self.news = ""
+        self.progress = ""
         self.take_outcome(0)
 
     def show(self) -> None:
-        bar = self.output.bar() or (("virtual", self.news) if self.news else None)
+        bar = self.output.bar() or (("virtual", self.progress) if self.progress else None)
         self.screen.show(list(self.output.ready()), bar)
 
     def raise_if_stuck(self) -> None:
