@@ -1,13 +1,19 @@
 """`make bench`: what it says of what it measured, and that a launcher which fails stops nobody. No time is judged."""
 
 import sys
+import time
+from dataclasses import replace
 
 import pytest
 
-from tests.bench import environment, figure, show, side_by_side
+from tests.bench import environment, figure, predictions, show, side_by_side, virtual_speed, virtual_tables
 from tests.bench.goals import GOALS
 from tests.bench.kernel import CellFailed, Kernel, marked
 from tests.bench.side_by_side import OURS, Launcher
+from tests.bench.virtual import DDP, PIPELINE, SUMS, PeakMemory
+from utils import Region, Run, simulate
+from utils.cluster import Cluster, Gpu, Link
+from utils.collective_costs import Layout, cost
 
 RIGHT = '"""right: adds up by itself"""\ndef call(n):\n    return [n * (n - 1) / 2] * n\n'
 LATE = {"later": [0.05, 0.06, 0.08], "with_pauses": [0.05], "failed": None, "about": ""}
@@ -36,10 +42,28 @@ MEASURED = {
     },
     "import": {"import torch": [1.0, 2.0, 3.0], "import torch, utils: the part of utils": [0.01, 0.02, 0.09]},
     "recorder": {"4 bytes": {"off": 100e-6, "on": 115e-6}, "4 MB": {"off": 4e-3, "on": 4.2e-3}},
+    "virtual": {
+        "machines": {2: {"fp32": 100e9, "memory": 12e9, "launch": 1e-6, "alpha": 40e-6, "bandwidth": 3e9}},
+        "collectives": {
+            2: [
+                ("ping-pong", 1 << 10, 50e-6, 40e-6),
+                ("all_reduce", 1 << 22, 4e-3, 1e-3),
+                ("all_reduce", 1 << 14, 1, 1),
+            ],
+            4: {"failed": "RankTimeout: why"},
+        },
+        "steps": {1: [(8, 256, {"step": (4e-3, 2e-3), "forward": (1, 1), "backward": (1, 0.5), "optimizer": (1, 2)})]},
+        "seconds": {
+            **{name: [8.0 * ranks / 1024, 9.0 * ranks / 1024, 90.0] for ranks, name in DDP.items()},
+            PIPELINE: [6.0, 5.5, 5.0],
+            SUMS: [0.5],
+        },
+        "peak": 600_000_000,
+    },
 }
 
 
-OPEN_WITHOUT = {"launchers": 4, "programs": 1, "memory": 1, "import": 1, "recorder": 2}
+OPEN_WITHOUT = {"launchers": 4, "programs": 1, "memory": 1, "import": 1, "recorder": 2, "virtual": 4}
 
 
 def verdicts(measured: dict) -> list[tuple[str, str]]:
@@ -57,6 +81,10 @@ def test_goals_are_judged_by_medians_and_by_the_worst():
         ("20 ms", "met"),
         ("15 µs", "met"),
         ("5 %", "not met"),
+        ("9 s", "met"),
+        ("1 x", "met"),
+        ("5.5 s", "not met"),
+        ("0.6 GB", "met"),
     ]
     assert {"ipyparallel", "ddp", "fsdp2"} <= set(" ".join(goal.judge(MEASURED)[0] for goal in GOALS).split())
 
@@ -128,3 +156,82 @@ def test_every_competitor_is_pinned_and_every_launcher_has_a_name_of_its_own():
     launchers = side_by_side.all_launchers()
     assert len({launcher.name for launcher in launchers}) == len(launchers) and OURS in {one.name for one in launchers}
     assert pinned == {name for name in pinned for one in launchers if environment.refusal(one.source, {name: "no"})}
+
+
+# --- the virtual cluster
+
+
+def test_predictions_are_shown_beside_what_was_measured_with_ratio_and_median_error():
+    titles, tables = zip(*virtual_tables.tables(MEASURED["virtual"]), strict=True)
+    machines, collectives, steps, speed = tables
+    assert machines[1] == ["2 ranks", "100 GFLOP/s", "12 GB/s", "1 µs", "40 µs", "3 GB/s"]
+    assert collectives == [
+        ["", "2 ranks: measured", "predicted", "ratio"],
+        ["4 ranks", "failed: RankTimeout: why"],
+        ["ping-pong", virtual_tables.WHY["ping-pong"]],
+        ["  1 KiB", "50 µs", "40 µs", "0.80"],
+        ["all_reduce", virtual_tables.WHY["all_reduce"]],
+        ["  4 MiB", "4 ms", "1 ms", "0.25"],
+        ["  16 KiB", "1 s", "1 s", "1.00"],
+        ["median error", "", "", "20%"],
+    ]
+    assert steps[1] == ["1 rank, 8 x 256", "4 ms", "2 ms", "0.50", "1.00", "0.50", "2.00"]
+    assert steps[2][:4] == ["median error", "", "", "50%"]
+    assert ["64 ranks x 1,000 small sums", "0.50", "0.50", "0.50", "128,000"] in speed
+    assert all(title in show.report(MEASURED) for title in titles)
+
+
+def test_a_program_that_failed_on_the_virtual_cluster_is_not_measured():
+    times = {**MEASURED["virtual"]["seconds"], PIPELINE: [5.0, {"failed": "RankCrashed: why"}]}
+    failed = {**MEASURED, "virtual": {**MEASURED["virtual"], "seconds": times, "peak": None}}
+    assert [verdict for _, verdict in verdicts(failed)][-4:] == ["met", "met", "not measured", "not measured"]
+    assert "RankCrashed: why" in show.report(failed)
+
+
+def test_a_region_lasts_from_its_last_beginning_to_its_last_end_and_the_first_time_does_not_count():
+    spans = [(0, 0, 90), (0, 100, 103), (0, 200, 202), (0, 300, 309)]
+    spans += [(1, 0, 90), (1, 101, 105), (1, 199, 201), (1, 300, 302)]  # 4, 2 and 9 seconds
+    regions = [Region(rank, "step", start, end) for rank, start, end in spans]
+    run = Run(2, "spawn", "gloo", [None] * 2, [""] * 2, [], 0.0, regions=regions)
+    assert predictions.seconds_of(run) == {"step": 4}
+
+
+MACHINE = Cluster("m", 1, 8, Gpu({"fp32": 1e11}, 8e9, 1e10, 1e-6), Link(4e-5, 3e9), Link(4e-5, 3e9))
+
+
+def test_the_sweep_is_predicted_to_take_what_the_collectives_cost(monkeypatch):
+    monkeypatch.setattr(predictions, "SIZES", [1 << 10, 1 << 22])
+    run = simulate(predictions.sweep, 4, 2, cluster=MACHINE)
+    for key, seconds in predictions.seconds_of(run).items():
+        name, nbytes = key.rsplit(" ", 1)
+        nbytes = int(nbytes)
+        if name == "ping-pong":
+            expected = 2 * MACHINE.intra.seconds(nbytes)
+        else:
+            expected = cost(name, nbytes, MACHINE, Layout.of(MACHINE, range(4))).seconds
+        assert seconds == pytest.approx(predictions.calls_in_a_row(nbytes) * expected, rel=1e-9)
+
+
+def test_the_pipeline_of_the_bench_has_the_bubble_of_1f1b():
+    """Forward one product, backward two: but the first rank's input needs no gradient, so the last microbatch ends one
+    product earlier: (M + P - 1) microbatches of three products, less one. Only products and the network take time.
+    """
+    free = Link(0.0, float("inf"))
+    gpu = Gpu({"fp32": 1e12}, memory=float("inf"), bandwidth=float("inf"))
+    cluster = replace(MACHINE, gpu=gpu, intra=free, inter=free)
+    product = 2 * virtual_speed.BATCH * virtual_speed.WIDTH**2 / 1e12
+    run = simulate(virtual_speed.one_f_one_b, 4, 6, cluster=cluster)
+    assert run.elapsed == pytest.approx((3 * (6 + 4 - 1) - 1) * product)
+
+
+def test_the_memory_that_a_process_of_a_kernel_has_held_is_seen():
+    hold = "import time; held = bytearray(b'1') * 300_000_000; print('held', flush=True); time.sleep(600)"
+    with Kernel(sys.executable) as kernel:
+        kernel.run("import subprocess")
+        with PeakMemory(kernel) as memory:
+            started = f"subprocess.Popen({[sys.executable, '-c', hold]}, stdout=-1)"
+            kernel.run(f"holder = {started}; holder.stdout.readline()")
+            give_up = time.monotonic() + 30
+            while memory.peak < 300e6 and time.monotonic() < give_up:
+                pass  # the other thread looks again and again
+        assert 300e6 < memory.peak < 400e6

@@ -3,6 +3,7 @@
 Importing it starts the zygote in the background (see zygote.py), so that the first spawn is as quick as the others.
 """
 
+from utils.calibrate import measure_this_machine
 from utils.devices import get_device
 from utils.errors import RankCrashed, RankError, RankFailed, RankTimeout, SilentMistake, WorldStuck
 from utils.launcher import spawn
@@ -23,6 +24,7 @@ __all__ = [
     "SilentMistake",
     "WorldStuck",
     "get_device",
+    "measure_this_machine",
     "region",
     "simulate",
     "spawn",

@@ -1,8 +1,11 @@
-"""`make bench`: `spawn` beside the other ways to get ranks out of a notebook, measured in real kernels.
+"""`make bench`: `spawn` beside the other ways to get ranks out of a notebook, and the virtual cluster beside the real
+machine, measured in real kernels.
 
 __main__  ->  environment     the competitors, installed beside the course
           ->  side_by_side    every launcher in a kernel of its own (launchers/*.py are their cells)
           ->  worlds          time and memory of spawn's ranks, cost of recording (cells: parallelisms.py, recorder.py)
           ->  imports         what `import utils` costs
-          ->  goals, show     what was hoped for beside what was measured, a table, a figure
+          ->  virtual         what `simulate` predicts beside what `spawn` takes, and how quick it is itself
+                              (cells: predictions.py, virtual_speed.py)
+          ->  goals, show     what was hoped for beside what was measured, a table, a figure (virtual_tables.py)
 """

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from tests.bench import environment, figure, imports, show, side_by_side, worlds
+from tests.bench import environment, figure, imports, show, side_by_side, virtual, worlds
 from tests.bench.kernel import ROOT
 
 FOLDER = ROOT / "build" / "bench"
@@ -21,6 +21,7 @@ class Benchmark(StrEnum):
     MEMORY = "memory"
     IMPORT = "import"
     RECORDER = "recorder"
+    VIRTUAL = "virtual"
 
 
 Chosen = Annotated[list[Benchmark] | None, typer.Argument(help="which to run; all unless named")]
@@ -28,7 +29,10 @@ Quick = Annotated[bool, typer.Option("--quick", help="fewer repeats: a first loo
 
 
 def main(benchmarks: Chosen = None, quick: Quick = False) -> None:
-    """Measure `spawn` beside other launchers, and what its ranks take. Some minutes: leave the machine alone."""
+    """Measure `spawn` beside other launchers, what its ranks take, and the virtual cluster beside the real machine.
+
+    Some minutes: leave the machine alone.
+    """
     if not sys.platform.startswith("linux"):
         sys.exit("bench: it reads memory and finds processes in /proc, so it needs Linux.")
     chosen = benchmarks or list(Benchmark)
@@ -45,6 +49,8 @@ def main(benchmarks: Chosen = None, quick: Quick = False) -> None:
         measured["import"] = imports.measure(2 * rounds + 1)
     if Benchmark.RECORDER in chosen:
         measured["recorder"] = worlds.measure_recording()
+    if Benchmark.VIRTUAL in chosen:
+        measured["virtual"] = {**virtual.measure_predictions(), **virtual.measure_speed(rounds)}
     print(show.report(measured))
     save(measured)
 

@@ -8,6 +8,7 @@ from statistics import median
 
 from tests.bench.imports import UTILS_PART
 from tests.bench.side_by_side import OURS
+from tests.bench.virtual import DDP, PIPELINE
 from tests.bench.worlds import LARGE, PARALLELISMS, SMALL
 
 TORCHS = "torch.multiprocessing.spawn"
@@ -97,6 +98,25 @@ def milliseconds_of_the_import(measured: dict) -> float:
     return 1000 * median(measured["import"][UTILS_PART])
 
 
+def simulated(measured: dict, program: str) -> float:
+    """Seconds of `simulate`, the median; LookupError if one of its calls failed."""
+    taken = measured["virtual"]["seconds"][program]
+    if any(isinstance(seconds, dict) for seconds in taken):
+        raise LookupError(f"{program} failed")
+    return median(taken)
+
+
+def growth_of_time_per_rank(measured: dict) -> float:
+    few, many = min(DDP), max(DDP)
+    return simulated(measured, DDP[many]) / many / (simulated(measured, DDP[few]) / few)
+
+
+def simulating_gigabytes(measured: dict) -> float:
+    if measured["virtual"]["peak"] is None:
+        raise LookupError("it failed")
+    return measured["virtual"]["peak"] / 1e9
+
+
 GOALS = [
     Goal(f"later calls: times as fast as {TORCHS}", 40, "x", times_as_fast, at_least=True),
     Goal("later calls: time over that of the fastest other, {}", 1.2, "x", over_the_fastest, names=fastest_other),
@@ -107,4 +127,8 @@ GOALS = [
     Goal("import utils, beyond import torch", 50, "ms", milliseconds_of_the_import),
     Goal(f"recording a call of {SMALL}", 20, "µs", microseconds_of_recording),
     Goal(f"recording a call of {LARGE}", 3, "%", percent_of_recording),
+    Goal(f"simulate: {DDP[1024]}", 10, "s", lambda measured: simulated(measured, DDP[1024])),
+    Goal("simulate: time per rank, 1,024 ranks over 64", 1, "x", growth_of_time_per_rank),
+    Goal(f"simulate: {PIPELINE}", 5, "s", lambda measured: simulated(measured, PIPELINE)),
+    Goal("simulate: memory of its process, 1,024 ranks", 2, "GB", simulating_gigabytes),
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import zip_longest
 from statistics import median
 
+from tests.bench import virtual_tables
 from tests.bench.goals import GOALS
 from tests.bench.side_by_side import A_QUICK_STUDENT, AFTER_THE_IMPORT, OURS, WORLD_SIZE
 
@@ -13,6 +14,8 @@ def report(measured: dict) -> str:
     """All tables, for what was measured."""
     parts = {"launchers": launchers, "programs": programs, "memory": memory, "import": imports, "recorder": recorder}
     tables = [show(measured[name]) for name, show in parts.items() if name in measured]
+    if "virtual" in measured:
+        tables += [f"{title}\n{aligned(lines)}" for title, lines in virtual_tables.tables(measured["virtual"])]
     return "\n\n".join([head(measured["machine"]), *tables, goals(measured)])
 
 

@@ -1,0 +1,128 @@
+"""A cell: the same rank programs for real and on a virtual copy of this machine, and what their regions took in each.
+
+One instrument for both worlds: `region`, whose times are real in the one and virtual in the other.
+"""
+
+from statistics import median
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from utils import measure_this_machine, region, simulate, spawn
+
+SIZES = [1 << 10, 16 << 10, 256 << 10, 4 << 20, 16 << 20]  # bytes, as nccl-tests count: of the whole
+SWEEPS, STEPS = 7, 9  # how often each is measured for real, after a first time that doesn't count
+BATCH = 128
+
+clusters = {}
+
+
+def calibrate(world_size):
+    """Measure this machine for so many ranks; {"fp32": FLOP/s, "memory": bytes/s, "launch": s, "alpha": s, ...}."""
+    cluster = clusters[world_size] = measure_this_machine(world_size, backend="gloo")
+    gpu, link = cluster.gpu, cluster.intra
+    numbers = {"fp32": gpu.flops["fp32"], "memory": gpu.bandwidth, "launch": gpu.launch}
+    return {**numbers, "alpha": link.alpha, "bandwidth": link.bandwidth}
+
+
+# ---- collectives
+
+
+def collectives(rank, world_size, nbytes):
+    """{name: a call of it}, with tensors of its own."""
+    whole, other = torch.ones(nbytes // 4), torch.ones(nbytes // 4)
+    parts, part = list(other.chunk(world_size)), torch.ones(nbytes // 4 // world_size)
+    to_and_fro = {0: (dist.send, dist.recv), 1: (dist.recv, dist.send)}.get(rank, ())
+    return {
+        "ping-pong": lambda: [way(whole, 1 - rank) for way in to_and_fro],
+        "all_reduce": lambda: dist.all_reduce(whole, dist.ReduceOp.MAX),  # of ones, a sum would grow without end
+        "broadcast": lambda: dist.broadcast(whole, 0),
+        "all_gather": lambda: dist.all_gather(parts, part),
+        "reduce_scatter": lambda: dist.reduce_scatter(part, parts, dist.ReduceOp.MAX),
+        "all_to_all": lambda: dist.all_to_all_single(other, whole),
+    }
+
+
+def calls_in_a_row(nbytes):
+    return max(2, min(10, (1 << 20) // nbytes))
+
+
+def sweep(rank, world_size, turns):
+    """Every collective in every size, some calls in a row, as benchmarks do; `turns` times, by turns."""
+    programs = {nbytes: collectives(rank, world_size, nbytes) for nbytes in SIZES}
+    for _ in range(turns):
+        for nbytes, calls in programs.items():
+            for name, call in calls.items():
+                dist.barrier()
+                with region(f"{name} {nbytes}"):
+                    for _ in range(calls_in_a_row(nbytes)):
+                        call()
+
+
+def seconds_of(run):
+    """{region: seconds from when its last rank has begun it until the last has ended it, the median of all but the
+    first time}."""
+    spans = {}
+    for span in run.regions:
+        spans.setdefault(span.name, {}).setdefault(span.rank, []).append(span)
+    seconds = {}
+    for name, ranks in spans.items():
+        together = list(zip(*ranks.values(), strict=True))[1:]
+        seconds[name] = median(max(one.end for one in all) - max(one.start for one in all) for all in together)
+    return seconds
+
+
+def compare_collectives(world_size):
+    """[(collective, bytes, measured seconds, predicted seconds)]"""
+    measured = seconds_of(spawn(sweep, world_size, SWEEPS + 1, backend="gloo"))
+    predicted = seconds_of(simulate(sweep, world_size, 2, cluster=clusters[world_size]))
+    rows = []
+    for key in measured:
+        name, nbytes = key.rsplit(" ", 1)
+        ways = calls_in_a_row(int(nbytes)) * (2 if name == "ping-pong" else 1)
+        rows.append((name, int(nbytes), measured[key] / ways, predicted[key] / ways))
+    return rows
+
+
+# ---- a training step
+
+
+class MLP(nn.Module):
+    """`layers` square matrices, each followed by a GELU."""
+
+    def __init__(self, layers, width):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(layers))
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = nn.functional.gelu(layer(x))
+        return x
+
+
+def train(rank, world_size, layers, width, steps):
+    """Steps of torch's DDP, each begun by all together."""
+    model = nn.parallel.DistributedDataParallel(MLP(layers, width))
+    optimizer = torch.optim.AdamW(model.parameters())
+    x = torch.randn(BATCH, width)
+    for _ in range(steps):
+        dist.barrier()
+        with region("step"):
+            with region("forward"):
+                loss = model(x).square().mean()
+            with region("backward"):
+                loss.backward()
+            with region("optimizer"):
+                optimizer.step()
+                optimizer.zero_grad()
+
+
+def compare_steps(world_size, models):
+    """[(layers, width, {"step": (measured seconds, predicted seconds), "forward": ..., ...})]"""
+    rows = []
+    for model in models:
+        measured = seconds_of(spawn(train, world_size, *model, STEPS + 1, backend="gloo"))
+        predicted = seconds_of(simulate(train, world_size, *model, STEPS + 1, cluster=clusters[world_size]))
+        rows.append((*model, {name: (measured[name], predicted[name]) for name in measured}))
+    return rows

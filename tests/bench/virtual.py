@@ -1,0 +1,102 @@
+"""The virtual cluster: what it predicts beside what was measured on this machine; how quick it is, and what it takes.
+
+Cells: predictions.py, virtual_speed.py. Tables: virtual_tables.py.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+from tqdm import tqdm
+
+from tests.bench.kernel import CellFailed, Kernel
+
+PREDICTIONS = Path(__file__).with_name("predictions.py").read_text()
+SPEED = Path(__file__).with_name("virtual_speed.py").read_text()
+SWEPT, TRAINED = [2, 4], [1, 2, 4]  # ranks
+MODELS = [(8, 256), (4, 1024)]  # layers, width
+SUMS, ALL_REDUCES = "64 ranks x 1,000 small sums", "64 ranks x 200 all-reduces"
+OPERATIONS = {SUMS: 64 * 1000, ALL_REDUCES: 64 * 200}  # of all ranks
+DDP = {ranks: f"{ranks:,} ranks, DDP step" for ranks in (64, 256, 1024)}
+PIPELINE = "64 ranks, 1F1B, 64 microbatches"
+PROGRAMS = {
+    SUMS: "sums, 64, 1000",
+    ALL_REDUCES: "all_reduces, 64, 200",
+    **{name: f"ddp, {ranks}" for ranks, name in DDP.items()},
+    PIPELINE: "one_f_one_b, 64, 64",
+}
+LOOK = 0.02  # seconds between two looks at the memory
+
+
+def measure_predictions() -> dict[str, dict]:
+    """{"machines": {ranks: what was found}, "collectives": {ranks: rows}, "steps": {ranks: rows}}.
+
+    Rows as in predictions.py; what failed has {"failed": why} in their place.
+    """
+    measured: dict = {"machines": {}, "collectives": {}, "steps": {}}
+    with Kernel(sys.executable) as kernel:
+        kernel.run(PREDICTIONS)
+        kernel.settle()
+        for ranks in tqdm(TRAINED, "predictions", leave=False):
+            measured["machines"][ranks] = evaluate(kernel, f"calibrate({ranks})")
+            measured["steps"][ranks] = evaluate(kernel, f"compare_steps({ranks}, {MODELS})")
+            if ranks in SWEPT:
+                measured["collectives"][ranks] = evaluate(kernel, f"compare_collectives({ranks})")
+    return measured
+
+
+def measure_speed(rounds: int) -> dict[str, dict]:
+    """{"seconds": {program: [of each call of simulate]}, "peak": bytes of the largest DDP step, None if it failed}.
+
+    By turns, so that a moment in which the machine is busy falls on all.
+    """
+    with Kernel(sys.executable) as kernel:
+        kernel.run(SPEED)
+        kernel.settle()
+        evaluate(kernel, "seconds(ddp, 2)")  # whoever is the first pays for imports
+        times = {name: [] for name in PROGRAMS}
+        for _ in tqdm(range(rounds), "virtual speed", leave=False):
+            for name, call in PROGRAMS.items():
+                times[name].append(evaluate(kernel, f"seconds({call})"))
+        with PeakMemory(kernel) as memory:  # nobody looks while the clock runs
+            done = evaluate(kernel, f"seconds({PROGRAMS[DDP[1024]]})")
+        return {"seconds": times, "peak": None if isinstance(done, dict) else memory.peak}
+
+
+def evaluate(kernel: Kernel, expression: str):
+    """The value of an expression, or {"failed": why}."""
+    try:
+        return kernel.evaluate(expression)
+    except CellFailed as error:
+        return {"failed": str(error)}
+
+
+class PeakMemory:
+    """The most memory that any one process started from a kernel, such as that of a virtual cluster, has held."""
+
+    def __init__(self, kernel: Kernel):
+        self.kernel, self.peak, self.over = kernel, 0, threading.Event()
+        self.thread = threading.Thread(target=self.look)
+
+    def __enter__(self) -> PeakMemory:
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.over.set()
+        self.thread.join()
+
+    def look(self) -> None:
+        while not self.over.wait(LOOK):
+            self.peak = max([self.peak, *map(most_held, self.kernel.helpers())])
+
+
+def most_held(pid: int) -> int:
+    """Bytes that a process has had in memory at once, up to now; 0 if it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), 0)
