@@ -36,6 +36,7 @@ class VirtualRank(TurnTaker):
         self.regions: list[Region] = []
         self.busy: list[list[float]] = []  # [start, end] of what it has computed
         self.strides: dict[int, tuple] = {}
+        self.promised: dict = {}  # VirtualWork -> its future, of which the result is not there yet (group.py)
         self.unasked: dict[int, str] = {}  # index -> where, of asynchronous calls of which nobody has asked the result
         self.storages = Storages(lambda: self.clock, devices=("cpu", "meta"))
         self.result: bytes | None = None
