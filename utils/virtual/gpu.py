@@ -36,6 +36,7 @@ NO_KERNEL = {
     aten.new_empty_strided,
     aten._unsafe_view,
     aten._local_scalar_dense,
+    aten.scalar_tensor,
     aten.lift_fresh,
     aten.resize_,
     aten.set_,
@@ -128,7 +129,7 @@ class VirtualGpu(TorchDispatchMode):
             for tensor in tensors_in(args[:1]):
                 self.rank.compute(2 * nbytes(tensor) / self.gpu.bandwidth + self.gpu.launch)
         if self.only_sizes:
-            result = function._op_dk(DispatchKey.CPU, *args, **kwargs)
+            result = function._op_dk(DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
         else:
             result = function(*args, **kwargs)
         self.count(result)

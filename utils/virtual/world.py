@@ -242,7 +242,7 @@ def take_over(world: World) -> None:
         return world.turns.running.make_group(name, tuple(ranks), lambda: make(*args, **kwargs))
 
     c10d._new_process_group_helper = make_group
-    wrappers.patch(world)
+    wrappers.take_over(world)
     path = path_in(world.request.folder, "where", 0)
 
     def tell_lines(*_) -> None:
