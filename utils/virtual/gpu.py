@@ -12,9 +12,11 @@ With device="meta" tensors have sizes and no values, and nothing is computed (si
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 import torch
+from torch._C import DispatchKey, _get_dispatch_mode, _TorchDispatchModeKey
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
@@ -25,6 +27,7 @@ from utils.storages import GRADIENTS, PARAMETERS
 from utils.virtual import sizes_only
 
 aten = torch.ops.aten
+FAKE = _TorchDispatchModeKey.FAKE
 NO_KERNEL = {
     aten.empty,
     aten.empty_strided,
@@ -33,6 +36,7 @@ NO_KERNEL = {
     aten.new_empty_strided,
     aten._unsafe_view,
     aten._local_scalar_dense,
+    aten.scalar_tensor,
     aten.lift_fresh,
     aten.resize_,
     aten.set_,
@@ -41,6 +45,9 @@ NO_KERNEL = {
 PICK = {aten.embedding, aten.index_select, aten.gather, aten.index, aten.take}
 # These write their first tensor, and don't read it.
 OVERWRITE = {aten.copy_, aten.fill_, aten.zero_, aten.normal_, aten.uniform_, aten.random_, aten.bernoulli_}
+# Functional collectives that reduce or send a copy of what they are given.
+network = torch.ops._c10d_functional
+COPIES_FIRST = {network.all_reduce, network.all_reduce_coalesced, network.broadcast}
 
 
 class Plan:
@@ -83,10 +90,12 @@ class VirtualGpu(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if self.turns.ours:
+        if self.turns.ours or _get_dispatch_mode(FAKE) is not None:  # DTensor asks fake tensors what comes out
             return function(*args, **kwargs)
         if types and any(kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for kind in types):
             return NotImplemented  # a DTensor, say: the operations on what it consists of come here
+        if asks_the_network(function):
+            return self.functional_collective(function, args, kwargs)
         if self.only_sizes:
             args, kwargs = sizes_only.arguments(function, args, kwargs)
         key = key_of(function, args, kwargs)
@@ -112,6 +121,20 @@ class VirtualGpu(TorchDispatchMode):
             return sizes_only.do(function, args, kwargs)
         return function(*args, **kwargs)
 
+    def functional_collective(self, function: OpOverload, args, kwargs):
+        """One of torch.distributed._functional_collectives (DTensor's): it calls the process group, and no kernel but
+        the copy that it reduces or broadcasts. Of tensors without values torch itself would ask nobody.
+        """
+        if function._overloadpacket in COPIES_FIRST:
+            for tensor in tensors_in(args[:1]):
+                self.rank.compute(2 * nbytes(tensor) / self.gpu.bandwidth + self.gpu.launch)
+        if self.only_sizes:
+            result = function._op_dk(DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
+        else:
+            result = function(*args, **kwargs)
+        self.count(result)
+        return result
+
     def watch(self, args) -> None:
         """Count parameters as such, and their gradients as soon as they are there."""
         for tensor in args:
@@ -126,6 +149,11 @@ class VirtualGpu(TorchDispatchMode):
             self.storages.count(tensor)
         if self.storages.live > self.gpu.memory:
             self.rank.out_of_memory(self.gpu.memory)
+
+
+@functools.cache
+def asks_the_network(function: OpOverload) -> bool:
+    return function.namespace == "_c10d_functional"
 
 
 def is_parameter(value) -> bool:

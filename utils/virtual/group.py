@@ -16,26 +16,31 @@ from utils.virtual.network import Call
 
 
 class VirtualWork(Work):
-    """The handle of a call: `wait()` brings the rank's clock to the moment at which its result is there."""
+    """The handle of a call: `wait()` brings the rank's clock to the moment at which its result is there.
 
-    def __init__(self, call: Call, rank, tensors: list[torch.Tensor]):
+    from_python   whether a function of torch.distributed made the call, not C++ (DDP)
+    """
+
+    def __init__(self, call: Call, rank, tensors: list[torch.Tensor], from_python: bool):
         super().__init__()
-        self.call, self.rank, self.tensors = call, rank, tensors
+        self.call, self.rank, self.tensors, self.from_python = call, rank, tensors, from_python
         self.future: VirtualFuture | None = None
 
     def wait(self, timeout=None) -> bool:
         self.rank.wait_for(self.call)
-        if self.future is not None:
-            self.future.fulfil(self.tensors)
+        self.keep_promise()
         return True
 
     def is_completed(self) -> bool:
         self.rank.asked_for(self.call)
         if not self.rank.has_come(self.call):
             return False
-        if self.future is not None:
-            self.future.fulfil(self.tensors)
+        self.keep_promise()
         return True
+
+    def keep_promise(self) -> None:
+        if self.rank.promised.pop(self, None):
+            self.future.set_result(self.tensors)
 
     def is_success(self) -> bool:
         return self.is_completed()
@@ -61,15 +66,21 @@ class VirtualWork(Work):
     _source_rank = source_rank
 
     def get_future(self) -> VirtualFuture:
-        """DDP asks for one in the middle of backward and waits for it in C++, where we are not asked, when backward
-        ends: so just before that, we wait in its place."""
+        """C++ waits for a future where nobody asks us, and nobody else would get a turn: so we wait before it does.
+
+        DDP's C++ asks for one in the middle of backward and waits when backward ends, so we wait just before that. When
+        no operation of a backward runs (a static graph's first reduction, join), it waits at once, and so do we.
+        """
         if self.future is None:
             self.rank.asked_for(self.call)
             self.future = VirtualFuture(self)
+            self.rank.promised[self] = self.future
             if self.call.end is not None and self.rank.clock >= self.call.end:
-                self.future.fulfil(self.tensors)
-            elif torch._C._current_graph_task_id() != -1:
+                self.wait()
+            elif torch._C._current_autograd_node() is not None:
                 Variable._execution_engine.queue_callback(self.wait)
+            elif not self.from_python or torch._C._current_graph_task_id() != -1:
+                self.wait()
         return self.future
 
 
@@ -79,10 +90,6 @@ class VirtualFuture(torch.futures.Future):
     def __init__(self, work: VirtualWork):
         super().__init__()
         self.work = work
-
-    def fulfil(self, tensors: list[torch.Tensor]) -> None:
-        if not super().done():
-            self.set_result(tensors)
 
     def done(self) -> bool:
         return self.work.is_completed()
@@ -123,6 +130,10 @@ class VirtualGroup(dist.ProcessGroup):
 
     def _set_sequence_number_for_group(self):
         pass
+
+    def getBackendName(self) -> str:  # noqa: N802, the name is torch's
+        """Not "gloo" for C++: DDP's logger would take the backend for Gloo's own and read from it what isn't there."""
+        return "virtual"
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -167,7 +178,7 @@ def _virtual(method: str, op: str):
         request = Call(event, method, args)
         dense = [tensor for position in TAKEN_AS_DENSE.get(method, ()) for tensor in recorder._tensors(args[position])]
         rank.call(request, directly, recorder._tensors(args), dense)
-        return VirtualWork(request, rank, recorder._tensors(args[:1]))
+        return VirtualWork(request, rank, recorder._tensors(args[:1]), from_python=bool(function))
 
     call.__name__ = method
     return call

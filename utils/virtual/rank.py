@@ -40,6 +40,7 @@ class VirtualRank(TurnTaker):
         self.awaited: list[Call] = []  # what it waits for, or has waited for last
         self.in_vain: list[Call] = []  # what had not come when it was asked about at `looked_at`, a moment of its clock
         self.looked_at = -1.0
+        self.promised: dict = {}  # VirtualWork -> its future, of which the result is not there yet (group.py)
         self.unasked: dict[int, str] = {}  # index -> where, of asynchronous calls of which nobody has asked the result
         self.storages = Storages(lambda: self.clock, devices=("cpu", "meta"))
         self.result: bytes | None = None

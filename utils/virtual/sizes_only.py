@@ -30,8 +30,10 @@ class NoValues(RuntimeError):
 
 
 @functools.cache
-def takes_device(function: OpOverload) -> bool:
-    return any(argument.name == "device" for argument in function._schema.arguments)
+def place_of_device(function: OpOverload) -> int | None:
+    """Which argument says on what device the result shall be; None if there is none."""
+    names = [argument.name for argument in function._schema.arguments]
+    return names.index("device") if "device" in names else None
 
 
 def arguments(function: OpOverload, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
@@ -39,8 +41,14 @@ def arguments(function: OpOverload, args: tuple, kwargs: dict) -> tuple[tuple, d
     with_values, without = kinds(args)
     if with_values and without:
         args = tuple(map(emptied, args))
-    if takes_device(function):
-        kwargs = {**kwargs, "device": device_for(function, args, kwargs, without)}
+    place = place_of_device(function)
+    if place is not None:
+        asked = args[place] if place < len(args) else kwargs.get("device")
+        device = device_for(function, args, kwargs, asked, without)
+        if place < len(args):
+            args = (*args[:place], device, *args[place + 1 :])
+        else:
+            kwargs = {**kwargs, "device": device}
         kwargs.pop("pin_memory", None)
     elif function._overloadpacket is aten.lift_fresh and is_data(args[0].dtype, args[0].dim()):
         args = (emptied(args[0]),)
@@ -74,9 +82,10 @@ def is_data(dtype: torch.dtype, dimensions: int) -> bool:
     return (dtype.is_floating_point or dtype.is_complex) and dimensions > 0
 
 
-def device_for(function: OpOverload, args, kwargs, without_values: bool) -> str | None:
+def device_for(function: OpOverload, args, kwargs, asked, without_values: bool) -> str | None:
+    """Where to make it. asked: the device that the program asks for, if it does."""
     if without_values:
-        return None if kwargs.get("device") is None else "meta"
+        return None if asked is None else "meta"
     tensor = next((argument for argument in args if isinstance(argument, torch.Tensor)), None)
     packet = function._overloadpacket
     if kwargs.get("dtype") is not None:

@@ -26,7 +26,7 @@ from utils import rank_process, regions, source_lines, travel
 from utils.protocol import NEWS_IS, SPEAKS, SYNCHRONISED, Request, path_in
 from utils.run import Event, Region
 from utils.storages import Storages
-from utils.virtual import as_on_gpu, sizes_only, values
+from utils.virtual import as_on_gpu, sizes_only, values, wrappers
 from utils.virtual.group import VirtualGroup
 from utils.virtual.network import Call, Network
 from utils.virtual.rank import VirtualRank
@@ -245,6 +245,7 @@ def take_over(world: World) -> None:
         return world.turns.running.make_group(name, tuple(ranks), lambda: make(*args, **kwargs))
 
     c10d._new_process_group_helper = make_group
+    wrappers.take_over(world)
     path = path_in(world.request.folder, "where", 0)
 
     def tell_lines(*_) -> None:

@@ -1,0 +1,68 @@
+"""Torch's own wrappers in a virtual cluster: what must be patched in torch, in the process of the cluster only."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+from torch.distributed.tensor import _api, _collective_utils, placement_types
+from torch.distributed.tensor.parallel import loss
+
+
+def take_over(world) -> None:
+    """Make them run on the ranks of `world`: threads that share what is each process's own where ranks are processes,
+    and tensors that are data though they have no values.
+    """
+    wait_for_futures(world)
+    keep_loss_parallel()
+    if world.only_sizes:
+        FSDPParamGroup._validate_no_meta_params = lambda group: None  # would say that they were never filled
+        for module in (_api, _collective_utils, placement_types):
+            module.mesh_broadcast = mesh_broadcast
+            if hasattr(module, "mesh_scatter"):
+                module.mesh_scatter = mesh_scatter
+
+
+def wait_for_futures(world) -> None:
+    """A future that C++ has made of ours (`collect_all`, DDP's hooks under join) is waited for in C++, and nobody else
+    would get a turn meanwhile: so the rank waits for the works behind its futures first, in the order of the calls.
+    """
+    wait = torch._C.Future.wait
+
+    def wait_in_turn(future):
+        promised = world.turns.running.promised
+        while promised and not future.done():
+            next(iter(promised)).wait()
+        return wait(future)
+
+    torch._C.Future.wait = wait_in_turn
+
+
+def keep_loss_parallel() -> None:
+    """`loss_parallel` changes DTensor while it is entered: it stays changed until the last rank has left it."""
+    enable, disable = loss._enable_custom_loss_ops, loss._disable_custom_loss_ops
+    inside = 0
+
+    def enter() -> None:
+        nonlocal inside
+        inside += 1
+        enable()
+
+    def leave() -> None:
+        nonlocal inside
+        inside -= 1
+        if not inside:
+            disable()
+
+    loss._enable_custom_loss_ops, loss._disable_custom_loss_ops = enter, leave
+
+
+def mesh_scatter(output, scatter_list, mesh, mesh_dim=0, async_op=False, *, group_src=0):
+    """torch's own sends nothing if `output` has no values."""
+    group = mesh.get_group(mesh_dim)
+    given = scatter_list if dist.get_rank(group) == group_src else None
+    return dist.scatter(output, given, group=group, async_op=async_op, group_src=group_src)
+
+
+def mesh_broadcast(tensor, mesh, mesh_dim=0, async_op=False, *, group_src=0):
+    return dist.broadcast(tensor, group=mesh.get_group(mesh_dim), async_op=async_op, group_src=group_src)
