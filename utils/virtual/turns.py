@@ -47,6 +47,7 @@ class TurnTaker(threading.Thread):
         self.number, self.turns = number, turns
         self.clock = 0.0
         self.finished = False
+        self.ours = False  # see Turns
         self.baton = threading.Lock()
         self.baton.acquire()
         self.groups = Groups()
@@ -69,7 +70,7 @@ class TurnTaker(threading.Thread):
 
     def come_in(self) -> None:
         """From now on, what belongs to a process is this rank's."""
-        self.turns.running = self
+        self.turns.running, self.turns.ours = self, self.ours
         c10d._world = self.groups
         torch.default_generator.set_state(self.torch_random)
         random.setstate(self.python_random)
@@ -78,6 +79,7 @@ class TurnTaker(threading.Thread):
         os.environ["LOCAL_RANK"] = str(self.turns.local_rank(self.number))
 
     def go_out(self) -> None:
+        self.ours = self.turns.ours
         self.torch_random = torch.default_generator.get_state()
         self.python_random = random.getstate()
 

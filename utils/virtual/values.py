@@ -28,6 +28,11 @@ def deliver(calls: list[Call]) -> None:
     event = calls[0].event
     if event.op == "send":
         write(calls[1].args[0][0], calls[0].args[0][0])
+    elif calls[0].method in ("_allgather_base", "all_gather_single"):  # not a piece for each pair of ranks
+        if not any(tensor.is_meta for call in calls for tensor in call.args[:2]):
+            whole = torch.cat([flat(call.args[1]) for call in calls])
+            for call in calls:
+                write(call.args[0], whole)
     elif event.op != "barrier":
         root = None if event.peer is None else event.members.index(event.peer)
         for part in zip(*(parts(call) for call in calls), strict=True):
@@ -97,8 +102,6 @@ def parts(call: Call) -> list[Part]:
         return [([given], taken) for given, taken in zip(args[1], args[0], strict=True)]
     if method == "allgather_coalesced":
         return [([given], [of_rank[number] for of_rank in args[0]]) for number, given in enumerate(args[1])]
-    if method in ("_allgather_base", "all_gather_single"):
-        return [([args[1]], slices(args[0], size))]
     if method in ("allgather_into_tensor_coalesced", "all_gather_single_coalesced"):
         return [([given], slices(taken, size)) for given, taken in zip(args[1], args[0], strict=True)]
     if method == "gather":

@@ -26,7 +26,7 @@ from utils import rank_process, regions, source_lines, travel
 from utils.protocol import NEWS_IS, SPEAKS, SYNCHRONISED, Request, path_in
 from utils.run import Event, Region
 from utils.storages import Storages
-from utils.virtual import as_on_gpu, sizes_only, values, wrappers
+from utils.virtual import as_on_gpu, ddp_check, sizes_only, values, wrappers
 from utils.virtual.group import VirtualGroup
 from utils.virtual.network import Call, Network
 from utils.virtual.rank import VirtualRank
@@ -246,6 +246,7 @@ def take_over(world: World) -> None:
 
     c10d._new_process_group_helper = make_group
     wrappers.take_over(world)
+    ddp_check.take_over(world.turns)
     path = path_in(world.request.folder, "where", 0)
 
     def tell_lines(*_) -> None:
