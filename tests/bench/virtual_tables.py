@@ -18,14 +18,14 @@ WHY = {
     "broadcast": "the model's own tree; but Gloo's collectives run on a thread of their own, which must wake up",
     "all_gather": "Gloo's ring has twice as many messages, and torch copies all of the result into the list",
     "reduce_scatter": "Gloo has none that torch would use: it makes an all-reduce of each rank's part instead",
-    "all_to_all": "the model's own messages; but on loopback the same cores send and receive, not both at once",
+    "all_to_all": "the model's own messages; but that thread must wake up, and the same cores both send and receive",
 }
 OF_THE_COLLECTIVES = """\
 (all of them: the ranks share the cores that carry the messages, so no link is anybody's own; with more ranks than
 cores each message also waits until its receiver has a core)"""
 OF_THE_STEPS = """\
 (in backward Gloo's messages need the cores that compute, so little overlaps; a small model stays in the caches, where
-the optimizer is faster than the memory it is charged for; Python between two operations is not in the model)"""
+the optimizer is faster than the memory it is charged for; what autograd and DDP do themselves is not in the model)"""
 PARTS = ["forward", "backward", "optimizer"]
 
 
