@@ -41,9 +41,9 @@ def spawn(fn, world_size: int, *args, timeout: float | None = None, backend: str
         return run_in_place(fn, world_size, args, kwargs, backend)
     placement = choose_backend(backend, world_size)
     program = pickle_program(fn, args, kwargs, world_size)
-    from utils.real_world import run_world  # only now, so that `import utils` is quick
+    from utils.real_world import RealWorld, run_world  # only now, so that `import utils` is quick
 
-    return run_world(world_size, placement, program, timeout)
+    return run_world(lambda: RealWorld(world_size, placement, program), timeout)
 
 
 def check_world_size(world_size, most: int | None = MAX_RANKS, who: str = "spawn") -> int:

@@ -13,6 +13,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 
 from utils import source_lines, stuck
 from utils.devices import Placement
@@ -77,16 +78,16 @@ def temporary() -> str:
         return "any of the usual ones"
 
 
-def run_world(world_size: int, placement: Placement, program: bytes, timeout: float) -> Run:
-    """Run `program` on ranks, from their start to their end; raises the report of what went wrong."""
+def run_world(make: Callable[[], RealWorld], timeout: float) -> Run:
+    """Run the world that `make` makes from its start to its end; raises the report of what went wrong."""
     try:
-        return run_once(world_size, placement, program, timeout)
+        return run_once(make, timeout)
     except NoZygote:  # it was killed since the last call; now there is a new one
-        return run_once(world_size, placement, program, timeout)
+        return run_once(make, timeout)
 
 
-def run_once(world_size: int, placement: Placement, program: bytes, timeout: float) -> Run:
-    with RealWorld(world_size, placement, program) as world:
+def run_once(make: Callable[[], RealWorld], timeout: float) -> Run:
+    with make() as world:
         try:
             world.watch(timeout)
         except KeyboardInterrupt:

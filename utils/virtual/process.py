@@ -25,7 +25,7 @@ from utils.matching import RankState
 from utils.memory import peak_of
 from utils.ordered_output import OrderedOutput
 from utils.protocol import Request, path_in
-from utils.real_world import MOST_PRINTED, NoZygote, RealWorld
+from utils.real_world import MOST_PRINTED, RealWorld, run_world
 from utils.run import Event, Region, Run
 from utils.silent import silent_mistake
 
@@ -37,19 +37,7 @@ LONGEST_SIGN = 200  # bytes
 
 def run_virtually(world_size: int, cluster: Cluster, device: str, program: bytes) -> Run:
     """Run `program` on virtual ranks, from their start to their end; raises the report of what went wrong."""
-    try:
-        return run_once(world_size, cluster, device, program)
-    except NoZygote:  # it was killed since the last call; now there is a new one
-        return run_once(world_size, cluster, device, program)
-
-
-def run_once(world_size: int, cluster: Cluster, device: str, program: bytes) -> Run:
-    with VirtualWorld(world_size, cluster, device, program) as world:
-        try:
-            world.watch(MOST_SECONDS)
-        except KeyboardInterrupt:
-            raise world.interrupted() from None
-        return world.collect()
+    return run_world(lambda: VirtualWorld(world_size, cluster, device, program), MOST_SECONDS)
 
 
 class VirtualWorld(RealWorld):
