@@ -25,12 +25,12 @@ from utils.message_ends import bound_by_receives
 from utils.program import pickle_program
 from utils.protocol import Failure
 from utils.rank_output import marked_output
-from utils.rank_process import failure
 from utils.record import read_events, read_memory
 from utils.recorder import Recorder, install
 from utils.result import ResultPickler, pickle_result
 from utils.run import Run
 from utils.silent import silent_mistake
+from utils.surroundings import failure
 
 FOR_EVER = timedelta(days=365)  # a rank may be done with its program long before the others
 

@@ -6,16 +6,11 @@ output to its pipe -> the kernel's environment -> join the world -> fn(rank, wor
 
 from __future__ import annotations
 
-import builtins
 import ctypes
 import faulthandler
-import fcntl
 import importlib
-import linecache
 import os
 import pickle
-import random
-import resource
 import signal
 import socket
 import sys
@@ -24,16 +19,15 @@ import time
 import traceback
 from datetime import timedelta
 
-import cloudpickle
-import numpy.random
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
 
-from utils import recorder, regions
-from utils.protocol import FINISHED, SYNCHRONISED, Failure, Frame, Request, path_in
+from utils import recorder, regions, surroundings
+from utils.protocol import FINISHED, SYNCHRONISED, Request, path_in
 from utils.record import SharedTable, pack_note
 from utils.result import CannotReturn, pickle_result, write_whole
+from utils.surroundings import failure, flush, redirect, settle
+from utils.virtual.world import run_virtual_world
 
 # What lessons use, besides torch: each of these would otherwise cost every rank of every call up to a second.
 PRELOADED = [
@@ -45,9 +39,8 @@ PRELOADED = [
     "torch.distributed.nn.functional",
 ]
 
-OURS = {__file__, pickle_result.__code__.co_filename}  # whose lines are left out of a traceback
 rank_of_this_process: int | None = None
-marks = 1  # the descriptor that the marks of protocol.py are written to: the rank's output
+surroundings.OURS.add(__file__)
 
 
 def wait_for_call(door: int) -> None:
@@ -78,7 +71,7 @@ def run_rank(rank: int, folder: str, output: int) -> None:
         with open(path_in(folder, "stack", rank), "wb") as stack:
             faulthandler.enable(stack, all_threads=False)
             faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False, chain=False)
-            outcome = perform(rank, request) if request.cluster is None else perform_virtually(request)
+            outcome = perform(rank, request) if request.cluster is None else run_virtual_world(request)
             if os.getpid() != me:  # a fork that the program made and that came back from it
                 return
             leave(rank, request, outcome)
@@ -109,46 +102,6 @@ def watch_parent(parent: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def redirect(output: int) -> None:
-    """Prints, warnings, logging and what C libraries write all go to `output`; stdin is empty."""
-    global marks
-    high = min(200, resource.getrlimit(resource.RLIMIT_NOFILE)[0] * 3 // 4)  # out of the program's way
-    marks = fcntl.fcntl(output, fcntl.F_DUPFD_CLOEXEC, high)  # ours, whatever the program does to 1 and 2
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    os.close(output)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    sys.stdin = open(0, closefd=False)
-    builtins.input = no_keyboard
-    # One stream under both names, so that what is printed and what is warned stays in order.
-    sys.stdout = sys.stderr = open(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
-    sys.__stdout__ = sys.__stderr__ = sys.stdout
-    draw_bars_as_text()
-
-
-def no_keyboard(prompt="", /):
-    """Takes the place of `input`."""
-    raise EOFError("a rank has no keyboard: ask in the notebook and pass the answer: spawn(work, 4, answer)")
-
-
-def draw_bars_as_text() -> None:
-    """tqdm's bar for notebooks draws in a page, which a rank doesn't have: the plain one takes its place."""
-    bars = sys.modules.get("tqdm.std")  # torch imports it where it is installed
-    if bars is not None:
-        bars.tqdm_notebook, bars.tnrange = bars.tqdm, bars.trange
-        sys.modules["tqdm.notebook"] = sys.modules["tqdm"].notebook = bars
-
-
-def flush() -> None:
-    for stream in (sys.stdout, sys.stderr):
-        try:
-            stream.flush()
-        except Exception:  # the program closed it, or put something else in its place
-            pass
-
-
 def enter(rank: int, request: Request) -> None:
     """Put this process where the kernel is, tell it which rank it is, and join the world."""
     size = request.world_size
@@ -176,29 +129,6 @@ def enter(rank: int, request: Request) -> None:
         dist.group.WORLD.inner.barrier().wait()  # nobody begins, and perhaps crashes, before all are connected
 
 
-def settle(request: Request) -> None:
-    """Put this process where the kernel is, and let all random numbers begin alike."""
-    os.environ.clear()
-    os.environ.update(request.environment)
-    os.chdir(request.working_directory)
-    sys.path[:] = request.sys_path
-    sys.argv = [""]
-    linecache.cache.update(request.sources)
-
-    torch.set_num_threads(threads_asked_for(request.environment))
-    random.seed(0)  # every rank draws the same numbers unless the program seeds by rank; torch's were seeded before
-    numpy.random.seed(0)
-
-    if hasattr(distributed_c10d, "_pickler"):  # so that a cell's classes travel in object collectives too
-        distributed_c10d._pickler = cloudpickle.Pickler
-
-
-def threads_asked_for(environment: dict[str, str]) -> int:
-    """One, unless OMP_NUM_THREADS says another number; OpenMP takes no notice of what is none either."""
-    first = environment.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    return int(first) if first.isdecimal() and int(first) > 0 else 1
-
-
 def check_interfaces(names: str) -> None:
     known = [name for _, name in socket.if_nameindex()]
     for name in names.split(","):
@@ -211,7 +141,7 @@ def check_interfaces(names: str) -> None:
 
 def note_synchronisation() -> None:
     flush()
-    os.write(marks, SYNCHRONISED)
+    os.write(surroundings.marks, SYNCHRONISED)
 
 
 def perform(rank: int, request: Request) -> bytes:
@@ -231,40 +161,6 @@ def perform(rank: int, request: Request) -> bytes:
         return pickle.dumps(failure(error, request.zero))
 
 
-def perform_virtually(request: Request) -> bytes:
-    """Run the program on all ranks of a virtual cluster, which live in this process."""
-    from utils.virtual.world import run_virtual_world  # the ranks of a real world don't need it
-
-    return run_virtual_world(request)
-
-
-def failure(error: BaseException, zero: float) -> Failure:
-    frames = tuple(
-        Frame(frame.filename, frame.lineno or 0, frame.name, (frame.line or "").strip())
-        for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename not in OURS
-    )
-    if isinstance(error, SyntaxError) and error.filename:
-        frames += (Frame(error.filename, error.lineno or 0, "", (error.text or "").strip()),)
-    return Failure(type(error).__name__, _text(error), frames, time.monotonic() - zero)
-
-
-def _text(error: BaseException) -> str:
-    """Its message, notes and causes, as plain text of a length that can be read."""
-    try:
-        text = "".join(str(error))
-    except Exception as nested:  # a student's __str__ may raise
-        text = f"(its message can't be shown: {type(nested).__name__})"
-    text = "\n".join([text, *map(str, getattr(error, "__notes__", ()))])
-    if len(text) > 4000:
-        text = f"{text[:2000]}\n... {len(text) - 4000} characters ...\n{text[-2000:]}"
-    members = getattr(error, "exceptions", ()) if isinstance(error, BaseExceptionGroup) else ()
-    for what, other in [("caused by", error.__cause__), *(("one of them:", member) for member in members[:5])]:
-        if other is not None:
-            text += f"\n  {what} {type(other).__name__}: {_text(other)}"
-    return text.encode("utf-8", "backslashreplace").decode()
-
-
 def leave(rank: int, request: Request, outcome: bytes) -> None:
     """Put the outcome where the launcher finds it, whole or not at all, and say that it is there."""
     path = path_in(request.folder, "outcome", rank)
@@ -273,4 +169,4 @@ def leave(rank: int, request: Request, outcome: bytes) -> None:
     except CannotReturn as error:
         write_whole(path, pickle.dumps(failure(error, request.zero)))
     flush()
-    os.write(marks, FINISHED)
+    os.write(surroundings.marks, FINISHED)

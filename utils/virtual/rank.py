@@ -9,21 +9,21 @@ import torch
 import torch.distributed as dist
 from torch.autograd.graph import saved_tensors_hooks
 
-from utils import rank_process
+from utils import surroundings
 from utils.protocol import Failure
-from utils.rank_process import failure
 from utils.record import making
 from utils.recorder import POINT_TO_POINT, who_called
 from utils.result import pickle_result
 from utils.run import Event, Region
 from utils.storages import COMMUNICATION, Storages
+from utils.surroundings import failure
 from utils.virtual.gpu import VirtualGpu
 from utils.virtual.network import Call
 from utils.virtual.sizes_only import NoValues
 from utils.virtual.turns import TurnTaker
 
 NO_STORAGE = re.compile(r"\bmeta\b|unallocated storage")  # what torch says when there are no values
-rank_process.OURS.add(__file__)
+surroundings.OURS.add(__file__)
 
 
 class VirtualRank(TurnTaker):

@@ -22,7 +22,7 @@ from torch._C._distributed_c10d import _set_thread_isolation_mode
 from torch.distributed import distributed_c10d as c10d
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from utils import rank_process, regions, source_lines, travel
+from utils import regions, source_lines, surroundings, travel
 from utils.protocol import NEWS_IS, SPEAKS, SYNCHRONISED, Request, path_in
 from utils.run import Event, Region
 from utils.storages import Storages
@@ -184,7 +184,7 @@ class Prints(io.TextIOBase):
     def flush(self) -> None:
         data, self.buffer = bytes(self.buffer), bytearray()
         while data:
-            data = data[os.write(rank_process.marks, data) :]
+            data = data[os.write(surroundings.marks, data) :]
 
 
 class Clock:
@@ -209,7 +209,7 @@ class Clock:
 
 def run_virtual_world(request: Request) -> bytes:
     """Run the program of `request` on all its ranks; returns what the launcher wants to know (launch.py)."""
-    rank_process.settle(request)
+    surroundings.settle(request)
     with open(os.path.join(request.folder, "program"), "rb") as file:
         world = World(request, file.read())
     take_over(world)
