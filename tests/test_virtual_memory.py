@@ -137,6 +137,23 @@ def test_every_kind_is_told_apart():
     assert memory.peak[0] >= 4 * square
 
 
+def test_what_a_stage_receives_is_no_parameter():
+    def stage(rank, world_size):
+        model, x = torch.nn.Linear(16, 16, bias=False), torch.empty(16, 16)
+        if rank == 0:
+            dist.send(model(x).detach(), dst=1)
+            return None
+        dist.recv(x, src=0)
+        y = model(x.requires_grad_()).sum()
+        with track_memory() as storages:
+            y.backward()
+            return storages.by_kind()
+
+    square = 16 * 16 * 4
+    kinds = simulate(stage, 2).results[1]
+    assert (kinds["parameters"], kinds["gradients"], kinds["activations"]) == (square, square, square)
+
+
 def test_a_gpu_that_runs_out_says_who_needs_what_and_what_holds_it():
     small = replace(PLENTY, name="small", gpu=replace(PLENTY.gpu, memory=80e9))
 

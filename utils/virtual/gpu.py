@@ -138,7 +138,7 @@ class VirtualGpu(TorchDispatchMode):
     def watch(self, args) -> None:
         """Count parameters as such, and their gradients as soon as they are there."""
         for tensor in args:
-            if is_parameter(tensor) and tensor not in self.watched:
+            if is_parameter(tensor) and tensor not in self.watched and tensor not in self.rank.received:
                 self.watched[tensor] = True
                 self.storages.count(tensor, PARAMETERS)
                 if tensor.requires_grad:

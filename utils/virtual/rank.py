@@ -8,6 +8,7 @@ import threading
 import torch
 import torch.distributed as dist
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.weak import WeakIdKeyDictionary
 
 from utils import surroundings
 from utils.protocol import Failure
@@ -37,6 +38,9 @@ class VirtualRank(TurnTaker):
         self.regions: list[Region] = []
         self.busy: list[list[float]] = []  # [start, end] of what it has computed
         self.strides: dict[int, tuple] = {}
+        self.received = (
+            WeakIdKeyDictionary()
+        )  # tensors that a message has come into: no parameters, whatever they require
         self.awaited: list[Call] = []  # what it waits for, or has waited for last
         self.in_vain: list[Call] = []  # what had not come when it was asked about at `looked_at`, a moment of its clock
         self.looked_at = -1.0
@@ -153,6 +157,8 @@ class VirtualRank(TurnTaker):
         self.calls.append(call)
         for tensor in tensors:
             self.storages.count(tensor, COMMUNICATION)
+            if event.op == "recv":
+                self.received[tensor] = True
         for tensor in dense:
             if tensor.layout is torch.strided and not tensor.is_contiguous():
                 self.strides[event.index] = tuple(tensor.shape), tensor.stride()
