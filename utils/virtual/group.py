@@ -12,6 +12,7 @@ from torch.autograd import Variable
 from utils import recorder
 from utils.recorder import ASYNCHRONOUS, OPERATIONS, OUTPUT_FIRST, POINT_TO_POINT, TAKEN_AS_DENSE, who_called
 from utils.run import Event
+from utils.virtual.misfits import misfit
 from utils.virtual.network import Call
 
 
@@ -175,6 +176,8 @@ def _virtual(method: str, op: str):
             end=None,
             where=where,
         )
+        if said := misfit(method, op, args, len(self.members), event.reduce_op):
+            raise RuntimeError(said)
         request = Call(event, method, args)
         dense = [tensor for position in TAKEN_AS_DENSE.get(method, ()) for tensor in recorder._tensors(args[position])]
         rank.call(request, directly, recorder._tensors(args), dense)

@@ -26,19 +26,30 @@ def deliver(calls: list[Call]) -> None:
     calls   of a message: the send, then the receive; of a collective: in the order of the group
     """
     event = calls[0].event
+    if event.op == "barrier" or any(first(call.args).is_meta for call in calls):
+        return
     if event.op == "send":
         write(calls[1].args[0][0], calls[0].args[0][0])
     elif calls[0].method in ("_allgather_base", "all_gather_single"):  # not a piece for each pair of ranks
-        if not any(tensor.is_meta for call in calls for tensor in call.args[:2]):
-            whole = torch.cat([flat(call.args[1]) for call in calls])
-            for call in calls:
-                write(call.args[0], whole)
-    elif event.op != "barrier":
+        whole = torch.cat([flat(call.args[1]) for call in calls])
+        for call in calls:
+            write(call.args[0], whole)
+    else:
         root = None if event.peer is None else event.members.index(event.peer)
         for part in zip(*(parts(call) for call in calls), strict=True):
             tensors = [tensor for given, taken in part for tensor in (*given, *taken)]
             if not any(tensor.is_meta for tensor in tensors):
                 exchange(event.op, event.reduce_op, root, list(part))
+
+
+def first(value) -> torch.Tensor | None:
+    """The first tensor in nested lists."""
+    if isinstance(value, torch.Tensor):
+        return value
+    for item in value if isinstance(value, (list, tuple)) else ():
+        if (found := first(item)) is not None:
+            return found
+    return None
 
 
 def exchange(op: str, reduce_op: str, root: int | None, ranks: list[Part]) -> None:
@@ -77,13 +88,16 @@ def reduced(op: str, tensors: list[torch.Tensor]) -> torch.Tensor:
 
 
 def write(into: torch.Tensor, what: torch.Tensor) -> None:
-    """As Gloo does: what fits; autograd is not told."""
+    """As Gloo does: what fits, and bytes as they are; autograd is not told."""
     if into.is_meta or what.is_meta:
         return
-    if into.shape == what.shape:
+    if into.is_sparse:
+        with torch.no_grad():
+            into.copy_(what)
+    elif into.shape == what.shape and into.dtype == what.dtype:
         into.data.copy_(what.data)
     else:
-        into, what = flat(into), flat(what)
+        into, what = flat(into).view(torch.uint8), flat(what).view(torch.uint8)
         length = min(len(into), len(what))
         into[:length].copy_(what[:length])
 
