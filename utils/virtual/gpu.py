@@ -93,6 +93,7 @@ class VirtualGpu(TorchDispatchMode):
         if self.turns.ours or _get_dispatch_mode(FAKE) is not None:  # DTensor asks fake tensors what comes out
             return function(*args, **kwargs)
         if types and any(kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for kind in types):
+            self.watch(args)
             return NotImplemented  # a DTensor, say: the operations on what it consists of come here
         if asks_the_network(function):
             return self.functional_collective(function, args, kwargs)

@@ -31,9 +31,10 @@ def deliver(calls: list[Call]) -> None:
     if event.op == "send":
         write(calls[1].args[0][0], calls[0].args[0][0])
     elif calls[0].method in ("_allgather_base", "all_gather_single"):  # not a piece for each pair of ranks
-        whole = torch.cat([flat(call.args[1]) for call in calls])
-        for call in calls:
-            write(call.args[0], whole)
+        if not any(call.args[1].is_meta for call in calls):
+            whole = torch.cat([flat(call.args[1]) for call in calls])
+            for call in calls:
+                write(call.args[0], whole)
     else:
         root = None if event.peer is None else event.members.index(event.peer)
         for part in zip(*(parts(call) for call in calls), strict=True):

@@ -14,6 +14,7 @@ def take_over(world) -> None:
     and tensors that are data though they have no values.
     """
     wait_for_futures(world)
+    count_resized(world)
     keep_loss_parallel()
     if world.only_sizes:
         FSDPParamGroup._validate_no_meta_params = lambda group: None  # would say that they were never filled
@@ -36,6 +37,12 @@ def wait_for_futures(world) -> None:
         return wait(future)
 
     torch._C.Future.wait = wait_in_turn
+
+
+def count_resized(world) -> None:
+    """FSDP frees what it has gathered by resizing its storage, which is no operation that the GPU is shown."""
+    resize = torch.UntypedStorage.resize_
+    torch.UntypedStorage.resize_ = lambda storage, size: world.turns.running.storages.see(resize(storage, size))
 
 
 def keep_loss_parallel() -> None:
