@@ -1,12 +1,11 @@
-"""What does not fit together in one rank's call: Gloo and NCCL refuse it, and so does the virtual network."""
+"""What can't be right in one rank's call, or in those of an all-to-all: Gloo and NCCL refuse it, and so do we."""
 
 from __future__ import annotations
 
 import functools
+import math
 
 import torch
-
-from utils.virtual.values import REDUCTIONS
 
 LISTS = {  # method -> (which argument is a list with a tensor for each rank, which holds the tensors they must be like)
     "allgather": (0, 1),
@@ -79,8 +78,48 @@ def first_dtype(args: tuple) -> torch.dtype:
 @functools.cache
 def can_reduce(reduce_op: str, dtype: torch.dtype) -> bool:
     """Whether Gloo can: no bits of floats, no mean of integers."""
-    if reduce_op not in REDUCTIONS:
+    is_number = dtype.is_floating_point or dtype.is_complex
+    if reduce_op in ("band", "bor", "bxor"):
+        return not is_number
+    return reduce_op in ("sum", "product", "min", "max") or (reduce_op == "avg" and is_number)
+
+
+def disagreement(calls: list) -> str:
+    """Between which ranks of an all-to-all the sizes differ, one sending what the other does not expect; "" if none.
+
+    calls   one of each rank, in the order of the group
+    """
+    if calls[0].event.op != "all_to_all" or all_alike(calls):
+        return ""
+    sent, expected = zip(*(elements(call, len(calls)) for call in calls), strict=True)
+    for source, call in enumerate(calls):
+        for destination, other in enumerate(calls):
+            given, taken = sent[source][destination], expected[destination][source]
+            if given != taken:
+                return (
+                    f"all_to_all: rank {call.event.rank} sends {given} elements to rank {other.event.rank}, "
+                    f"which expects {taken} from it."
+                )
+    return ""
+
+
+def all_alike(calls: list) -> bool:
+    """Whether every rank sends every other equally much, as most do."""
+    if any(call.method == "alltoall" or call.args[2] or call.args[3] for call in calls):
         return False
-    if reduce_op == "avg":
-        return dtype.is_floating_point or dtype.is_complex
-    return not (reduce_op in ("band", "bor", "bxor") and dtype.is_floating_point)
+    return len({tensor.numel() for call in calls for tensor in call.args[:2]}) == 1
+
+
+def elements(call, size: int) -> tuple[list[int], list[int]]:
+    """How many of them the rank of `call` sends to each rank, and expects from each."""
+    if call.method == "alltoall":
+        return [tensor.numel() for tensor in call.args[1]], [tensor.numel() for tensor in call.args[0]]
+    into, given, into_rows, given_rows = call.args[:4]
+    return shares(given, given_rows, size), shares(into, into_rows, size)
+
+
+def shares(tensor: torch.Tensor, rows: list[int], size: int) -> list[int]:
+    if not rows:
+        return [tensor.numel() // size] * size
+    row = math.prod(tensor.shape[1:])
+    return [row * count for count in rows]

@@ -23,6 +23,7 @@ from utils.collective_costs import Layout, cost
 from utils.matching import POINT_TO_POINT
 from utils.mistakes import difference
 from utils.run import Event
+from utils.virtual.misfits import disagreement
 
 
 @dataclass(slots=True, eq=False)
@@ -223,6 +224,8 @@ class Network:
             del team.open[place]
             calls = {rank: calls[rank] for rank in team.members}
             if not differ(calls):
+                if said := disagreement(list(calls.values())):
+                    raise RuntimeError(said)
                 transfer = Transfer(calls, max(c.event.start for c in calls.values()), next(self.numbers))
                 for each in calls.values():
                     each.transfer = transfer

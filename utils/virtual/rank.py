@@ -23,7 +23,7 @@ from utils.virtual.network import Call
 from utils.virtual.sizes_only import NoValues
 from utils.virtual.turns import TurnTaker
 
-NO_STORAGE = re.compile(r"\bmeta\b|unallocated storage")  # what torch says when there are no values
+NO_STORAGE = re.compile(r"\bmeta\b|unallocated storage|Tensor\.__format__")  # what torch says when there are no values
 surroundings.OURS.add(__file__)
 
 

@@ -15,6 +15,7 @@ from torch._ops import OpOverload
 aten = torch.ops.aten
 # What these make is of integers unless a float is among their arguments, or always.
 BY_ARGUMENTS, INTEGERS = {aten.arange, aten.full, aten.scalar_tensor}, {aten.randint, aten.randperm}
+BY_MASK = {aten.index, aten.index_put, aten.index_put_}  # may take a mask for an index
 READS_A_VALUE = {aten._local_scalar_dense, aten.is_nonzero, aten.equal, aten.nonzero, aten.masked_select}
 
 
@@ -23,9 +24,9 @@ class NoValues(RuntimeError):
 
     def __init__(self, what: str):
         super().__init__(
-            f"{what} needs the values of a tensor, and on device='meta' tensors have sizes only. (Also .item(), "
-            ".tolist(), print, and an `if` on a tensor.) Ask for values with simulate(..., device='cpu'), or take from "
-            "sizes, ranks and integers what the program must know."
+            f"{what} needs the values of a tensor, and on device='meta' tensors have sizes only. (So do .item(), "
+            ".tolist(), f'{loss:.2f}' and an `if` on a tensor.) Ask for values with simulate(..., device='cpu'), or "
+            "take from sizes, ranks and integers what the program must know."
         )
 
 
@@ -40,6 +41,8 @@ def arguments(function: OpOverload, args: tuple, kwargs: dict) -> tuple[tuple, d
     """The arguments with which `function` makes tensors without values where there shall be none."""
     with_values, without = kinds(args)
     if with_values and without:
+        if function._overloadpacket in BY_MASK:
+            args = (args[0], chosen(args[1]), *args[2:])
         args = tuple(map(emptied, args))
     place = place_of_device(function)
     if place is not None:
@@ -53,6 +56,15 @@ def arguments(function: OpOverload, args: tuple, kwargs: dict) -> tuple[tuple, d
     elif function._overloadpacket is aten.lift_fresh and is_data(args[0].dtype, args[0].dim()):
         args = (emptied(args[0]),)
     return args, kwargs
+
+
+def chosen(indices: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
+    """Of a mask that has values, the places that it chooses: how many there are is the size of what comes out."""
+    places: list[torch.Tensor | None] = []
+    for index in indices:
+        is_mask = index is not None and index.dtype in (torch.bool, torch.uint8) and not index.is_meta
+        places += index.nonzero(as_tuple=True) if is_mask else [index]
+    return places
 
 
 def kinds(args) -> tuple[bool, bool]:
@@ -109,11 +121,13 @@ def device_for(function: OpOverload, args, kwargs, asked, without_values: bool) 
 def do(function: OpOverload, args, kwargs):
     """Do it; raises NoValues if it can't be done without values."""
     _, without = kinds(args)
-    if without and function._overloadpacket in READS_A_VALUE:
-        raise NoValues(function._overloadpacket.__name__)
+    packet = function._overloadpacket
+    name = ".item()" if packet is aten._local_scalar_dense else packet.__name__
+    if without and packet in READS_A_VALUE:
+        raise NoValues(name)
     try:
         return function(*args, **kwargs)
     except NotImplementedError:
         if without:
-            raise NoValues(str(function._overloadpacket)) from None
+            raise NoValues(name) from None
         raise

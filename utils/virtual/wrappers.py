@@ -8,12 +8,15 @@ from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 from torch.distributed.tensor import _api, _collective_utils, placement_types
 from torch.distributed.tensor.parallel import loss
 
+FIRST_PAUSE, LONGEST_PAUSE = 1e-6, 1e6  # seconds between two looks for a key in the store
+
 
 def take_over(world) -> None:
     """Make them run on the ranks of `world`: threads that share what is each process's own where ranks are processes,
     and tensors that are data though they have no values.
     """
     wait_for_futures(world)
+    wait_for_keys(world)
     count_resized(world)
     keep_loss_parallel()
     if world.only_sizes:
@@ -37,6 +40,30 @@ def wait_for_futures(world) -> None:
         return wait(future)
 
     torch._C.Future.wait = wait_in_turn
+
+
+def wait_for_keys(world) -> None:
+    """The store waits in C++ for keys that nobody can set meanwhile: so the rank looks again and again, ever later."""
+    get, wait = dist.Store.get, dist.Store.wait
+
+    def look(store, keys: list[str]) -> None:
+        rank, pause = world.turns.running, FIRST_PAUSE
+        while not store.check(keys):
+            if pause > LONGEST_PAUSE:
+                raise RuntimeError(f"rank {rank.number} waits for {keys} in the store, and no rank sets them.")
+            rank.clock += pause
+            pause *= 1.1
+            world.turns.look_around(rank)
+
+    def get_in_turn(store, key):
+        look(store, [key])
+        return get(store, key)
+
+    def wait_in_turn(store, keys, timeout=None):
+        look(store, keys)
+        return wait(store, keys)
+
+    dist.Store.get, dist.Store.wait = get_in_turn, wait_in_turn
 
 
 def count_resized(world) -> None:
