@@ -32,7 +32,8 @@ def run_in_place(fn, world_size: int, args: tuple, kwargs: dict, backend: str | 
 
     Prints appear at once. The default process group is made by the first call, unless the script has one already: then
     that is used, and its calls are not recorded. An exception goes up as it is on the rank that raised it; the others
-    raise RankFailed as soon as they miss that rank. Nobody watches for a deadlock: torch's own time-out ends one.
+    raise RankFailed as soon as they miss that rank. A silent mistake is raised on every
+    rank. Nobody watches for a deadlock: torch's own time-out ends one.
     """
     return world().run(fn, world_size, args, kwargs, backend)
 

@@ -396,21 +396,23 @@ def _recorded(method: str, op: str):
         tensors = _tensors(args[taken] if taken < len(args) else args[:1])
         root_or_peer = args[1:] if is_message else getattr(options, "rootRank", None)
         reduce_op = getattr(options, "reduceOp", None)
-        alike = (
-            *(method, group, where, is_async, root_or_peer, None if reduce_op is None else hash(reduce_op)),
-            *((tensors[0].shape, tensors[0].dtype) if len(tensors) == 1 else [(t.shape, t.dtype) for t in tensors]),
-        )
+        reduce_op = None if reduce_op is None else hash(reduce_op)
+        if len(tensors) == 1:
+            tensor = tensors[0]
+            alike = method, group, where, is_async, root_or_peer, reduce_op, tensor.shape, tensor.dtype
+        else:
+            alike = method, group, where, is_async, root_or_peer, reduce_op, *((t.shape, t.dtype) for t in tensors)
         kind = recorder.numbers.get(alike)
         if kind is None:
             kind = recorder.number("call", alike, fields(self, args, options, tensors, is_async, where))
         index = recorder.start(kind)
         if self.on_device:
             recorder.began_on_device[index] = recorder.mark()
-        else:
-            for position in dense:
-                for tensor in tensors if position == taken else _tensors(args[position]):
-                    if tensor.layout is torch.strided and not tensor.is_contiguous():
-                        recorder.write(("strides", index, (tuple(tensor.shape), tensor.stride())))
+        elif dense:
+            read_or_written = tensors if dense == (taken,) else _tensors([args[position] for position in dense])
+            for tensor in read_or_written:
+                if tensor.layout is torch.strided and not tensor.is_contiguous():
+                    recorder.write(("strides", index, (tuple(tensor.shape), tensor.stride())))
         if group == "world" and not is_message:
             recorder.on_synchronisation()
         is_waited_for_here = not is_async and (gives_handle is False or (is_message and function != ""))
@@ -422,7 +424,7 @@ def _recorded(method: str, op: str):
             recorder.failed(index)
             recorder.end(index)
             raise
-        if isinstance(work, Work) and not is_waited_for_here:
+        if not is_waited_for_here and isinstance(work, Work):
             if is_async and directly and not self.on_device:  # on a GPU a stream can be waited for instead
                 recorder.unasked[index] = where
             senders = self.members if method == "recv_anysource" else ()
