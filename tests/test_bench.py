@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.bench import environment, figure, predictions, show, side_by_side, virtual_speed, virtual_tables
+from tests.bench import environment, figure, predictions, schedules, show, side_by_side, virtual_speed, virtual_tables
 from tests.bench.goals import GOALS
 from tests.bench.kernel import CellFailed, Kernel, marked
 from tests.bench.side_by_side import OURS, Launcher
@@ -235,3 +235,8 @@ def test_the_memory_that_a_process_of_a_kernel_has_held_is_seen():
             while memory.peak < 300e6 and time.monotonic() < give_up:
                 pass  # the other thread looks again and again
         assert 300e6 < memory.peak < 400e6
+
+
+def test_the_schedules_are_drawn_and_have_the_bubble_of_the_textbooks(tmp_path, capsys):
+    assert [path.name for path in schedules.draw(tmp_path) if path.stat().st_size] == ["gpipe.png", "1f1b.png"]
+    assert capsys.readouterr().out.count("69 ms, of which 30.4% bubble") == 2  # 7 / 23

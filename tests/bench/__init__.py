@@ -7,5 +7,6 @@ __main__  ->  environment     the competitors, installed beside the course
           ->  imports         what `import utils` costs
           ->  virtual         what `simulate` predicts beside what `spawn` takes, and how quick it is itself
                               (cells: predictions.py, virtual_speed.py)
+          ->  schedules       GPipe and 1F1B on eight virtual stages, to look at
           ->  goals, show     what was hoped for beside what was measured, a table, a figure (virtual_tables.py)
 """

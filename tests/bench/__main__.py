@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from tests.bench import environment, figure, imports, show, side_by_side, virtual, worlds
+from tests.bench import environment, figure, imports, schedules, show, side_by_side, virtual, worlds
 from tests.bench.kernel import ROOT
 
 FOLDER = ROOT / "build" / "bench"
@@ -59,7 +59,7 @@ def save(measured: dict) -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     numbers, picture = FOLDER / "measured.json", FOLDER / "launchers.png"
     numbers.write_text(json.dumps(measured, indent=1) + "\n")
-    saved = [numbers]
+    saved = [numbers, *(schedules.draw(FOLDER) if "virtual" in measured else [])]
     if not all(row["failed"] for row in measured.get("launchers", {}).values()):
         figure.draw(measured, picture)
         saved.append(picture)
