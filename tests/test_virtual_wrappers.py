@@ -1,93 +1,368 @@
-"""torch's own wrappers on a virtual cluster: the calls, bytes and gradients of a real world; overlap, and 64 ranks."""
+"""torch's own wrappers on a virtual cluster: the same calls and gradients as on real ranks, in the time of a GPU."""
 
-from collections import Counter
+import math
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import pipelining
+from torch.distributed._functional_collectives import all_gather_tensor, all_reduce, reduce_scatter_tensor
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distribute_tensor
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    SequenceParallel,
+    loss_parallel,
+    parallelize_module,
+)
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils._pytree import tree_leaves
 
 from tests.bench import parallelisms
-from utils import simulate, spawn
+from utils import RankFailed, region, simulate, spawn
 from utils.cluster import Cluster, Gpu, Link
 
-PROGRAMS = [parallelisms.ddp, parallelisms.fsdp2, parallelisms.tensor_parallel, parallelisms.pipelining]
+WIDTH = 64
 
 
-@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
-def test_the_calls_are_those_of_a_real_world(program):
-    def calls(run):
-        return Counter((e.rank, e.op, e.members, e.peer, e.bytes, e.dtype, e.reduce_op) for e in run.events)
-
-    real = calls(spawn(program, 4))
-    assert calls(simulate(program, 4, device="cpu")) == real
-    assert calls(simulate(program, 4, device="meta")) == real
+def mlp(layers=3, seed=0):
+    torch.manual_seed(seed)
+    return nn.Sequential(*(nn.Linear(WIDTH, WIDTH) for _ in range(layers)))
 
 
-def mlp():
-    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 8))
+def train(model, rank, steps=2, optimizer=torch.optim.SGD):
+    """Different data on every rank; returns the gradients of the last step."""
+    optimizer = optimizer(model.parameters(), lr=0.1)
+    torch.manual_seed(rank)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        model(torch.randn(8, WIDTH)).square().sum().backward()
+        optimizer.step()
+    return gradients(model)
 
 
-def gradients(model, x):
-    model(x).square().mean().backward()
-    whole = [p.grad.full_tensor() if isinstance(p.grad, DTensor) else p.grad for p in model.parameters()]
-    return [gradient.clone() for gradient in whole]
+def gradients(model):
+    return [p.grad.to_local() if isinstance(p.grad, DTensor) else p.grad for p in model.parameters()]
 
 
 def ddp(rank, world_size):
-    return gradients(DistributedDataParallel(mlp(), gradient_as_bucket_view=True), torch.ones(4, 8) * (rank + 1))
+    small_buckets = {"bucket_cap_mb": WIDTH * WIDTH * 4 / 2**20}
+
+    def data_parallel(**more):
+        return DistributedDataParallel(mlp(seed=rank), **small_buckets, **more)
+
+    got = [
+        train(data_parallel(**more), rank) for more in ({}, {"gradient_as_bucket_view": True}, {"static_graph": True})
+    ]
+    hooked = data_parallel()
+    hooked.register_comm_hook(None, fp16_compress_hook)
+    got.append(train(hooked, rank))
+
+    accumulating = data_parallel()
+    x = torch.full((2, WIDTH), float(rank))
+    with accumulating.no_sync():
+        accumulating(x).sum().backward()
+    accumulating(x).sum().backward()
+    got.append(gradients(accumulating))
+
+    class OneOfTwo(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.two = mlp(2)
+
+        def forward(self, x):
+            return self.two[rank % 2](x)
+
+    partly_used = DistributedDataParallel(OneOfTwo(), find_unused_parameters=True)
+    got.append(train(partly_used, rank))
+
+    uneven = data_parallel()
+    if torch.empty(1).is_meta:  # join asks how many ranks are left
+        return got
+    with uneven.join():
+        for _ in range(1 + rank % 2):
+            uneven(x).sum().backward()
+    return [*got, gradients(uneven)]
 
 
-def fsdp2(rank, world_size):
-    model, mesh = mlp(), init_device_mesh("cpu", (world_size,))
-    for layer in (model[0], model[2], model):
-        fully_shard(layer, mesh=mesh)
-    return gradients(model, torch.ones(4, 8) * (rank + 1))
+def zero_optimizer(rank, world_size):
+    from torch.distributed.optim import ZeroRedundancyOptimizer  # warns of what it imports itself
+
+    model = DistributedDataParallel(mlp())
+    train(
+        model, rank, optimizer=lambda *args, **kw: ZeroRedundancyOptimizer(*args, torch.optim.SGD, momentum=0.9, **kw)
+    )
+    return [p.detach() for p in model.parameters()]
+
+
+def fsdp(rank, world_size):
+    flat = init_device_mesh("cpu", (world_size,))
+    two_dimensional = init_device_mesh("cpu", (2, world_size // 2), mesh_dim_names=("replicate", "shard"))
+
+    def sharded(mesh=flat, **policy):
+        model = mlp()
+        for layer in model:
+            fully_shard(layer, mesh=mesh, **policy)
+        return fully_shard(model, mesh=mesh, **policy)
+
+    mixed = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    got = [train(sharded(), rank), train(sharded(two_dimensional), rank), train(sharded(mp_policy=mixed), rank)]
+    clipped = sharded(reshard_after_forward=False)
+    clipped(torch.ones(2, WIDTH)).sum().backward()
+    nn.utils.clip_grad_norm_(clipped.parameters(), 1.0)
+    return [*got, gradients(clipped), [p.full_tensor().detach() for p in clipped.parameters()]]
 
 
 def tensor_parallel(rank, world_size):
     mesh = init_device_mesh("cpu", (world_size,))
-    return gradients(
-        parallelize_module(mlp(), mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()}), torch.ones(4, 8)
-    )
+    x, labels = torch.ones(8, WIDTH).cumsum(0).div(WIDTH), torch.arange(8)
+
+    columns_then_rows = mlp(2)
+    parallelize_module(columns_then_rows, mesh, {"0": ColwiseParallel(), "1": RowwiseParallel()})
+    columns_then_rows(x).square().sum().backward()
+
+    sequence = nn.Sequential(nn.LayerNorm(WIDTH), *mlp(2))
+    layers = [SequenceParallel(sequence_dim=0), ColwiseParallel(input_layouts=Shard(0))]
+    layers.append(RowwiseParallel(output_layouts=Shard(0)))
+    parallelize_module(sequence, mesh, dict(zip("012", layers, strict=True)))
+    sequence(distribute_tensor(x, mesh, [Shard(0)])).square().sum().backward()
+
+    head = mlp(1)
+    parallelize_module(head, mesh, {"0": ColwiseParallel(use_local_output=False)})
+    with loss_parallel():
+        nn.functional.cross_entropy(head(x), labels).backward()
+
+    words = nn.Embedding(WIDTH, 16, _weight=torch.ones(WIDTH, 16))
+    parallelize_module(words, mesh, RowwiseParallel(input_layouts=Replicate()))
+    words(labels).sum().backward()
+
+    total = DTensor.from_local(x * rank, mesh, [Partial()])
+    rows = total.redistribute(mesh, [Shard(0)])
+    tensors = [rows, rows.redistribute(mesh, [Shard(1)]), total.redistribute(mesh, [Replicate()])]
+    models = (columns_then_rows, sequence, head, words)
+    return [gradients(model) for model in models], [tensor.to_local() for tensor in tensors]
 
 
-@pytest.mark.parametrize("program", [ddp, fsdp2, tensor_parallel], ids=lambda program: program.__name__)
-def test_gradients_are_those_of_a_real_world_to_the_bit_with_two_ranks(program):
-    for real, virtual in zip(spawn(program, 2).results, simulate(program, 2, device="cpu").results, strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(real, virtual, strict=True))
-    for real, virtual in zip(spawn(program, 4).results, simulate(program, 4, device="cpu").results, strict=True):
-        assert all(torch.allclose(a, b) for a, b in zip(real, virtual, strict=True))
-    assert [g.shape for g in simulate(program, 2).results[0]] == [p.shape for p in mlp().parameters()]
+def pipelines(rank, world_size):
+    def run(kind, stages_each=1):
+        numbers = range(rank, stages_each * world_size, world_size)
+        modules = [mlp(1, seed=number) for number in numbers]
+        stages = [
+            pipelining.PipelineStage(module, number, stages_each * world_size, torch.device("cpu"))
+            for module, number in zip(modules, numbers, strict=True)
+        ]
+        schedule = kind(stages if stages_each > 1 else stages[0], n_microbatches=4, loss_fn=nn.functional.mse_loss)
+        x = torch.ones(8, WIDTH).cumsum(0).div(WIDTH)
+        for _ in range(2):
+            schedule.step(*([x] if rank == 0 else []), **({"target": x} if rank == world_size - 1 else {}))
+        return [gradients(module) for module in modules]
+
+    return [
+        run(pipelining.ScheduleGPipe),
+        run(pipelining.Schedule1F1B),
+        run(pipelining.ScheduleInterleaved1F1B, stages_each=2),
+    ]
 
 
-def test_ddp_sends_its_buckets_while_backward_goes_on():
-    wide, layers = 512, 8
-    gpu = Gpu(flops={"fp32": 1e12}, memory=80e9, bandwidth=float("inf"), launch=0.0)
-    cluster = Cluster("slow", nodes=1, gpus_per_node=4, gpu=gpu, intra=Link(0.0, 1e10), inter=Link(0.0, 1e10))
+def groups_and_objects(rank, world_size):
+    half, last = world_size // 2, world_size - 1
+    grid = init_device_mesh("cpu", (2, half), mesh_dim_names=("rows", "columns"))
+    pair, _ = dist.new_subgroups(2)
+    reversed_ranks = dist.new_group(list(range(world_size))[::-1])
+    got = [grid.get_coordinate(), dist.get_rank(pair), dist.get_rank(reversed_ranks)]
+    for group in (grid["rows"].get_group(), grid["columns"].get_group(), pair, reversed_ranks):
+        x = torch.full((3,), float(rank))
+        dist.all_reduce(x, group=group)
+        got.append(x)
+    shares = [torch.empty(1) for _ in range(world_size)]
+    dist.all_gather(shares, torch.tensor([float(rank)]), group=reversed_ranks)
 
-    def step(rank, world_size):
-        model = nn.Sequential(*(nn.Linear(wide, wide, bias=False) for _ in range(layers)))
-        model = DistributedDataParallel(model, bucket_cap_mb=1)
-        for _ in range(2):  # in the first step DDP does not know the order yet, and has one bucket
-            loss = model(torch.empty(1024, wide)).sum()
+    words = ["from 0", {"a": 1}] if rank == 0 else [None, None]
+    dist.broadcast_object_list(words, src=0)
+    everybody = [None] * world_size
+    dist.all_gather_object(everybody, "x" * rank)
+    gathered = [None] * world_size if rank == last else None
+    dist.gather_object(rank, gathered, dst=last)
+
+    rows = torch.arange(2.0 * world_size).view(world_size, 2) + rank
+    uneven = torch.empty(world_size * (rank + 1), 2)
+    sizes = [1 + other for other in range(world_size)]
+    dist.all_to_all_single(uneven, rows.repeat_interleave(torch.tensor(sizes), 0), [rank + 1] * world_size, sizes)
+    one, other = torch.ones(2) * rank, torch.ones(3) * rank
+    with dist._coalescing_manager():
+        dist.all_reduce(one)
+        dist.all_reduce(other)
+    functional = [all_reduce(rows, "sum", grid["rows"]), all_gather_tensor(rows, 0, grid["columns"])]
+    functional.append(reduce_scatter_tensor(rows, "avg", 0, dist.group.WORLD) + 0)
+    dist.monitored_barrier()
+    return [*got, *shares, words, everybody, gathered, uneven, one, other, *(tensor + 0 for tensor in functional)]
+
+
+def what(event):
+    """What a call has in common on a real and on a virtual cluster: all but times and torch's names of groups."""
+    group = "world" if event.group == "world" else "a group"
+    call = event.op, group, event.members, event.peer, event.tag, event.reduce_op, event.is_async, event.where
+    return event.rank, event.index, *call, event.bytes, event.dtype, event.shape
+
+
+def assert_alike(got, expected, exactly):
+    assert len(got) == len(expected)
+    for ours, theirs in zip(got, expected, strict=True):
+        if isinstance(ours, torch.Tensor):
+            same = torch.equal(ours, theirs) if exactly else torch.allclose(ours, theirs, rtol=1e-2, atol=2e-3)
+            assert same, (ours, theirs)
+        else:
+            assert ours == theirs
+
+
+@pytest.mark.parametrize("program", [ddp, fsdp, tensor_parallel, pipelines, groups_and_objects, zero_optimizer])
+def test_wrappers_make_the_calls_and_the_gradients_that_they_make_on_real_ranks(program):
+    """Gloo adds up in another order than we do, which shows with more than two numbers."""
+    for world_size in (2,) if program is zero_optimizer else (2, 4):
+        real, virtual = spawn(program, world_size), simulate(program, world_size, device="cpu")
+        assert [what(event) for event in virtual.events] == [what(event) for event in real.events]
+        assert_alike(tree_leaves(virtual.results), tree_leaves(real.results), exactly=world_size == 2)
+    sizes_only = [what(event) for event in simulate(program, world_size).events]
+    expected = [what(event) for event in real.events]
+    if program is ddp:  # join, which comes last, needs values
+        done = len(sizes_only) // world_size
+        expected = [row for row in expected if row[1] < done]
+    assert sizes_only == expected
+
+
+# --- their time and memory, exactly: a multiplication of matrices takes one second, nothing else takes any
+
+ROWS = 8
+GPU = Gpu(flops={"fp32": 2 * ROWS * WIDTH * WIDTH}, memory=math.inf, bandwidth=math.inf, launch=0.0)
+
+
+def cluster(bandwidth):
+    return Cluster("exact", 1, 4, GPU, Link(0.0, bandwidth), Link(0.0, bandwidth))
+
+
+def took(run, name):
+    spans = [r for r in run.regions if r.name == name]
+    return max(r.end for r in spans) - min(r.start for r in spans)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_ddp_reduces_a_bucket_while_it_computes_the_gradients_of_the_next(device):
+    nbytes = WIDTH * WIDTH * 4
+
+    def program(rank, world_size):
+        layers = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(3)))
+        model = DistributedDataParallel(layers, bucket_cap_mb=nbytes / 2**20)
+        for step in ("all in one bucket", "makes the buckets", "a bucket each"):
+            with region(step):
+                model(torch.ones(ROWS, WIDTH)).sum().backward()
+
+    ring = 2 * 3 / 4 * nbytes
+    run = simulate(program, 4, cluster=cluster(ring / 3), device=device)  # reducing a layer's gradients takes 3 s
+    assert took(run, "all in one bucket") == pytest.approx(3 + 5 + 3 * 3)  # the first layer's input has no gradient
+    assert took(run, "a bucket each") == pytest.approx(3 + 2 + 3 * 3)  # the first is ready after 2 s, then one by one
+    start = run.regions[2].start + 3
+    last = [(e.start - start, e.waited - start, e.end - start) for e in run.events if e.rank == 0][-3:]
+    assert last == [pytest.approx(row) for row in [(2, 5, 5), (4, 5, 8), (5, 8, 11)]]
+
+
+@pytest.mark.parametrize("schedule", ["ScheduleGPipe", "Schedule1F1B"])
+def test_a_pipeline_of_torch_has_the_bubble_of_the_textbooks(schedule):
+    microbatches, stages = 8, 4
+
+    def program(rank, world_size):
+        module = nn.Sequential(*(nn.Linear(WIDTH, WIDTH, bias=False) for _ in range(2)))
+        stage = pipelining.PipelineStage(module, rank, world_size, torch.device("cpu"))
+        steps = getattr(pipelining, schedule)(stage, microbatches, loss_fn=lambda y, target: y.sum())
+        x = torch.ones(ROWS * microbatches, WIDTH)
+        for step in ("learns the shapes", "step"):
             dist.barrier()
-            loss.backward()
+            with region(step):
+                steps.step(*([x] if rank == 0 else []), **({"target": x} if rank == world_size - 1 else {}))
 
-    run = simulate(step, 4, cluster=cluster)
-    buckets = [e for e in run.events if e.rank == 0 and e.op == "all_reduce"][1:]
-    assert len(buckets) == layers  # each layer's gradient is a megabyte
-    layer = 2 * 1024 * wide * wide / 1e12  # seconds of one product; backward has two a layer, one in the first layer
-    begins = buckets[0].start - layer
-    assert [round((b.start - begins) / layer, 6) for b in buckets] == [1, 3, 5, 7, 9, 11, 13, 14]
-    one = 2 * 3 / 4 * wide * wide * 4 / 1e10  # a ring without latency
-    assert buckets[-1].end == pytest.approx(max(buckets[-1].start, buckets[-2].end) + one)
-    assert run.elapsed == pytest.approx(buckets[-1].end)  # what is exposed is the last bucket's
+    run = simulate(program, stages, cluster=cluster(math.inf))
+    forward, backward, backward_of_the_first_stage = 2, 4, 3
+    slots = microbatches + stages - 1
+    assert took(run, "step") == pytest.approx(slots * forward + (slots - 1) * backward + backward_of_the_first_stage)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_fsdp_holds_the_shards_of_all_layers_and_the_whole_of_one(device):
+    def program(rank, world_size, layers, reshard):
+        model = mlp(layers)
+        for layer in model:
+            fully_shard(layer, mesh=init_device_mesh("cpu", (world_size,)), reshard_after_forward=reshard)
+        before = torch.ones(ROWS, WIDTH)
+        with torch.no_grad(), region("forward"):
+            model(before)
+
+    def most(layers, reshard):
+        run = simulate(program, 4, layers, reshard, cluster=cluster(math.inf), device=device)
+        return max(live for seconds, live in run.memory().at[0] if seconds > 0)  # the first layer has computed
+
+    layer = (WIDTH * WIDTH + WIDTH) * 4  # bytes
+    assert most(6, reshard=True) - most(3, reshard=True) == pytest.approx(3 * layer / 4, rel=0.01)
+    assert most(6, reshard=False) - most(3, reshard=False) == pytest.approx(3 * layer / 4 + 3 * layer, rel=0.01)
+
+
+# --- what can't be
+
+
+def join_without_values(rank, world_size):
+    model = DistributedDataParallel(mlp(1))
+    with model.join():
+        model(torch.ones(1, WIDTH)).sum().backward()
+
+
+def autocast_without_values(rank, world_size):
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        mlp(1)(torch.ones(1, WIDTH))
+
+
+def loss_in_a_sentence(rank, world_size):
+    print(f"loss {mlp(1)(torch.ones(1, WIDTH)).mean():.2f}")
+
+
+def too_few_places(rank, world_size):
+    dist.all_gather([torch.empty(1)], torch.ones(1))
+
+
+def too_small_a_place(rank, world_size):
+    dist.all_gather_into_tensor(torch.empty(3), torch.ones(2))
+
+
+def bits_of_floats(rank, world_size):
+    dist.all_reduce(torch.ones(2), op=dist.ReduceOp.BAND)
+
+
+def more_than_expected(rank, world_size):
+    sizes = [2, 2] if rank == 0 else [1, 3]
+    dist.all_to_all_single(torch.empty(4), torch.ones(4), [1, 3] if rank == 0 else [2, 2], sizes)
+
+
+def nobody_sets_it(rank, world_size):
+    dist.distributed_c10d._get_default_store().get(f"key of {1 - rank}")
+
+
+@pytest.mark.parametrize(
+    "program, words",
+    [
+        (join_without_values, r"\.item\(\) needs the values of a tensor, and on device='meta' tensors have sizes only"),
+        (autocast_without_values, r"autocast does nothing to tensors that have sizes only.*bfloat16"),
+        (loss_in_a_sentence, r"It needs the values of a tensor"),
+        (too_few_places, r"all_gather on 2 ranks needs a list of 2 tensors, one for each rank, and got 1"),
+        (too_small_a_place, r"the tensor of all is 2 times as large as the one of a rank, and got \[3\] and \[2\]"),
+        (bits_of_floats, r"all_reduce can't take the BAND of float32"),
+        (more_than_expected, r"rank 0 sends 2 elements to rank 0, which expects 1 from it"),
+        (nobody_sets_it, r"rank 0 waits for \['key of 1'\] in the store, and no rank sets them"),
+    ],
+)
+def test_what_can_not_be_done_is_said(program, words):
+    with pytest.raises(RankFailed, match=words):
+        simulate(program, 2)
 
 
 def test_models_that_differ_are_refused_in_torchs_words():
@@ -104,6 +379,6 @@ def test_models_that_differ_are_refused_in_torchs_words():
 
 
 def test_sixty_four_ranks_of_each():
-    for program in PROGRAMS:
+    for program in (parallelisms.ddp, parallelisms.fsdp2, parallelisms.tensor_parallel, parallelisms.pipelining):
         run = simulate(program, 64)
         assert {event.rank for event in run.events} == set(range(64))

@@ -25,7 +25,7 @@ def check(group, parameters: list[torch.Tensor]) -> None:
     """Raises RuntimeError, in torch's words, on a rank whose parameters are not those of the group's first."""
     rank, count = dist.get_rank(group), torch.tensor([len(parameters)])
     counts = torch.empty(dist.get_world_size(group), dtype=torch.int64)
-    all_gather(counts, count, group=group)
+    all_gather(counts, count, group=group, async_op=True).wait()  # asynchronous, as torch's own calls it
     for other, theirs in enumerate(counts.tolist()):
         if theirs != len(parameters):
             raise RuntimeError(
@@ -34,7 +34,7 @@ def check(group, parameters: list[torch.Tensor]) -> None:
             )
     mine = torch.tensor([number for p in parameters for number in (*p.shape, *p.stride())], dtype=torch.int64)
     first = mine.clone()
-    dist.broadcast(first, group=group, group_src=0)
+    dist.broadcast(first, group=group, group_src=0, async_op=True).wait()
     for place, parameter in enumerate(parameters):
         begin = sum(2 * other.dim() for other in parameters[:place])
         here = slice(begin, begin + 2 * parameter.dim())

@@ -20,6 +20,7 @@ def take_over(world) -> None:
     count_resized(world)
     keep_loss_parallel()
     if world.only_sizes:
+        torch.autocast.__enter__ = refuse_autocast(torch.autocast.__enter__)
         FSDPParamGroup._validate_no_meta_params = lambda group: None  # would say that they were never filled
         for module in (_api, _collective_utils, placement_types):
             module.mesh_broadcast = mesh_broadcast
@@ -89,6 +90,20 @@ def keep_loss_parallel() -> None:
             disable()
 
     loss._enable_custom_loss_ops, loss._disable_custom_loss_ops = enter, leave
+
+
+def refuse_autocast(enter):
+    """torch has no autocast for tensors without values: it would do nothing, and all would take the time of float32."""
+
+    def enter_or_refuse(context):
+        if context._enabled:
+            raise RuntimeError(
+                "torch.autocast does nothing to tensors that have sizes only. On device='meta' ask for the dtype: "
+                "model.to(torch.bfloat16), or FSDP's MixedPrecisionPolicy. Or simulate(..., device='cpu')."
+            )
+        return enter(context)
+
+    return enter_or_refuse
 
 
 def mesh_scatter(output, scatter_list, mesh, mesh_dim=0, async_op=False, *, group_src=0):
