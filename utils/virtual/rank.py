@@ -38,9 +38,7 @@ class VirtualRank(TurnTaker):
         self.regions: list[Region] = []
         self.busy: list[list[float]] = []  # [start, end] of what it has computed
         self.strides: dict[int, tuple] = {}
-        self.received = (
-            WeakIdKeyDictionary()
-        )  # tensors that a message has come into: no parameters, whatever they require
+        self.received = WeakIdKeyDictionary()  # what a message has come into: no parameter, whatever it requires
         self.awaited: list[Call] = []  # what it waits for, or has waited for last
         self.in_vain: list[Call] = []  # what had not come when it was asked about at `looked_at`, a moment of its clock
         self.looked_at = -1.0
