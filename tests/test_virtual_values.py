@@ -20,6 +20,9 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 from utils import RankFailed, get_device, simulate, spawn
 
+all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # renamed in torch 2.13
+reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
 DTYPES = [torch.float32, torch.int64, torch.float64, torch.bfloat16]
 SHAPES = [(), (1,), (5,), (2, 3), (3, 1, 2)]
 OF_INTEGERS, OF_FLOATS = ("BAND", "BOR", "BXOR"), ("AVG",)
@@ -153,10 +156,10 @@ def call(step, rank, salt, group, team):
     whole = size * shape[0], *shape[1:]
     if step.op == "all_gather_into_one":
         into = room(*whole)
-        return into, dist.all_gather_into_tensor(into, mine(*shape), **options)
+        return into, all_gather_single(into, mine(*shape), **options)
     if step.op == "reduce_scatter_of_one":
         into = room(*shape)
-        return into, dist.reduce_scatter_tensor(into, mine(*whole), op=reduced, **options)
+        return into, reduce_scatter_single(into, mine(*whole), op=reduced, **options)
     rows = [[(sender + 2 * receiver + salt) % 3 for receiver in range(size)] for sender in range(size)]
     given, taken = rows[place], [row[place] for row in rows]
     into = room(sum(taken), *shape[1:])
