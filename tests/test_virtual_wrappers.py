@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import _functional_collectives as functional
 from torch.distributed import pipelining
-from torch.distributed._functional_collectives import all_gather_tensor, all_reduce, reduce_scatter_tensor
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -196,10 +196,12 @@ def groups_and_objects(rank, world_size):
     with dist._coalescing_manager():
         dist.all_reduce(one)
         dist.all_reduce(other)
-    functional = [all_reduce(rows, "sum", grid["rows"]), all_gather_tensor(rows, 0, grid["columns"])]
-    functional.append(reduce_scatter_tensor(rows, "avg", 0, dist.group.WORLD) + 0)
+    gather_rows = getattr(functional, "all_gather_single", None) or functional.all_gather_tensor  # torch 2.13's names
+    scatter_rows = getattr(functional, "reduce_scatter_single", None) or functional.reduce_scatter_tensor
+    new = [functional.all_reduce(rows, "sum", grid["rows"]), gather_rows(rows, 0, grid["columns"])]
+    new.append(scatter_rows(rows, "avg", 0, dist.group.WORLD))
     dist.monitored_barrier()
-    return [*got, *shares, words, everybody, gathered, uneven, one, other, *(tensor + 0 for tensor in functional)]
+    return [*got, *shares, words, everybody, gathered, uneven, one, other, *(tensor + 0 for tensor in new)]
 
 
 def what(event):
@@ -331,7 +333,8 @@ def too_few_places(rank, world_size):
 
 
 def too_small_a_place(rank, world_size):
-    dist.all_gather_into_tensor(torch.empty(3), torch.ones(2))
+    all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    all_gather_single(torch.empty(3), torch.ones(2))
 
 
 def bits_of_floats(rank, world_size):
@@ -378,7 +381,7 @@ def test_models_that_differ_are_refused_in_torchs_words():
         simulate(more, 2)
 
 
-def test_sixty_four_ranks_of_each():
-    for program in (parallelisms.ddp, parallelisms.fsdp2, parallelisms.tensor_parallel, parallelisms.pipelining):
-        run = simulate(program, 64)
-        assert {event.rank for event in run.events} == set(range(64))
+@pytest.mark.parametrize("kind, world_size", [("ddp", 64), ("fsdp2", 64), ("tensor_parallel", 16), ("pipelining", 64)])
+def test_many_ranks(kind, world_size):
+    run = simulate(getattr(parallelisms, kind), world_size)
+    assert {event.rank for event in run.events} == set(range(world_size))
