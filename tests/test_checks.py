@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from grader.hidden import hidden_tests_for
 from utils.checks import CheckFailed, checks_for
@@ -10,12 +11,14 @@ from utils.checks.expect import (
     different_integers,
     expect,
     expect_calls,
+    expect_each_sent,
+    expect_time,
     expect_traffic,
     expect_unchanged,
     show,
 )
-from utils.checks.judge import Checks, Runner, check
-from utils.run import Event
+from utils.checks.judge import Checks, Runner, check, links
+from utils.run import Event, Run
 
 ONE = torch.tensor([1.0, 2.0])
 
@@ -113,35 +116,102 @@ def event(rank, op, nbytes=8, peer=None, **fields):
     return Event(rank, 0, op, "world", (0, 1), peer, 0, nbytes, "float32", (2,), "", where="cell:1", **fields)
 
 
+def answered(results, inputs_after, events=(), elapsed=0.0) -> Answer:
+    ranks = len(results)
+    return Answer(results, inputs_after, Run(ranks, "real", "gloo", results, [""] * ranks, list(events), elapsed))
+
+
 def test_a_changed_input_is_seen_in_tensors_and_lists_of_them():
-    expect_unchanged(Answer([0], [[ONE]], []), [ONE])
-    expect_unchanged(Answer([0], [[None]], []), [None])
+    expect_unchanged(answered([0], [[ONE]]), [ONE])
+    expect_unchanged(answered([0], [[None]]), [None])
     for after, before in ((2 * ONE, ONE), ([ONE, 2 * ONE], [ONE, ONE])):
         with pytest.raises(CheckFailed, match="must stay as it was"):
-            expect_unchanged(Answer([0], [[after]], []), [before])
+            expect_unchanged(answered([0], [[after]]), [before])
 
 
 def test_messages_and_bytes_are_counted():
     sends = [event(0, "send", peer=1), event(0, "send", peer=1), event(1, "recv", peer=0)]
-    assert expect_traffic(Answer([], [], sends), 2, 16) == "rank 0 sent 2 messages; 16 bytes in all. No fewer will do."
-    assert expect_traffic(Answer([], [], []), 0, 0).startswith("nobody sent")
+    assert (
+        expect_traffic(answered([], [], sends), 2, 16) == "rank 0 sent 2 messages; 16 bytes in all. No fewer will do."
+    )
+    assert expect_traffic(answered([], [], []), 0, 0).startswith("nobody sent")
     for messages, nbytes, says in ((1, 8, "2 times as many"), (3, 24, "somebody guessed"), (2, 8, "2 times the bytes")):
         with pytest.raises(CheckFailed, match=says):
-            expect_traffic(Answer([], [], sends), messages, nbytes)
+            expect_traffic(answered([], [], sends), messages, nbytes)
+
+
+def test_messages_and_bytes_of_each_rank_are_counted():
+    sends = [event(0, "send", peer=1), event(0, "send", peer=1), event(1, "recv", peer=0), event(1, "recv", peer=0)]
+    answer = answered([1, 1], [], sends)
+    assert expect_each_sent(answer, [2, 0], [16, 0], "Good.") == "each rank sent what it must. Good."
+    assert expect_each_sent(answered([1], [], []), 0, 0) == "each rank sent 0 messages, 0 bytes in all."
+    for messages, nbytes, says in (
+        (
+            [1, 0],
+            [8, 0],
+            r"rank 0 sent 2 messages, 16 bytes in all, expected 1 message, 8 bytes in all\n  2 times the m",
+        ),
+        ([2, 0], [8, 0], "2 times the bytes that are needed"),
+        (2, 16, "rank 1 sent 0 messages.*\n  Fewer messages than are needed: somebody guessed"),
+        (0, 0, "None is needed"),
+    ):
+        with pytest.raises(CheckFailed, match=says):
+            expect_each_sent(answer, messages, nbytes)
+
+
+def test_virtual_time_is_compared():
+    assert expect_time(answered([1], [], elapsed=0.002), 0.002) == "2 ms of virtual time."
+    expect_time(answered([1], [], elapsed=0.001), 0.002)
+    with pytest.raises(
+        CheckFailed, match="took 6 ms of virtual time, expected 2 ms at most\n  3 times as long.*the root's"
+    ):
+        expect_time(answered([1], [], elapsed=0.006), 0.002, recognise={"the root's way": 0.006})
 
 
 def test_a_collective_is_no_message():
     with pytest.raises(CheckFailed, match="your function calls broadcast, expected only send, recv"):
-        expect_traffic(Answer([], [], [event(0, "broadcast")]), 0, 0)
+        expect_traffic(answered([], [], [event(0, "broadcast")]), 0, 0)
 
 
 def test_calls_are_compared_rank_by_rank():
     both = [event(0, "gather"), event(1, "gather")]
-    expect_calls(Answer([1, 1], [], both), ["gather"], [8])
+    expect_calls(answered([1, 1], [], both), ["gather"], [8])
     with pytest.raises(CheckFailed, match="rank 1 called nothing, expected gather"):
-        expect_calls(Answer([1, 1], [], both[:1]), ["gather"])
+        expect_calls(answered([1, 1], [], both[:1]), ["gather"])
     with pytest.raises(CheckFailed, match="handed 8 bytes to gather, expected 4 bytes"):
-        expect_calls(Answer([1, 1], [], both), ["gather"], [4])
+        expect_calls(answered([1, 1], [], both), ["gather"], [4])
+
+
+def pass_on(x, rank, world_size):
+    """Rank r sends to r + 1."""
+    received = torch.zeros_like(x)
+    if rank > 0:
+        dist.recv(received, src=rank - 1)
+    if rank < world_size - 1:
+        dist.send(x + received, dst=rank + 1)
+    return x + received
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_the_same_function_runs_on_virtual_ranks(device):
+    run = Runner(pass_on)
+    xs = different_integers(4, 250)
+    cluster = links(4, alpha=1e-3, bandwidth=1e6)
+    answer = run.virtual(4, xs, cluster=cluster, device=device)
+    assert expect_time(answer, 3 * (1e-3 + 1000 / 1e6)) == "6 ms of virtual time."
+    expect_each_sent(answer, [1, 1, 1, 0], [1000, 1000, 1000, 0])
+    assert run.situation == "4 ranks, float32 (250,), on the virtual cluster 'only links count'"
+    if device == "cpu":
+        expect(answer.results[3], sum(xs), 3)
+        expect_unchanged(answer, xs)
+
+
+def test_a_virtual_rank_that_fails_says_so():
+    def waits(x, rank, world_size):
+        dist.recv(x, src=1 - rank)
+
+    with pytest.raises(CheckFailed, match="no rank can move(.|\n)*What usually causes this here: a hint"):
+        Runner(waits, if_stuck="a hint").virtual(2, [ONE, ONE], cluster=links(2, 0, 1))
 
 
 # ---- data

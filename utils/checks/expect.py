@@ -11,14 +11,21 @@ from dataclasses import dataclass
 
 import torch
 
+from utils.cluster import quantity
+from utils.run import Event, Run
+
 
 @dataclass
 class Answer:
-    """What came back from the ranks: what each returned, its inputs after the call, and the recorded events."""
+    """What came back from the ranks: what each returned, its inputs after the call, and the record of the run."""
 
     results: list
     inputs_after: list
-    events: list
+    run: Run
+
+    @property
+    def events(self) -> list[Event]:
+        return self.run.events
 
 
 class CheckFailed(AssertionError):
@@ -120,14 +127,7 @@ def expect_traffic(answer: Answer, messages: int, nbytes: int, enough: str = "No
 
     Returns a sentence that says what was counted.
     """
-    strangers = sorted({event.op for event in answer.events} - {"send", "recv"})
-    if strangers:
-        raise CheckFailed(
-            f"your function calls {', '.join(strangers)}",
-            "only send, recv, isend and irecv",
-            "The library did the work: here you do.",
-        )
-    expect_all_waited(answer)
+    expect_only_messages(answer)
     sends = [event for event in answer.events if event.op == "send"]
     sent = Counter(event.rank for event in sends)
     total = sum(event.bytes for event in sends)
@@ -146,6 +146,71 @@ def expect_traffic(answer: Answer, messages: int, nbytes: int, enough: str = "No
             f"{total / nbytes:.3g} times the bytes that are needed: does each rank get only its part?",
         )
     return f"{counted}; {total} bytes in all. {enough}"
+
+
+def expect_only_messages(answer: Answer) -> None:
+    """Raise CheckFailed if a rank called anything but send and recv, or dropped the handle of one."""
+    strangers = sorted({event.op for event in answer.events} - {"send", "recv"})
+    if strangers:
+        raise CheckFailed(
+            f"your function calls {', '.join(strangers)}",
+            "only send, recv, isend and irecv",
+            "The library did the work: here you do.",
+        )
+    expect_all_waited(answer)
+
+
+def expect_each_sent(answer: Answer, messages: int | list[int], nbytes: int | list[int], enough: str = "") -> str:
+    """Raise CheckFailed unless each rank sent so many messages of so many bytes in all, by send and recv alone.
+
+    messages, nbytes: of every rank, or a list with one entry a rank. enough: why no fewer would do, shown when it is
+    right. Returns a sentence that says what was counted.
+    """
+    world_size = len(answer.results)
+    wanted = [
+        (
+            messages if isinstance(messages, int) else messages[rank],
+            nbytes if isinstance(nbytes, int) else nbytes[rank],
+        )
+        for rank in range(world_size)
+    ]
+    expect_only_messages(answer)
+    traffic = answer.run.traffic()
+    for rank in range(world_size):
+        (got, got_bytes), (count, total) = traffic.sent(rank), wanted[rank]
+        if (got, got_bytes) == (count, total):
+            continue
+        raise CheckFailed(
+            f"rank {rank} sent {plural(got, 'message')}, {got_bytes:,} bytes in all",
+            f"{plural(count, 'message')}, {total:,} bytes in all",
+            how_many_times(got, count, "messages") if got != count else how_many_times(got_bytes, total, "bytes"),
+        )
+    sent = {f"{plural(count, 'message')}, {total:,} bytes" for count, total in wanted}
+    counted = f"each rank sent {sent.pop()} in all" if len(sent) == 1 else "each rank sent what it must"
+    return f"{counted}. {enough}".strip()
+
+
+def how_many_times(got: int, wanted: int, what: str) -> str:
+    if got < wanted:
+        return f"Fewer {what} than are needed: somebody guessed a value."
+    return f"{got / wanted:.3g} times the {what} that are needed." if wanted else "None is needed."
+
+
+def expect_time(answer: Answer, seconds: float, rtol: float = 1e-6, recognise: dict[str, float] | None = None) -> str:
+    """Raise CheckFailed unless the run took at most `seconds` of virtual time.
+
+    recognise: {what the mistake is: the time that it leads to}. Returns a sentence that says what was measured.
+    """
+    took = answer.run.elapsed
+    if took <= seconds * (1 + rtol):
+        return f"{quantity(took, 's')} of virtual time."
+    usual = (words for words, wrong in (recognise or {}).items() if math.isclose(took, wrong, rel_tol=1e-3))
+    mistake = next(usual, "")
+    raise CheckFailed(
+        f"it took {quantity(took, 's')} of virtual time",
+        f"{quantity(seconds, 's')} at most",
+        f"{took / seconds:.3g} times as long as is needed." + (f" That is {mistake}." if mistake else ""),
+    )
 
 
 def plural(count: int, noun: str) -> str:

@@ -8,18 +8,26 @@ what `run` returns. So where the ranks live can change, and no check has to be r
         xs = different_integers(4, 3)                    # one tensor a rank
         answer = run(4, xs, root=1)                      # rank r gets xs[r]; every rank gets root=1
         expect(answer.results[1], torch.stack(xs).sum(0), rank=1)
+
+    @check("reduce-by-hand", judges="time")
+    def reduce_by_hand_time(run):
+        answer = run.virtual(8, [torch.empty(1000)] * 8, root=1, cluster=links(8, alpha=1e-6, bandwidth=1e9))
+        expect_time(answer, 7 * (1e-6 + 4000 / 1e9))
 """
 
 import contextlib
 import importlib
 import inspect
 import io
+import math
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from utils import RankCrashed, RankError, RankTimeout, WorldStuck, spawn
+from utils import RankCrashed, RankError, RankTimeout, WorldStuck, simulate, spawn
 from utils.checks.expect import Answer, CheckFailed, plural
+from utils.cluster import Cluster, Gpu, Link
 
 TIMEOUT = 30  # seconds for one run; a right answer takes a fraction of one
 WIDTH = 78  # columns of a message's first line
@@ -81,7 +89,7 @@ class Checks:
 
 
 class Runner:
-    """`run(world_size, *inputs, **same)`: the student's function on real ranks.
+    """`run(world_size, *inputs, **same)`: the student's function on real ranks. `run.virtual(...)`: on virtual ones.
 
     Each of `inputs` is a list with one entry a rank; `same` goes to every rank by name. The function gets `rank`
     and `world_size` too if it names them. With `catch=ValueError` a rank's ValueError is its result.
@@ -92,11 +100,23 @@ class Runner:
 
     def __call__(self, world_size: int, *inputs: list, catch: type = (), **same) -> Answer:
         self.situation = describe(self.function, world_size, inputs, same)
+        return self.answer(partial(spawn, backend="gloo", timeout=TIMEOUT), world_size, inputs, same, catch)
+
+    def virtual(
+        self, world_size: int, *inputs: list, cluster: Cluster, device: str = "meta", catch: type = (), **same
+    ) -> Answer:
+        """As above, on the ranks of a virtual cluster: `answer.run.elapsed` is in virtual seconds, the same each time.
+
+        device   "meta": results have shapes and no values; "cpu": values too
+        """
+        self.situation = f"{describe(self.function, world_size, inputs, same)}, on the virtual cluster {cluster.name!r}"
+        return self.answer(partial(simulate, cluster=cluster, device=device), world_size, inputs, same, catch)
+
+    def answer(self, world, world_size: int, inputs: tuple, same: dict, catch: type) -> Answer:
+        """Run the function in a world. Raises CheckFailed if a rank fails, if nobody can move, if all return None."""
         try:
             with contextlib.redirect_stdout(io.StringIO()) if self.quiet else contextlib.nullcontext():
-                run = spawn(
-                    call_on_rank, world_size, self.function, inputs, same, catch, backend="gloo", timeout=TIMEOUT
-                )
+                run = world(call_on_rank, world_size, self.function, inputs, same, catch)
         except RankError as error:
             raise explained(error, self.if_stuck) from None
         results, inputs_after = (list(column) for column in zip(*run.results, strict=True))
@@ -106,7 +126,19 @@ class Runner:
                 mistake="Not written yet? Is the `return` missing? Or did you return what a call of `dist` gave back? "
                 "Such a call fills its tensor and returns None.",
             )
-        return Answer(results, inputs_after, run.events)
+        return Answer(results, inputs_after, run)
+
+
+def links(gpus: int, alpha: float, bandwidth: float, nodes: int = 1, inter: Link | None = None) -> Cluster:
+    """A virtual cluster on which computing is free and memory has no end, so that only messages take time.
+
+    gpus        in each node
+    alpha       seconds; bandwidth: bytes/s one way, of the link between two GPUs of a node
+    inter       the link between nodes; like the one inside if not given
+    """
+    inside = Link(alpha, bandwidth)
+    free = Gpu(flops={"fp32": math.inf}, memory=math.inf, bandwidth=math.inf, launch=0)
+    return Cluster("only links count", nodes, gpus, gpu=free, intra=inside, inter=inter or inside)
 
 
 def call_on_rank(rank: int, world_size: int, function, inputs: tuple, same: dict, catch: type):
