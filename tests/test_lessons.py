@@ -1,4 +1,5 @@
-"""Every lesson: the solution passes every check, a blank fails every check, each wrong answer is caught where it says.
+"""Every lesson: the solution passes every check, a blank fails every check, each wrong answer is caught where it says,
+and a right one in another form is not.
 
 Nothing here names a lesson: what is tested is read from solutions/, utils/checks/, grader/hidden/ and tests/mutants/.
 """
@@ -11,7 +12,7 @@ import pytest
 
 from grader.hidden import hidden_tests_for
 from grader.lesson import clear_solution, find_lessons, read_lesson
-from tests.mutants import mutants_of
+from tests.mutants import also_right, mutants_of
 from utils.checks import CheckFailed, checks_for
 
 LESSONS = {path.stem: read_lesson(path) for path in find_lessons()}
@@ -22,6 +23,7 @@ EXERCISES = [
     pytest.param(name, one, id=f"{name}-{one}") for name, lesson in LESSONS.items() for one in lesson.exercises
 ]
 MUTANTS = [pytest.param(name, mutant, id=f"{name}-{mutant}") for name in LESSONS for mutant in mutants_of(name)]
+VARIANTS = [pytest.param(name, variant, id=f"{name}-{variant}") for name in LESSONS for variant in also_right(name)]
 
 
 def run_cell(source: str, namespace: dict, name: str) -> None:
@@ -82,6 +84,14 @@ def test_a_wrong_answer_is_caught(lesson, mutant):
     if mutant.hidden:  # its text reaches students: it must not give away what is expected
         assert "hidden test" in first_line
         assert not re.search(r"expected [\[\d(-]", str(failed.value))
+
+
+@pytest.mark.parametrize("lesson, variant", VARIANTS)
+def test_a_right_answer_in_another_form_passes(lesson, variant):
+    for check in LESSONS[lesson].checks:
+        if check.exercise == variant.exercise:
+            for judge in judges_of(lesson, check):
+                judge(answer(lesson, variant.exercise, variant.apply), judges=check.judges)
 
 
 @pytest.mark.parametrize("lesson", LESSONS)

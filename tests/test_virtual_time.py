@@ -6,7 +6,9 @@ alpha and beta here are powers of two, so that sums of them are exact, whatever 
 import functools
 import math
 import random
+import time
 from collections import Counter, defaultdict
+from time import monotonic
 
 import pytest
 import torch
@@ -810,3 +812,64 @@ def test_a_program_takes_the_same_course_each_time():
     first = repr((runs[0].events, runs[0].regions, runs[0].memory_notes, runs[0].elapsed, runs[0].algorithms))
     for run in runs[1:]:
         assert repr((run.events, run.regions, run.memory_notes, run.elapsed, run.algorithms)) == first
+
+
+# --- a program that times itself
+
+
+def benchmark(rank, world_size, numel):
+    """What a student's benchmark does, with clocks that a cell has imported in three ways."""
+    from time import perf_counter_ns
+
+    x, seconds = torch.ones(numel), []
+    for _ in range(3):
+        dist.barrier()
+        start, start_ns = time.perf_counter(), perf_counter_ns()
+        dist.all_reduce(x)
+        seconds.append((time.perf_counter() - start, (perf_counter_ns() - start_ns) * 1e-9, monotonic() - start))
+    return seconds
+
+
+def test_pythons_clocks_are_those_of_the_virtual_rank():
+    run = simulate(benchmark, 4, 1000, cluster=cluster())
+    want = seconds_of("all_reduce", 4000, cluster(), range(4))
+    for seconds in run.results:
+        for by_float, by_ns, by_another in seconds:
+            assert by_float == by_another == pytest.approx(want, rel=1e-12)
+            assert by_ns == pytest.approx(want, abs=1e-9)
+    assert time.perf_counter() > 1  # the notebook's own is as it was
+
+
+def test_sleep_lets_virtual_time_pass_and_no_other():
+    def late(rank, world_size):
+        time.sleep(100.0 * rank)
+        dist.barrier()
+        return time.time()
+
+    before = time.monotonic()
+    run = simulate(late, 3, cluster=cluster(alpha=0.0, beta=0.0))
+    assert run.results == [200.0] * 3 and run.elapsed == 200.0
+    assert time.monotonic() - before < 60
+
+
+def test_a_rank_may_wait_for_a_handle_by_sleeping():
+    def poll(rank, world_size):
+        x = torch.ones(1 << 20)
+        handle, times = dist.all_reduce(x, async_op=True), 0
+        while not handle.is_completed():
+            time.sleep(2.0**-10)
+            times += 1
+        return times
+
+    [times, *others] = simulate(poll, 4, cluster=cluster()).results
+    assert others == [times] * 3
+    assert times == math.ceil(seconds_of("all_reduce", 4 << 20, cluster(), range(4)) / 2.0**-10)
+
+
+@pytest.mark.parametrize("length", [-1, "long"])
+def test_sleep_refuses_what_python_refuses(length):
+    def nap(rank, world_size):
+        time.sleep(length)
+
+    with pytest.raises(RankFailed, match="ValueError: sleep length must be non-negative|TypeError"):
+        simulate(nap, 2, cluster=cluster())

@@ -1,12 +1,17 @@
 """Wrong answers to lesson 01: at least two an exercise. Form: see `tests/mutants/__init__.py`."""
 
-from tests.mutants import Mutant
+from tests.mutants import Mutant, Variant
 
 MUTANTS: list[Mutant] = []
+ALSO_RIGHT: list[Variant] = []
 
 
-def mutant(exercise, name, caught_by="values", *, says, replace=None, body=None, hidden=False):
-    MUTANTS.append(Mutant(exercise, name, caught_by, says, replace, body, hidden))
+def mutant(exercise, name, caught_by="values", *, says, hidden=False, **answer):
+    MUTANTS.append(Mutant(exercise, name, caught_by=caught_by, says=says, hidden=hidden, **answer))
+
+
+def also_right(exercise, name, **answer):
+    ALSO_RIGHT.append(Variant(exercise, name, **answer))
 
 
 # ---- predict-rooted
@@ -790,5 +795,44 @@ mutant(
     replace=(
         'odd = [f"rank {r} brought {everyone[r]}"',
         'everyone.reverse()\n    odd = [f"rank {r} brought {everyone[r]}"',
+    ),
+)
+
+# ---- right answers in another form
+
+also_right(
+    "broadcast-by-hand",
+    "all-sends-at-once",
+    body="""
+    if rank == root:
+        sends = [dist.isend(x, dst=other) for other in range(world_size) if other != root]
+        for handle in sends:
+            handle.wait()
+    else:
+        dist.irecv(received, src=root).wait()
+    """,
+)
+also_right(
+    "gather-by-hand",
+    "from-whoever-comes",
+    cell="""
+    def gather_by_hand(x: Tensor, root: int, rank: int, world_size: int) -> Tensor | None:
+        if rank != root:
+            dist.send(x, dst=root)
+            return None
+        got, rows = torch.empty_like(x), {root: x}
+        for _ in range(world_size - 1):
+            source = dist.recv(got)
+            rows[source] = got.clone()
+        return torch.stack([rows[r] for r in range(world_size)])
+    """,
+)
+also_right(
+    "reduce-by-hand",
+    "adds-in-batches",
+    replace=(
+        ("if other != root:", "if other == root: continue"),
+        ("            dist.recv(arrived, src=other)", "        dist.recv(arrived, src=other)"),
+        ("            total += arrived", "        total = total + arrived"),
     ),
 )

@@ -4,39 +4,64 @@
     mutant("reduce-by-hand", "averages", caught_by="values", says="the mean", body="...")
 
 `tests/test_lessons.py` proves that each is caught; the sample class for `make grade` is made from some of them.
+
+Right answers in another form than the solution's are kept beside them, in a list ALSO_RIGHT: nothing may reject them.
+
+    also_right("reduce-by-hand", "receives-from-anybody", body="...")
 """
 
 import importlib
+import textwrap
 from dataclasses import dataclass
 
 from grader.lesson import replace_solution, solution_lines
 
 
 @dataclass(frozen=True)
-class Mutant:
-    """One wrong answer to one exercise. `hidden`: only the hidden test catches it, the visible check passes it."""
+class Variant:
+    """An answer to one exercise that is not the solution; one of the three says how it differs.
+
+    replace: (old, new), or several such pairs: text of the solution and what stands there instead.
+    body: what stands in each of the solution's regions.
+    cell: the exercise's whole cell.
+    """
 
     exercise: str
     name: str
-    caught_by: str
-    says: str
-    replace: tuple[str, str] | None = None
+    replace: tuple | None = None
     body: str | None = None
-    hidden: bool = False
+    cell: str | None = None
 
     def apply(self, source: str) -> str:
         """The exercise's cell with this answer in it. Raises ValueError if the solution has no such text to replace."""
+        if self.cell is not None:
+            return textwrap.dedent(self.cell)
         if self.body is not None:
             return replace_solution(source, self.body)
-        old, new = self.replace
-        if old not in "\n".join(line for _, line in solution_lines(source)):
-            raise ValueError(f"mutant {self.exercise}/{self.name}: {old!r} is not in the solution")
-        return source.replace(old, new)
+        for old, new in self.replace if isinstance(self.replace[0], tuple) else (self.replace,):
+            if old not in "\n".join(line for _, line in solution_lines(source)):
+                raise ValueError(f"{self}: {old!r} is not in the solution")
+            source = source.replace(old, new)
+        return source
 
     def __str__(self) -> str:
         return f"{self.exercise}/{self.name}"
 
 
+@dataclass(frozen=True)
+class Mutant(Variant):
+    """A wrong answer. `hidden`: only the hidden test catches it, the visible check passes it."""
+
+    caught_by: str = "values"
+    says: str = ""
+    hidden: bool = False
+
+
 def mutants_of(lesson: str) -> list[Mutant]:
     """The wrong answers kept for a lesson, from `tests/mutants/{lesson}.py`."""
     return importlib.import_module(f"tests.mutants.{lesson}").MUTANTS
+
+
+def also_right(lesson: str) -> list[Variant]:
+    """Right answers in another form that are kept for a lesson."""
+    return getattr(importlib.import_module(f"tests.mutants.{lesson}"), "ALSO_RIGHT", [])

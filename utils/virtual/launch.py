@@ -28,7 +28,8 @@ def simulate(fn, world_size: int, *args, cluster: str | Cluster = "dgx-h100", de
     The ranks are threads that take turns; each has a clock. Computing takes what the roofline model says of the GPU,
     messages what the links between the ranks take, collectives what the best algorithm takes: seconds of the virtual
     cluster, the same in every run. `run.elapsed` and all times of events are in them; `run.costs()` says what was
-    charged for the collectives, and why.
+    charged for the collectives, and why. `time.perf_counter()` in the program reads the rank's own clock, `time.sleep`
+    lets it pass: a benchmark measures the cluster.
 
     Returns a Run. Raises ValueError or TypeError for a call that can't work; RankFailed when a rank raises (out of
     memory, say), WorldStuck when nobody can move, SilentMistake when the calls do not fit together.

@@ -11,9 +11,9 @@ import math
 import os
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import monotonic  # the machine's: host_time.py gives ranks another
 
 import numpy.random
 import torch
@@ -100,7 +100,7 @@ class Turns:
         self.ours = False  # whether what is computed now is our own work, not the program's
         self.over = threading.Event()
         self.broken: BaseException | None = None  # what went wrong in our own code
-        self.give_up: float | None = None  # time.monotonic() after which nobody gets a turn any more
+        self.give_up: float | None = None  # the machine's time after which nobody gets a turn any more
         self.on_turn: Callable[[], None] = lambda: None
 
     def run(self, ranks: list[TurnTaker]) -> None:
@@ -125,7 +125,7 @@ class Turns:
         A transfer may begin only when no rank that can run could still ask for an earlier one.
         """
         self.on_turn()
-        if self.give_up is not None and time.monotonic() > self.give_up:
+        if self.give_up is not None and monotonic() > self.give_up:
             return None
         while True:
             earliest = self.earliest()

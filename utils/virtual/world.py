@@ -12,9 +12,9 @@ import os
 import pickle
 import signal
 import sys
-import time
 from dataclasses import astuple, fields
 from operator import attrgetter
+from time import monotonic  # the machine's: host_time.py gives ranks another
 
 import torch
 import torch.distributed as dist
@@ -26,7 +26,7 @@ from utils import regions, source_lines, surroundings, travel
 from utils.protocol import NEWS_IS, SPEAKS, SYNCHRONISED, Request, path_in
 from utils.run import Event, Region
 from utils.storages import Storages
-from utils.virtual import as_on_gpu, ddp_check, sizes_only, values, wrappers
+from utils.virtual import as_on_gpu, ddp_check, host_time, sizes_only, values, wrappers
 from utils.virtual.group import VirtualGroup
 from utils.virtual.network import Call, Network
 from utils.virtual.rank import VirtualRank
@@ -53,7 +53,7 @@ class World:
         self.shared: dict = {}
         self.coming: dict[tuple, list] = {}  # groups that are being made -> the members that have come
         self.prints = Prints(self.turns)
-        self.next_news = time.monotonic() + NEWS
+        self.next_news = monotonic() + NEWS
         self.ranks = [VirtualRank(number, self) for number in range(self.size)]
 
     def run(self) -> None:
@@ -87,11 +87,11 @@ class World:
             self.turns.give_away(rank)
 
     def somebody_failed(self) -> None:
-        self.turns.give_up = self.turns.give_up or time.monotonic() + GRACE
+        self.turns.give_up = self.turns.give_up or monotonic() + GRACE
 
     def tell_news(self) -> None:
         """How far we are, for somebody who looks on."""
-        now = time.monotonic()
+        now = monotonic()
         if now >= self.next_news:
             self.next_news = now + NEWS
             running = [rank.clock for rank in self.ranks if not rank.finished]
@@ -245,6 +245,7 @@ def take_over(world: World) -> None:
         return world.turns.running.make_group(name, tuple(ranks), lambda: make(*args, **kwargs))
 
     c10d._new_process_group_helper = make_group
+    host_time.take_over(world.turns)
     wrappers.take_over(world)
     ddp_check.take_over(world.turns)
     path = path_in(world.request.folder, "where", 0)
