@@ -1,0 +1,84 @@
+"""The model that every parallelism of this course trains, and its training by one process: the oracle.
+
+A deep MLP of square layers, x = gelu(x @ weight), its loss the mean of the squared outputs, its optimizer AdamW.
+
+    weights = make_weights(num_layers=4, num_dim=8)
+    batch = make_batch(batch_size=6, num_dim=8)
+    loss, gradients = serial_gradients(weights, batch)
+    losses = train_serially(weights, [batch, batch], lr=0.01)      # two steps; the weights change in place
+"""
+
+import torch
+from torch import Tensor, nn
+
+BATCH_SIZE, NUM_DIM = 128, 1024  # the sizes for measuring; checks take small ones
+
+
+def make_weights(num_layers: int, num_dim: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    """The initial weights, (num_dim, num_dim) each: unlike in every layer, the same in every call and on every rank.
+
+    Entries are normal with standard deviation 1 / sqrt(num_dim), so that activations keep their size.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    shape = (num_layers, num_dim, num_dim)
+    drawn = torch.randn(shape, generator=generator, dtype=torch.float64) / num_dim**0.5
+    return [weight.to(dtype).clone() for weight in drawn]
+
+
+def make_batch(
+    batch_size: int = BATCH_SIZE, num_dim: int = NUM_DIM, seed: int = 0, dtype: torch.dtype = torch.float32
+) -> Tensor:
+    """The input of one step, (batch_size, num_dim), standard normal: the same in every call and on every rank."""
+    generator = torch.Generator().manual_seed(1_000_000 + seed)
+    return torch.randn(batch_size, num_dim, generator=generator, dtype=torch.float64).to(dtype)
+
+
+def layer(x: Tensor, weight: Tensor) -> Tensor:
+    """One layer: (B, D) @ (D, D) -> (B, D)."""
+    return nn.functional.gelu(x @ weight)
+
+
+def forward(weights: list[Tensor], x: Tensor) -> Tensor:
+    """All layers in order: (B, D) -> (B, D)."""
+    for weight in weights:
+        x = layer(x, weight)
+    return x
+
+
+def loss_of(output: Tensor) -> Tensor:
+    """The mean of the squares of all entries, a scalar. (Of two batches of equal size: the mean of their losses.)"""
+    return output.square().mean()
+
+
+def serial_gradients(weights: list[Tensor], batch: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """(loss, gradient of each weight), computed by one process on the whole batch; nothing is changed."""
+    leaves = [weight.detach().clone().requires_grad_() for weight in weights]
+    loss = loss_of(forward(leaves, batch))
+    return loss.detach(), list(torch.autograd.grad(loss, leaves))
+
+
+def train_serially(weights: list[Tensor], batches: list[Tensor], lr: float = 1e-3) -> list[float]:
+    """Train by AdamW, one step a batch; `weights` change in place. Returns the loss of each step, before its update."""
+    leaves = [weight.requires_grad_() for weight in weights]
+    optimizer, losses = torch.optim.AdamW(leaves, lr=lr), []
+    for batch in batches:
+        optimizer.zero_grad()
+        loss = loss_of(forward(leaves, batch))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    for weight in weights:
+        weight.requires_grad_(False)
+        weight.grad = None
+    return losses
+
+
+class MLP(nn.Module):
+    """The same model as a module, for torch's own wrappers. `weights` are copied, one parameter a layer."""
+
+    def __init__(self, weights: list[Tensor]):
+        super().__init__()
+        self.weights = nn.ParameterList([nn.Parameter(weight.detach().clone()) for weight in weights])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return forward(self.weights, x)
