@@ -17,20 +17,21 @@ BATCH_SIZE, NUM_DIM = 128, 1024  # the sizes for measuring; checks take small on
 def make_weights(num_layers: int, num_dim: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> list[Tensor]:
     """The initial weights, (num_dim, num_dim) each: unlike in every layer, the same in every call and on every rank.
 
-    Entries are normal with standard deviation 1 / sqrt(num_dim), so that activations keep their size.
+    Entries are normal with standard deviation 1 / sqrt(num_dim), so that activations keep their size. A layer's weights
+    do not depend on how many layers there are.
     """
-    generator = torch.Generator().manual_seed(seed)
-    shape = (num_layers, num_dim, num_dim)
-    drawn = torch.randn(shape, generator=generator, dtype=torch.float64) / num_dim**0.5
-    return [weight.to(dtype).clone() for weight in drawn]
+    return [normal(1000 * seed + layer, num_dim, num_dim).div(num_dim**0.5).to(dtype) for layer in range(num_layers)]
 
 
 def make_batch(
     batch_size: int = BATCH_SIZE, num_dim: int = NUM_DIM, seed: int = 0, dtype: torch.dtype = torch.float32
 ) -> Tensor:
     """The input of one step, (batch_size, num_dim), standard normal: the same in every call and on every rank."""
-    generator = torch.Generator().manual_seed(1_000_000 + seed)
-    return torch.randn(batch_size, num_dim, generator=generator, dtype=torch.float64).to(dtype)
+    return normal(1_000_000 + seed, batch_size, num_dim).to(dtype)
+
+
+def normal(seed: int, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def layer(x: Tensor, weight: Tensor) -> Tensor:
