@@ -33,38 +33,32 @@ MUTANT_STUDENTS: list[dict[str, str]] = [
     {
         "predict-rooted/always-root-0": "values",
         "broadcast-by-hand/uses-the-library": "traffic",
-        "distributed-transpose/gathers-everything": "traffic",
-        "global-statistics/mean-of-means": "values",
-    },
-    {
         "call-rooted/all-reduces": "traffic",
         "scatter-by-hand/wrong-dtype": "values",
+        "gather-by-hand/sends-to-rank-0": "values traffic",
+        "distributed-transpose/gathers-everything": "traffic",
+        "global-statistics/mean-of-means": "values",
         "dual-of/one-way-only": "values",
         "agree-or-explain/only-the-odd-one-raises": "values",
     },
     {
         "call-rooted/root-alone-calls": "values traffic",
-        "gather-by-hand/sends-to-rank-0": "values traffic",
-        "all-reduce-from-halves/averages": "values",
-        "agree-or-explain/never-asks": "values",
-    },
-    {
+        "broadcast-by-hand/forgets-to-receive": "values traffic",
         "scatter-by-hand/off-by-one": "values",
         "reduce-by-hand/averages": "values",
         "call-unrooted/reduces-to-rank-0": "traffic",
+        "all-reduce-from-halves/averages": "values",
         "launch-then-wait/waits-at-once": "traffic",
+        "agree-or-explain/never-asks": "values",
     },
     {
-        "broadcast-by-hand/forgets-to-receive": "values traffic",
         "predict-unrooted/whole-sum-everywhere": "values",
-        "all-gather-from-rooted/forgets-the-gather": "values traffic",
-        "all-reduce-any-view/flattens-wrong": "values",
-    },
-    {
         "broadcast-by-hand/four-ranks": "values traffic",
         "gather-by-hand/returns-a-list": "values",
         "reduce-by-hand/counts-to-four": "values traffic",
+        "all-gather-from-rooted/forgets-the-gather": "values traffic",
         "launch-then-wait/three-tensors": "values traffic",
+        "all-reduce-any-view/flattens-wrong": "values",
     },
 ]
 ROSTER = "roster.json"

@@ -1,6 +1,7 @@
 """utils/memory: live bytes against numbers worked out by hand; what is freed is gone; kinds; what a Run says of it."""
 
 import re
+import time
 
 import pytest
 import torch
