@@ -31,7 +31,10 @@ browser_flag = $(if $(DISPLAY)$(WAYLAND_DISPLAY)$(filter Darwin,$(shell uname)),
 print_flag   = --ZMQChannelsWebsocketConnection.iopub_data_rate_limit=1e9
 
 test: env ## test everything: units, lessons, notebooks
-	@$(run) -m pytest $(TEST_ARGS)
+	@$(run) -m pytest $(all_cores) $(TEST_ARGS)
+
+# A file of tests stays on one core. For one process: make TEST_ARGS="-n 0" test
+all_cores = -n logical --dist loadfile --no-loadscope-reorder
 
 build: env ## make both notebooks of every lesson from solutions/*.py
 	@$(run) -m grader build

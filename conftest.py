@@ -33,3 +33,8 @@ def pytest_configure(config):
 def root() -> Path:
     """The folder of the course."""
     return ROOT
+
+
+def pytest_collection_modifyitems(items):
+    """Files marked `long` come first, so that no core waits for one of them in the end (`make test` uses all cores)."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)

@@ -11,6 +11,7 @@ from nbgrader.api import Gradebook
 
 from tests.tiny_course import LESSON, make_course, nbgrader
 
+pytestmark = pytest.mark.long
 COURSE = "distributed-training"
 
 

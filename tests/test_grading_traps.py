@@ -19,6 +19,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from grader.autograde import points_of
 from tests.tiny_course import LESSON, POINTS, cell, hand_in, hand_in_file, lesson, make_course, nbgrader
 
+pytestmark = pytest.mark.long
 DOUBLE = "def double(x):\n    return 2 * x"
 WRONG = "def double(x):\n    return x"
 ONLY_SEEN = "def double(x):\n    return 4"  # right for what the visible check asks

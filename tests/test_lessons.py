@@ -15,6 +15,7 @@ from grader.lesson import clear_solution, find_lessons, read_lesson
 from tests.mutants import also_right, mutants_of
 from utils.checks import CheckFailed, checks_for
 
+pytestmark = pytest.mark.long
 LESSONS = {path.stem: read_lesson(path) for path in find_lessons()}
 CHECKS = [
     pytest.param(name, check, id=f"{name}-{check.id}") for name, lesson in LESSONS.items() for check in lesson.checks

@@ -11,6 +11,7 @@ import pytest
 
 from grader import build
 
+pytestmark = pytest.mark.long
 ROOT = Path(__file__).resolve().parent.parent
 LESSONS = [path.stem for path in build.find_lessons(root=ROOT)]
 
