@@ -305,7 +305,7 @@ check(take_turns, judges="traffic")
 # every rank by the sum of all ranks' `x`. Run the cell, and read the report from the top.
 
 # %% tags=["raises-exception"]
-def average_of_all(lists, rank, world_size):
+def average_of_all(rank, world_size, lists):
     mine = lists[rank]
     average = torch.tensor([sum(mine) / len(mine)])
     dist.all_reduce(average)
@@ -362,7 +362,7 @@ check(one_failing_rank, judges="reading")
 # leave the loop and meet at a barrier, to save the model together. **Predict** what happens.
 
 # %% tags=["raises-exception"]
-def train(losses, rank, world_size):
+def train(rank, world_size, losses):
     averages = []
     for loss in losses[rank]:
         average = torch.tensor([loss])
@@ -537,7 +537,7 @@ check(bandwidth_of_levels, judges="values")
 # %% [markdown]
 # Your machine, level by level, with your function. Then what lies beyond: **loopback** is the network inside one
 # machine, by which two ranks talk here. With GPUs you also get their memory (**HBM**), the way from the CPU to them
-# (**PCIe**) and the link between two of them.
+# (**PCIe**) and the link between two of them. If L1 looks slow, it is the beginning of the copies that you see.
 
 # %% tags=["nbval-ignore-output", "notebook-only"]
 rates = bandwidth_of_levels(nbytes, seconds, hierarchy.levels()) | hierarchy.links()
@@ -573,11 +573,11 @@ for name, receiver, cluster in [*ways, ("node 1, Ethernet", 8, "ethernet-cloud")
 # - **Ethernet** joins machines that are cheaper, or farther apart.
 #
 # The slow tiers suffer most from **copying**. Without help a tensor goes from the GPU to the CPU's memory, is copied
-# into the system's buffers, goes out through the card, and all of it backwards on the other side, each copy waiting for
-# the one before. With **RDMA** the card reads the GPU's memory by itself, and no CPU touches the data.
+# into the system's buffers, goes out through the card, and all of it backwards on the other side. With **RDMA** the
+# card reads the GPU's memory by itself, and no CPU touches the data. If each copy waits for the one before:
 
 # %%
-pcie, wire, ram = 63e9, 50e9, 20e9  # bytes/s one way: PCIe 5 with 16 lanes, the card, and copying in memory
+pcie, wire, ram = 63e9, 50e9, 20e9  # bytes/s: PCIe 5 with 16 lanes, the card, and (an estimate) a core that copies
 n = 16e9  # bytes: one gradient of 8 billion parameters
 copied = n / pcie + n / ram + n / wire + n / ram + n / pcie
 print(f"copied: {copied:.1f} s = {quantity(n / copied, 'B/s')}     RDMA: {n / wire:.2f} s = {quantity(wire, 'B/s')}")
@@ -748,25 +748,26 @@ check(fused_chain, judges="values")
 check(fused_chain, judges="traffic")
 
 # %% [markdown]
-# Does it pay on this machine? Unfused, PyTorch runs three operations over 64 MB. In blocks that fit into a cache, and
-# in place, only the first operation reads from memory and only the last writes there.
+# Does it pay on this machine? One operation after the other over 64 MB reads and writes memory three times, and needs
+# new memory for what lies in between. Block by block, with blocks that fit into a cache, only the first operation reads
+# from memory and only the last writes there.
 
 # %% tags=["nbval-ignore-output"]
 def compare(rank, world_size):
     from utils.probes import seconds_of
 
-    def unfused():
-        torch.relu(x * 2 + 3)
+    def whole():
+        return torch.relu(x * 0.5 + 3)
 
     def in_blocks():
-        for block in x.split(2**15):
-            block.mul_(2).add_(3).relu_()
+        for part, result in zip(x.split(2**16), y.split(2**16)):
+            result.copy_(torch.relu(part * 0.5 + 3))
 
-    x, cpu = torch.zeros(2**24), torch.device("cpu")
-    return [min(seconds_of(work, 1, cpu) for _ in range(5)) for work in (unfused, in_blocks)]
+    x, y, cpu = torch.ones(2**24), torch.ones(2**24), torch.device("cpu")
+    return [min(seconds_of(work, 1, cpu) for _ in range(7)) for work in (whole, in_blocks)]
 
-unfused, in_blocks = spawn(compare, 1).results[0]
-f"in blocks: {unfused / in_blocks:.1f} times as fast"
+whole, in_blocks = spawn(compare, 1).results[0]
+f"in blocks: {whole / in_blocks:.1f} times as fast; by the bytes alone it would be 3"
 
 # %% [markdown]
 # `torch.compile` finds such chains in your model and writes fused kernels for them. Three operations of a few bytes

@@ -22,7 +22,7 @@ UNITS = {"K": 1024, "M": 1024**2, "G": 1024**3}
 
 
 def levels(folder: Path = CACHES) -> dict[str, float]:
-    """{level: bytes that fit in it}, the smallest first; "memory" has no end. Only that where nobody lists the caches."""
+    """{level: bytes that fit in it}, the smallest first; "memory" has no end. Without Linux there are no others."""
     found = {}
     for cache in sorted(folder.glob("index*")):
         if (cache / "type").read_text().strip() != "Instruction":
