@@ -20,7 +20,7 @@ from statistics import median
 import torch
 import torch.distributed as dist
 
-from utils import figures, get_device, hierarchy, simulate, spawn, topology
+from utils import figures, get_device, hierarchy, measure_this_machine, simulate, spawn, topology
 from utils.checks import checks_for
 from utils.cluster import Gpu, find_cluster, quantity
 from utils.shared_file import SharedFile
@@ -32,9 +32,9 @@ spawn = partial(spawn, backend="gloo")  # this lesson computes on the CPU, with 
 
 # %% [markdown]
 # ## Why: five hundred years
-# Training costs about 6 floating point operations (FLOP) for each parameter and each word piece that the model reads:
-# 2 on the way forward, 4 on the way back. Take 70 billion parameters and 15 trillion word pieces, and one of the
-# fastest GPUs, which in practice gets 40 % of its peak:
+# Training costs about 6 floating point operations (**FLOP**) for each parameter and each **token** (word piece) that
+# the model reads: 2 on the way forward, 4 on the way back. Take 70 billion parameters and 15 trillion tokens, and one
+# of the fastest GPUs. It may reach 40 % of its peak:
 
 # %%
 work = 6 * 70e9 * 15e12  # FLOP
@@ -154,6 +154,9 @@ spawn_anywhere(where_am_i, 2).results
 # **Predict**: with Gloo every rank connects to every other one. How many connections do 4 ranks need? And 1,024?
 
 # %%
+figures.rendezvous(world_size=4)
+
+# %%
 {ranks: ranks * (ranks - 1) // 2 for ranks in (4, 1024)}
 
 # %% [markdown]
@@ -202,7 +205,7 @@ def meet_over_tcp(rank, world_size):
     if rank == 0:
         store = dist.TCPStore("127.0.0.1", 0, world_size, is_master=True, wait_for_workers=False)  # 0: any free port
         port[0] = store.port
-    dist.broadcast(port, src=0)  # through the group that spawn has made; a real launcher uses the environment
+    dist.broadcast(port, src=0)  # all get rank 0's; through the group of spawn, since they are not strangers yet
     if rank > 0:
         store = dist.TCPStore("127.0.0.1", port.item(), world_size)
     dist.destroy_process_group()
@@ -264,7 +267,7 @@ def take_turns(path: str, order: list[int], rank: int, world_size: int) -> list[
 
     path: of the file, the same on every rank; not there yet.
     order: all ranks, in the order in which they write, the same list on every rank.
-    Returns all lines, on every rank. dist.barrier() is the only call of dist that you need.
+    Returns all lines, on every rank. Of dist only dist.barrier() may be called.
     """
     file = SharedFile(path)
     for turn in range(world_size):
@@ -290,7 +293,16 @@ check(take_turns, judges="traffic")
 
 # %% [markdown]
 # The second check does not trust luck: it looks at the record of the run and asks whether a barrier lies between each
-# turn and the next. Real programs use the same trick when rank 0 downloads the data and the others must wait for it.
+# turn and the next. You can look, too: a lane for each rank, what it does above, what it waits for below.
+
+# %% tags=["nbval-ignore-output", "notebook-only"]
+def backwards(rank, world_size, path):
+    return take_turns(path, [3, 2, 1, 0], rank, world_size)
+
+spawn(backwards, 4, tempfile.mkdtemp() + "/lines").timeline()
+
+# %% [markdown]
+# Real programs do this when rank 0 downloads the data and the others must not read before it is there.
 
 # %% [markdown]
 # # Part 2 · Break it, and read the report
@@ -634,7 +646,7 @@ check(arithmetic_intensity, judges="values")
 
 # %%
 h100 = find_cluster("dgx-h100", 1).gpu
-points = {"x + y": 1 / 6, **{f"matmul {n}": arithmetic_intensity(n, n, n, 2) for n in (256, 4096)}}
+points = {"x + y": 1 / 6, **{f"matmul {n}": arithmetic_intensity(n, n, n, 2) for n in (128, 4096)}}
 figures.roofline(h100.peak("bfloat16"), h100.bandwidth, points, "bfloat16 on an H100")
 
 # %% exercise="roofline-time"
@@ -678,6 +690,14 @@ print(f"ridge point: {ridge:.0f} FLOP a byte, so n = {3 * ridge:.0f}")
 # At $n = 886$ moving is no longer what binds, and still most of the peak is lost: launching takes longer than the
 # product itself. Small operations waste a GPU, whatever they do.
 #
+# And one core of your machine? Its ridge point, measured:
+
+# %% tags=["nbval-ignore-output", "notebook-only"]
+core = measure_this_machine(1, backend="gloo", seconds=1.0).gpu
+core_ridge = core.peak("float32") / core.bandwidth
+f"{core_ridge:.1f} FLOP a byte in float32; an H100: {h100.peak('float32') / h100.bandwidth:.1f}"
+
+# %% [markdown]
 # The same picture holds for a link between GPUs, with its bandwidth in place of the memory's. It decides later which
 # parallelism pays off where.
 
@@ -882,8 +902,8 @@ def read_topology(text: str) -> list[list[str]]:
 
     Returns one list for each GPU, with one label for each GPU: "X" for itself, else such as "NV4" or "SYS". No NICs.
     """
-    lines = [line for line in text.splitlines() if line.startswith("GPU")]
     ### BEGIN SOLUTION
+    lines = [line for line in text.splitlines() if line.startswith("GPU")]
     gpus = len(lines)
     matrix = [line.split()[1 : gpus + 1] for line in lines]
     ### END SOLUTION
@@ -892,8 +912,8 @@ def read_topology(text: str) -> list[list[str]]:
 # %% [markdown]
 # <details><summary>Hint</summary>
 #
-# `line.split()` without arguments cuts at any white space. How many rows of GPUs are there? So many columns belong to
-# GPUs, right after the name.
+# `text.splitlines()` gives the lines, and `line.split()` without arguments cuts one at any white space. How many rows
+# of GPUs are there? So many columns belong to GPUs, right after the name.
 # </details>
 
 # %% check="read-topology" judges="values" points=4

@@ -108,8 +108,8 @@ def test_a_recording_has_the_form_of_the_tool(name):
 
 
 def test_links_have_an_order():
-    labels = ["SYS", "NODE", "PHB", "PXB", "PIX", "NV1", "NV4", "NV18"]
-    assert sorted(labels[::-1], key=topology.speed) == labels
+    labels = ["NV18", "NV4", "NV1", "PIX", "PXB", "PHB", "NODE", "SYS"]
+    assert sorted(labels, key=topology.speed) == labels[::-1]
     with pytest.raises(ValueError, match="'X' is no link"):
         topology.speed("X")
     with pytest.raises(ValueError, match="choose one of eight-cube-mesh"):
@@ -144,6 +144,12 @@ def test_bandwidths_name_their_levels():
     panel = figures.bandwidths([4096, 2**17, 2**24], [1e-6, 2e-6, 1e-3], levels).axes[0]
     assert [text.get_text() for text in panel.texts] == ["L1", "L2", "memory"]
     assert list(panel.lines[0].get_ydata()) == pytest.approx([8.192, 131.072, 33.554432])
+
+
+def test_a_rendezvous_joins_everybody_with_everybody():
+    strangers, joined = figures.rendezvous(5).axes
+    assert (len(strangers.lines), len(joined.lines)) == (5, 5 * 4 / 2)
+    assert "store" in [text.get_text() for text in strangers.texts]
 
 
 @pytest.mark.parametrize("step", [0, 3])

@@ -634,11 +634,10 @@ mutant(
 also_right(
     "read-topology",
     "takes-labels-only",
-    body="""
-    matrix = []
-    for line in lines:
-        words = line.replace("\\t", " ").split(" ")
-        matrix.append([word for word in words if word][1:][: len(lines)])
+    body=r"""
+    import re
+    rows = re.findall(r"^GPU\d+\s.*", text, re.MULTILINE)
+    matrix = [re.findall(r"\b(?:X|SYS|NODE|PHB|PXB|PIX|NV\d+)\b", row)[: len(rows)] for row in rows]
     """,
 )
 

@@ -1,4 +1,4 @@
-"""One machine from the inside: how fast each level moves bytes, where computing binds, and how GPUs are wired."""
+"""One machine from the inside: how its ranks meet, how fast each level moves bytes, and how its GPUs are wired."""
 
 import math
 
@@ -88,17 +88,14 @@ def topology(matrix: list[list[str]], title: str, ring: list[int] | None = None)
     panel.set_aspect("equal")
     panel.axis("off")
     size = len(matrix)
-    angles = [math.pi / 2 - 2 * math.pi * gpu / size for gpu in range(size)]
-    spots = [(math.cos(angle), math.sin(angle)) for angle in angles]
+    spots = around(size)
     in_ring = {frozenset(pair) for pair in zip(ring or [], [*(ring or [])[1:], *(ring or [])[:1]], strict=True)}
     pairs = sorted(((i, j) for i in range(size) for j in range(i)), key=lambda pair: speed(matrix[pair[0]][pair[1]]))
     for i, j in pairs:
         strong = ring is None or frozenset((i, j)) in in_ring
         look = {"alpha": 1.0 if strong else 0.13, "linewidth": width(matrix[i][j]) * (1.4 if in_ring and strong else 1)}
         panel.plot(*zip(spots[i], spots[j], strict=True), color=WIRES[kind(matrix[i][j])], zorder=1, **look)
-    for gpu, (x, y) in enumerate(spots):
-        panel.add_patch(Circle((x, y), 0.14, facecolor=COLOURS[3], edgecolor=INK, zorder=2))
-        panel.text(x, y, str(gpu), ha="center", va="center_baseline", fontsize=10, color="black", zorder=3)
+    draw_circles(panel, spots)
     labels = sorted({matrix[i][j] for i, j in pairs}, key=speed, reverse=True)
     for line, label in enumerate(labels):
         y = 0.12 * (len(labels) - 1) * 1.5 - 0.36 * line
@@ -108,10 +105,47 @@ def topology(matrix: list[list[str]], title: str, ring: list[int] | None = None)
     return picture
 
 
+def rendezvous(world_size: int) -> Picture:
+    """Ranks that know only the store, and the same ranks joined with each other."""
+    picture = Picture(6.4, 3.1, "a rendezvous")
+    strangers, joined = picture.subplots(1, 2)
+    spots = around(world_size)
+    for panel, words in (
+        (strangers, "each writes its address, and reads the others'"),
+        (joined, "then all are joined"),
+    ):
+        panel.set(xlim=(-1.5, 1.5), ylim=(-1.25, 1.25))
+        panel.set_aspect("equal")
+        panel.axis("off")
+        panel.set_title(words, color=INK, fontsize=9)
+        draw_circles(panel, spots)
+    for number, (x, y) in enumerate(spots):
+        strangers.plot([0, x], [0, y], color=GREY, linestyle=":", linewidth=1.5, zorder=0)
+        for other in spots[:number]:
+            joined.plot(*zip((x, y), other, strict=True), color=KINDS[2], linewidth=1.5, zorder=0)
+    strangers.add_patch(Rectangle((-0.32, -0.17), 0.64, 0.34, facecolor=COLOURS[1], edgecolor=INK))
+    strangers.text(0, 0, "store", ha="center", va="center_baseline", color="black", fontsize=10)
+    picture.subplots_adjust(left=0.02, right=0.98, bottom=0.02, top=0.83, wspace=0.05)
+    return picture
+
+
+def around(count: int) -> list[tuple[float, float]]:
+    """So many places on a circle, clockwise from the top."""
+    angles = [math.pi / 2 - 2 * math.pi * place / count for place in range(count)]
+    return [(math.cos(angle), math.sin(angle)) for angle in angles]
+
+
+def draw_circles(panel, spots: list[tuple[float, float]]) -> None:
+    """A numbered circle at each place."""
+    for number, (x, y) in enumerate(spots):
+        panel.add_patch(Circle((x, y), 0.14, facecolor=COLOURS[3], edgecolor=INK, zorder=2))
+        panel.text(x, y, str(number), ha="center", va="center_baseline", fontsize=10, color="black", zorder=3)
+
+
 def kind(label: str) -> str:
     return "NVLink" if label.startswith("NV") else label
 
 
 def width(label: str) -> float:
     """Points: more NVLinks are drawn wider."""
-    return 1.0 + 0.8 * math.log2(int(label[2:]) + 1) if label.startswith("NV") else 1.1
+    return min(4.5, 1.2 + 1.2 * math.log2(int(label[2:]))) if label.startswith("NV") else 0.9
