@@ -119,7 +119,7 @@ check(hello_ranks, judges="values")
 #
 # - **Gloo** moves tensors between CPUs, over ordinary network sockets. It runs on any laptop.
 # - **NCCL** moves tensors between NVIDIA GPUs. It looks at the wiring of the machine and the network, chooses the paths
-#   and the algorithm, and runs a small kernel on each GPU that does the copying and adding.
+#   and the algorithm, and runs a small program on each GPU (a **kernel**) that does the copying and adding.
 #
 # Your program calls the same `dist` functions for both. `spawn` takes NCCL where each rank can have a GPU of its own,
 # else Gloo; this lesson asks for Gloo everywhere. What would it choose on this machine, for two ranks?
@@ -219,8 +219,8 @@ spawn(meet_over_tcp, 3).results[0]
 
 # %% [markdown]
 # ### Who starts the processes in real life
-# Somebody has to start them and tell each who it is, by **environment variables**. Then
-# `dist.init_process_group()` without a store reads them by itself.
+# Somebody has to start them and tell each who it is, by **environment variables**. Those of torchrun are the ones that
+# `dist.init_process_group()` reads when you give it no store; SLURM's have other names, so a program translates them.
 #
 # | started by | starts | the rank is in | the meeting place is in |
 # |---|---|---|---|
@@ -229,8 +229,10 @@ spawn(meet_over_tcp, 3).results[0]
 # | `spawn`, here | all of them, on this machine | `RANK`, `LOCAL_RANK` | a file |
 #
 # ```
-# torchrun --nnodes 2 --nproc-per-node 8 --master-addr 10.0.0.1 --master-port 29500 train.py       # on each machine
-# srun --nodes 2 --ntasks-per-node 8 python train.py                                               # once
+# # on machine 0, and with --node-rank 1 on machine 1:
+# torchrun --nnodes 2 --node-rank 0 --nproc-per-node 8 --master-addr 10.0.0.1 --master-port 29500 train.py
+# # once, from anywhere in the cluster:
+# srun --nodes 2 --ntasks-per-node 8 python train.py
 # ```
 #
 # With 2 machines of 8, rank 11 is `LOCAL_RANK` 3 of the second machine: `11 = 1 * 8 + 3`. It takes GPU 3 there. The
@@ -332,9 +334,14 @@ spawn(average_of_all, 4, [[10, 20], [30], [], [40, 50, 60]])
 # **Without such a report** you would get one traceback from each rank, most of them of innocent ones: "Connection
 # closed by peer". Under torchrun look for the **earliest** error, its summary calls it the root cause.
 #
-# Mend the program. The obvious mending, "an empty list has average 0", does not raise, and gives 25 here, a wrong
-# number: `[10, 20]` counts as much as `[30]`. The average of 10, 20, 30, 40, 50 and 60 is 35. What must be summed
-# instead?
+# Mend the program. The obvious mending, "an empty list has average 0", raises nothing and gives a wrong number. The
+# average of the ranks' averages, and the average of all numbers:
+
+# %%
+(15 + 30 + 0 + 50) / 4, (10 + 20 + 30 + 40 + 50 + 60) / 6
+
+# %% [markdown]
+# In the first, `[30]` counts as much as `[10, 20]`, and nothing counts as a number. What must be summed instead?
 
 # %% exercise="one-failing-rank"
 def one_failing_rank(mine: list[float], rank: int, world_size: int) -> tuple[float, dict]:
@@ -388,8 +395,8 @@ def train(rank, world_size, losses):
 spawn(train, 3, [[6.0, 4.0, 2.0, 0.9], [5.0, 0.5, 1.0, 0.3], [7.0, 3.0, 0.6, 0.3]])
 
 # %% [markdown]
-# `spawn` saw within moments that no rank can move any more. On a cluster you would see nothing at all for half an hour,
-# which is PyTorch's time-out, times the price of all those GPUs.
+# `spawn` saw within moments that no rank can move any more. On a cluster you would see nothing at all until PyTorch's
+# time-out, 10 minutes with NCCL and 30 with Gloo, times the price of all those GPUs.
 #
 # Read it: who waits where? Which rank is the odd one, and what made it leave? The last sentence names the rule that was
 # broken: **every rank calls the same collectives in the same order**. (A **collective** is a call that all ranks make
@@ -565,16 +572,17 @@ for name, rate in rates.items():
 def one_gigabyte(rank, world_size, receiver):
     x = torch.empty(1_000_000_000, dtype=torch.uint8)
     if rank == 0 and receiver == 0:
-        x.sum()  # reads all of it, from the GPU's own memory
+        x[:500_000_000].clone()  # reads half a GB from the GPU's own memory and writes it there again: 1 GB moved
     elif rank == 0:
         dist.send(x, dst=receiver)
     elif rank == receiver:
         dist.recv(x, src=0)
 
 ways = [("own memory, HBM", 0, "dgx-h100"), ("GPU 1, NVLink", 1, "dgx-h100"), ("node 1, InfiniBand", 8, "dgx-h100")]
+nearest = simulate(one_gigabyte, 16, 0).elapsed
 for name, receiver, cluster in [*ways, ("node 1, Ethernet", 8, "ethernet-cloud")]:
     took = simulate(one_gigabyte, 16, receiver, cluster=cluster).elapsed
-    print(f"{name:>20}  {quantity(took, 's'):>9}  {took / simulate(one_gigabyte, 16, 0).elapsed:6.1f} times")
+    print(f"{name:>20}  {quantity(took, 's'):>9}  {took / nearest:6.1f} times")
 
 # %% [markdown]
 # These are the tiers that the whole course lives with:
@@ -664,6 +672,12 @@ def roofline_time(flops: float, moved: float, gpu: Gpu, dtype: str) -> tuple[flo
     bound = "memory" if moving > computing else "compute"
     ### END SOLUTION
     return seconds, bound
+
+# %% [markdown]
+# <details><summary>Hint</summary>
+#
+# `moving` is like `computing`, with bytes and the bandwidth. The launch comes on top of the longer one.
+# </details>
 
 # %% check="roofline-time" judges="values" points=2
 check(roofline_time, judges="values")
@@ -761,6 +775,12 @@ def fused_chain(memory: SlowMemory, numel: int, scale: float, shift: float) -> S
         ### END SOLUTION
     return memory
 
+# %% [markdown]
+# <details><summary>Hint</summary>
+#
+# One load, all three operations on what was loaded, one store. Both name the same `slice(start, start + block)`.
+# </details>
+
 # %% check="fused-chain" judges="values" points=2
 check(fused_chain, judges="values")
 
@@ -799,7 +819,7 @@ f"in blocks: {whole / in_blocks:.1f} times as fast; by the bytes alone it would 
 #
 # "Each input is read once", said the intensity of a matrix product. But the matrices don't fit on the chip. The naive
 # product makes one number of $C$ after the other and reads a row of $A$ and a column of $B$ for each: every number of
-# $A$ is read $n$ times. Its intensity is that of a sum.
+# $A$ is read $n$ times. Its intensity is hardly more than that of a sum.
 #
 # **Tiling** makes a whole tile of $C$ at a time. It is a sum too, of products of tiles: of $A$ along a row, of $B$ down
 # a column.
@@ -850,7 +870,7 @@ check(tiled_matmul, judges="traffic")
 side = 64
 a, b = torch.ones(side, side), torch.ones(side, side)
 naive = 2 * side**3 * 4  # bytes loaded: a row and a column for each of side * side numbers
-for tile in (1, 4, 16, 32):
+for tile in (4, 16, 32):
     memory = SlowMemory({"a": a, "b": b, "c": unwritten(side, side)}, room=4 * tile * tile)
     loaded = tiled_matmul(memory, side, side, side).loaded
     print(f"tiles of {tile:>2}: {loaded:>9,} bytes loaded, {naive // loaded:>2} times less than naive,", end="")
@@ -960,14 +980,21 @@ def best_ring(matrix: list[list[str]]) -> list[int]:
     """
     def slowest(ring: list[int]) -> int:
         ### BEGIN SOLUTION
-        neighbours = zip(ring, ring[1:] + ring[:1])  # the last one's right-hand neighbour is the first
-        return min(topology.speed(matrix[one][next_one]) for one, next_one in neighbours)
+        joints = [matrix[ring[at - 1]][ring[at]] for at in range(len(ring))]  # ring[-1] is the last, so it is closed
+        return min(topology.speed(label) for label in joints)
         ### END SOLUTION
 
     rings = [[0, *others] for others in permutations(range(1, len(matrix)))]
     ### BEGIN SOLUTION
     return max(rings, key=slowest)
     ### END SOLUTION
+
+# %% [markdown]
+# <details><summary>Hint</summary>
+#
+# In Python `ring[-1]` is the last one, so `ring[at - 1]` comes before `ring[at]` for every `at`, 0 included. Of all
+# `rings` you want the one whose `slowest` is largest: `max` takes a `key`.
+# </details>
 
 # %% check="best-ring" judges="values" points=3
 check(best_ring, judges="values")

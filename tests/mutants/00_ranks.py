@@ -93,8 +93,14 @@ mutant(
 mutant(
     "rendezvous-by-hand",
     "numbers-ranks-backwards",
-    says="is each rank's `rank` its own?",
+    says="another number than `rank`",
     replace=(JOIN, JOIN.replace("rank=rank", "rank=world_size - 1 - rank")),
+)
+mutant(
+    "rendezvous-by-hand",
+    "a-world-of-its-own",
+    says="names the same world_size",
+    replace=(JOIN, JOIN.replace("world_size=world_size", "world_size=1")),
 )
 mutant(
     "rendezvous-by-hand",
@@ -649,7 +655,9 @@ mutant(
     says="its slowest link is SYS",
     replace=("return max(rings, key=slowest)", "return list(range(len(matrix)))"),
 )
-mutant("best-ring", "leaves-it-open", says="A ring is closed", replace=("ring[1:] + ring[:1]", "ring[1:]"))
+mutant(
+    "best-ring", "leaves-it-open", says="A ring is closed", replace=("in range(len(ring))", "in range(1, len(ring))")
+)
 mutant("best-ring", "worst-ring", says="its slowest link is SYS", replace=("max(rings", "min(rings"))
 mutant(
     "best-ring",
@@ -676,7 +684,7 @@ also_right(
     cell="""
     def best_ring(matrix):
         def slowest(ring):
-            return min(topology.speed(matrix[ring[at - 1]][ring[at]]) for at in range(len(ring)))
+            return min(topology.speed(matrix[a][b]) for a, b in zip(ring, ring[1:] + ring[:1]))
         rings = [[0, *others] for others in permutations(range(len(matrix) - 1, 0, -1))]
         return sorted(rings, key=slowest)[-1]
     """,

@@ -23,7 +23,7 @@ def fresh_path(folder: str, name: str = "file") -> str:
 def expect_close(got, wanted: float, seen: str, recognise: dict[str, float] | None = None, rtol: float = 1e-9) -> None:
     """Raise CheckFailed unless `got` is a number that is `wanted`, but for the last digits."""
     if not isinstance(got, int | float) or isinstance(got, bool):
-        raise CheckFailed(f"{seen} {got!r}", "a number")
+        raise CheckFailed(f"{seen} {got!r}", "a number", "Take .item() of it." if isinstance(got, torch.Tensor) else "")
     if math.isclose(got, wanted, rel_tol=rtol):
         return
     usual = (words for words, wrong in (recognise or {}).items() if math.isclose(got, wrong, rel_tol=1e-6))
@@ -91,7 +91,9 @@ def judge_rendezvous(run, numbers: list[int], meetings: int) -> None:
         gathered, is_left = pair(got, rank, "the numbers", "whether there is a group")
         for met in gathered:
             usual = {
-                "what each rank holds, but in another order: is each rank's `rank` its own?": sorted_like(met, numbers),
+                "what the ranks hold, in another order: a rank gave itself another number than `rank`": sorted_like(
+                    met, numbers
+                ),
             }
             expect(met, numbers, f"rank {rank} gathered", usual)
         if len(gathered) != meetings:
@@ -113,6 +115,7 @@ def explain_rendezvous(failed: CheckFailed) -> CheckFailed:
     meanings = {
         "twice": "A second meeting needs the first to be over: dist.destroy_process_group() after each gathering.",
         "has not been initialized": "Nobody has met: dist.init_process_group comes before the gathering.",
+        "rank < size": "Each rank names the same world_size: how many ranks there are in all.",
         "Wait timeout": f"Somebody did not come: {MEET}",
     }
     for words, meaning in meanings.items():
@@ -135,12 +138,10 @@ def judge_lines(run, order: list[int]) -> None:
     for rank, got in enumerate(turns(run, order).results):
         usual = {
             "in the order of the ranks: use `order`": sorted(right),
-            "the right lines in another order: does a barrier lie between each turn and the next?": shuffled(
-                got, right
-            ),
+            "the right lines in another order: no barrier lies between a turn and the next": shuffled(got, right),
         }
         if isinstance(got, list) and len(got) < len(right):
-            usual["not all: did you read before all had written?"] = got
+            usual["not all: you read before all had written"] = got
         expect(got, right, f"order {order}: rank {rank} read", {w: x for w, x in usual.items() if x != right})
 
 
@@ -661,7 +662,7 @@ def judge_ring(run, matrix: list[list[str]]) -> None:
 
 
 def slowest_link(matrix: list[list[str]], ring: list[int]) -> tuple[str, int, int]:
-    joints = [(matrix[ring[at - 1]][ring[at]], ring[at - 1], ring[at]) for at in range(len(ring))]
+    joints = [(matrix[one][two], one, two) for one, two in zip(ring, [*ring[1:], ring[0]], strict=True)]
     return min(joints, key=lambda joint: speed(joint[0]))
 
 
