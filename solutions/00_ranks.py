@@ -587,9 +587,9 @@ for name, receiver, cluster in [*ways, ("node 1, Ethernet", 8, "ethernet-cloud")
 # %% [markdown]
 # These are the tiers that the whole course lives with:
 #
-# - **NVLink** joins GPUs inside a machine; an **NVSwitch** chip joins all 8 of them at full speed to each other. Its
-#   "900 GB/s" are both ways together: 450 each way.
-# - **InfiniBand** joins machines: one network card (**NIC**) of 400 Gbit/s, 50 GB/s, beside each GPU.
+# - **NVLink** joins GPUs inside a machine; **NVSwitch** chips between them join all 8 with each other at full speed.
+#   The "900 GB/s" of its datasheet are both ways together: 450 each way.
+# - **InfiniBand** joins machines: here one network card (**NIC**) of 400 Gbit/s, 50 GB/s, beside each GPU.
 # - **Ethernet** joins machines that are cheaper, or farther apart.
 #
 # The slow tiers suffer most from **copying**. Without help a tensor goes from the GPU to the CPU's memory, is copied

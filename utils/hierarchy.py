@@ -37,14 +37,14 @@ def time_copies(sizes: list[int] = SIZES) -> tuple[list[int], list[float]]:
 
 
 def copy_seconds(rank: int, world_size: int, sizes: list[int]) -> list[float]:
-    return [quickest_copy(torch.ones(nbytes // 4), at_least=0.03) for nbytes in sizes]
+    return [quickest_copy(torch.ones(nbytes // 4), window=0.03) for nbytes in sizes]
 
 
-def quickest_copy(source: torch.Tensor, at_least: float) -> float:
-    """Seconds of one copy of `source`, the best of the samples that `at_least` seconds allow."""
+def quickest_copy(source: torch.Tensor, window: float) -> float:
+    """Seconds of one copy of `source`: the best sample of a `window` of seconds."""
     copy, device = torch.empty_like(source), source.device
     once = max(1e-7, probes.seconds_of(lambda: copy.copy_(source), 2, device))
-    calls, end, best = max(1, int(1e-3 / once)), time.perf_counter() + at_least, once
+    calls, end, best = max(1, int(1e-3 / once)), time.perf_counter() + window, once
     while time.perf_counter() < end:
         best = min(best, probes.seconds_of(lambda: copy.copy_(source), calls, device))
     return best

@@ -15,11 +15,6 @@ from utils.slow_memory import SlowMemory, unwritten
 from utils.topology import recorded, speed
 
 
-def fresh_path(folder: str, name: str = "file") -> str:
-    """Of a file that is not there."""
-    return os.path.join(folder, name)
-
-
 def expect_close(got, wanted: float, seen: str, recognise: dict[str, float] | None = None, rtol: float = 1e-9) -> None:
     """Raise CheckFailed unless `got` is a number that is `wanted`, but for the last digits."""
     if not isinstance(got, int | float) or isinstance(got, bool):
@@ -82,7 +77,7 @@ def rendezvous_by_hand_values(run):
 def judge_rendezvous(run, numbers: list[int], meetings: int) -> None:
     world_size = len(numbers)
     with tempfile.TemporaryDirectory() as folder:
-        paths = [fresh_path(folder, f"meeting-{number}") for number in range(meetings)]
+        paths = [os.path.join(folder, f"meeting-{number}") for number in range(meetings)]
         try:
             results = run(world_size, numbers, [paths] * world_size).results
         except CheckFailed as failed:
@@ -151,7 +146,7 @@ def shuffled(got, right: list):
 
 def turns(run, order: list[int]):
     with tempfile.TemporaryDirectory() as folder:
-        return run(len(order), [fresh_path(folder)] * len(order), order=order)
+        return run(len(order), [os.path.join(folder, "lines")] * len(order), order=order)
 
 
 @check("take-turns", judges="traffic", if_stuck=TURNS)
@@ -203,7 +198,7 @@ def expect_after(answer, first: int, one, second: int, other, verb: str) -> None
 LISTS = [[10, 20], [30], [], [40, 50, 60]]
 
 
-def one_empty(run, lists: list) -> list[tuple]:
+def averages_and_readings(run, lists: list) -> list[tuple]:
     results = run(len(lists), lists).results
     return [pair(got, rank, "the average", "the reading") for rank, got in enumerate(results)]
 
@@ -221,7 +216,7 @@ def judge_average(run, lists: list) -> None:
     everything = [number for numbers in lists for number in numbers]
     averages = [sum(numbers) / len(numbers) if numbers else 0 for numbers in lists]
     filled = [sum(numbers) / len(numbers) for numbers in lists if numbers]
-    for rank, (got, _) in enumerate(one_empty(run, lists)):
+    for rank, (got, _) in enumerate(averages_and_readings(run, lists)):
         usual = {
             "the average of the ranks' averages: longer lists must count for more": sum(averages) / len(lists),
             "the average of the averages of ranks that have numbers: longer lists must count for more": sum(filled)
@@ -236,7 +231,7 @@ def judge_average(run, lists: list) -> None:
 @check("one-failing-rank", judges="reading", if_stuck=CALLS_ALL)
 def one_failing_rank_reading(run):
     lists = [[1.0], [2.0]]
-    reading = one_empty(run, lists)[0][1]
+    reading = averages_and_readings(run, lists)[0][1]
     advice = {
         "raised": "Its number is in the first line of the report.",
         "error": "The first line has it, before the colon.",
