@@ -8,11 +8,17 @@ timeline(run)                                    who computed and who communicat
 traffic(run, "broadcast by hand")                who sent how many bytes to whom
 live_bytes(run.memory())                         how many bytes each rank held when
 cluster(find_cluster("dgx-h100", 64))            nodes, GPUs and links of a cluster, with their speeds
+rendezvous(world_size=4)                         ranks that know a store, then each other
+bandwidths(nbytes, seconds, levels)              how fast one core copies, from its caches to memory
+roofline(peak, bandwidth, {"x + y": 1 / 6})      what is possible at each arithmetic intensity
+tiles(tiles_a_side=4, row=1, column=2, step=0)   what a tiled matrix product needs at one step
+topology(matrix, "a machine", ring=[0, 2, 1])    which GPUs are wired how
 """
 
 from utils.figures.clusters import cluster
 from utils.figures.collectives import cells_of, collective, halves, stages, transpose
 from utils.figures.heatmaps import heatmap, traffic
+from utils.figures.machines import bandwidths, rendezvous, roofline, tiles, topology
 from utils.figures.memories import live_bytes
 from utils.figures.picture import COLOURS, KINDS, Picture
 from utils.figures.timelines import timeline
@@ -21,14 +27,19 @@ __all__ = [
     "COLOURS",
     "KINDS",
     "Picture",
+    "bandwidths",
     "cells_of",
     "cluster",
     "collective",
     "halves",
     "heatmap",
     "live_bytes",
+    "rendezvous",
+    "roofline",
     "stages",
+    "tiles",
     "timeline",
+    "topology",
     "traffic",
     "transpose",
 ]
