@@ -71,7 +71,9 @@ def parse_size(text: str) -> int:
     """Bytes: "1K" is 1024. Raises ValueError for anything else than a whole number with K, M, G or nothing."""
     match = SIZE.fullmatch(text.strip())
     if not match:
-        raise ValueError(f"{text!r} is no size: write a whole number of bytes, with K, M or G if you like: 512, 1K, 64M")
+        raise ValueError(
+            f"{text!r} is no size: write a whole number of bytes, with K, M or G if you like: 512, 1K, 64M"
+        )
     return int(match[1]) * UNITS[match[2].upper()]
 
 

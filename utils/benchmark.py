@@ -60,7 +60,7 @@ class Table:
 
     @cached_property
     def link(self):
-        """The Link that comes closest to all rows, by relative errors. Raises ValueError if no line with a slope does."""
+        """The Link that comes closest to all rows, by relative errors. ValueError if no line that rises does."""
         from utils.probes import fit
 
         return fit({row.size: row.seconds for row in self.rows})
@@ -228,7 +228,9 @@ def rows_of(op: str, sizes: list[int], itemsize: int, run) -> list[Row]:
     """Rank by rank what was measured (timing.Measured) -> size by size what counts."""
     rows = []
     for asked, of_ranks in zip(sizes, zip(*run.results, strict=True), strict=True):
-        count = count_of(op, asked, itemsize, run.world_size)  # a job of torchrun may have other ranks than we asked for
+        count = count_of(
+            op, asked, itemsize, run.world_size
+        )  # a job of torchrun may have other ranks than we asked for
         size = size_of(op, count, itemsize, run.world_size)
         slowest = [max(times) for times in zip(*(one.seconds for one in of_ranks), strict=True)]
         middle = median(slowest)

@@ -51,7 +51,11 @@ def the_parser() -> argparse.ArgumentParser:
     parser.add_argument("--sizes", default="1K..64M", help="1K..64M, or some: 1K,1M (default: %(default)s)")
     parser.add_argument("--step", type=int, default=2, help="each size so many times the one before (default: 2)")
     parser.add_argument(
-        "-n", "--world-size", type=int, metavar="N", help="ranks (default: a free GPU each, else 4; of a cluster, a node's)"
+        "-n",
+        "--world-size",
+        type=int,
+        metavar="N",
+        help="ranks (default: a free GPU each, else 4; of a cluster, a node's)",
     )
     parser.add_argument("--dtype", default="float32", choices=DTYPES, metavar="D", help=", ".join(DTYPES))
     parser.add_argument("--warmup", type=int, default=5, help="calls that don't count, of each size (default: 5)")
@@ -61,7 +65,9 @@ def the_parser() -> argparse.ArgumentParser:
     where.add_argument("--cluster", metavar="NAME", help="a virtual one instead of this machine: dgx-h100, laptop, ...")
     parser.add_argument("--limits", action="store_true", help="measure memory copies and the link of two ranks, too")
     parser.add_argument("--csv", metavar="FILE", type=Path, help="write the rows there; with all, one file for each op")
-    parser.add_argument("--figure", metavar="FILE", type=Path, help="draw times and bandwidths there: .png, .pdf or .svg")
+    parser.add_argument(
+        "--figure", metavar="FILE", type=Path, help="draw times and bandwidths there: .png, .pdf or .svg"
+    )
     return parser
 
 
