@@ -14,12 +14,15 @@ as on its slowest rank, and the median of the repeats counts. What ranks do: tim
 from __future__ import annotations
 
 import csv
+import os
 from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import median
 
-from utils import tables
+from utils import job, tables
 from utils.bandwidths import algbw, busbw, check_op, count_of, parse_sizes, size_of
+from utils.in_place import already_a_rank
+from utils.launcher import check_world_size, spawn
 
 DTYPES = {  # torch's name: nccl-tests' name, bytes
     **{"float32": ("float", 4), "float64": ("double", 8), "float16": ("half", 2), "bfloat16": ("bfloat16", 2)},
@@ -168,7 +171,8 @@ def benchmark(
 
     op           of bandwidths.OPS
     sizes        "1K..64M", "1K,1M" or a list, in bytes of the WHOLE (nccl-tests' size); rounded down to whole elements
-    world_size   ranks; unless given, the free GPUs if there are two or more, else 4; on a cluster, one node's
+    world_size   ranks; unless given, the free GPUs if there are two or more, else 4; on a cluster, one node's;
+                 under torchrun always the job's
     cluster      a name or a Cluster: simulated, always the same times, so that one repeat without warm-up is enough
     progress     a bar, drawn by rank 0
     limits       also measure what bounds it: memory copies, and the link of two ranks
@@ -181,7 +185,7 @@ def benchmark(
     if warmup < 0 or repeats < 1:
         raise ValueError(f"warmup is {warmup} and repeats {repeats}: 0 or more, and 1 or more")
     sizes = parse_sizes(sizes, step) if isinstance(sizes, str) else sorted(sizes)
-    world_size = world_size or default_ranks(backend, cluster)
+    world_size = check_world_size(default_ranks(backend, cluster) if world_size is None else world_size, most=None)
     itemsize = DTYPES[dtype][1]
     counts = sorted({count_of(op, nbytes, itemsize, world_size) for nbytes in sizes})  # raises before ranks start
     sizes = [size_of(op, count, itemsize, world_size) for count in counts]
@@ -200,7 +204,6 @@ def run_sweep(op, sizes, world_size, dtype, warmup, repeats, backend, cluster, p
     """(Run, where in words, limits that are known without measuring)."""
     from utils import timing
     from utils.cluster import find_cluster, plural
-    from utils.launcher import spawn
     from utils.limits import cluster_limits
     from utils.virtual import simulate
 
@@ -218,6 +221,9 @@ def default_ranks(backend: str | None, cluster) -> int:
         from utils.cluster import find_cluster
 
         return find_cluster(cluster, 1).gpus_per_node
+    if already_a_rank():
+        job.set_variables()
+        return int(os.environ["WORLD_SIZE"])
     from utils.gpus import find_gpus
 
     free = 0 if backend == "gloo" else sum(not gpu.is_busy for gpu in find_gpus())

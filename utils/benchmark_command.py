@@ -12,6 +12,7 @@ from utils.bandwidths import OPS, parse_sizes
 from utils.benchmark import DTYPES, benchmark
 from utils.errors import RankError
 
+PICTURES = (".png", ".pdf", ".svg")
 EPILOG = """\
 Sizes are those of the whole, as in nccl-tests: for all_gather, what a rank holds at the end. K, M and G are 1024 based;
 GB/s are 1e9 bytes a second. algbw is size / time; busbw is to be held against one direction of a link. torch has one
@@ -27,9 +28,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = the_parser()
     options = parser.parse_args(arguments)
     try:
-        parse_sizes(options.sizes, options.step)
+        check(options)
         return run(options)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, OSError) as error:
         print(f"benchmark: {error}", file=sys.stderr)
         return 2
     except RankError as error:
@@ -71,9 +72,21 @@ def the_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def check(options: argparse.Namespace) -> None:
+    """Raises ValueError for what would fail only after the measurement."""
+    parse_sizes(options.sizes, options.step)
+    for path in filter(None, (options.csv, options.figure)):
+        if not path.parent.is_dir():
+            raise ValueError(f"there is no folder {str(path.parent)!r} to write {path.name} to")
+    if options.figure and options.figure.suffix not in PICTURES:
+        raise ValueError(f"{options.figure.name!r} is no picture: name it {', '.join(PICTURES)}")
+
+
 def run(options: argparse.Namespace) -> int:
     """Each collective in turn; a table as soon as it is there."""
     first, wrong = job.is_first_process(), 0
+    if options.cluster and not first:
+        return 0  # a virtual cluster lives in one process
     for op in OPS if options.op == "all" else [options.op]:
         with contextlib.redirect_stdout(sys.stderr):  # what spawn says, and the bar
             table = benchmark(

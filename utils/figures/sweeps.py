@@ -35,8 +35,8 @@ def sweep(
     rates.plot(sizes, [rate or None for rate in bandwidths], label="bus bandwidth", **measured)
     for (name, rate), dashes, colour in zip((limits or {}).items(), DASHES, KINDS[1:], strict=False):
         rates.axhline(rate, color=colour, linestyle=dashes, linewidth=1.6, label=f"{name}: {words(rate, RATES)}")
-    for panel, what, units in ((times, "time", TIMES), (rates, "bytes a second", RATES)):
-        dress(panel, what, units, sizes)
+    dress(times, "time", TIMES, sizes, "upper left")
+    dress(rates, "bytes a second", RATES, sizes, "lower right")
     picture.subplots_adjust(left=0.075, right=0.985, bottom=0.13, top=0.86, wspace=0.22)
     return picture
 
@@ -53,7 +53,7 @@ def draw_model(panel, sizes: Sequence[float], alpha: float, beta: float) -> None
         panel.axvline(half, color=GREY, linewidth=1, linestyle=":", label=f"alpha / beta: {words(half, SIZES)}")
 
 
-def dress(panel, what: str, units, sizes: Sequence[float]) -> None:
+def dress(panel, what: str, units, sizes: Sequence[float], legend: str) -> None:
     panel.set(xscale="log", yscale="log")
     panel.set_xlabel("size", color=INK)
     panel.set_ylabel(what, color=INK)
@@ -67,7 +67,7 @@ def dress(panel, what: str, units, sizes: Sequence[float]) -> None:
     panel.grid(color="#E4E4E4", linewidth=0.6)
     panel.set_axisbelow(True)
     panel.spines[["top", "right"]].set_visible(False)
-    panel.legend(fontsize=8, frameon=True, framealpha=0.9, edgecolor="none", labelcolor=INK)
+    panel.legend(loc=legend, fontsize=8, frameon=True, framealpha=0.9, edgecolor="none", labelcolor=INK)
 
 
 def words(amount: float, units) -> str:
