@@ -345,7 +345,7 @@ mutant(
 )
 mutant(
     "bandwidths",
-    "integer-division",
+    "always-three-quarters",
     says="hidden test",
     hidden=True,
     replace=("(world_size - 1) / world_size", "0.75"),

@@ -301,7 +301,7 @@ def judge_bandwidths(run, collectives: list[str], nbytes: int, took: float) -> N
             "MB/s: divide by 1e9": 1e3,
         }
         expect_near(got[0], algbw, f"{who} algbw", {words: algbw * factor for words, factor in units.items()})
-        others = (world_size - 1) / world_size
+        others = 1 - 1 / world_size
         usual = {
             "algbw: busbw has the factor of the collective": algbw,
             "twice too much: only what is sent counts, and only an all-reduce has two phases": 2 * busbw,
@@ -355,7 +355,7 @@ def judge_review(run, claims: list[tuple]) -> None:
 
 
 def judge_mistakes(got, right: list[str] | None, who: str) -> None:
-    found = sorted(got) if isinstance(got, list | tuple | set | frozenset) else got
+    found = sorted(map(str, got)) if isinstance(got, list | tuple | set | frozenset) else got
     if found == (right if right is None else sorted(right)):
         return
     hint = ""
@@ -614,6 +614,8 @@ def held_out_errors_values(run):
 
 def stopped(operation) -> float:
     """What stands for a benchmark, so that the exercise depends on no other one."""
+    if not callable(operation):
+        raise TypeError("seconds_of takes a function that it can call, not what a call of all_reduce has returned")
     dist.barrier()
     began_at = time.perf_counter()
     handle = operation()
@@ -631,7 +633,7 @@ def line(sizes, seconds) -> tuple[float, float]:
 def judge_link(run, world_size: int, alpha: float, bandwidth: float, sizes: list[int]) -> None:
     cluster = links(world_size, alpha, bandwidth)
     answer = run.virtual(world_size, cluster=cluster, device="cpu", sizes=sizes, seconds_of=stopped, fit=line)
-    steps = 2 * (world_size - 1)
+    steps = 2 * world_size - 2
     fitted = steps * alpha, bandwidth * world_size / steps
     for rank, got in enumerate(answer.results):
         who = f"rank {rank} of {world_size} returned (alpha, bandwidth) ="
