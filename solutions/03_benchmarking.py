@@ -184,8 +184,9 @@ def again_and_again(rank, world_size):
 
 calls = list(zip(*spawn(again_and_again, 4).results))  # calls[c]: the times of all ranks
 slowest = [max(times) for times in calls]
-print(f"first call {slowest[0] / median(slowest):.1f} times the median, the longest {max(slowest) / median(slowest):.1f}")
-print(f"in a typical call the slowest rank took {median(max(c) / min(c) for c in calls):.1f} times as long as the fastest")
+usual, apart = median(slowest), median(max(times) / min(times) for times in calls)
+print(f"first call {slowest[0] / usual:.1f} times the median, longest call {max(slowest) / usual:.1f} times")
+print(f"in a typical call the slowest rank took {apart:.1f} times as long as the fastest")
 
 # %% [markdown]
 # The first calls often take longer. Connections, buffers and caches have to be made; on a GPU kernels have to be
@@ -746,7 +747,8 @@ check(crossover, judges="values")
 
 # %% [markdown]
 # For an all-reduce of 4 ranks, a ring has $6\alpha$ of latency and moves $\frac{6}{4} n$ bytes; a tree has $4\alpha$,
-# and moves $4n$. Where do they meet on the lab's links? And which does the virtual cluster take, just below and just above?
+# and moves $4n$. Where do they meet on the lab's links? And which does the virtual cluster take,
+# just below and just above?
 
 # %% tags=["notebook-only"]
 ring = (6 * wire.alpha, 6 / 4 / wire.bandwidth)
