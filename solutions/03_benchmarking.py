@@ -190,8 +190,8 @@ print(f"in a typical call the slowest rank took {apart:.1f} times as long as the
 
 # %% [markdown]
 # The first calls often take longer. Connections, buffers and caches have to be made; on a GPU kernels have to be
-# loaded, and the first call takes by far the longest. That happens once in a training of weeks. So call
-# it a few times for nothing (**warm-up**), and only then repeat and keep the times.
+# loaded, and the first call takes by far the longest. That happens once in a training of weeks. So call it a few times
+# for nothing (**warm-up**), and only then repeat and keep the times.
 #
 # And whose time? The collective is over when the **slowest** rank has its result, since all must go on together. So of
 # each repeat we take the maximum over the ranks: of the first repeat, of the second, and so on. `dist.all_reduce` with
@@ -444,8 +444,8 @@ for ranks in (2, 8):
 # chain in many small pieces would come close to 10. So a `busbw` below the link means that the algorithm, the latency
 # or the machine costs something.
 #
-# Can it be above? Yes: if the **switch** does the adding, ranks send less than the factor says. Eight H200 GPUs have
-# shown a `busbw` of 482 GB/s over links of 450.
+# Can it be above? Yes: if the **switch** does the adding, ranks send less than the factor says. For eight
+# H200 GPUs a `busbw` of 482 GB/s has been published, over links of 450.
 
 # %% [markdown]
 # ## Find the mistakes
@@ -469,10 +469,10 @@ for ranks in (2, 8):
 
 # %% exercise="find-the-mistakes"
 def find_the_mistakes(claim: float, collective: str, nbytes: int, seconds: float, world_size: int,
-                      bandwidths: Callable = bandwidths) -> tuple[float, list[str] | None]:
+                      bandwidths: Callable) -> tuple[float, list[str] | None]:
     """The right busbw in GB/s, and the fewest mistakes that turn it into `claim`, or None if no subset does.
 
-    claim: in "GB/s". nbytes: the size S. bandwidths: as above. At least 2 ranks.
+    claim: in "GB/s". nbytes: the size S. bandwidths: the function above. At least 2 ranks.
     Mistakes are "GiB", "one chunk", "both ways", "algbw", in this order; [] if the claim is right, to 1 % of it.
     """
     algbw, busbw = bandwidths(collective, nbytes, seconds, world_size)
@@ -510,7 +510,7 @@ check(find_the_mistakes, judges="values")
 # %%
 one = 100 * 1024**2 * 4  # bytes of 100 Mi float32 numbers
 for claim, collective, size, seconds in ((277, "all_reduce", one, 2.11e-3), (75, "reduce_scatter", 4 * one, 3.92e-3)):
-    busbw, mistakes = find_the_mistakes(claim, collective, size, seconds, 4)
+    busbw, mistakes = find_the_mistakes(claim, collective, size, seconds, 4, bandwidths)
     print(f"{collective:15} claimed {claim:3}, right {busbw:.0f} GB/s; mistakes: {mistakes}")
 
 # %% [markdown]
@@ -676,10 +676,9 @@ rates = [busbw * 1e9 for busbw in buses]
 figures.sweep(sizes, times, rates, "all-reduce of 4 ranks, and the fitted line", (alpha, beta), limits)
 
 # %% [markdown]
-# A noisy machine can give an $\alpha$ below 0 even so. Don't repair it, and
-# don't hide it: it says that your times don't lie on a line, or that the small sizes were disturbed. Measure again,
-# with more repeats, or give up the model at small sizes. (Programs that must go on, such as `measure_this_machine`,
-# take 0 then and fit $\beta$ alone.)
+# A noisy machine can give an $\alpha$ below 0 even so. Don't repair it, and don't hide it: it says that your times
+# don't lie on a line, or that the small sizes were disturbed. Measure again, with more repeats, or give up the model at
+# small sizes. (Programs that must go on, such as `measure_this_machine`, take 0 then and fit $\beta$ alone.)
 
 # %% [markdown]
 # ## Size for share
@@ -720,7 +719,7 @@ check(size_for_share, judges="values")
 # difficulty ●●○○○ · about 8 minutes · 3 points: values 3
 #
 # Two algorithms, two lines: one with little latency, one with fast bytes. Below the **crossover** the first is faster,
-# above it the second. A library that knows it can choose (lesson 02 did).
+# above it the second. A library that knows it can choose (in lesson 02 you write one that does).
 #
 # **Predict**: with `(alpha, beta)` of (10 µs, 3 ns) and (50 µs, 1 ns), at which size do they meet? And when do two
 # lines never meet at a size above 0?
@@ -747,8 +746,8 @@ check(crossover, judges="values")
 
 # %% [markdown]
 # For an all-reduce of 4 ranks, a ring has $6\alpha$ of latency and moves $\frac{6}{4} n$ bytes; a tree has $4\alpha$,
-# and moves $4n$. Where do they meet on the lab's links? And which does the virtual cluster take,
-# just below and just above?
+# and moves $4n$. Where do they meet on the lab's links? And which does the virtual cluster take, just below and just
+# above?
 
 # %% tags=["notebook-only"]
 ring = (6 * wire.alpha, 6 / 4 / wire.bandwidth)
@@ -770,9 +769,12 @@ for nbytes in (72_000, 88_000):
 # A line through points that it was fitted to proves little. The test of a model is a size that it has **not** seen:
 # leave one out, fit the others, predict the one, compare. Then leave out the next. The error is relative and has a
 # sign: +0.2 is a prediction 20 % too long.
+#
+# **Predict** for the made-up machine, whose times are 10 % too long and 10 % too short by turns: how large are the
+# errors, and which have which sign?
 
 # %% exercise="held-out-errors"
-def held_out_errors(sizes: list[int], seconds: list[float], fit: Callable = fit) -> list[float]:
+def held_out_errors(sizes: list[int], seconds: list[float], fit: Callable) -> list[float]:
     """For each size: predicted / measured - 1, predicted by a fit to all the other sizes.
 
     sizes: three or more; fit(sizes, seconds) returns (alpha, beta), see above. Both lists are left unchanged.
@@ -787,7 +789,7 @@ def held_out_errors(sizes: list[int], seconds: list[float], fit: Callable = fit)
     return errors
 
 # %%
-[f"{error:+.0%}" for error in held_out_errors(given_sizes, given_times)]
+[f"{error:+.0%}" for error in held_out_errors(given_sizes, given_times, fit)]
 
 # %% check="held-out-errors" judges="values" points=3
 check(held_out_errors, judges="values")
@@ -796,7 +798,7 @@ check(held_out_errors, judges="values")
 # The times were disturbed by 10 %, and each is missed by a little more than that. Yours:
 
 # %% tags=["nbval-ignore-output"]
-for nbytes, error in zip(sizes, held_out_errors(sizes, times)):
+for nbytes, error in zip(sizes, held_out_errors(sizes, times, fit)):
     print(f"{nbytes:12,} bytes: {error:+.0%}")
 
 # %% [markdown]
@@ -853,7 +855,7 @@ check(recover_the_link, judges="values")
 
 # %% tags=["notebook-only"]
 def everything(rank, world_size):
-    sizes = sweep_sizes(256 * 1024, 16 * 1024**2, 4, 4, world_size)
+    sizes = sweep_sizes(256 * 1024, 16 * 1024**2, step=4, itemsize=4, world_size=world_size)
     return recover_the_link(sizes, lambda operation: measure(operation, 1, 3)[0], fit, rank, world_size)
 
 for ranks in (2, 5, 8):

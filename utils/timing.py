@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -83,8 +83,8 @@ class Call:
     def pattern(self, rank: int, dtype: torch.dtype) -> Tensor:
         """What a rank hands in: small whole numbers, so that their sums are exact, unlike on ranks side by side."""
         pieces = 1 if self.op in (*IN_PLACE, *TAKES_PARTS) else self.world_size
-        device = get_device()
-        return torch.arange(self.count * pieces, device=device).add_(rank).remainder_(3).to(dtype)
+        numbers = torch.arange(self.count * pieces, dtype=torch.int32, device=get_device())
+        return numbers.add_(rank).remainder_(3).to(dtype)
 
     def __call__(self) -> None:
         root = self.rank == ROOT
@@ -118,13 +118,28 @@ class Call:
 
     def expected(self) -> Tensor:
         """What this rank should hold at the end, computed from what all ranks have handed in."""
-        handed_in = [self.pattern(rank, torch.int32) for rank in range(self.world_size)]
-        if self.op in ("broadcast", "scatter"):
-            result = handed_in[ROOT]
-        elif self.op in TAKES_PARTS:
-            result = torch.cat(handed_in)
-        elif self.op == "all_to_all":
-            result = torch.cat([whole.chunk(self.world_size)[self.rank] for whole in handed_in])
-        else:
-            result = sum(handed_in)
-        return result.chunk(self.world_size)[self.rank] if self.op in ("reduce_scatter", "scatter") else result
+        everyone = range(self.world_size)
+        match self.op:
+            case "broadcast":
+                return self.pattern(ROOT, torch.int32)
+            case "scatter":
+                return self.chunk_from(ROOT)
+            case "all_gather" | "gather":
+                return torch.cat([self.pattern(rank, torch.int32) for rank in everyone])
+            case "all_to_all":
+                return torch.cat([self.chunk_from(rank) for rank in everyone])
+            case "reduce_scatter":
+                return added(self.chunk_from(rank) for rank in everyone)
+        return added(self.pattern(rank, torch.int32) for rank in everyone)
+
+    def chunk_from(self, rank: int) -> Tensor:
+        """The chunk for this rank of what `rank` hands in."""
+        return self.pattern(rank, torch.int32).chunk(self.world_size)[self.rank]
+
+
+def added(tensors: Iterator[Tensor]) -> Tensor:
+    """Their sum, with room for two of them."""
+    total = next(tensors).clone()
+    for tensor in tensors:
+        total += tensor
+    return total

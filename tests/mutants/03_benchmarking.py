@@ -538,6 +538,7 @@ mutant(
 )
 mutant("crossover", "negative-sizes", says="below 0", replace=("size if size > 0 else None", "size"))
 mutant("crossover", "divides-by-zero", says="divided by zero", replace=("beta_one == beta_other", "False"))
+mutant("crossover", "absolute", says="below 0 only", replace=("size if size > 0 else None", "abs(size)"))
 mutant("crossover", "infinite", says="infinite", replace=("return None  # parallel lines", "return math.inf"))
 mutant("crossover", "zero-is-a-size", says="not above 0", hidden=True, replace=("size > 0", "size >= 0"))
 mutant("crossover", "half-bandwidth", says="half-bandwidth size of the first", body="    return alpha_one / beta_one\n")

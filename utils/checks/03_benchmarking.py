@@ -545,6 +545,11 @@ def judge_crossover(run, cases: list[tuple]) -> None:
         (alpha_one, beta_one), (alpha_other, beta_other) = one, other
         usual = {
             "None though they meet: below that size one is faster, above it the other": None,
+            "a size though they meet below 0 only: return None": abs(
+                (alpha_other - alpha_one) / (beta_one - beta_other)
+            )
+            if right is None and beta_one != beta_other and alpha_one != alpha_other
+            else math.nan,
             "the right size with the wrong sign": -right if right else math.nan,
             "not above 0: return None": 0.0,
             "a size below 0: nobody sends that; return None": (alpha_other - alpha_one) / (beta_one - beta_other)
