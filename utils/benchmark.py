@@ -176,6 +176,7 @@ def benchmark(
     cluster      a name or a Cluster: simulated, always the same times, so that one repeat without warm-up is enough
     progress     a bar, drawn by rank 0
     limits       also measure what bounds it: memory copies, and the link of two ranks
+    timeout      seconds for the whole sweep
 
     Raises ValueError for an unknown collective or dtype and for sizes that can't be; and what spawn and simulate raise.
     """

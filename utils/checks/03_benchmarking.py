@@ -131,6 +131,8 @@ def judge_time_once(run, devices: list[Device], story: str) -> None:
             "without what the operation gave to the device: synchronize at the end, too": truth,
             "the barrier, too: start the clock after it, and let nobody meet at the end": right + barrier,
             "two barriers, too: only one, before the clock": right + 2 * barrier,
+            "in milliseconds: return seconds": right * 1e3,
+            "in nanoseconds: return seconds": right * 1e9,
         }
         if late and isinstance(got, Real) and abs(got - late) < truth + 2 * barrier:
             usual = {BUSY if devices[rank].free_at else LATE: got}
@@ -481,6 +483,7 @@ def judge_fit(run, cases: list[tuple]) -> None:
             "(alpha, bandwidth): beta is in seconds for each byte": (right[0], 1 / right[1]),
             "with an alpha of 0 where the best line has one below 0: return it as it comes out": (0.0, right[1]),
             "the line through the first and the last point: all sizes count": line_through(sizes, times),
+            "close to it, but rounded: compute in float64": got if near(got, right, 1e-3) else None,
         }
         expect_near(got, right, who, usual, rtol=1e-5)
     expect_unchanged(answer, [list(sizes) for sizes, _ in cases], [list(times) for _, times in cases])
