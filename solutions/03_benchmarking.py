@@ -587,8 +587,8 @@ for nbytes, (seconds, spread), busbw in zip(sizes, run.results[0], buses):
 # %% tags=["nbval-ignore-output"]
 from utils.limits import machine_limits
 
-limits = machine_limits(4, "gloo")
-figures.sweep(sizes, times, [busbw * 1e9 for busbw in buses], "all-reduce of 4 ranks, this machine", limits=limits)
+limits, rates = machine_limits(4, "gloo"), [busbw * 1e9 for busbw in buses]
+figures.sweep(sizes, times, rates, f"all-reduce of {run.world_size} ranks, this machine", limits=limits)
 
 # %% tags=["nbval-ignore-output"]
 for name, rate in limits.items():
@@ -672,8 +672,7 @@ check(fit, judges="values")
 # %% tags=["nbval-ignore-output"]
 alpha, beta = fit(sizes, times)
 print(f"alpha {alpha * 1e6:.0f} µs, 1 / beta {1 / beta / 1e9:.2f} GB/s")
-rates = [busbw * 1e9 for busbw in buses]
-figures.sweep(sizes, times, rates, "all-reduce of 4 ranks, and the fitted line", (alpha, beta), limits)
+figures.sweep(sizes, times, rates, f"all-reduce of {run.world_size} ranks, and the fitted line", (alpha, beta), limits)
 
 # %% [markdown]
 # A noisy machine can give an $\alpha$ below 0 even so. Don't repair it, and don't hide it: it says that your times
