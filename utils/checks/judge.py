@@ -109,7 +109,8 @@ class Runner:
 
         device   "meta": results have shapes and no values; "cpu": values too
         """
-        self.situation = f"{describe(self.function, world_size, inputs, same)}, on the virtual cluster {cluster.name!r}"
+        said = describe(self.function, world_size, inputs, same)
+        self.situation = f"{said}{', ' * bool(said)}on the virtual cluster {cluster.name!r}"
         return self.answer(partial(simulate, cluster=cluster, device=device), world_size, inputs, same, catch)
 
     def answer(self, world, world_size: int, inputs: tuple, same: dict, catch: type) -> Answer:

@@ -7,6 +7,7 @@ stages([before, after], ["before", "after"])     any of the above is made of the
 timeline(run)                                    who computed and who communicated when: a lane for each rank
 traffic(run, "broadcast by hand")                who sent how many bytes to whom
 live_bytes(run.memory())                         how many bytes each rank held when
+sweep(sizes, seconds, bandwidths, "all_reduce")  time and bandwidth over the size, with a fitted line and limits
 cluster(find_cluster("dgx-h100", 64))            nodes, GPUs and links of a cluster, with their speeds
 rendezvous(world_size=4)                         ranks that know a store, then each other
 bandwidths(nbytes, seconds, levels)              how fast one core copies, from its caches to memory
@@ -21,6 +22,7 @@ from utils.figures.heatmaps import heatmap, traffic
 from utils.figures.machines import bandwidths, rendezvous, roofline, tiles, topology
 from utils.figures.memories import live_bytes
 from utils.figures.picture import COLOURS, KINDS, Picture
+from utils.figures.sweeps import sweep
 from utils.figures.timelines import timeline
 
 __all__ = [
@@ -38,6 +40,7 @@ __all__ = [
     "roofline",
     "stages",
     "tiles",
+    "sweep",
     "timeline",
     "topology",
     "traffic",
