@@ -8,10 +8,14 @@ timeline(run)                                    who computed and who communicat
 traffic(run, "broadcast by hand")                who sent how many bytes to whom
 live_bytes(run.memory())                         how many bytes each rank held when
 cluster(find_cluster("dgx-h100", 64))            nodes, GPUs and links of a cluster, with their speeds
+ring(size=4, step=0)                             a step of an algorithm; also tree, halving, folding, two_levels, pairwise
+time_curves({"ring": [(1000, 2e-5)]}, "title")   time against bytes, and where the fastest changes
 """
 
+from utils.figures.algorithms import folding, halving, pairwise, ring, tree, two_levels
 from utils.figures.clusters import cluster
 from utils.figures.collectives import cells_of, collective, halves, stages, transpose
+from utils.figures.curves import time_curves
 from utils.figures.heatmaps import heatmap, traffic
 from utils.figures.memories import live_bytes
 from utils.figures.picture import COLOURS, KINDS, Picture
@@ -24,11 +28,18 @@ __all__ = [
     "cells_of",
     "cluster",
     "collective",
+    "folding",
     "halves",
+    "halving",
     "heatmap",
     "live_bytes",
+    "pairwise",
+    "ring",
     "stages",
+    "time_curves",
     "timeline",
     "traffic",
     "transpose",
+    "tree",
+    "two_levels",
 ]
