@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from utils import figures, region, simulate, spawn
+from utils import figures, simulate, spawn
 from utils.checks import checks_for
 from utils.cluster import Cluster, Gpu, Link
 
@@ -226,7 +226,7 @@ check(tree_all_reduce, judges="time")
 
 # %%
 def stopwatch(rank, world_size, algorithms, sizes, repeats=1):
-    """{(algorithm, bytes): [seconds, ...]} on this rank; the algorithms take turns, each starts on all ranks at once."""
+    """{(algorithm, bytes): [seconds, ...]} on this rank; the algorithms take turns, all ranks start together."""
     team, seconds = list(range(world_size)), defaultdict(list)
     for nbytes in sizes:
         x = torch.ones(nbytes // 4)
@@ -262,7 +262,7 @@ for size in (2, 4, 8, 16, 64):
 # ranks become chunks of 3, 2 and 2; 2 elements become 1, 1 and 0. The chunks are **views**: they share memory with `x`.
 
 # %%
-[chunk.tolist() for chunk in torch.arange(7).tensor_split(3)], [chunk.tolist() for chunk in torch.arange(2).tensor_split(3)]
+[[chunk.tolist() for chunk in torch.arange(numel).tensor_split(3)] for numel in (7, 2)]
 
 # %% [markdown]
 # ## Ring reduce-scatter
@@ -287,7 +287,8 @@ figures.ring(size=4, step=1)
 figures.ring(size=4, step=2)
 
 # %% [markdown]
-# All ranks send at the same time, so nobody may wait for its own send before it receives: that is the deadlock of lesson
+# All ranks send at the same time, so nobody may wait for its own send before it receives: that is the deadlock of
+# lesson
 # 01. Both at once is what every algorithm from here on needs, so it has a name: `exchange`.
 
 # %% exercise="ring-reduce-scatter"
@@ -340,12 +341,12 @@ check(ring_reduce_scatter, judges="time")
 # ## Ring all-gather
 # difficulty ●●○○○ · about 10 minutes · 5 points: values 2, traffic 2, time 1
 #
-# Now place $p$ owns chunk $p$, complete. Once more around the ring: pass on what has come last, but **copy**, don't add.
-# In step 0 everybody sends its own chunk.
+# Now place $p$ owns chunk $p$, complete. Once more around the ring: pass on what has come last, but **copy**, don't
+# add. In step 0 everybody sends its own chunk.
 #
-# The trap is the index: in the first half place $p$ began with chunk $p - 1$, now it begins with chunk $p$. Reduce-scatters
-# that end with chunk $p + 1$ on place $p$ are common in other people's code. Both are fine, but the two halves have to
-# agree; an index that is off by one sums everything and puts it in the wrong place.
+# The trap is the index: in the first half place $p$ began with chunk $p - 1$, now it begins with chunk $p$.
+# Reduce-scatters that end with chunk $p + 1$ on place $p$ are common in other people's code. Both are fine, but the
+# two halves have to agree; an index that is off by one sums everything and puts it in the wrong place.
 #
 # **Predict**: in which step does place 0 of 4 receive chunk 1?
 
@@ -359,7 +360,7 @@ def ring_all_gather(mine: Tensor, numel: int, team: list[int], rank: int) -> Ten
     """
     place, size = team.index(rank), len(team)
     right, left = team[(place + 1) % size], team[place - 1]
-    whole = mine.new_empty(numel)
+    whole = mine.new_zeros(numel)
     chunks = whole.tensor_split(size)  # views: what is written into them is in `whole`
     chunks[place].copy_(mine)
     for step in range(size - 1):
@@ -427,8 +428,8 @@ def ring_program(rank, world_size):
 simulate(ring_program, 4, cluster=textbook(4)).timeline()
 
 # %% [markdown]
-# A step takes $\alpha + (n/P)/B$, so the whole ring $2(P-1)\left(\alpha + \frac{n}{PB}\right)$. For large $n$ that is $P$ times
-# faster than the naive way. For small $n$ it gains nothing: as many steps, one after the other.
+# A step takes $\alpha + (n/P)/B$, so the whole ring $2(P-1)\left(\alpha + \frac{n}{PB}\right)$. For large $n$ that is
+# $P$ times faster than the naive way. For small $n$ it gains nothing: as many steps, one after the other.
 
 # %%
 def formula(size, nbytes):
@@ -447,8 +448,9 @@ for size in (2, 4, 8, 16):
 # The tree has few rounds, the ring has few bytes. Can one have both? Yes, if the tensor gets **smaller** in each round.
 #
 # Two ranks at a distance of $P/2$ exchange halves: one takes the lower half of the numbers and completes it, the other
-# one the upper half. Each then works on its half alone, with a partner at distance $P/4$, and so on. After $\log_2 P$ rounds
-# everybody has one $P$-th of the sum. This was a reduce-scatter; the same partners backwards make the all-gather.
+# one the upper half. Each then works on its half alone, with a partner at distance $P/4$, and so on. After $\log_2 P$
+# rounds everybody has one $P$-th of the sum. This was a reduce-scatter; the same partners backwards make the
+# all-gather.
 
 # %%
 figures.halving(size=8)
@@ -520,9 +522,9 @@ check(halving_doubling, judges="time")
 # ## Halving-doubling any size
 # difficulty ●●●○○ · about 12 minutes · 5 points: values 3, traffic 1, time 1
 #
-# 6 is no power of two. The cure that the MPI library MPICH uses: make it one. The largest power of two that fits is 4, so
-# 2 ranks are **extra**. Each extra rank hands its numbers to one of the first 4, which adds them to its own; these 4 do
-# the all-reduce; then the extra ranks get the result.
+# 6 is no power of two. The cure that the MPI library MPICH uses: make it one. The largest power of two that fits is 4,
+# so 2 ranks are **extra**. Each extra rank hands its numbers to one of the first 4, which adds them to its own; these
+# 4 do the all-reduce; then the extra ranks get the result.
 
 # %%
 figures.folding(size=6)
@@ -594,9 +596,9 @@ figures.time_curves(curves(16), "all-reduce on 16 ranks: α = 10 µs, 10 GB/s")
 figures.time_curves(curves(12), "all-reduce on 12 ranks: α = 10 µs, 10 GB/s")
 
 # %% [markdown]
-# On the left all curves are flat: latency, a matter of how many rounds. On the right all rise with the same slope: bandwidth, a
-# matter of bytes. A crossing is where one stops being better than another. On 16 ranks nothing beats halving-doubling.
-# On 12 the fold costs it the lead for large tensors, and the ring wins there.
+# On the left all curves are flat: latency, a matter of how many rounds. On the right all rise with the same slope:
+# bandwidth, a matter of bytes. A crossing is where one stops being better than another. On 16 ranks nothing beats
+# halving-doubling. On 12 the fold costs it the lead for large tensors, and the ring wins there.
 #
 # Why, then, are rings everywhere? The model gives every pair of ranks a link of its own. In a real network the partner
 # at distance $P/2$ is at the other end of the building, and everybody's messages meet in the same few cables. A ring
@@ -672,8 +674,8 @@ check(hierarchical_all_reduce, judges="time")
 
 # %% [markdown]
 # ### Across nodes, measured
-# 4 nodes of 8 ranks. Between nodes the bandwidth is a tenth, the latency twice that inside. **Predict** for 8 MB: which of the two
-# sends more bytes between nodes, the flat ring or yours?
+# 4 nodes of 8 ranks. Between nodes the bandwidth is a tenth, the latency twice that inside. **Predict** for 8 MB:
+# which of the two sends more bytes between nodes, the flat ring or yours?
 
 # %% tags=["notebook-only"]
 slow = Link(2 * ALPHA, BANDWIDTH / 10)
@@ -686,14 +688,14 @@ for name in candidates:
     run = simulate(between_nodes, 32, name, cluster=textbook(8, nodes=4, inter=slow))
     sent = run.traffic().bytes
     per_rank = [sum(sent[rank][other] for other in range(32) if other // 8 != rank // 8) for rank in range(32)]
-    print(f"{name:13} {run.elapsed * 1e3:5.1f} ms; to other nodes, at most {max(per_rank) / 1e6:5.2f} MB a rank, ", end="")
-    print(f"{sum(per_rank[:8]) / 1e6:5.2f} MB from node 0")
+    most, node = max(per_rank) / 1e6, sum(per_rank[:8]) / 1e6
+    print(f"{name:13} {run.elapsed * 1e3:4.1f} ms; to other nodes at most {most:5.2f} MB a rank, {node:5.2f} MB a node")
 
 # %% [markdown]
 # Look at the last column. It is often said that a hierarchical all-reduce cuts the traffic between nodes by the number
-# of GPUs in a node. For each **rank** it does. For a **node** hardly: the flat ring crosses each border with one message
-# a step, and that is one rank of eight at work. What is won: eight network cards share the load that one had to
-# bear, and the slow latency counts $2(M-1)$ times for $M$ nodes, instead of $2(P-1)$ times.
+# of GPUs in a node. For each **rank** it does. For a **node** hardly: the flat ring crosses each border with one
+# message a step, and that is one rank of eight at work. What is won: eight network cards share the load that one had
+# to bear, and the slow latency counts $2(M-1)$ times for $M$ nodes, instead of $2(P-1)$ times.
 
 # %% [markdown]
 # # Part 5 · Everybody to everybody
@@ -704,9 +706,9 @@ for name in candidates:
 # ## Pairwise all-to-all
 # difficulty ●●○○○ · about 10 minutes · 5 points: values 3, traffic 1, time 1
 #
-# $P - 1$ messages, but in which order? If all send to place 0 first, then all to place 1, there is a queue in front of one door and
-# all other doors stand open. In a **pairwise** exchange, in step $s$ place $p$ sends to place $p + s$ and receives from place $p - s$:
-# each rank has exactly one guest.
+# $P - 1$ messages, but in which order? If all send to place 0 first, then all to place 1, there is a queue in front of
+# one door and all other doors stand open. In a **pairwise** exchange, in step $s$ place $p$ sends to place $p + s$ and
+# receives from place $p - s$: each rank has exactly one guest.
 
 # %%
 figures.pairwise(size=4)
@@ -958,9 +960,9 @@ for nbytes in real_sizes:
 # The numbers differ from machine to machine, and a little from run to run. Run the cell twice before you believe a
 # difference. What is common:
 #
-# - **Small messages.** Gloo's all-reduce is a ring at every size, unless it is told otherwise. On few bytes a ring pays
-#   for $2(P-1)$ steps, so an algorithm with fewer rounds can beat it, even in Python. Its C++ helps it, but it can't help the
-#   number of steps.
+# - **Small messages.** Gloo's all-reduce is a ring at every size, unless it is told otherwise. On few bytes a ring
+#   pays for $2(P-1)$ steps, so an algorithm with fewer rounds can beat it, even in Python. Its C++ helps it, but it
+#   can't help the number of steps.
 # - **Large messages.** The ring is nowhere near 4 times faster than the naive way, and may not be faster at all. Is
 #   the model wrong? No: its assumption does not hold here. It says that every rank has a link of its own. Your ranks
 #   are processes of one machine, and a message is a copy in its memory, done by its cores. All links are one link.
@@ -979,8 +981,8 @@ for name in ALGORITHMS:
 
 # %% [markdown]
 # All four send $2(P-1)n$ bytes in all. What differs is how they are spread over the ranks, and on one shared memory
-# the spread gains little: at most what several cores can copy at the same time. On a cluster, where each rank has its own link,
-# the spread is everything.
+# the spread gains little: at most what several cores can copy at the same time. On a cluster, where each rank has its
+# own link, the spread is everything.
 #
 # A lesson about lessons: had we measured on a laptop only, we would have concluded that rings are useless. Time it
 # where it will run, or count what the model says is scarce.
@@ -988,8 +990,8 @@ for name in ALGORITHMS:
 # %% [markdown]
 # # Part 8 · The first page, on 1,024 GPUs
 # Lesson 01 began with a gradient of 16 GB on 1,024 GPUs, 128 nodes of 8: eleven minutes through GPU 0, and it promised
-# that this lesson builds the good one. Here it is. Inside nodes your rings; across them your halving-doubling, as 128 is a power
-# of two. A ring across would send a quarter of a million messages more, and take this notebook a minute.
+# that this lesson builds the good one. Here it is. Inside nodes your rings; across them your halving-doubling, as 128
+# is a power of two. A ring across would send a quarter of a million messages more, and take this notebook a minute.
 
 # %% tags=["notebook-only"]
 def yours(rank, world_size):
@@ -1004,8 +1006,8 @@ print(f"yours {hand_written.elapsed:.3f} s, torch's all-reduce on this cluster {
 print(f"through GPU 0: {2 * 1023 * 16e9 / 50e9:.0f} s")
 
 # %% [markdown]
-# Within a few hundredths of a second of the library, from 655 seconds. (The difference: yours also pays for copying and adding, which the
-# cluster's own all-reduce does for nothing.)
+# Within a few hundredths of a second of the library, from 655 seconds. (The difference: yours also pays for copying
+# and adding, which the cluster's own all-reduce does for nothing.)
 
 # %% [markdown]
 # # Recap
@@ -1025,23 +1027,26 @@ print(f"through GPU 0: {2 * 1023 * 16e9 / 50e9:.0f} s")
 # - The order of messages is part of an algorithm: the same all-to-all takes longer if all knock at one door.
 # - A model holds where its assumptions hold. On one shared memory total bytes count, not the bytes of each rank.
 #
-# **The library.** NCCL has rings, and trees in pairs, cut in pieces that follow each other through the tree, so that it
-# too keeps all links busy; on NVSwitch machines the switch itself can add. It picks by message size and topology, much as you did; `NCCL_ALGO`
-# forces one. Gloo takes a ring. `dist.new_group` makes a group of ranks, what was a `team` here.
+# **The library.** NCCL has rings, and trees in pairs, cut in pieces that follow each other through the tree, so that
+# it too keeps all links busy; on NVSwitch machines the switch itself can add. It picks by message size and topology,
+# much as you did; `NCCL_ALGO` forces one. Gloo takes a ring. `dist.new_group` makes a group of ranks, what was a
+# `team` here.
 #
-# **The paper.** Thakur, Rabenseifner, Gropp: *Optimization of collective communication operations in MPICH* (International Journal of High
-# Performance Computing Applications, 2005). Halving-doubling, the fold, and the selection by size, as in this lesson.
+# **The paper.** Thakur, Rabenseifner, Gropp: *Optimization of collective communication operations in MPICH*
+# (International Journal of High Performance Computing Applications, 2005). Halving-doubling, the fold, and the
+# selection by size, as in this lesson.
 
 # %% [markdown]
 # # Challenge (optional, no points)
-# For tiny messages there is something better still. In **recursive doubling** partners at distance 1, 2, 4, ... exchange
-# **everything** they have and both add: $\log_2 P$ rounds instead of twice as many. Write it for $P = 2^k$. All ranks must
-# hold the same bits; why do they, although everybody adds by itself? When it is right the cell shows True and 30 µs.
+# For tiny messages there is something better still. In **recursive doubling** partners at distance 1, 2, 4, ...
+# exchange **everything** they have and both add: $\log_2 P$ rounds instead of twice as many. Write it for $P = 2^k$.
+# All ranks must hold the same bits; why do they, although everybody adds by itself? When it is right the cell shows
+# True and 30 µs.
 #
 # <details><summary>Hint</summary>
 #
-# `exchange(total, partner, arrived, partner)`, then `total += arrived`. As for the bits: `a + b` and `b + a` are the same, and before
-# each round both partners' whole blocks already agree.
+# `exchange(total, partner, arrived, partner)`, then `total += arrived`. As for the bits: `a + b` and `b + a` are the
+# same, and before each round both partners' whole blocks already agree.
 # </details>
 
 # %% tags=["notebook-only"]

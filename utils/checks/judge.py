@@ -158,8 +158,8 @@ def call_on_rank(rank: int, world_size: int, function, inputs: tuple, same: dict
 
 
 def shares_memory(result, inputs: list) -> bool:
-    """Whether a tensor lies in the same memory as one of the inputs that are tensors; on meta there is no memory."""
-    if not isinstance(result, torch.Tensor) or not result.untyped_storage().data_ptr():
+    """Whether a tensor, not an empty one, lies in the memory of an input that is a tensor; on meta there is none."""
+    if not isinstance(result, torch.Tensor) or not result.numel() or not result.untyped_storage().data_ptr():
         return False
     tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
     return any(x.untyped_storage().data_ptr() == result.untyped_storage().data_ptr() for x in tensors)

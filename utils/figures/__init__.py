@@ -8,7 +8,7 @@ timeline(run)                                    who computed and who communicat
 traffic(run, "broadcast by hand")                who sent how many bytes to whom
 live_bytes(run.memory())                         how many bytes each rank held when
 cluster(find_cluster("dgx-h100", 64))            nodes, GPUs and links of a cluster, with their speeds
-ring(size=4, step=0)                             a step of an algorithm; also tree, halving, folding, two_levels, pairwise
+ring(size=4, step=0)                             a step of it; also tree, halving, folding, two_levels, pairwise
 time_curves({"ring": [(1000, 2e-5)]}, "title")   time against bytes, and where the fastest changes
 """
 

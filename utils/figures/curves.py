@@ -60,4 +60,6 @@ def crossings(curves: dict[str, list[tuple[float, float]]]) -> list[tuple[float,
 def fastest(names: list[str], row: tuple) -> str:
     """The name with the least time; of several that are equal up to rounding, the last."""
     least = min(seconds for _, seconds in row)
-    return next(name for name, (_, seconds) in reversed([*zip(names, row, strict=True)]) if math.isclose(seconds, least))
+    return next(
+        name for name, (_, seconds) in reversed([*zip(names, row, strict=True)]) if math.isclose(seconds, least)
+    )
