@@ -24,6 +24,7 @@ from torch import Tensor
 from utils import figures, simulate, spawn
 from utils.checks import checks_for
 from utils.cluster import Cluster, Gpu, Link
+from utils.collective_costs import Layout, cost
 
 check = checks_for("02_all_reduce")
 spawn = partial(spawn, backend="gloo")  # this lesson computes on the CPU, with or without GPUs
@@ -37,15 +38,17 @@ spawn = partial(spawn, backend="gloo")  # this lesson computes on the CPU, with 
 #
 # That is the **alpha-beta model** ($\beta = 1/B$). Take 1,024 GPUs with $\alpha$ = 5 µs and $B$ = 50 GB/s, and two
 # all-reduces: the gradient of a model with 8 billion parameters (16 GB), and one number that says whether anybody's
-# gradient has overflowed (4 bytes). Here are three of the algorithms of this lesson; you derive the formulas yourself.
+# gradient has overflowed (4 bytes). The naive way is that of lesson 01: all in to one rank, all out again. What a tree
+# and a ring take is on the price list of the virtual cluster; by the end you have derived it and checked it.
 
 # %%
-P, alpha, B = 1024, 5e-6, 50e9
-for what, n in (("16 GB  ", 16e9), ("4 bytes", 4)):
-    naive = 2 * (P - 1) * (alpha + n / B)  # all in to one rank, all out again
-    tree = 2 * math.log2(P) * (alpha + n / B)
-    ring = 2 * (P - 1) * (alpha + n / P / B)
-    print(f"{what}   naive {naive:10.6f} s   tree {tree:10.6f} s   ring {ring:10.6f} s")
+free = Gpu(flops={"fp32": math.inf}, memory=math.inf, bandwidth=math.inf)  # only messages take time
+link = Link(alpha=5e-6, bandwidth=50e9)  # seconds; bytes a second, one way
+machine = Cluster("1,024 GPUs", nodes=1, gpus_per_node=1024, gpu=free, intra=link, inter=link)
+for what, nbytes in (("16 GB  ", 16e9), ("4 bytes", 4)):
+    naive = 2 * 1023 * link.seconds(nbytes)
+    prices = cost("all_reduce", nbytes, machine, Layout.of(machine, range(1024))).candidates
+    print(f"{what}   naive {naive:10.6f} s   tree {prices['tree']:8.6f} s   ring {prices['ring']:8.6f} s")
 
 # %% [markdown]
 # For the gradient the ring takes less than a second, the tree ten times as long, the naive way eleven minutes. For the
@@ -74,20 +77,18 @@ for what, n in (("16 GB  ", 16e9), ("4 bytes", 4)):
 # differ in the last digit. If each rank added in an order of its own, replicas of a model would drift apart. So each
 # number is added up once, and the result is copied.
 #
-# **Only messages**: `send`, `recv`, `isend`, `irecv`. And three prices, which the checks count:
+# **Only messages**: `send`, `recv`, `isend`, `irecv`. The checks look at three things:
 #
-# - messages and bytes that each rank sends,
-# - the values, of course,
-# - **time** on a virtual cluster. There a rank can send one message and receive one at the same time, not two of the
-#   same direction. Computing is free in the cluster below, so all that takes time is messages: 10 µs each, and 10 GB
-#   a second.
+# - **values**: every rank holds the right numbers,
+# - **traffic**: how many messages each rank sent, and how many bytes,
+# - **time** on a virtual cluster. There a rank can send one message and receive one at the same time, but not two in
+#   the same direction. In the cluster below all that takes time is messages: 10 µs each, and then 10 GB a second.
 
 # %%
 ALPHA, BANDWIDTH = 10e-6, 10e9  # seconds; bytes a second, one way
 
 def textbook(gpus: int, nodes: int = 1, inter: Link = None) -> Cluster:
     """A cluster on which nothing takes time but messages. inter: the link between nodes, if it is another one."""
-    free = Gpu(flops={"fp32": math.inf}, memory=math.inf, bandwidth=math.inf)
     link = Link(ALPHA, BANDWIDTH)
     return Cluster("textbook", nodes, gpus, gpu=free, intra=link, inter=inter or link)
 
@@ -219,6 +220,11 @@ check(tree_all_reduce, judges="traffic")
 check(tree_all_reduce, judges="time")
 
 # %% [markdown]
+# <details><summary>Check your prediction</summary>
+#
+# 14 messages, as many as the naive way. But there are 3 rounds up and 3 down, so $6(\alpha + n/B)$, not 14 of them.
+# </details>
+#
 # ### Your tree, measured
 # As many messages as the naive way, $2(P-1)$, but many at the same time. This stopwatch runs algorithms in turn and
 # reads the clock of every rank; what counts is the slowest. On a virtual cluster that clock is virtual, so the cell
@@ -242,15 +248,15 @@ def slowest(run):
     """{(algorithm, bytes): [seconds of the slowest rank, ...]}"""
     return {key: [max(times) for times in zip(*(result[key] for result in run.results))] for key in run.results[0]}
 
-# %%
+# %% tags=["notebook-only"]
 for size in (2, 4, 8, 16, 64):
     algorithms = {"naive": naive_all_reduce, "tree": tree_all_reduce}
     [naive], [tree] = slowest(simulate(stopwatch, size, algorithms, [4000], cluster=textbook(size))).values()
     print(f"{size:3} ranks, 4 kB: naive {naive * 1e6:6.0f} µs, tree {tree * 1e6:5.0f} µs: {naive / tree:4.1f} times")
 
 # %% [markdown]
-# $P - 1$ against $\log_2 P$. But each message still carries all $n$ bytes, and in half of the time most of the ranks
-# have nothing to do. For 16 GB that is a pity.
+# $P - 1$ against $\log_2 P$. But each message still carries all $n$ bytes, and most of the time most of the ranks have
+# nothing to do. For 16 GB that is a pity.
 
 # %% [markdown]
 # # Part 2 · Around a ring
@@ -270,7 +276,8 @@ for size in (2, 4, 8, 16, 64):
 #
 # The ranks sit in a ring. In each of $P - 1$ steps every rank passes **one chunk** to its neighbour on the right, and
 # adds the chunk that comes from the left to its own. Numbers pile up as they travel: a chunk that has gone all the way
-# round has been added to by everybody. In the picture each row is one chunk; the letters say whose numbers are in it.
+# round has been added to by everybody. In the picture each row is one chunk; the letters say whose numbers are in it,
+# and an arrow is a message. The last place's message leaves on the right and comes in on the left: it is a ring.
 
 # %%
 figures.ring(size=4, step=0)
@@ -287,9 +294,8 @@ figures.ring(size=4, step=1)
 figures.ring(size=4, step=2)
 
 # %% [markdown]
-# All ranks send at the same time, so nobody may wait for its own send before it receives: that is the deadlock of
-# lesson
-# 01. Both at once is what every algorithm from here on needs, so it has a name: `exchange`.
+# A thick frame means complete. All ranks send at the same time, so nobody may wait for its own send before it receives:
+# lesson 01 had that deadlock. Both at once is what every algorithm from here on needs, so it has a name, `exchange`.
 
 # %% exercise="ring-reduce-scatter"
 def exchange(outgoing: Tensor, dst: int, incoming: Tensor, src: int) -> None:
@@ -338,6 +344,12 @@ check(ring_reduce_scatter, judges="traffic")
 check(ring_reduce_scatter, judges="time")
 
 # %% [markdown]
+# <details><summary>Check your prediction</summary>
+#
+# 3 messages of 250 kB: 750 kB. Every place completes its chunk in the last step, step 2, as the picture shows.
+# </details>
+
+# %% [markdown]
 # ## Ring all-gather
 # difficulty ●●○○○ · about 10 minutes · 5 points: values 2, traffic 2, time 1
 #
@@ -379,6 +391,12 @@ check(ring_all_gather, judges="traffic")
 
 # %% check="ring-all-gather" judges="time" points=1
 check(ring_all_gather, judges="time")
+
+# %% [markdown]
+# <details><summary>Check your prediction</summary>
+#
+# In the last one, step 2: chunk 1 starts at place 1, the right-hand neighbour, and has to go nearly all the way round.
+# </details>
 
 # %% [markdown]
 # ## Ring all-reduce
@@ -431,17 +449,12 @@ simulate(ring_program, 4, cluster=textbook(4)).timeline()
 # A step takes $\alpha + (n/P)/B$, so the whole ring $2(P-1)\left(\alpha + \frac{n}{PB}\right)$. For large $n$ that is
 # $P$ times faster than the naive way. For small $n$ it gains nothing: as many steps, one after the other.
 
-# %%
-def formula(size, nbytes):
-    return 2 * (size - 1) * (ALPHA + nbytes / size / BANDWIDTH)
-
+# %% tags=["notebook-only"]
 algorithms = {"naive": naive_all_reduce, "ring": ring_all_reduce}
 for size in (2, 4, 8, 16):
-    seconds = slowest(simulate(stopwatch, size, algorithms, [64, 64_000_000], cluster=textbook(size)))
-    [small], [large] = seconds["ring", 64], seconds["ring", 64_000_000]
-    assert math.isclose(small, formula(size, 64)) and math.isclose(large, formula(size, 64_000_000))
-    gains = [seconds["naive", nbytes][0] / seconds["ring", nbytes][0] for nbytes in (64, 64_000_000)]
-    print(f"{size:2} ranks: the ring is {gains[0]:.2f} times faster with 64 bytes, {gains[1]:5.2f} times with 64 MB")
+    seconds = slowest(simulate(stopwatch, size, algorithms, [64, 640_000_000], cluster=textbook(size)))
+    gains = [seconds["naive", nbytes][0] / seconds["ring", nbytes][0] for nbytes in (64, 640_000_000)]
+    print(f"{size:2} ranks: the ring is {gains[0]:.2f} times faster with 64 bytes, {gains[1]:5.2f} times with 640 MB")
 
 # %% [markdown]
 # # Part 3 · Halving and doubling
@@ -454,6 +467,10 @@ for size in (2, 4, 8, 16):
 
 # %%
 figures.halving(size=8)
+
+# %% [markdown]
+# A bar is the tensor, cut in eight. Green is what a place keeps and completes in this round, orange what it gives to
+# its partner, white what it no longer works on.
 
 # %% [markdown]
 # Partners are easy to find in binary: $d$ is a power of two, and `place ^ d` (exclusive or) flips the one bit that has
@@ -519,6 +536,13 @@ check(halving_doubling, judges="traffic")
 check(halving_doubling, judges="time")
 
 # %% [markdown]
+# <details><summary>Check your prediction</summary>
+#
+# 500, 250 and 125 kB, in all 7/8 of 1 MB; and once more as much on the way back. As few bytes as a ring, in 6 rounds
+# instead of 14.
+# </details>
+
+# %% [markdown]
 # ## Halving-doubling any size
 # difficulty ●●●○○ · about 12 minutes · 5 points: values 3, traffic 1, time 1
 #
@@ -573,6 +597,16 @@ check(halving_doubling_any_size, judges="traffic")
 check(halving_doubling_any_size, judges="time")
 
 # %% [markdown]
+# The fold, beside your prediction:
+
+# %% tags=["notebook-only"]
+def folded(rank, world_size):
+    halving_doubling_any_size(torch.zeros(250_000), list(range(world_size)), rank)
+
+on_8, on_9 = (simulate(folded, size, cluster=textbook(size)).elapsed for size in (8, 9))
+print(f"1 MB: {on_8 * 1e6:.0f} µs on 8 ranks, {on_9 * 1e6:.0f} µs on 9: {on_9 / on_8:.2f} times as long")
+
+# %% [markdown]
 # ### All of them, measured
 # Four algorithms from 64 bytes to 64 MB on 16 virtual ranks, then on 12. Both axes are logarithmic: a step to the right
 # is ten times the bytes, a step up ten times the time.
@@ -584,6 +618,8 @@ ALGORITHMS = {
     "ring": ring_all_reduce,
     "halving-doubling": halving_doubling_any_size,
 }
+
+# %% tags=["notebook-only"]
 sizes = [64 * 4**power for power in range(11)]
 
 def curves(size):
@@ -592,8 +628,9 @@ def curves(size):
 
 figures.time_curves(curves(16), "all-reduce on 16 ranks: α = 10 µs, 10 GB/s")
 
-# %%
-figures.time_curves(curves(12), "all-reduce on 12 ranks: α = 10 µs, 10 GB/s")
+# %% tags=["notebook-only"]
+on_12 = curves(12)
+figures.time_curves(on_12, "all-reduce on 12 ranks: α = 10 µs, 10 GB/s")
 
 # %% [markdown]
 # On the left all curves are flat: latency, a matter of how many rounds. On the right all rise with the same slope:
@@ -673,6 +710,11 @@ check(hierarchical_all_reduce, judges="traffic")
 check(hierarchical_all_reduce, judges="time")
 
 # %% [markdown]
+# <details><summary>Check your prediction</summary>
+#
+# Inside, $2 \cdot 3/4 \cdot n$. To the other node $2 \cdot 1/2$ of a quarter: $n/4$.
+# </details>
+#
 # ### Across nodes, measured
 # 4 nodes of 8 ranks. Between nodes the bandwidth is a tenth, the latency twice that inside. **Predict** for 8 MB:
 # which of the two sends more bytes between nodes, the flat ring or yours?
@@ -809,7 +851,7 @@ check(all_reduce_seconds, judges="values")
 # %% [markdown]
 # Formula and virtual cluster should agree to the last digit. Do they, for your code?
 
-# %%
+# %% tags=["notebook-only"]
 for size in (4, 6):
     measured = slowest(simulate(stopwatch, size, ALGORITHMS, [48, 4_800_000], cluster=textbook(size)))
     for (name, nbytes), [seconds] in measured.items():
@@ -846,6 +888,14 @@ check(crossover, judges="values")
 # %% tags=["notebook-only"]
 for size in (4, 8, 64, 1024):
     print(f"{size:5} ranks: the ring wins above {crossover(size, ALPHA, BANDWIDTH) / 1e3:10,.0f} kB")
+
+# %% [markdown]
+# With twice the bandwidth the crossover is twice as high, so the tree wins more often: bytes have become cheaper, and
+# saving them is what the ring is good at. Here are both for 12 ranks; the dotted line is found from the two curves.
+
+# %% tags=["notebook-only"]
+print(f"crossover(12): {crossover(12, ALPHA, BANDWIDTH) / 1e3:.1f} kB")
+figures.time_curves({name: on_12[name] for name in ("tree", "ring")}, "tree and ring on 12 ranks")
 
 # %% [markdown]
 # A hundred kilobytes is the gradient of a small layer. Send such layers one by one over a ring, and latency is all
@@ -925,12 +975,11 @@ check(all_reduce, judges="traffic")
 # ### Your selector, measured
 # 12 virtual ranks, as in the picture above. The dots of `all_reduce` should lie on the lowest curve everywhere.
 
-# %%
-everything = {**curves(12)}
+# %% tags=["notebook-only"]
 chosen = {"chosen": partial(all_reduce, alpha=ALPHA, bandwidth=BANDWIDTH)}
 seconds = slowest(simulate(stopwatch, 12, chosen, sizes, cluster=textbook(12)))
-everything["chosen"] = [(nbytes, seconds["chosen", nbytes][0]) for nbytes in sizes]
-figures.time_curves(everything, "all-reduce on 12 ranks, and the one that is chosen", dots="chosen")
+dots = [(nbytes, seconds["chosen", nbytes][0]) for nbytes in sizes]
+figures.time_curves({**on_12, "chosen": dots}, "all-reduce on 12 ranks, and the one that is chosen", dots="chosen")
 
 # %% [markdown]
 # # Part 7 · In real time, beside the library
@@ -947,26 +996,31 @@ def gloo(x, team, rank):
     dist.all_reduce(total)
     return total
 
+def beside_gloo(seconds, nbytes, name):
+    """Median of the ratios of what ran one after the other; the first two rounds only warm up."""
+    pairs = list(zip(seconds[name, nbytes], seconds["gloo", nbytes]))
+    return median(mine / library for mine, library in pairs[2:])
+
 contest = {"gloo": gloo, **ALGORITHMS}
-real_sizes = [4_000, 64_000, 1_000_000, 16_000_000]
-spawn(stopwatch, 4, contest, real_sizes[:2], repeats=2)  # the first run of everything is slow: not counted
-seconds = slowest(spawn(stopwatch, 4, contest, real_sizes, repeats=7))
+seconds = slowest(spawn(stopwatch, 4, contest, [4_000, 64_000, 1_000_000], repeats=25))
+seconds |= slowest(spawn(stopwatch, 4, contest, [16_000_000], repeats=7))
 print("bytes          " + "".join(f"{name:>18}" for name in ALGORITHMS))
-for nbytes in real_sizes:
-    library = median(seconds["gloo", nbytes])
-    print(f"{nbytes:11,}    " + "".join(f"{median(seconds[name, nbytes]) / library:18.2f}" for name in ALGORITHMS))
+for nbytes in (4_000, 64_000, 1_000_000, 16_000_000):
+    print(f"{nbytes:11,}    " + "".join(f"{beside_gloo(seconds, nbytes, name):18.2f}" for name in ALGORITHMS))
 
 # %% [markdown]
-# The numbers differ from machine to machine, and a little from run to run. Run the cell twice before you believe a
-# difference. What is common:
+# The numbers differ from machine to machine, and a little from run to run: run the cell twice before you believe a
+# difference. How to read them:
 #
-# - **Small messages.** Gloo's all-reduce is a ring at every size, unless it is told otherwise. On few bytes a ring
-#   pays for $2(P-1)$ steps, so an algorithm with fewer rounds can beat it, even in Python. Its C++ helps it, but it
-#   can't help the number of steps.
-# - **Large messages.** The ring is nowhere near 4 times faster than the naive way, and may not be faster at all. Is
-#   the model wrong? No: its assumption does not hold here. It says that every rank has a link of its own. Your ranks
-#   are processes of one machine, and a message is a copy in its memory, done by its cores. All links are one link.
-#   Then it does not matter who sends a byte, only how many there are in all.
+# - **Small messages.** Gloo's all-reduce is a ring at every size, unless it is told otherwise. With few bytes a ring
+#   pays for $2(P-1)$ steps, one after the other. So an algorithm with fewer rounds can beat the library even in
+#   Python: look for numbers below 1 in the first rows. Your own ring makes the same steps as Gloo's, but each of them
+#   in Python.
+# - **Large messages.** If you have no more cores than ranks, the ring is nowhere near 4 times as fast as the naive way,
+#   and perhaps not faster at all. Is the model wrong? No: what it assumes does not hold here. It gives every rank a
+#   link of its own. Your ranks are processes of one machine, and a message is a copy in its memory, made by one of its
+#   cores. When all cores are busy copying, it does not matter who sends a byte, only how many bytes there are in all.
+#   (On a machine with many idle cores several copies can go on at once, and the ring gains back a part.)
 #
 # So count the bytes of **all** ranks together:
 
@@ -980,18 +1034,19 @@ for name in ALGORITHMS:
     print(f"{name:17} busiest rank sends {max(sent):6,} bytes, all together {sum(sent):6,}")
 
 # %% [markdown]
-# All four send $2(P-1)n$ bytes in all. What differs is how they are spread over the ranks, and on one shared memory
-# the spread gains little: at most what several cores can copy at the same time. On a cluster, where each rank has its
-# own link, the spread is everything.
+# All four send $2(P-1)n$ bytes in all. What differs is how they are spread over the ranks. On one shared memory the
+# spread gains at most what idle cores can copy at the same time; on a cluster, where each rank has its own link, it is
+# everything.
 #
-# A lesson about lessons: had we measured on a laptop only, we would have concluded that rings are useless. Time it
-# where it will run, or count what the model says is scarce.
+# Had you measured on a laptop only, you might have concluded that rings are useless. So measure a program where it will
+# run, or count what will be scarce there.
 
 # %% [markdown]
 # # Part 8 · The first page, on 1,024 GPUs
 # Lesson 01 began with a gradient of 16 GB on 1,024 GPUs, 128 nodes of 8: eleven minutes through GPU 0, and it promised
 # that this lesson builds the good one. Here it is. Inside nodes your rings; across them your halving-doubling, as 128
-# is a power of two. A ring across would send a quarter of a million messages more, and take this notebook a minute.
+# is a power of two. A ring across would send a quarter of a million messages more, and this cell would take as much
+# longer.
 
 # %% tags=["notebook-only"]
 def yours(rank, world_size):
