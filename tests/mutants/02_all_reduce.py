@@ -190,6 +190,29 @@ mutant(
 )
 mutant(
     "tree-all-reduce",
+    "near-places-first-on-the-way-down",
+    "time",
+    says="On the way down the largest distance comes first",
+    cell="""
+    def tree_all_reduce(x: Tensor, team: list[int], rank: int) -> Tensor:
+        place, size, distance = team.index(rank), len(team), 1
+        total, arrived, children = x.clone(), torch.empty_like(x), []
+        while distance < size and not place & distance:
+            if place + distance < size:
+                children.append(team[place + distance])
+                dist.recv(arrived, src=children[-1])
+                total += arrived
+            distance *= 2
+        if place:
+            dist.send(total, dst=team[place - distance])
+            dist.recv(total, src=team[place - distance])
+        for child in children:
+            dist.send(total, dst=child)
+        return total
+    """,
+)
+mutant(
+    "tree-all-reduce",
     "down-by-place-0-alone",
     "time",
     says="place 0 alone the other way",
@@ -520,7 +543,7 @@ mutant(
     "ring-all-reduce",
     "a-tree-instead",
     "traffic",
-    says="expected 6 messages",
+    says="another algorithm than the one that is asked for",
     body="total = tree_all_reduce(x, team, rank)",
 )
 mutant(
@@ -579,6 +602,22 @@ mutant(
             total += arrived
             exchange(total, partner, arrived, partner)
             distance //= 2
+        return total
+    """,
+)
+mutant(
+    "halving-doubling",
+    "recursive-doubling",
+    "traffic",
+    says="another algorithm than the one that is asked for",
+    cell="""
+    def halving_doubling(x: Tensor, team: list[int], rank: int) -> Tensor:
+        place, distance, total = team.index(rank), 1, x.clone()
+        while distance < len(team):
+            arrived, partner = torch.empty_like(x), team[place ^ distance]
+            exchange(total, partner, arrived, partner)
+            total += arrived
+            distance *= 2
         return total
     """,
 )

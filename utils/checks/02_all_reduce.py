@@ -177,6 +177,16 @@ def expect_same_bits(rank: int, got, first) -> None:
     )
 
 
+def expect_sent(judge, answer, messages, nbytes, enough: str = "") -> str:
+    """`expect_each_sent` or `expect_traffic`, for an answer whose values are known to be right."""
+    try:
+        return judge(answer, messages, nbytes, enough)
+    except CheckFailed as failed:
+        if failed.mistake.startswith("Fewer"):
+            failed.mistake = "The sum is right, so this is another algorithm than the one that is asked for."
+        raise
+
+
 # ---- part 1
 
 EACH_SIDE = (
@@ -205,7 +215,7 @@ def naive_all_reduce_traffic(run):
 def judge_naive_traffic(run, team: list[int], numel: int) -> str:
     answer = judge_sums(run, [team], numel)
     messages = [len(team) - 1 if rank == team[0] else 1 for rank in range(len(team))]
-    expect_each_sent(answer, messages, [count * numel * BYTES for count in messages])
+    expect_sent(expect_each_sent, answer, messages, [count * numel * BYTES for count in messages])
     return f"place 0 sent {messages[team[0]]} messages, each of the others one. Place 0 is the bottleneck."
 
 
@@ -223,7 +233,9 @@ def tree_all_reduce_traffic(run):
 
 def expect_tree(answer, size: int, nbytes: int) -> str:
     messages = 2 * (size - 1)
-    return expect_traffic(answer, messages, messages * nbytes, "Each rank hands in once and gets the sum once.")
+    return expect_sent(
+        expect_traffic, answer, messages, messages * nbytes, "Each rank hands in once and gets the sum once."
+    )
 
 
 @check("tree-all-reduce", judges="time", if_stuck=EACH_SIDE)
@@ -238,7 +250,13 @@ def judge_tree_time(run, size: int, numel: int = 50) -> str:
         "what the naive way takes, or a chain: sum in pairs, all pairs at the same time": 2 * (size - 1) * one,
         "a tree one way, and place 0 alone the other way": (rounds + size - 1) * one,
     }
-    took = expect_time(answer, 2 * rounds * one, recognise=mistakes)
+    try:
+        took = expect_time(answer, 2 * rounds * one, recognise=mistakes)
+    except CheckFailed as failed:
+        failed.mistake += (
+            " On the way down the largest distance comes first: who has many below it must get the sum early."
+        )
+        raise
     return f"{took} The naive way takes {(size - 1) / rounds:.2f} times as long."
 
 
@@ -301,7 +319,7 @@ def judge_ring_traffic(answer, team: list[int], numel: int, kept: int) -> str:
     sent = [numel - chunks[(team.index(rank) + kept) % len(team)] for rank in range(len(team))]
     if len(team) > 1:
         expect_ring(answer, team)
-    expect_each_sent(answer, len(team) - 1, [count * BYTES for count in sent])
+    expect_sent(expect_each_sent, answer, len(team) - 1, [count * BYTES for count in sent])
     return f"each rank sent {len(team) - 1} messages to its neighbour, every chunk but one: optimal."
 
 
@@ -459,7 +477,7 @@ def judge_halves_traffic(run, size: int, numel: int) -> str:
     each = [direct_traffic(numel, size, place) for place in range(size)]
     sent = [count * BYTES for _, count in each]
     enough = f"That is 2 (P - 1) / P times the {numel * BYTES} bytes of x: optimal."
-    return expect_each_sent(answer, 2 * (size - 1), sent, enough)
+    return expect_sent(expect_each_sent, answer, 2 * (size - 1), sent, enough)
 
 
 @check("ring-all-reduce", judges="time", if_stuck=EACH_SIDE)
@@ -494,7 +512,9 @@ def halving_doubling_traffic(run):
 def judge_halving_traffic(answer, size: int, numel: int) -> str:
     """numel: a multiple of size."""
     enough = "As few bytes as a ring, in fewer messages." if size > 2 else ""
-    return expect_each_sent(answer, 2 * (size.bit_length() - 1), 2 * (size - 1) * numel // size * BYTES, enough)
+    return expect_sent(
+        expect_each_sent, answer, 2 * (size.bit_length() - 1), 2 * (size - 1) * numel // size * BYTES, enough
+    )
 
 
 @check("halving-doubling", judges="time", if_stuck=IN_PAIRS)
@@ -541,7 +561,7 @@ def judge_fold_traffic(run, size: int, numel: int) -> str:
     extra, (messages, elements) = size - power, direct_traffic(numel, power, 0)
     nbytes = (2 * extra * numel + power * elements) * BYTES
     enough = f"Of these, {2 * extra} to fold and unfold, the others inside `all_reduce`."
-    return expect_traffic(answer, 2 * extra + power * messages, nbytes, enough)
+    return expect_sent(expect_traffic, answer, 2 * extra + power * messages, nbytes, enough)
 
 
 @check("halving-doubling-any-size", judges="time", if_stuck=EACH_SIDE)
@@ -596,7 +616,7 @@ def judge_levels_traffic(run, nodes: int, local: int, numel: int) -> str:
                 f"that a rank has only 1/{local} of the elements to send across.",
             )
     inside = 2 * (local - 1) * numel // local
-    expect_each_sent(answer, 2 * (local - 1) + crossing_messages, (inside + elements) * BYTES)
+    expect_sent(expect_each_sent, answer, 2 * (local - 1) + crossing_messages, (inside + elements) * BYTES)
     return f"each rank sent {elements * BYTES} bytes to other nodes and {inside * BYTES} inside its own."
 
 
@@ -663,7 +683,7 @@ def judge_pairs_traffic(run, team: list[int], numel: int) -> str:
     answer = judge_all_to_all(run, [team], numel)
     chunks = [chunk.numel() for chunk in torch.empty(numel).tensor_split(len(team))]
     sent = [(numel - chunks[team.index(rank)]) * BYTES for rank in range(len(team))]
-    expect_each_sent(answer, len(team) - 1, sent)
+    expect_sent(expect_each_sent, answer, len(team) - 1, sent)
     return f"each rank sent {len(team) - 1} messages, one to each of the others."
 
 
@@ -871,5 +891,5 @@ def judge_choice_by_bytes(run, dtype, numels: tuple) -> str:
                 f"{by_size(nbytes, 2, ALPHA, BANDWIDTH)!r}, which `choose` names for {nbytes} bytes",
                 "Did you hand `choose` the number of elements? It wants bytes: x.element_size() for each.",
             )
-        expect_each_sent(answer, messages, nbytes)
+        expect_sent(expect_each_sent, answer, messages, nbytes)
     return f"the algorithm changes at {SWITCH} bytes, as `choose` says."
