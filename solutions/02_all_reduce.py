@@ -657,14 +657,16 @@ figures.time_curves(on_12, "all-reduce on 12 ranks: α = 10 µs, 10 GB/s")
 # nodes by something slow (a network card of 50 GB/s for each GPU). A flat ring over all of them is as slow as its
 # slowest link: in every step somebody's chunk crosses from one node to the next, and all wait for it.
 #
-# Better: do as much as possible inside, so that little is left to send across.
+# Better: do as much as possible inside, so that little is left to send across. Call a rank's position within its node
+# its **seat**, and let $L$ ranks be on each node:
 
 # %%
 figures.two_levels(nodes=2, local=4)
 
 # %% [markdown]
 # 1. Reduce-scatter **inside** each node: afterwards seat $s$ of each node has chunk $s$ of the node's sum.
-# 2. All-reduce **across** the nodes, among the ranks of the same seat: $1/L$ of the bytes, all seats at the same time.
+# 2. All-reduce **across** the nodes, among the ranks of the same seat: $1/L$ of the bytes each, all seats at the same
+#    time.
 # 3. All-gather **inside** each node.
 #
 # This is where teams pay off: the functions that you have are called for parts of the world.
@@ -1057,8 +1059,8 @@ for name in ALGORITHMS:
 # # Part 8 · The first page, on 1,024 GPUs
 # Lesson 01 began with a gradient of 16 GB on 1,024 GPUs, 128 nodes of 8: eleven minutes through GPU 0, and it promised
 # that this lesson builds the good one. Here it is. Inside nodes your rings; across them your halving-doubling, as 128
-# is a power of two. A ring across would send a quarter of a million messages more, and this cell would take as much
-# longer.
+# is a power of two. (With a ring across there would be a quarter of a million messages more, and you would wait for
+# this cell.)
 
 # %% tags=["notebook-only"]
 def yours(rank, world_size):
