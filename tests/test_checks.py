@@ -12,6 +12,7 @@ from utils.checks.expect import (
     expect,
     expect_calls,
     expect_each_sent,
+    expect_own_memory,
     expect_time,
     expect_traffic,
     expect_unchanged,
@@ -269,6 +270,22 @@ def test_the_input_after_the_call_comes_back_with_its_strides():
     answer = Runner(writes_into_its_input)(1, [view])
     assert answer.inputs_after[0][0].tolist() == [0, 4, 8]
     assert view.tolist() == [0, 2, 4]
+
+
+@pytest.mark.parametrize("result", [lambda x: x, lambda x: x[1:], lambda x: x.view(1, 2)])
+def test_a_result_that_shares_memory_with_its_input_is_seen(result):
+    def shares(x, rank):
+        return result(x) if rank else x.clone()
+
+    answer = Runner(shares)(2, [ONE, ONE])
+    assert answer.shared == [False, True]
+    with pytest.raises(CheckFailed, match="rank 1 returned a tensor that shares memory with its input"):
+        expect_own_memory(answer)
+    expect_own_memory(Runner(lambda x: x[:0])(1, [ONE]))
+    expect_own_memory(Runner(lambda x: x.tolist())(1, [ONE]))
+    virtual = Runner(shares).virtual(2, [ONE, ONE], cluster=links(2, 1e-6, 1e9), device="cpu")
+    assert virtual.shared == [False, True]
+    assert Runner(shares).virtual(2, [ONE, ONE], cluster=links(2, 1e-6, 1e9)).shared == [False, False]  # sizes only
 
 
 def test_an_exception_can_be_a_result():

@@ -120,14 +120,14 @@ class Runner:
                 run = world(call_on_rank, world_size, self.function, inputs, same, catch)
         except RankError as error:
             raise explained(error, self.if_stuck) from None
-        results, inputs_after = (list(column) for column in zip(*run.results, strict=True))
+        results, inputs_after, shared = (list(column) for column in zip(*run.results, strict=True))
         if all(result is None for result in results):
             raise CheckFailed(
                 "Every rank returned None.",
                 mistake="Not written yet? Is the `return` missing? Or did you return what a call of `dist` gave back? "
                 "Such a call fills its tensor and returns None.",
             )
-        return Answer(results, inputs_after, run)
+        return Answer(results, inputs_after, run, shared)
 
 
 def links(gpus: int, alpha: float, bandwidth: float, nodes: int = 1, inter: Link | None = None) -> Cluster:
@@ -143,15 +143,27 @@ def links(gpus: int, alpha: float, bandwidth: float, nodes: int = 1, inter: Link
 
 
 def call_on_rank(rank: int, world_size: int, function, inputs: tuple, same: dict, catch: type):
-    """What each rank runs: its own entry of every input. Returns the result and the inputs as they are afterwards."""
+    """What each rank runs: its own entry of every input.
+
+    Returns the result, the inputs as they are afterwards, and whether the result shares memory with one of them.
+    """
     mine = [one_per_rank[rank] for one_per_rank in inputs]
     names = inspect.signature(function).parameters
     known = {name: value for name, value in [("rank", rank), ("world_size", world_size)] if name in names}
     kept = [x.detach() if isinstance(x, torch.Tensor) else x for x in mine]
     try:
-        return function(*mine, **same, **known), kept
+        result = function(*mine, **same, **known)
+        return result, kept, shares_memory(result, mine)
     except catch as error:
-        return error, kept
+        return error, kept, False
+
+
+def shares_memory(result, inputs: list) -> bool:
+    """Whether a tensor, not an empty one, lies in the memory of an input that is a tensor; on meta there is none."""
+    if not isinstance(result, torch.Tensor) or not result.numel() or not result.untyped_storage().data_ptr():
+        return False
+    tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
+    return any(x.untyped_storage().data_ptr() == result.untyped_storage().data_ptr() for x in tensors)
 
 
 def describe(function, world_size: int, inputs: tuple, same: dict) -> str:

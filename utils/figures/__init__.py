@@ -14,10 +14,14 @@ bandwidths(nbytes, seconds, levels)              how fast one core copies, from 
 roofline(peak, bandwidth, {"x + y": 1 / 6})      what is possible at each arithmetic intensity
 tiles(tiles_a_side=4, row=1, column=2, step=0)   what a tiled matrix product needs at one step
 topology(matrix, "a machine", ring=[0, 2, 1])    which GPUs are wired how
+ring(size=4, step=0)                             a step of it; also tree, halving, folding, two_levels, pairwise
+time_curves({"ring": [(1000, 2e-5)]}, "title")   time against bytes, and where the fastest changes
 """
 
+from utils.figures.algorithms import folding, halving, pairwise, ring, tree, two_levels
 from utils.figures.clusters import cluster
 from utils.figures.collectives import cells_of, collective, halves, stages, transpose
+from utils.figures.curves import time_curves
 from utils.figures.heatmaps import heatmap, traffic
 from utils.figures.machines import bandwidths, rendezvous, roofline, tiles, topology
 from utils.figures.memories import live_bytes
@@ -33,7 +37,9 @@ __all__ = [
     "cells_of",
     "cluster",
     "collective",
+    "folding",
     "halves",
+    "halving",
     "heatmap",
     "live_bytes",
     "rendezvous",
@@ -41,8 +47,14 @@ __all__ = [
     "stages",
     "tiles",
     "sweep",
+    "pairwise",
+    "ring",
+    "stages",
+    "time_curves",
     "timeline",
     "topology",
     "traffic",
     "transpose",
+    "tree",
+    "two_levels",
 ]
