@@ -13,6 +13,8 @@
 import math
 from copy import deepcopy
 from functools import partial
+from statistics import median
+from time import perf_counter
 
 import torch
 import torch.distributed as dist
@@ -223,6 +225,9 @@ check(broadcast_weights, judges="traffic")
 
 # %% [markdown]
 # # Part 2 · Batches as they come
+# Batches do not always divide by the number of ranks, do not always fit into memory, and come from a data set.
+
+# %% [markdown]
 # ## Weigh uneven shards
 # difficulty ●●●○○ · about 10 minutes · 3 points: values 3
 #
@@ -253,7 +258,7 @@ def weigh_uneven_shards(model: nn.Module, shard: Tensor, rank: int, world_size: 
     rows = torch.tensor(len(shard))
     dist.all_reduce(rows)
     for parameter in model.parameters():
-        parameter.grad *= len(shard) / rows
+        parameter.grad *= len(shard) / rows.item()
         dist.all_reduce(parameter.grad)
     ### END SOLUTION
     return [parameter.grad for parameter in model.parameters()]
@@ -364,29 +369,34 @@ check(epoch_indices, judges="values")
 
 # %% [markdown]
 # # Part 3 · Fewer, larger messages
-# The naive version is right. Is it fast? A virtual cluster tells: 32 GPUs in 4 nodes of type `dgx-h100`, an MLP of 200
-# layers with 512 x 512 weights in bfloat16. Tensors have sizes here and no values. On one rank there is nothing to
-# exchange, so that is the time of computing alone; what comes on top is called **exposed** communication.
+# The naive version is right. Is it fast? A virtual cluster tells: 16 GPUs in 2 nodes of type `dgx-h100`, an MLP of 48
+# layers with 1024 x 1024 weights in bfloat16, 4,096 rows on each rank. Tensors have sizes here and no values. One rank
+# has nothing to exchange, so its time is that of computing alone. What comes on top with 16 is called **exposed**
+# communication.
 
 # %%
-def large_step(rank, world_size, method, layers=200, dim=512, rows=8192, **more):
+def large_step(rank, world_size, method, layers=48, dim=1024, rows=4096, **more):
     model = MLP(make_weights(layers, dim, dtype=torch.bfloat16))
-    method(model, torch.empty(rows, dim, dtype=torch.bfloat16), rank=rank, world_size=world_size, **more)
+    shard = torch.empty(rows, dim, dtype=torch.bfloat16)
+    with region("step"):
+        method(model, shard, rank=rank, world_size=world_size, **more)
 
 def compute_only(model, shard, rank, world_size):
     loss_of(model(shard)).backward()
 
-def exposed(method, **more):
-    run = simulate(large_step, 32, method, cluster="dgx-h100", **more)
-    return run, run.elapsed - alone
+def on_cluster(world_size, method, **more):
+    run = simulate(large_step, world_size, method, cluster="dgx-h100", **more)
+    steps = [each for each in run.regions if each.name == "step"]
+    return run, max(each.end for each in steps) - min(each.start for each in steps)
 
-alone = simulate(large_step, 1, compute_only, cluster="dgx-h100").elapsed
-run, extra = exposed(average_gradients)
-print(f"computing {1e3 * alone:.1f} ms, all-reduces {1e3 * extra:.1f} ms on top: {extra / alone:.1f} times as much")
+_, alone = on_cluster(1, compute_only)
+run, naive = on_cluster(16, average_gradients)
+extra = naive - alone
+print(f"computing {1e3 * alone:.2f} ms, exposed {1e3 * extra:.2f} ms: {extra / alone:.1f} times as much")
 
 # %% [markdown]
-# Twice as long for the network as for computing, and the gradients are only 105 MB. Every all-reduce pays a
-# **latency**, the $\alpha$ of lesson 04, whatever its size; with 200 small ones hardly anything else is paid.
+# More time for the network than for computing. Yet the gradients are only 101 MB. Every all-reduce pays a **latency**,
+# the $\alpha$ of lesson 04, whatever its size. Here is one of the 48:
 
 # %%
 run.costs()
@@ -397,7 +407,7 @@ run.costs()
 #
 # The cure: copy all gradients into one long tensor, all-reduce that, and cut it up again.
 #
-# **Predict**: what remains of the latency, with 200 layers? What does the one large all-reduce have to wait for?
+# **Predict**: what remains of the latency, with 48 layers? What does the one large all-reduce have to wait for?
 
 # %% exercise="flat-gradients"
 def flat_gradients(model: nn.Module, shard: Tensor, rank: int, world_size: int) -> list[Tensor]:
@@ -433,11 +443,11 @@ check(flat_gradients, judges="values")
 check(flat_gradients, judges="traffic")
 
 # %%
-_, flat = exposed(flat_gradients)
-print(f"exposed: naive {1e3 * extra:.1f} ms, flat {1e3 * flat:.1f} ms: {extra / flat:.0f} times less")
+_, flat = on_cluster(16, flat_gradients)
+print(f"exposed: naive {1e3 * (naive - alone):.2f} ms, flat {1e3 * (flat - alone):.2f} ms")
 
 # %% [markdown]
-# Nearly all of it was latency. What is left is mostly bytes. It could be hidden, though: the flat all-reduce starts
+# The latency is paid once, and what is left is mostly bytes. It could be hidden, though: the flat all-reduce starts
 # when the **last** gradient is there, and until then the network has nothing to do.
 #
 # One trap before we go on. It is tempting to make the gradients views of one flat tensor once, at the start, and save
@@ -550,7 +560,7 @@ def plan(buckets, latency=0.4, transfer=3.6, backward=10.0):  # milliseconds
     ready = [backward * (number + 1) / buckets for number in range(buckets)]
     return ready, [latency + transfer / buckets] * buckets
 
-figures.overlap({f"{buckets} buckets": plan(buckets) for buckets in (1, 4, 24)}, backward=10.0)
+figures.overlap({"one bucket": plan(1), "four": plan(4), "twenty-four": plan(24)}, backward=10.0)
 
 # %% exercise="communication-end"
 def communication_end(ready: list[float], took: list[float]) -> float:
@@ -661,35 +671,30 @@ check(overlap_by_hooks, judges="time")
 
 # %% [markdown]
 # ### Measured, beside the prediction
-# The step of part 3 again, on 32 virtual GPUs. What is exposed, for different caps? Remember the prediction: at least
+# The step of part 3 again, on 16 virtual GPUs. What is exposed, for different caps? Remember the prediction: at least
 # the last bucket's all-reduce.
 
 # %%
-sizes = [512 * 512 * 2] * 200  # bytes of each weight in bfloat16
+sizes = [1024 * 1024 * 2] * 48  # bytes of each weight in bfloat16
 
 def with_cap(cap):
-    return exposed(overlap_by_hooks, buckets=make_buckets(sizes, cap))
+    return on_cluster(16, overlap_by_hooks, buckets=make_buckets(sizes, cap))
 
-print(f"naive: {1e3 * extra:.2f} ms exposed")
+print(f"naive:                   {1e3 * (naive - alone):.2f} ms exposed")
 runs = {}
-for cap in (1, 4, 10, 25, 110):
-    runs[cap], left = with_cap(cap * 10**6)
-    count = len(make_buckets(sizes, cap * 10**6))
-    print(f"cap {cap:3} MB: {count:3} buckets, {1e3 * left:5.2f} ms exposed")
+for cap in (2, 5, 10, 25, 110):
+    runs[cap], step = with_cap(cap * 2**20)
+    print(f"cap {cap:3} MiB: {len(make_buckets(sizes, cap * 2**20)):2} buckets, {1e3 * (step - alone):.2f} ms exposed")
 
 # %% [markdown]
 # Too small, and the latencies add up until the network can't keep up; too large, and the last bucket is long. In
-# between, hardly anything is left. This is how it looks on one rank, with the naive version's run below:
+# between, only the last bucket is left. This is how it looks on one rank, and below it the naive version:
 
 # %%
-runs[10].timeline(within="backward", ranks=[0])
+runs[10].timeline(within="step", ranks=[0])
 
 # %%
-def naive_with_region(model, shard, rank, world_size):
-    with region("backward"):
-        average_gradients(model, shard, rank, world_size)
-
-exposed(naive_with_region)[0].timeline(within="backward", ranks=[0])
+run.timeline(within="step", ranks=[0])
 
 # %% [markdown]
 # # Part 5 · Parameters unlike the others
@@ -729,7 +734,8 @@ spawn(naive_on_awkward, 2)
 # %% [markdown]
 # Rank 0 all-reduces three gradients, rank 1 two: rank 0's gradient of branch 0 meets rank 1's of branch 2, and the last
 # call finds nobody. With a branch more on the other side it would not even hang.
-#
+
+# %% [markdown]
 # ## Average what is used
 # difficulty ●●●○○ · about 14 minutes · 4 points: values 4
 #
@@ -777,8 +783,8 @@ check(average_what_is_used, judges="values")
 # %% [markdown]
 # # Part 6 · A layer that looks at the whole batch
 # Everything so far rests on one sentence: the gradient of the batch is the mean over the shards. It holds if each row
-# is computed by itself. **Batch norm** breaks it: it subtracts from each column its mean over **the batch**, and divides
-# by the standard deviation. In a replica, "the batch" is the shard.
+# is computed by itself. **Batch norm** breaks it: it subtracts from each column its mean over **the batch**, and
+# divides by the standard deviation. In a replica, "the batch" is the shard.
 
 # %%
 figures.norms(world_size=2)
@@ -859,7 +865,8 @@ check(normalise_globally, judges="traffic")
 # Now the backward pass. Every output depends on every row of every rank, by way of $\mu$ and $\sigma$. So the gradient
 # of a row depends on the incoming gradients $g$ of all rows everywhere. Worked out, for each column:
 #
-# $$ \frac{\partial L}{\partial x} = \frac{g - \overline{g} - \hat x \cdot \overline{g\,\hat x}}{\sqrt{\sigma^2 + \epsilon}} $$
+# $$ \frac{\partial L}{\partial x} =
+# \frac{g - \overline{g} - \hat x \cdot \overline{g\,\hat x}}{\sqrt{\sigma^2 + \epsilon}} $$
 #
 # where a bar is the mean over **all rows of all ranks**, and $L$ is the sum of the ranks' losses. **Predict**: what
 # comes out if each rank takes these means over its own rows? It looks right: no error, right shapes, wrong gradient.
@@ -981,9 +988,6 @@ for options in ({}, {"gradient_as_bucket_view": True}):
 # buckets of 4 MiB. Steps of the two take turns, and we compare their medians.
 
 # %%
-from statistics import median
-from time import perf_counter
-
 def race(rank, world_size, layers=16, dim=512, rows=32, cap=4, rounds=15):
     weights = make_weights(layers, dim)
     mine, torchs = MLP(weights), DistributedDataParallel(MLP(weights), bucket_cap_mb=cap)
@@ -1028,14 +1032,11 @@ def torchs_ddp(model, shard, rank, world_size):
         with region(f"step {step}"):
             loss_of(model(shard)).backward()
 
-def step_of_ddp(rank, world_size):
-    large_step(rank, world_size, torchs_ddp)
-
-run = simulate(step_of_ddp, 32, cluster="dgx-h100")
+run, _ = on_cluster(16, torchs_ddp)
 last = [each for each in run.regions if each.name == "step 2"]
-ddp = max(each.end for each in last) - min(each.start for each in last)
-yours = simulate(large_step, 32, overlap_by_hooks, cluster="dgx-h100", buckets=make_buckets(sizes, 25 * 2**20)).elapsed
-print(f"computing {1e3 * alone:.2f} ms, DDP {1e3 * ddp:.2f} ms, yours {1e3 * yours:.2f} ms")
+torchs = max(each.end for each in last) - min(each.start for each in last)
+_, yours = with_cap(25 * 2**20)
+print(f"computing {1e3 * alone:.2f} ms, DDP {1e3 * torchs:.2f} ms, yours {1e3 * yours:.2f} ms")
 
 # %% [markdown]
 # # Part 8 · How far does it go?
@@ -1045,7 +1046,8 @@ print(f"computing {1e3 * alone:.2f} ms, DDP {1e3 * ddp:.2f} ms, yours {1e3 * you
 # fewer steps are needed; but only until there is hardly any noise left. The **critical batch size** says when: about
 # there, the noise in the gradient is as large as the gradient. To first order (McCandlish and others, 2018)
 #
-# $$ \text{steps} = S_{min} \left(1 + \frac{B_{crit}}{B}\right) \qquad B_{crit} \approx \frac{\text{variance of one row's gradient}}{|g|^2} $$
+# $$ \text{steps} = S_{min} \left(1 + \frac{B_{crit}}{B}\right) \qquad
+# B_{crit} \approx \frac{\text{variance of one row's gradient}}{|g|^2} $$
 #
 # Data parallelism gives both for nothing: the local gradients have noise of $b$ rows, their mean that of $P\,b$ rows.
 
@@ -1076,7 +1078,8 @@ for batch_size in (1, 4, 16, 64):
 
 # %%
 per_gpu = 2500 * 110e3
-print(f"one GPU reads {per_gpu / 1e6:.0f} MB/s, 8 GPUs of a node {8 * per_gpu / 1e9:.1f} GB/s, 1,024 {1024 * per_gpu / 1e9:.0f} GB/s")
+for gpus in (1, 8, 1024):
+    print(f"{gpus:5,} GPUs read {gpus * per_gpu / 1e9:.3g} GB/s")
 
 # %% [markdown]
 # So several worker processes decode for each rank (`num_workers` of PyTorch's `DataLoader`), while the GPU computes. A
@@ -1122,13 +1125,13 @@ for gpus in (1024, 16384):
 # %% [markdown]
 # # Challenge (optional, no points)
 # DDP's first bucket is small (1 MiB), so that the network starts early. What matters is the **last** one, though: its
-# all-reduce is never hidden. Cut 200 sizes so that buckets get smaller towards the end, and beat the best cap of
+# all-reduce is never hidden. Cut the 48 sizes so that buckets get smaller towards the end, and beat the best cap of
 # part 4. `communication_end` lets you try plans without a cluster; the cell shows by how much you are better.
 
 # %% tags=["notebook-only"]
 def my_buckets(sizes):
-    return make_buckets(sizes, 10 * 10**6)  # replace this
+    return make_buckets(sizes, 10 * 2**20)  # replace this
 
-_, best = with_cap(10 * 10**6)
-_, mine = exposed(overlap_by_hooks, buckets=my_buckets(sizes))
-print(f"{best / mine:.2f} times less exposed")
+_, best = with_cap(10 * 2**20)
+_, mine = on_cluster(16, overlap_by_hooks, buckets=my_buckets(sizes))
+print(f"{(best - alone) / (mine - alone):.2f} times less exposed")

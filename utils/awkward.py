@@ -1,7 +1,7 @@
 """A model with the parameters that data parallelism has to think about: tied, frozen, unused, used in another order.
 
-    model = AwkwardMLP(make_weights(5, 4), order=[2, 0])     # uses branch 2, then branch 0; not branch 1
-    model(batch)                                             # (B, D) -> (B, D)
+model = AwkwardMLP(make_weights(5, 4), order=[2, 0])     # uses branch 2, then branch 0; not branch 1
+model(batch)                                             # (B, D) -> (B, D)
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""Data parallelism: one step of it, which gradient goes in which bucket, what overlaps, and what a norm averages over."""
+"""Data parallelism: one step, which gradient goes in which bucket, what overlaps, what a norm averages over."""
 
 from matplotlib.patches import Rectangle
 
@@ -87,7 +87,7 @@ def overlap(plans: dict[str, tuple[list[float], list[float]]], backward: float, 
     panel = picture.add_axes((0.16, 0.03, 0.66, 0.9 - 0.34 / picture.get_figheight()))
     panel.set(xlim=(-0.003 * latest, 1.003 * latest), ylim=(len(plans) - 0.5 + 0.06, -0.5))
     panel.axis("off")
-    for row, (name, (ready, took)) in enumerate(plans.items()):
+    for row, (name, (_, took)) in enumerate(plans.items()):
         panel.text(-0.01 * latest, row, name, ha="right", va="center", color=INK, fontsize=9)
         bar(panel, 0, backward, row - 0.38, PAPER, "backward")
         for bucket, (end, long) in enumerate(zip(ends[name][1:], took, strict=True)):
@@ -121,7 +121,9 @@ def norms(world_size: int = 2, rows: int = 3, columns: int = 4) -> Picture:
         for rank in range(world_size):
             middle = rank * rows + (rows - 1) / 2
             panel.text(-0.75, middle, f"rank {rank}", ha="right", va="center", color=INK, fontsize=9)
-    panels[0].add_patch(Rectangle((0.54, -0.46), 0.92, world_size * rows - 0.08, fill=False, edgecolor=INK, linewidth=2))
+    panels[0].add_patch(
+        Rectangle((0.54, -0.46), 0.92, world_size * rows - 0.08, fill=False, edgecolor=INK, linewidth=2)
+    )
     panels[1].add_patch(Rectangle((-0.46, 0.54), columns - 0.08, 0.92, fill=False, edgecolor=INK, linewidth=2))
     picture.subplots_adjust(left=0.04, right=0.98, bottom=0.04, top=1 - 0.75 / picture.get_figheight(), wspace=0.1)
     return picture
