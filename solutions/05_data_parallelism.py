@@ -147,7 +147,7 @@ check(average_gradients, judges="traffic")
 # Five steps with AdamW, on 4 ranks and in one process. The losses that a rank sees are those of its shard, so we
 # compare the weights at the end.
 
-# %%
+# %% tags=["notebook-only"]
 def train(model, batches, average, rank, world_size):
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     for batch in batches:
@@ -168,7 +168,7 @@ parallel = spawn(train_on_ranks, 4).results
 # A warning about such comparisons. AdamW divides each gradient by its own usual size, so gradients that are all 4 times
 # too large train nearly as well: **a loss curve does not show a forgotten division**. Compare gradients.
 
-# %%
+# %% tags=["notebook-only"]
 def sum_of_gradients(model, shard, rank, world_size):
     average_gradients(model, shard, rank, world_size)
     for parameter in model.parameters():
@@ -202,6 +202,9 @@ spawn(different_starts, 2).results
 # Their mean is right, and neither of them is. So before the first step rank 0 broadcasts all that the model holds:
 # its **parameters**, and its **buffers** too. Buffers are tensors that no optimizer changes, such as the running
 # statistics of a batch norm; `model.buffers()` goes through them.
+#
+# **Predict**: a linear layer of 2 x 2 with a batch norm behind it. How many tensors are broadcast? Which of them are
+# buffers?
 
 # %% exercise="broadcast-weights"
 def broadcast_weights(model: nn.Module, rank: int, world_size: int) -> list[Tensor]:
@@ -374,7 +377,7 @@ check(epoch_indices, judges="values")
 # has nothing to exchange, so its time is that of computing alone. What comes on top with 16 is called **exposed**
 # communication.
 
-# %%
+# %% tags=["notebook-only"]
 def large_step(rank, world_size, method, layers=48, dim=1024, rows=4096, **more):
     model = MLP(make_weights(layers, dim, dtype=torch.bfloat16))
     shard = torch.empty(rows, dim, dtype=torch.bfloat16)
@@ -393,12 +396,13 @@ _, alone = on_cluster(1, compute_only)
 run, naive = on_cluster(16, average_gradients)
 extra = naive - alone
 print(f"computing {1e3 * alone:.2f} ms, exposed {1e3 * extra:.2f} ms: {extra / alone:.1f} times as much")
+print(f"gradients: 48 of {1024 * 1024 * 2 / 1e6:.1f} MB")
 
 # %% [markdown]
-# More time for the network than for computing. Yet the gradients are only 101 MB. Every all-reduce pays a **latency**,
-# the $\alpha$ of lesson 04, whatever its size. Here is one of the 48:
+# More time for the network than for computing. Every all-reduce pays a **latency**, the $\alpha$ of lesson 04, whatever
+# its size. Here is one of the 48, and how little of it is due to the bytes:
 
-# %%
+# %% tags=["notebook-only"]
 run.costs()
 
 # %% [markdown]
@@ -442,7 +446,7 @@ check(flat_gradients, judges="values")
 # %% check="flat-gradients" judges="traffic" points=2
 check(flat_gradients, judges="traffic")
 
-# %%
+# %% tags=["notebook-only"]
 _, flat = on_cluster(16, flat_gradients)
 print(f"exposed: naive {1e3 * (naive - alone):.2f} ms, flat {1e3 * (flat - alone):.2f} ms")
 
@@ -475,6 +479,8 @@ print("grad", parameter.grad.tolist(), "    flat", flat.tolist())
 # Which parameters go together? Those whose gradients are ready at about the same time: neighbours, from the last
 # parameter to the first. A bucket is full when the next parameter would make it larger than a cap. (PyTorch's default
 # is 25 MiB.)
+#
+# **Predict** the buckets of the sizes 10, 10, 30 for a cap of 20.
 
 # %%
 figures.buckets([[7, 6], [5, 4, 3], [2], [1, 0]], sizes=[40, 40, 450, 120, 120, 120, 200, 200])
@@ -512,7 +518,7 @@ make_buckets([40, 40, 450, 120, 120, 120, 200, 200], cap=400)
 # difficulty ●●○○○ · about 8 minutes · 4 points: values 2, traffic 2
 #
 # First without hooks: after `backward`, one flat tensor and one all-reduce for each bucket. Start all of them before
-# you wait for the first.
+# you wait for the first. **Predict**: compared with one flat all-reduce, does this cost more or less time?
 
 # %% exercise="bucketed-gradients"
 def bucketed_gradients(
@@ -552,8 +558,9 @@ check(bucketed_gradients, judges="traffic")
 # difficulty ●●○○○ · about 6 minutes · 2 points: values 2
 #
 # Before we let them overlap: what can be won? Bucket $i$ is **ready** at some moment of the backward pass, and its
-# all-reduce takes a while: a latency, and a time for its bytes. The network does one at a time, in order. **Predict**
-# from the picture: why do both very few and very many buckets lose?
+# all-reduce takes a while: a latency, and a time for its bytes. The network does one at a time, in order. In this
+# picture all gradients together take 3.6 ms, and each all-reduce a latency of 0.4 ms. **Predict**: why do both very few
+# and very many buckets lose?
 
 # %%
 def plan(buckets, latency=0.4, transfer=3.6, backward=10.0):  # milliseconds
@@ -674,26 +681,29 @@ check(overlap_by_hooks, judges="time")
 # The step of part 3 again, on 16 virtual GPUs. What is exposed, for different caps? Remember the prediction: at least
 # the last bucket's all-reduce.
 
-# %%
+# %% tags=["notebook-only"]
 sizes = [1024 * 1024 * 2] * 48  # bytes of each weight in bfloat16
 
 def with_cap(cap):
     return on_cluster(16, overlap_by_hooks, buckets=make_buckets(sizes, cap))
 
 print(f"naive:                   {1e3 * (naive - alone):.2f} ms exposed")
-runs = {}
+runs, steps = {}, {}
 for cap in (2, 5, 10, 25, 110):
-    runs[cap], step = with_cap(cap * 2**20)
-    print(f"cap {cap:3} MiB: {len(make_buckets(sizes, cap * 2**20)):2} buckets, {1e3 * (step - alone):.2f} ms exposed")
+    runs[cap], steps[cap] = with_cap(cap * 2**20)
+    last = [event for event in runs[cap].events if event.rank == 0][-1]
+    print(f"cap {cap:3} MiB: {len(make_buckets(sizes, cap * 2**20)):2} buckets, ", end="")
+    print(f"{1e3 * (steps[cap] - alone):.2f} ms exposed, last bucket {1e3 * (last.end - last.start):.2f} ms")
 
 # %% [markdown]
-# Too small, and the latencies add up until the network can't keep up; too large, and the last bucket is long. In
-# between, only the last bucket is left. This is how it looks on one rank, and below it the naive version:
+# Too small, and the latencies add up until the network can't keep up: the last bucket waits for those before it. Too
+# large, and the last bucket itself is long. In between it is nearly all that is left; the rest is copying into flat
+# tensors, which takes a little time as well. This is how it looks on one rank, and below it the naive version:
 
-# %%
+# %% tags=["notebook-only"]
 runs[10].timeline(within="step", ranks=[0])
 
-# %%
+# %% tags=["notebook-only"]
 run.timeline(within="step", ranks=[0])
 
 # %% [markdown]
@@ -793,7 +803,7 @@ figures.norms(world_size=2)
 # **Predict**: which of these two models gets the gradients of the serial run from our naive version? And is the error
 # of the other one small?
 
-# %%
+# %% tags=["notebook-only"]
 def with_norm(norm, seed=0):
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(4, 6), norm, nn.GELU(), nn.Linear(6, 3)).double()
@@ -896,7 +906,7 @@ check(normalise_backward, judges="traffic")
 # An `autograd.Function` ties a forward to its backward, so that `loss.backward()` calls yours. And the model that was
 # off before:
 
-# %%
+# %% tags=["notebook-only"]
 class Synchronised(torch.autograd.Function):
     @staticmethod
     def forward(context, x, eps):
@@ -967,7 +977,7 @@ show_calls(static_graph=True)
 # - `static_graph=True`: you promise that each step uses the same parameters. It looks once, in the first step, and
 #   then knows. Right for models with unused parameters that are always the same.
 # - `gradient_as_bucket_view=True`: the gradients are views of the buckets, as in your version. One copy less, and the
-#   memory of one set of gradients less. (And `zero_grad` is taught not to detach them.)
+#   memory of one set of gradients less. (`zero_grad` detaches them, as in part 3, and DDP attaches them again.)
 # - `bucket_cap_mb`: the cap. Without it the **first** bucket is only 1 MiB, so that the network starts early; who
 #   writes `bucket_cap_mb=25`, the default, switches that off.
 #
@@ -1025,7 +1035,7 @@ print(f"throughput, yours to naive:       {took['naive'] / took['yours']:.2f}")
 # hide behind; with other programs running, the ratio moves. On a machine with a real network between its ranks the
 # virtual cluster is the better guide. There, DDP with its default options and the step of part 3:
 
-# %%
+# %% tags=["notebook-only"]
 def torchs_ddp(model, shard, rank, world_size):
     model = DistributedDataParallel(model)
     for step in range(3):  # the buckets are rebuilt in the second
@@ -1035,8 +1045,11 @@ def torchs_ddp(model, shard, rank, world_size):
 run, _ = on_cluster(16, torchs_ddp)
 last = [each for each in run.regions if each.name == "step 2"]
 torchs = max(each.end for each in last) - min(each.start for each in last)
-_, yours = with_cap(25 * 2**20)
-print(f"computing {1e3 * alone:.2f} ms, DDP {1e3 * torchs:.2f} ms, yours {1e3 * yours:.2f} ms")
+print(f"computing {1e3 * alone:.2f} ms, DDP {1e3 * torchs:.2f} ms, yours {1e3 * steps[25]:.2f} ms")
+
+# %% [markdown]
+# The all-reduces are hidden in both. What DDP has on top are small operations: it copies each gradient into its bucket
+# by itself, and copies each back at the end. Yours makes one `cat` for each bucket, and never copies back.
 
 # %% [markdown]
 # # Part 8 · How far does it go?
@@ -1071,14 +1084,14 @@ for batch_size in (1, 4, 16, 64):
 
 # %% [markdown]
 # Far below the critical batch, twice the ranks take half the steps. Far above, twice the ranks take the same steps at
-# twice the price. For language models it lies at millions of tokens, and grows during training.
+# twice the price. In large language models estimates of it reach millions of tokens, and it grows during training.
 #
 # **The data.** Each rank wants its rows in time. A sampler like yours needs no communication, but somebody must read:
 # how much, for images of 110 kB at 2,500 a second on each GPU?
 
 # %%
 per_gpu = 2500 * 110e3
-for gpus in (1, 8, 1024):
+for gpus in (8, 1024):
     print(f"{gpus:5,} GPUs read {gpus * per_gpu / 1e9:.3g} GB/s")
 
 # %% [markdown]
@@ -1099,10 +1112,10 @@ for gpus in (1024, 16384):
     print(f"{gpus:6,} GPUs: a checkpoint every {interval / 60:.0f} minutes, {lost:.0%} of the time lost to failures")
 
 # %% [markdown]
-# A GPU that fails once in six years is a good one. 16,384 of them need a checkpoint every few minutes, here by Young's
-# formula, $\sqrt{2 \cdot \text{time to write} \cdot \text{time between failures}}$. In data parallelism every rank
-# holds the same weights, so rank 0 writes alone; and to go on with the data where you stopped, you need epoch, step
-# and seed of your sampler, nothing more.
+# A GPU that fails once in six years is a good one, and 16,384 of them still stop the training several times a day. How
+# often to write a checkpoint is Young's formula: the square root of twice the time to write one, times the time between
+# two failures. In data parallelism every rank holds the same weights, so rank 0 writes alone; and to go on with the
+# data where you stopped, you need epoch, step and seed of your sampler, nothing more.
 
 # %% [markdown]
 # # Recap
@@ -1125,13 +1138,12 @@ for gpus in (1024, 16384):
 # %% [markdown]
 # # Challenge (optional, no points)
 # DDP's first bucket is small (1 MiB), so that the network starts early. What matters is the **last** one, though: its
-# all-reduce is never hidden. Cut the 48 sizes so that buckets get smaller towards the end, and beat the best cap of
+# all-reduce is never hidden. Cut the 48 sizes so that buckets get smaller towards the end, and beat the 10 MiB of
 # part 4. `communication_end` lets you try plans without a cluster; the cell shows by how much you are better.
 
 # %% tags=["notebook-only"]
 def my_buckets(sizes):
     return make_buckets(sizes, 10 * 2**20)  # replace this
 
-_, best = with_cap(10 * 2**20)
 _, mine = on_cluster(16, overlap_by_hooks, buckets=my_buckets(sizes))
-print(f"{(best - alone) / (mine - alone):.2f} times less exposed")
+print(f"{(steps[10] - alone) / (mine - alone):.2f} times less exposed")

@@ -14,7 +14,13 @@ def model_with(order, **options):
 def test_the_output_layer_is_the_input_layer():
     model = model_with([0])
     assert model.last is model.first
-    assert [name for name, _ in model.named_parameters()] == ["first", "frozen", "branches.0", "branches.1", "branches.2"]
+    assert [name for name, _ in model.named_parameters()] == [
+        "first",
+        "frozen",
+        "branches.0",
+        "branches.1",
+        "branches.2",
+    ]
 
 
 def test_it_computes_what_its_docstring_says():
@@ -33,10 +39,10 @@ def test_frozen_and_unused_parameters_get_no_gradient(freeze):
     assert has == {"first": True, "frozen": not freeze, "branches.0": True, "branches.1": False, "branches.2": True}
 
 
-def test_branches_are_ready_in_reverse_order_of_use():
-    for order in ([0, 1, 2], [2, 0, 1]):
-        model, ready = model_with(order), []
-        for number, branch in enumerate(model.branches):
-            branch.register_post_accumulate_grad_hook(lambda _, number=number: ready.append(number))
-        loss_of(model(make_batch(4, 3, dtype=torch.float64))).backward()
-        assert ready == order[::-1]
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1]])
+def test_branches_are_ready_in_reverse_order_of_use(order):
+    model, ready = model_with(order), []
+    for number, branch in enumerate(model.branches):
+        branch.register_post_accumulate_grad_hook(lambda _, number=number: ready.append(number))
+    loss_of(model(make_batch(4, 3, dtype=torch.float64))).backward()
+    assert ready == order[::-1]
