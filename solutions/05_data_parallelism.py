@@ -340,9 +340,9 @@ check(accumulate_gradients, judges="traffic")
 def epoch_indices(num_samples: int, epoch: int, seed: int, rank: int, world_size: int) -> list[int]:
     """Which samples this rank sees in this epoch, in order; no communication.
 
-    Returns ceil(num_samples / P) indices, as plain numbers. Together the ranks see every sample, none more than once
-    oftener than another. Each epoch has another order, in which a rank sees other samples; the same epoch and seed
-    always have the same.
+    Returns ceil(num_samples / P) indices, as plain numbers: this rank's part of one shuffled order of all samples.
+    Together the ranks see every sample; where P does not divide their number, some are seen once more than others.
+    Each epoch has another order, in which a rank sees other samples; the same epoch and seed always have the same.
     """
     generator = torch.Generator().manual_seed(seed + epoch)  # of our own: nobody else draws from it
     ### BEGIN SOLUTION

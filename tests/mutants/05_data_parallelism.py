@@ -339,6 +339,22 @@ mutant(
     replace=("while len(order) < each * world_size:", "if len(order) < each * world_size:"),
 )
 
+mutant(
+    "epoch-indices",
+    "rotates-only",
+    says="not shuffled",
+    body="""
+    each = math.ceil(num_samples / world_size)
+    return [(index + epoch) % num_samples for index in range(rank, each * world_size, world_size)]
+    """,
+)
+mutant(
+    "epoch-indices",
+    "never-seeds",
+    says="The epoch has to be part",
+    replace=("torch.randperm(num_samples, generator=generator)", "torch.randperm(num_samples)"),
+)
+
 # ---- flat-gradients
 
 mutant(
@@ -817,6 +833,20 @@ mutant(
     """,
 )
 
+mutant(
+    "normalise-globally",
+    "eps-outside-the-root",
+    says="it belongs to the variance",
+    cell="""
+    def normalise_globally(x, eps, rank, world_size):
+        sums = torch.cat([x.sum(0), x.square().sum(0), x.new_tensor([len(x)])])
+        dist.all_reduce(sums)
+        mean, mean_of_squares = (sums[:-1] / sums[-1]).chunk(2)
+        var = mean_of_squares - mean.square()
+        return (x - mean) / (torch.sqrt(var) + eps), var
+    """,
+)
+
 # ---- normalise-backward
 
 mutant(
@@ -961,6 +991,18 @@ also_right(
         random.Random(1000 * seed + epoch).shuffle(order)
         each = -(-num_samples // world_size)
         return (order * world_size)[: each * world_size][rank::world_size]
+    """,
+)
+also_right(
+    "epoch-indices",
+    "torchs-own",
+    cell="""
+    def epoch_indices(num_samples, epoch, seed, rank, world_size):
+        from torch.utils.data import DistributedSampler
+
+        sampler = DistributedSampler(range(num_samples), world_size, rank, shuffle=True, seed=seed)
+        sampler.set_epoch(epoch)
+        return list(sampler)
     """,
 )
 also_right(

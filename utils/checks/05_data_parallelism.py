@@ -370,6 +370,12 @@ def judge_epochs(run, world_size: int, num_samples: int, seed: int = 0) -> None:
             "epoch 0 has another order when it is asked for again",
             mistake="Draw from a generator that is seeded with seed and epoch, and from nothing else.",
         )
+    steps = [{(b - a) % num_samples for a, b in zip(mine, mine[1:], strict=False)} for mine in first]
+    if all(len(each) == 1 for each in steps):
+        raise CheckFailed(
+            f"rank 0 sees the samples {shortened(first[0])}: not shuffled",
+            mistake="Take this rank's part of a shuffled order.",
+        )
     if first == second:
         raise CheckFailed(
             "epochs 0 and 1 have the same order", mistake="The epoch has to be part of the generator's seed."
@@ -770,6 +776,14 @@ def judge_normalise(run, shards: list[Tensor], eps: float = EPS) -> None:
             ),
             "with the variance that divides by one less than the number of rows": with_these(
                 x, mean, rows.var(0, correction=1) if len(rows) > 1 else var
+            ),
+            "with eps added to the root: it belongs to the variance": (
+                (x - mean) / (torch.sqrt(var) + eps),
+                var,
+            ),
+            "with the standard deviation in place of the variance": (
+                (x - mean) / torch.sqrt(var + eps),
+                torch.sqrt(var),
             ),
             "with the mean of the squares: subtract the square of the mean": with_these(x, mean, rows.square().mean(0)),
             "with sums: divide them by the number of all rows": with_these(
