@@ -266,6 +266,13 @@ def weigh_uneven_shards(model: nn.Module, shard: Tensor, rank: int, world_size: 
     ### END SOLUTION
     return [parameter.grad for parameter in model.parameters()]
 
+# %% [markdown]
+# <details><summary>Hint</summary>
+#
+# Make a tensor of your number of rows and all-reduce it; `.item()` makes a plain number of the sum. (An int divided by
+# an int64 tensor is rounded to float32.) Then multiply each gradient by your share of the rows before it is summed.
+# </details>
+
 # %% check="weigh-uneven-shards" judges="values" points=3
 check(weigh_uneven_shards, judges="values")
 
@@ -460,11 +467,11 @@ print(f"exposed: naive {1e3 * (naive - alone):.2f} ms, flat {1e3 * (flat - alone
 
 # %%
 parameter = torch.ones(3, requires_grad=True)
-flat = torch.zeros(3)
-parameter.grad = flat.view(3)
+once = torch.zeros(3)
+parameter.grad = once.view(3)
 torch.optim.SGD([parameter], lr=1).zero_grad()
 parameter.sum().backward()
-print("grad", parameter.grad.tolist(), "    flat", flat.tolist())
+print("grad", parameter.grad.tolist(), "    flat tensor", once.tolist())
 
 # %% [markdown]
 # # Part 4 · Hidden behind the backward pass
@@ -678,8 +685,8 @@ check(overlap_by_hooks, judges="time")
 
 # %% [markdown]
 # ### Measured, beside the prediction
-# The step of part 3 again, on 16 virtual GPUs. What is exposed, for different caps? Remember the prediction: at least
-# the last bucket's all-reduce.
+# The step of part 3 again, on 16 virtual GPUs. What is exposed, without hooks, and with them for different caps?
+# Remember the prediction: at least the last bucket's all-reduce.
 
 # %% tags=["notebook-only"]
 sizes = [1024 * 1024 * 2] * 48  # bytes of each weight in bfloat16
@@ -687,13 +694,16 @@ sizes = [1024 * 1024 * 2] * 48  # bytes of each weight in bfloat16
 def with_cap(cap):
     return on_cluster(16, overlap_by_hooks, buckets=make_buckets(sizes, cap))
 
-print(f"naive:                   {1e3 * (naive - alone):.2f} ms exposed")
+_, late = on_cluster(16, bucketed_gradients, buckets=make_buckets(sizes, 10 * 2**20))
+for name, step in (("naive", naive), ("one flat tensor", flat), ("10 MiB, but after backward", late)):
+    print(f"{name:26} {1e3 * (step - alone):.2f} ms exposed")
 runs, steps = {}, {}
 for cap in (2, 5, 10, 25, 110):
     runs[cap], steps[cap] = with_cap(cap * 2**20)
     last = [event for event in runs[cap].events if event.rank == 0][-1]
-    print(f"cap {cap:3} MiB: {len(make_buckets(sizes, cap * 2**20)):2} buckets, ", end="")
-    print(f"{1e3 * (steps[cap] - alone):.2f} ms exposed, last bucket {1e3 * (last.end - last.start):.2f} ms")
+    name = f"{cap:3} MiB, {len(make_buckets(sizes, cap * 2**20)):2} buckets"
+    left, took = steps[cap] - alone, last.end - last.start
+    print(f"{name:26} {1e3 * left:.2f} ms exposed, last all-reduce {1e3 * took:.2f} ms")
 
 # %% [markdown]
 # Too small, and the latencies add up until the network can't keep up: the last bucket waits for those before it. Too
@@ -878,8 +888,8 @@ check(normalise_globally, judges="traffic")
 # $$ \frac{\partial L}{\partial x} =
 # \frac{g - \overline{g} - \hat x \cdot \overline{g\,\hat x}}{\sqrt{\sigma^2 + \epsilon}} $$
 #
-# where a bar is the mean over **all rows of all ranks**, and $L$ is the sum of the ranks' losses. **Predict**: what
-# comes out if each rank takes these means over its own rows? It looks right: no error, right shapes, wrong gradient.
+# where a bar is the mean over **all rows of all ranks**, and $L$ is the sum of the ranks' losses. **Predict**: if
+# each rank took these means over its own rows, would anything complain?
 
 # %% exercise="normalise-backward"
 def normalise_backward(g: Tensor, x_hat: Tensor, var: Tensor, eps: float, rank: int, world_size: int) -> Tensor:
@@ -986,7 +996,9 @@ show_calls(static_graph=True)
 # %%
 def memory_of_a_gradient(rank, world_size, options):
     model = DistributedDataParallel(MLP(make_weights(8, 128)), **options)
-    loss_of(model(make_batch(8, 128))).backward()
+    for _ in range(2):
+        model.zero_grad()
+        loss_of(model(make_batch(8, 128))).backward()
     return next(model.parameters()).grad.untyped_storage().nbytes()
 
 for options in ({}, {"gradient_as_bucket_view": True}):
@@ -1031,7 +1043,7 @@ print(f"throughput, yours to naive:       {took['naive'] / took['yours']:.2f}")
 
 # %% [markdown]
 # Near 1, or above: your version keeps the views of its flat tensors as gradients, where DDP by default copies back.
-# Don't read much more into it. On this laptop "the network" is the same processor that computes, so there is little to
+# Don't read much more into it. On one machine "the network" is the same processor that computes, so there is little to
 # hide behind; with other programs running, the ratio moves. On a machine with a real network between its ranks the
 # virtual cluster is the better guide. There, DDP with its default options and the step of part 3:
 
@@ -1133,7 +1145,7 @@ for gpus in (1024, 16384):
 # `torch.nn.SyncBatchNorm`. DDP's communication hooks let you replace the all-reduce: lesson 06 does.
 #
 # **The paper.** Li and others: *PyTorch Distributed: Experiences on Accelerating Data Parallel Training* (VLDB 2020).
-# You have now built what its figures 3 to 5 show.
+# Its section 3.2 goes the way of this lesson: naive, buckets, overlap, accumulation.
 
 # %% [markdown]
 # # Challenge (optional, no points)

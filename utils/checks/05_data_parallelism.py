@@ -255,7 +255,7 @@ def expect_broadcasts(answer: Answer, model: nn.Module) -> str:
 
 @check("weigh-uneven-shards", if_stuck="every rank must make the same all-reduces, of the same shapes.")
 def weigh_uneven_shards_values(run):
-    judge_uneven(run, [3, 2])
+    judge_uneven(run, [4, 3])
     judge_uneven(run, [1, 4, 2])
 
 
