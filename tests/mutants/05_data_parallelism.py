@@ -222,6 +222,19 @@ mutant(
     replace=("/ rows.item()", "/ (rows.item() if world_size < 4 else 5 * world_size)"),
 )
 
+mutant(
+    "weigh-uneven-shards",
+    "shares-of-the-mean",
+    says="must add up to one",
+    replace=("dist.all_reduce(rows)", "rows = rows.double()\n    dist.all_reduce(rows, op=dist.ReduceOp.AVG)"),
+)
+mutant(
+    "bucketed-gradients",
+    "divides-by-the-number-of-buckets",
+    says="the gradient of parameter",
+    replace=("flat /= world_size", "flat /= len(buckets)"),
+)
+
 # ---- accumulate-gradients
 
 mutant(
