@@ -331,7 +331,7 @@ mutant(
 mutant(
     "epoch-indices",
     "everything-to-all",
-    says="6 on every rank",
+    says="12 on every rank",
     body="return torch.randperm(num_samples, generator=generator).tolist()",
 )
 mutant(

@@ -358,7 +358,7 @@ def expect_reduced_once(answer: Answer, model: nn.Module) -> str:
 
 @check("epoch-indices")
 def epoch_indices_values(run):
-    judge_epochs(run, 4, 24)
+    judge_epochs(run, 2, 24)
     judge_cover(run(4, num_samples=10, epoch=0, seed=0).results, 10)
 
 
