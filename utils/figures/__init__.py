@@ -16,12 +16,17 @@ tiles(tiles_a_side=4, row=1, column=2, step=0)   what a tiled matrix product nee
 topology(matrix, "a machine", ring=[0, 2, 1])    which GPUs are wired how
 ring(size=4, step=0)                             a step of it; also tree, halving, folding, two_levels, pairwise
 time_curves({"ring": [(1000, 2e-5)]}, "title")   time against bytes, and where the fastest changes
+data_parallel_step([3, 3, 2])                    rows, weights and gradients of each rank, and their mean
+buckets([[2], [1, 0]], [8, 8, 8])                which parameter's gradient goes in which bucket
+overlap({"one": ([2.0], [1.0])}, backward=2.0)   backward above the all-reduces of its buckets
+norms(world_size=2)                              which numbers of a batch share a mean
 """
 
 from utils.figures.algorithms import folding, halving, pairwise, ring, tree, two_levels
 from utils.figures.clusters import cluster
 from utils.figures.collectives import cells_of, collective, halves, stages, transpose
 from utils.figures.curves import time_curves
+from utils.figures.data_parallel import buckets, data_parallel_step, norms, overlap
 from utils.figures.heatmaps import heatmap, traffic
 from utils.figures.machines import bandwidths, rendezvous, roofline, tiles, topology
 from utils.figures.memories import live_bytes
@@ -38,12 +43,19 @@ __all__ = [
     "cluster",
     "collective",
     "folding",
+    "buckets",
+    "cells_of",
+    "cluster",
+    "collective",
+    "data_parallel_step",
     "halves",
     "halving",
     "heatmap",
     "live_bytes",
     "rendezvous",
     "roofline",
+    "norms",
+    "overlap",
     "stages",
     "tiles",
     "sweep",
