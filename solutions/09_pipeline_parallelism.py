@@ -69,6 +69,9 @@ loss, [tuple(gradient.shape) for gradient in gradients]
 
 # %% [markdown]
 # # Part 1 · Stages
+# Who gets which layers? Then: send a batch through.
+
+# %% [markdown]
 # ## Split layers
 # difficulty ●○○○○ · about 5 minutes · 2 points: values 2
 #
@@ -372,8 +375,7 @@ spawn(compare, 4).results
 def accumulate_gradients(batch: Tensor, weights: list[Tensor], micro_batch_size: int) -> tuple[Tensor, list[Tensor]]:
     """(loss, gradient of each weight) of the whole batch, by one forward and one backward for each microbatch.
 
-    batch: (B, D); the last microbatch may be shorter. Batch and weights are left unchanged. The loss is a scalar tensor
-    that requires no gradient.
+    batch: (B, D); the last microbatch may be shorter. Batch and weights are left unchanged. The loss is a scalar.
     """
     leaves = [weight.detach().clone().requires_grad_() for weight in weights]
     total = torch.zeros((), dtype=batch.dtype)
@@ -604,7 +606,8 @@ spawn(steady_phase, 2)
 #
 # - Keep the handle **and the tensor**. Until the message is gone, the tensor's memory must not change or be given away.
 # - Call `wait()` on every handle, at the end at the latest.
-#
+
+# %% [markdown]
 # ## Run schedule
 # difficulty ●●●●○ · about 20 minutes · 6 points: values 4, traffic 1, memory 1
 #
@@ -855,7 +858,8 @@ run.timeline()
 # For that, chunk $c$ of rank $r$ must be stage $c P + r$: **round robin**. With 8 layers, 2 ranks and $v = 2$, two
 # layers to a stage, rank 0 has layers 0, 1 and 4, 5; rank 1 has 2, 3 and 6, 7. In some figures rank 0 has layers 0 to
 # 3, cut in two. That is plain pipelining with a needless message, or not even that: the next stage is on the same rank.
-#
+
+# %% [markdown]
 # ## Interleaved layers
 # difficulty ●●○○○ · about 6 minutes · 2 points: values 2
 #

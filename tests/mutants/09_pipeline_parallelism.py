@@ -47,7 +47,7 @@ mutant(
 mutant(
     "split-layers",
     "larger-last",
-    says="on the last ranks",
+    says="the larger ones are not on the first ranks",
     body="return weights[rank * len(weights) // world_size : (rank + 1) * len(weights) // world_size]",
 )
 mutant(
@@ -83,7 +83,7 @@ mutant(
 mutant(
     "naive-forward",
     "rank-0-receives-too",
-    says="receives from itself",
+    says="A rank can't receive from itself",
     replace=("if rank > 0:\n        dist.recv(x, src=rank - 1)", "dist.recv(x, src=max(rank - 1, 0))"),
 )
 mutant(
@@ -115,13 +115,12 @@ mutant(
 )
 mutant(
     "naive-forward",
-    "four-ranks",
-    says="somebody",
-    caught_by="traffic",
+    "buffer-of-one-dtype",
+    says="to have the same dtype",
     hidden=True,
     replace=(
-        "if rank < world_size - 1:",
-        "if rank < world_size - 1:\n        if world_size == 5: dist.send(y, dst=rank + 1)\n        if world_size == 5 and False:\n            pass",
+        "dist.recv(x, src=rank - 1)",
+        "x = torch.empty(batch.shape, dtype=torch.float64)\n        dist.recv(x, src=rank - 1)",
     ),
 )
 also_right(
@@ -138,7 +137,7 @@ also_right(
 mutant(
     "microbatch-forward",
     "equal-microbatches-only",
-    says="What usually causes this here",
+    says="what it does not fill stays as it was",
     replace=(
         "x = microbatch if rank == 0 else torch.empty_like(microbatch)",
         "x = microbatch if rank == 0 else torch.empty_like(batch[:micro_batch_size])",
@@ -182,12 +181,16 @@ mutant(
 )
 mutant(
     "microbatch-forward",
-    "one-buffer-for-all",
-    says="right numbers in another",
-    cell="""
-    def microbatch_forward(batch, weights, micro_batch_size, rank, world_size):
-        return None
-    """,
+    "receives-once",
+    says="What usually causes this here",
+    replace=("if rank > 0:", "if rank > 0 and not outputs:"),
+)
+mutant(
+    "microbatch-forward",
+    "never-one-row",
+    says="returned",
+    hidden=True,
+    replace=("dist.send(y, dst=rank + 1)", "dist.send(y if len(y) > 1 else 0 * y, dst=rank + 1)"),
 )
 also_right(
     "microbatch-forward",
@@ -263,26 +266,37 @@ also_right(
 mutant(
     "backward-across",
     "sends-output-grad",
-    says="the .grad of a tensor that has none",
+    says="Is it the .grad of a tensor that has none",
     replace=("dist.send(x.grad, dst=rank - 1)", "dist.send(y.grad, dst=rank - 1)"),
 )
 mutant(
     "backward-across",
     "sends-retained-output-grad",
     says="if the gradient of the output is sent back",
-    replace=(
-        ("x.requires_grad_()", "x.requires_grad_(); early = True"),
-        ("gradient = torch.empty_like(y)", "gradient = torch.empty_like(y); y.retain_grad()"),
-        (
-            "if rank > 0:\n        dist.send(x.grad, dst=rank - 1)",
-            "if rank == world_size - 1:\n        out = y.detach().requires_grad_(); mlp.loss_of(out).backward(); y = out\n    if rank > 0:\n        dist.send(y.grad, dst=rank - 1)",
-        ),
-    ),
+    cell="""
+    def backward_across(batch, weights, rank, world_size):
+        leaves = [weight.detach().clone().requires_grad_() for weight in weights]
+        x = batch.clone() if rank == 0 else torch.empty_like(batch)
+        if rank > 0:
+            dist.recv(x, src=rank - 1)
+        y = mlp.forward(leaves, x)
+        y.retain_grad()
+        if rank < world_size - 1:
+            dist.send(y.detach(), dst=rank + 1)
+            gradient = torch.empty_like(y)
+            dist.recv(gradient, src=rank + 1)
+            y.backward(gradient)
+        else:
+            mlp.loss_of(y).backward()
+        if rank > 0:
+            dist.send(y.grad, dst=rank - 1)
+        return [leaf.grad for leaf in leaves]
+    """,
 )
 mutant(
     "backward-across",
     "no-requires-grad",
-    says="the .grad of a tensor that has none",
+    says="Is it the .grad of a tensor that has none",
     replace=("x.requires_grad_()", "pass"),
 )
 mutant(
@@ -306,7 +320,7 @@ mutant(
 mutant(
     "backward-across",
     "first-rank-sends-too",
-    says="sends to itself",
+    says="can't send to itself",
     replace=(
         "if rank > 0:\n        dist.send(x.grad, dst=rank - 1)",
         "dist.send(x.grad if rank else batch.clone(), dst=max(rank - 1, 0))",
@@ -390,25 +404,16 @@ mutant(
 )
 mutant(
     "accumulate-gradients",
-    "loss-with-graph",
-    says="requires a gradient",
-    replace=("total += loss.detach()", "total = total + loss"),
-)
-mutant(
-    "accumulate-gradients",
     "loss-of-the-last",
     says="the last microbatch alone",
     replace=("total += loss.detach()", "total = loss.detach()"),
 )
 mutant(
     "accumulate-gradients",
-    "as-many-rows-as-the-first",
+    "large-microbatches",
     says="gradient is",
     hidden=True,
-    replace=(
-        "len(microbatch) / len(batch)",
-        "1 if micro_batch_size > len(batch) - 1 and len(batch) == 4 and weights[0].sum() else min(len(microbatch), 4) / (len(batch) if len(batch) > 9 or len(batch) == 6 else len(batch) + 1)",
-    ),
+    replace=("len(microbatch) / len(batch)", "len(microbatch) / max(len(batch), micro_batch_size)"),
 )
 also_right(
     "accumulate-gradients",
@@ -502,15 +507,6 @@ mutant(
 )
 mutant(
     "live-microbatches",
-    "maximum-before-counting",
-    says="one too few",
-    body="""
-    most = max(most, live)
-    live += 1 if kind == "F" else -1
-    """,
-)
-mutant(
-    "live-microbatches",
     "warm-up-only",
     says="the forwards before the first backward",
     body="""
@@ -527,6 +523,14 @@ mutant(
     body="""
     live += 1 if kind == "F" else -1
     most = min(3, max(most, live))
+    """,
+)
+also_right(
+    "live-microbatches",
+    "looks-before-it-counts",
+    body="""
+    most = max(most, live)
+    live += 1 if kind == "F" else -1
     """,
 )
 also_right(
@@ -573,7 +577,7 @@ mutant(
 mutant(
     "one-f-one-b",
     "backward-first-in-the-pair",
-    says="nobody can go on",
+    says="before F0",
     replace=("steps += [f, b]", "steps += [b, f]"),
 )
 mutant(
@@ -653,7 +657,7 @@ mutant(
 mutant(
     "run-schedule",
     "handle-dropped",
-    "traffic",
+    "memory",
     says="never waited for it",
     replace=(
         'sends.append((dist.isend(x.grad, dst=before, tag=tag("B", m, stage - 1)), x.grad))',
@@ -663,7 +667,7 @@ mutant(
 mutant(
     "run-schedule",
     "sends-output-grad",
-    says="the .grad of a tensor that has none",
+    says="Is it the .grad of a tensor that has none",
     replace=(
         'sends.append((dist.isend(x.grad, dst=before, tag=tag("B", m, stage - 1)), x.grad))',
         'sends.append((dist.isend(y.grad, dst=before, tag=tag("B", m, stage - 1)), y.grad))',
@@ -672,7 +676,7 @@ mutant(
 mutant(
     "run-schedule",
     "no-requires-grad",
-    says="the .grad of a tensor that has none",
+    says="Is it the .grad of a tensor that has none",
     replace=("x.requires_grad_()", "pass"),
 )
 mutant(
@@ -718,16 +722,22 @@ mutant(
 )
 mutant(
     "run-schedule",
-    "first-in-first-out",
-    says="gradient",
+    "keeps-without-the-chunk",
+    says="KeyError",
+    replace=(("kept[c, m] = x, y", "kept[m] = x, y"), ("kept.pop((c, m))", "kept.pop(m)")),
+)
+mutant(
+    "run-schedule",
+    "first-rank-instead-of-first-stage",
+    says="rank",
+    replace=("if stage > 0:\n                dist.recv(x", "if rank > 0:\n                dist.recv(x"),
+)
+mutant(
+    "run-schedule",
+    "buffer-of-one-dtype",
+    says="same shape and dtype",
     hidden=True,
-    replace=(
-        ("kept[c, m] = x, y", "kept[c, m, len(kept)] = x, y"),
-        (
-            "x, y = kept.pop((c, m))",
-            "first = next(key for key in kept if key[0] == c)\n            x, y = kept.pop(first)",
-        ),
-    ),
+    replace=("gradient = torch.empty_like(y)", "gradient = torch.empty(y.shape, dtype=torch.float64)"),
 )
 also_right(
     "run-schedule",
@@ -748,12 +758,6 @@ also_right(
 mutant(
     "overlapped-forward",
     "handle-dropped",
-    says="never waited for it",
-    replace=("handle.wait()", "pass"),
-)
-mutant(
-    "overlapped-forward",
-    "handle-dropped-virtually",
     "time",
     says="never waited for it",
     replace=("handle.wait()", "pass"),
@@ -923,13 +927,6 @@ mutant(
 )
 mutant(
     "interleaved",
-    "single-steps-in-the-warm-up",
-    "time",
-    says="",
-    replace=("2 * (world_size - 1 - rank)", "(world_size - 1 - rank)"),
-)
-mutant(
-    "interleaved",
     "not-capped",
     says="rank",
     hidden=True,
@@ -937,6 +934,13 @@ mutant(
         "ahead = min(2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size, count)",
         "ahead = 2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size",
     ),
+)
+mutant(
+    "interleaved",
+    "no-way-up-and-back",
+    "time",
+    says="Is the warm-up too short",
+    replace=("2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size", "(num_chunks - 1) * world_size"),
 )
 also_right(
     "interleaved",

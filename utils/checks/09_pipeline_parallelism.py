@@ -65,36 +65,33 @@ def split_layers_values(run):
 def judge_split(run, layers: int, ranks: int) -> None:
     items = [f"layer {number}" for number in range(layers)]
     answer = run(ranks, [list(items) for _ in range(ranks)])
+    got = [list(of_rank) if isinstance(of_rank, tuple) else of_rank for of_rank in answer.results]
     right = cut_evenly(items, ranks)
-    ceiling, floor = -(-layers // ranks), layers // ranks
-    for rank, got in enumerate(answer.results):
-        got = list(got) if isinstance(got, tuple) else got
-        larger_last = [items[end - len(part) : end] for part, end in larger_at_the_end(right)]
-        expect(
-            got,
-            right[rank],
-            f"{layers} layers: rank {rank} got",
-            {
-                "a cut into pieces of ceil(layers / P): the last ranks then get less, or nothing": items[
-                    rank * ceiling : (rank + 1) * ceiling
-                ],
-                "a cut into pieces of layers // P: the layers that are left over belong to nobody": items[
-                    rank * floor : (rank + 1) * floor
-                ],
-                "a cut with all that is left over on the last rank: then it is slower than all others": items[
-                    rank * floor : None if rank == ranks - 1 else (rank + 1) * floor
-                ],
-                "every P-th layer: a stage has consecutive layers": items[rank::ranks],
-                "the larger numbers on the last ranks: here the first ranks have them": larger_last[rank],
-            },
-        )
+    words = next((words for words, wrong in wrong_splits(items, ranks).items() if got == wrong), "")
+    for rank, mine in enumerate(got):
+        expect(mine, right[rank], f"{layers} layers: rank {rank} got", {words: mine} if words else {})
     expect_unchanged(answer, [items] * ranks)
 
 
-def larger_at_the_end(parts: list[list]) -> list[tuple[list, int]]:
-    """(a part of that size, where it ends), the sizes the other way round."""
-    sizes = [len(part) for part in parts[::-1]]
-    return [([None] * size, sum(sizes[: rank + 1])) for rank, size in enumerate(sizes)]
+def wrong_splits(items: list, ranks: int) -> dict:
+    """What the usual mistakes give to all ranks."""
+    numbers, size, ceiling = range(ranks), len(items) // ranks, -(-len(items) // ranks)
+    pieces = [items[rank * size : (rank + 1) * size] for rank in numbers]
+    ends = [(rank + 1) * len(items) // ranks for rank in numbers]
+    return {
+        "a cut into pieces of ceil(layers / P): the last ranks then get less, or nothing": [
+            items[rank * ceiling : (rank + 1) * ceiling] for rank in numbers
+        ],
+        "a cut into pieces of layers // P: the layers that are left over belong to nobody": pieces,
+        "a cut with all that is left over on the last rank: then it is slower than all others": [
+            *pieces[:-1],
+            items[(ranks - 1) * size :],
+        ],
+        "every P-th layer: a stage has consecutive layers": [items[rank::ranks] for rank in numbers],
+        "sizes that differ by one, but the larger ones are not on the first ranks": [
+            items[start:end] for start, end in zip([0, *ends], ends, strict=False)
+        ],
+    }
 
 
 EACH_BOUNDARY = (
@@ -375,8 +372,6 @@ def judge_accumulation(run, layers: int, rows: int, size: int, dtype=EXACT) -> N
     judge_gradients([got[1]], [gradients], {words: [of] for words, (_, of) in wrong.items()}, exactly(dtype))
     mistakes = {words: of for words, (of, _) in wrong.items()} | {"zero: add each microbatch's loss": 0 * loss}
     expect(got[0], loss, "the gradients are right; as the loss it returned", mistakes, rtol=exactly(dtype))
-    if got[0].requires_grad:
-        raise CheckFailed("the loss requires a gradient", "a plain number", "Add loss.detach(): else graphs pile up.")
     expect_unchanged(answer, [batch], [weights])
 
 
@@ -432,11 +427,22 @@ def usual_mistake(schedules: list, microbatches: int, chunks: int) -> str:
         return "Are the backwards missing that are left after the last forward? Or the forwards of the warm-up?"
     if len(steps) > 1 and warm_up(steps[0]) < warm_up(steps[-1]):
         return "The last rank has the longest warm-up: it is the other way round, rank 0 has it."
+    if chunks > 1 and not_in_groups(steps[0], len(steps) * chunks, len(steps)):
+        return GROUPS
     if chunks > 1 and any(step.chunk == 0 for of_rank in steps for step in of_rank if step.kind == "B"):
         first = next((step for step in steps[-1] if step.kind == "B"), None)
         if first is not None and first.chunk == 0:
             return "The backwards begin with chunk 0: they go through the last chunk first."
     return ""
+
+
+GROUPS = "Microbatches go in groups of P: through chunk 0, then chunk 1, and so on; then comes the next group."
+
+
+def not_in_groups(steps: list, count: int, ranks: int) -> list[int]:
+    """The microbatches of the first `count` forwards, unless they are 0 to P - 1."""
+    seen = sorted({step.microbatch for step in [step for step in steps if step.kind == "F"][:count]})
+    return [] if seen == list(range(ranks)) else seen
 
 
 def warm_up(steps: list) -> int:
@@ -709,7 +715,19 @@ def instant(ranks: int) -> Cluster:
 
 @check("run-schedule", judges="memory", if_stuck=STUCK_STAGE)
 def run_schedule_memory(run):
-    return judge_memory(run, ALTERNATING, rows=8)
+    return judge_memory(run, in_pairs(ranks=2, microbatches=8), rows=8)
+
+
+def in_pairs(ranks: int, microbatches: int) -> list[list[tuple]]:
+    """Each rank goes some forwards ahead, the last none; then backward and forward in turn."""
+    schedules = []
+    for rank in range(ranks):
+        waiting, ahead = [*range(microbatches)], ranks - rank
+        steps = [("F", m) for m in waiting[:ahead]]
+        for m in waiting:
+            steps += [("B", m), *[("F", m + ahead)] * (m + ahead < microbatches)]
+        schedules.append(steps)
+    return schedules
 
 
 def judge_memory(run, schedules: list, rows: int) -> str:
@@ -720,18 +738,15 @@ def judge_memory(run, schedules: list, rows: int) -> str:
     for handle_of in unwaited(answer):
         raise CheckFailed(*handle_of)
     tensor = size * DIM * 8  # bytes of the activations between two layers, float64
-    memory, counts = answer.run.memory(), []
-    for rank in range(ranks):
-        # Kept by autograd for two layers: what gelu gets twice, what the second layer gets; and the input.
-        of_one = (3 if rank == 0 else 4) * tensor
-        activations = most_activations(memory.samples[rank])
-        live = max(live_at(schedules[rank]))
-        counts.append(live)
-        most = live * of_one + (tensor if rank else 0)  # what is on its way out may still be there
-        if activations > most:
+    # Of two layers autograd keeps what each product and each gelu was given; on the last stage, what the loss was.
+    of_one = 5 * tensor
+    counts = [max(live_at(steps)) for steps in schedules]
+    for rank, live in enumerate(counts):
+        activations = most_activations(answer.run.memory().samples[rank])
+        if activations > live * of_one + 2 * tensor:  # two more: an input that comes, and one that is about to go
             raise CheckFailed(
-                f"rank {rank} holds {activations} bytes of activations, {activations / of_one:.3g} microbatches,",
-                f"{live} microbatches",
+                f"rank {rank} holds the activations of {activations / of_one:.2g} microbatches at most",
+                f"{live}",
                 "Is something kept after its backward? kept.pop(...) hands out the tensors and forgets them; "
                 "retain_graph keeps the whole graph; a list of outputs keeps all outputs.",
             )
@@ -845,14 +860,11 @@ def judge_interleaved(run, ranks: int, microbatches: int, chunks: int) -> None:
     schedules = all_ranks(run, ranks, microbatches, chunks)
     expect_in_order(schedules, chunks)
     for rank, steps in enumerate(schedules):
-        forwards = [(step.microbatch, step.chunk) for step in steps if step.kind == "F"]
-        first = forwards[: ranks * chunks]
-        seen = sorted({m for m, _ in first})
-        if seen != list(range(ranks)):
+        if seen := not_in_groups(steps, ranks * chunks, ranks):
             raise CheckFailed(
                 f"the first {ranks * chunks} forwards of rank {rank} are of the microbatches {seen}",
                 f"the group {list(range(ranks))}, through all {chunks} chunks",
-                "Microbatches go in groups of P: through chunk 0, then chunk 1, and then comes the next group.",
+                GROUPS,
             )
 
 
