@@ -69,7 +69,14 @@ loss, [tuple(gradient.shape) for gradient in gradients]
 
 # %% [markdown]
 # # Part 1 · Stages
-# Who gets which layers? Then: send a batch through.
+# Eight layers on four ranks: each rank has two of them. What a stage puts out, $y$, is the input of the next one. What
+# comes back is the subject of part 3.
+
+# %%
+figures.pipeline(["layers 0, 1", "layers 2, 3", "layers 4, 5", "layers 6, 7"])
+
+# %% [markdown]
+# First: who gets which layers? Then: send a batch through.
 
 # %% [markdown]
 # ## Split layers
@@ -154,7 +161,7 @@ check(naive_forward, judges="traffic")
 # on four virtual GPUs, and `simulate` adds up what each operation would take there. On this one, 128 rows through one
 # layer take 1 ms, messages nothing. All times that follow are exact, and the same on every machine.
 
-# %%
+# %% tags=["notebook-only"]
 def gpus(ranks, link=FREE):
     """128 rows of 1,024 numbers through one layer take 1 ms; memory is infinitely fast."""
     gpu = Gpu(flops={"fp32": 2 * 128 * 1024**2 / 1e-3}, memory=80e9, bandwidth=float("inf"))
@@ -217,7 +224,7 @@ check(microbatch_forward, judges="values")
 # %% check="microbatch-forward" judges="time" points=2
 check(microbatch_forward, judges="time")
 
-# %%
+# %% tags=["notebook-only"]
 run = simulate(forward_program, 4, microbatch_forward, micro_batch_size=32, cluster=gpus(4))
 print(f"{run.elapsed * 1e3:.2f} ms instead of {naive.elapsed * 1e3:.2f} ms")
 run.timeline()
@@ -479,7 +486,7 @@ figures.schedule(gpipe_of_4, "GPipe, 4 ranks, 8 microbatches")
 # `play` runs a schedule on a virtual cluster, with real messages, and sleeps instead of computing. Each rank works for
 # $8 \cdot 3 = 24$ s. Is the bubble what `bubble_shares` says?
 
-# %%
+# %% tags=["notebook-only"]
 elapsed = play(gpipe_of_4).elapsed
 print(f"{elapsed} s, bubble {1 - 24 / elapsed:.4f} of the total; (P - 1) / (M + P - 1) = {3 / 11:.4f}")
 
@@ -576,7 +583,7 @@ check(one_f_one_b, judges="memory")
 # %% check="one-f-one-b" judges="time" points=1
 check(one_f_one_b, judges="time")
 
-# %%
+# %% tags=["notebook-only"]
 for name, schedules in (("GPipe", gpipe_of_4), ("1F1B", one_of_4)):
     live = [live_microbatches(steps) for steps in schedules]
     print(f"{name:>5}: {play(schedules).elapsed} s, live {live}")
@@ -713,7 +720,7 @@ check(run_schedule, judges="memory")
 # GPipe and 1F1B once more, but now with your own stages and all their tensors: 4 virtual GPUs, 8 layers, 16
 # microbatches of 8 rows. First the time, then the memory.
 
-# %%
+# %% tags=["notebook-only"]
 def training_step(rank, world_size, schedule, num_microbatches=16):
     layers = [torch.empty(1024, 1024)] * 2
     steps = schedule(rank, world_size, num_microbatches)
@@ -725,12 +732,13 @@ for name, run in runs.items():
     most = [max(nbytes for _, kind, nbytes in of_rank if kind == "activations") / 1e6 for of_rank in samples]
     print(f"{name:>12}: {run.elapsed * 1e3:.3f} ms, activations at most, in MB: {[round(mb, 2) for mb in most]}")
 
-# %%
+# %% tags=["notebook-only"]
 runs["one_f_one_b"].timeline()
 
 # %% [markdown]
-# The same time, and on the last rank a sixteenth of the activations. On rank 0, four sixteenths: $\min(M, P - r)$ of
-# $M$.
+# The same time. And look at rank 1 and rank 2: $\min(M, P - r)$ is 3 and 2 of 16 microbatches, and that is just how
+# their bytes compare with GPipe's. (Rank 0 also holds the batch itself, the last rank what the loss keeps.) In the
+# picture the backward of rank 0 is shorter than the others: nobody needs the gradient of the batch.
 #
 # ### Beside torch.distributed.pipelining
 # PyTorch has all this as a library: a `PipelineStage` for your layers, a `Schedule1F1B` for the order. Same weights,
@@ -775,7 +783,7 @@ print(f"gradients alike: {same}     torch's time / yours: {took(theirs) / took(y
 # after another, a rank can't do anything while its message travels. But a GPU computes and communicates **at the same
 # time**, if the program lets it.
 
-# %%
+# %% tags=["notebook-only"]
 slow = Link(alpha=0.001 / 3, bandwidth=float("inf"))  # a third of a millisecond a message; 32 rows take half of one
 run = simulate(forward_program, 4, microbatch_forward, micro_batch_size=32, cluster=gpus(4, slow))
 print(f"{run.elapsed * 1e3:.2f} ms instead of 3.50 ms")
@@ -837,7 +845,7 @@ check(overlapped_forward, judges="values")
 # %% check="overlapped-forward" judges="time" points=2
 check(overlapped_forward, judges="time")
 
-# %%
+# %% tags=["notebook-only"]
 run = simulate(forward_program, 4, overlapped_forward, micro_batch_size=32, cluster=gpus(4, slow))
 print(f"{run.elapsed * 1e3:.2f} ms; without messages it is 3.50 ms")
 run.timeline()
@@ -846,8 +854,8 @@ run.timeline()
 # What is left is the way of the first microbatch, $(P - 1) t$: nothing can hide that, since nobody has anything else to
 # do. In all $(M + P - 1) c + (P - 1) t$.
 #
-# In 1F1B it is the same, with gradients coming up as well. If a schedule alternates strictly, a rank may need a message
-# that has only just been sent, and $t$ shows again. Then one more forward is done ahead, for memory.
+# In training it is the same, with gradients that come back as well. Your `run_schedule` sends without waiting, but it
+# receives late: it asks for a message only when it needs it. What that costs shows in part 8.
 
 # %% [markdown]
 # # Part 7 · Interleaved 1F1B
@@ -948,7 +956,7 @@ check(interleaved, judges="time")
 # %% [markdown]
 # Measured beside 1F1B. A chunk has half the layers, so its F takes 0.5 s and its B 1 s.
 
-# %%
+# %% tags=["notebook-only"]
 plain, half = play(one_of_4), play(interleaved_of_4, costs={"F": 0.5, "B": 1.0})
 for name, run in (("1F1B", plain), ("interleaved", half)):
     messages = sum(map(sum, run.traffic().messages))
@@ -1036,7 +1044,7 @@ def pipeline_parallel(rank, world_size, rows=ROWS, num_microbatches=16):
 # InfiniBand. Three numbers each: the time of a step, what a rank sends at most, and what it holds at most. **Predict**
 # who is fastest on each, and who needs least memory.
 
-# %%
+# %% tags=["notebook-only"]
 from dataclasses import replace
 
 from utils.cluster import find_cluster
@@ -1064,7 +1072,7 @@ for name, program in STRATEGIES.items():
 # **"Data parallelism scales nearly linearly."** Efficiency is $T_1 / T_P$ if each rank has as many rows as the one
 # alone had. (In some texts the fraction stands the wrong way up; an efficiency above 1 should make you suspicious.)
 
-# %%
+# %% tags=["notebook-only"]
 for rows in (4096, 512):
     single = simulate(data_parallel, 1, rows=rows, cluster="dgx-h100").elapsed
     for ranks in (8, 64):
@@ -1077,19 +1085,20 @@ for rows in (4096, 512):
 #
 # **"Tensor parallelism only inside a node."** Here is what part of a step is communication, for both:
 
-# %%
+# %% tags=["notebook-only"]
 computing = simulate(tensor_parallel, 8, cluster=replace(one_node, name="free", intra=FREE, inter=FREE)).elapsed
 for cluster in (one_node, eight_nodes):
     elapsed = simulate(tensor_parallel, 8, cluster=cluster).elapsed
     print(f"{cluster.name:>25}: {elapsed / computing:.2f} times as long as without communication")
 
 # %% [markdown]
-# Confirmed. Its sums stand in the middle of the computation and nothing can be done meanwhile, so each one is felt. The
-# pipeline in the table above hardly noticed the slower network.
+# Confirmed, and more than that: its sums stand in the middle of the computation and nothing can be done meanwhile, so
+# they are felt inside a node too. In the table above the pipeline lost least on the slower network; across nodes it is
+# the fastest of the three, although its receives still wait for messages (part 6).
 #
 # **"The bubble shrinks with the number of microbatches."**
 
-# %%
+# %% tags=["notebook-only"]
 for num_microbatches in (4, 8, 16, 32, 64, 128):
     run = simulate(pipeline_parallel, 8, num_microbatches=num_microbatches, cluster=eight_nodes)
     bubble = 7 / (num_microbatches + 7)

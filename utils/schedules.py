@@ -80,7 +80,7 @@ def problem(schedules: list, microbatches: int | None = None, chunks: int | None
     if not every and not microbatches:
         return ""
     microbatches = microbatches or 1 + max(step.microbatch for step in every)
-    chunks = chunks or 1 + max(step.chunk for step in every)
+    chunks = chunks or 1 + max((step.chunk for step in every), default=0)
     return counted(steps, microbatches, chunks) or in_order(steps) or stuck(steps)
 
 

@@ -8,6 +8,7 @@ timeline(run)                                    who computed and who communicat
 traffic(run, "broadcast by hand")                who sent how many bytes to whom
 live_bytes(run.memory())                         how many bytes each rank held when
 cluster(find_cluster("dgx-h100", 64))            nodes, GPUs and links of a cluster, with their speeds
+pipeline(["layers 0-3", "layers 4-7"])           the stages of a pipeline, and what travels between them
 schedule([[("F", 0), ("B", 0)]] * 2)             which rank takes which step of a pipeline when
 """
 
@@ -16,7 +17,7 @@ from utils.figures.collectives import cells_of, collective, halves, stages, tran
 from utils.figures.heatmaps import heatmap, traffic
 from utils.figures.memories import live_bytes
 from utils.figures.picture import COLOURS, KINDS, Picture
-from utils.figures.schedules import schedule
+from utils.figures.schedules import pipeline, schedule
 from utils.figures.timelines import timeline
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "halves",
     "heatmap",
     "live_bytes",
+    "pipeline",
     "schedule",
     "stages",
     "timeline",

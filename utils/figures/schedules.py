@@ -1,4 +1,4 @@
-"""A pipeline schedule: a row for each rank, a box for each step, as long as the step takes."""
+"""A pipeline: its stages and what travels between them; its schedule, a row for each rank, a box for each step."""
 
 from matplotlib.patches import Patch, Rectangle
 
@@ -9,6 +9,28 @@ COLOURS = {"F": ["#56B4E9", "#A6D8F3", "#2E7FBF", "#CFE8F7"], "B": ["#E69F00", "
 COLOURS["W"] = ["#3DB891", "#A3DBC8", "#009E73", "#CFEDE3"]
 NAMES = {"F": "forward", "B": "backward", "W": "weight gradient"}
 STUCK = "#CC2222"
+
+
+def pipeline(layers: list[str]) -> Picture:
+    """The stages side by side, and what crosses their boundaries. layers[r]: the words in the box of rank r."""
+    picture = Picture(11, 1.9, "activations go forward, the gradient of each stage's input comes back")
+    panel = picture.add_axes((0.01, 0.02, 0.98, 0.78))
+    panel.set(xlim=(-0.35, 2 * len(layers) - 0.65), ylim=(-0.1, 1.1))
+    panel.axis("off")
+    for rank, words in enumerate(layers):
+        left = 2 * rank
+        panel.add_patch(Rectangle((left, 0.1), 1, 0.8, facecolor=COLOURS["F"][1], edgecolor=INK, linewidth=0.9))
+        panel.text(left + 0.5, 0.5, f"rank {rank}\n{words}", ha="center", va="center", color="black", fontsize=9)
+        if rank + 1 < len(layers):
+            arrow(panel, left + 1.08, left + 1.92, 0.68, "y", COLOURS["F"][2])
+            arrow(panel, left + 1.92, left + 1.08, 0.26, "gradient of y", COLOURS["B"][2])
+    return picture
+
+
+def arrow(panel, start: float, end: float, height: float, words: str, colour: str) -> None:
+    look = {"arrowstyle": "-|>", "color": colour, "linewidth": 1.8}
+    panel.annotate("", (end, height), (start, height), arrowprops=look)
+    panel.text((start + end) / 2, height + 0.06, words, ha="center", va="bottom", color=INK, fontsize=8.5)
 
 
 def schedule(schedules: list, title: str = "", costs: dict | None = None) -> Picture:
