@@ -649,7 +649,8 @@ def run_schedule(
     batch: (B, D) on every rank, but only rank 0's values count; the last microbatch may be shorter.
     weights: for each chunk its layers; the gradients have the same form. Batch and weights are left unchanged.
     steps: ("F", m) or ("B", m), or with the chunk: ("F", m, c). A schedule that can run if sends don't wait.
-    A microbatch's tensors are dropped after its backward; every handle is waited for. At most one message a step.
+    A receive starts in the step that needs it. A microbatch's tensors are dropped after its backward. Every handle is
+    waited for. At most one message a step.
     """
     leaves = [[weight.detach().requires_grad_() for weight in chunk] for chunk in weights]
     microbatches = batch.split(micro_batch_size)

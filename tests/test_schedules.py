@@ -1,4 +1,4 @@
-"""utils/schedules.py, utils/play.py, figures.schedule and pipeline: what can run, who waits for whom, and how long it takes."""
+"""utils/schedules.py, utils/play.py and their figures: what can run, who waits for whom, and how long it takes."""
 
 import pytest
 from matplotlib.colors import to_hex
@@ -89,6 +89,9 @@ def test_every_message_has_a_tag_of_its_own():
     tags = {tag(kind, m, stage) for kind in "FB" for m in range(50) for stage in range(20)}
     assert len(tags) == 2 * 50 * 20
     assert all(0 <= number < 2**31 for number in tags)
+    assert tag("F", 3, 2) == 200030
+    with pytest.raises(ValueError, match="microbatch 10000"):
+        tag("F", 10_000, 0)
 
 
 def boxes(picture) -> list[Rectangle]:

@@ -48,5 +48,10 @@ def walk(rank: int, world_size: int, schedules: list[list[Step]], costs: dict) -
 
 
 def tag(kind: str, microbatch: int, stage: int) -> int:
-    """A number of its own for the message that a step of a stage waits for: kind is "F" or "B" """
-    return 2 * (stage * 100_000 + microbatch) + (kind == "B")
+    """The number of the message that a step of a stage waits for: F of microbatch 3 on stage 2 is 200030, B 200031.
+
+    Raises ValueError for more than 9,999 microbatches.
+    """
+    if not 0 <= microbatch < 10_000:
+        raise ValueError(f"there is no tag for microbatch {microbatch}: 0 to 9,999 have one")
+    return stage * 100_000 + microbatch * 10 + (kind == "B")

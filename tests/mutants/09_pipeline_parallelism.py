@@ -723,7 +723,7 @@ mutant(
 mutant(
     "run-schedule",
     "keeps-without-the-chunk",
-    says="KeyError",
+    says="name the chunk too",
     replace=(("kept[c, m] = x, y", "kept[m] = x, y"), ("kept.pop((c, m))", "kept.pop(m)")),
 )
 mutant(
@@ -960,6 +960,154 @@ also_right(
         for b in backward:
             steps += forward[:1] + [b]
             forward = forward[1:]
+        return steps
+    """,
+)
+
+mutant(
+    "overlapped-forward",
+    "waits-for-the-last-send-first",
+    "time",
+    says="nothing overlaps",
+    replace=(
+        "if rank > 0:\n            receives[m].wait()",
+        "if sends:\n            sends[-1].wait()\n        if rank > 0:\n            receives[m].wait()",
+    ),
+)
+mutant(
+    "overlapped-forward",
+    "receives-all-then-computes",
+    "time",
+    says="times as long as is needed",
+    cell="""
+    def overlapped_forward(batch, weights, micro_batch_size, rank, world_size):
+        inputs = [m if rank == 0 else torch.empty_like(m) for m in batch.split(micro_batch_size)]
+        for handle in [dist.irecv(x, src=rank - 1) for x in inputs] if rank > 0 else []:
+            handle.wait()
+        outputs, sends = [], []
+        for x in inputs:
+            outputs.append(mlp.forward(weights, x))
+            if rank < world_size - 1:
+                sends.append(dist.isend(outputs[-1], dst=rank + 1))
+        for handle in sends:
+            handle.wait()
+        return torch.cat(outputs) if rank == world_size - 1 else None
+    """,
+)
+mutant(
+    "run-schedule",
+    "sends-twice",
+    "traffic",
+    says="Count the sends and the receives",
+    replace=("kept[c, m] = x, y", "kept[c, m] = x, y; dist.send(y.detach(), dst=after) if stage < last else None"),
+)
+mutant(
+    "run-schedule",
+    "last-rank-instead-of-last-stage",
+    says="What usually causes this here",
+    replace=("if stage < last:\n                message", "if rank < world_size - 1:\n                message"),
+)
+also_right(
+    "overlapped-forward",
+    "in-batches",
+    cell="""
+    def overlapped_forward(batch, weights, micro_batch_size, rank, world_size):
+        microbatches = batch.split(micro_batch_size)
+        buffers = [m.clone() for m in microbatches]
+        receives, sends, outputs = [], [], []
+        if rank > 0:
+            receives = [dist.batch_isend_irecv([dist.P2POp(dist.irecv, b, rank - 1)]) for b in buffers]
+        for m, x in enumerate(buffers):
+            for handle in receives[m] if rank > 0 else []:
+                handle.wait()
+            outputs.append(mlp.forward(weights, x))
+            if rank < world_size - 1:
+                sends += dist.batch_isend_irecv([dist.P2POp(dist.isend, outputs[-1], rank + 1)])
+        for handle in sends:
+            handle.wait()
+        if rank == world_size - 1:
+            return torch.cat(outputs)
+    """,
+)
+also_right(
+    "microbatch-forward",
+    "naive-forward-for-each",
+    cell="""
+    def microbatch_forward(batch, weights, micro_batch_size, rank, world_size):
+        outputs = [naive_forward(m, weights, rank, world_size) for m in batch.split(micro_batch_size)]
+        return torch.cat(outputs) if rank == world_size - 1 else None
+    """,
+)
+also_right(
+    "split-layers",
+    "halves-what-is-left",
+    body="""
+    for other in range(world_size):
+        size = -(-len(weights) // (world_size - other))
+        mine, weights = weights[:size], weights[size:]
+        if other == rank:
+            return mine
+    """,
+)
+also_right(
+    "accumulate-gradients",
+    "scales-at-the-end",
+    cell="""
+    def accumulate_gradients(batch, weights, micro_batch_size):
+        total, gradients = 0, [torch.zeros_like(w) for w in weights]
+        for part in batch.split(micro_batch_size):
+            leaves = [w.clone().requires_grad_() for w in weights]
+            loss = mlp.loss_of(mlp.forward(leaves, part)) * len(part)
+            for gradient, of_part in zip(gradients, torch.autograd.grad(loss, leaves)):
+                gradient += of_part
+            total = total + loss
+        return total / len(batch), tuple(gradient / len(batch) for gradient in gradients)
+    """,
+)
+also_right(
+    "gpipe",
+    "a-tuple-of-tuples",
+    body="""
+    return tuple(("FB"[k // num_microbatches], k % num_microbatches) for k in range(2 * num_microbatches))
+    """,
+)
+also_right(
+    "one-f-one-b",
+    "counts-what-is-live",
+    body="""
+    steps, live = [], 0
+    while forward or backward:
+        if forward and live < world_size - rank:
+            steps.append(forward.pop(0))
+            live += 1
+        else:
+            steps.append(backward.pop(0))
+            live -= 1
+    """,
+)
+also_right(
+    "interleaved",
+    "counts-what-is-live",
+    cell="""
+    def interleaved(rank, world_size, num_microbatches, num_chunks):
+        order = [
+            (first + m, c)
+            for first in range(0, num_microbatches, world_size)
+            for c in range(num_chunks)
+            for m in range(world_size)
+        ]
+        most = 2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size + 1
+        steps, live, done = [], 0, 0
+        forward = list(order)
+        while done < len(order):
+            if forward and live < most:
+                m, c = forward.pop(0)
+                steps.append(("F", m, c))
+                live += 1
+            else:
+                m, c = order[done]
+                steps.append(("B", m, num_chunks - 1 - c))
+                done, live = done + 1, live - 1
         return steps
     """,
 )

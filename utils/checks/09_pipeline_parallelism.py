@@ -5,6 +5,7 @@ utils/schedules.py follows it, utils/play.py plays it. A stage is judged with sc
 """
 
 import math
+from numbers import Real
 
 import torch
 
@@ -249,8 +250,7 @@ def judge_shares(run, ranks: int, microbatches: int, most: float) -> None:
 def close(got, right) -> bool:
     """Whether they are numbers, and equal but for rounding."""
     return all(
-        isinstance(a, int | float) and math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12)
-        for a, b in zip(got, right, strict=True)
+        isinstance(a, Real) and math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12) for a, b in zip(got, right, strict=True)
     )
 
 
@@ -665,7 +665,14 @@ def judge_run(run, schedules: list, layers: int, rows: int, size: int, chunks: i
     """Judge a whole step: loss and gradients. Returns the answer, and bytes of the batch."""
     ranks, (weights, batch) = len(schedules), model(layers, rows, dtype)
     held, batches = stages_of(weights, ranks, chunks), batches_of(batch, ranks)
-    answer = (world or run)(ranks, batches, held, schedules, micro_batch_size=size)
+    try:
+        answer = (world or run)(ranks, batches, held, schedules, micro_batch_size=size)
+    except CheckFailed as failed:
+        if "KeyError" in failed.saw:
+            failed.mistake = (
+                "A backward finds nothing kept. The key must be the same in F and B, and name the chunk too."
+            )
+        raise
     loss, gradients = mlp.serial_gradients(weights, batch)
     right = [sum(of_rank, []) for of_rank in stages_of(gradients, ranks, chunks)]
     results = []
