@@ -276,8 +276,8 @@ for stages in (4, 8, 64):
     print(f"P = {stages:>2}, M = 4 P: {total:.1%} of the total, {ideal:.1%} of the ideal; for 5 %: M = {enough:,}")
 
 # %% [markdown]
-# The rule of thumb says $M = 4 P$, and that leaves a fifth. For 5 % it takes $M = 19 (P - 1)$. But a batch can't be cut
-# as often as one likes, as part 8 shows.
+# The rule of thumb says $M = 4 P$, and that leaves up to a fifth. For 5 % it takes $M = 19 (P - 1)$. But a batch can't
+# be cut as often as one likes, as part 8 shows.
 
 # %% [markdown]
 # # Part 3 · Backward across the boundary
@@ -628,7 +628,7 @@ spawn(steady_phase, 2)
 #
 # 1. Receive the input, tag `("F", m, s)`; it must require a gradient. Stage 0 has its input already.
 # 2. Compute `y` from `x` (given).
-# 3. Send `y`, tag `("F", m, s + 1)`, unless this is the last stage.
+# 3. Send `y` without its graph, `y.detach()`, tag `("F", m, s + 1)`, unless this is the last stage.
 # 4. Keep `x` and `y` for the backward.
 #
 # **B of stage s**
@@ -1068,6 +1068,9 @@ for name, program in STRATEGIES.items():
     print(f"{name:>9} {times} {most_sent(inside) / 1e9:13.2f} GB {max(inside.memory().peak) / 1e9:13.2f} GB")
 
 # %% [markdown]
+# Who holds what? Data parallelism: all weights, all gradients. Tensor parallelism: an eighth of them, but activations
+# of the whole batch. The pipeline: an eighth of the layers, and activations of a few microbatches.
+#
 # Now three sentences that every lecture says. Each gets a run.
 #
 # **"Data parallelism scales nearly linearly."** Efficiency is $T_1 / T_P$ if each rank has as many rows as the one

@@ -150,7 +150,7 @@ def run_schedule_traffic(run):
 
 @check("run-schedule", judges="memory", if_stuck=visible.STUCK_STAGE)
 def run_schedule_memory(run):
-    visible.judge_memory(run, visible.in_pairs(ranks=3, microbatches=12), rows=24)
+    visible.judge_memory(run, visible.in_pairs(ranks=4, microbatches=12), rows=24)
     visible.judge_memory(run, visible.GPIPE, rows=4)
 
 

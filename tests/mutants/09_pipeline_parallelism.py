@@ -998,7 +998,7 @@ mutant(
     "run-schedule",
     "sends-twice",
     "traffic",
-    says="Count the sends and the receives",
+    says="must name the same tag",
     replace=("kept[c, m] = x, y", "kept[c, m] = x, y; dist.send(y.detach(), dst=after) if stage < last else None"),
 )
 mutant(
@@ -1110,4 +1110,12 @@ also_right(
                 done, live = done + 1, live - 1
         return steps
     """,
+)
+
+mutant(
+    "run-schedule",
+    "keeps-the-graph-with-the-message",
+    "memory",
+    says="send y.detach()",
+    replace=("message = y.detach()", "message = y"),
 )

@@ -54,6 +54,17 @@ def exactly(dtype) -> float:
     return RTOL if dtype == EXACT else 1e-3
 
 
+def on_cluster(run, cluster: Cluster):
+    return lambda ranks, *inputs, **same: run.virtual(ranks, *inputs, cluster=cluster, device="cpu", **same)
+
+
+def instant(ranks: int) -> Cluster:
+    """Nothing takes any time there. Functions that send nothing run on it too: that is quicker than real ranks."""
+    gpu = Gpu(flops={"fp32": math.inf}, memory=math.inf, bandwidth=math.inf)
+    free = Link(alpha=0.0, bandwidth=math.inf)
+    return Cluster("nothing takes time", nodes=1, gpus_per_node=ranks, gpu=gpu, intra=free, inter=free)
+
+
 # ---- part 1
 
 
@@ -65,7 +76,7 @@ def split_layers_values(run):
 
 def judge_split(run, layers: int, ranks: int) -> None:
     items = [f"layer {number}" for number in range(layers)]
-    answer = run(ranks, [list(items) for _ in range(ranks)])
+    answer = on_cluster(run, instant(ranks))(ranks, [list(items) for _ in range(ranks)])
     got = [list(of_rank) if isinstance(of_rank, tuple) else of_rank for of_rank in answer.results]
     right = cut_evenly(items, ranks)
     words = next((words for words, wrong in wrong_splits(items, ranks).items() if got == wrong), "")
@@ -189,10 +200,6 @@ def judge_streaming(run, ranks: int, microbatches: int, rows: int) -> str:
     serial = rows * microbatches * ranks
     words = {"the time of one GPU: a rank sends a microbatch on before it computes the next": serial}
     return expect_time(answer, rows * (microbatches + ranks - 1), recognise=words)
-
-
-def on_cluster(run, cluster: Cluster):
-    return lambda ranks, *inputs, **same: run.virtual(ranks, *inputs, cluster=cluster, device="cpu", **same)
 
 
 @check("bubble-shares")
@@ -407,7 +414,7 @@ def wrong_accumulations(weights: list, batch: torch.Tensor, size: int, loss, gra
 def all_ranks(run, ranks: int, microbatches: int, chunks: int = 1) -> list:
     """The steps that the student's function gives to each rank, once it is sure that they can run."""
     options = {"num_microbatches": microbatches} | ({"num_chunks": chunks} if chunks > 1 else {})
-    schedules = run(ranks, **options).results
+    schedules = on_cluster(run, instant(ranks))(ranks, **options).results
     if wrong := problem(schedules, microbatches, chunks):
         raise CheckFailed(f"the schedule can't run: {wrong}", mistake=usual_mistake(schedules, microbatches, chunks))
     return [list(steps) for steps in read(schedules)]
@@ -713,16 +720,9 @@ def wrong_runs(weights: list, batch: torch.Tensor, size: int, gradients: list, r
     }
 
 
-def instant(ranks: int) -> Cluster:
-    """Nothing takes any time."""
-    gpu = Gpu(flops={"fp32": math.inf}, memory=math.inf, bandwidth=math.inf)
-    free = Link(alpha=0.0, bandwidth=math.inf)
-    return Cluster("nothing takes time", nodes=1, gpus_per_node=ranks, gpu=gpu, intra=free, inter=free)
-
-
 @check("run-schedule", judges="memory", if_stuck=STUCK_STAGE)
 def run_schedule_memory(run):
-    return judge_memory(run, in_pairs(ranks=2, microbatches=8), rows=8)
+    return judge_memory(run, in_pairs(ranks=3, microbatches=8), rows=8)
 
 
 def in_pairs(ranks: int, microbatches: int) -> list[list[tuple]]:
@@ -755,7 +755,7 @@ def judge_memory(run, schedules: list, rows: int) -> str:
                 f"rank {rank} holds the activations of {activations / of_one:.2g} microbatches at most",
                 f"{live}",
                 "Is something kept after its backward? kept.pop(...) hands out the tensors and forgets them; "
-                "retain_graph keeps the whole graph; a list of outputs keeps all outputs.",
+                "a list of outputs keeps all outputs; a y that waits to be sent keeps its graph, so send y.detach().",
             )
     return f"live microbatches by rank: {counts}, as the schedule says."
 
@@ -830,7 +830,7 @@ def interleaved_layers_values(run):
 
 def judge_interleaved_layers(run, layers: int, ranks: int, chunks: int) -> None:
     items = [f"layer {number}" for number in range(layers)]
-    answer = run(ranks, [list(items) for _ in range(ranks)], num_chunks=chunks)
+    answer = on_cluster(run, instant(ranks))(ranks, [list(items) for _ in range(ranks)], num_chunks=chunks)
     right = stages_of(items, ranks, chunks)
     stages = cut_evenly(items, ranks * chunks)
     for rank, got in enumerate(answer.results):
