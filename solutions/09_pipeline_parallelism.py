@@ -204,6 +204,7 @@ def microbatch_forward(
     """
     outputs = []
     for microbatch in batch.split(micro_batch_size):
+        # here: x, the input of this rank's layers
         ### BEGIN SOLUTION
         x = microbatch if rank == 0 else torch.empty_like(microbatch)
         if rank > 0:
@@ -550,6 +551,7 @@ def one_f_one_b(rank: int, world_size: int, num_microbatches: int) -> list[tuple
     """
     forward = [("F", m) for m in range(num_microbatches)]
     backward = [("B", m) for m in range(num_microbatches)]
+    # here: the list `steps`
     ### BEGIN SOLUTION
     ahead = min(world_size - 1 - rank, num_microbatches)
     steps = forward[:ahead]
@@ -657,7 +659,7 @@ def run_schedule(
     before, after = (rank - 1) % world_size, (rank + 1) % world_size
     last = world_size * len(weights) - 1  # the number of the last stage
     total = torch.zeros((), dtype=batch.dtype) if rank == world_size - 1 else None
-    kept, sends = {}, []
+    kept, sends = {}, []  # what waits for its backward; (handle, tensor) of every isend
     for kind, m, *chunk in steps:
         c = chunk[0] if chunk else 0
         stage = c * world_size + rank
@@ -677,6 +679,7 @@ def run_schedule(
             kept[c, m] = x, y
             ### END SOLUTION
         else:
+            # here: x and y, as they were kept; gradient, that of y, unless this is the last stage
             ### BEGIN SOLUTION
             x, y = kept.pop((c, m))
             gradient = torch.empty_like(y)
@@ -925,12 +928,14 @@ def interleaved(rank: int, world_size: int, num_microbatches: int, num_chunks: i
     count = num_microbatches * num_chunks
     forward, backward = [], []
     for k in range(count):
+        # here: append number k to forward and to backward
         ### BEGIN SOLUTION
         chunk = k // world_size % num_chunks
         microbatch = k // (world_size * num_chunks) * world_size + k % world_size
         forward.append(("F", microbatch, chunk))
         backward.append(("B", microbatch, num_chunks - 1 - chunk))
         ### END SOLUTION
+    # here: the list `steps`
     ### BEGIN SOLUTION
     ahead = min(2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size, count)
     steps = forward[:ahead]

@@ -87,10 +87,11 @@ def problem(schedules: list, microbatches: int | None = None, chunks: int | None
 def counted(schedules: list[list[Step]], microbatches: int, chunks: int) -> str:
     """Whether every rank takes each step once."""
     kinds = ("F", "B", "W") if any(step.kind == "W" for steps in schedules for step in steps) else ("F", "B")
+    wanted = [Step(kind, m, c) for kind in kinds for c in range(chunks) for m in range(microbatches)]
+    known = set(wanted)
     for rank, steps in enumerate(schedules):
         times = Counter(steps)
-        wanted = [Step(kind, m, c) for kind in kinds for c in range(chunks) for m in range(microbatches)]
-        strangers = [step for step in steps if step not in set(wanted)]
+        strangers = [step for step in times if step not in known]
         missing = [step for step in wanted if not times[step]]
         twice = [step for step in wanted if times[step] > 1]
         if strangers:

@@ -1119,3 +1119,44 @@ mutant(
     says="send y.detach()",
     replace=("message = y.detach()", "message = y"),
 )
+mutant(
+    "run-schedule",
+    "all-forwards-first-whatever-the-steps",
+    "memory",
+    says="Is something kept after its backward",
+    cell="""
+    def run_schedule(batch, weights, steps, micro_batch_size, rank, world_size):
+        leaves = [[w.detach().requires_grad_() for w in chunk] for chunk in weights]
+        microbatches, last = batch.split(micro_batch_size), world_size * len(weights) - 1
+        before, after = (rank - 1) % world_size, (rank + 1) % world_size
+        kept, sends, total = {}, [], None
+        for kind, m, *chunk in sorted(steps, key=lambda step: step[0] == "B"):
+            c = chunk[0] if chunk else 0
+            stage = c * world_size + rank
+            x = microbatches[m] if stage == 0 else torch.empty_like(microbatches[m])
+            if kind == "F":
+                if stage > 0:
+                    dist.recv(x, src=before, tag=tag("F", m, stage))
+                    x.requires_grad_()
+                y = mlp.forward(leaves[c], x)
+                if stage < last:
+                    sends.append((dist.isend(y.detach(), dst=after, tag=tag("F", m, stage + 1)), y.detach()))
+                kept[c, m] = x, y
+                continue
+            x, y = kept.pop((c, m))
+            gradient = torch.empty_like(y)
+            if stage < last:
+                dist.recv(gradient, src=after, tag=tag("B", m, stage))
+                y.backward(gradient)
+            else:
+                loss = mlp.loss_of(y) * (len(y) / len(batch))
+                total = loss.detach() if total is None else total + loss.detach()
+                loss.backward()
+            if stage > 0:
+                sends.append((dist.isend(x.grad, dst=before, tag=tag("B", m, stage - 1)), x.grad))
+            del x, y
+        for handle, _ in sends:
+            handle.wait()
+        return total, [[leaf.grad for leaf in chunk] for chunk in leaves]
+    """,
+)

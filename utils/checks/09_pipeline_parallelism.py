@@ -745,17 +745,19 @@ def judge_memory(run, schedules: list, rows: int) -> str:
     for handle_of in unwaited(answer):
         raise CheckFailed(*handle_of)
     tensor = size * DIM * 8  # bytes of the activations between two layers, float64
-    # Of two layers autograd keeps what each product and each gelu was given; on the last stage, what the loss was.
-    of_one = 5 * tensor
+    # Of two layers autograd keeps what each product and each gelu was given (rank 0's input is part of the batch); on
+    # the last stage, also what the loss was given.
+    of_one = [(3 + (rank > 0) + (rank == ranks - 1)) * tensor for rank in range(ranks)]
     counts = [max(live_at(steps)) for steps in schedules]
     for rank, live in enumerate(counts):
         activations = most_activations(answer.run.memory().samples[rank])
-        if activations > live * of_one + 2 * tensor:  # two more: an input that comes, and one that is about to go
+        if activations > (5 * live + 2) * tensor:  # also for who copies: and an input that comes, one that is to go
             raise CheckFailed(
-                f"rank {rank} holds the activations of {activations / of_one:.2g} microbatches at most",
+                f"rank {rank} holds the activations of {activations / of_one[rank]:.2g} microbatches at most",
                 f"{live}",
                 "Is something kept after its backward? kept.pop(...) hands out the tensors and forgets them; "
-                "a list of outputs keeps all outputs; a y that waits to be sent keeps its graph, so send y.detach().",
+                "a list of outputs keeps all outputs; a y that waits to be sent keeps its graph, so send y.detach(). "
+                "Or are the steps not taken in the order of `steps`?",
             )
     return f"live microbatches by rank: {counts}, as the schedule says."
 
