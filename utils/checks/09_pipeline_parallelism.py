@@ -590,9 +590,7 @@ def judge_1f1b(run, ranks: int, microbatches: int) -> None:
 
 @check("one-f-one-b", judges="memory")
 def one_f_one_b_memory(run):
-    for microbatches in (8, 2):
-        schedules = all_ranks(run, 4, microbatches)
-        remark = judge_live_1f1b(schedules, microbatches)
+    remark, _ = (judge_live_1f1b(all_ranks(run, 4, microbatches), microbatches) for microbatches in (8, 2))
     return remark
 
 
@@ -815,7 +813,7 @@ def judge_overlap(run, ranks: int, microbatches: int, rows: int, message: float)
     way = ranks * rows + (ranks - 1) * message  # of the first microbatch
     each = {
         "each message waited for by its sender or its receiver: nothing overlaps": rows + message,
-        "sends that overlap, receives that don't: start the next receive before you compute": rows + message,
+        "every message waited for on both sides: a rank sends, then receives, then computes": rows + 2 * message,
     }
     words = {words: way + (microbatches - 1) * slot for words, slot in each.items()}
     return expect_time(answer, way + (microbatches - 1) * max(rows, message), recognise=words)
