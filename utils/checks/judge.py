@@ -186,5 +186,14 @@ def explained(error: RankError, if_stuck: str) -> CheckFailed:
         )
     if "should not be the same as the rank of the current process" in report:  # torch's words
         return CheckFailed(report, mistake="A rank can't send to itself: copy what it keeps, send the rest.")
+    if "Expected parameter `tensor`" in report and "NoneType" in report:  # torch's words, too
+        return CheckFailed(
+            report,
+            mistake="That is None, not a tensor. Is it the .grad of a tensor that has none? Only a leaf gets a .grad, "
+            "and only if it required one before it was used: what was received needs requires_grad_(), and a result "
+            "of a computation has no .grad.",
+        )
+    if "<--> [none])" in report:  # Gloo's
+        return CheckFailed(report, mistake="A rank can't receive from itself: who is before rank 0? Nobody.")
     unmatched = isinstance(error, WorldStuck | RankTimeout | RankCrashed)
     return CheckFailed(report, mistake=f"What usually causes this here: {if_stuck}" if unmatched and if_stuck else "")

@@ -20,6 +20,8 @@ data_parallel_step([3, 3, 2])                    rows, weights and gradients of 
 buckets([[2], [1, 0]], [8, 8, 8])                which parameter's gradient goes in which bucket
 overlap({"one": ([2.0], [1.0])}, backward=2.0)   backward above the all-reduces of its buckets
 norms(world_size=2)                              which numbers of a batch share a mean
+pipeline(["layers 0-3", "layers 4-7"])           the stages of a pipeline, and what travels between them
+schedule([[("F", 0), ("B", 0)]] * 2)             which rank takes which step of a pipeline when
 """
 
 from utils.figures.algorithms import folding, halving, pairwise, ring, tree, two_levels
@@ -32,6 +34,7 @@ from utils.figures.machines import bandwidths, rendezvous, roofline, tiles, topo
 from utils.figures.memories import live_bytes
 from utils.figures.picture import COLOURS, KINDS, Picture
 from utils.figures.sweeps import sweep
+from utils.figures.schedules import pipeline, schedule
 from utils.figures.timelines import timeline
 
 __all__ = [
@@ -56,6 +59,8 @@ __all__ = [
     "roofline",
     "norms",
     "overlap",
+    "pipeline",
+    "schedule",
     "stages",
     "tiles",
     "sweep",
