@@ -33,8 +33,8 @@ from utils.figures.heatmaps import heatmap, traffic
 from utils.figures.machines import bandwidths, rendezvous, roofline, tiles, topology
 from utils.figures.memories import live_bytes
 from utils.figures.picture import COLOURS, KINDS, Picture
-from utils.figures.sweeps import sweep
 from utils.figures.schedules import pipeline, schedule
+from utils.figures.sweeps import sweep
 from utils.figures.timelines import timeline
 
 __all__ = [
