@@ -8,6 +8,9 @@ timeline(run)                                    who computed and who communicat
 traffic(run, "broadcast by hand")                who sent how many bytes to whom
 live_bytes(run.memory())                         how many bytes each rank held when
 cluster(find_cluster("dgx-h100", 64))            nodes, GPUs and links of a cluster, with their speeds
+sharded_matmul("columns", tp_size=2)             x @ w with w cut in columns, or in rows; sharded_mlp: both, one after
+                                                 the other; qkv_columns: of attention
+doors("f", "g")                                  what the two ends of a sharded region do; layer_doors: in a whole layer
 """
 
 from utils.figures.clusters import cluster
@@ -15,6 +18,7 @@ from utils.figures.collectives import cells_of, collective, halves, stages, tran
 from utils.figures.heatmaps import heatmap, traffic
 from utils.figures.memories import live_bytes
 from utils.figures.picture import COLOURS, KINDS, Picture
+from utils.figures.shardings import doors, layer_doors, qkv_columns, sharded_matmul, sharded_mlp
 from utils.figures.timelines import timeline
 
 __all__ = [
@@ -24,9 +28,14 @@ __all__ = [
     "cells_of",
     "cluster",
     "collective",
+    "doors",
     "halves",
     "heatmap",
+    "layer_doors",
     "live_bytes",
+    "qkv_columns",
+    "sharded_matmul",
+    "sharded_mlp",
     "stages",
     "timeline",
     "traffic",
