@@ -35,7 +35,7 @@ def make_layer(width: int, hidden: int, seed: int = 0, dtype: torch.dtype = torc
 
 def attend(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0) -> Tensor:
     """softmax(q k^T / sqrt(d)) v, for each head by itself: (B, heads, S, d) three times -> (B, heads, S, d)."""
-    scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)  # (B, heads, S, S)
+    scores = (q @ k.transpose(-1, -2)) * q.shape[-1] ** -0.5  # (B, heads, S, S)
     return nn.functional.dropout(scores.softmax(-1), dropout) @ v
 
 

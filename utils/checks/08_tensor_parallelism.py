@@ -83,11 +83,12 @@ def drive(function, given: dict, grad, rank: int, world_size: int, groups=None, 
         output = function(**leaves, **known, **same)
     if grad is None:
         return {"output": output, "gradients": {}, "changed": changed(leaves, given)}
-    if not isinstance(output, torch.Tensor) or not output.requires_grad:
-        return {"output": output, "gradients": None, "changed": changed(leaves, given)}
-    output.backward(grad)
-    gradients = {name: x.grad for name, x in leaves.items() if isinstance(x, torch.Tensor) and x.requires_grad}
-    return {"output": output.detach(), "gradients": gradients, "changed": changed(leaves, given)}
+    gradients = None if not isinstance(output, torch.Tensor) or not output.requires_grad else {}
+    if gradients is not None and output.shape == grad.shape:  # another shape: the output alone is judged
+        output.backward(grad)
+        gradients = {name: x.grad for name, x in leaves.items() if isinstance(x, torch.Tensor) and x.requires_grad}
+    output = output.detach() if isinstance(output, torch.Tensor) else output
+    return {"output": output, "gradients": gradients, "changed": changed(leaves, given)}
 
 
 def leaf(value, needs_grad: bool):
@@ -119,9 +120,7 @@ def serial(function, grad, **tensors) -> tuple[torch.Tensor, dict]:
     wanted = [x for x in leaves.values() if isinstance(x, torch.Tensor) and x.requires_grad]
     gradients = iter(torch.autograd.grad(output, wanted, grad, allow_unused=True))
     return output.detach(), {
-        name: next(gradients)
-        for name, x in leaves.items()
-        if isinstance(x, torch.Tensor) and x.requires_grad
+        name: next(gradients) for name, x in leaves.items() if isinstance(x, torch.Tensor) and x.requires_grad
     }
 
 
@@ -266,7 +265,9 @@ def judge_shards(run, size: int, fan_in: int, fan_out: int, dim: int, seed: int)
             "a weight drawn with a seed of this rank's own: its parts don't fit the other ranks'": drawn(
                 seed + rank, fan_in, fan_out, fan_in
             ).chunk(size, dim)[rank],
-            "every t-th row or column: a part is a run of neighbours": whole[rank::size] if dim == 0 else whole[:, rank::size],
+            "every t-th row or column: a part is a run of neighbours": whole[rank::size]
+            if dim == 0
+            else whole[:, rank::size],
         }
         other = whole.chunk(size, 1 - dim)
         if len(other) == size:
@@ -327,26 +328,38 @@ def judge_column_parallel(run, size: int, B: int, D: int, F: int, dtype=torch.fl
         place, mine = order[rank], given[rank]
         partial_x = mine["grad_local"] @ mine["w_local"].T
         right = {
-            "y_local": (y.chunk(size, 1)[place], {
-                "the product without the bias": x @ mine["w_local"],
-                "the whole y: this rank's columns of it are asked for": y,
-            }),
-            "grad_x": (g["x"], {
-                "what this rank's columns know of it: x is used by the columns of all ranks": partial_x,
-                "the mean over the ranks: the gradients add up": g["x"] / size,
-            }),
-            "grad_w_local": (g["w"].chunk(size, 1)[place], {
-                "summed over the ranks: each rank has columns of its own": sum(
-                    x.T @ part for part in grad.chunk(size, 1)
-                ),
-                "its transpose": g["w"].chunk(size, 1)[place].T,
-            }),
-            "grad_b_local": (g["b"].chunk(size, 0)[place], {
-                "this rank's gradient itself: sum it over the batch": mine["grad_local"],
-                "summed over the ranks: each rank has entries of its own": sum(
-                    part.sum(0) for part in grad.chunk(size, 1)
-                ),
-            }),
+            "y_local": (
+                y.chunk(size, 1)[place],
+                {
+                    "the product without the bias": x @ mine["w_local"],
+                    "the whole y: this rank's columns of it are asked for": y,
+                },
+            ),
+            "grad_x": (
+                g["x"],
+                {
+                    "what this rank's columns know of it: x is used by the columns of all ranks": partial_x,
+                    "the mean over the ranks: the gradients add up": g["x"] / size,
+                },
+            ),
+            "grad_w_local": (
+                g["w"].chunk(size, 1)[place],
+                {
+                    "summed over the ranks: each rank has columns of its own": sum(
+                        x.T @ part for part in grad.chunk(size, 1)
+                    ),
+                    "its transpose": g["w"].chunk(size, 1)[place].T,
+                },
+            ),
+            "grad_b_local": (
+                g["b"].chunk(size, 0)[place],
+                {
+                    "this rank's gradient itself: sum it over the batch": mine["grad_local"],
+                    "summed over the ranks: each rank has entries of its own": sum(
+                        part.sum(0) for part in grad.chunk(size, 1)
+                    ),
+                },
+            ),
         }
         judge_four(result["output"], rank, right)
 
@@ -406,32 +419,46 @@ def judge_row_parallel(run, size: int, B: int, F: int, D: int, dtype=torch.float
         name_the_untouched(result, rank)
         place, mine = order[rank], given[rank]
         right = {
-            "y": (y, {
-                "the sum without the bias, on this rank": x @ w,
-                f"the bias added {size} times, once on every rank before the sum: add it after": y + (size - 1) * bias,
-                "what this rank's rows give: a partial sum, to be added up over the ranks": mine["x_local"] @ mine["w_local"],
-                "what this rank's rows give, and the bias: a partial sum, to be added up first": mine["x_local"]
-                @ mine["w_local"]
-                + bias,
-            }),
-            "grad_x_local": (g["x"].chunk(size, 1)[place], {
-                "summed over the ranks: each rank has features of its own": sum(
-                    grad @ part.T for part in w.chunk(size, 0)
-                ),
-                f"{size} times too large: every rank has all of grad, nothing is to be added": size
-                * g["x"].chunk(size, 1)[place],
-            }),
-            "grad_w_local": (g["w"].chunk(size, 0)[place], {
-                "its transpose": g["w"].chunk(size, 0)[place].T,
-                f"{size} times too large: every rank has all of grad, nothing is to be added": size
-                * g["w"].chunk(size, 0)[place],
-            }),
-            "grad_bias": (g["bias"], {
-                f"{size} times too large: every rank has all of grad, nothing is to be added": size * g["bias"],
-                "grad itself: sum it over the batch": grad,
-                "a share of it: every rank has the whole bias, so the whole gradient": g["bias"] / size,
-                "nothing: every rank has the bias, and every copy needs its gradient": torch.zeros_like(bias),
-            }),
+            "y": (
+                y,
+                {
+                    "the sum without the bias, on this rank": x @ w,
+                    f"the bias added {size} times, once on every rank before the sum: add it after": y
+                    + (size - 1) * bias,
+                    "what this rank's rows give: a partial sum, to be added up over the ranks": mine["x_local"]
+                    @ mine["w_local"],
+                    "what this rank's rows give, and the bias: a partial sum, to be added up first": mine["x_local"]
+                    @ mine["w_local"]
+                    + bias,
+                },
+            ),
+            "grad_x_local": (
+                g["x"].chunk(size, 1)[place],
+                {
+                    "summed over the ranks: each rank has features of its own": sum(
+                        grad @ part.T for part in w.chunk(size, 0)
+                    ),
+                    f"{size} times too large: every rank has all of grad, nothing is to be added": size
+                    * g["x"].chunk(size, 1)[place],
+                },
+            ),
+            "grad_w_local": (
+                g["w"].chunk(size, 0)[place],
+                {
+                    "its transpose": g["w"].chunk(size, 0)[place].T,
+                    f"{size} times too large: every rank has all of grad, nothing is to be added": size
+                    * g["w"].chunk(size, 0)[place],
+                },
+            ),
+            "grad_bias": (
+                g["bias"],
+                {
+                    f"{size} times too large: every rank has all of grad, nothing is to be added": size * g["bias"],
+                    "grad itself: sum it over the batch": grad,
+                    "a share of it: every rank has the whole bias, so the whole gradient": g["bias"] / size,
+                    "nothing: every rank has the bias, and every copy needs its gradient": torch.zeros_like(bias),
+                },
+            ),
         }
         judge_four(result["output"], rank, right)
 
@@ -447,10 +474,11 @@ def row_parallel_traffic(run):
 
 
 def beside(function):
-    """z = f(x) + s: two tensors that get the same gradient, one of them not by way of f."""
+    """z = f(x) + 1 s: what f's backward is given belongs to the product too, whose backward comes after."""
 
     def added(x, s, **known):
-        return function(x, **known) + s
+        product = s * torch.ones_like(s)
+        return function(x, **known) + product
 
     return added
 
@@ -514,7 +542,9 @@ def judge_reduce(run, size: int, shape: tuple, dtype=torch.float32, groups=None,
         total = sum(xs[peer] for peer in peers)
         mistakes = {
             "output": {
-                "this rank's own summand: what came out of the all-reduce is in another tensor than the one you return": xs[rank],
+                "this rank's own summand: what came out of the all-reduce is in another tensor than the one you return": xs[
+                    rank
+                ],
                 "the mean over the ranks: partial sums add up": total / size,
             },
             "x_partial": {
@@ -561,7 +591,8 @@ def judge_gather(run, size: int, shape: tuple, dtype=torch.float32, groups=None,
                 "the sum: put the shards side by side": sum(xs[p] for p in peers),
             },
             "x_local": {
-                f"{size} times too large: every rank has the same gradient already, nothing is to be added": size * mine,
+                f"{size} times too large: every rank has the same gradient already, nothing is to be added": size
+                * mine,
                 "rank 0's slice: this rank's is another one": grad.chunk(size, -1)[0],
                 "a share of it: this rank's numbers are in the result once": mine / size,
                 "cut along dimension 0: features are the last dimension": grad.chunk(size, 0)[
@@ -613,14 +644,14 @@ def judge_mlp(run, size: int, shape: tuple, F: int, seed=0) -> None:
     whole, given, grad = mlp_inputs(size, shape, F, seed)
     answer = run(size, per_rank(size, **given), [grad] * size, through=drive)
     y, right = serial(mlp, grad, **whole)
-    without_gelu, _ = serial(
-        lambda x, w_up, b_up, w_down, b_down: (x @ w_up + b_up) @ w_down + b_down, grad, **whole
-    )
+    without_gelu, _ = serial(lambda x, w_up, b_up, w_down, b_down: (x @ w_up + b_up) @ w_down + b_down, grad, **whole)
     no_bias_up, _ = serial(lambda x, w_up, b_up, w_down, b_down: gelu(x @ w_up) @ w_down + b_down, grad, **whole)
+    all_down = sum(given["w_down_local"])
     for rank, result in enumerate(answer.results):
         w_up, w_down = given["w_up_local"][rank], given["w_down_local"][rank]
         b_up = given["b_up_local"][rank]
         one_x = serial(lambda x, w, b, v: gelu(x @ w + b) @ v, grad, x=whole["x"], w=w_up, b=b_up, v=w_down)
+        late = serial(lambda x, w, b, v: gelu(x @ w + b) @ v, grad, x=whole["x"], w=w_up, b=b_up, v=all_down)
         gradients = {
             "b_down": right["b_down"],
             "x": right["x"],
@@ -638,7 +669,8 @@ def judge_mlp(run, size: int, shape: tuple, F: int, seed=0) -> None:
                 "y without b_up": no_bias_up,
             },
             "x": {
-                "what this rank's columns know of it: f is missing, or stands after the product": one_x[1]["x"],
+                "what this rank's columns know of it: f is missing": one_x[1]["x"],
+                "what comes out if f stands after the product: it belongs where x enters": late[1]["x"],
                 f"{size} times too large: f sums it over the ranks once": size * right["x"],
             },
             "b_down": {
@@ -688,7 +720,9 @@ def judge_mlp_time(run, size: int, shape: tuple, F: int, alpha: float, bandwidth
 # ---- part 4
 
 
-def embedding_inputs(size: int, rows: int, D: int, tokens: torch.Tensor, dtype=torch.float32) -> tuple[dict, torch.Tensor]:
+def embedding_inputs(
+    size: int, rows: int, D: int, tokens: torch.Tensor, dtype=torch.float32
+) -> tuple[dict, torch.Tensor]:
     table = whole_numbers(7, size * rows, D, dtype=dtype) + 10 * torch.arange(1, size * rows + 1)[:, None].to(dtype)
     return {"tokens": tokens, "table": table}, whole_numbers(8, *tokens.shape, D, dtype=dtype)
 
@@ -714,20 +748,25 @@ def judge_embedding(run, size: int, rows: int, D: int, tokens: torch.Tensor, dty
         """y if ranks took the tokens from `low` before their first row to `high` after their last for theirs."""
         mine = (index >= low) & (index < rows + high)
         return sum(
-            torch.where(mine[r].unsqueeze(-1), table.chunk(size)[r][index[r].clamp(0, rows - 1)], 0) for r in range(size)
+            torch.where(mine[r].unsqueeze(-1), table.chunk(size)[r][index[r].clamp(0, rows - 1)], 0)
+            for r in range(size)
         ).to(dtype)
 
     for rank, result in enumerate(answer.results):
         local = right["table"].chunk(size)[rank]
         found = torch.where(
-            ((index[rank] >= 0) & (index[rank] < rows)).unsqueeze(-1), table.chunk(size)[rank][index[rank].clamp(0, rows - 1)], 0
+            ((index[rank] >= 0) & (index[rank] < rows)).unsqueeze(-1),
+            table.chunk(size)[rank][index[rank].clamp(0, rows - 1)],
+            0,
         ).to(dtype)
         mistakes = {
             "output": {
                 "what this rank found: add it up over the ranks": found,
                 "the sum of what all ranks looked up, somebody else's tokens too: put zeros there": unmasked,
                 "off by one at the end of a rank's rows: the row after the last is taken for the last": masked(0, 1),
-                "off by one at the start of a rank's rows: the row before the first is taken for the first": masked(-1, 0),
+                "off by one at the start of a rank's rows: the row before the first is taken for the first": masked(
+                    -1, 0
+                ),
                 "off by one at the end of a rank's rows: its last row is nobody's": masked(0, -1),
                 "off by one at the start of a rank's rows: its first row is nobody's": masked(1, 0),
             },
@@ -876,7 +915,9 @@ def judge_entropy_traffic(run, size: int, logits: torch.Tensor, targets: torch.T
 
 def attention_inputs(size: int, B: int, S: int, D: int, seed=0) -> tuple[dict, torch.Tensor]:
     weights = make_layer(D, D, seed=seed, dtype=torch.float64)
-    return {"x": normal(seed + 4, B, S, D), "w_qkv": weights["w_qkv"], "w_out": weights["w_out"]}, normal(seed + 5, B, S, D)
+    return {"x": normal(seed + 4, B, S, D), "w_qkv": weights["w_qkv"], "w_out": weights["w_out"]}, normal(
+        seed + 5, B, S, D
+    )
 
 
 @check("parallel-attention")
@@ -889,32 +930,20 @@ def judge_attention(run, size: int, B: int, S: int, D: int, heads: int, seed=0) 
     answer = run(size, per_rank(size, **whole), [grad] * size, through=drive, num_heads=heads)
     y, right = serial(partial(attention, num_heads=heads), grad, **whole)
 
-    def of_rank(rank, w_qkv, w_out):
-        return attention(whole["x"], w_qkv, w_out, heads // size)
-
-    def block(rank, matrix, parts_, dim):
-        return matrix.chunk(parts_, dim)[rank]
-
-    blocks = None
-    if 3 * D % size == 0 and (3 * D // size) % 3 == 0 and (D // size) % (heads // size) == 0:
-        blocks = sum(
-            of_rank(r, block(r, whole["w_qkv"], size, 1), block(r, whole["w_out"], size, 0)) for r in range(size)
-        )
-    local = []
-    for r in range(size):
-        w_r = torch.cat([part.chunk(size, 1)[r] for part in whole["w_qkv"].chunk(3, 1)], 1)
-        local.append(serial(partial(attention, num_heads=heads // size), grad, x=whole["x"], w_qkv=w_r, w_out=whole["w_out"].chunk(size, 0)[r]))
+    w_local = [torch.cat([part.chunk(size, 1)[r] for part in whole["w_qkv"].chunk(3, 1)], 1) for r in range(size)]
+    rows = whole["w_out"].chunk(size, 0)
+    some = partial(attention, num_heads=heads // size)
+    local = [serial(some, grad, x=whole["x"], w_qkv=w, w_out=v) for w, v in zip(w_local, rows, strict=True)]
+    blocks = sum(some(whole["x"], w, v) for w, v in zip(whole["w_qkv"].chunk(size, 1), rows, strict=True))
+    same_rows = sum(some(whole["x"], w, rows[0]) for w in w_local)
     for rank, result in enumerate(answer.results):
         mistakes = {
             "output": {
                 "what this rank's heads give: a partial sum. Where is g?": local[rank][0],
                 f"{size} times too large: each rank computes all heads": size * y,
-            }
-            | (
-                {"what comes out if w_qkv is cut into blocks of neighbouring columns: rank 0 has mostly q": blocks}
-                if blocks is not None
-                else {}
-            ),
+                "what comes out if w_qkv is cut into blocks of neighbouring columns: rank 0 has mostly q": blocks,
+                "what comes out if every rank takes rank 0's rows of w_out": same_rows,
+            },
             "x": {
                 "what this rank's heads know of it: where is f?": local[rank][1]["x"],
                 f"{size} times too large: f sums it over the ranks once": size * right["x"],
@@ -930,7 +959,9 @@ def expect_parts(answer, name: str, wanted: torch.Tensor) -> None:
     got = [result["gradients"].get(name) for result in answer.results]
     for rank, gradient in enumerate(got):
         if gradient is None or gradient.shape != wanted.shape:
-            raise CheckFailed(f"rank {rank}: the gradient of {name} is {show(gradient, wanted)}", f"shape {tuple(wanted.shape)}")
+            raise CheckFailed(
+                f"rank {rank}: the gradient of {name} is {show(gradient, wanted)}", f"shape {tuple(wanted.shape)}"
+            )
     close(sum(got), wanted, f"the gradients of {name}, of all ranks together, are", {}, CLOSE)
     used = torch.stack([gradient != 0 for gradient in got]).sum(0)
     if bool((used > 1).any()):
@@ -988,7 +1019,9 @@ def judge_door(run, direction: str, size: int, shape: tuple, dtype, groups, spre
             return chunks[min(place, len(chunks) - 1)]
 
         right = (gathered(xs), scattered(grads)) if direction == "gather" else (scattered(xs), gathered(grads))
-        own_slices = [value.chunk(size, 1)[place] for value in (grads if direction == "gather" else xs) if value.shape == long]
+        own_slices = [
+            value.chunk(size, 1)[place] for value in (grads if direction == "gather" else xs) if value.shape == long
+        ]
         slice_of_mine = (grads if direction == "gather" else xs)[rank].chunk(size, 1)[place] if own_slices else None
         sums = {
             "a slice of this rank's own: partial sums are added first": slice_of_mine,
@@ -1005,9 +1038,9 @@ def judge_door(run, direction: str, size: int, shape: tuple, dtype, groups, spre
             ),
         }
         if direction == "scatter":
-            joins["this rank's own tokens' gradient with zeros for the others: the sum has used every rank's summand"] = (
-                padded(grads[rank], size, place)
-            )
+            joins[
+                "this rank's own tokens' gradient with zeros for the others: the sum has used every rank's summand"
+            ] = padded(grads[rank], size, place)
         mistakes = {"output": joins, "x": sums} if direction == "gather" else {"output": sums, "x": joins}
         judge_rank(result, rank, right[0], {"x": right[1]}, mistakes, EXACT)
 
@@ -1155,7 +1188,9 @@ def judge_kept(run, size: int, B: int, S: int, D: int, F: int) -> str:
     kept = run.virtual(size, given, through=kept_bytes, cluster=cluster, device="cpu").results
     tokens, word = B * S, 8
     shard, whole, hidden = (word * tokens * width for width in (D // size, D, F // size))
-    allowed = shard + whole + 2 * hidden + 2 * word * tokens // size  # LayerNorm's input, the product's, gelu's and after
+    allowed = (
+        shard + whole + 2 * hidden + 2 * word * tokens // size
+    )  # LayerNorm's input, the product's, gelu's and after
     for rank, nbytes in enumerate(kept):
         if nbytes > 1.02 * allowed:
             raise CheckFailed(
@@ -1179,7 +1214,12 @@ def draw_masks(function, rank: int, world_size: int, seed: int) -> dict:
     first = [torch.rand(4, generator=generator) for generator in made]
     more = [torch.rand(4, generator=generator) for generator in made]
     again = [torch.rand(4, generator=generator) for generator in function(seed, rank)]
-    return {"whole": torch.cat([first[0], more[0]]), "sharded": torch.cat([first[1], more[1]]), "again": again, "first": first}
+    return {
+        "whole": torch.cat([first[0], more[0]]),
+        "sharded": torch.cat([first[1], more[1]]),
+        "again": again,
+        "first": first,
+    }
 
 
 @check("dropout-generators")

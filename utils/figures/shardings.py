@@ -33,9 +33,9 @@ def sharded_matmul(cut: str, tp_size: int = 2) -> Picture:
 
 def sharded_mlp(tp_size: int = 2) -> Picture:
     """The Megatron MLP: columns of the first matrix, gelu, rows of the second; f in front, g behind."""
-    picture = Picture(8.6, 2.2 + 0.55 * tp_size, "columns, then rows: one lane a rank, nothing sent inside")
-    panel = sheet(picture, 17.4, 1.6 + 1.3 * tp_size)
-    middle = 0.9 + 0.65 * tp_size
+    picture = Picture(8.6, 1.0 + 0.6 * tp_size, "columns, then rows: one lane a rank, nothing sent inside")
+    panel = sheet(picture, 17.4, 0.3 + 1.3 * tp_size)
+    middle = 0.925 + 0.65 * (tp_size - 1)
     for x, name in ((1.6, "f"), (13.8, "g")):
         circle(panel, x, middle, name)
     stations = [(2.9, 2.2, "x @ columns"), (6.0, 1.6, "+ b_up"), (8.1, 1.5, "gelu"), (10.1, 2.5, "h @ rows")]
@@ -78,19 +78,19 @@ def doors(first: str, second: str) -> Picture:
 
 def qkv_columns(num_heads: int = 4, tp_size: int = 2) -> Picture:
     """The columns of w_qkv: whose they are by heads, and what cutting in blocks of neighbours would do."""
-    picture = Picture(7.6, 2.6, "the columns of w_qkv, one box a head")
-    panel = sheet(picture, 3 * num_heads + 3.6, 4.4)
+    picture = Picture(8.0, 2.6, "the columns of w_qkv, one box a head")
+    panel = sheet(picture, 3 * num_heads + 4.6, 4.4)
     total = 3 * num_heads
     for y, title, owner in (
         (0.9, "by heads", lambda column: column % num_heads * tp_size // num_heads),
         (2.9, "in blocks", lambda column: column * tp_size // total),
     ):
-        panel.text(2.9, y + 0.4, title, ha="right", va="center", color=INK, fontsize=9)
+        panel.text(3.9, y + 0.4, title, ha="right", va="center", color=INK, fontsize=9)
         for column in range(total):
             name = f"{'qkv'[column // num_heads]}{column % num_heads}"
-            box(panel, 3.2 + column, y, 1, 0.8, COLOURS[owner(column)], name)
+            box(panel, 4.2 + column, y, 1, 0.8, COLOURS[owner(column)], name)
         note = "right: a rank has q, k and v of its heads" if y < 2 else "wrong: rank 0 has q0 but no v0"
-        panel.text(3.2 + total / 2, y + 1.15, note, **small())
+        panel.text(4.2 + total / 2, y + 1.15, note, **small())
     for rank in range(tp_size):
         box(panel, 0.2, 0.9 + 0.75 * rank, 0.5, 0.5, COLOURS[rank], "")
         panel.text(0.85, 1.15 + 0.75 * rank, f"rank {rank}", ha="left", va="center", color=INK, fontsize=8)
@@ -113,7 +113,7 @@ def layer_doors(sequence_parallel: bool) -> Picture:
         ("dropout\n+ x", 2.0, False),
     ):
         tall = narrow if inside or sequence_parallel else 2 * narrow
-        colour = COLOURS[0] if inside else COLOURS[1] if sequence_parallel else PAPER
+        colour = COLOURS[0] if inside or sequence_parallel else PAPER
         panel.add_patch(Rectangle((x, 1.1), wide, 2 * narrow, facecolor=PAPER, edgecolor=GREY, linestyle=":"))
         box(panel, x, 1.1, wide, tall, colour, name)
         below = "features / t" if inside else "tokens / t" if sequence_parallel else "whole"
