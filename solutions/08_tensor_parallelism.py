@@ -33,15 +33,16 @@ spawn = partial(spawn, backend="gloo")  # this lesson computes on the CPU, with 
 # ## Why: what data parallelism can't cut
 # Take one layer of GPT-3: width $D = 12288$, 96 heads, sequences of $S = 2048$ tokens. Training by Adam in mixed
 # precision needs 16 bytes for each weight. And the backward pass needs the **activations**: what the forward pass has
-# computed. The well-known count (Korthikanti et al., 2022) is $S B D\,(34 + 5 a S / D)$ bytes a layer, for $B$ sequences
-# and $a$ heads. You will measure it in part 6.
+# computed. The well-known count (Korthikanti et al., 2022) is $S B D\,(34 + 5 a S / D)$ bytes a layer, for $B$
+# sequences and $a$ heads. You will measure it in part 6.
 
 # %%
 D, S, a, layers = 12288, 2048, 96, 96
 weights_of_a_layer = 12 * D * D  # attention 4 D D, MLP 8 D D
 activations = S * 1 * D * (34 + 5 * a * S / D)  # of one sequence
-print(f"a layer: {16 * weights_of_a_layer / 1e9:.1f} GB for weights and optimizer, {activations / 1e9:.3f} GB activations")
-print(f"{layers} layers: {layers * 16 * weights_of_a_layer / 1e9:,.0f} GB and {layers * activations / 1e9:.1f} GB; an H100 has 80 GB")
+for count in (1, layers):
+    states, kept = count * 16 * weights_of_a_layer / 1e9, count * activations / 1e9
+    print(f"{count:2} layers: {states:7,.1f} GB for weights, gradients, optimizer; {kept:7,.3f} GB of activations")
 
 # %% [markdown]
 # Data parallelism copies the weights and can't cut one sequence in two. ZeRO (lesson 07) spreads the weights, but each
@@ -49,8 +50,8 @@ print(f"{layers} layers: {layers * 16 * weights_of_a_layer / 1e9:,.0f} GB and {l
 # parallelism** cuts inside the layer: both numbers of its first line go down.
 #
 # ### Words and letters of this lesson
-# - $t$, in code `tp_size`: how many ranks share each layer; `tp_rank`: which of them this one is; `tp_group`: the process
-#   group that they form. Here it's often all ranks, but never rely on that: give the group to each call.
+# - $t$, in code `tp_size`: how many ranks share each layer; `tp_rank`: which of them this one is; `tp_group`: the
+#   process group that they form. Here it's often all ranks, but never rely on that: give the group to each call.
 # - $B$ sequences · $S$ tokens in each · $D$ the width of the model · $F$ the hidden width of its MLP, usually $4 D$.
 # - `x` is whole on every rank. `x_local` is this rank's shard. `x_partial` has the full shape, but its values are only
 #   this rank's summand: the truth is the sum over the ranks.
@@ -375,8 +376,8 @@ check(reduce_from_shards, judges="values")
 check(reduce_from_shards, judges="traffic")
 
 # %% [markdown]
-# PyTorch has an all-reduce that autograd knows, in `torch.distributed.nn.functional`. **Predict** what it gives here: the
-# right gradient of `x_partial` is 1, as with yours.
+# PyTorch has an all-reduce that autograd knows, in `torch.distributed.nn.functional`. **Predict** what it gives here:
+# the right gradient of `x_partial` is 1, as with yours.
 
 # %%
 def another_all_reduce(rank, world_size):
@@ -394,25 +395,25 @@ def another_all_reduce(rank, world_size):
 spawn(another_all_reduce, 4).results
 
 # %% [markdown]
-# Four times too much, on 4 ranks. Its backward is an all-reduce again: the dual of lesson 01. That is right if each rank
-# has a loss **of its own** and the true loss is their sum. Here all ranks compute the same loss, and it counts once.
-# Adam would even hide it: it divides the scale of a gradient away. So compare gradients, never loss curves.
+# Four times too much, on 4 ranks. Its backward is an all-reduce again: the dual of lesson 01. That is right if each
+# rank has a loss **of its own** and the true loss is their sum. Here all ranks compute the same loss, and it counts
+# once. Adam would even hide it: it divides the scale of a gradient away. So compare gradients, never loss curves.
 
 # %% [markdown]
 # ## Gather from shards
 # difficulty ●●○○○ · about 10 minutes · 4 points: values 3, traffic 1
 #
-# There is a simpler way to use several GPUs for an MLP, often shown first: every layer is column-parallel, and after each
-# the slices are **gathered**, so that the next layer has a whole `x` again:
+# There is a simpler way to use several GPUs for an MLP, often shown first: every layer is column-parallel, and after
+# each the slices are **gathered**, so that the next layer has a whole `x` again:
 #
 # ```python
 # for w_local in weights_local:
 #     x = gather(gelu(x @ w_local))      # (B, D) @ (D, D/t) -> (B, D/t) -> (B, D)
 # ```
 #
-# The plain `dist.all_gather` cuts autograd's thread: what it fills is a new tensor that knows nothing of `x_local`. So it
-# becomes a function with a backward too. Features are the last dimension. **Predict** its backward: the whole
-# `y` has the same gradient on every rank. Which part of it belongs to this rank's shard?
+# The plain `dist.all_gather` cuts autograd's thread: what it fills is a new tensor that knows nothing of `x_local`. So
+# it becomes a function with a backward too. Features are the last dimension. **Predict** its backward: the whole `y`
+# has the same gradient on every rank. Which part of it belongs to this rank's shard?
 
 # %% exercise="gather-from-shards"
 class GatherFromShards(torch.autograd.Function):
@@ -549,21 +550,22 @@ print(f"gathered layers send {gathered.traffic().implied(0) / megatron.traffic()
 
 # %% [markdown]
 # # Part 4 · The rest of a transformer
-# A transformer has three more kinds of weights. The **embedding** turns token numbers into vectors: a table with $V$ rows.
-# The **head** turns vectors into $V$ scores, the logits, and the **loss** compares them with the next token. $V$ is
-# often above 100,000, so both tables are large, and the logits are larger. And **attention**, of course.
+# A transformer has three more kinds of weights. The **embedding** turns token numbers into vectors: a table with $V$
+# rows. The **head** turns vectors into $V$ scores, the logits, and the **loss** compares them with the next token. $V$
+# is often above 100,000, so both tables are large, and the logits are larger. And **attention**, of course.
 
 # %% [markdown]
 # ## Parallel embedding
 # difficulty ●●●○○ · about 12 minutes · 4 points: values 3, traffic 1
 #
-# Cut the table along the vocabulary: rank $r$ has the rows from $r\,V/t$ to $(r+1)\,V/t$, without the last. A token is on
-# exactly one rank. That rank looks it up; the others contribute **zeros**, and $g$ adds everything up.
+# Cut the table along the vocabulary: rank $r$ has the rows from $r\,V/t$ to $(r+1)\,V/t$, without the last. A token is
+# on exactly one rank. That rank looks it up; the others contribute **zeros**, and $g$ adds everything up.
 #
 # Looking up row 7 of a table with 5 rows is an error, so a rank first needs an index that exists. Then it must wipe out
 # what it has looked up for a token of somebody else.
 #
-# **Predict** for $V = 10$, $t = 2$ and the tokens `[4, 5, 9]`: what does each rank look up, and where does it put zeros?
+# **Predict** for $V = 10$, $t = 2$ and the tokens `[4, 5, 9]`: what does each rank look up, and where does it put
+# zeros?
 
 # %% exercise="parallel-embedding"
 def parallel_embedding(tokens: Tensor, table_local: Tensor, g, tp_rank: int) -> Tensor:
@@ -584,9 +586,9 @@ def parallel_embedding(tokens: Tensor, table_local: Tensor, g, tp_rank: int) -> 
 # %% [markdown]
 # <details><summary>Hint</summary>
 #
-# Three steps: the token's number counted from my first row; a mask of the tokens that are mine; the looked-up rows, with
-# zeros where the mask is False. `index.clamp(0, rows - 1)` makes any index legal; `torch.where(mask.unsqueeze(-1), a, b)`
-# chooses.
+# Three steps: the token's number counted from my first row; a mask of the tokens that are mine; the looked-up rows,
+# with zeros where the mask is False. `index.clamp(0, rows - 1)` makes any index legal; `torch.where(mask.unsqueeze(-1),
+# a, b)` chooses.
 # </details>
 
 # %% check="parallel-embedding" judges="values" points=3
@@ -604,8 +606,8 @@ check(parallel_embedding, judges="traffic")
 #
 # $$\text{loss} = \log \sum_{v} e^{z_v - m} - (z_\text{target} - m), \qquad m = \max_v z_v$$
 #
-# Three numbers, each a reduction over the vocabulary: the maximum, the sum of exponentials, the target's logit. So three
-# all-reduces of **one number a token**, however large $V$ is.
+# Three numbers, each a reduction over the vocabulary: the maximum, the sum of exponentials, the target's logit. So
+# three all-reduces of **one number a token**, however large $V$ is.
 #
 # - $m$ cancels out and only prevents overflow, so it needs no gradient: use the verb, with `op=dist.ReduceOp.MAX`.
 #   But every rank must subtract the **same** $m$.
@@ -619,7 +621,8 @@ check(parallel_embedding, judges="traffic")
 tokens, V, t = 4096, 128_000, 8
 gathering = (t - 1) * tokens * V // t * 4
 three_numbers = 3 * 2 * (t - 1) * tokens * 4 // t
-print(f"gathering: {gathering / 1e6:,.0f} MB     three numbers a token: {three_numbers / 1e6:.3f} MB     {gathering // three_numbers:,} times less")
+print(f"gathering: {gathering / 1e6:,.0f} MB     three numbers a token: {three_numbers / 1e6:.3f} MB")
+print(f"{gathering // three_numbers:,} times less")
 
 # %% exercise="parallel-cross-entropy"
 def parallel_cross_entropy(logits_local: Tensor, targets: Tensor, g, tp_group) -> Tensor:
@@ -645,7 +648,8 @@ def parallel_cross_entropy(logits_local: Tensor, targets: Tensor, g, tp_group) -
 # %% [markdown]
 # <details><summary>Hint 1: what the last line needs</summary>
 #
-# `total`, the sum over all words of $e^{z - m}$, and `of_target`, the target's $z - m$; both (N,) and whole on every rank.
+# `total`, the sum over all words of $e^{z - m}$, and `of_target`, the target's $z - m$; both (N,) and whole on every
+# rank.
 # </details>
 # <details><summary>Hint 2: the target's logit</summary>
 #
@@ -723,12 +727,12 @@ check(parallel_attention, judges="traffic")
 
 # %% [markdown]
 # # Part 5 · What is still whole
-# Between the sharded regions every rank does the same: LayerNorm, dropout, the residual sum, each on the whole `x`. That
-# is not much computing, but its activations lie on every rank in full. **Sequence parallelism** cuts these regions along
-# the sequence, since each token is treated by itself there. A rank then has `x_local`, (B, S/t, D).
+# Between the sharded regions every rank does the same: LayerNorm, dropout, the residual sum, each on the whole `x`.
+# That is not much computing, but its activations lie on every rank in full. **Sequence parallelism** cuts these regions
+# along the sequence, since each token is treated by itself there. A rank then has `x_local`, (B, S/t, D).
 #
-# To enter a sharded region the ranks now **gather** the tokens. On the way out, the partial sums are added and each rank
-# keeps only its tokens: a **reduce-scatter**.
+# To enter a sharded region the ranks now **gather** the tokens. On the way out, the partial sums are added and each
+# rank keeps only its tokens: a **reduce-scatter**.
 
 # %%
 figures.layer_doors(sequence_parallel=False)
@@ -750,9 +754,9 @@ figures.layer_doors(sequence_parallel=True)
 # ## Across sequence
 # difficulty ●●●○○ · about 12 minutes · 4 points: values 3, traffic 1
 #
-# Write both doors. The backward of each is the other one's forward. Why does the gather's backward **add**, when the one
-# of part 2 only took a slice? There every rank had the same gradient of the whole. Here what comes back has been through
-# this rank's columns only: it is a partial sum.
+# Write both doors. The backward of each is the other one's forward. Why does the gather's backward **add**, when the
+# one of part 2 only took a slice? There every rank had the same gradient of the whole. Here what comes back has been
+# through this rank's columns only: it is a partial sum.
 #
 # The sequence is dimension 1 of (B, S, D).
 
@@ -864,8 +868,8 @@ check(sequence_parallel_mlp, judges="memory")
 # rank draws what.
 #
 # - Where `x` is **whole** on every rank, all ranks must drop the **same** numbers, or their copies differ from then on.
-# - Where each rank has **its own** shard, each must draw **its own** mask. Or head 0 of rank 0 and head 0 of rank 1 lose
-#   the same entries: a pattern that one process would never have.
+# - Where each rank has **its own** shard, each must draw **its own** mask. Or head 0 of rank 0 and head 0 of rank 1
+#   lose the same entries: a pattern that one process would never have.
 #
 # So a rank has two generators. **Predict** for sequence parallelism: which one is for the dropout after `scatter`?
 
@@ -904,8 +908,8 @@ spawn(masks, 2).results
 # %% [markdown]
 # # Part 6 · One layer, counted
 # Now a whole layer of your own parts. The two doors are arguments: with `f` and `g` it is tensor parallelism, with
-# `gather` and `scatter` tensor and sequence parallelism. `shared` is what the weights pass through that are whole on every
-# rank.
+# `gather` and `scatter` tensor and sequence parallelism. `shared` is what the weights pass through that are whole on
+# every rank.
 
 # %%
 def cut_layer(weights, rank, size):
@@ -951,22 +955,20 @@ B, S, D, F = 2, 8, 16, 64
 weights = transformer.make_layer(D, F, dtype=torch.float64)
 x, grad = (mlp.normal(seed, B, S, D) for seed in (1, 2))
 y, serial = transformer.serial_layer_gradients(x, weights, 4, grad)
-serial_parts = [cut_layer(serial | {"x": x}, rank, 4) for rank in range(4)]  # each rank's part of each gradient
 for sequence_parallel in (False, True):
     results = spawn(layer_on_ranks, 4, x, weights, grad, sequence_parallel).results
-    same = {
-        name: all(torch.allclose(got[name], part[name], rtol=1e-9, atol=1e-12) for got, part in zip(results, serial_parts))
-        for name in serial_parts[0]
-    }
-    for name, whole in (("x", serial["x"]), ("y", y)):
-        parts = whole.chunk(4, dim=1) if sequence_parallel else [whole] * 4
-        same[name] = all(torch.allclose(got[name], part, rtol=1e-9, atol=1e-12) for got, part in zip(results, parts))
-    print(f"sequence parallel: {sequence_parallel}   all agree: {all(same.values())}   {', '.join(same)}")
+    agree = []
+    for rank, got in enumerate(results):
+        right = cut_layer(serial, rank, 4)  # this rank's part of each gradient
+        for name, whole in (("x", serial["x"]), ("y", y)):
+            right[name] = whole.chunk(4, dim=1)[rank] if sequence_parallel else whole
+        agree += [torch.allclose(got[name], right[name], rtol=1e-9, atol=1e-12) for name in right]
+    print(f"sequence parallel: {sequence_parallel}   agree: {sum(agree)} of {len(agree)} tensors, {len(right)} a rank")
 
 # %% [markdown]
 # ### Traffic: what a layer sends
-# **Predict** for a layer of GPT-3, $t = 8$, one sequence of 2,048 tokens, bfloat16. There are four all-reduces of $B S D$
-# numbers, two forward and two backward, and each sends $2 (t-1)/t$ times its bytes:
+# **Predict** for a layer of GPT-3, $t = 8$, one sequence of 2,048 tokens, bfloat16. There are four all-reduces of $B S
+# D$ numbers, two forward and two backward, and each sends $2 (t-1)/t$ times its bytes:
 #
 # $$4 \cdot \frac{2 (t-1)}{t} \cdot B S D \cdot 2 \text{ bytes}$$
 #
@@ -974,7 +976,7 @@ for sequence_parallel in (False, True):
 
 # %%
 def layer_step(rank, world_size, width=12288, heads=96, sequence_parallel=False):
-    """Forward and backward of one layer, 1 sequence of 2,048 tokens; returns the bytes that autograd keeps in between."""
+    """Forward and backward of one layer, 1 sequence of 2,048 tokens; returns the bytes that autograd has kept."""
     def of(*shape):
         return torch.empty(*shape, dtype=torch.bfloat16, requires_grad=True)
 
@@ -1018,8 +1020,8 @@ sequence_run.traffic()
 # | tensor parallel | $S B D\,(10 + 24/t + 5 a S / (D t))$ |
 # | and sequence parallel | $S B D\,(34 + 5 a S / D)\,/\,t$ |
 #
-# **Predict**: which of the 34 do not shrink under tensor parallelism alone? (Count the tensors of width $D$ outside of the
-# doors, and those just inside.)
+# **Predict**: which of the 34 do not shrink under tensor parallelism alone? (Count the tensors of width $D$ outside of
+# the doors, and those just inside.)
 
 # %%
 def formulas(t, S=2048, B=1, D=12288, a=96):
@@ -1031,7 +1033,8 @@ for t in (1, 2, 4, 8):
     for sequence_parallel in (False, True) if t > 1 else (False,):
         kept = simulate(layer_step, t, sequence_parallel=sequence_parallel).results[0]
         formula = formulas(t)[sequence_parallel]
-        rows.append((t, "yes" if sequence_parallel else "no", f"{formula / 1e6:,.1f}", f"{kept / 1e6:,.1f}", f"{kept / formula:.3f}"))
+        numbers = f"{formula / 1e6:,.1f}", f"{kept / 1e6:,.1f}", f"{kept / formula:.3f}"
+        rows.append((t, "yes" if sequence_parallel else "no", *numbers))
 print(tables.text(["t", "sequence parallel", "formula, MB", "counted, MB", "counted / formula"], rows))
 
 # %% [markdown]
@@ -1044,7 +1047,8 @@ print(tables.text(["t", "sequence parallel", "formula, MB", "counted, MB", "coun
 
 # %%
 whole_model = {t: {name: 96 * nbytes / 1e9 for name, nbytes in formulas(t).items()} for t in (1, 8)}
-print(f"one GPU {whole_model[1][False]:.2f} GB   t = 8: {whole_model[8][False]:.1f} GB   with sequence parallelism {whole_model[8][True]:.1f} GB")
+print(f"one GPU: {whole_model[1][False]:.2f} GB")
+print(f"t = 8: {whole_model[8][False]:.1f} GB, with sequence parallelism {whole_model[8][True]:.1f} GB")
 
 # %% [markdown]
 # # Part 7 · Where it stops paying
@@ -1059,17 +1063,17 @@ def share(run):
     """Of rank 0's time, how much it waits for collectives."""
     return sum(event.end - event.start for event in run.events if event.rank == 0) / run.elapsed
 
-rows = [
-    (t, f"{1e3 * run.elapsed:.3f}", f"{share(run):.0%}", f"{runs[1].elapsed / run.elapsed:.2f}", f"{runs[1].elapsed / run.elapsed / t:.0%}")
-    for t, run in runs.items()
-]
+rows = []
+for t, run in runs.items():
+    speed_up = runs[1].elapsed / run.elapsed
+    rows.append((t, f"{1e3 * run.elapsed:.3f}", f"{share(run):.0%}", f"{speed_up:.2f}", f"{speed_up / t:.0%}"))
 print(tables.text(["t", "ms a layer", "of it communicating", "speed-up", "efficiency"], rows))
 
 # %% [markdown]
 # Within the node each doubling helps, a little less each time: the products shrink with $t$, the bytes of an all-reduce
-# don't. Across nodes the all-reduces themselves become slow, and the second eight GPUs shorten the step by a fifth. As
-# another replica, with other data, they would have doubled what is computed. The same two steps as a timeline, first 8 GPUs,
-# then 16: what grew is the lower half of the lanes.
+# don't. The second eight GPUs, on another node, shorten the step by a fifth. As another replica, with other data, they
+# would have doubled what is computed. The step as a timeline, first on 8 GPUs, then on 16: the upper half of a lane is
+# computing, the lower half is waiting for an all-reduce.
 
 # %% tags=["notebook-only"]
 runs[8].timeline(ranks=[0, 7])
@@ -1078,8 +1082,8 @@ runs[8].timeline(ranks=[0, 7])
 runs[16].timeline(ranks=[0, 15])
 
 # %% [markdown]
-# Is it the number of GPUs, or the link? A node of 16 of the same GPUs does not exist, but here it's one line. And how is
-# it with a narrower layer, $D = 4096$ with 32 heads, or where the nodes are connected by Ethernet?
+# Is it the number of GPUs, or the link? A node with 16 of these GPUs can't be bought, but here it's one line. And how
+# is it for a narrower layer, $D = 4096$ with 32 heads, or where the nodes are connected by Ethernet?
 
 # %% tags=["notebook-only"]
 box = find_cluster("dgx-h100", 16)
@@ -1088,18 +1092,28 @@ rows = []
 for width, heads in ((12288, 96), (4096, 32)):
     for cluster in (one_node, "dgx-h100", "ethernet-cloud"):
         eight, sixteen = (simulate(layer_step, t, width, heads, cluster=cluster) for t in (8, 16))
-        rows.append((width, getattr(cluster, "name", cluster), f"{eight.elapsed / sixteen.elapsed:.2f}", f"{share(sixteen):.0%}"))
+        faster = eight.elapsed / sixteen.elapsed
+        rows.append((width, getattr(cluster, "name", cluster), f"{faster:.2f}", f"{share(sixteen):.0%}"))
 print(tables.text(["D", "cluster", "16 GPUs are faster than 8, times", "communicating"], rows))
 
 # %% [markdown]
-# Below 1 is slower: then eight more GPUs make each step **longer**. So the rule of thumb: tensor parallelism inside a
-# node, never across; the wider the layer, the larger the $t$ that pays. What is beyond is left to pipelines (lesson 09)
-# and data parallelism, which send less, or at times when nobody waits.
+# Below 1 is slower: across Ethernet, eight more GPUs make each step **longer**. InfiniBand loses less here, because
+# these nodes have a network card for each GPU, and the all-reduce is a hierarchical one that uses all of them at once.
+# A plain ring across the two nodes would be much worse:
+
+# %% tags=["notebook-only"]
+runs[16].costs()
+
+# %% [markdown]
+# And even in one node the gain gets small, the sooner the narrower the layer: shares of a layer become so small that
+# sending them takes as long as computing them. So the rule of thumb: tensor parallelism inside a node, and no more of
+# it than is needed to fit. The other GPUs are left to pipelines (lesson 09) and data parallelism, which send less, or
+# at times when nobody waits.
 
 # %% [markdown]
 # # Part 8 · The same with PyTorch's own
-# PyTorch does all this for ordinary modules: `parallelize_module` gets a plan that says how each is cut. The calls to the
-# network are made for you. **Predict**: how many all-reduces, forward and backward, for the plan below?
+# PyTorch does all this for ordinary modules: `parallelize_module` gets a plan that says how each is cut. The calls to
+# the network are made for you. **Predict**: how many all-reduces, forward and backward, for the plan below?
 
 # %%
 def torch_mlp(rank, world_size, weights, x, grad):
@@ -1147,29 +1161,29 @@ def called(run):
 # # Recap
 # - **Column-parallel**: whole input, sharded output, nothing forward, all-reduce of the input's gradient backward.
 #   **Row-parallel**: sharded input, partial sums, all-reduce forward, nothing backward; the bias once, after the sum.
-# - **f and g** hold the communication; all else is ordinary PyTorch. Columns, then rows: one all-reduce in each direction,
-#   for an MLP and for attention by heads.
+# - **f and g** hold the communication; all else is ordinary PyTorch. Columns, then rows: one all-reduce in each
+#   direction, for an MLP and for attention by heads.
 # - **Vocabulary**: embedding and loss in shards, with masks and three numbers a token.
-# - **Sequence parallelism** splits each all-reduce into its halves. Same bytes, less memory; weights that see only some tokens
-#   need their gradients summed.
+# - **Sequence parallelism** splits each all-reduce into its halves. Same bytes, less memory; weights that see only some
+#   tokens need their gradients summed.
 # - A layer sends $8 (t-1)/t \cdot B S D$ numbers while nobody computes. So it stays inside the node.
-# - Compare **gradients** with one process, name by name. A forgotten $f$, a bias added $t$ times, the same mask on all ranks: the
-#   loss falls all the same.
+# - Compare **gradients** with one process, name by name. A forgotten $f$, a bias added $t$ times, the same mask on all
+#   ranks: the loss falls all the same.
 #
 # **The library.** `torch.distributed.tensor.parallel`: `parallelize_module` with `ColwiseParallel`, `RowwiseParallel`,
 # `SequenceParallel`, and `loss_parallel` for the cross-entropy. Lesson 13 is about what is below it. Megatron-LM's
 # `tensor_parallel` is the original, with names like those here.
 #
-# **The papers.** Shoeybi et al.: *Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism*
-# (2019). Korthikanti et al.: *Reducing Activation Recomputation in Large Transformer Models* (2022), for sequence
-# parallelism and the formulas.
+# **The papers.** Shoeybi et al.: *Megatron-LM: Training Multi-Billion Parameter Language Models Using Model
+# Parallelism* (2019). Korthikanti et al.: *Reducing Activation Recomputation in Large Transformer Models* (2022), for
+# sequence parallelism and the formulas.
 
 # %% [markdown]
 # # Challenge (optional, no points)
 # Keep only the shard. Write an autograd function for `gathered_product`, which gathers and multiplies in one: it saves
-# `x_local` and `w_local` (`ctx.save_for_backward(x_local, w_local)`, later `x_local, w_local = ctx.saved_tensors`), and in
-# the backward pass it gathers `x_local` again, for the weight's gradient. The input's gradient is a reduce-scatter, as
-# before. When it is right, the last two numbers stay as they are and the first, the bytes kept, falls to a quarter.
+# `x_local` and `w_local` (`ctx.save_for_backward(x_local, w_local)`, later `x_local, w_local = ctx.saved_tensors`), and
+# in the backward pass it gathers `x_local` again, for the weight's gradient. The input's gradient is a reduce-scatter,
+# as before. When it is right, the last two numbers stay as they are and the first, the bytes kept, falls to a quarter.
 
 # %% tags=["notebook-only"]
 def gathered_product(x_local, w_local, tp_group):

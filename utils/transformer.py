@@ -50,7 +50,7 @@ def merge_heads(x: Tensor) -> Tensor:
 
 
 def attention(x: Tensor, w_qkv: Tensor, w_out: Tensor, num_heads: int) -> Tensor:
-    """(B, S, D) -> (B, S, D), without biases: heads are neighbours in the columns of Q, of K, of V, and in w_out's rows."""
+    """(B, S, D) -> (B, S, D), without biases. A head's columns of Q, K and V, and its rows of w_out, are neighbours."""
     q, k, v = (split_heads(part, num_heads) for part in (x @ w_qkv).chunk(3, dim=-1))
     return merge_heads(attend(q, k, v)) @ w_out
 

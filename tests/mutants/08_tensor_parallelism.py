@@ -205,7 +205,9 @@ mutant(
     says="It is not yours",
     replace=(
         "return all_reduce(grad_partial, ctx.tp_group), None",
-        "total = grad_partial.contiguous()\n        dist.all_reduce(total, group=ctx.tp_group)\n        return total, None",
+        "total = grad_partial.contiguous()\n"
+        "        dist.all_reduce(total, group=ctx.tp_group)\n"
+        "        return total, None",
     ),
 )
 mutant(

@@ -1,7 +1,6 @@
 """The visible checks of lesson 08. Form: see judge.py.
 
-The oracle is always one process on whole tensors, with autograd: `serial`. The ranks run the student's function by way
-of `drive`, which makes their groups, hands in the building blocks that the exercise builds on, and runs the backward.
+The oracle is always one process on whole tensors, with autograd. See gradients.py for how the ranks run backward.
 """
 
 import inspect
@@ -11,214 +10,29 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy, gelu
 
-from utils import region, track_memory
-from utils.checks.expect import CheckFailed, alike, expect, expect_all_waited, expect_time, plural, show
+from utils import track_memory
+from utils.checks.expect import CheckFailed, alike, expect_all_waited, expect_time, show
+from utils.checks.gradients import (
+    CLOSE,
+    EXACT,
+    blocks_for,
+    calls_of,
+    close,
+    drive,
+    expect_passes,
+    in_words,
+    judge_rank,
+    leaf,
+    name_the_untouched,
+    parts,
+    per_rank,
+    serial,
+    whole_numbers,
+)
 from utils.checks.judge import check, links
-from utils.cluster import quantity
 from utils.collective_costs import Layout, cost
 from utils.mlp import normal
 from utils.transformer import attention, layer_norm, make_layer, mlp
-from utils.verbs import all_gather, all_reduce, reduce_scatter
-
-EXACT, CLOSE = 0, 1e-9  # relative error: of whole numbers; of float64 with gelu, exp and other orders of additions
-
-# ---- on each rank
-
-
-class ThereAndBack(torch.autograd.Function):
-    """A building block for exercises that are handed one: `there` in the forward pass, `back` in the backward pass."""
-
-    @staticmethod
-    def forward(ctx, x, there, back):
-        ctx.back = back
-        return there(x)
-
-    @staticmethod
-    def backward(ctx, grad):
-        return ctx.back(grad), None, None
-
-
-def blocks_for(group) -> dict:
-    """Everything that an exercise may ask for by name besides its tensors."""
-
-    def same(x):
-        return x.view_as(x)
-
-    def block(there, back):
-        return lambda x: ThereAndBack.apply(x, there, back)
-
-    summed = partial(all_reduce, group=group)
-    gathered, scattered = (partial(verb, group=group, dim=1) for verb in (all_gather, reduce_scatter))
-    return {
-        "tp_group": group,
-        "tp_rank": dist.get_rank(group),
-        "tp_size": dist.get_world_size(group),
-        "f": block(same, summed),
-        "g": block(summed, same),
-        "gather": block(gathered, scattered),
-        "scatter": block(scattered, gathered),
-    }
-
-
-def my_group(rank: int, groups):
-    """The process group that `rank` is in; every rank makes all of them. None: the whole world."""
-    made = [dist.new_group(members) for members in groups or []]
-    return next((group for group, members in zip(made, groups or [], strict=True) if rank in members), dist.group.WORLD)
-
-
-def drive(function, given: dict, grad, rank: int, world_size: int, groups=None, around=None, **same) -> dict:
-    """What a rank runs: call `function` with its tensors, by name, then backward from the gradient `grad`.
-
-    given   {name: value} of this rank; floating point tensors become leaves
-    grad    the gradient of what the function returns; None: no backward, what it returns is the answer
-    around  what to do around the function: around(function) -> function
-
-    Returns {"output", "gradients": {name: gradient}, "changed": [names of inputs that the function has changed]}.
-    """
-    leaves = {name: leaf(value, grad is not None) for name, value in given.items()}
-    known = blocks_for(my_group(rank, groups))
-    known = {name: value for name, value in known.items() if name in inspect.signature(function).parameters}
-    function = around(function) if around else function
-    with region("forward"):
-        output = function(**leaves, **known, **same)
-    if grad is None:
-        return {"output": output, "gradients": {}, "changed": changed(leaves, given)}
-    gradients = None if not isinstance(output, torch.Tensor) or not output.requires_grad else {}
-    if gradients is not None and output.shape == grad.shape:  # another shape: the output alone is judged
-        output.backward(grad)
-        gradients = {name: x.grad for name, x in leaves.items() if isinstance(x, torch.Tensor) and x.requires_grad}
-    output = output.detach() if isinstance(output, torch.Tensor) else output
-    return {"output": output, "gradients": gradients, "changed": changed(leaves, given)}
-
-
-def leaf(value, needs_grad: bool):
-    if not isinstance(value, torch.Tensor):
-        return value
-    copy = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)  # views with gaps stay what they are
-    copy.copy_(value)
-    return copy.requires_grad_(needs_grad and value.is_floating_point())
-
-
-def changed(leaves: dict, given: dict) -> list[str]:
-    return [
-        name
-        for name, x in leaves.items()
-        if isinstance(x, torch.Tensor) and not x.is_meta and not torch.equal(x.detach(), given[name])
-    ]
-
-
-# ---- comparing
-
-
-def serial(function, grad, **tensors) -> tuple[torch.Tensor, dict]:
-    """(output, {name: gradient}) of a function on whole tensors, by one process."""
-    leaves = {
-        name: x.detach().clone().requires_grad_() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
-        for name, x in tensors.items()
-    }
-    output = function(**leaves)
-    wanted = [x for x in leaves.values() if isinstance(x, torch.Tensor) and x.requires_grad]
-    gradients = iter(torch.autograd.grad(output, wanted, grad, allow_unused=True))
-    return output.detach(), {
-        name: next(gradients) for name, x in leaves.items() if isinstance(x, torch.Tensor) and x.requires_grad
-    }
-
-
-def judge_rank(result: dict, rank: int, output, gradients: dict, mistakes: dict | None = None, rtol=CLOSE) -> None:
-    """Compare what one rank came to with what is right.
-
-    gradients  {name: what is right}; mistakes: {"output" or name: {what the mistake is: the wrong value}}
-    """
-    mistakes = mistakes or {}
-    name_the_untouched(result, rank)
-    close(result["output"], output, rank, mistakes.get("output", {}), rtol)
-    if result["gradients"] is None:
-        raise CheckFailed(
-            f"rank {rank}: what your function returns has no gradient (requires_grad is False)",
-            "",
-            "Somewhere a verb or a call of dist stands alone in the way of autograd, which does not see it: communicate "
-            "inside an autograd function, by f, g and their like.",
-        )
-    for name, wanted in gradients.items():
-        who = f"rank {rank}: the gradient of {name} is"
-        close(result["gradients"].get(name), wanted, who, mistakes.get(name, {}), rtol)
-
-
-def name_the_untouched(result: dict, rank: int) -> None:
-    for name in result["changed"]:
-        raise CheckFailed(
-            f"rank {rank}: {name} is not what it was before the call",
-            "inputs that stay as they were",
-            "Something writes in place: dist.all_reduce(x) overwrites x, the verb all_reduce(x) returns a new tensor.",
-        )
-
-
-def close(got, wanted, who, mistakes: dict, rtol: float) -> None:
-    """As `expect`; entries that are tiny beside the largest may be off by as much as that one may."""
-    if rtol and isinstance(got, torch.Tensor) and got.shape == wanted.shape and got.dtype == wanted.dtype:
-        if torch.allclose(got, wanted, rtol=rtol, atol=rtol * wanted.abs().max().item() if wanted.numel() else 0):
-            return
-    if isinstance(got, torch.Tensor) and got.dtype.is_floating_point and bool(got.isnan().any() or got.isinf().any()):
-        mistakes = {**mistakes, "not a number, or infinite: something overflows": got}
-    different = {words: wrong for words, wrong in mistakes.items() if not alike(wrong, wanted, rtol)}
-    expect(got, wanted, who, different, rtol or EXACT)
-
-
-def calls_of(answer, rank: int) -> tuple[list, list]:
-    """(events of the forward pass, events of the backward pass) of a rank."""
-    end = next(part.end for part in answer.run.regions if part.rank == rank and part.name == "forward")
-    events = [event for event in answer.events if event.rank == rank]
-    return [event for event in events if event.start <= end], [event for event in events if event.start > end]
-
-
-def expect_passes(answer, forward: list[tuple], backward: list[tuple], remark: str = "") -> str:
-    """Raise CheckFailed unless each rank called these collectives, (op, bytes handed in), in each pass; in any order."""
-    for rank in range(len(answer.results)):
-        for name, events, wanted in zip(
-            ("forward", "backward"), calls_of(answer, rank), (forward, backward), strict=True
-        ):
-            seen = sorted((event.op, event.bytes) for event in events)
-            if seen == sorted(wanted):
-                continue
-            raise CheckFailed(
-                f"rank {rank} called {in_words(seen)} in the {name} pass",
-                f"{in_words(sorted(wanted))} in the {name} pass",
-                what_is_wrong(seen, sorted(wanted)),
-            )
-    expect_all_waited(answer)
-    return f"forward: {in_words(forward)}; backward: {in_words(backward)}. {remark}".strip()
-
-
-def what_is_wrong(seen: list, wanted: list) -> str:
-    if [op for op, _ in seen] == [op for op, _ in wanted]:
-        return "The right calls of other sizes: is it the right tensor that is sent?"
-    got, needed = sum(nbytes for _, nbytes in seen), sum(nbytes for _, nbytes in wanted)
-    if len(seen) < len(wanted):
-        return "Fewer calls than are needed: somebody's part is missing."
-    if len(seen) > len(wanted):
-        return f"{plural(len(seen), 'call')} where {len(wanted)} will do: which of these results did the rank have already?"
-    return f"Another collective than is needed, {got:,} bytes instead of {needed:,}."
-
-
-def in_words(calls: list[tuple]) -> str:
-    return ", ".join(f"{op} of {nbytes:,} bytes" for op, nbytes in calls) or "nothing"
-
-
-# ---- tensors: whole ones, and each rank's part of them
-
-
-def whole_numbers(seed: int, *shape: int, dtype=torch.float32) -> torch.Tensor:
-    """From -4 to 4, so that sums of products are exact; the same in every call."""
-    return torch.randint(-4, 5, shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
-
-def parts(x: torch.Tensor, size: int, dim: int) -> list[torch.Tensor]:
-    return [part.clone() for part in x.chunk(size, dim)]
-
-
-def per_rank(size: int, **tensors) -> list[dict]:
-    """{name: value} for each rank; a list has one entry a rank, all else is the same on every rank."""
-    return [{name: x[rank] if isinstance(x, list) else x for name, x in tensors.items()} for rank in range(size)]
 
 
 def linear(x, w, b):
@@ -256,7 +70,7 @@ def judge_shards(run, size: int, fan_in: int, fan_out: int, dim: int, seed: int)
             "a shard drawn by itself with the same seed: the shards of all ranks are alike": drawn(
                 seed, rows, columns, fan_in
             ),
-            "a shard drawn by itself with the same seed, at the scale of the shard: the shards of all ranks are alike": (
+            "a shard drawn by itself with the same seed, at its own scale: the shards of all ranks are alike": (
                 drawn(seed, rows, columns, rows)
             ),
             "a shard drawn with a seed of its own: put together they are not the weight of one process": drawn(
@@ -542,9 +356,7 @@ def judge_reduce(run, size: int, shape: tuple, dtype=torch.float32, groups=None,
         total = sum(xs[peer] for peer in peers)
         mistakes = {
             "output": {
-                "this rank's own summand: what came out of the all-reduce is in another tensor than the one you return": xs[
-                    rank
-                ],
+                "this rank's own summand: the sum is in another tensor than the one you return": xs[rank],
                 "the mean over the ranks: partial sums add up": total / size,
             },
             "x_partial": {
@@ -772,11 +584,9 @@ def judge_embedding(run, size: int, rows: int, D: int, tokens: torch.Tensor, dty
             },
             "table_local": {
                 f"{size} times too large: g hands the gradient on, once": size * local,
-                "the gradient of all tokens, somebody else's too": serial(
-                    lambda table_local, at=index[rank].clamp(0, rows - 1): table_local[at],
-                    grad,
-                    table_local=table.chunk(size)[rank],
-                )[1]["table_local"],
+                "the gradient of all tokens, somebody else's too": torch.zeros_like(local).index_add_(
+                    0, index[rank].clamp(0, rows - 1).flatten(), grad.flatten(0, -2)
+                ),
             },
         }
         judge_rank(result, rank, y, {"table_local": local}, mistakes, EXACT)
@@ -910,7 +720,7 @@ def judge_entropy_traffic(run, size: int, logits: torch.Tensor, targets: torch.T
                 else "Three reductions will do: nobody needs the numbers of the other ranks themselves.",
             )
     expect_all_waited(answer)
-    return f"all_reduces of 3 numbers a token, {3 * N * word:,} bytes; the logits are {logits.nbytes // size:,} on each rank."
+    return f"all_reduces of 3 numbers a token, {3 * N * word:,} bytes; a rank's logits have {logits.nbytes // size:,}."
 
 
 def attention_inputs(size: int, B: int, S: int, D: int, seed=0) -> tuple[dict, torch.Tensor]:
@@ -1115,8 +925,8 @@ def judge_sequence_mlp(run, size: int, B: int, S: int, D: int, F: int, seed=0) -
         }
         for name in SHARED:
             mistakes[name] = {
-                "what this rank's tokens know of it: every rank has used its copy for its own tokens, so the gradients must "
-                "be summed over the ranks": own_share(whole, grad, name, tokens),
+                "what this rank's tokens know of it: every rank has used its copy for its own tokens, so the "
+                "gradients must be summed over the ranks": own_share(whole, grad, name, tokens),
                 f"{size} times too large: it is summed over the ranks already": size * right[name],
             }
         judge_rank(result, rank, mine, gradients, mistakes)
@@ -1159,14 +969,14 @@ def judge_sequence_traffic(run, size: int, B: int, S: int, D: int, F: int) -> st
         if doors != [("all_gather", short), ("reduce_scatter", long)] or sums != small:
             raise CheckFailed(
                 f"rank {rank} called {in_words([(e.op, e.bytes) for e in backward])} in the backward pass",
-                f"an all_gather of {short:,} bytes, a reduce_scatter of {long:,}, and all_reduces of {small:,} bytes in all",
+                f"all_gather of {short:,} bytes, reduce_scatter of {long:,} bytes, all_reduces of {small:,} in all",
                 f"The all_reduces are for the {D} numbers of each of norm_weight, norm_bias and b_down.",
             )
     return "one gather and one scatter in each direction, and the sums for 3 shared vectors."
 
 
 def kept_bytes(function, given: dict, rank: int, world_size: int) -> int:
-    """Bytes that autograd keeps for the backward pass, without the weights. The function gets its tensors as in `drive`."""
+    """Bytes that autograd keeps for backward, without the weights. The function gets its tensors as in `drive`."""
     leaves = {name: leaf(x, True) for name, x in given.items()}
     known = blocks_for(dist.group.WORLD)
     known = {name: value for name, value in known.items() if name in inspect.signature(function).parameters}
@@ -1240,7 +1050,7 @@ def judge_generators(run, size: int, seed: int) -> None:
             )
         if not alike(result["whole"], results[0]["whole"]):
             raise CheckFailed(
-                f"for whole tensors rank {rank} draws {show(result['whole'])}, rank 0 draws {show(results[0]['whole'])}",
+                f"for whole tensors rank {rank} draws {show(result['whole'])}, rank 0 {show(results[0]['whole'])}",
                 "the same on every rank",
                 "x is whole on every rank: if they drop different numbers, their copies differ from then on.",
             )
