@@ -38,7 +38,7 @@ spawn = partial(spawn, backend="gloo")  # this lesson computes on the CPU, with 
 
 # %%
 D, S, a, layers = 12288, 2048, 96, 96
-weights_of_a_layer = 12 * D * D  # attention 4 D D, MLP 8 D D
+weights_of_a_layer = 12 * D * D  # attention: q, k, v, output, D x D each; MLP: D x 4 D and 4 D x D
 activations = S * 1 * D * (34 + 5 * a * S / D)  # of one sequence
 for count in (1, layers):
     states, kept = count * 16 * weights_of_a_layer / 1e9, count * activations / 1e9
@@ -47,7 +47,7 @@ for count in (1, layers):
 # %% [markdown]
 # Data parallelism copies the weights and can't cut one sequence in two. ZeRO (lesson 07) spreads the weights, but each
 # GPU still computes whole layers, with all their activations. Pipelines (lesson 09) spread the layers. **Tensor
-# parallelism** cuts inside the layer: both numbers of its first line go down.
+# parallelism** cuts inside the layer, so both numbers of a layer go down.
 #
 # ### Words and letters of this lesson
 # - $t$, in code `tp_size`: how many ranks share each layer; `tp_rank`: which of them this one is; `tp_group`: the
@@ -90,7 +90,7 @@ torch.equal(by_rows[0] + by_rows[1], x @ w), by_rows[0].shape
 # The three collectives of this lesson come as **verbs**: functions that return a new tensor, leave their input alone,
 # and that autograd does not see.
 
-# %%
+# %% tags=["notebook-only"]
 def three_verbs(rank, world_size):
     x = torch.tensor([[1.0, 2.0]]) * 10**rank
     return {
@@ -102,7 +102,8 @@ def three_verbs(rank, world_size):
 spawn(three_verbs, 2).results
 
 # %% [markdown]
-# Each takes the group as its second argument: `all_reduce(x, tp_group)`.
+# Each takes the group as its second argument, `all_reduce(x, tp_group)`; without it, all ranks. `dim` says along which
+# dimension the shards lie, and $t$ must divide that one.
 
 # %% [markdown]
 # ## Shard of weight
@@ -112,7 +113,7 @@ spawn(three_verbs, 2).results
 # drawn. Otherwise you can't compare anything, and the number of GPUs changes what you train. Three things go wrong in
 # practice:
 #
-# - All ranks draw a shard with the same seed: all shards are equal, and the layer has a fraction of its rank.
+# - All ranks draw a shard with the same seed: all shards are equal, and the layer computes the same features $t$ times.
 # - Each rank draws with a seed of its own: fine numbers, but another model for each $t$.
 # - The scale comes from the **shard's** shape. A row-shard has fewer inputs than the layer, so $1/\sqrt{\text{inputs}}$
 #   is too large.
@@ -324,7 +325,7 @@ check(copy_to_shards, judges="traffic")
 # What if $f$ is forgotten? The forward pass does not change at all, so the loss looks right. Here is a column-parallel
 # layer with and without, and the gradient of `x` on each rank:
 
-# %%
+# %% tags=["notebook-only"]
 def with_and_without_f(rank, world_size):
     w_local = torch.eye(4).chunk(world_size, dim=1)[rank]  # y = x, in two halves
     gradients = {}
@@ -339,6 +340,28 @@ spawn(with_and_without_f, 2).results
 # %% [markdown]
 # Without $f$ each rank believes that only its own columns matter. All layers below would learn from a wrong gradient, a
 # different one on each rank.
+#
+# And here is the warning, come true: an $f$ that all-reduces in place, beside a product with `w`. The gradient of `w`
+# should be `[1, 2, 3]`.
+
+# %% tags=["notebook-only"]
+class Careless(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        dist.all_reduce(grad)  # overwrites what is not ours
+        return grad
+
+def beside_a_product(rank, world_size):
+    x, w = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+    y = w * torch.tensor([1.0, 2.0, 3.0]) + Careless.apply(x)
+    y.backward(torch.ones(3))
+    return w.grad.tolist()
+
+spawn(beside_a_product, 2).results
 
 # %% [markdown]
 # ## Reduce from shards
@@ -449,7 +472,7 @@ check(gather_from_shards, judges="traffic")
 # With $f$ before each product and this gather after it, the course's MLP trains on 4 ranks. `mlp.serial_gradients` is
 # the same by one process: the loss and every gradient should agree.
 
-# %%
+# %% tags=["notebook-only"]
 def gathered_mlp(rank, world_size, weights, batch):
     f, gather = partial(copy_to_shards, tp_group=None), partial(gather_from_shards, tp_group=None)
     weights_local = [w.chunk(world_size, dim=1)[rank].clone().requires_grad_() for w in weights]
@@ -482,10 +505,17 @@ figures.sharded_mlp(tp_size=2)
 # difficulty ●●●○○ · about 12 minutes · 6 points: values 3, traffic 2, time 1
 #
 # $y = \text{gelu}(x\, w_{up} + b_{up})\, w_{down} + b_{down}$. The functions `f` and `g` are handed in: `f(x)`,
-# `g(x_partial)`, their group is already in them. Where does each stand, and where is each bias added?
+# `g(x_partial)`, their group is already in them. Where does each stand, and where is each bias added? The time is
+# judged on a virtual cluster where computing is free and only messages take time.
 #
 # **Predict**: how many all-reduces in the forward pass, how many in the backward pass? How many bytes does each carry,
 # for `x` of (B, D)? Why couldn't one cut the two matrices the other way round, rows first, without another collective?
+#
+# <details><summary>Check your prediction</summary>
+#
+# One each, of all of `x`'s bytes. Rows first would leave partial sums in front of gelu, and the gelu of a sum is not
+# the sum of the gelus: they would have to be added up there already.
+# </details>
 
 # %% exercise="megatron-mlp"
 def megatron_mlp(
@@ -523,7 +553,7 @@ check(megatron_mlp, judges="time")
 # Two layers of the course's MLP, (128, 1024) numbers a batch, once as gathered layers and once as columns and rows. The
 # table shows what a rank calls in one forward and backward, and what a ring would send for it.
 
-# %%
+# %% tags=["notebook-only"]
 def columns_then_rows(rank, world_size, weights, batch):
     f, g = partial(copy_to_shards, tp_group=None), partial(reduce_from_shards, tp_group=None)
     columns = weights[0].chunk(world_size, dim=1)[rank].clone().requires_grad_()
@@ -537,10 +567,10 @@ gathered = simulate(gathered_mlp, 4, weights, batch)
 megatron = simulate(columns_then_rows, 4, weights, batch)
 gathered.traffic()
 
-# %%
+# %% tags=["notebook-only"]
 megatron.traffic()
 
-# %%
+# %% tags=["notebook-only"]
 print(f"gathered layers send {gathered.traffic().implied(0) / megatron.traffic().implied(0):.2f} times as much")
 
 # %% [markdown]
@@ -562,10 +592,17 @@ print(f"gathered layers send {gathered.traffic().implied(0) / megatron.traffic()
 # on exactly one rank. That rank looks it up; the others contribute **zeros**, and $g$ adds everything up.
 #
 # Looking up row 7 of a table with 5 rows is an error, so a rank first needs an index that exists. Then it must wipe out
-# what it has looked up for a token of somebody else.
+# what it has looked up for a token of somebody else. ($t$ must divide $V$. If it doesn't, libraries add rows that no
+# token uses.)
 #
 # **Predict** for $V = 10$, $t = 2$ and the tokens `[4, 5, 9]`: what does each rank look up, and where does it put
 # zeros?
+#
+# <details><summary>Check your prediction</summary>
+#
+# Rank 0 has rows 0 to 4: it looks up row 4 for the first token and puts zeros for the others. Rank 1 has rows 5 to 9:
+# zeros for the first token, then its own rows 0 and 4.
+# </details>
 
 # %% exercise="parallel-embedding"
 def parallel_embedding(tokens: Tensor, table_local: Tensor, g, tp_rank: int) -> Tensor:
@@ -587,8 +624,8 @@ def parallel_embedding(tokens: Tensor, table_local: Tensor, g, tp_rank: int) -> 
 # <details><summary>Hint</summary>
 #
 # Three steps: the token's number counted from my first row; a mask of the tokens that are mine; the looked-up rows,
-# with zeros where the mask is False. `index.clamp(0, rows - 1)` makes any index legal; `torch.where(mask.unsqueeze(-1),
-# a, b)` chooses.
+# with zeros where the mask is False. Two calls that help: `index.clamp(0, rows - 1)` makes any index legal,
+# `torch.where(mask.unsqueeze(-1), a, b)` takes from `a` where the mask is True, else from `b`.
 # </details>
 
 # %% check="parallel-embedding" judges="values" points=3
@@ -672,7 +709,8 @@ check(parallel_cross_entropy, judges="traffic")
 # column-parallel, `w_out` is row-parallel, and in between nothing is sent. Again one $f$ and one $g$.
 #
 # The trap is the order of the columns. `w_qkv` is (D, 3 D): first the columns of all q, then those of all k, then those
-# of all v. **Predict**: what does rank 0 of 3 get, if you simply cut that into 3 blocks of neighbouring columns?
+# of all v. **Predict**: what does rank 0 of 3 get, if you simply cut that into 3 blocks of neighbouring columns? (All
+# of q, and nothing else.) For 2 ranks:
 
 # %%
 figures.qkv_columns(num_heads=4, tp_size=2)
@@ -921,7 +959,10 @@ def cut_layer(weights, rank, size):
     return {name: w.clone().requires_grad_() for name, w in {**local, "w_qkv": w_qkv, **columns, **rows}.items()}
 
 def parallel_layer(x, w, heads_local, enter, leave, shared, p=0.0):
-    """(B, S, D) -> (B, S, D), or (B, S/t, D) -> (B, S/t, D); p is the probability of dropout."""
+    """(B, S, D) -> (B, S, D), or (B, S/t, D) -> (B, S/t, D); p is the probability of dropout.
+
+    Its dropout draws from torch's own generator, which is enough for counting; training needs the two from above.
+    """
     h = enter(layer_norm(x, shared(w["norm1_weight"]), shared(w["norm1_bias"])))
     q, k, v = (split_heads(part, heads_local) for part in (h @ w["w_qkv"]).chunk(3, dim=-1))
     x = x + dropout(leave(merge_heads(attend(q, k, v, p)) @ w["w_out"]) + shared(w["b_out"]), p)
@@ -941,7 +982,7 @@ def doors(sequence_parallel):
 # First: is it the same layer? Output and all gradients, LayerNorm's too, against `transformer.transformer_layer` on one
 # process, in float64.
 
-# %%
+# %% tags=["notebook-only"]
 def layer_on_ranks(rank, world_size, x, weights, grad, sequence_parallel):
     def mine(tensor):  # a rank's tokens, if the sequence is cut
         return tensor.chunk(world_size, dim=1)[rank] if sequence_parallel else tensor
@@ -963,18 +1004,18 @@ for sequence_parallel in (False, True):
         for name, whole in (("x", serial["x"]), ("y", y)):
             right[name] = whole.chunk(4, dim=1)[rank] if sequence_parallel else whole
         agree += [torch.allclose(got[name], right[name], rtol=1e-9, atol=1e-12) for name in right]
-    print(f"sequence parallel: {sequence_parallel}   agree: {sum(agree)} of {len(agree)} tensors, {len(right)} a rank")
+    print(f"sequence parallel: {sequence_parallel}   {sum(agree)} of {len(agree)} tensors agree, {len(right)} a rank")
 
 # %% [markdown]
 # ### Traffic: what a layer sends
-# **Predict** for a layer of GPT-3, $t = 8$, one sequence of 2,048 tokens, bfloat16. There are four all-reduces of $B S
-# D$ numbers, two forward and two backward, and each sends $2 (t-1)/t$ times its bytes:
+# **Predict** for a layer of GPT-3, $t = 8$, one sequence of 2,048 tokens, bfloat16. There are four all-reduces of
+# $B S D$ numbers, two forward and two backward, and each sends $2 (t-1)/t$ times its bytes:
 #
 # $$4 \cdot \frac{2 (t-1)}{t} \cdot B S D \cdot 2 \text{ bytes}$$
 #
 # The virtual cluster runs the layer at its real size, without values.
 
-# %%
+# %% tags=["notebook-only"]
 def layer_step(rank, world_size, width=12288, heads=96, sequence_parallel=False):
     """Forward and backward of one layer, 1 sequence of 2,048 tokens; returns the bytes that autograd has kept."""
     def of(*shape):
@@ -999,10 +1040,10 @@ run, sequence_run = simulate(layer_step, 8), simulate(layer_step, 8, sequence_pa
 print(f"formula {formula / 1e6:.1f} MB   counted {run.traffic().implied(0) / 1e6:.1f} MB")
 print(f"with sequence parallelism {sequence_run.traffic().implied(0) / 1e6:.1f} MB")
 
-# %%
+# %% tags=["notebook-only"]
 run.traffic()
 
-# %%
+# %% tags=["notebook-only"]
 sequence_run.traffic()
 
 # %% [markdown]
@@ -1022,8 +1063,14 @@ sequence_run.traffic()
 #
 # **Predict**: which of the 34 do not shrink under tensor parallelism alone? (Count the tensors of width $D$ outside of
 # the doors, and those just inside.)
+#
+# <details><summary>Check your prediction</summary>
+#
+# 10 of them: the inputs of two LayerNorms, 2 bytes a number each, their two outputs, which the products just inside
+# keep, and the masks of two dropouts, 1 byte each.
+# </details>
 
-# %%
+# %% tags=["notebook-only"]
 def formulas(t, S=2048, B=1, D=12288, a=96):
     scores = 5 * a * S / D
     return {False: S * B * D * (10 + 24 / t + scores / t), True: S * B * D * (34 + scores) / t}
@@ -1045,7 +1092,7 @@ print(tables.text(["t", "sequence parallel", "formula, MB", "counted, MB", "coun
 #
 # For all 96 layers of GPT-3 the formulas give, in GB:
 
-# %%
+# %% tags=["notebook-only"]
 whole_model = {t: {name: 96 * nbytes / 1e9 for name, nbytes in formulas(t).items()} for t in (1, 8)}
 print(f"one GPU: {whole_model[1][False]:.2f} GB")
 print(f"t = 8: {whole_model[8][False]:.1f} GB, with sequence parallelism {whole_model[8][True]:.1f} GB")
@@ -1115,7 +1162,7 @@ runs[16].costs()
 # PyTorch does all this for ordinary modules: `parallelize_module` gets a plan that says how each is cut. The calls to
 # the network are made for you. **Predict**: how many all-reduces, forward and backward, for the plan below?
 
-# %%
+# %% tags=["notebook-only"]
 def torch_mlp(rank, world_size, weights, x, grad):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
@@ -1146,7 +1193,7 @@ ours, torchs = (spawn(program, 4, weights, x, grad) for program in (our_mlp, tor
 for theirs, mine in zip(torchs.results, ours.results):
     print("the same values and gradients:", [torch.allclose(a, b, rtol=1e-9, atol=1e-12) for a, b in zip(mine, theirs)])
 
-# %%
+# %% tags=["notebook-only"]
 def called(run):
     start = next(step.start for step in run.regions if step.rank == 0)
     return [(event.op, event.bytes) for event in run.events if event.rank == 0 and event.start >= start]

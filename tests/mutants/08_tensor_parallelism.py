@@ -264,7 +264,7 @@ mutant(
 mutant(
     "reduce-from-shards",
     "sums-its-input",
-    says="dist.all_reduce(x) overwrites x",
+    says="Something writes in place",
     replace=(
         "return all_reduce(x_partial, tp_group)",
         "dist.all_reduce(x_partial, group=tp_group)\n        return x_partial.clone()",
@@ -658,6 +658,72 @@ mutant(
     "seeds-by-chance",
     says="can't be repeated",
     replace=("sharded.manual_seed(seed + 2718 + tp_rank)", "sharded.seed()"),
+)
+
+# ---- more of them, found by attacking the checks
+
+mutant(
+    "copy-to-shards",
+    "hook-on-x-itself",
+    says="only what comes back through f is summed",
+    cell="""
+    def copy_to_shards(x, tp_group):
+        x.register_hook(lambda grad: all_reduce(grad, tp_group))
+        return x
+    """,
+)
+mutant(
+    "row-parallel",
+    "a-share-of-the-bias-gradient",
+    says="so the whole gradient",
+    replace=("grad_bias = grad.sum(0)", "grad_bias = grad.sum(0) / dist.get_world_size(tp_group)"),
+)
+mutant(
+    "parallel-embedding",
+    "shifts-the-tokens-in-place",
+    says="Something writes in place",
+    replace=("index = tokens - tp_rank * rows", "index = tokens.sub_(tp_rank * rows)"),
+)
+mutant(
+    "parallel-cross-entropy",
+    "sum-by-the-verb",
+    says="autograd does not see the sum over the words",
+    replace=("total = g(shifted.exp().sum(-1))", "total = all_reduce(shifted.exp().sum(-1), tp_group)"),
+)
+mutant(
+    "parallel-cross-entropy",
+    "target-without-the-maximum",
+    says="subtract the maximum there too",
+    replace=("found = shifted.gather", "found = logits_local.gather"),
+)
+mutant(
+    "across-sequence",
+    "all-ranks-for-the-group",
+    says="raised",
+    hidden=True,
+    replace=("reduce_scatter(grad_partial, ctx.tp_group, dim=1)", "reduce_scatter(grad_partial, dim=1)"),
+)
+mutant(
+    "sequence-parallel-mlp",
+    "f-for-x",
+    says="f is for weights only",
+    replace=("layer_norm(x_local, f(", "layer_norm(f(x_local), f("),
+)
+mutant(
+    "sequence-parallel-mlp",
+    "x-through-the-doors",
+    says="x added 2 times",
+    replace=(
+        ("@ w_down_local  # (B, S, D), a partial sum", "@ w_down_local + gather(x_local)"),
+        ("x_local + scatter(y_partial)", "scatter(y_partial)"),
+    ),
+)
+mutant(
+    "dropout-generators",
+    "seed-times-rank",
+    says="The same mask in all shards",
+    hidden=True,
+    replace=("seed + 2718 + tp_rank", "seed * (tp_rank + 2) + 1"),
 )
 
 # ---- right answers in another form

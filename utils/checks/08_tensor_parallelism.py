@@ -182,7 +182,7 @@ def judge_four(got, rank: int, right: dict) -> None:
     if not isinstance(got, tuple | list) or len(got) != len(right):
         raise CheckFailed(f"rank {rank} returned {show(got)}", f"{len(right)} tensors: {', '.join(right)}")
     for value, (name, (wanted, mistakes)) in zip(got, right.items(), strict=True):
-        close(value, wanted, f"rank {rank}: {name} is", mistakes, EXACT)
+        close(value, wanted, f"rank {rank}: {name} is", mistakes, rtol=1e-6)
 
 
 @check("column-parallel", judges="traffic")
@@ -288,11 +288,11 @@ def row_parallel_traffic(run):
 
 
 def beside(function):
-    """z = f(x) + 1 s: what f's backward is given belongs to the product too, whose backward comes after."""
+    """z = f(x) + (s + 2 x): what f's backward is given belongs to the other summand too, and x has another use."""
 
     def added(x, s, **known):
-        product = s * torch.ones_like(s)
-        return function(x, **known) + product
+        other = s + 2 * x
+        return function(x, **known) + other
 
     return added
 
@@ -314,17 +314,18 @@ def judge_copy(run, size: int, shape: tuple, dtype=torch.float32, groups=None, o
         total = sum(grads[peer] for peer in peers)
         mistakes = {
             "x": {
-                "this rank's own part: x is used on all ranks, so their gradients are summed": grads[rank],
-                "the mean over the ranks: gradients add up": total / size,
-                f"summed twice, {size} times too large": size * total,
+                "this rank's own part: x is used on all ranks, so their gradients are summed": 3 * grads[rank],
+                "the mean over the ranks: gradients add up": total / size + 2 * grads[rank],
+                f"summed twice, {size} times too large": size * total + 2 * grads[rank],
+                "summed also where x went beside f: only what comes back through f is summed": 3 * total,
             },
             "s": {
                 "the sum over the ranks, but s went beside f: the tensor that backward was given has been "
                 "overwritten. It is not yours": total
             },
-            "output": {f"{size} times x and s: forward hands on x as it is": size * x + s},
+            "output": {f"{size} times x: forward hands on x as it is": (size + 2) * x + s},
         }
-        judge_rank(result, rank, x + s, {"s": grads[rank], "x": total}, mistakes, EXACT)
+        judge_rank(result, rank, 3 * x + s, {"s": grads[rank], "x": total + 2 * grads[rank]}, mistakes, EXACT)
 
 
 @check("copy-to-shards", judges="traffic")
@@ -652,6 +653,8 @@ def judge_entropy(run, size: int, logits: torch.Tensor, targets: torch.Tensor) -
     }
     shared = {words_: (total.log() - found).mean() for words_, found in wrong.items()}
     shared["the sum of the losses: the mean is asked for"] = loss * len(targets)
+    shared["the loss with the target's logit as it was: subtract the maximum there too"] = loss - largest.mean()
+    one_hot = torch.nn.functional.one_hot(targets, logits.shape[-1]).to(logits.dtype)
     local = [shard.max(-1).values for shard in shards]
     own_total = sum((shard - m[:, None]).exp().sum(-1) for shard, m in zip(shards, local, strict=True))
     for rank, result in enumerate(answer.results):
@@ -681,7 +684,13 @@ def judge_entropy(run, size: int, logits: torch.Tensor, targets: torch.Tensor) -
                 ).mean(),
             },
             "logits_local": {
-                f"{size} times too large: g hands its gradient on, once": size * right["logits"].chunk(size, -1)[rank]
+                "what the target alone gives: autograd does not see the sum over the words. Is it by g?": (
+                    -one_hot.chunk(size, -1)[rank] / len(targets)
+                ),
+                "what the sum alone gives: autograd does not see the target's logit. Is it by g?": (
+                    logits.softmax(-1).chunk(size, -1)[rank] / len(targets)
+                ),
+                f"{size} times too large: g hands its gradient on, once": size * right["logits"].chunk(size, -1)[rank],
             },
         }
         judge_rank(result, rank, loss, {"logits_local": right["logits"].chunk(size, -1)[rank]}, mistakes)
@@ -916,11 +925,15 @@ def judge_sequence_mlp(run, size: int, B: int, S: int, D: int, F: int, seed=0) -
                 f"b_down added {size} times: it belongs after scatter, once": mine + (size - 1) * whole["b_down"],
                 "y without b_down": mine - whole["b_down"],
                 "y without the residual x": no_residual[:, tokens],
+                f"x added {size} times: it goes around the doors, straight to y": mine
+                + (size - 1) * whole["x"][:, tokens],
                 "the whole y: this rank's tokens are asked for": y,
             },
             "x_local": {
                 "without the part that goes around the MLP": gradients["x_local"] - grads[rank],
                 f"{size} times too large": size * gradients["x_local"],
+                "mixed with the gradients of other ranks' tokens: f is for weights only": grads[rank]
+                + sum((right["x"] - grad).chunk(size, 1)),
             },
         }
         for name in SHARED:

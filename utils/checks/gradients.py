@@ -149,7 +149,7 @@ def name_the_untouched(result: dict, rank: int) -> None:
         raise CheckFailed(
             f"rank {rank}: {name} is not what it was before the call",
             "inputs that stay as they were",
-            "Something writes in place: dist.all_reduce(x) overwrites x, the verb all_reduce(x) returns a new tensor.",
+            "Something writes in place, as x += 1, x[...] = 0 and dist.all_reduce(x) do. The verbs return new tensors.",
         )
 
 
