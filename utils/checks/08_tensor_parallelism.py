@@ -20,6 +20,7 @@ from utils.checks.gradients import (
     close,
     drive,
     expect_passes,
+    expect_these,
     in_words,
     judge_rank,
     leaf,
@@ -204,7 +205,9 @@ def column_parallel_traffic(run):
 
 def judge_by_hand_traffic(run, given: list[dict], nbytes: int, of: str) -> str:
     answer = run(len(given), given, [None] * len(given), through=drive)
-    expect_passes(answer, [("all_reduce", nbytes)], [])
+    for rank in range(len(given)):
+        expect_these(rank, [event for event in answer.events if event.rank == rank], [("all_reduce", nbytes)])
+    expect_all_waited(answer)
     return f"one all_reduce, of {of}'s {nbytes} bytes, forward and backward together."
 
 
@@ -659,7 +662,7 @@ def judge_entropy(run, size: int, logits: torch.Tensor, targets: torch.Tensor) -
     own_total = sum((shard - m[:, None]).exp().sum(-1) for shard, m in zip(shards, local, strict=True))
     for rank, result in enumerate(answer.results):
         index = targets - rank * words
-        mine = (index >= 0) & (index < words)
+        mine = index == index.clamp(0, words - 1)
         shifted = shards[rank] - largest[:, None]
         own = shifted.gather(-1, index.clamp(0, words - 1)[:, None])[:, 0]
         unshared = sum(

@@ -174,19 +174,19 @@ def calls_of(answer, rank: int) -> tuple[list, list]:
 def expect_passes(answer, forward: list[tuple], backward: list[tuple], remark: str = "") -> str:
     """Raise CheckFailed unless each rank called these collectives, (op, bytes handed in), in each pass, in any order"""
     for rank in range(len(answer.results)):
-        for name, events, wanted in zip(
-            ("forward", "backward"), calls_of(answer, rank), (forward, backward), strict=True
-        ):
-            seen = sorted((event.op, event.bytes) for event in events)
-            if seen == sorted(wanted):
-                continue
-            raise CheckFailed(
-                f"rank {rank} called {in_words(seen)} in the {name} pass",
-                f"{in_words(sorted(wanted))} in the {name} pass",
-                what_is_wrong(seen, sorted(wanted)),
-            )
+        in_forward, in_backward = calls_of(answer, rank)
+        expect_these(rank, in_forward, forward, " in the forward pass")
+        expect_these(rank, in_backward, backward, " in the backward pass")
     expect_all_waited(answer)
     return f"forward: {in_words(forward)}; backward: {in_words(backward)}. {remark}".strip()
+
+
+def expect_these(rank: int, events: list, wanted: list[tuple], when: str = "") -> None:
+    """Raise CheckFailed unless these events are the wanted calls, (op, bytes handed in), in any order."""
+    seen, wanted = sorted((event.op, event.bytes) for event in events), sorted(wanted)
+    if seen != wanted:
+        saw, expected = (f"{in_words(calls)}{when}" for calls in (seen, wanted))
+        raise CheckFailed(f"rank {rank} called {saw}", expected, what_is_wrong(seen, wanted))
 
 
 def what_is_wrong(seen: list, wanted: list) -> str:
