@@ -551,7 +551,7 @@ check(megatron_mlp, judges="time")
 # %% [markdown]
 # ### Measured: gathering against Megatron
 # Two layers of the course's MLP, (128, 1024) numbers a batch, once as gathered layers and once as columns and rows. The
-# table shows what a rank calls in one forward and backward, and what a ring would send for it.
+# tables show what a rank calls in one forward and backward, gathered layers first, and what a ring would send for it.
 
 # %% tags=["notebook-only"]
 def columns_then_rows(rank, world_size, weights, batch):
@@ -565,13 +565,13 @@ def columns_then_rows(rank, world_size, weights, batch):
 weights, batch = mlp.make_weights(2, 1024), mlp.make_batch()
 gathered = simulate(gathered_mlp, 4, weights, batch)
 megatron = simulate(columns_then_rows, 4, weights, batch)
+print(f"gathered layers send {gathered.traffic().implied(0) / megatron.traffic().implied(0):.2f} times as much")
+
+# %% tags=["notebook-only"]
 gathered.traffic()
 
 # %% tags=["notebook-only"]
 megatron.traffic()
-
-# %% tags=["notebook-only"]
-print(f"gathered layers send {gathered.traffic().implied(0) / megatron.traffic().implied(0):.2f} times as much")
 
 # %% [markdown]
 # The gathered form pays for a gather in each layer forward, and for a whole all-reduce in each layer backward, of which

@@ -556,7 +556,7 @@ mutant(
 mutant(
     "across-sequence",
     "zeros-for-the-others",
-    says="the sum has used every rank's summand",
+    says="zeros for the others",
     replace=(
         "return all_gather(grad_local, ctx.tp_group, dim=1), None",
         "rank, size = dist.get_rank(ctx.tp_group), dist.get_world_size(ctx.tp_group)\n"

@@ -558,33 +558,26 @@ def judge_embedding(run, size: int, rows: int, D: int, tokens: torch.Tensor, dty
     answer = run(size, given, [grad] * size, through=drive)
     y, right = serial(lambda tokens, table: table[tokens], grad, **whole)
     index = tokens[None] - rows * torch.arange(size).view(-1, *[1] * tokens.dim())  # of each rank
-    unmasked = sum(table.chunk(size)[r][index[r].clamp(0, rows - 1)] for r in range(size))
+    looked_up = [shard[at.clamp(0, rows - 1)] for shard, at in zip(table.chunk(size), index, strict=True)]
 
-    def masked(low: int, high: int):
-        """y if ranks took the tokens from `low` before their first row to `high` after their last for theirs."""
-        mine = (index >= low) & (index < rows + high)
-        return sum(
-            torch.where(mine[r].unsqueeze(-1), table.chunk(size)[r][index[r].clamp(0, rows - 1)], 0)
-            for r in range(size)
-        ).to(dtype)
+    def found(rank: int, low: int = 0, high: int = 0):
+        """What a rank finds if it takes its rows to begin at `low` and to end `high` later than they do."""
+        mine = (index[rank] >= low) & (index[rank] < rows + high)
+        return torch.where(mine.unsqueeze(-1), looked_up[rank], 0).to(dtype)
+
+    def summed(low: int, high: int):
+        return sum(found(rank, low, high) for rank in range(size))
 
     for rank, result in enumerate(answer.results):
         local = right["table"].chunk(size)[rank]
-        found = torch.where(
-            ((index[rank] >= 0) & (index[rank] < rows)).unsqueeze(-1),
-            table.chunk(size)[rank][index[rank].clamp(0, rows - 1)],
-            0,
-        ).to(dtype)
         mistakes = {
             "output": {
-                "what this rank found: add it up over the ranks": found,
-                "the sum of what all ranks looked up, somebody else's tokens too: put zeros there": unmasked,
-                "off by one at the end of a rank's rows: the row after the last is taken for the last": masked(0, 1),
-                "off by one at the start of a rank's rows: the row before the first is taken for the first": masked(
-                    -1, 0
-                ),
-                "off by one at the end of a rank's rows: its last row is nobody's": masked(0, -1),
-                "off by one at the start of a rank's rows: its first row is nobody's": masked(1, 0),
+                "what this rank found: add it up over the ranks": found(rank),
+                "the sum of what all ranks looked up, somebody else's tokens too: put zeros there": sum(looked_up),
+                "off by one at the end of a rank's rows: the row after the last is taken for the last": summed(0, 1),
+                "off by one at the start of a rank's rows: the row before the first is taken for it": summed(-1, 0),
+                "off by one at the end of a rank's rows: its last row is nobody's": summed(0, -1),
+                "off by one at the start of a rank's rows: its first row is nobody's": summed(1, 0),
             },
             "table_local": {
                 f"{size} times too large: g hands the gradient on, once": size * local,
@@ -840,31 +833,24 @@ def judge_door(run, direction: str, size: int, shape: tuple, dtype, groups, spre
             chunks = sum(values[peer] for peer in peers).chunk(size, dim)
             return chunks[min(place, len(chunks) - 1)]
 
-        right = (gathered(xs), scattered(grads)) if direction == "gather" else (scattered(xs), gathered(grads))
-        own_slices = [
-            value.chunk(size, 1)[place] for value in (grads if direction == "gather" else xs) if value.shape == long
-        ]
-        slice_of_mine = (grads if direction == "gather" else xs)[rank].chunk(size, 1)[place] if own_slices else None
-        sums = {
-            "a slice of this rank's own: partial sums are added first": slice_of_mine,
-            "the mean: partial sums add up": scattered(grads if direction == "gather" else xs) / size,
-            "cut along another dimension: tokens are dimension 1": scattered(grads if direction == "gather" else xs, 0),
-            "rank 0's tokens": sum((grads if direction == "gather" else xs)[p] for p in peers).chunk(size, 1)[0],
-        }
+        joined, summed = (xs, grads) if direction == "gather" else (grads, xs)  # what is put together, what is added
         joins = {
-            "put together along another dimension: tokens are dimension 1": gathered(
-                xs if direction == "gather" else grads, 0
-            ),
-            "put together along the last dimension: tokens are dimension 1": gathered(
-                xs if direction == "gather" else grads, -1
+            "put together along another dimension: tokens are dimension 1": gathered(joined, 0),
+            "put together along the last dimension: tokens are dimension 1": gathered(joined, -1),
+            "this rank's own tokens, zeros for the others: every rank's belong there": padded(
+                joined[rank], size, place
             ),
         }
-        if direction == "scatter":
-            joins[
-                "this rank's own tokens' gradient with zeros for the others: the sum has used every rank's summand"
-            ] = padded(grads[rank], size, place)
-        mistakes = {"output": joins, "x": sums} if direction == "gather" else {"output": sums, "x": joins}
-        judge_rank(result, rank, right[0], {"x": right[1]}, mistakes, EXACT)
+        sums = {
+            "a slice of this rank's own: partial sums are added first": summed[rank].chunk(size, 1)[place],
+            "the mean: partial sums add up": scattered(summed) / size,
+            "cut along another dimension: tokens are dimension 1": scattered(summed, 0),
+            "rank 0's tokens": sum(summed[peer] for peer in peers).chunk(size, 1)[0],
+        }
+        names = ("output", "x") if direction == "gather" else ("x", "output")
+        right = dict(zip(names, (gathered(joined), scattered(summed)), strict=True))
+        mistakes = dict(zip(names, (joins, sums), strict=True))
+        judge_rank(result, rank, right["output"], {"x": right["x"]}, mistakes, EXACT)
 
 
 def padded(x: torch.Tensor, size: int, place: int) -> torch.Tensor:
