@@ -92,18 +92,28 @@ class Runner:
     """`run(world_size, *inputs, **same)`: the student's function on real ranks. `run.virtual(...)`: on virtual ones.
 
     Each of `inputs` is a list with one entry a rank; `same` goes to every rank by name. The function gets `rank`
-    and `world_size` too if it names them. With `catch=ValueError` a rank's ValueError is its result.
+    and `world_size` too if it names them. With `catch=ValueError` a rank's ValueError is its result. With
+    `through=driver` each rank calls `driver(function, *inputs, **same)` instead, which calls the function: for its
+    gradients, say, or in a group.
     """
 
     def __init__(self, function, if_stuck: str = "", quiet: bool = False):
         self.function, self.if_stuck, self.quiet, self.situation = function, if_stuck, quiet, ""
 
-    def __call__(self, world_size: int, *inputs: list, catch: type = (), **same) -> Answer:
-        self.situation = describe(self.function, world_size, inputs, same)
-        return self.answer(partial(spawn, backend="gloo", timeout=TIMEOUT), world_size, inputs, same, catch)
+    def __call__(self, world_size: int, *inputs: list, catch: type = (), through=None, **same) -> Answer:
+        function = partial(through, self.function) if through else self.function
+        self.situation = describe(function, world_size, inputs, same)
+        return self.answer(partial(spawn, backend="gloo", timeout=TIMEOUT), function, world_size, inputs, same, catch)
 
     def virtual(
-        self, world_size: int, *inputs: list, cluster: Cluster, device: str = "meta", catch: type = (), **same
+        self,
+        world_size: int,
+        *inputs: list,
+        cluster: Cluster,
+        device: str = "meta",
+        catch: type = (),
+        through=None,
+        **same,
     ) -> Answer:
         """As above, on the ranks of a virtual cluster: `answer.run.elapsed` is in virtual seconds, the same each time.
 
@@ -112,12 +122,15 @@ class Runner:
         said = describe(self.function, world_size, inputs, same)
         self.situation = f"{said}{', ' * bool(said)}on the virtual cluster {cluster.name!r}"
         return self.answer(partial(simulate, cluster=cluster, device=device), world_size, inputs, same, catch)
+        function = partial(through, self.function) if through else self.function
+        self.situation = f"{describe(function, world_size, inputs, same)}, on the virtual cluster {cluster.name!r}"
+        return self.answer(partial(simulate, cluster=cluster, device=device), function, world_size, inputs, same, catch)
 
-    def answer(self, world, world_size: int, inputs: tuple, same: dict, catch: type) -> Answer:
+    def answer(self, world, function, world_size: int, inputs: tuple, same: dict, catch: type) -> Answer:
         """Run the function in a world. Raises CheckFailed if a rank fails, if nobody can move, if all return None."""
         try:
             with contextlib.redirect_stdout(io.StringIO()) if self.quiet else contextlib.nullcontext():
-                run = world(call_on_rank, world_size, self.function, inputs, same, catch)
+                run = world(call_on_rank, world_size, function, inputs, same, catch)
         except RankError as error:
             raise explained(error, self.if_stuck) from None
         results, inputs_after, shared = (list(column) for column in zip(*run.results, strict=True))

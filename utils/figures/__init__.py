@@ -22,6 +22,9 @@ overlap({"one": ([2.0], [1.0])}, backward=2.0)   backward above the all-reduces 
 norms(world_size=2)                              which numbers of a batch share a mean
 pipeline(["layers 0-3", "layers 4-7"])           the stages of a pipeline, and what travels between them
 schedule([[("F", 0), ("B", 0)]] * 2)             which rank takes which step of a pipeline when
+sharded_matmul("columns", tp_size=2)             x @ w with w cut in columns, or in rows; sharded_mlp: both, one after
+                                                 the other; qkv_columns: of attention
+doors("f", "g")                                  what the two ends of a sharded region do; layer_doors: in a whole layer
 """
 
 from utils.figures.algorithms import folding, halving, pairwise, ring, tree, two_levels
@@ -34,6 +37,7 @@ from utils.figures.machines import bandwidths, rendezvous, roofline, tiles, topo
 from utils.figures.memories import live_bytes
 from utils.figures.picture import COLOURS, KINDS, Picture
 from utils.figures.schedules import pipeline, schedule
+from utils.figures.shardings import doors, layer_doors, qkv_columns, sharded_matmul, sharded_mlp
 from utils.figures.sweeps import sweep
 from utils.figures.timelines import timeline
 
@@ -51,9 +55,11 @@ __all__ = [
     "cluster",
     "collective",
     "data_parallel_step",
+    "doors",
     "halves",
     "halving",
     "heatmap",
+    "layer_doors",
     "live_bytes",
     "rendezvous",
     "roofline",
@@ -61,6 +67,9 @@ __all__ = [
     "overlap",
     "pipeline",
     "schedule",
+    "qkv_columns",
+    "sharded_matmul",
+    "sharded_mlp",
     "stages",
     "tiles",
     "sweep",
