@@ -119,11 +119,9 @@ class Runner:
 
         device   "meta": results have shapes and no values; "cpu": values too
         """
-        said = describe(self.function, world_size, inputs, same)
-        self.situation = f"{said}{', ' * bool(said)}on the virtual cluster {cluster.name!r}"
-        return self.answer(partial(simulate, cluster=cluster, device=device), world_size, inputs, same, catch)
         function = partial(through, self.function) if through else self.function
-        self.situation = f"{describe(function, world_size, inputs, same)}, on the virtual cluster {cluster.name!r}"
+        said = describe(function, world_size, inputs, same)
+        self.situation = f"{said}{', ' * bool(said)}on the virtual cluster {cluster.name!r}"
         return self.answer(partial(simulate, cluster=cluster, device=device), function, world_size, inputs, same, catch)
 
     def answer(self, world, function, world_size: int, inputs: tuple, same: dict, catch: type) -> Answer:
