@@ -86,6 +86,9 @@ spawn(my_part, 4).results
 # Code deep inside a library gets no `rank` argument. It asks PyTorch's `torch.distributed`, here `dist`, which knows:
 # `dist.get_rank()` and `dist.get_world_size()`. And a rank needs to know **where** to put its tensors: `get_device()`
 # from `utils` says `cpu` here, and `cuda:2` on rank 2 of a machine with GPUs.
+#
+# In an exercise your lines take the place of `raise NotImplementedError()`. Run the cell, then the check below it: it
+# starts ranks that call your function, and says what it saw. Change, and run both again, as often as you like.
 
 # %% exercise="hello-ranks"
 def hello_ranks() -> dict:
@@ -296,7 +299,8 @@ check(take_turns, judges="traffic")
 
 # %% [markdown]
 # The second check does not trust luck: it looks at the record of the run and asks whether a barrier lies between each
-# turn and the next. You can look, too: a lane for each rank, what it does above, what it waits for below.
+# turn and the next. You can look, too: a lane for each rank, what it does above, what it waits for below. (A
+# **bubble** is time in which a rank has nothing to do.)
 
 # %% tags=["nbval-ignore-output", "notebook-only"]
 def backwards(rank, world_size, path):
@@ -1007,9 +1011,10 @@ check(best_ring, judges="values")
 figures.topology(cube_mesh, "a best ring", ring=best_ring(cube_mesh))
 
 # %% [markdown]
-# No link of it leaves NVLink. This is what **NCCL** does when it starts: it reads the wiring, of the machine and of the
-# NICs, and searches for rings and trees without slow links. (It does not try all orders: of 8 GPUs there are 5,040, of
-# 16 over a million million.) Gloo does no such thing: between CPUs it sends in rank order.
+# Every link of it is an NVLink, and some are `NV1`: the `NV2` links alone make two rings of four. This is what
+# **NCCL** does when it starts: it reads the wiring, of the machine and of the NICs, and searches for rings and trees
+# without slow links. (It does not try all orders: of 8 GPUs there are 5,040, of 16 over a million million.) Gloo does
+# no such thing: between CPUs it sends in rank order.
 
 # %%
 math.factorial(8 - 1), math.factorial(16 - 1)

@@ -431,7 +431,7 @@ mutant(
     "one-deadlock",
     "swaps-the-calls",
     "reading",
-    says="Each rank has a line in the report",
+    says="each rank has a line in the report",
     replace=('"in all_reduce": [0, 2], "in barrier": [1]', '"in all_reduce": [1], "in barrier": [0, 2]'),
 )
 also_right(

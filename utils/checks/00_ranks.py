@@ -354,15 +354,16 @@ def judge_wall(run, parameters: float, memory: float, each: float) -> None:
     needed = int(-(-wanted // memory))
     gpus = operator.index(gpus) if hasattr(gpus, "__index__") else gpus  # an integer of NumPy is one too
     usual = {
+        "the right number, but a float: take int(...) of it": float(needed),
         "rounded down: then a part fits nowhere": int(wanted // memory),
         "one too many: a state that fits exactly needs no further GPU": needed + 1
         if wanted == needed * memory
         else None,
-        "the right number, but a float: take int(...) of it": float(needed),
         "not a whole number of GPUs: round up": wanted / memory,
         "rounded to the nearest: round up, or a part fits nowhere": round(wanted / memory),
     }
-    expect(gpus, needed, f"{about} GPUs needed:", {w: x for w, x in usual.items() if x != needed})
+    wrong = {words: x for words, x in usual.items() if isinstance(x, float) or x != needed}
+    expect(gpus, needed, f"{about} GPUs needed:", wrong)
 
 
 # ---- part 4
