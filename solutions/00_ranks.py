@@ -13,6 +13,7 @@
 import math
 import os
 import tempfile
+import time
 from functools import partial
 from itertools import permutations
 from statistics import median
@@ -20,7 +21,7 @@ from statistics import median
 import torch
 import torch.distributed as dist
 
-from utils import figures, get_device, hierarchy, measure_this_machine, simulate, spawn, topology
+from utils import figures, get_device, hierarchy, simulate, spawn, topology
 from utils.checks import checks_for
 from utils.cluster import Gpu, find_cluster, quantity
 from utils.shared_file import SharedFile
@@ -85,6 +86,9 @@ spawn(my_part, 4).results
 # Code deep inside a library gets no `rank` argument. It asks PyTorch's `torch.distributed`, here `dist`, which knows:
 # `dist.get_rank()` and `dist.get_world_size()`. And a rank needs to know **where** to put its tensors: `get_device()`
 # from `utils` says `cpu` here, and `cuda:2` on rank 2 of a machine with GPUs.
+#
+# In an exercise your lines take the place of `raise NotImplementedError()`. Run the cell, then the check below it: it
+# starts ranks that call your function, and says what it saw. Change, and run both again, as often as you like.
 
 # %% exercise="hello-ranks"
 def hello_ranks() -> dict:
@@ -295,7 +299,8 @@ check(take_turns, judges="traffic")
 
 # %% [markdown]
 # The second check does not trust luck: it looks at the record of the run and asks whether a barrier lies between each
-# turn and the next. You can look, too: a lane for each rank, what it does above, what it waits for below.
+# turn and the next. You can look, too: a lane for each rank, what it does above, what it waits for below. (A
+# **bubble** is time in which a rank has nothing to do.)
 
 # %% tags=["nbval-ignore-output", "notebook-only"]
 def backwards(rank, world_size, path):
@@ -347,7 +352,7 @@ spawn(average_of_all, 4, [[10, 20], [30], [], [40, 50, 60]])
 def one_failing_rank(mine: list[float], rank: int, world_size: int) -> tuple[float, dict]:
     """Return the average of all numbers of all ranks, the same on every rank; and what the report above said.
 
-    mine: this rank's numbers. Their count differs from rank to rank and may be 0, but not on all ranks.
+    mine: this rank's numbers, whole or not. Their count differs from rank to rank and may be 0, but not on all ranks.
     Returns (average, reading). The reading has three entries: "raised", the rank that raised; "error", the name of its
     error, a string; "waited", the list of the ranks that were waiting for it.
     """
@@ -364,7 +369,8 @@ def one_failing_rank(mine: list[float], rank: int, world_size: int) -> tuple[flo
 # <details><summary>Hint</summary>
 #
 # Sum two things over the ranks, and divide once, at the end. A rank with an empty list has something to contribute to
-# both: 0. It must make every call that the others make.
+# both: 0. It must make every call that the others make. (A tensor made of whole numbers alone is one of integers, and
+# `sum([])` is the whole number 0: say `dtype=torch.float64`.)
 # </details>
 
 # %% check="one-failing-rank" judges="values" points=3
@@ -569,20 +575,23 @@ for name, rate in rates.items():
 # how long 1 GB takes to each level:
 
 # %% tags=["notebook-only"]
-def one_gigabyte(rank, world_size, receiver):
-    x = torch.empty(1_000_000_000, dtype=torch.uint8)
-    if rank == 0 and receiver == 0:
-        x[:500_000_000].clone()  # reads half a GB from the GPU's own memory and writes it there again: 1 GB moved
-    elif rank == 0:
-        dist.send(x, dst=receiver)
-    elif rank == receiver:
-        dist.recv(x, src=0)
+def one_gigabyte(rank, world_size, receivers):
+    x, seconds = torch.empty(1_000_000_000, dtype=torch.uint8), []
+    for receiver in receivers:
+        began = time.perf_counter()  # the virtual clock of this rank
+        if rank == receiver == 0:
+            x[:500_000_000].clone()  # reads half a GB from the GPU's own memory and writes it there again: 1 GB moved
+        elif rank == 0:
+            dist.send(x, dst=receiver)
+        elif rank == receiver:
+            dist.recv(x, src=0)
+        seconds.append(time.perf_counter() - began)
+    return seconds
 
-ways = [("own memory, HBM", 0, "dgx-h100"), ("GPU 1, NVLink", 1, "dgx-h100"), ("node 1, InfiniBand", 8, "dgx-h100")]
-nearest = simulate(one_gigabyte, 16, 0).elapsed
-for name, receiver, cluster in [*ways, ("node 1, Ethernet", 8, "ethernet-cloud")]:
-    took = simulate(one_gigabyte, 16, receiver, cluster=cluster).elapsed
-    print(f"{name:>20}  {quantity(took, 's'):>9}  {took / nearest:6.1f} times")
+seconds = simulate(one_gigabyte, 9, [0, 1, 8]).results[0]  # of cluster "dgx-h100": ranks 0 to 7 are in one machine
+seconds += simulate(one_gigabyte, 9, [8], cluster="ethernet-cloud").results[0]
+for name, took in zip(["own memory, HBM", "GPU 1, NVLink", "machine 1, InfiniBand", "machine 1, Ethernet"], seconds):
+    print(f"{name:>22}  {quantity(took, 's'):>9}  {took / seconds[0]:6.1f} times")
 
 # %% [markdown]
 # These are the tiers that the whole course lives with:
@@ -707,9 +716,8 @@ print(f"ridge point: {ridge:.0f} FLOP a byte, so n = {3 * ridge:.0f}")
 # And one core of your machine? Its ridge point, measured:
 
 # %% tags=["nbval-ignore-output", "notebook-only"]
-core = measure_this_machine(1, backend="gloo", seconds=1.0).gpu
-core_ridge = core.peak("float32") / core.bandwidth
-f"{core_ridge:.1f} FLOP a byte in float32; an H100: {h100.peak('float32') / h100.bandwidth:.1f}"
+peak, bandwidth = hierarchy.one_core()
+f"{peak / bandwidth:.1f} FLOP a byte in float32; an H100: {h100.peak('float32') / h100.bandwidth:.1f}"
 
 # %% [markdown]
 # The same picture holds for a link between GPUs, with its bandwidth in place of the memory's. It decides later which
@@ -804,7 +812,7 @@ def compare(rank, world_size):
             result.copy_(torch.relu(part * 0.5 + 3))
 
     x, y, cpu = torch.ones(2**24), torch.ones(2**24), torch.device("cpu")
-    return [min(seconds_of(work, 1, cpu) for _ in range(7)) for work in (whole, in_blocks)]
+    return [min(seconds_of(work, 1, cpu) for _ in range(5)) for work in (whole, in_blocks)]
 
 whole, in_blocks = spawn(compare, 1).results[0]
 f"in blocks: {whole / in_blocks:.1f} times as fast; by the bytes alone it would be 3"
@@ -1003,9 +1011,10 @@ check(best_ring, judges="values")
 figures.topology(cube_mesh, "a best ring", ring=best_ring(cube_mesh))
 
 # %% [markdown]
-# No link of it leaves NVLink. This is what **NCCL** does when it starts: it reads the wiring, of the machine and of the
-# NICs, and searches for rings and trees without slow links. (It does not try all orders: of 8 GPUs there are 5,040, of
-# 16 over a million million.) Gloo does no such thing: between CPUs it sends in rank order.
+# Every link of it is an NVLink, and some are `NV1`: the `NV2` links alone make two rings of four. This is what
+# **NCCL** does when it starts: it reads the wiring, of the machine and of the NICs, and searches for rings and trees
+# without slow links. (It does not try all orders: of 8 GPUs there are 5,040, of 16 over a million million.) Gloo does
+# no such thing: between CPUs it sends in rank order.
 
 # %%
 math.factorial(8 - 1), math.factorial(16 - 1)

@@ -92,6 +92,18 @@ def test_copies_are_timed():
     assert all(0 < t < 1 for t in seconds)
 
 
+def test_one_core_and_the_loopback_have_rates():
+    assert all(rate > 0 for rate in hierarchy.one_core(window=0.01))
+    assert hierarchy.link_bandwidth("gloo", rounds=3) > 0
+
+
+def test_a_part_is_named_by_slices():
+    with pytest.raises(TypeError, match=r"slice\(a, b\)"):
+        memory().load("x", 0, 4)
+    with pytest.raises(TypeError, match=r"slice\(a, b\)"):
+        memory().store("y", torch.ones(4), 0, 4)
+
+
 @pytest.mark.parametrize("name", topology.names())
 def test_a_recording_has_the_form_of_the_tool(name):
     text = topology.recorded(name)

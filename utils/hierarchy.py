@@ -3,16 +3,17 @@
 nbytes, seconds = time_copies()      # copies of 4 kB to 64 MB by one core: small ones stay in its caches
 levels()                             # {"L1": 49152, "L2": ..., "memory": inf}: bytes that fit in each
 links()                              # {"loopback": bytes/s, ...}; with GPUs also HBM, PCIe and the link between them
+one_core()                           # (FLOP/s, bytes/s): what a core computes in float32, and moves from its memory
 """
 
 import math
 import time
 from pathlib import Path
+from statistics import median
 
 import torch
 
 from utils import probes
-from utils.calibrate import measure_this_machine
 from utils.gpus import find_gpus
 from utils.launcher import spawn
 
@@ -50,18 +51,39 @@ def quickest_copy(source: torch.Tensor, window: float) -> float:
     return best
 
 
-def links(seconds: float = 2.0) -> dict[str, float]:
-    """{name: bytes/s one way} of what lies beyond a core's own memory; about `seconds` long for each.
+def links(rounds: int = 5, window: float = 0.5) -> dict[str, float]:
+    """{name: bytes/s one way} of what lies beyond a core's own memory: links by a ping-pong of so many rounds, the rest
+    in `window` seconds each.
 
     Beside loopback, on free GPUs: "HBM" (reads and writes together), "PCIe" (host to GPU), "GPU to GPU".
     """
-    found = {"loopback": measure_this_machine(2, backend="gloo", seconds=seconds).intra.bandwidth}
+    found = {"loopback": link_bandwidth("gloo", rounds)}
     free = sum(not gpu.is_busy for gpu in find_gpus())
     if free:
-        found |= spawn(gpu_links, 1, seconds / 4, backend="nccl").results[0]
+        found |= spawn(gpu_links, 1, window, backend="nccl").results[0]
     if free > 1:
-        found["GPU to GPU"] = measure_this_machine(2, backend="nccl", seconds=seconds).intra.bandwidth
+        found["GPU to GPU"] = link_bandwidth("nccl", rounds)
     return found
+
+
+def link_bandwidth(backend: str, rounds: int) -> float:
+    """bytes/s one way between two ranks."""
+    times = spawn(probes.ping_pong, 2, rounds, backend=backend).results[0]
+    return probes.fit({nbytes: median(samples) for nbytes, samples in times.items()}).bandwidth
+
+
+def one_core(window: float = 0.25) -> tuple[float, float]:
+    """(FLOP/s of float32 matrix products, bytes/s of its memory) of one core; `window` seconds for each."""
+    return spawn(core_rates, 1, window, backend="gloo").results[0]
+
+
+def core_rates(rank: int, world_size: int, window: float) -> tuple[float, float]:
+    device = torch.device("cpu")
+    return tuple(median(found(device, window)) for found in (float32_samples, probes.bandwidth_samples))
+
+
+def float32_samples(device: torch.device, window: float) -> list[float]:
+    return probes.peak_samples(torch.float32, device, window)
 
 
 def gpu_links(rank: int, world_size: int, window: float) -> dict[str, float]:

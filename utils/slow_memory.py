@@ -31,7 +31,11 @@ class SlowMemory:
         self.loaded = self.stored = 0
 
     def load(self, name: str, *where: slice) -> Tensor:
-        """A copy of a part of an array: one slice a dimension, which may reach over the end. Raises ChipFull."""
+        """A copy of a part of an array: one slice a dimension, which may reach over the end.
+
+        Raises ChipFull, and TypeError for anything but slices.
+        """
+        check_slices(name, where)
         tile = self.arrays[name][where].clone()
         if self.on_chip + tile.numel() > self.room:
             raise ChipFull(
@@ -44,7 +48,8 @@ class SlowMemory:
         return tile
 
     def store(self, name: str, values: Tensor, *where: slice) -> None:
-        """Write a part of an array. Raises ValueError if `values` has another shape than that part."""
+        """Write a part of an array. Raises ValueError if `values` has another shape, and TypeError for no slices."""
+        check_slices(name, where)
         part = self.arrays[name][where]
         if values.shape != part.shape:
             raise ValueError(
@@ -60,6 +65,11 @@ class SlowMemory:
 
     def let_go(self, numbers: int) -> None:
         self.on_chip -= numbers
+
+
+def check_slices(name: str, where: tuple) -> None:
+    if not all(isinstance(part, slice) for part in where):
+        raise TypeError(f"say which part of {name!r} by slices, one a dimension: slice(a, b) for a:b; got {where!r}")
 
 
 def nbytes(tensor: Tensor) -> int:

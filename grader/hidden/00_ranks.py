@@ -50,7 +50,7 @@ def take_turns_traffic(run):
 
 @check("one-failing-rank", if_stuck=visible.CALLS_ALL)
 def one_failing_rank_values(run):
-    for lists in ([[], [], [8, 4, 3]], [[2, -6, 1], [], [5], [7, 7], [1, 2, 3, 4]], [[3, 4]], [[-4], [4]]):
+    for lists in ([[], [], [8, 4, 3]], [[2, -6, 1], [], [5], [7, 7], [1, 2, 3, 4]], [[3.75, 4.5]], [[-4], [4]]):
         visible.judge_average(run, lists)
 
 

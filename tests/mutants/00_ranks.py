@@ -50,6 +50,17 @@ also_right(
     """,
 )
 
+mutant("hello-ranks", "forgets-to-call", says="Call it: write ()", replace=("dist.get_rank()", "dist.get_rank"))
+mutant(
+    "hello-ranks",
+    "takes-its-rank",
+    says="your function takes `rank`",
+    cell="""
+    def hello_ranks(rank, world_size):
+        return {"process": os.getpid(), "rank": rank, "world_size": world_size, "device": str(get_device())}
+    """,
+)
+
 # ---- rendezvous-by-hand
 
 JOIN = 'dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)'
@@ -126,6 +137,30 @@ also_right(
     """,
 )
 
+mutant(
+    "rendezvous-by-hand",
+    "no-store",
+    says="give it store=store",
+    replace=(JOIN, JOIN.replace("store=store, ", "")),
+)
+mutant(
+    "rendezvous-by-hand",
+    "path-as-store",
+    says="and not its path",
+    replace=(JOIN, JOIN.replace("store=store", "store=path")),
+)
+mutant(
+    "rendezvous-by-hand",
+    "parts-before-it-gathers",
+    says="destroy_process_group after it",
+    replace=(JOIN, JOIN + "\n        dist.destroy_process_group()"),
+)
+also_right(
+    "rendezvous-by-hand",
+    "behind-a-prefix",
+    replace=("store = dist.FileStore(path, world_size)", 'store = dist.PrefixStore("met", dist.FileStore(path))'),
+)
+
 # ---- take-turns
 
 mutant(
@@ -194,6 +229,39 @@ also_right(
         if rank == order[turn]:
             file.append("rank " + str(rank))
         dist.barrier()
+    """,
+)
+
+mutant(
+    "take-turns",
+    "all-write-in-each-turn",
+    says="in each turn one rank writes",
+    replace=("if order[turn] == rank:", "if True:"),
+)
+mutant(
+    "take-turns",
+    "fakes-it",
+    "traffic",
+    says="appended 0 lines to the file",
+    cell="""
+    def take_turns(path, order, rank, world_size):
+        for turn in range(world_size):
+            dist.barrier()
+        return [f"rank {one}" for one in order]
+    """,
+)
+also_right(
+    "take-turns",
+    "counts-its-barriers",
+    cell="""
+    def take_turns(path, order, rank, world_size):
+        file, mine = SharedFile(path), order.index(rank)
+        for _ in range(mine):
+            dist.barrier()
+        file.append(f"rank {rank}")
+        for _ in range(world_size - mine):
+            dist.barrier(async_op=True).wait()
+        return file.lines()
     """,
 )
 
@@ -279,6 +347,44 @@ also_right(
     """,
 )
 
+mutant(
+    "one-failing-rank",
+    "whole-numbers",
+    says="when fractions are cut off",
+    replace=("sum(mine), len(mine)", "int(sum(mine)), len(mine)"),
+)
+mutant(
+    "one-failing-rank",
+    "sums-no-counts",
+    says="sum the counts too",
+    replace=("sum_and_count[1])", "max(1, len(mine)))"),
+)
+mutant(
+    "one-failing-rank",
+    "error-with-its-text",
+    "reading",
+    says="The name alone",
+    replace=('"ZeroDivisionError"', '"ZeroDivisionError: division by zero"'),
+)
+mutant(
+    "one-failing-rank",
+    "reads-nothing",
+    "reading",
+    says="leaves 'raised' empty",
+    replace=('reading = {"raised": 2, "error": "ZeroDivisionError", "waited": [0, 1, 3]}', "pass"),
+)
+also_right(
+    "one-failing-rank",
+    "gathers-all-numbers",
+    body="""
+    reading = {"raised": 2, "error": "ZeroDivisionError", "waited": {0, 1, 3}}
+    lists = [None] * world_size
+    dist.all_gather_object(lists, mine)
+    everything = [number for numbers in lists for number in numbers]
+    average = sum(everything) / len(everything)
+    """,
+)
+
 # ---- one-deadlock
 
 OWN = "if averages[-1] < 1:  # the same number on every rank, so the same decision"
@@ -325,7 +431,7 @@ mutant(
     "one-deadlock",
     "swaps-the-calls",
     "reading",
-    says="Each rank has a line in the report",
+    says="each rank has a line in the report",
     replace=('"in all_reduce": [0, 2], "in barrier": [1]', '"in all_reduce": [1], "in barrier": [0, 2]'),
 )
 also_right(
@@ -335,6 +441,35 @@ also_right(
         OWN,
         "stop = torch.tensor([int(averages[-1] < 1)])\n        dist.broadcast(stop, src=0)\n        if stop.item():",
     ),
+)
+
+mutant(
+    "one-deadlock",
+    "leaves-the-last-step-out",
+    says="it counts too",
+    replace=(OWN, "if averages[-1] < 1:\n            averages.pop()"),
+)
+mutant(
+    "one-deadlock",
+    "leaves-without-the-barrier",
+    says="did not end at the barrier",
+    replace=(OWN, "if averages[-1] < 1:\n            return averages, {}"),
+)
+also_right(
+    "one-deadlock",
+    "gathers-all-losses-first",
+    cell="""
+    def one_deadlock(losses, rank, world_size):
+        all_losses = torch.tensor(losses, dtype=torch.float64)
+        dist.all_reduce(all_losses)
+        averages = []
+        for average in (all_losses / world_size).tolist():
+            averages.append(average)
+            if average < 1:
+                break
+        dist.barrier()
+        return averages, {"in all_reduce": (0, 2), "in barrier": (1,), "steps": 2}
+    """,
 )
 
 # ---- memory-wall
@@ -375,6 +510,22 @@ also_right(
     "memory-wall", "floor-of-the-negative", replace=("math.ceil(state / gpu_memory)", "int(-(-state // gpu_memory))")
 )
 
+mutant(
+    "memory-wall",
+    "float-of-gpus",
+    says="but a float",
+    replace=("math.ceil(state / gpu_memory)", "state // -gpu_memory * -1"),
+)
+also_right(
+    "memory-wall",
+    "by-numpy",
+    body="""
+    import numpy
+    state = parameters * bytes_per_parameter
+    gpus = numpy.ceil(state / gpu_memory).astype(int)
+    """,
+)
+
 # ---- bandwidth-of-levels
 
 mutant("bandwidth-of-levels", "moves-n", says="half of it", replace=("append(2 * n / t)", "append(n / t)"))
@@ -407,6 +558,18 @@ also_right(
                 break
     """,
 )
+
+mutant(
+    "bandwidth-of-levels",
+    "every-level-that-fits",
+    says="the first level that has room for it, and to no other",
+    body="""
+        for level, size in levels.items():
+            if 2 * n <= size:
+                rates[level].append(2 * n / t)
+    """,
+)
+mutant("bandwidth-of-levels", "in-gigabytes", says="return bytes/s", replace=("2 * n / t)", "2 * n / t / 1e9)"))
 
 # ---- arithmetic-intensity
 
@@ -444,6 +607,19 @@ also_right(
     bound = "memory" if moved and flops / moved < gpu.peak(dtype) / gpu.bandwidth else "compute"
     seconds = gpu.launch + (moved / gpu.bandwidth if bound == "memory" else computing)
     """,
+)
+
+mutant(
+    "roofline-time",
+    "launch-counts-as-moving",
+    says="it counts as neither",
+    replace=("if moving > computing", "if moving + gpu.launch > computing"),
+)
+mutant(
+    "roofline-time",
+    "launch-beside-the-others",
+    says="on top of the longer one",
+    replace=("max(computing, moving) + gpu.launch", "max(computing, moving, gpu.launch)"),
 )
 
 # ---- fused-chain
@@ -497,6 +673,28 @@ also_right(
     body="""
         part = memory.load("x", slice(start, min(start + block, numel)))
         memory.store("y", part.mul_(scale).add_(shift).clamp_(min=0), slice(start, start + len(part)))
+    """,
+)
+
+mutant("fused-chain", "start-and-end", says="by slices", replace=('load("x", here)', 'load("x", start, start + block)'))
+mutant(
+    "fused-chain",
+    "looks-into-the-arrays",
+    "traffic",
+    says="only memory.load and memory.store",
+    replace=('memory.load("x", here)', 'memory.arrays["x"][here]'),
+)
+also_right(
+    "fused-chain",
+    "from-the-end",
+    cell="""
+    def fused_chain(memory, numel, scale, shift):
+        end, block = numel, max(1, memory.room // 2)
+        while end > 0:
+            here = slice(max(0, end - block), end)
+            memory.store("y", (memory.load("x", here) * scale + shift).clamp(min=0), here)
+            end -= block
+        return memory
     """,
 )
 
@@ -600,6 +798,14 @@ also_right(
     """,
 )
 
+mutant("tiled-matmul", "element-by-element", says="use @", replace=(" @ memory", " * memory"))
+mutant(
+    "tiled-matmul",
+    "wrong-tiles-of-b",
+    says="the wrong tiles of b",
+    replace=('"b", inner, columns', '"b", columns, inner'),
+)
+
 # ---- read-topology
 
 CUT = "[line.split()[1 : gpus + 1] for line in lines]"
@@ -647,6 +853,18 @@ also_right(
     """,
 )
 
+mutant(
+    "read-topology",
+    "counts-words-in-the-first-line",
+    says="Only rows of GPUs count",
+    cell="""
+    def read_topology(text):
+        lines = text.splitlines()
+        gpus = lines[0].count("GPU")  # "GPU NUMA ID" has it too
+        return [line.split()[1 : gpus + 1] for line in lines[1 : gpus + 1]]
+    """,
+)
+
 # ---- best-ring
 
 mutant(
@@ -688,4 +906,10 @@ also_right(
         rings = [[0, *others] for others in permutations(range(len(matrix) - 1, 0, -1))]
         return sorted(rings, key=slowest)[-1]
     """,
+)
+mutant(
+    "best-ring",
+    "names-the-first-twice",
+    says="closed anyway",
+    replace=("max(rings, key=slowest)", "[*max(rings, key=slowest), 0]"),
 )

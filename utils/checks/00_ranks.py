@@ -1,6 +1,7 @@
 """The visible checks of lesson 00. Each is quick: one to three runs of one to four ranks. Form: see judge.py."""
 
 import math
+import operator
 import os
 import tempfile
 from statistics import median
@@ -28,7 +29,7 @@ def expect_close(got, wanted: float, seen: str, recognise: dict[str, float] | No
 
 def pair(got, rank: int, first: str, second: str) -> tuple:
     """The two things that a rank returned. Raises CheckFailed if they are not two."""
-    if not isinstance(got, tuple) or len(got) != 2:
+    if not isinstance(got, tuple | list) or len(got) != 2:
         raise CheckFailed(f"rank {rank} returned {got!r}", f"two things: {first} and {second}")
     return got
 
@@ -39,7 +40,10 @@ def pair(got, rank: int, first: str, second: str) -> tuple:
 @check("hello-ranks")
 def hello_ranks_values(run):
     for world_size in (4, 2):
-        judge_hello(run(world_size).results)
+        results = run(world_size).results
+        if run.situation:  # the judge names the ranks when a function takes `rank`
+            raise CheckFailed("your function takes `rank`", "a function without arguments", "Ask `dist`.")
+        judge_hello(results)
 
 
 def judge_hello(results: list) -> None:
@@ -52,6 +56,8 @@ def judge_hello(results: list) -> None:
             if name not in me:
                 raise CheckFailed(f"rank {rank} says nothing about {name!r}: it returned {me}")
             got = me[name]
+            if callable(got) or str(got).startswith("<function"):
+                raise CheckFailed(f"rank {rank}: {name!r} is a function", f"{right!r}", "Call it: write () after it.")
             usual = {"a torch.device, not its name: take str(...) of it": torch.device("cpu")}
             if name == "rank":
                 usual = {"how many ranks there are: ask get_rank()": world_size, "rank 0's: each has its own": 0}
@@ -64,8 +70,8 @@ def judge_hello(results: list) -> None:
 
 
 MEET = (
-    "all ranks must name the same path, each its own rank, and all the same world_size; init_process_group waits until "
-    "all have come."
+    "all ranks must name the same path, another one for each meeting; each names its own rank, and all the same "
+    "world_size. init_process_group waits until all have come."
 )
 
 
@@ -108,8 +114,13 @@ def sorted_like(met, numbers: list[int]):
 def explain_rendezvous(failed: CheckFailed) -> CheckFailed:
     """What torch means by some of its errors."""
     meanings = {
-        "twice": "A second meeting needs the first to be over: dist.destroy_process_group() after each gathering.",
-        "has not been initialized": "Nobody has met: dist.init_process_group comes before the gathering.",
+        "twice": "A second meeting needs the first to be over: dist.destroy_process_group() after each gathering, on "
+        "every rank.",
+        "has not been initialized": "Nobody has met, or all have parted again: each rank calls dist.init_process_group "
+        "before the gathering and dist.destroy_process_group after it.",
+        "MASTER_ADDR": "Without a store, PyTorch looks for a meeting place in the environment: give it store=store.",
+        "incompatible constructor": "store= wants the store, dist.FileStore(path, world_size), and not its path.",
+        "must be positive": "With a store, PyTorch asks for rank= and world_size= too.",
         "rank < size": "Each rank names the same world_size: how many ranks there are in all.",
         "Wait timeout": f"Somebody did not come: {MEET}",
     }
@@ -137,6 +148,8 @@ def judge_lines(run, order: list[int]) -> None:
         }
         if isinstance(got, list) and len(got) < len(right):
             usual["not all: you read before all had written"] = got
+        if isinstance(got, list) and len(got) > len(right) and set(got) == set(right):
+            usual["some lines several times: in each turn one rank writes"] = got
         expect(got, right, f"order {order}: rank {rank} read", {w: x for w, x in usual.items() if x != right})
 
 
@@ -208,7 +221,7 @@ CALLS_ALL = "a rank with an empty list still has to make the calls that the othe
 
 @check("one-failing-rank", if_stuck=CALLS_ALL)
 def one_failing_rank_values(run):
-    for lists in (LISTS, [[1], [5, 6]]):
+    for lists in (LISTS, [[1.5], [5.25, 6.5], []]):
         judge_average(run, lists)
 
 
@@ -224,6 +237,10 @@ def judge_average(run, lists: list) -> None:
             "the sum of all numbers": sum(everything),
             "the average for each rank, not for each number: by what do you divide?": sum(everything) / len(lists),
             "this rank's own average": averages[rank],
+            "the sum of all numbers by the count of this rank's own: sum the counts too": sum(everything)
+            / max(1, len(lists[rank])),
+            "what is left when fractions are cut off: keep floats, dtype=torch.float64": sum(map(int, map(sum, lists)))
+            / len(everything),
         }
         expect_close(got, sum(everything) / len(everything), f"rank {rank} returned", usual, rtol=1e-6)
 
@@ -233,9 +250,9 @@ def one_failing_rank_reading(run):
     lists = [[1.0], [2.0]]
     reading = averages_and_readings(run, lists)[0][1]
     advice = {
-        "raised": "Its number is in the first line of the report.",
-        "error": "The first line has it, before the colon.",
-        "waited": "The last line of the report names them, in brackets.",
+        "raised": "One number: it is in the first line of the report.",
+        "error": "The name alone, as a string: it is in the first line of the report, before the colon.",
+        "waited": "A list of numbers: the last line of the report names them, in brackets.",
     }
     expect_reading(reading, {"raised": 2, "error": "ZeroDivisionError", "waited": [0, 1, 3]}, advice)
 
@@ -247,11 +264,12 @@ def expect_reading(reading, right: dict, advice: dict) -> None:
     for name, wanted in right.items():
         got = reading.get(name)
         if sorted(got) != wanted if isinstance(wanted, list) and is_numbers(got) else got != wanted:
-            raise CheckFailed(f"your reading says {name!r}: {got!r}, and the report does not", mistake=advice[name])
+            says = f"your reading says {name!r}: {got!r}, and the report does not"
+            raise CheckFailed(f"your reading leaves {name!r} empty" if got is None else says, mistake=advice[name])
 
 
 def is_numbers(value) -> bool:
-    return isinstance(value, list | tuple) and all(isinstance(item, int) for item in value)
+    return isinstance(value, list | tuple | set) and all(isinstance(item, int) for item in value)
 
 
 STOPS = "a rank left the loop while others stayed. All must decide by the same number."
@@ -292,6 +310,8 @@ def stopping_mistake(averages, right: list, losses: list) -> str:
         return ""
     if len(averages) > len(right):
         return "You go on though the average is below 1. The average decides."
+    if averages == right[:-1] and right[-1] < 1:
+        return "The step whose average is below 1 is the last one, and it counts too."
     last_step = [losses_of_rank[len(averages) - 1] for losses_of_rank in losses]
     return "You stop when one of the losses is below 1. The average decides." if min(last_step) < 1 else ""
 
@@ -300,7 +320,7 @@ def stopping_mistake(averages, right: list, losses: list) -> str:
 def one_deadlock_reading(run):
     reading = run(2, [[0.5], [0.25]]).results[0]
     reading = pair(reading, 0, "the averages", "the reading")[1]
-    where = "Each rank has a line in the report that says in which call it waits."
+    where = "A list of numbers: each rank has a line in the report that says in which call it waits."
     steps = "Rank 1 left after the step in which its own loss was below 1: count the steps up to that one."
     right = {"in all_reduce": [0, 2], "in barrier": [1], "steps": 2}
     expect_reading(reading, right, {"in all_reduce": where, "in barrier": where, "steps": steps})
@@ -324,16 +344,26 @@ def judge_wall(run, parameters: float, memory: float, each: float) -> None:
         state,
         wanted,
         f"{about} the state takes",
-        {"the parameters alone": parameters * 2, "in GB: return bytes": wanted / 1e9},
+        {
+            "the parameters alone": parameters * 2,
+            "in GB: return bytes": wanted / 1e9,
+            "in GiB: return bytes": wanted / 2**30,
+            "the number of GPUs: the bytes come first": math.ceil(wanted / memory),
+        },
     )
     needed = int(-(-wanted // memory))
+    gpus = operator.index(gpus) if hasattr(gpus, "__index__") else gpus  # an integer of NumPy is one too
     usual = {
+        "the right number, but a float: take int(...) of it": float(needed),
         "rounded down: then a part fits nowhere": int(wanted // memory),
-        "one too many: a state that fits exactly needs no further GPU": needed + 1,
+        "one too many: a state that fits exactly needs no further GPU": needed + 1
+        if wanted == needed * memory
+        else None,
         "not a whole number of GPUs: round up": wanted / memory,
         "rounded to the nearest: round up, or a part fits nowhere": round(wanted / memory),
     }
-    expect(gpus, needed, f"{about} GPUs needed:", {w: x for w, x in usual.items() if x != needed})
+    wrong = {words: x for words, x in usual.items() if isinstance(x, float) or x != needed}
+    expect(gpus, needed, f"{about} GPUs needed:", wrong)
 
 
 # ---- part 4
@@ -349,16 +379,20 @@ def bandwidth_of_levels_values(run):
     judge_levels(run, [(20, 10.0), (50, 20.0), (60, 2.0)], {"L1": 100.0, "memory": math.inf})
 
 
+LEFT_OUT = "A copy belongs to the first level that has room for it. Levels without a copy are left out."
+
+
 def judge_levels(run, copies: list[tuple], levels: dict[str, float]) -> None:
     nbytes = [n for n, _ in copies]
     got = run(1, nbytes=nbytes, seconds=[2 * n / rate for n, rate in copies], levels=levels).results[0]
     right = level_rates(copies, levels, touched=2)
     if not isinstance(got, dict) or set(got) != set(right):
         names = list(got) if isinstance(got, dict) else got
-        raise CheckFailed(f"you returned {names}", f"the levels {list(right)}", "Levels without a copy are left out.")
+        raise CheckFailed(f"you returned {names}", f"the levels {list(right)}", LEFT_OUT)
     half = level_rates(copies, levels, touched=1)
     mean = level_rates(copies, levels, touched=2, of_all=lambda rates: sum(rates) / len(rates))
     best = level_rates(copies, levels, touched=2, of_all=max)
+    fits = {name: median(rate for n, rate in copies if 2 * n <= levels[name]) for name in right}
     for name, wanted in right.items():
         usual = {
             "half of it: a copy of n bytes reads n and writes n": wanted / 2,
@@ -367,6 +401,8 @@ def judge_levels(run, copies: list[tuple], levels: dict[str, float]) -> None:
             "the mean: take the median": mean[name],
             "the best: take the median": best[name],
             "the time for a byte: bandwidth is bytes per second": 1 / wanted,
+            "in GB/s: return bytes/s": wanted / 1e9,
+            "of all copies that fit: each belongs to the first level that has room for it, and to no other": fits[name],
         }
         expect_close(got[name], wanted, f"the bandwidth of {name} is", usual)
 
@@ -407,7 +443,7 @@ GPU = Gpu(flops={"bf16": 400e12, "fp32": 50e12}, memory=80e9, bandwidth=2e12, la
 
 @check("roofline-time")
 def roofline_time_values(run):
-    for flops, moved in ((4e9, 2e9), (4e12, 2e9), (0.0, 4e6)):
+    for flops, moved in ((4e9, 2e9), (4e12, 2e9), (0.0, 4e6), (8e8, 2e6)):
         for dtype in ("bfloat16", "float32"):
             judge_roofline(run, flops, moved, GPU, dtype)
 
@@ -418,7 +454,9 @@ def judge_roofline(run, flops: float, moved: float, gpu: Gpu, dtype: str) -> Non
     about = f"{quantity(flops, 'FLOP')} and {quantity(moved, 'B')} in {dtype}:"
     computing, moving = flops / gpu.peak(dtype), moved / gpu.bandwidth
     expect_seconds(seconds, computing, moving, gpu.launch, f"{about} you returned")
-    expect(bound, "memory" if moving > computing else "compute", f"{about} bound by")
+    usual = {"what binds if the launch counts as moving: it counts as neither": "memory"}
+    right = "memory" if moving > computing else "compute"
+    expect(bound, right, f"{about} bound by", usual if moving + gpu.launch > computing >= moving else None)
 
 
 def expect_seconds(got, computing: float, moving: float, launch: float, seen: str) -> None:
@@ -426,7 +464,7 @@ def expect_seconds(got, computing: float, moving: float, launch: float, seen: st
         "the sum of computing and moving: they go on at the same time, the longer one counts": computing
         + moving
         + launch,
-        "without the launch": max(computing, moving),
+        "without the launch, which comes on top of the longer one": max(computing, moving),
         "the shorter of the two: the longer one counts": min(computing, moving) + launch,
         "computing alone": computing + launch,
         "moving alone": moving + launch,
@@ -508,6 +546,9 @@ def returned_memory(got, inputs: dict) -> SlowMemory:
     return got
 
 
+FAR = "What is in memory.arrays is far away: only memory.load and memory.store bring it here and back."
+
+
 @check("fused-chain", judges="traffic")
 def fused_chain_traffic(run):
     return judge_chain_traffic(run, 1000, 256)
@@ -518,7 +559,7 @@ def judge_chain_traffic(run, numel: int, room: int) -> str:
     memory = chained(run, x, room)
     for verb, got, wanted in (("loaded", memory.loaded, 4 * numel), ("stored", memory.stored, 4 * numel)):
         if got != wanted:
-            few = "Some numbers were never moved."
+            few = f"Some numbers were never {verb}. {FAR}"
             many = "What is on the chip already need not go back to memory, nor come again."
             raise CheckFailed(f"you {verb} {got:,} bytes", f"{wanted:,}: each once", few if got < wanted else many)
     return f"{memory.moved:,} bytes moved; as three operations {24 * numel:,}."
@@ -541,8 +582,19 @@ def judge_product(run, m: int, k: int, n: int, tile: int, dtype=torch.float32) -
         "twice the product": 2 * (a @ b),
     }
     if m == n == k:
-        usual |= {"b @ a": b @ a, "a times b transposed": a @ b.T, "element by element: use @": a * b}
+        usual |= {"b @ a": b @ a, "a times b transposed": a @ b.T}
+        usual["a product element by element: use @"] = by_tiles(a, b, tile, lambda i, j, s: a[i, s] * b[s, j])
+        swapped = by_tiles(a, b, tile, lambda i, j, s: a[i, s] @ b[j, s])
+        usual["made with the wrong tiles of b: its rows go along the inner dimension, its columns are C's"] = swapped
     expect(got, a @ b, "c is", {w: x for w, x in usual.items() if not torch.equal(x, a @ b)})
+
+
+def by_tiles(a: torch.Tensor, b: torch.Tensor, tile: int, product) -> torch.Tensor | None:
+    """What square tiles make of product(rows, columns, inner); None where tiles are cut off and do not fit."""
+    if len(a) % tile:
+        return None
+    parts = [slice(start, start + tile) for start in range(0, len(a), tile)]
+    return torch.cat([torch.cat([sum(product(i, j, s) for s in parts) for j in parts], dim=1) for i in parts])
 
 
 def matrices(m: int, k: int, n: int, dtype) -> tuple[torch.Tensor, torch.Tensor]:
@@ -579,7 +631,9 @@ def judge_product_traffic(run, m: int, k: int, n: int, tile: int) -> str:
             f"{memory.loaded / loads:.3g} times what is needed: each step takes one tile of a and one of b.",
         )
     if memory.loaded < 4 * (m * k + k * n):
-        raise CheckFailed(f"you loaded {memory.loaded:,} bytes", "all of a and b", "Some numbers were never loaded.")
+        raise CheckFailed(
+            f"you loaded {memory.loaded:,} bytes", "all of a and b", f"Some numbers were never loaded. {FAR}"
+        )
     naive = 4 * 2 * m * n * k
     return f"{memory.loaded:,} bytes loaded; number by number it would be {naive:,}."
 
@@ -641,8 +695,10 @@ def best_ring_values(run):
 def judge_ring(run, matrix: list[list[str]]) -> None:
     gpus = len(matrix)
     got = run(1, matrix=matrix).results[0]
-    if not is_numbers(got) or sorted(got) != list(range(gpus)):
-        raise CheckFailed(f"{gpus} GPUs: you returned {got!r:.100}", "a list of all GPUs, each once")
+    if not is_numbers(got) or isinstance(got, set) or sorted(got) != list(range(gpus)):
+        twice = is_numbers(got) and len(got) == gpus + 1 and list(got)[0] == list(got)[-1]
+        words = "Don't name the first one again at the end: a ring is closed anyway." if twice else ""
+        raise CheckFailed(f"{gpus} GPUs: you returned {got!r:.100}", "a list of all GPUs, each once", words)
     if got[0] != 0:
         raise CheckFailed(f"{gpus} GPUs: you returned {got}", "an order that begins with GPU 0")
     label, one, two = slowest_link(matrix, list(got))

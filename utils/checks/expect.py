@@ -86,7 +86,12 @@ def show(value, other=None) -> str:
     parts = [show(item) if isinstance(item, torch.Tensor) else repr(item) for item in items(value)]
     text = f"[{', '.join(parts)}]" if parts else repr(value)
     text = text if len(text) <= 120 else text[:117] + "..."
-    return text if value is None or type(value) is type(other) else f"{text} (a {type(value).__name__})"
+    name = type(value).__name__
+    return (
+        text
+        if value is None or type(value) is type(other)
+        else f"{text} ({'an' if name[0] in 'aeiou' else 'a'} {name})"
+    )
 
 
 def items(value) -> list:
