@@ -78,7 +78,9 @@ def test_a_step_that_does_not_grow_is_refused():
 def test_counts_are_of_a_chunk_where_there_are_chunks():
     assert count_of("all_reduce", 1024, 4, 3) == 256
     assert count_of("reduce_scatter", 1024, 4, 3) == 85
-    with pytest.raises(ValueError, match="8 bytes are too few for all_gather: one element on each of 3 ranks takes 12"):
+    with pytest.raises(
+        ValueError, match="8 is too small for all_gather: .* 3 ranks takes 12 bytes"
+    ):
         count_of("all_gather", 8, 4, 3)
 
 
@@ -205,6 +207,14 @@ def test_forms_and_roots_stand_where_nccl_tests_have_them():
     assert first[3:8] == ["none", "0", "10.00", "0.10", "0.15"] and first[9:13] == ["N/A"] * 4
 
 
+def test_times_without_a_line_are_said_and_drawn_all_the_same():
+    falls = made_up(rows=[Row(1000, 250, 2e-5, 0, 0.1, 0.1, 0), Row(8000, 2000, 1e-5, 0, 0.1, 0.1, 0)])
+    alone = benchmark("all_reduce", "1K,1M", 1, cluster="laptop")
+    for table, why in ((falls, "larger messages don't take longer"), (alone, "some took no time at all")):
+        assert table.model is None and f"no fit, {why}" in repr(table)
+        assert table.figure()._repr_png_()
+
+
 def test_wrong_values_are_said():
     table = made_up(rows=[Row(8, 2, 1e-5, 0, 0.1, 0.1, 2)])
     assert "Out of bounds values : 2 FAILED" in repr(table)
@@ -232,7 +242,7 @@ def test_a_table_can_be_saved(tmp_path):
         ({"op": "allreduce"}, "did you mean 'all_reduce'"),
         ({"op": "all_reduce", "dtype": "float8"}, "choose one of float32"),
         ({"op": "all_reduce", "repeats": 0}, "repeats 0"),
-        ({"op": "all_gather", "sizes": "4"}, "4 bytes are too few"),
+        ({"op": "all_gather", "sizes": "4"}, "a size of 4 is too small"),
         ({"op": "all_reduce", "cluster": "dgx-h10"}, "did you mean 'dgx-h100'"),
     ],
 )
@@ -302,6 +312,8 @@ def test_a_figure_is_drawn_where_it_is_asked_for(capsys, tmp_path):
             "there is no folder",
         ),
         (["all_reduce", "--figure", "sweep.txt"], "is no picture"),
+        (["all_reduce", "--csv", "/tmp"], "is a folder"),
+        (["all", "--sizes", "4..1K", "-n", "4"], "a size of 4 is too small for all_gather"),
     ],
 )
 def test_a_command_that_cannot_be_says_why(words, said, capsys):
@@ -318,6 +330,13 @@ def test_wrong_values_end_with_1(capsys, monkeypatch):
 def test_help_names_every_collective(capsys):
     code, out, _ = command("--help", capsys=capsys)
     assert code == 0 and all(op in out for op in OPS)
+
+
+def test_head_may_close_the_pipe(root):
+    words = f"{sys.executable} -m utils.benchmark all --cluster laptop --sizes 1K | head -1; exit ${{PIPESTATUS[0]}}"
+    env = {**os.environ, "PYTHONPATH": str(root)}
+    done = subprocess.run(["bash", "-c", words], env=env, cwd=root, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 1)
 
 
 def test_a_bar_is_drawn_for_a_terminal(capsys, monkeypatch):
