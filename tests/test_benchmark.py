@@ -78,9 +78,7 @@ def test_a_step_that_does_not_grow_is_refused():
 def test_counts_are_of_a_chunk_where_there_are_chunks():
     assert count_of("all_reduce", 1024, 4, 3) == 256
     assert count_of("reduce_scatter", 1024, 4, 3) == 85
-    with pytest.raises(
-        ValueError, match="8 is too small for all_gather: .* 3 ranks takes 12 bytes"
-    ):
+    with pytest.raises(ValueError, match="8 is too small for all_gather: .* 3 ranks takes 12 bytes"):
         count_of("all_gather", 8, 4, 3)
 
 
