@@ -96,20 +96,23 @@ def test_every_collective_is_right_and_has_its_row(op):
         assert row.algbw == pytest.approx(row.size / row.seconds / 1e9)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_every_dtype_is_right(dtype):
-    assert benchmark("all_reduce", "1K", 2, dtype=dtype, backend="gloo", warmup=0, repeats=1).wrong == 0
+def wrong_of_every_dtype(rank, world_size):
+    return {dtype: timing.sweep(rank, world_size, "all_reduce", [1024], dtype, 0, 1, True, False) for dtype in DTYPES}
 
 
-def look_at_nothing_done(rank, world_size, op):
-    call = timing.Call(op, 1200, torch.float32, rank, world_size)
-    type(call).__call__ = lambda self: None  # the library did nothing, and said nothing
-    return call.wrong()
+def test_every_dtype_is_right():
+    for found in spawn(wrong_of_every_dtype, 2, backend="gloo").results:
+        assert {dtype: one.wrong for dtype, [one] in found.items()} == dict.fromkeys(DTYPES, 0)
 
 
-@pytest.mark.parametrize("op", OPS)
-def test_a_collective_that_does_nothing_is_counted_as_wrong(op):
-    assert sum(spawn(look_at_nothing_done, 3, op, backend="gloo").results) > 0
+def look_at_nothing_done(rank, world_size):
+    timing.Call.__call__ = lambda self: None  # the library did nothing, and said nothing
+    return [timing.Call(op, 1200, torch.float32, rank, world_size).wrong() for op in OPS]
+
+
+def test_a_collective_that_does_nothing_is_counted_as_wrong():
+    of_ranks = spawn(look_at_nothing_done, 3, backend="gloo").results
+    assert all(sum(wrong) > 0 for wrong in zip(*of_ranks, strict=True))
 
 
 def test_the_slowest_rank_and_the_median_count():
@@ -206,11 +209,16 @@ def test_forms_and_roots_stand_where_nccl_tests_have_them():
 
 
 def test_times_without_a_line_are_said_and_drawn_all_the_same():
-    falls = made_up(rows=[Row(1000, 250, 2e-5, 0, 0.1, 0.1, 0), Row(8000, 2000, 1e-5, 0, 0.1, 0.1, 0)])
-    alone = benchmark("all_reduce", "1K,1M", 1, cluster="laptop")
-    for table, why in ((falls, "larger messages don't take longer"), (alone, "some took no time at all")):
-        assert table.model is None and f"no fit, {why}" in repr(table)
-        assert table.figure()._repr_png_()
+    table = made_up(rows=[Row(1000, 250, 2e-5, 0, 0.1, 0.1, 0), Row(8000, 2000, 1e-5, 0, 0.1, 0.1, 0)])
+    assert table.model is None and "no fit, larger messages don't take longer" in repr(table)
+    assert table.figure()._repr_png_()
+
+
+def test_a_virtual_rank_alone_has_a_table_of_zeros_and_no_picture():
+    table = benchmark("all_reduce", "1K,1M", 1, cluster="laptop")
+    assert "no fit, some took no time at all" in repr(table)
+    with pytest.raises(ValueError, match="nothing to draw"):
+        table.figure()
 
 
 def test_wrong_values_are_said():

@@ -93,8 +93,13 @@ class Table:
         return sum(row.wrong or 0 for row in self.rows)
 
     def figure(self):
-        """Times with the fitted line, and bus bandwidths with the limits; both axes logarithmic."""
+        """Times with the fitted line, and bus bandwidths with the limits; both axes logarithmic.
+
+        Raises ValueError if nothing took any time: one rank of a virtual cluster."""
         from utils import figures
+
+        if not all(row.seconds for row in self.rows):
+            raise ValueError("there is nothing to draw: one rank has nobody to send to, and needs no time")
 
         sizes, seconds = [row.size for row in self.rows], [row.seconds for row in self.rows]
         bandwidths = [row.busbw * 1e9 for row in self.rows]

@@ -29,7 +29,7 @@ def sweep(
     picture = Picture(10.2, 4.0, title)
     times, rates = picture.subplots(1, 2)
     measured = {"color": KINDS[0], "marker": "o", "markersize": 5, "markeredgecolor": INK, "markeredgewidth": 0.4}
-    times.plot(sizes, [time or None for time in seconds], label="measured", **measured)
+    times.plot(sizes, seconds, label="measured", **measured)
     if model is not None:
         draw_model(times, sizes, *model)
     rates.plot(sizes, [rate or None for rate in bandwidths], label="bus bandwidth", **measured)
