@@ -596,7 +596,7 @@ for name, rate in limits.items():
     print(f"best bus bandwidth: {max(buses) * 1e9 / rate:.0%} of {name}")
 
 # %% [markdown]
-# It stays well below. Four ranks share the cores, and each byte is copied and added several times on its way. On a GPU
+# It stays below. Four ranks share the cores, and each byte is copied and added several times on its way. On a GPU
 # cluster the same picture tells whether the network was set up properly.
 
 # %% [markdown]
