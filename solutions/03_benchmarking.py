@@ -205,8 +205,8 @@ def times_of_the_slowest(time_one: Callable, warmup: int, repeats: int) -> list[
     """Seconds of each repeat, on whichever rank was slowest in that repeat; the same list on every rank.
 
     time_one(): makes one call and returns the seconds that it took on this rank; all ranks call it equally often.
-    It is called `warmup` times for nothing, then `repeats` times. One all_reduce in all, of float64: float32 has only
-    seven digits.
+    It is called `warmup` times for nothing, then `repeats` times. One all_reduce in all, of the repeats alone, in
+    float64: float32 has only seven digits.
     """
     ### BEGIN SOLUTION
     for _ in range(warmup):
@@ -524,7 +524,8 @@ print(f"all-reduce {298 / 450:.0%} of the link, reduce-scatter {321 / 450:.0%}")
 # %% [markdown]
 # # Part 3 · From 1 KB to 64 MB
 # One size says little: at 1 KB you see nothing but latency, at 64 MB nothing but bandwidth. A benchmark **sweeps** over
-# the sizes, each some times the one before, and shows time and bandwidth with both axes logarithmic.
+# the sizes, each some times the one before, and shows time and bandwidth with both axes logarithmic. (In a sweep, sizes
+# count in 1024: 1 KB is 1024 bytes. Bandwidths do not: 1 GB/s stays $10^9$ bytes a second.)
 
 # %% [markdown]
 # ## Sweep sizes
@@ -595,7 +596,7 @@ for name, rate in limits.items():
     print(f"best bus bandwidth: {max(buses) * 1e9 / rate:.0%} of {name}")
 
 # %% [markdown]
-# It stays well below. Four ranks share the cores, and each byte is copied and added several times on its way. On a GPU
+# It stays below. Four ranks share the cores, and each byte is copied and added several times on its way. On a GPU
 # cluster the same picture tells whether the network was set up properly.
 
 # %% [markdown]

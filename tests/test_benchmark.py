@@ -78,7 +78,7 @@ def test_a_step_that_does_not_grow_is_refused():
 def test_counts_are_of_a_chunk_where_there_are_chunks():
     assert count_of("all_reduce", 1024, 4, 3) == 256
     assert count_of("reduce_scatter", 1024, 4, 3) == 85
-    with pytest.raises(ValueError, match="8 bytes are too few for all_gather: one element on each of 3 ranks takes 12"):
+    with pytest.raises(ValueError, match="8 is too small for all_gather: .* 3 ranks takes 12 bytes"):
         count_of("all_gather", 8, 4, 3)
 
 
@@ -96,20 +96,23 @@ def test_every_collective_is_right_and_has_its_row(op):
         assert row.algbw == pytest.approx(row.size / row.seconds / 1e9)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_every_dtype_is_right(dtype):
-    assert benchmark("all_reduce", "1K", 2, dtype=dtype, backend="gloo", warmup=0, repeats=1).wrong == 0
+def wrong_of_every_dtype(rank, world_size):
+    return {dtype: timing.sweep(rank, world_size, "all_reduce", [1024], dtype, 0, 1, True, False) for dtype in DTYPES}
 
 
-def look_at_nothing_done(rank, world_size, op):
-    call = timing.Call(op, 1200, torch.float32, rank, world_size)
-    type(call).__call__ = lambda self: None  # the library did nothing, and said nothing
-    return call.wrong()
+def test_every_dtype_is_right():
+    for found in spawn(wrong_of_every_dtype, 2, backend="gloo").results:
+        assert {dtype: one.wrong for dtype, [one] in found.items()} == dict.fromkeys(DTYPES, 0)
 
 
-@pytest.mark.parametrize("op", OPS)
-def test_a_collective_that_does_nothing_is_counted_as_wrong(op):
-    assert sum(spawn(look_at_nothing_done, 3, op, backend="gloo").results) > 0
+def look_at_nothing_done(rank, world_size):
+    timing.Call.__call__ = lambda self: None  # the library did nothing, and said nothing
+    return [timing.Call(op, 1200, torch.float32, rank, world_size).wrong() for op in OPS]
+
+
+def test_a_collective_that_does_nothing_is_counted_as_wrong():
+    of_ranks = spawn(look_at_nothing_done, 3, backend="gloo").results
+    assert all(sum(wrong) > 0 for wrong in zip(*of_ranks, strict=True))
 
 
 def test_the_slowest_rank_and_the_median_count():
@@ -205,6 +208,19 @@ def test_forms_and_roots_stand_where_nccl_tests_have_them():
     assert first[3:8] == ["none", "0", "10.00", "0.10", "0.15"] and first[9:13] == ["N/A"] * 4
 
 
+def test_times_without_a_line_are_said_and_drawn_all_the_same():
+    table = made_up(rows=[Row(1000, 250, 2e-5, 0, 0.1, 0.1, 0), Row(8000, 2000, 1e-5, 0, 0.1, 0.1, 0)])
+    assert table.model is None and "no fit, larger messages don't take longer" in repr(table)
+    assert table.figure()._repr_png_()
+
+
+def test_a_virtual_rank_alone_has_a_table_of_zeros_and_no_picture():
+    table = benchmark("all_reduce", "1K,1M", 1, cluster="laptop")
+    assert "no fit, some took no time at all" in repr(table)
+    with pytest.raises(ValueError, match="nothing to draw"):
+        table.figure()
+
+
 def test_wrong_values_are_said():
     table = made_up(rows=[Row(8, 2, 1e-5, 0, 0.1, 0.1, 2)])
     assert "Out of bounds values : 2 FAILED" in repr(table)
@@ -232,7 +248,7 @@ def test_a_table_can_be_saved(tmp_path):
         ({"op": "allreduce"}, "did you mean 'all_reduce'"),
         ({"op": "all_reduce", "dtype": "float8"}, "choose one of float32"),
         ({"op": "all_reduce", "repeats": 0}, "repeats 0"),
-        ({"op": "all_gather", "sizes": "4"}, "4 bytes are too few"),
+        ({"op": "all_gather", "sizes": "4"}, "a size of 4 is too small"),
         ({"op": "all_reduce", "cluster": "dgx-h10"}, "did you mean 'dgx-h100'"),
     ],
 )
@@ -302,6 +318,8 @@ def test_a_figure_is_drawn_where_it_is_asked_for(capsys, tmp_path):
             "there is no folder",
         ),
         (["all_reduce", "--figure", "sweep.txt"], "is no picture"),
+        (["all_reduce", "--csv", "/tmp"], "is a folder"),
+        (["all", "--sizes", "4..1K", "-n", "4"], "a size of 4 is too small for all_gather"),
     ],
 )
 def test_a_command_that_cannot_be_says_why(words, said, capsys):
@@ -318,6 +336,13 @@ def test_wrong_values_end_with_1(capsys, monkeypatch):
 def test_help_names_every_collective(capsys):
     code, out, _ = command("--help", capsys=capsys)
     assert code == 0 and all(op in out for op in OPS)
+
+
+def test_head_may_close_the_pipe(root):
+    words = f"{sys.executable} -m utils.benchmark all --cluster laptop --sizes 1K | head -1; exit ${{PIPESTATUS[0]}}"
+    env = {**os.environ, "PYTHONPATH": str(root)}
+    done = subprocess.run(["bash", "-c", words], env=env, cwd=root, capture_output=True, text=True, timeout=100)
+    assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 1)
 
 
 def test_a_bar_is_drawn_for_a_terminal(capsys, monkeypatch):

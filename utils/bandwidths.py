@@ -110,7 +110,7 @@ def count_of(op: str, size: int, itemsize: int, world_size: int) -> int:
     count = size // itemsize // pieces
     if count == 0:
         each = f"one element on each of {world_size} ranks takes" if pieces > 1 else "one element takes"
-        raise ValueError(f"{size} bytes are too few for {op}: {each} {itemsize * pieces}")
+        raise ValueError(f"a size of {size} is too small for {op}: {each} {itemsize * pieces} bytes")
     return count
 
 

@@ -66,6 +66,8 @@ class Table:
         """The Link that comes closest to all rows, by relative errors. ValueError if no line that rises does."""
         from utils.probes import fit
 
+        if not all(row.seconds for row in self.rows):
+            raise ValueError("some took no time at all: one rank has nobody to send to")
         return fit({row.size: row.seconds for row in self.rows})
 
     @property
@@ -79,17 +81,29 @@ class Table:
         return 1 / self.link.bandwidth
 
     @property
+    def model(self) -> tuple[float, float] | None:
+        """(alpha, beta), or None where there is no such line."""
+        try:
+            return self.alpha, self.beta
+        except ValueError:
+            return None
+
+    @property
     def wrong(self) -> int:
         return sum(row.wrong or 0 for row in self.rows)
 
     def figure(self):
-        """Times with the fitted line, and bus bandwidths with the limits; both axes logarithmic."""
+        """Times with the fitted line, and bus bandwidths with the limits; both axes logarithmic.
+
+        Raises ValueError if nothing took any time: one rank of a virtual cluster."""
         from utils import figures
 
+        if not all(row.seconds for row in self.rows):
+            raise ValueError("there is nothing to draw: one rank has nobody to send to, and needs no time")
+
         sizes, seconds = [row.size for row in self.rows], [row.seconds for row in self.rows]
-        model = (self.alpha, self.beta) if len(sizes) > 1 else None
         bandwidths = [row.busbw * 1e9 for row in self.rows]
-        return figures.sweep(sizes, seconds, bandwidths, f"{self.op}, {self.where}", model, self.limits)
+        return figures.sweep(sizes, seconds, bandwidths, f"{self.op}, {self.where}", self.model, self.limits)
 
     def save_csv(self, path) -> None:
         """A line for each size: seconds, GB/s, spread as a share of the time."""
@@ -235,9 +249,7 @@ def rows_of(op: str, sizes: list[int], itemsize: int, run) -> list[Row]:
     """Rank by rank what was measured (timing.Measured) -> size by size what counts."""
     rows = []
     for asked, of_ranks in zip(sizes, zip(*run.results, strict=True), strict=True):
-        count = count_of(
-            op, asked, itemsize, run.world_size
-        )  # a job of torchrun may have other ranks than we asked for
+        count = count_of(op, asked, itemsize, run.world_size)  # torchrun's ranks may be others than we asked for
         size = size_of(op, count, itemsize, run.world_size)
         slowest = [max(times) for times in zip(*(one.seconds for one in of_ranks), strict=True)]
         middle = median(slowest)

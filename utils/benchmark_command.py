@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import sys
 from pathlib import Path
 
 from utils import job
-from utils.bandwidths import OPS, parse_sizes
-from utils.benchmark import DTYPES, benchmark
+from utils.bandwidths import OPS, count_of, parse_sizes
+from utils.benchmark import DTYPES, benchmark, default_ranks
 from utils.errors import RankError
 
 PICTURES = (".png", ".pdf", ".svg")
 EPILOG = """\
-Sizes are those of the whole, as in nccl-tests: for all_gather, what a rank holds at the end. K, M and G are 1024 based;
-GB/s are 1e9 bytes a second. algbw is size / time; busbw is to be held against one direction of a link. torch has one
-form of each collective, in place or not; the other has N/A.
+Sizes are those of the whole, as in nccl-tests: for all_gather, what a rank
+holds at the end. K, M and G are 1024 based; GB/s are 1e9 bytes a second.
+algbw is size / time; busbw is to be held against one direction of a link.
+torch has one form of each collective, in place or not; the other has N/A.
 
 Runs as it is under torchrun and SLURM: then the ranks are those of the job.
 Exit code: 0; 1 if a value came out wrong or the ranks failed; 2 for a command that can't be.
@@ -30,6 +32,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         check(options)
         return run(options)
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the interpreter can flush, and ends
+        return 0
     except (ValueError, TypeError, OSError) as error:
         print(f"benchmark: {error}", file=sys.stderr)
         return 2
@@ -74,11 +79,19 @@ def the_parser() -> argparse.ArgumentParser:
 
 def check(options: argparse.Namespace) -> None:
     """Raises ValueError for what would fail only after the measurement."""
-    parse_sizes(options.sizes, options.step)
+    sizes = parse_sizes(options.sizes, options.step)
+    if options.op == "all":  # the first that is refused must not cost the tables of those before it
+        world_size = options.world_size or default_ranks(options.backend, options.cluster)
+        for op in OPS:
+            count_of(op, sizes[0], DTYPES[options.dtype][1], world_size)
     for path in filter(None, (options.csv, options.figure)):
+        if path.is_dir():
+            raise ValueError(f"{str(path)!r} is a folder: name a file in it")
         if not path.parent.is_dir():
             raise ValueError(f"there is no folder {str(path.parent)!r} to write {path.name} to")
-    if options.figure and options.figure.suffix not in PICTURES:
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise ValueError(f"{str(path)!r} can't be written: you have no right to")
+    if options.figure and options.figure.suffix.lower() not in PICTURES:
         raise ValueError(f"{options.figure.name!r} is no picture: name it {', '.join(PICTURES)}")
 
 

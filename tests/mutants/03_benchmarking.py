@@ -112,6 +112,21 @@ def time_once(operation, synchronize):
 """,
 )
 
+mutant(
+    "time-once",
+    "start-minus-end",
+    says="the wrong sign",
+    cell=timing("synchronize(); dist.barrier()", f"{WAIT}; synchronize()").replace(
+        "time.perf_counter() - start", "start - time.perf_counter()"
+    ),
+)
+mutant(
+    "time-once",
+    "only-rank-0-meets",
+    says="rank 0  waits in barrier",
+    cell=timing("synchronize()\n    if dist.get_rank() == 0: dist.barrier()", f"{WAIT}; synchronize()"),
+)
+
 # ---- times-of-the-slowest
 
 mutant(
@@ -193,6 +208,32 @@ def times_of_the_slowest(time_one, warmup, repeats):
 """,
 )
 
+mutant(
+    "times-of-the-slowest",
+    "on-rank-0-alone",
+    says="wrong on this rank alone",
+    replace=("dist.all_reduce(slowest, op=", "dist.reduce(slowest, dst=0, op="),
+)
+mutant(
+    "times-of-the-slowest",
+    "sorts-first",
+    says="sorted before the ranks were compared",
+    replace=("mine = [time_one() for _ in range(repeats)]", "mine = sorted(time_one() for _ in range(repeats))"),
+)
+mutant(
+    "times-of-the-slowest",
+    "the-slowest-rank-in-all",
+    says="slowest in all",
+    cell="""
+def times_of_the_slowest(time_one, warmup, repeats):
+    for _ in range(warmup):
+        time_one()
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, [time_one() for _ in range(repeats)])
+    return max(everyone, key=sum)
+""",
+)
+
 # ---- median-and-spread
 
 mutant("median-and-spread", "mean", says="the mean", replace=("median(seconds)", "sum(seconds) / len(seconds)"))
@@ -260,6 +301,13 @@ also_right(
 """,
 )
 
+mutant(
+    "median-and-spread",
+    "distances-from-the-mean",
+    says="the distance from the mean",
+    replace=("abs(each - middle)", "abs(each - sum(seconds) / len(seconds))"),
+)
+
 # ---- counted-bytes
 
 mutant("counted-bytes", "handed-in", says="one chunk of the whole", body="    return handed_in\n")
@@ -299,6 +347,16 @@ also_right(
     "counted-bytes",
     "table",
     body='    return handed_in * {"all_gather": world_size, "gather": world_size}.get(collective, 1)\n',
+)
+
+mutant(
+    "counted-bytes",
+    "two-phases",
+    says="the two phases come later",
+    body="""    if collective == "all_reduce":
+        return 2 * handed_in
+    return world_size * handed_in if collective in ("all_gather", "gather") else handed_in
+""",
 )
 
 # ---- bandwidths
@@ -358,6 +416,13 @@ also_right(
 """,
 )
 
+mutant(
+    "bandwidths",
+    "floor-division",
+    says="// rounds down",
+    replace=("(world_size - 1) / world_size", "(world_size - 1) // world_size"),
+)
+
 # ---- find-the-mistakes
 
 mutant("find-the-mistakes", "gib-upside-down", says="factors is not right", replace=("1e9 / 2**30", "2**30 / 1e9"))
@@ -401,6 +466,43 @@ also_right(
     ),
 )
 
+mutant(
+    "find-the-mistakes",
+    "one-sided",
+    says="too large or too small, both count",
+    replace=("abs(wrong - claim) <= 0.01", "wrong - claim <= 0.01"),
+)
+mutant(
+    "find-the-mistakes",
+    "returns-the-wrong-number",
+    says="with the mistakes in it",
+    replace=("return busbw, list(mistakes)", "return wrong, list(mistakes)"),
+)
+mutant(
+    "find-the-mistakes",
+    "words-instead-of-a-list",
+    says="A list of names",
+    replace=("list(mistakes)", '", ".join(mistakes)'),
+)
+also_right(
+    "find-the-mistakes",
+    "counts-in-binary",
+    cell="""
+def find_the_mistakes(claim, collective, nbytes, seconds, world_size, bandwidths):
+    algbw, busbw = bandwidths(collective, nbytes, seconds, world_size)
+    factors = {"GiB": 1e9 / 2**30, "one chunk": 1 / world_size, "both ways": 2, "algbw": algbw / busbw}
+    best = None
+    for bits in range(2 ** len(factors)):
+        chosen = [name for place, name in enumerate(factors) if bits >> place & 1]
+        claimed = busbw
+        for name in chosen:
+            claimed *= factors[name]
+        if 0.99 < claimed / claim < 1.01 and (best is None or len(chosen) < len(best)):
+            best = chosen
+    return busbw, best
+""",
+)
+
 # ---- sweep-sizes
 
 mutant(
@@ -442,6 +544,29 @@ also_right(
     "floor-division",
     body="""        count = nbytes // itemsize // world_size
         sizes += [count * world_size * itemsize] * (count > 0)
+""",
+)
+
+mutant(
+    "sweep-sizes",
+    "floats",
+    says="Sizes are whole numbers",
+    replace=("sizes.append(possible)", "sizes.append(possible / 1)"),
+)
+mutant(
+    "sweep-sizes",
+    "raises-small-sizes",
+    says="leave them out",
+    replace=("if possible > 0:", "possible = max(possible, world_size * itemsize)\n        if possible > 0:"),
+)
+mutant(
+    "sweep-sizes",
+    "stops-at-the-first-zero",
+    says="go on with the next",
+    body="""        possible = nbytes - nbytes % (world_size * itemsize)
+        if possible == 0:
+            break
+        sizes.append(possible)
 """,
 )
 
@@ -519,6 +644,22 @@ also_right(
 """,
 )
 
+mutant(
+    "fit",
+    "float32",
+    says="compute in float64",
+    replace=(
+        ("rows = torch.stack([1 / t, n / t], dim=1)", "rows = torch.stack([1 / t, n / t], dim=1).float()"),
+        ("dtype=torch.float64)).solution", "dtype=torch.float32)).solution"),
+    ),
+)
+mutant(
+    "fit",
+    "times-on-the-right",
+    says="with t on the right-hand side",
+    replace=("torch.ones(len(t), 1, dtype=torch.float64)", "t[:, None]"),
+)
+
 # ---- size-for-share
 
 mutant("size-for-share", "always-half", says="the half-bandwidth size", body="    return alpha / beta\n")
@@ -527,6 +668,8 @@ mutant("size-for-share", "missing-share", says="(1 - s) / s", body="    return (
 mutant("size-for-share", "upside-down", says="upside down", body="    return share / (1 - share) * beta / alpha\n")
 mutant("size-for-share", "no-share-above", says="and one more", body="    return alpha / beta / (1 - share)\n")
 also_right("size-for-share", "solved-otherwise", body="    return alpha / (beta / share - beta)\n")
+
+mutant("size-for-share", "rounded", says="rounded", body="    return int(share / (1 - share) * alpha / beta)\n")
 
 # ---- crossover
 
@@ -606,6 +749,29 @@ also_right(
 """,
 )
 
+mutant(
+    "held-out-errors",
+    "predicts-for-the-place",
+    says="for the place in the list",
+    replace=("alpha + sizes[held_out] * beta", "alpha + held_out * beta"),
+)
+mutant(
+    "held-out-errors",
+    "leaves-out-the-size-alone",
+    says="fit got",
+    replace=("[seconds[index] for index in others]", "seconds"),
+)
+also_right(
+    "held-out-errors",
+    "puts-it-back",
+    body="""        size, measured = sizes.pop(held_out), seconds.pop(held_out)
+        alpha, beta = fit(sizes, seconds)
+        sizes.insert(held_out, size)
+        seconds.insert(held_out, measured)
+        errors.append((alpha + size * beta) / measured - 1)
+""",
+)
+
 # ---- recover-the-link
 
 mutant(
@@ -642,4 +808,25 @@ also_right(
         ("partial(dist.all_reduce, x)", "lambda x=x: dist.all_reduce(x, async_op=True)"),
         ("return alpha / steps, steps / world_size / beta", "return [alpha / steps, 1 / (world_size * beta / steps)]"),
     ),
+)
+mutant(
+    "recover-the-link",
+    "times-it-itself",
+    says="Let seconds_of do the timing",
+    replace=(
+        "seconds.append(seconds_of(partial(dist.all_reduce, x)))",
+        "start = time.perf_counter(); dist.all_reduce(x); seconds.append(time.perf_counter() - start)",
+    ),
+)
+mutant(
+    "recover-the-link",
+    "calls-it-before",
+    says="takes a function that it can call",
+    replace=("partial(dist.all_reduce, x)", "dist.all_reduce(x)"),
+)
+mutant(
+    "recover-the-link",
+    "gb-instead-of-bytes",
+    says="in bytes/s",
+    replace=("steps / world_size / beta", "steps / world_size / beta / 1e9"),
 )

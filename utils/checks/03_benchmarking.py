@@ -131,6 +131,7 @@ def judge_time_once(run, devices: list[Device], story: str) -> None:
             "without what the operation gave to the device: synchronize at the end, too": truth,
             "the barrier, too: start the clock after it, and let nobody meet at the end": right + barrier,
             "two barriers, too: only one, before the clock": right + 2 * barrier,
+            "the right time with the wrong sign: the end minus the start": -right,
             "in milliseconds: return seconds": right * 1e3,
             "in nanoseconds: return seconds": right * 1e9,
         }
@@ -186,8 +187,17 @@ def judge_slowest(run, world_size: int, warmup: int, repeats: int, seed: int = 0
                 "Warm-up calls come on top of the repeats; their times are thrown away.",
             )
         mine = [times[call][rank] for call in range(warmup, warmup + repeats)]
+        together = list(zip(*times[warmup:], strict=True))  # [rank][repeat]
         usual = {
             "this rank's own times: take the largest over the ranks": mine,
+            "the times of the rank that was slowest in all: each repeat has its own slowest rank": list(
+                max(together, key=sum)
+            ),
+            "sorted before the ranks were compared: repeats that are not the same one": [
+                max(one) for one in zip(*map(sorted, together), strict=True)
+            ],
+            "the largest of all alone: one number for each repeat": [max(right)],
+            "the largest of all: a list is wanted, one number for each repeat": max(right),
             "rank 0's times: rank 0 is not always the slowest": [one[0] for one in times[warmup:]],
             "the mean over the ranks: the collective is over when the slowest rank is": [
                 sum(one) / world_size for one in times[warmup:]
@@ -199,12 +209,14 @@ def judge_slowest(run, world_size: int, warmup: int, repeats: int, seed: int = 0
             "the largest of all repeats: take the largest of each repeat": [max(right)] * repeats,
             "rounded to float32: use dtype=torch.float64": torch.tensor(right, dtype=torch.float32).tolist(),
         }
+        if rank and near(answer.results[0], right, 1e-15):
+            usual |= {"wrong on this rank alone, rank 0's is right: all ranks need the result, so all_reduce": got}
         expect_near(got, right, f"rank {rank} returned", usual, rtol=1e-15)
 
 
 @check("times-of-the-slowest", if_stuck="every rank must call time_one equally often, then all_reduce once.")
 def times_of_the_slowest_values(run):
-    judge_slowest(run, 3, warmup=2, repeats=4)
+    judge_slowest(run, 3, warmup=2, repeats=4, seed=2)
 
 
 @check("times-of-the-slowest", judges="traffic", if_stuck="every rank calls all_reduce once.")
@@ -243,6 +255,14 @@ def judge_median(run, cases: list[list[float]]) -> None:
             "the standard deviation over the mean: it follows the outlier": deviation / mean,
             "the whole range: one outlier makes it large": (max(case) - min(case)) / middle,
             "the mean distance: take the median of the distances, too": sum(distances) / len(case) / middle,
+            "the largest distance: one outlier makes it large": max(distances) / middle,
+            "a share of the mean: divide by the median": spread * middle / mean,
+            "the distance from the mean: take the distances from the median": torch.tensor(
+                [abs(each - mean) for each in case], dtype=torch.float64
+            )
+            .quantile(0.5)
+            .item()
+            / middle,
             "a percentage: return the share, 0.5 for 50 %": 100 * spread,
             "the median of signed distances: take their absolute values": torch.tensor(
                 [each - middle for each in case], dtype=torch.float64
@@ -257,7 +277,7 @@ def judge_median(run, cases: list[list[float]]) -> None:
 
 @check("median-and-spread")
 def median_and_spread_values(run):
-    judge_median(run, [[1.0, 5.0, 2.0, 90.0, 4.0], [8.0, 2.0, 70.0, 3.0, 4.0, 6.0]])
+    judge_median(run, [[1.0, 5.0, 2.0, 80.0, 3.0], [8.0, 2.0, 70.0, 3.0, 4.0, 6.0]])
 
 
 def judge_bytes(run, collectives: list[str], handed_in: list[int]) -> None:
@@ -268,6 +288,7 @@ def judge_bytes(run, collectives: list[str], handed_in: list[int]) -> None:
             "one chunk of it: S is the whole, all chunks together": nbytes / world_size,
             "what all ranks hold together: S is what is gathered, scattered or exchanged, once": nbytes * world_size,
             "the bytes that one rank must send: that comes later, in busbw": nbytes * (world_size - 1) / world_size,
+            "twice the whole: the two phases come later, in busbw": 2 * nbytes,
             "what this rank hands in: here that is one chunk of the whole": nbytes,
             "the bytes that a rank of a ring sends: that comes later, in busbw": 2
             * nbytes
@@ -275,7 +296,8 @@ def judge_bytes(run, collectives: list[str], handed_in: list[int]) -> None:
             / world_size,
         }
         right = bandwidths.total_bytes(collective, nbytes, world_size)
-        who = f"{collective} of {world_size} ranks, {nbytes:,} bytes handed in by each: you returned"
+        by = "the root" if collective == "scatter" else "each"
+        who = f"{collective} of {world_size} ranks, {nbytes:,} bytes handed in by {by}: you returned"
         expect_near(got, right, who, usual)
 
 
@@ -302,7 +324,9 @@ def judge_bandwidths(run, collectives: list[str], nbytes: int, took: float) -> N
             "gigabits: a byte has eight bits, and nobody asked for them": 8,
             "MB/s: divide by 1e9": 1e3,
         }
-        expect_near(got[0], algbw, f"{who} algbw", {words: algbw * factor for words, factor in units.items()})
+        wrong = {words: algbw * factor for words, factor in units.items()}
+        wrong |= {"P times too large: nbytes is S already, the whole": algbw * world_size}
+        expect_near(got[0], algbw, f"{who} algbw", wrong)
         others = 1 - 1 / world_size
         usual = {
             "algbw: busbw has the factor of the collective": algbw,
@@ -316,6 +340,7 @@ def judge_bandwidths(run, collectives: list[str], nbytes: int, took: float) -> N
             "with (P - 1) instead of (P - 1) / P: S is already the whole": algbw * (world_size - 1),
             "with 2 (P - 1) instead of 2 (P - 1) / P": algbw * 2 * (world_size - 1),
             "without the part that a rank keeps: this one passes the whole on": busbw * others,
+            "nothing at all: // rounds down": 0.0,
             "the factor upside down": algbw * algbw / busbw if busbw else math.inf,
             "with (P - 1) / P upside down": 2 * algbw / others if others else math.inf,
         }
@@ -352,7 +377,13 @@ def judge_review(run, claims: list[tuple]) -> None:
         who = f"{collective} of {world_size} ranks, claimed {claim:.4g} GB/s: you returned"
         if not isinstance(got, list | tuple) or len(got) != 2:
             raise CheckFailed(f"{who} {in_words(got)}", "two things: (busbw, mistakes)")
-        expect_near(got[0], busbw, who, {"the claim: the first number is the right busbw": claim})
+        usual = {
+            "the claim: the first number is the right busbw": claim,
+            "algbw: the first number is the right busbw": algbw_and_busbw(collective, nbytes, took, world_size)[0],
+        }
+        if isinstance(got[0], Real) and abs(got[0] - claim) <= 0.01 * claim:
+            usual |= {"the number with the mistakes in it: the first number is the right busbw": got[0]}
+        expect_near(got[0], busbw, who, usual)
         judge_mistakes(got[1], mistakes, who)
 
 
@@ -361,14 +392,16 @@ def judge_mistakes(got, right: list[str] | None, who: str) -> None:
     if found == (right if right is None else sorted(right)):
         return
     hint = ""
-    if right == []:
+    if isinstance(got, str):
+        hint = "A list of names is asked for."
+    elif right == []:
         hint = "The claim is right: of no mistake at all the product is 1."
     elif right is None:
         hint = "No subset explains this claim. Is your tolerance 1 % of the claim?"
     elif got is None:
         hint = "One of your four factors is not right, or the tolerance is too small, or you return before the pairs."
     elif isinstance(found, list) and len(found) < len(right):
-        hint = "Fewer mistakes come close, but not to 1 % of the claim."
+        hint = "Fewer mistakes come close, but not to 1 % of the claim: too large or too small, both count."
     elif isinstance(found, list) and len(found) > len(right):
         hint = "Try the small subsets first, and return the first that explains the claim."
     raise CheckFailed(f"{who} {got!r}", f"{right!r}", hint)
@@ -418,6 +451,13 @@ def judge_sizes(run, cases: list[tuple]) -> None:
             "rounded to whole numbers only: each rank needs a chunk of them": sizes_by_hand(*every, grain=itemsize),
             "rounded to a multiple of P bytes: a number has several bytes": sizes_by_hand(*every, grain=world_size),
             "rounded up: round down": sorted({-(-nbytes // grain) * grain for nbytes in powers}),
+            "rounded to the nearest: round down": sorted({round(nbytes / grain) * grain for nbytes in powers} - {0}),
+            "how many numbers each rank has: sizes are in bytes": [nbytes // grain for nbytes in right],
+            "with the sizes that are too small raised: leave them out": [
+                max(nbytes // grain, 1) * grain for nbytes in powers
+            ],
+            "without the smallest: one number for each rank is a size": [nbytes for nbytes in right if nbytes > grain],
+            "nothing: leave a size out that is too small, and go on with the next": [] if right else None,
             "with a size of 0: leave it out": [0, *right],
             "with sizes of 0: leave them out": [nbytes // grain * grain for nbytes in powers],
             "without the largest: sizes go up to it, and may be it": [
@@ -425,6 +465,8 @@ def judge_sizes(run, cases: list[tuple]) -> None:
             ],
             "rounded before it was multiplied: multiply the sizes that were not rounded": rounded_at_once,
         }
+        if isinstance(got, list) and got == right and not all(isinstance(nbytes, int) for nbytes in got):
+            raise CheckFailed(f"you returned {got}", f"{right}", "Sizes are whole numbers: // instead of /.")
         who = f"from {smallest} to {largest}, step {step}, {world_size} ranks, {itemsize} bytes a number: you returned"
         expect_near(got, right, who, usual)
 
@@ -479,14 +521,27 @@ def judge_fit(run, cases: list[tuple]) -> None:
                 sizes, times, 1
             ),
             "weighted by 1 / t ** 4: each row is divided by t once": weighted(sizes, times, 4),
+            "a line through 0: alpha is asked for, too": (0.0, through_zero(sizes, times)),
+            "with t on the right-hand side: divided by t, it is 1": row_solution(sizes, times, times),
             "(beta, alpha): the latency comes first": right[::-1],
             "(alpha, bandwidth): beta is in seconds for each byte": (right[0], 1 / right[1]),
             "with an alpha of 0 where the best line has one below 0: return it as it comes out": (0.0, right[1]),
             "the line through the first and the last point: all sizes count": line_through(sizes, times),
             "close to it, but rounded: compute in float64": got if near(got, right, 1e-3) else None,
         }
-        expect_near(got, right, who, usual, rtol=1e-5)
+        expect_near(got, right, who, usual, rtol=1e-8)
     expect_unchanged(answer, [list(sizes) for sizes, _ in cases], [list(times) for _, times in cases])
+
+
+def through_zero(sizes: list, times: list) -> float:
+    shares = [size / time for size, time in zip(sizes, times, strict=True)]
+    return sum(shares) / sum(share**2 for share in shares)
+
+
+def row_solution(sizes: list, times: list, wanted: list) -> tuple[float, float]:
+    """What solves the rows (1 / t, n / t) for other right-hand sides than 1."""
+    weights = [1 / time**2 for time in times]
+    return solve(sizes, [time * each for time, each in zip(times, wanted, strict=True)], weights)
 
 
 def line_through(sizes: list, times: list) -> tuple[float, float]:
@@ -520,6 +575,8 @@ def judge_share(run, cases: list[tuple]) -> None:
             "share * alpha / beta: at that size the latency still takes most of the time": share * alpha / beta,
             "for the share that is missing: s / (1 - s), not (1 - s) / s": (1 - share) / share * alpha / beta,
             "1 / (1 - s) times alpha / beta: that is s / (1 - s) and one more": alpha / beta / (1 - share),
+            "multiplied: seconds divided by seconds a byte are bytes": share / (1 - share) * alpha * beta,
+            "rounded: return it as it is": math.floor(share / (1 - share) * alpha / beta * (1 - 1e-12)),
             "upside down: seconds divided by seconds a byte are bytes": share / (1 - share) * beta / alpha
             if alpha
             else math.inf,
@@ -530,7 +587,7 @@ def judge_share(run, cases: list[tuple]) -> None:
 
 @check("size-for-share")
 def size_for_share_values(run):
-    judge_share(run, [(0.5, 1e-6, 1 / 450e9), (0.8, 5e-6, 1e-9), (0.25, 2e-3, 1e-6)])
+    judge_share(run, [(0.8, 5e-6, 1e-9), (0.5, 1e-6, 1 / 450e9), (0.25, 2e-3, 1e-6)])
 
 
 def judge_crossover(run, cases: list[tuple]) -> None:
@@ -555,6 +612,8 @@ def judge_crossover(run, cases: list[tuple]) -> None:
             else math.nan,
             "the right size with the wrong sign": -right if right else math.nan,
             "not above 0: return None": 0.0,
+            "upside down: seconds divided by seconds a byte are bytes": 1 / right if right else math.nan,
+            "with sums: subtract one line from the other": (alpha_one + alpha_other) / (beta_one + beta_other),
             "a size below 0: nobody sends that; return None": (alpha_other - alpha_one) / (beta_one - beta_other)
             if beta_one != beta_other
             else math.nan,
@@ -582,6 +641,8 @@ class Average:
     """Stands for a fit: a constant time, the mean of those that it is given, and a slope of the mean size, in ns."""
 
     def __call__(self, sizes, seconds) -> tuple[float, float]:
+        if len(sizes) != len(seconds) or len(sizes) < 2:
+            raise ValueError(f"fit got {len(sizes)} sizes and {len(seconds)} times: as many are wanted, all but one")
         return sum(seconds) / len(seconds), sum(sizes) / len(sizes) * 1e-9
 
 
@@ -590,15 +651,18 @@ def judge_held_out(run, cases: list[tuple]) -> None:
     model = Average()
     answer = run(len(cases), [list(sizes) for sizes, _ in cases], [list(times) for _, times in cases], fit=model)
     for (sizes, times), got in zip(cases, answer.results, strict=True):
-        predictions, seen = [], model(sizes, times)
-        for place, size in enumerate(sizes):
-            alpha, beta = model(sizes[:place] + sizes[place + 1 :], times[:place] + times[place + 1 :])
-            predictions.append(alpha + size * beta)
+        seen, places = model(sizes, times), range(len(sizes))
+        lines = [model(sizes[:one] + sizes[one + 1 :], times[:one] + times[one + 1 :]) for one in places]
+        predictions = [alpha + size * beta for size, (alpha, beta) in zip(sizes, lines, strict=True)]
         pairs = list(zip(predictions, times, strict=True))
         right = [predicted / measured - 1 for predicted, measured in pairs]
         usual = {
             "of a fit that has seen the size itself: leave it out": [
                 (seen[0] + size * seen[1]) / measured - 1 for size, measured in zip(sizes, times, strict=True)
+            ],
+            "predicted for the place in the list: predict for the size": [
+                (alpha + place * beta) / measured - 1
+                for place, ((alpha, beta), measured) in enumerate(zip(lines, times, strict=True))
             ],
             "in seconds: divide by the measured time": [predicted - measured for predicted, measured in pairs],
             "without its sign": [abs(error) for error in right],
@@ -620,16 +684,24 @@ def held_out_errors_values(run):
 # ---- recover-the-link
 
 
-def stopped(operation) -> float:
-    """What stands for a benchmark, so that the exercise depends on no other one."""
-    if not callable(operation):
-        raise TypeError("seconds_of takes a function that it can call, not what a call of all_reduce has returned")
-    dist.barrier()
-    began_at = time.perf_counter()
-    handle = operation()
-    if hasattr(handle, "wait"):
-        handle.wait()
-    return time.perf_counter() - began_at
+class Stopped:
+    """What stands for a benchmark on one rank, so that the exercise depends on no other one. Counts its calls."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, operation) -> float:
+        if not callable(operation):
+            raise TypeError("seconds_of takes a function that it can call, not what a call of all_reduce has returned")
+        self.calls += 1
+        dist.barrier()
+        began_at = time.perf_counter()
+        handle = operation()
+        if hasattr(handle, "wait"):
+            handle.wait()
+        if time.perf_counter() == began_at:
+            raise ValueError("what seconds_of was handed took no time: it has to call all_reduce")
+        return time.perf_counter() - began_at
 
 
 def line(sizes, seconds) -> tuple[float, float]:
@@ -640,7 +712,14 @@ def line(sizes, seconds) -> tuple[float, float]:
 
 def judge_link(run, world_size: int, alpha: float, bandwidth: float, sizes: list[int]) -> None:
     cluster = links(world_size, alpha, bandwidth)
-    answer = run.virtual(world_size, cluster=cluster, device="cpu", sizes=sizes, seconds_of=stopped, fit=line)
+    watches = [Stopped() for _ in range(world_size)]
+    answer = run.virtual(world_size, [list(sizes)] * world_size, watches, cluster=cluster, device="cpu", fit=line)
+    for called in {watch.calls for _, watch in answer.inputs_after} - {len(sizes)}:
+        raise CheckFailed(
+            f"seconds_of was called {called} times for {len(sizes)} sizes",
+            f"{len(sizes)}",
+            "Let seconds_of do the timing: once for each size, with an operation that calls all_reduce.",
+        )
     steps = 2 * world_size - 2
     fitted = steps * alpha, bandwidth * world_size / steps
     for rank, got in enumerate(answer.results):
@@ -667,6 +746,9 @@ def judge_half(got, right: float, who: str, steps: int, both: dict, pair, unit: 
         (steps, "the line has 2 (P - 1) latencies, and the link one"),
         (world_size, "each step moves n / P bytes, not n"),
         (world_size - 1, "count the steps again"),
+        (steps / world_size, "divide by the 2 (P - 1) steps, not by P"),
+        (world_size**2, "the chunk n / P counts once, on the right side of the fraction"),
+        (1e9, "in bytes/s, as the contract says"),
         (world_size / (world_size - 1), "a ring of P ranks has P - 1 steps in each phase, not P"),
     ):
         usual |= {f"{factor:.3g} times too large: {words}": right * factor}
