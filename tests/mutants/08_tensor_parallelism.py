@@ -1,18 +1,8 @@
 """Wrong answers to lesson 08: at least two an exercise. Form: see `tests/mutants/__init__.py`."""
 
-from tests.mutants import Mutant, Variant
+from tests.mutants import answers
 
-MUTANTS: list[Mutant] = []
-ALSO_RIGHT: list[Variant] = []
-
-
-def mutant(exercise, name, caught_by="values", *, says, hidden=False, **answer):
-    MUTANTS.append(Mutant(exercise, name, caught_by=caught_by, says=says, hidden=hidden, **answer))
-
-
-def also_right(exercise, name, **answer):
-    ALSO_RIGHT.append(Variant(exercise, name, **answer))
-
+MUTANTS, ALSO_RIGHT, mutant, also_right = answers()
 
 # ---- shard-of-weight
 

@@ -12,6 +12,7 @@ Right answers in another form than the solution's are kept beside them, in a lis
 
 import importlib
 import textwrap
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from grader.lesson import replace_solution, solution_lines
@@ -55,6 +56,20 @@ class Mutant(Variant):
     caught_by: str = "values"
     says: str = ""
     hidden: bool = False
+
+
+def answers() -> tuple[list[Mutant], list[Variant], Callable, Callable]:
+    """What a lesson's file begins with: two empty lists, `mutant` that adds to the first, `also_right` to the second."""
+    wrong: list[Mutant] = []
+    right: list[Variant] = []
+
+    def mutant(exercise: str, name: str, caught_by: str = "values", *, says: str, hidden: bool = False, **answer):
+        wrong.append(Mutant(exercise, name, caught_by=caught_by, says=says, hidden=hidden, **answer))
+
+    def also_right(exercise: str, name: str, **answer):
+        right.append(Variant(exercise, name, **answer))
+
+    return wrong, right, mutant, also_right
 
 
 def mutants_of(lesson: str) -> list[Mutant]:
