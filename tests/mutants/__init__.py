@@ -59,7 +59,7 @@ class Mutant(Variant):
 
 
 def answers() -> tuple[list[Mutant], list[Variant], Callable, Callable]:
-    """What a lesson's file begins with: two empty lists, `mutant` that adds to the first, `also_right` to the second."""
+    """What a lesson's file begins with: two empty lists, `mutant` adds to the first, `also_right` to the second."""
     wrong: list[Mutant] = []
     right: list[Variant] = []
 
