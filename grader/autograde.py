@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
 
 import nbformat
+from jupyter_client.manager import AsyncKernelManager
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from nbconvert.exporters import NotebookExporter
 from nbformat.notebooknode import NotebookNode
@@ -31,7 +33,10 @@ from nbgrader.preprocessors import (
     SaveAutoGrades,
 )
 from nbgrader.validator import Validator
-from traitlets import Integer, List
+from traitlets import Bool, Integer, List
+
+from grader import sandbox
+from grader.sandboxed_kernel import SandboxedKernel
 
 NEW_CELL = {"code": new_code_cell, "markdown": new_markdown_cell, "raw": new_raw_cell}
 CUT = "\n... the rest of this output was cut off ..."
@@ -55,6 +60,12 @@ def troubles(nb: NotebookNode) -> list[str]:
 
 class Submission(NotebookExporter):
     """Reads a submitted file. One that is no notebook becomes an empty one, with the reason in `resources`."""
+
+    def from_filename(self, filename: str, resources: dict | None = None, **kw: Any) -> tuple:
+        if not os.path.islink(filename):
+            return super().from_filename(filename, resources=resources, **kw)
+        resources["not_a_notebook"] = "the file is a link to another one, which is not read"
+        return self.from_notebook_node(new_notebook(), resources=resources, **kw)
 
     def from_file(self, file_stream: Any, resources: dict | None = None, **kw: Any) -> tuple:
         try:
@@ -189,12 +200,18 @@ class RunCells(Execute):
     A kernel that dies, or can't be interrupted, ends this submission's run: what was not run earns nothing.
     """
 
+    sandbox = Bool(True, help="run submissions in a sandbox; without one they have the rights of who grades").tag(
+        config=True
+    )
     submission_timeout = Integer(600, help="seconds that one submission may take in all").tag(config=True)
     max_output = Integer(2_000_000, help="characters kept of what a cell shows while it runs").tag(config=True)
 
     def preprocess(self, nb: NotebookNode, resources: dict, **kw: Any) -> tuple[NotebookNode, dict]:
         if nb.metadata.pop("not_run", False):
             return nb, resources
+        if self.sandbox:
+            sandbox.require()
+        self.kernel_manager_class = SandboxedKernel if self.sandbox else AsyncKernelManager
         self.deadline = monotonic() + self.submission_timeout
         self.stopped, self.received = "", 0
         with TemporaryDirectory(prefix="submission-", ignore_cleanup_errors=True) as folder:
@@ -223,7 +240,8 @@ class RunCells(Execute):
 
     def stop(self, cell: NotebookNode, index: int, what: str) -> None:
         where = f"cell {grade_id(cell)}" if grade_id(cell) else f"cell number {index + 1}"
-        self.stopped = f"{what} {where}: the cells after it were not run"
+        why = self.km.why_ended() if self.sandbox else ""
+        self.stopped = f"{what} {where}: {f'it {why}; ' if why else ''}the cells after it were not run"
         cell.outputs.append(new_output("error", ename="Stopped", evalue=self.stopped, traceback=[self.stopped]))
 
     def output(self, outs: list, msg: dict, display_id: str | None, cell_index: int) -> NotebookNode | None:
