@@ -1,4 +1,4 @@
-"""A sandbox: a command that sees a read-only system, the course's Python and `utils`, what it is given, and nothing else.
+"""A sandbox: a command sees a read-only system, the course's Python and `utils`, what it is given, and nothing else.
 
     done = run([sys.executable, "-c", "print(6 * 7)"])            # done.stdout, done.status, done.stopped
     box = start(command, pass_fds=[fd], limits=Limits(wall=60))   # box.wait(), box.kill(), box.path("/tmp/answer")
@@ -30,6 +30,7 @@ from grader import syscalls, warden
 
 ROOT = Path(__file__).resolve().parent.parent
 HOME = "/tmp/home"  # inside
+MARK = "/.sandbox"  # who finds it is inside
 OLDEST = (0, 8)  # bubblewrap that limits a tmpfs and forbids further user namespaces
 SYSTEM = ["/usr", "/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime"]
 LINKS_OR_FOLDERS = ["/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"]
@@ -174,7 +175,7 @@ def parents(path: Path) -> list[str]:
 def gpu_devices() -> list[str]:
     """NVIDIA's devices, and what NCCL and NVML read about the machine."""
     words = ["--ro-bind", "/sys", "/sys"]
-    for device in [*sorted(Path("/dev").glob("nvidia*"))]:
+    for device in sorted(Path("/dev").glob("nvidia*")):
         words += ["--dev-bind", str(device), str(device)]
     return words
 
@@ -309,6 +310,7 @@ class Sandbox:
         for name, value in environment(self.env).items():
             arguments += ["--setenv", name, value]
         files = {
+            MARK: "",
             "/etc/passwd": f"student:x:{uid}:{uid}::{HOME}:/bin/sh\n",
             "/etc/group": f"student:x:{uid}:\n",
             "/etc/hosts": "127.0.0.1 localhost sandbox\n::1 localhost\n",
@@ -325,6 +327,7 @@ class Sandbox:
             "data": data,
             "last_arguments": ["--remount-ro", "/dev", "--remount-ro", "/"],
             "command": limited(self.command, self.limits, user),
+            "mark": MARK,
             "pass_fds": list(self.pass_fds),
             "limits": asdict(self.limits),
         }

@@ -38,6 +38,7 @@ def main() -> None:
     first = first_process(info)
     stopped, use = None, Use(first)
     if first:
+        wait_for(f"/proc/{first}/root{order['mark']}", bwrap)
         tell(line, pid=first)
         stopped = watch(line, order["limits"], bwrap, use, flood, began)
         end(first)
@@ -84,6 +85,12 @@ def first_process(info: int) -> int | None:
     with os.fdopen(info) as file:
         words = file.read()
     return json.loads(words)["child-pid"] if words else None
+
+
+def wait_for(mark: str, bwrap: subprocess.Popen) -> None:
+    """Until all that the sandbox sees is in its place, or bwrap has failed to put it there."""
+    while not os.path.exists(mark) and bwrap.poll() is None:
+        time.sleep(0.001)
 
 
 def watch(line, limits: dict, bwrap: subprocess.Popen, use: "Use", flood: threading.Event, began: float) -> str | None:
@@ -176,7 +183,7 @@ class Use:
         return found.f_files - found.f_ffree
 
     def memory(self, limit: int) -> int:
-        """Bytes held. Pages that forks share are first counted once for each; shares are looked up when that is much."""
+        """Bytes held. Pages that forks share count once for each of them, until that is too much: then by shares."""
         held = self.pages * PAGE
         if held > limit:
             held = sum(map(self.share, self.processes))
