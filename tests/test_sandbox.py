@@ -83,13 +83,11 @@ FIND = """
                 pass
     print("environment", [name for name, value in os.environ.items() if "SECRET" in value])
     for pid in glob.glob("/proc/[0-9]*"):
-        for name in ("environ", "cmdline"):
-            try:
-                text = open(pid + "/" + name).read()
-            except OSError:
-                continue
-            if "SECRET" in text or course in text and pid != f"/proc/{os.getpid()}":
-                print("read", name, "of", pid)
+        try:
+            if "SECRET" in open(pid + "/environ").read():
+                print("environment of", pid)
+        except OSError:
+            pass
 """
 
 
