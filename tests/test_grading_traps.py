@@ -196,7 +196,6 @@ def hand_in_class(course):
     with socket.create_server(("127.0.0.1", 0)) as server:
         known = {"course": str(course), "lesson": LESSON, "pid": os.getpid(), "mark": MARK}
         student("escapes", SCORE_ONLY, double=ESCAPE.format(port=server.getsockname()[1], **known))
-    student("eats-memory", SCORE_ONLY, double="def double(x):\n    return 2 * len(bytearray(6 * 10**9))")
     link = student("is-a-link", NOTHING)
     link.unlink()
     link.symlink_to(course / "solutions" / LESSON / f"{LESSON}.ipynb")
