@@ -128,15 +128,11 @@ def as_root() -> bool:
 # ---- what it sees ----------------------------------------------------------------------------------------------------
 
 
-def inside(folder: Path, of: Path) -> bool:
-    return folder == of or of in folder.parents
-
-
 def python_folders() -> list[Path]:
     """Where this Python and its packages lie."""
     found = [Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).resolve().parent.parent]
     found += [path.resolve() for path in found]
-    return [path for path in dict.fromkeys(found) if not inside(path, Path("/usr"))]
+    return [path for path in dict.fromkeys(found) if path.parts[:2] != ("/", "usr")]
 
 
 def view(read_only: Sequence[Path], gpus: bool) -> list[str]:
@@ -148,12 +144,12 @@ def view(read_only: Sequence[Path], gpus: bool) -> list[str]:
         elif path.is_dir():
             words += bind(path)
     shown = [*map(Path, SYSTEM), *python_folders()]
-    hidden = [ROOT, Path.home()]
-    around = [path for path in shown if any(inside(folder, path) for folder in hidden)]
+    hidden = [ROOT, Path(os.path.expanduser("~"))]
+    around = [path for path in shown if any(path in folder.parents for folder in hidden)]
     for path in around:
         words += bind(path)
     for folder in hidden:
-        if any(inside(folder, path) for path in around):
+        if any(path in folder.parents for path in around):
             words += ["--tmpfs", str(folder)]
     for path in [*shown, *read_only]:
         words += [] if path in around else bind(path)

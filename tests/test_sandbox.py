@@ -123,6 +123,17 @@ def test_it_sees_utils_and_the_python_packages_and_nothing_of_the_course():
     assert private == "[] [] False"
 
 
+def test_a_course_below_something_that_is_shown_stays_hidden(tmp_path, monkeypatch):
+    """As in /usr/local/course, or beside a Python."""
+    course = tmp_path / "python" / "course"
+    (course / "utils").mkdir(parents=True)
+    (course / "gradebook.db").write_text("SECRET")
+    monkeypatch.setattr(sandbox, "ROOT", course)
+    monkeypatch.setattr(sandbox, "python_folders", lambda found=sandbox.python_folders(): [*found, tmp_path / "python"])
+    look = "import os, sys; print(os.listdir(sys.argv[1]), os.listdir(sys.argv[1] + '/..'))"
+    assert said(inside(look, course, read_only=[course / "utils"])) == "['utils'] ['course']"
+
+
 def test_links_in_what_it_is_given_lead_nowhere(course):
     """A submission's folder may hold links; they are followed inside, where there is nothing."""
     given = course / "given"
@@ -165,6 +176,7 @@ WRITE = """
 def test_it_writes_nowhere_but_in_its_own_folders(course):
     libraries = [str(folder) for folder in [PROJECT / "utils", PROJECT, *sandbox.python_folders()]]
     assert str(course) in outside(WRITE, course)
+    (course / "written").unlink()
     assert said(inside(WRITE, course, *libraries, read_only=[course, PROJECT / "utils"])) == "[]"
     assert said(inside(WRITE, "/tmp", "/dev/shm", ".", "/kernel", folders=["/kernel"])) == str(
         ["/tmp", "/dev/shm", ".", "/kernel"]
@@ -417,6 +429,23 @@ def test_a_fork_bomb_and_full_folders_fail_inside():
 def test_memory_that_forks_share_counts_once():
     share = "import os, time\nx = bytearray(b'x') * 200_000_000\nfor _ in range(3): os.fork()\ntime.sleep(0.5)"
     assert inside(share, limits=replace(QUICK, memory=450 * MB)).stopped is None
+
+
+def test_systemd_bounds_memory_and_processes_where_there_is_one(tmp_path, monkeypatch):
+    """A stand-in for systemd-run: it notes what it is asked for and runs the command."""
+    program = tmp_path / "systemd-run"
+    skip = 'while [ "${1#-}" != "$1" ]; do [ "$1" = -p ] && shift; shift; done'
+    program.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/asked\n{skip}\nexec "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    sandbox.control_group.cache_clear()
+    try:
+        assert said(inside("print(1)", limits=replace(QUICK, memory=500 * MB, disk=50 * MB, processes=30))) == "1"
+    finally:
+        sandbox.control_group.cache_clear()
+    [_, asked] = (tmp_path / "asked").read_text().splitlines()
+    assert "-p MemoryMax=600000000 -p MemorySwapMax=0 -p TasksMax=30 bwrap --args" in asked
+    assert ("--user" in asked) == (os.geteuid() != 0)
 
 
 def test_limits_can_not_be_raised_from_inside():
