@@ -12,6 +12,8 @@ from __future__ import annotations
 import copy
 import math
 import os
+import re
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
@@ -38,6 +40,7 @@ from traitlets import Bool, Integer, List
 from grader import sandbox
 from grader.sandboxed_kernel import SandboxedKernel
 
+GRADER = Path(__file__).resolve().parent
 NEW_CELL = {"code": new_code_cell, "markdown": new_markdown_cell, "raw": new_raw_cell}
 CUT = "\n... the rest of this output was cut off ..."
 
@@ -220,6 +223,12 @@ class RunCells(Execute):
             add_trouble(nb, self.stopped)
         return nb, resources
 
+    def create_kernel_manager(self) -> AsyncKernelManager:
+        manager = super().create_kernel_manager()
+        if self.sandbox:
+            manager.read_only = [sandbox.UTILS, *hidden_tests_in(self.nb)]
+        return manager
+
     def timeout_func(self, cell: NotebookNode) -> int:
         """Seconds for this cell: nbclient calls it before each one."""
         return max(1, min(self.timeout, math.ceil(self.deadline - monotonic())))
@@ -251,6 +260,14 @@ class RunCells(Execute):
             if self.received > self.max_output and outs:
                 return None
         return super().output(outs, msg, display_id, cell_index)
+
+
+def hidden_tests_in(nb: NotebookNode) -> list[Path]:
+    """The files that the notebook's check cells import hidden tests from; no other lesson's."""
+    text = "\n".join(cell.source for cell in nb.cells if is_check(cell))
+    lessons = set(re.findall(r'^hidden_tests_for\("(\w+)"\)', text, re.MULTILINE))
+    found = [GRADER / "hidden" / f"{lesson}.py" for lesson in sorted(lessons)]
+    return [GRADER / "__init__.py", GRADER / "hidden" / "__init__.py", *found] if found else []
 
 
 # ---- points ----------------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from pathlib import Path
 from grader import syscalls, warden
 
 ROOT = Path(__file__).resolve().parent.parent
+UTILS = ROOT / "utils"
 HOME = "/tmp/home"  # inside
 MARK = "/.sandbox"  # who finds it is inside
 OLDEST = (0, 8)  # bubblewrap that limits a tmpfs and forbids further user namespaces
@@ -91,10 +92,13 @@ def why_not() -> str | None:
     version = tuple(map(int, re.findall(r"\d+", said)))
     if version[:2] < OLDEST:
         return f"The sandbox needs bubblewrap 0.8 or newer, and here is {said.strip() or 'one that says no version'}."
-    end = _run(["true"])
+    needed = [sys.executable, str(UTILS / "__init__.py")]
+    end = _run(["sh", "-c", 'for path; do test -r "$path" || echo "$path"; done', "sh", *needed])
     if end.status != 0:
         lines = end.stderr.decode(errors="replace").strip().splitlines() or [f"it ended with {end.status}"]
         return f"bubblewrap can't make a sandbox here ({lines[-1]}). {cure()}"
+    if unreadable := end.stdout.decode().split("\n")[0]:
+        return f"root's sandbox runs as another user, who can't read {unreadable}: chmod o+r it and all beside it."
     return None
 
 
@@ -135,7 +139,7 @@ def python_folders() -> list[Path]:
     return [path for path in dict.fromkeys(found) if path.parts[:2] != ("/", "usr")]
 
 
-def view(read_only: Sequence[Path], gpus: bool) -> list[str]:
+def view(read_only: Sequence[str | Path], gpus: bool) -> list[str]:
     """bwrap's arguments for the read-only part. The course and home stay hidden, should they lie below one of these."""
     words = []
     for path in map(Path, LINKS_OR_FOLDERS):
@@ -151,7 +155,7 @@ def view(read_only: Sequence[Path], gpus: bool) -> list[str]:
     for folder in hidden:
         if any(path in folder.parents for path in around):
             words += ["--tmpfs", str(folder)]
-    for path in [*shown, *read_only]:
+    for path in [*shown, *map(Path, read_only)]:
         words += [] if path in around else bind(path)
     return [*words, *(gpu_devices() if gpus else [])]
 
@@ -263,7 +267,7 @@ class Sandbox:
     """A command in its sandbox. It ends when the command ends, when a limit is reached, or when this object is gone."""
 
     command: list[str]
-    read_only: Sequence[Path] = (ROOT / "utils",)  # files and folders, seen where they lie
+    read_only: Sequence[str | Path] = (UTILS,)  # files and folders, seen where they lie
     files: Mapping[str, str] = field(default_factory=dict)  # path inside -> text
     folders: Sequence[str] = ()  # more folders like /tmp
     env: Mapping[str, str] = field(default_factory=dict)

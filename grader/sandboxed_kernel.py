@@ -15,7 +15,7 @@ from typing import Any
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning.local_provisioner import LocalProvisioner
-from traitlets import Bool, Dict
+from traitlets import Bool, Dict, List
 
 from grader import sandbox
 from grader.sandbox import End, Limits
@@ -34,6 +34,7 @@ class SandboxProvisioner(LocalProvisioner):
         secrets = {"key": self.connection_info["key"].decode()}
         self.process = sandbox.start(
             [CONNECTION if word.endswith(manager.connection_file) else word for word in cmd],
+            read_only=manager.read_only,
             files={CONNECTION: json.dumps({**self.connection_info, **secrets})},
             folders=["/kernel"],
             limits=replace(Limits(), **manager.limits),
@@ -69,6 +70,7 @@ class SandboxedKernel(AsyncKernelManager):
     """A kernel manager whose kernels run in a sandbox."""
 
     limits = Dict(help="of a submission's processes: the fields of grader.sandbox.Limits").tag(config=True)
+    read_only = List([str(sandbox.UTILS)], help="files and folders that it sees")
     gpus = Bool(False, help="whether submissions see the machine's GPUs").tag(config=True)
 
     @property

@@ -22,10 +22,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from nbformat.v4 import new_notebook
+from nbformat.v4 import new_code_cell, new_notebook
 
 from grader import sandbox
-from grader.autograde import RunCells
+from grader.autograde import RunCells, hidden_tests_in
 from grader.classroom import ClassroomError, Course, Grades, trouble_lines
 from grader.collect import Collect
 from grader.sandbox import GB, MB, End, Limits, NoSandbox
@@ -129,7 +129,8 @@ def test_a_course_below_something_that_is_shown_stays_hidden(tmp_path, monkeypat
     (course / "utils").mkdir(parents=True)
     (course / "gradebook.db").write_text("SECRET")
     monkeypatch.setattr(sandbox, "ROOT", course)
-    monkeypatch.setattr(sandbox, "python_folders", lambda found=sandbox.python_folders(): [*found, tmp_path / "python"])
+    folders = [*sandbox.python_folders(), tmp_path / "python"]
+    monkeypatch.setattr(sandbox, "python_folders", lambda: folders)
     look = "import os, sys; print(os.listdir(sys.argv[1]), os.listdir(sys.argv[1] + '/..'))"
     assert said(inside(look, course, read_only=[course / "utils"])) == "['utils'] ['course']"
 
@@ -531,6 +532,21 @@ def test_grading_refuses_without_a_sandbox_until_told_otherwise(monkeypatch):
     course.without_sandbox()
     course.require_sandbox()
     assert not RunCells(config=course.config).sandbox
+
+
+def test_a_kernel_sees_the_hidden_tests_of_its_lesson_alone():
+    """They run in there, for now. What a student writes gives no access to others."""
+    flags = {"locked": True, "solution": False, "schema_version": 3, "points": 1}
+    cells = [
+        new_code_cell(
+            f'from grader.hidden import hidden_tests_for\nhidden_tests_for("{lesson}")(f, judges="values")',
+            metadata={"nbgrader": {"grade_id": lesson, "grade": is_check, **flags}},
+        )
+        for lesson, is_check in (("01_collectives", True), ("02_other", False))
+    ]
+    found = [str(path.relative_to(PROJECT)) for path in hidden_tests_in(new_notebook(cells=cells))]
+    assert found == ["grader/__init__.py", "grader/hidden/__init__.py", "grader/hidden/01_collectives.py"]
+    assert hidden_tests_in(new_notebook(cells=cells[1:])) == []
 
 
 def test_links_are_not_collected(course):
