@@ -199,13 +199,13 @@ def environment(more: Mapping[str, str]) -> dict[str, str]:
 # ---- what it may do --------------------------------------------------------------------------------------------------
 
 
-def nobody() -> int:
-    """A user that nobody is, another one for each sandbox: the kernel counts processes by user."""
-    here = 2_000_000_000 + os.getpid()  # pids stay below 2**22
+def nobody(warden: int) -> int:
+    """A user that nobody is, by the warden's pid another one for each sandbox: the kernel counts processes by user."""
+    here = 2_000_000_000 + warden  # pids stay below 2**22
     ranges = [list(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
     if any(first <= here < first + count for first, _, count in ranges):
         return here
-    return 60_000 + os.getpid() % 5000  # a container with fewer users
+    return 60_000 + warden % 5000  # a container with fewer users
 
 
 def limited(command: Sequence[str], limits: Limits, user: int | None) -> list[str]:
@@ -298,7 +298,7 @@ class Sandbox:
 
     def order(self) -> dict:
         """What the warden is told."""
-        user = nobody() if as_root() else None
+        user = nobody(self.process.pid) if as_root() else None
         uid = os.getuid() if user is None else user
         arguments = [*NAMESPACES, "--hostname", "sandbox", "--new-session", "--die-with-parent", "--clearenv"]
         if user is None:

@@ -194,6 +194,9 @@ def test_two_sandboxes_share_nothing(tmp_path):
         time.sleep(20)"""
     first = sandbox.start([sys.executable, "-c", write], stdout=subprocess.PIPE, limits=QUICK)
     assert first.process.stdout.readline() == b"1\n"
+    if sandbox.as_root():
+        users = {said(inside("import os; print(os.getuid())")) for _ in range(2)}
+        assert len(users) == 2 and "0" not in users, "each has a user of its own"
     look = (
         "import glob, os; print('note' in os.listdir('/tmp'), os.listdir('/dev/shm'), len(glob.glob('/proc/[0-9]*')))"
     )
