@@ -35,16 +35,17 @@ def main() -> None:
     pumps = [threading.Thread(target=room.pump, args=pair, daemon=True) for pair in outputs]
     for pump in pumps:
         pump.start()
-    first = first_process(info)
-    stopped, use = None, Use(first)
-    if first:
-        wait_for(f"/proc/{first}/root{order['mark']}", bwrap)
-        tell(line, pid=first)
-        stopped = watch(line, order["limits"], bwrap, use, flood, began)
-        end(first)
+    number, process = first_process(info)
+    stopped, use = None, Use(number)
+    if process:
+        ended = os.pidfd_open(bwrap.pid)
+        wait_for(f"/proc/{number}/root{order['mark']}", ended)
+        tell(line, pid=number)
+        stopped = watch(line, order["limits"], ended, use, flood, began)
+        end(process)
     status = bwrap.wait()
     for pump in pumps:
-        pump.join(1)  # whoever reads the output may be slow, or gone
+        pump.join(5)  # whoever reads the output may be slow, or gone
     tell(line, status=status, stopped=stopped, memory=use.most_memory, cpu=use.cpu, wall=time.monotonic() - began)
 
 
@@ -80,22 +81,30 @@ def memory_file(content: bytes) -> int:
     return fd
 
 
-def first_process(info: int) -> int | None:
-    """The sandbox's first process, by its number out here; None when bwrap could not make it."""
+def first_process(info: int) -> tuple[int | None, int | None]:
+    """The sandbox's first process: its number out here, and a descriptor, since a number may soon be another's.
+
+    (None, None) when bwrap could not make it; why stands in its stderr.
+    """
     with os.fdopen(info) as file:
         words = file.read()
-    return json.loads(words)["child-pid"] if words else None
+    try:
+        number = json.loads(words)["child-pid"]
+        return number, os.pidfd_open(number)
+    except (ValueError, ProcessLookupError):
+        return None, None
 
 
-def wait_for(mark: str, bwrap: subprocess.Popen) -> None:
+def wait_for(mark: str, ended: int) -> None:
     """Until all that the sandbox sees is in its place, or bwrap has failed to put it there."""
-    while not os.path.exists(mark) and bwrap.poll() is None:
-        time.sleep(0.001)
+    while not os.path.exists(mark) and not select.select([ended], [], [], 0.001)[0]:
+        pass
 
 
-def watch(line, limits: dict, bwrap: subprocess.Popen, use: "Use", flood: threading.Event, began: float) -> str | None:
+def watch(
+    line: socket.socket, limits: dict, ended: int, use: "Use", flood: threading.Event, began: float
+) -> str | None:
     """Look until the command has ended or has to; says why it has to."""
-    ended = os.pidfd_open(bwrap.pid)
     poll = select.poll()
     poll.register(line, select.POLLIN)
     poll.register(ended, select.POLLIN)
@@ -115,17 +124,13 @@ def watch(line, limits: dict, bwrap: subprocess.Popen, use: "Use", flood: thread
             return f"held {in_words(use.most_memory)} of memory; {in_words(limits['memory'])} are allowed"
 
 
-def end(first: int) -> None:
+def end(process: int) -> None:
     """Kill the first process; the kernel ends all others of its namespace before it is gone."""
     try:
-        gone = os.pidfd_open(first)
-    except ProcessLookupError:
-        return
-    try:
-        signal.pidfd_send_signal(gone, signal.SIGKILL)
+        signal.pidfd_send_signal(process, signal.SIGKILL)
     except ProcessLookupError:
         pass
-    select.select([gone], [], [])
+    select.select([process], [], [])
 
 
 class Room:

@@ -596,6 +596,13 @@ def test_without_bubblewrap_it_says_what_to_install(tmp_path):
         assert words in why_not(PATH=f"{program.parent}:{os.environ['PATH']}")
 
 
+def test_what_can_not_be_started_has_its_reason_on_stderr():
+    end = sandbox.run(["true"], read_only=["/there/is/nothing"])
+    assert end.status == 1 and b"/there/is/nothing" in end.stderr
+    end = sandbox.run(["no-such-program"])
+    assert end.status == 127 and b"no-such-program" in end.stderr
+
+
 def test_starting_one_raises_where_there_can_be_none(monkeypatch):
     monkeypatch.setattr(sandbox, "why_not", lambda: "there is no bwrap")
     with pytest.raises(NoSandbox, match="there is no bwrap"):
