@@ -154,7 +154,7 @@ def view(read_only: Sequence[str | Path], gpus: bool) -> list[str]:
         words += bind(path)
     for folder in hidden:
         if any(path in folder.parents for path in around):
-            words += ["--tmpfs", str(folder)]
+            words += ["--size", str(MB), "--tmpfs", str(folder)]
     for path in [*shown, *map(Path, read_only)]:
         words += [] if path in around else bind(path)
     return [*words, *(gpu_devices() if gpus else [])]
