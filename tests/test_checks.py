@@ -12,6 +12,7 @@ from utils.checks.expect import (
     expect,
     expect_calls,
     expect_each_sent,
+    expect_own_memory,
     expect_time,
     expect_traffic,
     expect_unchanged,
@@ -271,6 +272,22 @@ def test_the_input_after_the_call_comes_back_with_its_strides():
     assert view.tolist() == [0, 2, 4]
 
 
+@pytest.mark.parametrize("result", [lambda x: x, lambda x: x[1:], lambda x: x.view(1, 2)])
+def test_a_result_that_shares_memory_with_its_input_is_seen(result):
+    def shares(x, rank):
+        return result(x) if rank else x.clone()
+
+    answer = Runner(shares)(2, [ONE, ONE])
+    assert answer.shared == [False, True]
+    with pytest.raises(CheckFailed, match="rank 1 returned a tensor that shares memory with its input"):
+        expect_own_memory(answer)
+    expect_own_memory(Runner(lambda x: x[:0])(1, [ONE]))
+    expect_own_memory(Runner(lambda x: x.tolist())(1, [ONE]))
+    virtual = Runner(shares).virtual(2, [ONE, ONE], cluster=links(2, 1e-6, 1e9), device="cpu")
+    assert virtual.shared == [False, True]
+    assert Runner(shares).virtual(2, [ONE, ONE], cluster=links(2, 1e-6, 1e9)).shared == [False, False]  # sizes only
+
+
 def test_an_exception_can_be_a_result():
     kept, caught = Runner(rank_1_is_unhappy)(2, [ONE, ONE], catch=ValueError).results
     assert torch.equal(kept, ONE)
@@ -341,7 +358,7 @@ def test_a_passed_check_prints_one_line_and_its_remark(capsys):
 
 def test_unknown_lessons_and_functions_get_one_clear_line():
     for find in (checks_for, hidden_tests_for):
-        with pytest.raises(ValueError, match="there is no lesson '99_nothing': choose one of 01_collectives"):
+        with pytest.raises(ValueError, match="there is no lesson '99_nothing': choose one of .*01_collectives"):
             find("99_nothing")
     with pytest.raises(ValueError, match="nothing judges the values of add-one"):
         checks_for("01_collectives")(add_one)

@@ -396,3 +396,30 @@ def test_live_bytes_of_many_ranks_has_a_lane_for_those_alike_and_the_extremes_of
 def test_importing_utils_imports_neither_matplotlib_nor_torch():
     code = "import sys, utils; assert not {'matplotlib', 'torch'} & set(sys.modules), 'too early'"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# ---- data parallelism
+
+
+def words_in(picture) -> list[str]:
+    return [text.get_text() for panel in picture.axes for text in panel.texts]
+
+
+def test_a_data_parallel_step_names_the_rows_of_each_rank():
+    words = words_in(figures.data_parallel_step([3, 1, 0]))
+    assert {"0 to 2", "3", "none", "rank 2"} <= set(words)
+
+
+def test_buckets_are_drawn_under_their_parameters_with_their_bytes():
+    words = words_in(figures.buckets([[2, 1], [0]], [40, 100, 300]))
+    assert {"bucket 0", "400 bytes", "bucket 1", "40 bytes"} <= set(words)
+
+
+def test_overlap_says_how_much_is_exposed():
+    words = words_in(figures.overlap({"one": ([10.0], [4.0]), "two": ([5.0, 10.0], [2.5, 2.5])}, backward=10.0))
+    assert {"4 ms exposed", "2.5 ms exposed"} <= set(words)
+
+
+def test_a_batch_norm_is_framed_across_ranks_and_a_layer_norm_is_not():
+    batch, layer = figures.norms(world_size=2, rows=3, columns=4).axes
+    assert batch.patches[-1].get_height() > 5 and layer.patches[-1].get_height() < 1

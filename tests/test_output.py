@@ -443,13 +443,22 @@ def test_live_bars_are_seen_and_leave_no_trace(notebook):
     assert nbval(text) == NBCLIENT.sub("", text) == jupyterlab(text) == unseen["stdout"]
 
 
+ONLY_A_BAR = """
+def wait(rank, world_size):
+    for step in trange(20, leave=False, disable=rank > 0):
+        time.sleep(0.03)
+spawn(wait, 2).results
+"""
+
+
 def test_live_bars_are_not_in_notebooks_that_are_built(root, tmp_path):
-    cells = [nbformat.v4.new_code_cell(source) for source in (IMPORTS, DRAWS_BARS, UNSEEN)]
+    cells = [nbformat.v4.new_code_cell(source) for source in (IMPORTS, DRAWS_BARS, UNSEEN, ONLY_A_BAR)]
     notebook = nbformat.v4.new_notebook(cells=cells)
     lesson = SimpleNamespace(root=root, cells=cells)
     execute.run(lesson, notebook, tmp_path, str(tmp_path), after_cell=lambda: None)
-    (seen,), (unseen,) = (cell.outputs for cell in notebook.cells[1:])
+    (seen,), (unseen,), (erased, value) = (cell.outputs for cell in notebook.cells[1:])
     assert seen == unseen and seen.text.endswith("[rank 2] over\n")
+    assert erased.text == "[rank 0] \n" and value.data["text/plain"] == "[None, None]"
 
 
 @pytest.mark.parametrize("module", ["notebook", "auto"])

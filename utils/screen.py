@@ -1,7 +1,7 @@
 """What stands on the student's screen: the ranks' lines, and below them a live line, the bar that a rank draws now.
 
-The live line is for somebody who looks on. It is overwritten in such a way that a notebook, a terminal, and the tools
-that store or compare a cell's output (nbclient, nbval) all end with the text that there would be without it.
+The live line is for somebody who looks on, and is overwritten in such a way that a notebook and a terminal end with the
+text that there would be without it. Tools that store or compare a cell's output (nbclient, nbval) get none.
 """
 
 from __future__ import annotations
@@ -81,8 +81,7 @@ def in_place_of(live: str, text: str) -> str:
         return text
     if is_terminal(sys.stdout):
         return "\r\x1b[K" + text
-    # Notebooks write over what is there: what is longer has to be taken back, a character a backspace. nbclient and
-    # nbval only know \r, and that what stands before it is gone.
+    # Notebooks write over what is there: what is longer has to be taken back, a character a backspace.
     first, _, _ = text.partition("\n")
     return "\b" * (notebook_length(live) - notebook_length(first)) + "\r" + text
 
@@ -97,6 +96,14 @@ def is_terminal(stream) -> bool:
 
 
 def is_watched(stream) -> bool:
-    """Whether somebody looks on while it is written: in a notebook or a terminal, not when it goes to a file."""
-    kernel = sys.modules.get("ipykernel.iostream")
-    return is_terminal(stream) or (kernel is not None and isinstance(stream, kernel.OutStream))
+    """Whether somebody looks on while it is written: at a terminal, or in a notebook whose page can ask for input.
+
+    What goes to a file is read later, and so is a cell that a tool runs (nbclient, nbval): those take no input.
+    """
+    if is_terminal(stream):
+        return True
+    jupyter = sys.modules.get("ipykernel.iostream")
+    if jupyter is None or not isinstance(stream, jupyter.OutStream):
+        return False
+    shell = sys.modules["IPython"].get_ipython()
+    return bool(getattr(getattr(shell, "kernel", None), "_allow_stdin", True))

@@ -7,7 +7,7 @@ the usual mistakes it is.
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -17,11 +17,15 @@ from utils.run import Event, Run
 
 @dataclass
 class Answer:
-    """What came back from the ranks: what each returned, its inputs after the call, and the record of the run."""
+    """What came back from the ranks: what each returned, its inputs after the call, and the record of the run.
+
+    shared: for each rank, whether what it returned shares memory with one of its inputs.
+    """
 
     results: list
     inputs_after: list
     run: Run
+    shared: list = field(default_factory=list)
 
     @property
     def events(self) -> list[Event]:
@@ -120,6 +124,17 @@ def expect_unchanged(answer: Answer, *inputs: list) -> None:
             if not alike(has_become, was):
                 seen = f"rank {rank}: the input is {show(has_become, was)} after the call"
                 raise CheckFailed(seen, show(was, has_become), "The input must stay as it was: work on a copy.")
+
+
+def expect_own_memory(answer: Answer) -> None:
+    """Raise CheckFailed if what a rank returned shares memory with its input."""
+    for rank, shared in enumerate(answer.shared):
+        if shared:
+            raise CheckFailed(
+                f"rank {rank} returned a tensor that shares memory with its input",
+                "memory of its own",
+                "Who changes one of the two later changes the other. Start from a copy: x.clone().",
+            )
 
 
 def expect_traffic(answer: Answer, messages: int, nbytes: int, enough: str = "No fewer will do.") -> str:

@@ -92,41 +92,53 @@ class Runner:
     """`run(world_size, *inputs, **same)`: the student's function on real ranks. `run.virtual(...)`: on virtual ones.
 
     Each of `inputs` is a list with one entry a rank; `same` goes to every rank by name. The function gets `rank`
-    and `world_size` too if it names them. With `catch=ValueError` a rank's ValueError is its result.
+    and `world_size` too if it names them. With `catch=ValueError` a rank's ValueError is its result. With
+    `through=driver` each rank calls `driver(function, *inputs, **same)` instead, which calls the function: for its
+    gradients, say, or in a group.
     """
 
     def __init__(self, function, if_stuck: str = "", quiet: bool = False):
         self.function, self.if_stuck, self.quiet, self.situation = function, if_stuck, quiet, ""
 
-    def __call__(self, world_size: int, *inputs: list, catch: type = (), **same) -> Answer:
-        self.situation = describe(self.function, world_size, inputs, same)
-        return self.answer(partial(spawn, backend="gloo", timeout=TIMEOUT), world_size, inputs, same, catch)
+    def __call__(self, world_size: int, *inputs: list, catch: type = (), through=None, **same) -> Answer:
+        function = partial(through, self.function) if through else self.function
+        self.situation = describe(function, world_size, inputs, same)
+        return self.answer(partial(spawn, backend="gloo", timeout=TIMEOUT), function, world_size, inputs, same, catch)
 
     def virtual(
-        self, world_size: int, *inputs: list, cluster: Cluster, device: str = "meta", catch: type = (), **same
+        self,
+        world_size: int,
+        *inputs: list,
+        cluster: Cluster,
+        device: str = "meta",
+        catch: type = (),
+        through=None,
+        **same,
     ) -> Answer:
         """As above, on the ranks of a virtual cluster: `answer.run.elapsed` is in virtual seconds, the same each time.
 
         device   "meta": results have shapes and no values; "cpu": values too
         """
-        self.situation = f"{describe(self.function, world_size, inputs, same)}, on the virtual cluster {cluster.name!r}"
-        return self.answer(partial(simulate, cluster=cluster, device=device), world_size, inputs, same, catch)
+        function = partial(through, self.function) if through else self.function
+        said = describe(function, world_size, inputs, same)
+        self.situation = f"{said}{', ' * bool(said)}on the virtual cluster {cluster.name!r}"
+        return self.answer(partial(simulate, cluster=cluster, device=device), function, world_size, inputs, same, catch)
 
-    def answer(self, world, world_size: int, inputs: tuple, same: dict, catch: type) -> Answer:
+    def answer(self, world, function, world_size: int, inputs: tuple, same: dict, catch: type) -> Answer:
         """Run the function in a world. Raises CheckFailed if a rank fails, if nobody can move, if all return None."""
         try:
             with contextlib.redirect_stdout(io.StringIO()) if self.quiet else contextlib.nullcontext():
-                run = world(call_on_rank, world_size, self.function, inputs, same, catch)
+                run = world(call_on_rank, world_size, function, inputs, same, catch)
         except RankError as error:
             raise explained(error, self.if_stuck) from None
-        results, inputs_after = (list(column) for column in zip(*run.results, strict=True))
+        results, inputs_after, shared = (list(column) for column in zip(*run.results, strict=True))
         if all(result is None for result in results):
             raise CheckFailed(
                 "Every rank returned None.",
                 mistake="Not written yet? Is the `return` missing? Or did you return what a call of `dist` gave back? "
                 "Such a call fills its tensor and returns None.",
             )
-        return Answer(results, inputs_after, run)
+        return Answer(results, inputs_after, run, shared)
 
 
 def links(gpus: int, alpha: float, bandwidth: float, nodes: int = 1, inter: Link | None = None) -> Cluster:
@@ -142,15 +154,27 @@ def links(gpus: int, alpha: float, bandwidth: float, nodes: int = 1, inter: Link
 
 
 def call_on_rank(rank: int, world_size: int, function, inputs: tuple, same: dict, catch: type):
-    """What each rank runs: its own entry of every input. Returns the result and the inputs as they are afterwards."""
+    """What each rank runs: its own entry of every input.
+
+    Returns the result, the inputs as they are afterwards, and whether the result shares memory with one of them.
+    """
     mine = [one_per_rank[rank] for one_per_rank in inputs]
     names = inspect.signature(function).parameters
     known = {name: value for name, value in [("rank", rank), ("world_size", world_size)] if name in names}
     kept = [x.detach() if isinstance(x, torch.Tensor) else x for x in mine]
     try:
-        return function(*mine, **same, **known), kept
+        result = function(*mine, **same, **known)
+        return result, kept, shares_memory(result, mine)
     except catch as error:
-        return error, kept
+        return error, kept, False
+
+
+def shares_memory(result, inputs: list) -> bool:
+    """Whether a tensor, not an empty one, lies in the memory of an input that is a tensor; on meta there is none."""
+    if not isinstance(result, torch.Tensor) or not result.numel() or not result.untyped_storage().data_ptr():
+        return False
+    tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
+    return any(x.untyped_storage().data_ptr() == result.untyped_storage().data_ptr() for x in tensors)
 
 
 def describe(function, world_size: int, inputs: tuple, same: dict) -> str:
@@ -173,5 +197,14 @@ def explained(error: RankError, if_stuck: str) -> CheckFailed:
         )
     if "should not be the same as the rank of the current process" in report:  # torch's words
         return CheckFailed(report, mistake="A rank can't send to itself: copy what it keeps, send the rest.")
+    if "Expected parameter `tensor`" in report and "NoneType" in report:  # torch's words, too
+        return CheckFailed(
+            report,
+            mistake="That is None, not a tensor. Is it the .grad of a tensor that has none? Only a leaf gets a .grad, "
+            "and only if it required one before it was used: what was received needs requires_grad_(), and a result "
+            "of a computation has no .grad.",
+        )
+    if "<--> [none])" in report:  # Gloo's
+        return CheckFailed(report, mistake="A rank can't receive from itself: who is before rank 0? Nobody.")
     unmatched = isinstance(error, WorldStuck | RankTimeout | RankCrashed)
     return CheckFailed(report, mistake=f"What usually causes this here: {if_stuck}" if unmatched and if_stuck else "")

@@ -7,28 +7,80 @@ stages([before, after], ["before", "after"])     any of the above is made of the
 timeline(run)                                    who computed and who communicated when: a lane for each rank
 traffic(run, "broadcast by hand")                who sent how many bytes to whom
 live_bytes(run.memory())                         how many bytes each rank held when
+sweep(sizes, seconds, bandwidths, "all_reduce")  time and bandwidth over the size, with a fitted line and limits
 cluster(find_cluster("dgx-h100", 64))            nodes, GPUs and links of a cluster, with their speeds
+rendezvous(world_size=4)                         ranks that know a store, then each other
+bandwidths(nbytes, seconds, levels)              how fast one core copies, from its caches to memory
+roofline(peak, bandwidth, {"x + y": 1 / 6})      what is possible at each arithmetic intensity
+tiles(tiles_a_side=4, row=1, column=2, step=0)   what a tiled matrix product needs at one step
+topology(matrix, "a machine", ring=[0, 2, 1])    which GPUs are wired how
+ring(size=4, step=0)                             a step of it; also tree, halving, folding, two_levels, pairwise
+time_curves({"ring": [(1000, 2e-5)]}, "title")   time against bytes, and where the fastest changes
+data_parallel_step([3, 3, 2])                    rows, weights and gradients of each rank, and their mean
+buckets([[2], [1, 0]], [8, 8, 8])                which parameter's gradient goes in which bucket
+overlap({"one": ([2.0], [1.0])}, backward=2.0)   backward above the all-reduces of its buckets
+norms(world_size=2)                              which numbers of a batch share a mean
+pipeline(["layers 0-3", "layers 4-7"])           the stages of a pipeline, and what travels between them
+schedule([[("F", 0), ("B", 0)]] * 2)             which rank takes which step of a pipeline when
+sharded_matmul("columns", tp_size=2)             x @ w with w cut in columns, or in rows; sharded_mlp: both, one after
+                                                 the other; qkv_columns: of attention
+doors("f", "g")                                  what the two ends of a sharded region do; layer_doors: in a whole layer
 """
 
+from utils.figures.algorithms import folding, halving, pairwise, ring, tree, two_levels
 from utils.figures.clusters import cluster
 from utils.figures.collectives import cells_of, collective, halves, stages, transpose
+from utils.figures.curves import time_curves
+from utils.figures.data_parallel import buckets, data_parallel_step, norms, overlap
 from utils.figures.heatmaps import heatmap, traffic
+from utils.figures.machines import bandwidths, rendezvous, roofline, tiles, topology
 from utils.figures.memories import live_bytes
 from utils.figures.picture import COLOURS, KINDS, Picture
+from utils.figures.schedules import pipeline, schedule
+from utils.figures.shardings import doors, layer_doors, qkv_columns, sharded_matmul, sharded_mlp
+from utils.figures.sweeps import sweep
 from utils.figures.timelines import timeline
 
 __all__ = [
     "COLOURS",
     "KINDS",
     "Picture",
+    "bandwidths",
     "cells_of",
     "cluster",
     "collective",
+    "folding",
+    "buckets",
+    "cells_of",
+    "cluster",
+    "collective",
+    "data_parallel_step",
+    "doors",
     "halves",
+    "halving",
     "heatmap",
+    "layer_doors",
     "live_bytes",
+    "rendezvous",
+    "roofline",
+    "norms",
+    "overlap",
+    "pipeline",
+    "schedule",
+    "qkv_columns",
+    "sharded_matmul",
+    "sharded_mlp",
     "stages",
+    "tiles",
+    "sweep",
+    "pairwise",
+    "ring",
+    "stages",
+    "time_curves",
     "timeline",
+    "topology",
     "traffic",
     "transpose",
+    "tree",
+    "two_levels",
 ]

@@ -1,0 +1,1252 @@
+# %% [markdown]
+# # Tensor parallelism
+# *about three hours · 13 exercises · you need: lesson 01 (all-reduce, all-gather, reduce-scatter), matrix products and
+# how PyTorch's autograd is used. Writing your own autograd functions is explained here.*
+#
+# Data parallelism gives each GPU other examples and the whole model. But what if one **layer** is too large, or one
+# example? Then the matrices themselves are cut, and several GPUs compute one matrix product together.
+#
+# At the end of this lesson you can cut each part of a transformer, from embedding to loss, so that the result and all
+# gradients are those of one GPU. You can say how many bytes that moves and how much memory it saves, and why nobody
+# does it across slow links.
+
+# %%
+import warnings
+from dataclasses import replace
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.functional import dropout, gelu
+
+from utils import figures, mlp, region, simulate, spawn, tables, track_memory, transformer
+from utils.checks import checks_for
+from utils.cluster import find_cluster
+from utils.transformer import attend, layer_norm, merge_heads, split_heads
+from utils.verbs import all_gather, all_reduce, reduce_scatter
+
+check = checks_for("08_tensor_parallelism")
+spawn = partial(spawn, backend="gloo")  # this lesson computes on the CPU, with or without GPUs
+
+# %% [markdown]
+# ## Why: what data parallelism can't cut
+# Take one layer of GPT-3: width $D = 12288$, 96 heads, sequences of $S = 2048$ tokens. Training by Adam in mixed
+# precision needs 16 bytes for each weight. And the backward pass needs the **activations**: what the forward pass has
+# computed. The well-known count (Korthikanti et al., 2022) is $S B D\,(34 + 5 a S / D)$ bytes a layer, for $B$
+# sequences and $a$ heads. You will measure it in part 6.
+
+# %%
+D, S, a, layers = 12288, 2048, 96, 96
+weights_of_a_layer = 12 * D * D  # attention: q, k, v, output, D x D each; MLP: D x 4 D and 4 D x D
+activations = S * 1 * D * (34 + 5 * a * S / D)  # of one sequence
+for count in (1, layers):
+    states, kept = count * 16 * weights_of_a_layer / 1e9, count * activations / 1e9
+    print(f"{count:2} layers: {states:7,.1f} GB for weights, gradients, optimizer; {kept:7,.3f} GB of activations")
+
+# %% [markdown]
+# Data parallelism copies the weights and can't cut one sequence in two. ZeRO (lesson 07) spreads the weights, but each
+# GPU still computes whole layers, with all their activations. Pipelines (lesson 09) spread the layers. **Tensor
+# parallelism** cuts inside the layer, so both numbers of a layer go down.
+#
+# ### Words and letters of this lesson
+# - $t$, in code `tp_size`: how many ranks share each layer; `tp_rank`: which of them this one is; `tp_group`: the
+#   process group that they form. Here it's often all ranks, but never rely on that: give the group to each call.
+# - $B$ sequences · $S$ tokens in each · $D$ the width of the model · $F$ the hidden width of its MLP, usually $4 D$.
+# - `x` is whole on every rank. `x_local` is this rank's shard. `x_partial` has the full shape, but its values are only
+#   this rank's summand: the truth is the sum over the ranks.
+# - Weights are used as `x @ w`, so `w` is (inputs, outputs). (`nn.Linear` stores the transpose.)
+
+# %% [markdown]
+# # Part 1 · Two ways to cut a matrix
+# A matrix product can be shared by cutting the weight into **columns** or into **rows**.
+
+# %%
+figures.sharded_matmul("columns", tp_size=2)
+
+# %%
+figures.sharded_matmul("rows", tp_size=2)
+
+# %% [markdown]
+# By hand, in one process with lists. **Predict** before you run it: which of the two needs all of `x` on each rank?
+# Which leaves results that must be added?
+
+# %%
+x, w = torch.arange(6.0).view(2, 3), torch.arange(12.0).view(3, 4)
+by_columns = [x @ part for part in w.chunk(2, dim=1)]  # (2, 3) @ (3, 2) -> (2, 2) each
+torch.equal(torch.cat(by_columns, dim=1), x @ w)
+
+# %%
+x, w = torch.arange(8.0).view(2, 4), torch.arange(12.0).view(4, 3)
+by_rows = [x_part @ w_part for x_part, w_part in zip(x.chunk(2, dim=1), w.chunk(2, dim=0))]  # (2, 2) @ (2, 3) each
+torch.equal(by_rows[0] + by_rows[1], x @ w), by_rows[0].shape
+
+# %% [markdown]
+# - **Column-parallel**: each rank needs the whole `x` and gets a slice of the output's features. Nothing is sent.
+# - **Row-parallel**: each rank needs only its slice of the input's features. What it gets has the full shape and is a
+#   **partial sum**. (You may read elsewhere that the inputs must be gathered first. They need not: they are already
+#   where they are needed. It's the outputs that are added.)
+#
+# The three collectives of this lesson come as **verbs**: functions that return a new tensor, leave their input alone,
+# and that autograd does not see.
+
+# %% tags=["notebook-only"]
+def three_verbs(rank, world_size):
+    x = torch.tensor([[1.0, 2.0]]) * 10**rank
+    return {
+        "all_reduce": all_reduce(x).tolist(),
+        "all_gather": all_gather(x, dim=1).tolist(),
+        "reduce_scatter": reduce_scatter(x, dim=1).tolist(),
+    }
+
+spawn(three_verbs, 2).results
+
+# %% [markdown]
+# Each takes the group as its second argument, `all_reduce(x, tp_group)`; without it, all ranks. `dim` says along which
+# dimension the shards lie, and $t$ must divide that one.
+
+# %% [markdown]
+# ## Shard of weight
+# difficulty ●●○○○ · about 10 minutes · 3 points: values 2, memory 1
+#
+# A sharded model should be **the same model**: its shards, put together, are the weight that one process would have
+# drawn. Otherwise you can't compare anything, and the number of GPUs changes what you train. Three things go wrong in
+# practice:
+#
+# - All ranks draw a shard with the same seed: all shards are equal, and the layer computes the same features $t$ times.
+# - Each rank draws with a seed of its own: fine numbers, but another model for each $t$.
+# - The scale comes from the **shard's** shape. A row-shard has fewer inputs than the layer, so $1/\sqrt{\text{inputs}}$
+#   is too large.
+#
+# The simple cure: every rank draws the whole weight with the same seed, and keeps its part. One more trap lies in
+# "keeps": a slice of a tensor is a view, and a view keeps **all** of the memory alive.
+
+# %% exercise="shard-of-weight"
+def shard_of_weight(fan_in: int, fan_out: int, dim: int, seed: int, tp_rank: int, tp_size: int) -> Tensor:
+    """Return this rank's part of a weight of (fan_in, fan_out) inputs and outputs, cut along `dim` in tp_size parts.
+
+    The whole weight is what one process draws: torch.randn(fan_in, fan_out, generator=generator) / sqrt(fan_in).
+    dim: 0 (rows) or 1 (columns); tp_size divides that dimension.
+    Returns (fan_in / tp_size, fan_out) or (fan_in, fan_out / tp_size), in memory of no more than its own size.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    ### BEGIN SOLUTION
+    whole = torch.randn(fan_in, fan_out, generator=generator) / fan_in**0.5
+    return whole.chunk(tp_size, dim)[tp_rank].clone()  # a clone: the view would keep the whole weight
+    ### END SOLUTION
+
+# %% [markdown]
+# <details><summary>Hint</summary>
+#
+# `tensor.chunk(parts, dim)` cuts into a tuple of views. `.clone()` copies a view into memory of its own.
+# </details>
+
+# %% check="shard-of-weight" judges="values" points=2
+check(shard_of_weight, judges="values")
+
+# %% check="shard-of-weight" judges="memory" points=1
+check(shard_of_weight, judges="memory")
+
+# %% [markdown]
+# Drawing the whole weight takes its memory for a moment. Megatron does so when asked to initialise on the CPU. On the
+# GPU it draws each shard by itself from a generator of its own, and accepts that another $t$ is another model.
+
+# %% [markdown]
+# ## Column parallel
+# difficulty ●●○○○ · about 12 minutes · 4 points: values 3, traffic 1
+#
+# First both directions by hand, without autograd. The layer is $y = x w + b$, the rank has columns of $w$, and so the
+# matching entries of $b$. `grad_local` is the gradient of the loss with respect to `y_local`. On one process you would
+# write
+#
+# ```python
+# grad_x = grad_y @ w.T           # (B, F) @ (F, D)
+# grad_w = x.T @ grad_y           # (D, B) @ (B, F)
+# grad_b = grad_y.sum(0)
+# ```
+#
+# **Predict**: three of the four results can be computed without any message. Which one is only a partial sum, and why?
+#
+# <details><summary>Check your prediction</summary>
+#
+# `grad_x`. The rank's product `grad_local @ w_local.T` has the shape of `x`, but it only knows the outputs that this
+# rank computed. Every column of $w$ has used $x$, so $x$'s gradient is the sum over all columns, on all ranks.
+# </details>
+
+# %% exercise="column-parallel"
+def column_parallel(
+    x: Tensor, w_local: Tensor, b_local: Tensor, grad_local: Tensor, tp_group
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Forward and backward of y = x @ w + b, of which this rank has some columns; one all_reduce in all, of x's size.
+
+    x (B, D), the same on every rank; w_local (D, F/t); b_local (F/t,); grad_local (B, F/t), the gradient of y_local.
+    Returns (y_local, grad_x, grad_w_local, grad_b_local), each of the shape of what it belongs to. Inputs unchanged.
+    """
+    ### BEGIN SOLUTION
+    y_local = x @ w_local + b_local
+    grad_x = all_reduce(grad_local @ w_local.T, tp_group)  # each rank knows what its own columns did with x
+    grad_w_local = x.T @ grad_local
+    grad_b_local = grad_local.sum(0)
+    ### END SOLUTION
+    return y_local, grad_x, grad_w_local, grad_b_local
+
+# %% check="column-parallel" judges="values" points=3
+check(column_parallel, judges="values")
+
+# %% check="column-parallel" judges="traffic" points=1
+check(column_parallel, judges="traffic")
+
+# %% [markdown]
+# ## Row parallel
+# difficulty ●●●○○ · about 12 minutes · 4 points: values 3, traffic 1
+#
+# Now the rank has rows of $w$ and the matching features of $x$. `y` has to be whole on every rank at the end, and then
+# its gradient `grad` is the same on every rank too.
+#
+# The bias is the trap. It belongs to the **whole** `y`, so every rank has all of it. **Predict** for $t = 4$: what
+# comes out if every rank adds it to its own product, before the sum? And what if only rank 0 adds it, after the sum?
+#
+# <details><summary>Check your prediction</summary>
+#
+# Before the sum it is added $t$ times: `y` is off by $3 b$. On rank 0 alone after the sum, rank 0 has another `y` than
+# the others: the ranks go on with different activations, and nobody notices. The bias is added **once, after the sum,
+# on every rank**. (On rank 0 before the sum would give the right `y`. But then the bias gets its gradient on rank 0
+# alone, and the copies drift apart at the first optimizer step.)
+# </details>
+
+# %% exercise="row-parallel"
+def row_parallel(
+    x_local: Tensor, w_local: Tensor, bias: Tensor, grad: Tensor, tp_group
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Forward and backward of y = x @ w + bias, of which this rank has some rows; one all_reduce in all, of y's size.
+
+    x_local (B, F/t); w_local (F/t, D); bias (D,), the same on every rank; grad (B, D), the gradient of y, the same on
+    every rank. Returns (y, grad_x_local, grad_w_local, grad_bias), each of the shape of what it belongs to; y and
+    grad_bias are the same on every rank. Inputs unchanged.
+    """
+    ### BEGIN SOLUTION
+    y = all_reduce(x_local @ w_local, tp_group) + bias  # the bias once, after the sum, on every rank
+    grad_x_local = grad @ w_local.T
+    grad_w_local = x_local.T @ grad
+    grad_bias = grad.sum(0)  # every rank has all of grad: nothing to add
+    ### END SOLUTION
+    return y, grad_x_local, grad_w_local, grad_bias
+
+# %% check="row-parallel" judges="values" points=3
+check(row_parallel, judges="values")
+
+# %% check="row-parallel" judges="traffic" points=1
+check(row_parallel, judges="traffic")
+
+# %% [markdown]
+# Put the two side by side: what is sent?
+#
+# | | forward | backward |
+# |---|---|---|
+# | column-parallel | nothing | all-reduce of `grad_x` |
+# | row-parallel | all-reduce of `y` | nothing |
+#
+# Each is the other one, run backwards.
+
+# %% [markdown]
+# # Part 2 · f and g
+# Nobody wants to write every backward pass by hand. So the communication goes into two tiny functions that autograd
+# knows, and the matrix products stay ordinary PyTorch. Megatron's paper calls them $f$ and $g$:
+#
+# | | forward | backward | stands |
+# |---|---|---|---|
+# | $f$ | nothing: hand on a copy | all-reduce | where a whole `x` enters a sharded region |
+# | $g$ | all-reduce | nothing: hand on the gradient | where partial sums leave it |
+
+# %%
+figures.doors("f", "g")
+
+# %% [markdown]
+# ### An autograd function of your own
+# It is a class with two static methods. `forward` computes; `backward` gets the gradient of the output and returns the
+# gradient of **each argument of forward**: None for those that have none. `ctx` is a box for what backward needs.
+
+# %%
+class Triple(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, times):
+        ctx.times = times
+        return x * times
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.times, None  # for x, for times
+
+x = torch.ones(2, requires_grad=True)
+Triple.apply(x, 3.0).sum().backward()
+x.grad
+
+# %% [markdown]
+# ## Copy to shards
+# difficulty ●●○○○ · about 8 minutes · 4 points: values 3, traffic 1
+#
+# This is $f$. Forward hands on `x` as it is. Backward sums the gradients that come from the ranks' sharded regions.
+#
+# A warning that costs people days. The gradient that `backward` gets is **not yours**: autograd may use the same tensor
+# elsewhere. After `z = f(x) + s`, the gradients of `f(x)` and of `s` are one and the same tensor, and if you all-reduce
+# it in place, you change the gradient of `s` too.
+#
+# `x.view_as(x)` makes a second name for the same numbers: "a copy" for autograd that costs nothing.
+
+# %% exercise="copy-to-shards"
+class CopyToShards(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, tp_group):
+        ctx.tp_group = tp_group
+        ### BEGIN SOLUTION
+        return x.view_as(x)
+        ### END SOLUTION
+
+    @staticmethod
+    def backward(ctx, grad_partial):
+        ### BEGIN SOLUTION
+        return all_reduce(grad_partial, ctx.tp_group), None  # the verb returns a new tensor: grad_partial is not ours
+        ### END SOLUTION
+
+def copy_to_shards(x: Tensor, tp_group) -> Tensor:
+    """f: forward x itself, backward the sum of the gradients of all ranks of the group.
+
+    x: any shape, the same on every rank. One all_reduce, in the backward pass; what backward is given stays as it is.
+    """
+    return CopyToShards.apply(x, tp_group)
+
+# %% check="copy-to-shards" judges="values" points=3
+check(copy_to_shards, judges="values")
+
+# %% check="copy-to-shards" judges="traffic" points=1
+check(copy_to_shards, judges="traffic")
+
+# %% [markdown]
+# What if $f$ is forgotten? The forward pass does not change at all, so the loss looks right. Here is a column-parallel
+# layer with and without, and the gradient of `x` on each rank:
+
+# %% tags=["notebook-only"]
+def with_and_without_f(rank, world_size):
+    w_local = torch.eye(4).chunk(world_size, dim=1)[rank]  # y = x, in two halves
+    gradients = {}
+    for name, f in (("with f", partial(copy_to_shards, tp_group=None)), ("without", lambda x: x)):
+        x = torch.ones(1, 4, requires_grad=True)
+        (f(x) @ w_local).sum().backward()
+        gradients[name] = x.grad.tolist()
+    return gradients
+
+spawn(with_and_without_f, 2).results
+
+# %% [markdown]
+# Without $f$ each rank believes that only its own columns matter. All layers below would learn from a wrong gradient, a
+# different one on each rank.
+#
+# And here is the warning, come true: an $f$ that all-reduces in place, beside a product with `w`. The gradient of `w`
+# should be `[1, 2, 3]`.
+
+# %% tags=["notebook-only"]
+class Careless(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        dist.all_reduce(grad)  # overwrites what is not ours
+        return grad
+
+def beside_a_product(rank, world_size):
+    x, w = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+    y = w * torch.tensor([1.0, 2.0, 3.0]) + Careless.apply(x)
+    y.backward(torch.ones(3))
+    return w.grad.tolist()
+
+spawn(beside_a_product, 2).results
+
+# %% [markdown]
+# ## Reduce from shards
+# difficulty ●●○○○ · about 7 minutes · 3 points: values 2, traffic 1
+#
+# This is $g$. Forward sums the partial results; backward hands the gradient on, unchanged. Why unchanged? After $g$ all
+# ranks hold the same `y` and compute the same loss, which is **one** loss and not $t$ of them. Each partial summand
+# enters `y` once, with factor 1: so its gradient is `y`'s gradient.
+
+# %% exercise="reduce-from-shards"
+class ReduceFromShards(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x_partial, tp_group):
+        ### BEGIN SOLUTION
+        return all_reduce(x_partial, tp_group)
+        ### END SOLUTION
+
+    @staticmethod
+    def backward(ctx, grad):
+        ### BEGIN SOLUTION
+        return grad, None
+        ### END SOLUTION
+
+def reduce_from_shards(x_partial: Tensor, tp_group) -> Tensor:
+    """g: forward the sum over all ranks of the group, backward the gradient as it is.
+
+    x_partial: any shape, contiguous or not, left unchanged. One all_reduce, in the forward pass.
+    """
+    return ReduceFromShards.apply(x_partial, tp_group)
+
+# %% check="reduce-from-shards" judges="values" points=2
+check(reduce_from_shards, judges="values")
+
+# %% check="reduce-from-shards" judges="traffic" points=1
+check(reduce_from_shards, judges="traffic")
+
+# %% [markdown]
+# PyTorch has an all-reduce that autograd knows, in `torch.distributed.nn.functional`. **Predict** what it gives here:
+# the right gradient of `x_partial` is 1, as with yours.
+
+# %%
+def another_all_reduce(rank, world_size):
+    from torch.distributed.nn.functional import all_reduce as all_reduce_of_torch
+
+    gradients = []
+    for g in (partial(reduce_from_shards, tp_group=None), all_reduce_of_torch):
+        x_partial = torch.ones(1, requires_grad=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it is deprecated
+            g(x_partial).sum().backward()
+        gradients.append(x_partial.grad.item())
+    return gradients
+
+spawn(another_all_reduce, 4).results
+
+# %% [markdown]
+# Four times too much, on 4 ranks. Its backward is an all-reduce again: the dual of lesson 01. That is right if each
+# rank has a loss **of its own** and the true loss is their sum. Here all ranks compute the same loss, and it counts
+# once. Adam would even hide it: it divides the scale of a gradient away. So compare gradients, never loss curves.
+
+# %% [markdown]
+# ## Gather from shards
+# difficulty ●●○○○ · about 10 minutes · 4 points: values 3, traffic 1
+#
+# There is a simpler way to use several GPUs for an MLP, often shown first: every layer is column-parallel, and after
+# each the slices are **gathered**, so that the next layer has a whole `x` again:
+#
+# ```python
+# for w_local in weights_local:
+#     x = gather(gelu(x @ w_local))      # (B, D) @ (D, D/t) -> (B, D/t) -> (B, D)
+# ```
+#
+# The plain `dist.all_gather` cuts autograd's thread: what it fills is a new tensor that knows nothing of `x_local`. So
+# it becomes a function with a backward too. Features are the last dimension. **Predict** its backward: the whole `y`
+# has the same gradient on every rank. Which part of it belongs to this rank's shard?
+
+# %% exercise="gather-from-shards"
+class GatherFromShards(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x_local, tp_group):
+        ctx.tp_group = tp_group
+        ### BEGIN SOLUTION
+        return all_gather(x_local, tp_group, dim=-1)
+        ### END SOLUTION
+
+    @staticmethod
+    def backward(ctx, grad):
+        tp_rank, tp_size = dist.get_rank(ctx.tp_group), dist.get_world_size(ctx.tp_group)
+        ### BEGIN SOLUTION
+        return grad.chunk(tp_size, dim=-1)[tp_rank], None
+        ### END SOLUTION
+
+def gather_from_shards(x_local: Tensor, tp_group) -> Tensor:
+    """Forward the shards of all ranks side by side, backward this rank's slice of the gradient.
+
+    x_local: (..., F/t), left unchanged. Returns (..., F). The gradient of the result is the same on every rank.
+    One all_gather, in the forward pass.
+    """
+    return GatherFromShards.apply(x_local, tp_group)
+
+# %% check="gather-from-shards" judges="values" points=3
+check(gather_from_shards, judges="values")
+
+# %% check="gather-from-shards" judges="traffic" points=1
+check(gather_from_shards, judges="traffic")
+
+# %% [markdown]
+# With $f$ before each product and this gather after it, the course's MLP trains on 4 ranks. `mlp.serial_gradients` is
+# the same by one process: the loss and every gradient should agree.
+
+# %% tags=["notebook-only"]
+def gathered_mlp(rank, world_size, weights, batch):
+    f, gather = partial(copy_to_shards, tp_group=None), partial(gather_from_shards, tp_group=None)
+    weights_local = [w.chunk(world_size, dim=1)[rank].clone().requires_grad_() for w in weights]
+    x = batch.clone().requires_grad_()  # as if there were layers before it
+    for w_local in weights_local:
+        x = gather(gelu(f(x) @ w_local))
+    loss = mlp.loss_of(x)
+    loss.backward()
+    return loss.detach(), [w_local.grad for w_local in weights_local]
+
+weights, batch = mlp.make_weights(4, 16, dtype=torch.float64), mlp.make_batch(8, 16, dtype=torch.float64)
+loss, gradients = mlp.serial_gradients(weights, batch)
+run = spawn(gathered_mlp, 4, weights, batch)
+for layer, gradient in enumerate(gradients):
+    together = torch.cat([result[1][layer] for result in run.results], dim=1)
+    print(f"layer {layer}: gradients agree: {torch.allclose(together, gradient, rtol=1e-9)}")
+print("losses agree:", all(torch.allclose(result[0], loss, rtol=1e-9) for result in run.results))
+
+# %% [markdown]
+# # Part 3 · The Megatron MLP
+# Gathering after each layer is one collective too many. gelu works on each number by itself, so it doesn't mind that
+# each rank has only some features. And row-parallel is content with just these features. So: **columns first, then
+# rows, and nothing in between**.
+
+# %%
+figures.sharded_mlp(tp_size=2)
+
+# %% [markdown]
+# ## Megatron mlp
+# difficulty ●●●○○ · about 12 minutes · 6 points: values 3, traffic 2, time 1
+#
+# $y = \text{gelu}(x\, w_{up} + b_{up})\, w_{down} + b_{down}$. The functions `f` and `g` are handed in: `f(x)`,
+# `g(x_partial)`, their group is already in them. Where does each stand, and where is each bias added? The time is
+# judged on a virtual cluster where computing is free and only messages take time.
+#
+# **Predict**: how many all-reduces in the forward pass, how many in the backward pass? How many bytes does each carry,
+# for `x` of (B, D)? Why couldn't one cut the two matrices the other way round, rows first, without another collective?
+#
+# <details><summary>Check your prediction</summary>
+#
+# One each, of all of `x`'s bytes. Rows first would leave partial sums in front of gelu, and the gelu of a sum is not
+# the sum of the gelus: they would have to be added up there already.
+# </details>
+
+# %% exercise="megatron-mlp"
+def megatron_mlp(
+    x: Tensor, w_up_local: Tensor, b_up_local: Tensor, w_down_local: Tensor, b_down: Tensor, f, g
+) -> Tensor:
+    """An MLP of two layers: columns of the first, rows of the second; one all_reduce forward, one backward.
+
+    x (..., D), the same on every rank; w_up_local (D, F/t); b_up_local (F/t,); w_down_local (F/t, D); b_down (D,), the
+    same on every rank. Returns y (..., D), the same on every rank. All gradients come out right: of x and b_down on
+    every rank, of the shards on theirs.
+    """
+    ### BEGIN SOLUTION
+    h_local = gelu(f(x) @ w_up_local + b_up_local)  # (..., F/t)
+    y_partial = h_local @ w_down_local  # (..., D), a partial sum
+    return g(y_partial) + b_down
+    ### END SOLUTION
+
+# %% [markdown]
+# <details><summary>Hint</summary>
+#
+# The table of part 2 says where `f` and `g` stand. `b_down` is row-parallel's bias; you know where it goes.
+# </details>
+
+# %% check="megatron-mlp" judges="values" points=3
+check(megatron_mlp, judges="values")
+
+# %% check="megatron-mlp" judges="traffic" points=2
+check(megatron_mlp, judges="traffic")
+
+# %% check="megatron-mlp" judges="time" points=1
+check(megatron_mlp, judges="time")
+
+# %% [markdown]
+# ### Measured: gathering against Megatron
+# Two layers of the course's MLP, (128, 1024) numbers a batch, once as gathered layers and once as columns and rows. The
+# tables show what a rank calls in one forward and backward, gathered layers first, and what a ring would send for it.
+
+# %% tags=["notebook-only"]
+def columns_then_rows(rank, world_size, weights, batch):
+    f, g = partial(copy_to_shards, tp_group=None), partial(reduce_from_shards, tp_group=None)
+    columns = weights[0].chunk(world_size, dim=1)[rank].clone().requires_grad_()
+    rows = weights[1].chunk(world_size, dim=0)[rank].clone().requires_grad_()
+    zero = torch.zeros(1)
+    y = megatron_mlp(batch.clone().requires_grad_(), columns, zero, rows, zero, f, g)
+    mlp.loss_of(gelu(y)).backward()
+
+weights, batch = mlp.make_weights(2, 1024), mlp.make_batch()
+gathered = simulate(gathered_mlp, 4, weights, batch)
+megatron = simulate(columns_then_rows, 4, weights, batch)
+print(f"gathered layers send {gathered.traffic().implied(0) / megatron.traffic().implied(0):.2f} times as much")
+
+# %% tags=["notebook-only"]
+gathered.traffic()
+
+# %% tags=["notebook-only"]
+megatron.traffic()
+
+# %% [markdown]
+# The gathered form pays for a gather in each layer forward, and for a whole all-reduce in each layer backward, of which
+# the gather's backward then throws away all but one slice. An all-reduce of which one keeps a slice is a
+# reduce-scatter, at half the price; remember that for part 5. Megatron's form has half the calls in any case.
+
+# %% [markdown]
+# # Part 4 · The rest of a transformer
+# A transformer has three more kinds of weights. The **embedding** turns token numbers into vectors: a table with $V$
+# rows. The **head** turns vectors into $V$ scores, the logits, and the **loss** compares them with the next token. $V$
+# is often above 100,000, so both tables are large, and the logits are larger. And **attention**, of course.
+
+# %% [markdown]
+# ## Parallel embedding
+# difficulty ●●●○○ · about 12 minutes · 4 points: values 3, traffic 1
+#
+# Cut the table along the vocabulary: rank $r$ has the rows from $r\,V/t$ to $(r+1)\,V/t$, without the last. A token is
+# on exactly one rank. That rank looks it up; the others contribute **zeros**, and $g$ adds everything up.
+#
+# Looking up row 7 of a table with 5 rows is an error, so a rank first needs an index that exists. Then it must wipe out
+# what it has looked up for a token of somebody else. ($t$ must divide $V$. If it doesn't, libraries add rows that no
+# token uses.)
+#
+# **Predict** for $V = 10$, $t = 2$ and the tokens `[4, 5, 9]`: what does each rank look up, and where does it put
+# zeros?
+#
+# <details><summary>Check your prediction</summary>
+#
+# Rank 0 has rows 0 to 4: it looks up row 4 for the first token and puts zeros for the others. Rank 1 has rows 5 to 9:
+# zeros for the first token, then its own rows 0 and 4.
+# </details>
+
+# %% exercise="parallel-embedding"
+def parallel_embedding(tokens: Tensor, table_local: Tensor, g, tp_rank: int) -> Tensor:
+    """Look up tokens in a table whose rows are spread over the ranks; one all_reduce, forward.
+
+    tokens (...), int64, from 0 to V - 1, the same on every rank; table_local (V/t, D), rows tp_rank * V/t and on.
+    Returns (..., D), the same on every rank; the gradient of table_local is right on every rank.
+    """
+    rows = table_local.shape[0]
+    ### BEGIN SOLUTION
+    index = tokens - tp_rank * rows
+    mine = (index >= 0) & (index < rows)
+    found = table_local[index.clamp(0, rows - 1)]  # (..., D); for somebody else's token a row that exists
+    y_partial = torch.where(mine.unsqueeze(-1), found, 0.0)
+    ### END SOLUTION
+    return g(y_partial)
+
+# %% [markdown]
+# <details><summary>Hint</summary>
+#
+# Three steps: the token's number counted from my first row; a mask of the tokens that are mine; the looked-up rows,
+# with zeros where the mask is False. Two calls that help: `index.clamp(0, rows - 1)` makes any index legal,
+# `torch.where(mask.unsqueeze(-1), a, b)` takes from `a` where the mask is True, else from `b`.
+# </details>
+
+# %% check="parallel-embedding" judges="values" points=3
+check(parallel_embedding, judges="values")
+
+# %% check="parallel-embedding" judges="traffic" points=1
+check(parallel_embedding, judges="traffic")
+
+# %% [markdown]
+# ## Parallel cross entropy
+# difficulty ●●●●○ · about 20 minutes · 6 points: values 4, traffic 2
+#
+# The head is column-parallel: each rank has the logits of $V/t$ words. To gather them would be the largest message of
+# the whole model. What does the loss of one token need?
+#
+# $$\text{loss} = \log \sum_{v} e^{z_v - m} - (z_\text{target} - m), \qquad m = \max_v z_v$$
+#
+# Three numbers, each a reduction over the vocabulary: the maximum, the sum of exponentials, the target's logit. So
+# three all-reduces of **one number a token**, however large $V$ is.
+#
+# - $m$ cancels out and only prevents overflow, so it needs no gradient: use the verb, with `op=dist.ReduceOp.MAX`.
+#   But every rank must subtract the **same** $m$.
+# - The sum, and the target's logit, go through `g`. Then autograd finds the right gradient by itself.
+# - The target is on one rank only: the others contribute 0, as in the embedding.
+#
+# **Predict** for 4,096 tokens, $V$ = 128,000, $t$ = 8, in float32: how many bytes does a rank send for gathering the
+# logits, how many for three numbers a token?
+
+# %%
+tokens, V, t = 4096, 128_000, 8
+gathering = (t - 1) * tokens * V // t * 4
+three_numbers = 3 * 2 * (t - 1) * tokens * 4 // t
+print(f"gathering: {gathering / 1e6:,.0f} MB     three numbers a token: {three_numbers / 1e6:.3f} MB")
+print(f"{gathering // three_numbers:,} times less")
+
+# %% exercise="parallel-cross-entropy"
+def parallel_cross_entropy(logits_local: Tensor, targets: Tensor, g, tp_group) -> Tensor:
+    """The mean cross-entropy of all tokens, of logits whose words are spread over the ranks.
+
+    logits_local (N, V/t), words tp_rank * V/t and on; targets (N,), int64, from 0 to V - 1, the same on every rank.
+    Returns a scalar, the same on every rank; the gradient of logits_local is right on every rank. Large logits must not
+    overflow. In all, all_reduces of 3 N numbers, forward; nothing backward.
+    """
+    words = logits_local.shape[-1]
+    first = dist.get_rank(tp_group) * words  # the first of this rank's words
+    ### BEGIN SOLUTION
+    largest = all_reduce(logits_local.max(dim=-1).values, tp_group, op=dist.ReduceOp.MAX)  # (N,)
+    shifted = logits_local - largest.unsqueeze(-1)
+    total = g(shifted.exp().sum(-1))
+    index = targets - first
+    mine = (index >= 0) & (index < words)
+    found = shifted.gather(-1, index.clamp(0, words - 1).unsqueeze(-1)).squeeze(-1)
+    of_target = g(torch.where(mine, found, 0.0))
+    ### END SOLUTION
+    return (total.log() - of_target).mean()
+
+# %% [markdown]
+# <details><summary>Hint 1: what the last line needs</summary>
+#
+# `total`, the sum over all words of $e^{z - m}$, and `of_target`, the target's $z - m$; both (N,) and whole on every
+# rank.
+# </details>
+# <details><summary>Hint 2: the target's logit</summary>
+#
+# `x.gather(-1, index.unsqueeze(-1)).squeeze(-1)` takes from each row of `x` the entry at `index`. Make the index legal,
+# and wipe out what is not yours, as in the embedding.
+# </details>
+
+# %% check="parallel-cross-entropy" judges="values" points=4
+check(parallel_cross_entropy, judges="values")
+
+# %% check="parallel-cross-entropy" judges="traffic" points=2
+check(parallel_cross_entropy, judges="traffic")
+
+# %% [markdown]
+# ## Parallel attention
+# difficulty ●●●○○ · about 15 minutes · 5 points: values 4, traffic 1
+#
+# Attention is made for this. Each **head** works by itself: it makes its own q, k and v, attends, and what it
+# finds fills its own columns of the merged result. So a rank takes whole heads, $a/t$ of them. `w_qkv` is
+# column-parallel, `w_out` is row-parallel, and in between nothing is sent. Again one $f$ and one $g$.
+#
+# The trap is the order of the columns. `w_qkv` is (D, 3 D): first the columns of all q, then those of all k, then those
+# of all v. **Predict**: what does rank 0 of 3 get, if you simply cut that into 3 blocks of neighbouring columns? (All
+# of q, and nothing else.) For 2 ranks:
+
+# %%
+figures.qkv_columns(num_heads=4, tp_size=2)
+
+# %% [markdown]
+# Three functions are given, from `utils.transformer`, which also has the whole layer for one process:
+#
+# ```python
+# split_heads(x, heads)      # (B, S, heads * d) -> (B, heads, S, d)
+# attend(q, k, v)            # (B, heads, S, d) three times -> (B, heads, S, d), each head by itself
+# merge_heads(x)             # (B, heads, S, d) -> (B, S, heads * d)
+# ```
+#
+# For this exercise each rank is handed the whole `w_qkv` and `w_out`, and cuts its part inside, so that the cutting is
+# yours too. A real program cuts once, when the model is made.
+
+# %% exercise="parallel-attention"
+def parallel_attention(
+    x: Tensor, w_qkv: Tensor, w_out: Tensor, num_heads: int, f, g, tp_rank: int, tp_size: int
+) -> Tensor:
+    """Attention of which this rank computes num_heads / tp_size heads, those from tp_rank * num_heads / tp_size on.
+
+    x (B, S, D), the same on every rank. w_qkv (D, 3 D): the columns of q, of k, of v, in each of them head after head;
+    w_out (D, D): its rows are the columns of the merged heads. Both whole; only this rank's parts of them are used.
+    Returns (B, S, D), the same on every rank. One all_reduce forward, one backward.
+    """
+    heads_local = num_heads // tp_size
+    ### BEGIN SOLUTION
+    w_local = [part.chunk(tp_size, dim=1)[tp_rank] for part in w_qkv.chunk(3, dim=1)]  # of q, of k, of v: (D, D/t)
+    h = f(x)
+    q, k, v = (split_heads(h @ part, heads_local) for part in w_local)
+    found = merge_heads(attend(q, k, v))  # (B, S, D/t)
+    return g(found @ w_out.chunk(tp_size, dim=0)[tp_rank])
+    ### END SOLUTION
+
+# %% [markdown]
+# <details><summary>Hint</summary>
+#
+# Cut `w_qkv` in 3 first, then each of the three in `tp_size`. The heads of a rank are neighbours, so their columns in q
+# are one chunk, and so are their rows in `w_out`. Call `f` once and use its result three times.
+# </details>
+
+# %% check="parallel-attention" judges="values" points=4
+check(parallel_attention, judges="values")
+
+# %% check="parallel-attention" judges="traffic" points=1
+check(parallel_attention, judges="traffic")
+
+# %% [markdown]
+# $t$ must divide the number of heads. With grouped-query attention, where k and v have fewer heads than q, it must
+# divide those too, or ranks must hold copies of them.
+
+# %% [markdown]
+# # Part 5 · What is still whole
+# Between the sharded regions every rank does the same: LayerNorm, dropout, the residual sum, each on the whole `x`.
+# That is not much computing, but its activations lie on every rank in full. **Sequence parallelism** cuts these regions
+# along the sequence, since each token is treated by itself there. A rank then has `x_local`, (B, S/t, D).
+#
+# To enter a sharded region the ranks now **gather** the tokens. On the way out, the partial sums are added and each
+# rank keeps only its tokens: a **reduce-scatter**.
+
+# %%
+figures.layer_doors(sequence_parallel=False)
+
+# %%
+figures.layer_doors(sequence_parallel=True)
+
+# %% [markdown]
+# **Predict**: $f$ and $g$ are one all-reduce each, in one direction. The new doors work in both directions. How many
+# bytes more, or less, does a layer send?
+#
+# <details><summary>Check your prediction</summary>
+#
+# The same. An all-reduce is a reduce-scatter and an all-gather, at half the bytes each. Forward, $g$'s all-reduce
+# becomes a reduce-scatter here and an all-gather at the next entrance; backward likewise.
+# </details>
+
+# %% [markdown]
+# ## Across sequence
+# difficulty ●●●○○ · about 12 minutes · 4 points: values 3, traffic 1
+#
+# Write both doors. The backward of each is the other one's forward. Why does the gather's backward **add**, when the
+# one of part 2 only took a slice? There every rank had the same gradient of the whole. Here what comes back has been
+# through this rank's columns only: it is a partial sum.
+#
+# The sequence is dimension 1 of (B, S, D).
+
+# %% exercise="across-sequence"
+class GatherSequence(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x_local, tp_group):
+        ctx.tp_group = tp_group
+        ### BEGIN SOLUTION
+        return all_gather(x_local, tp_group, dim=1)
+        ### END SOLUTION
+
+    @staticmethod
+    def backward(ctx, grad_partial):
+        ### BEGIN SOLUTION
+        return reduce_scatter(grad_partial, ctx.tp_group, dim=1), None
+        ### END SOLUTION
+
+class ScatterSequence(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x_partial, tp_group):
+        ctx.tp_group = tp_group
+        ### BEGIN SOLUTION
+        return reduce_scatter(x_partial, tp_group, dim=1)
+        ### END SOLUTION
+
+    @staticmethod
+    def backward(ctx, grad_local):
+        ### BEGIN SOLUTION
+        return all_gather(grad_local, ctx.tp_group, dim=1), None
+        ### END SOLUTION
+
+def across_sequence(x: Tensor, direction: str, tp_group) -> Tensor:
+    """The doors of sequence parallelism; both with the right backward, one collective in each direction.
+
+    "gather": x_local (B, S/t, D) -> (B, S, D), the tokens of all ranks. Its gradient is a partial sum on every rank.
+    "scatter": x_partial (B, S, D) -> (B, S/t, D), this rank's tokens of the sum over the ranks.
+    """
+    door = {"gather": GatherSequence, "scatter": ScatterSequence}[direction]
+    return door.apply(x, tp_group)
+
+# %% check="across-sequence" judges="values" points=3
+check(across_sequence, judges="values")
+
+# %% check="across-sequence" judges="traffic" points=1
+check(across_sequence, judges="traffic")
+
+# %% [markdown]
+# ## Sequence parallel mlp
+# difficulty ●●●●○ · about 18 minutes · 7 points: values 4, traffic 1, memory 2
+#
+# Half a transformer layer: $y = x + \text{mlp}(\text{LayerNorm}(x))$, with `x` and `y` cut along the sequence.
+#
+# One new question. LayerNorm's weight and bias, and `b_down`, are whole on every rank. **Predict**: is their gradient
+# right? Each rank has used them for its own tokens only. So each has a partial sum, and nobody has added the gradients
+# up. Forget that and the copies drift apart, slowly: the loss goes on falling, and weeks later somebody wonders.
+#
+# You already have a function with "forward nothing, backward all-reduce". It works for weights as well as for
+# activations.
+
+# %% exercise="sequence-parallel-mlp"
+def sequence_parallel_mlp(
+    x_local: Tensor,
+    norm_weight: Tensor,
+    norm_bias: Tensor,
+    w_up_local: Tensor,
+    b_up_local: Tensor,
+    w_down_local: Tensor,
+    b_down: Tensor,
+    f,
+    gather,
+    scatter,
+) -> Tensor:
+    """y = x + mlp(layer_norm(x)) with x and y cut along the sequence; LayerNorm sees this rank's tokens only.
+
+    x_local (B, S/t, D); norm_weight, norm_bias, b_down (D,), the same on every rank; w_up_local (D, F/t); b_up_local
+    (F/t,); w_down_local (F/t, D). f(x), gather(x_local), scatter(x_partial): the doors, their group is in them.
+    Returns y_local (B, S/t, D). All gradients come out right: those of norm_weight, norm_bias and b_down are sums over
+    all tokens, the same on every rank. One gather and one scatter; f for weights only.
+    """
+    ### BEGIN SOLUTION
+    h_local = layer_norm(x_local, f(norm_weight), f(norm_bias))  # (B, S/t, D)
+    h = gather(h_local)  # (B, S, D)
+    y_partial = gelu(h @ w_up_local + b_up_local) @ w_down_local  # (B, S, D), a partial sum
+    return x_local + scatter(y_partial) + f(b_down)
+    ### END SOLUTION
+
+# %% [markdown]
+# <details><summary>Hint</summary>
+#
+# LayerNorm comes **before** the gather, so that only S/t tokens are kept for backward. `b_down` is added after the
+# scatter, to this rank's tokens.
+# </details>
+
+# %% check="sequence-parallel-mlp" judges="values" points=4
+check(sequence_parallel_mlp, judges="values")
+
+# %% check="sequence-parallel-mlp" judges="traffic" points=1
+check(sequence_parallel_mlp, judges="traffic")
+
+# %% check="sequence-parallel-mlp" judges="memory" points=2
+check(sequence_parallel_mlp, judges="memory")
+
+# %% [markdown]
+# ## Dropout generators
+# difficulty ●●○○○ · about 8 minutes · 2 points: values 2
+#
+# Dropout sets random numbers to zero. Which ones, is drawn by a generator of random numbers, and now it matters which
+# rank draws what.
+#
+# - Where `x` is **whole** on every rank, all ranks must drop the **same** numbers, or their copies differ from then on.
+# - Where each rank has **its own** shard, each must draw **its own** mask. Or head 0 of rank 0 and head 0 of rank 1
+#   lose the same entries: a pattern that one process would never have.
+#
+# So a rank has two generators. **Predict** for sequence parallelism: which one is for the dropout after `scatter`?
+
+# %% exercise="dropout-generators"
+def dropout_generators(seed: int, tp_rank: int) -> tuple[torch.Generator, torch.Generator]:
+    """(for whole tensors, for shards): the first draws the same on every rank, the second something else on each.
+
+    seed: the same on every rank, from 0 to 2**31. The two generators of a rank draw different numbers too. A generator
+    draws the same again when it is made again with the same arguments.
+    """
+    whole, sharded = torch.Generator(), torch.Generator()
+    ### BEGIN SOLUTION
+    whole.manual_seed(seed)
+    sharded.manual_seed(seed + 2718 + tp_rank)  # 2718 more than `whole`, or rank 0's two would be alike
+    ### END SOLUTION
+    return whole, sharded
+
+# %% check="dropout-generators" judges="values" points=2
+check(dropout_generators, judges="values")
+
+# %% [markdown]
+# <details><summary>The prediction</summary>
+#
+# The one for shards: after `scatter` each rank has other tokens.
+# </details>
+#
+# Here are the masks of 2 ranks: first for a whole tensor, then for shards.
+
+# %%
+def masks(rank, world_size):
+    whole, sharded = dropout_generators(0, rank)
+    return [(torch.rand(10, generator=generator) < 0.8).int().tolist() for generator in (whole, sharded)]
+
+spawn(masks, 2).results
+
+# %% [markdown]
+# # Part 6 · One layer, counted
+# Now a whole layer of your own parts. The two doors are arguments: with `f` and `g` it is tensor parallelism, with
+# `gather` and `scatter` tensor and sequence parallelism. `shared` is what the weights pass through that are whole on
+# every rank.
+
+# %%
+def cut_layer(weights, rank, size):
+    """This rank's part of the weights of `transformer.make_layer`."""
+    local = {name: w for name, w in weights.items() if name.startswith("norm") or name in ("b_out", "b_down")}
+    w_qkv = torch.cat([part.chunk(size, 1)[rank] for part in weights["w_qkv"].chunk(3, 1)], dim=1)
+    columns = {name: weights[name].chunk(size, -1)[rank] for name in ("w_up", "b_up")}
+    rows = {name: weights[name].chunk(size, 0)[rank] for name in ("w_out", "w_down")}
+    return {name: w.clone().requires_grad_() for name, w in {**local, "w_qkv": w_qkv, **columns, **rows}.items()}
+
+def parallel_layer(x, w, heads_local, enter, leave, shared, p=0.0):
+    """(B, S, D) -> (B, S, D), or (B, S/t, D) -> (B, S/t, D); p is the probability of dropout.
+
+    Its dropout draws from torch's own generator, which is enough for counting; training needs the two from above.
+    """
+    h = enter(layer_norm(x, shared(w["norm1_weight"]), shared(w["norm1_bias"])))
+    q, k, v = (split_heads(part, heads_local) for part in (h @ w["w_qkv"]).chunk(3, dim=-1))
+    x = x + dropout(leave(merge_heads(attend(q, k, v, p)) @ w["w_out"]) + shared(w["b_out"]), p)
+    h = enter(layer_norm(x, shared(w["norm2_weight"]), shared(w["norm2_bias"])))
+    return x + dropout(leave(gelu(h @ w["w_up"] + w["b_up"]) @ w["w_down"]) + shared(w["b_down"]), p)
+
+def nothing(x):
+    return x
+
+def doors(sequence_parallel):
+    if sequence_parallel:
+        gather, scatter = (partial(across_sequence, direction=way, tp_group=None) for way in ("gather", "scatter"))
+        return gather, scatter, partial(copy_to_shards, tp_group=None)
+    return partial(copy_to_shards, tp_group=None), partial(reduce_from_shards, tp_group=None), nothing
+
+# %% [markdown]
+# First: is it the same layer? Output and all gradients, LayerNorm's too, against `transformer.transformer_layer` on one
+# process, in float64.
+
+# %% tags=["notebook-only"]
+def layer_on_ranks(rank, world_size, x, weights, grad, sequence_parallel):
+    def mine(tensor):  # a rank's tokens, if the sequence is cut
+        return tensor.chunk(world_size, dim=1)[rank] if sequence_parallel else tensor
+
+    w, x = cut_layer(weights, rank, world_size), mine(x).clone().requires_grad_()
+    y = parallel_layer(x, w, 4 // world_size, *doors(sequence_parallel))
+    y.backward(mine(grad))
+    return {"y": y.detach(), "x": x.grad, **{name: leaf.grad for name, leaf in w.items()}}
+
+B, S, D, F = 2, 8, 16, 64
+weights = transformer.make_layer(D, F, dtype=torch.float64)
+x, grad = (mlp.normal(seed, B, S, D) for seed in (1, 2))
+y, serial = transformer.serial_layer_gradients(x, weights, 4, grad)
+for sequence_parallel in (False, True):
+    results = spawn(layer_on_ranks, 4, x, weights, grad, sequence_parallel).results
+    agree = []
+    for rank, got in enumerate(results):
+        right = cut_layer(serial, rank, 4)  # this rank's part of each gradient
+        for name, whole in (("x", serial["x"]), ("y", y)):
+            right[name] = whole.chunk(4, dim=1)[rank] if sequence_parallel else whole
+        agree += [torch.allclose(got[name], right[name], rtol=1e-9, atol=1e-12) for name in right]
+    print(f"sequence parallel: {sequence_parallel}   {sum(agree)} of {len(agree)} tensors agree, {len(right)} a rank")
+
+# %% [markdown]
+# ### Traffic: what a layer sends
+# **Predict** for a layer of GPT-3, $t = 8$, one sequence of 2,048 tokens, bfloat16. There are four all-reduces of
+# $B S D$ numbers, two forward and two backward, and each sends $2 (t-1)/t$ times its bytes:
+#
+# $$4 \cdot \frac{2 (t-1)}{t} \cdot B S D \cdot 2 \text{ bytes}$$
+#
+# The virtual cluster runs the layer at its real size, without values.
+
+# %% tags=["notebook-only"]
+def layer_step(rank, world_size, width=12288, heads=96, sequence_parallel=False):
+    """Forward and backward of one layer, 1 sequence of 2,048 tokens; returns the bytes that autograd has kept."""
+    def of(*shape):
+        return torch.empty(*shape, dtype=torch.bfloat16, requires_grad=True)
+
+    t, D = world_size, width
+    w = {name: of(D) for name in (*transformer.NORMS, "b_out", "b_down")}
+    w |= {"w_qkv": of(D, 3 * D // t), "w_out": of(D // t, D)}
+    w |= {"w_up": of(D, 4 * D // t), "b_up": of(4 * D // t), "w_down": of(4 * D // t, D)}
+    x = of(1, 2048 // t if sequence_parallel else 2048, D).clone()  # from the layer before
+    with track_memory(torch.nn.ParameterList(w.values())) as memory:
+        with region("forward"):
+            y = parallel_layer(x, w, heads // t, *doors(sequence_parallel), p=0.1)
+        kept = memory.by_kind()["activations"]
+        with region("backward"):
+            y.backward(torch.empty_like(y))
+    return kept
+
+S, D = 2048, 12288
+formula = 4 * 2 * (8 - 1) / 8 * 1 * S * D * 2
+run, sequence_run = simulate(layer_step, 8), simulate(layer_step, 8, sequence_parallel=True)
+print(f"formula {formula / 1e6:.1f} MB   counted {run.traffic().implied(0) / 1e6:.1f} MB")
+print(f"with sequence parallelism {sequence_run.traffic().implied(0) / 1e6:.1f} MB")
+
+# %% tags=["notebook-only"]
+run.traffic()
+
+# %% tags=["notebook-only"]
+sequence_run.traffic()
+
+# %% [markdown]
+# The difference of the two is the small all-reduces for the gradients of six vectors. (Some texts print 175 MB for this
+# layer: that is the forward pass alone.)
+
+# %% [markdown]
+# ### Memory: what a layer keeps
+# The formulas per layer, in bytes, for 16-bit numbers and dropout masks of one byte. With $t = 1$ it's the one of the
+# first page.
+#
+# | | bytes of activations |
+# |---|---|
+# | one GPU | $S B D\,(34 + 5 a S / D)$ |
+# | tensor parallel | $S B D\,(10 + 24/t + 5 a S / (D t))$ |
+# | and sequence parallel | $S B D\,(34 + 5 a S / D)\,/\,t$ |
+#
+# **Predict**: which of the 34 do not shrink under tensor parallelism alone? (Count the tensors of width $D$ outside of
+# the doors, and those just inside.)
+#
+# <details><summary>Check your prediction</summary>
+#
+# 10 of them: the inputs of two LayerNorms, 2 bytes a number each, their two outputs, which the products just inside
+# keep, and the masks of two dropouts, 1 byte each.
+# </details>
+
+# %% tags=["notebook-only"]
+def formulas(t, S=2048, B=1, D=12288, a=96):
+    scores = 5 * a * S / D
+    return {False: S * B * D * (10 + 24 / t + scores / t), True: S * B * D * (34 + scores) / t}
+
+rows = []
+for t in (1, 2, 4, 8):
+    for sequence_parallel in (False, True) if t > 1 else (False,):
+        kept = simulate(layer_step, t, sequence_parallel=sequence_parallel).results[0]
+        formula = formulas(t)[sequence_parallel]
+        numbers = f"{formula / 1e6:,.1f}", f"{kept / 1e6:,.1f}", f"{kept / formula:.3f}"
+        rows.append((t, "yes" if sequence_parallel else "no", *numbers))
+print(tables.text(["t", "sequence parallel", "formula, MB", "counted, MB", "counted / formula"], rows))
+
+# %% [markdown]
+# Without sequence parallelism the count is the formula (and 32,768 bytes: a mean and a variance a token, for each
+# LayerNorm). With it, your layer keeps more than the formula says, and the more so the larger $t$: the two **gathered**
+# tensors are inputs of matrix products, so autograd keeps them whole. Megatron keeps only the shard and gathers once
+# more in the backward pass. The challenge at the end builds that.
+#
+# For all 96 layers of GPT-3 the formulas give, in GB:
+
+# %% tags=["notebook-only"]
+whole_model = {t: {name: 96 * nbytes / 1e9 for name, nbytes in formulas(t).items()} for t in (1, 8)}
+print(f"one GPU: {whole_model[1][False]:.2f} GB")
+print(f"t = 8: {whole_model[8][False]:.1f} GB, with sequence parallelism {whole_model[8][True]:.1f} GB")
+
+# %% [markdown]
+# # Part 7 · Where it stops paying
+# The all-reduces of data parallelism run beside the backward pass. Those of this lesson can't: the next product needs
+# their result, so nobody computes meanwhile. **Predict**: the 8 GPUs of a node are connected by NVLink, 450 GB/s one
+# way, two nodes by network cards of 50 GB/s. Does a layer on 16 GPUs take half the time that it takes on 8?
+
+# %% tags=["notebook-only"]
+runs = {t: simulate(layer_step, t, cluster="dgx-h100") for t in (1, 2, 4, 8, 16)}
+
+def share(run):
+    """Of rank 0's time, how much it waits for collectives."""
+    return sum(event.end - event.start for event in run.events if event.rank == 0) / run.elapsed
+
+rows = []
+for t, run in runs.items():
+    speed_up = runs[1].elapsed / run.elapsed
+    rows.append((t, f"{1e3 * run.elapsed:.3f}", f"{share(run):.0%}", f"{speed_up:.2f}", f"{speed_up / t:.0%}"))
+print(tables.text(["t", "ms a layer", "of it communicating", "speed-up", "efficiency"], rows))
+
+# %% [markdown]
+# Within the node each doubling helps, a little less each time: the products shrink with $t$, the bytes of an all-reduce
+# don't. The second eight GPUs, on another node, shorten the step by a fifth. As another replica, with other data, they
+# would have doubled what is computed. The step as a timeline, first on 8 GPUs, then on 16: the upper half of a lane is
+# computing, the lower half is waiting for an all-reduce.
+
+# %% tags=["notebook-only"]
+runs[8].timeline(ranks=[0, 7])
+
+# %% tags=["notebook-only"]
+runs[16].timeline(ranks=[0, 15])
+
+# %% [markdown]
+# Is it the number of GPUs, or the link? A node with 16 of these GPUs can't be bought, but here it's one line. And how
+# is it for a narrower layer, $D = 4096$ with 32 heads, or where the nodes are connected by Ethernet?
+
+# %% tags=["notebook-only"]
+box = find_cluster("dgx-h100", 16)
+one_node = replace(box, name="one node of 16", nodes=1, gpus_per_node=16)
+rows = []
+for width, heads in ((12288, 96), (4096, 32)):
+    eight = simulate(layer_step, 8, width, heads)  # on one node: the same GPUs and links on all three
+    for cluster in (one_node, "dgx-h100", "ethernet-cloud"):
+        sixteen = simulate(layer_step, 16, width, heads, cluster=cluster)
+        faster = eight.elapsed / sixteen.elapsed
+        rows.append((width, getattr(cluster, "name", cluster), f"{faster:.2f}", f"{share(sixteen):.0%}"))
+print(tables.text(["D", "cluster", "16 GPUs are faster than 8, times", "communicating"], rows))
+
+# %% [markdown]
+# Below 1 is slower: across Ethernet, eight more GPUs make each step **longer**. InfiniBand loses less here, because
+# these nodes have a network card for each GPU, and the all-reduce is a hierarchical one that uses all of them at once.
+# A plain ring across the two nodes would be much worse:
+
+# %% tags=["notebook-only"]
+runs[16].costs()
+
+# %% [markdown]
+# And even in one node the gain gets small, the sooner the narrower the layer: shares of a layer become so small that
+# sending them takes as long as computing them. So the rule of thumb: tensor parallelism inside a node, and no more of
+# it than is needed to fit. The other GPUs are left to pipelines (lesson 09) and data parallelism, which send less, or
+# at times when nobody waits.
+
+# %% [markdown]
+# # Part 8 · The same with PyTorch's own
+# PyTorch does all this for ordinary modules: `parallelize_module` gets a plan that says how each is cut. The calls to
+# the network are made for you. **Predict**: how many all-reduces, forward and backward, for the plan below?
+
+# %% tags=["notebook-only"]
+def torch_mlp(rank, world_size, weights, x, grad):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.GELU(), torch.nn.Linear(64, 16)).double()
+    with torch.no_grad():
+        for parameter, name in zip(model.parameters(), ("w_up", "b_up", "w_down", "b_down")):
+            parameter.copy_(weights[name].t())  # nn.Linear stores (outputs, inputs)
+    mesh = init_device_mesh("cpu", (world_size,))
+    parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    x = x.clone().requires_grad_()
+    with region("step"):
+        y = model(x)
+        y.backward(grad)
+    of_up, _, of_down, of_bias = (parameter.grad.to_local() for parameter in model.parameters())
+    return [y.detach(), x.grad, of_up.T, of_down.T, of_bias]
+
+def our_mlp(rank, world_size, weights, x, grad):
+    w = cut_layer(weights, rank, world_size)
+    x = x.clone().requires_grad_()
+    f, g, _ = doors(sequence_parallel=False)
+    with region("step"):
+        y = megatron_mlp(x, w["w_up"], w["b_up"], w["w_down"], w["b_down"], f, g)
+        y.backward(grad)
+    return [y.detach(), x.grad, w["w_up"].grad, w["w_down"].grad, w["b_down"].grad]
+
+ours, torchs = (spawn(program, 4, weights, x, grad) for program in (our_mlp, torch_mlp))
+for theirs, mine in zip(torchs.results, ours.results):
+    print("the same values and gradients:", [torch.allclose(a, b, rtol=1e-9, atol=1e-12) for a, b in zip(mine, theirs)])
+
+# %% tags=["notebook-only"]
+def called(run):
+    start = next(step.start for step in run.regions if step.rank == 0)
+    return [(event.op, event.bytes) for event in run.events if event.rank == 0 and event.start >= start]
+
+{"ours": called(ours), "torch": called(torchs)}
+
+# %% [markdown]
+# One all-reduce forward, one backward, of the same bytes. (Before the step `parallelize_module` has sent something too:
+# rank 0 handed out its weights.)
+
+# %% [markdown]
+# # Recap
+# - **Column-parallel**: whole input, sharded output, nothing forward, all-reduce of the input's gradient backward.
+#   **Row-parallel**: sharded input, partial sums, all-reduce forward, nothing backward; the bias once, after the sum.
+# - **f and g** hold the communication; all else is ordinary PyTorch. Columns, then rows: one all-reduce in each
+#   direction, for an MLP and for attention by heads.
+# - **Vocabulary**: embedding and loss in shards, with masks and three numbers a token.
+# - **Sequence parallelism** splits each all-reduce into its halves. Same bytes, less memory; weights that see only some
+#   tokens need their gradients summed.
+# - A layer sends $8 (t-1)/t \cdot B S D$ numbers while nobody computes. So tensor parallelism stays inside the node.
+# - Compare **gradients** with one process, name by name. A forgotten $f$, a bias added $t$ times, the same mask on all
+#   ranks: the loss falls all the same.
+#
+# **The library.** `torch.distributed.tensor.parallel`: `parallelize_module` with `ColwiseParallel`, `RowwiseParallel`,
+# `SequenceParallel`, and `loss_parallel` for the cross-entropy. Lesson 13 is about what is below it. Megatron-LM's
+# `tensor_parallel` is the original, with names like those here.
+#
+# **The papers.** Shoeybi et al.: *Megatron-LM: Training Multi-Billion Parameter Language Models Using Model
+# Parallelism* (2019). Korthikanti et al.: *Reducing Activation Recomputation in Large Transformer Models* (2022), for
+# sequence parallelism and the formulas.
+
+# %% [markdown]
+# # Challenge (optional, no points)
+# Keep only the shard. Write an autograd function for `gathered_product`, which gathers and multiplies in one: it saves
+# `x_local` and `w_local` (`ctx.save_for_backward(x_local, w_local)`, later `x_local, w_local = ctx.saved_tensors`), and
+# in the backward pass it gathers `x_local` again, for the weight's gradient. The input's gradient is a reduce-scatter,
+# as before. When it is right, the last two numbers stay as they are and the first, the bytes kept, falls to a quarter.
+
+# %% tags=["notebook-only"]
+def gathered_product(x_local, w_local, tp_group):
+    return across_sequence(x_local, "gather", tp_group) @ w_local  # replace this: it keeps the gathered tensor
+
+def challenge(rank, world_size):
+    def whole_numbers(*shape):
+        return torch.arange(shape[0] * shape[1]).remainder(7 + rank).float().view(shape)
+
+    x_local = whole_numbers(64, 32).unsqueeze(0).requires_grad_()
+    w_local = torch.nn.Parameter(whole_numbers(32, 8))
+    with track_memory(torch.nn.ParameterList([w_local])) as memory:
+        y = gathered_product(x_local * 1, w_local, None)
+        kept = memory.by_kind()["activations"]
+    y.sum().backward()
+    return kept, x_local.grad.sum().item(), w_local.grad.sum().item()
+
+spawn(challenge, 4).results[0]

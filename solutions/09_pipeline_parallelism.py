@@ -1,0 +1,1177 @@
+# %% [markdown]
+# # Pipeline parallelism
+# *about three hours · 13 exercises · you need: lesson 01 (send, receive, handles), and `backward()` in PyTorch.*
+#
+# A model that is too large for one GPU can be cut by its layers: the first GPU has the first layers, the next GPU the
+# next ones. It sounds like the simplest of all methods. Then you look at the GPUs, and nearly all of them do nothing.
+#
+# In this lesson you cut a model in stages, send activations forward and gradients back, and get exactly the gradients
+# of one process. Then you write the schedules that keep the GPUs busy: GPipe, 1F1B and interleaved 1F1B. A schedule is
+# a plain list here: you can draw it, have it checked, count in it and run it.
+
+# %%
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from utils import figures, mlp, region, simulate, spawn
+from utils.checks import checks_for
+from utils.cluster import Cluster, Gpu, Link
+from utils.play import FREE, play, tag
+from utils.schedules import problem, timed
+
+check = checks_for("09_pipeline_parallelism")
+spawn = partial(spawn, backend="gloo")  # this lesson computes on the CPU, with or without GPUs
+
+# %% [markdown]
+# ## Why: a model that no GPU can hold
+# Training with Adam in mixed precision takes 16 bytes for each parameter: weight and gradient in 16 bits (2 + 2), and
+# in 32 bits a master copy of the weight and two averages (4 + 4 + 4). How many GPUs of 80 GB does it take to hold that,
+# and nothing else?
+
+# %%
+for billions in (7, 70, 530):
+    nbytes = billions * 1e9 * 16
+    print(f"{billions:>4} billion parameters: {nbytes / 1e9:6,.0f} GB, at least {-(-nbytes // 80e9):.0f} GPUs")
+
+# %% [markdown]
+# So the weights must lie on many GPUs. Cut by layers, only one thing ever crosses from one GPU to the next: the
+# activations between two layers, and on the way back their gradient. No weight is ever sent. Per step and boundary, for
+# layers of width $D$ and a batch of $B$ rows, that is $2 B D$ numbers. The same batch with data parallelism makes every
+# rank send nearly two numbers for every weight. For 16 layers of 8,192, 16,384 rows and 8 ranks:
+
+# %%
+layers, dim, rows, ranks = 16, 8192, 16384, 8
+boundary = 2 * rows * dim  # activations one way, their gradient the other: what one boundary sees in a step
+all_reduce = 2 * (ranks - 1) / ranks * layers * dim * dim
+print(f"numbers sent: {boundary:.3g} across a boundary, {all_reduce:.3g} by each rank that reduces all gradients")
+print(f"{all_reduce / boundary:.0f} times as many")
+
+# %% [markdown]
+# That is why pipelines are what people put between nodes, where the network is slow.
+#
+# ## Words
+# - **stage**: some consecutive layers, on one rank. With $P$ ranks there are $P$ stages (until part 7).
+# - **microbatch**: some rows of the batch. A step of training goes through $M$ of them. One row's output never depends
+#   on another row here, so a batch may be cut anywhere.
+# - **bubble**: time in which a rank has nothing to do.
+#
+# The model is the course's MLP, in `utils/mlp.py`: a layer is `gelu(x @ weight)`, the loss is the mean of the squared
+# outputs. `mlp.forward(weights, x)` applies some layers, `mlp.serial_gradients(weights, batch)` is what one process
+# computes: the truth that all of yours must equal.
+
+# %%
+weights, batch = mlp.make_weights(num_layers=4, num_dim=8), mlp.make_batch(batch_size=6, num_dim=8)
+loss, gradients = mlp.serial_gradients(weights, batch)
+loss, [tuple(gradient.shape) for gradient in gradients]
+
+# %% [markdown]
+# # Part 1 · Stages
+# Eight layers on four ranks: each rank has two of them. What a stage puts out, $y$, is the input of the next one. What
+# comes back is the subject of part 3.
+
+# %%
+figures.pipeline(["layers 0, 1", "layers 2, 3", "layers 4, 5", "layers 6, 7"])
+
+# %% [markdown]
+# First: who gets which layers? Then: send a batch through.
+
+# %% [markdown]
+# ## Split layers
+# difficulty ●○○○○ · about 5 minutes · 2 points: values 2
+#
+# Rank 0 gets the first layers, rank 1 the next, and so on. If the number of layers doesn't divide, some ranks get one
+# more. All others wait for the slowest stage, so the sizes may differ by **one** at most.
+#
+# **Predict** for 10 layers on 4 ranks: how many does each rank get if you cut pieces of `ceil(10 / 4)` layers, as
+# `torch.chunk` does?
+
+# %% exercise="split-layers"
+def split_layers(weights: list, rank: int, world_size: int) -> list:
+    """The layers of one rank: consecutive, in order, each layer on one rank.
+
+    The numbers of layers of two ranks differ by one at most; the first ranks have the larger number. With fewer layers
+    than ranks the last ranks get an empty list.
+    """
+    ### BEGIN SOLUTION
+    size, more = divmod(len(weights), world_size)  # the first `more` ranks have one layer more
+    start = rank * size + min(rank, more)
+    return weights[start : start + size + (rank < more)]
+    ### END SOLUTION
+
+# %% [markdown]
+# <details><summary>Hint</summary>
+#
+# `divmod(10, 4)` is `(2, 2)`: everybody gets 2, and the first 2 ranks get one more. Where does rank $r$ begin? After
+# $r$ times 2 layers, and one more for each earlier rank that has one more.
+# </details>
+
+# %%
+[split_layers(list(range(10)), rank, 4) for rank in range(4)]
+
+# %% check="split-layers" judges="values" points=2
+check(split_layers, judges="values")
+
+# %% [markdown]
+# Pieces of 3 would have been 3, 3, 3 and 1. The slowest stage is no slower, so where is the harm? With 9 layers on 4
+# ranks the pieces of 3 leave the fourth rank with nothing at all.
+
+# %% [markdown]
+# ## Naive forward
+# difficulty ●○○○○ · about 7 minutes · 3 points: values 2, traffic 1
+#
+# Now send a batch through the stages. Rank 0 has the input. Every other rank receives the activations of the rank
+# before it, applies its own layers, and sends the result to the rank after it. The last rank has the output.
+#
+# A receiver must know the shape of what comes. Here it is that of the batch, on every boundary.
+#
+# **Predict**: how many messages are sent in all? While rank 2 computes, what do ranks 0, 1 and 3 do?
+
+# %% exercise="naive-forward"
+def naive_forward(batch: Tensor, weights: list[Tensor], rank: int, world_size: int) -> Tensor | None:
+    """Send the batch through all stages; return the output on the last rank, None elsewhere.
+
+    batch: (B, D) on every rank, but only rank 0's values count; left unchanged.
+    weights: this rank's layers, (D, D) each. Only send and recv, P - 1 messages of the size of the batch in all.
+    """
+    x = batch if rank == 0 else torch.empty_like(batch)
+    ### BEGIN SOLUTION
+    if rank > 0:
+        dist.recv(x, src=rank - 1)
+    ### END SOLUTION
+    with region("forward"):  # a name for the timeline below
+        y = mlp.forward(weights, x)
+    ### BEGIN SOLUTION
+    if rank < world_size - 1:
+        dist.send(y, dst=rank + 1)
+    ### END SOLUTION
+    return y if rank == world_size - 1 else None
+
+# %% check="naive-forward" judges="values" points=2
+check(naive_forward, judges="values")
+
+# %% check="naive-forward" judges="traffic" points=1
+check(naive_forward, judges="traffic")
+
+# %% [markdown]
+# ### Your pipeline, measured
+# We want to see time, and not the noise of this machine. So we take a **virtual cluster**: your function runs unchanged
+# on four virtual GPUs, and `simulate` adds up what each operation would take there. On this one, 128 rows through one
+# layer take 1 ms, messages nothing. All times that follow are exact, and the same on every machine.
+
+# %% tags=["notebook-only"]
+def gpus(ranks, link=FREE):
+    """128 rows of 1,024 numbers through one layer take 1 ms; memory is infinitely fast."""
+    gpu = Gpu(flops={"fp32": 2 * 128 * 1024**2 / 1e-3}, memory=80e9, bandwidth=float("inf"))
+    return Cluster("128 rows a millisecond", nodes=1, gpus_per_node=ranks, gpu=gpu, intra=link, inter=link)
+
+def forward_program(rank, world_size, forward, **options):
+    layers = [torch.empty(1024, 1024)] * 2  # two layers on each rank
+    forward(torch.empty(128, 1024), layers, rank=rank, world_size=world_size, **options)
+
+naive = simulate(forward_program, 4, naive_forward, cluster=gpus(4))
+naive.timeline()
+
+# %% [markdown]
+# One works, three wait, always. Four GPUs take as long as one GPU with enough memory would: 8 ms for 8 layers. With $P$
+# GPUs each is busy for $1/P$ of the time, and it gets worse with each GPU that you add.
+
+# %% [markdown]
+# # Part 2 · Microbatches
+# Cut the batch. When rank 0 is done with the first microbatch it sends it on, and starts with the second one while
+# rank 1 computes the first. It is a bucket chain: no bucket gets to the fire sooner, but all hands are busy.
+
+# %% [markdown]
+# ## Microbatch forward
+# difficulty ●●○○○ · about 10 minutes · 4 points: values 2, time 2
+#
+# `batch.split(micro_batch_size)` cuts a tensor in pieces of so many rows. **The last piece may be shorter**: 10 rows in
+# microbatches of 4 are 4, 4 and 2.
+#
+# **Predict** for 4 ranks and 4 microbatches: the naive forward took 8 ms. How long does this take? Count in slots: a
+# slot is the time of one microbatch on one stage.
+
+# %% exercise="microbatch-forward"
+def microbatch_forward(
+    batch: Tensor, weights: list[Tensor], micro_batch_size: int, rank: int, world_size: int
+) -> Tensor | None:
+    """As naive_forward, but microbatch by microbatch; the last rank returns all outputs, in order, as one tensor.
+
+    batch: (B, D) on every rank, but only rank 0's values count; left unchanged. The last microbatch may be shorter.
+    A rank sends the output of a microbatch before it receives the next one.
+    """
+    outputs = []
+    for microbatch in batch.split(micro_batch_size):
+        # here: x, the input of this rank's layers
+        ### BEGIN SOLUTION
+        x = microbatch if rank == 0 else torch.empty_like(microbatch)
+        if rank > 0:
+            dist.recv(x, src=rank - 1)
+        ### END SOLUTION
+        with region("forward"):
+            y = mlp.forward(weights, x)
+        ### BEGIN SOLUTION
+        if rank < world_size - 1:
+            dist.send(y, dst=rank + 1)
+        ### END SOLUTION
+        outputs.append(y)
+    return torch.cat(outputs) if rank == world_size - 1 else None
+
+# %% check="microbatch-forward" judges="values" points=2
+check(microbatch_forward, judges="values")
+
+# %% check="microbatch-forward" judges="time" points=2
+check(microbatch_forward, judges="time")
+
+# %% tags=["notebook-only"]
+run = simulate(forward_program, 4, microbatch_forward, micro_batch_size=32, cluster=gpus(4))
+print(f"{run.elapsed * 1e3:.2f} ms instead of {naive.elapsed * 1e3:.2f} ms")
+run.timeline()
+
+# %% [markdown]
+# Seven slots of half a millisecond: the first microbatch needs 4 slots to get through, and each of the 3 others comes
+# one slot later. $M + P - 1$ slots, of which a rank works in $M$.
+
+# %% [markdown]
+# ## Bubble shares
+# difficulty ●●○○○ · about 7 minutes · 2 points: values 2
+#
+# So a rank idles in $P - 1$ slots. Here literature disagrees with itself, because there are two things to divide by:
+#
+# - share of the **total** time: idle slots by all slots. "43 % of the time nothing is done."
+# - share of the **ideal** time: idle slots by working slots. "It takes 75 % longer than it would without a bubble."
+#
+# Both are called "the bubble". 43 % and 75 % are the same pipeline: $P = 4$, $M = 4$. Say which you mean.
+#
+# Return both, and how many microbatches it takes to push the share of the total time down to `most`.
+
+# %% exercise="bubble-shares"
+def bubble_shares(num_stages: int, num_microbatches: int, most: float) -> tuple[float, float, int]:
+    """(bubble by total time, bubble by ideal time, the smallest M whose bubble by total time is `most` or less).
+
+    All stages take equally long and messages take no time. 0 < most < 1. With one stage there is no bubble, and
+    one microbatch is enough.
+    """
+    ### BEGIN SOLUTION
+    idle = num_stages - 1
+    enough = 1
+    while idle / (enough + idle) > most:
+        enough += 1
+    return idle / (num_microbatches + idle), idle / num_microbatches, enough
+    ### END SOLUTION
+
+# %% [markdown]
+# <details><summary>Hint for the last one</summary>
+#
+# Start with one microbatch and add one until it is enough. No formula is needed.
+# </details>
+
+# %% check="bubble-shares" judges="values" points=2
+check(bubble_shares, judges="values")
+
+# %%
+for stages in (4, 8, 64):
+    total, ideal, enough = bubble_shares(stages, 4 * stages, most=0.05)
+    print(f"P = {stages:>2}, M = 4 P: {total:.1%} of the total, {ideal:.1%} of the ideal; for 5 %: M = {enough:,}")
+
+# %% [markdown]
+# The rule of thumb says $M = 4 P$, and that leaves up to a fifth. For 5 % it takes $M = 19 (P - 1)$. But a batch can't
+# be cut as often as one likes, as part 8 shows.
+
+# %% [markdown]
+# # Part 3 · Backward across the boundary
+# `loss.backward()` knows nothing of other processes. On each rank, autograd's graph begins at what was received and
+# ends at what was sent. You sew the pieces together.
+#
+# The chain rule says what has to travel. A stage computes $y = f(x, w)$. To get the gradient of its weights it needs
+# one thing from outside: the gradient of the loss by its **output** $y$. That is also the gradient by the **input** of
+# the next stage, and the next stage can compute it. So each stage, once it is done, sends back the gradient of its
+# **input**.
+#
+# ```python
+# y.backward(gradient)     # with the gradient of the loss by y, which has the shape of y: fills .grad of the leaves
+# x.grad                   # afterwards: the gradient by x, if x is a leaf that requires a gradient
+# ```
+#
+# A tensor that was received is plain numbers: it requires no gradient unless you say so.
+
+# %%
+x, w = torch.ones(1, 2), torch.ones(2, 2, requires_grad=True)
+(x @ w).backward(torch.ones(1, 2))
+print("not asked for: ", x.grad)
+x.requires_grad_()
+(x @ w).backward(torch.ones(1, 2))
+print("asked for:     ", x.grad)
+
+# %% [markdown]
+# ## Backward across
+# difficulty ●●●○○ · about 15 minutes · 4 points: values 3, traffic 1
+#
+# The whole batch at once, forward and backward. **Predict**: how many messages does rank 1 of 4 send, and to whom? What
+# is the shape of what travels back?
+
+# %% exercise="backward-across"
+def backward_across(batch: Tensor, weights: list[Tensor], rank: int, world_size: int) -> list[Tensor]:
+    """The gradients of this rank's layers, those of mlp.loss_of(output of the last stage), for the whole batch.
+
+    batch: (B, D) on every rank, but only rank 0's values count; left unchanged, like the weights.
+    Only send and recv: P - 1 messages forward, P - 1 back, of the size of the batch each.
+    """
+    leaves = [weight.detach().clone().requires_grad_() for weight in weights]
+    x = batch.clone() if rank == 0 else torch.empty_like(batch)
+    if rank > 0:
+        dist.recv(x, src=rank - 1)
+        ### BEGIN SOLUTION
+        x.requires_grad_()  # before it is used: autograd notes what to differentiate by as it goes forward
+        ### END SOLUTION
+    y = mlp.forward(leaves, x)
+    if rank < world_size - 1:
+        dist.send(y.detach(), dst=rank + 1)
+        ### BEGIN SOLUTION
+        gradient = torch.empty_like(y)
+        dist.recv(gradient, src=rank + 1)
+        y.backward(gradient)
+        ### END SOLUTION
+    else:
+        mlp.loss_of(y).backward()
+    ### BEGIN SOLUTION
+    if rank > 0:
+        dist.send(x.grad, dst=rank - 1)
+    ### END SOLUTION
+    return [leaf.grad for leaf in leaves]
+
+# %% [markdown]
+# <details><summary>Hint</summary>
+#
+# Three holes: (1) make the received `x` a leaf that wants a gradient; (2) receive a tensor of the shape of `y` from the
+# next rank, and go backward with it; (3) send `x.grad` to the rank before. Rank 0 has nobody to send to.
+# </details>
+
+# %% check="backward-across" judges="values" points=3
+check(backward_across, judges="values")
+
+# %% check="backward-across" judges="traffic" points=1
+check(backward_across, judges="traffic")
+
+# %% [markdown]
+# Compared with the serial program, on real processes:
+
+# %% tags=["notebook-only"]
+def compare(rank, world_size):
+    mine = backward_across(batch, split_layers(weights, rank, world_size), rank, world_size)
+    right = split_layers(gradients, rank, world_size)
+    return all(torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(mine, right, strict=True))
+
+spawn(compare, 4).results
+
+# %% [markdown]
+# ## Accumulate gradients
+# difficulty ●●○○○ · about 10 minutes · 3 points: values 3
+#
+# With microbatches `backward()` is called once for each, and PyTorch **adds** to `.grad`. So far so good. But the loss
+# is a **mean**. The sum of $M$ means is $M$ times too large, and so is the gradient. Divide each by $M$?
+#
+# Only if all microbatches are equally long. With 4, 4 and 2 rows, a row of the last one would count twice as much as
+# the others. **Predict**: which factor must the loss of a microbatch of $m$ rows get, so that the sum is the mean over
+# all $B$ rows?
+#
+# No communication here, just one process.
+
+# %% exercise="accumulate-gradients"
+def accumulate_gradients(batch: Tensor, weights: list[Tensor], micro_batch_size: int) -> tuple[Tensor, list[Tensor]]:
+    """(loss, gradient of each weight) of the whole batch, by one forward and one backward for each microbatch.
+
+    batch: (B, D); the last microbatch may be shorter. Batch and weights are left unchanged. The loss is a scalar.
+    """
+    leaves = [weight.detach().clone().requires_grad_() for weight in weights]
+    total = torch.zeros((), dtype=batch.dtype)
+    for microbatch in batch.split(micro_batch_size):
+        ### BEGIN SOLUTION
+        loss = mlp.loss_of(mlp.forward(leaves, microbatch)) * (len(microbatch) / len(batch))
+        loss.backward()
+        total += loss.detach()
+        ### END SOLUTION
+    return total, [leaf.grad for leaf in leaves]
+
+# %% check="accumulate-gradients" judges="values" points=3
+check(accumulate_gradients, judges="values")
+
+# %% [markdown]
+# You'd think that a gradient $M$ times too large is noticed at once. Adam hides it: it divides the gradient by its own
+# size. Here are two trainings, one with the right gradients, one with gradients 8 times too large. The losses agree
+# almost to the last digit. That is why this lesson compares gradients, and never loss curves.
+
+# %%
+def train(factor, steps=5):
+    leaves = [weight.clone().requires_grad_() for weight in weights]
+    optimizer = torch.optim.AdamW(leaves, lr=0.01)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = mlp.loss_of(mlp.forward(leaves, batch))
+        (factor * loss).backward()
+        optimizer.step()
+    return loss.item()
+
+print(f"right: {train(1):.5f}     8 times too large: {train(8):.5f}     before training: {loss:.5f}")
+
+# %% [markdown]
+# # Part 4 · Schedules
+# Now every rank has $2 M$ things to do: forward and backward of each microbatch. In which order? That is a
+# **schedule**, and from here on it is data: for each rank a list of steps.
+#
+# ```python
+# [("F", 0), ("F", 1), ("B", 0), ("B", 1)]       # forward of microbatch 0, forward of 1, backward of 0, backward of 1
+# ```
+#
+# `F` of a microbatch needs the `F` of the stage before; `B` needs the `B` of the stage after, and what the stage's own
+# `F` has kept. A step that can't begin yet makes its rank wait. Which of these can run? **Predict** before you look.
+
+# %%
+first = [
+    [("F", 0), ("F", 1), ("B", 0), ("B", 1)],
+    [("F", 0), ("B", 0), ("F", 1), ("B", 1)],
+]
+second = [
+    [("F", 0), ("B", 0), ("F", 1), ("B", 1)],
+    [("F", 0), ("F", 1), ("B", 0), ("B", 1)],
+]
+for name, schedules in (("first", first), ("second", second)):
+    print(f"{name}:", problem(schedules) or "it can run")
+
+# %% [markdown]
+# `problem` follows the steps of all ranks and says who waits for whom. It needs no process and no GPU. A schedule that
+# gets stuck can also be drawn: the red boxes wait for ever.
+
+# %%
+figures.schedule(first, "first")
+
+# %%
+figures.schedule(second, "second")
+
+# %% [markdown]
+# A backward takes twice as long as a forward in these pictures: for each matrix product of the forward there are two,
+# one for the gradient of the input and one for the gradient of the weight.
+
+# %% [markdown]
+# ## GPipe
+# difficulty ●○○○○ · about 5 minutes · 3 points: values 2, time 1
+#
+# The simplest one: all forwards, then all backwards. It is named after a paper (GPipe, 2019). Both in the order of the
+# microbatches, on every rank.
+#
+# **Predict** with $M = 8$, $P = 4$, F = 1 s, B = 2 s: how long does it take, and which part of that is bubble?
+
+# %% exercise="gpipe"
+def gpipe(rank: int, world_size: int, num_microbatches: int) -> list[tuple]:
+    """The steps of one rank: all forwards, in the order of the microbatches, then all backwards, in the same order.
+
+    A step is ("F", microbatch) or ("B", microbatch).
+    """
+    ### BEGIN SOLUTION
+    return [(kind, m) for kind in ("F", "B") for m in range(num_microbatches)]
+    ### END SOLUTION
+
+# %% check="gpipe" judges="values" points=2
+check(gpipe, judges="values")
+
+# %% check="gpipe" judges="time" points=1
+check(gpipe, judges="time")
+
+# %%
+gpipe_of_4 = [gpipe(rank, 4, num_microbatches=8) for rank in range(4)]
+figures.schedule(gpipe_of_4, "GPipe, 4 ranks, 8 microbatches")
+
+# %% [markdown]
+# `play` runs a schedule on a virtual cluster, with real messages, and sleeps instead of computing. Each rank works for
+# $8 \cdot 3 = 24$ s. Is the bubble what `bubble_shares` says?
+
+# %% tags=["notebook-only"]
+elapsed = play(gpipe_of_4).elapsed
+print(f"{elapsed} s, bubble {1 - 24 / elapsed:.4f} of the total; (P - 1) / (M + P - 1) = {3 / 11:.4f}")
+
+# %% [markdown]
+# ## Live microbatches
+# difficulty ●●○○○ · about 7 minutes · 2 points: values 2
+#
+# Time is not all. A forward **keeps** its activations until its backward has used them. A microbatch is **live** on a
+# rank from the beginning of its F to the end of its B. The largest number that is live at one time decides how much
+# memory a rank needs.
+#
+# Count it from the steps. **Predict** for GPipe with $M = 8$.
+
+# %% exercise="live-microbatches"
+def live_microbatches(steps: list[tuple]) -> int:
+    """The most microbatches that are live at one time on the rank that takes these steps, one after another.
+
+    steps: such as [("F", 0), ("F", 1), ("B", 0), ("B", 1)], any order that can run; left unchanged.
+    """
+    live = most = 0
+    for kind, *_ in steps:
+        ### BEGIN SOLUTION
+        live += 1 if kind == "F" else -1
+        most = max(most, live)
+        ### END SOLUTION
+    return most
+
+# %% check="live-microbatches" judges="values" points=2
+check(live_microbatches, judges="values")
+
+# %%
+[live_microbatches(steps) for steps in gpipe_of_4]
+
+# %% [markdown]
+# All $M$ of them, on every rank. So GPipe can't have both: many microbatches make the bubble small and the memory
+# large.
+
+# %% [markdown]
+# ## One F one B
+# difficulty ●●●○○ · about 15 minutes · 5 points: values 2, memory 2, time 1
+#
+# A backward frees memory, so do it as soon as it can be done. The last rank can go backward right after its first
+# forward. Rank $r$ can't: its first B comes when microbatch 0 has gone forward through all later stages and back again.
+# So it has to do some forwards ahead, and then it alternates: **one forward, one backward**. 1F1B has three phases:
+#
+# 1. **warm-up**: `ahead` forwards
+# 2. **steady**: one forward, one backward, again and again, while there are forwards left
+# 3. **cool-down**: the backwards that are left
+#
+# How many are `ahead`? The last rank needs 0. Each rank further up needs one more. And there are never more than $M$.
+# (In the steady phase the forward comes first, so one more microbatch is live than were done ahead.)
+#
+# **Predict** for $P = 4$, $M = 8$: how many microbatches are live on rank 0, 1, 2, 3? Is the bubble smaller than
+# GPipe's?
+
+# %% exercise="one-f-one-b"
+def one_f_one_b(rank: int, world_size: int, num_microbatches: int) -> list[tuple]:
+    """The steps of one rank in 1F1B: warm-up, then one forward and one backward in turn, then the backwards left.
+
+    At most min(M, P - rank) microbatches are live. Forwards and backwards each go in the order of the microbatches.
+    """
+    forward = [("F", m) for m in range(num_microbatches)]
+    backward = [("B", m) for m in range(num_microbatches)]
+    # here: the list `steps`
+    ### BEGIN SOLUTION
+    ahead = min(world_size - 1 - rank, num_microbatches)
+    steps = forward[:ahead]
+    for f, b in zip(forward[ahead:], backward):  # as many pairs as there are forwards left
+        steps += [f, b]
+    steps += backward[num_microbatches - ahead :]
+    ### END SOLUTION
+    return steps
+
+# %% [markdown]
+# <details><summary>Hint</summary>
+#
+# `zip(forward[ahead:], backward)` pairs the forwards that are left with the first backwards, and stops when there are
+# no forwards left. Then `ahead` backwards remain: the last ones.
+# </details>
+
+# %% [markdown]
+# Look at yours before it is judged. If the first line says that somebody waits, the picture shows where.
+
+# %%
+one_of_4 = [one_f_one_b(rank, 4, num_microbatches=8) for rank in range(4)]
+print(problem(one_of_4) or "it can run")
+figures.schedule(one_of_4, "1F1B, 4 ranks, 8 microbatches")
+
+# %% check="one-f-one-b" judges="values" points=2
+check(one_f_one_b, judges="values")
+
+# %% check="one-f-one-b" judges="memory" points=2
+check(one_f_one_b, judges="memory")
+
+# %% check="one-f-one-b" judges="time" points=1
+check(one_f_one_b, judges="time")
+
+# %% tags=["notebook-only"]
+for name, schedules in (("GPipe", gpipe_of_4), ("1F1B", one_of_4)):
+    live = [live_microbatches(steps) for steps in schedules]
+    print(f"{name:>5}: {play(schedules).elapsed} s, live {live}")
+
+# %% [markdown]
+# A sentence that you'll read often: "1F1B has a smaller bubble than GPipe." It has **the same** bubble, to the last
+# digit. What it saves is memory: at most $P - r$ live microbatches instead of $M$. The memory no longer grows with $M$,
+# so you can afford more microbatches, and those make the bubble smaller.
+
+# %% [markdown]
+# # Part 5 · Run a schedule
+# Now you write what walks along a schedule: real tensors, real gradients, any schedule. One thing first. So far every
+# send waited for its receive. Below, two ranks are in the middle of 1F1B: rank 0 has an activation for rank 1, rank 1
+# has a gradient for rank 0. **Predict** what happens.
+
+# %% tags=["raises-exception"]
+def steady_phase(rank, world_size):
+    outgoing, incoming = torch.ones(2), torch.empty(2)
+    dist.send(outgoing, dst=1 - rank)  # rank 0: the activation of F1. rank 1: the gradient of B0
+    dist.recv(incoming, src=1 - rank)
+
+spawn(steady_phase, 2)
+
+# %% [markdown]
+# The schedule was right, and it got stuck all the same: a blocking send adds a dependency that is not in the schedule.
+# So sends must not wait: `dist.isend` starts one and returns a **handle**. Two rules come with it:
+#
+# - Keep the handle **and the tensor**. Until the message is gone, the tensor's memory must not change or be given away.
+# - Call `wait()` on every handle, at the end at the latest.
+
+# %% [markdown]
+# ## Run schedule
+# difficulty ●●●●○ · about 20 minutes · 6 points: values 4, traffic 1, memory 1
+#
+# A rank may have several stages, its **chunks**; until part 7 it is one, chunk 0. Stage number, neighbours and the rest
+# are given. What is new is the `tag`: a number on a message. `recv` takes only a message with the tag it asks for, so
+# that nothing is mixed up when activations and gradients travel between the same two ranks. Use `tag("F", m, s)` for
+# the activations that stage `s` **needs** for the forward of microbatch `m`, and `tag("B", m, s)` for the gradient that
+# stage `s` needs for its backward. Sender and receiver must name the same stage.
+#
+# **F of stage s**
+#
+# 1. Receive the input, tag `("F", m, s)`; it must require a gradient. Stage 0 has its input already.
+# 2. Compute `y` from `x` (given).
+# 3. Send `y` without its graph, `y.detach()`, tag `("F", m, s + 1)`, unless this is the last stage.
+# 4. Keep `x` and `y` for the backward.
+#
+# **B of stage s**
+#
+# 1. Take `x` and `y` out of what was kept. Nothing of this microbatch stays behind.
+# 2. Receive the gradient of `y`, tag `("B", m, s)`. The last stage has the loss instead.
+# 3. Go backward (given).
+# 4. Send the gradient of `x`, tag `("B", m, s - 1)`, unless this is stage 0.
+#
+# **Predict**: which rank sends most, and how many messages is that?
+
+# %% exercise="run-schedule"
+def run_schedule(
+    batch: Tensor, weights: list[list[Tensor]], steps: list, micro_batch_size: int, rank: int, world_size: int
+) -> tuple[Tensor | None, list[list[Tensor]]]:
+    """Take the steps of this rank: (loss, gradients), those of the whole batch. The loss is None but on the last rank.
+
+    batch: (B, D) on every rank, but only rank 0's values count; the last microbatch may be shorter.
+    weights: for each chunk its layers; the gradients have the same form. Batch and weights are left unchanged.
+    steps: ("F", m) or ("B", m), or with the chunk: ("F", m, c). A schedule that can run if sends don't wait.
+    A receive starts in the step that needs it. A microbatch's tensors are dropped after its backward. Every handle is
+    waited for. At most one message a step.
+    """
+    leaves = [[weight.detach().requires_grad_() for weight in chunk] for chunk in weights]
+    microbatches = batch.split(micro_batch_size)
+    before, after = (rank - 1) % world_size, (rank + 1) % world_size
+    last = world_size * len(weights) - 1  # the number of the last stage
+    total = torch.zeros((), dtype=batch.dtype) if rank == world_size - 1 else None
+    kept, sends = {}, []  # what waits for its backward; (handle, tensor) of every isend
+    for kind, m, *chunk in steps:
+        c = chunk[0] if chunk else 0
+        stage = c * world_size + rank
+        if kind == "F":
+            x = microbatches[m] if stage == 0 else torch.empty_like(microbatches[m])
+            ### BEGIN SOLUTION
+            if stage > 0:
+                dist.recv(x, src=before, tag=tag("F", m, stage))
+                x.requires_grad_()
+            ### END SOLUTION
+            with region(f"F{m}"):
+                y = mlp.forward(leaves[c], x)
+            ### BEGIN SOLUTION
+            if stage < last:
+                message = y.detach()
+                sends.append((dist.isend(message, dst=after, tag=tag("F", m, stage + 1)), message))
+            kept[c, m] = x, y
+            ### END SOLUTION
+        else:
+            # here: x and y, as they were kept; gradient, that of y, unless this is the last stage
+            ### BEGIN SOLUTION
+            x, y = kept.pop((c, m))
+            gradient = torch.empty_like(y)
+            if stage < last:
+                dist.recv(gradient, src=after, tag=tag("B", m, stage))
+            ### END SOLUTION
+            with region(f"B{m}"):
+                if stage == last:
+                    loss = mlp.loss_of(y) * (len(y) / len(batch))  # a shorter microbatch counts less
+                    total += loss.detach()
+                    loss.backward()
+                else:
+                    y.backward(gradient)
+            ### BEGIN SOLUTION
+            if stage > 0:
+                sends.append((dist.isend(x.grad, dst=before, tag=tag("B", m, stage - 1)), x.grad))
+            ### END SOLUTION
+            del x, y  # else they would live on until the next step
+    for handle, _ in sends:
+        handle.wait()
+    return total, [[leaf.grad for leaf in chunk] for chunk in leaves]
+
+# %% [markdown]
+# <details><summary>Hint</summary>
+#
+# You have written all of it before: part 3 has the receive with `requires_grad_()`, the backward with a received
+# gradient and the sending of `x.grad`. New are the tags, `isend` with `sends.append((handle, tensor))`, and that `x`
+# and `y` wait in `kept` between F and B: `kept[c, m] = x, y`, later `kept.pop((c, m))`.
+# </details>
+
+# %% check="run-schedule" judges="values" points=4
+check(run_schedule, judges="values")
+
+# %% check="run-schedule" judges="traffic" points=1
+check(run_schedule, judges="traffic")
+
+# %% check="run-schedule" judges="memory" points=1
+check(run_schedule, judges="memory")
+
+# %% [markdown]
+# ### Your pipeline, measured
+# GPipe and 1F1B once more, but now with your own stages and all their tensors: 4 virtual GPUs, 8 layers, 16
+# microbatches of 8 rows. First the time, then the memory.
+
+# %% tags=["notebook-only"]
+def training_step(rank, world_size, schedule, num_microbatches=16):
+    layers = [torch.empty(1024, 1024)] * 2
+    steps = schedule(rank, world_size, num_microbatches)
+    run_schedule(torch.empty(128, 1024), [layers], steps, 128 // num_microbatches, rank, world_size)
+
+runs = {schedule.__name__: simulate(training_step, 4, schedule, cluster=gpus(4)) for schedule in (gpipe, one_f_one_b)}
+for name, run in runs.items():
+    samples = run.memory().samples  # for each rank: (seconds, kind of tensor, live bytes of that kind from then on)
+    most = [max(nbytes for _, kind, nbytes in of_rank if kind == "activations") / 1e6 for of_rank in samples]
+    print(f"{name:>12}: {run.elapsed * 1e3:.3f} ms, activations at most, in MB: {[round(mb, 2) for mb in most]}")
+
+# %% tags=["notebook-only"]
+runs["one_f_one_b"].timeline()
+
+# %% [markdown]
+# The same time. And look at rank 1 and rank 2: $\min(M, P - r)$ is 3 and 2 of 16 microbatches, and that is just how
+# their bytes compare with GPipe's. (Rank 0 also holds the batch itself, the last rank what the loss keeps.) In the
+# picture the backward of rank 0 is shorter than the others: nobody needs the gradient of the batch.
+#
+# ### Beside torch.distributed.pipelining
+# PyTorch has all this as a library: a `PipelineStage` for your layers, a `Schedule1F1B` for the order. Same weights,
+# same batch, same virtual cluster, now with values: are the gradients the same, and is the time?
+
+# %% tags=["notebook-only"]
+deep, wide = mlp.make_weights(num_layers=8, num_dim=64), mlp.make_batch(batch_size=16, num_dim=64)
+
+def with_torch(rank, world_size):
+    from torch.distributed.pipelining import PipelineStage, Schedule1F1B
+
+    stage = PipelineStage(mlp.MLP(split_layers(deep, rank, world_size)), rank, world_size, torch.device("cpu"))
+    schedule = Schedule1F1B(stage, n_microbatches=8, loss_fn=lambda output, target: mlp.loss_of(output))
+    for step in ("learns the shapes", "step"):
+        stage.submod.zero_grad()
+        dist.barrier()
+        with region(step):
+            schedule.step(*[wide] * (rank == 0), **{"target": wide} if rank == world_size - 1 else {})
+    return [parameter.grad for parameter in stage.submod.parameters()]
+
+def with_yours(rank, world_size):
+    steps = one_f_one_b(rank, world_size, num_microbatches=8)
+    with region("step"):
+        _, [grads] = run_schedule(wide, [split_layers(deep, rank, world_size)], steps, 2, rank, world_size)
+    return grads
+
+def took(run):
+    spans = [r for r in run.regions if r.name == "step"]
+    return max(r.end for r in spans) - min(r.start for r in spans)
+
+theirs, yours = (simulate(program, 4, cluster=gpus(4), device="cpu") for program in (with_torch, with_yours))
+same = all(torch.allclose(a, b, atol=1e-7) for pair in zip(theirs.results, yours.results) for a, b in zip(*pair))
+print(f"gradients alike: {same}     torch's time / yours: {took(theirs) / took(yours):.4f}")
+
+# %% [markdown]
+# In torch's source the warm-up of `Schedule1F1B` is one forward longer than yours, and its pairs are "one B, one F".
+# Write both down for one rank, and you'll see that it is the same list, cut at another place.
+
+# %% [markdown]
+# # Part 6 · Hide the messages
+# Until now messages were free. Let one take two thirds of what a stage computes. With `recv`, compute, `send`, one
+# after another, a rank can't do anything while its message travels. But a GPU computes and communicates **at the same
+# time**, if the program lets it.
+
+# %% tags=["notebook-only"]
+slow = Link(alpha=0.001 / 3, bandwidth=float("inf"))  # a third of a millisecond a message; 32 rows take half of one
+run = simulate(forward_program, 4, microbatch_forward, micro_batch_size=32, cluster=gpus(4, slow))
+print(f"{run.elapsed * 1e3:.2f} ms instead of 3.50 ms")
+run.timeline()
+
+# %% [markdown]
+# ## Overlapped forward
+# difficulty ●●●○○ · about 15 minutes · 4 points: values 2, time 2
+#
+# Two changes make the messages disappear behind the computing:
+#
+# - **Send without waiting**: `isend`, go on with the next microbatch, wait at the very end.
+# - **Receive ahead**: before a rank computes microbatch $m$, it starts the receive of microbatch $m + 1$. That needs a
+#   second buffer: the one that is computed with must not be overwritten.
+#
+# `dist.irecv(buffer, src=...)` starts a receive and returns a handle; `buffer` may be read after its `wait()`.
+#
+# **Predict** the time with $c$ for a microbatch's computing on one stage and $t < c$ for a message: how often does $t$
+# count?
+
+# %% exercise="overlapped-forward"
+def overlapped_forward(
+    batch: Tensor, weights: list[Tensor], micro_batch_size: int, rank: int, world_size: int
+) -> Tensor | None:
+    """As microbatch_forward, but messages travel while this rank computes.
+
+    batch: (B, D) on every rank, but only rank 0's values count; left unchanged. The last microbatch may be shorter.
+    The receive of the next microbatch starts before this one is computed, and no send is waited for before the next
+    microbatch is computed. Every handle is waited for before the function returns.
+    """
+    microbatches = batch.split(micro_batch_size)
+    buffers = microbatches if rank == 0 else [torch.empty_like(microbatch) for microbatch in microbatches]
+    outputs, receives, sends = [], [], []
+    if rank > 0:
+        receives.append(dist.irecv(buffers[0], src=rank - 1))
+    for m in range(len(microbatches)):
+        ### BEGIN SOLUTION
+        if rank > 0:
+            receives[m].wait()
+            if m + 1 < len(microbatches):
+                receives.append(dist.irecv(buffers[m + 1], src=rank - 1))
+        ### END SOLUTION
+        with region("forward"):
+            y = mlp.forward(weights, buffers[m])
+        ### BEGIN SOLUTION
+        if rank < world_size - 1:
+            sends.append(dist.isend(y, dst=rank + 1))
+        ### END SOLUTION
+        outputs.append(y)  # keeps y alive while it is on its way
+    ### BEGIN SOLUTION
+    for handle in sends:
+        handle.wait()
+    ### END SOLUTION
+    return torch.cat(outputs) if rank == world_size - 1 else None
+
+# %% check="overlapped-forward" judges="values" points=2
+check(overlapped_forward, judges="values")
+
+# %% check="overlapped-forward" judges="time" points=2
+check(overlapped_forward, judges="time")
+
+# %% tags=["notebook-only"]
+run = simulate(forward_program, 4, overlapped_forward, micro_batch_size=32, cluster=gpus(4, slow))
+print(f"{run.elapsed * 1e3:.2f} ms; without messages it is 3.50 ms")
+run.timeline()
+
+# %% [markdown]
+# What is left is the way of the first microbatch, $(P - 1) t$: nothing can hide that, since nobody has anything else to
+# do. In all $(M + P - 1) c + (P - 1) t$.
+#
+# In training it is the same, with gradients that come back as well. Your `run_schedule` sends without waiting, but it
+# receives late: it asks for a message only when it needs it. What that costs shows in part 8.
+
+# %% [markdown]
+# # Part 7 · Interleaved 1F1B
+# The bubble is $P - 1$ slots. More microbatches put more work beside it. There is another way: make the **slots**
+# shorter. Give each rank $v$ small stages, its **chunks**, instead of one large stage. A microbatch then goes round
+# the ranks $v$ times; filling the pipeline takes $P - 1$ slots as before, but each is only $1/v$ as long.
+#
+# For that, chunk $c$ of rank $r$ must be stage $c P + r$: **round robin**. With 8 layers, 2 ranks and $v = 2$, two
+# layers to a stage, rank 0 has layers 0, 1 and 4, 5; rank 1 has 2, 3 and 6, 7. In some figures rank 0 has layers 0 to
+# 3, cut in two. That is plain pipelining with a needless message, or not even that: the next stage is on the same rank.
+
+# %% [markdown]
+# ## Interleaved layers
+# difficulty ●●○○○ · about 6 minutes · 2 points: values 2
+#
+# **Predict** for 8 layers, 4 ranks and 2 chunks: which layers has rank 1?
+
+# %% exercise="interleaved-layers"
+def interleaved_layers(weights: list, num_chunks: int, rank: int, world_size: int) -> list[list]:
+    """For each chunk of this rank the list of its layers; chunk c of rank r is stage c * P + r.
+
+    The number of layers is divisible by P * num_chunks; every stage has equally many, consecutive ones, in order.
+    """
+    size = len(weights) // (world_size * num_chunks)  # layers of one stage
+    ### BEGIN SOLUTION
+    stages = [c * world_size + rank for c in range(num_chunks)]
+    return [weights[stage * size : (stage + 1) * size] for stage in stages]
+    ### END SOLUTION
+
+# %%
+[interleaved_layers(list(range(8)), 2, rank, 4) for rank in range(4)]
+
+# %% check="interleaved-layers" judges="values" points=2
+check(interleaved_layers, judges="values")
+
+# %% [markdown]
+# ## Interleaved
+# difficulty ●●●●○ · about 20 minutes · 5 points: values 2, memory 1, time 2
+#
+# Which chunk when? Megatron-LM's order, for $M$ divisible by $P$: take the microbatches in **groups of $P$**. A group
+# goes through chunk 0, all $P$ of them; then through chunk 1; and so on. Then the next group. For 2 ranks, 4
+# microbatches and 2 chunks the forwards of every rank are
+#
+# ```
+# microbatch   0 1 0 1   2 3 2 3
+# chunk        0 0 1 1   0 0 1 1
+# ```
+#
+# The backwards go the same way, but through the **last** chunk first. So, number $k$ of $M v$ forwards has:
+#
+# - chunk: $k$ divided by $P$, rounded down, modulo $v$
+# - microbatch: the group is $k$ divided by $P v$, rounded down; in it the place is $k$ modulo $P$
+#
+# Then warm-up, steady phase and cool-down as in 1F1B. The warm-up is longer: a microbatch must have gone through the
+# first $v - 1$ chunks of all ranks, and on each further rank up the way to the end and back is two steps longer:
+# $2 (P - 1 - r) + (v - 1) P$ forwards ahead, and never more than $M v$.
+#
+# **Predict** the bubble for $P = 4$, $M = 8$, $v = 2$, beside that of 1F1B: 27 % of the total.
+
+# %% exercise="interleaved"
+def interleaved(rank: int, world_size: int, num_microbatches: int, num_chunks: int) -> list[tuple]:
+    """The steps of one rank in interleaved 1F1B: ("F", microbatch, chunk) and ("B", microbatch, chunk).
+
+    num_microbatches is divisible by world_size.
+    """
+    count = num_microbatches * num_chunks
+    forward, backward = [], []
+    for k in range(count):
+        # here: append number k to forward and to backward
+        ### BEGIN SOLUTION
+        chunk = k // world_size % num_chunks
+        microbatch = k // (world_size * num_chunks) * world_size + k % world_size
+        forward.append(("F", microbatch, chunk))
+        backward.append(("B", microbatch, num_chunks - 1 - chunk))
+        ### END SOLUTION
+    # here: the list `steps`
+    ### BEGIN SOLUTION
+    ahead = min(2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size, count)
+    steps = forward[:ahead]
+    for f, b in zip(forward[ahead:], backward):
+        steps += [f, b]
+    steps += backward[count - ahead :]
+    ### END SOLUTION
+    return steps
+
+# %%
+interleaved_of_4 = [interleaved(rank, 4, num_microbatches=8, num_chunks=2) for rank in range(4)]
+print(problem(interleaved_of_4) or "it can run")
+figures.schedule(interleaved_of_4, "interleaved 1F1B, 4 ranks, 8 microbatches, 2 chunks")
+
+# %% check="interleaved" judges="values" points=2
+check(interleaved, judges="values")
+
+# %% check="interleaved" judges="memory" points=1
+check(interleaved, judges="memory")
+
+# %% check="interleaved" judges="time" points=2
+check(interleaved, judges="time")
+
+# %% [markdown]
+# Measured beside 1F1B. A chunk has half the layers, so its F takes 0.5 s and its B 1 s.
+
+# %% tags=["notebook-only"]
+plain, half = play(one_of_4), play(interleaved_of_4, costs={"F": 0.5, "B": 1.0})
+for name, run in (("1F1B", plain), ("interleaved", half)):
+    messages = sum(map(sum, run.traffic().messages))
+    print(f"{name:>11}: {run.elapsed} s, bubble {1 - 24 / run.elapsed:.4f} of the total, {messages} messages")
+print(f"(P - 1) / (M + P - 1) = {3 / 11:.4f}     (P - 1) / (v M + P - 1) = {3 / 19:.4f}")
+
+# %% [markdown]
+# The bubble by ideal time is divided by $v$. The price: more messages, $P v - 1$ boundaries instead of $P - 1$; more
+# live activations on each rank; and smaller pieces to compute. And your `run_schedule` runs this one too, without a
+# change:
+
+# %% tags=["notebook-only"]
+def interleaved_step(rank, world_size):
+    layers = interleaved_layers(deep, 2, rank, world_size)
+    loss, grads = run_schedule(wide, layers, interleaved(rank, world_size, 8, 2), 2, rank, world_size)
+    _, right = mlp.serial_gradients(deep, wide)
+    pairs = zip(sum(grads, []), sum(interleaved_layers(right, 2, rank, world_size), []), strict=True)
+    return all(torch.allclose(a, b, atol=1e-7) for a, b in pairs)
+
+spawn(interleaved_step, 4).results
+
+# %% [markdown]
+# # Part 8 · Side by side
+# Three ways to train one model on several GPUs. Which one when? We ask the virtual cluster: 16 layers of 8,192 in
+# bfloat16, a batch of 16,384 rows, 8 GPUs of an H100 machine. Data parallelism and tensor parallelism are here in their
+# shortest form; lessons 05 and 08 build them properly.
+#
+# - **data**: every rank has all layers and an eighth of the rows. Each gradient is summed over the ranks as soon as it
+#   is there.
+# - **tensor**: every rank has an eighth of each matrix and all rows. Of two layers the first is cut by columns, the
+#   second by rows; then the partial results are summed. So there is one all-reduce for two layers, and one on the way
+#   back.
+# - **pipeline**: yours, 1F1B with 16 microbatches.
+
+# %%
+LAYERS, DIM, ROWS = 16, 8192, 16384
+
+def empty(*shape):
+    return torch.empty(*shape, dtype=torch.bfloat16)
+
+def data_parallel(rank, world_size, rows=ROWS):
+    weights, handles = [empty(DIM, DIM).requires_grad_() for _ in range(LAYERS)], []
+    for weight in weights:
+        weight.register_post_accumulate_grad_hook(lambda w: handles.append(dist.all_reduce(w.grad, async_op=True)))
+    mlp.loss_of(mlp.forward(weights, empty(rows // world_size, DIM))).backward()
+    for handle in handles:
+        handle.wait()
+
+class SumForward(torch.autograd.Function):  # all-reduce forward, nothing backward
+    @staticmethod
+    def forward(ctx, x):
+        dist.all_reduce(x := x.clone())
+        return x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient
+
+class SumBackward(torch.autograd.Function):  # nothing forward, all-reduce backward
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        dist.all_reduce(gradient := gradient.clone())
+        return gradient
+
+def tensor_parallel(rank, world_size, rows=ROWS):
+    shape = DIM, DIM // world_size
+    pairs = [(empty(*shape).requires_grad_(), empty(*shape[::-1]).requires_grad_()) for _ in range(LAYERS // 2)]
+    x = empty(rows, DIM)
+    for columns, rows_of_next in pairs:
+        x = mlp.layer(SumBackward.apply(x), columns)  # (rows, DIM / P)
+        x = torch.nn.functional.gelu(SumForward.apply(x @ rows_of_next))  # (rows, DIM)
+    mlp.loss_of(x).backward()
+
+def pipeline_parallel(rank, world_size, rows=ROWS, num_microbatches=16):
+    weights = [empty(DIM, DIM) for _ in range(LAYERS // world_size)]
+    steps = one_f_one_b(rank, world_size, num_microbatches)
+    run_schedule(empty(rows, DIM), [weights], steps, rows // num_microbatches, rank, world_size)
+
+# %% [markdown]
+# Twice: in one machine, where GPUs are connected by NVLink, and with one GPU in each of 8 machines, connected by
+# InfiniBand. Three numbers each: the time of a step, what a rank sends at most, and what it holds at most. **Predict**
+# who is fastest on each, and who needs least memory.
+
+# %% tags=["notebook-only"]
+from dataclasses import replace
+
+from utils.cluster import find_cluster
+
+one_node = find_cluster("dgx-h100", 8)
+eight_nodes = replace(one_node, name="8 nodes with one GPU each", nodes=8, gpus_per_node=1, nics=None)
+STRATEGIES = {"data": data_parallel, "tensor": tensor_parallel, "pipeline": pipeline_parallel}
+
+def most_sent(run):
+    traffic = run.traffic()
+    collectives = [sum(calls.implied for calls in rank.values()) for rank in traffic.collectives]
+    return max(traffic.sent(rank)[1] + collectives[rank] for rank in range(run.world_size))
+
+alone = simulate(data_parallel, 1, cluster=one_node)
+print(f"one GPU alone: {alone.elapsed * 1e3:.2f} ms, {max(alone.memory().peak) / 1e9:.2f} GB\n")
+print(f"{'':>9}  one node   8 nodes   sent by a rank   held by a rank")
+for name, program in STRATEGIES.items():
+    inside, across = (simulate(program, 8, cluster=cluster) for cluster in (one_node, eight_nodes))
+    times = f"{inside.elapsed * 1e3:6.2f} ms {across.elapsed * 1e3:6.2f} ms"
+    print(f"{name:>9} {times} {most_sent(inside) / 1e9:13.2f} GB {max(inside.memory().peak) / 1e9:13.2f} GB")
+
+# %% [markdown]
+# Who holds what? Data parallelism: all weights, all gradients. Tensor parallelism: an eighth of them, but activations
+# of the whole batch. The pipeline: an eighth of the layers, and activations of a few microbatches.
+#
+# Now three sentences that every lecture says. Each gets a run.
+#
+# **"Data parallelism scales nearly linearly."** Efficiency is $T_1 / T_P$ if each rank has as many rows as the one
+# alone had. (In some texts the fraction stands the wrong way up; an efficiency above 1 should make you suspicious.)
+
+# %% tags=["notebook-only"]
+for rows in (4096, 512):
+    single = simulate(data_parallel, 1, rows=rows, cluster="dgx-h100").elapsed
+    for ranks in (8, 64):
+        together = simulate(data_parallel, ranks, rows=ranks * rows, cluster="dgx-h100").elapsed
+        print(f"{rows:>5} rows on each GPU, {ranks:>2} GPUs: efficiency {single / together:.0%}")
+
+# %% [markdown]
+# Confirmed where each GPU has enough rows: the sums hide behind the computing. With few rows there is nothing to hide
+# behind, and it is wrong. What counts is the rows of **one GPU**, not the size of the batch.
+#
+# **"Tensor parallelism only inside a node."** Here is what part of a step is communication, for both:
+
+# %% tags=["notebook-only"]
+computing = simulate(tensor_parallel, 8, cluster=replace(one_node, name="free", intra=FREE, inter=FREE)).elapsed
+for cluster in (one_node, eight_nodes):
+    elapsed = simulate(tensor_parallel, 8, cluster=cluster).elapsed
+    print(f"{cluster.name:>25}: {elapsed / computing:.2f} times as long as without communication")
+
+# %% [markdown]
+# Confirmed, and more than that: its sums stand in the middle of the computation and nothing can be done meanwhile, so
+# they are felt inside a node too. In the table above the pipeline lost least on the slower network; across nodes it is
+# the fastest of the three, although its receives still wait for messages (part 6).
+#
+# **"The bubble shrinks with the number of microbatches."**
+
+# %% tags=["notebook-only"]
+for num_microbatches in (4, 8, 16, 32, 64, 128):
+    run = simulate(pipeline_parallel, 8, num_microbatches=num_microbatches, cluster=eight_nodes)
+    bubble = 7 / (num_microbatches + 7)
+    print(f"M = {num_microbatches:>3}: bubble by the formula {bubble:5.1%}, {run.elapsed * 1e3:6.2f} ms a step")
+
+# %% [markdown]
+# The bubble does. The **time** does so only for a while, then it grows again. A microbatch of few rows can't fill a
+# GPU: each one reads all the weights from memory, starts all the kernels and pays every message's latency again. So
+# there is a best $M$, and you find it as here: by trying.
+#
+# | | use it when | it costs |
+# |---|---|---|
+# | **data** | the model fits on one GPU, and each GPU has enough rows | the memory of the whole model on each rank |
+# | **tensor** | one layer is too large for a GPU; inside a node | sums in the middle, which nobody can hide |
+# | **pipeline** | the model doesn't fit on a node; slow links | the bubble, and the care for microbatches |
+#
+# Large trainings use all three at once: tensor inside a node, pipeline across a few nodes, data across the rest. That
+# is lesson 12.
+
+# %% [markdown]
+# # Recap
+# - A **stage** is some consecutive layers. Activations travel forward, the gradient of the **input** travels back.
+# - A received tensor needs `requires_grad_()` before it is used. `y.backward(gradient)` goes on where the next stage
+#   ended.
+# - The loss of a microbatch counts by its rows: $m / B$. Test gradients; Adam hides a wrong factor.
+# - **Bubble**: $(P-1)/(M+P-1)$ of the total time, $(P-1)/M$ of the ideal time. GPipe and 1F1B have the same.
+# - **Live microbatches**: GPipe $M$, 1F1B $\min(M, P - r)$.
+# - **Interleaved**: $v$ chunks a rank, round robin; the bubble by ideal time is divided by $v$, the messages
+#   multiplied.
+# - Sends must not block, or a right schedule gets stuck. Keep the handle and the tensor; receive ahead.
+#
+# **The library.** `torch.distributed.pipelining`: `PipelineStage`, `ScheduleGPipe`, `Schedule1F1B`,
+# `ScheduleInterleaved1F1B`, `ScheduleInterleavedZeroBubble`. It divides the gradients by the number of microbatches
+# itself (`scale_grads=True`), as if all were equally long.
+#
+# **The papers.** Huang and others: *GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism*
+# (2019). Narayanan and others: *Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*
+# (2021), which has interleaved 1F1B. Qi and others: *Zero Bubble Pipeline Parallelism* (2023), for the challenge.
+
+# %% [markdown]
+# # Challenge (optional, no points)
+# A backward does two things: the gradient of the **input** (B), for which the rank before waits, and the gradient of
+# the **weights** (W), for which nobody waits. Torn apart, W can fill the holes. With F = B = W = 1 s, 1F1B has a bubble
+# of $3 (P - 1)$ s. Without needing more live microbatches than 1F1B on rank 0, a third of that can be reached: $P - 1$
+# s.
+#
+# Steps are ("F", m), ("B", m) and ("W", m); each W comes after its own B. A microbatch stays live until its W. Write a
+# schedule; the cell says whether it can run and how large its bubble is. It starts with 1F1B, each W right after its B,
+# which is better already: the rank before no longer waits for W.
+#
+# <details><summary>Hint</summary>
+#
+# Keep the order of 1F1B. On rank $r$ hold back the first $r$ W's: while the last backwards come in, one after another,
+# there is time for them. Look at the picture: where are the holes at the end, and where are W's that nobody needs yet?
+# </details>
+
+# %% tags=["notebook-only"]
+def zero_bubble(rank, world_size, num_microbatches):
+    steps = []
+    for kind, m in one_f_one_b(rank, world_size, num_microbatches):
+        steps += [(kind, m)] if kind == "F" else [("B", m), ("W", m)]  # change this
+    return steps
+
+schedules = [zero_bubble(rank, 4, num_microbatches=8) for rank in range(4)]
+bubble = max(slot.end for slot in timed(schedules)) - 3 * 8
+print(problem(schedules) or f"it can run: bubble {bubble} s, 1F1B has 9.0 s")
+figures.schedule(schedules, "zero bubble, to begin with")

@@ -1,0 +1,895 @@
+"""The visible checks of lesson 02. Each is quick: one to three runs of a few ranks. Form: see judge.py.
+
+Every function under test works among a team of ranks; a test often has several teams at work at the same time.
+"""
+
+import itertools
+import math
+from functools import partial
+
+import torch
+import torch.distributed as dist
+
+from utils.checks.expect import (
+    Answer,
+    CheckFailed,
+    alike,
+    different_integers,
+    expect,
+    expect_each_sent,
+    expect_own_memory,
+    expect_time,
+    expect_traffic,
+    expect_unchanged,
+    plural,
+)
+from utils.checks.judge import check, links
+from utils.cluster import Link
+
+BYTES = 4  # of a float32
+ALPHA, BANDWIDTH = 1e-6, 1e9  # of the virtual cluster on which time is judged
+
+
+# ---- teams, and what they should get
+
+
+def in_order(size: int) -> list[list[int]]:
+    """One team of all ranks."""
+    return [list(range(size))]
+
+
+def team_of_each(teams: list[list[int]]) -> list[list[int]]:
+    """For each rank of the world the team that it is in; every rank is in one."""
+    return [next(team for team in teams if rank in team) for rank in range(sum(map(len, teams)))]
+
+
+def sum_of(xs: list, team: list[int]) -> torch.Tensor:
+    return torch.stack([xs[rank] for rank in team]).sum(0).to(xs[0].dtype)
+
+
+def who(rank: int, team: list[int]) -> str:
+    return f"rank {rank} of the team {team} returned"
+
+
+def last_first(results: list) -> list[tuple]:
+    """(rank, result), the last rank first: rank 0 is often right by luck."""
+    return list(enumerate(results))[::-1]
+
+
+def on_virtual(run, size: int, **links_of):
+    """Like `run`, on virtual ranks: values and time come from the same run."""
+    return partial(run.virtual, cluster=links(size, ALPHA, BANDWIDTH, **links_of), device="cpu")
+
+
+def seconds_of(messages: int, nbytes: float) -> float:
+    """So many messages one after the other, so many bytes in all of them."""
+    return messages * ALPHA + nbytes / BANDWIDTH
+
+
+# ---- what is wrong with a sum
+
+
+def sum_mistakes(got, xs: list, team: list[int], rank: int) -> dict:
+    """Wrong sums that people arrive at: what they are, and their values."""
+    total = sum_of(xs, team)
+    mistakes = {
+        "your own tensor: nothing was added to it": xs[rank],
+        "the mean: all-reduce sums unless told otherwise": total / len(team),
+        "the sum over all ranks of the world: only the team takes part": torch.stack(xs).sum(0),
+        "your chunk of the sum alone: the all-gather is missing": total.tensor_split(len(team))[team.index(rank)],
+        "the right numbers in the wrong order: a chunk is in another's position": same_numbers(got, total),
+    }
+    words = who_is_in(got, xs, team)
+    return mistakes | ({words: got} if words else {})
+
+
+def same_numbers(got, total):
+    """`got` if it holds the numbers of `total` in another order, else None."""
+    same = isinstance(got, torch.Tensor) and got.shape == total.shape and sorted(got.tolist()) == sorted(total.tolist())
+    return got if same else None
+
+
+def who_is_in(got, xs: list, team: list[int]) -> str:
+    """In words: a sum in which some ranks are missing or counted twice; of its chunks, the first that is wrong."""
+    if not isinstance(got, torch.Tensor) or got.shape != xs[0].shape or len(team) > 6:
+        return ""
+    if words := counted(got, [xs[rank] for rank in team], team):
+        return f"a sum in which {words}"
+    wrong = (got != sum_of(xs, team)).nonzero().flatten()
+    for chunk, places in enumerate(torch.arange(got.numel()).tensor_split(len(team))):
+        at = wrong[torch.isin(wrong, places)]
+        if len(at):
+            where = f"in chunk {chunk}" if len(at) > 1 else f"at index {at.item()}"
+            words = counted(got[at], [xs[rank][at] for rank in team], team)
+            mixed = f"wrong {where}, where different positions were added up: both sides must mean the same part"
+            return f"a sum in which, {where}, {words}" if words else mixed
+    return ""
+
+
+def counted(got, parts: list, team: list[int]) -> str:
+    """Which ranks are missing from `got`, or in it twice, if that explains it; "" if not, or if it is right."""
+    stacked = torch.stack(parts).double()
+    if not got.numel() or torch.equal(stacked.sum(0), got.double()):
+        return ""
+    possible = (1, 0, 2) if got.numel() > 1 else (1, 0)  # a single number has too many explanations
+    for counts in sorted(itertools.product(possible, repeat=len(team)), key=lambda counts: sum(n != 1 for n in counts)):
+        if torch.equal(torch.tensor(counts).double() @ stacked, got.double()):
+            said = {"missing": [], "counted twice": []}
+            for rank, count in zip(team, counts, strict=True):
+                if count != 1:
+                    said["counted twice" if count else "missing"].append(rank)
+            return " and ".join(ranks_are(ranks, what) for what, ranks in said.items() if ranks)
+    return ""
+
+
+def ranks_are(ranks: list[int], what: str) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]} is {what}"
+    return f"ranks {', '.join(map(str, sorted(ranks)))} are {what}"
+
+
+# ---- judging an all-reduce of any kind
+
+
+def judge_sums(launch, teams: list, numel: int, dtype=torch.float32, **same) -> Answer:
+    """Every rank of each team gets the sum over that team. launch: `run`, or `run.virtual` with a cluster."""
+    of = team_of_each(teams)
+    xs = different_integers(len(of), numel, dtype)
+    answer = launch(len(of), xs, of, **same)
+    expect_more_than_one(answer.results, xs, of)
+    for rank, got in last_first(answer.results):
+        expect(got, sum_of(xs, of[rank]), who(rank, of[rank]), sum_mistakes(got, xs, of[rank], rank))
+    expect_unchanged(answer, xs, of)
+    expect_own_memory(answer)
+    return answer
+
+
+def expect_more_than_one(results: list, xs: list, of: list) -> None:
+    """Raise CheckFailed if all of a team got the numbers of a single rank."""
+    for rank, team in enumerate(of):
+        if len(team) > 1 and xs[rank].numel() and all(alike(results[other], xs[rank]) for other in team):
+            words = f"the tensor of rank {rank} alone, on every rank: add what arrives, don't overwrite"
+            expect(results[team[0]], sum_of(xs, team), who(team[0], team), {words: xs[rank]})
+
+
+def judge_bits(run, size: int, numel: int = 64, **same) -> None:
+    """Random floats, large and small: all ranks hold the same bits, whatever the order of additions was."""
+    generator = torch.Generator().manual_seed(size)
+    scale = 10.0 ** torch.randint(-3, 4, (numel,), generator=generator)
+    xs = [torch.randn(numel, generator=generator) * scale for _ in range(size)]
+    answer = run(size, xs, [list(range(size))] * size, **same)
+    right = torch.stack(xs).double().sum(0)
+    for rank, got in enumerate(answer.results):
+        close = isinstance(got, torch.Tensor) and got.shape == right.shape
+        if not close or not torch.allclose(got.double(), right, rtol=1e-3, atol=1e-3):
+            expect(got, right.float(), who(rank, list(range(size))), rtol=1e-3)
+        expect_same_bits(rank, got, answer.results[0])
+
+
+def expect_same_bits(rank: int, got, first) -> None:
+    if torch.equal(got, first):
+        return
+    at = (got != first).nonzero()[0].item()
+    raise CheckFailed(
+        f"rank 0 holds {first[at].item():.9g} at index {at}, rank {rank} holds {got[at].item():.9g}",
+        "the same bits on every rank",
+        "They added the same numbers in different orders. Add each number up once, on one rank, and copy the result.",
+    )
+
+
+def expect_sent(judge, answer, messages, nbytes, enough: str = "") -> str:
+    """`expect_each_sent` or `expect_traffic`, for an answer whose values are known to be right."""
+    try:
+        return judge(answer, messages, nbytes, enough)
+    except CheckFailed as failed:
+        if failed.mistake.startswith("Fewer"):
+            failed.mistake = "The sum is right, so this is another algorithm than the one that is asked for."
+        raise
+
+
+# ---- part 1
+
+EACH_SIDE = (
+    "one side of a message is missing, or has another size. Write down for each place what it sends to whom and what "
+    "it receives from whom, round by round; and use team[place], not the place itself, as the rank."
+)
+ALL_AT_ONCE = (
+    "everybody waits, in its send or in its receive, for somebody who does the same. Send and receive at the same "
+    "time: `exchange` does it. And chunks differ in length: what arrives is as long as what it belongs to."
+)
+IN_PAIRS = f"the two sides do not name each other as partners; or {ALL_AT_ONCE}"
+
+
+@check("naive-all-reduce", if_stuck=EACH_SIDE)
+def naive_all_reduce_values(run):
+    judge_sums(run, in_order(4), 6)
+    judge_sums(run, [[3, 0, 4], [1, 2]], 3, torch.int64)
+    judge_bits(run, 3)
+
+
+@check("naive-all-reduce", judges="traffic", if_stuck=EACH_SIDE)
+def naive_all_reduce_traffic(run):
+    return judge_naive_traffic(run, [1, 0, 3, 2], 5)
+
+
+def judge_naive_traffic(run, team: list[int], numel: int) -> str:
+    answer = judge_sums(run, [team], numel)
+    messages = [len(team) - 1 if rank == team[0] else 1 for rank in range(len(team))]
+    expect_sent(expect_each_sent, answer, messages, [count * numel * BYTES for count in messages])
+    return f"place 0 sent {messages[team[0]]} messages, each of the others one. Place 0 is the bottleneck."
+
+
+@check("tree-all-reduce", if_stuck=EACH_SIDE)
+def tree_all_reduce_values(run):
+    judge_sums(run, in_order(4), 6)
+    judge_sums(run, [[3, 0, 4], [1, 2]], 3, torch.int64)
+    judge_bits(run, 3)
+
+
+@check("tree-all-reduce", judges="traffic", if_stuck=EACH_SIDE)
+def tree_all_reduce_traffic(run):
+    return expect_tree(judge_sums(run, [[2, 0, 3, 4, 1]], 5), 5, 5 * BYTES)
+
+
+def expect_tree(answer, size: int, nbytes: int) -> str:
+    messages = 2 * (size - 1)
+    return expect_sent(
+        expect_traffic, answer, messages, messages * nbytes, "Each rank hands in once and gets the sum once."
+    )
+
+
+@check("tree-all-reduce", judges="time", if_stuck=EACH_SIDE)
+def tree_all_reduce_time(run):
+    return judge_tree_time(run, 8)
+
+
+def judge_tree_time(run, size: int, numel: int = 50) -> str:
+    answer = judge_sums(on_virtual(run, size), in_order(size), numel)
+    one, rounds = seconds_of(1, numel * BYTES), (size - 1).bit_length()
+    mistakes = {
+        "what the naive way takes, or a chain: sum in pairs, all pairs at the same time": 2 * (size - 1) * one,
+        "a tree one way, and place 0 alone the other way": (rounds + size - 1) * one,
+    }
+    try:
+        took = expect_time(answer, 2 * rounds * one, recognise=mistakes)
+    except CheckFailed as failed:
+        failed.mistake += (
+            " On the way down the largest distance comes first: who has many below it must get the sum early."
+        )
+        raise
+    return f"{took} The naive way takes {(size - 1) / rounds:.2f} times as long."
+
+
+# ---- part 2: the two halves of a ring
+
+SENT_BY_ALL = "Everybody sends and receives in every step."
+
+
+@check("ring-reduce-scatter", if_stuck=ALL_AT_ONCE)
+def ring_reduce_scatter_values(run):
+    judge_reduce_scatter(run, in_order(4), 8)
+    judge_reduce_scatter(run, [[3, 0, 4], [1, 2]], 7, torch.int64)
+
+
+def judge_reduce_scatter(launch, teams: list, numel: int, dtype=torch.float32) -> Answer:
+    of = team_of_each(teams)
+    xs = different_integers(len(of), numel, dtype)
+    answer = launch(len(of), xs, of)
+    for rank, got in last_first(answer.results):
+        place, size = of[rank].index(rank), len(of[rank])
+        expect(
+            got,
+            sum_of(xs, of[rank]).tensor_split(size)[place],
+            who(rank, of[rank]),
+            chunk_mistakes(got, xs, of[rank], rank),
+        )
+    expect_unchanged(answer, xs, of)
+    expect_own_memory(answer)
+    return answer
+
+
+def chunk_mistakes(got, xs: list, team: list[int], rank: int) -> dict:
+    place, size = team.index(rank), len(team)
+    whole = sum_of(xs, team)
+    sums, own = whole.tensor_split(size), [xs[other].tensor_split(size)[place] for other in team]
+    mistakes = {
+        "your own chunk: nothing was added to it": own[place],
+        "the mean: all-reduce sums unless told otherwise": sums[place] / size,
+        "the whole sum: return chunk `place` of it": whole,
+        "all chunks: return chunk `place`": xs[rank],
+    }
+    for other in range(size):
+        if other != place:
+            words = f"the complete chunk {other}: which one is complete on a place depends on which one it sends first"
+            mistakes[words] = sums[other]
+            mistakes[f"your own chunk {other}, as it was at the start"] = xs[rank].tensor_split(size)[other]
+    fits = isinstance(got, torch.Tensor) and got.shape == own[place].shape and size <= 5
+    words = counted(got, own, team) if fits else ""
+    return mistakes | ({f"chunk {place} of a sum in which {words}": got} if words else {})
+
+
+@check("ring-reduce-scatter", judges="traffic", if_stuck=ALL_AT_ONCE)
+def ring_reduce_scatter_traffic(run):
+    return judge_ring_traffic(judge_reduce_scatter(run, [[1, 0, 3, 2]], 10), [1, 0, 3, 2], 10, kept=0)
+
+
+def judge_ring_traffic(answer, team: list[int], numel: int, kept: int) -> str:
+    """Each place sends every chunk but one, the one `kept` places further on, and only to its right neighbour."""
+    chunks = [chunk.numel() for chunk in torch.empty(numel).tensor_split(len(team))]
+    sent = [numel - chunks[(team.index(rank) + kept) % len(team)] for rank in range(len(team))]
+    if len(team) > 1:
+        expect_ring(answer, team)
+    expect_sent(expect_each_sent, answer, len(team) - 1, [count * BYTES for count in sent])
+    return f"each rank sent {len(team) - 1} messages to its neighbour, every chunk but one: optimal."
+
+
+def expect_ring(answer, team: list[int]) -> None:
+    """Raise CheckFailed if a message goes to anybody but the next place."""
+    for event in answer.events:
+        right = team[(team.index(event.rank) + 1) % len(team)]
+        if event.op == "send" and event.peer != right:
+            raise CheckFailed(
+                f"rank {event.rank} of the team {team} sent to rank {event.peer}",
+                f"all its messages to rank {right}",
+                "In a ring every message goes to the next place, and comes from the one before.",
+            )
+
+
+@check("ring-reduce-scatter", judges="time", if_stuck=ALL_AT_ONCE)
+def ring_reduce_scatter_time(run):
+    answer = judge_reduce_scatter(on_virtual(run, 8), in_order(8), 8 * 25)
+    return f"{expect_ring_time(answer, 8, 8 * 25)} {SENT_BY_ALL}"
+
+
+def expect_ring_time(answer, size: int, numel: int) -> str:
+    chunk = numel // size * BYTES
+    right = seconds_of(size - 1, (size - 1) * chunk)
+    mistakes = {
+        "the time of whole tensors: send one chunk in each step": seconds_of(size - 1, (size - 1) * numel * BYTES),
+        "two turns in each step: send and receive at the same time": 2 * right,
+    }
+    return expect_time(answer, right, recognise=mistakes)
+
+
+@check("ring-all-gather", if_stuck=ALL_AT_ONCE)
+def ring_all_gather_values(run):
+    judge_all_gather(run, in_order(4), 8)
+    judge_all_gather(run, [[3, 0, 4], [1, 2]], 7, torch.int64)
+
+
+def judge_all_gather(launch, teams: list, numel: int, dtype=torch.float32) -> Answer:
+    of = team_of_each(teams)
+    wholes = different_integers(len(of), numel, dtype)  # a team's is that of its first rank
+    mine = [wholes[team[0]].tensor_split(len(team))[team.index(rank)].clone() for rank, team in enumerate(of)]
+    answer = launch(len(of), mine, [numel] * len(of), of)
+    for rank, got in last_first(answer.results):
+        team, whole = of[rank], wholes[of[rank][0]]
+        expect(got, whole, who(rank, team), gather_mistakes(got, whole, mine[rank], team.index(rank), len(team)))
+    expect_unchanged(answer, mine, [numel] * len(of), of)
+    expect_own_memory(answer)
+    return answer
+
+
+def gather_mistakes(got, whole, mine, place: int, size: int) -> dict:
+    chunks = list(whole.tensor_split(size))
+    mistakes = {
+        "your own chunk alone: return `whole`": mine,
+        "your own chunk again and again": torch.cat([mine] * size),
+        "the chunks in order of arrival: chunk c belongs into position c": torch.cat(
+            [chunks[(place - step) % size] for step in range(size)]
+        ),
+        "the right numbers in the wrong order: chunk c belongs into position c": same_numbers(got, whole),
+    }
+    if isinstance(got, torch.Tensor) and got.shape == whole.shape:
+        wrong = [str(c) for c, mine in enumerate(got.tensor_split(size)) if not torch.equal(mine, chunks[c])]
+        where = f"wrong in chunk {', '.join(wrong)}"
+        mistakes[f"{where}: each has to be received, into `chunks`, before it is passed on"] = got
+    return mistakes
+
+
+@check("ring-all-gather", judges="traffic", if_stuck=ALL_AT_ONCE)
+def ring_all_gather_traffic(run):
+    return judge_ring_traffic(judge_all_gather(run, [[1, 0, 3, 2]], 10), [1, 0, 3, 2], 10, kept=1)
+
+
+@check("ring-all-gather", judges="time", if_stuck=ALL_AT_ONCE)
+def ring_all_gather_time(run):
+    answer = judge_all_gather(on_virtual(run, 8), in_order(8), 8 * 25)
+    return f"{expect_ring_time(answer, 8, 8 * 25)} {SENT_BY_ALL}"
+
+
+# ---- building blocks that checks hand in, so that an exercise is judged apart from those that it builds on.
+# They do what is promised, by another way than the lesson's: everybody straight to everybody.
+
+
+def with_all_others(team: list[int], rank: int, outgoing: dict, incoming: dict) -> None:
+    """outgoing, incoming: {rank: the tensor for it, or from it}. One out and one in at a time."""
+    circle = team[team.index(rank) :] + team[: team.index(rank)]
+    for out, into in zip(circle[1:], reversed(circle[1:]), strict=True):
+        both = [dist.P2POp(dist.isend, outgoing[out], out), dist.P2POp(dist.irecv, incoming[into], into)]
+        for work in dist.batch_isend_irecv(both):
+            work.wait()
+
+
+def be_member(rank: int, team: list[int], name: str) -> None:
+    if rank not in team:
+        raise ValueError(f"rank {rank} called {name} with the team {team}, but is not one of it")
+
+
+def direct_reduce_scatter(x, team: list[int], rank: int):
+    be_member(rank, team, "reduce_scatter")
+    chunks = dict(zip(team, x.tensor_split(len(team)), strict=True))
+    rows = {other: chunks[rank].clone() for other in team}
+    with_all_others(team, rank, chunks, rows)
+    return torch.stack(list(rows.values())).sum(0).to(x.dtype)
+
+
+def direct_all_gather(mine, numel: int, team: list[int], rank: int):
+    be_member(rank, team, "all_gather")
+    whole = mine.new_zeros(numel)
+    chunks = dict(zip(team, whole.tensor_split(len(team)), strict=True))
+    if mine.numel() != chunks[rank].numel():
+        words = f"which has {chunks[rank].numel()} if {numel} elements are cut for the team {team}"
+        raise ValueError(f"all_gather got {mine.numel()} elements as chunk {team.index(rank)}, {words}")
+    chunks[rank].copy_(mine)
+    with_all_others(team, rank, dict.fromkeys(team, mine), chunks)
+    return whole
+
+
+def direct_all_reduce(x, team: list[int], rank: int):
+    be_member(rank, team, "all_reduce")
+    return direct_all_gather(direct_reduce_scatter(x, team, rank), x.numel(), team, rank)
+
+
+def only_powers_of_two(x, team: list[int], rank: int):
+    """An all-reduce that gives up where its team has no power of two ranks."""
+    if len(team) & (len(team) - 1):
+        raise ValueError(f"all_reduce was called for a team of {len(team)}: it works for 1, 2, 4, 8, ... ranks")
+    return direct_all_reduce(x, team, rank)
+
+
+BLOCKS = {"reduce_scatter": direct_reduce_scatter, "all_gather": direct_all_gather}
+
+
+def direct_traffic(numel: int, size: int, place: int) -> tuple[int, int]:
+    """(messages, elements) that a place sends in direct_all_reduce."""
+    own = torch.empty(numel).tensor_split(size)[place].numel()
+    return 2 * (size - 1), numel - own + (size - 1) * own
+
+
+# ---- part 2: the whole ring
+
+
+@check("ring-all-reduce", if_stuck=EACH_SIDE)
+def ring_all_reduce_values(run):
+    judge_sums(run, in_order(4), 8, **BLOCKS)
+    judge_sums(run, [[3, 0, 4], [1, 2]], 7, torch.int64, **BLOCKS)
+    judge_bits(run, 3, **BLOCKS)
+
+
+@check("ring-all-reduce", judges="traffic", if_stuck=EACH_SIDE)
+def ring_all_reduce_traffic(run):
+    return judge_halves_traffic(run, 4, 12)
+
+
+def judge_halves_traffic(run, size: int, numel: int) -> str:
+    answer = judge_sums(run, in_order(size), numel, **BLOCKS)
+    each = [direct_traffic(numel, size, place) for place in range(size)]
+    sent = [count * BYTES for _, count in each]
+    enough = f"That is 2 (P - 1) / P times the {numel * BYTES} bytes of x: optimal."
+    return expect_sent(expect_each_sent, answer, 2 * (size - 1), sent, enough)
+
+
+@check("ring-all-reduce", judges="time", if_stuck=EACH_SIDE)
+def ring_all_reduce_time(run):
+    return judge_halves_time(run, 8, 8 * 500)
+
+
+def judge_halves_time(run, size: int, numel: int) -> str:
+    answer = judge_sums(on_virtual(run, size), in_order(size), numel, **BLOCKS)
+    right, naive = seconds_of(2 * (size - 1), 2 * (size - 1) * numel // size * BYTES), 2 * (size - 1)
+    naive = naive * seconds_of(1, numel * BYTES)
+    took = expect_time(answer, right, recognise={"what the naive way takes": naive})
+    return f"{took} The naive way takes {naive / right:.2f} times as long, as the model says."
+
+
+# ---- part 3
+
+
+@check("halving-doubling", if_stuck=IN_PAIRS)
+def halving_doubling_values(run):
+    judge_sums(run, in_order(4), 8)
+    judge_sums(run, [[2, 0], [1]], 7, torch.int64)
+    judge_bits(run, 4)
+
+
+@check("halving-doubling", judges="traffic", if_stuck=IN_PAIRS)
+def halving_doubling_traffic(run):
+    answer = judge_sums(run, [[1, 0, 3, 2]], 16)
+    return judge_halving_traffic(answer, 4, 16)
+
+
+def judge_halving_traffic(answer, size: int, numel: int) -> str:
+    """numel: a multiple of size."""
+    enough = "As few bytes as a ring, in fewer messages." if size > 2 else ""
+    return expect_sent(
+        expect_each_sent, answer, 2 * (size.bit_length() - 1), 2 * (size - 1) * numel // size * BYTES, enough
+    )
+
+
+@check("halving-doubling", judges="time", if_stuck=IN_PAIRS)
+def halving_doubling_time(run):
+    answer = judge_sums(on_virtual(run, 8), in_order(8), 8 * 25)
+    took = expect_halving_time(answer, 8, 8 * 25)
+    ring = seconds_of(14, 14 * 25 * BYTES)
+    return f"{took} A ring takes {ring / answer.run.elapsed:.2f} times as long here."
+
+
+def expect_halving_time(answer, size: int, numel: int) -> str:
+    right = seconds_of(2 * (size.bit_length() - 1), 2 * (size - 1) * numel // size * BYTES)
+    mistakes = {
+        "two turns in each round: send and receive at the same time": 2 * right,
+        "the time of a ring: exchange halves with partners that are far away": seconds_of(
+            2 * (size - 1), 2 * (size - 1) * numel // size * BYTES
+        ),
+        "the time of whole tensors: exchange halves": seconds_of(
+            2 * (size.bit_length() - 1), 2 * (size.bit_length() - 1) * numel * BYTES
+        ),
+    }
+    return expect_time(answer, right, recognise=mistakes)
+
+
+FOLDED = {"all_reduce": only_powers_of_two}
+
+
+@check("halving-doubling-any-size", if_stuck=EACH_SIDE)
+def halving_doubling_any_size_values(run):
+    judge_sums(run, in_order(3), 8, **FOLDED)
+    judge_sums(run, [[5, 0, 4, 2, 3], [1]], 7, torch.int64, **FOLDED)
+    judge_bits(run, 5, **FOLDED)
+
+
+@check("halving-doubling-any-size", judges="traffic", if_stuck=EACH_SIDE)
+def halving_doubling_any_size_traffic(run):
+    return judge_fold_traffic(run, 6, 8)
+
+
+def judge_fold_traffic(run, size: int, numel: int) -> str:
+    """numel: a multiple of the largest power of two below."""
+    answer = judge_sums(run, in_order(size), numel, **FOLDED)
+    power = 2 ** (size.bit_length() - 1)
+    extra, (messages, elements) = size - power, direct_traffic(numel, power, 0)
+    nbytes = (2 * extra * numel + power * elements) * BYTES
+    enough = f"Of these, {2 * extra} to fold and unfold, the others inside `all_reduce`."
+    return expect_sent(expect_traffic, answer, 2 * extra + power * messages, nbytes, enough)
+
+
+@check("halving-doubling-any-size", judges="time", if_stuck=EACH_SIDE)
+def halving_doubling_any_size_time(run):
+    return judge_fold_time(run, 7)
+
+
+def judge_fold_time(run, size: int, numel: int = 80) -> str:
+    """numel: a multiple of the largest power of two below."""
+    answer = judge_sums(on_virtual(run, size), in_order(size), numel, **FOLDED)
+    power, whole = 2 ** (size.bit_length() - 1), seconds_of(1, numel * BYTES)
+    inside = seconds_of(2 * (power - 1), 2 * (power - 1) * numel // power * BYTES)
+    fold = 2 * whole if size > power else 0
+    words = "the time of a queue: give each extra rank another partner"
+    took = expect_time(answer, fold + inside, recognise={words: inside + (size - power) * fold})
+    return f"{took} {fold / answer.run.elapsed:.0%} of it is the fold."
+
+
+# ---- part 4
+
+WITH_BLOCKS = {**BLOCKS, "all_reduce": direct_all_reduce}
+WHO_MEETS = (
+    "the ranks of a team do not agree on who is in it. All ranks of a node need the same team inside; all of one seat "
+    "need the same team across."
+)
+
+
+@check("hierarchical-all-reduce", if_stuck=WHO_MEETS)
+def hierarchical_all_reduce_values(run):
+    judge_sums(run, in_order(6), 8, local=3, **WITH_BLOCKS)
+    judge_sums(run, [[2, 0, 3, 1]], 7, torch.int64, local=2, **WITH_BLOCKS)
+    judge_bits(run, 4, local=2, **WITH_BLOCKS)
+
+
+@check("hierarchical-all-reduce", judges="traffic", if_stuck=WHO_MEETS)
+def hierarchical_all_reduce_traffic(run):
+    return judge_levels_traffic(run, 2, 3, 12)
+
+
+def judge_levels_traffic(run, nodes: int, local: int, numel: int) -> str:
+    """numel: a multiple of nodes * local. First what crosses, then all of it."""
+    size = nodes * local
+    answer = judge_sums(run, in_order(size), numel, local=local, **WITH_BLOCKS)
+    sent, (crossing_messages, elements) = answer.run.traffic().bytes, direct_traffic(numel // local, nodes, 0)
+    for rank in range(size):
+        crossed = sum(sent[rank][other] for other in range(size) if other // local != rank // local)
+        if crossed > elements * BYTES:
+            raise CheckFailed(
+                f"rank {rank} sent {crossed} bytes to other nodes",
+                f"{elements * BYTES} at most",
+                f"{crossed / (elements * BYTES):.3g} times what is needed. First reduce-scatter inside the node, so "
+                f"that a rank has only 1/{local} of the elements to send across.",
+            )
+    inside = 2 * (local - 1) * numel // local
+    expect_sent(expect_each_sent, answer, 2 * (local - 1) + crossing_messages, (inside + elements) * BYTES)
+    return f"each rank sent {elements * BYTES} bytes to other nodes and {inside * BYTES} inside its own."
+
+
+SLOW = Link(5e-6, 1e8)  # between nodes
+
+
+@check("hierarchical-all-reduce", judges="time", if_stuck=WHO_MEETS)
+def hierarchical_all_reduce_time(run):
+    return judge_levels_time(run, 2, 4)
+
+
+def judge_levels_time(run, nodes: int, local: int) -> str:
+    size = nodes * local
+    numel, chunk = size * 25, 25 * BYTES
+    launch = on_virtual(run, local, nodes=nodes, inter=SLOW)
+    answer = judge_sums(launch, in_order(size), numel, local=local, **WITH_BLOCKS)
+    inside = 2 * seconds_of(local - 1, (local - 1) * nodes * chunk)
+    right = inside + 2 * (nodes - 1) * SLOW.seconds(chunk)
+    ring = 2 * (size - 1) * SLOW.seconds(chunk)
+    took = expect_time(answer, right, recognise={"what a flat ring takes": ring})
+    return f"{took} A flat ring takes {ring / right:.2f} times as long."
+
+
+# ---- part 5
+
+
+@check("pairwise-all-to-all", if_stuck=IN_PAIRS)
+def pairwise_all_to_all_values(run):
+    judge_all_to_all(run, in_order(4), 8)
+    judge_all_to_all(run, [[3, 0, 4], [1, 2]], 7, torch.int64)
+
+
+def judge_all_to_all(launch, teams: list, numel: int, dtype=torch.float32) -> Answer:
+    of = team_of_each(teams)
+    xs = different_integers(len(of), numel, dtype)
+    answer = launch(len(of), xs, of)
+    for rank, got in last_first(answer.results):
+        team, place, size = of[rank], of[rank].index(rank), len(of[rank])
+        cut = [xs[other].tensor_split(size) for other in team]  # cut[source][target]
+        mistakes = {
+            "your own tensor: nothing was exchanged": xs[rank],
+            "in order of arrival: what came from place s belongs into position s": torch.cat(
+                [cut[(place - step) % size][place] for step in range(size)]
+            ),
+            "the right numbers in the wrong order: what came from place s belongs into position s": same_numbers(
+                got, torch.cat([chunks[place] for chunks in cut])
+            ),
+            "the chunks that the others keep: place s sends you its chunk `place`": torch.cat(
+                [chunks[source] for source, chunks in enumerate(cut)]
+            ),
+        }
+        expect(got, torch.cat([chunks[place] for chunks in cut]), who(rank, team), mistakes)
+    expect_unchanged(answer, xs, of)
+    expect_own_memory(answer)
+    return answer
+
+
+@check("pairwise-all-to-all", judges="traffic", if_stuck=IN_PAIRS)
+def pairwise_all_to_all_traffic(run):
+    return judge_pairs_traffic(run, [1, 0, 3, 2], 10)
+
+
+def judge_pairs_traffic(run, team: list[int], numel: int) -> str:
+    answer = judge_all_to_all(run, [team], numel)
+    chunks = [chunk.numel() for chunk in torch.empty(numel).tensor_split(len(team))]
+    sent = [(numel - chunks[team.index(rank)]) * BYTES for rank in range(len(team))]
+    expect_sent(expect_each_sent, answer, len(team) - 1, sent)
+    return f"each rank sent {len(team) - 1} messages, one to each of the others."
+
+
+@check("pairwise-all-to-all", judges="time", if_stuck=IN_PAIRS)
+def pairwise_all_to_all_time(run):
+    return judge_pairs_time(run, 8)
+
+
+def judge_pairs_time(run, size: int) -> str:
+    answer = judge_all_to_all(on_virtual(run, size), in_order(size), size * 25)
+    right = seconds_of(size - 1, (size - 1) * 25 * BYTES)
+    mistakes = {"two turns in each step: send and receive at the same time": 2 * right}
+    try:
+        return f"{expect_time(answer, right, recognise=mistakes)} Nobody ever waits in a queue."
+    except CheckFailed as failed:
+        failed.mistake += " In each step every rank has to receive exactly one message: no queue at anybody's door."
+        raise
+
+
+# ---- part 6
+
+
+def rounds_of(algorithm: str, size: int) -> list[float]:
+    """The part of all bytes that is in each message, for those that come one after the other."""
+    power, halves = 1, []
+    while 2 * power <= size:
+        power *= 2
+        halves.append(1 / power)
+    levels = len(halves) + (size > power)
+    return {
+        "naive": [1] * 2 * (size - 1),
+        "tree": [1] * 2 * levels,
+        "ring": [1 / size] * 2 * (size - 1),
+        "halving-doubling": [1] * 2 * (size > power) + 2 * halves,
+    }[algorithm]
+
+
+def model_seconds(algorithm: str, size: int, nbytes: float, alpha: float, bandwidth: float) -> float:
+    return sum(alpha + part * nbytes / bandwidth for part in rounds_of(algorithm, size))
+
+
+def expect_number(got, right: float, call: str, recognise: dict | None = None) -> None:
+    """Raise CheckFailed unless `got` is the number `right`, up to rounding."""
+    number = isinstance(got, int | float) and not isinstance(got, bool)
+    if number and math.isclose(got, right, rel_tol=1e-9, abs_tol=1e-15):
+        return
+    usual = (recognise or {}).items() if number else ()
+    words = next((words for words, wrong in usual if math.isclose(got, wrong, rel_tol=1e-9)), "")
+    seen = f"{got:.9g}" if number else repr(got)
+    raise CheckFailed(f"{call} returned {seen}", f"{right:.9g}", words and f"That is {words}.")
+
+
+NAMES = ("naive", "tree", "ring", "halving-doubling")
+
+
+@check("all-reduce-seconds")
+def all_reduce_seconds_values(run):
+    judge_seconds(run, [(name, size, nbytes) for name in NAMES for size, nbytes in ((8, 8000), (6, 600), (1, 100))])
+
+
+def judge_seconds(run, cases: list[tuple], alpha: float = 1e-5, bandwidth: float = 1e9) -> None:
+    """cases: (algorithm, ranks, bytes)."""
+    columns = [list(column) for column in zip(*cases, strict=True)]
+    answer = run(len(cases), *columns, [alpha] * len(cases), [bandwidth] * len(cases))
+    for (name, size, nbytes), got in zip(cases, answer.results, strict=True):
+        whole, right = alpha + nbytes / bandwidth, model_seconds(name, size, nbytes, alpha, bandwidth)
+        mistakes = {
+            "half of it: count the way up and the way down": right / 2,
+            "the time with log2 P not rounded up: a tree has a whole number of rounds": 2 * math.log2(size) * whole,
+            "the time with log2 P rounded down: the last ranks need a round too": 2 * (size.bit_length() - 1) * whole,
+            "the time with whole tensors in each step: a ring sends n / P": 2 * (size - 1) * whole,
+            "the time without the fold: `fold` belongs to it": right - 2 * whole,
+            "the time without latency": sum(rounds_of(name, size)) * nbytes / bandwidth,
+        }
+        expect_number(got, right, f"all_reduce_seconds({name!r}, size={size}, nbytes={nbytes}, ...)", mistakes)
+
+
+@check("crossover")
+def crossover_values(run):
+    judge_crossover(run, [4, 8, 6, 2])
+
+
+def judge_crossover(run, sizes: list[int], alpha: float = 1e-5, bandwidth: float = 1e9) -> None:
+    answer = run(len(sizes), sizes, [alpha] * len(sizes), [bandwidth] * len(sizes))
+    for size, got in zip(sizes, answer.results, strict=True):
+        right = crossing_of(size, alpha, bandwidth)
+        mistakes = {
+            "upside down: the more rounds the ring needs, the later it wins": right
+            and (alpha * bandwidth) ** 2 / right,
+            "the right ratio, but without alpha times bandwidth": right / (alpha * bandwidth),
+            "half of it": right / 2,
+            "twice as much": right * 2,
+            "the right number with the other sign: who pays more latency?": -right,
+        }
+        expect_number(got, right, f"crossover(size={size}, alpha={alpha}, bandwidth={bandwidth})", mistakes)
+
+
+def crossing_of(size: int, alpha: float, bandwidth: float) -> float:
+    """Where two straight lines meet, each known from its rounds."""
+    tree, ring = rounds_of("tree", size), rounds_of("ring", size)
+    return (len(ring) - len(tree)) * alpha / ((sum(tree) - sum(ring)) / bandwidth)
+
+
+@check("choose-algorithm")
+def choose_algorithm_values(run):
+    both = ("tree", "ring")
+    below, above = math.floor(crossing_of(8, 1e-6, 1e9)), math.ceil(crossing_of(8, 1e-6, 1e9))
+    judge_choices(run, [(below, 8, both), (above, 8, both), (above, 8, NAMES), (10**6, 6, NAMES), (64, 1, both[::-1])])
+
+
+def judge_choices(run, cases: list[tuple], alpha: float = 1e-6, bandwidth: float = 1e9, seconds=model_seconds) -> None:
+    """cases: (bytes, ranks, candidates)."""
+    columns = [list(column) for column in zip(*[(n, p, alpha, bandwidth, names) for n, p, names in cases], strict=True)]
+    answer = run(len(cases), *columns, seconds=seconds)
+    for (nbytes, size, names), got in zip(cases, answer.results, strict=True):
+        times = {name: seconds(name, size, nbytes, alpha, bandwidth) for name in names}
+        right = next(name for name in names if times[name] == min(times.values()))
+        if got != right:
+            took = ", ".join(f"{name} {time * 1e9:.1f} ns" for name, time in times.items())
+            worst = "That is the slowest: the least time wins." if got == max(times, key=times.get) else ""
+            ties = [name for name in names if times[name] == times[right]]
+            equal = "That is as fast, but not the first of them." if got in ties else ""
+            told = "" if run.quiet else f"The times are {took}."  # a hidden test keeps to itself what is right
+            raise CheckFailed(
+                f"{nbytes:,} bytes, {plural(size, 'rank')}, candidates {', '.join(names)}: you chose {got!r}",
+                repr(right),
+                " ".join(words for words in (told, equal or worst) if words),
+            )
+
+
+# Two algorithms that can be told apart by what they send, and a choice between them.
+SWITCH = 64  # bytes
+
+
+def by_size(nbytes, size, alpha, bandwidth) -> str:
+    if (size, alpha, bandwidth) != (2, ALPHA, BANDWIDTH):
+        raise ValueError(f"choose was called for size {size}, alpha {alpha}, bandwidth {bandwidth}: not what was asked")
+    return "few" if nbytes < SWITCH else "many"
+
+
+def for_few(x, team: list[int], rank: int):
+    return both_ways(x, team, rank, pieces=1)
+
+
+def for_many(x, team: list[int], rank: int):
+    return both_ways(x, team, rank, pieces=2)
+
+
+def both_ways(x, team: list[int], rank: int, pieces: int):
+    """An all-reduce among two: each sends the other its tensor, in so many pieces."""
+    if x.dim() != 1 or not x.is_contiguous():
+        raise ValueError(f"the algorithm got shape {tuple(x.shape)}, strides {x.stride()}: flatten x, without gaps")
+    other, arrived = team[1 - team.index(rank)], torch.empty_like(x)
+    for mine, theirs in zip(x.tensor_split(pieces), arrived.tensor_split(pieces), strict=True):
+        with_all_others(team, rank, {other: mine}, {other: theirs})
+    return x + arrived if rank == min(team) else arrived + x
+
+
+CHOICE = {"alpha": ALPHA, "bandwidth": BANDWIDTH, "choose": by_size, "algorithms": {"few": for_few, "many": for_many}}
+
+
+@check("all-reduce")
+def all_reduce_values(run):
+    judge_shapes(run, different_integers(2, (2, 3)))
+    judge_shapes(run, [x.T for x in different_integers(2, (5, 7))])
+
+
+def judge_shapes(run, xs: list) -> Answer:
+    """Two ranks, the second first in the team."""
+    answer = run(2, xs, [[1, 0]] * 2, **CHOICE)
+    total = torch.stack(xs).sum(0).to(xs[0].dtype)
+    for rank, got in enumerate(answer.results):
+        mistakes = {
+            "the right numbers, flat: restore the shape": total.reshape(-1),
+            "the right numbers in the order of memory: flatten by reshape(-1)": in_memory_order(total, xs[0]),
+            "your own tensor: nothing was added to it": xs[rank],
+            "the mean: all-reduce sums unless told otherwise": total / 2,
+        }
+        expect(got, total, rank, mistakes)
+    expect_unchanged(answer, xs, [[1, 0]] * 2)
+    expect_own_memory(answer)
+    return answer
+
+
+def in_memory_order(total, like):
+    """The numbers of `total` as they come out if strides are ignored."""
+    if total.dim() != 2:
+        return None
+    return total.T.reshape(total.shape) if not like.is_contiguous() else None
+
+
+@check("all-reduce", judges="traffic")
+def all_reduce_traffic(run):
+    return judge_choice_by_bytes(run, torch.float32, (15, 16))
+
+
+def judge_choice_by_bytes(run, dtype, numels: tuple) -> str:
+    for numel in numels:
+        answer = judge_shapes(run, different_integers(2, numel, dtype))
+        nbytes = numel * dtype.itemsize
+        messages, sent = (1 if nbytes < SWITCH else 2), answer.run.traffic().sent(0)
+        if sent[0] != messages:
+            raise CheckFailed(
+                f"{numel} elements of {dtype}: the algorithm {['few', 'many'][sent[0] - 1]!r} ran",
+                f"{by_size(nbytes, 2, ALPHA, BANDWIDTH)!r}, which `choose` names for {nbytes} bytes",
+                "Did you hand `choose` the number of elements? It wants bytes: x.element_size() for each.",
+            )
+        expect_sent(expect_each_sent, answer, messages, nbytes)
+    return f"the algorithm changes at {SWITCH} bytes, as `choose` says."

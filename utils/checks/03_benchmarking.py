@@ -1,0 +1,686 @@
+"""The visible checks of lesson 03. Times are those of virtual clusters, so they are the same in every run.
+
+Nothing here judges how fast this machine is. A benchmark is examined on a network of which all is known: what it says
+is compared with the truth, and with what benchmarks say that make one of the usual mistakes.
+"""
+
+import math
+import time
+from numbers import Real
+
+import torch
+import torch.distributed as dist
+
+from utils import bandwidths, probes
+from utils.checks.expect import CheckFailed, expect_calls, expect_unchanged
+from utils.checks.judge import check, links
+from utils.cluster import quantity
+
+ALPHA, BANDWIDTH = 1e-3, 1e6  # of the links below: slow, so that times are easy to read
+FLOAT = 4  # bytes of a float32
+
+
+# ---- comparing numbers
+
+
+def near(got, wanted, rtol: float = 1e-6) -> bool:
+    """Whether both are numbers that differ by rounding only; lists and tuples item by item."""
+    if isinstance(wanted, list | tuple):
+        right_length = isinstance(got, list | tuple) and len(got) == len(wanted)
+        return right_length and all(near(a, b, rtol) for a, b in zip(got, wanted, strict=True))
+    if isinstance(got, torch.Tensor) and got.numel() == 1:
+        got = got.item()
+    if isinstance(got, bool) or not isinstance(got, Real) or not isinstance(wanted, Real):
+        return got is wanted
+    return math.isclose(got, wanted, rel_tol=rtol, abs_tol=1e-15)
+
+
+def expect_near(got, wanted, who: str, recognise: dict | None = None, rtol: float = 1e-6, show=None) -> None:
+    """Raise CheckFailed unless `got` is `wanted` but for rounding. recognise: as in `expect`."""
+    if near(got, wanted, rtol):
+        return
+    show = show or in_words
+    mistake = next((words for words, wrong in (recognise or {}).items() if near(got, wrong, max(rtol, 1e-6))), "")
+    raise CheckFailed(f"{who} {show(got)}", show(wanted), mistake and f"That is {mistake}.")
+
+
+def in_words(value) -> str:
+    if isinstance(value, list | tuple):
+        left, right = "()" if isinstance(value, tuple) else "[]"
+        return left + ", ".join(map(in_words, value)) + right
+    if isinstance(value, torch.Tensor):
+        return f"{value.tolist()} (a tensor)"
+    return f"{value:.9g}" if isinstance(value, Real) and not isinstance(value, bool | int) else repr(value)
+
+
+def seconds(value) -> str:
+    is_time = isinstance(value, Real) and not isinstance(value, bool)
+    return quantity(value, "s") if is_time and value >= 0 else in_words(value)
+
+
+# ---- time-once
+
+
+class Device:
+    """A rank's device with a queue, in virtual time, and the collective that the rank starts.
+
+    queued   seconds of old work that is still in its queue at the beginning
+    kernel   seconds of work that the operation gives to the device after its collective
+    handle   the operation only starts the collective, and returns a handle. As on a GPU, waiting for that handle only
+             puts the kernel into the queue
+    """
+
+    def __init__(self, numel: int, queued: float = 0.0, kernel: float = 0.0, handle: bool = False):
+        self.numel, self.kernel, self.handle = numel, kernel, handle
+        self.free_at = queued
+
+    def operation(self):
+        work = dist.all_reduce(torch.ones(self.numel), async_op=True)
+        if self.handle:
+            return Handle(self, work)
+        Handle(self, work).wait()
+        return None
+
+    def synchronize(self) -> None:
+        time.sleep(max(0.0, self.free_at - time.perf_counter()))
+
+
+class Handle:
+    """What an operation on a device returns."""
+
+    def __init__(self, device: Device, work):
+        self.device, self.work = device, work
+
+    def wait(self) -> None:
+        self.work.wait()
+        self.device.free_at = max(self.device.free_at, time.perf_counter()) + self.device.kernel
+
+
+def ring(world_size: int, nbytes: int, alpha: float = ALPHA, bandwidth: float = BANDWIDTH) -> float:
+    """Seconds of a ring all-reduce."""
+    return 2 * (world_size - 1) * (alpha + nbytes / world_size / bandwidth)
+
+
+def meeting(world_size: int) -> float:
+    """Seconds of a barrier: up a tree and down again, or around a ring, whichever takes less."""
+    return min(2 * (world_size - 1), 2 * (world_size - 1).bit_length()) * ALPHA
+
+
+BUSY = "old work, too: synchronize before the clock starts"
+LATE = (
+    "the wait for rank 1, which was not ready yet: first each rank synchronizes, then all meet at the barrier, and "
+    "then the clock starts"
+)
+
+
+def time_devices(run, devices: list[Device]):
+    """The student's function on ranks with these devices."""
+    world_size = len(devices)
+    operations, synchronizes = [one.operation for one in devices], [one.synchronize for one in devices]
+    cluster = links(world_size, ALPHA, BANDWIDTH)
+    return run.virtual(world_size, operations, synchronizes, cluster=cluster, device="cpu")
+
+
+def judge_time_once(run, devices: list[Device], story: str) -> None:
+    truth, barrier = ring(len(devices), devices[0].numel * FLOAT), meeting(len(devices))
+    late = max(one.free_at for one in devices)
+    for rank, got in enumerate(time_devices(run, devices).results):
+        right = truth + devices[rank].kernel
+        usual = {
+            "the time to START it: if it returns a handle, the collective is over after handle.wait()": 0.0,
+            "without what the operation gave to the device: synchronize at the end, too": truth,
+            "the barrier, too: start the clock after it, and let nobody meet at the end": right + barrier,
+            "two barriers, too: only one, before the clock": right + 2 * barrier,
+            "in milliseconds: return seconds": right * 1e3,
+            "in nanoseconds: return seconds": right * 1e9,
+        }
+        if late and isinstance(got, Real) and abs(got - late) < truth + 2 * barrier:
+            usual = {BUSY if devices[rank].free_at else LATE: got}
+        expect_near(got, right, f"{story}: rank {rank} measured", usual, show=seconds)
+
+
+@check("time-once", if_stuck="every rank must call the barrier and the operation, once and in this order.")
+def time_once_values(run):
+    judge_time_once(run, [Device(1000, handle=True) for _ in range(4)], "an operation that returns a handle")
+    late = [Device(1000, queued=0.5 * (rank == 1)) for rank in range(4)]
+    judge_time_once(run, late, "rank 1 has 500 ms of old work in its queue")
+    judge_time_once(
+        run, [Device(1000, kernel=0.02, handle=True) for _ in range(4)], "a handle, and a device that needs 20 ms more"
+    )
+
+
+@check("time-once", judges="traffic", if_stuck="every rank must call the barrier and the operation, once each.")
+def time_once_traffic(run):
+    return expect_calls(time_devices(run, [Device(10, handle=True) for _ in range(2)]), ["barrier", "all_reduce"])
+
+
+# ---- times-of-the-slowest
+
+
+class Stopwatch:
+    """Stands for a time_one: says a prepared time at each call. Warm-up calls are slow."""
+
+    def __init__(self, rank: int, world_size: int, warmup: int, seed: int = 0):
+        self.rank, self.world_size, self.warmup, self.seed, self.calls = rank, world_size, warmup, seed, 0
+
+    def __call__(self) -> float:
+        self.calls += 1
+        return self.of_call(self.calls - 1)
+
+    def of_call(self, call: int) -> float:
+        """Seconds; unlike for each rank and call, and no float32. Another rank is the slowest each time."""
+        turn = (self.rank + call + self.seed) % self.world_size
+        return 100.0 * (call < self.warmup) + (1 + call % 5 + 10 * turn) * 1e-3 + 1e-12 * (call + self.rank)
+
+
+def judge_slowest(run, world_size: int, warmup: int, repeats: int, seed: int = 0) -> None:
+    watches = [Stopwatch(rank, world_size, warmup, seed) for rank in range(world_size)]
+    answer = run(world_size, watches, warmup=warmup, repeats=repeats)
+    times = [[watch.of_call(call) for watch in watches] for call in range(warmup + repeats)]  # [call][rank]
+    right = [max(of_ranks) for of_ranks in times[warmup:]]
+    for rank, got in reversed(list(enumerate(answer.results))):  # rank 0's own times are also those of rank 0
+        for called in {watch.calls for (watch,) in answer.inputs_after} - {warmup + repeats}:
+            raise CheckFailed(
+                f"time_one was called {called} times",
+                f"{warmup + repeats}: {warmup} to warm up, {repeats} to keep",
+                "Warm-up calls come on top of the repeats; their times are thrown away.",
+            )
+        mine = [times[call][rank] for call in range(warmup, warmup + repeats)]
+        usual = {
+            "this rank's own times: take the largest over the ranks": mine,
+            "rank 0's times: rank 0 is not always the slowest": [one[0] for one in times[warmup:]],
+            "the mean over the ranks: the collective is over when the slowest rank is": [
+                sum(one) / world_size for one in times[warmup:]
+            ],
+            "the sum over the ranks: op=dist.ReduceOp.MAX takes the largest": [sum(one) for one in times[warmup:]],
+            "the fastest rank's times: take the largest": [min(one) for one in times[warmup:]],
+            "the times of the warm-up: throw those of the first calls away": [max(one) for one in times[:repeats]],
+            "all times, those of the warm-up among them": [max(one) for one in times],
+            "the largest of all repeats: take the largest of each repeat": [max(right)] * repeats,
+            "rounded to float32: use dtype=torch.float64": torch.tensor(right, dtype=torch.float32).tolist(),
+        }
+        expect_near(got, right, f"rank {rank} returned", usual, rtol=1e-15)
+
+
+@check("times-of-the-slowest", if_stuck="every rank must call time_one equally often, then all_reduce once.")
+def times_of_the_slowest_values(run):
+    judge_slowest(run, 3, warmup=2, repeats=4)
+
+
+@check("times-of-the-slowest", judges="traffic", if_stuck="every rank calls all_reduce once.")
+def times_of_the_slowest_traffic(run):
+    answer = run(2, [Stopwatch(rank, 2, 1) for rank in range(2)], warmup=1, repeats=5)
+    return expect_calls(answer, ["all_reduce"], [5 * 8])
+
+
+# ---- functions of numbers alone: each rank of a run gets another case
+
+
+def judge_median(run, cases: list[list[float]]) -> None:
+    answer = run(len(cases), [list(case) for case in cases])
+    for case, got in zip(cases, answer.results, strict=True):
+        middle = torch.tensor(case, dtype=torch.float64).quantile(0.5).item()
+        distances = [abs(each - middle) for each in case]
+        spread = torch.tensor(distances, dtype=torch.float64).quantile(0.5).item() / middle
+        mean = sum(case) / len(case)
+        deviation = (sum((each - mean) ** 2 for each in case) / len(case)) ** 0.5
+        lower, upper = sorted(case)[(len(case) - 1) // 2], sorted(case)[len(case) // 2]
+        who = f"for {in_words(case)} you returned"
+        if not isinstance(got, list | tuple) or len(got) != 2:
+            raise CheckFailed(f"{who} {in_words(got)}", "two numbers: (median, spread)")
+        usual = {
+            "the mean: one outlier moves it anywhere": mean,
+            "the minimum: a time that nobody will get again": min(case),
+            "the maximum": max(case),
+            "the middle of an unsorted list: sort first": case[len(case) // 2],
+            "the lower of the two in the middle: take what is halfway": lower,
+            "the upper of the two in the middle: take what is halfway": upper,
+        }
+        expect_near(got[0], middle, f"{who} the median", usual)
+        spreads = {
+            "in seconds: divide by the median": spread * middle,
+            "the standard deviation: it follows the outlier": deviation / middle,
+            "the standard deviation over the mean: it follows the outlier": deviation / mean,
+            "the whole range: one outlier makes it large": (max(case) - min(case)) / middle,
+            "the mean distance: take the median of the distances, too": sum(distances) / len(case) / middle,
+            "a percentage: return the share, 0.5 for 50 %": 100 * spread,
+            "the median of signed distances: take their absolute values": torch.tensor(
+                [each - middle for each in case], dtype=torch.float64
+            )
+            .quantile(0.5)
+            .item()
+            / middle,
+        }
+        expect_near(got[1], spread, f"{who} the spread", spreads)
+    expect_unchanged(answer, cases)
+
+
+@check("median-and-spread")
+def median_and_spread_values(run):
+    judge_median(run, [[1.0, 5.0, 2.0, 90.0, 4.0], [8.0, 2.0, 70.0, 3.0, 4.0, 6.0]])
+
+
+def judge_bytes(run, collectives: list[str], handed_in: list[int]) -> None:
+    world_size = len(collectives)
+    answer = run(world_size, collectives, handed_in)
+    for collective, nbytes, got in zip(collectives, handed_in, answer.results, strict=True):
+        usual = {
+            "one chunk of it: S is the whole, all chunks together": nbytes / world_size,
+            "what all ranks hold together: S is what is gathered, scattered or exchanged, once": nbytes * world_size,
+            "the bytes that one rank must send: that comes later, in busbw": nbytes * (world_size - 1) / world_size,
+            "what this rank hands in: here that is one chunk of the whole": nbytes,
+            "the bytes that a rank of a ring sends: that comes later, in busbw": 2
+            * nbytes
+            * (world_size - 1)
+            / world_size,
+        }
+        right = bandwidths.total_bytes(collective, nbytes, world_size)
+        who = f"{collective} of {world_size} ranks, {nbytes:,} bytes handed in by each: you returned"
+        expect_near(got, right, who, usual)
+
+
+@check("counted-bytes")
+def counted_bytes_values(run):
+    for four in (bandwidths.OPS[:4], bandwidths.OPS[4:]):
+        judge_bytes(run, list(four), [4000, 8000, 1200, 400])
+
+
+def judge_bandwidths(run, collectives: list[str], nbytes: int, took: float) -> None:
+    world_size = len(collectives)
+    answer = run(world_size, collectives, nbytes=nbytes, seconds=took)
+    for collective, got in zip(collectives, answer.results, strict=True):
+        algbw, busbw = (
+            bandwidths.algbw(nbytes, took),
+            bandwidths.busbw(collective, nbytes, took, world_size),
+        )
+        who = f"{collective} of {world_size} ranks, {nbytes:,} bytes in {quantity(took, 's')}: you returned"
+        if not isinstance(got, list | tuple) or len(got) != 2:
+            raise CheckFailed(f"{who} {in_words(got)}", "two numbers: (algbw, busbw)")
+        units = {
+            "bytes/s: divide by 1e9": 1e9,
+            "GiB/s, divided by 2**30: GB are 1e9 bytes": 1e9 / 2**30,
+            "gigabits: a byte has eight bits, and nobody asked for them": 8,
+            "MB/s: divide by 1e9": 1e3,
+        }
+        expect_near(got[0], algbw, f"{who} algbw", {words: algbw * factor for words, factor in units.items()})
+        others = 1 - 1 / world_size
+        usual = {
+            "algbw: busbw has the factor of the collective": algbw,
+            "twice too much: only what is sent counts, and only an all-reduce has two phases": 2 * busbw,
+            "half of it: an all-reduce has two phases": busbw / 2,
+            "P times too small: the bytes of one rank are divided by its time alone, not by P times that": busbw
+            / world_size,
+            "with the factor of an all-gather, (P - 1) / P": algbw * others,
+            "with the factor of an all-reduce, 2 (P - 1) / P": algbw * 2 * others,
+            "with a factor of 2 where P ranks need 2 (P - 1) / P": algbw * 2,
+            "with (P - 1) instead of (P - 1) / P: S is already the whole": algbw * (world_size - 1),
+            "with 2 (P - 1) instead of 2 (P - 1) / P": algbw * 2 * (world_size - 1),
+            "without the part that a rank keeps: this one passes the whole on": busbw * others,
+            "the factor upside down": algbw * algbw / busbw if busbw else math.inf,
+            "with (P - 1) / P upside down": 2 * algbw / others if others else math.inf,
+        }
+        usual |= {f"in {words}": busbw * factor for words, factor in units.items()}
+        expect_near(got[1], busbw, f"{who} busbw", usual)
+
+
+@check("bandwidths")
+def bandwidths_values(run):
+    for four in (bandwidths.OPS[:4], bandwidths.OPS[4:]):
+        judge_bandwidths(run, list(four), 600_000_000, 0.02)
+
+
+# ---- find-the-mistakes
+
+
+def algbw_and_busbw(collective: str, nbytes: int, seconds: float, world_size: int) -> tuple[float, float]:
+    """What the function is handed in, so that it does not depend on the exercise before."""
+    return bandwidths.algbw(nbytes, seconds), bandwidths.busbw(collective, nbytes, seconds, world_size)
+
+
+def judge_review(run, claims: list[tuple]) -> None:
+    """claims: (collective, mistakes, how far off) one for each rank. The size and the time are made up."""
+    world_size, nbytes, took = len(claims), 3 << 28, 0.0125
+    factors = {"GiB": 1e9 / 2**30, "one chunk": 1 / world_size, "both ways": 2.0}
+    cases = []
+    for collective, mistakes, off in claims:
+        algbw, busbw = algbw_and_busbw(collective, nbytes, took, world_size)
+        each = factors | {"algbw": algbw / busbw}
+        cases.append((busbw, busbw * math.prod(each[one] for one in mistakes or []) * (1 + off)))
+    claimed, collectives = [claim for _, claim in cases], [collective for collective, _, _ in claims]
+    answer = run(world_size, claimed, collectives, nbytes=nbytes, seconds=took, bandwidths=algbw_and_busbw)
+    for (collective, mistakes, _), (busbw, claim), got in zip(claims, cases, answer.results, strict=True):
+        who = f"{collective} of {world_size} ranks, claimed {claim:.4g} GB/s: you returned"
+        if not isinstance(got, list | tuple) or len(got) != 2:
+            raise CheckFailed(f"{who} {in_words(got)}", "two things: (busbw, mistakes)")
+        expect_near(got[0], busbw, who, {"the claim: the first number is the right busbw": claim})
+        judge_mistakes(got[1], mistakes, who)
+
+
+def judge_mistakes(got, right: list[str] | None, who: str) -> None:
+    found = sorted(map(str, got)) if isinstance(got, list | tuple | set | frozenset) else got
+    if found == (right if right is None else sorted(right)):
+        return
+    hint = ""
+    if right == []:
+        hint = "The claim is right: of no mistake at all the product is 1."
+    elif right is None:
+        hint = "No subset explains this claim. Is your tolerance 1 % of the claim?"
+    elif got is None:
+        hint = "One of your four factors is not right, or the tolerance is too small, or you return before the pairs."
+    elif isinstance(found, list) and len(found) < len(right):
+        hint = "Fewer mistakes come close, but not to 1 % of the claim."
+    elif isinstance(found, list) and len(found) > len(right):
+        hint = "Try the small subsets first, and return the first that explains the claim."
+    raise CheckFailed(f"{who} {got!r}", f"{right!r}", hint)
+
+
+@check("find-the-mistakes")
+def find_the_mistakes_values(run):
+    judge_review(
+        run,
+        [
+            ("all_reduce", ["GiB"], 0.004),
+            ("reduce_scatter", ["GiB", "one chunk"], -0.004),
+            ("all_gather", ["both ways"], 0),
+            ("reduce_scatter", [], 0.006),
+            ("all_to_all", ["algbw"], 0),
+            ("reduce_scatter", None, 0.10),
+        ],
+    )
+
+
+# ---- sweep-sizes
+
+
+def sizes_by_hand(smallest: int, largest: int, step: int, world_size: int, itemsize: int, grain: int = 0) -> list[int]:
+    """What the sweep should be; grain: what it is rounded down to, if not what is right."""
+    grain = grain or world_size * itemsize
+    powers = (smallest * step**power for power in range(64))
+    return sorted({nbytes // grain * grain for nbytes in powers if nbytes <= largest} - {0})
+
+
+def judge_sizes(run, cases: list[tuple]) -> None:
+    """cases: (smallest, largest, step, itemsize), as many as there are ranks."""
+    world_size = len(cases)
+    answer = run(world_size, *(list(column) for column in zip(*cases, strict=True)))
+    for (smallest, largest, step, itemsize), got in zip(cases, answer.results, strict=True):
+        every = smallest, largest, step, world_size, itemsize
+        right = sizes_by_hand(*every)
+        powers = [nbytes for nbytes in (smallest * step**power for power in range(64)) if nbytes <= largest]
+        grain = world_size * itemsize
+        rounded_at_once, nbytes = [], smallest
+        while nbytes <= largest:
+            nbytes = nbytes // grain * grain or nbytes
+            rounded_at_once += [nbytes] * (nbytes % grain == 0)
+            nbytes *= step
+        usual = {
+            "sizes that can't be cut into P equal chunks of whole numbers: round down": powers,
+            "rounded to whole numbers only: each rank needs a chunk of them": sizes_by_hand(*every, grain=itemsize),
+            "rounded to a multiple of P bytes: a number has several bytes": sizes_by_hand(*every, grain=world_size),
+            "rounded up: round down": sorted({-(-nbytes // grain) * grain for nbytes in powers}),
+            "with a size of 0: leave it out": [0, *right],
+            "with sizes of 0: leave them out": [nbytes // grain * grain for nbytes in powers],
+            "without the largest: sizes go up to it, and may be it": [
+                nbytes for nbytes in right if nbytes < largest - largest % grain
+            ],
+            "rounded before it was multiplied: multiply the sizes that were not rounded": rounded_at_once,
+        }
+        who = f"from {smallest} to {largest}, step {step}, {world_size} ranks, {itemsize} bytes a number: you returned"
+        expect_near(got, right, who, usual)
+
+
+@check("sweep-sizes")
+def sweep_sizes_values(run):
+    judge_sizes(run, [(10, 1000, 2, 4), (1024, 16384, 4, 4), (5, 300, 3, 8)])
+
+
+# ---- fit
+
+
+def relative_fit(sizes: list, times: list) -> tuple[float, float]:
+    """The answer by a way of its own: Cramer's rule on exact fractions."""
+    from fractions import Fraction
+
+    n, t = [Fraction(size) for size in sizes], [Fraction(time) for time in times]
+    return solve(n, t, [1 / each**2 for each in t])
+
+
+def solve(n: list, t: list, weights: list) -> tuple[float, float]:
+    w = sum(weights)
+    mean_n = sum(weight * size for weight, size in zip(weights, n, strict=True)) / w
+    mean_t = sum(weight * time for weight, time in zip(weights, t, strict=True)) / w
+    above = sum(a * (b - mean_n) * (c - mean_t) for a, b, c in zip(weights, n, t, strict=True))
+    slope = above / sum(a * (b - mean_n) ** 2 for a, b in zip(weights, n, strict=True))
+    return float(mean_t - slope * mean_n), float(slope)
+
+
+def weighted(sizes: list, times: list, power: int) -> tuple[float, float]:
+    """The fit with weights 1 / t ** power in the sum of squares; 2 is right."""
+    from fractions import Fraction
+
+    n, t = [Fraction(size) for size in sizes], [Fraction(time) for time in times]
+    return solve(n, t, [1 / each**power for each in t])
+
+
+def disturbed(alpha: float, bandwidth: float, sizes: list[int], by: float) -> list[float]:
+    """Times of a line, up and down by turns."""
+    return [(alpha + size / bandwidth) * (1 + by * (-1) ** place) for place, size in enumerate(sizes)]
+
+
+def judge_fit(run, cases: list[tuple]) -> None:
+    """cases: (sizes, times)."""
+    answer = run(len(cases), [list(sizes) for sizes, _ in cases], [list(times) for _, times in cases])
+    for (sizes, times), got in zip(cases, answer.results, strict=True):
+        right = relative_fit(sizes, times)
+        who = f"for {len(sizes)} sizes from {sizes[0]:,} to {sizes[-1]:,} bytes you returned (alpha, beta) ="
+        usual = {
+            "the usual least squares: divide each error by its time": weighted(sizes, times, 0),
+            "weighted by 1 / t: the squares want 1 / t ** 2, so divide the errors, not their squares": weighted(
+                sizes, times, 1
+            ),
+            "weighted by 1 / t ** 4: each row is divided by t once": weighted(sizes, times, 4),
+            "(beta, alpha): the latency comes first": right[::-1],
+            "(alpha, bandwidth): beta is in seconds for each byte": (right[0], 1 / right[1]),
+            "with an alpha of 0 where the best line has one below 0: return it as it comes out": (0.0, right[1]),
+            "the line through the first and the last point: all sizes count": line_through(sizes, times),
+            "close to it, but rounded: compute in float64": got if near(got, right, 1e-3) else None,
+        }
+        expect_near(got, right, who, usual, rtol=1e-5)
+    expect_unchanged(answer, [list(sizes) for sizes, _ in cases], [list(times) for _, times in cases])
+
+
+def line_through(sizes: list, times: list) -> tuple[float, float]:
+    slope = (times[-1] - times[0]) / (sizes[-1] - sizes[0])
+    return times[0] - slope * sizes[0], slope
+
+
+POWERS = [1024 * 4**power for power in range(9)]
+
+
+@check("fit")
+def fit_values(run):
+    judge_fit(
+        run,
+        [
+            (POWERS, disturbed(40e-6, 5e9, POWERS, 0.05)),
+            (POWERS[::2], disturbed(2e-3, 1e8, POWERS[::2], -0.2)),
+        ],
+    )
+
+
+# ---- size-for-share, crossover, held-out-errors
+
+
+def judge_share(run, cases: list[tuple]) -> None:
+    """cases: (share, alpha, beta)."""
+    answer = run(len(cases), *(list(column) for column in zip(*cases, strict=True)))
+    for (share, alpha, beta), got in zip(cases, answer.results, strict=True):
+        usual = {
+            "the half-bandwidth size: the share matters": alpha / beta,
+            "share * alpha / beta: at that size the latency still takes most of the time": share * alpha / beta,
+            "for the share that is missing: s / (1 - s), not (1 - s) / s": (1 - share) / share * alpha / beta,
+            "1 / (1 - s) times alpha / beta: that is s / (1 - s) and one more": alpha / beta / (1 - share),
+            "upside down: seconds divided by seconds a byte are bytes": share / (1 - share) * beta / alpha
+            if alpha
+            else math.inf,
+        }
+        who = f"share {share}, alpha {quantity(alpha, 's')}, 1 / beta {quantity(1 / beta, 'B/s')}: you returned"
+        expect_near(got, share / (1 - share) * alpha / beta, who, usual)
+
+
+@check("size-for-share")
+def size_for_share_values(run):
+    judge_share(run, [(0.5, 1e-6, 1 / 450e9), (0.8, 5e-6, 1e-9), (0.25, 2e-3, 1e-6)])
+
+
+def judge_crossover(run, cases: list[tuple]) -> None:
+    """cases: (one, other, size or None)."""
+    ones, others, sizes = (list(column) for column in zip(*cases, strict=True))
+    answer = run(len(cases), ones, others, catch=ZeroDivisionError)
+    for one, other, right, got in zip(ones, others, sizes, answer.results, strict=True):
+        who = f"lines {in_words(one)} and {in_words(other)}: you returned"
+        if isinstance(got, ZeroDivisionError):
+            raise CheckFailed(
+                f"lines {in_words(one)} and {in_words(other)}: your function divided by zero",
+                in_words(right),
+                "With the same beta two lines are parallel: ask before you divide.",
+            )
+        (alpha_one, beta_one), (alpha_other, beta_other) = one, other
+        usual = {
+            "None though they meet: below that size one is faster, above it the other": None,
+            "a size though they meet below 0 only: return None": abs(
+                (alpha_other - alpha_one) / (beta_one - beta_other)
+            )
+            if right is None and beta_one != beta_other and alpha_one != alpha_other
+            else math.nan,
+            "the right size with the wrong sign": -right if right else math.nan,
+            "not above 0: return None": 0.0,
+            "a size below 0: nobody sends that; return None": (alpha_other - alpha_one) / (beta_one - beta_other)
+            if beta_one != beta_other
+            else math.nan,
+            "infinite: with the same beta they never meet, return None": math.inf,
+            "the half-bandwidth size of the first": alpha_one / beta_one,
+            "the half-bandwidth size of the second": alpha_other / beta_other,
+        }
+        expect_near(got, right, who, usual)
+
+
+@check("crossover")
+def crossover_values(run):
+    judge_crossover(
+        run,
+        [
+            ((10e-6, 3e-9), (50e-6, 1e-9), 20_000.0),
+            ((50e-6, 1e-9), (10e-6, 3e-9), 20_000.0),
+            ((10e-6, 1e-9), (50e-6, 3e-9), None),
+            ((10e-6, 2e-9), (50e-6, 2e-9), None),
+        ],
+    )
+
+
+class Average:
+    """Stands for a fit: a constant time, the mean of those that it is given, and a slope of the mean size, in ns."""
+
+    def __call__(self, sizes, seconds) -> tuple[float, float]:
+        return sum(seconds) / len(seconds), sum(sizes) / len(sizes) * 1e-9
+
+
+def judge_held_out(run, cases: list[tuple]) -> None:
+    """cases: (sizes, times)."""
+    model = Average()
+    answer = run(len(cases), [list(sizes) for sizes, _ in cases], [list(times) for _, times in cases], fit=model)
+    for (sizes, times), got in zip(cases, answer.results, strict=True):
+        predictions, seen = [], model(sizes, times)
+        for place, size in enumerate(sizes):
+            alpha, beta = model(sizes[:place] + sizes[place + 1 :], times[:place] + times[place + 1 :])
+            predictions.append(alpha + size * beta)
+        pairs = list(zip(predictions, times, strict=True))
+        right = [predicted / measured - 1 for predicted, measured in pairs]
+        usual = {
+            "of a fit that has seen the size itself: leave it out": [
+                (seen[0] + size * seen[1]) / measured - 1 for size, measured in zip(sizes, times, strict=True)
+            ],
+            "in seconds: divide by the measured time": [predicted - measured for predicted, measured in pairs],
+            "without its sign": [abs(error) for error in right],
+            "with the wrong sign: predicted / measured - 1": [-error for error in right],
+            "relative to the prediction: divide by what was measured": [1 - m / p for p, m in pairs],
+            "measured / predicted - 1: the other way round": [m / p - 1 for p, m in pairs],
+            "predicted / measured: subtract 1": [p / m for p, m in pairs],
+            "in percent: return the share": [100 * error for error in right],
+        }
+        expect_near(got, right, f"for {len(sizes)} sizes, with a fit of our own, you returned", usual)
+    expect_unchanged(answer, [list(sizes) for sizes, _ in cases], [list(times) for _, times in cases])
+
+
+@check("held-out-errors")
+def held_out_errors_values(run):
+    judge_held_out(run, [([1000, 2000, 4000], [0.01, 0.03, 0.02]), ([10, 500, 700, 900], [0.5, 0.1, 0.7, 0.2])])
+
+
+# ---- recover-the-link
+
+
+def stopped(operation) -> float:
+    """What stands for a benchmark, so that the exercise depends on no other one."""
+    if not callable(operation):
+        raise TypeError("seconds_of takes a function that it can call, not what a call of all_reduce has returned")
+    dist.barrier()
+    began_at = time.perf_counter()
+    handle = operation()
+    if hasattr(handle, "wait"):
+        handle.wait()
+    return time.perf_counter() - began_at
+
+
+def line(sizes, seconds) -> tuple[float, float]:
+    """What stands for a fit: that of utils.probes."""
+    link = probes.fit(dict(zip(sizes, seconds, strict=True)))
+    return link.alpha, 1 / link.bandwidth
+
+
+def judge_link(run, world_size: int, alpha: float, bandwidth: float, sizes: list[int]) -> None:
+    cluster = links(world_size, alpha, bandwidth)
+    answer = run.virtual(world_size, cluster=cluster, device="cpu", sizes=sizes, seconds_of=stopped, fit=line)
+    steps = 2 * world_size - 2
+    fitted = steps * alpha, bandwidth * world_size / steps
+    for rank, got in enumerate(answer.results):
+        who = f"rank {rank} of {world_size} returned (alpha, bandwidth) ="
+        usual = {
+            "the fitted line itself: 2 (P - 1) steps were taken, each of n / P bytes": fitted,
+            "(alpha, beta) of the fitted line: one link is asked for": (fitted[0], 1 / fitted[1]),
+            "(alpha, beta) of the link: the bandwidth is 1 / beta": (alpha, 1 / bandwidth),
+        }
+        if isinstance(got, list | tuple) and len(got) == 2:
+            judge_half(got[0], alpha, f"rank {rank} of {world_size} returned alpha", steps, usual, got, "s")
+            judge_half(
+                got[1], bandwidth, f"rank {rank} of {world_size} returned the bandwidth", steps, usual, got, "B/s"
+            )
+        expect_near(got, (alpha, bandwidth), who, usual)
+
+
+def judge_half(got, right: float, who: str, steps: int, both: dict, pair, unit: str) -> None:
+    """One of the two numbers, with the factors by which people are off."""
+    world_size = steps // 2 + 1
+    usual = {words: got for words, wrong in both.items() if near(pair, wrong)}
+    for factor, words in (
+        (2, "an all-reduce has two phases of P - 1 steps"),
+        (steps, "the line has 2 (P - 1) latencies, and the link one"),
+        (world_size, "each step moves n / P bytes, not n"),
+        (world_size - 1, "count the steps again"),
+        (world_size / (world_size - 1), "a ring of P ranks has P - 1 steps in each phase, not P"),
+    ):
+        usual |= {f"{factor:.3g} times too large: {words}": right * factor}
+        usual |= {f"{factor:.3g} times too small: {words}": right / factor}
+    usual["beta of the link: the bandwidth is 1 / beta"] = 1 / right
+    shown = quantity if unit else None
+    expect_near(
+        got, right, who, usual, show=lambda value: shown(value, unit) if isinstance(value, Real) else repr(value)
+    )
+
+
+@check(
+    "recover-the-link",
+    if_stuck="every rank has to call seconds_of for every size, with an operation that calls all_reduce.",
+)
+def recover_the_link_values(run):
+    judge_link(run, 4, ALPHA, BANDWIDTH, [8000, 16_000, 64_000])

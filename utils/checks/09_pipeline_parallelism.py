@@ -1,0 +1,901 @@
+"""The visible checks of lesson 09. Each is quick: one to three runs of one to four ranks. Form: see judge.py.
+
+The oracle of every gradient is one process with all layers. A schedule is judged without anybody's stage:
+utils/schedules.py follows it, utils/play.py plays it. A stage is judged with schedules that are written out below.
+"""
+
+import math
+from numbers import Real
+
+import torch
+
+from utils import mlp
+from utils.checks.expect import (
+    CheckFailed,
+    alike,
+    expect,
+    expect_each_sent,
+    expect_only_messages,
+    expect_time,
+    expect_unchanged,
+)
+from utils.checks.judge import check
+from utils.cluster import Cluster, Gpu, Link
+from utils.play import play
+from utils.schedules import problem, read
+
+DIM = 4
+EXACT = torch.float64  # sums in another order differ in the last digits only
+RTOL = 1e-7
+
+
+# ---- data
+
+
+def model(layers: int, rows: int, dtype=EXACT, seed: int = 0) -> tuple[list, torch.Tensor]:
+    """(weights of all layers, the batch)"""
+    return mlp.make_weights(layers, DIM, seed, dtype), mlp.make_batch(rows, DIM, seed, dtype)
+
+
+def cut_evenly(items: list, ranks: int) -> list[list]:
+    """For each rank its consecutive items; the first ranks have one more where it doesn't divide."""
+    sizes = [len(items) // ranks + (rank < len(items) % ranks) for rank in range(ranks)]
+    starts = [sum(sizes[:rank]) for rank in range(ranks)]
+    return [items[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+
+
+def batches_of(batch: torch.Tensor, ranks: int) -> list[torch.Tensor]:
+    """Rank 0's is the batch; the others hold other numbers of that shape."""
+    strangers = [mlp.make_batch(*batch.shape, seed=100 + rank, dtype=batch.dtype) for rank in range(1, ranks)]
+    return [batch, *strangers]
+
+
+def exactly(dtype) -> float:
+    return RTOL if dtype == EXACT else 1e-3
+
+
+def on_cluster(run, cluster: Cluster):
+    return lambda ranks, *inputs, **same: run.virtual(ranks, *inputs, cluster=cluster, device="cpu", **same)
+
+
+def instant(ranks: int) -> Cluster:
+    """Nothing takes any time there. Functions that send nothing run on it too: that is quicker than real ranks."""
+    gpu = Gpu(flops={"fp32": math.inf}, memory=math.inf, bandwidth=math.inf)
+    free = Link(alpha=0.0, bandwidth=math.inf)
+    return Cluster("nothing takes time", nodes=1, gpus_per_node=ranks, gpu=gpu, intra=free, inter=free)
+
+
+# ---- part 1
+
+
+@check("split-layers")
+def split_layers_values(run):
+    for layers, ranks in ((10, 4), (9, 4), (8, 2)):
+        judge_split(run, layers, ranks)
+
+
+def judge_split(run, layers: int, ranks: int) -> None:
+    items = [f"layer {number}" for number in range(layers)]
+    answer = on_cluster(run, instant(ranks))(ranks, [list(items) for _ in range(ranks)])
+    got = [list(of_rank) if isinstance(of_rank, tuple) else of_rank for of_rank in answer.results]
+    right = cut_evenly(items, ranks)
+    words = next((words for words, wrong in wrong_splits(items, ranks).items() if got == wrong), "")
+    for rank, mine in enumerate(got):
+        expect(mine, right[rank], f"{layers} layers: rank {rank} got", {words: mine} if words else {})
+    expect_unchanged(answer, [items] * ranks)
+
+
+def wrong_splits(items: list, ranks: int) -> dict:
+    """What the usual mistakes give to all ranks."""
+    numbers, size, ceiling = range(ranks), len(items) // ranks, -(-len(items) // ranks)
+    pieces = [items[rank * size : (rank + 1) * size] for rank in numbers]
+    ends = [(rank + 1) * len(items) // ranks for rank in numbers]
+    return {
+        "a cut into pieces of ceil(layers / P): the last ranks then get less, or nothing": [
+            items[rank * ceiling : (rank + 1) * ceiling] for rank in numbers
+        ],
+        "a cut into pieces of layers // P: the layers that are left over belong to nobody": pieces,
+        "a cut with all that is left over on the last rank: then it is slower than all others": [
+            *pieces[:-1],
+            items[(ranks - 1) * size :],
+        ],
+        "every P-th layer: a stage has consecutive layers": [items[rank::ranks] for rank in numbers],
+        "sizes that differ by one, but the larger ones are not on the first ranks": [
+            items[start:end] for start, end in zip([0, *ends], ends, strict=False)
+        ],
+    }
+
+
+EACH_BOUNDARY = (
+    "for each boundary there is one send on the rank before it and one receive on the rank after it. Rank 0 receives "
+    "nothing, the last rank sends nothing."
+)
+
+
+@check("naive-forward", if_stuck=EACH_BOUNDARY)
+def naive_forward_values(run):
+    judge_forward(run, ranks=4, layers=5, rows=3)
+
+
+@check("naive-forward", judges="traffic", if_stuck=EACH_BOUNDARY)
+def naive_forward_traffic(run):
+    answer, nbytes = judge_forward(run, ranks=3, layers=3, rows=5)
+    return expect_each_sent(answer, [1, 1, 0], [nbytes, nbytes, 0], "Every boundary is crossed once.")
+
+
+def judge_forward(run, ranks: int, layers: int, rows: int, dtype=EXACT, world=None, **options):
+    """Judge what the last rank returns, of one batch or of microbatches. Returns the answer, and bytes of the batch."""
+    weights, batch = model(layers, rows, dtype)
+    stages, batches = cut_evenly(weights, ranks), batches_of(batch, ranks)
+    answer = (world or run)(ranks, batches, stages, **options)
+    right, size = mlp.forward(weights, batch), options.get("micro_batch_size", rows)
+    mistakes = forward_mistakes(weights, stages, batches, size)
+    for rank, got in list(enumerate(answer.results))[::-1]:
+        if rank < ranks - 1:
+            if got is not None:
+                raise CheckFailed(
+                    f"rank {rank} returned a tensor of shape {tuple(getattr(got, 'shape', ()))}",
+                    "None",
+                    "Only the last rank has the output.",
+                )
+            continue
+        expect(got, right, rank, mistakes, rtol=exactly(dtype))
+    expect_unchanged(answer, batches, stages)
+    return answer, batch.nbytes
+
+
+def forward_mistakes(weights: list, stages: list, batches: list, size: int) -> dict:
+    batch, last = batches[0], len(stages) - 1
+    right = mlp.forward(weights, batch)
+    pieces = list(right.split(size))
+    mistakes = {
+        "what the last rank's own tensor gives: it never received anything": mlp.forward(stages[last], batches[last]),
+        "what the last rank received: it has layers of its own to apply": mlp.forward(sum(stages[:last], []), batch),
+        "the input, sent on as it was: each rank applies its layers before it sends": mlp.forward(stages[last], batch),
+    }
+    if len(pieces) > 1:
+        mistakes |= {
+            "the outputs in reverse order": torch.cat(pieces[::-1]),
+            "the output of the last microbatch alone: keep all of them": pieces[-1],
+            "the output of the first microbatch alone: keep all of them": pieces[0],
+            "right but for the last microbatch, which is shorter: it is missing": torch.cat(pieces[:-1]),
+            "the last microbatch's output in every place: each needs a buffer of its own": torch.cat(
+                [pieces[-1][: len(piece)] for piece in pieces]
+            ),
+        }
+    return mistakes
+
+
+# ---- part 2
+
+
+@check("microbatch-forward", if_stuck=EACH_BOUNDARY)
+def microbatch_forward_values(run):
+    judge_forward(run, ranks=3, layers=4, rows=10, micro_batch_size=4)
+    judge_forward(run, ranks=2, layers=2, rows=6, micro_batch_size=2)
+
+
+def rows_take_time(ranks: int, message: float = 0.0) -> Cluster:
+    """One row through one layer takes one second, a message `message` seconds, nothing else any time."""
+    gpu = Gpu(flops=dict.fromkeys(("fp64", "fp32"), 2 * DIM * DIM), memory=math.inf, bandwidth=math.inf)
+    link = Link(alpha=message, bandwidth=math.inf)
+    return Cluster("one row a second", nodes=1, gpus_per_node=ranks, gpu=gpu, intra=link, inter=link)
+
+
+@check("microbatch-forward", judges="time", if_stuck=EACH_BOUNDARY)
+def microbatch_forward_time(run):
+    return judge_streaming(run, ranks=4, microbatches=4, rows=3)
+
+
+def judge_streaming(run, ranks: int, microbatches: int, rows: int) -> str:
+    """Judge values and time of a forward in microbatches of `rows` rows, one layer a stage, free messages."""
+    answer, _ = judge_forward(
+        run,
+        ranks=ranks,
+        layers=ranks,
+        rows=rows * microbatches,
+        micro_batch_size=rows,
+        world=on_cluster(run, rows_take_time(ranks)),
+    )
+    serial = rows * microbatches * ranks
+    words = {"the time of one GPU: a rank sends a microbatch on before it computes the next": serial}
+    return expect_time(answer, rows * (microbatches + ranks - 1), recognise=words)
+
+
+@check("bubble-shares")
+def bubble_shares_values(run):
+    for ranks, microbatches, most in ((4, 4, 0.25), (4, 8, 0.11), (8, 4, 0.5)):
+        judge_shares(run, ranks, microbatches, most)
+
+
+def judge_shares(run, ranks: int, microbatches: int, most: float) -> None:
+    answer = run(1, [ranks], [microbatches], [most])
+    [got] = answer.results
+    situation = f"for P = {ranks}, M = {microbatches}, most = {most} it returned"
+    total, ideal = (ranks - 1) / (microbatches + ranks - 1), (ranks - 1) / microbatches
+    if not isinstance(got, tuple | list) or len(got) != 3:
+        raise CheckFailed(f"{situation} {got!r}", "(share of the total, share of the ideal, number of microbatches)")
+    if close(got[:2], (ideal, total)) and ranks > 1:
+        mistake = "That is the two the wrong way round: the share of the total time comes first."
+        raise CheckFailed(f"{situation} {got!r}", f"{total:.4f} first, then {ideal:.4f}", mistake)
+    for name, value, right, usual in (
+        (
+            "of the total",
+            got[0],
+            total,
+            {
+                "what is busy: the bubble is the rest": microbatches / (microbatches + ranks - 1),
+                "P slots of bubble: the first microbatch fills one of them": ranks / (microbatches + ranks),
+                "idle slots by M + P: there are M + P - 1 slots": (ranks - 1) / (microbatches + ranks),
+                "the share of the ideal time": ideal,
+            },
+        ),
+        (
+            "of the ideal",
+            got[1],
+            ideal,
+            {
+                "the share of the total time": total,
+                "P slots of bubble: the first microbatch fills one of them": ranks / microbatches,
+            },
+        ),
+    ):
+        if not close([value], [right]):
+            words = next((words for words, wrong in usual.items() if close([value], [wrong])), "")
+            raise CheckFailed(
+                f"{situation} {value!r} as the share {name}", f"{right:.4f}", words and f"That is {words}."
+            )
+    enough = next(m for m in range(1, 100_000) if (ranks - 1) / (m + ranks - 1) <= most)
+    if got[2] != enough:
+        words = "One less would do." if got[2] == enough + 1 else ""
+        words = "With that many the bubble is still larger than `most`." if got[2] < enough else words
+        ideal_enough = next(m for m in range(1, 100_000) if (ranks - 1) / m <= most)
+        words = "That is for the share of the ideal time; here the total counts." if got[2] == ideal_enough else words
+        raise CheckFailed(f"{situation} {got[2]!r} microbatches", f"{enough}", words)
+
+
+def close(got, right) -> bool:
+    """Whether they are numbers, and equal but for rounding."""
+    return all(
+        isinstance(a, Real) and math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12) for a, b in zip(got, right, strict=True)
+    )
+
+
+# ---- part 3
+
+
+BACK_AND_FORTH = (
+    "each boundary is crossed twice: activations go up, then the gradient comes down. A rank sends its activations "
+    "before it waits for the gradient, and the gradient of its input after its own backward."
+)
+
+
+@check("backward-across", if_stuck=BACK_AND_FORTH)
+def backward_across_values(run):
+    judge_backward(run, ranks=3, layers=5, rows=3)
+    judge_backward(run, ranks=2, layers=2, rows=4)
+
+
+@check("backward-across", judges="traffic", if_stuck=BACK_AND_FORTH)
+def backward_across_traffic(run):
+    answer, nbytes = judge_backward(run, ranks=4, layers=4, rows=2)
+    return expect_each_sent(
+        answer, [1, 2, 2, 1], [nbytes, 2 * nbytes, 2 * nbytes, nbytes], "Each boundary is crossed once each way."
+    )
+
+
+def judge_backward(run, ranks: int, layers: int, rows: int, dtype=EXACT):
+    weights, batch = model(layers, rows, dtype)
+    stages, batches = cut_evenly(weights, ranks), batches_of(batch, ranks)
+    answer = run(ranks, batches, stages)
+    _, gradients = mlp.serial_gradients(weights, batch)
+    wrong = {
+        "what you get if the gradient of the output is sent back: the rank before needs that of your input": (
+            cut_evenly(gradients_with_wrong_sends(stages, batch), ranks)
+        ),
+        "what you get if the rank's own y is the loss: the gradient must come from the next rank": (
+            cut_evenly(gradients_with_own_losses(stages, batch), ranks)
+        ),
+        "what backward gives for a gradient of ones: use the one that the next rank sends": (
+            cut_evenly(gradients_of_ones(stages, batch), ranks)
+        ),
+    }
+    judge_gradients(answer.results, cut_evenly(gradients, ranks), wrong, exactly(dtype))
+    expect_unchanged(answer, batches, stages)
+    return answer, batch.nbytes
+
+
+def judge_gradients(results: list, right: list, wrong: dict, rtol: float) -> None:
+    """results[rank], right[rank] and each wrong[words][rank]: a list of gradients. Later ranks first: they are the
+    first to go backward, and what goes wrong there goes wrong everywhere."""
+    for rank in reversed(range(len(right))):
+        got = results[rank]
+        if not isinstance(got, list | tuple) or len(got) != len(right[rank]):
+            raise CheckFailed(f"rank {rank} returned {got!r}"[:200], f"a list of {len(right[rank])} gradients")
+        for number, (mine, wanted) in enumerate(zip(got, right[rank], strict=True)):
+            if mine is None:
+                raise CheckFailed(
+                    f"rank {rank}, layer {number} of its own: the gradient is None",
+                    "a tensor",
+                    "No backward has reached it. Was backward() called on this rank, and on a tensor made of `leaves`?",
+                )
+            usual = {words: per_rank[rank][number] for words, per_rank in wrong.items()}
+            usual["all zeros"] = torch.zeros_like(wanted)
+            usual["twice the gradient: backward was called twice"] = 2 * wanted
+            expect(
+                mine, wanted, f"rank {rank}, layer {number} of its own: the gradient is", usual, rtol=max(rtol, 1e-12)
+            )
+
+
+def stage_by_stage(stages: list, batch: torch.Tensor) -> list[tuple]:
+    """(leaves, input, output) of each stage, cut apart as on ranks of their own."""
+    x, cut = batch, []
+    for stage in stages:
+        leaves, x = [w.clone().requires_grad_() for w in stage], x.detach().clone().requires_grad_()
+        y = mlp.forward(leaves, x)
+        cut.append((leaves, x, y))
+        x = y
+    return cut
+
+
+def gradients_with_wrong_sends(stages: list, batch: torch.Tensor) -> list:
+    """Each stage sends back the gradient of its output instead of its input."""
+    cut, found = stage_by_stage(stages, batch), []
+    leaves, _, y = cut[-1]
+    gradient, *of_leaves = torch.autograd.grad(mlp.loss_of(y), [y, *leaves])
+    found = [of_leaves]
+    for leaves, _, y in cut[-2::-1]:
+        found.insert(0, list(torch.autograd.grad(y, leaves, gradient)) if leaves else [])
+    return sum(found, [])
+
+
+def gradients_with_own_losses(stages: list, batch: torch.Tensor) -> list:
+    return sum(
+        [list(torch.autograd.grad(mlp.loss_of(y), leaves)) for leaves, _, y in stage_by_stage(stages, batch) if leaves],
+        [],
+    )
+
+
+def gradients_of_ones(stages: list, batch: torch.Tensor) -> list:
+    *earlier, (leaves, _, y) = stage_by_stage(stages, batch)
+    ones = [list(torch.autograd.grad(y, leaves, torch.ones_like(y))) for leaves, _, y in earlier if leaves]
+    return sum([*ones, list(torch.autograd.grad(mlp.loss_of(y), leaves))], [])
+
+
+@check("accumulate-gradients")
+def accumulate_gradients_values(run):
+    judge_accumulation(run, layers=2, rows=6, size=2)
+    judge_accumulation(run, layers=2, rows=10, size=4)
+
+
+def judge_accumulation(run, layers: int, rows: int, size: int, dtype=EXACT) -> None:
+    weights, batch = model(layers, rows, dtype)
+    answer = run(1, [batch], [weights], micro_batch_size=size)
+    [got] = answer.results
+    if not isinstance(got, tuple | list) or len(got) != 2 or not isinstance(got[0], torch.Tensor):
+        raise CheckFailed(f"it returned {got!r}"[:200], "(the loss as a tensor, a list of gradients)")
+    loss, gradients = mlp.serial_gradients(weights, batch)
+    wrong = wrong_accumulations(weights, batch, size, loss, gradients)
+    judge_gradients([got[1]], [gradients], {words: [of] for words, (_, of) in wrong.items()}, exactly(dtype))
+    mistakes = {words: of for words, (of, _) in wrong.items()} | {"zero: add each microbatch's loss": 0 * loss}
+    expect(got[0], loss, "the gradients are right; as the loss it returned", mistakes, rtol=exactly(dtype))
+    expect_unchanged(answer, [batch], [weights])
+
+
+def wrong_accumulations(weights: list, batch: torch.Tensor, size: int, loss, gradients) -> dict:
+    """What the usual mistakes give: {words: (loss, gradients)}."""
+    parts = batch.split(size)
+    each = [mlp.serial_gradients(weights, part) for part in parts]
+
+    def weighted(factors):
+        total = sum(f * of for f, (of, _) in zip(factors, each, strict=True))
+        return total, [
+            sum(f * g[layer] for f, (_, g) in zip(factors, each, strict=True)) for layer in range(len(weights))
+        ]
+
+    sizes, count = [len(part) for part in parts], len(parts)
+    right = [n / len(batch) for n in sizes]
+    wrong = {
+        "the sum of the means: it is M times too large. Each microbatch counts by its rows, m / B": [1.0] * count,
+        "every microbatch weighted by 1 / M: the short one counts too much. Use its rows, m / B": [1 / count] * count,
+        "the last microbatch alone: don't zero the gradients in between": [0.0] * (count - 1) + right[-1:],
+        "the last microbatch alone, and as if it were the whole batch": [0.0] * (count - 1) + [1.0],
+        "the first microbatch alone": right[:1] + [0.0] * (count - 1),
+        "every microbatch weighted by micro_batch_size / B: the last one has fewer rows": [size / len(batch)] * count,
+        "every microbatch weighted by its rows, but not divided by the rows of the batch": [float(n) for n in sizes],
+    }
+    found = {words: weighted(factors) for words, factors in wrong.items()}
+    return {words: of for words, of in found.items() if not alike(of[0], loss, 1e-6)}
+
+
+# ---- part 4: schedules
+
+
+def all_ranks(run, ranks: int, microbatches: int, chunks: int = 1) -> list:
+    """The steps that the student's function gives to each rank, once it is sure that they can run."""
+    options = {"num_microbatches": microbatches} | ({"num_chunks": chunks} if chunks > 1 else {})
+    schedules = on_cluster(run, instant(ranks))(ranks, **options).results
+    if wrong := problem(schedules, microbatches, chunks):
+        raise CheckFailed(f"the schedule can't run: {wrong}", mistake=usual_mistake(schedules, microbatches, chunks))
+    return [list(steps) for steps in read(schedules)]
+
+
+def usual_mistake(schedules: list, microbatches: int, chunks: int) -> str:
+    """What usually makes a schedule that can't run; "" if it is not known."""
+    try:
+        steps = read(schedules)
+    except ValueError:
+        return ""
+    if any(not of_rank for of_rank in steps):
+        return "A rank has nothing to do at all."
+    if all(of_rank == steps[0] for of_rank in steps) and len(steps) > 1:
+        return "Every rank has the same steps. The warm-up depends on the rank."
+    if any(len(of_rank) < 2 * microbatches * chunks for of_rank in steps):
+        return "Are the backwards missing that are left after the last forward? Or the forwards of the warm-up?"
+    if len(steps) > 1 and warm_up(steps[0]) < warm_up(steps[-1]):
+        return "The last rank has the longest warm-up: it is the other way round, rank 0 has it."
+    if chunks > 1 and not_in_groups(steps[0], len(steps) * chunks, len(steps)):
+        return GROUPS
+    if chunks > 1 and any(step.chunk == 0 for of_rank in steps for step in of_rank if step.kind == "B"):
+        first = next((step for step in steps[-1] if step.kind == "B"), None)
+        if first is not None and first.chunk == 0:
+            return "The backwards begin with chunk 0: they go through the last chunk first."
+    return ""
+
+
+GROUPS = "Microbatches go in groups of P: through chunk 0, then chunk 1, and so on; then comes the next group."
+
+
+def not_in_groups(steps: list, count: int, ranks: int) -> list[int]:
+    """The microbatches of the first `count` forwards, unless they are 0 to P - 1."""
+    seen = sorted({step.microbatch for step in [step for step in steps if step.kind == "F"][:count]})
+    return [] if seen == list(range(ranks)) else seen
+
+
+def warm_up(steps: list) -> int:
+    """How many forwards come before the first backward."""
+    return next((number for number, step in enumerate(steps) if step.kind != "F"), len(steps))
+
+
+def expect_in_order(schedules: list, chunks: int = 1) -> None:
+    """Raise CheckFailed unless forwards and backwards of each chunk go in the order of the microbatches."""
+    for rank, steps in enumerate(schedules):
+        for kind in ("F", "B"):
+            for chunk in range(chunks):
+                order = [step.microbatch for step in steps if step.kind == kind and step.chunk == chunk]
+                if order != sorted(order):
+                    name = "forwards" if kind == "F" else "backwards"
+                    reverse = "That is the reverse order." if order == sorted(order)[::-1] else ""
+                    raise CheckFailed(
+                        f"rank {rank} does its {name} in the order {order}", "the order of the microbatches", reverse
+                    )
+
+
+@check("gpipe")
+def gpipe_values(run):
+    judge_gpipe(run, ranks=4, microbatches=5)
+    judge_gpipe(run, ranks=2, microbatches=1)
+
+
+def judge_gpipe(run, ranks: int, microbatches: int) -> None:
+    schedules = all_ranks(run, ranks, microbatches)
+    for rank, steps in enumerate(schedules):
+        if warm_up(steps) != microbatches:
+            raise CheckFailed(
+                f"rank {rank} goes backward after {warm_up(steps)} of {microbatches} forwards",
+                "all forwards first",
+                "That is what 1F1B will do; GPipe is simpler.",
+            )
+    expect_in_order(schedules)
+
+
+@check("gpipe", judges="time")
+def gpipe_time(run):
+    return judge_bubble(all_ranks(run, 4, 6), 6)
+
+
+def judge_bubble(schedules: list, microbatches: int, chunks: int = 1) -> str:
+    """Play the schedules on a virtual cluster; judge that nobody idles longer than P - 1 slots."""
+    ranks, slot = len(schedules), 3.0
+    run = play(schedules)
+    right, took = slot * (microbatches * chunks + ranks - 1), run.elapsed
+    if took > right * (1 + 1e-9):
+        raise CheckFailed(
+            f"with F = 1 s and B = 2 s it took {took:g} s",
+            f"{right:g} s",
+            f"The bubble is {took - slot * microbatches * chunks:g} s; (P - 1) (F + B) are enough. "
+            + too_long(schedules, chunks),
+        )
+    bubble = 1 - slot * microbatches * chunks / took
+    return f"{took:g} s with F = 1 s and B = 2 s: {bubble:.1%} of it bubble."
+
+
+def too_long(schedules: list, chunks: int) -> str:
+    """Why a schedule that can run takes longer than it must, in words."""
+    if chunks > 1:
+        return "Is the warm-up too short, or do the microbatches not go in groups of P?"
+    short = [rank for rank, steps in enumerate(schedules) if warm_up(steps) < needed_ahead(schedules, rank)]
+    if short:
+        return f"The warm-up of rank {short[0]} is too short: it waits for its first backward with nothing to do."
+    return "Draw it: where does a rank wait although it has something to do?"
+
+
+def needed_ahead(schedules: list, rank: int) -> int:
+    """Forwards before the first backward in 1F1B: those ahead, and the one of the first pair."""
+    microbatches = sum(step.kind == "F" for step in schedules[rank])
+    return min(microbatches, len(schedules) - rank)
+
+
+@check("live-microbatches")
+def live_microbatches_values(run):
+    for steps in (
+        [("F", 0), ("B", 0), ("F", 1), ("B", 1)],
+        [("F", 0), ("F", 1), ("B", 0), ("F", 2), ("B", 1), ("F", 3), ("F", 4), ("B", 2), ("B", 3), ("B", 4)],
+        [("F", 0), ("F", 1), ("F", 2), ("B", 2), ("B", 1), ("B", 0), ("F", 3), ("B", 3)],
+    ):
+        judge_live(run, steps)
+
+
+def live_at(steps: list) -> list[int]:
+    """How many microbatches are live during each step."""
+    steps = [tuple(step) for step in steps]
+    begin = {step[1:]: number for number, step in enumerate(steps) if step[0] == "F"}
+    end = {step[1:]: number for number, step in enumerate(steps) if step[0] == "B"}
+    return [sum(begin[m] <= number <= end[m] for m in begin) for number in range(len(steps))]
+
+
+def judge_live(run, steps: list) -> None:
+    answer = run(1, [list(steps)])
+    [got] = answer.results
+    text = " ".join(f"{step[0]}{step[1]}" for step in steps)
+    right = max(live_at(steps), default=0)
+    forwards = [step for step in steps if step[0] == "F"]
+    ahead = next((number for number, step in enumerate(steps) if step[0] == "B"), len(steps))
+    expect(
+        got,
+        right,
+        f"of {text} it returned",
+        {
+            "what is live at the end: keep the largest number on the way": 0,
+            "the number of all forwards: a backward ends one": len(forwards),
+            "the forwards before the first backward: there may be more later": ahead,
+            "one too many: count the F before you look for the maximum, and the B after it": right + 1,
+            "one too few: a microbatch is live during its F already": right - 1,
+            "the number of steps": len(steps),
+        },
+    )
+    expect_unchanged(answer, [list(steps)])
+
+
+@check("one-f-one-b")
+def one_f_one_b_values(run):
+    judge_1f1b(run, ranks=4, microbatches=8)
+    judge_1f1b(run, ranks=4, microbatches=2)
+
+
+def judge_1f1b(run, ranks: int, microbatches: int) -> None:
+    schedules = all_ranks(run, ranks, microbatches)
+    expect_in_order(schedules)
+    for rank, steps in enumerate(schedules):
+        middle = steps[warm_up(steps) :]
+        last_forward = max((number for number, step in enumerate(middle) if step.kind == "F"), default=-1)
+        steady = [step.kind for step in middle[: last_forward + 1]]
+        if steady != ["B", "F"] * (len(steady) // 2):
+            raise CheckFailed(
+                f"rank {rank}, after its warm-up, does {' '.join(map(str, middle[: last_forward + 1]))}",
+                "one backward and one forward in turn until no forward is left",
+                "That is two of the same kind in a row in the steady phase.",
+            )
+
+
+@check("one-f-one-b", judges="memory")
+def one_f_one_b_memory(run):
+    remark, _ = (judge_live_1f1b(all_ranks(run, 4, microbatches), microbatches) for microbatches in (8, 2))
+    return remark
+
+
+def judge_live_1f1b(schedules: list, microbatches: int) -> str:
+    live = [max(live_at(steps)) for steps in schedules]
+    for rank, most in enumerate(live):
+        right = min(microbatches, len(schedules) - rank)
+        if most > right:
+            all_of_them = most == microbatches and right < microbatches
+            raise CheckFailed(
+                f"{most} microbatches are live on rank {rank}",
+                f"{right} at most",
+                "All of them: that is what GPipe holds."
+                if all_of_them
+                else f"Its warm-up is {most - right} too long: the forward of the first pair counts too.",
+            )
+    return f"live microbatches by rank: {live}; GPipe holds {microbatches} on each."
+
+
+@check("one-f-one-b", judges="time")
+def one_f_one_b_time(run):
+    schedules = all_ranks(run, 4, 8)
+    return judge_bubble(schedules, 8)
+
+
+# ---- part 5: a stage, with schedules that are right
+
+
+def step_list(text: str) -> list[tuple]:
+    """ "F0 F1 B0" as steps; with chunks "F0.1"."""
+    pairs = [(word[0], word[1:].split(".")) for word in text.split()]
+    return [(kind, *map(int, numbers)) for kind, numbers in pairs]
+
+
+# Written out, so that nobody's generator is judged along. Of three ranks and four microbatches:
+GPIPE = [step_list("F0 F1 F2 F3 B0 B1 B2 B3")] * 3
+ALTERNATING = [
+    step_list("F0 F1 F2 B0 F3 B1 B2 B3"),
+    step_list("F0 F1 B0 F2 B1 F3 B2 B3"),
+    step_list("F0 B0 F1 B1 F2 B2 F3 B3"),
+]
+REVERSED = [step_list("F0 F1 F2 F3 B3 B2 B1 B0")] * 3
+# Of two ranks with two chunks each, and two microbatches:
+CHUNKED = [
+    step_list("F0.0 F1.0 F0.1 F1.1 B0.1 B1.1 B0.0 B1.0"),
+    step_list("F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 B0.0 B1.0"),
+]
+
+STUCK_STAGE = (
+    "a send that waits (use isend, keep the handle), a message that nobody sends (the gradient of the input goes to "
+    "the rank before, the activations to the rank after), or a tag that names another stage than the one that needs "
+    "the message."
+)
+
+
+@check("run-schedule", if_stuck=STUCK_STAGE)
+def run_schedule_values(run):
+    judge_run(run, ALTERNATING, layers=4, rows=7, size=2)
+    judge_run(run, CHUNKED, layers=4, rows=4, size=2, chunks=2)
+
+
+@check("run-schedule", judges="traffic", if_stuck=STUCK_STAGE)
+def run_schedule_traffic(run):
+    answer, nbytes = judge_run(run, ALTERNATING, layers=3, rows=8, size=2)
+    return expect_each_sent(
+        answer, [4, 8, 4], [nbytes, 2 * nbytes, nbytes], "M messages each way across each boundary."
+    )
+
+
+def stages_of(items: list, ranks: int, chunks: int) -> list[list[list]]:
+    """For each rank, for each of its chunks, the items of that stage."""
+    stages = cut_evenly(items, ranks * chunks)
+    return [[stages[chunk * ranks + rank] for chunk in range(chunks)] for rank in range(ranks)]
+
+
+def judge_run(run, schedules: list, layers: int, rows: int, size: int, chunks: int = 1, dtype=EXACT, world=None):
+    """Judge a whole step: loss and gradients. Returns the answer, and bytes of the batch."""
+    ranks, (weights, batch) = len(schedules), model(layers, rows, dtype)
+    held, batches = stages_of(weights, ranks, chunks), batches_of(batch, ranks)
+    try:
+        answer = (world or run)(ranks, batches, held, schedules, micro_batch_size=size)
+    except CheckFailed as failed:
+        if "KeyError" in failed.saw:
+            failed.mistake = (
+                "A backward finds nothing kept. The key must be the same in F and B, and name the chunk too."
+            )
+        raise
+    loss, gradients = mlp.serial_gradients(weights, batch)
+    right = [sum(of_rank, []) for of_rank in stages_of(gradients, ranks, chunks)]
+    results = []
+    for rank, got in enumerate(answer.results):
+        if not isinstance(got, tuple | list) or len(got) != 2 or not isinstance(got[1], list | tuple):
+            raise CheckFailed(f"rank {rank} returned {got!r}"[:200], "(loss or None, gradients for each chunk)")
+        results.append([gradient for chunk in got[1] for gradient in chunk])
+    judge_gradients(results, right, wrong_runs(weights, batch, size, gradients, ranks, chunks), exactly(dtype))
+    expect(answer.results[-1][0], loss, f"rank {ranks - 1}, as the loss, returned", rtol=exactly(dtype))
+    expect_unchanged(answer, batches, held, schedules)
+    return answer, batch.nbytes
+
+
+def wrong_runs(weights: list, batch: torch.Tensor, size: int, gradients: list, ranks: int, chunks: int) -> dict:
+    parts = batch.split(size)
+    scaled = [[g * (len(p) / len(batch)) for g in mlp.serial_gradients(weights, p)[1]] for p in parts]
+    found = {
+        "the last microbatch's gradient alone: don't zero the gradients in between": scaled[-1],
+        "the first microbatch's gradient alone": scaled[0],
+        "what you get if the gradient of the output is sent back: send that of the input, x.grad": [
+            sum(column)
+            for column in zip(
+                *(
+                    [
+                        g * (len(p) / len(batch))
+                        for g in gradients_with_wrong_sends(cut_evenly(weights, ranks * chunks), p)
+                    ]
+                    for p in parts
+                ),
+                strict=True,
+            )
+        ],
+    }
+    return {
+        words: [sum(of_rank, []) for of_rank in stages_of(of, ranks, chunks)]
+        for words, of in found.items()
+        if not alike(of, gradients, 1e-6)
+    }
+
+
+@check("run-schedule", judges="memory", if_stuck=STUCK_STAGE)
+def run_schedule_memory(run):
+    return judge_memory(run, in_pairs(ranks=3, microbatches=8), rows=8)
+
+
+def in_pairs(ranks: int, microbatches: int) -> list[list[tuple]]:
+    """Each rank goes some forwards ahead, the last none; then backward and forward in turn."""
+    schedules = []
+    for rank in range(ranks):
+        waiting, ahead = [*range(microbatches)], ranks - rank
+        steps = [("F", m) for m in waiting[:ahead]]
+        for m in waiting:
+            steps += [("B", m), *[("F", m + ahead)] * (m + ahead < microbatches)]
+        schedules.append(steps)
+    return schedules
+
+
+def judge_memory(run, schedules: list, rows: int) -> str:
+    """Judge that a rank holds activations of its live microbatches, and of no more."""
+    ranks, microbatches = len(schedules), sum(step[0] == "F" for step in schedules[0])
+    size = rows // microbatches
+    answer, _ = judge_run(run, schedules, layers=2 * ranks, rows=rows, size=size, world=on_cluster(run, instant(ranks)))
+    for handle_of in unwaited(answer):
+        raise CheckFailed(*handle_of)
+    tensor = size * DIM * 8  # bytes of the activations between two layers, float64
+    # Of two layers autograd keeps what each product and each gelu was given (rank 0's input is part of the batch); on
+    # the last stage, also what the loss was given.
+    of_one = [(3 + (rank > 0) + (rank == ranks - 1)) * tensor for rank in range(ranks)]
+    counts = [max(live_at(steps)) for steps in schedules]
+    for rank, live in enumerate(counts):
+        activations = most_activations(answer.run.memory().samples[rank])
+        if activations > (5 * live + 2) * tensor:  # also for who copies: and an input that comes, one that is to go
+            raise CheckFailed(
+                f"rank {rank} holds the activations of {activations / of_one[rank]:.2g} microbatches at most",
+                f"{live}",
+                "Is something kept after its backward? kept.pop(...) hands out the tensors and forgets them; "
+                "a list of outputs keeps all outputs; a y that waits to be sent keeps its graph, so send y.detach(). "
+                "Or are the steps not taken in the order of `steps`?",
+            )
+    return f"live microbatches by rank: {counts}, as the schedule says."
+
+
+def most_activations(samples: list) -> int:
+    return max((nbytes for _, kind, nbytes in samples if kind == "activations"), default=0)
+
+
+def unwaited(answer) -> list[tuple]:
+    """What to say of each call whose handle was dropped, on virtual ranks."""
+    return [
+        (
+            f"rank {event.rank} started an asynchronous {event.op} to {event.peer} and never waited for it",
+            "wait() for each handle",
+            "Until then its tensor may not have been read or filled.",
+        )
+        for event in answer.events
+        if event.is_async and event.waited is None
+    ]
+
+
+# ---- part 6
+
+
+OVERLAP_STUCK = (
+    "a rank that waits for a message which the rank before has not started to send, or a receive with no send: rank 0 "
+    "receives nothing, the last rank sends nothing, all others one message for each microbatch."
+)
+
+
+@check("overlapped-forward", if_stuck=OVERLAP_STUCK)
+def overlapped_forward_values(run):
+    for ranks, layers, rows, size in ((3, 4, 10, 4), (2, 2, 3, 1)):
+        answer, _ = judge_forward(run, ranks=ranks, layers=layers, rows=rows, micro_batch_size=size)
+        expect_only_messages(answer)
+
+
+@check("overlapped-forward", judges="time", if_stuck=OVERLAP_STUCK)
+def overlapped_forward_time(run):
+    return judge_overlap(run, ranks=3, microbatches=5, rows=3, message=2.0)
+
+
+def judge_overlap(run, ranks: int, microbatches: int, rows: int, message: float) -> str:
+    """Judge values and time: a microbatch takes `rows` s on a stage, a message `message` s, and both go on at once."""
+    answer, _ = judge_forward(
+        run,
+        ranks=ranks,
+        layers=ranks,
+        rows=rows * microbatches,
+        micro_batch_size=rows,
+        world=on_cluster(run, rows_take_time(ranks, message)),
+    )
+    for handle_of in unwaited(answer):
+        raise CheckFailed(*handle_of)
+    way = ranks * rows + (ranks - 1) * message  # of the first microbatch
+    each = {
+        "each message waited for by its sender or its receiver: nothing overlaps": rows + message,
+        "every message waited for on both sides: a rank sends, then receives, then computes": rows + 2 * message,
+    }
+    words = {words: way + (microbatches - 1) * slot for words, slot in each.items()}
+    return expect_time(answer, way + (microbatches - 1) * max(rows, message), recognise=words)
+
+
+# ---- part 7
+
+
+@check("interleaved-layers")
+def interleaved_layers_values(run):
+    judge_interleaved_layers(run, layers=8, ranks=4, chunks=2)
+    judge_interleaved_layers(run, layers=12, ranks=2, chunks=3)
+
+
+def judge_interleaved_layers(run, layers: int, ranks: int, chunks: int) -> None:
+    items = [f"layer {number}" for number in range(layers)]
+    answer = on_cluster(run, instant(ranks))(ranks, [list(items) for _ in range(ranks)], num_chunks=chunks)
+    right = stages_of(items, ranks, chunks)
+    stages = cut_evenly(items, ranks * chunks)
+    for rank, got in enumerate(answer.results):
+        mine = [list(chunk) for chunk in got] if isinstance(got, list | tuple) and not strings(got) else got
+        expect(
+            mine,
+            right[rank],
+            f"{layers} layers, {chunks} chunks: rank {rank} got",
+            {
+                "contiguous: chunks next to each other give plain pipelining. Chunk c of rank r is stage c P + r": (
+                    stages[rank * chunks : (rank + 1) * chunks]
+                ),
+                "the right layers in one list: one list for each chunk is wanted": sum(right[rank], []),
+                "single layers round robin: a stage has consecutive ones": [
+                    items[rank::ranks][chunk :: layers // ranks // chunks or 1] for chunk in range(chunks)
+                ],
+                "the chunks in reverse order": right[rank][::-1],
+            },
+        )
+    expect_unchanged(answer, [items] * ranks)
+
+
+def strings(values) -> bool:
+    return any(isinstance(value, str) for value in values)
+
+
+@check("interleaved")
+def interleaved_values(run):
+    judge_interleaved(run, ranks=2, microbatches=4, chunks=2)
+    judge_interleaved(run, ranks=4, microbatches=8, chunks=2)
+
+
+def judge_interleaved(run, ranks: int, microbatches: int, chunks: int) -> None:
+    schedules = all_ranks(run, ranks, microbatches, chunks)
+    expect_in_order(schedules, chunks)
+    for rank, steps in enumerate(schedules):
+        if seen := not_in_groups(steps, ranks * chunks, ranks):
+            raise CheckFailed(
+                f"the first {ranks * chunks} forwards of rank {rank} are of the microbatches {seen}",
+                f"the group {list(range(ranks))}, through all {chunks} chunks",
+                GROUPS,
+            )
+
+
+@check("interleaved", judges="memory")
+def interleaved_memory(run):
+    return judge_live_interleaved(all_ranks(run, 4, 12, 2), 12, 2)
+
+
+def judge_live_interleaved(schedules: list, microbatches: int, chunks: int) -> str:
+    ranks = len(schedules)
+    live = [max(live_at(steps)) for steps in schedules]
+    for rank, most in enumerate(live):
+        right = min(microbatches * chunks, 2 * (ranks - 1 - rank) + (chunks - 1) * ranks + 1)
+        if most > right:
+            raise CheckFailed(
+                f"{most} chunks of microbatches are live on rank {rank}",
+                f"{right} at most",
+                "All of them: go backward as soon as the warm-up is over."
+                if most == microbatches * chunks
+                else "The warm-up is 2 (P - 1 - rank) + (v - 1) P forwards, and one more is live in the steady phase.",
+            )
+    return f"live by rank, in chunks: {live}; all forwards first would hold {microbatches * chunks}."
+
+
+@check("interleaved", judges="time")
+def interleaved_time(run):
+    return judge_bubble(all_ranks(run, 4, 8, 2), 8, 2)

@@ -1,0 +1,65 @@
+"""Time against size, both axes logarithmic: which algorithm is fastest for how many bytes."""
+
+import math
+
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+
+from utils.cluster import quantity
+from utils.figures.picture import GREY, INK, KINDS, Picture
+
+MARKERS = "osD^vPX"
+INKS = [KINDS[number] for number in (0, 1, 2, 4, 5, 6)]  # without yellow: too light for a thin line
+
+
+def time_curves(curves: dict[str, list[tuple[float, float]]], title: str, dots: str = "") -> Picture:
+    """A line for each of {name: [(bytes, seconds), ...]}; `dots` is the name of one that gets dots without a line.
+
+    All curves have the same sizes. Where the lowest line changes, a dotted one says at which size.
+    """
+    picture = Picture(7.2, 4.2, title)
+    panel = picture.add_axes((0.13, 0.13, 0.84, 0.76))
+    lines = {name: points for name, points in curves.items() if name != dots}
+    for number, (name, points) in enumerate(lines.items()):
+        style = {"marker": MARKERS[number % len(MARKERS)], "markersize": 4.5, "linewidth": 1.6}
+        panel.plot(*zip(*points, strict=True), label=name, color=INKS[number % len(INKS)], **style)
+    if dots:
+        style = {"linestyle": "", "marker": "o", "markersize": 11, "markerfacecolor": "none", "color": INK}
+        panel.plot(*zip(*curves[dots], strict=True), label=dots, **style)
+    panel.set(xscale="log", yscale="log", xlabel="bytes", ylabel="time")
+    for x, left, right in crossings(lines):
+        panel.axvline(x, color=GREY, linestyle=":", linewidth=1.2)
+        words = f"{left} | {right}\n{quantity(x, 'B')}"
+        panel.annotate(words, (x, 0.03), (4, 0), ("data", "axes fraction"), "offset points", color=INK, fontsize=8)
+    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: quantity(value, "B")))
+    panel.yaxis.set_major_formatter(FuncFormatter(lambda value, _: quantity(value, "s")))
+    for axis in (panel.xaxis, panel.yaxis):
+        axis.set_major_locator(LogLocator(numticks=20))
+        axis.set_minor_locator(NullLocator())
+    panel.grid(color="#DDDDDD", linewidth=0.6)
+    panel.legend(frameon=False, fontsize=9)
+    return picture
+
+
+def crossings(curves: dict[str, list[tuple[float, float]]]) -> list[tuple[float, str, str]]:
+    """[(bytes, the fastest below, the fastest above), ...], between the sizes at which the curves are known.
+
+    A curve is a straight line between two sizes, as a time is that depends on bytes by alpha + n / B.
+    """
+    found = []
+    points = list(zip(*curves.values(), strict=True))  # for each size, every curve's point
+    names = list(curves)
+    for before, after in zip(points, points[1:], strict=False):
+        first, last = fastest(names, before), fastest(names, after)
+        if first != last:
+            gaps = [row[names.index(last)][1] - row[names.index(first)][1] for row in (before, after)]
+            part = gaps[0] / (gaps[0] - gaps[1])
+            found.append((before[0][0] + part * (after[0][0] - before[0][0]), first, last))
+    return found
+
+
+def fastest(names: list[str], row: tuple) -> str:
+    """The name with the least time; of several that are equal up to rounding, the last."""
+    least = min(seconds for _, seconds in row)
+    return next(
+        name for name, (_, seconds) in reversed([*zip(names, row, strict=True)]) if math.isclose(seconds, least)
+    )

@@ -1,0 +1,129 @@
+"""Data parallelism: one step, which gradient goes in which bucket, what overlaps, what a norm averages over."""
+
+from matplotlib.patches import Rectangle
+
+from utils.figures.collectives import enough_colours
+from utils.figures.picture import COLOURS, GREY, INK, PAPER, Picture
+
+STEPS = ("rows of the batch", "weights", "gradient", "after the all-reduce")
+
+
+def data_parallel_step(shards: list[int]) -> Picture:
+    """One step, a column for each rank: its rows, the weights, its gradient, the mean. shards[r]: rows of rank r."""
+    world_size = len(shards)
+    enough_colours(world_size)
+    picture = Picture(1.35 * world_size + 2.1, 2.6, "one step of data parallelism")
+    panel = picture.add_axes((0.01, 0.01, 0.98, 0.85))
+    panel.set(xlim=(-1.9, world_size - 0.45), ylim=(len(STEPS) - 0.4, -0.95))
+    panel.axis("off")
+    first = 0
+    for rank, rows in enumerate(shards):
+        panel.text(rank, -0.7, f"rank {rank}", ha="center", va="center", color=INK, fontsize=9)
+        texts = [rows_of(first, rows), "the same", f"$g_{rank}$", "mean of all"]
+        for depth, text in enumerate(texts):
+            mine = depth in (0, 2)
+            colours = [COLOURS[rank]] if mine else COLOURS[:world_size] if depth == 3 else [PAPER]
+            box(panel, rank, depth, text, colours)
+        first += rows
+    for depth, name in enumerate(STEPS):
+        panel.text(-0.6, depth, name, ha="right", va="center", color=INK, fontsize=9)
+    return picture
+
+
+def rows_of(first: int, rows: int) -> str:
+    if not rows:
+        return "none"
+    return f"{first} to {first + rows - 1}" if rows > 1 else str(first)
+
+
+def box(panel, x: float, y: float, text: str, colours: list[str], width: float = 0.9) -> None:
+    """A box around (x, y), striped in `colours`, with a text in it."""
+    part = width / len(colours)
+    for stripe, colour in enumerate(colours):
+        left = x - width / 2 + stripe * part
+        panel.add_patch(Rectangle((left, y - 0.36), part, 0.72, color=colour, linewidth=0))
+    panel.add_patch(Rectangle((x - width / 2, y - 0.36), width, 0.72, fill=False, edgecolor=INK, linewidth=1))
+    panel.text(x, y, text, ha="center", va="center", color="black", fontsize=9)
+
+
+def buckets(members: list[list[int]], sizes: list[int]) -> Picture:
+    """The parameters in forward order, each as wide as it is large, in the colour of its bucket.
+
+    members: for each bucket its parameters, as `make_buckets` returns them; sizes: bytes of each parameter.
+    """
+    bucket_of = {number: bucket for bucket, numbers in enumerate(members) for number in numbers}
+    picture = Picture(8, 1.85, "the last layers' gradients are ready first, and fill the first bucket")
+    panel = picture.add_axes((0.01, 0.02, 0.98, 0.76))
+    whole, left = sum(sizes), 0.0
+    panel.set(xlim=(-0.005, 1.005), ylim=(1.5, -1.15))
+    panel.axis("off")
+    for number, size in enumerate(sizes):
+        width, bucket = size / whole, bucket_of.get(number)
+        colour = PAPER if bucket is None else COLOURS[bucket % len(COLOURS)]
+        panel.add_patch(Rectangle((left, -0.4), width, 0.8, facecolor=colour, edgecolor=INK, linewidth=1))
+        if width > 0.03:
+            panel.text(left + width / 2, 0, str(number), ha="center", va="center", color="black", fontsize=9)
+        left += width
+    panel.annotate("", (0.0, -0.6), (1.0, -0.6), arrowprops={"arrowstyle": "->", "color": GREY})
+    panel.text(0.5, -0.62, "backward", ha="center", va="bottom", color=INK, fontsize=9)
+    for bucket, numbers in enumerate(members):
+        starts = [sum(sizes[:number]) / whole for number in numbers]
+        centre = (min(starts) + max(s + sizes[n] / whole for s, n in zip(starts, numbers, strict=True))) / 2
+        panel.text(centre, 0.75, f"bucket {bucket}", ha="center", va="center", color=INK, fontsize=9)
+        amount = f"{sum(sizes[number] for number in numbers):,} bytes"
+        panel.text(centre, 1.2, amount, ha="center", va="center", color=INK, fontsize=8)
+    return picture
+
+
+def overlap(plans: dict[str, tuple[list[float], list[float]]], backward: float, unit: str = "ms") -> Picture:
+    """For each plan (name: (ready, took) of its buckets) the backward pass above the all-reduces on the network."""
+    ends = {}
+    for name, (ready, took) in plans.items():
+        ends[name] = end = [0.0]
+        for at, long in zip(ready, took, strict=True):
+            end.append(max(end[-1], at) + long)
+    latest = max(end[-1] for end in ends.values())
+    picture = Picture(8, 0.7 + 0.8 * len(plans), "what is left of the communication when backward is over")
+    panel = picture.add_axes((0.16, 0.03, 0.66, 0.9 - 0.34 / picture.get_figheight()))
+    panel.set(xlim=(-0.003 * latest, 1.003 * latest), ylim=(len(plans) - 0.5 + 0.06, -0.5))
+    panel.axis("off")
+    for row, (name, (_, took)) in enumerate(plans.items()):
+        panel.text(-0.01 * latest, row, name, ha="right", va="center", color=INK, fontsize=9)
+        bar(panel, 0, backward, row - 0.38, PAPER, "backward")
+        for bucket, (end, long) in enumerate(zip(ends[name][1:], took, strict=True)):
+            bar(panel, end - long, long, row, COLOURS[bucket % len(COLOURS)], str(bucket))
+        left = ends[name][-1] - backward
+        words = f"{left:.3g} {unit} exposed"
+        panel.text(1.01 * latest, row + 0.17, words, ha="left", va="center", color=INK, fontsize=9)
+    panel.axvline(backward, color=INK, linestyle=":", linewidth=1)
+    return picture
+
+
+def bar(panel, start: float, length: float, top: float, colour: str, text: str) -> None:
+    panel.add_patch(Rectangle((start, top), length, 0.34, facecolor=colour, edgecolor=INK, linewidth=0.8))
+    if length > 0.02 * panel.get_xlim()[1] * len(text):
+        panel.text(start + length / 2, top + 0.17, text, ha="center", va="center", color="black", fontsize=8)
+
+
+def norms(world_size: int = 2, rows: int = 3, columns: int = 4) -> Picture:
+    """Over which numbers of the batch a batch norm and a layer norm take their means; a colour is a rank."""
+    enough_colours(world_size)
+    picture = Picture(7.2, 0.3 * world_size * rows + 1.35, "which numbers share a mean")
+    panels = picture.subplots(1, 2)
+    for panel, name in zip(panels, ("batch norm: a column, across all ranks", "layer norm: a row"), strict=True):
+        panel.set(xlim=(-1.5, columns - 0.4), ylim=(world_size * rows - 0.3, -0.7))
+        panel.set_title(name, color=INK, fontsize=10)
+        panel.axis("off")
+        for row in range(world_size * rows):
+            for column in range(columns):
+                colour = COLOURS[row // rows]
+                panel.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, facecolor=colour, edgecolor=PAPER))
+        for rank in range(world_size):
+            middle = rank * rows + (rows - 1) / 2
+            panel.text(-0.75, middle, f"rank {rank}", ha="right", va="center", color=INK, fontsize=9)
+    panels[0].add_patch(
+        Rectangle((0.54, -0.46), 0.92, world_size * rows - 0.08, fill=False, edgecolor=INK, linewidth=2)
+    )
+    panels[1].add_patch(Rectangle((-0.46, 0.54), columns - 0.08, 0.92, fill=False, edgecolor=INK, linewidth=2))
+    picture.subplots_adjust(left=0.04, right=0.98, bottom=0.04, top=1 - 0.75 / picture.get_figheight(), wspace=0.1)
+    return picture

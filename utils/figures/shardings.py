@@ -1,0 +1,170 @@
+"""How tensor parallelism cuts: matrix products, an MLP, the columns of attention, and the doors around sharded regions.
+
+A colour is a rank, as in the other pictures; white means that every rank has it whole.
+"""
+
+from matplotlib.patches import FancyArrowPatch, Rectangle
+
+from utils.figures.picture import COLOURS, GREY, INK, PAPER, Picture
+
+
+def sharded_matmul(cut: str, tp_size: int = 2) -> Picture:
+    """x @ w = y with w cut in "columns" or "rows": which parts each rank has, and what comes out."""
+    columns = {"columns": True, "rows": False}[cut]
+    picture = Picture(7.4, 2.9, f"{cut[:-1]}-parallel: w is cut in {cut}")
+    panel = sheet(picture, 15, 5.4)
+    ranks = range(tp_size)
+    if columns:
+        matrix(panel, 0.2, 1.2, 3, 3, [PAPER], True, "x", "whole on every rank")
+        matrix(panel, 4.2, 1.2, 4, 3, [COLOURS[r] for r in ranks], True, "w", "columns", letters(ranks))
+        matrix(panel, 9.2, 1.2, 4, 3, [COLOURS[r] for r in ranks], True, "y", "features, side by side", letters(ranks))
+    else:
+        matrix(panel, 0.2, 1.2, 3.6, 3, [COLOURS[r] for r in ranks], True, "x", "features", letters(ranks))
+        matrix(panel, 4.8, 1.0, 2.6, 3.4, [COLOURS[r] for r in ranks], False, "w", "rows", letters(ranks))
+        for r in ranks:
+            matrix(panel, 8.5 + 3.2 * r, 1.2, 2.5, 3, [COLOURS[r]], True, "y" if r == 0 else "", "", letters([r]))
+            if r:
+                panel.text(8.15 + 3.2 * r, 2.7, "+", ha="center", va="center", color=INK, fontsize=14)
+        panel.text(8.5 + 1.6 * tp_size - 0.3, 4.75, "partial sums, to be added", **small())
+    panel.text(3.7 if columns else 4.3, 2.7, "@", ha="center", va="center", color=INK, fontsize=12)
+    panel.text(8.7 if columns else 7.95, 2.7, "=", ha="center", va="center", color=INK, fontsize=14)
+    return picture
+
+
+def sharded_mlp(tp_size: int = 2) -> Picture:
+    """The Megatron MLP: columns of the first matrix, gelu, rows of the second; f in front, g behind."""
+    picture = Picture(8.6, 1.0 + 0.6 * tp_size, "columns, then rows: one lane a rank, nothing sent inside")
+    panel = sheet(picture, 17.4, 0.3 + 1.3 * tp_size)
+    middle = 0.925 + 0.65 * (tp_size - 1)
+    for x, name in ((1.6, "f"), (13.8, "g")):
+        circle(panel, x, middle, name)
+    stations = [(2.9, 2.2, "x @ columns"), (6.0, 1.6, "+ b_up"), (8.1, 1.5, "gelu"), (10.1, 2.5, "h @ rows")]
+    for rank in range(tp_size):
+        y = 0.55 + 1.3 * rank
+        panel.text(7.8, y - 0.12, f"rank {rank}", **small())
+        for x, wide, text in stations:
+            box(panel, x, y, wide, 0.75, COLOURS[rank], text)
+        for (x, wide, _), (following, _, _) in zip(stations, stations[1:], strict=False):
+            arrow(panel, (x + wide, y + 0.375), (following, y + 0.375))
+        arrow(panel, (1.95, middle), (2.9, y + 0.375))
+        arrow(panel, (12.6, y + 0.375), (13.45, middle))
+    panel.text(0.6, middle, "x", ha="center", va="center", color=INK, fontsize=12)
+    arrow(panel, (0.8, middle), (1.25, middle))
+    arrow(panel, (14.15, middle), (14.6, middle))
+    box(panel, 14.6, middle - 0.375, 1.6, 0.75, PAPER, "+ b_down")
+    arrow(panel, (16.2, middle), (16.65, middle))
+    panel.text(16.95, middle, "y", ha="center", va="center", color=INK, fontsize=12)
+    return picture
+
+
+def doors(first: str, second: str) -> Picture:
+    """What the two doors of a sharded region do in each direction."""
+    picture = Picture(7.2, 2.3, "the two doors of a sharded region")
+    panel = sheet(picture, 14, 4)
+    box(panel, 4.6, 1.2, 4.8, 1.6, COLOURS[0], "sharded region:\neach rank its own part")
+    for x, name, there, back in ((3, first, "copy", "all-reduce"), (11, second, "all-reduce", "copy")):
+        circle(panel, x, 2, name)
+        panel.text(x, 0.95, there, **small())
+        panel.text(x, 3.15, back, **small())
+    for y, ends in ((1.6, [(0.6, 2.6), (3.4, 4.6), (9.4, 10.6), (11.4, 13.4)]), (2.4, [])):
+        for start, end in ends:
+            arrow(panel, (start, y), (end, y))
+    for start, end in [(2.6, 0.6), (4.6, 3.4), (10.6, 9.4), (13.4, 11.4)]:
+        arrow(panel, (start, 2.4), (end, 2.4), GREY)
+    panel.text(1.2, 0.95, "forward", **small())
+    panel.text(1.2, 3.15, "backward", **small())
+    return picture
+
+
+def qkv_columns(num_heads: int = 4, tp_size: int = 2) -> Picture:
+    """The columns of w_qkv: whose they are by heads, and what cutting in blocks of neighbours would do."""
+    picture = Picture(8.0, 2.6, "the columns of w_qkv, one box a head")
+    panel = sheet(picture, 3 * num_heads + 4.6, 4.4)
+    total = 3 * num_heads
+    for y, title, owner in (
+        (0.9, "by heads", lambda column: column % num_heads * tp_size // num_heads),
+        (2.9, "in blocks", lambda column: column * tp_size // total),
+    ):
+        panel.text(3.9, y + 0.4, title, ha="right", va="center", color=INK, fontsize=9)
+        for column in range(total):
+            name = f"{'qkv'[column // num_heads]}{column % num_heads}"
+            box(panel, 4.2 + column, y, 1, 0.8, COLOURS[owner(column)], name)
+        note = "right: a rank has q, k and v of its heads" if y < 2 else "wrong: rank 0 has q0 but no v0"
+        panel.text(4.2 + total / 2, y + 1.15, note, **small())
+    for rank in range(tp_size):
+        box(panel, 0.2, 0.9 + 0.75 * rank, 0.5, 0.5, COLOURS[rank], "")
+        panel.text(0.85, 1.15 + 0.75 * rank, f"rank {rank}", ha="left", va="center", color=INK, fontsize=8)
+    return picture
+
+
+def layer_doors(sequence_parallel: bool) -> Picture:
+    """A transformer layer as a strip: which stretches are whole, cut by heads or features, cut by tokens; the doors."""
+    title = "with sequence parallelism" if sequence_parallel else "tensor parallelism alone"
+    picture = Picture(8.8, 2.1, f"{title}: what one of two ranks keeps")
+    panel = sheet(picture, 20, 3.6)
+    enter, leave = ("gather", "scatter") if sequence_parallel else ("f", "g")
+    narrow = 0.8
+    x = 0.4
+    for name, wide, inside in (
+        ("LayerNorm", 2.4, False),
+        ("attention", 3.4, True),
+        ("dropout, + x\nLayerNorm", 2.8, False),
+        ("MLP", 3.4, True),
+        ("dropout\n+ x", 2.0, False),
+    ):
+        tall = narrow if inside or sequence_parallel else 2 * narrow
+        colour = COLOURS[0] if inside or sequence_parallel else PAPER
+        panel.add_patch(Rectangle((x, 1.1), wide, 2 * narrow, facecolor=PAPER, edgecolor=GREY, linestyle=":"))
+        box(panel, x, 1.1, wide, tall, colour, name)
+        below = "features / t" if inside else "tokens / t" if sequence_parallel else "whole"
+        panel.text(x + wide / 2, 3.0, below, **small())
+        x += wide
+        if x < 17:
+            door = leave if inside else enter
+            panel.text(x + 0.5, 0.7, door, ha="center", va="center", color=INK, fontsize=9, fontweight="bold")
+            arrow(panel, (x + 0.1, 1.1 + narrow / 2), (x + 0.9, 1.1 + narrow / 2))
+            x += 1.0
+    return picture
+
+
+# ---- strokes
+
+
+def sheet(picture: Picture, wide: float, tall: float):
+    """A panel without axes, (0, 0) at its top left."""
+    panel = picture.add_axes((0.01, 0.02, 0.98, 1 - 0.4 / picture.get_figheight()))
+    panel.set(xlim=(0, wide), ylim=(tall, 0))
+    panel.axis("off")
+    return panel
+
+
+def small() -> dict:
+    return {"ha": "center", "va": "center", "color": INK, "fontsize": 8.5}
+
+
+def letters(ranks) -> list[str]:
+    return [f"rank {rank}" for rank in ranks]
+
+
+def box(panel, x: float, y: float, wide: float, tall: float, colour: str, text: str) -> None:
+    panel.add_patch(Rectangle((x, y), wide, tall, facecolor=colour, edgecolor=INK, linewidth=1))
+    panel.text(x + wide / 2, y + tall / 2, text, ha="center", va="center", color="black", fontsize=8.5)
+
+
+def circle(panel, x: float, y: float, name: str) -> None:
+    panel.plot([x], [y], marker="o", markersize=22, markerfacecolor=PAPER, markeredgecolor=INK)
+    panel.text(x, y, name, ha="center", va="center", color=INK, fontsize=11, fontweight="bold", style="italic")
+
+
+def arrow(panel, start: tuple, end: tuple, colour: str = INK) -> None:
+    panel.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=9, color=colour, linewidth=1))
+
+
+def matrix(panel, x, y, wide, tall, colours, in_columns: bool, name: str, note: str, labels=()) -> None:
+    """A rectangle cut in as many stripes as there are colours; its name and a note above it."""
+    part = (wide if in_columns else tall) / len(colours)
+    for index, colour in enumerate(colours):
+        left, top = (x + index * part, y) if in_columns else (x, y + index * part)
+        box(panel, left, top, *((part, tall) if in_columns else (wide, part)), colour, labels[index] if labels else "")
+    panel.text(x + wide / 2, y - 0.35, name, ha="center", va="center", color=INK, fontsize=11, fontweight="bold")
+    panel.text(x + wide / 2, y + tall + 0.4, note, **small())
