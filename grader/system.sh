@@ -10,7 +10,7 @@ as_root() { echo "system: $*"; if [ "$(id -u)" = 0 ]; then "$@"; else sudo "$@";
 if ! command -v bwrap >/dev/null; then
   command -v apt-get >/dev/null ||
     { echo "system: there is no bwrap and no apt-get. Install bubblewrap 0.8 or newer with your own package manager." >&2; exit 1; }
-  as_root apt-get update -qq
+  as_root apt-get update -qq || echo "system: could not update the list of packages; goes on with the old one"
   as_root apt-get install -y -qq bubblewrap
 fi
 
