@@ -9,10 +9,13 @@ run = "$(VENV)/bin/python"
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV      # another environment's, maybe; this one needs none of them
 
 .DEFAULT_GOAL := help
-.PHONY: help env lab test build grade release script lint bench clean distclean
+.PHONY: help system env lab test build grade release script lint bench clean distclean
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z]*\):.*## /  make \1|/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
+
+system: ## install what grading's sandbox needs (bubblewrap), with apt; asks for root's rights
+	@sh grader/system.sh
 
 env:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 6))' 2>/dev/null || \
@@ -41,7 +44,7 @@ build: env ## make both notebooks of every lesson from solutions/*.py
 
 grade: env ## grade the sample class, or yours: make COURSE=. grade
 	@$(if $(COURSE),,$(run) -m tests.sample_class)
-	@$(run) -m grader grade --course "$(or $(COURSE),build/sample-class)"
+	@$(run) -m grader grade --course "$(or $(COURSE),build/sample-class)" $(GRADE_ARGS)
 
 release: env ## make the students' bundle in dist/
 	@$(run) -m grader release

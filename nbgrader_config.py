@@ -21,6 +21,7 @@ ROOT = str(Path(__file__).resolve().parent)
 sys.path.insert(0, ROOT)
 
 from grader import autograde, feedback  # noqa: E402  found in ROOT
+from grader.collect import Collect  # noqa: E402
 
 c = get_config()  # noqa: F821  traitlets gives it
 
@@ -66,12 +67,19 @@ c.Autograde.autograde_preprocessors = [
     CheckCellMetadata,
 ]
 
+c.ExchangeFactory.collect = Collect
+
 c.GenerateFeedback.exporter_class = feedback.FeedbackPage
 c.GenerateFeedback.preprocessors = [
     feedback.FeedbackCells,
     GetGrades,
     CSSHTMLHeaderPreprocessor,
 ]
+
+# Submissions run in a sandbox (grader/sandbox.py). Where there can be none, autograding refuses, until
+# c.RunCells.sandbox = False  says that they may run with all rights of the person who grades.
+c.SandboxedKernel.limits = {"memory": 4 * 10**9, "wall": 660}  # and others: grader.sandbox.Limits
+c.SandboxedKernel.gpus = False
 
 c.Execute.timeout = 90  # seconds a cell: a right answer takes two, on a busy machine ten
 c.RunCells.submission_timeout = 600  # seconds in all, for one who loops in every answer

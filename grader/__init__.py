@@ -6,6 +6,9 @@ build       lesson -> solutions/NN_topic/NN_topic.ipynb (executed) and notebooks
 release     notebooks + utils + requirements -> dist/distributed-training.zip, proved to hold no answer
 hidden/     the tests that students don't see, one file a lesson
 autograde   what nbgrader lacks, plugged in by nbgrader_config.py
+sandbox     a command in a sandbox: what it sees; warden: what it takes; syscalls: what it may not call
+sandboxed_kernel  a submission's kernel in one
+collect     collects no links
 classroom   collects, grades, exports, tells how it went
 __main__    python -m grader ...
 """

@@ -11,11 +11,15 @@ from __future__ import annotations
 
 import copy
 import math
+import os
+import re
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
 
 import nbformat
+from jupyter_client.manager import AsyncKernelManager
 from nbclient.exceptions import CellTimeoutError, DeadKernelError
 from nbconvert.exporters import NotebookExporter
 from nbformat.notebooknode import NotebookNode
@@ -31,8 +35,12 @@ from nbgrader.preprocessors import (
     SaveAutoGrades,
 )
 from nbgrader.validator import Validator
-from traitlets import Integer, List
+from traitlets import Bool, Integer, List
 
+from grader import sandbox
+from grader.sandboxed_kernel import SandboxedKernel
+
+GRADER = Path(__file__).resolve().parent
 NEW_CELL = {"code": new_code_cell, "markdown": new_markdown_cell, "raw": new_raw_cell}
 CUT = "\n... the rest of this output was cut off ..."
 
@@ -55,6 +63,12 @@ def troubles(nb: NotebookNode) -> list[str]:
 
 class Submission(NotebookExporter):
     """Reads a submitted file. One that is no notebook becomes an empty one, with the reason in `resources`."""
+
+    def from_filename(self, filename: str, resources: dict | None = None, **kw: Any) -> tuple:
+        if not os.path.islink(filename):
+            return super().from_filename(filename, resources=resources, **kw)
+        resources["not_a_notebook"] = "the file is a link to another one, which is not read"
+        return self.from_notebook_node(new_notebook(), resources=resources, **kw)
 
     def from_file(self, file_stream: Any, resources: dict | None = None, **kw: Any) -> tuple:
         try:
@@ -189,12 +203,18 @@ class RunCells(Execute):
     A kernel that dies, or can't be interrupted, ends this submission's run: what was not run earns nothing.
     """
 
+    sandbox = Bool(True, help="run submissions in a sandbox; without one they have the rights of who grades").tag(
+        config=True
+    )
     submission_timeout = Integer(600, help="seconds that one submission may take in all").tag(config=True)
     max_output = Integer(2_000_000, help="characters kept of what a cell shows while it runs").tag(config=True)
 
     def preprocess(self, nb: NotebookNode, resources: dict, **kw: Any) -> tuple[NotebookNode, dict]:
         if nb.metadata.pop("not_run", False):
             return nb, resources
+        if self.sandbox:
+            sandbox.require()
+        self.kernel_manager_class = SandboxedKernel if self.sandbox else AsyncKernelManager
         self.deadline = monotonic() + self.submission_timeout
         self.stopped, self.received = "", 0
         with TemporaryDirectory(prefix="submission-", ignore_cleanup_errors=True) as folder:
@@ -202,6 +222,12 @@ class RunCells(Execute):
         if self.stopped:
             add_trouble(nb, self.stopped)
         return nb, resources
+
+    def create_kernel_manager(self) -> AsyncKernelManager:
+        manager = super().create_kernel_manager()
+        if self.sandbox:
+            manager.read_only = [sandbox.UTILS, *hidden_tests_in(self.nb)]
+        return manager
 
     def timeout_func(self, cell: NotebookNode) -> int:
         """Seconds for this cell: nbclient calls it before each one."""
@@ -223,7 +249,8 @@ class RunCells(Execute):
 
     def stop(self, cell: NotebookNode, index: int, what: str) -> None:
         where = f"cell {grade_id(cell)}" if grade_id(cell) else f"cell number {index + 1}"
-        self.stopped = f"{what} {where}: the cells after it were not run"
+        why = self.km.why_ended() if self.sandbox else ""
+        self.stopped = f"{what} {where}: {f'it {why}; ' if why else ''}the cells after it were not run"
         cell.outputs.append(new_output("error", ename="Stopped", evalue=self.stopped, traceback=[self.stopped]))
 
     def output(self, outs: list, msg: dict, display_id: str | None, cell_index: int) -> NotebookNode | None:
@@ -233,6 +260,14 @@ class RunCells(Execute):
             if self.received > self.max_output and outs:
                 return None
         return super().output(outs, msg, display_id, cell_index)
+
+
+def hidden_tests_in(nb: NotebookNode) -> list[Path]:
+    """The files that the notebook's check cells import hidden tests from; no other lesson's."""
+    text = "\n".join(cell.source for cell in nb.cells if is_check(cell))
+    lessons = set(re.findall(r'^hidden_tests_for\("(\w+)"\)', text, re.MULTILINE))
+    found = [GRADER / "hidden" / f"{lesson}.py" for lesson in sorted(lessons)]
+    return [GRADER / "__init__.py", GRADER / "hidden" / "__init__.py", *found] if found else []
 
 
 # ---- points ----------------------------------------------------------------------------------------------------------

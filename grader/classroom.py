@@ -25,6 +25,7 @@ from nbgrader.validator import Validator
 from tqdm import tqdm
 from traitlets.config import Config, PyFileConfigLoader
 
+from grader import sandbox
 from grader.autograde import CheckedValidator, NotANotebook, read_notebook, troubles
 
 CONFIG = "nbgrader_config.py"
@@ -51,6 +52,16 @@ class Course:
         if not (root / CONFIG).is_file():
             raise ClassroomError(f"{folder} is no course: there is no {CONFIG} in it; name another with --course")
         return cls(root, PyFileConfigLoader(CONFIG, path=str(root)).load_config())
+
+    def without_sandbox(self) -> None:
+        """Let submissions run with the rights of whoever calls this, because they said so."""
+        self.config.RunCells.sandbox = False
+
+    def require_sandbox(self) -> None:
+        """Raises ClassroomError where submissions can't be run in a sandbox and nobody said that they may without."""
+        reason = sandbox.why_not() if self.config.RunCells.get("sandbox", True) else None
+        if reason:
+            raise ClassroomError(f"{reason} To run submissions with all your rights instead, say --without-sandbox.")
 
     @property
     def directories(self) -> CourseDirectory:
@@ -107,6 +118,7 @@ def grade_class(course: Course, lesson: str, jobs: int | None = None) -> Grades:
     error: it has its line in `Grades.troubles`.
     """
     find_lesson(course, lesson)
+    course.require_sandbox()
     course.must("generate_assignment", lesson)
     students = course.students(lesson)
     if not students:
@@ -143,8 +155,10 @@ def collect(course: Course, lesson: str) -> None:
 def autograde(course: Course, lesson: str, students: list[str], jobs: int | None = None) -> None:
     """Grade submissions, `jobs` at a time (as many as there are cores), with a bar on a terminal."""
 
+    options = ["--force", f"--RunCells.sandbox={course.config.RunCells.get('sandbox', True)}"]
+
     def grade_one(student: str) -> None:
-        course.nbgrader("autograde", lesson, f"--student={student}", "--force", log=student)
+        course.nbgrader("autograde", lesson, f"--student={student}", *options, log=student)
 
     handed_in = [one for one in students if (course.folder("submitted", one, lesson) / f"{lesson}.ipynb").is_file()]
     pool = ThreadPoolExecutor(jobs or os.cpu_count())
@@ -163,6 +177,7 @@ def validate(notebook: Path, course: Course) -> bool:
     """
     if not notebook.is_file():
         raise ClassroomError(f"there is no file {notebook}")
+    course.require_sandbox()
     try:
         with notebook.open(encoding="utf-8") as file:
             read_notebook(file)
@@ -283,4 +298,9 @@ def table(grades: Grades, width: int = 100) -> str:
 
 def trouble_lines(grades: Grades) -> list[str]:
     """One line a submission that had trouble."""
-    return [f"{student}: {'; '.join(lines)}" for student, lines in grades.troubles.items() if lines]
+    return [printable(f"{student}: {'; '.join(lines)}") for student, lines in grades.troubles.items() if lines]
+
+
+def printable(text: str) -> str:
+    """Without what a terminal obeys: names of files are a student's own."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)

@@ -3,6 +3,7 @@
 import os
 import queue
 import time
+from pathlib import Path
 
 from jupyter_client.manager import KernelManager
 
@@ -64,6 +65,19 @@ def processes_of_session(zygote: int) -> list[int]:
         except OSError:
             continue
         if int(session) == zygote and state != "Z":
+            found.append(int(pid))
+    return found
+
+
+def processes_with(mark: str) -> list[int]:
+    """Living processes, of the whole machine, with this word in their command line."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if mark in words:
             found.append(int(pid))
     return found
 

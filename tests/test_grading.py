@@ -23,7 +23,7 @@ from tests.sample_class import LESSON, MUTANT_STUDENTS
 from tests.tiny_course import LESSON as TINY
 from tests.tiny_course import make_course, nbgrader, released
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.sandbox]
 PROJECT = Path(__file__).resolve().parent.parent
 
 

@@ -11,7 +11,7 @@ from nbgrader.api import Gradebook
 
 from tests.tiny_course import LESSON, make_course, nbgrader
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.sandbox]
 COURSE = "distributed-training"
 
 

@@ -6,8 +6,10 @@ Every student is one trap. The scores say what the trap costs: nothing when it i
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
+import socket
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 
@@ -17,9 +19,10 @@ from bs4 import BeautifulSoup
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
 from grader.autograde import points_of
+from tests.kernel import processes_with
 from tests.tiny_course import LESSON, POINTS, cell, hand_in, hand_in_file, lesson, make_course, nbgrader
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.sandbox]
 DOUBLE = "def double(x):\n    return 2 * x"
 WRONG = "def double(x):\n    return x"
 ONLY_SEEN = "def double(x):\n    return 4"  # right for what the visible check asks
@@ -104,6 +107,36 @@ def beside(folder):
     (folder / "ipython_kernel_config.json").write_text(json.dumps(lines))
 
 
+# What a submission may try beyond its cells. It earns nothing by it, and harms nobody; if anything worked, it says so.
+ESCAPE = """
+import glob, os, signal, socket, sqlite3, subprocess, sys
+course = {course!r}
+def attempt(what, act):
+    try:
+        print("ESCAPED:", what, act())
+    except Exception:
+        pass
+def edit_gradebook():
+    with sqlite3.connect(f"file:{{course}}/gradebook.db?mode=rw", uri=True) as db:
+        return db.execute("update grade set manual_score = 100, extra_credit = 100").rowcount
+for path in glob.glob(course + "/**/*.ipynb", recursive=True) + [course + "/solutions/{lesson}/{lesson}.ipynb"]:
+    attempt("reads", lambda: open(path).read(20))
+    attempt("writes", lambda: open(path, "a").write("x"))
+attempt("edits the gradebook", edit_gradebook)
+attempt("reads a secret", lambda: os.environ["GRADER_TOKEN"])
+attempt("reaches the machine", lambda: socket.create_connection(("127.0.0.1", {port}), 5))
+for pid in [{pid}, os.getppid()]:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except OSError:
+        pass
+later = "import time; time.sleep(60)"
+subprocess.Popen([sys.executable, "-c", later, {mark!r}], start_new_session=True)
+def double(x):
+    return x
+"""
+MARK = f"sandbox-survivor-{os.getpid()}"
+
 FULL, NOTHING, DOUBLE_ONLY, SCORE_ONLY = (2, 4), (0, 0), (2, 0), (0, 4)
 EXPECTED: dict[str, tuple[float, float]] = {}  # student -> points of double-values, score-values
 
@@ -159,6 +192,13 @@ def hand_in_class(course):
     student("raises-when-hidden", SCORE_ONLY, double="def double(x):\n    assert x == 2, 'I know only 2'\n    return 4")
     student("active", FULL, edit=with_active_content)
     beside(student("shadows", SCORE_ONLY, double=WRONG).parent)
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        known = {"course": str(course), "lesson": LESSON, "pid": os.getpid(), "mark": MARK}
+        student("escapes", SCORE_ONLY, double=ESCAPE.format(port=server.getsockname()[1], **known))
+    link = student("is-a-link", NOTHING)
+    link.unlink()
+    link.symlink_to(course / "solutions" / LESSON / f"{LESSON}.ipynb")
 
     bytes_of("pdf", b"%PDF-1.7\n%\xe2\xe3\xcf\xd3 rubbish")
     bytes_of("text-pdf", b"%PDF-1.7 all ascii")
@@ -247,6 +287,7 @@ def test_every_submission_has_its_feedback(graded):
         ("other-lesson", "is it the notebook of another lesson?"),
         ("kills-the-kernel", "the kernel died in cell double-values"),
         ("loops-on", "there was no way to interrupt cell double-values"),
+        ("is-a-link", "the file is a link to another one, which is not read"),
         ("gives-nan", "check score-values gave back 'nan'"),
         ("gives-too-much", "which is no number from 0 to 4: 0 points"),
         ("deletes-checks", "put back 2 missing cells: double-values, score-values"),
@@ -258,6 +299,15 @@ def test_trouble_is_one_line_in_the_feedback(graded, student, text):
     assert any(text in line for line in lines)
     assert all("\n" not in line for line in lines)
     assert text.split("'")[0].strip() in page(course, student)
+
+
+def test_who_tries_to_escape_reaches_nothing(graded):
+    course, _ = graded
+    outputs = [one.outputs for one in autograded(course, "escapes").cells if one.cell_type == "code"]
+    assert "ESCAPED" not in str(outputs)
+    assert processes_with(MARK) == []
+    with sqlite3.connect(course / "gradebook.db") as db:
+        assert db.execute("select count(*) from grade where manual_score > 4 or extra_credit > 0").fetchone() == (0,)
 
 
 def test_a_reason_for_every_lost_point_is_logged(graded):

@@ -1,0 +1,69 @@
+"""The system calls that no submission needs, as a filter for bwrap's --seccomp: they fail with EPERM.
+
+What they would reach: another process's memory, memory that no limit counts, new namespaces and with them more of the
+kernel, a terminal's input. All others are allowed; namespaces and limits bound what those can do.
+"""
+
+from __future__ import annotations
+
+import platform
+import struct
+
+# name: number on x86-64, on 64-bit ARM
+FORBIDDEN = {
+    # other processes
+    "ptrace": (101, 117),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "perf_event_open": (298, 241),
+    # memory in no folder of limited size and in no process's own account
+    "memfd_create": (319, 279),
+    "memfd_secret": (447, 447),
+    "shmget": (29, 194),
+    # namespaces and mounts
+    "unshare": (272, 97),
+    "setns": (308, 268),
+    "mount": (165, 40),
+    "umount2": (166, 39),
+    "pivot_root": (155, 41),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "fsopen": (430, 430),
+    "fsmount": (432, 432),
+    "mount_setattr": (442, 442),
+    # much of the kernel behind one call
+    "bpf": (321, 280),
+    "io_uring_setup": (425, 425),
+    "userfaultfd": (323, 282),
+    "add_key": (248, 217),
+    "request_key": (249, 218),
+    "keyctl": (250, 219),
+}
+CLONE, CLONE3, IOCTL = (56, 220), (435, 435), (16, 29)
+NEW_NAMESPACES = 0x7E020000  # clone's flags CLONE_NEW*
+TERMINAL_INPUT = (0x5412, 0x541C)  # ioctl's TIOCSTI, TIOCLINUX
+ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
+
+LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # the filter machine's instructions
+ALLOW, EPERM, ENOSYS = 0x7FFF0000, 0x00050001, 0x00050026
+NUMBER, ARCHITECTURE, FIRST_ARGUMENT, SECOND_ARGUMENT = 0, 4, 16, 24  # offsets in what it looks at
+
+
+def filter_program() -> bytes:
+    """The filter for this machine's processor; b"" where it is another one than the two above."""
+    if platform.machine() not in ARCHITECTURES:
+        return b""
+    column, architecture = ARCHITECTURES[platform.machine()]
+    program = [(LOAD, 0, 0, ARCHITECTURE), (EQUAL, 1, 0, architecture), (RETURN, 0, 0, EPERM), (LOAD, 0, 0, NUMBER)]
+    if column == 0:  # the 32-bit calls of x86-64 have numbers of their own
+        program += [(AT_LEAST, 0, 1, 0x40000000), (RETURN, 0, 0, EPERM)]
+    for numbers in FORBIDDEN.values():
+        program += [(EQUAL, 0, 1, numbers[column]), (RETURN, 0, 0, EPERM)]
+    # clone3 has its flags where no filter can look; the C library takes clone instead when it is missing
+    program += [(EQUAL, 0, 1, CLONE3[column]), (RETURN, 0, 0, ENOSYS)]
+    program += [(EQUAL, 0, 4, CLONE[column]), (LOAD, 0, 0, FIRST_ARGUMENT), (ANY_BIT, 0, 1, NEW_NAMESPACES)]
+    program += [(RETURN, 0, 0, EPERM), (RETURN, 0, 0, ALLOW)]
+    program += [(EQUAL, 0, 4, IOCTL[column]), (LOAD, 0, 0, SECOND_ARGUMENT)]
+    program += [(EQUAL, 1, 0, TERMINAL_INPUT[0]), (EQUAL, 0, 1, TERMINAL_INPUT[1]), (RETURN, 0, 0, EPERM)]
+    program += [(RETURN, 0, 0, ALLOW)]
+    return b"".join(struct.pack("HBBI", *one) for one in program)
