@@ -109,7 +109,8 @@ class Runner:
 
         device   "meta": results have shapes and no values; "cpu": values too
         """
-        self.situation = f"{describe(self.function, world_size, inputs, same)}, on the virtual cluster {cluster.name!r}"
+        words = describe(self.function, world_size, inputs, same)
+        self.situation = words and f"{words}, on the virtual cluster {cluster.name!r}"
         return self.answer(partial(simulate, cluster=cluster, device=device), world_size, inputs, same, catch)
 
     def answer(self, world, world_size: int, inputs: tuple, same: dict, catch: type) -> Answer:
@@ -185,5 +186,7 @@ def explained(error: RankError, if_stuck: str) -> CheckFailed:
         )
     if "should not be the same as the rank of the current process" in report:  # torch's words
         return CheckFailed(report, mistake="A rank can't send to itself: copy what it keeps, send the rest.")
+    if "Pair is not connected" in report and "[none]" in report:  # Gloo's words
+        return CheckFailed(report, mistake="A rank has no connection to itself: is `src` or `dst` the rank that calls?")
     unmatched = isinstance(error, WorldStuck | RankTimeout | RankCrashed)
     return CheckFailed(report, mistake=f"What usually causes this here: {if_stuck}" if unmatched and if_stuck else "")
