@@ -180,8 +180,8 @@ def tree_all_reduce(x: Tensor, team: list[int], rank: int) -> Tensor:
     """Return the sum of `x` over the team, on each of its ranks: up a binomial tree to place 0, and down again.
 
     x: (n,), the same n and dtype on every rank; left unchanged. Returns (n,).
-    2 (P - 1) messages of n elements in all; at most ceil(log2 P) rounds up, and as many down. So on the way down a place
-    sends to the child that is furthest away first, also with isend: messages leave in the order of the calls.
+    2 (P - 1) messages of n elements in all; at most ceil(log2 P) rounds up, and as many down. On the way down a place
+    sends to the child furthest away first, with isend too: messages leave in the order of the calls.
     """
     place, size = team.index(rank), len(team)
     total, arrived = x.clone(), torch.empty_like(x)

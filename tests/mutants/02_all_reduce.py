@@ -1573,6 +1573,7 @@ also_right(
         return x.clone()
     flat = x.contiguous().view(-1)
     name = choose(nbytes=x.numel() * x.element_size(), size=len(team), alpha=alpha, bandwidth=bandwidth)
-    return algorithms[name](x=flat, team=team, rank=rank).unflatten(0, x.shape) if x.dim() else algorithms[name](flat, team, rank)[0]
+    total = algorithms[name](x=flat, team=team, rank=rank)
+    return total.unflatten(0, x.shape) if x.dim() else total[0]
     """,
 )
