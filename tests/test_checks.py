@@ -138,7 +138,7 @@ def test_messages_and_bytes_are_counted():
     assert expect_traffic(answered([], [], []), 0, 0).startswith("nobody sent")
     for messages, nbytes, says in (
         (1, 8, "2 times as many"),
-        (3, 24, "than this algorithm needs"),
+        (3, 24, "Fewer than are needed"),
         (2, 8, "2 times the bytes"),
     ):
         with pytest.raises(CheckFailed, match=says):
@@ -157,7 +157,7 @@ def test_messages_and_bytes_of_each_rank_are_counted():
             r"rank 0 sent 2 messages, 16 bytes in all, expected 1 message, 8 bytes in all\n  2 times the m",
         ),
         ([2, 0], [8, 0], "2 times the bytes that are needed"),
-        (2, 16, "rank 1 sent 0 messages.*\n  Fewer messages than this algorithm needs"),
+        (2, 16, "rank 1 sent 0 messages.*\n  Fewer messages than are needed"),
         (0, 0, "None is needed"),
     ):
         with pytest.raises(CheckFailed, match=says):
