@@ -181,7 +181,7 @@ def tree_all_reduce(x: Tensor, team: list[int], rank: int) -> Tensor:
 
     x: (n,), the same n and dtype on every rank; left unchanged. Returns (n,).
     2 (P - 1) messages of n elements in all; at most ceil(log2 P) rounds up, and as many down. On the way down a place
-    sends to the child furthest away first, with isend too: messages leave in the order of the calls.
+    sends to the child furthest away first, and has waited for that before it begins to send to the next.
     """
     place, size = team.index(rank), len(team)
     total, arrived = x.clone(), torch.empty_like(x)
@@ -774,7 +774,7 @@ def pairwise_all_to_all(x: Tensor, team: list[int], rank: int) -> Tensor:
 
     x: (n,), the same n and dtype on every rank; left unchanged. Chunks are those of `tensor_split(P)`.
     Returns (P * elements in chunk `place`,).
-    P - 1 messages a rank, one to each other place; P - 1 steps, in each of which a rank sends one and receives one.
+    P - 1 messages a rank, one to each other place; P - 1 steps one after the other; in each a rank sends one and receives one.
     """
     place, size = team.index(rank), len(team)
     chunks = x.tensor_split(size)

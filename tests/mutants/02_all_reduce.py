@@ -1473,8 +1473,8 @@ also_right(
         if place:
             dist.send(total, dst=team[place & (place - 1)])
             dist.recv(total, src=team[place & (place - 1)])
-        for handle in [dist.isend(total, dst=child) for child in reversed(children)]:
-            handle.wait()
+        for child in reversed(children):
+            dist.isend(total, dst=child).wait()
         return total
     """,
 )
@@ -1518,23 +1518,6 @@ also_right(
         if place < 2 * extra:
             dist.send(total, team[place + 1])
         return total
-    """,
-)
-also_right(
-    "pairwise-all-to-all",
-    "all-at-once",
-    cell="""
-    def pairwise_all_to_all(x: Tensor, team: list[int], rank: int) -> Tensor:
-        place, size = team.index(rank), len(team)
-        chunks = x.tensor_split(size)
-        received = [chunks[place].clone() for _ in team]
-        ops = []
-        for step in range(1, size):
-            ops.append(dist.P2POp(dist.isend, chunks[(place + step) % size], team[(place + step) % size]))
-            ops.append(dist.P2POp(dist.irecv, received[place - step], team[place - step]))
-        for work in dist.batch_isend_irecv(ops) if ops else []:
-            work.wait()
-        return torch.cat(received)
     """,
 )
 also_right(
