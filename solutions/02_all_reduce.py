@@ -774,7 +774,8 @@ def pairwise_all_to_all(x: Tensor, team: list[int], rank: int) -> Tensor:
 
     x: (n,), the same n and dtype on every rank; left unchanged. Chunks are those of `tensor_split(P)`.
     Returns (P * elements in chunk `place`,).
-    P - 1 messages a rank, one to each other place; P - 1 steps one after the other; in each a rank sends one and receives one.
+    P - 1 messages a rank, one to each other place, in P - 1 steps: in each it sends one and receives one, then the next
+    step begins.
     """
     place, size = team.index(rank), len(team)
     chunks = x.tensor_split(size)
