@@ -15,18 +15,17 @@ visible = import_module("utils.checks.02_all_reduce")
 # (teams, elements, dtype); the small ones last: with few numbers different mistakes look the same
 WORLDS = (
     ([[4, 2, 0, 1, 3]], 13, torch.float64),
-    ([[6, 1, 3], [0, 7, 2, 5, 4]], 9, torch.int32),
-    ([[1, 2, 0]], 10, torch.bfloat16),
+    ([[5, 1, 3], [0, 2, 4]], 8, torch.int32),
+    ([[1, 2, 0], [3]], 10, torch.bfloat16),
     ([list(range(8))], 3, torch.float32),
     ([[1, 0]], 1, torch.float64),
     ([[2, 1, 0]], 0, torch.float32),
-    ([[0]], 3, torch.float32),
 )
 POWERS = (
     ([[5, 2, 7, 0, 3, 6, 1, 4]], 21, torch.float64),
     ([[3, 1, 0, 5], [4, 2]], 9, torch.int32),
     ([[1, 0]], 5, torch.bfloat16),
-    ([list(range(8))], 3, torch.float32),
+    ([list(range(4))], 3, torch.float32),
     ([[2, 1, 3, 0]], 0, torch.float32),
     ([[0]], 3, torch.float32),
 )
@@ -55,12 +54,12 @@ def naive_all_reduce_traffic(run):
 @check("tree-all-reduce", if_stuck=visible.EACH_SIDE)
 def tree_all_reduce_values(run):
     in_all_worlds(run)
-    visible.judge_bits(run, 8)
+    visible.judge_bits(run, 5)
 
 
 @check("tree-all-reduce", judges="traffic", if_stuck=visible.EACH_SIDE)
 def tree_all_reduce_traffic(run):
-    for size in (8, 3, 1):
+    for size in (6, 3, 1):
         visible.expect_tree(visible.judge_sums(run, visible.in_order(size), 5), size, 5 * visible.BYTES)
 
 
@@ -138,7 +137,6 @@ def ring_all_reduce_time(run):
 @check("halving-doubling", if_stuck=visible.IN_PAIRS)
 def halving_doubling_values(run):
     in_all_worlds(run, POWERS)
-    visible.judge_bits(run, 8)
 
 
 @check("halving-doubling", judges="traffic", if_stuck=visible.IN_PAIRS)
@@ -158,8 +156,7 @@ def halving_doubling_time(run):
 @check("halving-doubling-any-size", if_stuck=visible.EACH_SIDE)
 def halving_doubling_any_size_values(run):
     in_all_worlds(run, **visible.FOLDED)
-    visible.judge_sums(run, visible.in_order(7), 5, **visible.FOLDED)
-    visible.judge_bits(run, 6, **visible.FOLDED)
+    visible.judge_bits(run, 3, **visible.FOLDED)
 
 
 @check("halving-doubling-any-size", judges="traffic", if_stuck=visible.EACH_SIDE)
@@ -181,15 +178,13 @@ def halving_doubling_any_size_time(run):
 def hierarchical_all_reduce_values(run):
     for team, local, numel, dtype in (
         ([5, 3, 1, 4, 0, 2], 2, 11, torch.float64),
-        (list(range(8)), 4, 13, torch.int32),
+        (list(range(8)), 4, 3, torch.int32),
         ([2, 1, 0], 3, 7, torch.bfloat16),
         ([1, 2, 0], 1, 5, torch.float32),
-        (list(range(6)), 3, 2, torch.float32),
         ([0], 1, 3, torch.float32),
     ):
         visible.judge_sums(run, [team], numel, dtype, local=local, **visible.WITH_BLOCKS)
     visible.judge_sums(run, [[0, 5, 2, 3], [4, 1]], 9, local=2, **visible.WITH_BLOCKS)
-    visible.judge_bits(run, 6, local=3, **visible.WITH_BLOCKS)
 
 
 @check("hierarchical-all-reduce", judges="traffic", if_stuck=visible.WHO_MEETS)
@@ -220,7 +215,7 @@ def pairwise_all_to_all_traffic(run):
 
 @check("pairwise-all-to-all", judges="time", if_stuck=visible.IN_PAIRS)
 def pairwise_all_to_all_time(run):
-    for size in (5, 6):
+    for size in (5, 8):
         visible.judge_pairs_time(run, size)
 
 
@@ -258,13 +253,13 @@ def choose_algorithm_values(run):
 
 @check("all-reduce")
 def all_reduce_values(run):
-    visible.judge_shapes(run, [x[1::3] for x in different_integers(2, 40, torch.bfloat16)])
-    visible.judge_shapes(run, [x[:, 1, ::2] for x in different_integers(2, (2, 3, 4), torch.int64)])
-    visible.judge_shapes(run, [x.permute(2, 0, 1) for x in different_integers(2, (2, 3, 4))])
-    visible.judge_shapes(run, [x[0] for x in different_integers(2, 3)])
+    visible.judge_shapes(run, [x[1::3] for x in different_integers(4, 40, torch.bfloat16)])
+    visible.judge_shapes(run, [x[:, 1, ::2] for x in different_integers(4, (2, 3, 4), torch.int64)])
+    visible.judge_shapes(run, [x.permute(2, 0, 1) for x in different_integers(4, (2, 3, 4))])
+    visible.judge_shapes(run, [x[0] for x in different_integers(4, 3)])
 
 
 @check("all-reduce", judges="traffic")
 def all_reduce_traffic(run):
     visible.judge_choice_by_bytes(run, torch.float64, (7, 8))
-    visible.judge_choice_by_bytes(run, torch.bfloat16, (31, 32))
+    visible.judge_choice_by_bytes(run, torch.bfloat16, (31, 32), stride=3)

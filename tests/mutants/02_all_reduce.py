@@ -109,6 +109,12 @@ mutant(
         return total
     """,
 )
+mutant(
+    "naive-all-reduce",
+    "for-in-team-with-itself",
+    says="no connection to itself",
+    replace=("for other in others:\n            dist.recv", "for other in team:\n            dist.recv"),
+)
 
 # ---- tree-all-reduce
 
@@ -234,6 +240,38 @@ mutant(
     cell="""
     def tree_all_reduce(x: Tensor, team: list[int], rank: int) -> Tensor:
         return x if len(team) == 1 else naive_all_reduce(x, team, rank)
+    """,
+)
+mutant(
+    "tree-all-reduce",
+    "adds-on-the-way-down",
+    says="counted more than once",
+    replace=(
+        "dist.recv(total, src=team[place - distance])",
+        "dist.recv(arrived, src=team[place - distance])\n            total += arrived",
+    ),
+)
+mutant(
+    "tree-all-reduce",
+    "isend-to-near-children-first",
+    "time",
+    says="On the way down the largest distance comes first",
+    cell="""
+    def tree_all_reduce(x: Tensor, team: list[int], rank: int) -> Tensor:
+        place, size, distance = team.index(rank), len(team), 1
+        total, arrived, children = x.clone(), torch.empty_like(x), []
+        while distance < size and not place & distance:
+            if place + distance < size:
+                children.append(team[place + distance])
+                dist.recv(arrived, src=children[-1])
+                total += arrived
+            distance *= 2
+        if place:
+            dist.send(total, dst=team[place - distance])
+            dist.recv(total, src=team[place - distance])
+        for handle in [dist.isend(total, dst=child) for child in children]:
+            handle.wait()
+        return total
     """,
 )
 
@@ -396,6 +434,24 @@ mutant(
         "arrived = torch.empty_like(chunks[incoming], dtype=torch.float64 if x.dtype == torch.bfloat16 else x.dtype)",
     ),
 )
+mutant(
+    "ring-reduce-scatter",
+    "other-direction",
+    says="no sum of chunk 3",
+    replace=("exchange(chunks[outgoing], right, arrived, left)", "exchange(chunks[outgoing], left, arrived, right)"),
+)
+mutant(
+    "ring-reduce-scatter",
+    "sends-its-own-numbers",
+    says="what was added to in the step before",
+    replace=("exchange(chunks[outgoing], right", "exchange(x.tensor_split(size)[outgoing], right"),
+)
+mutant(
+    "ring-reduce-scatter",
+    "begins-own-in-frame",
+    says="the chunk that arrives in the last step",
+    replace=("(place - 1 - step) % size", "(place - step) % size"),
+)
 
 # ---- ring-all-gather
 
@@ -545,6 +601,15 @@ mutant(
         "total = all_gather(mine, x.numel(), team, rank) / len(team)",
     ),
 )
+mutant(
+    "ring-all-reduce",
+    "other-order",
+    says="counted more than once",
+    body="""
+    mine = all_gather(x, x.numel() * len(team), team, rank)
+    total = reduce_scatter(mine, team, rank)
+    """,
+)
 
 # ---- halving-doubling
 
@@ -659,6 +724,18 @@ mutant(
     hidden=True,
     replace=("keep += arrived", "keep += arrived if distance < 4 else 0 * arrived"),
 )
+mutant(
+    "halving-doubling",
+    "keep-rebound",
+    says="are missing",
+    replace=("keep += arrived", "keep = keep + arrived"),
+)
+mutant(
+    "halving-doubling",
+    "places-for-ranks",
+    says="no connection to itself",
+    replace=("team[place ^ distance]", "place ^ distance"),
+)
 
 # ---- halving-doubling-any-size
 
@@ -725,6 +802,12 @@ mutant(
         "dist.send(total, dst=team[place + power])\n            dist.send(total, dst=team[place + power])",
     ),
 )
+mutant(
+    "halving-doubling-any-size",
+    "throws-result-away",
+    says="is missing",
+    replace=("total = all_reduce(total", "all_reduce(total"),
+)
 
 # ---- hierarchical-all-reduce
 
@@ -782,6 +865,19 @@ mutant(
     "gathers-across",
     says="elements as chunk",
     replace=("all_gather(mine, x.numel(), inside, rank)", "all_gather(mine, x.numel(), across, rank)"),
+)
+mutant(
+    "hierarchical-all-reduce",
+    "levels-swapped",
+    "traffic",
+    says="First reduce-scatter inside the node",
+    body="""
+    inside = team[node * local : (node + 1) * local]
+    across = team[seat::local]
+    mine = reduce_scatter(x, across, rank)
+    mine = all_reduce(mine, inside, rank)
+    total = all_gather(mine, x.numel(), across, rank)
+    """,
 )
 
 # ---- pairwise-all-to-all
@@ -874,6 +970,23 @@ mutant(
         return torch.cat(received)
     """,
 )
+mutant(
+    "pairwise-all-to-all",
+    "all-at-once-in-rank-order",
+    "time",
+    says="no queue at anybody's door",
+    cell="""
+    def pairwise_all_to_all(x: Tensor, team: list[int], rank: int) -> Tensor:
+        place, size = team.index(rank), len(team)
+        chunks = x.tensor_split(size)
+        received = [chunks[place].clone() for _ in team]
+        handles = [dist.irecv(received[p], src=team[p]) for p in range(size) if p != place]
+        handles += [dist.isend(chunks[p].clone(), dst=team[p]) for p in range(size) if p != place]
+        for handle in handles:
+            handle.wait()
+        return torch.cat(received)
+    """,
+)
 
 # ---- all-reduce-seconds
 
@@ -913,6 +1026,39 @@ mutant(
     says="all_reduce_seconds('halving-doubling'",
     replace=("(power - 1) / power * nbytes", "(size - 1) / size * nbytes"),
 )
+mutant(
+    "all-reduce-seconds",
+    "tree-bit-length-of-size",
+    says="one round too many",
+    replace=("(size - 1).bit_length()", "size.bit_length()"),
+)
+mutant(
+    "all-reduce-seconds",
+    "ring-no-alpha-per-step",
+    says="each round begins with one",
+    replace=(
+        "2 * (size - 1) * (alpha + nbytes / size / bandwidth)",
+        "alpha + 2 * (size - 1) * nbytes / size / bandwidth",
+    ),
+)
+mutant(
+    "all-reduce-seconds",
+    "hd-one-latency",
+    says="there are 2 log2 P' rounds",
+    replace=("2 * math.log2(power) * alpha", "math.log2(power) * alpha"),
+)
+mutant(
+    "all-reduce-seconds",
+    "hd-whole-each-round",
+    says="halves, quarters, ... are sent",
+    replace=("2 * (power - 1) / power * nbytes / bandwidth", "2 * math.log2(power) * nbytes / bandwidth"),
+)
+mutant(
+    "all-reduce-seconds",
+    "hd-log-of-size",
+    says="only P' ranks are left",
+    replace=("math.log2(power)", "math.log2(size)"),
+)
 
 # ---- crossover
 
@@ -939,6 +1085,25 @@ mutant(
     "ring-sends-everything-once",
     says="ZeroDivisionError",
     replace=("rounds - (size - 1) / size", "rounds - 1"),
+)
+mutant(
+    "crossover",
+    "log2-not-rounded",
+    says="if it is not rounded up",
+    body="""
+    rounds = math.log2(size)
+    more_rounds = (size - 1) - rounds
+    fewer_bytes = rounds - (size - 1) / size
+    return more_rounds / fewer_bytes * alpha * bandwidth
+    """,
+)
+mutant(
+    "crossover",
+    "rounded",
+    says="the right number, rounded",
+    body="""
+    return round(((size - 1) - rounds) / (rounds - (size - 1) / size) * alpha * bandwidth)
+    """,
 )
 
 # ---- choose-algorithm
@@ -973,6 +1138,19 @@ mutant(
     says="you chose",
     hidden=True,
     replace=("seconds(name,", "all_reduce_seconds(name,"),
+)
+mutant(
+    "choose-algorithm",
+    "returns-pair",
+    says="none of the candidates",
+    body="return min((seconds(name, size, nbytes, alpha, bandwidth), name) for name in candidates)",
+)
+mutant(
+    "choose-algorithm",
+    "alphabetical-ties",
+    says="not the first of them",
+    hidden=True,
+    body="return min((seconds(name, size, nbytes, alpha, bandwidth), name) for name in candidates)[1]",
 )
 
 # ---- all-reduce
@@ -1013,8 +1191,8 @@ mutant(
 mutant(
     "all-reduce",
     "world-instead-of-team",
-    says="choose was called for size",
-    replace=("len(team), alpha", "rank + 2, alpha"),
+    says="the team has 2 ranks",
+    replace=("len(team), alpha", "dist.get_world_size(), alpha"),
 )
 mutant(
     "all-reduce",
@@ -1022,6 +1200,14 @@ mutant(
     says="flatten x, without gaps",
     hidden=True,
     replace=("flat = x.reshape(-1).contiguous()", "flat = x if x.dim() == 1 else x.reshape(-1)"),
+)
+mutant(
+    "all-reduce",
+    "storage-bytes",
+    "traffic",
+    says="for each element of x",
+    hidden=True,
+    replace=("flat.numel() * flat.element_size()", "x.untyped_storage().nbytes()"),
 )
 
 # ---- right answers in another form
@@ -1256,5 +1442,111 @@ also_right(
     flat = x.clone().flatten().contiguous()
     function = algorithms[choose(nbytes=x.nbytes, size=len(team), alpha=alpha, bandwidth=bandwidth)]
     return function(flat, team, rank).view(x.shape)
+    """,
+)
+also_right(
+    "tree-all-reduce",
+    "all-children-at-once",
+    cell="""
+    def tree_all_reduce(x: Tensor, team: list[int], rank: int) -> Tensor:
+        place, size, distance = team.index(rank), len(team), 1
+        total, children = x.clone(), []
+        while distance < size and not place & distance:
+            if place + distance < size:
+                children.append(team[place + distance])
+            distance *= 2
+        parts = [torch.empty_like(x) for _ in children]
+        for handle in [dist.irecv(part, src=child) for part, child in zip(parts, children)]:
+            handle.wait()
+        for part in parts:
+            total += part
+        if place:
+            dist.send(total, dst=team[place & (place - 1)])
+            dist.recv(total, src=team[place & (place - 1)])
+        for child in reversed(children):
+            dist.isend(total, dst=child).wait()
+        return total
+    """,
+)
+also_right(
+    "halving-doubling",
+    "recursive",
+    cell="""
+    def halving_doubling(x: Tensor, team: list[int], rank: int) -> Tensor:
+        if len(team) == 1:
+            return x.clone()
+        place, half = team.index(rank), len(team) // 2
+        bit, partner = place // half, team[(place + half) % len(team)]
+        parts = x.tensor_split(2)
+        arrived = torch.empty_like(parts[bit])
+        exchange(parts[1 - bit], partner, arrived, partner)
+        mine = halving_doubling(parts[bit] + arrived, team[bit * half : (bit + 1) * half], rank)
+        other = torch.empty_like(parts[1 - bit])
+        exchange(mine, partner, other, partner)
+        return torch.cat([mine, other] if bit == 0 else [other, mine])
+    """,
+)
+also_right(
+    "halving-doubling-any-size",
+    "mpich-pairs",
+    cell="""
+    def halving_doubling_any_size(x: Tensor, team: list[int], rank: int, all_reduce=halving_doubling) -> Tensor:
+        place, size = team.index(rank), len(team)
+        power = 1 << (size.bit_length() - 1)
+        extra = size - power
+        core = team[: 2 * extra : 2] + team[2 * extra :]
+        total = x.clone()
+        if place < 2 * extra and place % 2:
+            dist.send(total, team[place - 1])
+            dist.recv(total, team[place - 1])
+            return total
+        if place < 2 * extra:
+            arrived = torch.empty_like(x)
+            dist.recv(arrived, team[place + 1])
+            total += arrived
+        total = all_reduce(x=total, team=core, rank=rank)
+        if place < 2 * extra:
+            dist.send(total, team[place + 1])
+        return total
+    """,
+)
+also_right(
+    "pairwise-all-to-all",
+    "exclusive-or",
+    cell="""
+    def pairwise_all_to_all(x: Tensor, team: list[int], rank: int) -> Tensor:
+        place, size = team.index(rank), len(team)
+        chunks = x.tensor_split(size)
+        received = [torch.empty_like(chunks[place]) for _ in team]
+        received[place].copy_(chunks[place])
+        for step in range(1, size):
+            to, source = (place ^ step,) * 2 if size & (size - 1) == 0 else ((place + step) % size, place - step)
+            exchange(chunks[to], team[to], received[source], team[source])
+        return torch.cat(received)
+    """,
+)
+also_right(
+    "crossover",
+    "bisection",
+    body="""
+    low, high = 0.0, 1e15
+    for _ in range(200):
+        middle = (low + high) / 2
+        tree = rounds * (alpha + middle / bandwidth)
+        ring = (size - 1) * (alpha + middle / size / bandwidth)
+        low, high = (middle, high) if tree <= ring else (low, middle)
+    return low
+    """,
+)
+also_right(
+    "all-reduce",
+    "early-return",
+    body="""
+    if len(team) == 1:
+        return x.clone()
+    flat = x.contiguous().view(-1)
+    name = choose(nbytes=x.numel() * x.element_size(), size=len(team), alpha=alpha, bandwidth=bandwidth)
+    total = algorithms[name](x=flat, team=team, rank=rank)
+    return total.unflatten(0, x.shape) if x.dim() else total[0]
     """,
 )

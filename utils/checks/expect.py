@@ -157,7 +157,9 @@ def expect_traffic(answer: Answer, messages: int, nbytes: int, enough: str = "No
         raise CheckFailed(
             f"{counted}: {len(sends)} in all",
             f"{messages} in all",
-            times if len(sends) > messages else "Fewer than are needed: somebody guessed a value.",
+            times
+            if len(sends) > messages
+            else "Fewer than are needed: does a rank skip a step, or know a value beforehand?",
         )
     if total != nbytes:
         raise CheckFailed(
@@ -212,7 +214,7 @@ def expect_each_sent(answer: Answer, messages: int | list[int], nbytes: int | li
 
 def how_many_times(got: int, wanted: int, what: str) -> str:
     if got < wanted:
-        return f"Fewer {what} than are needed: somebody guessed a value."
+        return f"Fewer {what} than are needed: does a rank skip a step, or know a value beforehand?"
     return f"{got / wanted:.3g} times the {what} that are needed." if wanted else "None is needed."
 
 

@@ -122,7 +122,7 @@ class Runner:
         """
         function = partial(through, self.function) if through else self.function
         said = describe(function, world_size, inputs, same)
-        self.situation = f"{said}{', ' * bool(said)}on the virtual cluster {cluster.name!r}"
+        self.situation = said and f"{said}, on the virtual cluster {cluster.name!r}"
         return self.answer(partial(simulate, cluster=cluster, device=device), function, world_size, inputs, same, catch)
 
     def answer(self, world, function, world_size: int, inputs: tuple, same: dict, catch: type) -> Answer:
@@ -206,6 +206,10 @@ def explained(error: RankError, if_stuck: str) -> CheckFailed:
             "of a computation has no .grad.",
         )
     if "<--> [none])" in report:  # Gloo's
-        return CheckFailed(report, mistake="A rank can't receive from itself: who is before rank 0? Nobody.")
+        return CheckFailed(
+            report,
+            mistake="A rank has no connection to itself: is `src` or `dst` the rank that calls? Who is before rank 0, or "
+            "after the last? Nobody, or in a ring the last and the first.",
+        )
     unmatched = isinstance(error, WorldStuck | RankTimeout | RankCrashed)
     return CheckFailed(report, mistake=f"What usually causes this here: {if_stuck}" if unmatched and if_stuck else "")
