@@ -208,8 +208,8 @@ def explained(error: RankError, if_stuck: str) -> CheckFailed:
     if "<--> [none])" in report:  # Gloo's
         return CheckFailed(
             report,
-            mistake="A rank has no connection to itself: is `src` or `dst` the rank that calls? Who is before rank 0, or "
-            "after the last? Nobody, or in a ring the last and the first.",
+            mistake="A rank has no connection to itself: is `src` or `dst` the rank that calls? Who is before rank 0? "
+            "Nobody, or in a ring the last one.",
         )
     unmatched = isinstance(error, WorldStuck | RankTimeout | RankCrashed)
     return CheckFailed(report, mistake=f"What usually causes this here: {if_stuck}" if unmatched and if_stuck else "")
