@@ -497,7 +497,7 @@ def paths_in_tree(text):
     for line in tree[1].splitlines() if tree else []:
         indent, name = re.match(r"( *)(\S+)", line).groups()
         del folders[len(indent) // 2 :]
-        if "NN" not in name and "*" not in name:
+        if "NN" not in name and "*" not in name and name != "---":  # --- begins a heading
             yield "".join(folders) + name
         if name.endswith("/"):
             folders.append(name)
