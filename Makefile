@@ -36,8 +36,9 @@ print_flag   = --ZMQChannelsWebsocketConnection.iopub_data_rate_limit=1e9
 test: env ## test everything: units, lessons, notebooks
 	@$(run) -m pytest $(all_cores) $(TEST_ARGS)
 
-# A file of tests stays on one core. For one process: make TEST_ARGS="-n 0" test
-all_cores = -n logical --dist loadfile --no-loadscope-reorder
+# Two at a time for each core, since tests wait a lot; a file of tests stays together. One after the other: -n 0
+workers   = $(shell $(run) -c 'import os; print(2 * min(os.cpu_count() or 1, 8))')
+all_cores = -n $(workers) --dist loadfile --no-loadscope-reorder
 
 build: env ## make both notebooks of every lesson from solutions/*.py
 	@$(run) -m grader build

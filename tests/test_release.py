@@ -249,13 +249,14 @@ def test_the_bundle_says_what_it_needs(unpacked):
     assert "Would install" not in done.stdout
 
 
-def student_python(folder):
+@pytest.fixture(scope="module")
+def student_python(unpacked):
     """The bundle's own environment: a new one that borrows this one's packages and finds the bundle's utils."""
-    venv = folder / ".venv"
+    venv = unpacked / ".venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True, timeout=300)
     packages = next(venv.glob("lib/python*/site-packages"))
     borrowed = [path for path in sys.path if path.endswith("site-packages")]
-    (packages / "borrowed.pth").write_text("\n".join([str(folder), *borrowed]) + "\n")
+    (packages / "borrowed.pth").write_text("\n".join([str(unpacked), *borrowed]) + "\n")
     start = [f"{venv}/bin/python", "-m", "ipykernel_launcher", "-f", "{connection_file}"]
     kernel = venv / "share" / "jupyter" / "kernels" / "student" / "kernel.json"
     kernel.parent.mkdir(parents=True)
@@ -263,26 +264,40 @@ def student_python(folder):
     return venv
 
 
-def test_a_student_starts_to_work(unpacked, lessons, monkeypatch):
-    """Unpacked in an empty folder, each lesson runs there to its first exercise, which says that it is not written."""
-    venv = student_python(unpacked)
-    monkeypatch.setenv("JUPYTER_PATH", str(venv / "share" / "jupyter"))
+def test_a_student_starts_to_work(unpacked, student_python, lessons, monkeypatch):
+    """Unpacked in an empty folder, the first lesson runs to its first exercise, which says that it is not written."""
+    monkeypatch.setenv("JUPYTER_PATH", str(student_python / "share" / "jupyter"))
     environment = {
         name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTEST_CURRENT_TEST")
     }
     sockets = tempfile.TemporaryDirectory()  # a short path, as sockets need it; and no port to fight for
     over_files = Config(ConnectionFileMixin={"transport": "ipc", "ip": f"{sockets.name}/kernel"})
-    for lesson in lessons:
-        path = unpacked / "notebooks" / lesson.name / f"{lesson.name}.ipynb"
-        notebook = nbformat.read(path, as_version=4)
-        first = next(number for number, cell in enumerate(notebook.cells) if cell.id in lesson.exercises)
-        where = nbformat.v4.new_code_cell("import utils; print(utils.__file__)")
-        notebook.cells.insert(first, where)
-        folder = {"metadata": {"path": str(path.parent)}}
-        with pytest.raises(CellExecutionError, match="NotImplementedError|[Nn]ot written"):
-            client = NotebookClient(notebook, kernel_name="student", timeout=120, resources=folder, config=over_files)
-            client.execute(env=environment)
-        assert where.outputs[0].text.strip() == str(unpacked / "utils" / "__init__.py")
-        ran = [cell.execution_count for cell in notebook.cells if cell.cell_type == "code"]
-        assert ran[: len(ran) - ran.count(None)] == list(range(1, len(ran) - ran.count(None) + 1))
-        assert notebook.cells[first + 1].execution_count == where.execution_count + 1
+    lesson = lessons[0]
+    path = unpacked / "notebooks" / lesson.name / f"{lesson.name}.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    first = next(number for number, cell in enumerate(notebook.cells) if cell.id in lesson.exercises)
+    where = nbformat.v4.new_code_cell("import utils; print(utils.__file__)")
+    notebook.cells.insert(first, where)
+    folder = {"metadata": {"path": str(path.parent)}}
+    with pytest.raises(CellExecutionError, match="NotImplementedError|[Nn]ot written"):
+        client = NotebookClient(notebook, kernel_name="student", timeout=120, resources=folder, config=over_files)
+        client.execute(env=environment)
+    assert where.outputs[0].text.strip() == str(unpacked / "utils" / "__init__.py")
+    ran = [cell.execution_count for cell in notebook.cells if cell.cell_type == "code"]
+    assert ran[: len(ran) - ran.count(None)] == list(range(1, len(ran) - ran.count(None) + 1))
+    assert notebook.cells[first + 1].execution_count == where.execution_count + 1
+
+
+def test_every_lesson_finds_what_it_imports(unpacked, student_python, lessons):
+    """In the student's own Python, where nothing of the course is but the bundle."""
+    imports = [next(cell.source for cell in lesson.cells if cell.kind == "code") for lesson in lessons]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [student_python / "bin" / "python", "-"],
+        input="\n\n".join(imports),
+        cwd=unpacked,
+        env=environment,
+        text=True,
+        capture_output=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

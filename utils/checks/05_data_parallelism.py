@@ -8,6 +8,7 @@ import contextlib
 import math
 from collections import Counter
 from copy import deepcopy
+from itertools import groupby
 
 import torch
 from torch import Tensor, nn
@@ -456,12 +457,12 @@ def cut_in_buckets(sizes: list[int], cap: int) -> list[list[int]]:
 
 def closed_when_reached(sizes: list[int], cap: int, order) -> list[list[int]]:
     """A bucket is closed once it holds `cap` or more."""
-    buckets = [[]]
+    order, numbers, held = list(order), [0], 0  # the number of each index's bucket
     for index in order:
-        if sum(sizes[other] for other in buckets[-1]) >= cap:
-            buckets.append([])
-        buckets[-1].append(index)
-    return buckets
+        numbers.append(numbers[-1] + (held >= cap))
+        held = sizes[index] + (0 if held >= cap else held)
+    together = groupby(zip(numbers[1:], order, strict=True), key=lambda pair: pair[0])
+    return [[index for _, index in pairs] for _, pairs in together]
 
 
 def judge_buckets(run, sizes: list[int], cap: int) -> None:
