@@ -24,6 +24,7 @@ from nbformat.v4 import new_code_cell
 from utils.rank_output import MarkedStream, marked_output
 from utils.script import main as make_script
 
+pytestmark = pytest.mark.long
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
 DEADLINE = 120  # seconds; no run of these needs a quarter of it
 

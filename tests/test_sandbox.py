@@ -32,7 +32,7 @@ from grader.sandbox import GB, MB, End, Limits, NoSandbox
 from grader.sandboxed_kernel import SandboxedKernel
 from tests.kernel import processes_with
 
-pytestmark = pytest.mark.sandbox
+pytestmark = [pytest.mark.long, pytest.mark.sandbox]
 PROJECT = Path(__file__).resolve().parent.parent
 QUICK = Limits(wall=30)
 

@@ -24,6 +24,8 @@ from pathlib import Path
 import pytest
 from jupyter_client import BlockingKernelClient
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parent.parent
 VERBS = ["lab", "test", "build", "grade", "release", "script", "lint", "bench", "clean"]
 DEADLINE = 120

@@ -7,6 +7,8 @@ import textwrap
 
 import pytest
 
+pytestmark = pytest.mark.long
+
 SUM = """
     import os, sys, time
     import torch, torch.distributed as dist
