@@ -20,7 +20,7 @@ from nbgrader.preprocessors import (
 ROOT = str(Path(__file__).resolve().parent)
 sys.path.insert(0, ROOT)
 
-from grader import autograde, feedback  # noqa: E402  found in ROOT
+from grader import autograde, feedback, submission  # noqa: E402  found in ROOT
 from grader.collect import Collect  # noqa: E402
 
 c = get_config()  # noqa: F821  traitlets gives it
@@ -52,9 +52,9 @@ c.CourseDirectory.include = ["*.ipynb", "timestamp.txt", "submission_secret.txt"
 c.GenerateAssignment.force = True
 c.GenerateFeedback.force = True
 
-c.Autograde.exporter_class = autograde.Submission
+c.Autograde.exporter_class = submission.Submission
 c.Autograde.sanitize_preprocessors = [
-    autograde.OfficialCells,
+    submission.OfficialCells,
     OverwriteKernelspec,
     OverwriteCells,
     CheckCellMetadata,

@@ -26,7 +26,8 @@ from tqdm import tqdm
 from traitlets.config import Config, PyFileConfigLoader
 
 from grader import sandbox
-from grader.autograde import CheckedValidator, NotANotebook, read_notebook, troubles
+from grader.autograde import CheckedValidator
+from grader.submission import NotANotebook, read_notebook, troubles
 
 CONFIG = "nbgrader_config.py"
 

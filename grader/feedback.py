@@ -16,7 +16,8 @@ from nbformat.notebooknode import NotebookNode
 from nbformat.v4 import new_markdown_cell, new_output
 from nbgrader.preprocessors import ClearHiddenTests
 
-from grader.autograde import is_check, troubles
+from grader.autograde import is_check
+from grader.submission import troubles
 
 PAGE = """<!DOCTYPE html>
 <html>
