@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from grader import sandbox, syscalls
-from grader.sandbox import HOME, INSIDE, ROOT, UTILS, End, Limits, NoSandbox
+from grader.sandbox import HOME, INSIDE, MB, ROOT, UTILS, End, Limits, NoSandbox
 
 __all__ = ["HostGone", "NoSandbox", "Rank", "RankHost"]
 
@@ -32,6 +32,7 @@ PROGRAM = "import sys; from grader.inside.host import main; main(int(sys.argv[1]
 ENTRY = "grader.inside.rank:main"
 PRELOADED = ("torch", "torch.distributed", "numpy", "utils", "utils.forks", "utils.virtual")
 MOST_RANKS = 250  # descriptors in one message: at most 253
+DISK = 20 * MB  # in each of a rank's two folders
 ANSWER = 65536  # bytes, at most
 DEFAULT = Limits()
 GRACE = 10  # seconds after the wall time in which the warden has to end the sandbox
@@ -97,9 +98,10 @@ class RankHost:
             "modules": list(modules),
             "entry": entry,
             "user": self.box.user,
-            "disk": limits.disk,
+            "disk": DISK,
             "home": HOME,
-            "filter": base64.b64encode(syscalls.filter_program()).decode(),
+            "gpus": gpus,
+            "filter": base64.b64encode(syscalls.filter_program(alone=True)).decode(),
         }
         self.tell(settings, [])
 

@@ -11,7 +11,7 @@ import os
 CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
 CLONE_NEWPID, CLONE_NEWNET = 0x20000000, 0x40000000
 ALL_BUT_PID = CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWNET
-MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND = 1, 2, 4, 8, 32, 4096
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP = 1, 4, 22, 24
 PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL = 36, 38, 47, 4
 SECCOMP_MODE_FILTER = 2
@@ -44,6 +44,12 @@ def enter(descriptor: int, namespaces: int) -> None:
 
 def mount(kind: str, folder: str, flags: int, options: str = "") -> None:
     call("mount", kind.encode(), folder.encode(), kind.encode(), flags, options.encode())
+
+
+def make_read_only(path: str) -> None:
+    """What is mounted there: it can still be opened, and a device still be written to."""
+    flags = os.statvfs(path).f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC)  # as they are
+    call("mount", None, path.encode(), None, MS_REMOUNT | MS_BIND | MS_RDONLY | flags, None)
 
 
 def keep_only(descriptor: int) -> None:

@@ -84,7 +84,7 @@ class Host:
             with suppress(OSError, AttributeError):  # not on Linux
                 alone.call("prctl", alone.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         else:
-            self.rooms = Rooms(self.settings["disk"], self.settings["home"])
+            self.rooms = Rooms(self.settings)
             self.own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         self.entry = self.prepare()
 
@@ -143,7 +143,7 @@ class Host:
     def start(self, numbers: list[int], sockets: list[int]) -> None:
         try:
             if self.rooms:
-                self.rooms.ask_for(numbers)
+                self.rooms.ask_for(len(numbers))
             for number, descriptor in zip(numbers, sockets, strict=True):
                 self.ranks[number] = self.start_rank(number, descriptor)
         except (OSError, ValueError) as error:
