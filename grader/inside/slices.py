@@ -53,7 +53,8 @@ def read(cells: list[str], wanted: list[tuple[str, int]], labels: list[str] | No
     labels  how errors name the cells, unless as said above
 
     An answer: {"name", "parameters": their names, or None if there is no such function, "problem": why there is none,
-    "pieces": the statements that it needs, "rest": those to try if names are missing all the same}.
+    "pieces": the statements that it needs, "rest": those to try if one of them fails or a name is "missing": earlier
+    values of the same names, as a cell that fails leaves them, and whatever may bind names unseen}.
     A piece: {"cell": number from 0, "line": its first line in the cell, "label", "source", "binds": names}.
     """
     notebook = Notebook(cells, wanted, labels)
@@ -78,6 +79,9 @@ class Notebook:
             for name in one.binds:
                 self.binders[name].append(number)
         self.effects: dict[str, tuple[set[str], bool]] = {}
+        self.aliases = defaultdict(set)
+        for name, other in set().union(*(one.aliases for one in self.statements)):
+            self.aliases[name] |= self.not_imported({other})
         for number, one in enumerate(self.statements):
             for name in self.changed_by(one):
                 self.changers[name].append(number)
@@ -87,7 +91,7 @@ class Notebook:
 
     def name_cells(self, wanted: list[tuple[str, int]]) -> None:
         for name, before in reversed(wanted):
-            cells = [self.cell_of[number] for number in self.binders[name] if self.cell_of[number] < before]
+            cells = [self.cell_of[number] for number in self.binders.get(name, []) if self.cell_of[number] < before]
             if not cells:
                 cells = [cell for cell in self.errors if cell < before and defines(self.cells[cell], name)]
             if cells:
@@ -101,11 +105,16 @@ class Notebook:
         for function, given in one.calls:
             touched, changes_arguments = self.effects_of(function)
             names |= touched | (set(given) if changes_arguments else set())
+        todo = list(names)
+        while todo:
+            new = self.aliases.get(todo.pop(), set()) - names
+            names |= new
+            todo += new
         return names
 
     def not_imported(self, names: set[str]) -> set[str]:
         """Without modules, of which calling a function changes nothing of the notebook."""
-        return {name for name in names if not all(self.statements[one].is_import for one in self.binders[name])}
+        return {name for name in names if not all(self.statements[one].is_import for one in self.binders.get(name, []))}
 
     def effects_of(self, function: str) -> tuple[set[str], bool]:
         """The names that a function of the notebook changes when it is called, and whether it changes an argument."""
@@ -125,15 +134,16 @@ class Notebook:
 
     def answer(self, name: str, before: int) -> dict:
         end = next((number for number, cell in enumerate(self.cell_of) if cell >= before), len(self.statements))
-        answer = {"name": name, "parameters": None, "problem": "", "pieces": [], "rest": []}
-        if not any(number < end for number in [*self.binders[name], *self.changers[name]]):
+        answer = {"name": name, "parameters": None, "problem": "", "pieces": [], "rest": [], "missing": []}
+        if not any(number < end for number in [*self.binders.get(name, []), *self.changers.get(name, [])]):
             return {**answer, "problem": self.why_missing(name, before)}
         needed, missing = self.needed(name, end)
-        answer["parameters"] = self.parameters(name, end)
-        answer["pieces"] = [self.piece(number) for number in sorted(needed)]
+        rest, _ = self.needed(name, end, all_values=True)
         if missing and any(cell < before for cell in self.errors) | any(one.dynamic for one in self.statements[:end]):
-            rest = needed | {number for number, one in enumerate(self.statements[:end]) if is_definition(one)}
-            answer["rest"] = [self.piece(number) for number in sorted(rest)]
+            rest |= {number for number, one in enumerate(self.statements[:end]) if is_definition(one)}
+        answer["parameters"], answer["missing"] = self.parameters(name, end), sorted(missing)
+        answer["pieces"] = [self.piece(number) for number in sorted(needed)]
+        answer["rest"] = [self.piece(number) for number in sorted(rest)] if rest != needed else []
         return answer
 
     def piece(self, number: int) -> dict:
@@ -141,9 +151,10 @@ class Notebook:
         label = self.labels[cell]
         return {"cell": cell, "line": one.line, "label": label, "source": one.source, "binds": sorted(one.binds)}
 
-    def needed(self, name: str, end: int) -> tuple[set[int], set[str]]:
+    def needed(self, name: str, end: int, all_values: bool = False) -> tuple[set[int], set[str]]:
         """The statements that `name` needs at `end`, and the names among theirs that nothing binds. Those that bind
-        names in a way that can't be read off them (exec, globals, setattr) are needed where they mention one.
+        names in a way that can't be read off them (exec, globals, setattr) are needed where they mention one. With
+        `all_values` all that give a name a value are, not only those whose value it still has.
 
         A name is needed as it is when a statement reads it (`at`), and what a function in it reads as that is when
         the function runs: at any time up to `until`.
@@ -157,9 +168,9 @@ class Notebook:
             if (name, at, until) in seen:
                 continue
             seen.add((name, at, until))
-            found = self.reaching(name, at)
+            found = self.reaching(name, at, all_values)
             after = found[0] if found else -1
-            found += [number for number in self.changers[name] if after < number < until]
+            found += [number for number in self.changers.get(name, []) if after < number < until]
             if not found and name not in BUILTINS:
                 missing.add(name)
             found += [number for number in dynamic if self.mentions(number, name)]
@@ -170,12 +181,12 @@ class Notebook:
                 todo += [(read, until, until) for read in one.later]
         return chosen, missing
 
-    def reaching(self, name: str, at: int) -> list[int]:
+    def reaching(self, name: str, at: int, all_values: bool) -> list[int]:
         """The statements that may have given a name the value that it has at `at`, in order."""
         found = []
-        for number in reversed([number for number in self.binders[name] if number < at]):
+        for number in reversed([number for number in self.binders.get(name, []) if number < at]):
             found.insert(0, number)
-            if name in self.statements[number].sure:
+            if name in self.statements[number].sure and not all_values:
                 break
         return found
 
@@ -186,7 +197,7 @@ class Notebook:
 
     def parameters(self, name: str, at: int, depth: int = 10) -> list[str]:
         """The names of a function's parameters, as far as they can be read; of `noisily(f)` those of f."""
-        found = [number for number in self.binders[name] if number < at]
+        found = [number for number in self.binders.get(name, []) if number < at]
         node = self.statements[found[-1]].node if found and depth else None
         inner = [one for one in ast.walk(node) if getattr(one, "name", None) == name] if node else []
         if inner and isinstance(inner[-1], ast.FunctionDef | ast.AsyncFunctionDef):
@@ -205,7 +216,7 @@ class Notebook:
         if not isinstance(value, ast.Call):
             return []
         function = value.func.id if isinstance(value.func, ast.Name) else ""
-        makers = [self.statements[number].node for number in self.binders[function] if number < at]
+        makers = [self.statements[number].node for number in self.binders.get(function, []) if number < at]
         if makers and isinstance(makers[-1], ast.ClassDef):
             return self.method(makers[-1], "__call__")
         of = self.parameters_of(value.args[0], at, depth) if value.args else []
@@ -222,7 +233,7 @@ class Notebook:
         for cell in reversed([cell for cell in self.errors if cell < before]):
             if defines(self.cells[cell], name):
                 return unreadable(self.errors[cell], self.labels[cell])
-        later = [number for number in self.binders[name] if self.cell_of[number] >= before]
+        later = [number for number in self.binders.get(name, []) if self.cell_of[number] >= before]
         if later:
             return (
                 f"`{name}` is defined only below its check, in {self.labels[self.cell_of[later[0]]]}, line "
@@ -274,14 +285,16 @@ def load(answer: dict, namespace_name: str = "__main__") -> Callable:
     name, pieces = answer["name"], answer["pieces"]
     with no_worlds():
         module, failures = execute(pieces, namespace_name)
-        if answer["rest"]:
+        wanting = [name, *answer["missing"], *(one for piece, _ in failures for one in piece["binds"])]
+        if answer["rest"] and not all(hasattr(module, one) for one in wanting):
             pieces = answer["rest"]
             module, failures = execute(pieces, namespace_name)
         lost = {one: words for piece, words in failures for one in piece["binds"] if not hasattr(module, one)}
-        if lost and hasattr(module, name):
+        if lost:
             module, failures = execute(pieces, namespace_name, explain=lost)
     if not hasattr(module, name):
-        raise LoadError(lost.get(name) or (failures[-1][1] if failures else f"nothing gives `{name}` a value"))
+        told = [words for piece, words in failures if name in piece["binds"]] or [words for _, words in failures]
+        raise LoadError(told[-1] if told else f"Nothing gives `{name}` a value when its cell runs.")
     function = getattr(module, name)
     if not callable(function):
         of = type(function).__name__
@@ -316,6 +329,13 @@ for feature in __import__("__future__").all_feature_names:
     FUTURE |= getattr(__import__("__future__"), feature).compiler_flag
 
 
+class Lost(NameError):
+    """A name has no value, because the statement that gives it one raised."""
+
+
+Lost.__name__ = "NameError"  # what students know it by
+
+
 class Explained(dict):
     """The builtins, for a module in which statements failed: who reads a name that one of them binds learns why."""
 
@@ -325,7 +345,7 @@ class Explained(dict):
 
     def __missing__(self, name: str):
         if name in self.explanations:
-            raise NameError(f"name {name!r} is not defined, because of {self.explanations[name]}", name=name)
+            raise Lost(f"name {name!r} is not defined, because of {self.explanations[name]}", name=name)
         raise KeyError(name)
 
 
@@ -388,6 +408,8 @@ def why_failed(error: BaseException, piece: dict) -> str:
 
 
 def usual_cause(error: BaseException) -> str:
+    if isinstance(error, Lost):
+        return ""  # it says so itself
     if isinstance(error, ModuleNotFoundError):
         return "That module is not installed where grading runs: do without it, or use what requirements.txt names."
     if isinstance(error, NameError):

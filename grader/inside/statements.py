@@ -22,12 +22,14 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 # Methods that change what they are called on, functions that change what they are given (and `zero_`, torch's own way
-# to say so), and names by which more can happen than can be read.
+# to say so), functions that give out parts of what
+# they are given, and names by which more can happen than can be read.
 CHANGING_METHOD = re.compile(
     r"append|appendleft|extend|insert|pop|popitem|popleft|remove|clear|update|setdefault|add|discard|sort|reverse|put"
     r"|\w+_update|register\w*|load_state_dict|\w*[^\W_]_"
 )
 CHANGING_FUNCTION = re.compile(r"setattr|delattr|shuffle|heap\w+|insort\w*|update_wrapper|\w*[^\W_]_")
+PASSING_ON = {"enumerate", "zip", "reversed", "sorted", "list", "tuple", "iter", "next", "filter"}
 DYNAMIC = {"exec", "eval", "globals", "locals", "vars", "setattr", "delattr", "__dict__", "modules", "import_module"}
 
 
@@ -38,9 +40,10 @@ class Statement:
     line      its first line in the cell, from 1
     binds     names that it gives a value; sure: those that get one whatever happens, and lose their old one
     now       names that are read when it runs; later: when a function in it runs
-    changes   names whose objects it changes; methods: of which it calls a method for its effect, whatever that is
-    touches   names that a function in it binds or changes; asks: of which one calls a method for its effect
+    changes   names whose objects it changes; methods: whose objects it may change, unless they are modules
+    touches   names that a function in it binds or changes; asks: that one may change, unless they are modules
     arguments whether a function in it changes what it is given
+    aliases   pairs (name, other): what changes the first may change the second, as after `table = TABLES[1]`
     calls     the functions that are called by name when it runs, each with the names that it is given
     """
 
@@ -56,6 +59,7 @@ class Statement:
     touches: set[str] = field(default_factory=set)
     asks: set[str] = field(default_factory=set)
     arguments: bool = False
+    aliases: set[tuple[str, str]] = field(default_factory=set)
     calls: list[tuple[str, list[str]]] = field(default_factory=list)
     dynamic: bool = False
 
@@ -104,7 +108,7 @@ def parse(body: str) -> tuple[str, ast.Module]:
 
 def without_cell_magics(source: str) -> str | None:
     """The cell with `%%time` and its like as empty lines; None for a cell in another language."""
-    lines = source.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    lines = source.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
     for number, line in enumerate(lines):
         if line.startswith("%%"):
             if re.match(r"%%(\w*)", line)[1] not in WITH_A_BODY:
@@ -206,6 +210,7 @@ class Scope:
     parameters: set[str] = field(default_factory=set)
     declared_global: set[str] = field(default_factory=set)
     is_class: bool = False
+    aliases: dict[str, set[str]] = field(default_factory=dict)
 
 
 class Names(ast.NodeVisitor):
@@ -236,19 +241,30 @@ class Names(ast.NodeVisitor):
         else:
             (self.to.touches if self.depth else self.to.binds).add(name)
 
-    def change(self, node: ast.AST) -> None:
-        self.note(node, self.to.touches if self.depth else self.to.changes)
+    def change(self, node: ast.AST, for_sure: bool = True) -> None:
+        """Note that the object which `node` is a part of changes; not for sure where a method of it is called."""
+        hard, soft = (self.to.touches, self.to.asks) if self.depth else (self.to.changes, self.to.methods)
+        first = root(node)
+        todo, seen = [first], {None}
+        while todo:
+            name = todo.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            scope = self.scope_of(name)
+            if scope is None:
+                (hard if for_sure and name == first else soft).add(name)
+            else:
+                self.to.arguments |= name in scope.parameters
+                todo += scope.aliases.get(name, ())
 
-    def ask(self, node: ast.AST) -> None:
-        self.note(node, self.to.asks if self.depth else self.to.methods)
-
-    def note(self, node: ast.AST, names: set[str]) -> None:
-        name = root(node)
-        scope = self.scope_of(name) if name else None
-        if scope is not None:
-            self.to.arguments |= name in scope.parameters
-        elif name:
-            names.add(name)
+    def alias(self, target: ast.AST, value: ast.AST) -> None:
+        others = roots(value)
+        for name in [one.id for one in ast.walk(target) if is_stored(one)] if others else ():
+            if self.scopes:
+                self.scopes[-1].aliases.setdefault(name, set()).update(others)
+            else:
+                self.to.aliases.update((name, other) for other in others)
 
     # -- names
 
@@ -262,13 +278,26 @@ class Names(ast.NodeVisitor):
     def visit_Assign(self, node: ast.Assign) -> None:
         self.visit(node.value)
         for target in node.targets:
+            self.alias(target, node.value)
             self.visit(target)
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         self.annotation(node.annotation)
         if node.value is not None:
             self.visit(node.value)
+            self.alias(node.target, node.value)
             self.visit(node.target)
+
+    def visit_For(self, node: ast.For | ast.AsyncFor) -> None:
+        self.alias(node.target, node.iter)
+        self.generic_visit(node)
+
+    visit_AsyncFor = visit_For
+
+    def visit_withitem(self, node: ast.withitem) -> None:
+        if node.optional_vars is not None:
+            self.alias(node.optional_vars, node.context_expr)
+        self.generic_visit(node)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
         self.visit(node.value)
@@ -279,6 +308,7 @@ class Names(ast.NodeVisitor):
 
     def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
         self.visit(node.value)
+        self.alias(node.target, node.value)
         self.bind(node.target.id)
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
@@ -328,7 +358,7 @@ class Names(ast.NodeVisitor):
     def visit_Expr(self, node: ast.Expr) -> None:
         call = node.value.value if isinstance(node.value, ast.Await) else node.value
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute):
-            self.ask(call.func)
+            self.change(call.func, for_sure=False)
         self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
@@ -359,7 +389,7 @@ class Names(ast.NodeVisitor):
             if isinstance(maker, ast.Name):
                 self.called(maker.id, node.name)
             else:
-                self.ask(maker)
+                self.change(maker, for_sure=False)
 
     def called(self, function: str, argument: str) -> None:
         if not self.depth:
@@ -465,3 +495,12 @@ def root(node: ast.AST) -> str | None:
             node = node.func
         else:
             return None
+
+
+def roots(node: ast.AST) -> set[str]:
+    """The names whose objects, or parts of them, a value may be."""
+    if isinstance(node, ast.Tuple | ast.List):
+        return set().union(*map(roots, node.elts))
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in PASSING_ON:
+        return set().union(*map(roots, node.args))
+    return {name for name in [root(node)] if name}
