@@ -25,6 +25,7 @@ import re
 import sys
 import traceback
 import types
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 
@@ -169,26 +170,28 @@ class Notebook:
                 continue
             seen.add((name, at, until))
             found = self.reaching(name, at, all_values)
-            after = found[0] if found else -1
-            found += [number for number in self.changers.get(name, []) if after < number < until]
+            found += between(self.changers.get(name, []), found[0] + 1 if found else 0, until)
             if not found and name not in BUILTINS:
                 missing.add(name)
             found += [number for number in dynamic if self.mentions(number, name)]
+            has_functions = any(self.statements[number].later for number in found)
             for number in found:
                 chosen.add(number)
                 one = self.statements[number]
-                todo += [(read, number, number) for read in one.now] + [(read, number, until) for read in one.now]
-                todo += [(read, until, until) for read in one.later]
+                read = one.now if name in one.sure or has_functions else one.now - {name}  # what it adds to is here
+                todo += [(other, number, when) for other in read for when in (number, until)]
+                todo += [(other, until, until) for other in one.later]
         return chosen, missing
 
     def reaching(self, name: str, at: int, all_values: bool) -> list[int]:
         """The statements that may have given a name the value that it has at `at`, in order."""
-        found = []
-        for number in reversed([number for number in self.binders.get(name, []) if number < at]):
-            found.insert(0, number)
-            if name in self.statements[number].sure and not all_values:
+        binders = self.binders.get(name, [])
+        end = first = bisect_left(binders, at)
+        while first > 0:
+            first -= 1
+            if name in self.statements[binders[first]].sure and not all_values:
                 break
-        return found
+        return binders[first:end]
 
     def mentions(self, number: int, name: str) -> bool:
         return re.search(rf"\b{re.escape(name)}\b", self.statements[number].source) is not None
@@ -245,6 +248,11 @@ class Notebook:
             where = f"{self.labels[self.cell_of[number]]}, line {self.statements[number].line}"
             return f"No cell above its check defines `{name}`, but {where} defines `{near[0]}`: was it renamed?"
         return f"No cell above its check defines `{name}`: was its cell deleted, or turned into text?"
+
+
+def between(numbers: list[int], first: int, end: int) -> list[int]:
+    """Of numbers in order those from `first` to before `end`."""
+    return numbers[bisect_left(numbers, first) : bisect_left(numbers, end)]
 
 
 def is_definition(one: Statement) -> bool:
