@@ -172,6 +172,14 @@ class Judging:
             self.host = RankHost(self.limits, sandboxed=self.sandboxed)
         return self.host.start(count)
 
+    def end(self, ranks: list) -> None:
+        """Nothing is left of them afterwards."""
+        try:
+            self.host.end(ranks)
+        finally:
+            for rank in ranks:
+                rank.socket.close()
+
     def look(self, what: str, evidence: str) -> None:
         self.looks.append(Look(what, evidence[:2000]))
 
@@ -191,7 +199,7 @@ class Judging:
                     raise Breach("the cells could not be read")
                 self.answers = dict(zip(wanted, message["answers"], strict=True))
             finally:
-                self.host.end([rank])
+                self.end([rank])
         return self.answers[cell.function, cell.before]
 
     # ---- verdicts
@@ -292,10 +300,10 @@ class RemoteRunner(Runner):
         ranks = self.judging.ranks_of(world_size)
         hub = Hub([rank.socket for rank in ranks], cluster, virtual, until, memories)
         try:
-            for rank in ranks:
-                mine = [column[rank.number] for column in inputs]
+            for number, rank in enumerate(ranks):
+                mine = [column[number] for column in inputs]
                 order = {
-                    "rank": rank.number,
+                    "rank": number,
                     "world_size": world_size,
                     "virtual": virtual,
                     "cluster": cluster,
@@ -310,7 +318,7 @@ class RemoteRunner(Runner):
         except RankCrashed as error:
             raise self.how_it_crashed(error, hub) from None
         finally:
-            self.judging.host.end(ranks)
+            self.judging.end(ranks)
         results = []
         for rank, (result, after, shared) in enumerate(run.results):
             mine = [column[rank] for column in inputs]
