@@ -9,6 +9,7 @@ of the hub that has carried all messages (hub.py).
 
 from __future__ import annotations
 
+import atexit
 import copy
 import inspect
 import io
@@ -81,7 +82,7 @@ def judge(
     began = monotonic()
     cells, official = read_notebook(nb)
     lesson = lesson_of(nb)
-    judging = Judging(cells, official, Limits(wall=seconds + READ_SECONDS, cpu=seconds * 2), sandboxed, began + seconds)
+    judging = Judging(cells, official, sandboxed, began + seconds)
     said = Judgement(lesson)
     parts = [Checks(checks, lesson), Checks(hidden, lesson, hidden=True)] if official else []
     for part in parts:
@@ -144,14 +145,36 @@ def by_value(part: Checks) -> None:
             cloudpickle.register_pickle_by_value(sys.modules[function.__module__])
 
 
+# ---- hosts -----------------------------------------------------------------------------------------------------------
+
+HOST_LIMITS = Limits(wall=24 * 3600, cpu=24 * 3600)  # a run's own time is the hub's to bound
+spare: list[RankHost] = []  # it takes seconds to start one, and nothing of a rank outlives its world
+
+
+def host_for(sandboxed: bool) -> RankHost:
+    """A host of ranks, from the submission before or a new one."""
+    while spare:
+        host = spare.pop()
+        if host.alive and host.sandboxed == sandboxed:
+            return host
+        host.close()
+    return RankHost(HOST_LIMITS, sandboxed=sandboxed)
+
+
+@atexit.register
+def close_hosts() -> None:
+    while spare:
+        spare.pop().close()
+
+
 # ---- one submission --------------------------------------------------------------------------------------------------
 
 
 class Judging:
     """The judging of one submission: its answers, the host of its ranks, and how much time is left."""
 
-    def __init__(self, cells: list[str], official: list[CheckCell], limits: Limits, sandboxed: bool, until: float):
-        self.cells, self.official, self.limits, self.sandboxed, self.until = cells, official, limits, sandboxed, until
+    def __init__(self, cells: list[str], official: list[CheckCell], sandboxed: bool, until: float):
+        self.cells, self.official, self.sandboxed, self.until = cells, official, sandboxed, until
         self.looks: list[Look] = []
         self.host: RankHost | None = None
         self.hosts = 0
@@ -159,8 +182,12 @@ class Judging:
         self.stuck: dict[str, str] = {}  # function -> how it was stopped
 
     def close(self) -> None:
+        """Let the host serve the next submission, unless this one has given cause to want a new one."""
         if self.host is not None:
-            self.host.close()
+            if self.looks:
+                self.host.close()
+            else:
+                spare.append(self.host)
             self.host = None
 
     def ranks_of(self, count: int) -> list:
@@ -169,7 +196,7 @@ class Judging:
             self.hosts += 1
             if self.hosts > MOST_HOSTS:
                 raise HostGone("the submission has ended its sandbox again and again")
-            self.host = RankHost(self.limits, sandboxed=self.sandboxed)
+            self.host = host_for(self.sandboxed)
         return self.host.start(count)
 
     def end(self, ranks: list) -> None:
@@ -229,10 +256,10 @@ class Judging:
             self.stuck[cell.function] = str(error)
             self.look("took too long or too much", f"{cell.name}: {error}")
         except (HostGone, Breach, OSError) as error:
-            self.close()
             verdict.kind, verdict.said = STUCK, f"It was stopped: {error}."
             self.stuck[cell.function] = verdict.said
             self.look("ended its sandbox", f"{cell.name}: {error}")
+            self.close()
         else:
             verdict.kind, verdict.points = PASSED, cell.points
             verdict.said = "\n".join(line for remark in remarks for line in remark.splitlines())

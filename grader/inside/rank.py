@@ -9,6 +9,7 @@ be believed, and the student may read and change all of it.
 
 from __future__ import annotations
 
+import importlib
 import io
 import math
 import pickle
@@ -25,12 +26,17 @@ from grader.inside import codec, slices
 from utils import shared_file, surroundings, travel
 from utils.checks.judge import call_with
 from utils.protocol import Request
+from utils.rank_process import PRELOADED
 from utils.recorder import OUTPUT_FIRST, TAKEN_AS_DENSE, _tensors, who_called
 from utils.slow_memory import SlowMemory
 from utils.virtual import host_time, values
 from utils.virtual.network import Call
 from utils.virtual.rank import VirtualRank
 from utils.virtual.world import Clock, World, take_over
+
+# Imported once, by the host, so that ranks need not: what programs of the lessons use, and what torch imports late.
+for module in (*PRELOADED, "safetensors.torch", "statistics", "utils.checks.gradients", "utils.mlp", "utils.awkward"):
+    importlib.import_module(module)
 
 LENGTH = struct.Struct("!Q")
 MOST_PRINTED = 1 << 20  # characters that are told; no more are kept
