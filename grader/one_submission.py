@@ -6,9 +6,6 @@ these, it is done again: `is_taken_over` says so.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -17,7 +14,6 @@ import nbformat
 from nbformat.notebooknode import NotebookNode
 from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.utils import parse_utc
-from traitlets.log import get_logger
 
 from grader.autograde import points_of
 from grader.course import Course
@@ -101,28 +97,6 @@ class OneSubmission:
         for one in preprocessors:
             exporter.register_preprocessor(one)
         return exporter
-
-    @contextmanager
-    def log(self, mode: str) -> Iterator[None]:
-        """What nbgrader logs meanwhile goes to a file of this submission's."""
-        path = self.course.log_file(self.lesson, self.student)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handler = logging.FileHandler(path, mode, encoding="utf-8", errors="backslashreplace")
-        handler.setFormatter(logging.Formatter("[%(levelname)s] %(message)s"))
-        logger = get_logger()
-        before = logger.propagate, logger.level
-        logger.addHandler(handler)
-        logger.propagate = False
-        logger.setLevel(logging.INFO)
-        try:
-            yield
-        except Exception:
-            logger.exception("this submission could not be graded")
-            raise
-        finally:
-            logger.removeHandler(handler)
-            handler.close()
-            logger.propagate, logger.level = before
 
 
 def is_file(path: Path) -> bool:

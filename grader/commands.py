@@ -1,4 +1,4 @@
-"""`python -m grader`: what an instructor does from the command line; the Makefile's verbs call it."""
+"""What an instructor does from the command line: `python -m grader`; the Makefile's verbs call it."""
 
 from __future__ import annotations
 
@@ -124,7 +124,3 @@ def main() -> None:
         app()
     except ClassroomError as error:
         sys.exit(f"{error}")
-
-
-if __name__ == "__main__":
-    main()
