@@ -56,6 +56,7 @@ class Judge(NbGraderPreprocessor):
             show(said.get(grade_id(cell), Verdict(grade_id(cell), 0.0, points, NOT_RUN, NOT_JUDGED)), cell)
         nb.metadata["judgement"] = asdict(judgement)
         nb.metadata["troubles"] = [*before, *judgement.troubles]
+        nb.metadata["digest"] = resources.pop("digest", "")  # of what was judged: see kept.py
         resources["judged"] = True
         return nb, resources
 

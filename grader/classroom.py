@@ -147,7 +147,7 @@ class Round:
         with self.course.gradebook() as gradebook:
             unchanged = one.is_taken_over(gradebook, digest, judgement)
         if not unchanged:
-            one.take_over(nb, judgement)
+            one.take_over(nb, digest, judgement)
         self.counts["unchanged" if unchanged else "judged before and taken over"] += 1
         return True
 
@@ -157,7 +157,7 @@ class Round:
         nb, digest = self.to_judge[student]
         if sound:
             self.kept.keep(student, digest, judgement)
-        self.safely(one, "a", lambda: one.take_over(nb, judgement) or True)
+        self.safely(one, "a", lambda: one.take_over(nb, digest, judgement) or True)
         self.counts["judged"] += 1
 
     def safely(self, one: OneSubmission, mode: str, act: Callable[[], bool]) -> None:

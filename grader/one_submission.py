@@ -18,7 +18,6 @@ from nbgrader.utils import parse_utc
 from grader.autograde import points_of
 from grader.course import Course
 from grader.gradebook import replace_file
-from grader.kept import digest_of
 from grader.verdict import Judgement
 
 
@@ -51,10 +50,12 @@ class OneSubmission:
         text, _ = exporter.from_filename(str(self.handed_in), resources=self.resources())
         return nbformat.reads(text, as_version=4)
 
-    def take_over(self, nb: NotebookNode, judgement: Judgement) -> None:
+    def take_over(self, nb: NotebookNode, digest: str, judgement: Judgement) -> None:
         """Write what `read` gave and its judgement into the gradebook and autograded/."""
         exporter = self.exporter(self.course.autograding.autograde_preprocessors)
-        text, _ = exporter.from_notebook_node(nb, resources={**self.resources(), "judgement": judgement})
+        text, _ = exporter.from_notebook_node(
+            nb, resources={**self.resources(), "judgement": judgement, "digest": digest}
+        )
         for name in ("timestamp.txt", "submission_secret.txt"):  # nbgrader wants them beside the notebook
             if is_file(self.handed_in.with_name(name)):
                 replace_file(self.autograded.with_name(name), self.handed_in.with_name(name).read_bytes())
@@ -68,7 +69,7 @@ class OneSubmission:
     def is_taken_over(self, gradebook: Gradebook, digest: str, judgement: Judgement) -> bool:
         """Whether autograded/ and the gradebook have this judgement of this text, and when it was handed in."""
         nb = self.read_autograded()
-        if nb.metadata.get("judgement") != asdict(judgement) or digest_of(nb, self.lesson, self.course.how) != digest:
+        if nb.metadata.get("judgement") != asdict(judgement) or nb.metadata.get("digest") != digest:
             return False
         try:
             submission = gradebook.find_submission(self.lesson, self.student)
