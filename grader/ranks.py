@@ -75,7 +75,7 @@ class RankHost:
         env: Mapping[str, str] | None = None,
         **how: object,
     ):
-        self.limits = limits
+        self.limits, self.sandboxed = limits, sandboxed
         self.lock = threading.Lock()
         self.ranks: dict[int, Rank] = {}
         self.number = 0
