@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import copy
+import hashlib
 import inspect
 import io
 import math
@@ -31,10 +32,12 @@ from nbgrader import utils as nbgrader_utils
 from grader.hub import Hub
 from grader.inside.codec import Breach, Other, receive
 from grader.inside.rank import LENGTH, strided
+from grader.line import Diverged, Line, replay
 from grader.ranks import HostGone, RankHost
 from grader.sandbox import Limits
 from grader.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG, Judgement, Look, Verdict
 from utils import travel
+from utils.checks import expect as expecting
 from utils.checks.expect import CheckFailed
 from utils.checks.judge import Checks, Runner, links
 from utils.cluster import Cluster
@@ -87,12 +90,14 @@ def judge(
     parts = [Checks(checks, lesson), Checks(hidden, lesson, hidden=True)] if official else []
     for part in parts:
         by_value(part)
+    expecting.salt = salt_of(cells)
     try:
         for number, cell in enumerate(official):
             said.verdicts.append(judging.verdict(cell, parts))
             if progress:
                 progress(number + 1, len(official))
     finally:
+        expecting.salt = 0
         judging.close()
     not_run = [verdict.check for verdict in said.verdicts if verdict.kind == NOT_RUN]
     if not_run:
@@ -136,6 +141,11 @@ def lesson_of(nb: NotebookNode) -> str:
     if len(lessons) == 1 or not text:
         return "".join(lessons)
     raise ValueError(f"the check cells name the hidden tests of {', '.join(lessons) or 'no lesson'}")
+
+
+def salt_of(cells: list[str]) -> int:
+    """The same each time the submission is judged, and nothing that its code could have been written to know."""
+    return int.from_bytes(hashlib.sha256("\0".join(cells).encode("utf-8", "surrogatepass")).digest()[:7], "big")
 
 
 def by_value(part: Checks) -> None:
@@ -326,18 +336,14 @@ class RemoteRunner(Runner):
         memories: list[SlowMemory] = []
         ranks = self.judging.ranks_of(world_size)
         hub = Hub([rank.socket for rank in ranks], cluster, virtual, until, memories)
+        orders = []
+        for number in range(world_size):
+            mine = [column[number] for column in inputs]
+            program = pack_program((function, mine, same, catch), self.function, memories)
+            order = {"rank": number, "world_size": world_size, "virtual": virtual, "cluster": cluster, "device": device}
+            orders.append({**order, "answer": self.code, "program": program})
         try:
-            for number, rank in enumerate(ranks):
-                mine = [column[number] for column in inputs]
-                order = {
-                    "rank": number,
-                    "world_size": world_size,
-                    "virtual": virtual,
-                    "cluster": cluster,
-                    "device": device,
-                    "answer": self.code,
-                    "program": pack_program((function, mine, same, catch), self.function, memories),
-                }
+            for rank, order in zip(ranks, orders, strict=True):
                 give_order(rank.socket, order)
             run = hub.run()
         except RankTimeout as error:
@@ -346,11 +352,42 @@ class RemoteRunner(Runner):
             raise self.how_it_crashed(error, hub) from None
         finally:
             self.judging.end(ranks)
+        if world_size > 1 and self.quiet and not virtual:
+            run = replace(run, results=self.once_more(orders, hub, until))
         results = []
         for rank, (result, after, shared) in enumerate(run.results):
             mine = [column[rank] for column in inputs]
             results.append((result, [restored(*pair) for pair in zip(mine, after, strict=True)], shared))
         return replace(run, results=results)
+
+    def once_more(self, orders: list[dict], hub: Hub, until: float) -> list[tuple]:
+        """What each rank comes to when it is alone, told what the hub has told it: these values are judged.
+
+        The last rank first: what a rank may have told the next by the moment at which it ended, it has not told yet.
+        """
+        results = []
+        for order, first in reversed(list(zip(orders, hub.ranks, strict=True))):
+            [rank] = self.judging.ranks_of(1)
+            try:
+                give_order(rank.socket, order)
+                said = replay(first.line.log, Line(rank.socket, until), hub.known)
+            except TimeoutError:
+                raise TooLong(f"rank {order['rank']} took too long, when it was run once more.") from None
+            except Diverged:
+                said = {"do": "failed"}
+            finally:
+                self.judging.end([rank])
+            if said["do"] != "done":
+                evidence = f"{self.function.__name__}, rank {order['rank']}"
+                self.judging.look("did something else when it was run once more, alone", evidence)
+                raise CheckFailed(
+                    f"rank {order['rank']} did something else when it was run once more, with the same inputs and the "
+                    "same messages",
+                    mistake="What a rank does must follow from its inputs and from what it receives: not from time, "
+                    "chance, files, or what another rank leaves behind.",
+                )
+            results.append((said["result"], said["after"], said["shared"]))
+        return results[::-1]
 
     def how_it_crashed(self, error: RankCrashed, hub: Hub) -> Exception:
         """The ranks have ended without a word, or with a wrong one."""
