@@ -45,7 +45,7 @@ from utils.errors import RankCrashed, RankTimeout
 from utils.run import Run
 from utils.slow_memory import SlowMemory
 
-RUN_SECONDS = 15  # for one run of one world; a right answer takes a fraction of one
+RUN_SECONDS = 20  # for one run of one world; a right answer takes a fraction of one
 READ_SECONDS = 60  # for reading a notebook's cells
 MOST_HOSTS = 4  # that one submission may break
 CHECK = re.compile(r'^check\((\w+)(?:, judges="(\w+)")?\)$', re.MULTILINE)
