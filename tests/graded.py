@@ -1,4 +1,4 @@
-"""Notebooks to be judged without a course: a lesson's cells with answers of a test's choice, and the judge's word on them."""
+"""Notebooks to be judged without a course: a lesson's cells with answers of a test's choice."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def lesson(name: str) -> Lesson:
 
 
 def notebook(name: str, answers: dict[str, str] | None = None, judged: Iterable[str] | None = None) -> NotebookNode:
-    """A submission of a lesson: the solution, but for `answers`, {exercise: its cell}. judged: the checks, all if None."""
+    """The solution, but for `answers`, {exercise: its cell}. judged: which checks it has, all if None."""
     cells = []
     for cell in lesson(name).cells:
         if cell.check and (judged is None or cell.check.id in judged):

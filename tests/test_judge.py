@@ -1,4 +1,4 @@
-"""The judge on whole lessons: right answers earn all points, wrong ones none, in the words of the checks; what it stops."""
+"""The judge on whole lessons: right answers earn all points, wrong ones none, and are told why; what it stops."""
 
 from __future__ import annotations
 
