@@ -48,7 +48,7 @@ def result(name: str, tries: str, json_text: str, **how) -> Cheat:
 GARBAGE = [r'b"\0" * 100', r'b"\xff" * 100', 'b"4\\n"', 'b"{}\\n" * 100', "os.urandom(1000)", 'pickle.dumps(4)',
            'b"HTTP/1.1 200 OK\\r\\n\\r\\n"', "json.dumps({'result': 4, 'ok': True}).encode()"]  # fmt: skip
 ALL_DESCRIPTORS = """
-for fd in range({first}, 256):
+for fd in range({first}, {end}):
     try:
         os.set_blocking(fd, False)
         os.write(fd, {what})
@@ -58,11 +58,11 @@ for fd in range({first}, 256):
 
 CHEATS = [
     *[
-        forges(f"bytes-{number}", f"raw bytes to every descriptor: {what}", ALL_DESCRIPTORS.format(first=3, what=what))
+        forges(f"bytes-{number}", f"raw bytes to every descriptor: {what}", ALL_DESCRIPTORS.format(first=3, end=256, what=what))
         for number, what in enumerate(GARBAGE)
     ],
     forges("bytes-to-the-first", "a result in the words of other graders, to the first three descriptors",
-           ALL_DESCRIPTORS.format(first=0, what="b'double-values: 2/2 passed\\n'"), beside=True, plain="?"),
+           ALL_DESCRIPTORS.format(first=0, end=3, what="b'double-values: 2/2 passed\\n'"), beside=True, plain="?"),
     forges("early-result", "a result before the call is over", "prepared.done(2 * 2)"),
     forges("two-results", "two results", "prepared.done(x)\nprepared.done(4)"),
     forges("result-of-another", "the results of other ranks, by number", """
