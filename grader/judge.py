@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import copy
+import hashlib
 import inspect
 import io
 import math
@@ -20,6 +21,7 @@ import sys
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -35,6 +37,7 @@ from grader.ranks import HostGone, RankHost
 from grader.sandbox import Limits
 from grader.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG, Judgement, Look, Verdict
 from utils import travel
+from utils.checks import expect
 from utils.checks.expect import CheckFailed
 from utils.checks.judge import Checks, Runner, links
 from utils.cluster import Cluster
@@ -87,6 +90,7 @@ def judge(
     parts = [Checks(checks, lesson), Checks(hidden, lesson, hidden=True)] if official else []
     for part in parts:
         by_value(part)
+    expect.secret = secret_of(parts)
     try:
         for number, cell in enumerate(official):
             said.verdicts.append(judging.verdict(cell, parts))
@@ -143,6 +147,13 @@ def by_value(part: Checks) -> None:
     for function in part.functions.values():
         if not function.__module__.startswith("utils."):
             cloudpickle.register_pickle_by_value(sys.modules[function.__module__])
+
+
+def secret_of(parts: list[Checks]) -> int:
+    """A seed for what ranks are given: who has not seen the hidden tests can't compute what another rank was given."""
+    files = {sys.modules[function.__module__].__file__ for part in parts for function in part.functions.values()}
+    digest = hashlib.sha256(b"".join(Path(file).read_bytes() for file in sorted(files))).digest()
+    return int.from_bytes(digest[:5], "big")
 
 
 # ---- hosts -----------------------------------------------------------------------------------------------------------
