@@ -94,7 +94,7 @@ class RankWorld(World):
         return [self.rank]
 
     def make_recorder(self) -> Clock:
-        return Clock(self.turns) if self.virtual else OrderOfTheHub(self.turns, self.wire)
+        return RegionsOfTheHub(self.turns, self.wire, self.virtual)
 
     def load_program(self):
         answer = slices.load(self.order["answer"])
@@ -269,15 +269,15 @@ def strides_of(call: Call) -> list | None:
     return None
 
 
-class OrderOfTheHub(Clock):
+class RegionsOfTheHub(Clock):
     """Where there is no virtual time, a region is known by its place in the order of all that the hub hears."""
 
-    def __init__(self, turns, wire: Wire):
+    def __init__(self, turns, wire: Wire, virtual: bool):
         super().__init__(turns)
-        self.wire = wire
+        self.wire, self.virtual = wire, virtual
 
-    def mark(self) -> int:
-        return self.wire.exchange({"do": "mark"})["mark"]
+    def mark(self) -> float:
+        return self.now() if self.virtual else self.wire.exchange({"do": "mark"})["mark"]
 
     def span(self, kind: str, name: str, start: float, end: float) -> None:
         self.wire.tell(codec.pack({"do": "span", "name": name, "start": start, "end": end}))
@@ -361,7 +361,7 @@ class HubStore(dist.Store):
         return self.ask("add", key, amount=amount)
 
     def check(self, keys: list[str]) -> bool:
-        return all(self.ask("check", key) for key in keys)
+        return all(key.endswith(self.NAME) or self.ask("check", key) for key in keys)
 
     def wait(self, keys: list[str], timeout=None) -> None:
         for key in keys:

@@ -10,6 +10,7 @@ from numbers import Real
 import torch
 
 from utils import mlp
+from utils.checks import expect as expecting
 from utils.checks.expect import (
     CheckFailed,
     alike,
@@ -18,7 +19,6 @@ from utils.checks.expect import (
     expect_only_messages,
     expect_time,
     expect_unchanged,
-    seeded,
 )
 from utils.checks.judge import check
 from utils.cluster import Cluster, Gpu, Link
@@ -35,7 +35,8 @@ RTOL = 1e-7
 
 def model(layers: int, rows: int, dtype=EXACT, seed: int = 0) -> tuple[list, torch.Tensor]:
     """(weights of all layers, the batch)"""
-    return mlp.make_weights(layers, DIM, seeded(seed), dtype), mlp.make_batch(rows, DIM, seeded(seed), dtype)
+    seed += expecting.salt
+    return mlp.make_weights(layers, DIM, seed, dtype), mlp.make_batch(rows, DIM, seed, dtype)
 
 
 def cut_evenly(items: list, ranks: int) -> list[list]:
