@@ -45,7 +45,7 @@ from utils.errors import RankCrashed, RankTimeout
 from utils.run import Run
 from utils.slow_memory import SlowMemory
 
-RUN_SECONDS = 15  # for one run of one world; a right answer takes a fraction of one
+RUN_SECONDS = 20  # for one run of one world; a right answer takes a fraction of one
 READ_SECONDS = 60  # for reading a notebook's cells
 MOST_HOSTS = 4  # that one submission may break
 CHECK = re.compile(r'^check\((\w+)(?:, judges="(\w+)")?\)$', re.MULTILINE)
@@ -332,10 +332,7 @@ class RemoteRunner(Runner):
     ) -> Run:
         virtual = cluster is not None
         cluster = cluster or links(world_size, alpha=0.0, bandwidth=math.inf)
-        until = min(monotonic() + RUN_SECONDS, self.judging.until)
         memories: list[SlowMemory] = []
-        ranks = self.judging.ranks_of(world_size)
-        hub = Hub([rank.socket for rank in ranks], cluster, virtual, until, memories)
         orders = []
         for number in range(world_size):
             mine = [column[number] for column in inputs]
@@ -343,29 +340,42 @@ class RemoteRunner(Runner):
             order = {"rank": number, "world_size": world_size, "virtual": virtual, "cluster": cluster, "device": device}
             orders.append({**order, "answer": self.code, "program": program})
         try:
-            for rank, order in zip(ranks, orders, strict=True):
-                give_order(rank.socket, order)
-            run = hub.run()
-        except RankTimeout as error:
-            raise TooLong(str(error)) from None
-        except RankCrashed as error:
-            raise self.how_it_crashed(error, hub) from None
-        finally:
-            self.judging.end(ranks)
+            run, hub = self.run_ranks(orders, memories)
+        except RankCrashed:
+            if memories:
+                raise
+            run, hub = self.run_ranks(orders, memories)  # it may have been the machine's fault: short of memory, say
         if world_size > 1 and self.quiet and not virtual:
-            run = replace(run, results=self.once_more(orders, hub, until))
+            run = replace(run, results=self.once_more(orders, hub))
         results = []
         for rank, (result, after, shared) in enumerate(run.results):
             mine = [column[rank] for column in inputs]
             results.append((result, [restored(*pair) for pair in zip(mine, after, strict=True)], shared))
         return replace(run, results=results)
 
-    def once_more(self, orders: list[dict], hub: Hub, until: float) -> list[tuple]:
+    def run_ranks(self, orders: list[dict], memories: list[SlowMemory]) -> tuple[Run, Hub]:
+        """One world, from its beginning to its end. Raises what `spawn` raises, TooLong, HostGone."""
+        until = min(monotonic() + RUN_SECONDS, self.judging.until)
+        ranks = self.judging.ranks_of(len(orders))
+        lines = [rank.socket for rank in ranks]
+        hub = Hub(lines, orders[0]["cluster"], orders[0]["virtual"], until, memories)
+        try:
+            for line, order in zip(lines, orders, strict=True):
+                give_order(line, order)
+            return hub.run(), hub
+        except RankTimeout as error:
+            raise TooLong(str(error)) from None
+        except RankCrashed as error:
+            raise self.how_it_crashed(error, hub) from None
+        finally:
+            self.judging.end(ranks)
+
+    def once_more(self, orders: list[dict], hub: Hub) -> list[tuple]:
         """What each rank comes to when it is alone, told what the hub has told it: these values are judged.
 
         The last rank first: what a rank may have told the next by the moment at which it ended, it has not told yet.
         """
-        results = []
+        results, until = [], min(monotonic() + RUN_SECONDS, self.judging.until)
         for order, first in reversed(list(zip(orders, hub.ranks, strict=True))):
             [rank] = self.judging.ranks_of(1)
             try:
