@@ -8,7 +8,6 @@ import os
 import sys
 from pathlib import Path
 
-from nbconvert.preprocessors import CSSHTMLHeaderPreprocessor
 from nbgrader.preprocessors import (
     AssignLatePenalties,
     CheckCellMetadata,
@@ -20,7 +19,7 @@ from nbgrader.preprocessors import (
 ROOT = str(Path(__file__).resolve().parent)
 sys.path.insert(0, ROOT)
 
-from grader import autograde, feedback, submission  # noqa: E402  found in ROOT
+from grader import autograde, feedback, passive, submission  # noqa: E402  found in ROOT
 from grader.collect import Collect  # noqa: E402
 
 c = get_config()  # noqa: F821  traitlets gives it
@@ -64,17 +63,14 @@ c.Autograde.autograde_preprocessors = [
     autograde.SaveGrades,  # before outputs are cut: it reads them
     AssignLatePenalties,
     autograde.ShortOutputs,
+    passive.PassiveCells,  # formgrader shows this notebook as it is
     CheckCellMetadata,
 ]
 
 c.ExchangeFactory.collect = Collect
 
 c.GenerateFeedback.exporter_class = feedback.FeedbackPage
-c.GenerateFeedback.preprocessors = [
-    feedback.FeedbackCells,
-    GetGrades,
-    CSSHTMLHeaderPreprocessor,
-]
+c.GenerateFeedback.preprocessors = [GetGrades]
 
 # Submissions run in a sandbox (grader/sandbox.py). Where there can be none, autograding refuses, until
 # c.RunCells.sandbox = False  says that they may run with all rights of the person who grades.
