@@ -122,20 +122,22 @@ def parts(nb: NotebookNode, answers: list[str]) -> Iterator[dict]:
 
 
 def judged(cell: NotebookNode, answers: list[str]) -> Judged:
+    """A cell's points, after a person's corrections, and why."""
     name, score, most = grade_id(cell), *(amount(cell.metadata.nbgrader.get(key)) for key in ("score", "points"))
+    css = MARKS[PASSED if score >= most else PART if score > 0 else WRONG].css
+    by_hand = Mark("✎", "read by a person", f"{number(score)} of {number(most)}", css)
     if not is_check(cell):
-        mark = MARKS[PASSED if score >= most else PART if score > 0 else WRONG]
-        return Judged(name, "read by a person", score, most, mark)
+        return Judged(name, "by hand", score, most, by_hand)
     verdict = verdict_of(cell)
-    given = f"A person gave {number(score)} points here, instead of {number(verdict.points)}."
+    changed = score != verdict.points
     return Judged(
         name,
         name.removeprefix(exercise_of(name, answers)).strip("-") or name,
         score,
         most,
-        MARKS[verdict.kind],
+        by_hand if changed else MARKS[verdict.kind],
         without_folders(visible(verdict.said)).strip("\n") or SAYS.get(verdict.kind, ""),
-        given if score != verdict.points else "",
+        f"A person changed the points from {number(verdict.points)} to {number(score)}." if changed else "",
         verdict.hidden,
     )
 

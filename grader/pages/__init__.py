@@ -28,7 +28,11 @@ def page(template: str, **values: object) -> str:
 
 def templates() -> Environment:
     found = Environment(
-        loader=FileSystemLoader(FOLDER), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     found.filters["number"] = number
     return found
