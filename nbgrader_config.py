@@ -8,13 +8,7 @@ import os
 import sys
 from pathlib import Path
 
-from nbgrader.preprocessors import (
-    AssignLatePenalties,
-    CheckCellMetadata,
-    GetGrades,
-    OverwriteCells,
-    OverwriteKernelspec,
-)
+from nbgrader.preprocessors import CheckCellMetadata, GetGrades, OverwriteCells, OverwriteKernelspec
 
 ROOT = str(Path(__file__).resolve().parent)
 sys.path.insert(0, ROOT)
@@ -59,12 +53,10 @@ c.Autograde.sanitize_preprocessors = [
     CheckCellMetadata,
 ]
 c.Autograde.autograde_preprocessors = [
-    autograde.RunCells,
-    autograde.SaveGrades,  # before outputs are cut: it reads them
-    AssignLatePenalties,
-    autograde.ShortOutputs,
+    autograde.Judge,
     passive.PassiveCells,  # formgrader shows this notebook as it is
     CheckCellMetadata,
+    autograde.SaveGrades,  # late penalties too, in the same transaction
 ]
 
 c.ExchangeFactory.collect = Collect
@@ -72,19 +64,16 @@ c.ExchangeFactory.collect = Collect
 c.GenerateFeedback.exporter_class = feedback.FeedbackPage
 c.GenerateFeedback.preprocessors = [GetGrades]
 
-# Submissions run in a sandbox (grader/sandbox.py). Where there can be none, autograding refuses, until
-# c.RunCells.sandbox = False  says that they may run with all rights of the person who grades.
-c.SandboxedKernel.limits = {"memory": 4 * 10**9, "wall": 660}  # and others: grader.sandbox.Limits
-c.SandboxedKernel.gpus = False
+# Submissions are judged by grader/judge.py, without a kernel, in a sandbox (grader/sandbox.py). Where there can be
+# none, grading refuses, until  c.Judge.sandbox = False  says that they may run with all rights of who grades.
+c.Judge.checks = "utils.checks"
+c.Judge.hidden = "grader.hidden"
+c.Judge.sandbox = True
+c.Judge.seconds = 300  # for a submission that loops in every answer; what is not judged by then gives no points
 
+# Kernels run for the Validate button of JupyterLab alone, which students press: nothing of theirs earns points.
 c.Execute.timeout = 90  # seconds a cell: a right answer takes two, on a busy machine ten
-c.RunCells.submission_timeout = 600  # seconds in all, for one who loops in every answer
-c.Execute.interrupt_on_timeout = True  # the cells after an endless loop still count
-c.Execute.raise_on_iopub_timeout = True  # a loop that can't be interrupted ends the run, of this submission only
-c.Execute.iopub_timeout = 20  # seconds: its own 4 are too few on a busy machine, and would cost points
-too_long = f"This cell took longer than {c.Execute.timeout} s and was stopped: does a loop never end?"
-c.Execute.error_on_timeout = {"ename": "CellTimeout", "evalue": too_long, "traceback": [too_long]}
-c.Execute.coalesce_streams = True  # of a progress bar its last state, not every one that was drawn
-# What kernels write to stderr (warnings, logging, child processes) counts as a failure for nbgrader's own validate.
+c.Execute.interrupt_on_timeout = True
+# What kernels write to stderr (warnings, logging, child processes) counts as a failure there.
 # It is text like any other: let it come out of stdout.
 c.Execute.extra_arguments = ["--IPKernelApp.exec_lines=import os, sys; sys.stderr = sys.stdout; os.dup2(1, 2)"]

@@ -11,7 +11,8 @@ import typer
 from grader import build as building
 from grader import classroom
 from grader import release as releasing
-from grader.classroom import ClassroomError, Course
+from grader.classroom import Wish
+from grader.course import ClassroomError, Course
 
 app = typer.Typer(
     help="Build lessons, grade a class, release the students' bundle.",
@@ -21,7 +22,11 @@ app = typer.Typer(
 )
 Lessons = Annotated[list[str] | None, typer.Argument(help="names such as 01_collectives; all without names")]
 CourseFolder = Annotated[Path, typer.Option("--course", help="the course's folder, with its nbgrader_config.py")]
-Jobs = Annotated[int | None, typer.Option(min=1, help="submissions graded at a time; as many as there are cores")]
+Jobs = Annotated[int | None, typer.Option(min=1, help="submissions judged at a time; as many as there are cores")]
+Students = Annotated[list[str] | None, typer.Option("--student", help="only this one; may be said more than once")]
+New = Annotated[bool, typer.Option("--new", help="only what has no grade yet")]
+Regrade = Annotated[bool, typer.Option("--regrade", help="judge again what was judged already")]
+Scheduler = Annotated[str | None, typer.Option(help="address of a Dask scheduler, whose workers judge instead of us")]
 WithoutSandbox = Annotated[bool, typer.Option("--without-sandbox", help="submissions get all rights that you have")]
 Notebook = Annotated[Path, typer.Argument(help="a notebook, a student's or the solution")]
 
@@ -39,23 +44,31 @@ def build(
 @app.command()
 def grade(
     lessons: Lessons = None,
-    course: CourseFolder = Path(),
+    student: Students = None,
+    new: New = False,
+    regrade: Regrade = False,
     jobs: Jobs = None,
+    scheduler: Scheduler = None,
+    course: CourseFolder = Path(),
     without_sandbox: WithoutSandbox = False,
 ) -> None:
-    """Grade all that was handed in, from scratch: table, grades.csv, feedback pages."""
+    """Grade what was handed in and is new or has changed: table, grades.csv, feedback pages, a report.
+
+    What was judged is kept: after Ctrl-C, or a crash, the same command goes on where it stopped.
+    """
+    if new and regrade:
+        raise ClassroomError("--new and --regrade contradict each other: say one of them")
     opened = open_course(course, without_sandbox)
     for name in lessons or opened.lessons():
         classroom.collect(opened, name)
-    names = lessons or handed_in(opened)
-    graded = [classroom.grade_class(opened, name, jobs) for name in names]
+    names = of_students(opened, lessons or handed_in(opened), student or [])
+    wish = Wish(tuple(student or ()), new, regrade, jobs, scheduler)
+    graded = [classroom.grade_class(opened, name, wish) for name in names]
     for grades in graded:
-        print(f"\n{grades.lesson}\n")
-        print(classroom.table(grades))
-        print("".join(f"\n  {line}" for line in classroom.trouble_lines(grades)))
+        print(f"\n{grades.lesson}\n\n{classroom.table(grades)}")
     csv = opened.root / "grades.csv"
     classroom.write_csv(graded, csv)
-    print(f"grades:   {csv}")
+    print(f"\ngrades:   {csv}")
     for name in names:
         print(f"feedback: {opened.folder('feedback', 'STUDENT', name) / name}.html")
 
@@ -71,7 +84,7 @@ def table(lessons: Lessons = None, course: CourseFolder = Path()) -> None:
 
 @app.command()
 def validate(notebook: Notebook, course: CourseFolder = Path(), without_sandbox: WithoutSandbox = False) -> None:
-    """Run a notebook's checks as grading will; exits with 1 when one fails (`nbgrader validate` exits with 0)."""
+    """Judge a notebook's checks as grading will; exits with 1 unless all pass (`nbgrader validate` exits with 0)."""
     if not classroom.validate(notebook, open_course(course, without_sandbox)):
         raise typer.Exit(1)
 
@@ -96,6 +109,14 @@ def handed_in(course: Course) -> list[str]:
         expected = course.folder("submitted", "STUDENT", "LESSON") / "LESSON.ipynb"
         raise ClassroomError(f"nobody has handed in anything: submissions are expected as {expected}")
     return names
+
+
+def of_students(course: Course, lessons: list[str], students: list[str]) -> list[str]:
+    """Of the lessons, those that one of the students has handed in; all, when none are named."""
+    for student in students:
+        if not any(student in course.students(lesson) for lesson in lessons):
+            raise ClassroomError(f"{student} has not handed in {' or '.join(lessons)}")
+    return [name for name in lessons if not students or set(students) & set(course.students(name))]
 
 
 def main() -> None:

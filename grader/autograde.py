@@ -1,145 +1,79 @@
-"""What plain nbgrader lacks. `nbgrader_config.py` plugs these pieces in; each closes a trap.
+"""Autograding, plugged into nbgrader by `nbgrader_config.py`: what earns points is what the judge said, nothing else.
 
-A submission goes   Submission (reads the file) -> OfficialCells -> RunCells -> SaveGrades -> ShortOutputs
-with nbgrader's own steps in between; grader/feedback.py has the way back.
-
-What went wrong on the way is kept in the autograded notebook, one line each (`troubles`): the feedback page and
-`python -m grader grade` tell it.
+A submission goes   Submission (reads the file) -> OfficialCells -> Judge -> SaveGrades
+with nbgrader's own steps in between; grader/feedback.py has the way back. `nbgrader autograde` and formgrader's button
+take this road, and so does a whole class (grader/classroom.py), which brings the judgements along.
 """
 
 from __future__ import annotations
 
-import copy
-import math
-import re
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from time import monotonic
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from jupyter_client.manager import AsyncKernelManager
-from nbclient.exceptions import CellTimeoutError, DeadKernelError
+from nbconvert.preprocessors import Preprocessor
 from nbformat.notebooknode import NotebookNode
 from nbformat.v4 import new_output
 from nbgrader import utils
-from nbgrader.preprocessors import (
-    CheckCellMetadata,
-    ClearOutput,
-    Execute,
-    LimitOutput,
-    SaveAutoGrades,
-)
-from nbgrader.validator import Validator
-from traitlets import Bool, Integer, List
+from nbgrader.preprocessors import AssignLatePenalties, NbGraderPreprocessor, SaveAutoGrades
+from traitlets import Bool, Float, Unicode
 
-from grader import sandbox
-from grader.sandboxed_kernel import SandboxedKernel
-from grader.submission import add_trouble, count, grade_id
+from grader.gradebook import one_transaction
+from grader.submission import add_trouble, grade_id, troubles
+from grader.verdict import NOT_RUN, PASSED, Judgement, Verdict
 
-GRADER = Path(__file__).resolve().parent
-CUT = "\n... the rest of this output was cut off ..."
+MOST_WORDS = 20_000  # characters of what a check says
+CUT = "\n... the rest of this was cut off ..."
+NOT_JUDGED = "This check was not run: 0 points."
 
 
-# ---- running it ------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class How:
+    """How submissions are judged: what c.Judge of the configuration says."""
+
+    checks: str
+    hidden: str
+    sandboxed: bool
+    seconds: float
+
+    def judge(self, nb: NotebookNode, progress: Callable | None = None) -> Judgement:
+        """Judge a notebook whose cells are official."""
+        from grader.judge import judge  # it imports torch, which who only writes a gradebook can do without
+
+        return judge(nb, **asdict(self), progress=progress)
 
 
-class RunCells(Execute):
-    """Runs the cells in an empty folder, so that no file beside the notebook is ever imported; survives dead kernels.
+class Judge(NbGraderPreprocessor):
+    """Puts a verdict into each check cell: the judge's, or those of a judgement that `resources` bring along.
 
-    A kernel that dies, or can't be interrupted, ends this submission's run: what was not run earns nothing.
+    Nothing that a submission has in its outputs or metadata is left.
     """
 
-    sandbox = Bool(True, help="run submissions in a sandbox; without one they have the rights of who grades").tag(
-        config=True
-    )
-    submission_timeout = Integer(600, help="seconds that one submission may take in all").tag(config=True)
-    max_output = Integer(2_000_000, help="characters kept of what a cell shows while it runs").tag(config=True)
+    checks = Unicode("utils.checks", help="the package with the visible checks, one module a lesson").tag(config=True)
+    hidden = Unicode("grader.hidden", help="the package with the hidden tests, one module a lesson").tag(config=True)
+    sandbox = Bool(
+        True, help="run submissions in a sandbox; without one they have the rights of the person who grades"
+    ).tag(config=True)
+    seconds = Float(300, help="seconds for a submission; what is not judged by then is not run").tag(config=True)
 
-    def preprocess(self, nb: NotebookNode, resources: dict, **kw: Any) -> tuple[NotebookNode, dict]:
-        if nb.metadata.pop("not_run", False):
-            return nb, resources
-        if self.sandbox:
-            sandbox.require()
-        self.kernel_manager_class = SandboxedKernel if self.sandbox else AsyncKernelManager
-        self.deadline = monotonic() + self.submission_timeout
-        self.stopped, self.received = "", 0
-        with TemporaryDirectory(prefix="submission-", ignore_cleanup_errors=True) as folder:
-            super().preprocess(nb, {**resources, "metadata": {**resources.get("metadata", {}), "path": folder}})
-        if self.stopped:
-            add_trouble(nb, self.stopped)
+    @property
+    def how(self) -> How:
+        return How(self.checks, self.hidden, self.sandbox, self.seconds)
+
+    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+        before, not_run = troubles(nb), nb.metadata.get("not_run", False)
+        clear(nb)
+        judgement = resources.pop("judgement", None)
+        if not judgement:
+            judgement = Judgement(resources["nbgrader"]["assignment"]) if not_run else self.how.judge(nb)
+        said = {verdict.check: verdict for verdict in judgement.verdicts}
+        for cell in filter(is_check, nb.cells):
+            points = float(cell.metadata.nbgrader["points"])
+            show(said.get(grade_id(cell), Verdict(grade_id(cell), 0.0, points, NOT_RUN, NOT_JUDGED)), cell)
+        nb.metadata["judgement"] = asdict(judgement)
+        nb.metadata["troubles"] = [*before, *judgement.troubles]
+        resources["judged"] = True
         return nb, resources
-
-    def create_kernel_manager(self) -> AsyncKernelManager:
-        manager = super().create_kernel_manager()
-        if self.sandbox:
-            manager.read_only = [sandbox.UTILS, *hidden_tests_in(self.nb)]
-        return manager
-
-    def timeout_func(self, cell: NotebookNode) -> int:
-        """Seconds for this cell: nbclient calls it before each one."""
-        return max(1, min(self.timeout, math.ceil(self.deadline - monotonic())))
-
-    def preprocess_cell(self, cell: NotebookNode, resources: dict, index: int) -> tuple[NotebookNode, dict]:
-        if not self.stopped and monotonic() > self.deadline:
-            self.stopped = f"took more than {self.submission_timeout} s: cells from number {index + 1} on were not run"
-        if self.stopped:
-            return cell, resources
-        self.received = 0
-        try:
-            return super().preprocess_cell(cell, resources, index)
-        except DeadKernelError:
-            self.stop(cell, index, "the kernel died in")
-        except CellTimeoutError:
-            self.stop(cell, index, "there was no way to interrupt")
-        return cell, resources
-
-    def stop(self, cell: NotebookNode, index: int, what: str) -> None:
-        where = f"cell {grade_id(cell)}" if grade_id(cell) else f"cell number {index + 1}"
-        why = self.km.why_ended() if self.sandbox else ""
-        self.stopped = f"{what} {where}: {f'it {why}; ' if why else ''}the cells after it were not run"
-        cell.outputs.append(new_output("error", ename="Stopped", evalue=self.stopped, traceback=[self.stopped]))
-
-    def output(self, outs: list, msg: dict, display_id: str | None, cell_index: int) -> NotebookNode | None:
-        """Keep what a cell shows, until it floods; results and errors, which earn or cost points, always."""
-        if msg["msg_type"] in ("stream", "display_data"):
-            self.received += len(str(msg["content"].get("text") or msg["content"].get("data")))
-            if self.received > self.max_output and outs:
-                return None
-        return super().output(outs, msg, display_id, cell_index)
-
-
-def hidden_tests_in(nb: NotebookNode) -> list[Path]:
-    """The files that the notebook's check cells import hidden tests from; no other lesson's."""
-    text = "\n".join(cell.source for cell in nb.cells if is_check(cell))
-    lessons = set(re.findall(r'^hidden_tests_for\("(\w+)"\)', text, re.MULTILINE))
-    found = [GRADER / "hidden" / f"{lesson}.py" for lesson in sorted(lessons)]
-    return [GRADER / "__init__.py", GRADER / "hidden" / "__init__.py", *found] if found else []
-
-
-# ---- points ----------------------------------------------------------------------------------------------------------
-
-
-def points_of(cell: NotebookNode) -> tuple[float, str]:
-    """The points that a check cell has earned, and why they are not all of them ("" when they are).
-
-    All of them when it ran without an error and gave nothing back, as our checks do; what it gave back when that is a
-    number from 0 to the cell's points; 0 otherwise. Warnings and anything else that was printed cost nothing.
-    """
-    maximum = float(cell.metadata.nbgrader["points"])
-    if "shell.execute_reply" not in cell.metadata.get("execution", {}):
-        return 0.0, "was not run"
-    if any(output.output_type == "error" for output in cell.outputs):
-        return 0.0, "raised an error"
-    results = [output.data.get("text/plain", "") for output in cell.outputs if output.output_type == "execute_result"]
-    if not results:
-        return maximum, ""
-    try:
-        points = float(results[0]) if len(results) == 1 else math.nan
-    except ValueError:
-        points = math.nan
-    if not 0 <= points <= maximum:  # nan is not
-        return 0.0, f"gave back {results[0][:40]!r}, which is no number from 0 to {maximum:g}"
-    return points, "" if points == maximum else "gave part of the points"
 
 
 def is_check(cell: NotebookNode) -> bool:
@@ -147,72 +81,79 @@ def is_check(cell: NotebookNode) -> bool:
     return cell.cell_type == "code" and utils.is_grade(cell) and not utils.is_solution(cell)
 
 
-class SaveGrades(SaveAutoGrades):
-    """nbgrader's SaveAutoGrades, with `points_of` deciding about check cells. It never stops a submission."""
+def clear(nb: NotebookNode) -> None:
+    """Leave the text of the cells, what nbgrader knows of them, and the kernel that nbgrader has set."""
+    nb.metadata = NotebookNode({name: nb.metadata[name] for name in ("kernelspec",) if name in nb.metadata})
+    for cell in nb.cells:
+        cell.metadata = NotebookNode({name: cell.metadata[name] for name in ("nbgrader",) if name in cell.metadata})
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+
+
+def show(verdict: Verdict, cell: NotebookNode) -> None:
+    """Put a verdict into its check cell: as data for whoever reads it, as an output for formgrader."""
+    cell.metadata["verdict"] = asdict(verdict)
+    words = verdict.said or verdict.kind
+    words = words if len(words) <= MOST_WORDS else words[:MOST_WORDS] + CUT
+    if verdict.kind == PASSED:
+        cell.outputs = [new_output("stream", name="stdout", text=words)]
+    else:
+        cell.outputs = [new_output("error", ename="CheckFailed", evalue=words, traceback=[words])]
+
+
+class SaveGrades(SaveAutoGrades, AssignLatePenalties):
+    """Writes the points of the verdicts, comments and the late penalty into the gradebook, all at once.
+
+    Cells that a person grades, and what a person has written, are nbgrader's own affair, as ever.
+    """
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
-        nb, resources = super().preprocess(nb, resources)
-        checks = {grade_id(cell): points_of(cell)[1] for cell in nb.cells if is_check(cell)}
-        for name, reason in checks.items():
-            if reason.startswith("gave back"):
-                add_trouble(nb, f"check {name} {reason}: 0 points")
-        not_run = [name for name, reason in checks.items() if reason == "was not run"]
-        if not_run and len(not_run) < len(checks):
-            add_trouble(nb, f"{count(len(not_run), 'check')} not run: 0 points")
+        ids = resources["nbgrader"]
+        self.notebook_id, self.assignment_id, self.student_id = ids["notebook"], ids["assignment"], ids["student"]
+        self.points = points_of(nb, judged=resources.get("judged", False))
+        self.init_plugin()
+        with one_transaction(ids["db_url"]) as self.gradebook:
+            if "timestamp" in ids:  # who comes through nbgrader's own Autograde is in the gradebook by now
+                self._add_submission(ids["timestamp"])
+            nb, resources = Preprocessor.preprocess(self, nb, resources)
+            self._add_late_penalty()
         return nb, resources
 
+    def _add_submission(self, timestamp: Any) -> None:
+        self.gradebook.update_or_create_student(self.student_id)
+        when = {"timestamp": timestamp} if timestamp else {}
+        self.gradebook.update_or_create_submission(self.assignment_id, self.student_id, **when)
+
     def _add_score(self, cell: NotebookNode, resources: dict) -> None:
-        if is_check(cell):
-            points, reason = points_of(cell)
-            if reason:
-                self.log.warning("check %s %s: %g points", grade_id(cell), reason, points)
-            cell = copy.deepcopy(cell)  # nbgrader reads the points off what the cell gave back
-            cell.outputs = [new_output("execute_result", data={"text/plain": repr(points)})]
-        super()._add_score(cell, resources)
+        if not is_check(cell):
+            super()._add_score(cell, resources)
+            return
+        grade = self.gradebook.find_grade(grade_id(cell), self.notebook_id, self.assignment_id, self.student_id)
+        grade.auto_score = self.points[grade_id(cell)]
+        grade.needs_manual_grade = grade.manual_score is not None  # a person has said otherwise: may they look again
+
+    def _add_late_penalty(self) -> None:
+        self.gradebook.db.flush()
+        submission = self.gradebook.find_submission(self.assignment_id, self.student_id)
+        notebook = self.gradebook.find_submission_notebook(self.notebook_id, self.assignment_id, self.student_id)
+        self.gradebook.db.refresh(notebook)
+        notebook.late_submission_penalty, late, score = None, submission.total_seconds_late, notebook.score
+        penalty = self.plugin_inst.late_submission_penalty(self.student_id, score, late) if late > 0 else None
+        if penalty is not None:
+            notebook.late_submission_penalty = self._check_late_penalty(notebook, penalty)
 
 
-class ShortOutputs(LimitOutput):
-    """Limits a cell's output by characters too: nbgrader counts lines, and a line can be 30 MB long."""
+def points_of(nb: NotebookNode, judged: bool) -> dict[str, float]:
+    """The points of each check: those of the verdict that Judge has just put there, when they are points at all.
 
-    max_characters = Integer(500_000, help="characters of output that are kept of one cell").tag(config=True)
-
-    def preprocess_cell(self, cell: NotebookNode, resources: dict, cell_index: int) -> tuple[NotebookNode, dict]:
-        cell, resources = super().preprocess_cell(cell, resources, cell_index)
-        if cell.cell_type == "code":
-            left, outputs = self.max_characters, []
-            for output in cell.outputs:
-                output = shortened(output, max(left, 0))
-                outputs.append(output)
-                left -= size(output)
-            cell.outputs = [output for output in outputs if output]
-        return cell, resources
-
-
-def size(output: NotebookNode | None) -> int:
-    return len(str(output)) if output else 0
-
-
-def shortened(output: NotebookNode, limit: int) -> NotebookNode | None:
-    """The same output in about `limit` characters; None for what is no text and too long."""
-    if size(output) <= limit:
-        return output
-    if output.output_type == "stream":
-        return NotebookNode(output, text=output.text[:limit] + CUT) if limit else None
-    if output.output_type == "error":
-        room = max(limit, 10_000)  # why points were lost is always told
-        text = "\n".join(output.traceback)[:room] + CUT
-        return NotebookNode(output, evalue=output.evalue[:room], traceback=[text])
-    text = output.data.get("text/plain", "")
-    return NotebookNode(output, data={"text/plain": str(text)[:limit] + CUT}) if limit else None
-
-
-# ---- the student's own look at it ------------------------------------------------------------------------------------
-
-
-class CheckedValidator(Validator):
-    """`nbgrader validate` with the points that grading gives: noise costs nothing, a skipped check earns nothing."""
-
-    preprocessors = List([CheckCellMetadata, ClearOutput, RunCells])
-
-    def _get_failed_cells(self, nb: NotebookNode) -> list[NotebookNode]:
-        return [cell for cell in nb.cells if is_check(cell) and points_of(cell)[1]]
+    judged: whether Judge was here. Without it a verdict is the submission's own, and worth nothing.
+    """
+    found = {}
+    for cell in filter(is_check, nb.cells):
+        verdict, most = cell.metadata.get("verdict", {}), float(cell.metadata.nbgrader["points"])
+        points = verdict.get("points") if judged else None
+        if type(points) not in (int, float) or not 0 <= points <= most:  # nan is not
+            add_trouble(nb, f"check {grade_id(cell)} has no verdict with 0 to {most:g} points: 0 points")
+            points = 0.0
+        found[grade_id(cell)] = float(points)
+    return found

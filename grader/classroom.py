@@ -1,133 +1,73 @@
-"""A class's way through nbgrader, from what was handed in to the table. `python -m grader grade` calls it.
+"""A class's way from what was handed in to the table. `python -m grader grade` calls it.
 
-    collect -> autograde -> feedback -> table, grades.csv
+    collect -> judge -> gradebook and autograded/ -> feedback -> table, grades.csv
 
-Each step is nbgrader's own command line, run in the course's folder; each submission is graded in a process of its own,
-so that one which breaks its grader leaves the others alone.
+Judging is done on all cores, or elsewhere (cluster.py). The gradebook is written here alone, each submission as soon as
+it is judged. What was judged is kept (kept.py), so that a run that was interrupted goes on where it stopped.
 """
 
 from __future__ import annotations
 
 import csv
-import os
-import re
-import subprocess
-import sys
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import nbformat
-from nbgrader.api import Gradebook, MissingEntry
-from nbgrader.coursedir import CourseDirectory
-from nbgrader.validator import Validator
+from nbformat.notebooknode import NotebookNode
+from nbgrader.api import MissingEntry
 from tqdm import tqdm
-from traitlets.config import Config, PyFileConfigLoader
 
-from grader import sandbox
-from grader.autograde import CheckedValidator
+from grader.autograde import clear, is_check
+from grader.cluster import ClusterError, judge_all
+from grader.course import ClassroomError, Course
+from grader.kept import Kept, digest_of
+from grader.one_submission import OneSubmission
 from grader.submission import NotANotebook, read_notebook, troubles
-
-CONFIG = "nbgrader_config.py"
-
-
-class ClassroomError(Exception):
-    """What a person has to change before this can be done, in one line."""
-
-
-# ---- a course and nbgrader in it -------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Course:
-    """A folder with an nbgrader_config.py, and what stands in that file."""
-
-    root: Path
-    config: Config
-
-    @classmethod
-    def at(cls, folder: str | Path) -> Course:
-        """Open the course in `folder`. Raises ClassroomError when there is none."""
-        root = Path(folder).resolve()
-        if not (root / CONFIG).is_file():
-            raise ClassroomError(f"{folder} is no course: there is no {CONFIG} in it; name another with --course")
-        return cls(root, PyFileConfigLoader(CONFIG, path=str(root)).load_config())
-
-    def without_sandbox(self) -> None:
-        """Let submissions run with the rights of whoever calls this, because they said so."""
-        self.config.RunCells.sandbox = False
-
-    def require_sandbox(self) -> None:
-        """Raises ClassroomError where submissions can't be run in a sandbox and nobody said that they may without."""
-        reason = sandbox.why_not() if self.config.RunCells.get("sandbox", True) else None
-        if reason:
-            raise ClassroomError(f"{reason} To run submissions with all your rights instead, say --without-sandbox.")
-
-    @property
-    def directories(self) -> CourseDirectory:
-        return CourseDirectory(config=self.config, root=str(self.root))
-
-    def folder(self, step: str, student: str, lesson: str) -> Path:
-        """Where a step ("source", "submitted", "autograded", "feedback") keeps a student's lesson."""
-        directories = self.directories
-        return Path(directories.format_path(getattr(directories, f"{step}_directory"), student, lesson))
-
-    def gradebook(self) -> Gradebook:
-        directories = self.directories
-        return Gradebook(directories.db_url, directories.course_id)
-
-    def lessons(self) -> list[str]:
-        """The lessons that have an instructor's notebook."""
-        return sorted(
-            path.stem for path in self.folder("source", ".", "").glob("*/*.ipynb") if path.stem == path.parent.name
-        )
-
-    def students(self, lesson: str) -> list[str]:
-        """Who has handed in something, whatever it is."""
-        return sorted(path.parent.name for path in self.folder("submitted", "*", "").parent.glob(f"*/{lesson}"))
-
-    def log_file(self, lesson: str, name: str) -> Path:
-        return self.root / "logs" / lesson / f"{name}.log"
-
-    def nbgrader(self, command: str, lesson: str, *args: str, log: str | None = None) -> bool:
-        """Run `nbgrader command lesson args`; what it prints goes to a log file. Says whether it succeeded."""
-        path = self.log_file(lesson, log or command)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # Under pytest a kernel would not show what its child processes print.
-        env = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
-        with path.open("w") as output:
-            line = [sys.executable, "-m", "nbgrader", command, lesson, *args]
-            return subprocess.run(line, cwd=self.root, env=env, stdout=output, stderr=output).returncode == 0
-
-    def must(self, command: str, lesson: str, *args: str) -> None:
-        """Run a command without which nothing else makes sense; raises ClassroomError with its last error."""
-        if not self.nbgrader(command, lesson, *args):
-            path = self.log_file(lesson, command)
-            lines = [line.strip() for line in path.read_text().splitlines()]
-            first = next((line for line in lines if re.search(r"Error: |\| ERROR\] ", line)), "it says nothing")
-            raise ClassroomError(f"nbgrader {command} {lesson} failed: {first} (all of it: {path})")
-
+from grader.verdict import PASSED, Judgement
 
 # ---- the steps -------------------------------------------------------------------------------------------------------
 
 
-def grade_class(course: Course, lesson: str, jobs: int | None = None) -> Grades:
-    """Grade everything that lies in submitted/ for a lesson, from scratch, and write the feedback pages.
+@dataclass(frozen=True)
+class Wish:
+    """Which submissions to grade, and where.
 
-    Raises ClassroomError when there is no such lesson or nothing was handed in. A submission that can't be graded is no
-    error: it has its line in `Grades.troubles`.
+    students   only these; all when empty
+    new        only what has no grade yet; otherwise what has none, or has changed since
+    regrade    judge again what was judged already
+    jobs       processes on this machine; as many as there are cores when None
+    scheduler  the address of a Dask scheduler instead of this machine
+    """
+
+    students: tuple[str, ...] = ()
+    new: bool = False
+    regrade: bool = False
+    jobs: int | None = None
+    scheduler: str | None = None
+
+
+def grade_class(course: Course, lesson: str, wish: Wish = Wish()) -> Grades:
+    """Grade what lies in submitted/ for a lesson, and write the feedback pages.
+
+    Raises ClassroomError when there is no such lesson, nothing was handed in, or nothing can be judged. A submission
+    that can't be graded is no error: it has its line in `Grades.troubles`.
     """
     find_lesson(course, lesson)
-    course.require_sandbox()
+    if not wish.scheduler:
+        course.require_sandbox()
     course.must("generate_assignment", lesson)
     students = course.students(lesson)
     if not students:
         expected = course.folder("submitted", "STUDENT", lesson) / f"{lesson}.ipynb"
         raise ClassroomError(f"nobody has handed in {lesson}: submissions are expected as {expected}")
-    autograde(course, lesson, students, jobs)
+    this = autograde(course, lesson, [one for one in students if one in wish.students or not wish.students], wish)
+    print(f"{lesson}: {this}")
     course.nbgrader("generate_feedback", lesson)
-    return read_grades(course, lesson)
+    grades = read_grades(course, lesson)
+    for student, line in this.failed.items():
+        grades.troubles[student].insert(0, line)
+    return grades
 
 
 def find_lesson(course: Course, lesson: str) -> None:
@@ -153,43 +93,119 @@ def collect(course: Course, lesson: str) -> None:
         course.must("collect", lesson, "--update")
 
 
-def autograde(course: Course, lesson: str, students: list[str], jobs: int | None = None) -> None:
-    """Grade submissions, `jobs` at a time (as many as there are cores), with a bar on a terminal."""
+# ---- a round of grading ----------------------------------------------------------------------------------------------
 
-    options = ["--force", f"--RunCells.sandbox={course.config.RunCells.get('sandbox', True)}"]
 
-    def grade_one(student: str) -> None:
-        course.nbgrader("autograde", lesson, f"--student={student}", *options, log=student)
+def autograde(course: Course, lesson: str, students: Iterable[str], wish: Wish = Wish()) -> Round:
+    """Judge submissions and take the judgements over, with a bar on a terminal and a line for each that has trouble."""
+    this = Round(course, lesson, wish)
+    for student in tqdm(list(students), f"{lesson}: reading", unit="submission", disable=None, leave=False):
+        this.read(student)
+    texts = {student: nbformat.writes(nb) for student, (nb, _) in this.to_judge.items()}
+    with tqdm(total=len(texts), desc=f"{lesson}: judging", unit="submission", disable=None) as bar:
+        try:
+            for student, judgement, sound in judge_all(lesson, texts, course.how, wish.jobs, wish.scheduler):
+                this.judged(student, judgement, sound)
+                bar.update()
+        except ClusterError as error:
+            raise ClassroomError(str(error)) from error
+    return this
 
-    handed_in = [one for one in students if (course.folder("submitted", one, lesson) / f"{lesson}.ipynb").is_file()]
-    pool = ThreadPoolExecutor(jobs or os.cpu_count())
-    try:
-        running = [pool.submit(grade_one, student) for student in handed_in]
-        for one in tqdm(as_completed(running), total=len(running), desc=lesson, unit="submission", disable=None):
-            one.result()
-    finally:
-        pool.shutdown(cancel_futures=True)  # after Ctrl-C no further one is started
+
+class Round:
+    """What is done with each submission, and how many of each kind there were."""
+
+    def __init__(self, course: Course, lesson: str, wish: Wish) -> None:
+        self.course, self.lesson, self.wish = course, lesson, wish
+        self.kept = Kept(course.root / "judgements" / lesson)
+        self.to_judge: dict[str, tuple[NotebookNode, str]] = {}  # student -> the notebook, and its digest
+        self.failed: dict[str, str] = {}  # student -> why it could not be graded, in a line
+        self.counts = {"judged": 0, "judged before and taken over": 0, "unchanged": 0}
+
+    def read(self, student: str) -> None:
+        """See whether it has to be judged; if not, take over what was judged before."""
+        one = OneSubmission(self.course, self.lesson, student)
+        if not one.handed_in.is_file():
+            tell(student, find_troubles(self.course, self.lesson, student))
+        elif not (self.wish.new and one.is_graded()):
+            self.safely(one, "w", lambda: self.take_over_or_wait(one))
+
+    def take_over_or_wait(self, one: OneSubmission) -> bool:
+        nb = one.read()
+        digest = digest_of(nb, self.lesson, self.course.how)
+        if self.wish.regrade:
+            self.kept.drop(one.student)
+        judgement = Judgement(self.lesson) if nb.metadata.get("not_run") else self.kept.find(one.student, digest)
+        if not judgement:
+            self.to_judge[one.student] = nb, digest
+            return False
+        with self.course.gradebook() as gradebook:
+            unchanged = one.is_taken_over(gradebook, digest, judgement)
+        if not unchanged:
+            one.take_over(nb, judgement)
+        self.counts["unchanged" if unchanged else "judged before and taken over"] += 1
+        return True
+
+    def judged(self, student: str, judgement: Judgement, sound: bool) -> None:
+        """Keep a judgement, unless it says that judging failed, and take it over."""
+        one = OneSubmission(self.course, self.lesson, student)
+        nb, digest = self.to_judge[student]
+        if sound:
+            self.kept.keep(student, digest, judgement)
+        self.safely(one, "a", lambda: one.take_over(nb, judgement) or True)
+        self.counts["judged"] += 1
+
+    def safely(self, one: OneSubmission, mode: str, act: Callable[[], bool]) -> None:
+        """Do something with one submission, which says whether it is done with it, and tell what trouble there was."""
+        try:
+            with one.log(mode):
+                done = act()
+        except Exception as error:
+            log = self.course.log_file(self.lesson, one.student)
+            self.failed[one.student] = f"could not be graded ({type(error).__name__}): see {log}"
+            tell(one.student, [self.failed[one.student]])
+        else:
+            if done:
+                tell(one.student, find_troubles(self.course, self.lesson, one.student))
+
+    def __str__(self) -> str:
+        """How many submissions were judged, and how many did not have to be."""
+        return ", ".join(f"{number} {what}" for what, number in self.counts.items() if number) or "nothing to do"
+
+
+def tell(student: str, lines: list[str]) -> None:
+    """One line on the screen, above the bar, for a submission that had trouble."""
+    if lines:
+        tqdm.write(printable(f"{student}: {'; '.join(lines)}"))
+
+
+# ---- a notebook by itself --------------------------------------------------------------------------------------------
 
 
 def validate(notebook: Path, course: Course) -> bool:
-    """Run a notebook's checks as grading will, print what fails; says whether all passed.
+    """Judge a notebook's checks as grading will, print what each says; says whether all passed.
 
-    Raises ClassroomError when the file is missing or is no notebook.
+    Raises ClassroomError when the file is missing, is no notebook or holds no checks.
     """
     if not notebook.is_file():
         raise ClassroomError(f"there is no file {notebook}")
-    course.require_sandbox()
     try:
         with notebook.open(encoding="utf-8") as file:
-            read_notebook(file)
+            nb = read_notebook(file)
     except NotANotebook as reason:
         raise ClassroomError(f"{notebook}: {reason}") from None
-    validator: Validator = CheckedValidator(config=course.config)
-    results = validator.validate(str(notebook))
-    validator.validate = lambda filename: results  # printing is nbgrader's own, and would run it again
-    validator.validate_and_print(str(notebook))
-    print()
-    return not results
+    if not any(map(is_check, nb.cells)):
+        raise ClassroomError(f"{notebook} holds no checks: is it the notebook of a lesson?")
+    course.require_sandbox()
+    clear(nb)
+    judgement = course.how.judge(nb)
+    for line in judgement.troubles:
+        print(printable(line))
+    for verdict in judgement.verdicts:
+        print(printable(f"{verdict.check}: {verdict.kind}, {verdict.points:g} of {verdict.most:g} points"))
+        if verdict.kind != PASSED:
+            print("".join(f"    {printable(line)}\n" for line in verdict.said.splitlines()))
+    return bool(judgement.verdicts) and all(verdict.kind == PASSED for verdict in judgement.verdicts)
 
 
 # ---- what came of it -------------------------------------------------------------------------------------------------
@@ -252,10 +268,7 @@ def find_troubles(course: Course, lesson: str, student: str) -> list[str]:
     graded = course.folder("autograded", student, lesson) / name
     if not graded.is_file():
         return [f"could not be graded: see {course.log_file(lesson, student)}"]
-    found = troubles(nbformat.read(graded, as_version=4))
-    if not (course.folder("feedback", student, lesson) / f"{lesson}.html").is_file():
-        found.append(f"has no feedback page: see {course.log_file(lesson, 'generate_feedback')}")
-    return found
+    return troubles(nbformat.read(graded, as_version=4))
 
 
 def write_csv(all_grades: list[Grades], path: Path) -> None:
@@ -295,11 +308,6 @@ def table(grades: Grades, width: int = 100) -> str:
             lines.append(line + (f"{total:>9g}" if last else ""))
         lines.append("")
     return "\n".join([*lines, *(f"{number:>3}  {name}" for number, name in enumerate(names, 1))])
-
-
-def trouble_lines(grades: Grades) -> list[str]:
-    """One line a submission that had trouble."""
-    return [printable(f"{student}: {'; '.join(lines)}") for student, lines in grades.troubles.items() if lines]
 
 
 def printable(text: str) -> str:

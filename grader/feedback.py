@@ -21,10 +21,11 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-from grader.marks import MARKS, Mark, amount, is_check, judgement_of, verdict_of
+from grader.autograde import is_check
+from grader.marks import MARKS, Mark, amount, judgement_of, verdict_of
 from grader.pages import number, page, visible
 from grader.passive import LONGEST, from_markdown
-from grader.submission import count
+from grader.submission import count, grade_id
 from grader.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG
 
 # What is said where a check has no words.
@@ -144,10 +145,6 @@ def judged(cell: NotebookNode, answers: list[str]) -> Judged:
 
 def has_points(cell: NotebookNode) -> bool:
     return utils.is_grade(cell) or utils.is_task(cell)
-
-
-def grade_id(cell: NotebookNode) -> str:
-    return cell.metadata.nbgrader["grade_id"]
 
 
 def exercise_of(check: str, answers: list[str]) -> str:

@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, fields
 
 from nbformat.notebooknode import NotebookNode
-from nbgrader import utils
 
+from grader.autograde import is_check
 from grader.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG, Judgement, Look, Verdict
 
 
@@ -59,11 +59,6 @@ def judgement_of(nb: NotebookNode) -> Judgement:
         looks=[Look(one["what"], str(one.get("evidence", ""))) for one in looks],
         seconds=amount(kept.get("seconds")),
     )
-
-
-def is_check(cell: NotebookNode) -> bool:
-    """A code cell with points that a person does not grade."""
-    return cell.cell_type == "code" and utils.is_grade(cell) and not utils.is_solution(cell)
 
 
 def listed(value: object, kind: type = str) -> list:

@@ -15,7 +15,8 @@ from urllib.parse import quote
 
 import nbformat
 
-from grader.classroom import Course, Grades, read_grades
+from grader.classroom import Grades, read_grades
+from grader.course import Course
 from grader.marks import MARKS, Mark, judgement_of
 from grader.pages import number, page, visible
 from grader.submission import count

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from grader.sandboxed_kernel import SandboxedKernel
 from nbformat.v4 import new_code_cell, new_notebook
 
 from grader import sandbox
@@ -29,7 +30,6 @@ from grader.autograde import RunCells, hidden_tests_in
 from grader.classroom import ClassroomError, Course, Grades, trouble_lines
 from grader.collect import Collect
 from grader.sandbox import GB, MB, End, Limits, NoSandbox
-from grader.sandboxed_kernel import SandboxedKernel
 from tests.kernel import processes_with
 
 pytestmark = [pytest.mark.long, pytest.mark.sandbox]

@@ -1,7 +1,7 @@
 """A course of one small lesson in a folder of its own, graded by the project's real nbgrader_config.py.
 
-tests/test_grading_traps.py and test_grading_exchange.py use it. The lesson has two exercises: `double`, judged by a
-check with a hidden half, and `score`, whose check cell gives back whatever the student's function returns.
+Tests of grading use it. The lesson has two exercises: `double`, plain arithmetic, and `total`, the sum over all ranks.
+Its checks are in tests/tiny/.
 """
 
 from __future__ import annotations
@@ -13,55 +13,84 @@ from collections.abc import Callable
 from pathlib import Path
 
 import nbformat
+from nbformat.notebooknode import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
 PROJECT = Path(__file__).resolve().parent.parent
 LESSON = "90_tiny"
-POINTS = {"double-values": 2, "score-values": 4}
-HIDDEN = "SECRET = double(21) == 42"
+POINTS = {"double-values": 2, "total-values": 3, "total-traffic": 1}
 
+IMPORTS = f"""import torch
+import torch.distributed as dist
+
+from utils.checks import checks_for
+
+check = checks_for("{LESSON}")"""
 DOUBLE = """def double(x):
     ### BEGIN SOLUTION
     return 2 * x
     ### END SOLUTION"""
-SCORE = """def score():
+TOTAL = """def total(x, rank, world_size):
     ### BEGIN SOLUTION
-    return None
+    x = x.clone()
+    dist.all_reduce(x)
+    return x
     ### END SOLUTION"""
-CHECK_DOUBLE = f"""assert double(2) == 4, "double(2) is not 4"
-### BEGIN HIDDEN TESTS
-{HIDDEN}
-assert SECRET, "it is wrong for a number that you did not see"
-### END HIDDEN TESTS"""
+# What students write.
+RIGHT = {
+    "double": "def double(x):\n    return 2 * x",
+    "total": "def total(x, rank, world_size):\n    x = x.clone()\n    dist.all_reduce(x)\n    return x",
+}
+WRONG = {
+    "double": "def double(x):\n    return x * x",
+    "total": "def total(x, rank, world_size):\n    return x * world_size",
+}
 
 
-def cell(source: str, name: str, **flags: object) -> nbformat.NotebookNode:
+def cell(source: str, name: str, **flags: object) -> NotebookNode:
     """A code cell that nbgrader tracks."""
     kind = {"grade": False, "solution": False, "locked": False, "task": False, "schema_version": 3, **flags}
     return new_code_cell(source, id=name, metadata={"nbgrader": {"grade_id": name, **kind}})
 
 
-def lesson() -> nbformat.NotebookNode:
-    """The instructor's notebook."""
+def check_cell(exercise: str, judges: str, hidden: bool = True) -> NotebookNode:
+    source = f'check({exercise}, judges="{judges}")'
+    if hidden:
+        source += f"""
+### BEGIN HIDDEN TESTS
+from grader.hidden import hidden_tests_for
+hidden_tests_for("{LESSON}")({exercise}, judges="{judges}")
+### END HIDDEN TESTS"""
+    name = f"{exercise}-{judges}"
+    return cell(source, name, grade=True, locked=True, points=POINTS[name])
+
+
+def lesson(*more: NotebookNode) -> NotebookNode:
+    """The instructor's notebook, with more cells at its end."""
     cells = [
         new_markdown_cell("# A tiny lesson", id="title"),
-        cell("import math", "imports", locked=True),
+        cell(IMPORTS, "imports", locked=True),
         cell(DOUBLE, "double", solution=True),
-        cell(CHECK_DOUBLE, "double-values", grade=True, locked=True, points=2),
-        cell(SCORE, "score", solution=True),
-        cell("score()", "score-values", grade=True, locked=True, points=4),
+        check_cell("double", "values"),
+        cell(TOTAL, "total", solution=True),
+        check_cell("total", "values"),
+        check_cell("total", "traffic", hidden=False),
+        *more,
     ]
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
     return new_notebook(cells=cells, metadata={"kernelspec": kernel})
 
 
-def make_course(root: Path) -> Path:
-    """A course folder with the lesson in solutions/ and a configuration that is the project's."""
+def make_course(root: Path, *more: NotebookNode) -> Path:
+    """A course folder with the lesson in solutions/ and a configuration that is the project's, but for the checks."""
     folder = root / "solutions" / LESSON
     folder.mkdir(parents=True)
-    nbformat.write(lesson(), folder / f"{LESSON}.ipynb")
-    config = f"load_subconfig('nbgrader_config.py', path={str(PROJECT)!r})\n"
-    (root / "nbgrader_config.py").write_text(config)
+    nbformat.write(lesson(*more), folder / f"{LESSON}.ipynb")
+    (root / "nbgrader_config.py").write_text(
+        f"load_subconfig('nbgrader_config.py', path={str(PROJECT)!r})\n"
+        "c = get_config()\n"
+        "c.Judge.checks, c.Judge.hidden = 'tests.tiny.checks', 'tests.tiny.hidden'\n"
+    )
     return root
 
 
@@ -74,9 +103,18 @@ def nbgrader(folder: Path, *args: str, fails: bool = False) -> str:
     return done.stdout
 
 
-def released(course: Path) -> nbformat.NotebookNode:
+def released(course: Path) -> NotebookNode:
     """The notebook as students get it."""
     return nbformat.read(course / "notebooks" / LESSON / f"{LESSON}.ipynb", as_version=4)
+
+
+def autograded(course: Path, student: str) -> NotebookNode:
+    return nbformat.read(course / "autograded" / student / LESSON / f"{LESSON}.ipynb", as_version=4)
+
+
+def page(course: Path, student: str) -> str:
+    """A student's feedback."""
+    return (course / "feedback" / student / LESSON / f"{LESSON}.html").read_text()
 
 
 def hand_in(course: Path, student: str, edit: Callable | None = None, **answers: str) -> Path:
@@ -91,9 +129,8 @@ def hand_in(course: Path, student: str, edit: Callable | None = None, **answers:
 
 
 def hand_in_file(course: Path, student: str, content: bytes) -> Path:
-    """Put any bytes into submitted/ under the lesson's name."""
-    folder = course / "submitted" / student / LESSON
-    folder.mkdir(parents=True)
-    path = folder / f"{LESSON}.ipynb"
+    """Put any bytes into submitted/ under the lesson's name, instead of what is there."""
+    path = course / "submitted" / student / LESSON / f"{LESSON}.ipynb"
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     return path

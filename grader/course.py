@@ -1,0 +1,101 @@
+"""A course: a folder with an nbgrader_config.py, and nbgrader's commands in it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from nbgrader.api import Gradebook
+from nbgrader.converters import Autograde
+from nbgrader.coursedir import CourseDirectory
+from traitlets.config import Config, PyFileConfigLoader
+
+from grader import sandbox
+from grader.autograde import How, Judge
+
+CONFIG = "nbgrader_config.py"
+
+
+class ClassroomError(Exception):
+    """What a person has to change before this can be done, in one line."""
+
+
+@dataclass(frozen=True)
+class Course:
+    """A folder with an nbgrader_config.py, and what stands in that file."""
+
+    root: Path
+    config: Config
+
+    @classmethod
+    def at(cls, folder: str | Path) -> Course:
+        """Open the course in `folder`. Raises ClassroomError when there is none."""
+        root = Path(folder).resolve()
+        if not (root / CONFIG).is_file():
+            raise ClassroomError(f"{folder} is no course: there is no {CONFIG} in it; name another with --course")
+        return cls(root, PyFileConfigLoader(CONFIG, path=str(root)).load_config())
+
+    def without_sandbox(self) -> None:
+        """Let submissions run with the rights of whoever calls this, because they said so."""
+        self.config.Judge.sandbox = False
+
+    def require_sandbox(self) -> None:
+        """Raises ClassroomError where submissions can't be run in a sandbox and nobody said that they may without."""
+        reason = sandbox.why_not() if self.how.sandboxed else None
+        if reason:
+            raise ClassroomError(f"{reason} To run submissions with all your rights instead, say --without-sandbox.")
+
+    @property
+    def how(self) -> How:
+        """How submissions are judged here."""
+        return Judge(config=self.config).how
+
+    @property
+    def autograding(self) -> Autograde:
+        """nbgrader's own, for what the configuration says of it."""
+        return Autograde(coursedir=self.directories, config=self.config)
+
+    @property
+    def directories(self) -> CourseDirectory:
+        return CourseDirectory(config=self.config, root=str(self.root))
+
+    def folder(self, step: str, student: str, lesson: str) -> Path:
+        """Where a step ("source", "submitted", "autograded", "feedback") keeps a student's lesson."""
+        directories = self.directories
+        return Path(directories.format_path(getattr(directories, f"{step}_directory"), student, lesson))
+
+    def gradebook(self) -> Gradebook:
+        directories = self.directories
+        return Gradebook(directories.db_url, directories.course_id)
+
+    def lessons(self) -> list[str]:
+        """The lessons that have an instructor's notebook."""
+        return sorted(
+            path.stem for path in self.folder("source", ".", "").glob("*/*.ipynb") if path.stem == path.parent.name
+        )
+
+    def students(self, lesson: str) -> list[str]:
+        """Who has handed in something, whatever it is."""
+        return sorted(path.parent.name for path in self.folder("submitted", "*", "").parent.glob(f"*/{lesson}"))
+
+    def log_file(self, lesson: str, name: str) -> Path:
+        return self.root / "logs" / lesson / f"{name}.log"
+
+    def nbgrader(self, command: str, lesson: str, *args: str) -> bool:
+        """Run `nbgrader command lesson args`; what it prints goes to a log file. Says whether it succeeded."""
+        path = self.log_file(lesson, command)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("w") as output:
+            line = [sys.executable, "-m", "nbgrader", command, lesson, *args]
+            return subprocess.run(line, cwd=self.root, stdout=output, stderr=output).returncode == 0
+
+    def must(self, command: str, lesson: str, *args: str) -> None:
+        """Run a command without which nothing else makes sense; raises ClassroomError with its last error."""
+        if not self.nbgrader(command, lesson, *args):
+            path = self.log_file(lesson, command)
+            lines = [line.strip() for line in path.read_text().splitlines()]
+            first = next((line for line in lines if re.search(r"Error: |\| ERROR\] ", line)), "it says nothing")
+            raise ClassroomError(f"nbgrader {command} {lesson} failed: {first} (all of it: {path})")
