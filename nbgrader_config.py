@@ -51,10 +51,10 @@ c.Autograde.sanitize_preprocessors = [
     OverwriteKernelspec,
     OverwriteCells,
     CheckCellMetadata,
+    passive.PassiveCells,  # formgrader shows what comes of it as it is
 ]
 c.Autograde.autograde_preprocessors = [
     autograde.Judge,
-    passive.PassiveCells,  # formgrader shows this notebook as it is
     CheckCellMetadata,
     autograde.SaveGrades,  # late penalties too, in the same transaction
 ]

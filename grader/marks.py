@@ -40,7 +40,7 @@ def verdict_of(cell: NotebookNode) -> Verdict:
     known = {field.name: kept[field.name] for field in fields(Verdict) if field.name in kept}
     found = Verdict(**{"check": name, "points": 0.0, "most": most, "kind": NOT_RUN, **known})
     found.check, found.points, found.most = name, amount(found.points), most
-    found.kind = found.kind if found.kind in MARKS else NOT_RUN
+    found.kind = found.kind if isinstance(found.kind, str) and found.kind in MARKS else NOT_RUN
     found.said, found.mistake = (text if isinstance(text, str) else "" for text in (found.said, found.mistake))
     found.hidden = found.hidden is True
     return found

@@ -103,14 +103,24 @@ def harmless(text: str, taken: Iterable[str] = ()) -> bool:
 
     And whole HTML: a stray end tag would end a part of the page, one that is missing would swallow the next.
     """
-    if len(text) > LONGEST or ACTIVE_TEX.search(text):
+    if len(text) > LONGEST:
         return False
     try:
         parser = HTMLParser(namespaceHTMLElements=False)  # parses as browsers do
         root = parser.parseFragment(render(text))
     except (InvalidNotebook, RecursionError):
         return False
-    return not parser.errors and all(may_stay(element, taken) for element in root.iter() if element is not root)
+    if parser.errors or ACTIVE_TEX.search("".join(prose(root))):
+        return False
+    return all(may_stay(element, taken) for element in root.iter() if element is not root)
+
+
+def prose(element: object) -> Iterator[str]:
+    """The text in an element that is not code: where MathJax looks for formulas."""
+    yield element.text or ""
+    for child in element:
+        yield from prose(child) if child.tag not in ("pre", "code") else ()
+        yield child.tail or ""
 
 
 def may_stay(element: object, taken: Iterable[str]) -> bool:
