@@ -8,6 +8,7 @@ import os
 import sys
 from pathlib import Path
 
+import nbgrader
 from nbgrader.preprocessors import CheckCellMetadata, GetGrades, OverwriteCells, OverwriteKernelspec
 
 ROOT = str(Path(__file__).resolve().parent)
@@ -63,6 +64,11 @@ c.ExchangeFactory.collect = Collect
 
 c.GenerateFeedback.exporter_class = feedback.FeedbackPage
 c.GenerateFeedback.preprocessors = [GetGrades]
+
+# Formgrader's pages of submissions load no script from the internet; formulas stay as they were typed.
+TEMPLATES = Path(nbgrader.__file__).parent / "server_extensions" / "formgrader" / "templates"
+c.HTMLExporter.template_name = "formgrader_offline"
+c.HTMLExporter.extra_template_basedirs = [str(TEMPLATES), str(Path(ROOT) / "grader" / "pages")]
 
 # Submissions are judged by grader/judge.py, without a kernel, in a sandbox (grader/sandbox.py). Where there can be
 # none, grading refuses, until  c.Judge.sandbox = False  says that they may run with all rights of who grades.

@@ -3,9 +3,9 @@
 What a submission may hold to harm its reader is tried in each: as units, and in a real browser.
 """
 
-import json
 import os
 import re
+import secrets
 import signal
 import socket
 import subprocess
@@ -13,7 +13,6 @@ import sys
 import time
 from contextlib import contextmanager
 from dataclasses import asdict
-from pathlib import Path
 
 import nbformat
 import pytest
@@ -149,7 +148,9 @@ def test_a_raw_cell_attachments_and_widgets_are_no_way_in():
 # ---- a student's page ------------------------------------------------------------------------------------------------
 
 SAID = {
-    "double-values": Verdict("double-values", 0, 2, WRONG, "double · values\n  double(5) is 25, expected 10", "Square."),
+    "double-values": Verdict(
+        "double-values", 0, 2, WRONG, "double · values\n  double(5) is 25, expected 10", "Square."
+    ),
     "total-values": Verdict("total-values", 1.5, 3, PART, "total · values · hidden test\n  half", "", True),
     "total-traffic": Verdict("total-traffic", 1, 1, PASSED, "total · traffic · passed"),
 }
@@ -259,7 +260,9 @@ def hostile_notebook():
     said = {name: Verdict(name, 0, points, WRONG, f"{name}\n{many}", many) for name, points in POINTS.items()}
     answers = {"double": f"# </pre>{many}", "total": many}
     looks = [Look(f"tried {HOSTILE[0]}", many)]
-    return graded(*cells, code, new_raw_cell(many), said=said, troubles=HOSTILE, comment=many, answers=answers, looks=looks)
+    return graded(
+        *cells, code, new_raw_cell(many), said=said, troubles=HOSTILE, comment=many, answers=answers, looks=looks
+    )
 
 
 def test_nothing_is_active_in_a_page_whoever_wrote_what():
@@ -460,3 +463,48 @@ def test_an_instructor_finds_the_way_through_the_report(browser, tmp_path):
         mistake.get_by_role("link", name="student-01").click()
         assert seen.page.get_by_text("Handed in by student-01").is_visible()
         assert (seen.what_ran(), seen.console) == ([], [])
+
+
+# ---- formgrader ------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def jupyter(course):
+    """A Jupyter server with formgrader in a course; gives its address and token."""
+    own = course / "jupyter"
+    places = {name: str(own / name) for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")}
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "JUPYTER"))}
+    token = secrets.token_hex(16)
+    options = ["--no-browser", "--port=0", "--ip=127.0.0.1", f"--IdentityProvider.token={token}", "--allow-root"]
+    command = [sys.executable, "-m", "jupyter_server", *options]
+    log = own / "log"
+    own.mkdir()
+    with log.open("w") as output:
+        server = subprocess.Popen(
+            command, cwd=course, env={**env, **places, "HOME": str(own)}, stdout=output, stderr=output
+        )
+    try:
+        yield address_of(server, log), token
+    finally:
+        server.send_signal(signal.SIGTERM)
+        server.wait(30)
+
+
+def address_of(server, log):
+    """Where the server listens, as soon as it does; it chose the port itself."""
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        found = re.search(r"http://127\.0\.0\.1:(\d+)/", log.read_text())
+        if found and listens(int(found[1])):
+            return found[0]
+        try:
+            server.wait(0.1)  # which also says when it is no more
+            break
+        except subprocess.TimeoutExpired:
+            pass
+    raise AssertionError(log.read_text()[-3000:])
+
+
+def listens(port):
+    with socket.socket() as client:
+        return client.connect_ex(("127.0.0.1", port)) == 0
