@@ -7,8 +7,7 @@ take this road, and so does a whole class (grader/classroom.py), which brings th
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from nbconvert.preprocessors import Preprocessor
@@ -21,26 +20,11 @@ from traitlets import Bool, Float, Unicode
 from grader.gradebook import one_transaction
 from grader.submission import add_trouble, grade_id, troubles
 from grader.verdict import NOT_RUN, PASSED, Judgement, Verdict
+from grader.worker import How
 
 MOST_WORDS = 20_000  # characters of what a check says
 CUT = "\n... the rest of this was cut off ..."
 NOT_JUDGED = "This check was not run: 0 points."
-
-
-@dataclass(frozen=True)
-class How:
-    """How submissions are judged: what c.Judge of the configuration says."""
-
-    checks: str
-    hidden: str
-    sandboxed: bool
-    seconds: float
-
-    def judge(self, nb: NotebookNode, progress: Callable | None = None) -> Judgement:
-        """Judge a notebook whose cells are official."""
-        from grader.judge import judge  # it imports torch, which who only writes a gradebook can do without
-
-        return judge(nb, **asdict(self), progress=progress)
 
 
 class Judge(NbGraderPreprocessor):
@@ -72,6 +56,7 @@ class Judge(NbGraderPreprocessor):
             show(said.get(grade_id(cell), Verdict(grade_id(cell), 0.0, points, NOT_RUN, NOT_JUDGED)), cell)
         nb.metadata["judgement"] = asdict(judgement)
         nb.metadata["troubles"] = [*before, *judgement.troubles]
+        nb.metadata["digest"] = resources.pop("digest", "")  # of what was judged: see kept.py
         resources["judged"] = True
         return nb, resources
 

@@ -16,6 +16,9 @@ from pathlib import Path
 import nbformat
 from nbformat.notebooknode import NotebookNode
 from nbgrader.api import MissingEntry
+from nbgrader.auth import Authenticator
+from nbgrader.converters import GenerateAssignment, GenerateFeedback
+from nbgrader.exchange import ExchangeFactory
 from tqdm import tqdm
 
 from grader.autograde import clear, is_check
@@ -56,14 +59,15 @@ def grade_class(course: Course, lesson: str, wish: Wish = Wish()) -> Grades:
     find_lesson(course, lesson)
     if not wish.scheduler:
         course.require_sandbox()
-    course.must("generate_assignment", lesson)
+    course.must(GenerateAssignment, lesson)
     students = course.students(lesson)
     if not students:
         expected = course.folder("submitted", "STUDENT", lesson) / f"{lesson}.ipynb"
         raise ClassroomError(f"nobody has handed in {lesson}: submissions are expected as {expected}")
     this = autograde(course, lesson, [one for one in students if one in wish.students or not wish.students], wish)
     print(f"{lesson}: {this}")
-    course.nbgrader("generate_feedback", lesson)
+    if why := course.nbgrader(GenerateFeedback, lesson):
+        print(why)
     grades = read_grades(course, lesson)
     for student, line in this.failed.items():
         grades.troubles[student].insert(0, line)
@@ -90,7 +94,8 @@ def collect(course: Course, lesson: str) -> None:
     find_lesson(course, lesson)
     exchange = course.config.get("Exchange", {}).get("root")
     if exchange and (Path(exchange) / course.directories.course_id / "inbound").is_dir():
-        course.must("collect", lesson, "--update")
+        step = ExchangeFactory(config=course.config).collect
+        course.must(step, lesson, update=True, authenticator=Authenticator(config=course.config))
 
 
 # ---- a round of grading ----------------------------------------------------------------------------------------------
@@ -142,7 +147,7 @@ class Round:
         with self.course.gradebook() as gradebook:
             unchanged = one.is_taken_over(gradebook, digest, judgement)
         if not unchanged:
-            one.take_over(nb, judgement)
+            one.take_over(nb, digest, judgement)
         self.counts["unchanged" if unchanged else "judged before and taken over"] += 1
         return True
 
@@ -152,13 +157,13 @@ class Round:
         nb, digest = self.to_judge[student]
         if sound:
             self.kept.keep(student, digest, judgement)
-        self.safely(one, "a", lambda: one.take_over(nb, judgement) or True)
+        self.safely(one, "a", lambda: one.take_over(nb, digest, judgement) or True)
         self.counts["judged"] += 1
 
     def safely(self, one: OneSubmission, mode: str, act: Callable[[], bool]) -> None:
         """Do something with one submission, which says whether it is done with it, and tell what trouble there was."""
         try:
-            with one.log(mode):
+            with self.course.log_to(self.course.log_file(self.lesson, one.student), mode):
                 done = act()
         except Exception as error:
             log = self.course.log_file(self.lesson, one.student)

@@ -17,13 +17,12 @@ from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
 
 import dask
-import nbformat
 from distributed import Client, KilledWorker, LocalCluster
 from tqdm import tqdm
 
 from grader import sandbox
-from grader.autograde import How
 from grader.verdict import Judgement, Look
+from grader.worker import How, judge_text, why_not
 
 DEATHS = 3  # of workers, that one submission may cost
 SETTINGS = {
@@ -58,11 +57,6 @@ def judge_all(
         for _ in futures:
             future = next_of(done, client)
             yield futures[future], *judgement_of(future, lesson)
-
-
-def judge_text(text: str, how: How) -> str:
-    """What a worker does."""
-    return how.judge(nbformat.reads(text, as_version=4)).to_json()
 
 
 def judgement_of(future: object, lesson: str) -> tuple[Judgement, bool]:
@@ -141,7 +135,7 @@ def require_sandboxes(client: Client, how: How) -> None:
     """Raises ClusterError when there are no workers, or they can't judge."""
     try:
         client.wait_for_workers(1, timeout=60)
-        reasons = client.run(why_not, how.sandboxed)
+        reasons = client.run(why_not, how)
     except TimeoutError:
         raise ClusterError(f"no worker is connected to the Dask scheduler at {client.scheduler.address}") from None
     except ImportError as error:
@@ -149,7 +143,3 @@ def require_sandboxes(client: Client, how: How) -> None:
     for address, reason in reasons.items():
         if reason:
             raise ClusterError(f"the worker at {address} says: {reason}")
-
-
-def why_not(sandboxed: bool) -> str | None:
-    return sandbox.why_not() if sandboxed else None

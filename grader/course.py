@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import re
-import subprocess
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,9 +13,11 @@ from nbgrader.api import Gradebook
 from nbgrader.converters import Autograde
 from nbgrader.coursedir import CourseDirectory
 from traitlets.config import Config, PyFileConfigLoader
+from traitlets.log import get_logger
 
 from grader import sandbox
-from grader.autograde import How, Judge
+from grader.autograde import Judge
+from grader.worker import How
 
 CONFIG = "nbgrader_config.py"
 
@@ -84,18 +87,40 @@ class Course:
     def log_file(self, lesson: str, name: str) -> Path:
         return self.root / "logs" / lesson / f"{name}.log"
 
-    def nbgrader(self, command: str, lesson: str, *args: str) -> bool:
-        """Run `nbgrader command lesson args`; what it prints goes to a log file. Says whether it succeeded."""
-        path = self.log_file(lesson, command)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w") as output:
-            line = [sys.executable, "-m", "nbgrader", command, lesson, *args]
-            return subprocess.run(line, cwd=self.root, stdout=output, stderr=output).returncode == 0
+    def nbgrader(self, step: type, lesson: str, **options: object) -> str | None:
+        """Take a step of nbgrader's, a converter or an exchange's; what it logs goes to a file. Says why it failed."""
+        directories = CourseDirectory(config=self.config, root=str(self.root), assignment_id=lesson)
+        try:
+            with self.log_to(path := self.log_file(lesson, step.__name__)):
+                step(coursedir=directories, config=self.config, **options).start()
+        except (Exception, SystemExit) as error:
+            lines = re.findall(r"\[ERROR\] (.*)", path.read_text(errors="replace"))
+            first = lines[0] if lines else f"{type(error).__name__}: {error}"
+            return f"nbgrader's {step.__name__} of {lesson} failed: {first} (all of it: {path})"
+        return None
 
-    def must(self, command: str, lesson: str, *args: str) -> None:
-        """Run a command without which nothing else makes sense; raises ClassroomError with its last error."""
-        if not self.nbgrader(command, lesson, *args):
-            path = self.log_file(lesson, command)
-            lines = [line.strip() for line in path.read_text().splitlines()]
-            first = next((line for line in lines if re.search(r"Error: |\| ERROR\] ", line)), "it says nothing")
-            raise ClassroomError(f"nbgrader {command} {lesson} failed: {first} (all of it: {path})")
+    def must(self, step: type, lesson: str, **options: object) -> None:
+        """Take a step without which nothing else makes sense; raises ClassroomError if it fails."""
+        if why := self.nbgrader(step, lesson, **options):
+            raise ClassroomError(why)
+
+    @contextmanager
+    def log_to(self, path: Path, mode: str = "w") -> Iterator[None]:
+        """What nbgrader logs meanwhile goes to this file, with the error that ends it."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handler = logging.FileHandler(path, mode, encoding="utf-8", errors="backslashreplace")
+        handler.setFormatter(logging.Formatter("[%(levelname)s] %(message)s"))
+        logger = get_logger()
+        before = logger.propagate, logger.level
+        logger.addHandler(handler)
+        logger.propagate = False
+        logger.setLevel(logging.INFO)
+        try:
+            yield
+        except BaseException:
+            logger.exception("this could not be done")
+            raise
+        finally:
+            logger.removeHandler(handler)
+            handler.close()
+            logger.propagate, logger.level = before

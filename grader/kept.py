@@ -13,9 +13,9 @@ from pathlib import Path
 
 from nbformat.notebooknode import NotebookNode
 
-from grader.autograde import How
 from grader.gradebook import replace_file
 from grader.verdict import Judgement
+from grader.worker import How
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,6 @@ these, it is done again: `is_taken_over` says so.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
@@ -17,12 +14,10 @@ import nbformat
 from nbformat.notebooknode import NotebookNode
 from nbgrader.api import Gradebook, MissingEntry
 from nbgrader.utils import parse_utc
-from traitlets.log import get_logger
 
 from grader.autograde import points_of
 from grader.course import Course
 from grader.gradebook import replace_file
-from grader.kept import digest_of
 from grader.verdict import Judgement
 
 
@@ -55,10 +50,12 @@ class OneSubmission:
         text, _ = exporter.from_filename(str(self.handed_in), resources=self.resources())
         return nbformat.reads(text, as_version=4)
 
-    def take_over(self, nb: NotebookNode, judgement: Judgement) -> None:
+    def take_over(self, nb: NotebookNode, digest: str, judgement: Judgement) -> None:
         """Write what `read` gave and its judgement into the gradebook and autograded/."""
         exporter = self.exporter(self.course.autograding.autograde_preprocessors)
-        text, _ = exporter.from_notebook_node(nb, resources={**self.resources(), "judgement": judgement})
+        text, _ = exporter.from_notebook_node(
+            nb, resources={**self.resources(), "judgement": judgement, "digest": digest}
+        )
         for name in ("timestamp.txt", "submission_secret.txt"):  # nbgrader wants them beside the notebook
             if is_file(self.handed_in.with_name(name)):
                 replace_file(self.autograded.with_name(name), self.handed_in.with_name(name).read_bytes())
@@ -72,7 +69,7 @@ class OneSubmission:
     def is_taken_over(self, gradebook: Gradebook, digest: str, judgement: Judgement) -> bool:
         """Whether autograded/ and the gradebook have this judgement of this text, and when it was handed in."""
         nb = self.read_autograded()
-        if nb.metadata.get("judgement") != asdict(judgement) or digest_of(nb, self.lesson, self.course.how) != digest:
+        if nb.metadata.get("judgement") != asdict(judgement) or nb.metadata.get("digest") != digest:
             return False
         try:
             submission = gradebook.find_submission(self.lesson, self.student)
@@ -101,28 +98,6 @@ class OneSubmission:
         for one in preprocessors:
             exporter.register_preprocessor(one)
         return exporter
-
-    @contextmanager
-    def log(self, mode: str) -> Iterator[None]:
-        """What nbgrader logs meanwhile goes to a file of this submission's."""
-        path = self.course.log_file(self.lesson, self.student)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handler = logging.FileHandler(path, mode, encoding="utf-8", errors="backslashreplace")
-        handler.setFormatter(logging.Formatter("[%(levelname)s] %(message)s"))
-        logger = get_logger()
-        before = logger.propagate, logger.level
-        logger.addHandler(handler)
-        logger.propagate = False
-        logger.setLevel(logging.INFO)
-        try:
-            yield
-        except Exception:
-            logger.exception("this submission could not be graded")
-            raise
-        finally:
-            logger.removeHandler(handler)
-            handler.close()
-            logger.propagate, logger.level = before
 
 
 def is_file(path: Path) -> bool:

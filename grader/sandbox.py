@@ -30,6 +30,7 @@ from grader import syscalls, warden
 
 ROOT = Path(__file__).resolve().parent.parent
 UTILS = ROOT / "utils"
+INSIDE = (ROOT / "grader" / "__init__.py", ROOT / "grader" / "inside")  # what grading runs in there; no secret in it
 HOME = "/tmp/home"  # inside
 MARK = "/.sandbox"  # who finds it is inside
 OLDEST = (0, 8)  # bubblewrap that limits a tmpfs and forbids further user namespaces
@@ -40,6 +41,8 @@ FROM_OUTSIDE = [  # variables that say nothing of the person who grades
     *("LANG", "LC_ALL", "LC_CTYPE", "TZ"),
     *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "SPAWN_WITHOUT_FORK", "NBGRADER_EXECUTION", "CUDA_VISIBLE_DEVICES"),
 ]
+SETPRIV_NEEDS = ["CAP_SETUID", "CAP_SETGID"]
+NAMESPACES_NEED = [*SETPRIV_NEEDS, "CAP_SYS_ADMIN", "CAP_SYS_CHROOT", "CAP_SYS_PTRACE", "CAP_SETPCAP"]
 GB, MB = 10**9, 10**6
 
 
@@ -277,6 +280,7 @@ class Sandbox:
     stdout: int | None = None
     stderr: int | None = None
     gpus: bool = False
+    makes_namespaces: bool = False  # trusted: it keeps what that takes, and has no filter: its children need one
 
     def __post_init__(self) -> None:
         self.line, theirs = socket.socketpair()
@@ -288,6 +292,7 @@ class Sandbox:
                 pass_fds=fds, stdin=self.stdin, stdout=self.stdout, stderr=self.stderr,
                 env={"PATH": os.environ.get("PATH", os.defpath), **bus()}, start_new_session=True,
             )  # fmt: skip
+        self.user = nobody(self.process.pid) if as_root() else None  # whom it runs as; None: as we do
         self.line.sendall(json.dumps(self.order()).encode() + b"\n")
         self.end: End | None = None
         self.pid = None  # of its first process, seen from here
@@ -298,13 +303,9 @@ class Sandbox:
 
     def order(self) -> dict:
         """What the warden is told."""
-        user = nobody(self.process.pid) if as_root() else None
-        uid = os.getuid() if user is None else user
+        uid = self.uid()
         arguments = [*NAMESPACES, "--hostname", "sandbox", "--new-session", "--die-with-parent", "--clearenv"]
-        if user is None:
-            arguments += ["--unshare-user", "--disable-userns"]
-        else:  # what setpriv needs, until it has changed the user
-            arguments += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
+        arguments += self.privileges()
         arguments += [*private(self.limits, self.folders), *view(self.read_only, self.gpus), "--chdir", HOME]
         for name, value in environment(self.env).items():
             arguments += ["--setenv", name, value]
@@ -318,18 +319,33 @@ class Sandbox:
         files |= self.files
         arguments += [word for path in files for word in parents(Path(path))]
         data = [("--perms 0444 --ro-bind-data", as_text(text.encode()), path) for path, text in files.items()]
-        if filter_program := syscalls.filter_program():
+        if (filter_program := syscalls.filter_program()) and not self.makes_namespaces:
             data.append(("--seccomp", as_text(filter_program)))
         return {
             "bwrap": [*bounded(self.limits), "bwrap"],
             "arguments": arguments,
             "data": data,
             "last_arguments": ["--remount-ro", "/dev", "--remount-ro", "/"],
-            "command": limited(self.command, self.limits, user),
+            "command": limited(self.command, self.limits, None if self.makes_namespaces else self.user),
             "mark": MARK,
             "pass_fds": list(self.pass_fds),
             "limits": asdict(self.limits),
         }
+
+    def uid(self) -> int:
+        """The user that the sandbox knows."""
+        if self.user is not None:
+            return self.user
+        return 0 if self.makes_namespaces else os.getuid()
+
+    def privileges(self) -> list[str]:
+        needed = NAMESPACES_NEED if self.makes_namespaces else SETPRIV_NEEDS if self.user is not None else []
+        words = ["--cap-drop", "ALL", *(word for name in needed for word in ("--cap-add", name))]
+        if self.user is None and self.makes_namespaces:  # only the first of a user namespace has power over all in it
+            words += ["--unshare-user", "--uid", "0", "--gid", "0"]
+        elif self.user is None:
+            words += ["--unshare-user", "--disable-userns"]
+        return words
 
     def answer(self) -> dict:
         words = self.answers.readline()

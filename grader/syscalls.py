@@ -1,4 +1,4 @@
-"""The system calls that no submission needs, as a filter for bwrap's --seccomp: they fail with EPERM.
+"""The system calls that no submission needs, as a filter for the kernel (seccomp): they fail with EPERM.
 
 What they would reach: another process's memory, memory that no limit counts, new namespaces and with them more of the
 kernel, a terminal's input. All others are allowed; namespaces and limits bound what those can do.
@@ -39,26 +39,41 @@ FORBIDDEN = {
     "request_key": (249, 218),
     "keyctl": (250, 219),
 }
+# what ranks could tell each other through the read-only files that all of them see: who reads one, who has locked one
+WITNESSES = {"inotify_init": (253, 26), "inotify_init1": (294, 26), "fanotify_init": (300, 262)}
+FLOCK, FCNTL = (73, 32), (72, 25)
+LOCK_COMMANDS = (6, 7, 37, 38)  # fcntl's F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW
+LOOK_COMMANDS = (5, 36, 1024, 1026)  # F_GETLK, F_OFD_GETLK, F_SETLEASE, F_NOTIFY
 CLONE, CLONE3, IOCTL = (56, 220), (435, 435), (16, 29)
 NEW_NAMESPACES = 0x7E020000  # clone's flags CLONE_NEW*
 TERMINAL_INPUT = (0x5412, 0x541C)  # ioctl's TIOCSTI, TIOCLINUX
 ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 
 LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # the filter machine's instructions
-ALLOW, EPERM, ENOSYS = 0x7FFF0000, 0x00050001, 0x00050026
+ALLOW, EPERM, ENOSYS, DONE = 0x7FFF0000, 0x00050001, 0x00050026, 0x00050000  # DONE: "it is", and nothing is
 NUMBER, ARCHITECTURE, FIRST_ARGUMENT, SECOND_ARGUMENT = 0, 4, 16, 24  # offsets in what it looks at
 
 
-def filter_program() -> bytes:
-    """The filter for this machine's processor; b"" where it is another one than the two above."""
+def filter_program(alone: bool = False) -> bytes:
+    """The filter for this machine's processor; b"" where it is another one than the two above.
+
+    alone: for a process that shares its files with nobody it may talk to. Every lock is free then, and none is set.
+    """
     if platform.machine() not in ARCHITECTURES:
         return b""
     column, architecture = ARCHITECTURES[platform.machine()]
     program = [(LOAD, 0, 0, ARCHITECTURE), (EQUAL, 1, 0, architecture), (RETURN, 0, 0, EPERM), (LOAD, 0, 0, NUMBER)]
     if column == 0:  # the 32-bit calls of x86-64 have numbers of their own
         program += [(AT_LEAST, 0, 1, 0x40000000), (RETURN, 0, 0, EPERM)]
-    for numbers in FORBIDDEN.values():
+    for numbers in [*FORBIDDEN.values(), *(WITNESSES.values() if alone else [])]:
         program += [(EQUAL, 0, 1, numbers[column]), (RETURN, 0, 0, EPERM)]
+    if alone:
+        program += [(EQUAL, 0, 1, FLOCK[column]), (RETURN, 0, 0, DONE)]
+        commands = [(command, DONE) for command in LOCK_COMMANDS] + [(command, EPERM) for command in LOOK_COMMANDS]
+        program += [(EQUAL, 0, 2 + 2 * len(commands), FCNTL[column]), (LOAD, 0, 0, SECOND_ARGUMENT)]
+        for command, answer in commands:
+            program += [(EQUAL, 0, 1, command), (RETURN, 0, 0, answer)]
+        program += [(RETURN, 0, 0, ALLOW)]
     # clone3 has its flags where no filter can look; the C library takes clone instead when it is missing
     program += [(EQUAL, 0, 1, CLONE3[column]), (RETURN, 0, 0, ENOSYS)]
     program += [(EQUAL, 0, 4, CLONE[column]), (LOAD, 0, 0, FIRST_ARGUMENT), (ANY_BIT, 0, 1, NEW_NAMESPACES)]

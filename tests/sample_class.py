@@ -17,12 +17,13 @@ from pathlib import Path
 import nbformat
 import typer
 from nbgrader.auth import Authenticator
+from nbgrader.converters import GenerateAssignment
 from nbgrader.coursedir import CourseDirectory
 from nbgrader.exchange.default import ExchangeFetchAssignment, ExchangeReleaseAssignment, ExchangeSubmit
 from traitlets.config import Config
 
 from grader.build import BuildError, Lesson, bytes_of, find_lessons, notebook_of, read_lesson, write
-from grader.classroom import ClassroomError, Course
+from grader.course import ClassroomError, Course
 from tests.mutants import mutants_of
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -141,7 +142,7 @@ def make_class(folder: Path = FOLDER, name: str = LESSON) -> list[Student]:
     exchange.chmod(0o777)
     (folder / "nbgrader_config.py").write_text(CONFIG.format(project=str(PROJECT), exchange=str(exchange)))
     course = Course.at(folder)
-    course.must("generate_assignment", name)
+    course.must(GenerateAssignment, name)
     students = students_of(lesson)
     roster = {student.name: {"who": student.who, "points": student.points} for student in students}
     (folder / ROSTER).write_text(json.dumps(roster, indent=2) + "\n")

@@ -36,7 +36,7 @@ class SlowMemory:
         Raises ChipFull, and TypeError for anything but slices.
         """
         check_slices(name, where)
-        tile = self.arrays[name][where].clone()
+        tile = self.fetch(name, where)
         if self.on_chip + tile.numel() > self.room:
             raise ChipFull(
                 f"the chip has room for {self.room} loaded numbers, holds {self.on_chip}, and you load {tile.numel()} "
@@ -50,13 +50,20 @@ class SlowMemory:
     def store(self, name: str, values: Tensor, *where: slice) -> None:
         """Write a part of an array. Raises ValueError if `values` has another shape, and TypeError for no slices."""
         check_slices(name, where)
+        self.stored += self.put(name, values, where)
+
+    def fetch(self, name: str, where: tuple) -> Tensor:
+        return self.arrays[name][where].clone()
+
+    def put(self, name: str, values: Tensor, where: tuple) -> int:
+        """Returns how many bytes were written."""
         part = self.arrays[name][where]
         if values.shape != part.shape:
             raise ValueError(
                 f"this part of {name!r} has shape {tuple(part.shape)}, and you store {tuple(values.shape)}"
             )
         part.copy_(values)
-        self.stored += nbytes(part)
+        return nbytes(part)
 
     @property
     def moved(self) -> int:

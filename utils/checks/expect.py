@@ -33,10 +33,13 @@ class Answer:
 
 
 class CheckFailed(AssertionError):
-    """An answer that is not right yet: what was seen, what was expected, and the usual mistake if it is known."""
+    """An answer that is not right yet: what was seen, what was expected, and the usual mistake if it is known.
 
-    def __init__(self, saw: str, expected: str = "", mistake: str = ""):
-        self.header, self.saw, self.expected, self.mistake = "", saw, expected, mistake
+    share: of the check's points that it earns all the same, from 0 to 1
+    """
+
+    def __init__(self, saw: str, expected: str = "", mistake: str = "", share: float = 0.0):
+        self.header, self.saw, self.expected, self.mistake, self.share = "", saw, expected, mistake, share
         super().__init__(saw)
 
     def __str__(self):

@@ -29,6 +29,7 @@ import torch
 from utils import RankCrashed, RankError, RankTimeout, WorldStuck, simulate, spawn
 from utils.checks.expect import Answer, CheckFailed, plural
 from utils.cluster import Cluster, Gpu, Link
+from utils.run import Run
 
 TIMEOUT = 30  # seconds for one run; a right answer takes a fraction of one
 WIDTH = 78  # columns of a message's first line
@@ -69,11 +70,15 @@ class Checks:
 
     def __call__(self, answer, judges: str = "values") -> None:
         """Judge the function `answer`, print one line if it is right. Raises CheckFailed if it is not."""
+        print(self.judge(answer, judges, Runner))
+
+    def judge(self, answer, judges: str, runner: type) -> str:
+        """Judge a function on the ranks of a runner; returns the line that says it is right. Raises CheckFailed."""
         exercise = getattr(answer, "__name__", repr(answer)).replace("_", "-")
         if (exercise, judges) not in self.functions:
             raise ValueError(f"nothing judges the {judges} of {exercise}: is the function's name as it was given?")
         function = self.functions[exercise, judges]
-        run = Runner(answer, function.if_stuck, quiet=self.hidden)
+        run = runner(answer, function.if_stuck, quiet=self.hidden)
         try:
             remark = function(run)
         except CheckFailed as failed:
@@ -83,7 +88,7 @@ class Checks:
             failed.header = where.ljust(WIDTH - len("not passed")) + "  not passed"
             failed.expected = "something else" if failed.expected and self.hidden else failed.expected
             raise failed from None
-        print(f"{exercise} · {judges} · {'hidden test · ' * self.hidden}passed" + (f"\n  {remark}" if remark else ""))
+        return f"{exercise} · {judges} · {'hidden test · ' * self.hidden}passed" + (f"\n  {remark}" if remark else "")
 
 
 # ---- running the student's function
@@ -104,7 +109,7 @@ class Runner:
     def __call__(self, world_size: int, *inputs: list, catch: type = (), through=None, **same) -> Answer:
         function = partial(through, self.function) if through else self.function
         self.situation = describe(function, world_size, inputs, same)
-        return self.answer(partial(spawn, backend="gloo", timeout=TIMEOUT), function, world_size, inputs, same, catch)
+        return self.answer(None, "cpu", function, world_size, inputs, same, catch)
 
     def virtual(
         self,
@@ -123,13 +128,13 @@ class Runner:
         function = partial(through, self.function) if through else self.function
         said = describe(function, world_size, inputs, same)
         self.situation = said and f"{said}, on the virtual cluster {cluster.name!r}"
-        return self.answer(partial(simulate, cluster=cluster, device=device), function, world_size, inputs, same, catch)
+        return self.answer(cluster, device, function, world_size, inputs, same, catch)
 
-    def answer(self, world, function, world_size: int, inputs: tuple, same: dict, catch: type) -> Answer:
+    def answer(self, cluster, device: str, function, world_size: int, inputs: tuple, same: dict, catch) -> Answer:
         """Run the function in a world. Raises CheckFailed if a rank fails, if nobody can move, if all return None."""
         try:
             with contextlib.redirect_stdout(io.StringIO()) if self.quiet else contextlib.nullcontext():
-                run = world(call_on_rank, world_size, function, inputs, same, catch)
+                run = self.world(cluster, device, world_size, function, inputs, same, catch)
         except RankError as error:
             raise explained(error, self.if_stuck) from None
         results, inputs_after, shared = (list(column) for column in zip(*run.results, strict=True))
@@ -140,6 +145,12 @@ class Runner:
                 "Such a call fills its tensor and returns None.",
             )
         return Answer(results, inputs_after, run, shared)
+
+    def world(self, cluster: Cluster | None, device: str, world_size: int, *program) -> Run:
+        """Where the ranks live: real ones, or with a cluster virtual ones. Grading has a world of its own."""
+        if cluster is None:
+            return spawn(call_on_rank, world_size, *program, backend="gloo", timeout=TIMEOUT)
+        return simulate(call_on_rank, world_size, *program, cluster=cluster, device=device)
 
 
 def links(gpus: int, alpha: float, bandwidth: float, nodes: int = 1, inter: Link | None = None) -> Cluster:
@@ -159,7 +170,11 @@ def call_on_rank(rank: int, world_size: int, function, inputs: tuple, same: dict
 
     Returns the result, the inputs as they are afterwards, and whether the result shares memory with one of them.
     """
-    mine = [one_per_rank[rank] for one_per_rank in inputs]
+    return call_with(rank, world_size, function, [one_per_rank[rank] for one_per_rank in inputs], same, catch)
+
+
+def call_with(rank: int, world_size: int, function, mine: list, same: dict, catch: type):
+    """As call_on_rank, with this rank's own inputs alone."""
     names = inspect.signature(function).parameters
     known = {name: value for name, value in [("rank", rank), ("world_size", world_size)] if name in names}
     kept = [x.detach() if isinstance(x, torch.Tensor) else x for x in mine]

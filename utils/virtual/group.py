@@ -140,7 +140,7 @@ class VirtualGroup(dist.ProcessGroup):
     def members(self) -> tuple[int, ...]:
         """Global ranks, in group order."""
         if self._members is None:
-            self._members = self.world.share(tuple(dist.get_process_group_ranks(self)))
+            self._members = self.world.numbers_of(dist.get_process_group_ranks(self))
         return self._members
 
     @property

@@ -24,7 +24,7 @@ from utils.errors import (
 from utils.matching import RankState
 from utils.memory import peak_of
 from utils.ordered_output import OrderedOutput
-from utils.protocol import Request, path_in
+from utils.protocol import Failure, Request, path_in
 from utils.real_world import MOST_PRINTED, RealWorld, run_world
 from utils.run import Event, Region, Run
 from utils.silent import silent_mistake
@@ -161,14 +161,7 @@ class VirtualWorld(RealWorld):
         ranks = marshal.loads(outcome["ranks"])
         self.take_records(ranks)
         self.results = [None if result is None else pickle.loads(result)[1] for result in outcome["results"]]
-        if outcome["failures"]:
-            waiting = {s.rank: event for s in self.states if (event := s.blocked_in()) is not None}
-            raise report_failures(outcome["failures"], waiting, {})
-        if not all(state.finished for state in self.states):
-            report = stuck.explain(self.states) or "\n".join(stuck.describe(self.states))
-            raise WorldStuck(f"no rank can move any more: each waits for another.\n{report}")
-        if error := silent_mistake(self.states):
-            raise error
+        raise_what_went_wrong(self.states, outcome["failures"])
         return self.run_of(ranks, outcome["algorithms"])
 
     def run_of(self, ranks: list[dict], algorithms: list[tuple]) -> Run:
@@ -189,3 +182,15 @@ class VirtualWorld(RealWorld):
             memory_notes=[[("virtual", list(t["memory"]), peak_of(t["memory"])[0])] for t in ranks],
             algorithms=algorithms,
         )
+
+
+def raise_what_went_wrong(states: list[RankState], failures: dict[int, Failure]) -> None:
+    """Raises the report of a world that has come to its end, if that was not a good one."""
+    if failures:
+        waiting = {state.rank: event for state in states if (event := state.blocked_in()) is not None}
+        raise report_failures(failures, waiting, {})
+    if not all(state.finished for state in states):
+        report = stuck.explain(states) or "\n".join(stuck.describe(states))
+        raise WorldStuck(f"no rank can move any more: each waits for another.\n{report}")
+    if error := silent_mistake(states):
+        raise error

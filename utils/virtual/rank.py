@@ -14,7 +14,6 @@ from utils import surroundings
 from utils.protocol import Failure
 from utils.record import making
 from utils.recorder import POINT_TO_POINT, who_called
-from utils.result import pickle_result
 from utils.run import Event, Region
 from utils.storages import COMMUNICATION, Storages
 from utils.surroundings import failure
@@ -60,10 +59,10 @@ class VirtualRank(TurnTaker):
             with saved_tensors_hooks(self.storages.saved_for_backward, lambda tensor: tensor), gpu:
                 result = fn(self.number, world.size, *args, **kwargs)
             with world.turns.own_work():
-                self.result = pickle_result(result)
+                self.result = world.pack_result(result)
         except SystemExit as exit:
             if exit.code in (None, 0):
-                self.result = pickle_result(None)
+                self.result = world.pack_result(None)
             else:
                 self.failure = failure(exit, 0.0)
         except BaseException as error:

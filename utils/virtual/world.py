@@ -24,6 +24,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from utils import regions, source_lines, surroundings, travel
 from utils.protocol import NEWS_IS, SPEAKS, SYNCHRONISED, Request, path_in
+from utils.result import pickle_result
 from utils.run import Event, Region
 from utils.storages import Storages
 from utils.virtual import as_on_gpu, ddp_check, host_time, sizes_only, values, wrappers
@@ -44,7 +45,7 @@ class World:
         self.request, self.program = request, program
         self.size, self.cluster = request.world_size, request.cluster
         self.only_sizes = request.device == "meta"
-        self.network = Network(self.cluster, self.size, self.deliver)
+        self.network = self.make_network()
         self.turns = Turns(self.network.earliest, self.network.commit, lambda rank: rank % self.cluster.gpus_per_node)
         self.turns.on_turn = self.tell_news
         self.store = dist.HashStore()
@@ -54,7 +55,13 @@ class World:
         self.coming: dict[tuple, list] = {}  # groups that are being made -> the members that have come
         self.prints = Prints(self.turns)
         self.next_news = monotonic() + NEWS
-        self.ranks = [VirtualRank(number, self) for number in range(self.size)]
+        self.ranks = self.make_ranks()
+
+    def make_network(self) -> Network:
+        return Network(self.cluster, self.size, self.deliver)
+
+    def make_ranks(self) -> list[VirtualRank]:
+        return [VirtualRank(number, self) for number in range(self.size)]
 
     def run(self) -> None:
         self.turns.run(self.ranks)
@@ -67,6 +74,16 @@ class World:
     def deliver(self, calls: list[Call]) -> None:
         with self.turns.own_work():
             values.deliver(calls)
+
+    def join(self, store, rank: int, size: int) -> None:
+        """A rank makes its default group: all ranks of the world, each by its own number."""
+
+    def numbers_of(self, ranks) -> tuple[int, ...]:
+        """The world's ranks that torch's default group calls so."""
+        return self.share(tuple(ranks))
+
+    def pack_result(self, result):
+        return pickle_result(result)
 
     def load_program(self):
         """A copy of the program for one rank; what it has brought along has no values in a world that has none."""
@@ -85,6 +102,9 @@ class World:
                 self.turns.make_ready(other)
         else:
             self.turns.give_away(rank)
+
+    def make_recorder(self) -> Clock:
+        return Clock(self.turns)
 
     def somebody_failed(self) -> None:
         self.turns.give_up = self.turns.give_up or monotonic() + GRACE
@@ -213,6 +233,8 @@ def run_virtual_world(request: Request) -> bytes:
     with open(os.path.join(request.folder, "program"), "rb") as file:
         world = World(request, file.read())
     take_over(world)
+    host_time.take_over(world.turns)
+    tell_lines_when_asked(world)
     try:
         world.run()
     except TooManyRanks as error:
@@ -225,7 +247,7 @@ def take_over(world: World) -> None:
     _set_thread_isolation_mode(True)  # torch's registry of groups is each thread's own
     os.environ.update(WORLD_SIZE=str(world.size), LOCAL_WORLD_SIZE=str(min(world.size, world.cluster.gpus_per_node)))
     sys.stdout = sys.stderr = sys.__stdout__ = sys.__stderr__ = world.prints
-    regions.recorder = Clock(world.turns)
+    regions.recorder = world.make_recorder()
     if world.only_sizes:
         as_on_gpu.take_over()
     register_optimizer_step_post_hook(lambda optimizer, *_: world.turns.running.storages.count_state(optimizer))
@@ -233,6 +255,7 @@ def take_over(world: World) -> None:
     class VirtualGloo(VirtualGroup):
         def __init__(self, store, rank, size, timeout):
             super().__init__(world, rank, size)
+            world.join(store, rank, size)
 
     c10d.ProcessGroupGloo = VirtualGloo
     make = c10d._new_process_group_helper
@@ -245,9 +268,12 @@ def take_over(world: World) -> None:
         return world.turns.running.make_group(name, tuple(ranks), lambda: make(*args, **kwargs))
 
     c10d._new_process_group_helper = make_group
-    host_time.take_over(world.turns)
     wrappers.take_over(world)
     ddp_check.take_over(world.turns)
+
+
+def tell_lines_when_asked(world: World) -> None:
+    """A signal makes this process write down at which line each rank is, and what it has called so far."""
     path = path_in(world.request.folder, "where", 0)
 
     def tell_lines(*_) -> None:

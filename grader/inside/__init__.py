@@ -1,0 +1,7 @@
+"""What runs inside the sandbox of a submission. It holds no secret: whoever reads all of it knows nothing of the answers.
+
+host     imports torch once, and forks ranks
+rooms    the namespaces of a rank; alone: what it may not do
+rank     one rank of a graded run; codec: values on their way to the judge
+slices   which statements of a notebook a function needs; statements: what each binds and reads
+"""

@@ -1,0 +1,407 @@
+"""One rank of a graded run: a process of its own that loads the student's answer, runs it, and reaches the hub alone.
+
+It is a world of the virtual cluster (utils/virtual/world.py) with a single rank in it: what that rank asks of the
+network goes over a socket to the hub, and what all of it comes to is decided there. So nothing in this process has to
+be believed, and the student may read and change all of it.
+
+    order (pickled, from the judge) -> calls and what else it asks, an answer to each -> done or failed
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import pickle
+import socket
+import struct
+from dataclasses import astuple
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import rendezvous
+
+from grader.inside import codec, slices
+from utils import shared_file, surroundings, travel
+from utils.checks.judge import call_with
+from utils.protocol import Request
+from utils.recorder import OUTPUT_FIRST, TAKEN_AS_DENSE, _tensors, who_called
+from utils.slow_memory import SlowMemory
+from utils.virtual import host_time, values
+from utils.virtual.network import Call
+from utils.virtual.rank import VirtualRank
+from utils.virtual.world import Clock, World, take_over
+
+LENGTH = struct.Struct("!Q")
+MOST_PRINTED = 1 << 20  # characters that are told; no more are kept
+surroundings.OURS |= {__file__, codec.__file__, slices.__file__}
+
+
+def main(line: socket.socket) -> None:
+    """What the process does: read the notebook's cells for the judge, or be a rank."""
+    [length] = LENGTH.unpack(codec.read_all(line, LENGTH.size))
+    order = pickle.loads(codec.read_all(line, length))
+    if "read" in order:
+        codec.send(line, {"do": "done", "answers": slices.read(**order["read"])})
+        return
+    world = RankWorld(order, line)
+    take_over(world)
+    if world.virtual:
+        host_time.take_over(world.turns)
+    talk_to_the_hub(world)
+    world.run()
+    world.wire.tell(world.told_in_the_end())
+
+
+class RankWorld(World):
+    """The world as one rank sees it: itself, and a wire to the hub.
+
+    virtual   whether it has virtual time; else the hub knows the order in which things happen, and the rank no time
+    """
+
+    def __init__(self, order: dict[str, Any], line: socket.socket):
+        self.order, self.number, self.virtual = order, order["rank"], order["virtual"]
+        self.wire = Wire(line, self)
+        self.joined = 0  # how often it has made a default group
+        self.others: list[int] | None = None  # the world's numbers of the ranks of the default group it has made itself
+        request = Request(
+            world_size=order["world_size"],
+            backend="gloo",
+            folder="/tmp",
+            zero=0.0,
+            environment={},
+            working_directory="/tmp",
+            sys_path=[],
+            sources={},
+            cluster=order["cluster"],
+            device=order["device"],
+        )
+        super().__init__(request, order["program"])
+        self.prints = Printed()
+        self.packed = b""
+
+    def make_network(self) -> Wire:
+        return self.wire
+
+    def make_ranks(self) -> list[VirtualRank]:
+        self.rank = RemoteRank(self.number, self)
+        return [self.rank]
+
+    def make_recorder(self) -> Clock:
+        return Clock(self.turns) if self.virtual else OrderOfTheHub(self.turns, self.wire)
+
+    def load_program(self):
+        answer = slices.load(self.order["answer"])
+        function, mine, same, catch = ProgramUnpickler(self.program, answer, self.wire).load()
+        return call_with, (function, mine, same, catch), {}
+
+    def pack_result(self, outcome: tuple | None) -> bytes:
+        result, after, shared = outcome or (None, [], False)
+        told = {"result": result, "after": [state_of(value) for value in after], "shared": shared}
+        return codec.pack({"do": "done", **told, **self.claims()}, known=lambda value: known(value))
+
+    def claims(self) -> dict[str, Any]:
+        """What only the rank can know."""
+        rank = self.rank
+        return {
+            "clock": rank.clock,
+            "busy": [list(span) for span in rank.busy] if self.virtual else [],
+            "memory": [list(sample) for sample in rank.storages.samples()],
+            "printed": self.prints.text,
+        }
+
+    def told_in_the_end(self) -> bytes:
+        if self.rank.failure is None:
+            return self.rank.result
+        said = self.rank.failure
+        frames = [list(astuple(frame)) for frame in said.frames[-50:]]
+        return codec.pack({"do": "failed", "kind": said.kind, "message": said.message, "frames": frames})
+
+    def join(self, store, rank: int, size: int) -> None:
+        self.joined += 1
+        if self.joined > 1:
+            name = store.get(HubStore.NAME).decode()
+            self.others = self.wire.exchange({"do": "join", "store": name, "rank": rank, "size": size})["members"]
+
+    def numbers_of(self, ranks) -> tuple[int, ...]:
+        return tuple(ranks if self.others is None else (self.others[rank] for rank in ranks))
+
+
+class RemoteRank(VirtualRank):
+    """The one rank of this process."""
+
+    def asked_for(self, call: Call) -> None:
+        if call.event.index in self.unasked:
+            self.world.wire.tell(codec.pack({"do": "asked", "index": call.event.index}))
+        super().asked_for(call)
+
+    def begins_to_wait(self, call: Call) -> None:
+        before = call.waited
+        super().begins_to_wait(call)
+        if call.waited is not None and before is None:
+            told = {"do": "waits", "index": call.event.index, "where": call.waited_at, "clock": self.clock}
+            self.world.wire.tell(codec.pack(told))
+
+    def call(self, call: Call, directly: bool, tensors: list, dense: list) -> None:
+        self.world.wire.directly = directly
+        super().call(call, directly, tensors, dense)
+
+    def make_group(self, name: str, members: tuple[int, ...], make):
+        members = self.world.numbers_of(members)
+        told = {"do": "make", "group": name, "members": list(members), "where": who_called()[0], "clock": self.clock}
+        self.clock = max(self.clock, self.world.wire.exchange(told).get("clock", 0.0))
+        return make()
+
+
+class Wire:
+    """Takes the place of the network: asks the hub, and hands on what it answers."""
+
+    calls, algorithms = 0, {}
+
+    def __init__(self, line: socket.socket, world: RankWorld):
+        self.line, self.world, self.directly = line, world, False
+        self.told = True  # whether the hub has just said what has come; at first there is nothing to be told
+
+    def tell(self, message: bytes) -> None:
+        self.line.sendall(message)
+
+    def exchange(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Ask and wait for the answer; raises the error that the hub answers with."""
+        codec.send(self.line, message)
+        answer = codec.receive(self.line)
+        if answer is None:
+            raise SystemExit(1)  # the judge is gone
+        if "error" in answer:
+            raise answer["error"]
+        return answer
+
+    def ask(self, call: Call) -> None:
+        event, args = call.event, call.args
+        only_room = {id(tensor) for tensor in outputs_of(call) if not reads_output(call)}
+
+        def known(value):
+            if isinstance(value, torch.Tensor) and id(value) in only_room and not value.is_meta:
+                return {"room": [str(value.dtype).removeprefix("torch."), list(value.shape)]}
+            return None
+
+        told = {
+            "do": "call",
+            "method": call.method,
+            "group": event.group,
+            "members": list(event.members),
+            "peer": event.peer,
+            "tag": event.tag,
+            "reduce_op": event.reduce_op,
+            "is_async": event.is_async,
+            "directly": self.directly,
+            "where": event.where,
+            "clock": event.start,
+            "args": [plain(arg) for arg in args],
+            "strides": strides_of(call),
+        }
+        with self.world.turns.own_work():
+            codec.send(self.line, told, known)
+            answer = codec.receive(self.line)
+        if answer is None:
+            raise SystemExit(1)
+        if "error" in answer:
+            raise answer["error"]
+
+    # what the rank's turns ask of a network: nothing comes earlier than the hub's word, and after it all has come
+
+    def earliest(self) -> float:
+        told, self.told = self.told, False
+        return math.inf if told or self.world.rank.finished else -1.0
+
+    def commit(self) -> list[VirtualRank]:
+        rank, turns = self.world.rank, self.world.turns
+        self.told = True
+        looks = bool(turns.ready)
+        told = {"do": "look"} if looks else {"do": "wait", "for": [call.event.index for call in rank.awaited]}
+        with turns.own_work():
+            answer = self.exchange({**told, "clock": rank.clock})
+            for index, end, source, tensors in answer["came"]:
+                self.has_come(rank.calls[index], end, source, tensors)
+        if looks:
+            return []
+        for call in rank.awaited:
+            call.waiter = None
+        first = min(call.end for call in rank.awaited if call.end is not None)
+        rank.clock = max(rank.clock, first)
+        return [rank]
+
+    def has_come(self, call: Call, end: float | None, source: int | None, tensors: list[torch.Tensor]) -> None:
+        for into, what in zip(outputs_of(call), tensors, strict=True):
+            values.write(into, what)
+        call.end = self.world.rank.clock if end is None else end
+        call.source, call.args = source, ()
+
+
+def outputs_of(call: Call) -> list[torch.Tensor]:
+    """The tensors that a call fills, in order."""
+    return [] if call.event.op in ("send", "barrier") else _tensors(call.args[:1])
+
+
+def reads_output(call: Call) -> bool:
+    """Whether what it fills is also what it hands in."""
+    return call.event.op not in (*OUTPUT_FIRST, "recv")
+
+
+def plain(arg):
+    """An argument without torch's options."""
+    if isinstance(arg, (list, tuple)):
+        return [plain(item) for item in arg]
+    return arg if isinstance(arg, (torch.Tensor, int)) and not isinstance(arg, bool) else None
+
+
+def strides_of(call: Call) -> list | None:
+    """(shape, strides) of a tensor that Gloo would take for one without gaps."""
+    for position in TAKEN_AS_DENSE.get(call.method, ()):
+        for tensor in _tensors(call.args[position]):
+            if tensor.layout is torch.strided and not tensor.is_contiguous():
+                return [list(tensor.shape), list(tensor.stride())]
+    return None
+
+
+class OrderOfTheHub(Clock):
+    """Where there is no virtual time, a region is known by its place in the order of all that the hub hears."""
+
+    def __init__(self, turns, wire: Wire):
+        super().__init__(turns)
+        self.wire = wire
+
+    def mark(self) -> int:
+        return self.wire.exchange({"do": "mark"})["mark"]
+
+    def span(self, kind: str, name: str, start: float, end: float) -> None:
+        self.wire.tell(codec.pack({"do": "span", "name": name, "start": start, "end": end}))
+
+
+class Printed(io.TextIOBase):
+    """What the rank prints: its beginning is told, the rest is not kept."""
+
+    def __init__(self):
+        self.text = ""
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, text: str) -> int:
+        if len(self.text) < MOST_PRINTED:
+            self.text += text[: MOST_PRINTED - len(self.text)]
+        return len(text)
+
+    def synchronised(self, rank: int) -> None:
+        pass
+
+    def news(self, text: str) -> None:
+        pass
+
+
+# ---- what an exercise uses besides torch.distributed, and the ranks share -------------------------------------------
+
+
+class ProgramUnpickler(pickle.Unpickler):
+    """Reads what the judge sends; in place of the answer and of memories it has signs."""
+
+    def __init__(self, program: bytes, answer, wire: Wire):
+        super().__init__(io.BytesIO(program))
+        self.answer, self.wire = answer, wire
+
+    def persistent_load(self, sign):
+        return self.answer if sign == "answer" else HubMemory(self.wire, *sign)
+
+
+class HubMemory(SlowMemory):
+    """A memory that lies at the hub, where its traffic is counted."""
+
+    def __init__(self, wire: Wire, number: int, room: int):
+        super().__init__({}, room)
+        self.wire, self.number = wire, number
+
+    def fetch(self, name: str, where: tuple) -> torch.Tensor:
+        return self.wire.exchange({"do": "load", "memory": self.number, "name": name, "where": parts(where)})["tile"]
+
+    def put(self, name: str, tile: torch.Tensor, where: tuple) -> int:
+        told = {"do": "store", "memory": self.number, "name": name, "where": parts(where), "tile": tile}
+        return self.wire.exchange(told)["bytes"]
+
+
+def parts(where: tuple) -> list:
+    return [[part.start, part.stop, part.step] for part in where]
+
+
+class HubStore(dist.Store):
+    """Where ranks meet that were given a store, by the name of its file or address: the keys lie at the hub."""
+
+    NAME = "name of the store"
+    wire: Wire
+
+    def __init__(self, name: str):
+        super().__init__()
+        self.name = name
+
+    def ask(self, what: str, key: str, value: bytes = b"", amount: int = 0) -> Any:
+        told = {"do": "keys", "store": self.name, "what": what, "key": key, "value": value.hex(), "amount": amount}
+        return self.wire.exchange(told)["value"]
+
+    def set(self, key: str, value) -> None:
+        self.ask("set", key, value.encode() if isinstance(value, str) else bytes(value))
+
+    def get(self, key: str) -> bytes:
+        return self.name.encode() if key.endswith(self.NAME) else bytes.fromhex(self.ask("get", key))
+
+    def add(self, key: str, amount: int) -> int:
+        return self.ask("add", key, amount=amount)
+
+    def check(self, keys: list[str]) -> bool:
+        return all(self.ask("check", key) for key in keys)
+
+    def wait(self, keys: list[str], timeout=None) -> None:
+        for key in keys:
+            self.ask("get", key)
+
+
+def talk_to_the_hub(world: RankWorld) -> None:
+    """Files and stores that ranks share lie at the hub: a rank's own folders are seen by nobody else."""
+    wire = world.wire
+    HubStore.wire = wire
+
+    def file_store(path, world_size=-1):
+        return HubStore(f"file {path}")
+
+    def tcp_store(host_name, port, *args, **kwargs):
+        return HubStore(f"tcp {host_name}:{port}")
+
+    dist.FileStore = rendezvous.FileStore = file_store
+    dist.TCPStore = rendezvous.TCPStore = tcp_store
+
+    def append(file, line: str) -> None:
+        wire.exchange({"do": "append", "path": str(file.path), "line": line})
+
+    def lines(file) -> list[str]:
+        return wire.exchange({"do": "lines", "path": str(file.path)})["lines"]
+
+    shared_file.SharedFile.append, shared_file.SharedFile.lines = append, lines
+
+
+def known(value) -> dict | None:
+    """What stands for something that the judge has itself."""
+    return {"memory": value.number} if type(value) is HubMemory else None
+
+
+def state_of(value) -> list:
+    """An input after the call: ["value", it], or of an object that has state ["state", what it holds]."""
+    if isinstance(value, torch.nn.Module):
+        tensors = {**dict(value.named_parameters()), **dict(value.named_buffers())}
+        return ["state", {name: tensor.detach() for name, tensor in tensors.items()}]
+    owner = getattr(value, "__self__", value)
+    if type(owner).__module__.startswith("utils.") and hasattr(owner, "__dict__") and known(owner) is None:
+        return ["state", dict(vars(owner))]
+    return ["value", value]
+
+
+def strided(data, dtype: torch.dtype, shape: tuple, strides: tuple, requires_grad: bool) -> torch.Tensor:
+    """A tensor by its values, with gaps where it has had them, and nothing of what lay in the gaps."""
+    tensor = torch.empty_strided(shape, strides, dtype=dtype)
+    return tensor.copy_(travel.unpack(data, dtype, shape)).requires_grad_(requires_grad)

@@ -1,0 +1,400 @@
+"""Judge a submission: run every check of its notebook on the student's answers, and say what each has earned.
+
+The checks, the hidden tests and all that they expect are in this process, which runs no student code. A check gets a
+`run` whose ranks are processes in a sandbox (ranks.py), and which brings back values (inside/codec.py) and the record
+of the hub that has carried all messages (hub.py).
+
+    judge(notebook) -> Judgement        notebook: sanitised, with the official check cells (submission.py)
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import io
+import math
+import pickle
+import re
+import sys
+import types
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from time import monotonic
+from typing import Any
+
+import cloudpickle
+import torch
+from nbformat.notebooknode import NotebookNode
+from nbgrader import utils as nbgrader_utils
+
+from grader.hub import Hub
+from grader.inside.codec import Breach, Other, receive
+from grader.inside.rank import LENGTH, strided
+from grader.ranks import HostGone, RankHost
+from grader.sandbox import Limits
+from grader.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG, Judgement, Look, Verdict
+from utils import travel
+from utils.checks.expect import CheckFailed
+from utils.checks.judge import Checks, Runner, links
+from utils.cluster import Cluster
+from utils.errors import RankCrashed, RankTimeout
+from utils.run import Run
+from utils.slow_memory import SlowMemory
+
+RUN_SECONDS = 15  # for one run of one world; a right answer takes a fraction of one
+READ_SECONDS = 60  # for reading a notebook's cells
+MOST_HOSTS = 4  # that one submission may break
+CHECK = re.compile(r'^check\((\w+)(?:, judges="(\w+)")?\)$', re.MULTILINE)
+LESSON = re.compile(r'^hidden_tests_for\("(\w+)"\)', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class CheckCell:
+    """What an official check cell says: which function it judges, in what respect, for how many points.
+
+    before  how many cells of code stand before it
+    """
+
+    name: str
+    function: str
+    judges: str
+    points: float
+    before: int
+
+
+def judge(
+    nb: NotebookNode,
+    checks: str = "utils.checks",
+    hidden: str = "grader.hidden",
+    sandboxed: bool = True,
+    seconds: float = 300,
+    progress: Callable[[int, int], None] | None = None,
+) -> Judgement:
+    """Judge a notebook. Never raises for what a submission does.
+
+    checks, hidden  packages with a module for each lesson: the visible checks, and the hidden tests
+    seconds         for all of it; checks whose turn has not come by then are not run
+    progress        is told (checks judged, all checks)
+
+    Raises NoSandbox when there can be no sandbox here, ValueError when the check cells are no checks of ours.
+    """
+    began = monotonic()
+    cells, official = read_notebook(nb)
+    lesson = lesson_of(nb)
+    judging = Judging(cells, official, Limits(wall=seconds + READ_SECONDS, cpu=seconds * 2), sandboxed, began + seconds)
+    said = Judgement(lesson)
+    parts = [Checks(checks, lesson), Checks(hidden, lesson, hidden=True)] if official else []
+    for part in parts:
+        by_value(part)
+    try:
+        for number, cell in enumerate(official):
+            said.verdicts.append(judging.verdict(cell, parts))
+            if progress:
+                progress(number + 1, len(official))
+    finally:
+        judging.close()
+    not_run = [verdict.check for verdict in said.verdicts if verdict.kind == NOT_RUN]
+    if not_run:
+        said.troubles.append(f"took more than {seconds:g} s in all; not judged: {', '.join(not_run)}")
+    said.looks, said.seconds = judging.looks, monotonic() - began
+    return said
+
+
+# ---- what the notebook says ------------------------------------------------------------------------------------------
+
+
+def read_notebook(nb: NotebookNode) -> tuple[list[str], list[CheckCell]]:
+    """(the text of all cells of code that are no checks, what the checks say). Raises ValueError for an odd check."""
+    cells: list[str] = []
+    official = []
+    for cell in nb.cells:
+        if cell.cell_type != "code":
+            continue
+        if not is_check(cell):
+            cells.append(cell.source)
+            continue
+        name = cell.metadata.nbgrader["grade_id"]
+        calls = CHECK.findall(cell.source)
+        if len(calls) != 1:
+            raise ValueError(f'the check cell {name} is not one call of check(function, judges="values")')
+        [(function, judges)] = calls
+        points = float(cell.metadata.nbgrader["points"])
+        official.append(CheckCell(name, function, judges or "values", points, len(cells)))
+    return cells, official
+
+
+def is_check(cell: NotebookNode) -> bool:
+    """A code cell with points that a person does not grade."""
+    return cell.cell_type == "code" and nbgrader_utils.is_grade(cell) and not nbgrader_utils.is_solution(cell)
+
+
+def lesson_of(nb: NotebookNode) -> str:
+    """The lesson whose hidden tests the check cells name. Raises ValueError if they name none, or several."""
+    text = "\n".join(cell.source for cell in nb.cells if is_check(cell))
+    lessons = sorted(set(LESSON.findall(text)))
+    if len(lessons) == 1 or not text:
+        return "".join(lessons)
+    raise ValueError(f"the check cells name the hidden tests of {', '.join(lessons) or 'no lesson'}")
+
+
+def by_value(part: Checks) -> None:
+    """What a check hands to the ranks travels by value, unless the sandbox has it: no file of the tests is in there."""
+    for function in part.functions.values():
+        if not function.__module__.startswith("utils."):
+            cloudpickle.register_pickle_by_value(sys.modules[function.__module__])
+
+
+# ---- one submission --------------------------------------------------------------------------------------------------
+
+
+class Judging:
+    """The judging of one submission: its answers, the host of its ranks, and how much time is left."""
+
+    def __init__(self, cells: list[str], official: list[CheckCell], limits: Limits, sandboxed: bool, until: float):
+        self.cells, self.official, self.limits, self.sandboxed, self.until = cells, official, limits, sandboxed, until
+        self.looks: list[Look] = []
+        self.host: RankHost | None = None
+        self.hosts = 0
+        self.answers: dict[tuple[str, int], dict] | None = None
+        self.stuck: dict[str, str] = {}  # function -> how it was stopped
+
+    def close(self) -> None:
+        if self.host is not None:
+            self.host.close()
+            self.host = None
+
+    def ranks_of(self, count: int) -> list:
+        """Fresh processes for the ranks of a world. Raises HostGone."""
+        if self.host is None:
+            self.hosts += 1
+            if self.hosts > MOST_HOSTS:
+                raise HostGone("the submission has ended its sandbox again and again")
+            self.host = RankHost(self.limits, sandboxed=self.sandboxed)
+        return self.host.start(count)
+
+    def end(self, ranks: list) -> None:
+        """Nothing is left of them afterwards."""
+        try:
+            self.host.end(ranks)
+        finally:
+            for rank in ranks:
+                rank.socket.close()
+
+    def look(self, what: str, evidence: str) -> None:
+        self.looks.append(Look(what, evidence[:2000]))
+
+    # ---- the answers
+
+    def answer(self, cell: CheckCell) -> dict:
+        """The statements that a check's function needs (inside/slices.py). Raises HostGone, Breach."""
+        if self.answers is None:
+            wanted = [(one.function, one.before) for one in self.official]
+            [rank] = self.ranks_of(1)
+            try:
+                order = {"read": {"cells": self.cells, "wanted": wanted}}
+                give_order(rank.socket, order)
+                rank.socket.settimeout(READ_SECONDS)
+                message = receive(rank.socket)
+                if message is None or len(message["answers"]) != len(wanted):
+                    raise Breach("the cells could not be read")
+                self.answers = dict(zip(wanted, message["answers"], strict=True))
+            finally:
+                self.end([rank])
+        return self.answers[cell.function, cell.before]
+
+    # ---- verdicts
+
+    def verdict(self, cell: CheckCell, parts: list[Checks]) -> Verdict:
+        """What one check says."""
+        verdict = Verdict(cell.name, 0.0, cell.points, NOT_RUN)
+        if cell.function in self.stuck:
+            verdict.kind, verdict.said = STUCK, f"Not run again: {self.stuck[cell.function]}"
+            return verdict
+        if monotonic() > self.until:
+            verdict.said = "Not run: the time for this submission was over."
+            return verdict
+        try:
+            answer = self.answer(cell)
+            if answer["problem"] or answer["parameters"] is None:
+                verdict.kind, verdict.said = WRONG, answer["problem"] or f"There is no function {cell.function}."
+                return verdict
+            remarks = [self.judge_part(part, cell, answer) for part in parts if registered(part, cell)]
+        except CheckFailed as failed:
+            verdict.said, verdict.mistake = str(failed), failed.mistake
+            verdict.hidden = "hidden test" in failed.header
+            verdict.points = cell.points * failed.share
+            verdict.kind = PART if failed.share else BLANK if failed.saw == "Not written yet." else WRONG
+        except TooLong as error:
+            verdict.kind, verdict.said = STUCK, str(error)
+            self.stuck[cell.function] = str(error)
+            self.look("took too long or too much", f"{cell.name}: {error}")
+        except (HostGone, Breach, OSError) as error:
+            self.close()
+            verdict.kind, verdict.said = STUCK, f"It was stopped: {error}."
+            self.stuck[cell.function] = verdict.said
+            self.look("ended its sandbox", f"{cell.name}: {error}")
+        else:
+            verdict.kind, verdict.points = PASSED, cell.points
+            verdict.said = "\n".join(line for remark in remarks for line in remark.splitlines())
+        return verdict
+
+    def judge_part(self, part: Checks, cell: CheckCell, answer: dict) -> str:
+        """Let the visible or the hidden check judge; returns its remark. Raises CheckFailed, TooLong, HostGone."""
+        function = stand_in(cell.function, answer["parameters"])
+
+        def runner(_, if_stuck: str, quiet: bool) -> RemoteRunner:
+            return RemoteRunner(self, answer, function, if_stuck, quiet)
+
+        try:
+            return part.judge(function, cell.judges, runner)
+        except (CheckFailed, TooLong, HostGone, Breach, OSError):
+            raise
+        except Exception as error:  # a check met something that it did not expect: it is no right answer
+            where = f"{cell.name}: {type(error).__name__}: {error}"
+            self.look("a check could not judge what came back", where)
+            raise CheckFailed(
+                f"What came back can't be judged ({type(error).__name__}).",
+                mistake="Does your function return what its description says, in that form?",
+            ) from None
+
+
+def registered(part: Checks, cell: CheckCell) -> bool:
+    exercise = cell.function.replace("_", "-")
+    return not part.hidden or (exercise, cell.judges) in part.registered
+
+
+class TooLong(Exception):
+    """The ranks were stopped; the text says why, for the student."""
+
+
+def stand_in(name: str, parameters: list[str]) -> Callable:
+    """Takes the place of the student's function in this process: it has the name and the parameters, and can't run."""
+
+    def answer(*args: Any, **kwargs: Any) -> None:
+        raise TypeError("a check calls the student's function by `run` alone")
+
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    names = [one for one in dict.fromkeys(parameters) if one.isidentifier()]
+    answer.__name__ = answer.__qualname__ = name
+    answer.__signature__ = inspect.Signature([inspect.Parameter(one, kind) for one in names])
+    return answer
+
+
+# ---- running an answer on ranks --------------------------------------------------------------------------------------
+
+
+class RemoteRunner(Runner):
+    """`run` of a graded check: the ranks are sandboxed processes, the network is the hub."""
+
+    def __init__(self, judging: Judging, answer: dict, function: Callable, if_stuck: str, quiet: bool):
+        super().__init__(function, if_stuck, quiet)
+        self.judging, self.code = judging, answer
+
+    def world(
+        self, cluster: Cluster | None, device: str, world_size: int, function, inputs: tuple, same: dict, catch
+    ) -> Run:
+        virtual = cluster is not None
+        cluster = cluster or links(world_size, alpha=0.0, bandwidth=math.inf)
+        until = min(monotonic() + RUN_SECONDS, self.judging.until)
+        memories: list[SlowMemory] = []
+        ranks = self.judging.ranks_of(world_size)
+        hub = Hub([rank.socket for rank in ranks], cluster, virtual, until, memories)
+        try:
+            for number, rank in enumerate(ranks):
+                mine = [column[number] for column in inputs]
+                order = {
+                    "rank": number,
+                    "world_size": world_size,
+                    "virtual": virtual,
+                    "cluster": cluster,
+                    "device": device,
+                    "answer": self.code,
+                    "program": pack_program((function, mine, same, catch), self.function, memories),
+                }
+                give_order(rank.socket, order)
+            run = hub.run()
+        except RankTimeout as error:
+            raise TooLong(str(error)) from None
+        except RankCrashed as error:
+            raise self.how_it_crashed(error, hub) from None
+        finally:
+            self.judging.end(ranks)
+        results = []
+        for rank, (result, after, shared) in enumerate(run.results):
+            mine = [column[rank] for column in inputs]
+            results.append((result, [restored(*pair) for pair in zip(mine, after, strict=True)], shared))
+        return replace(run, results=results)
+
+    def how_it_crashed(self, error: RankCrashed, hub: Hub) -> Exception:
+        """The ranks have ended without a word, or with a wrong one."""
+        breaches = [f"rank {rank.number} sent {rank.breach}" for rank in hub.ranks if rank.breach]
+        if breaches:
+            self.judging.look(
+                "sent the grader what no answer sends", f"{self.function.__name__}: {'; '.join(breaches)}"
+            )
+        if self.judging.host.stopped:
+            return HostGone(self.judging.host.stopped)
+        return error
+
+
+def give_order(line, order: dict) -> None:
+    """What a rank gets first. It is made here, so it may be a pickle."""
+    data = pickle.dumps(order)
+    line.settimeout(READ_SECONDS)
+    line.sendall(LENGTH.pack(len(data)) + data)
+
+
+def pack_program(program: tuple, function: Callable, memories: list[SlowMemory]) -> bytes:
+    """What a rank shall call, with its own inputs and nobody else's."""
+    file = io.BytesIO()
+    ProgramPickler(file, function, memories).dump(program)
+    return file.getvalue()
+
+
+class ProgramPickler(cloudpickle.Pickler):
+    """Puts signs where the student's function and memories stand; tensors go by their values.
+
+    A view goes without the storage that it is a part of: that may hold what other ranks have, or what is expected.
+    """
+
+    def __init__(self, file, function: Callable, memories: list[SlowMemory]):
+        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+        self.function, self.memories = function, memories
+
+    def persistent_id(self, value: Any):
+        if value is self.function:
+            return "answer"
+        if isinstance(value, SlowMemory):
+            self.memories.append(value)
+            return len(self.memories) - 1, value.room
+        return None
+
+    def reducer_override(self, value: Any):
+        if type(value) is torch.Tensor and value.layout is torch.strided and not value.is_meta and value.is_leaf:
+            strides = value.stride() if 0 not in value.stride() else value.contiguous().stride()
+            _, (data, dtype, shape) = travel.pack(value.detach())
+            return strided, (data, dtype, shape, strides, value.requires_grad)
+        return super().reducer_override(value)
+
+
+def restored(original: Any, told: Any) -> Any:
+    """An input as it was after the call; of one that has state, a copy of ours with the state that was told."""
+    kind, state = told if type(told) is list and len(told) == 2 else ("", None)
+    if kind == "value":
+        return state
+    if kind != "state" or type(state) is not dict:
+        return Other("nothing", "nothing that can be judged")
+    if isinstance(original, torch.nn.Module):
+        model = copy.deepcopy(original)
+        tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        if state.keys() != tensors.keys() or not all(type(one) in TENSORS for one in state.values()):
+            return Other("module", "another model")
+        for name, tensor in tensors.items():
+            tensor.data = state[name].detach()
+        return model
+    owner = copy.copy(getattr(original, "__self__", original))
+    owner.__dict__.update({str(name): value for name, value in state.items()})
+    return types.MethodType(original.__func__, owner) if inspect.ismethod(original) else owner
+
+
+TENSORS = (torch.Tensor, torch.nn.Parameter)

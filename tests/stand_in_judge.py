@@ -1,0 +1,50 @@
+"""A judge that runs nothing: a submission says in a comment what it earns. For tests of what comes after judging.
+
+# earns 2 1.5 0
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import nbformat
+from nbformat.notebooknode import NotebookNode
+
+from grader.autograde import is_check
+from grader.verdict import PART, PASSED, WRONG, Judgement, Verdict
+from grader.worker import How
+from tests.tiny_course import LESSON, RIGHT
+
+
+def earning(*points: float) -> dict[str, str]:
+    """Answers that earn these points, in the order of the checks."""
+    return {**RIGHT, "double": f"# earns {' '.join(map(str, points))}\n{RIGHT['double']}"}
+
+
+def judge(nb: NotebookNode, **how: object) -> Judgement:
+    said = next(
+        (line for cell in nb.cells for line in cell.source.split("\n") if line.startswith("# earns")), "# earns"
+    )
+    points = [float(word) for word in said.split()[2:]]
+    judgement = Judgement(LESSON, troubles=["earns nothing"] if not any(points) else [])
+    for cell in filter(is_check, nb.cells):
+        name, most, earned = cell.metadata.nbgrader.grade_id, cell.metadata.nbgrader.points, [*points, 0.0][0]
+        points = points[1:]
+        kind = PASSED if earned == most else PART if earned else WRONG
+        judgement.verdicts.append(Verdict(name, earned, most, kind, f"{name} earns {earned:g}"))
+    return judgement
+
+
+@dataclass(frozen=True)
+class StandIn(How):
+    """For workers of a cluster."""
+
+    def judge(self, nb: NotebookNode, progress: object = None) -> Judgement:
+        return judge(nb)
+
+
+def judge_all(lesson: str, work: dict[str, str], *how: object) -> Iterator[tuple[str, Judgement, bool]]:
+    """For the class, without a cluster."""
+    for student, text in work.items():
+        yield student, judge(nbformat.reads(text, as_version=4)), True
