@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, Route, sync_playwright
 
+PATIENCE = 120_000  # milliseconds until a step counts as failed, on a machine that does much else
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -65,6 +66,7 @@ def open_browser() -> Iterator[Browser]:
 def visit(browser: Browser, own: str, **options: object) -> Iterator[Visit]:
     """A window of a person who was never here before."""
     context = browser.new_context(**options)
+    context.set_default_timeout(PATIENCE)
     try:
         yield Visit(context.new_page(), own)
     finally:

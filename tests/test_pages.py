@@ -487,7 +487,7 @@ def jupyter(course):
         yield address_of(server, log), token
     finally:
         server.send_signal(signal.SIGTERM)
-        server.wait(30)
+        server.wait(60)
 
 
 def address_of(server, log):
@@ -508,3 +508,73 @@ def address_of(server, log):
 def listens(port):
     with socket.socket() as client:
         return client.connect_ex(("127.0.0.1", port)) == 0
+
+
+class Formgrader:
+    """Formgrader as the person who grades uses it, logged in."""
+
+    def __init__(self, seen, address, token):
+        self.seen, self.page, self.address = seen, seen.page, address
+        self.page.goto(f"{address}login?next=%2Fformgrader%2Fmanage_submissions%2F{LESSON}")
+        self.page.locator("#password_input").fill(token)
+        self.page.locator("#login_submit").click()
+        self.page.wait_for_url("**/manage_submissions/**")
+
+    def press(self, button, student):
+        """Press a button of a submission; returns what the window that comes then says."""
+        self.page.goto(f"{self.address}formgrader/manage_submissions/{LESSON}")
+        row = self.page.locator("tr", has=self.page.locator("td", has_text=re.compile(f"^{student}$")))
+        row.locator(f".glyphicon-{button}").click()
+        window = self.page.locator(".modal-content")
+        window.locator(".modal-title").wait_for()
+        return f"{window.locator('.modal-title').inner_text()}: {window.inner_text()}"
+
+    def open_submission(self, student):
+        self.page.goto(f"{self.address}formgrader/gradebook/{LESSON}/{LESSON}")
+        self.page.locator("tr", has_text=student).locator("a.name-hidden").click()
+        self.page.wait_for_function("window.formgrader?.grades?.loaded && window.formgrader.comments.loaded")
+
+    def write(self, field, text, what):
+        """Fill a field and leave it, which saves it."""
+        with self.page.expect_response(lambda answer: f"/api/{what}/" in answer.url and answer.ok):
+            self.page.locator(field).fill(text)
+            self.page.locator(field).blur()
+
+
+@pytest.mark.sandbox
+def test_a_person_grades_a_hostile_submission_in_formgrader(browser, tiny):
+    answers = {**RIGHT, "double": f"def double(x):\n    # </pre>{HOSTILE[0]}\n    raise ValueError({HOSTILE[1]!r})"}
+
+    def edit(nb):
+        many = "\n".join(HOSTILE)
+        outputs = [new_output("display_data", {"text/html": many, "application/javascript": RUN})]
+        nb.cells += [new_markdown_cell(text) for text in HOSTILE + POSES]
+        nb.cells += [new_code_cell("shown = 1", outputs=outputs), new_raw_cell(many)]
+
+    hand_in(tiny, "eve", edit, **answers)
+    with jupyter(tiny) as (address, token), visit(browser, address) as seen:
+        formgrader = Formgrader(seen, address, token)
+        page = formgrader.page
+        assert formgrader.press("flash", "eve").startswith("Success")
+
+        formgrader.open_submission("eve")
+        points = {name: page.locator(f"#{name}").get_attribute("placeholder") for name in POINTS}
+        assert points == {"double-values": "0", "total-values": "3", "total-traffic": "1"}
+        assert HOSTILE[1] in page.locator(".output_error").inner_text(), "what the answer raised, as text"
+        assert page.get_by_text("total · traffic").first.is_visible()
+        for element in page.get_by_text("click").all():
+            element.click()
+        assert (seen.what_ran(), [text for text in seen.console if "autocomplete" not in text]) == ([], [])
+
+        formgrader.write("#double-comment", f"Nearly. {HOSTILE[0]}", "comment")
+        formgrader.write("#double-values", "1.5", "grade")
+        formgrader.open_submission("eve")
+        assert page.locator("#double-values").input_value() == "1.5"
+        assert page.locator("#double-comment").input_value().startswith("Nearly.")
+
+        assert formgrader.press("comment", "eve").startswith("Success")
+        assert seen.what_ran() == []
+        html = (tiny / "feedback" / "eve" / LESSON / f"{LESSON}.html").read_text()
+    assert_passive(html)
+    text = text_of(html)
+    assert "5.5 of 6 points" in text and "Nearly." in text and "from 0 to 1.5" in text
