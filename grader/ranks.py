@@ -11,6 +11,7 @@ One sandbox holds the host (grader/inside/host.py), which forks the ranks; each 
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import signal
@@ -150,16 +151,25 @@ class RankHost:
 
     @property
     def stopped(self) -> str | None:
-        """Why there are no ranks any more; None while all is well."""
-        if self.reason is None and not self.alive:
-            self.reason = self.why()
+        """Why there are no ranks any more; None while all is well.
+
+        The host is asked, if it can answer: its ranks' sockets close a moment before the sandbox is known to be gone.
+        """
+        with contextlib.suppress(HostGone):
+            if self.reason is None and self.is_ready:
+                self.end([])
+            elif self.reason is None and not self.alive:
+                self.give_up()
         return self.reason
 
     def close(self) -> End:
         """End all of it."""
+        self.line.close()
+        if not self.sandboxed and self.is_ready:  # it ends what its ranks have left, when it sees that we are gone
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.box.process.wait(GRACE)
         end = self.box.kill()
         self.reason = self.reason or "it was closed"
-        self.line.close()
         self.complaints.close()
         for rank in self.ranks.values():
             rank.socket.close()
@@ -211,11 +221,12 @@ class RankHost:
 
     def give_up(self, reason: str | None = None) -> NoReturn:
         """End what there still is, and say why. No reason: it has ended by itself, or is past its time."""
-        if reason is not None or time.monotonic() > self.deadline:
-            self.reason = self.reason or reason
+        if reason is None and time.monotonic() > self.deadline:
+            reason = f"took longer than {self.limits.wall:g} s"
+        if reason is not None:
             self.box.kill()
-        self.box.wait()
-        raise HostGone(self.stopped)
+        self.reason = self.reason or reason or self.why()
+        raise HostGone(self.reason)
 
     def why(self) -> str:
         end = self.box.wait()

@@ -213,7 +213,7 @@ ALONE = {
              tried(os.mknod, "/tmp/device", 0o20666, os.makedev(1, 1)),
              tried(os.chown, "/tmp/home", 12345, 12345).replace("EINVAL", "EPERM"),
              tried(socket.socket, socket.AF_PACKET, socket.SOCK_RAW), tried(os.nice, -5),
-             tried(open, "/proc/self/oom_score_adj", "r+").replace("EACCES", "done")])
+             open("/proc/self/oom_score_adj").read().strip()])
     """,
     "system calls": """
         say([call("memfd_create", b"x", 0), call("syscall", {"x86_64": 323, "aarch64": 282}[os.uname().machine], 0),

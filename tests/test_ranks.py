@@ -77,7 +77,7 @@ EXPECTED = {
     "privileges": [[0], 1, 2, 1],
     "namespaces": ["EPERM"],
     "clone3": "ENOSYS",
-    "being root": [True, *["EPERM"] * 6, "done"],
+    "being root": [True, *["EPERM"] * 6, "1000"],
     "system calls": ["EPERM"] * 7,
     "descriptors": [["/dev/null"] * 3 + ["socket"], 5, True, "sandbox", ["lo"], 0],
     "statistics": ["self", "thread-self"],
@@ -204,6 +204,19 @@ def test_no_process_outlives_its_rank(kind, request):
     assert processes_with(mark) == []
 
 
+@pytest.mark.parametrize("sandboxed", [True, False])
+def test_no_process_outlives_the_host(sandboxed, tmp_path):
+    (tmp_path / "probe.py").write_text(PROBE)
+    how = {} if sandboxed else {"env": {"PYTHONPATH": f"{PROJECT}:{tmp_path}"}}
+    mark = f"left-in-the-end-{os.getpid()}-{time.time()}"
+    with rank_attacks.host(sandboxed=sandboxed, **how) as host:
+        [rank] = host.start(1)
+        run(rank, f"MARK = {mark!r}\n" + textwrap.dedent(LEAVE) + "hear()")
+        assert heard(rank) == 1
+        wait_until(lambda: len(processes_with(mark)) == 2)
+    assert processes_with(mark) == [] and host.stopped == "it was closed"
+
+
 def test_what_a_rank_leaves_behind_ends_when_its_process_ends(host):
     """Nobody has to ask for it: its socket, which the left processes hold, closes then."""
     [rank] = ranks = host.start(1)
@@ -307,6 +320,7 @@ def test_the_wall_time_ends_all(sandboxed, tmp_path):
         for rank in ranks:
             run(rank, "while True: pass")
         assert [heard(rank) for rank in ranks] == [None, None]
+        assert host.stopped == "took longer than 1.5 s", "as soon as a rank is seen to be gone"
         with pytest.raises(HostGone, match="took longer than 1.5 s"):
             host.start(1)
 
