@@ -273,7 +273,10 @@ def find_troubles(course: Course, lesson: str, student: str) -> list[str]:
     graded = course.folder("autograded", student, lesson) / name
     if not graded.is_file():
         return [f"could not be graded: see {course.log_file(lesson, student)}"]
-    return troubles(nbformat.read(graded, as_version=4))
+    try:
+        return troubles(nbformat.read(graded, as_version=4))
+    except Exception as error:  # what nbformat raises for damaged files is not documented
+        return [f"its graded notebook can't be read ({type(error).__name__}): grade it again"]
 
 
 def write_csv(all_grades: list[Grades], path: Path) -> None:
