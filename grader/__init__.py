@@ -7,6 +7,7 @@ release     notebooks + utils + requirements -> dist/distributed-training.zip, p
 hidden/     the tests that students don't see, one file a lesson
 autograde   what nbgrader lacks, plugged in by nbgrader_config.py
 sandbox     a command in a sandbox: what it sees; warden: what it takes; syscalls: what it may not call
+ranks       rank processes that share nothing; inside/: what runs in the sandbox that they live in
 sandboxed_kernel  a submission's kernel in one
 collect     collects no links
 classroom   collects, grades, exports, tells how it went

@@ -28,9 +28,9 @@ DEATHS = 3  # of workers, that one submission may cost
 SETTINGS = {
     "distributed.scheduler.allowed-failures": DEATHS - 1,
     "distributed.scheduler.worker-saturation": 1.0,  # a worker has one submission: it alone is suspected if it dies
-    "distributed.comm.timeouts.connect": "30s",
-    "distributed.admin.low-level-log-length": 100,
 }
+CONNECT = "30s"
+FIRST_WORKER = 60  # seconds to wait for one
 
 
 class ClusterError(Exception):
@@ -95,7 +95,7 @@ def client_of(processes: int, scheduler: str | None) -> Iterator[Client]:
         if scheduler is None:
             scheduler = stack.enter_context(local_cluster(processes))
         try:
-            client = stack.enter_context(Client(scheduler, set_as_default=False))
+            client = stack.enter_context(Client(scheduler, timeout=CONNECT, set_as_default=False))
         except (OSError, ValueError) as error:
             raise ClusterError(f"there is no Dask scheduler at {scheduler}: {str(error).splitlines()[0]}") from error
         yield client
@@ -134,7 +134,7 @@ def interrupts_for_us_alone() -> Iterator[None]:
 def require_sandboxes(client: Client, how: How) -> None:
     """Raises ClusterError when there are no workers, or they can't judge."""
     try:
-        client.wait_for_workers(1, timeout=60)
+        client.wait_for_workers(1, timeout=FIRST_WORKER)
         reasons = client.run(why_not, how)
     except TimeoutError:
         raise ClusterError(f"no worker is connected to the Dask scheduler at {client.scheduler.address}") from None

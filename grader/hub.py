@@ -17,13 +17,12 @@ import math
 import socket
 from collections.abc import Callable
 from dataclasses import replace
-from time import monotonic
 from typing import Any
 
 import torch
 
-from grader.inside import codec
 from grader.inside.codec import DTYPES, Breach
+from grader.line import Line
 from utils.cluster import Cluster
 from utils.errors import RankCrashed, RankTimeout
 from utils.matching import RankState
@@ -52,7 +51,7 @@ class Rank:
     answer      what it is told when its turn has come
     """
 
-    def __init__(self, number: int, line: socket.socket):
+    def __init__(self, number: int, line: Line):
         self.number, self.line = number, line
         self.clock = 0.0
         self.calls: list[Call] = []
@@ -111,13 +110,12 @@ class Hub:
         until: float,
         memories: list[SlowMemory] = (),
     ):
-        self.size, self.cluster, self.virtual, self.until = len(lines), cluster, virtual, until
-        self.memories = memories
-        self.ranks = [Rank(number, line) for number, line in enumerate(lines)]
+        self.size, self.cluster, self.virtual = len(lines), cluster, virtual
+        self.memories, self.bytes_left = memories, MOST_BYTES
+        self.ranks = [Rank(number, Line(line, until, self.take)) for number, line in enumerate(lines)]
         self.network = Network(cluster, self.size, values.deliver)
         self.ready: list[tuple[float, int, Rank]] = []
         self.ticks = 0
-        self.bytes_left = MOST_BYTES
         self.coming: dict[tuple, list[Rank]] = {}
         self.stores: dict[str, dict[str, bytes]] = {}
         self.missed: dict[tuple[str, str], list[Rank]] = {}  # (store, key) -> who waits for it
@@ -156,10 +154,9 @@ class Hub:
         try:
             if rank.answer is not None:
                 answer, rank.answer = rank.answer, None
-                self.set_limit(rank)
-                codec.send(rank.line, answer())
+                rank.line.say(answer())
             while not rank.over:
-                message = codec.receive(rank.line, self.known, lambda count: self.read(rank, count))
+                message = rank.line.hear(self.known)
                 if message is None:
                     rank.over = True
                 elif self.hear(rank, message):
@@ -170,23 +167,6 @@ class Hub:
             rank.over = True
         except Breach as breach:
             rank.breach, rank.over = str(breach), True
-
-    def read(self, rank: Rank, count: int) -> bytes:
-        self.take(count)
-        data = bytearray()
-        while len(data) < count:
-            self.set_limit(rank)
-            part = rank.line.recv(min(count - len(data), 1 << 20))
-            if not part:
-                break
-            data += part
-        return bytes(data)
-
-    def set_limit(self, rank: Rank) -> None:
-        left = self.until - monotonic()
-        if left <= 0:
-            raise TimeoutError
-        rank.line.settimeout(left)
 
     def take(self, nbytes: int) -> None:
         """What all that the ranks hand over takes here has an end."""
@@ -229,7 +209,7 @@ class Hub:
             raise Breach(f"a message that asks for nothing that there is ({type(error).__name__})") from None
 
     def tell(self, rank: Rank, **answer: Any) -> None:
-        codec.send(rank.line, answer)
+        rank.line.say(answer)
 
     def do_call(self, rank: Rank, message: dict) -> None:
         if len(rank.calls) >= MOST_CALLS:

@@ -9,7 +9,9 @@ of the hub that has carried all messages (hub.py).
 
 from __future__ import annotations
 
+import atexit
 import copy
+import hashlib
 import inspect
 import io
 import math
@@ -30,10 +32,12 @@ from nbgrader import utils as nbgrader_utils
 from grader.hub import Hub
 from grader.inside.codec import Breach, Other, receive
 from grader.inside.rank import LENGTH, strided
+from grader.line import Diverged, Line, replay
 from grader.ranks import HostGone, RankHost
 from grader.sandbox import Limits
 from grader.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG, Judgement, Look, Verdict
 from utils import travel
+from utils.checks import expect as expecting
 from utils.checks.expect import CheckFailed
 from utils.checks.judge import Checks, Runner, links
 from utils.cluster import Cluster
@@ -41,7 +45,7 @@ from utils.errors import RankCrashed, RankTimeout
 from utils.run import Run
 from utils.slow_memory import SlowMemory
 
-RUN_SECONDS = 15  # for one run of one world; a right answer takes a fraction of one
+RUN_SECONDS = 20  # for one run of one world; a right answer takes a fraction of one
 READ_SECONDS = 60  # for reading a notebook's cells
 MOST_HOSTS = 4  # that one submission may break
 CHECK = re.compile(r'^check\((\w+)(?:, judges="(\w+)")?\)$', re.MULTILINE)
@@ -81,17 +85,19 @@ def judge(
     began = monotonic()
     cells, official = read_notebook(nb)
     lesson = lesson_of(nb)
-    judging = Judging(cells, official, Limits(wall=seconds + READ_SECONDS, cpu=seconds * 2), sandboxed, began + seconds)
+    judging = Judging(cells, official, sandboxed, began + seconds)
     said = Judgement(lesson)
     parts = [Checks(checks, lesson), Checks(hidden, lesson, hidden=True)] if official else []
     for part in parts:
         by_value(part)
+    expecting.salt = salt_of(cells)
     try:
         for number, cell in enumerate(official):
             said.verdicts.append(judging.verdict(cell, parts))
             if progress:
                 progress(number + 1, len(official))
     finally:
+        expecting.salt = 0
         judging.close()
     not_run = [verdict.check for verdict in said.verdicts if verdict.kind == NOT_RUN]
     if not_run:
@@ -137,11 +143,38 @@ def lesson_of(nb: NotebookNode) -> str:
     raise ValueError(f"the check cells name the hidden tests of {', '.join(lessons) or 'no lesson'}")
 
 
+def salt_of(cells: list[str]) -> int:
+    """The same each time the submission is judged, and nothing that its code could have been written to know."""
+    return int.from_bytes(hashlib.sha256("\0".join(cells).encode("utf-8", "surrogatepass")).digest()[:7], "big")
+
+
 def by_value(part: Checks) -> None:
     """What a check hands to the ranks travels by value, unless the sandbox has it: no file of the tests is in there."""
     for function in part.functions.values():
         if not function.__module__.startswith("utils."):
             cloudpickle.register_pickle_by_value(sys.modules[function.__module__])
+
+
+# ---- hosts -----------------------------------------------------------------------------------------------------------
+
+HOST_LIMITS = Limits(wall=24 * 3600, cpu=24 * 3600)  # a run's own time is the hub's to bound
+spare: list[RankHost] = []  # it takes seconds to start one, and nothing of a rank outlives its world
+
+
+def host_for(sandboxed: bool) -> RankHost:
+    """A host of ranks, from the submission before or a new one."""
+    while spare:
+        host = spare.pop()
+        if host.alive and host.sandboxed == sandboxed:
+            return host
+        host.close()
+    return RankHost(HOST_LIMITS, sandboxed=sandboxed)
+
+
+@atexit.register
+def close_hosts() -> None:
+    while spare:
+        spare.pop().close()
 
 
 # ---- one submission --------------------------------------------------------------------------------------------------
@@ -150,8 +183,8 @@ def by_value(part: Checks) -> None:
 class Judging:
     """The judging of one submission: its answers, the host of its ranks, and how much time is left."""
 
-    def __init__(self, cells: list[str], official: list[CheckCell], limits: Limits, sandboxed: bool, until: float):
-        self.cells, self.official, self.limits, self.sandboxed, self.until = cells, official, limits, sandboxed, until
+    def __init__(self, cells: list[str], official: list[CheckCell], sandboxed: bool, until: float):
+        self.cells, self.official, self.sandboxed, self.until = cells, official, sandboxed, until
         self.looks: list[Look] = []
         self.host: RankHost | None = None
         self.hosts = 0
@@ -159,8 +192,12 @@ class Judging:
         self.stuck: dict[str, str] = {}  # function -> how it was stopped
 
     def close(self) -> None:
+        """Let the host serve the next submission, unless this one has given cause to want a new one."""
         if self.host is not None:
-            self.host.close()
+            if self.looks:
+                self.host.close()
+            else:
+                spare.append(self.host)
             self.host = None
 
     def ranks_of(self, count: int) -> list:
@@ -169,7 +206,7 @@ class Judging:
             self.hosts += 1
             if self.hosts > MOST_HOSTS:
                 raise HostGone("the submission has ended its sandbox again and again")
-            self.host = RankHost(self.limits, sandboxed=self.sandboxed)
+            self.host = host_for(self.sandboxed)
         return self.host.start(count)
 
     def end(self, ranks: list) -> None:
@@ -229,10 +266,10 @@ class Judging:
             self.stuck[cell.function] = str(error)
             self.look("took too long or too much", f"{cell.name}: {error}")
         except (HostGone, Breach, OSError) as error:
-            self.close()
             verdict.kind, verdict.said = STUCK, f"It was stopped: {error}."
             self.stuck[cell.function] = verdict.said
             self.look("ended its sandbox", f"{cell.name}: {error}")
+            self.close()
         else:
             verdict.kind, verdict.points = PASSED, cell.points
             verdict.said = "\n".join(line for remark in remarks for line in remark.splitlines())
@@ -295,35 +332,72 @@ class RemoteRunner(Runner):
     ) -> Run:
         virtual = cluster is not None
         cluster = cluster or links(world_size, alpha=0.0, bandwidth=math.inf)
-        until = min(monotonic() + RUN_SECONDS, self.judging.until)
         memories: list[SlowMemory] = []
-        ranks = self.judging.ranks_of(world_size)
-        hub = Hub([rank.socket for rank in ranks], cluster, virtual, until, memories)
+        orders = []
+        for number in range(world_size):
+            mine = [column[number] for column in inputs]
+            program = pack_program((function, mine, same, catch), self.function, memories)
+            order = {"rank": number, "world_size": world_size, "virtual": virtual, "cluster": cluster, "device": device}
+            orders.append({**order, "answer": self.code, "program": program})
         try:
-            for number, rank in enumerate(ranks):
-                mine = [column[number] for column in inputs]
-                order = {
-                    "rank": number,
-                    "world_size": world_size,
-                    "virtual": virtual,
-                    "cluster": cluster,
-                    "device": device,
-                    "answer": self.code,
-                    "program": pack_program((function, mine, same, catch), self.function, memories),
-                }
-                give_order(rank.socket, order)
-            run = hub.run()
+            run, hub = self.run_ranks(orders, memories)
+        except RankCrashed:
+            if memories:
+                raise
+            run, hub = self.run_ranks(orders, memories)  # it may have been the machine's fault: short of memory, say
+        if world_size > 1 and self.quiet and not virtual:
+            run = replace(run, results=self.once_more(orders, hub))
+        results = []
+        for rank, (result, after, shared) in enumerate(run.results):
+            mine = [column[rank] for column in inputs]
+            results.append((result, [restored(*pair) for pair in zip(mine, after, strict=True)], shared))
+        return replace(run, results=results)
+
+    def run_ranks(self, orders: list[dict], memories: list[SlowMemory]) -> tuple[Run, Hub]:
+        """One world, from its beginning to its end. Raises what `spawn` raises, TooLong, HostGone."""
+        until = min(monotonic() + RUN_SECONDS, self.judging.until)
+        ranks = self.judging.ranks_of(len(orders))
+        lines = [rank.socket for rank in ranks]
+        hub = Hub(lines, orders[0]["cluster"], orders[0]["virtual"], until, memories)
+        try:
+            for line, order in zip(lines, orders, strict=True):
+                give_order(line, order)
+            return hub.run(), hub
         except RankTimeout as error:
             raise TooLong(str(error)) from None
         except RankCrashed as error:
             raise self.how_it_crashed(error, hub) from None
         finally:
             self.judging.end(ranks)
-        results = []
-        for rank, (result, after, shared) in enumerate(run.results):
-            mine = [column[rank] for column in inputs]
-            results.append((result, [restored(*pair) for pair in zip(mine, after, strict=True)], shared))
-        return replace(run, results=results)
+
+    def once_more(self, orders: list[dict], hub: Hub) -> list[tuple]:
+        """What each rank comes to when it is alone, told what the hub has told it: these values are judged.
+
+        The last rank first: what a rank may have told the next by the moment at which it ended, it has not told yet.
+        """
+        results, until = [], min(monotonic() + RUN_SECONDS, self.judging.until)
+        for order, first in reversed(list(zip(orders, hub.ranks, strict=True))):
+            [rank] = self.judging.ranks_of(1)
+            try:
+                give_order(rank.socket, order)
+                said = replay(first.line.log, Line(rank.socket, until), hub.known)
+            except TimeoutError:
+                raise TooLong(f"rank {order['rank']} took too long, when it was run once more.") from None
+            except Diverged:
+                said = {"do": "failed"}
+            finally:
+                self.judging.end([rank])
+            if said["do"] != "done":
+                evidence = f"{self.function.__name__}, rank {order['rank']}"
+                self.judging.look("did something else when it was run once more, alone", evidence)
+                raise CheckFailed(
+                    f"rank {order['rank']} did something else when it was run once more, with the same inputs and the "
+                    "same messages",
+                    mistake="What a rank does must follow from its inputs and from what it receives: not from time, "
+                    "chance, files, or what another rank leaves behind.",
+                )
+            results.append((said["result"], said["after"], said["shared"]))
+        return results[::-1]
 
     def how_it_crashed(self, error: RankCrashed, hub: Hub) -> Exception:
         """The ranks have ended without a word, or with a wrong one."""

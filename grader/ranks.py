@@ -11,6 +11,7 @@ One sandbox holds the host (grader/inside/host.py), which forks the ranks; each 
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import signal
@@ -22,6 +23,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from grader import sandbox, syscalls
 from grader.sandbox import HOME, INSIDE, MB, ROOT, UTILS, End, Limits, NoSandbox
@@ -34,6 +36,7 @@ PRELOADED = ("torch", "torch.distributed", "numpy", "utils", "utils.forks", "uti
 MOST_RANKS = 250  # descriptors in one message: at most 253
 DISK = 20 * MB  # in each of a rank's two folders
 ANSWER = 65536  # bytes, at most
+NONSENSE = "the process that makes ranks spoke nonsense"
 DEFAULT = Limits()
 GRACE = 10  # seconds after the wall time in which the warden has to end the sandbox
 ENVIRONMENT = {
@@ -73,7 +76,7 @@ class RankHost:
         env: Mapping[str, str] | None = None,
         **how: object,
     ):
-        self.limits = limits
+        self.limits, self.sandboxed = limits, sandboxed
         self.lock = threading.Lock()
         self.ranks: dict[int, Rank] = {}
         self.number = 0
@@ -113,7 +116,7 @@ class RankHost:
             raise ValueError(f"{count} ranks; 1 to {MOST_RANKS} can be started at once")
         with self.lock:
             if not self.is_ready:
-                self.is_ready = self.answer().get("ready") is True or self.give_up("the host spoke nonsense")
+                self.is_ready = self.answer().get("ready") is True or self.give_up(NONSENSE)
             pairs = [socket.socketpair() for _ in range(count)]
             ranks = [Rank(self.number + index, ours) for index, (ours, _) in enumerate(pairs)]
             self.number += count
@@ -124,7 +127,7 @@ class RankHost:
                 for _, theirs in pairs:
                     theirs.close()
             if self.answer().get("started") != count:
-                self.give_up("the host spoke nonsense")
+                self.give_up(NONSENSE)
             return ranks
 
     def end(self, ranks: Sequence[Rank]) -> list[int]:
@@ -137,7 +140,7 @@ class RankHost:
             self.tell({"end": numbers}, [])
             statuses = self.answer().get("ended")
             if not isinstance(statuses, list) or [type(one) for one in statuses] != [int] * len(numbers):
-                self.give_up("the host spoke nonsense")
+                self.give_up(NONSENSE)
             return statuses
 
     # ---- the host ----------------------------------------------------------------------------------------------------
@@ -148,16 +151,25 @@ class RankHost:
 
     @property
     def stopped(self) -> str | None:
-        """Why there are no ranks any more; None while all is well."""
-        if self.reason is None and not self.alive:
-            self.reason = self.why()
+        """Why there are no ranks any more; None while all is well.
+
+        The host is asked, if it can answer: its ranks' sockets close a moment before the sandbox is known to be gone.
+        """
+        with contextlib.suppress(HostGone):
+            if self.reason is None and self.is_ready:
+                self.end([])
+            elif self.reason is None and not self.alive:
+                self.give_up()
         return self.reason
 
     def close(self) -> End:
         """End all of it."""
+        self.line.close()
+        if not self.sandboxed and self.is_ready:  # it ends what its ranks have left, when it sees that we are gone
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.box.process.wait(GRACE)
         end = self.box.kill()
         self.reason = self.reason or "it was closed"
-        self.line.close()
         self.complaints.close()
         for rank in self.ranks.values():
             rank.socket.close()
@@ -174,7 +186,7 @@ class RankHost:
     def tell(self, words: dict, descriptors: Sequence[int]) -> None:
         message = json.dumps(words).encode() + b"\n"
         try:
-            self.line.settimeout(max(0.01, self.deadline - time.monotonic()))
+            self.line.settimeout(self.patience())
             sent = socket.send_fds(self.line, [message], descriptors)
             self.line.sendall(message[sent:])
         except OSError:
@@ -182,30 +194,39 @@ class RankHost:
 
     def answer(self) -> dict:
         """The next line of the host, as long as it may be, or HostGone."""
+        while b"\n" not in self.unread:
+            try:
+                self.line.settimeout(self.patience())
+                more = self.line.recv(ANSWER)
+            except OSError:
+                more = b""
+            if not more:
+                self.give_up()
+            self.unread += more
+            if len(self.unread) > ANSWER:
+                self.give_up(NONSENSE)
+        line, _, self.unread = self.unread.partition(b"\n")
         try:
-            while b"\n" not in self.unread and len(self.unread) < ANSWER:
-                self.line.settimeout(max(0.01, self.deadline - time.monotonic()))
-                if not (more := self.line.recv(ANSWER)):
-                    self.give_up()
-                self.unread += more
-            line, _, self.unread = self.unread.partition(b"\n")
             words = json.loads(line)
-        except (OSError, ValueError):
-            self.give_up()
+        except (ValueError, RecursionError):
+            self.give_up(NONSENSE)
         if not isinstance(words, dict):
-            self.give_up()
+            self.give_up(NONSENSE)
         if "failed" in words:
             self.give_up(str(words["failed"])[:1000])
         return words
 
-    def give_up(self, reason: str | None = None) -> None:
-        """End what there still is, and say why."""
+    def patience(self) -> float:
+        return max(0.01, self.deadline - time.monotonic())
+
+    def give_up(self, reason: str | None = None) -> NoReturn:
+        """End what there still is, and say why. No reason: it has ended by itself, or is past its time."""
+        if reason is None and time.monotonic() > self.deadline:
+            reason = f"took longer than {self.limits.wall:g} s"
         if reason is not None:
-            self.reason = self.reason or reason
             self.box.kill()
-        else:
-            self.box.wait()
-        raise HostGone(self.stopped)
+        self.reason = self.reason or reason or self.why()
+        raise HostGone(self.reason)
 
     def why(self) -> str:
         end = self.box.wait()

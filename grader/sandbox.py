@@ -211,8 +211,8 @@ def nobody(warden: int) -> int:
     return 60_000 + warden % 5000  # a container with fewer users
 
 
-def limited(command: Sequence[str], limits: Limits, user: int | None) -> list[str]:
-    """The command with its limits, and first in line when the machine runs out of memory."""
+def limited(command: Sequence[str], limits: Limits, user: int | None, first_to_go: int = 1000) -> list[str]:
+    """The command with its limits, and first in line when the machine runs out of memory (1000: before all others)."""
     most = {
         "core": 0,
         "cpu": int(limits.cpu) + 1,
@@ -221,7 +221,7 @@ def limited(command: Sequence[str], limits: Limits, user: int | None) -> list[st
         "nofile": limits.files,
         "nproc": limits.processes,
     }
-    words = ["choom", "-n", "1000", "--", "prlimit", *(f"--{name}={value}" for name, value in most.items())]
+    words = ["choom", "-n", str(first_to_go), "--", "prlimit", *(f"--{name}={value}" for name, value in most.items())]
     if user is not None:
         words += ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--"]
     return [*words, *command]
@@ -326,11 +326,16 @@ class Sandbox:
             "arguments": arguments,
             "data": data,
             "last_arguments": ["--remount-ro", "/dev", "--remount-ro", "/"],
-            "command": limited(self.command, self.limits, None if self.makes_namespaces else self.user),
+            "command": self.limited_command(),
             "mark": MARK,
             "pass_fds": list(self.pass_fds),
             "limits": asdict(self.limits),
         }
+
+    def limited_command(self) -> list[str]:
+        if self.makes_namespaces:  # its children become another user, and go before it
+            return limited(self.command, self.limits, None, first_to_go=900)
+        return limited(self.command, self.limits, self.user)
 
     def uid(self) -> int:
         """The user that the sandbox knows."""

@@ -14,14 +14,12 @@ import nbformat
 import pytest
 
 from grader import classroom
-from grader.__main__ import main
 from grader.build import find_lessons, read_lesson, release_of
-from grader.classroom import ClassroomError, Course, Grades, by_exercise
+from grader.classroom import Wish
+from grader.course import ClassroomError, Course
 from tests import sample_class
 from tests.mutants import mutants_of
 from tests.sample_class import LESSON, MUTANT_STUDENTS
-from tests.tiny_course import LESSON as TINY
-from tests.tiny_course import make_course, nbgrader, released
 
 pytestmark = [pytest.mark.long, pytest.mark.sandbox]
 PROJECT = Path(__file__).resolve().parent.parent
@@ -99,8 +97,10 @@ def test_table_and_troubles(graded, roster):
         line = next(line for line in lines if line.startswith(f"{student} "))
         assert float(line.split()[-1]) == row["total"]
         assert sum(map(float, line.split()[1:-1])) == row["total"]
-    troubles = [line.strip() for line in lines if line.startswith("  student-")]
-    assert troubles == ["student-06: the file is not a notebook: it starts with '%PDF-1.7'"]
+    assert lines[:2] == [
+        "student-06: the file is not a notebook: it starts with '%PDF-1.7'",
+        f"{LESSON}: 5 judged, 1 judged before and taken over",
+    ]
     assert done.stderr == "", "no bar where there is no terminal"
 
 
@@ -108,7 +108,8 @@ def test_grading_again_gives_the_same(graded):
     folder, _, _ = graded
     course = Course.at(folder)
     before = classroom.read_grades(course, LESSON)
-    classroom.autograde(course, LESSON, ["student-02", "student-06"])
+    this = classroom.autograde(course, LESSON, ["student-04", "student-06"], Wish(regrade=True))
+    assert this.counts["judged"] == 1
     assert classroom.read_grades(course, LESSON) == before
 
 
@@ -152,80 +153,3 @@ def test_the_class_spares_other_folders(tmp_path):
     with pytest.raises(ClassroomError, match="is not empty and holds no sample class"):
         sample_class.make_class(tmp_path)
     assert (tmp_path / "thesis.txt").exists()
-
-
-# ---- the command line ------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory):
-    course = make_course(tmp_path_factory.mktemp("tiny"))
-    nbgrader(course, "generate_assignment", TINY)
-    return course
-
-
-def test_bad_input_is_one_line(tiny, tmp_path, monkeypatch):
-    def refused(*args: object) -> str:
-        """What a command that can't be done prints before it exits with 1."""
-        monkeypatch.setattr(sys, "argv", ["grader", *map(str, args)])
-        with pytest.raises(SystemExit) as stopped:
-            main()
-        assert isinstance(stopped.value.code, str) and len(stopped.value.code.splitlines()) == 1
-        return stopped.value.code
-
-    assert "is no course: there is no nbgrader_config.py in it" in refused("grade", "--course", tmp_path)
-    assert "nobody has handed in anything: submissions are expected as" in refused("grade", "--course", tiny)
-    assert f"submitted/STUDENT/{TINY}/{TINY}.ipynb" in refused("grade", TINY, "--course", tiny)
-    for command in ("grade", "table"):
-        said = refused(command, "91_nothing", "--course", tiny)
-        assert said == f"there is no lesson called '91_nothing'; there are: {TINY}"
-    assert "there is no file" in refused("validate", tmp_path / "gone.ipynb", "--course", tiny)
-    (tmp_path / "report.ipynb").write_bytes(b"%PDF-1.7\xff")
-    said = refused("validate", tmp_path / "report.ipynb", "--course", tiny)
-    assert "the file is not a notebook: it starts with '%PDF-1.7'" in said
-    (tiny / "solutions" / "92_written.py").write_text("# %% [markdown]\n# # Not built\n")
-    assert "92_written is written but not built" in refused("grade", "92_written", "--course", tiny)
-
-
-@pytest.mark.parametrize("answer, tags, code", [("2 * x", [], 0), ("x", [], 1), ("x", ["skip-execution"], 1)])
-def test_validate_says_by_its_exit_code_how_it_went(tiny, tmp_path, answer, tags, code):
-    nb = released(tiny)
-    for cell in nb.cells:
-        name = cell.metadata.get("nbgrader", {}).get("grade_id")
-        if name == "double":
-            cell.source = f"import warnings\ndef double(x):\n    warnings.warn('noise')\n    return {answer}"
-        elif name == "score":
-            cell.source = "def score():\n    return None"
-        elif name == "double-values":
-            cell.metadata["tags"] = tags
-    nbformat.write(nb, tmp_path / "mine.ipynb")
-    done = grader("validate", tmp_path / "mine.ipynb", "--course", tiny)
-    assert done.returncode == code, done.stdout + done.stderr
-    assert ("Success" if code == 0 else "VALIDATION FAILED ON 1 CELL") in done.stdout
-
-
-def test_who_handed_in_no_notebook_is_told_and_has_0(tiny):
-    folder = tiny / "submitted" / "forgetful" / TINY
-    folder.mkdir(parents=True)
-    (folder / "thoughts.docx").write_text("I did my best")
-    done = grader("grade", TINY, "--course", tiny)
-    assert done.returncode == 0, done.stderr
-    assert f"forgetful: no {TINY}.ipynb was handed in; there is: thoughts.docx" in done.stdout
-    assert (tiny / "grades.csv").read_text().splitlines()[1] == "forgetful,0,0,0,0"
-
-
-def test_a_wide_table_is_broken_into_parts_that_fit():
-    checks = {f"exercise-{number}-values": 10.0 for number in range(40)}
-    exercises = by_exercise([f"exercise-{number}" for number in range(40)], checks)
-    grades = Grades("01_wide", exercises, checks, {f"student-{number}": dict(checks) for number in range(3)})
-    lines = classroom.table(grades).splitlines()
-    assert max(map(len, lines)) <= 100
-    assert [line.split()[-1] for line in lines if line.startswith("student-1")][-1] == "400"
-
-
-def test_checks_belong_to_the_exercise_with_the_longest_name():
-    assert by_exercise(["ring", "ring-all"], ["ring-values", "ring-all-values", "ring-all-traffic", "alone"]) == {
-        "ring": ["ring-values"],
-        "ring-all": ["ring-all-values", "ring-all-traffic"],
-        "alone": ["alone"],
-    }

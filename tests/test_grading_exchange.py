@@ -9,7 +9,7 @@ import nbformat
 import pytest
 from nbgrader.api import Gradebook
 
-from tests.tiny_course import LESSON, make_course, nbgrader
+from tests.tiny_course import LESSON, RIGHT, make_course, nbgrader
 
 pytestmark = [pytest.mark.long, pytest.mark.sandbox]
 COURSE = "distributed-training"
@@ -67,7 +67,7 @@ def test_release_list_fetch_submit_collect_autograde_export(road):
 def answer(home, double: str) -> None:
     path = home / LESSON / f"{LESSON}.ipynb"
     nb = nbformat.read(path, as_version=4)
-    answers = {"double": double, "score": "def score():\n    return None"}
+    answers = {**RIGHT, "double": double}
     for cell in nb.cells:
         cell.source = answers.get(cell.metadata.get("nbgrader", {}).get("grade_id"), cell.source)
     nbformat.write(nb, path)

@@ -6,7 +6,6 @@ doing. Where root runs the tests, an ordinary user runs some of them too.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import shutil
@@ -22,13 +21,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from grader.sandboxed_kernel import SandboxedKernel
-from nbformat.v4 import new_code_cell, new_notebook
 
 from grader import sandbox
-from grader.autograde import RunCells, hidden_tests_in
-from grader.classroom import ClassroomError, Course, Grades, trouble_lines
+from grader.classroom import printable
 from grader.collect import Collect
+from grader.course import ClassroomError, Course
 from grader.sandbox import GB, MB, End, Limits, NoSandbox
 from tests.kernel import processes_with
 
@@ -490,30 +487,6 @@ def test_spawn_simulate_and_figures_work():
     assert end.memory < 4 * GB
 
 
-def test_a_kernel_in_it_answers_is_interrupted_and_ends_with_a_reason():
-    async def scenario():
-        kernel = SandboxedKernel(kernel_name="python3", limits={"memory": 600 * MB, "wall": 120})
-        await kernel.start_kernel()
-        client = kernel.client()
-        client.start_channels()
-        await client.wait_for_ready(timeout=60)
-        looping = client.execute("print('begun', flush=True)\nwhile True: pass")
-        while (await client.get_iopub_msg(timeout=30))["content"].get("text") != "begun\n":
-            pass
-        await kernel.interrupt_kernel()
-        while (reply := await client.get_shell_msg(timeout=30))["parent_header"]["msg_id"] != looping:
-            pass
-        assert reply["content"]["ename"] == "KeyboardInterrupt"
-        client.execute("import os; os.fork(); x = bytearray(b'x') * 400_000_000; os.read(os.pipe()[0], 1)")
-        while await kernel.is_alive():
-            await asyncio.sleep(0.05)
-        client.stop_channels()
-        await kernel.shutdown_kernel(now=True)
-        return kernel.why_ended()
-
-    assert "of memory; 600 MB are allowed" in asyncio.run(asyncio.wait_for(scenario(), 90))
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not Path("/dev/nvidiactl").exists(), reason="needs a GPU")
 def test_a_gpu_can_be_passed_in():
@@ -530,26 +503,9 @@ def test_grading_refuses_without_a_sandbox_until_told_otherwise(monkeypatch):
     course = Course.at(PROJECT)
     with pytest.raises(ClassroomError, match="There is no bwrap. .* say --without-sandbox"):
         course.require_sandbox()
-    with pytest.raises(NoSandbox):
-        RunCells(config=course.config).preprocess(new_notebook(), {})
     course.without_sandbox()
     course.require_sandbox()
-    assert not RunCells(config=course.config).sandbox
-
-
-def test_a_kernel_sees_the_hidden_tests_of_its_lesson_alone():
-    """They run in there, for now. What a student writes gives no access to others."""
-    flags = {"locked": True, "solution": False, "schema_version": 3, "points": 1}
-    cells = [
-        new_code_cell(
-            f'from grader.hidden import hidden_tests_for\nhidden_tests_for("{lesson}")(f, judges="values")',
-            metadata={"nbgrader": {"grade_id": lesson, "grade": is_check, **flags}},
-        )
-        for lesson, is_check in (("01_collectives", True), ("02_other", False))
-    ]
-    found = [str(path.relative_to(PROJECT)) for path in hidden_tests_in(new_notebook(cells=cells))]
-    assert found == ["grader/__init__.py", "grader/hidden/__init__.py", "grader/hidden/01_collectives.py"]
-    assert hidden_tests_in(new_notebook(cells=cells[1:])) == []
+    assert not course.how.sandboxed
 
 
 def test_links_are_not_collected(course):
@@ -566,8 +522,7 @@ def test_links_are_not_collected(course):
 
 
 def test_names_of_files_can_not_talk_to_the_terminal():
-    grades = Grades("01", {}, {}, {}, troubles={"eve": ["there is: \x1b]0;title\x07\nada: 100 points"]})
-    [line] = trouble_lines(grades)
+    line = printable("there is: \x1b]0;title\x07\nada: 100 points")
     assert line.isprintable() and "title" in line
 
 

@@ -1,4 +1,4 @@
-"""What runs inside the sandbox of a submission. It holds no secret: whoever reads all of it knows nothing of the answers.
+"""What runs inside the sandbox of a submission. It holds no secret: nothing of the answers can be read in it.
 
 host     imports torch once, and forks ranks
 rooms    the namespaces of a rank; alone: what it may not do

@@ -203,8 +203,10 @@ class Host:
     def move_into(self, room: int, descriptor: int) -> None:
         alone.enter(room, alone.ALL_BUT_PID)
         os.chdir(self.settings["home"])
-        with open("/proc/self/oom_score_adj", "w") as file:
-            file.write("1000")  # before the host, when the machine runs out of memory
+        score = os.open(
+            "/proc/self/oom_score_adj", os.O_WRONLY
+        )  # `open` would cost a tenth of all that a rank does here
+        os.write(score, b"1000")  # it goes before the host, when the machine runs out of memory
         alone.keep_only(descriptor)
         alone.drop_capabilities(self.settings["user"])
         alone.call("prctl", alone.PR_SET_DUMPABLE, 1, 0, 0, 0)  # its own /proc/self stays readable

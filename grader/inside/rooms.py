@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import socket
+import stat
 
 from grader.inside import alone
 from grader.inside.alone import MS_NODEV, MS_NOEXEC, MS_NOSUID, MS_RDONLY, MS_REMOUNT
@@ -50,6 +52,7 @@ class Maker:
     def __init__(self, line: socket.socket, settings: dict):
         self.line, self.settings = line, settings
         self.own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+        self.shown = mounted()
         self.made = 0
         self.spare: list[int] = []
         for device in DEVICES:  # one for all rooms: its times can't be changed
@@ -132,10 +135,35 @@ class Maker:
         ]:  # a driver reads more than the processes; others would learn from it of each other
             alone.mount("proc", "/proc", MS_REMOUNT | secure | MS_NOEXEC, "subset=pid")
         for folder in FOLDERS:
+            shown = [(path, os.open(path, os.O_RDONLY)) for path in self.shown if path.startswith(folder + "/")]
             alone.mount("tmpfs", folder, secure, f"mode=1777,size={self.settings['disk']},nr_inodes={MOST_FILES}")
+            for path, fd in shown:
+                show(path, fd)
         alone.mount("tmpfs", "/dev/pts", MS_RDONLY | secure | MS_NOEXEC, "size=4k,nr_inodes=1")
         os.mkdir(self.settings["home"])
         os.chmod(self.settings["home"], 0o777)
+
+
+def mounted() -> list[str]:
+    """Where something is mounted: what is given to all, such as a course that lies in /tmp."""
+    with open("/proc/self/mountinfo") as file:
+        paths = [line.split()[4] for line in file]
+    return [path.encode().decode("unicode_escape") for path in paths]
+
+
+def show(path: str, fd: int) -> None:
+    """Let what was seen there before the folder above was covered be seen again: a file is copied, a folder mounted."""
+    if os.path.exists(path):  # it came with a folder
+        os.close(fd)
+    elif stat.S_ISDIR(os.fstat(fd).st_mode):
+        os.makedirs(path, exist_ok=True)
+        alone.call("mount", f"/proc/self/fd/{fd}".encode(), path.encode(), None, alone.MS_BIND | alone.MS_REC, None)
+        os.close(fd)
+    else:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(fd, "rb") as file, open(path, "xb") as copy:
+            shutil.copyfileobj(file, copy)
+        os.chmod(path, 0o444)
 
 
 def next_pid(number: int) -> None:

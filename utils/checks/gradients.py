@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from utils import region
+from utils.checks import expect as expecting
 from utils.checks.expect import CheckFailed, alike, expect, expect_all_waited
 from utils.verbs import all_gather, all_reduce, reduce_scatter
 
@@ -208,8 +209,8 @@ def in_words(calls: list[tuple]) -> str:
 
 
 def whole_numbers(seed: int, *shape: int, dtype=torch.float32) -> torch.Tensor:
-    """From -4 to 4, so that sums of products are exact; the same in every call."""
-    return torch.randint(-4, 5, shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    """From -4 to 4, so that sums of products are exact; the same in every call, except in grading."""
+    return torch.randint(-4, 5, shape, generator=torch.Generator().manual_seed(expecting.salt + seed)).to(dtype)
 
 
 def parts(x: torch.Tensor, size: int, dim: int) -> list[torch.Tensor]:

@@ -1,0 +1,46 @@
+"""Notebooks to be judged without a course: a lesson's cells with answers of a test's choice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cache
+
+from nbformat.notebooknode import NotebookNode
+from nbformat.v4 import new_code_cell, new_notebook
+
+from grader.judge import judge
+from grader.lesson import Lesson, find_lessons, read_lesson
+from grader.verdict import Judgement
+from tests.sample_class import as_student
+
+
+@cache
+def lesson(name: str) -> Lesson:
+    return read_lesson(find_lessons([name])[0])
+
+
+def notebook(name: str, answers: dict[str, str] | None = None, judged: Iterable[str] | None = None) -> NotebookNode:
+    """The solution, but for `answers`, {exercise: its cell}. judged: which checks it has, all if None."""
+    cells = []
+    for cell in lesson(name).cells:
+        if cell.check and (judged is None or cell.check.id in judged):
+            cells.append(check_cell(name, cell.check.id, cell.check.exercise, cell.check.judges, cell.check.points))
+        elif cell.kind == "code" and not cell.check:
+            cells.append(new_code_cell((answers or {}).get(cell.exercise, as_student(cell.source))))
+    return new_notebook(cells=cells)
+
+
+def check_cell(lesson: str, name: str, exercise: str, judges: str, points: float) -> NotebookNode:
+    """A check as the gradebook has it, with its hidden test."""
+    call = f'({exercise.replace("-", "_")}, judges="{judges}")'
+    hidden = f'from grader.hidden import hidden_tests_for\nhidden_tests_for("{lesson}"){call}'
+    kind = {"grade": True, "solution": False, "locked": True, "task": False, "schema_version": 3}
+    return new_code_cell(f"check{call}\n{hidden}", metadata={"nbgrader": {"grade_id": name, "points": points, **kind}})
+
+
+def judged(name: str, answers: dict[str, str] | None = None, checks: Iterable[str] | None = None, **how) -> Judgement:
+    return judge(notebook(name, answers, checks), **how)
+
+
+def points(judgement: Judgement) -> dict[str, float]:
+    return {verdict.check: verdict.points for verdict in judgement.verdicts}

@@ -1,0 +1,146 @@
+"""The judge on whole lessons: right answers earn all points, wrong ones none, and are told why; what it stops."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from grader import judge as judging
+from grader.lesson import clear_solution, find_lessons
+from tests.graded import judged, lesson, notebook, points
+from tests.mutants import mutants_of
+from tests.sample_class import as_student
+
+pytestmark = [pytest.mark.long, pytest.mark.sandbox]
+LESSONS = [path.stem for path in find_lessons()]
+COLLECTIVES = "01_collectives"
+BROADCAST = ["broadcast-by-hand-values", "broadcast-by-hand-traffic"]
+
+
+def broadcast(body: str, before: str = "") -> dict[str, str]:
+    """An answer to broadcast-by-hand."""
+    lines = "\n".join("    " + line for line in body.strip("\n").splitlines())
+    return {"broadcast-by-hand": f"{before}\ndef broadcast_by_hand(x, root, rank, world_size):\n{lines}\n"}
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_the_solution_has_all_points(name):
+    said = judged(name)
+    assert [(verdict.check, verdict.said) for verdict in said.verdicts if verdict.kind != "passed"] == []
+    assert points(said) == {check.id: check.points for check in lesson(name).checks}
+    assert said.looks == said.troubles == []
+
+
+def one_mutant_an_exercise(name: str) -> dict:
+    """The first wrong answer to each exercise that its visible check catches."""
+    found = {}
+    for mutant in mutants_of(name):
+        if not mutant.hidden:
+            found.setdefault(mutant.exercise, mutant)
+    return found
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_wrong_answers_have_none_and_are_told_why(name):
+    mutants = one_mutant_an_exercise(name)
+    sources = lesson(name).exercises
+    answers = {one: as_student(mutant.apply(sources[one].source)) for one, mutant in mutants.items()}
+    said = judged(name, answers, [f"{one}-{mutant.caught_by}" for one, mutant in mutants.items()])
+    by_check = {verdict.check: verdict for verdict in said.verdicts}
+    for one, mutant in mutants.items():
+        verdict = by_check[f"{one}-{mutant.caught_by}"]
+        assert (verdict.kind, verdict.points) == ("wrong", 0), mutant
+        assert mutant.says in verdict.said, mutant
+
+
+def test_what_is_not_written_is_said_to_be_blank():
+    sources = lesson(COLLECTIVES).exercises
+    said = judged(COLLECTIVES, {name: clear_solution(one.source) for name, one in sources.items()})
+    assert {verdict.kind for verdict in said.verdicts} == {"blank"}
+    assert set(points(said).values()) == {0}
+
+
+def test_an_endless_loop_costs_its_own_exercise_alone(monkeypatch):
+    monkeypatch.setattr(judging, "RUN_SECONDS", 1)
+    others = ["scatter-by-hand-values"]
+    said = judged(COLLECTIVES, broadcast("while True: pass"), [*BROADCAST, *others])
+    assert [verdict.kind for verdict in said.verdicts] == ["stuck", "stuck", "passed"]
+    assert "took too long" in said.verdicts[0].said
+    assert [look.what for look in said.looks] == ["took too long or too much"]
+
+
+def test_when_its_time_is_over_the_rest_is_not_run():
+    said = judged(COLLECTIVES, None, BROADCAST, seconds=0)
+    assert [verdict.kind for verdict in said.verdicts] == ["not run", "not run"]
+    assert "not judged: broadcast-by-hand-values, broadcast-by-hand-traffic" in said.troubles[0]
+
+
+def test_a_deadlock_is_explained():
+    said = judged(COLLECTIVES, broadcast("dist.recv(x, src=(rank + 1) % world_size)\nreturn x"), BROADCAST[:1])
+    assert "no rank can move any more" in said.verdicts[0].said
+    assert "waiting in recv" in said.verdicts[0].said
+
+
+def test_an_error_shows_the_line_of_the_cell():
+    said = judged(COLLECTIVES, broadcast("y = x + 1\nreturn y.no_such_thing"), BROADCAST[:1])
+    assert "AttributeError" in said.verdicts[0].said
+    assert re.search(r"cell of broadcast-by-hand, line 4", said.verdicts[0].said)
+
+
+def test_a_missing_function_and_a_broken_cell_are_told():
+    said = judged(COLLECTIVES, {"broadcast-by-hand": "def broadcast(x): return x"}, BROADCAST[:1])
+    assert said.verdicts[0].kind == "wrong"
+    assert "broadcast_by_hand" in said.verdicts[0].said
+    said = judged(COLLECTIVES, {"broadcast-by-hand": "def broadcast_by_hand(x: return x"}, BROADCAST[:1])
+    assert "SyntaxError" in said.verdicts[0].said or "syntax" in said.verdicts[0].said
+
+
+TIMING = """
+import time
+
+def speak(value):
+    until = time.monotonic() + 0.03 * value
+    while time.monotonic() < until:
+        pass
+"""
+BY_TIME = """
+if rank == root:
+    speak(float(x[0]) - 10 * (rank + 1))
+began = time.time()
+for other in range(world_size):
+    if rank == root != other:
+        dist.send(torch.zeros(1), dst=other)
+if rank != root:
+    dist.recv(torch.zeros(1), src=root)
+return x.clone() if rank == root else torch.full_like(x, 10 * (root + 1) + round((time.time() - began) / 0.03))
+"""
+
+
+def test_what_a_rank_learns_from_the_clock_is_not_judged(monkeypatch):
+    """Were it run once only, a rank could learn a value from how long another one takes."""
+    answers = broadcast(BY_TIME, TIMING)
+    said = judged(COLLECTIVES, answers, BROADCAST[:1])
+    assert said.verdicts[0].points == 0
+
+
+def test_inputs_can_not_be_known_beforehand():
+    known = "from utils.checks.expect import different_integers\n"
+    body = "return different_integers(world_size, tuple(x.shape), x.dtype)[root]"
+    said = judged(COLLECTIVES, broadcast(body, known), BROADCAST[:1])
+    assert said.verdicts[0].points == 0
+
+
+def test_it_is_the_same_each_time():
+    wrong = broadcast("return x")
+    first, second = (judged(COLLECTIVES, wrong, BROADCAST) for _ in range(2))
+    assert first.verdicts == second.verdicts
+
+
+def test_a_check_cell_that_is_no_check_is_refused():
+    strange = notebook(COLLECTIVES, None, BROADCAST)
+    strange.cells[-1].source = "assert True"
+    check = next(cell for cell in strange.cells if cell.metadata.get("nbgrader"))
+    check.source = "assert True"
+    with pytest.raises(ValueError, match="is not one call of check"):
+        judging.judge(strange)
