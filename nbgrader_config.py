@@ -8,13 +8,13 @@ import os
 import sys
 from pathlib import Path
 
-from nbconvert.preprocessors import CSSHTMLHeaderPreprocessor
+import nbgrader
 from nbgrader.preprocessors import CheckCellMetadata, GetGrades, OverwriteCells, OverwriteKernelspec
 
 ROOT = str(Path(__file__).resolve().parent)
 sys.path.insert(0, ROOT)
 
-from grader import autograde, feedback, submission  # noqa: E402  found in ROOT
+from grader import autograde, feedback, passive, submission  # noqa: E402  found in ROOT
 from grader.collect import Collect  # noqa: E402
 
 c = get_config()  # noqa: F821  traitlets gives it
@@ -52,6 +52,7 @@ c.Autograde.sanitize_preprocessors = [
     OverwriteKernelspec,
     OverwriteCells,
     CheckCellMetadata,
+    passive.PassiveCells,  # formgrader shows what comes of it as it is
 ]
 c.Autograde.autograde_preprocessors = [
     autograde.Judge,
@@ -62,11 +63,13 @@ c.Autograde.autograde_preprocessors = [
 c.ExchangeFactory.collect = Collect
 
 c.GenerateFeedback.exporter_class = feedback.FeedbackPage
-c.GenerateFeedback.preprocessors = [
-    feedback.FeedbackCells,
-    GetGrades,
-    CSSHTMLHeaderPreprocessor,
-]
+c.GenerateFeedback.preprocessors = [GetGrades]
+
+# Formgrader's pages of submissions load no script from the internet, and take a student's name for text.
+TEMPLATES = Path(nbgrader.__file__).parent / "server_extensions" / "formgrader" / "templates"
+c.HTMLExporter.template_name = "formgrader_offline"
+c.HTMLExporter.extra_template_basedirs = [str(TEMPLATES), str(Path(ROOT) / "grader" / "pages")]
+c.HTMLExporter.extra_template_paths = [str(TEMPLATES)]
 
 # Submissions are judged by grader/judge.py, without a kernel, in a sandbox (grader/sandbox.py). Where there can be
 # none, grading refuses, until  c.Judge.sandbox = False  says that they may run with all rights of who grades.

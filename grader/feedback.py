@@ -1,101 +1,178 @@
-"""Feedback that students may read: it tells what was asked, seen and expected, and shows no hidden test.
+"""Feedback that students may read: what was asked, seen and expected, in the words of the checks.
 
-Plugged into `nbgrader generate_feedback` by `nbgrader_config.py`. Nothing in a page is active, whoever wrote it: a
-submission's scripts, handlers and remote pictures don't reach the person who opens it.
+Plugged into `nbgrader generate_feedback` by `nbgrader_config.py`. It shows the student's own cells, and of the checks
+what grading kept as data (`cell.metadata["verdict"]`, `nb.metadata["judgement"]`): no source of a check, no output.
+Whoever wrote what: nothing in a page is active (grader/passive.py, grader/pages).
 """
 
 from __future__ import annotations
 
-from html import escape
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
-import bleach
-from bs4 import BeautifulSoup
-from nbconvert.exporters import HTMLExporter
+from markupsafe import Markup
+from nbconvert.exporters import Exporter
 from nbformat.notebooknode import NotebookNode
-from nbformat.v4 import new_markdown_cell, new_output
-from nbgrader.preprocessors import ClearHiddenTests
+from nbgrader import utils
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
 
 from grader.autograde import is_check
-from grader.submission import troubles
+from grader.marks import MARKS, Mark, amount, judgement_of, verdict_of
+from grader.pages import number, page, visible
+from grader.passive import LONGEST, from_markdown
+from grader.submission import count, grade_id
+from grader.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG
 
-PAGE = """<!DOCTYPE html>
-<html>
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
-<title>{title}</title>
-{styles}
-</head>
-<body>
-{body}
-</body>
-</html>
-"""
-# fmt: off
-TAGS = [
-    "a", "abbr", "b", "blockquote", "br", "code", "dd", "del", "details", "div", "dl", "dt", "em", "h1", "h2", "h3",
-    "h4", "h5", "h6", "hr", "i", "img", "li", "ol", "p", "pre", "s", "small", "span", "strong", "sub", "summary", "sup",
-    "table", "tbody", "td", "tfoot", "th", "thead", "tr", "tt", "u", "ul",
-]
-# fmt: on
-PICTURES = tuple(f"data:image/{kind};base64," for kind in ("png", "jpeg", "gif"))  # an SVG can hold a script
-DROPPED = ["script", "style", "iframe", "object", "embed", "form", "link", "meta", "base", "svg", "math", "template"]
+# What is said where a check has no words.
+SAYS = {
+    BLANK: "Nothing is written yet in this exercise's cell.",
+    STUCK: "It took too long, or too much, and was stopped. Does a loop never end?",
+    NOT_RUN: "This check was not run.",
+}
+# The folders of an absolute path, which may be of the machine that graded; the file's name is left.
+FOLDERS = re.compile(r"(?<![\w.:/~-])/(?:[\w.@+-]+/)+(?=[\w.@+-])")
 
 
-class FeedbackCells(ClearHiddenTests):
-    """Takes hidden tests out of what students read, source and traceback, and tells the troubles at the top."""
+class FeedbackPage(Exporter):
+    """A student's page of one graded notebook, whose cells know their points and comments (nbgrader's GetGrades)."""
 
-    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
-        nb, resources = super().preprocess(nb, resources)
-        if troubles(nb):
-            lines = "".join(f"<li>{escape(line)}</li>" for line in troubles(nb))
-            nb.cells.insert(0, new_markdown_cell(f"**While this was graded:**\n\n<ul>{lines}</ul>"))
-        return nb, resources
-
-    def preprocess_cell(self, cell: NotebookNode, resources: dict, cell_index: int) -> tuple[NotebookNode, dict]:
-        if is_check(cell):  # in other cells these words are the student's own
-            self._remove_hidden_test_region(cell)
-            cell.outputs = [without_traceback(output) for output in cell.outputs]
-        return cell, resources
-
-
-def without_traceback(output: NotebookNode) -> NotebookNode:
-    """An error as its message alone: a check's message is the whole report, a traceback quotes hidden tests."""
-    if output.output_type != "error":
-        return output
-    ours = "\n" in output.evalue or output.ename in ("CheckFailed", "Stopped", "CellTimeout")
-    text = output.evalue if ours else f"{output.ename}: {output.evalue}"
-    return new_output("error", ename=output.ename, evalue=output.evalue, traceback=[text])
-
-
-class FeedbackPage(HTMLExporter):
-    """A page in which nothing is active: no script, no handler, nothing loaded from elsewhere, whoever wrote it."""
+    file_extension = ".html"
+    output_mimetype = "text/html"
 
     def from_notebook_node(self, nb: NotebookNode, resources: dict | None = None, **kw: Any) -> tuple[str, dict]:
-        html, resources = super().from_notebook_node(nb, resources, **kw)
-        return passive(html), resources
+        nb, resources = super().from_notebook_node(nb, resources, **kw)
+        return feedback(nb, resources["nbgrader"]), resources
 
 
-def allowed(tag: str, name: str, value: str) -> bool:
-    """Whether an attribute stays: looks and anchors, links to pages, pictures that are in the page itself."""
-    if tag == "img" and name == "src":
-        return value.startswith(PICTURES)
-    if tag == "a" and name == "href":
-        return value.startswith(("#", "http://", "https://"))
-    return name in ("class", "id", "title", "alt", "name", "colspan", "rowspan", "align")
+@dataclass(frozen=True)
+class Judged:
+    """What earned points, or did not: a check, or an answer that a person grades."""
+
+    name: str
+    what: str  # in its exercise: "values"
+    points: float
+    most: float
+    mark: Mark
+    said: str = ""
+    changed: str = ""
+    hidden: bool = False
+
+    @property
+    def anchor(self) -> str:
+        return f"check-{self.name}"
 
 
-def passive(html: str) -> str:
-    """The page with its own styles, and of its body only what is in TAGS and `allowed`."""
-    soup = BeautifulSoup(html, "html.parser")
-    for element in soup.body.find_all(DROPPED):
-        element.decompose()
-    for link in soup.select("#toc a[href]"):
-        if link.string == "Test cell":  # nbgrader says no more of any check
-            link.string = link["href"].removeprefix("#")
-    body = bleach.clean(
-        soup.body.decode_contents(), tags=TAGS, attributes=allowed, protocols=["http", "https", "data"], strip=True
+@dataclass(frozen=True)
+class Exercise:
+    name: str
+    judged: list[Judged]
+
+    @property
+    def points(self) -> float:
+        return sum(one.points for one in self.judged)
+
+    @property
+    def most(self) -> float:
+        return sum(one.most for one in self.judged)
+
+
+def feedback(nb: NotebookNode, about: dict) -> str:
+    """The page. `about`: nbgrader's student, notebook, score, max_score, late_penalty."""
+    answers = [grade_id(cell) for cell in nb.cells if utils.is_solution(cell)]
+    exercises: dict[str, list[Judged]] = {}
+    for cell in nb.cells:
+        if has_points(cell):
+            exercises.setdefault(exercise_of(grade_id(cell), answers), []).append(judged(cell, answers))
+    return page(
+        "feedback.html",
+        lesson=title_of(about["notebook"]),
+        student=visible(about["student"], 80),
+        score=about["score"],
+        most=about["max_score"],
+        penalty=about["late_penalty"],
+        troubles=[without_folders(visible(line, 500)) for line in judgement_of(nb).troubles],
+        exercises=[Exercise(name, found) for name, found in exercises.items()],
+        parts=list(parts(nb, answers)),
     )
-    styles = "\n".join(f"<style>{style.string}</style>" for style in soup.head.find_all("style"))
-    return PAGE.format(title=escape(soup.title.get_text()), styles=styles, body=body)
+
+
+def parts(nb: NotebookNode, answers: list[str]) -> Iterator[dict]:
+    """The notebook from top to bottom: answers, checks, and what stands between them, folded."""
+    for stands_between, cells in groupby(nb.cells, lambda cell: not has_points(cell) and not utils.is_solution(cell)):
+        cells = list(cells)
+        if stands_between:
+            yield {"kind": "between", "summary": summary(cells), "cells": [shown(cell) for cell in cells]}
+            continue
+        for cell in cells:
+            if is_check(cell):
+                yield {"kind": "check", "check": judged(cell, answers)}
+            else:
+                comment = cell.metadata.nbgrader.get("comment")
+                yield {
+                    "kind": "answer",
+                    "name": grade_id(cell),
+                    "html": shown(cell),
+                    "by_hand": judged(cell, answers) if has_points(cell) else None,
+                    "comment": Markup(from_markdown(visible(comment))) if comment else "",
+                }
+
+
+def judged(cell: NotebookNode, answers: list[str]) -> Judged:
+    """A cell's points, after a person's corrections, and why."""
+    name, score, most = grade_id(cell), *(amount(cell.metadata.nbgrader.get(key)) for key in ("score", "points"))
+    css = MARKS[PASSED if score >= most else PART if score > 0 else WRONG].css
+    by_hand = Mark("✎", "read by a person", f"{number(score)} of {number(most)}", css)
+    if not is_check(cell):
+        return Judged(name, "by hand", score, most, by_hand)
+    verdict = verdict_of(cell)
+    changed = score != verdict.points
+    return Judged(
+        name,
+        name.removeprefix(exercise_of(name, answers)).strip("-") or name,
+        score,
+        most,
+        by_hand if changed else MARKS[verdict.kind],
+        without_folders(visible(verdict.said)).strip("\n") or SAYS.get(verdict.kind, ""),
+        f"A person changed the points from {number(verdict.points)} to {number(score)}." if changed else "",
+        verdict.hidden,
+    )
+
+
+def has_points(cell: NotebookNode) -> bool:
+    return utils.is_grade(cell) or utils.is_task(cell)
+
+
+def exercise_of(check: str, answers: list[str]) -> str:
+    """`ring-all-reduce-values` belongs to `ring-all-reduce`, not to `ring`."""
+    names = [name for name in answers if check == name or check.startswith(f"{name}-")]
+    return max(names, key=len, default=check.rpartition("-")[0] or check)
+
+
+def title_of(lesson: str) -> str:
+    return visible(lesson, 80).replace("_", " ")
+
+
+def summary(cells: list[NotebookNode]) -> str:
+    """What is folded away: its first heading, and how much it is."""
+    texts = (cell.source for cell in cells if cell.cell_type == "markdown")
+    heading = next((found[1] for text in texts if (found := re.search(r"^#{1,4} +(.+)", text, re.MULTILINE))), "")
+    return f"{visible(heading, 80) or 'In between'} · {count(len(cells), 'cell')}"
+
+
+def shown(cell: NotebookNode) -> Markup:
+    """The cell's text, laid out; a very long one is cut."""
+    source = visible(cell.source, LONGEST)
+    if cell.cell_type == "code":
+        return Markup(highlight(source, PythonLexer(stripnl=False), HtmlFormatter(cssclass="code", nowrap=False)))
+    if cell.cell_type == "markdown":
+        return Markup('<div class="text">{}</div>').format(Markup(from_markdown(source)))
+    return Markup("<pre>{}</pre>").format(source)
+
+
+def without_folders(text: str) -> str:
+    return FOLDERS.sub("", text)

@@ -60,10 +60,19 @@ MEASURED = {
         },
         "peak": 600_000_000,
     },
+    "grading": {
+        "kinds": {"solution": 10, "hang": 2},
+        "sample": {"solution": 1, "hang": 1},
+        "seconds": 60,
+        "plain_start": 3.0,
+        "plain_by_kind": {"solution": 20.0, "hang": 80.0},
+        "by_kind": {"solution": 8.0, "hang": 30.0},
+        "verdicts": {"both": 26, "differ": [("hang-00", "ring-values", 0, 2.0)]},
+    },
 }
 
 
-OPEN_WITHOUT = {"launchers": 4, "programs": 1, "memory": 1, "import": 1, "recorder": 2, "virtual": 4}
+OPEN_WITHOUT = {"launchers": 4, "programs": 1, "memory": 1, "import": 1, "recorder": 2, "virtual": 4, "grading": 1}
 
 
 def verdicts(measured: dict) -> list[tuple[str, str]]:
@@ -85,6 +94,7 @@ def test_goals_are_judged_by_medians_and_by_the_worst():
         ("1 x", "met"),
         ("5.5 s", "not met"),
         ("0.6 GB", "met"),
+        ("6 x", "met"),
     ]
     assert {"ipyparallel", "ddp", "fsdp2"} <= set(" ".join(goal.judge(MEASURED)[0] for goal in GOALS).split())
 
@@ -116,6 +126,8 @@ def test_the_tables_and_the_figure_say_all(tmp_path):
     report = show.report(MEASURED)
     assert report.startswith("torch 2.13.0, Python 3.11.7, 2 cores, load 1.5 at the start (busy")
     assert "kept between calls, processes: 1" in report and "import torch, utils" in report and "fsdp2" in report
+    assert "submissions a minute                          2.00     12.00" in report
+    assert "verdicts of both: 26, of which 1 differ\n  hang-00 ring-values: plain 0, this 2" in report
     figure.draw(MEASURED, tmp_path / "launchers.png")
     assert (tmp_path / "launchers.png").read_bytes().startswith(b"\x89PNG")
 
@@ -184,7 +196,7 @@ def test_predictions_are_shown_beside_what_was_measured_with_ratio_and_median_er
 def test_a_program_that_failed_on_the_virtual_cluster_is_not_measured():
     times = {**MEASURED["virtual"]["seconds"], PIPELINE: [5.0, {"failed": "RankCrashed: why"}]}
     failed = {**MEASURED, "virtual": {**MEASURED["virtual"], "seconds": times, "peak": None}}
-    assert [verdict for _, verdict in verdicts(failed)][-4:] == ["met", "met", "not measured", "not measured"]
+    assert [verdict for _, verdict in verdicts(failed)][-5:-1] == ["met", "met", "not measured", "not measured"]
     assert "RankCrashed: why" in show.report(failed)
 
 

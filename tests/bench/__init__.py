@@ -8,5 +8,6 @@ __main__  ->  environment     the competitors, installed beside the course
           ->  virtual         what `simulate` predicts beside what `spawn` takes, and how quick it is itself
                               (cells: predictions.py, virtual_speed.py)
           ->  schedules       GPipe and 1F1B on eight virtual stages, to look at
+          ->  grading         a class graded by plain nbgrader and by us
           ->  goals, show     what was hoped for beside what was measured, a table, a figure (virtual_tables.py)
 """

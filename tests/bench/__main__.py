@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from tests.bench import environment, figure, imports, schedules, show, side_by_side, virtual, worlds
+from tests.bench import environment, figure, grading, imports, schedules, show, side_by_side, virtual, worlds
 from tests.bench.kernel import ROOT
 
 FOLDER = ROOT / "build" / "bench"
@@ -22,6 +22,7 @@ class Benchmark(StrEnum):
     IMPORT = "import"
     RECORDER = "recorder"
     VIRTUAL = "virtual"
+    GRADING = "grading"
 
 
 Chosen = Annotated[list[Benchmark] | None, typer.Argument(help="which to run; all unless named")]
@@ -29,9 +30,10 @@ Quick = Annotated[bool, typer.Option("--quick", help="fewer repeats: a first loo
 
 
 def main(benchmarks: Chosen = None, quick: Quick = False) -> None:
-    """Measure `spawn` beside other launchers, what its ranks take, and the virtual cluster beside the real machine.
+    """Measure `spawn` beside other launchers, what its ranks take, the virtual cluster beside the real machine, and
+    grading a class beside plain nbgrader.
 
-    Some minutes: leave the machine alone.
+    Some minutes, half an hour with the class: leave the machine alone.
     """
     if not sys.platform.startswith("linux"):
         sys.exit("bench: it reads memory and finds processes in /proc, so it needs Linux.")
@@ -51,6 +53,8 @@ def main(benchmarks: Chosen = None, quick: Quick = False) -> None:
         measured["recorder"] = worlds.measure_recording()
     if Benchmark.VIRTUAL in chosen:
         measured["virtual"] = {**virtual.measure_predictions(), **virtual.measure_speed(rounds)}
+    if Benchmark.GRADING in chosen:
+        measured["grading"] = grading.measure(quick)
     print(show.report(measured))
     save(measured)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
+from tests.bench import grading
 from tests.bench.imports import UTILS_PART
 from tests.bench.side_by_side import OURS
 from tests.bench.virtual import DDP, PIPELINE
@@ -131,4 +132,11 @@ GOALS = [
     Goal("simulate: time per rank, 1,024 ranks over 64", 1, "x", growth_of_time_per_rank),
     Goal(f"simulate: {PIPELINE}", 5, "s", lambda measured: simulated(measured, PIPELINE)),
     Goal("simulate: memory of its process, 1,024 ranks", 2, "GB", simulating_gigabytes),
+    Goal(
+        "grading a class: times as fast as plain nbgrader",
+        3,
+        "x",
+        lambda measured: grading.times_as_fast(measured["grading"]),
+        at_least=True,
+    ),
 ]

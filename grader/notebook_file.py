@@ -1,0 +1,227 @@
+"""Reads the file that somebody handed in, whatever it is, and says what had to be repaired for it.
+
+    read_file(path) -> NotebookNode, repairs       raises NotANotebook
+
+Only what grading looks at is read: the cells' text, the names that they claim, the kernel. Outputs, attachments and
+widgets are skipped before anything is made of them, so that 200 MB of output cost no memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbformat.notebooknode import NotebookNode
+
+MAX_FILE = 2**30  # bytes
+MAX_CELL = 1_000_000  # characters
+MAX_CELLS = 5_000
+KEPT = ("kernelspec", "language_info", "troubles", "not_run")  # of the notebook's metadata
+TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
+SKIPPED = {b'"outputs"', b'"attachments"', b'"widgets"'}
+VALUE = re.compile(rb"\s*:\s*(?=[\[{])")
+INSTEAD = {
+    "%PDF": "a PDF: hand in the .ipynb file itself",
+    "<": "a web page: in JupyterLab use File > Download to get the .ipynb file",
+    "PK\3\4": "a zip archive: hand in the .ipynb file itself",
+}
+
+
+class NotANotebook(Exception):
+    """The file can't be graded at all; the text says why, in a line."""
+
+
+def read_file(path: str | Path) -> tuple[NotebookNode, list[str]]:
+    """Read a notebook, in the current format. Raises NotANotebook."""
+    return read_bytes(bytes_of(Path(path)))
+
+
+def bytes_of(path: Path) -> bytes:
+    """The content of an ordinary file: links may lead anywhere, and pipes never end."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        if path.is_symlink():
+            raise NotANotebook("the file is a link to another one, which is not read") from None
+        raise NotANotebook(f"the file can't be read: {os.strerror(error.errno)}") from None
+    try:
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
+            what = "a folder" if stat.S_ISDIR(status.st_mode) else "no ordinary file"
+            raise NotANotebook(f"there is {what} under the notebook's name")
+        if status.st_size > MAX_FILE:
+            raise NotANotebook(f"the file holds {status.st_size:,} bytes, too many to be read")
+        with open(file, "rb", closefd=False) as stream:
+            return stream.read(MAX_FILE)
+    finally:
+        os.close(file)
+
+
+def read_bytes(data: bytes) -> tuple[NotebookNode, list[str]]:
+    """As `read_file`, of the file's content."""
+    repairs: list[str] = []
+    encoding = json.detect_encoding(data[:1000])
+    if not encoding.startswith("utf-8"):
+        data = data.decode(encoding, "replace").encode()
+        repairs.append(f"the file was written as {encoding.upper()}, not as UTF-8")
+    data = data.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if not data:
+        raise NotANotebook("the file is empty")
+    if not data.startswith(b"{"):
+        start = data[:8].decode("utf-8", "replace")
+        what = next((words for mark, words in INSTEAD.items() if start.startswith(mark)), f"it starts with {start!r}")
+        raise NotANotebook(f"the file is not a notebook: {what}")
+    try:
+        text = without_outputs(data).decode()
+    except UnicodeDecodeError:
+        text = without_outputs(data).decode("utf-8", "replace")
+        repairs.append("bytes that are no UTF-8 were replaced")
+    try:
+        return notebook_of(parsed(text, repairs), repairs), repairs
+    except RecursionError:
+        raise NotANotebook("the notebook is damaged and can't be read (it is nested too deeply)") from None
+
+
+def without_outputs(data: bytes) -> bytes:
+    """The same JSON with nothing in its outputs, attachments and widgets."""
+    parts, at, depth, opens = [], 0, 0, False
+    for token in TOKEN.finditer(data):
+        first = data[token.start()]
+        if opens:
+            depth, opens = 1, False
+        elif depth:
+            depth += (first in b"[{") - (first in b"]}")
+            if not depth:
+                parts.append(b"[]" if first == ord("]") else b"{}")
+                at = token.end()
+        elif token[0] in SKIPPED and (value := VALUE.match(data, token.end())):
+            parts.append(data[at : value.end()])
+            opens = True
+    return b"".join(parts if depth else [*parts, data[at:]])
+
+
+def parsed(text: str, repairs: list[str]) -> dict:
+    try:
+        return json.loads(text)
+    except ValueError:
+        cells = readable_cells(text)
+    if not cells:
+        raise NotANotebook("the notebook is damaged and can't be read (it is cut off, or no JSON)")
+    repairs.append(f"the file is damaged: only its first {count(len(cells), 'cell')} could be read")
+    return {"nbformat": 4, "cells": cells}
+
+
+def readable_cells(text: str) -> list:
+    """The cells of a damaged file up to where it is damaged."""
+    start = re.search(r'"cells"\s*:\s*\[', text)
+    cells, at, decoder = [], start.end() if start else len(text), json.JSONDecoder()
+    while at < len(text):
+        try:
+            cell, at = decoder.raw_decode(text, re.compile(r"[\s,]*").match(text, at).end())
+        except (ValueError, RecursionError):
+            break
+        cells.append(cell)
+    return cells
+
+
+# ---- from JSON to cells ----------------------------------------------------------------------------------------------
+
+
+def notebook_of(content: Any, repairs: list[str]) -> NotebookNode:
+    """The cells with their text and metadata about grading, whatever else the file holds."""
+    cells, old = cells_in(content), content.get("nbformat") if isinstance(content, dict) else None
+    if cells is None:
+        raise NotANotebook("the notebook is damaged and can't be read (it has no cells)")
+    if old != 4:
+        repairs.append(f"the notebook is in format {str(old)[:20]}: it was read as well as that goes")
+    read = [cell_of(cell) for cell in cells]
+    found = [cell for cell in read if cell is not None]
+    if len(found) < len(cells):
+        repairs.append(f"{count(len(cells) - len(found), 'damaged cell')} left out")
+    for what, number in [
+        (f"held more than {MAX_CELL:,} characters and was left out", sum(shorten(cell) for cell in found)),
+        ("held half characters, which were replaced", sum(make_whole(cell) for cell in found)),
+    ]:
+        if number:
+            repairs.append(f"{count(number, 'cell')} {what}")
+    if len(found) > MAX_CELLS:
+        repairs.append(f"it holds {len(found):,} cells, of which the first {MAX_CELLS:,} that are not empty were read")
+        found = [cell for cell in found if cell.source.strip()][:MAX_CELLS]
+    give_ids(found)
+    metadata = content.get("metadata") if isinstance(content.get("metadata"), dict) else {}
+    metadata = {name: metadata[name] for name in KEPT if name in metadata}
+    return nbformat.from_dict({"nbformat": 4, "nbformat_minor": 5, "metadata": metadata, "cells": found})
+
+
+def cells_in(content: Any) -> list | None:
+    """The list of cells; of format 3 those of all its worksheets."""
+    if not isinstance(content, dict):
+        return None
+    if isinstance(content.get("cells"), list):
+        return content["cells"]
+    sheets = content.get("worksheets")
+    if not isinstance(sheets, list):
+        return None
+    lists = [sheet.get("cells") for sheet in sheets if isinstance(sheet, dict)]
+    return [cell for cells in lists if isinstance(cells, list) for cell in cells]
+
+
+def cell_of(raw: Any) -> NotebookNode | None:
+    """One cell in the current format; None for what is no cell."""
+    if not isinstance(raw, dict) or not isinstance(raw.get("cell_type"), str):
+        return None
+    kind, source = raw["cell_type"], raw.get("source", raw.get("input", ""))
+    if isinstance(source, list):
+        source = "".join(part for part in source if isinstance(part, str))
+    if not isinstance(source, str):
+        return None
+    if kind == "heading":  # of format 3
+        level = raw.get("level")
+        kind, source = "markdown", "#" * (level if level in range(1, 7) else 1) + f" {source}"
+    kind = kind if kind in ("code", "markdown") else "raw"
+    metadata = raw.get("metadata") if isinstance(raw.get("metadata"), dict) else {}
+    cell = NotebookNode(cell_type=kind, metadata=NotebookNode(), source=source)
+    if isinstance(metadata.get("nbgrader"), dict):
+        cell.metadata["nbgrader"] = NotebookNode(metadata["nbgrader"])
+    if isinstance(raw.get("id"), str) and re.fullmatch(r"[\w-]{1,64}", raw["id"], re.ASCII):
+        cell["id"] = raw["id"]
+    if kind == "code":
+        cell.update(execution_count=None, outputs=[])
+    return cell
+
+
+def give_ids(cells: list[NotebookNode]) -> None:
+    """Every cell its own id. One that has another's keeps the name that it claims by it."""
+    seen: set[str] = set()
+    for number, cell in enumerate(cells):
+        if cell.get("id") in seen:
+            cell.metadata.setdefault("nbgrader", NotebookNode(grade_id=cell.id))
+        if "id" not in cell or cell.id in seen:
+            cell["id"] = f"given-{number}"
+        seen.add(cell.id)
+
+
+def shorten(cell: NotebookNode) -> bool:
+    if len(cell.source) <= MAX_CELL:
+        return False
+    cell.source = f"# This cell held {len(cell.source):,} characters, too many to be read."
+    return True
+
+
+def make_whole(cell: NotebookNode) -> bool:
+    """Half of a pair of UTF-16 is no character: no file can hold it."""
+    try:
+        cell.source.encode()
+        return False
+    except UnicodeEncodeError:
+        cell.source = re.sub("[\ud800-\udfff]", "\ufffd", cell.source)
+        return True
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,49 @@
+"""Pages for students and instructors: static, one file each, nothing in them runs and nothing is loaded from elsewhere.
+
+What a template shows is text unless it comes from grader/passive.py; and the browser is told to allow nothing but the
+page's own style, so that what slips through stays dead.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from hashlib import sha256
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from pygments.formatters import HtmlFormatter
+
+FOLDER = Path(__file__).resolve().parent
+HERE_ONLY = "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; style-src 'sha256-{}'"
+INVISIBLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
+
+
+def page(template: str, **values: object) -> str:
+    """The page made from a template of this folder."""
+    style = (FOLDER / "page.css").read_text() + HtmlFormatter(style="friendly").get_style_defs(".code")
+    policy = HERE_ONLY.format(b64encode(sha256(style.encode()).digest()).decode())
+    return templates().get_template(template).render(style=style, policy=policy, **values)
+
+
+def templates() -> Environment:
+    found = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.filters["number"] = number
+    return found
+
+
+def number(points: float) -> str:
+    """Points in few characters: 2, 1.5, 0.33."""
+    return f"{round(float(points), 2):g}"
+
+
+def visible(text: object, longest: int = 6000) -> str:
+    """A text that others wrote, cut, without characters that hide, reorder or control what stands beside them."""
+    text = INVISIBLE.sub("\N{REPLACEMENT CHARACTER}", str(text).replace("\r\n", "\n"))
+    return text if len(text) <= longest else f"{text[:longest]}\n... {len(text) - longest:,} more characters"
