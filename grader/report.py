@@ -7,6 +7,7 @@ notebooks (why). A notebook that is missing or odd costs the page nothing but it
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,10 +21,11 @@ from grader.course import Course
 from grader.marks import MARKS, Mark, judgement_of
 from grader.pages import number, page, visible
 from grader.submission import count
-from grader.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG, Judgement
+from grader.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG, Judgement, Verdict
 
 FILE = "report.html"
 BINS = 10
+NUMBERS = re.compile(r"\[[^\[\]]*\]|(?<!\w)[-+]?\d[\d.,]*(?:e[-+]?\d+)?")  # [1 2 3], 4.5e-6
 Part = tuple[float, str, str]  # of a bar: share, class of its colour, what it says
 
 
@@ -192,16 +194,15 @@ def common_mistakes(one: Class) -> list[Mistake]:
     for student, judgement in one.judgements.items():
         for verdict in judgement.verdicts:
             if verdict.kind not in (PASSED, NOT_RUN) and verdict.check in exercise_of:
-                what = " ".join(verdict.mistake.split()) if verdict.kind in (WRONG, PART) else ""
+                what = what_happened(verdict) if verdict.kind in (WRONG, PART) else MARKS[verdict.kind].words
                 groups[exercise_of[verdict.check], what, verdict.kind].append((student, verdict))
     found = []
     for (exercise, what, kind), cases in groups.items():
         students = {student: one.links[student].get("feedback", "") for student, _ in cases}
-        words = what or ("no usual mistake was recognised" if kind in (WRONG, PART) else MARKS[kind].words)
         found.append(
             Mistake(
                 visible(exercise, 80),
-                visible(words, 300),
+                visible(what, 300),
                 MARKS[kind],
                 [(visible(student, 80), where) for student, where in students.items()],
                 [visible(check, 80) for check in dict.fromkeys(verdict.check for _, verdict in cases)],
@@ -209,6 +210,15 @@ def common_mistakes(one: Class) -> list[Mistake]:
             )
         )
     return sorted(found, key=lambda mistake: -len(mistake.students))
+
+
+def what_happened(verdict: Verdict) -> str:
+    """The mistake that was recognised; else what was seen, without its numbers, so that like things come together."""
+    if verdict.mistake.strip():
+        return " ".join(verdict.mistake.split())
+    lines = [line.strip() for line in verdict.said.splitlines() if line.strip()]
+    seen = lines[1] if len(lines) > 1 else "".join(lines)  # behind the line that says what was asked
+    return NUMBERS.sub("…", seen[:300]) or "no usual mistake"
 
 
 # ---- to look at ------------------------------------------------------------------------------------------------------
