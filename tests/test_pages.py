@@ -243,6 +243,15 @@ def test_a_page_tells_what_else_there_is_to_tell():
     assert "escape" not in text, "what a person should look at is not for the student"
 
 
+def test_what_a_person_grades_has_its_place():
+    about = {"grade_id": "essay", "grade": True, "solution": True, "locked": False, "task": False, "points": 4}
+    essay = new_markdown_cell("Rings are *fair*.", metadata={"nbgrader": {**about, "score": 3, "comment": "Why?"}})
+    html = page_of(graded(essay))
+    text = text_of(html)
+    assert "essay 3 / 4 by hand 3 of 4" in text and "read by a person 3 of 4 points" in text
+    assert "Rings are <em>fair</em>." in html and "Comment Why?" in text
+
+
 @pytest.mark.parametrize("kind", [PASSED, PART, WRONG, BLANK, STUCK, NOT_RUN])
 def test_every_kind_of_verdict_has_words(kind):
     said = {name: Verdict(name, 0, points, kind) for name, points in POINTS.items()}
@@ -345,6 +354,15 @@ def test_the_report_counts():
         assert sum(float(part["width"]) for part in bar.find_all("rect")) == pytest.approx(1000)
     squares = [square.title.text for square in BeautifulSoup(html, "html.parser").select("svg rect.f-passed[y]")]
     assert sorted(squares)[0] == "student-00: 6" and len(squares) == 8
+
+
+def test_what_a_person_grades_is_not_called_not_run():
+    one = class_of(8)
+    one.grades.points = {**POINTS, "essay": 4}
+    one.grades.exercises["essay"] = ["essay"]
+    for number, earned in enumerate(one.grades.earned.values()):
+        earned["essay"] = [4, 1, 0, 0][number % 4]
+    assert text_of(report([one])).count("2 all points, 2 some, 4 none") == 4, "exercise and check, picture and words"
 
 
 def test_like_mistakes_come_together():
