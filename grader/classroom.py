@@ -130,7 +130,7 @@ class Round:
     def read(self, student: str) -> None:
         """See whether it has to be judged; if not, take over what was judged before."""
         one = OneSubmission(self.course, self.lesson, student)
-        if not one.handed_in.is_file():
+        if not one.holds_a_notebook:
             tell(student, find_troubles(self.course, self.lesson, student))
         elif not (self.wish.new and one.is_graded()):
             self.safely(one, "w", lambda: self.take_over_or_wait(one))
@@ -265,16 +265,14 @@ def by_exercise(exercises: Iterable[str], checks: Iterable[str]) -> dict[str, li
 
 def find_troubles(course: Course, lesson: str, student: str) -> list[str]:
     """What went wrong with one submission, one line each."""
-    name = f"{lesson}.ipynb"
-    handed_in = course.folder("submitted", student, lesson)
-    if not (handed_in / name).is_file():
-        others = sorted(path.name for path in handed_in.iterdir() if path.name != "timestamp.txt")
-        return [f"no {name} was handed in; there is: {', '.join(others) or 'nothing'}"]
-    graded = course.folder("autograded", student, lesson) / name
-    if not graded.is_file():
+    one = OneSubmission(course, lesson, student)
+    if not one.holds_a_notebook:
+        others = sorted(path.name for path in one.handed_in.parent.iterdir() if path.name != "timestamp.txt")
+        return [f"no {lesson}.ipynb was handed in; there is: {', '.join(others) or 'nothing'}"]
+    if not one.autograded.is_file():
         return [f"could not be graded: see {course.log_file(lesson, student)}"]
     try:
-        return troubles(nbformat.read(graded, as_version=4))
+        return troubles(nbformat.read(one.autograded, as_version=4))
     except Exception as error:  # what nbformat raises for damaged files is not documented
         return [f"its graded notebook can't be read ({type(error).__name__}): grade it again"]
 

@@ -13,6 +13,7 @@ from grader import classroom
 from grader import release as releasing
 from grader.classroom import Wish
 from grader.course import ClassroomError, Course
+from grader.report import write_report
 
 app = typer.Typer(
     help="Build lessons, grade a class, release the students' bundle.",
@@ -71,6 +72,17 @@ def grade(
     print(f"\ngrades:   {csv}")
     for name in names:
         print(f"feedback: {opened.folder('feedback', 'STUDENT', name) / name}.html")
+    print(f"report:   {write_report(opened, names)}")
+
+
+@app.command()
+def report(lessons: Lessons = None, course: CourseFolder = Path()) -> None:
+    """Write the instructor's page about what is graded already; nothing is run."""
+    opened = Course.at(course)
+    names = lessons or handed_in(opened)
+    for name in names:
+        classroom.find_lesson(opened, name)
+    print(write_report(opened, names))
 
 
 @app.command()

@@ -4,7 +4,7 @@ It is the network of the virtual cluster (utils/virtual/network.py) with ranks t
 nothing in common but this hub, so what it has seen is all there is: the events that traffic is judged by are made here,
 from the tensors that came, and a value that a rank returns can only have come from its own inputs and through the hub.
 
-    Hub(lines, cluster, virtual=False, until=deadline).run() -> Run, or what `spawn` would raise
+    Hub(lines, cluster, virtual=False).run() -> Run, or what `spawn` would raise
 
 Nothing that a rank sends is believed but what it can only know itself: its result, how long it computed, what it holds
 in memory. What is no message ends the rank (Breach). One rank runs at a time, in the order of virtual time.
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import heapq
 import math
-import socket
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -95,24 +94,24 @@ class Rank:
 
 
 class Hub:
-    """lines    a socket to each rank, which has got its order
+    """lines    to each rank, which has got its order
     cluster   whose links and costs count; virtual: whether its times do. If not, the order of all that the hub hears is
               the time of the events, and the ranks are told none
     memories  what lies here and ranks load from
-    until     the machine's time (monotonic) at which the run is over
     """
 
     def __init__(
         self,
-        lines: list[socket.socket],
+        lines: list[Line],
         cluster: Cluster,
         virtual: bool,
-        until: float,
         memories: list[SlowMemory] = (),
     ):
         self.size, self.cluster, self.virtual = len(lines), cluster, virtual
         self.memories, self.bytes_left = memories, MOST_BYTES
-        self.ranks = [Rank(number, Line(line, until, self.take)) for number, line in enumerate(lines)]
+        self.ranks = [Rank(number, line) for number, line in enumerate(lines)]
+        for line in lines:
+            line.take = self.take
         self.network = Network(cluster, self.size, values.deliver)
         self.ready: list[tuple[float, int, Rank]] = []
         self.ticks = 0

@@ -17,6 +17,7 @@ import io
 import math
 import pickle
 import re
+import socket
 import sys
 import types
 from collections.abc import Callable
@@ -33,7 +34,7 @@ from grader.hub import Hub
 from grader.inside.codec import Breach, Other, receive
 from grader.inside.rank import LENGTH, strided
 from grader.line import Diverged, Line, replay
-from grader.ranks import HostGone, RankHost
+from grader.ranks import HostGone, Rank, RankHost
 from grader.sandbox import Limits
 from grader.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG, Judgement, Look, Verdict
 from utils import travel
@@ -45,7 +46,8 @@ from utils.errors import RankCrashed, RankTimeout
 from utils.run import Run
 from utils.slow_memory import SlowMemory
 
-RUN_SECONDS = 20  # for one run of one world; a right answer takes a fraction of one
+CPU_SECONDS = 5  # of computing for one rank in one run; a right answer takes a fraction of one
+RUN_SECONDS = 60  # for one run, on a machine that has other things to do too
 READ_SECONDS = 60  # for reading a notebook's cells
 MOST_HOSTS = 4  # that one submission may break
 CHECK = re.compile(r'^check\((\w+)(?:, judges="(\w+)")?\)$', re.MULTILINE)
@@ -209,6 +211,10 @@ class Judging:
             self.host = host_for(self.sandboxed)
         return self.host.start(count)
 
+    def line_to(self, rank: Rank) -> Line:
+        until, host = min(monotonic() + RUN_SECONDS, self.until), self.host
+        return Line(rank.socket, until, spent=lambda: host.used(rank) > CPU_SECONDS)
+
     def end(self, ranks: list) -> None:
         """Nothing is left of them afterwards."""
         try:
@@ -355,13 +361,12 @@ class RemoteRunner(Runner):
 
     def run_ranks(self, orders: list[dict], memories: list[SlowMemory]) -> tuple[Run, Hub]:
         """One world, from its beginning to its end. Raises what `spawn` raises, TooLong, HostGone."""
-        until = min(monotonic() + RUN_SECONDS, self.judging.until)
         ranks = self.judging.ranks_of(len(orders))
-        lines = [rank.socket for rank in ranks]
-        hub = Hub(lines, orders[0]["cluster"], orders[0]["virtual"], until, memories)
+        lines = [self.judging.line_to(rank) for rank in ranks]
+        hub = Hub(lines, orders[0]["cluster"], orders[0]["virtual"], memories)
         try:
-            for line, order in zip(lines, orders, strict=True):
-                give_order(line, order)
+            for rank, order in zip(ranks, orders, strict=True):
+                give_order(rank.socket, order)
             return hub.run(), hub
         except RankTimeout as error:
             raise TooLong(str(error)) from None
@@ -375,12 +380,12 @@ class RemoteRunner(Runner):
 
         The last rank first: what a rank may have told the next by the moment at which it ended, it has not told yet.
         """
-        results, until = [], min(monotonic() + RUN_SECONDS, self.judging.until)
+        results = []
         for order, first in reversed(list(zip(orders, hub.ranks, strict=True))):
             [rank] = self.judging.ranks_of(1)
             try:
                 give_order(rank.socket, order)
-                said = replay(first.line.log, Line(rank.socket, until), hub.known)
+                said = replay(first.line.log, self.judging.line_to(rank), hub.known)
             except TimeoutError:
                 raise TooLong(f"rank {order['rank']} took too long, when it was run once more.") from None
             except Diverged:
@@ -411,7 +416,7 @@ class RemoteRunner(Runner):
         return error
 
 
-def give_order(line, order: dict) -> None:
+def give_order(line: socket.socket, order: dict) -> None:
     """What a rank gets first. It is made here, so it may be a pickle."""
     data = pickle.dumps(order)
     line.settimeout(READ_SECONDS)

@@ -25,11 +25,18 @@ class Line:
 
     until   the machine's time (monotonic) at which nothing more is waited for
     take    is told how many bytes come, and raises Breach when there are too many
+    spent   whether the rank has computed for too long: asked every second that is waited for it
     log     (digest of what was heard, what was said to it) in order
     """
 
-    def __init__(self, socket: socket.socket, until: float, take: Callable[[int], None] = lambda count: None):
-        self.socket, self.until, self.take = socket, until, take
+    def __init__(
+        self,
+        socket: socket.socket,
+        until: float,
+        take: Callable[[int], None] = lambda count: None,
+        spent: Callable[[], bool] = lambda: False,
+    ):
+        self.socket, self.until, self.take, self.spent = socket, until, take, spent
         self.log: list[tuple[bytes, bytes]] = []
         self.heard = hashlib.sha256()
 
@@ -44,8 +51,9 @@ class Line:
         self.send(codec.pack(answer))
 
     def send(self, words: bytes) -> None:
-        self.set_limit()
-        self.socket.sendall(words)
+        left = memoryview(words)
+        while left:
+            left = left[self.patiently(self.socket.send, left) :]
         if self.log:
             self.log[-1] = self.log[-1][0], words
 
@@ -53,19 +61,25 @@ class Line:
         self.take(count)
         data = bytearray()
         while len(data) < count:
-            self.set_limit()
-            part = self.socket.recv(min(count - len(data), 1 << 20))
+            part = self.patiently(self.socket.recv, min(count - len(data), 1 << 20))
             if not part:
                 break
             data += part
         self.heard.update(data)
         return bytes(data)
 
-    def set_limit(self) -> None:
-        left = self.until - monotonic()
-        if left <= 0:
-            raise TimeoutError
-        self.socket.settimeout(left)
+    def patiently(self, do: Callable, what: Any) -> Any:
+        """Do it as soon as it can be done. Raises TimeoutError when the rank has had its time."""
+        while True:
+            left = self.until - monotonic()
+            if left <= 0:
+                raise TimeoutError
+            self.socket.settimeout(min(left, 1.0))
+            try:
+                return do(what)
+            except TimeoutError:
+                if self.spent():
+                    raise
 
 
 def replay(log: list[tuple[bytes, bytes]], line: Line, known: Callable[[dict], Any]) -> dict[str, Any]:

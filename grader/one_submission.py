@@ -34,6 +34,11 @@ class OneSubmission:
         return self.course.folder("submitted", self.student, self.lesson) / f"{self.lesson}.ipynb"
 
     @property
+    def holds_a_notebook(self) -> bool:
+        """Whether there is one at all, under whatever name; `read` finds the one that is meant."""
+        return any(self.handed_in.parent.glob("*.ipynb"))
+
+    @property
     def autograded(self) -> Path:
         return self.course.folder("autograded", self.student, self.lesson) / f"{self.lesson}.ipynb"
 

@@ -143,6 +143,15 @@ class RankHost:
                 self.give_up(NONSENSE)
             return statuses
 
+    def used(self, rank: Rank) -> float:
+        """Seconds that a rank has computed so far."""
+        with self.lock:
+            self.tell({"used": [rank.number]}, [])
+            match self.answer().get("used"):
+                case [int() | float() as seconds]:
+                    return seconds
+            self.give_up(NONSENSE)
+
     # ---- the host ----------------------------------------------------------------------------------------------------
 
     @property

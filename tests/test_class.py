@@ -152,7 +152,7 @@ def test_one_that_can_not_be_graded_leaves_the_others_alone(made, judged, capsys
     said = capsys.readouterr().out.splitlines()
     assert "late: could not be graded (ParserError): see " in said[0]
     assert "yesterday" in made.log_file(LESSON, "late").read_text()
-    assert said[1] == "pdf: the file is not a notebook: it starts with '%PDF-1.7'"
+    assert said[1].startswith("pdf: the file is not a notebook: a PDF")
     assert len(said) == 2
 
 

@@ -4,6 +4,7 @@ grader/ranks.py starts it and asks, on a socket, in lines of JSON; one answer to
 
     settings                                       -> {"ready": true}, or {"failed": words}
     {"start": [number, ...]}, a socket for each    -> {"started": n}, or {"failed": words}
+    {"used": [number, ...]}                        -> {"used": [seconds, ...]}, of computing
     {"end": [number, ...]}                         -> {"ended": [status, ...]}, as a shell has it
 
 A rank is a fork that has moved into a room of its own (rooms.py), where it has its socket and no other descriptor, no
@@ -123,6 +124,8 @@ class Host:
                 return self.end(list(self.ranks))
             if "start" in order:
                 self.start(order["start"], descriptors)
+            elif "used" in order:
+                self.answer(used=[cpu_seconds(self.ranks[number].pid) for number in order["used"]])
             else:
                 self.answer(ended=self.end(order["end"]))
 
@@ -249,3 +252,13 @@ def main(descriptor: int) -> None:
         raise
     host.answer(ready=True)
     host.serve()
+
+
+def cpu_seconds(pid: int) -> float:
+    """What a process has computed so far, with its threads and the children that it has waited for."""
+    try:
+        with open(f"/proc/{pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:  # it is gone, or there is no /proc
+        return 0.0
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
