@@ -15,13 +15,13 @@ import math
 import pickle
 import socket
 import struct
+import sys
 from dataclasses import astuple
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._ops import OpOverload
-from torch.distributed import rendezvous
 
 from grader.inside import codec, slices
 from utils import shared_file, surroundings, travel
@@ -439,8 +439,8 @@ def talk_to_the_hub(world: RankWorld) -> None:
     def tcp_store(host_name, port, *args, **kwargs):
         return HubStore(f"tcp {host_name}:{port}")
 
-    dist.FileStore = rendezvous.FileStore = file_store
-    dist.TCPStore = rendezvous.TCPStore = tcp_store
+    for module in (dist, sys.modules["torch.distributed.rendezvous"]):  # dist.rendezvous is a function
+        module.FileStore, module.TCPStore = file_store, tcp_store
 
     def append(file, line: str) -> None:
         wire.exchange({"do": "append", "path": str(file.path), "line": line})
