@@ -14,8 +14,8 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV      # another environment's, maybe; 
 help: ## list the verbs
 	@sed -n 's/^\([a-z]*\):.*## /  make \1|/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
 
-system: ## install what grading's sandbox needs (bubblewrap), with apt; asks for root's rights
-	@sh grader/system.sh
+system: ## install bubblewrap, for grading, and Chromium, for its tests, with apt; asks for root's rights
+	@MAKE="$(MAKE)" sh grader/system.sh "$(VENV)"
 
 env:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 6))' 2>/dev/null || \

@@ -65,10 +65,11 @@ c.ExchangeFactory.collect = Collect
 c.GenerateFeedback.exporter_class = feedback.FeedbackPage
 c.GenerateFeedback.preprocessors = [GetGrades]
 
-# Formgrader's pages of submissions load no script from the internet; formulas stay as they were typed.
+# Formgrader's pages of submissions load no script from the internet, and take a student's name for text.
 TEMPLATES = Path(nbgrader.__file__).parent / "server_extensions" / "formgrader" / "templates"
 c.HTMLExporter.template_name = "formgrader_offline"
 c.HTMLExporter.extra_template_basedirs = [str(TEMPLATES), str(Path(ROOT) / "grader" / "pages")]
+c.HTMLExporter.extra_template_paths = [str(TEMPLATES)]
 
 # Submissions are judged by grader/judge.py, without a kernel, in a sandbox (grader/sandbox.py). Where there can be
 # none, grading refuses, until  c.Judge.sandbox = False  says that they may run with all rights of who grades.

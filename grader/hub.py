@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -40,6 +41,7 @@ from utils.virtual.world import final
 MOST_CALLS, MOST_NOTES = 50_000, 100_000  # of one rank in one run
 MOST_BYTES = 1 << 30  # that the ranks of one run may send and receive, together
 TICK = 1e-6
+PLACE = re.compile(r"cell (\d+|of [\w-]+):\d{1,6}")  # as inside/slices.py names cells
 REDUCTIONS = {"", "sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum"}
 
 
@@ -261,7 +263,7 @@ class Hub:
             is_async=message["is_async"] is True,
             start=self.now(rank, message),
             end=None,
-            where=text(message["where"]),
+            where=place(message["where"]),
         )
         return Call(event, method, tuple(args))
 
@@ -300,7 +302,7 @@ class Hub:
 
     def do_waits(self, rank: Rank, message: dict) -> None:
         call = rank.calls[message["index"]]
-        call.waited, call.waited_at = self.now(rank, message), text(message["where"])
+        call.waited, call.waited_at = self.now(rank, message), place(message["where"])
 
     # ---- groups
 
@@ -309,7 +311,7 @@ class Hub:
         name, members = text(message["group"]), tuple(message["members"])
         if not all(type(one) is int and 0 <= one < self.size for one in members) or len(set(members)) < len(members):
             raise Breach("a group of ranks that there are not")
-        made = {"group": name, "members": members, "where": text(message["where"]), "start": self.now(rank, message)}
+        made = {"group": name, "members": members, "where": place(message["where"]), "start": self.now(rank, message)}
         number = len(rank.groups_made)
         rank.groups_made.append(making(rank.number, number, end=None, **made))
 
@@ -498,3 +500,9 @@ def text(value: Any, most: int = 1000) -> str:
     if type(value) is not str:
         raise Breach("no text")
     return value[:most]
+
+
+def place(value: Any) -> str:
+    """Where a call stands. Who explains why a world is stuck opens that file, so it must be a cell of the notebook."""
+    where = text(value)
+    return where if PLACE.fullmatch(where) else ""

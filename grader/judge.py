@@ -22,6 +22,7 @@ import sys
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -92,7 +93,7 @@ def judge(
     parts = [Checks(checks, lesson), Checks(hidden, lesson, hidden=True)] if official else []
     for part in parts:
         by_value(part)
-    expecting.salt = salt_of(cells)
+    expecting.salt = salt_of(cells, parts)
     try:
         for number, cell in enumerate(official):
             said.verdicts.append(judging.verdict(cell, parts))
@@ -145,9 +146,15 @@ def lesson_of(nb: NotebookNode) -> str:
     raise ValueError(f"the check cells name the hidden tests of {', '.join(lessons) or 'no lesson'}")
 
 
-def salt_of(cells: list[str]) -> int:
-    """The same each time the submission is judged, and nothing that its code could have been written to know."""
-    return int.from_bytes(hashlib.sha256("\0".join(cells).encode("utf-8", "surrogatepass")).digest()[:7], "big")
+def salt_of(cells: list[str], parts: list[Checks]) -> int:
+    """The same each time the submission is judged, and nothing that its code can know: that can read its own cells, but
+    not the hidden tests.
+    """
+    files = {sys.modules[function.__module__].__file__ for part in parts for function in part.functions.values()}
+    known = hashlib.sha256("\0".join(cells).encode("utf-8", "surrogatepass"))
+    for file in sorted(files):
+        known.update(Path(file).read_bytes())
+    return int.from_bytes(known.digest()[:7], "big")
 
 
 def by_value(part: Checks) -> None:

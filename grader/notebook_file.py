@@ -49,14 +49,17 @@ def bytes_of(path: Path) -> bytes:
         if path.is_symlink():
             raise NotANotebook("the file is a link to another one, which is not read") from None
         raise NotANotebook(f"the file can't be read: {os.strerror(error.errno)}") from None
-    with open(file, "rb") as stream:
+    try:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode):
             what = "a folder" if stat.S_ISDIR(status.st_mode) else "no ordinary file"
             raise NotANotebook(f"there is {what} under the notebook's name")
         if status.st_size > MAX_FILE:
             raise NotANotebook(f"the file holds {status.st_size:,} bytes, too many to be read")
-        return stream.read()
+        with open(file, "rb", closefd=False) as stream:
+            return stream.read(MAX_FILE)
+    finally:
+        os.close(file)
 
 
 def read_bytes(data: bytes) -> tuple[NotebookNode, list[str]]:
@@ -149,6 +152,7 @@ def notebook_of(content: Any, repairs: list[str]) -> NotebookNode:
     if len(found) > MAX_CELLS:
         repairs.append(f"it holds {len(found):,} cells, of which the first {MAX_CELLS:,} that are not empty were read")
         found = [cell for cell in found if cell.source.strip()][:MAX_CELLS]
+    give_ids(found)
     metadata = content.get("metadata") if isinstance(content.get("metadata"), dict) else {}
     metadata = {name: metadata[name] for name in KEPT if name in metadata}
     return nbformat.from_dict({"nbformat": 4, "nbformat_minor": 5, "metadata": metadata, "cells": found})
@@ -189,6 +193,17 @@ def cell_of(raw: Any) -> NotebookNode | None:
     if kind == "code":
         cell.update(execution_count=None, outputs=[])
     return cell
+
+
+def give_ids(cells: list[NotebookNode]) -> None:
+    """Every cell its own id. One that has another's keeps the name that it claims by it."""
+    seen: set[str] = set()
+    for number, cell in enumerate(cells):
+        if cell.get("id") in seen:
+            cell.metadata.setdefault("nbgrader", NotebookNode(grade_id=cell.id))
+        if "id" not in cell or cell.id in seen:
+            cell["id"] = f"given-{number}"
+        seen.add(cell.id)
 
 
 def shorten(cell: NotebookNode) -> bool:

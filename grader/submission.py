@@ -103,7 +103,7 @@ def find_notebook(path: Path, ids: dict | None) -> tuple[NotebookNode, list[str]
     try:
         nb, repairs = read_file(path)
         if not others or ids is None or is_of_lesson(nb, ids):
-            beside = [f"there is also {', '.join(one.name for one in others)}: not read"] if others else []
+            beside = [f"there is also {', '.join(shown(one) for one in others)}: not read"] if others else []
             return nb, [*repairs, *beside]
         reason = NotANotebook(f"none of its cells is of {path.stem}: is it the notebook of another lesson?")
     except NotANotebook as error:
@@ -115,7 +115,7 @@ def find_notebook(path: Path, ids: dict | None) -> tuple[NotebookNode, list[str]
         except NotANotebook:
             continue
         if is_of_lesson(nb, ids):
-            found.append((nb, [f"{other.name} was read, for {said_of(path, reason)}", *repairs]))
+            found.append((nb, [f"{shown(other)} was read, for {said_of(path, reason)}", *repairs]))
     if len(found) == 1:
         return found[0]
     if found:
@@ -129,8 +129,13 @@ def said_of(path: Path, reason: NotANotebook) -> str:
 
 def notebooks_beside(path: Path) -> list[Path]:
     """The other notebooks in its folder, ordinary files all."""
-    found = (one for one in sorted(path.parent.glob("*.ipynb")) if one.name != path.name)
+    found = (one for one in sorted(path.parent.glob("*.ipynb")) if one.name != path.name and one.name[0] != ".")
     return [one for one in found if one.is_file() and not one.is_symlink()][:MOST_FILES]
+
+
+def shown(path: Path) -> str:
+    """A file's name, which is a student's own, without what a terminal obeys."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in path.name)
 
 
 def is_of_lesson(nb: NotebookNode, ids: dict) -> bool:

@@ -53,9 +53,7 @@ class Visit:
 def open_browser() -> Iterator[Browser]:
     """Chromium. Skips where there is none; on CI that is a failure."""
     with sync_playwright() as playwright:
-        path = find_chromium(playwright.chromium.executable_path)
-        sandbox = [] if os.geteuid() else ["--no-sandbox"]  # for root Chromium has none
-        browser = playwright.chromium.launch(executable_path=path, args=sandbox)
+        browser = playwright.chromium.launch(executable_path=find_chromium(playwright.chromium.executable_path))
         try:
             yield browser
         finally:

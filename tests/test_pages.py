@@ -17,6 +17,7 @@ from dataclasses import asdict
 import nbformat
 import pytest
 from bs4 import BeautifulSoup
+from nbconvert.exporters import HTMLExporter
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_output, new_raw_cell
 from nbgrader.converters import GenerateAssignment, GenerateFeedback
 from nbgrader.coursedir import CourseDirectory
@@ -143,6 +144,19 @@ def test_a_raw_cell_attachments_and_widgets_are_no_way_in():
     assert (raw.cell_type, raw.source) == ("markdown", fenced(HOSTILE[0]))
     assert "attachments" not in pictured and pictured.source == fenced("![a](attachment:a.svg)")
     assert "widgets" not in nb.metadata
+
+
+def test_formgrader_takes_names_for_text_and_loads_nothing_from_elsewhere(root):
+    config = Course.at(root).config
+    name = f"\"'>{HOSTILE[1]}"
+    known = {"student": name, "first_name": name, "last_name": name, "notebook_path": name}
+    html, _ = HTMLExporter(config=config).from_notebook_node(
+        lesson(), resources={**known, "index": 0, "total": 1, "base_url": "", "submission_id": "1"}
+    )
+    soup = BeautifulSoup(html, "html.parser")
+    assert soup.find_all("img") == [] and name in soup.text
+    for one in soup.find_all(["script", "link"]):
+        assert (one.get("src") or one.get("href") or "/").startswith("/")
 
 
 # ---- a student's page ------------------------------------------------------------------------------------------------

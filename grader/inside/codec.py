@@ -23,8 +23,10 @@ from utils.schedules import Step
 from utils.slow_memory import ChipFull
 
 HEADER = struct.Struct("!IQ")  # bytes of JSON, bytes of tensors
-MOST_TEXT, MOST_TENSORS = 32 << 20, 512 << 20  # bytes of a message
+MOST_TEXT, MOST_TENSORS = 8 << 20, 512 << 20  # bytes of a message; "[]," makes 60 bytes of three
+MOST_HEADER = 8 << 20  # of the tensors: about as many bytes as 100,000 of them need
 DEEPEST, MOST_VALUES, LONGEST_SHOWN = 60, 2_000_000, 300
+MOST_KEYS = 5_000  # that are no text: numbers can be chosen so that all have one hash, and a million would take hours
 ERRORS = {
     kind.__name__: kind
     for kind in (ValueError, TypeError, RuntimeError, ZeroDivisionError, KeyError, IndexError, ChipFull)
@@ -94,6 +96,8 @@ def receive(
     body = read(text_size + data_size)
     if len(body) < text_size + data_size:
         return None
+    if int.from_bytes(body[text_size : text_size + 8], "little") > MOST_HEADER:
+        raise Breach("too many tensors")
     try:
         packed = json.loads(body[:text_size].decode("utf-8", "surrogatepass"))
         tensors = safetensors.torch.load(body[text_size:]) if data_size else {}
@@ -126,6 +130,7 @@ class Packer:
 
     def __init__(self, tensors: dict[str, torch.Tensor], known: Known):
         self.tensors, self.known, self.left, self.room = tensors, known, MOST_VALUES, MOST_TENSORS
+        self.keys = MOST_KEYS
 
     def pack(self, value: Any, depth: int) -> Any:
         self.left -= 1
@@ -140,6 +145,10 @@ class Packer:
             return {"known": stands}
         if kind is list:
             return [self.pack(item, depth + 1) for item in value]
+        if kind in (set, frozenset, dict):
+            self.keys -= sum(type(key) is not str for key in value)
+            if self.keys < 0:
+                raise Unsendable(f"dicts and sets with more than {MOST_KEYS:,} keys that are no text can't be judged")
         if kind in (tuple, set, frozenset, torch.Size):
             return {kind.__name__: [self.pack(item, depth + 1) for item in value]}
         if kind is dict:
@@ -192,7 +201,7 @@ class Unpacker:
     """Makes values of JSON and tensors. Nothing in them can choose what code runs here."""
 
     def __init__(self, tensors: dict[str, torch.Tensor], known: Callable[[dict], Any] | None):
-        self.tensors, self.known, self.left = tensors, known, MOST_VALUES
+        self.tensors, self.known, self.left, self.keys = tensors, known, MOST_VALUES, MOST_KEYS
 
     def unpack(self, packed: Any, depth: int) -> Any:
         self.left -= 1
@@ -223,6 +232,18 @@ class Unpacker:
             raise Breach("no list")
         return [self.unpack(item, depth) for item in content]
 
+    def key(self, packed: Any, depth: int) -> Any:
+        key = self.unpack(packed, depth)
+        self.keys -= type(key) is not str
+        if self.keys < 0:
+            raise Breach("too many keys")
+        return key
+
+    def keys_of(self, content: Any, depth: int) -> list:
+        if type(content) is not list:
+            raise Breach("no list")
+        return [self.key(item, depth) for item in content]
+
     def make_float(self, content: Any, depth: int) -> float:
         if content not in ("nan", "inf", "-inf"):
             raise Breach("no float")
@@ -232,10 +253,10 @@ class Unpacker:
         return tuple(self.items(content, depth))
 
     def make_set(self, content: Any, depth: int) -> set:
-        return set(self.items(content, depth))
+        return set(self.keys_of(content, depth))
 
     def make_frozenset(self, content: Any, depth: int) -> frozenset:
-        return frozenset(self.items(content, depth))
+        return frozenset(self.keys_of(content, depth))
 
     def make_Size(self, content: Any, depth: int) -> torch.Size:  # noqa: N802, the type's name
         return torch.Size(self.items(content, depth))
@@ -244,7 +265,7 @@ class Unpacker:
         return Step(*self.items(content, depth))
 
     def make_dict(self, content: Any, depth: int) -> dict:
-        return {self.unpack(key, depth): self.unpack(value, depth) for key, value in content}
+        return {self.key(key, depth): self.unpack(value, depth) for key, value in content}
 
     def make_Tensor(self, content: Any, depth: int) -> torch.Tensor:  # noqa: N802
         return self.tensor(content)

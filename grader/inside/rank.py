@@ -29,7 +29,7 @@ from utils.protocol import Request
 from utils.rank_process import PRELOADED
 from utils.recorder import OUTPUT_FIRST, TAKEN_AS_DENSE, _tensors, who_called
 from utils.slow_memory import SlowMemory
-from utils.virtual import host_time, values
+from utils.virtual import host_time, values, wrappers
 from utils.virtual.network import Call
 from utils.virtual.rank import VirtualRank
 from utils.virtual.world import Clock, World, take_over
@@ -37,6 +37,8 @@ from utils.virtual.world import Clock, World, take_over
 # Imported once, by the host, so that ranks need not: what programs of the lessons use, and what torch imports late.
 for module in (*PRELOADED, "safetensors.torch", "statistics", "utils.checks.gradients", "utils.mlp", "utils.awkward"):
     importlib.import_module(module)
+wrappers.enter_fake_mode_once()
+codec.pack({"first": torch.zeros(1)})
 
 LENGTH = struct.Struct("!Q")
 MOST_PRINTED = 1 << 20  # characters that are told; no more are kept

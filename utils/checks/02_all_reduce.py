@@ -10,6 +10,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
+from utils.checks import expect as expecting
 from utils.checks.expect import (
     Answer,
     CheckFailed,
@@ -159,7 +160,7 @@ def expect_more_than_one(results: list, xs: list, of: list) -> None:
 
 def judge_bits(run, size: int, numel: int = 64, **same) -> None:
     """Random floats, large and small: all ranks hold the same bits, whatever the order of additions was."""
-    generator = torch.Generator().manual_seed(size)
+    generator = torch.Generator().manual_seed(expecting.salt + size)
     scale = 10.0 ** torch.randint(-3, 4, (numel,), generator=generator)
     xs = [torch.randn(numel, generator=generator) * scale for _ in range(size)]
     answer = run(size, xs, [list(range(size))] * size, **same)

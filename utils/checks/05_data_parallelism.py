@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from utils.awkward import AwkwardMLP
+from utils.checks import expect as expecting
 from utils.checks.expect import (
     Answer,
     CheckFailed,
@@ -55,7 +56,7 @@ def mixed_models(world_size: int, seed: int = 0) -> list[nn.Module]:
 
 def rows_of(sizes: list[int], dim: int = 2, seed: int = 0) -> list[Tensor]:
     """A shard for each rank, with so many rows."""
-    return [shard.clone() for shard in make_batch(sum(sizes), dim, seed, DOUBLE).split(sizes)]
+    return [shard.clone() for shard in make_batch(sum(sizes), dim, expecting.salt + seed, DOUBLE).split(sizes)]
 
 
 def gradients(model: nn.Module, rows: Tensor) -> list:

@@ -10,6 +10,7 @@ from numbers import Real
 import torch
 
 from utils import mlp
+from utils.checks import expect as expecting
 from utils.checks.expect import (
     CheckFailed,
     alike,
@@ -34,6 +35,7 @@ RTOL = 1e-7
 
 def model(layers: int, rows: int, dtype=EXACT, seed: int = 0) -> tuple[list, torch.Tensor]:
     """(weights of all layers, the batch)"""
+    seed += expecting.salt
     return mlp.make_weights(layers, DIM, seed, dtype), mlp.make_batch(rows, DIM, seed, dtype)
 
 

@@ -1,0 +1,106 @@
+"""What a cheat is, and how it becomes the text of an answer: wrong, or beside a right function."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from dataclasses import dataclass
+
+IMPORTS = """import atexit, builtins, ctypes, fcntl, gc, glob, inspect, io, json, math, mmap, os, pickle, re, resource, select
+import shutil, signal, socket, sqlite3, struct, subprocess, sys, tempfile, threading, time, types, warnings, weakref
+import numpy as np
+import torch
+import torch.distributed as dist"""
+
+# For each exercise: how its function begins, and what right answers do then. A wrong answer gives its input back.
+HEADS = {
+    "double": "def double(x, prepared=prepared):",
+    "total": "def total(x, rank, world_size, prepared=prepared):\n    kept = x.clone()",
+    "broadcast_by_hand": "def broadcast_by_hand(x, root, rank, world_size, prepared=prepared):\n    kept = x.clone()",
+    "tree_all_reduce": "def tree_all_reduce(x, team, rank, prepared=prepared):\n    kept = x.clone()",
+}
+RIGHT = {
+    "double": "return 2 * x",
+    "total": "dist.all_reduce(kept)\nreturn kept",
+    "broadcast_by_hand": """
+        if rank != root:
+            dist.recv(kept, src=root)
+            return kept
+        for other in range(world_size):
+            if other != rank:
+                dist.send(kept, dst=other)
+        return kept
+    """,
+    "tree_all_reduce": """
+        place, size, step = team.index(rank), len(team), 1
+        steps = []
+        while step < size:
+            steps.append(step)
+            step *= 2
+        other = torch.empty_like(kept)
+        for step in steps:
+            if place % (2 * step) == step:
+                dist.send(kept, dst=team[place - step])
+                break
+            if place % (2 * step) == 0 and place + step < size:
+                dist.recv(other, src=team[place + step])
+                kept += other
+        for step in reversed(steps):
+            if place % (2 * step) == step:
+                dist.recv(kept, src=team[place - step])
+            elif place % (2 * step) == 0 and place + step < size:
+                dist.send(kept, dst=team[place + step])
+        return kept
+    """,
+}
+CHECKS = {
+    "double": ("values",),
+    "total": ("values", "traffic"),
+    "broadcast_by_hand": ("values", "traffic"),
+    "tree_all_reduce": ("values", "traffic", "time"),
+}
+
+
+@dataclass(frozen=True)
+class Cheat:
+    """One way to get points for nothing, to do harm, or to learn what nobody may know.
+
+    name       its own; "values/always-equal": the file that it is in comes first
+    tries      in words
+    setup      statements that run where the answer is defined; what they `return` is `prepared`
+    act        statements at the start of each call; they know the arguments and `prepared`
+    gives      what the wrong answer returns, as an expression; the right one returns what is right
+    exercise   which function does it
+    may        what the checks may give for it all the same: those of "values traffic time" that it does honestly
+    beside     whether it can stand beside a right answer, which then gets full marks
+    plain      points of the exercise's that it got from plain nbgrader (measured by tests/cheats/plain.py), "2/2" being
+               all; or what else it did there. "" where plain nbgrader has nothing like it
+    harm       whether it would do lasting harm where nothing holds it: not measured
+    """
+
+    name: str
+    tries: str
+    setup: str = ""
+    act: str = ""
+    gives: str = "x"
+    exercise: str = "double"
+    may: str = ""
+    beside: bool = True
+    plain: str = ""
+    harm: bool = False
+
+    def source(self, number: int | str = "", right: bool = False) -> str:
+        """The answer's cell. With a number, for each of its global names: `double_7`."""
+        prepare = textwrap.indent(clean(self.setup) or "pass", "    ")
+        end = clean(RIGHT[self.exercise]) if right else f"return {self.gives}"
+        body = textwrap.indent("\n".join(filter(None, [clean(self.act), end])), "    ")
+        text = f"def prepare():\n{prepare}\n\n\nprepared = prepare()\n\n\n{HEADS[self.exercise]}\n{body}"
+        names = rf"\b(prepare|prepared|{self.exercise})\b"
+        return re.sub(names, rf"\1_{number}", text) if number != "" else text
+
+    def function(self, number: int | str = "") -> str:
+        return f"{self.exercise}_{number}" if number != "" else self.exercise
+
+
+def clean(text: str) -> str:
+    return textwrap.dedent(text).strip("\n")

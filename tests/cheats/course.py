@@ -1,0 +1,42 @@
+"""A notebook of many cheats, as it is when it has been sanitised: the official cells with these answers in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import nbformat
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from tests.cheats.cheat import CHECKS, IMPORTS, Cheat
+
+LESSON = "91_cheats"
+HIDDEN = {("double", "values"), ("total", "values")}
+IMPORTS_CELL = f"""from utils.checks import checks_for
+check = checks_for("{LESSON}")
+from grader.hidden import hidden_tests_for
+{IMPORTS}"""
+
+
+def cell(source: str, name: str, **flags: object) -> nbformat.NotebookNode:
+    kind = {"grade": False, "solution": False, "locked": False, "task": False, "schema_version": 3, **flags}
+    return new_code_cell(source, id=name, metadata={"nbgrader": {"grade_id": name, "cell_type": "code", **kind}})
+
+
+def notebook_of(answers: Iterable[tuple[Cheat, bool]], known: dict[str, object] | None = None) -> nbformat.NotebookNode:
+    """One exercise for each (cheat, beside a right answer?); number n's check cells are `double-{n}-values` and so on.
+
+    known: constants that the cheats name, such as where the course lies.
+    """
+    first = "\n".join([IMPORTS_CELL, *(f"{name} = {value!r}" for name, value in (known or {}).items())])
+    cells = [new_markdown_cell("# Cheats", id="title"), cell(first, "imports", locked=True)]
+    for number, (cheat, right) in enumerate(answers):
+        exercise = f"{cheat.exercise}_{number}".replace("_", "-")
+        cells.append(cell(cheat.source(number, right), exercise, solution=True))
+        for judges in CHECKS[cheat.exercise]:
+            source = f'check({cheat.function(number)}, judges="{judges}")'
+            if (cheat.exercise, judges) in HIDDEN:
+                hidden = f'hidden_tests_for("{LESSON}")({cheat.function(number)}, judges="{judges}")'
+                source += f"\n### BEGIN HIDDEN TESTS\n{hidden}\n### END HIDDEN TESTS"
+            cells.append(cell(source, f"{exercise}-{judges}", grade=True, locked=True, points=1))
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    return new_notebook(cells=cells, metadata={"kernelspec": kernel})

@@ -1,0 +1,117 @@
+"""Cheats that take too much: memory of every kind, processes, threads, descriptors, disk, output, computing."""
+
+from __future__ import annotations
+
+from tests.cheats.cheat import Cheat
+
+
+def takes(name: str, tries: str, act: str, **how) -> Cheat:
+    return Cheat(f"exhaust/{name}", tries, act=act, **{"beside": False, **how})
+
+
+QUIETLY = "\nexcept (OSError, MemoryError, RuntimeError, ValueError):\n    pass"
+
+CHEATS = [
+    takes("memory", "memory, in Python", "x = bytearray(b'x') * 60_000_000_000", plain="?"),
+    takes("memory-slowly", "memory, a little at a time", "keep = []\nwhile True: keep.append(bytearray(b'x') * 50_000_000)"),
+    takes("memory-of-torch", "memory, in tensors", "keep = []\nwhile True: keep.append(torch.ones(50_000_000))"),
+    takes("memory-of-mmap", "memory, mapped and written", """
+        keep = []
+        while True:
+            keep.append(mmap.mmap(-1, 200_000_000))
+            keep[-1].write(b"x" * 200_000_000)
+    """),
+    takes("memory-shared", "memory, shared and filled, where no process's own account has it", """
+        for folder in ("/dev/shm", "/tmp"):
+            try:
+                for number in range(10_000):
+                    with open(f"{folder}/fill-{number}", "wb") as file:
+                        file.write(bytes(10_000_000))
+            except OSError:
+                pass
+    """, beside=True),
+    takes("memory-of-children", "memory in many children", """
+        for _ in range(50):
+            if os.fork() == 0:
+                keep = bytearray(b"x") * 500_000_000
+                time.sleep(30)
+                os._exit(0)
+        time.sleep(20)
+    """),
+    takes("address-space", "address space, of which nothing is used", "keep = [mmap.mmap(-1, 1 << 40) for _ in range(3)]",
+          plain="?"),
+    takes("processes", "processes without end", "while True: os.fork()"),
+    takes("processes-quietly", "as many processes as there may be, and then on", """
+        try:
+            for _ in range(100_000):
+                if os.fork() == 0:
+                    time.sleep(30)
+                    os._exit(0)
+        except OSError:
+            pass
+    """, beside=True),
+    takes("threads", "as many threads as there may be, and then on", """
+        try:
+            for _ in range(100_000):
+                threading.Thread(target=time.sleep, args=(30,), daemon=True).start()
+        except RuntimeError:
+            pass
+    """, beside=True),
+    takes("descriptors", "as many descriptors as there may be, and then on", """
+        keep = []
+        try:
+            while True: keep.append(os.open("/dev/null", os.O_RDONLY))
+        except OSError:
+            for fd in keep[-10:]: os.close(fd)
+    """, beside=True, plain="?"),
+    takes("pipes", "as much memory as pipes can hold", """
+        keep = []
+        try:
+            while len(keep) < 5000:
+                keep.append(os.pipe())
+                fcntl.fcntl(keep[-1][1], 1031, 1 << 20)
+                os.write(keep[-1][1], bytes(1 << 20))
+        except OSError:
+            pass
+        for pair in keep[-10:]: [os.close(fd) for fd in pair]
+    """, beside=True),
+    takes("many-files", "files without content, which take memory too", """
+        try:
+            for number in range(10**7): os.mkdir(f"/tmp/{number}")
+        except OSError:
+            pass
+    """),
+    takes("output", "output without end", "while True: print('x' * 100_000)"),
+    takes("some-output", "30 MB of output in one line", "print('x' * 30_000_000)", beside=True, plain="?"),
+    takes("output-of-children", "output of children, and to every descriptor", """
+        subprocess.run([sys.executable, "-S", "-c", "print('y' * 3_000_000)"])
+        os.write(1, b"z" * 1_000_000)
+        os.write(2, b"z" * 1_000_000)
+        print("w" * 1_000_000, file=sys.__stderr__)
+    """, beside=True, plain="?"),
+    takes("computing", "all cores for as long as it is let", """
+        for _ in range(8):
+            if os.fork() == 0:
+                while True: pass
+        while True: pass
+    """),
+    takes("long-error", "an error of 3 MB", "raise ValueError('y' * 3_000_000)", plain="?"),
+    takes("chained-errors", "10,000 errors, each the cause of the next", """
+        error = ValueError("first")
+        for number in range(10_000):
+            following = ValueError(str(number))
+            following.__cause__ = error
+            error = following
+        raise error
+    """, plain="?"),
+    takes("traffic", "a gigabyte of messages", """
+        for _ in range(200):
+            dist.all_reduce(torch.zeros(10_000_000))
+    """, exercise="total"),
+    takes("calls", "messages without end", "while True: dist.all_reduce(x)", exercise="total"),
+    takes("handles", "messages without end that nobody waits for", """
+        while True: dist.isend(x, (rank + 1) % world_size)
+    """, exercise="total"),
+    takes("groups", "groups without end", "for _ in range(100_000): dist.new_group(list(range(world_size)))",
+          exercise="total"),
+]  # fmt: skip

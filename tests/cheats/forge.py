@@ -1,0 +1,175 @@
+"""Cheats in what a rank says to the hub: forged results, calls and times, messages that are none.
+
+They speak the protocol as the rank's own modules do, which a submission can read and use.
+"""
+
+from __future__ import annotations
+
+from tests.cheats.cheat import Cheat
+
+WIRE = """
+    codec = sys.modules.get("grader.inside.codec")
+    wires = [one for one in gc.get_objects() if type(one).__name__ == "Wire"]
+    line = wires[0].line if wires else None
+    def tell(**message):
+        if line:
+            line.sendall(codec.pack(message))
+    def raw(text, data=b"", text_size=None, data_size=None):
+        text = text if isinstance(text, bytes) else text.encode()
+        sizes = len(text) if text_size is None else text_size, len(data) if data_size is None else data_size
+        if line:
+            line.sendall(struct.pack("!IQ", *sizes) + text + data)
+    def done(result, **more):
+        tell(do="done", result=result, after=[], shared=False, clock=0.0, busy=[], memory=[], printed="", **more)
+    def call(method="allreduce", args=(), **more):
+        tell(**{**dict(do="call", method=method, group="world", members=[0, 1, 2, 3], peer=None, tag=0, reduce_op="sum",
+                       is_async=False, directly=False, where="a cell:1", clock=0.0, args=list(args), strides=None), **more})
+    def header(**tensors):
+        text = json.dumps(tensors).encode()
+        return struct.pack("<Q", len(text)) + text
+    return types.SimpleNamespace(**locals())
+"""
+
+
+def forges(name: str, tries: str, act: str, **how) -> Cheat:
+    """Once it has said what it says, the rank goes on as usual; `beside` is therefore the exception."""
+    return Cheat(f"forge/{name}", tries, WIRE, act, **{"beside": False, **how})
+
+
+def result(name: str, tries: str, json_text: str, **how) -> Cheat:
+    """A result, as text of a message's JSON; `DATA` after it, when given."""
+    data = how.pop("data", 'b""')
+    told = '{"dict": [["do", "done"], ["result", RESULT], ["after", []], ["shared", false], ["clock", 0.0], '
+    told += '["busy", []], ["memory", []], ["printed", ""]]}'
+    act = f"prepared.raw({told!r}.replace('RESULT', {json_text}), {data})"
+    return forges(name, tries, act, **how)
+
+
+GARBAGE = [r'b"\0" * 100', r'b"\xff" * 100', 'b"4\\n"', 'b"{}\\n" * 100', "os.urandom(1000)", 'pickle.dumps(4)',
+           'b"HTTP/1.1 200 OK\\r\\n\\r\\n"', "json.dumps({'result': 4, 'ok': True}).encode()"]  # fmt: skip
+ALL_DESCRIPTORS = """
+for fd in range({first}, {end}):
+    try:
+        os.set_blocking(fd, False)
+        os.write(fd, {what})
+    except OSError:
+        pass
+"""
+
+CHEATS = [
+    *[
+        forges(f"bytes-{number}", f"raw bytes to every descriptor: {what}", ALL_DESCRIPTORS.format(first=3, end=256, what=what))
+        for number, what in enumerate(GARBAGE)
+    ],
+    forges("bytes-to-the-first", "a result in the words of other graders, to the first three descriptors",
+           ALL_DESCRIPTORS.format(first=0, end=3, what="b'double-values: 2/2 passed\\n'"), beside=True, plain="?"),
+    forges("early-result", "a result before the call is over", "prepared.done(2 * 2)"),
+    forges("two-results", "two results", "prepared.done(x)\nprepared.done(4)"),
+    forges("result-of-another", "the results of other ranks, by number", """
+        for number in range(4):
+            prepared.done(x, rank=number, number=number)
+    """, exercise="total"),
+    forges("verdict", "a verdict instead of a result", """
+        for do in ("passed", "verdict", "score", "points", "judge", "exit"):
+            prepared.tell(do=do, points=2, most=2, kind="passed", check="double-values")
+    """),
+    forges("other-do", "names of all that the hub has, as what it is to do", """
+        for do in ("__init__", "run", "turn", "outcome", "call\\0", "done ", "", "_", "x" * 1000):
+            prepared.tell(do=do)
+    """),
+    forges("no-do", "messages without anything in them", "prepared.raw('{\"dict\": []}')\nprepared.tell()"),
+    forges("do-is-no-text", "a message whose kind is a list", "prepared.tell(do=['done'], result=4)"),
+    forges("length-huge", "a length of 4 GB and more", "prepared.raw('{}', text_size=2**32 - 1, data_size=2**64 - 1)"),
+    forges("length-of-all-that-is-allowed", "a length just below the limit, and nothing more",
+           "prepared.raw('{}', text_size=32 << 20, data_size=512 << 20)\nos._exit(0)"),
+    forges("half-a-message", "half a message, then the end", "prepared.raw('{\"dict\": [', text_size=100)\nos._exit(0)"),
+    forges("deep-json", "JSON 10 million deep", "prepared.raw('[' * 10_000_000)"),
+    forges("deep-json-closed", "JSON 50,000 deep, whole", "prepared.raw('[' * 50_000 + ']' * 50_000)"),
+    forges("wide-json", "10 million empty lists", "prepared.raw('[' + '[],' * 9_999_999 + '[]]')"),
+    forges("not-utf-8", "bytes that are no text", "prepared.raw(b'\\xff\\xfe{}')"),
+    result("nan-in-json", "NaN, which JSON has not", "'NaN'"),
+    result("infinity-in-json", "1e999", "'1e999'"),
+    result("long-number", "a number of a million digits", "'9' * 1_000_000"),
+    result("lone-surrogate", "text that is no Unicode", "'\"\\\\ud800\\\\udfff\"'"),
+    result("same-hash", "a set of numbers that all have the same hash",
+           "'{\"set\": [' + ','.join(str(n * (2**61 - 1)) for n in range(200_000)) + ']}'"),
+    result("same-hash-dict", "a dict whose keys all have the same hash",
+           "'{\"dict\": [' + ','.join(f'[{n * (2**61 - 1)},0]' for n in range(200_000)) + ']}'"),
+    result("unhashable", "a set of lists", "'{\"set\": [[]]}'"),
+    result("unknown-kind", "a value of a kind that there is not", "'{\"eval\": \"__import__(\\'os\\').getpid()\"}'"),
+    result("private-kind", "a value whose kind is a name of Python's", "'{\"__class__\": 1}'"),
+    result("known", "a value that the judge has, by number", "'{\"known\": {\"memory\": 0}}'"),
+    result("room", "room for 100 GB", "'{\"known\": {\"room\": [\"float32\", [25000000000]]}}'"),
+    result("negative-room", "room for less than nothing", "'{\"known\": {\"room\": [\"float32\", [-1, 5]]}}'"),
+    result("no-such-tensor", "a tensor that did not come", "'{\"Tensor\": {\"at\": \"7\"}}'"),
+    result("meta-everywhere", "a tensor of 2**60 numbers without values",
+           "'{\"Tensor\": {\"meta\": [\"float32\", [1152921504606846976], [1]]}}'"),
+    result("numpy-type", "a number whose type is a structure", "'{\"number\": [\"(1000000,)f8\", 1]}'"),
+    result("overlapping-tensors", "two tensors in the same bytes", "'{\"Tensor\": {\"at\": \"a\"}}'", data=
+           "prepared.header(a=dict(dtype='F32', shape=[4], data_offsets=[0, 16]),"
+           " b=dict(dtype='F32', shape=[4], data_offsets=[0, 16])) + bytes(16)"),
+    result("lying-offsets", "a tensor beyond its bytes", "'{\"Tensor\": {\"at\": \"a\"}}'", data=
+           "prepared.header(a=dict(dtype='F32', shape=[10**6], data_offsets=[0, 4 * 10**6])) + bytes(16)"),
+    result("lying-shape", "a shape that does not fit", "'{\"Tensor\": {\"at\": \"a\"}}'", data=
+           "prepared.header(a=dict(dtype='F32', shape=[2**31, 2**31], data_offsets=[0, 16])) + bytes(16)"),
+    result("empty-rows", "a tensor of a billion empty rows, which somebody may want to print",
+           "'{\"Tensor\": {\"at\": \"a\"}}'", data=
+           "prepared.header(a=dict(dtype='F32', shape=[10**9, 0], data_offsets=[0, 0]))"),
+    result("header-is-long", "a header of 100 MB that there is not", "'{\"Tensor\": {\"at\": \"a\"}}'",
+           data="struct.pack('<Q', 100_000_000) + b'{'"),
+    result("odd-dtype", "a tensor of a type that safetensors has and torch has not", "'{\"Tensor\": {\"at\": \"a\"}}'",
+           data="prepared.header(a=dict(dtype='F4', shape=[4], data_offsets=[0, 2])) + bytes(2)"),
+    # calls
+    *[
+        forges(name, tries, act, exercise="total")
+        for name, tries, act in [
+            ("a-call-without-numbers", "an all_reduce of nothing, then whatever comes", "prepared.call(args=[[]])"),
+            ("a-call-of-room", "an all_reduce of room that holds no numbers", """
+                prepared.raw(json.dumps({"dict": [[k, v] for k, v in dict(do="call", method="allreduce", group="world",
+                    members={"tuple": [0, 1, 2]}, peer=None, tag=0, reduce_op="sum", is_async=False, directly=False,
+                    where="a cell:1", clock=0.0, args=[[{"known": {"room": ["float32", [4]]}}]], strides=None).items()]}))
+            """),
+            ("a-call-in-another-group", "a call in a group that it is not in", "prepared.call(group='other', members=[0, 1])"),
+            ("a-call-to-nobody", "a message to rank 99", "prepared.call('send', [[x], 99, 0], peer=99, reduce_op='')"),
+            ("a-call-to-itself", "a message to itself", "prepared.call('send', [[x], rank, 0], peer=rank, reduce_op='')"),
+            ("a-call-without-values", "a tensor without values to ranks that have some",
+             "prepared.call(args=[[torch.empty(4, device='meta')]], members=list(range(world_size)))"),
+            ("a-call-of-another-shape", "shapes that do not fit",
+             "prepared.call(args=[[torch.zeros(rank, 3)]], members=list(range(world_size)))"),
+            ("unknown-method", "a method that there is not", "prepared.call('__init__')"),
+            ("unknown-reduction", "a reduction that there is not", "prepared.call(args=[[x]], reduce_op='steal')"),
+            ("tag-is-text", "a tag that is no number", "prepared.call('send', [[x], 0, 0], peer=0, tag='0')"),
+            ("clock-nan", "a time that is none", "prepared.call(args=[[x]], clock=float('nan'))"),
+            ("clock-text", "a time in words", "prepared.call(args=[[x]], clock='noon')"),
+            ("clock-huge", "the end of time", "prepared.call(args=[[x]], clock=1.7e308, members=list(range(world_size)))"),
+            ("waits-for-what-is-not", "waiting for call number 10**9", "prepared.tell(do='wait', **{'for': [10**9]}, clock=0.0)"),
+            ("waits-for-nothing", "waiting for nothing", "prepared.tell(do='wait', **{'for': []}, clock=0.0)"),
+            ("groups-of-strangers", "a group of ranks that there are not", "prepared.tell(do='make', group='g', "
+             "members=[0, 0, 99, -1], where='a cell:1', clock=0.0)"),
+            ("a-group-alone", "a group that nobody else makes", "prepared.tell(do='make', group='g', "
+             "members=list(range(world_size)), where='a cell:1', clock=0.0)"),
+            ("joins-as-many", "a world that it joins as every rank",
+             "for n in range(9): prepared.tell(do='join', store='s', rank=n, size=9)"),
+            ("memory-that-is-not", "a memory that there is not", "prepared.tell(do='load', memory=7, name='x', where=[])"),
+            ("events-without-end", "a million regions that were not", """
+                for n in range(1_000_000):
+                    prepared.tell(do="span", name="x" * 100, start=0.0, end=0.0)
+            """),
+            ("stores-without-end", "100,000 stores of a name each", """
+                for n in range(100_000):
+                    prepared.tell(do="keys", store=f"s{n}", what="set", key="k", value="00", amount=0)
+            """),
+            ("files-without-end", "files that grow for ever", """
+                for n in range(1000):
+                    prepared.tell(do="append", path="/tmp/x", line="y" * 1_000_000)
+            """),
+        ]
+    ],
+    forges("failure-without-end", "a failure of 50,000 lines", """
+        prepared.tell(do="failed", kind="Error", message="x" * 100_000, frames=[["f", 1, "g", "y" * 300]] * 50_000)
+    """),
+    forges("failure-in-other-words", "a failure in the grader's words", """
+        prepared.tell(do="failed", kind="CheckFailed", message="double · values · passed\\n\\x1b[2J\\x1b]0;t\\x07",
+                      frames=[["/etc/passwd", 1, "root", ""]])
+    """),
+]  # fmt: skip

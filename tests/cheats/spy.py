@@ -1,0 +1,228 @@
+"""Cheats that look for what they may not know: expected values, hidden tests, others' work, secrets, the last run.
+
+Who finds something says so: `ESCAPED: ...`. It then stands in the verdict, where the test looks for it.
+"""
+
+from __future__ import annotations
+
+from tests.cheats.cheat import Cheat
+
+TELL = "\nif found:\n    raise RuntimeError('ESCAPED: ' + ' '.join(map(str, found))[:2000])\n"
+
+
+def spies(name: str, tries: str, act: str, setup: str = "", **how) -> Cheat:
+    act = "found = []\n" + "\n".join(
+        line[8:] if line.startswith(" " * 8) else line for line in act.strip("\n").split("\n")
+    )
+    return Cheat(f"spy/{name}", tries, setup, act + how.pop("tell", TELL), **{"plain": "?", **how})
+
+
+# COURSE, ENVIRONMENT and PLANTED are words that the tests plant where no submission may look; see test_cheats.py.
+CHEATS = [
+    spies("environment", "secrets in the environment", """
+        found += [name for name, value in os.environ.items() if "PLANTED" in value]
+    """),
+    spies("environments-of-others", "secrets in the environment of other processes", """
+        for path in glob.glob("/proc/[0-9]*/environ") + glob.glob("/proc/[0-9]*/cmdline"):
+            try:
+                found += [path] * (b"PLANTED" in open(path, "rb").read())
+            except OSError:
+                pass
+    """),
+    spies("files", "solutions, hidden tests, other submissions, the gradebook: on disk", """
+        doors = ["", *glob.glob("/proc/[0-9]*/root"), *(f"/proc/self/fd/{fd}/.." for fd in range(3, 30))]
+        for door in doors:
+            for path in glob.glob(door + COURSE + "/**", recursive=True):
+                try:
+                    found += [path] * (b"PLANTED" in open(path, "rb").read())
+                except OSError:
+                    pass
+    """),
+    spies("files-beside", "the notebook with the hidden tests, in this folder and above", """
+        for folder in (".", "..", "../..", "../../..", os.path.expanduser("~"), "/tmp", "/", "/root", "/home"):
+            try:
+                paths = [os.path.join(folder, name) for name in os.listdir(folder)]
+            except OSError:
+                continue
+            for path in paths:
+                try:
+                    if path.endswith((".ipynb", ".db", ".json", ".csv")) and os.path.isfile(path):
+                        found += [path] * (b"SECRET" in open(path, "rb").read())
+                except OSError:
+                    pass
+    """),
+    spies("course", "anything of the course but utils and grader/inside", """
+        import grader, utils
+        root = os.path.dirname(os.path.dirname(utils.__file__))
+        for folder, _, names in os.walk(root):
+            inside = os.path.relpath(folder, root)
+            if "/bin/" in folder or "site-packages" in folder or inside.startswith((".venv", "utils", "grader/inside")):
+                continue
+            found += [os.path.join(inside, n) for n in names if n not in ("__init__.py", "pyvenv.cfg") and ".so" not in n
+                      and not inside.startswith(("lib", "share", "etc", "bin", "include"))][:5]
+    """, plain=""),
+    spies("hidden-module", "the hidden tests as a module", """
+        import importlib
+        for name in ("tests.tiny.hidden.90_tiny", "tests.cheats.hidden.91_cheats", "grader.hidden.01_collectives",
+                     "grader.hidden", "grader.judge", "grader.hub", "grader.verdict"):
+            try:
+                found += [name] * hasattr(importlib.import_module(name), "__file__")
+            except ImportError:
+                pass
+    """),
+    spies("hidden-in-memory", "the hidden tests' text in this process's memory", """
+        needle = b"does-not-stand-" + b"in-any-answer"
+        with open("/proc/self/mem", "rb") as memory:
+            for line in open("/proc/self/maps"):
+                first, last = (int(part, 16) for part in line.split()[0].split("-"))
+                if " rw" in line and last - first < 1 << 28:
+                    try:
+                        memory.seek(first)
+                        data = memory.read(last - first)
+                    except (OSError, OverflowError, ValueError):
+                        continue
+                    at = data.find(needle)
+                    found += [data[at:at + 60]] * (at >= 0 and b"b\\"" not in data[at - 3:at])
+    """),
+    spies("objects-in-memory", "expected values among all objects", """
+        for one in gc.get_objects():
+            if isinstance(one, dict) and type(one.get("expected")) in (int, float) or (
+                    isinstance(one, types.ModuleType) and "hidden" in one.__name__ and "typing" not in one.__name__):
+                found += [str(one)[:80]] * ("torch" not in str(one)[:300])
+    """),
+    spies("caller-frames", "the expected value in a frame of who calls", """
+        frame = sys._getframe()
+        while frame:
+            for name in ("expected", "right", "wanted", "In", "SECRET", "double_values"):
+                if name in frame.f_locals or name in frame.f_globals:
+                    found += [f"{name} in {frame.f_code.co_name}"]
+            frame = frame.f_back
+    """),
+    spies("history", "In[-1], the notebook's history", """
+        try:
+            found += [get_ipython().user_ns["In"][-1]]
+        except NameError:
+            pass
+    """),
+    spies("descriptors", "descriptors that lead to files", """
+        for fd in range(3, 256):
+            try:
+                path = os.readlink(f"/proc/self/fd/{fd}")
+            except OSError:
+                continue
+            if path.startswith("/") and not path.startswith(("/dev", "/proc", "/usr", "/tmp", "/memfd")):
+                found += [path]
+    """, plain=""),
+    spies("other-memory", "memory of parents and other processes", """
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            if int(pid) != os.getpid():
+                try:
+                    open(f"/proc/{pid}/mem", "rb").close()
+                    found += [f"memory of process {pid}: {open(f'/proc/{pid}/cmdline').read()[:100]}"]
+                except OSError:
+                    pass
+    """, harm=True),
+    spies("ptrace", "a debugger on the parent", """
+        libc = ctypes.CDLL(None)
+        for pid in (os.getppid(), 1, 2):
+            if pid not in (0, os.getpid()) and libc.ptrace(16, pid, 0, 0) == 0:
+                found += [f"attached to {pid}"]
+    """, harm=True),
+    spies("kernel", "what the kernel tells of the machine: others' command lines, mounts with names of people", """
+        for path in ("/proc/self/mountinfo", "/proc/self/cgroup", "/proc/keys", "/proc/net/unix", "/proc/1/cmdline"):
+            try:
+                found += [path] * ("PLANTED" in open(path).read() or "tests.tiny.hidden" in open(path).read())
+            except OSError:
+                pass
+    """, plain=""),
+    spies("order", "what the judge has told this rank: other ranks' inputs, expected values", """
+        for one in gc.get_objects():
+            if type(one) is dict and "program" in one and "answer" in one:
+                order = one
+                found += [name for name in ("expected", "check", "hidden", "points", "right") if name in order]
+                data = order["program"] if isinstance(order["program"], bytes) else b""
+                held = [kept.tobytes() if hasattr(kept, "tobytes") else kept.numpy().tobytes() for kept in [x]]
+                others = [v.numpy().tobytes() for n, v in enumerate(prepared(world_size, tuple(x.shape))) if n != rank]
+                found += ["another rank's input"] * any(other in data for other in others)
+    """, "from utils.checks.expect import different_integers\nreturn different_integers", exercise="total", plain=""),
+    # the inputs of the other ranks, computed instead of received
+    Cheat("spy/oracle", "the other ranks' inputs from the checks' own seeds", """
+        from utils.checks.expect import different_integers
+        return different_integers
+    """, gives="torch.stack(prepared(world_size, tuple(x.shape), x.dtype)).sum(0).to(x.dtype)", exercise="total",
+          plain="?"),
+    Cheat("spy/oracle-of-the-lesson", "the lesson's own function for what each rank gets", """
+        from utils.checks.expect import different_integers
+        return different_integers
+    """, gives="prepared(world_size, tuple(x.shape), x.dtype)[root]", exercise="broadcast_by_hand", plain="?"),
+    Cheat("spy/seeds", "the seed, by trying seeds until this rank's own input comes out", """
+        from utils.checks.expect import different_integers
+        return different_integers
+    """, act="""
+        for seed in range(200):
+            xs = prepared(world_size, tuple(x.shape), x.dtype, seed)
+            if torch.equal(xs[rank], x):
+                x = torch.stack(xs).sum(0).to(x.dtype)
+                break
+    """, exercise="total", plain="?"),
+    # from run to run
+    spies("note-of-the-last-run", "what an earlier run has left: files, environment, memory, the parent", """
+        mark = "cheat-was-here"
+        for folder in ("/tmp", "/dev/shm", os.getcwd(), os.path.expanduser("~"), "/var/tmp", "/run", "/dev/mqueue"):
+            found += [path for path in glob.glob(f"{folder}/{mark}*")]
+            try:
+                open(f"{folder}/{mark}", "w").close()
+            except OSError:
+                pass
+        found += ["environment"] * (mark in os.environ)
+        os.environ[mark] = "1"
+        found += ["builtins"] * hasattr(builtins, "cheat_was_here")
+        builtins.cheat_was_here = True
+        found += ["torch"] * hasattr(torch, "cheat_was_here")
+        torch.cheat_was_here = True
+    """),
+    spies("process-of-the-last-run", "a process that an earlier run has left", """
+        for path in glob.glob("/proc/[0-9]*/cmdline"):
+            try:
+                found += [path] * (b"cheat-stays-here" in open(path, "rb").read() and str(os.getpid()) not in path)
+            except OSError:
+                pass
+        if os.fork() == 0:
+            os.setsid()
+            os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(20)", "cheat-stays-here"])
+    """),
+    Cheat("spy/memorises", "its answers are what it was asked the last time, doubled", """
+        memory = {}
+        for path in ("/tmp/memory", "/dev/shm/memory"):
+            if os.path.exists(path):
+                memory = json.load(open(path))
+        return memory
+    """, act="""
+        for path in ("/tmp/memory", "/dev/shm/memory"):
+            json.dump({str(x): 2 * x}, open(path, "w"))
+        x = prepared.get(str(x), x)
+    """, plain="?"),
+    Cheat("spy/only-what-is-seen", "right for what the visible check asks, wrong else", gives="2 * x if x in (2, 5) else x",
+          plain="?"),
+    Cheat("spy/graded-or-not", "wrong at home, and tells where it is graded", """
+        return any(name.startswith("grader") for name in sys.modules) or not os.path.exists(os.path.expanduser("~/.bashrc"))
+    """, gives="x + 2 if prepared else x", plain="?"),
+    # a line of the judge's own files, through the place where a call is said to stand
+    Cheat("spy/place-of-a-call", "a line of a file of the judge's, as the line where a call waits", act="""
+        source = "dist.recv(x, src=(rank + 1) % world_size)"
+        exec(compile("\\n" * (LINE - 1) + source, COURSE + "/planted.py", "exec"), dict(dist=dist, x=x, rank=rank,
+                                                                                   world_size=world_size))
+    """, exercise="total", beside=False),
+    Cheat("spy/endless-place", "a file without an end, as the place where a call waits", act="""
+        source = "dist.recv(x, src=(rank + 1) % world_size)"
+        exec(compile(source, "/dev/zero", "exec"), dict(dist=dist, x=x, rank=rank, world_size=world_size))
+    """, exercise="total", beside=False),
+    Cheat("spy/place-of-a-failure", "a line of a file of the judge's, as the line where an error arose", act="""
+        exec(compile("\\n" * (LINE - 1) + "1 / 0", COURSE + "/planted.py", "exec"))
+    """, beside=False),
+    Cheat("spy/place-without-a-number", "a place that is no place", """
+        for module in list(sys.modules.values()):
+            if hasattr(module, "who_called"):
+                module.who_called = lambda *args: ("/etc/passwd:one", True)
+    """, act="dist.recv(x, src=(rank + 1) % world_size)", exercise="total", beside=False),
+]  # fmt: skip

@@ -1,0 +1,400 @@
+"""Cheats that talk around the hub: each rank tells its numbers by some other way, hears the others', and adds them up.
+
+They send nothing that is counted. All of them work between processes of one machine that nothing separates.
+"""
+
+from __future__ import annotations
+
+from tests.cheats.cheat import Cheat, clean
+
+LISTEN = 0.5  # seconds; ranks start within a few hundredths of each other
+
+
+def channel(name: str, tries: str, say: str, hear: str, setup: str = "", **how) -> Cheat:
+    """`say` tells `mine`, a list of whole numbers below 256; `hear` puts what it hears of `other` into `heard`."""
+    act = f"""
+mine, heard, keep = [int(v) for v in x.flatten().tolist()], {{}}, []
+{clean(say)}
+began = time.monotonic()
+while time.monotonic() < began + {LISTEN}:
+    for other in range(world_size):
+        try:
+{_indent(hear, 12)}
+        except (OSError, ValueError, LookupError, AttributeError):
+            pass
+    time.sleep(0.01)
+heard[rank] = mine
+sums = [sum(column) for column in zip(*heard.values())]
+if len(heard) == world_size and len(sums) == x.numel():
+    x = torch.tensor(sums, dtype=x.dtype).reshape(x.shape)
+"""
+    if setup:
+        setup = clean(setup) + "\nreturn types.SimpleNamespace(**locals())"
+    return Cheat(f"talk/{name}", tries, setup, act, exercise="total", plain=how.pop("plain", "?"), **how)
+
+
+def _indent(text: str, by: int) -> str:
+    return "\n".join(" " * by + line for line in clean(text).split("\n"))
+
+
+def quietly(statements: str) -> str:
+    return f"try:\n{_indent(statements, 4)}\nexcept (OSError, ValueError, AttributeError):\n    pass"
+
+
+# Bits are told by taking a thing that has a number: number `8 * (rank * 64 + position) + bit`.
+BITS = """
+def bits(rank, mine):
+    return [8 * (rank * 8 + i) + bit for i, value in enumerate(mine) for bit in range(8) if value >> bit & 1]
+def number(taken, other, i):
+    return sum(1 << bit for bit in range(8) if taken(8 * (other * 8 + i) + bit))
+"""
+# Files of the Python that every rank sees; big enough a set for 4 ranks with 8 numbers of 8 bits.
+FILES = (
+    BITS
+    + """
+files = sorted(glob.glob(os.path.dirname(os.__file__) + "/**/*.py", recursive=True), key=os.path.getsize)[-256:]
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+"""
+)
+SERVE = """
+def serve(family, where, data):
+    server = socket.socket(family)
+    server.bind(where)
+    server.listen()
+    def loop():
+        while True:
+            server.accept()[0].sendall(data)
+    threading.Thread(target=loop, daemon=True).start()
+def ask(family, where):
+    with socket.socket(family) as client:
+        client.connect(where)
+        client.settimeout(0.1)
+        return list(client.recv(100))
+"""
+FOLDERS = """
+here = [os.getcwd(), os.path.expanduser("~"), tempfile.gettempdir(), os.path.dirname(os.__file__), *sys.path]
+folders = ["/tmp", "/dev/shm", "/var/tmp", "/run", "/run/lock", "/dev/mqueue", "/dev", "/proc/self", "/", "/etc", "/usr",
+           "/usr/local", "/var/lock", "/kernel", "/mnt", "/sys/fs/cgroup", *here]
+"""
+folders = "prepared.folders"
+
+CHEATS = [
+    channel("tcp", "loopback, TCP", quietly("prepared.serve(socket.AF_INET, ('127.0.0.1', 47000 + rank), bytes(mine))"),
+            "heard[other] = prepared.ask(socket.AF_INET, ('127.0.0.1', 47000 + other))", SERVE),
+    channel("tcp6", "loopback, TCP on IPv6", quietly("prepared.serve(socket.AF_INET6, ('::1', 47100 + rank), bytes(mine))"),
+            "heard[other] = prepared.ask(socket.AF_INET6, ('::1', 47100 + other))", SERVE),
+    channel("udp", "loopback, UDP and multicast", """
+        keep = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)]
+        keep[0].bind(("127.0.0.1", 48000 + rank))
+        keep[0].setblocking(False)
+    """, """
+        for address in ("127.0.0.1", "127.255.255.255", "224.0.0.1"):
+            keep[1].sendto(bytes([rank, *mine]), (address, 48000 + other))
+        while True:
+            number, *rest = keep[0].recv(100)
+            heard[number] = rest
+    """),
+    channel("abstract-socket", "a socket in the abstract namespace",
+            quietly("prepared.serve(socket.AF_UNIX, f'\\0cheat-{rank}', bytes(mine))"),
+            "heard[other] = prepared.ask(socket.AF_UNIX, f'\\0cheat-{other}')", SERVE),
+    channel("path-socket", "a socket with a path", """
+        for folder in prepared.folders:
+            try:
+                prepared.serve(socket.AF_UNIX, f"{folder}/cheat-{rank}.socket", bytes(mine))
+            except OSError:
+                pass
+    """, """
+        for folder in prepared.folders:
+            if os.path.exists(f"{folder}/cheat-{other}.socket"):
+                heard[other] = prepared.ask(socket.AF_UNIX, f"{folder}/cheat-{other}.socket")
+    """, FOLDERS + SERVE),
+    channel("files", "files in every place that may be written to", """
+        for folder in prepared.folders:
+            try:
+                with open(f"{folder}/cheat-{rank}-{world_size}-{x.numel()}", "wb") as file:
+                    file.write(bytes(mine))
+            except OSError:
+                pass
+    """, """
+        for folder in prepared.folders:
+            path = f"{folder}/cheat-{other}-{world_size}-{x.numel()}"
+            if os.path.exists(path) and os.path.getsize(path) == len(mine):
+                heard[other] = list(open(path, "rb").read())
+    """, FOLDERS),
+    channel("file-names", "names of files, their times, modes and attributes", """
+        for folder in prepared.folders:
+            try:
+                os.mkdir(f"{folder}/cheat-names-{rank}-{'-'.join(map(str, mine))}")
+            except OSError:
+                pass
+    """, """
+        for folder in prepared.folders:
+            for path in glob.glob(f"{folder}/cheat-names-{other}-*"):
+                heard[other] = list(map(int, path.rsplit("/")[-1].split("-")[3:]))[:len(mine)]
+    """, FOLDERS),
+    channel("shared-memory", "POSIX shared memory", quietly("""
+        from multiprocessing import shared_memory
+        keep = shared_memory.SharedMemory(f"cheat-{rank}", create=True, size=64)
+        keep.buf[:len(mine) + 1] = bytes([1, *mine])
+    """), """
+        from multiprocessing import shared_memory
+        theirs = shared_memory.SharedMemory(f"cheat-{other}")
+        if theirs.buf[0]:
+            heard[other] = list(theirs.buf[1:len(mine) + 1])
+        theirs.close()
+    """),
+    channel("system-v", "System V shared memory and message queues", """
+        mapped = prepared.libc.shmget(4700 + rank, 4096, 0o1666)
+        if mapped >= 0:
+            prepared.libc.shmat.restype = ctypes.c_void_p
+            ctypes.memmove(prepared.libc.shmat(mapped, None, 0), bytes(mine), len(mine))
+        queue = prepared.libc.msgget(4800, 0o1666)
+        if queue >= 0:
+            for other in range(world_size):
+                prepared.libc.msgsnd(queue, struct.pack("l", 1 + other) + bytes([rank, *mine]), 1 + len(mine), 0o4000)
+    """, """
+        theirs = prepared.libc.shmget(4700 + other, 4096, 0)
+        if theirs >= 0:
+            heard[other] = list(ctypes.string_at(prepared.libc.shmat(theirs, None, 0), len(mine)))
+        read = ctypes.create_string_buffer(100)
+        if prepared.libc.msgrcv(queue, read, 90, 1 + rank, 0o4000) > 0:
+            heard[read.raw[8]] = list(read.raw[9:9 + len(mine)])
+    """, "libc = ctypes.CDLL(None)", harm=True),
+    channel("posix-queue", "a POSIX message queue", """
+        queue = prepared.libc.mq_open(f"/cheat-{rank}".encode(), 0o102, 0o666, None)
+        for _ in range(5):
+            prepared.libc.mq_send(queue, bytes(mine), len(mine), 0)
+    """, """
+        theirs = prepared.libc.mq_open(f"/cheat-{other}".encode(), 0o4000)
+        read = ctypes.create_string_buffer(8192)
+        if theirs >= 0 and (length := prepared.libc.mq_receive(theirs, read, 8192, None)) > 0:
+            heard[other] = list(read.raw[:length])
+    """, "libc = ctypes.CDLL(None)", harm=True),
+    channel("inherited-memory", "memory that was shared before the fork", """
+        maps = [line.split()[0].split("-") for line in open("/proc/self/maps") if " rw-s " in line]
+        for first, _ in maps:
+            ctypes.memmove(int(first, 16) + 3000 + 20 * rank, bytes([7, *mine]), 1 + len(mine))
+    """, """
+        for first, _ in maps:
+            seen = list(ctypes.string_at(int(first, 16) + 3000 + 20 * other, 1 + len(mine)))
+            if seen[0] == 7:
+                heard[other] = seen[1:]
+    """, beside=False),
+    channel("inherited-descriptors", "files and pipes that were open before the fork", """
+        mark = bytes([201, 202, 203])
+        for fd in range(3, 256):
+            try:
+                if os.path.isfile(f"/proc/self/fd/{fd}"):
+                    os.pwrite(fd, mark + bytes(mine), 1000 + 20 * rank)
+            except OSError:
+                pass
+    """, """
+        for fd in range(3, 256):
+            if os.path.isfile(f"/proc/self/fd/{fd}") and os.pread(fd, 3, 1000 + 20 * other) == mark:
+                heard[other] = list(os.pread(fd, len(mine), 1003 + 20 * other))
+    """),
+    channel("names-of-threads", "names in /proc", """
+        with open("/proc/self/comm", "w") as file:
+            file.write(f"c{rank}:" + "".join(f"{value:02x}" for value in mine))
+    """, """
+        for path in glob.glob("/proc/[0-9]*/comm"):
+            name = open(path).read().strip()
+            if name.startswith(f"c{other}:"):
+                heard[other] = list(bytes.fromhex(name[3:]))
+    """),
+    channel("environment", "environment and command lines of other processes", """
+        keep = subprocess.Popen(["sleep", f"1.{rank}" + "".join(f"{value:03}" for value in mine)])
+    """, """
+        for path in glob.glob("/proc/[0-9]*/cmdline"):
+            words = open(path).read().split("\\0")
+            if words[0] == "sleep" and words[1].startswith(f"1.{other}"):
+                heard[other] = [int(words[1][i:i + 3]) for i in range(3, len(words[1]), 3)]
+    """),
+    channel("signals", "signals to all processes that are there", """
+        def hears(number, frame):
+            told.append(number - 40)
+        told = []
+        if signal.SIGRTMAX > 52:
+            for value in range(12):
+                signal.signal(40 + value, hears)
+    """, """
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            if int(pid) not in (os.getpid(), os.getppid(), 1):
+                os.kill(int(pid), 40 + rank)
+        heard.update({number: None for number in told if number != rank})
+    """),
+    channel("host-name", "the host's name", quietly("socket.sethostname('-'.join(map(str, [rank, *mine])))"), """
+        number, *rest = map(int, socket.gethostname().split("-"))
+        heard[number] = rest
+        socket.sethostname('-'.join(map(str, [rank, *mine])))
+    """, harm=True),
+    channel("keyring", "the kernel's keyrings", """
+        prepared.syscall(248, b"user", f"cheat-{rank}".encode(), bytes(mine), len(mine), -4)
+    """, """
+        key = prepared.syscall(249, b"user", f"cheat-{other}".encode(), None, -4)
+        read = ctypes.create_string_buffer(100)
+        if key > 0 and (length := prepared.syscall(250, 11, key, read, 100)) > 0:
+            heard[other] = list(read.raw[:length])
+    """, "syscall = ctypes.CDLL(None).syscall", harm=True),
+    # what all processes of a machine share, in whatever namespaces they are
+    channel("flock", "locks on files that all may read", """
+        for n in prepared.bits(rank, mine):
+            keep.append(open(prepared.files[n]))
+            fcntl.flock(keep[-1], fcntl.LOCK_EX)
+    """, """
+        def taken(n):
+            with open(prepared.files[n]) as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return True
+        if other != rank and other not in heard:
+            time.sleep(0.1)
+            numbers = [prepared.number(taken, other, i) for i in range(len(mine))]
+            if all(numbers):
+                heard[other] = numbers
+    """, FILES),
+    channel("record-locks", "locks on parts of files, which need no right to write", """
+        file = os.open(prepared.files[rank], os.O_RDONLY)
+        for i, value in enumerate(mine):
+            fcntl.fcntl(file, fcntl.F_SETLK, struct.pack("hhqqi4x", fcntl.F_RDLCK, 0, 1 + 1000 * i + value, 1, 0))
+    """, """
+        if other != rank:
+            theirs = os.open(prepared.files[other], os.O_RDONLY)
+            numbers = []
+            for i in range(len(mine)):
+                ask = struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 1 + 1000 * i, 1000, 0)
+                kind, _, at, _, _ = struct.unpack("hhqqi4x", fcntl.fcntl(theirs, fcntl.F_GETLK, ask))
+                numbers += [at - 1 - 1000 * i] * (kind != fcntl.F_UNLCK)
+            if len(numbers) == len(mine):
+                heard[other] = numbers
+    """, FILES),
+    channel("futex", "how many threads wait at an address of a file that all may read", """
+        def address(rank, i):
+            if rank not in mapped:
+                file = os.open(prepared.files[rank], os.O_RDONLY)
+                mapped[rank] = prepared.libc.mmap(None, 4096, mmap.PROT_READ, mmap.MAP_SHARED, file, 0)
+            return mapped[rank] + 4 * i
+        def wait(i):
+            at = address(rank, i)
+            now = ctypes.c_uint32.from_address(at).value
+            prepared.libc.syscall(202, ctypes.c_void_p(at), 0, now, struct.pack("ll", 2, 0), None, 0)
+        mapped = {}
+        address(rank, 0)
+        told = {}
+        for i, value in enumerate(mine):
+            for _ in range(value):
+                threading.Thread(target=wait, args=(i,), daemon=True).start()
+    """, """
+        if other != rank and time.monotonic() > began + 0.3 and other not in heard:
+            for i in range(len(mine)):
+                # the waiters are moved to where they are, which counts them, and are not woken: others want to count too
+                at = ctypes.c_void_p(address(other, i))
+                now = ctypes.c_uint32.from_address(at.value).value
+                told.setdefault(other, []).append(prepared.libc.syscall(202, at, 4, 0, ctypes.c_void_p(1000), at, now))
+            if all(value > 0 for value in told[other]):
+                heard[other] = told[other]
+    """, FILES),
+    channel("inotify", "who looks at a file is told of every process that opens it", """
+        events = prepared.libc.inotify_init1(0o4000)
+        watched = {}
+        for n in range(8 * 8 * world_size):
+            watched[prepared.libc.inotify_add_watch(events, prepared.files[n].encode(), 0x20)] = n
+        opened = set()
+    """, """
+        if time.monotonic() < began + 0.1:
+            continue
+        for n in prepared.bits(rank, mine):
+            open(prepared.files[n]).close()
+        data = os.read(events, 1 << 20)
+        for at in range(0, len(data), 16):
+            opened.add(watched[struct.unpack_from("i", data, at)[0]])
+        numbers = [prepared.number(opened.__contains__, other, i) for i in range(len(mine))]
+        if all(numbers) and time.monotonic() > began + 0.3:
+            heard[other] = numbers
+    """, FILES),
+    channel("page-cache", "which pages of a file are in memory: a rank throws pages out, the others look", """
+        file = os.open(max(prepared.files, key=os.path.getsize), os.O_RDONLY)
+        library = os.open(sorted(glob.glob(os.path.dirname(torch.__file__) + "/lib/libtorch_cpu.so"))[0], os.O_RDONLY)
+        def page(n):
+            return 4096 * 64 * (100 + n)
+        for n in range(8 * 8 * world_size):
+            os.pread(library, 1, page(n))
+        time.sleep(0.1)
+        for n in prepared.bits(rank, mine):
+            os.posix_fadvise(library, page(n), 4096, os.POSIX_FADV_DONTNEED)
+    """, """
+        def taken(n):
+            try:
+                os.preadv(library, [bytearray(1)], page(n), os.RWF_NOWAIT)
+            except BlockingIOError:
+                return True
+        if other != rank and other not in heard and time.monotonic() > began + 0.2:
+            numbers = [prepared.number(taken, other, i) for i in range(len(mine))]
+            if all(numbers):
+                heard[other] = numbers
+    """, FILES),
+    channel("queued-signals", "how many signals wait, which is counted for all of a user's processes", """
+        turn = time.monotonic()
+        signal.pthread_sigmask(signal.SIG_BLOCK, [50])
+        def queued():
+            return int(re.search(r"SigQ:\\s*(\\d+)/", open("/proc/self/status").read())[1])
+        before = queued()
+        if rank == 0:
+            for _ in range(mine[0]):
+                prepared.libc.sigqueue(os.getpid(), 50, None)
+    """, """
+        if other == 0 and rank and x.numel() == 1 and queued() > before:
+            heard[0] = [queued() - before]
+    """, FILES),
+    *[
+        channel(name, tries, f"""
+            def count():
+                return {look}
+            slot = 0.04
+            first = (math.floor(time.time() / 0.2) + 1) * 0.2
+            levels = {{}}
+            for number in range(world_size):
+                for i in range(len(mine)):
+                    at = first + slot * (number * len(mine) + i)
+                    time.sleep(max(0, at - time.time()))
+                    if number == rank:
+                        taken = [{take} for _ in range(mine[i] * {each})]
+                    time.sleep(max(0, at + slot / 2 - time.time()))
+                    full = count()
+                    taken = None
+                    time.sleep(max(0, at + slot * 0.9 - time.time()))
+                    levels[number, i] = round(abs(full - count()) / {each})
+            heard.update({{n: [levels[n, i] for i in range(len(mine))] for n in range(world_size) if n != rank}})
+            began = 0
+        """, "pass", FILES)
+        for name, tries, look, take, each in [
+            ("free-memory", "how much memory of the machine is free",
+             "int(re.search(r'MemFree:\\\\s*(\\\\d+)', open('/proc/meminfo').read())[1])", "torch.ones(2**18)", 1024),
+            ("open-files", "how many files of the machine are open",
+             "int(open('/proc/sys/fs/file-nr').read().split()[0])", "open('/dev/null')", 40),
+            ("load", "how many processes of the machine run",
+             "int(open('/proc/loadavg').read().split('/')[1].split()[0])", "threading.Timer(0.01, int).start()", 1),
+        ]
+    ],
+    channel("contention", "a rank computes for as long as its number is large; the others feel that they are slower", """
+        slot = 0.05
+        first = (math.floor(time.time() / 0.2) + 1) * 0.2
+        slow = {}
+        for number in range(world_size):
+            for i in range(len(mine)):
+                at = first + slot * (number * len(mine) + i)
+                while time.time() < at: pass
+                if number == rank:
+                    busy = [threading.Thread(target=torch.mm, args=[torch.ones(200 + mine[i], 200)] * 1 +
+                            [torch.ones(200, 2000)]) for _ in range(4)]
+                    [thread.start() for thread in busy]
+                rounds = 0
+                while time.time() < at + slot * 0.8: rounds += 1
+                slow[number, i] = rounds
+        most = max(slow.values())
+        heard.update({n: [round(60 * (1 - slow[n, i] / most)) for i in range(len(mine))] for n in range(world_size)})
+        began = 0
+    """, "pass"),
+]  # fmt: skip
