@@ -43,7 +43,7 @@ all_cores = -n $(workers) --dist loadfile --no-loadscope-reorder
 build: env ## make both notebooks of every lesson from solutions/*.py
 	@$(run) -m grader build
 
-grade: env ## grade the sample class, or yours: make COURSE=. grade
+grade: env ## grade the sample class, or yours: make COURSE=. grade (GRADE_ARGS=--help: one student, again, elsewhere)
 	@$(if $(COURSE),,$(run) -m tests.sample_class)
 	@$(run) -m grader grade --course "$(or $(COURSE),build/sample-class)" $(GRADE_ARGS)
 
@@ -59,7 +59,7 @@ lint: env ## check the style of the code
 	@$(run) -m ruff check
 	@$(run) -m ruff format --check
 
-bench: env ## measure spawn beside other launchers, on this machine
+bench: env ## measure spawn beside other launchers, and grading beside nbgrader, on this machine
 	@$(run) -m tests.bench $(BENCH_ARGS)
 
 clean: ## remove what was built and the caches; submissions, grades and .venv stay

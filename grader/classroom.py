@@ -26,7 +26,7 @@ from grader.cluster import ClusterError, judge_all
 from grader.course import ClassroomError, Course
 from grader.kept import Kept, digest_of
 from grader.one_submission import OneSubmission
-from grader.submission import NotANotebook, read_notebook, troubles
+from grader.submission import NotANotebook, grade_id, read_notebook, troubles
 from grader.verdict import PASSED, Judgement
 
 # ---- the steps -------------------------------------------------------------------------------------------------------
@@ -155,9 +155,14 @@ class Round:
         """Keep a judgement, unless it says that judging failed, and take it over."""
         one = OneSubmission(self.course, self.lesson, student)
         nb, digest = self.to_judge[student]
-        if sound:
-            self.kept.keep(student, digest, judgement)
-        self.safely(one, "a", lambda: one.take_over(nb, digest, judgement) or True)
+
+        def keep_and_take_over() -> bool:
+            if sound:
+                self.kept.keep(student, digest, judgement)
+            one.take_over(nb, digest, judgement)
+            return True
+
+        self.safely(one, "a", keep_and_take_over)
         self.counts["judged"] += 1
 
     def safely(self, one: OneSubmission, mode: str, act: Callable[[], bool]) -> None:
@@ -190,7 +195,7 @@ def tell(student: str, lines: list[str]) -> None:
 def validate(notebook: Path, course: Course) -> bool:
     """Judge a notebook's checks as grading will, print what each says; says whether all passed.
 
-    Raises ClassroomError when the file is missing, is no notebook or holds no checks.
+    Raises ClassroomError when the file is missing, is no notebook or holds no check of the course.
     """
     if not notebook.is_file():
         raise ClassroomError(f"there is no file {notebook}")
@@ -199,8 +204,8 @@ def validate(notebook: Path, course: Course) -> bool:
             nb = read_notebook(file)
     except NotANotebook as reason:
         raise ClassroomError(f"{notebook}: {reason}") from None
-    if not any(map(is_check, nb.cells)):
-        raise ClassroomError(f"{notebook} holds no checks: is it the notebook of a lesson?")
+    if not put_official_checks(nb, course):
+        raise ClassroomError(f"{notebook} holds no check of a lesson of this course")
     course.require_sandbox()
     clear(nb)
     judgement = course.how.judge(nb)
@@ -211,6 +216,22 @@ def validate(notebook: Path, course: Course) -> bool:
         if verdict.kind != PASSED:
             print("".join(f"    {printable(line)}\n" for line in verdict.said.splitlines()))
     return bool(judgement.verdicts) and all(verdict.kind == PASSED for verdict in judgement.verdicts)
+
+
+def put_official_checks(nb: NotebookNode, course: Course) -> bool:
+    """Put the checks of the instructor's notebook, hidden tests and all, in the place of those with the same names, and
+    those that are missing at the end. Says whether the notebook had any.
+    """
+    mine = {grade_id(cell): cell for cell in nb.cells if is_check(cell)}
+    for lesson in course.lessons():
+        source = nbformat.read(course.folder("source", ".", lesson) / f"{lesson}.ipynb", as_version=4)
+        official = {grade_id(cell): cell for cell in source.cells if is_check(cell)}
+        if common := mine.keys() & official.keys():
+            for name in common:
+                mine[name].update(source=official[name].source, metadata=official[name].metadata)
+            nb.cells += [cell for name, cell in official.items() if name not in mine]
+            return True
+    return False
 
 
 # ---- what came of it -------------------------------------------------------------------------------------------------

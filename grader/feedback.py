@@ -34,8 +34,8 @@ SAYS = {
     STUCK: "It took too long, or too much, and was stopped. Does a loop never end?",
     NOT_RUN: "This check was not run.",
 }
-# The folders of an absolute path, which may be of the machine that graded; the file's name is left.
-FOLDERS = re.compile(r"(?<![\w.:/~-])/(?:[\w.@+-]+/)+(?=[\w.@+-])")
+# An absolute path: of the machine that graded, unless the student wrote it.
+PATH = re.compile(r"(?<![\w.:/~-])/(?:[\w.@+-]+/)+([\w.@+-]+)")
 
 
 class FeedbackPage(Exporter):
@@ -84,10 +84,11 @@ class Exercise:
 def feedback(nb: NotebookNode, about: dict) -> str:
     """The page. `about`: nbgrader's student, notebook, score, max_score, late_penalty."""
     answers = [grade_id(cell) for cell in nb.cells if utils.is_solution(cell)]
+    own = "\n".join(cell.source for cell in nb.cells if not is_check(cell))
     exercises: dict[str, list[Judged]] = {}
     for cell in nb.cells:
         if has_points(cell):
-            exercises.setdefault(exercise_of(grade_id(cell), answers), []).append(judged(cell, answers))
+            exercises.setdefault(exercise_of(grade_id(cell), answers), []).append(judged(cell, answers, own))
     return page(
         "feedback.html",
         lesson=title_of(about["notebook"]),
@@ -95,13 +96,13 @@ def feedback(nb: NotebookNode, about: dict) -> str:
         score=about["score"],
         most=about["max_score"],
         penalty=about["late_penalty"],
-        troubles=[without_folders(visible(line, 500)) for line in judgement_of(nb).troubles],
+        troubles=[without_folders(visible(line, 500), own) for line in judgement_of(nb).troubles],
         exercises=[Exercise(name, found) for name, found in exercises.items()],
-        parts=list(parts(nb, answers)),
+        parts=list(parts(nb, answers, own)),
     )
 
 
-def parts(nb: NotebookNode, answers: list[str]) -> Iterator[dict]:
+def parts(nb: NotebookNode, answers: list[str], own: str) -> Iterator[dict]:
     """The notebook from top to bottom: answers, checks, and what stands between them, folded."""
     for stands_between, cells in groupby(nb.cells, lambda cell: not has_points(cell) and not utils.is_solution(cell)):
         cells = list(cells)
@@ -110,19 +111,19 @@ def parts(nb: NotebookNode, answers: list[str]) -> Iterator[dict]:
             continue
         for cell in cells:
             if is_check(cell):
-                yield {"kind": "check", "check": judged(cell, answers)}
+                yield {"kind": "check", "check": judged(cell, answers, own)}
             else:
                 comment = cell.metadata.nbgrader.get("comment")
                 yield {
                     "kind": "answer",
                     "name": grade_id(cell),
                     "html": shown(cell),
-                    "by_hand": judged(cell, answers) if has_points(cell) else None,
+                    "by_hand": judged(cell, answers, own) if has_points(cell) else None,
                     "comment": Markup(from_markdown(visible(comment))) if comment else "",
                 }
 
 
-def judged(cell: NotebookNode, answers: list[str]) -> Judged:
+def judged(cell: NotebookNode, answers: list[str], own: str) -> Judged:
     """A cell's points, after a person's corrections, and why."""
     name, score, most = grade_id(cell), *(amount(cell.metadata.nbgrader.get(key)) for key in ("score", "points"))
     css = MARKS[PASSED if score >= most else PART if score > 0 else WRONG].css
@@ -137,7 +138,7 @@ def judged(cell: NotebookNode, answers: list[str]) -> Judged:
         score,
         most,
         by_hand if changed else MARKS[verdict.kind],
-        without_folders(visible(verdict.said)).strip("\n") or SAYS.get(verdict.kind, ""),
+        without_folders(visible(verdict.said), own).strip("\n") or SAYS.get(verdict.kind, ""),
         f"A person changed the points from {number(verdict.points)} to {number(score)}." if changed else "",
         verdict.hidden,
     )
@@ -174,5 +175,6 @@ def shown(cell: NotebookNode) -> Markup:
     return Markup("<pre>{}</pre>").format(source)
 
 
-def without_folders(text: str) -> str:
-    return FOLDERS.sub("", text)
+def without_folders(text: str, own: str) -> str:
+    """The text with the names of files alone, but for paths that stand in the student's own cells."""
+    return PATH.sub(lambda path: path[0] if path[0] in own else path[1], text)

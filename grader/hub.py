@@ -402,10 +402,19 @@ class Hub:
         memory, where = self.memories[message["memory"]], [slice(*part) for part in message["where"]]
         try:
             tile = memory.load(message["name"], *where)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
             self.tell(rank, error=error)
         else:
             self.tell(rank, tile=tile)
+
+    def do_arrays(self, rank: Rank, message: dict) -> None:
+        """A rank looks at what lies in a memory without loading it: that is not counted, and the check will see it."""
+        self.tell(rank, arrays=self.memories[message["memory"]].arrays)
+
+    def do_overwrite(self, rank: Rank, message: dict) -> None:
+        arrays = self.memories[message["memory"]].arrays
+        for name, array in message["arrays"].items():
+            arrays[name].copy_(array)
 
     def do_store(self, rank: Rank, message: dict) -> None:
         memory, where = self.memories[message["memory"]], [slice(*part) for part in message["where"]]

@@ -7,6 +7,7 @@ notebooks (why). A notebook that is missing or odd costs the page nothing but it
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,10 +21,13 @@ from grader.course import Course
 from grader.marks import MARKS, Mark, judgement_of
 from grader.pages import number, page, visible
 from grader.submission import count
-from grader.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG, Judgement
+from grader.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG, Judgement, Verdict
 
 FILE = "report.html"
+KINDS = (PASSED, PART, WRONG, BLANK, STUCK, NOT_RUN)
+SHARES = {PASSED: "all points", PART: "some", WRONG: "none"}
 BINS = 10
+NUMBERS = re.compile(r"\[[^\[\]]*\]|(?<!\w)[-+]?\d[\d.,]*(?:e[-+]?\d+)?")  # [1 2 3], 4.5e-6
 Part = tuple[float, str, str]  # of a bar: share, class of its colour, what it says
 
 
@@ -74,9 +78,6 @@ def report(classes: list[Class]) -> str:
     return page("report.html", lessons=[lesson_values(one) for one in classes], marks=MARKS, kinds=KINDS)
 
 
-KINDS = (PASSED, PART, WRONG, BLANK, STUCK, NOT_RUN)
-
-
 def lesson_values(one: Class) -> dict:
     """What the template shows of one lesson."""
     grades = one.grades
@@ -111,26 +112,27 @@ def exercise_row(one: Class, name: str) -> dict:
     grades = one.grades
     most = sum(grades.points[check] for check in grades.exercises[name])
     points = [grades.of_exercise(student, name) for student in grades.earned]
-    how_many = Counter(PASSED if got >= most else PART if got > 0 else WRONG for got in points)
-    words = {PASSED: "all points", PART: "some", WRONG: "none"}
+    how_many = shares(points, most)
     return {
         "name": visible(name, 80),
         "mean": mean(points) if points else 0.0,
         "most": most,
-        "bar": bar(how_many, words),
-        "counts": said(how_many, words),
+        "bar": bar(how_many, SHARES),
+        "counts": said(how_many, SHARES),
         "checks": [check_row(one, name, check) for check in grades.exercises[name]],
     }
 
 
 def check_row(one: Class, exercise: str, check: str) -> dict:
-    kinds = kinds_of(one, check)
-    words = {kind: mark.words for kind, mark in MARKS.items()}
     points = [earned[check] for earned in one.grades.earned.values()]
+    most, name = one.grades.points[check], check.removeprefix(exercise).strip("-") or check
+    kinds, words = kinds_of(one, check), {kind: mark.words for kind, mark in MARKS.items()}
+    if one.judgements and set(kinds) == {NOT_RUN}:  # nobody has a verdict: a person reads these
+        kinds, words = shares(points, most), SHARES
     return {
-        "name": visible(check.removeprefix(exercise).strip("-") or check, 80),
+        "name": visible(name, 80),
         "mean": mean(points) if points else 0.0,
-        "most": one.grades.points[check],
+        "most": most,
         "bar": bar(kinds, words),
         "counts": said(kinds, words),
     }
@@ -140,6 +142,11 @@ def kinds_of(one: Class, check: str) -> Counter:
     """How often each kind of verdict; who has no verdict on it counts as "not run"."""
     found = (next((v.kind for v in said.verdicts if v.check == check), NOT_RUN) for said in one.judgements.values())
     return Counter({NOT_RUN: len(one.grades.earned) - len(one.judgements)}) + Counter(found)
+
+
+def shares(points: list[float], most: float) -> Counter:
+    """How many have all of the points, some, and none."""
+    return Counter(PASSED if got >= most else PART if got > 0 else WRONG for got in points)
 
 
 def bar(how_many: Counter, words: dict[str, str]) -> list[Part]:
@@ -192,16 +199,15 @@ def common_mistakes(one: Class) -> list[Mistake]:
     for student, judgement in one.judgements.items():
         for verdict in judgement.verdicts:
             if verdict.kind not in (PASSED, NOT_RUN) and verdict.check in exercise_of:
-                what = " ".join(verdict.mistake.split()) if verdict.kind in (WRONG, PART) else ""
+                what = what_happened(verdict) if verdict.kind in (WRONG, PART) else MARKS[verdict.kind].words
                 groups[exercise_of[verdict.check], what, verdict.kind].append((student, verdict))
     found = []
     for (exercise, what, kind), cases in groups.items():
         students = {student: one.links[student].get("feedback", "") for student, _ in cases}
-        words = what or ("no usual mistake was recognised" if kind in (WRONG, PART) else MARKS[kind].words)
         found.append(
             Mistake(
                 visible(exercise, 80),
-                visible(words, 300),
+                visible(what, 300),
                 MARKS[kind],
                 [(visible(student, 80), where) for student, where in students.items()],
                 [visible(check, 80) for check in dict.fromkeys(verdict.check for _, verdict in cases)],
@@ -209,6 +215,15 @@ def common_mistakes(one: Class) -> list[Mistake]:
             )
         )
     return sorted(found, key=lambda mistake: -len(mistake.students))
+
+
+def what_happened(verdict: Verdict) -> str:
+    """The mistake that was recognised; else what was seen, without its numbers, so that like things come together."""
+    if verdict.mistake.strip():
+        return " ".join(verdict.mistake.split())
+    lines = [line.strip() for line in verdict.said.splitlines() if line.strip()]
+    seen = lines[1] if len(lines) > 1 else "".join(lines)  # behind the line that says what was asked
+    return NUMBERS.sub("…", seen[:300]) or "no usual mistake"
 
 
 # ---- to look at ------------------------------------------------------------------------------------------------------

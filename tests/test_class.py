@@ -21,7 +21,7 @@ from grader.kept import digest_of
 from grader.verdict import Judgement
 from tests import stand_in_judge
 from tests.stand_in_judge import StandIn, earning
-from tests.tiny_course import LESSON, RIGHT, hand_in, hand_in_file, lesson, make_course
+from tests.tiny_course import LESSON, RIGHT, hand_in, hand_in_file, lesson, make_course, released
 
 EARNED = {"ada": (2, 3, 1), "bo": (0, 0, 0), "cy": (1.5, 3, 0), "di": (2, 0, 0.5)}
 
@@ -219,9 +219,9 @@ def test_bad_input_is_one_line(made, grade, tmp_path, monkeypatch):
         assert refused(command, "91_nothing") == f"exit: there is no lesson called '91_nothing'; there are: {LESSON}"
     assert "there is no file" in refused("validate", tmp_path / "gone.ipynb")
     (tmp_path / "report.ipynb").write_bytes(b"%PDF-1.7\xff")
-    assert "the file is not a notebook: it starts with '%PDF-1.7'" in refused("validate", tmp_path / "report.ipynb")
+    assert "the file is not a notebook: a PDF" in refused("validate", tmp_path / "report.ipynb")
     nbformat.write(nbformat.v4.new_notebook(), tmp_path / "empty.ipynb")
-    assert "holds no checks" in refused("validate", tmp_path / "empty.ipynb")
+    assert "holds no check of a lesson" in refused("validate", tmp_path / "empty.ipynb")
     (made.root / "solutions" / "92_written.py").write_text("# %% [markdown]\n# # Not built\n")
     assert "92_written is written but not built" in refused("grade", "92_written")
     monkeypatch.setattr(sandbox, "why_not", lambda: "There is no bwrap.")
@@ -242,13 +242,18 @@ def test_a_folder_that_is_no_course_and_one_where_nobody_has_handed_in(made, tmp
 
 @pytest.mark.parametrize("points, code", [((2, 3, 1), 0), ((2, 2.5, 1), 1), ((0, 0, 0), 1)])
 def test_validate_says_what_each_check_said_and_exits_by_it(made, grade, tmp_path, monkeypatch, points, code):
-    monkeypatch.setattr("grader.worker.How.judge", lambda how, nb, progress=None: stand_in_judge.judge(nb))
-    nb = lesson()
+    seen = []
+    monkeypatch.setattr("grader.worker.How.judge", lambda how, nb: seen.append(nb) or stand_in_judge.judge(nb))
+    nb = released(made.root)
     nb.cells[2].source = f"# earns {' '.join(map(str, points))}"
     nb.cells[3].metadata.tags = ["skip-execution"]
+    nb.cells[3].source = "pass"
+    nb.cells[3].metadata.nbgrader.points = 100
     nbformat.write(nb, tmp_path / "mine.ipynb")
     said = grade("validate", tmp_path / "mine.ipynb")
     assert said == "exit: 1" if code else "double-values: passed, 2 of 2 points" in said
+    [judged] = seen
+    assert "hidden_tests_for" in judged.cells[3].source and judged.cells[3].source != "pass"
 
 
 def test_who_handed_in_no_notebook_is_told_and_has_0(made, grade):

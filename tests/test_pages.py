@@ -3,6 +3,7 @@
 What a submission may hold to harm its reader is tried in each: as units, and in a real browser.
 """
 
+import json
 import os
 import re
 import secrets
@@ -31,6 +32,8 @@ from grader.report import Class, report, write_report
 from grader.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG, Judgement, Look, Verdict
 from tests.browser import open_browser, visit
 from tests.tiny_course import LESSON, POINTS, RIGHT, hand_in, lesson, make_course
+
+pytestmark = pytest.mark.long
 
 # Each would set window.hacked or ask an address for something.
 AWAY = "http://outside.invalid"
@@ -240,6 +243,15 @@ def test_a_page_tells_what_else_there_is_to_tell():
     assert "escape" not in text, "what a person should look at is not for the student"
 
 
+def test_what_a_person_grades_has_its_place():
+    about = {"grade_id": "essay", "grade": True, "solution": True, "locked": False, "task": False, "points": 4}
+    essay = new_markdown_cell("Rings are *fair*.", metadata={"nbgrader": {**about, "score": 3, "comment": "Why?"}})
+    html = page_of(graded(essay))
+    text = text_of(html)
+    assert "essay 3 / 4 by hand 3 of 4" in text and "read by a person 3 of 4 points" in text
+    assert "Rings are <em>fair</em>." in html and "Comment Why?" in text
+
+
 @pytest.mark.parametrize("kind", [PASSED, PART, WRONG, BLANK, STUCK, NOT_RUN])
 def test_every_kind_of_verdict_has_words(kind):
     said = {name: Verdict(name, 0, points, kind) for name, points in POINTS.items()}
@@ -283,6 +295,14 @@ def test_nothing_is_active_in_a_page_whoever_wrote_what():
     html = page_of(hostile_notebook(), student=f"ada{HOSTILE[1]}")
     assert_passive(html)
     assert "<script>" in text_of(html), "what was written is shown, as text"
+
+
+def test_a_path_is_told_only_to_who_wrote_it():
+    said = {
+        "double-values": Verdict("double-values", 0, 2, WRONG, "x\n open('/my/own.txt') /opt/venv/lib/torch/x.py:3")
+    }
+    text = text_of(page_of(graded(said=said, answers={"double": "open('/my/own.txt')"})))
+    assert "open('/my/own.txt') x.py:3" in text and "venv" not in text
 
 
 def test_letters_that_hide_or_reorder_are_shown():
@@ -334,6 +354,23 @@ def test_the_report_counts():
         assert sum(float(part["width"]) for part in bar.find_all("rect")) == pytest.approx(1000)
     squares = [square.title.text for square in BeautifulSoup(html, "html.parser").select("svg rect.f-passed[y]")]
     assert sorted(squares)[0] == "student-00: 6" and len(squares) == 8
+
+
+def test_what_a_person_grades_is_not_called_not_run():
+    one = class_of(8)
+    one.grades.points = {**POINTS, "essay": 4}
+    one.grades.exercises["essay"] = ["essay"]
+    for number, earned in enumerate(one.grades.earned.values()):
+        earned["essay"] = [4, 1, 0, 0][number % 4]
+    assert text_of(report([one])).count("2 all points, 2 some, 4 none") == 4, "exercise and check, picture and words"
+
+
+def test_like_mistakes_come_together():
+    one = class_of(8)
+    for student, words in zip(("student-01", "student-05"), ("[1 2.5]", "[3 -4e-6]"), strict=True):
+        for verdict in one.judgements[student].verdicts:
+            verdict.said, verdict.mistake = f"asked\n  rank 0 returned {words}, expected 7", ""
+    assert "2 × double: rank … returned …, expected …" in text_of(report([one]))
 
 
 @pytest.mark.parametrize("number", [0, 1, 3, 400])
@@ -492,7 +529,10 @@ def jupyter(course):
     options = ["--no-browser", "--port=0", "--ip=127.0.0.1", f"--IdentityProvider.token={token}", "--allow-root"]
     command = [sys.executable, "-m", "jupyter_server", *options]
     log = own / "log"
-    own.mkdir()
+    (own / "JUPYTER_CONFIG_DIR").mkdir(parents=True)
+    others = dict.fromkeys(("jupyterlab", "jupyter_lsp", "jupyter_server_terminals", "notebook", "jupytext"), False)
+    settings = {"ServerApp": {"jpserver_extensions": others}}  # it starts the sooner without these
+    (own / "JUPYTER_CONFIG_DIR" / "jupyter_server_config.json").write_text(json.dumps(settings))
     with log.open("w") as output:
         server = subprocess.Popen(
             command, cwd=course, env={**env, **places, "HOME": str(own)}, stdout=output, stderr=output

@@ -484,7 +484,7 @@ def test_every_make_verb_that_a_page_names_exists(page):
 @pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
 def test_every_path_that_a_page_names_exists(page):
     """Paths of the repository in backquotes and in the tree; what `make` writes and NN_topic patterns are not there."""
-    made = ("dist/", "submitted/", "autograded/", "feedback/", "gradebook.db", "grades.csv", ".venv", "build/")
+    made = ("dist/", "submitted/", "judgements/", "autograded/", "feedback/", "gradebook.db", ".venv", "build/")
     text = (ROOT / page).read_text()
     named = set(re.findall(r"`([\w./-]+/[\w./-]*|[\w-]+\.(?:py|md|toml|txt))`", text)) | set(paths_in_tree(text))
     named = {path for path in named if "NN" not in path and not path.startswith(made)}

@@ -49,23 +49,21 @@ def measure(quick: bool = False) -> dict:
     with TemporaryDirectory(prefix="bench-grading-") as folder:
         ours = make_class(Path(folder) / "ours", OURS.format(root=str(ROOT)), kinds)
         plain = make_class(Path(folder) / "plain", PLAIN, sample)
-        begun = perf_counter()
-        run(ours, "grader", "grade", LESSON)
-        seconds = perf_counter() - begun
-        begun = perf_counter()
-        run(plain, "nbgrader", "autograde", LESSON, "--student=nobody", fails=True)
-        start = perf_counter() - begun  # with no submission: its imports
-        by_kind = {}
+        seconds, cpu = timed(ours, "grader", "grade", LESSON)
+        # With no submission: what it takes to start, which a whole class pays once.
+        start, start_cpu = timed(plain, "nbgrader", "autograde", LESSON, "--student=nobody", fails=True)
+        by_kind, cpu_by_kind = {}, {}
         for kind, number in sample.items():
-            begun = perf_counter()
-            run(plain, "nbgrader", "autograde", LESSON, f"--student={kind}-*", fails=None)
-            by_kind[kind] = max(0.0, perf_counter() - begun - start) / number
+            taken = timed(plain, "nbgrader", "autograde", LESSON, f"--student={kind}-*", fails=None)
+            by_kind[kind], cpu_by_kind[kind] = (taken[0] - start) / number, (taken[1] - start_cpu) / number
         return {
             "kinds": kinds,
             "sample": sample,
             "seconds": seconds,
+            "cpu": cpu,
             "plain_start": start,
             "plain_by_kind": by_kind,
+            "plain_cpu_by_kind": cpu_by_kind,
             "by_kind": {kind: judging_of(ours, kind) for kind in kinds},
             "verdicts": compare(points_in(plain), points_in(ours)),
         }
@@ -109,6 +107,15 @@ def run(folder: Path, module: str, *args: str, fails: bool | None = False) -> No
         raise RuntimeError(f"{module} {' '.join(args)} exited with {done.returncode}: {done.stderr[-2000:]}")
 
 
+def timed(folder: Path, *command: str, **how: bool | None) -> tuple[float, float]:
+    """(seconds, seconds of the CPU in all its processes), the second of which a busy machine does not change."""
+    began, before = perf_counter(), os.times()
+    run(folder, *command, **how)
+    after = os.times()
+    cpu = after.children_user + after.children_system - before.children_user - before.children_system
+    return perf_counter() - began, cpu
+
+
 def judging_of(folder: Path, kind: str) -> float:
     """Seconds that judging one took, on average."""
     files = list((folder / "judgements" / LESSON).glob(f"{kind}-*.json"))
@@ -135,9 +142,9 @@ def compare(plain: dict, ours: dict) -> dict:
 # ---- what it comes to ------------------------------------------------------------------------------------------------
 
 
-def plain_seconds(measured: dict) -> float:
+def plain_seconds(measured: dict, by_kind: str = "plain_by_kind") -> float:
     """For the whole class, by kind."""
-    return sum(measured["plain_by_kind"][kind] * number for kind, number in measured["kinds"].items())
+    return sum(measured[by_kind][kind] * number for kind, number in measured["kinds"].items())
 
 
 def times_as_fast(measured: dict) -> float:
@@ -154,6 +161,7 @@ def table(measured: dict) -> str:
         f"{'':34}{'plain nbgrader':>16}{'this':>10}",
         f"{'submissions a minute':34}{60 * size / seconds['plain']:16.2f}{60 * size / seconds['ours']:10.2f}",
         f"{'seconds for the class':34}{seconds['plain']:16.0f}{seconds['ours']:10.0f}",
+        f"{'  of the CPU':34}{plain_seconds(measured, 'plain_cpu_by_kind'):16.0f}{measured['cpu']:10.0f}",
     ]
     for kind, mean in measured["plain_by_kind"].items():
         lines.append(f"{f'seconds for one {kind}':34}{mean:16.1f}{measured['by_kind'][kind]:10.1f}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -16,8 +18,7 @@ def take_over(world) -> None:
     """Make them run on the ranks of `world`: threads that share what is each process's own where ranks are processes,
     and tensors that are data though they have no values.
     """
-    with FakeTensorMode():  # DTensor's first, in the middle of a backward, crashes a build for CUDA where no GPU is
-        pass
+    enter_fake_mode_once()
     wait_for_futures(world)
     wait_for_keys(world)
     count_resized(world)
@@ -29,6 +30,13 @@ def take_over(world) -> None:
             module.mesh_broadcast = mesh_broadcast
             if hasattr(module, "mesh_scatter"):
                 module.mesh_scatter = mesh_scatter
+
+
+@functools.cache
+def enter_fake_mode_once() -> None:
+    """DTensor's first one, in the middle of a backward, crashes a build for CUDA where no GPU is."""
+    with FakeTensorMode():
+        pass
 
 
 def wait_for_futures(world) -> None:
