@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from grader.hub import Hub
 from grader.inside import codec
+from grader.line import Line
 from utils.checks.judge import links
 from utils.errors import RankError
 from utils.slow_memory import SlowMemory
@@ -32,8 +33,8 @@ def told(said: list[bytes], virtual: bool) -> object:
         theirs.shutdown(socket.SHUT_WR)
     memories = [SlowMemory({"x": torch.ones(4)}, 8)]
     cluster = links(len(said), alpha=1e-6, bandwidth=1e9)
-    hub = Hub([ours for ours, _ in pairs], cluster, virtual, time.monotonic() + SECONDS, memories)
     began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    hub = Hub([Line(ours, began + SECONDS) for ours, _ in pairs], cluster, virtual, memories)
     try:
         return hub.run()
     except RankError as error:
@@ -62,21 +63,22 @@ WORDS = [
     "activations",
     "\ud800",
 ]
-NUMBERS = st.sampled_from([0, 1, 2, -1, 3, 7, 10**6, 2**31, 2**63, -(2**63), 0.5, -0.5, 1e308, math.nan, math.inf])
+NUMBERS = st.sampled_from([0, 1, 2, -1, 3, 10**6, 2**31, 2**63, -(2**63), 0.5, -0.5, 1e308, math.nan, math.inf])
 TENSORS = st.sampled_from(
-    [torch.zeros(2), torch.zeros(3), torch.ones(2, dtype=torch.int64), torch.zeros(()), torch.zeros(0), torch.zeros(2, 3),
-     torch.empty(2, device="meta"), torch.zeros(2, dtype=torch.bool), torch.zeros(2, dtype=torch.bfloat16)]
+    [torch.zeros(2), torch.zeros(3), torch.ones(2, dtype=torch.int64), torch.zeros(()), torch.zeros(0),
+     torch.zeros(2, 3), torch.empty(2, device="meta"), torch.zeros(2, dtype=torch.bool), torch.zeros(2, dtype=torch.bfloat16)]
 )  # fmt: skip
 ANYTHING = st.recursive(
     st.none() | st.booleans() | NUMBERS | st.sampled_from(WORDS) | TENSORS | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(WORDS), inner, max_size=3),
     max_leaves=8,
 )
-METHODS = ["allreduce", "broadcast", "reduce", "gather", "scatter", "allgather", "reduce_scatter", "alltoall", "barrier",
-           "send", "recv", "recv_anysource", "all_to_all_single", "_allgather_base", "allreduce_coalesced"]  # fmt: skip
+METHODS = ["allreduce", "broadcast", "reduce", "gather", "scatter", "allgather", "reduce_scatter", "alltoall",
+           "barrier", "send", "recv", "recv_anysource", "all_to_all_single", "_allgather_base", "allreduce_coalesced"]  # fmt: skip
 CALL = {
-    "do": "call", "method": "allreduce", "group": "world", "members": [0, 1], "peer": None, "tag": 0, "reduce_op": "sum",
-    "is_async": False, "directly": True, "where": "cell 1:1", "clock": 0.0, "args": [[torch.zeros(2)]], "strides": None,
+    "do": "call", "method": "allreduce", "group": "world", "members": [0, 1], "peer": None, "tag": 0,
+    "reduce_op": "sum", "is_async": False, "directly": True, "where": "cell 1:1", "clock": 0.0,
+    "args": [[torch.zeros(2)]], "strides": None,
 }  # fmt: skip
 RIGHT = [
     CALL,
@@ -109,7 +111,7 @@ def nearly_right(draw) -> dict:
     message = dict(draw(st.sampled_from(RIGHT)))
     if message["do"] == "call" and draw(st.booleans()):
         message["method"] = draw(st.sampled_from(METHODS))
-    for _ in range(draw(st.integers(0, 2))):
+    for _ in range(draw(st.integers(0, 2)) if len(message) > 1 else 0):
         field = draw(st.sampled_from(sorted(message)))
         if draw(st.integers(0, 9)):
             message[field] = draw(ANYTHING)
