@@ -119,6 +119,7 @@ class Hub:
         self.ticks = 0
         self.coming: dict[tuple, list[Rank]] = {}
         self.stores: dict[str, dict[str, bytes]] = {}
+        self.written: dict[tuple[str, str], float] = {}  # (store, key) -> when
         self.missed: dict[tuple[str, str], list[Rank]] = {}  # (store, key) -> who waits for it
         self.joining: dict[str, dict[int, Rank]] = {}
         self.files: dict[str, list[str]] = {}
@@ -361,11 +362,22 @@ class Hub:
 
     # ---- stores, files and memories that lie here
 
+    def pay(self, rank: Rank, nbytes: int) -> None:
+        """What is written there or read takes as long as a message: else values could travel in no time."""
+        if self.virtual:
+            rank.clock += self.cluster.inter.alpha + nbytes / self.cluster.inter.bandwidth
+
     def do_keys(self, rank: Rank, message: dict) -> bool:
         name, what, key = text(message["store"]), message["what"], text(message["key"])
         keys = self.stores.setdefault(name, {})
         if what == "get":
-            rank.answer = lambda: {"value": keys[key].hex()}
+
+            def answer() -> dict:
+                rank.clock = max(rank.clock, self.written[name, key])
+                self.pay(rank, len(keys[key]))
+                return {"value": keys[key].hex()}
+
+            rank.answer = answer
             if key in keys:
                 self.make_ready(rank)
             else:
@@ -378,6 +390,8 @@ class Hub:
             raise Breach("a store that overflows")
         before = int(keys.get(key, b"0")) if what == "add" else 0
         keys[key] = str(before + int(message["amount"])).encode() if what == "add" else bytes.fromhex(message["value"])
+        self.pay(rank, len(keys[key]))
+        self.written[name, key] = rank.clock
         self.tell(rank, value=before + int(message["amount"]))
         for other in self.missed.pop((name, key), []):
             self.make_ready(other)
@@ -389,12 +403,14 @@ class Hub:
             raise Breach("a file that overflows")
         start = self.now(rank, {})
         lines.append(text(message["line"]))
+        self.pay(rank, len(message["line"]))
         rank.regions.append(Region(rank.number, "append", start, self.now(rank, {})))
         self.tell(rank)
 
     def do_lines(self, rank: Rank, message: dict) -> None:
         start = self.now(rank, {})
         lines = list(self.files.get(text(message["path"]), []))
+        self.pay(rank, sum(map(len, lines)))
         rank.regions.append(Region(rank.number, "read", start, self.now(rank, {})))
         self.tell(rank, lines=lines)
 
