@@ -28,6 +28,8 @@ DEATHS = 3  # of workers, that one submission may cost
 SETTINGS = {
     "distributed.scheduler.allowed-failures": DEATHS - 1,
     "distributed.scheduler.worker-saturation": 1.0,  # a worker has one submission: it alone is suspected if it dies
+    "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
 }
 CONNECT = "30s"
 FIRST_WORKER = 60  # seconds to wait for one
@@ -110,7 +112,7 @@ def local_cluster(processes: int) -> Iterator[LocalCluster]:
                 n_workers=processes,
                 threads_per_worker=1,
                 memory_limit=0,
-                dashboard_address=None,
+                dashboard_address="127.0.0.1:0",  # with None it would listen on port 8787
                 local_directory=folder,
                 silence_logs=logging.CRITICAL,
             )
