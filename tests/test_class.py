@@ -219,7 +219,7 @@ def test_bad_input_is_one_line(made, grade, tmp_path, monkeypatch):
         assert refused(command, "91_nothing") == f"exit: there is no lesson called '91_nothing'; there are: {LESSON}"
     assert "there is no file" in refused("validate", tmp_path / "gone.ipynb")
     (tmp_path / "report.ipynb").write_bytes(b"%PDF-1.7\xff")
-    assert "the file is not a notebook: it starts with '%PDF-1.7'" in refused("validate", tmp_path / "report.ipynb")
+    assert "the file is not a notebook: a PDF" in refused("validate", tmp_path / "report.ipynb")
     nbformat.write(nbformat.v4.new_notebook(), tmp_path / "empty.ipynb")
     assert "holds no check of a lesson" in refused("validate", tmp_path / "empty.ipynb")
     (made.root / "solutions" / "92_written.py").write_text("# %% [markdown]\n# # Not built\n")
