@@ -5,6 +5,7 @@ execute     runs a lesson's notebook and keeps its outputs
 build       lesson -> solutions/NN_topic/NN_topic.ipynb (executed) and notebooks/NN_topic/NN_topic.ipynb (for students)
 release     notebooks + utils + requirements -> dist/distributed-training.zip, proved to hold no answer
 hidden/     the tests that students don't see, one file a lesson
+submission  the student's text in the official cells; notebook_file: reads whatever file was handed in
 autograde   nbgrader's plug-ins: verdicts and points; gradebook: all of a submission's at once
 sandbox     a command in a sandbox: what it sees; warden: what it takes; syscalls: what it may not call
 ranks       rank processes that share nothing; inside/: what runs in the sandbox that they live in

@@ -62,6 +62,7 @@ class Rank:
         self.marks: set[float] = set()
         self.strides: dict[int, tuple] = {}
         self.unasked: dict[int, str] = {}
+        self.lost: set[int] = set()
         self.untold: list[int] = []  # calls of which it does not know that they have come
         self.outputs: dict[int, list[torch.Tensor]] = {}
         self.waits_for: list[Call] | None = None
@@ -88,6 +89,7 @@ class Rank:
             events=[Event(*final(call)) for call in self.calls],
             groups_made=self.groups_made,
             waits={call.event.index: call.waited_at for call in self.calls if call.waited is not None},
+            lost=self.lost,
             strides=self.strides,
             dropped=self.unasked if self.done else {},
             regions=self.regions,
@@ -119,6 +121,7 @@ class Hub:
         self.ticks = 0
         self.coming: dict[tuple, list[Rank]] = {}
         self.stores: dict[str, dict[str, bytes]] = {}
+        self.written: dict[tuple[str, str], float] = {}  # (store, key) -> when
         self.missed: dict[tuple[str, str], list[Rank]] = {}  # (store, key) -> who waits for it
         self.joining: dict[str, dict[int, Rank]] = {}
         self.files: dict[str, list[str]] = {}
@@ -300,6 +303,12 @@ class Hub:
     def do_asked(self, rank: Rank, message: dict) -> None:
         rank.unasked.pop(message["index"], None)
 
+    def do_dropped(self, rank: Rank, message: dict) -> None:
+        """A message whose handle was thrown away before it met its other end never does."""
+        call = rank.calls[message["index"]]
+        if call.transfer is None and self.network.withdraw(call):
+            rank.lost.add(call.event.index)
+
     def do_waits(self, rank: Rank, message: dict) -> None:
         call = rank.calls[message["index"]]
         call.waited, call.waited_at = self.now(rank, message), place(message["where"])
@@ -361,11 +370,22 @@ class Hub:
 
     # ---- stores, files and memories that lie here
 
+    def pay(self, rank: Rank, nbytes: int) -> None:
+        """What is written there or read takes as long as a message: else values could travel in no time."""
+        if self.virtual:
+            rank.clock += self.cluster.inter.alpha + nbytes / self.cluster.inter.bandwidth
+
     def do_keys(self, rank: Rank, message: dict) -> bool:
         name, what, key = text(message["store"]), message["what"], text(message["key"])
         keys = self.stores.setdefault(name, {})
         if what == "get":
-            rank.answer = lambda: {"value": keys[key].hex()}
+
+            def answer() -> dict:
+                rank.clock = max(rank.clock, self.written[name, key])
+                self.pay(rank, len(keys[key]))
+                return {"value": keys[key].hex()}
+
+            rank.answer = answer
             if key in keys:
                 self.make_ready(rank)
             else:
@@ -378,6 +398,8 @@ class Hub:
             raise Breach("a store that overflows")
         before = int(keys.get(key, b"0")) if what == "add" else 0
         keys[key] = str(before + int(message["amount"])).encode() if what == "add" else bytes.fromhex(message["value"])
+        self.pay(rank, len(keys[key]))
+        self.written[name, key] = rank.clock
         self.tell(rank, value=before + int(message["amount"]))
         for other in self.missed.pop((name, key), []):
             self.make_ready(other)
@@ -389,12 +411,14 @@ class Hub:
             raise Breach("a file that overflows")
         start = self.now(rank, {})
         lines.append(text(message["line"]))
+        self.pay(rank, len(message["line"]))
         rank.regions.append(Region(rank.number, "append", start, self.now(rank, {})))
         self.tell(rank)
 
     def do_lines(self, rank: Rank, message: dict) -> None:
         start = self.now(rank, {})
         lines = list(self.files.get(text(message["path"]), []))
+        self.pay(rank, sum(map(len, lines)))
         rank.regions.append(Region(rank.number, "read", start, self.now(rank, {})))
         self.tell(rank, lines=lines)
 
@@ -402,10 +426,19 @@ class Hub:
         memory, where = self.memories[message["memory"]], [slice(*part) for part in message["where"]]
         try:
             tile = memory.load(message["name"], *where)
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, RuntimeError) as error:
             self.tell(rank, error=error)
         else:
             self.tell(rank, tile=tile)
+
+    def do_arrays(self, rank: Rank, message: dict) -> None:
+        """A rank looks at what lies in a memory without loading it: that is not counted, and the check will see it."""
+        self.tell(rank, arrays=self.memories[message["memory"]].arrays)
+
+    def do_overwrite(self, rank: Rank, message: dict) -> None:
+        arrays = self.memories[message["memory"]].arrays
+        for name, array in message["arrays"].items():
+            arrays[name].copy_(array)
 
     def do_store(self, rank: Rank, message: dict) -> None:
         memory, where = self.memories[message["memory"]], [slice(*part) for part in message["where"]]

@@ -35,21 +35,32 @@ FORBIDDEN = {
     "bpf": (321, 280),
     "io_uring_setup": (425, 425),
     "userfaultfd": (323, 282),
+    "futex_wake": (454, 454),
+    "futex_requeue": (456, 456),
     "add_key": (248, 217),
     "request_key": (249, 218),
     "keyctl": (250, 219),
 }
 # what ranks could tell each other through the read-only files that all of them see: who reads one, who has locked one
-WITNESSES = {"inotify_init": (253, 26), "inotify_init1": (294, 26), "fanotify_init": (300, 262)}
-FLOCK, FCNTL = (73, 32), (72, 25)
+# and what of it is in memory
+WITNESSES = {
+    "inotify_init": (253, 26),
+    "inotify_init1": (294, 26),
+    "fanotify_init": (300, 262),
+    "preadv2": (327, 286),
+    "cachestat": (451, 451),
+}
+FLOCK, FADVISE, FCNTL = (73, 32), (221, 223), (72, 25)
 LOCK_COMMANDS = (6, 7, 37, 38)  # fcntl's F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW
 LOOK_COMMANDS = (5, 36, 1024, 1026)  # F_GETLK, F_OFD_GETLK, F_SETLEASE, F_NOTIFY
+FUTEX, FUTEX_PRIVATE = (202, 98), 0x80
+WAKE_COMMANDS = (1, 3, 4, 5, 10)  # futex's WAKE, REQUEUE, CMP_REQUEUE, WAKE_OP, WAKE_BITSET: they tell how many wait
 CLONE, CLONE3, IOCTL = (56, 220), (435, 435), (16, 29)
 NEW_NAMESPACES = 0x7E020000  # clone's flags CLONE_NEW*
 TERMINAL_INPUT = (0x5412, 0x541C)  # ioctl's TIOCSTI, TIOCLINUX
 ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 
-LOAD, EQUAL, AT_LEAST, ANY_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # the filter machine's instructions
+LOAD, EQUAL, AT_LEAST, ANY_BIT, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06  # the filter machine's instructions
 ALLOW, EPERM, ENOSYS, DONE = 0x7FFF0000, 0x00050001, 0x00050026, 0x00050000  # DONE: "it is", and nothing is
 NUMBER, ARCHITECTURE, FIRST_ARGUMENT, SECOND_ARGUMENT = 0, 4, 16, 24  # offsets in what it looks at
 
@@ -57,7 +68,8 @@ NUMBER, ARCHITECTURE, FIRST_ARGUMENT, SECOND_ARGUMENT = 0, 4, 16, 24  # offsets 
 def filter_program(alone: bool = False) -> bytes:
     """The filter for this machine's processor; b"" where it is another one than the two above.
 
-    alone: for a process that shares its files with nobody it may talk to. Every lock is free then, and none is set.
+    alone: for a process that shares its files with nobody it may talk to. Every lock is free then, and none is set;
+    nobody waits at an address of a file that others see too (threads of one process wait at addresses of their own).
     """
     if platform.machine() not in ARCHITECTURES:
         return b""
@@ -68,11 +80,17 @@ def filter_program(alone: bool = False) -> bytes:
     for numbers in [*FORBIDDEN.values(), *(WITNESSES.values() if alone else [])]:
         program += [(EQUAL, 0, 1, numbers[column]), (RETURN, 0, 0, EPERM)]
     if alone:
-        program += [(EQUAL, 0, 1, FLOCK[column]), (RETURN, 0, 0, DONE)]
+        for numbers in (FLOCK, FADVISE):
+            program += [(EQUAL, 0, 1, numbers[column]), (RETURN, 0, 0, DONE)]
         commands = [(command, DONE) for command in LOCK_COMMANDS] + [(command, EPERM) for command in LOOK_COMMANDS]
         program += [(EQUAL, 0, 2 + 2 * len(commands), FCNTL[column]), (LOAD, 0, 0, SECOND_ARGUMENT)]
         for command, answer in commands:
             program += [(EQUAL, 0, 1, command), (RETURN, 0, 0, answer)]
+        program += [(RETURN, 0, 0, ALLOW)]
+        program += [(EQUAL, 0, 3 + 2 * len(WAKE_COMMANDS), FUTEX[column]), (LOAD, 0, 0, SECOND_ARGUMENT)]
+        program += [(AND, 0, 0, FUTEX_PRIVATE | 0x7F)]
+        for command in WAKE_COMMANDS:
+            program += [(EQUAL, 0, 1, command), (RETURN, 0, 0, DONE)]
         program += [(RETURN, 0, 0, ALLOW)]
     # clone3 has its flags where no filter can look; the C library takes clone instead when it is missing
     program += [(EQUAL, 0, 1, CLONE3[column]), (RETURN, 0, 0, ENOSYS)]

@@ -77,7 +77,7 @@ def state_of(course: Path) -> dict:
 
 
 def judged(cheats: list[Cheat], right: bool, course: Path) -> list[tuple[Cheat, dict]]:
-    """(cheat, {what is judged: Verdict}), after it was seen that the honest got their points and that no secret is told."""
+    """(cheat, {what is judged: Verdict}), after it was seen that the honest got their points and no secret is told."""
     answers = [(HONEST, True), *((cheat, right) for cheat in cheats), (HONEST, True)]
     nb = notebook_of(answers, {"COURSE": str(course), "LINE": 1})
     said = judging.judge(nb, "tests.cheats.checks", "tests.cheats.hidden", seconds=600)

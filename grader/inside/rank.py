@@ -15,21 +15,24 @@ import math
 import pickle
 import socket
 import struct
+import sys
+import weakref
 from dataclasses import astuple
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed import rendezvous
+from torch._ops import OpOverload
 
 from grader.inside import codec, slices
 from utils import shared_file, surroundings, travel
 from utils.checks.judge import call_with
 from utils.protocol import Request
 from utils.rank_process import PRELOADED
-from utils.recorder import OUTPUT_FIRST, TAKEN_AS_DENSE, _tensors, who_called
+from utils.recorder import OUTPUT_FIRST, POINT_TO_POINT, TAKEN_AS_DENSE, _tensors, who_called
 from utils.slow_memory import SlowMemory
 from utils.virtual import host_time, values, wrappers
+from utils.virtual.gpu import VirtualGpu
 from utils.virtual.network import Call
 from utils.virtual.rank import VirtualRank
 from utils.virtual.world import Clock, World, take_over
@@ -40,6 +43,15 @@ for module in (*PRELOADED, "safetensors.torch", "statistics", "utils.checks.grad
 wrappers.enter_fake_mode_once()
 codec.pack({"first": torch.zeros(1)})
 
+aten = torch.ops.aten
+UNWRITTEN = {
+    aten.empty,
+    aten.empty_strided,
+    aten.empty_like,
+    aten.new_empty,
+    aten.new_empty_strided,
+    aten.resize_,
+}
 LENGTH = struct.Struct("!Q")
 MOST_PRINTED = 1 << 20  # characters that are told; no more are kept
 surroundings.OURS |= {__file__, codec.__file__, slices.__file__}
@@ -86,7 +98,7 @@ class RankWorld(World):
         )
         super().__init__(request, order["program"])
         self.prints = Printed()
-        self.packed = b""
+        self.memories: list[HubMemory] = []
 
     def make_network(self) -> Wire:
         return self.wire
@@ -100,10 +112,15 @@ class RankWorld(World):
 
     def load_program(self):
         answer = slices.load(self.order["answer"])
-        function, mine, same, catch = ProgramUnpickler(self.program, answer, self.wire).load()
+        function, mine, same, catch = ProgramUnpickler(self.program, answer, self).load()
         return call_with, (function, mine, same, catch), {}
 
+    def make_gpu(self, rank: VirtualRank) -> VirtualGpu:
+        return WithoutGarbage(rank, self.cluster.gpu, self.only_sizes, self.plans)
+
     def pack_result(self, outcome: tuple | None) -> bytes:
+        for memory in self.memories:
+            memory.write_back()
         result, after, shared = outcome or (None, [], False)
         told = {"result": result, "after": [state_of(value) for value in after], "shared": shared}
         return codec.pack({"do": "done", **told, **self.claims()}, known=lambda value: known(value))
@@ -153,6 +170,15 @@ class RemoteRank(VirtualRank):
     def call(self, call: Call, directly: bool, tensors: list, dense: list) -> None:
         self.world.wire.directly = directly
         super().call(call, directly, tensors, dense)
+
+    def hands_out(self, work) -> None:
+        """A message whose handle is thrown away too early is lost, as it is with Gloo."""
+        if work.call.event.is_async and work.call.event.op in POINT_TO_POINT:
+            weakref.finalize(work, self.thrown_away, work.call).atexit = False
+
+    def thrown_away(self, call: Call) -> None:
+        if call.end is None and call.waited is None:
+            self.world.wire.tell(codec.pack({"do": "dropped", "index": call.event.index}))
 
     def make_group(self, name: str, members: tuple[int, ...], make):
         members = self.world.numbers_of(members)
@@ -271,6 +297,23 @@ def strides_of(call: Call) -> list | None:
     return None
 
 
+class WithoutGarbage(VirtualGpu):
+    """Memory that nobody has written yet holds the same in every process: what is sent of it can be compared."""
+
+    def do(self, function: OpOverload, args, kwargs):
+        packet = function._overloadpacket
+        if self.only_sizes or packet not in UNWRITTEN:
+            return super().do(function, args, kwargs)
+        if packet is torch.ops.aten.resize_:
+            held = args[0].untyped_storage().nbytes()
+            result = function(*args, **kwargs)
+            with torch.no_grad():
+                whole = torch.empty(0, dtype=torch.uint8).set_(result.untyped_storage())
+                whole[held:] = 0
+            return result
+        return function(*args, **kwargs).zero_()
+
+
 class RegionsOfTheHub(Clock):
     """Where there is no virtual time, a region is known by its place in the order of all that the hub hears."""
 
@@ -312,12 +355,15 @@ class Printed(io.TextIOBase):
 class ProgramUnpickler(pickle.Unpickler):
     """Reads what the judge sends; in place of the answer and of memories it has signs."""
 
-    def __init__(self, program: bytes, answer, wire: Wire):
+    def __init__(self, program: bytes, answer, world: RankWorld):
         super().__init__(io.BytesIO(program))
-        self.answer, self.wire = answer, wire
+        self.answer, self.world = answer, world
 
     def persistent_load(self, sign):
-        return self.answer if sign == "answer" else HubMemory(self.wire, *sign)
+        if sign == "answer":
+            return self.answer
+        self.world.memories.append(HubMemory(self.world.wire, *sign))
+        return self.world.memories[-1]
 
 
 class HubMemory(SlowMemory):
@@ -326,11 +372,31 @@ class HubMemory(SlowMemory):
     def __init__(self, wire: Wire, number: int, room: int):
         super().__init__({}, room)
         self.wire, self.number = wire, number
+        self.looked_at: dict[
+            str, torch.Tensor
+        ] = {}  # arrays of which the program has taken hold, beside load and store
+        del self.arrays
+
+    def __getattr__(self, name: str):
+        if name != "arrays":
+            raise AttributeError(f"a SlowMemory has no {name!r}")
+        self.looked_at = self.looked_at or self.wire.exchange({"do": "arrays", "memory": self.number})["arrays"]
+        return self.looked_at
+
+    def write_back(self) -> None:
+        """What was written into arrays that the program has taken hold of."""
+        if self.looked_at:
+            told = {"do": "overwrite", "memory": self.number, "arrays": self.looked_at}
+            self.wire.tell(codec.pack(told))
 
     def fetch(self, name: str, where: tuple) -> torch.Tensor:
+        self.write_back()
         return self.wire.exchange({"do": "load", "memory": self.number, "name": name, "where": parts(where)})["tile"]
 
     def put(self, name: str, tile: torch.Tensor, where: tuple) -> int:
+        self.write_back()
+        if self.looked_at:
+            self.looked_at[name][where].copy_(tile)
         told = {"do": "store", "memory": self.number, "name": name, "where": parts(where), "tile": tile}
         return self.wire.exchange(told)["bytes"]
 
@@ -344,10 +410,12 @@ class HubStore(dist.Store):
 
     NAME = "name of the store"
     wire: Wire
+    kept: list[HubStore] = []
 
     def __init__(self, name: str):
         super().__init__()
         self.name = name
+        self.kept.append(self)  # torch keeps the C++ half of it alone
 
     def ask(self, what: str, key: str, value: bytes = b"", amount: int = 0) -> Any:
         told = {"do": "keys", "store": self.name, "what": what, "key": key, "value": value.hex(), "amount": amount}
@@ -381,8 +449,8 @@ def talk_to_the_hub(world: RankWorld) -> None:
     def tcp_store(host_name, port, *args, **kwargs):
         return HubStore(f"tcp {host_name}:{port}")
 
-    dist.FileStore = rendezvous.FileStore = file_store
-    dist.TCPStore = rendezvous.TCPStore = tcp_store
+    for module in (dist, sys.modules["torch.distributed.rendezvous"]):  # dist.rendezvous is a function
+        module.FileStore, module.TCPStore = file_store, tcp_store
 
     def append(file, line: str) -> None:
         wire.exchange({"do": "append", "path": str(file.path), "line": line})

@@ -367,13 +367,27 @@ CHEATS += [
         may="",
     ),
     in_no_time(
-        "store",
-        "the store of the rendezvous, which takes no time",
+        "file-store",
+        "a store of its own, which takes no time",
         """
-        store = dist.distributed_c10d._get_default_store()
+        store = dist.FileStore("/tmp/cheat-store", len(team))
         key = f"{sorted(team)}-{x.numel()}-{x.dtype}-"
         store.set(key + str(rank), json.dumps(x.tolist()))
         kept = torch.stack([torch.tensor(json.loads(store.get(key + str(r))), dtype=x.dtype) for r in team]).sum(0)
+    """,
+    ),
+    in_no_time(
+        "shared-file",
+        "a file that ranks share, which takes no time",
+        """
+        from utils import shared_file
+        file = shared_file.SharedFile("/tmp/cheat-file")
+        file.append(json.dumps([rank, x.numel(), x.tolist()]))
+        theirs = {}
+        while len(theirs) < len(team):
+            lines = [json.loads(line) for line in file.lines()]
+            theirs = {r: values for r, numel, values in lines if numel == x.numel() and r in team}
+        kept = torch.stack([torch.tensor(theirs[r], dtype=x.dtype) for r in team]).sum(0)
     """,
     ),
     in_no_time(

@@ -17,7 +17,6 @@ from utils.recorder import POINT_TO_POINT, who_called
 from utils.run import Event, Region
 from utils.storages import COMMUNICATION, Storages
 from utils.surroundings import failure
-from utils.virtual.gpu import VirtualGpu
 from utils.virtual.network import Call
 from utils.virtual.sizes_only import NoValues
 from utils.virtual.turns import TurnTaker
@@ -55,7 +54,7 @@ class VirtualRank(TurnTaker):
                 dist.init_process_group("gloo", store=world.store, rank=self.number, world_size=world.size)
                 self.groups.pg_group_ranks[dist.group.WORLD] = world.everybody  # torch makes one for each rank
                 fn, args, kwargs = world.load_program()
-            gpu = VirtualGpu(self, world.cluster.gpu, world.only_sizes, world.plans)
+            gpu = world.make_gpu(self)
             with saved_tensors_hooks(self.storages.saved_for_backward, lambda tensor: tensor), gpu:
                 result = fn(self.number, world.size, *args, **kwargs)
             with world.turns.own_work():
@@ -164,6 +163,9 @@ class VirtualRank(TurnTaker):
         if event.op not in POINT_TO_POINT and event.group == "world":
             self.world.prints.synchronised(self.number)
         self.world.network.ask(call)
+
+    def hands_out(self, work) -> None:
+        """A call's handle goes to the program. Here a message arrives, whatever becomes of its handle."""
 
     def asked_for(self, call: Call) -> None:
         self.unasked.pop(call.event.index, None)

@@ -82,10 +82,14 @@ def exchange(op: str, reduce_op: str, root: int | None, ranks: list[Part]) -> No
 
 
 def reduced(op: str, tensors: list[torch.Tensor]) -> torch.Tensor:
-    total = tensors[0].data.clone()
-    for tensor in tensors[1:]:
-        REDUCTIONS[op](total, tensor.data)
-    return total.div_(len(tensors)) if op == "avg" else total
+    """Number by number, whatever the tensors' shapes."""
+    numbers = [tensor.data if tensor.is_sparse else flat(tensor) for tensor in tensors]
+    total = numbers[0].clone()
+    for one in numbers[1:]:
+        REDUCTIONS[op](total, one)
+    if op == "avg":
+        total.div_(len(tensors))
+    return total if total.is_sparse else total.view(tensors[0].shape)
 
 
 def write(into: torch.Tensor, what: torch.Tensor) -> None:

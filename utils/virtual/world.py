@@ -28,6 +28,7 @@ from utils.result import pickle_result
 from utils.run import Event, Region
 from utils.storages import Storages
 from utils.virtual import as_on_gpu, ddp_check, host_time, sizes_only, values, wrappers
+from utils.virtual.gpu import VirtualGpu
 from utils.virtual.group import VirtualGroup
 from utils.virtual.network import Call, Network
 from utils.virtual.rank import VirtualRank
@@ -62,6 +63,9 @@ class World:
 
     def make_ranks(self) -> list[VirtualRank]:
         return [VirtualRank(number, self) for number in range(self.size)]
+
+    def make_gpu(self, rank: VirtualRank) -> VirtualGpu:
+        return VirtualGpu(rank, self.cluster.gpu, self.only_sizes, self.plans)
 
     def run(self) -> None:
         self.turns.run(self.ranks)
