@@ -7,6 +7,7 @@ release     notebooks + utils + requirements -> dist/distributed-training.zip, p
 hidden/     the tests that students don't see, one file a lesson
 submission  the student's text in the official cells; notebook_file: reads whatever file was handed in
 autograde   nbgrader's plug-ins: verdicts and points; gradebook: all of a submission's at once
+judge       runs a notebook's checks, gives a verdict on each (verdict); hub: the network of its ranks; line: to a rank
 sandbox     a command in a sandbox: what it sees; warden: what it takes; syscalls: what it may not call
 ranks       rank processes that share nothing; inside/: what runs in the sandbox that they live in
 collect     collects no links

@@ -62,6 +62,7 @@ class Rank:
         self.marks: set[float] = set()
         self.strides: dict[int, tuple] = {}
         self.unasked: dict[int, str] = {}
+        self.lost: set[int] = set()
         self.untold: list[int] = []  # calls of which it does not know that they have come
         self.outputs: dict[int, list[torch.Tensor]] = {}
         self.waits_for: list[Call] | None = None
@@ -88,6 +89,7 @@ class Rank:
             events=[Event(*final(call)) for call in self.calls],
             groups_made=self.groups_made,
             waits={call.event.index: call.waited_at for call in self.calls if call.waited is not None},
+            lost=self.lost,
             strides=self.strides,
             dropped=self.unasked if self.done else {},
             regions=self.regions,
@@ -300,6 +302,12 @@ class Hub:
 
     def do_asked(self, rank: Rank, message: dict) -> None:
         rank.unasked.pop(message["index"], None)
+
+    def do_dropped(self, rank: Rank, message: dict) -> None:
+        """A message whose handle was thrown away before it met its other end never does."""
+        call = rank.calls[message["index"]]
+        if call.transfer is None and self.network.withdraw(call):
+            rank.lost.add(call.event.index)
 
     def do_waits(self, rank: Rank, message: dict) -> None:
         call = rank.calls[message["index"]]

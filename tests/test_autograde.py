@@ -10,12 +10,12 @@ from nbformat.v4 import new_markdown_cell, new_notebook, new_output
 from nbgrader.converters import Autograde, GenerateAssignment
 from nbgrader.coursedir import CourseDirectory
 
-from grader import worker
+from grader import classroom, worker
 from grader.autograde import Judge, points_of
 from grader.classroom import autograde
 from grader.course import Course
 from grader.verdict import NOT_RUN, PASSED, WRONG, Judgement, Verdict
-from tests.stand_in_judge import earning, judge
+from tests.stand_in_judge import earning, judge, judge_all
 from tests.tiny_course import LESSON, autograded, cell, check_cell, hand_in, make_course
 
 ESSAY = new_markdown_cell(
@@ -45,7 +45,8 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def course(made, monkeypatch):
-    monkeypatch.setattr(worker.How, "judge", lambda how, nb, progress=None: judge(nb))
+    monkeypatch.setattr(worker.How, "judge", lambda how, nb: judge(nb))
+    monkeypatch.setattr(classroom, "judge_all", judge_all)
     return made
 
 

@@ -182,6 +182,17 @@ WAYS = {
         def f(): return N
         """
     ),
+    "global below a local of the same name": cell(
+        """
+        N = 1
+        def f():
+            N = 2
+            def inner():
+                global N
+                return N
+            return inner()
+        """
+    ),
     "augmented": "N = 0\nN += 1\ndef f(): return N",
     "changed in place": "L = []\nL.append(1)\ndef f(): return L[0]",
     "changed by subscript": "T = {}\nT['a'] = 1\ndef f(): return T['a']",
@@ -569,7 +580,7 @@ def test_a_demo_that_is_broken_below_a_function_is_no_harm():
         "def f(): pass\0",
         "def f(): return '\ud800'",
         "def f(): pass\n" + "#" * 2_000_000,
-        "x" + ".x" * 100_000 + "\ndef f(: pass",
+        "x" + ".x" * 20_000 + "\ndef f(: pass",
     ],
     ids=["brackets", "a long sum", "minuses", "a zero byte", "half a character", "2 MB", "dots"],
 )

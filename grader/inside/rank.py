@@ -16,6 +16,7 @@ import pickle
 import socket
 import struct
 import sys
+import weakref
 from dataclasses import astuple
 from typing import Any
 
@@ -28,7 +29,7 @@ from utils import shared_file, surroundings, travel
 from utils.checks.judge import call_with
 from utils.protocol import Request
 from utils.rank_process import PRELOADED
-from utils.recorder import OUTPUT_FIRST, TAKEN_AS_DENSE, _tensors, who_called
+from utils.recorder import OUTPUT_FIRST, POINT_TO_POINT, TAKEN_AS_DENSE, _tensors, who_called
 from utils.slow_memory import SlowMemory
 from utils.virtual import host_time, values, wrappers
 from utils.virtual.gpu import VirtualGpu
@@ -169,6 +170,15 @@ class RemoteRank(VirtualRank):
     def call(self, call: Call, directly: bool, tensors: list, dense: list) -> None:
         self.world.wire.directly = directly
         super().call(call, directly, tensors, dense)
+
+    def hands_out(self, work) -> None:
+        """A message whose handle is thrown away too early is lost, as it is with Gloo."""
+        if work.call.event.is_async and work.call.event.op in POINT_TO_POINT:
+            weakref.finalize(work, self.thrown_away, work.call).atexit = False
+
+    def thrown_away(self, call: Call) -> None:
+        if call.end is None and call.waited is None:
+            self.world.wire.tell(codec.pack({"do": "dropped", "index": call.event.index}))
 
     def make_group(self, name: str, members: tuple[int, ...], make):
         members = self.world.numbers_of(members)

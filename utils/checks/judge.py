@@ -220,7 +220,7 @@ def explained(error: RankError, if_stuck: str) -> CheckFailed:
             "and only if it required one before it was used: what was received needs requires_grad_(), and a result "
             "of a computation has no .grad.",
         )
-    if "<--> [none])" in report:  # Gloo's
+    if "<--> [none])" in report or " itself: a message goes to another rank" in report:  # Gloo's, and grading's
         return CheckFailed(
             report,
             mistake="A rank has no connection to itself: is `src` or `dst` the rank that calls? Who is before rank 0? "

@@ -181,7 +181,9 @@ def _virtual(method: str, op: str):
         request = Call(event, method, args)
         dense = [tensor for position in TAKEN_AS_DENSE.get(method, ()) for tensor in recorder._tensors(args[position])]
         rank.call(request, directly, recorder._tensors(args), dense)
-        return VirtualWork(request, rank, recorder._tensors(args[:1]), from_python=bool(function))
+        work = VirtualWork(request, rank, recorder._tensors(args[:1]), from_python=bool(function))
+        rank.hands_out(work)
+        return work
 
     call.__name__ = method
     return call

@@ -170,6 +170,17 @@ class Network:
         if len(self.from_anybody[address]) == 1:
             self.match_all(address)
 
+    def withdraw(self, call: Call) -> bool:
+        """Forget a message, or a receive, that has not met its other end; False if there is none such."""
+        event = call.event
+        waiting = self.sends if event.op == "send" else self.receives
+        queue = self.from_anybody[event.rank, event.group, event.tag]
+        queue = queue if event.op == "recv" and event.peer is None else waiting[channel_of(event)]
+        if call not in queue:
+            return False
+        queue.remove(call)
+        return True
+
     def match(self, channel: tuple) -> None:
         """Find the receives of the messages on a channel.
 

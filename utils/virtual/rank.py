@@ -164,6 +164,9 @@ class VirtualRank(TurnTaker):
             self.world.prints.synchronised(self.number)
         self.world.network.ask(call)
 
+    def hands_out(self, work) -> None:
+        """A call's handle goes to the program. Here a message arrives, whatever becomes of its handle."""
+
     def asked_for(self, call: Call) -> None:
         self.unasked.pop(call.event.index, None)
 
