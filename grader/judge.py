@@ -50,6 +50,7 @@ from utils.slow_memory import SlowMemory
 CPU_SECONDS = 10  # of computing for one rank in one run; a right answer takes a fraction of one
 RUN_SECONDS = 60  # for one run, on a machine that has other things to do too
 READ_SECONDS = 60  # for reading a notebook's cells
+MOST_SAID = 10_000  # characters of a verdict: some checks quote what they were given whole
 MOST_HOSTS = 4  # that one submission may break
 CHECK = re.compile(r'^check\((\w+)(?:, judges="(\w+)")?\)$', re.MULTILINE)
 LESSON = re.compile(r'^hidden_tests_for\("(\w+)"\)', re.MULTILINE)
@@ -96,7 +97,9 @@ def judge(
     expecting.salt = salt_of(cells, parts)
     try:
         for number, cell in enumerate(official):
-            said.verdicts.append(judging.verdict(cell, parts))
+            verdict = judging.verdict(cell, parts)
+            verdict.said, verdict.mistake = verdict.said[:MOST_SAID], verdict.mistake[:MOST_SAID]
+            said.verdicts.append(verdict)
             if progress:
                 progress(number + 1, len(official))
     finally:

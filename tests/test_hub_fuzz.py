@@ -65,16 +65,21 @@ WORDS = [
 ]
 NUMBERS = st.sampled_from([0, 1, 2, -1, 3, 10**6, 2**31, 2**63, -(2**63), 0.5, -0.5, 1e308, math.nan, math.inf])
 TENSORS = st.sampled_from(
-    [torch.zeros(2), torch.zeros(3), torch.ones(2, dtype=torch.int64), torch.zeros(()), torch.zeros(0),
-     torch.zeros(2, 3), torch.empty(2, device="meta"), torch.zeros(2, dtype=torch.bool), torch.zeros(2, dtype=torch.bfloat16)]
-)  # fmt: skip
+    [
+        *(torch.zeros(shape) for shape in ((2,), (3,), (), (0,), (2, 3))),
+        *(torch.zeros(2, dtype=dtype) for dtype in (torch.int64, torch.bool, torch.bfloat16)),
+        torch.empty(2, device="meta"),
+    ]
+)
 ANYTHING = st.recursive(
     st.none() | st.booleans() | NUMBERS | st.sampled_from(WORDS) | TENSORS | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(WORDS), inner, max_size=3),
     max_leaves=8,
 )
-METHODS = ["allreduce", "broadcast", "reduce", "gather", "scatter", "allgather", "reduce_scatter", "alltoall",
-           "barrier", "send", "recv", "recv_anysource", "all_to_all_single", "_allgather_base", "allreduce_coalesced"]  # fmt: skip
+METHODS = (
+    "allreduce broadcast reduce gather scatter allgather reduce_scatter alltoall barrier send recv recv_anysource "
+    "all_to_all_single _allgather_base allreduce_coalesced"
+).split()
 CALL = {
     "do": "call", "method": "allreduce", "group": "world", "members": [0, 1], "peer": None, "tag": 0,
     "reduce_op": "sum", "is_async": False, "directly": True, "where": "cell 1:1", "clock": 0.0,

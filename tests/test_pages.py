@@ -506,6 +506,9 @@ def test_an_instructor_finds_the_way_through_the_report(browser, tmp_path):
     (tmp_path / "report.html").write_text(report([class_of(40)]))
     with visit(browser, f"{tmp_path.as_uri()}/") as seen:
         seen.page.goto(f"{tmp_path.as_uri()}/report.html")
+        for width in (390, 1200):
+            seen.page.set_viewport_size({"width": width, "height": 900})
+            assert seen.page.evaluate("document.documentElement.scrollWidth <= innerWidth"), "it fits a phone too"
         mistake = seen.page.locator("details.mistake", has_text="double: That is its square.")
         assert "10 ×" in mistake.locator("summary").inner_text()
         assert not mistake.get_by_text("double-values said").is_visible()

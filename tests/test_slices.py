@@ -526,6 +526,7 @@ START = "a = [1]\nb = [2]\nc = [3]\ndef h(): return [4]\ndef put(x): x.append(6)
 
 @settings(max_examples=400, deadline=None)
 @example(["b = a", "b.append(c[0])"], "a")
+@example(["a = b", "b = [0]", "b += a"], "a")
 @example(
     ["def h():\n    global a\n    a = b + [5]\n    return a", "def put(x):\n    x.append(a[0])", "h()", "put(b)"], "b"
 )

@@ -348,7 +348,6 @@ DAMAGES = {
     strip_metadata: [],
     strip_ids: [],
     strip_both: ["the answer to double was found in cell 3, which is no cell of it", "the answer to total .* cell 5"],
-    same_ids: ["double has 3 cells: what counts is cell 9", "moved 1 cell back into place: double-values"],
     edit_metadata: [],
     odd_metadata: [],
     another_kernel: ["its language was set to 'R': it is graded as Python"],
@@ -467,6 +466,15 @@ def test_of_two_answers_the_last_that_defines_the_function(course, student):
     content["cells"].append({**content["cells"][at], "source": "# an afterthought", "id": "later"})
     nb = read(student, content)
     assert text_of(nb, "double") == RIGHT["double"] and nb.cells[-1].source == "# an afterthought"
+
+
+def test_cells_that_share_an_id_claim_the_same(course, student):
+    content = answered(course)
+    same_ids(content)
+    nb = read(student, content)
+    assert text_of(nb, "double") == RIGHT["double"] and nb.cells[-2].source == RIGHT["double"]
+    assert names(nb)[-2:] == ["double", "double-values"]
+    assert troubles(nb)[0] == "double has 3 cells: what counts is cell 9"
 
 
 def test_blank_work_stays_blank(course, student):

@@ -178,7 +178,8 @@ class Notebook:
             for number in found:
                 chosen.add(number)
                 one = self.statements[number]
-                read = one.now if name in one.sure or has_functions else one.now - {name}  # what it adds to is here
+                adds = number < at and name not in one.sure and not has_functions  # to a value that is found already
+                read = one.now - {name} if adds else one.now
                 todo += [(other, number, when) for other in read for when in (number, until)]
                 todo += [(other, until, until) for other in one.later]
         return chosen, missing

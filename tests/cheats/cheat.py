@@ -73,8 +73,7 @@ class Cheat:
     exercise   which function does it
     may        what the checks may give for it all the same: those of "values traffic time" that it does honestly
     beside     whether it can stand beside a right answer, which then gets full marks
-    plain      points of the exercise's that it got from plain nbgrader (measured by tests/cheats/plain.py), "2/2" being
-               all; or what else it did there. "" where plain nbgrader has nothing like it
+    plain      whether it can be tried on plain nbgrader: plain.txt says what it got there (tests/cheats/plain.py)
     harm       whether it would do lasting harm where nothing holds it: not measured
     """
 
@@ -86,7 +85,7 @@ class Cheat:
     exercise: str = "double"
     may: str = ""
     beside: bool = True
-    plain: str = ""
+    plain: bool = False
     harm: bool = False
 
     def source(self, number: int | str = "", right: bool = False) -> str:

@@ -12,7 +12,7 @@ def takes(name: str, tries: str, act: str, **how) -> Cheat:
 QUIETLY = "\nexcept (OSError, MemoryError, RuntimeError, ValueError):\n    pass"
 
 CHEATS = [
-    takes("memory", "memory, in Python", "x = bytearray(b'x') * 60_000_000_000", plain="?"),
+    takes("memory", "memory, in Python", "x = bytearray(b'x') * 60_000_000_000", plain=True),
     takes("memory-slowly", "memory, a little at a time", "keep = []\nwhile True: keep.append(bytearray(b'x') * 50_000_000)"),
     takes("memory-of-torch", "memory, in tensors", "keep = []\nwhile True: keep.append(torch.ones(50_000_000))"),
     takes("memory-of-mmap", "memory, mapped and written", """
@@ -39,7 +39,7 @@ CHEATS = [
         time.sleep(20)
     """),
     takes("address-space", "address space, of which nothing is used", "keep = [mmap.mmap(-1, 1 << 40) for _ in range(3)]",
-          plain="?"),
+          plain=True),
     takes("processes", "processes without end", "while True: os.fork()"),
     takes("processes-quietly", "as many processes as there may be, and then on", """
         try:
@@ -63,7 +63,7 @@ CHEATS = [
             while True: keep.append(os.open("/dev/null", os.O_RDONLY))
         except OSError:
             for fd in keep[-10:]: os.close(fd)
-    """, beside=True, plain="?"),
+    """, beside=True, plain=True),
     takes("pipes", "as much memory as pipes can hold", """
         keep = []
         try:
@@ -82,20 +82,20 @@ CHEATS = [
             pass
     """),
     takes("output", "output without end", "while True: print('x' * 100_000)"),
-    takes("some-output", "30 MB of output in one line", "print('x' * 30_000_000)", beside=True, plain="?"),
+    takes("some-output", "30 MB of output in one line", "print('x' * 30_000_000)", beside=True, plain=True),
     takes("output-of-children", "output of children, and to every descriptor", """
         subprocess.run([sys.executable, "-S", "-c", "print('y' * 3_000_000)"])
         os.write(1, b"z" * 1_000_000)
         os.write(2, b"z" * 1_000_000)
         print("w" * 1_000_000, file=sys.__stderr__)
-    """, beside=True, plain="?"),
+    """, beside=True, plain=True),
     takes("computing", "all cores for as long as it is let", """
         for _ in range(8):
             if os.fork() == 0:
                 while True: pass
         while True: pass
     """),
-    takes("long-error", "an error of 3 MB", "raise ValueError('y' * 3_000_000)", plain="?"),
+    takes("long-error", "an error of 3 MB", "raise ValueError('y' * 3_000_000)", plain=True),
     takes("chained-errors", "10,000 errors, each the cause of the next", """
         error = ValueError("first")
         for number in range(10_000):
@@ -103,7 +103,7 @@ CHEATS = [
             following.__cause__ = error
             error = following
         raise error
-    """, plain="?"),
+    """, plain=True),
     takes("traffic", "a gigabyte of messages", """
         for _ in range(200):
             dist.all_reduce(torch.zeros(10_000_000))

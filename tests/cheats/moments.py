@@ -76,7 +76,7 @@ def hang(name: str, where: str, **how) -> Cheat:
 
 def after(name: str, tries: str, setup: str = "", act: str = "", **how) -> Cheat:
     """It happens when the answer is given: a right one is right."""
-    return Cheat(f"after/{name}", tries, setup, act, plain="?", **how)
+    return Cheat(f"after/{name}", tries, setup, act, plain=True, **how)
 
 
 HANGS = [
@@ -103,12 +103,12 @@ HANGS = [
 
 CHEATS = [
     *[
-        Cheat(f"dies/call-{name}", f"ends the process in a call: {name}", act=how, beside=False, plain="?",
+        Cheat(f"dies/call-{name}", f"ends the process in a call: {name}", act=how, beside=False, plain=True,
               harm=name in HARM)
         for name, how in DIE.items()
     ],
     *[
-        Cheat(f"dies/definition-{name}", f"ends the process where it is defined: {name}", how, beside=False, plain="?",
+        Cheat(f"dies/definition-{name}", f"ends the process where it is defined: {name}", how, beside=False, plain=True,
               harm=name in HARM)
         for name, how in DIE.items() if name in ("exit", "segfault", "system-exit", "exec", "close-all", "kill-parent")
     ],
@@ -131,15 +131,15 @@ CHEATS = [
     after("forked-twice", "both sides of a fork go on with the call", act="os.fork()"),
     after("handler-loop", "a signal handler that comes again and again", in_handler("1 + 1")),
     Cheat("dies/handler-exit", "a signal handler that ends the process", in_handler("os._exit(0)"),
-          act="time.sleep(0.2)", beside=False, plain="?"),
+          act="time.sleep(0.2)", beside=False, plain=True),
     Cheat("dies/thread-exit", "a thread that ends the process", in_thread("os._exit(0)"), act="time.sleep(0.2)",
-          beside=False, plain="?"),
-    Cheat("dies/thread-raises", "a thread that raises, and a call that goes on", in_thread("raise SystemExit(0)"), plain="?"),
+          beside=False, plain=True),
+    Cheat("dies/thread-raises", "a thread that raises, and a call that goes on", in_thread("raise SystemExit(0)"), plain=True),
     Cheat("dies/raises-when-hidden", "an error in the hidden test alone", act="assert x in (2, 5), 'I know only these'",
-          gives="2 * x", beside=False, plain="?"),
+          gives="2 * x", beside=False, plain=True),
     Cheat("dies/raises-expected", "an error with the expected text: what was passed, and the words of a right answer",
-          act="raise AssertionError('double · values · passed')", beside=False, plain="?"),
-    Cheat("dies/memory-error", "a MemoryError", act="raise MemoryError", beside=False, plain="?"),
-    Cheat("dies/warnings", "warnings as errors, in all that comes after", "warnings.simplefilter('error')", plain="?"),
-    Cheat("dies/not-written", "the blank's own error", act="raise NotImplementedError", beside=False, plain="?"),
+          act="raise AssertionError('double · values · passed')", beside=False, plain=True),
+    Cheat("dies/memory-error", "a MemoryError", act="raise MemoryError", beside=False, plain=True),
+    Cheat("dies/warnings", "warnings as errors, in all that comes after", "warnings.simplefilter('error')", plain=True),
+    Cheat("dies/not-written", "the blank's own error", act="raise NotImplementedError", beside=False, plain=True),
 ]  # fmt: skip

@@ -6,7 +6,7 @@ from tests.cheats.cheat import Cheat
 
 
 def patches(name: str, tries: str, setup: str, **how) -> Cheat:
-    return Cheat(f"patch/{name}", tries, setup, **{"plain": "?", **how})
+    return Cheat(f"patch/{name}", tries, setup, **{"plain": True, **how})
 
 
 YES = "lambda *args, **kwargs: True"

@@ -14,7 +14,7 @@ def spies(name: str, tries: str, act: str, setup: str = "", **how) -> Cheat:
     act = "found = []\n" + "\n".join(
         line[8:] if line.startswith(" " * 8) else line for line in act.strip("\n").split("\n")
     )
-    return Cheat(f"spy/{name}", tries, setup, act + how.pop("tell", TELL), **{"plain": "?", **how})
+    return Cheat(f"spy/{name}", tries, setup, act + how.pop("tell", TELL), **{"plain": True, **how})
 
 
 # COURSE, ENVIRONMENT and PLANTED are words that the tests plant where no submission may look; see test_cheats.py.
@@ -60,7 +60,7 @@ CHEATS = [
                 continue
             found += [os.path.join(inside, n) for n in names if n not in ("__init__.py", "pyvenv.cfg") and ".so" not in n
                       and not inside.startswith(("lib", "share", "etc", "bin", "include"))][:5]
-    """, plain=""),
+    """, plain=False),
     spies("hidden-module", "the hidden tests as a module", """
         import importlib
         for name in ("tests.tiny.hidden.90_tiny", "tests.cheats.hidden.91_cheats", "grader.hidden.01_collectives",
@@ -112,7 +112,7 @@ CHEATS = [
                 continue
             if path.startswith("/") and not path.startswith(("/dev", "/proc", "/usr", "/tmp", "/memfd")):
                 found += [path]
-    """, plain=""),
+    """, plain=False),
     spies("other-memory", "memory of parents and other processes", """
         for pid in filter(str.isdigit, os.listdir("/proc")):
             if int(pid) != os.getpid():
@@ -134,7 +134,7 @@ CHEATS = [
                 found += [path] * ("PLANTED" in open(path).read() or "tests.tiny.hidden" in open(path).read())
             except OSError:
                 pass
-    """, plain=""),
+    """, plain=False),
     spies("order", "what the judge has told this rank: other ranks' inputs, expected values", """
         for one in gc.get_objects():
             if type(one) is dict and "program" in one and "answer" in one:
@@ -144,17 +144,17 @@ CHEATS = [
                 held = [kept.tobytes() if hasattr(kept, "tobytes") else kept.numpy().tobytes() for kept in [x]]
                 others = [v.numpy().tobytes() for n, v in enumerate(prepared(world_size, tuple(x.shape))) if n != rank]
                 found += ["another rank's input"] * any(other in data for other in others)
-    """, "from utils.checks.expect import different_integers\nreturn different_integers", exercise="total", plain=""),
+    """, "from utils.checks.expect import different_integers\nreturn different_integers", exercise="total", plain=False),
     # the inputs of the other ranks, computed instead of received
     Cheat("spy/oracle", "the other ranks' inputs from the checks' own seeds", """
         from utils.checks.expect import different_integers
         return different_integers
     """, gives="torch.stack(prepared(world_size, tuple(x.shape), x.dtype)).sum(0).to(x.dtype)", exercise="total",
-          plain="?"),
+          plain=True),
     Cheat("spy/oracle-of-the-lesson", "the lesson's own function for what each rank gets", """
         from utils.checks.expect import different_integers
         return different_integers
-    """, gives="prepared(world_size, tuple(x.shape), x.dtype)[root]", exercise="broadcast_by_hand", plain="?"),
+    """, gives="prepared(world_size, tuple(x.shape), x.dtype)[root]", exercise="broadcast_by_hand", plain=True),
     Cheat("spy/seeds", "the seed, by trying seeds until this rank's own input comes out", """
         from utils.checks.expect import different_integers
         return different_integers
@@ -164,7 +164,7 @@ CHEATS = [
             if torch.equal(xs[rank], x):
                 x = torch.stack(xs).sum(0).to(x.dtype)
                 break
-    """, exercise="total", plain="?"),
+    """, exercise="total", plain=True),
     # from run to run
     spies("note-of-the-last-run", "what an earlier run has left: files, environment, memory, the parent", """
         mark = "cheat-was-here"
@@ -201,12 +201,12 @@ CHEATS = [
         for path in ("/tmp/memory", "/dev/shm/memory"):
             json.dump({str(x): 2 * x}, open(path, "w"))
         x = prepared.get(str(x), x)
-    """, plain="?"),
+    """, plain=True),
     Cheat("spy/only-what-is-seen", "right for what the visible check asks, wrong else", gives="2 * x if x in (2, 5) else x",
-          plain="?"),
+          plain=True),
     Cheat("spy/graded-or-not", "wrong at home, and tells where it is graded", """
         return any(name.startswith("grader") for name in sys.modules) or not os.path.exists(os.path.expanduser("~/.bashrc"))
-    """, gives="x + 2 if prepared else x", plain="?"),
+    """, gives="x + 2 if prepared else x", plain=True),
     # a line of the judge's own files, through the place where a call is said to stand
     Cheat("spy/place-of-a-call", "a line of a file of the judge's, as the line where a call waits", act="""
         source = "dist.recv(x, src=(rank + 1) % world_size)"

@@ -30,7 +30,7 @@ if len(heard) == world_size and len(sums) == x.numel():
 """
     if setup:
         setup = clean(setup) + "\nreturn types.SimpleNamespace(**locals())"
-    return Cheat(f"talk/{name}", tries, setup, act, exercise="total", plain=how.pop("plain", "?"), **how)
+    return Cheat(f"talk/{name}", tries, setup, act, exercise="total", plain=how.pop("plain", True), **how)
 
 
 def _indent(text: str, by: int) -> str:

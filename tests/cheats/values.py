@@ -27,37 +27,37 @@ def returns(name: str, tries: str, gives: str, setup: str = "", **how) -> Cheat:
 CHEATS = [
     # rows of facts-grading.md's table
     returns("always-equal", "an object that equals everything (__eq__, __sub__)", "prepared",
-            friendly('return type("Always", (), friendly)()'), plain="?"),
-    returns("nan-score", "score -> nan", "float('nan')", plain="?"),
+            friendly('return type("Always", (), friendly)()'), plain=True),
+    returns("nan-score", "score -> nan", "float('nan')", plain=True),
     returns("float-with-own-repr", "a float subclass with a repr of its own", "prepared",
-            friendly('return type("Float", (float,), {**friendly, "__repr__": lambda self: "4.0"})(3)'), plain="?"),
-    returns("over-max", "a score above the maximum", "10**9", plain="?"),
-    returns("numpy-float", "np.float64(-999), the innocent one", "np.float64(-999)", plain="?"),
-    returns("numpy-right", "the right number in numpy's type", "np.float64(2 * x)", plain="?"),
-    returns("infinite", "infinity", "float('inf')", plain="?"),
+            friendly('return type("Float", (float,), {**friendly, "__repr__": lambda self: "4.0"})(3)'), plain=True),
+    returns("over-max", "a score above the maximum", "10**9", plain=True),
+    returns("numpy-float", "np.float64(-999), the innocent one", "np.float64(-999)", plain=True),
+    returns("numpy-right", "the right number in numpy's type", "np.float64(2 * x)", plain=True),
+    returns("infinite", "infinity", "float('inf')", plain=True),
     # types that are nearly right
     returns("int-subclass", "an int subclass that equals everything", "prepared",
-            friendly('return type("Int", (int,), friendly)(3)'), plain="?"),
+            friendly('return type("Int", (int,), friendly)(3)'), plain=True),
     returns("str-subclass", "a str subclass that equals everything", "prepared",
-            friendly('return type("Str", (str,), friendly)("4")'), plain="?"),
+            friendly('return type("Str", (str,), friendly)("4")'), plain=True),
     returns("list-subclass", "a list subclass that equals everything", "prepared",
-            friendly('return type("List", (list,), friendly)([4])'), plain="?"),
+            friendly('return type("List", (list,), friendly)([4])'), plain=True),
     returns("dict-subclass", "a dict subclass that equals everything", "prepared",
-            friendly('return type("Dict", (dict,), friendly)(a=4)'), plain="?"),
+            friendly('return type("Dict", (dict,), friendly)(a=4)'), plain=True),
     returns("says-it-is-an-int", "an object whose __class__ is int", "prepared",
-            friendly('return type("Liar", (), {**friendly, "__class__": property(lambda self: int)})()'), plain="?"),
+            friendly('return type("Liar", (), {**friendly, "__class__": property(lambda self: int)})()'), plain=True),
     returns("metaclass", "a class whose metaclass says yes to isinstance and ==", "prepared",
             friendly("""
                 Meta = type("Meta", (type,), {**friendly, "__instancecheck__": lambda *a: True})
                 return Meta("int", (), {})
-            """), plain="?"),
-    returns("boolean", "True for a number", "True", plain="?"),
-    returns("text", "the number as text", "str(2 * x)", plain="?"),
-    returns("float-for-int", "the number as a float, which == takes", "2.0 * x", plain="?"),
-    returns("complex", "the number as a complex one, which == takes", "2 * x + 0j", plain="?"),
+            """), plain=True),
+    returns("boolean", "True for a number", "True", plain=True),
+    returns("text", "the number as text", "str(2 * x)", plain=True),
+    returns("float-for-int", "the number as a float, which == takes", "2.0 * x", plain=True),
+    returns("complex", "the number as a complex one, which == takes", "2 * x + 0j", plain=True),
     returns("mock", "a Mock that allows everything", "prepared",
-            "from unittest.mock import ANY\nreturn ANY", plain="?"),
-    returns("one-tensor", "a tensor of one number, which == and bool take", "torch.tensor(2 * x)", plain="?"),
+            "from unittest.mock import ANY\nreturn ANY", plain=True),
+    returns("one-tensor", "a tensor of one number, which == and bool take", "torch.tensor(2 * x)", plain=True),
     returns("generator", "a generator that is to compute later", "(2 * x for _ in range(1))"),
     returns("function", "a function that is to compute later", "lambda: 2 * x"),
     # values that run code where they are read
@@ -87,13 +87,13 @@ CHEATS = [
         for _ in range(100_000):
             deep = [deep]
         return deep
-    """, plain="?"),
-    returns("list-in-itself", "a list that holds itself", "prepared", "l = []\nl.append(l)\nreturn l", plain="?"),
+    """, plain=True),
+    returns("list-in-itself", "a list that holds itself", "prepared", "l = []\nl.append(l)\nreturn l", plain=True),
     returns("dict-in-itself", "a dict that holds itself", "prepared", "d = {}\nd['d'] = d\nreturn d"),
-    returns("huge-number", "a number of a million digits", "1 << 4_000_000", plain="?"),
-    returns("huge-text", "200 MB of text", "'x' * 200_000_000", plain="?"),
-    returns("long-list", "a list of 5 million numbers", "[0] * 5_000_000", plain="?"),
-    returns("lone-surrogate", "text that is no Unicode", "'\\ud800'", plain="?"),
+    returns("huge-number", "a number of a million digits", "1 << 4_000_000", plain=True),
+    returns("huge-text", "200 MB of text", "'x' * 200_000_000", plain=True),
+    returns("long-list", "a list of 5 million numbers", "[0] * 5_000_000", plain=True),
+    returns("lone-surrogate", "text that is no Unicode", "'\\ud800'", plain=True),
     returns("zero-bytes", "text with zero bytes, ends of lines and terminal codes", "'\\0\\x1b]0;title\\x07\\r\\u202e\\n4'"),
     returns("strange-keys", "a dict whose keys are of every type", "{1: 1, 'b': 2, None: 3, (1, 2): 4, 1.5: 5}"),
     returns("keys-of-the-codec", "dicts and lists that look like a codec's own marks", "prepared", """
@@ -102,12 +102,12 @@ CHEATS = [
     """),
     returns("exception-as-value", "an exception object, returned", "prepared",
             "class Fine(ValueError):\n    def __str__(self): return '4'\nreturn Fine(4)"),
-    returns("module", "a module", "sys", plain="?"),
-    returns("class", "a type", "int", plain="?"),
+    returns("module", "a module", "sys", plain=True),
+    returns("class", "a type", "int", plain=True),
     returns("thread-lock", "a lock", "threading.Lock()"),
     # tensors, in an exercise that wants one
     *[
-        returns(name, tries, gives, setup, exercise="total", plain="?")
+        returns(name, tries, gives, setup, exercise="total", plain=True)
         for name, tries, gives, setup in [
             ("tensor-subclass", "a tensor subclass whose __torch_function__ says True to all", "x.as_subclass(prepared)",
              """

@@ -115,7 +115,9 @@ def show_tensor(value: torch.Tensor, other=None) -> str:
 
 
 def numbers(tensor: torch.Tensor, digits: int = 6) -> str:
-    """`[12 15 10]`; of a long tensor the first and last few."""
+    """`[12 15 10]`; of a long tensor the first and last few, of an empty one nothing: it may have a billion rows."""
+    if not tensor.numel():
+        return "[]"
     if tensor.numel() > 16:
         flat = tensor.reshape(-1)
         return f"{numbers(flat[:6], digits)[:-1]} ... {numbers(flat[-2:], digits)[1:]}"
