@@ -24,6 +24,7 @@ from tests.cheats.course import HONEST, notebook_of
 from tests.cheats.notebooks import EDITS, lay_beside
 from tests.kernel import processes_with
 from tests.tiny_course import LESSON, POINTS, PROJECT, RIGHT, WRONG, hand_in, make_course, nbgrader
+from utils.checks import Checks
 
 pytestmark = [pytest.mark.long, pytest.mark.sandbox]
 BATCH = 36  # cheats in a notebook
@@ -136,6 +137,15 @@ def test_who_hangs_gets_nothing_and_costs_its_own_time(course, monkeypatch):
     monkeypatch.undo()
     assert lost([(HONEST, dict(enumerate(judging.judge(notebook_of([(HONEST, True)], {}), "tests.cheats.checks",
                                                        "tests.cheats.hidden").verdicts)))]) == {}  # fmt: skip
+
+
+def test_what_ranks_are_given_follows_from_the_hidden_tests_too():
+    """The cells alone would not do: an answer can read its own cell, and knows all others."""
+    visible, hidden = Checks("tests.tiny.checks", LESSON), Checks("tests.tiny.hidden", LESSON, hidden=True)
+    cells = ["def double(x): ..."]
+    salts = {judging.salt_of(cells, parts) for parts in ([], [visible], [visible, hidden])}
+    assert len(salts) == 3 and judging.salt_of(cells, [visible, hidden]) in salts
+    assert judging.salt_of([*cells, ""], [visible, hidden]) not in salts
 
 
 # ---- notebooks, through all of grading -------------------------------------------------------------------------------
