@@ -118,7 +118,12 @@ def be_patient_with(cheats: list[Cheat], monkeypatch) -> None:
     """Many cheats in one notebook may end many sandboxes; those that take all they get need not get it for long."""
     monkeypatch.setattr(judging, "MOST_HOSTS", 100)
     if cheats[0].name.startswith("exhaust/"):
-        monkeypatch.setattr(judging, "RUN_SECONDS", EXHAUST_SECONDS)
+        limit_runs(EXHAUST_SECONDS, monkeypatch)
+
+
+def limit_runs(seconds: float, monkeypatch) -> None:
+    monkeypatch.setattr(judging, "RUN_SECONDS", seconds)
+    monkeypatch.setattr(judging, "CPU_SECONDS", seconds)
 
 
 @pytest.mark.parametrize("cheats", batches(CHEATS))
@@ -134,7 +139,7 @@ def test_a_right_answer_in_the_same_setting_gets_full_marks(cheats, course, monk
 
 
 def test_who_hangs_gets_nothing_and_costs_its_own_time(course, monkeypatch):
-    monkeypatch.setattr(judging, "RUN_SECONDS", HANG_SECONDS)
+    limit_runs(HANG_SECONDS, monkeypatch)
     monkeypatch.setattr(judging, "MOST_HOSTS", 100)
     nb = notebook_of([(cheat, False) for cheat in HANGS] + [(HONEST, False)], {"COURSE": str(course), "LINE": 1})
     said = judging.judge(nb, "tests.cheats.checks", "tests.cheats.hidden", seconds=600)
