@@ -24,11 +24,12 @@ from tests.cheats.course import HONEST, notebook_of
 from tests.cheats.notebooks import EDITS, lay_beside
 from tests.kernel import processes_with
 from tests.tiny_course import LESSON, POINTS, PROJECT, RIGHT, WRONG, hand_in, make_course, nbgrader
+from utils.checks import Checks
 
 pytestmark = [pytest.mark.long, pytest.mark.sandbox]
 BATCH = 36  # cheats in a notebook
 PLANTED = f"PLANTED-{os.urandom(8).hex()}"  # stands where no submission may look
-HANG_SECONDS = 2
+HANG_SECONDS, EXHAUST_SECONDS = 2, 6
 
 
 def batches(cheats: list[Cheat]) -> list:
@@ -113,20 +114,32 @@ def lost(found: list[tuple[Cheat, dict]]) -> dict:
     }
 
 
+def be_patient_with(cheats: list[Cheat], monkeypatch) -> None:
+    """Many cheats in one notebook may end many sandboxes; those that take all they get need not get it for long."""
+    monkeypatch.setattr(judging, "MOST_HOSTS", 100)
+    if cheats[0].name.startswith("exhaust/"):
+        limit_runs(EXHAUST_SECONDS, monkeypatch)
+
+
+def limit_runs(seconds: float, monkeypatch) -> None:
+    monkeypatch.setattr(judging, "RUN_SECONDS", seconds)
+    monkeypatch.setattr(judging, "CPU_SECONDS", seconds)
+
+
 @pytest.mark.parametrize("cheats", batches(CHEATS))
 def test_a_wrong_answer_gets_nothing(cheats, course, monkeypatch):
-    monkeypatch.setattr(judging, "MOST_HOSTS", 100)
+    be_patient_with(cheats, monkeypatch)
     assert stolen(judged(cheats, False, course)) == {}
 
 
 @pytest.mark.parametrize("cheats", batches([cheat for cheat in CHEATS if cheat.beside]))
 def test_a_right_answer_in_the_same_setting_gets_full_marks(cheats, course, monkeypatch):
-    monkeypatch.setattr(judging, "MOST_HOSTS", 100)
+    be_patient_with(cheats, monkeypatch)
     assert lost(judged(cheats, True, course)) == {}
 
 
 def test_who_hangs_gets_nothing_and_costs_its_own_time(course, monkeypatch):
-    monkeypatch.setattr(judging, "RUN_SECONDS", HANG_SECONDS)
+    limit_runs(HANG_SECONDS, monkeypatch)
     monkeypatch.setattr(judging, "MOST_HOSTS", 100)
     nb = notebook_of([(cheat, False) for cheat in HANGS] + [(HONEST, False)], {"COURSE": str(course), "LINE": 1})
     said = judging.judge(nb, "tests.cheats.checks", "tests.cheats.hidden", seconds=600)
@@ -136,6 +149,15 @@ def test_who_hangs_gets_nothing_and_costs_its_own_time(course, monkeypatch):
     monkeypatch.undo()
     assert lost([(HONEST, dict(enumerate(judging.judge(notebook_of([(HONEST, True)], {}), "tests.cheats.checks",
                                                        "tests.cheats.hidden").verdicts)))]) == {}  # fmt: skip
+
+
+def test_what_ranks_are_given_follows_from_the_hidden_tests_too():
+    """The cells alone would not do: an answer can read its own cell, and knows all others."""
+    visible, hidden = Checks("tests.tiny.checks", LESSON), Checks("tests.tiny.hidden", LESSON, hidden=True)
+    cells = ["def double(x): ..."]
+    salts = {judging.salt_of(cells, parts) for parts in ([], [visible], [visible, hidden])}
+    assert len(salts) == 3 and judging.salt_of(cells, [visible, hidden]) in salts
+    assert judging.salt_of([*cells, ""], [visible, hidden]) not in salts
 
 
 # ---- notebooks, through all of grading -------------------------------------------------------------------------------

@@ -76,10 +76,11 @@ ANYTHING = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(WORDS), inner, max_size=3),
     max_leaves=8,
 )
-METHODS = (
-    "allreduce broadcast reduce gather scatter allgather reduce_scatter alltoall barrier send recv recv_anysource "
-    "all_to_all_single _allgather_base allreduce_coalesced"
-).split()
+METHODS = [
+    "allreduce", "broadcast", "reduce", "gather", "scatter", "allgather",
+    "reduce_scatter", "alltoall", "barrier", "send", "recv", "recv_anysource",
+    "all_to_all_single", "_allgather_base", "allreduce_coalesced",
+]  # fmt: skip
 CALL = {
     "do": "call", "method": "allreduce", "group": "world", "members": [0, 1], "peer": None, "tag": 0,
     "reduce_op": "sum", "is_async": False, "directly": True, "where": "cell 1:1", "clock": 0.0,
