@@ -76,7 +76,7 @@ c.HTMLExporter.extra_template_paths = [str(TEMPLATES)]
 c.Judge.checks = "utils.checks"
 c.Judge.hidden = "grader.hidden"
 c.Judge.sandbox = True
-c.Judge.seconds = 300  # for a submission that loops in every answer; what is not judged by then gives no points
+c.Judge.seconds = 600  # for a submission that loops in every answer; what is not judged by then gives no points
 
 # Kernels run for the Validate button of JupyterLab alone, which students press: nothing of theirs earns points.
 c.Execute.timeout = 90  # seconds a cell: a right answer takes two, on a busy machine ten

@@ -38,7 +38,7 @@ class Judge(NbGraderPreprocessor):
     sandbox = Bool(
         True, help="run submissions in a sandbox; without one they have the rights of the person who grades"
     ).tag(config=True)
-    seconds = Float(300, help="seconds for a submission; what is not judged by then is not run").tag(config=True)
+    seconds = Float(600, help="seconds for a submission; what is not judged by then is not run").tag(config=True)
 
     @property
     def how(self) -> How:

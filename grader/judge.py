@@ -75,7 +75,7 @@ def judge(
     checks: str = "utils.checks",
     hidden: str = "grader.hidden",
     sandboxed: bool = True,
-    seconds: float = 300,
+    seconds: float = 600,
     progress: Callable[[int, int], None] | None = None,
 ) -> Judgement:
     """Judge a notebook. Never raises for what a submission does.
