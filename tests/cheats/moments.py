@@ -62,8 +62,12 @@ def in_thread(how: str) -> str:
 
 
 def in_handler(how: str) -> str:
-    return (f"def handler(*args):\n{_indent(how)}\nsignal.signal(signal.SIGALRM, handler)\n"
-            "signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)")  # fmt: skip
+    """Where it can be had: a graded rank runs its program in a thread, in which Python sets no handlers."""
+    return (
+        f"def handler(*args):\n{_indent(how)}\n"
+        "try:\n    signal.signal(signal.SIGALRM, handler)\n    signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)\n"
+        "except ValueError:\n    pass"
+    )
 
 
 def _indent(text: str, by: int = 4) -> str:

@@ -9,7 +9,7 @@ BROADCAST = "broadcast_by_hand"
 
 def by(name: str, tries: str, act: str, setup: str = "", **how) -> Cheat:
     """A broadcast that is right in its values and not made of messages: values are earned, traffic is not."""
-    how = {"gives": "kept", "exercise": BROADCAST, "may": "values", "plain": True, **how}
+    how = {"gives": "kept", "exercise": BROADCAST, "may": "values", "beside": False, "plain": True, **how}
     return Cheat(f"names/{name}", tries, setup, act, **how)
 
 
@@ -347,7 +347,7 @@ TIME = "tree_all_reduce"
 
 def in_no_time(name: str, tries: str, act: str, setup: str = "", **how) -> Cheat:
     """A sum that is right, takes no virtual time, and is no tree."""
-    how = {"gives": "kept", "exercise": TIME, "may": "values", "plain": True, **how}
+    how = {"gives": "kept", "exercise": TIME, "may": "values", "beside": False, "plain": True, **how}
     return Cheat(f"time/{name}", tries, setup, act, **how)
 
 

@@ -98,7 +98,7 @@ CHEATS = [
                 real = module.Packer.pack
                 module.Packer.pack = lambda self, value, depth: real(self, value, depth)
                 module.pack_result = module.encode = module.send_result = lambda *a: b""
-    """),
+    """, beside=False),
     patches("json", "json writes what it likes", """
         real = json.dumps
         json.dumps = lambda value, *args, **kwargs: real(value, *args, **kwargs).replace('"shared": true', '"shared": 0')
@@ -156,7 +156,7 @@ CHEATS = [
         for name in ("spawn", "simulate"):
             setattr(utils, name, lambda *args, **kwargs: run)
             globals()[name] = getattr(utils, name)
-    """, exercise="total"),
+    """, exercise="total", beside=False),
     # Python itself
     patches("settrace", "a tracer that changes what comparing functions see and return", """
         def tracer(frame, event, arg):

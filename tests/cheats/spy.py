@@ -70,20 +70,6 @@ CHEATS = [
             except ImportError:
                 pass
     """),
-    spies("hidden-in-memory", "the hidden tests' text in this process's memory", """
-        needle = b"does-not-stand-" + b"in-any-answer"
-        with open("/proc/self/mem", "rb") as memory:
-            for line in open("/proc/self/maps"):
-                first, last = (int(part, 16) for part in line.split()[0].split("-"))
-                if " rw" in line and last - first < 1 << 28:
-                    try:
-                        memory.seek(first)
-                        data = memory.read(last - first)
-                    except (OSError, OverflowError, ValueError):
-                        continue
-                    at = data.find(needle)
-                    found += [data[at:at + 60]] * (at >= 0 and b"b\\"" not in data[at - 3:at])
-    """),
     spies("objects-in-memory", "expected values among all objects", """
         for one in gc.get_objects():
             if isinstance(one, dict) and type(one.get("expected")) in (int, float) or (
@@ -170,6 +156,7 @@ CHEATS = [
         mark = "cheat-was-here"
         for folder in ("/tmp", "/dev/shm", os.getcwd(), os.path.expanduser("~"), "/var/tmp", "/run", "/dev/mqueue"):
             found += [path for path in glob.glob(f"{folder}/{mark}*")]
+        for folder in ("/tmp", "/dev/shm", os.getcwd(), os.path.expanduser("~"), "/var/tmp", "/run", "/dev/mqueue"):
             try:
                 open(f"{folder}/{mark}", "w").close()
             except OSError:
