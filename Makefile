@@ -9,7 +9,7 @@ run = "$(VENV)/bin/python"
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV      # another environment's, maybe; this one needs none of them
 
 .DEFAULT_GOAL := help
-.PHONY: help system env lab test build grade release script lint bench clean distclean
+.PHONY: help system env lab test thorough build grade release script lint bench clean distclean
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z]*\):.*## /  make \1|/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -39,6 +39,9 @@ test: env ## test everything: units, lessons, notebooks
 # Two at a time for each core, since tests wait a lot; a file of tests stays together. One after the other: -n 0
 workers   = $(shell $(run) -c 'import os; print(2 * min(os.cpu_count() or 1, 8))')
 all_cores = -n $(workers) --dist loadfile --no-loadscope-reorder
+
+thorough: env ## test what takes too long for every change: all cheats, every solution graded, 50 kills
+	@$(run) -m pytest $(all_cores) -m thorough $(TEST_ARGS)
 
 build: env ## make both notebooks of every lesson from solutions/*.py
 	@$(run) -m grader build

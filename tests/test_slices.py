@@ -91,6 +91,7 @@ def test_every_solution_loads_with_few_statements(lesson):
             assert not {"spawn(", "simulate(", "check("} & {piece["source"][:6], piece["source"][:9]}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
 def test_every_kept_answer_loads(lesson, monkeypatch):
     monkeypatch.setattr(slices, "cell_statements", functools.cache(slices.cell_statements))  # most cells stay the same
