@@ -32,6 +32,15 @@ def test_the_solution_has_all_points(name):
     assert said.looks == said.troubles == []
 
 
+OTHER_WORDS = {
+    "rendezvous-by-hand/a-world-of-its-own": "rank (1) >= world_size (1)",
+    "scatter-by-hand/sends-everything-to-small-buffers": "need the same shape and dtype",
+    "ring-reduce-scatter/equal-chunks": "must match the size",
+    "ring-reduce-scatter/forgets-the-handle": "no rank can move any more",
+    "ring-all-reduce/takes-chunks-for-equal": "need the same shape and dtype",
+}
+
+
 def mutants_to_judge() -> list:
     """The first wrong answer to each exercise that its visible check catches; all others are thorough."""
     found, seen = [], set()
@@ -46,13 +55,13 @@ def mutants_to_judge() -> list:
 
 @pytest.mark.parametrize("name, mutant", mutants_to_judge())
 def test_a_wrong_answer_has_no_points_and_is_told_why(name, mutant):
-    """In the words of the check, or the network's: virtual ones differ from Gloo's."""
+    """In the words of the check, but where the hub stops the ranks before Gloo would."""
     source = as_student(mutant.apply(lesson(name).exercises[mutant.exercise].source))
     said = judged(name, {mutant.exercise: source}, [f"{mutant.exercise}-{mutant.caught_by}"])
     [verdict] = said.verdicts
     assert (verdict.kind, verdict.points, said.looks) == ("wrong", 0, [])
     assert verdict.hidden == mutant.hidden
-    assert mutant.says in verdict.said or re.search("raised|no rank can move|can't be trusted|receive", verdict.said)
+    assert OTHER_WORDS.get(str(mutant), mutant.says) in verdict.said
 
 
 @pytest.mark.thorough
@@ -150,7 +159,6 @@ def test_it_is_the_same_each_time():
 
 def test_a_check_cell_that_is_no_check_is_refused():
     strange = notebook(COLLECTIVES, None, BROADCAST)
-    strange.cells[-1].source = "assert True"
     check = next(cell for cell in strange.cells if cell.metadata.get("nbgrader"))
     check.source = "assert True"
     with pytest.raises(ValueError, match="is not one call of check"):

@@ -172,8 +172,8 @@ class RemoteRank(VirtualRank):
         super().call(call, directly, tensors, dense)
 
     def hands_out(self, work) -> None:
-        """A message whose handle is thrown away too early is lost, as it is with Gloo."""
-        if work.call.event.is_async and work.call.event.op in POINT_TO_POINT:
+        """A message whose handle is thrown away too early is lost, as with Gloo; not where `simulate` keeps it."""
+        if not self.world.virtual and work.call.event.is_async and work.call.event.op in POINT_TO_POINT:
             weakref.finalize(work, self.thrown_away, work.call).atexit = False
 
     def thrown_away(self, call: Call) -> None:
