@@ -407,7 +407,7 @@ def printed_in_kernel(connection_file, code):
     """Run `code` in a running kernel and return what the cell shows as text."""
     client = BlockingKernelClient(connection_file=str(connection_file))
     client.load_connection_file()
-    client.start_channels()
+    client.start_channels(hb=False)  # a heart that misses one second, as it may on two cores, is not a dead kernel
     try:
         client.wait_for_ready(timeout=DEADLINE)
         shown = []
