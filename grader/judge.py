@@ -47,7 +47,7 @@ from utils.errors import RankCrashed, RankTimeout
 from utils.run import Run
 from utils.slow_memory import SlowMemory
 
-CPU_SECONDS = 10  # of computing for one rank in one run; a right answer takes a fraction of one
+CPU_SECONDS = 5  # of computing for one rank in one run; a right answer takes a tenth of one
 RUN_SECONDS = 60  # for one run, on a machine that has other things to do too
 READ_SECONDS = 60  # for reading a notebook's cells
 MOST_SAID = 10_000  # characters of a verdict: some checks quote what they were given whole

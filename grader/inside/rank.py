@@ -9,13 +9,13 @@ be believed, and the student may read and change all of it.
 
 from __future__ import annotations
 
-import importlib
 import io
 import math
 import pickle
 import socket
 import struct
 import sys
+import threading
 import weakref
 from dataclasses import astuple
 from typing import Any
@@ -28,20 +28,14 @@ from grader.inside import codec, slices
 from utils import shared_file, surroundings, travel
 from utils.checks.judge import call_with
 from utils.protocol import Request
-from utils.rank_process import PRELOADED
 from utils.recorder import OUTPUT_FIRST, POINT_TO_POINT, TAKEN_AS_DENSE, _tensors, who_called
 from utils.slow_memory import SlowMemory
-from utils.virtual import host_time, values, wrappers
+from utils.virtual import host_time, values
 from utils.virtual.gpu import VirtualGpu
 from utils.virtual.network import Call
 from utils.virtual.rank import VirtualRank
-from utils.virtual.world import Clock, World, take_over
-
-# Imported once, by the host, so that ranks need not: what programs of the lessons use, and what torch imports late.
-for module in (*PRELOADED, "safetensors.torch", "statistics", "utils.checks.gradients", "utils.mlp", "utils.awkward"):
-    importlib.import_module(module)
-wrappers.enter_fake_mode_once()
-codec.pack({"first": torch.zeros(1)})
+from utils.virtual.turns import Turns
+from utils.virtual.world import Clock, World, enter, patch_torch
 
 aten = torch.ops.aten
 UNWRITTEN = {
@@ -64,13 +58,26 @@ def main(line: socket.socket) -> None:
     if "read" in order:
         codec.send(line, {"do": "done", "answers": slices.read(**order["read"])})
         return
-    world = RankWorld(order, line)
-    take_over(world)
+    world = world_of(order, line)
+    enter(world)
     if world.virtual:
         host_time.take_over(world.turns)
-    talk_to_the_hub(world)
     world.run()
     world.wire.tell(world.told_in_the_end())
+
+
+stage: list[RankWorld] = []  # the world that torch has been told of in this process
+
+
+def world_of(order: dict[str, Any], line: socket.socket) -> RankWorld:
+    """The world of an order. Torch is patched once in a process, so the world that it was patched for begins anew."""
+    if stage:
+        stage[0].__init__(order, line)
+    else:
+        stage.append(RankWorld(order, line))
+        patch_torch(stage[0])
+        talk_to_the_hub(stage[0])
+    return stage[0]
 
 
 class RankWorld(World):
@@ -102,6 +109,9 @@ class RankWorld(World):
 
     def make_network(self) -> Wire:
         return self.wire
+
+    def make_turns(self) -> TurnsOfOne:
+        return TurnsOfOne(self.wire.earliest, self.wire.commit, self.local_rank)
 
     def make_ranks(self) -> list[VirtualRank]:
         self.rank = RemoteRank(self.number, self)
@@ -152,8 +162,30 @@ class RankWorld(World):
         return tuple(ranks if self.others is None else (self.others[rank] for rank in ranks))
 
 
+class TurnsOfOne(Turns):
+    """The turns of the one rank of this process. It runs in the main thread, as a program of its own would: there it
+    may handle signals, for one.
+    """
+
+    def run(self, ranks: list[RemoteRank]) -> None:
+        [rank] = ranks
+        self.make_ready(rank)
+        self.next()
+        rank.come_in()
+        try:
+            rank.work()
+        finally:
+            rank.finished = True
+
+    def give_away(self, rank: RemoteRank) -> None:
+        if self.next() is not rank:
+            raise SystemExit(1)  # the hub has nothing more to say
+
+
 class RemoteRank(VirtualRank):
     """The one rank of this process."""
+
+    ident = property(lambda self: threading.main_thread().ident)
 
     def asked_for(self, call: Call) -> None:
         if call.event.index in self.unasked:
@@ -409,17 +441,16 @@ class HubStore(dist.Store):
     """Where ranks meet that were given a store, by the name of its file or address: the keys lie at the hub."""
 
     NAME = "name of the store"
-    wire: Wire
     kept: list[HubStore] = []
 
-    def __init__(self, name: str):
+    def __init__(self, name: str, world: RankWorld):
         super().__init__()
-        self.name = name
+        self.name, self.world = name, world
         self.kept.append(self)  # torch keeps the C++ half of it alone
 
     def ask(self, what: str, key: str, value: bytes = b"", amount: int = 0) -> Any:
         told = {"do": "keys", "store": self.name, "what": what, "key": key, "value": value.hex(), "amount": amount}
-        return self.wire.exchange(told)["value"]
+        return self.world.wire.exchange(told)["value"]
 
     def set(self, key: str, value) -> None:
         self.ask("set", key, value.encode() if isinstance(value, str) else bytes(value))
@@ -440,23 +471,21 @@ class HubStore(dist.Store):
 
 def talk_to_the_hub(world: RankWorld) -> None:
     """Files and stores that ranks share lie at the hub: a rank's own folders are seen by nobody else."""
-    wire = world.wire
-    HubStore.wire = wire
 
     def file_store(path, world_size=-1):
-        return HubStore(f"file {path}")
+        return HubStore(f"file {path}", world)
 
     def tcp_store(host_name, port, *args, **kwargs):
-        return HubStore(f"tcp {host_name}:{port}")
+        return HubStore(f"tcp {host_name}:{port}", world)
 
     for module in (dist, sys.modules["torch.distributed.rendezvous"]):  # dist.rendezvous is a function
         module.FileStore, module.TCPStore = file_store, tcp_store
 
     def append(file, line: str) -> None:
-        wire.exchange({"do": "append", "path": str(file.path), "line": line})
+        world.wire.exchange({"do": "append", "path": str(file.path), "line": line})
 
     def lines(file) -> list[str]:
-        return wire.exchange({"do": "lines", "path": str(file.path)})["lines"]
+        return world.wire.exchange({"do": "lines", "path": str(file.path)})["lines"]
 
     shared_file.SharedFile.append, shared_file.SharedFile.lines = append, lines
 

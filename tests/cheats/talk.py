@@ -366,7 +366,7 @@ CHEATS = [
                     levels[number, i] = round(abs(full - count()) / {each})
             heard.update({{n: [levels[n, i] for i in range(len(mine))] for n in range(world_size) if n != rank}})
             began = 0
-        """, "pass", FILES)
+        """, "pass", FILES, beside=False)  # a rank has no such files: this raises
         for name, tries, look, take, each in [
             ("free-memory", "how much memory of the machine is free",
              "int(re.search(r'MemFree:\\\\s*(\\\\d+)', open('/proc/meminfo').read())[1])", "torch.ones(2**18)", 1024),

@@ -13,9 +13,9 @@ from torch.nn.parallel import distributed
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # torch 2.13 has renamed it
 
 
-def take_over(turns) -> None:
+def take_over(world) -> None:
     def verify(group, parameters, logger=None) -> None:
-        with turns.own_work():
+        with world.turns.own_work():
             check(group, parameters)
 
     distributed._verify_param_shape_across_processes = verify

@@ -47,7 +47,7 @@ class World:
         self.size, self.cluster = request.world_size, request.cluster
         self.only_sizes = request.device == "meta"
         self.network = self.make_network()
-        self.turns = Turns(self.network.earliest, self.network.commit, lambda rank: rank % self.cluster.gpus_per_node)
+        self.turns = self.make_turns()
         self.turns.on_turn = self.tell_news
         self.store = dist.HashStore()
         self.everybody = {rank: rank for rank in range(self.size)}  # global rank -> rank in the default group
@@ -60,6 +60,12 @@ class World:
 
     def make_network(self) -> Network:
         return Network(self.cluster, self.size, self.deliver)
+
+    def make_turns(self) -> Turns:
+        return Turns(self.network.earliest, self.network.commit, self.local_rank)
+
+    def local_rank(self, rank: int) -> int:
+        return rank % self.cluster.gpus_per_node
 
     def make_ranks(self) -> list[VirtualRank]:
         return [VirtualRank(number, self) for number in range(self.size)]
@@ -236,7 +242,8 @@ def run_virtual_world(request: Request) -> bytes:
     surroundings.settle(request)
     with open(os.path.join(request.folder, "program"), "rb") as file:
         world = World(request, file.read())
-    take_over(world)
+    patch_torch(world)
+    enter(world)
     host_time.take_over(world.turns)
     tell_lines_when_asked(world)
     try:
@@ -246,34 +253,39 @@ def run_virtual_world(request: Request) -> bytes:
     return world.outcome()
 
 
-def take_over(world: World) -> None:
-    """Make this process one of a virtual cluster: groups, prints and regions are those of the rank that runs."""
+def patch_torch(world: World) -> None:
+    """Make this process one of a virtual cluster: its groups are those of the rank that runs."""
     _set_thread_isolation_mode(True)  # torch's registry of groups is each thread's own
-    os.environ.update(WORLD_SIZE=str(world.size), LOCAL_WORLD_SIZE=str(min(world.size, world.cluster.gpus_per_node)))
-    sys.stdout = sys.stderr = sys.__stdout__ = sys.__stderr__ = world.prints
-    regions.recorder = world.make_recorder()
-    if world.only_sizes:
-        as_on_gpu.take_over()
     register_optimizer_step_post_hook(lambda optimizer, *_: world.turns.running.storages.count_state(optimizer))
 
     class VirtualGloo(VirtualGroup):
         def __init__(self, store, rank, size, timeout):
             super().__init__(world, rank, size)
-            world.join(store, rank, size)
 
     c10d.ProcessGroupGloo = VirtualGloo
     make = c10d._new_process_group_helper
 
     @functools.wraps(make)
     def make_group(*args, **kwargs):
-        ranks, name = args[2], args[5]
+        size, rank, ranks, _, store, name = args[:6]
         if not ranks:  # the default group
+            world.join(store, rank, size)
             return make(*args, **kwargs)
         return world.turns.running.make_group(name, tuple(ranks), lambda: make(*args, **kwargs))
 
     c10d._new_process_group_helper = make_group
     wrappers.take_over(world)
-    ddp_check.take_over(world.turns)
+    ddp_check.take_over(world)
+
+
+def enter(world: World) -> None:
+    """What programs find around them is this world's: its size, where prints go, what regions and memory are told."""
+    os.environ.update(WORLD_SIZE=str(world.size), LOCAL_WORLD_SIZE=str(min(world.size, world.cluster.gpus_per_node)))
+    sys.stdout = sys.stderr = sys.__stdout__ = sys.__stderr__ = world.prints
+    regions.recorder = world.make_recorder()
+    if world.only_sizes:
+        as_on_gpu.take_over()
+        wrappers.take_over_without_values()
 
 
 def tell_lines_when_asked(world: World) -> None:

@@ -15,21 +15,22 @@ FIRST_PAUSE, LONGEST_PAUSE = 1e-6, 1e6  # seconds between two looks for a key in
 
 
 def take_over(world) -> None:
-    """Make them run on the ranks of `world`: threads that share what is each process's own where ranks are processes,
-    and tensors that are data though they have no values.
-    """
+    """Make them run on the ranks of `world`: threads, which share what each process would have of its own."""
     enter_fake_mode_once()
     wait_for_futures(world)
     wait_for_keys(world)
     count_resized(world)
     keep_loss_parallel()
-    if world.only_sizes:
-        torch.autocast.__enter__ = refuse_autocast(torch.autocast.__enter__)
-        FSDPParamGroup._validate_no_meta_params = lambda group: None  # would say that they were never filled
-        for module in (_api, _collective_utils, placement_types):
-            module.mesh_broadcast = mesh_broadcast
-            if hasattr(module, "mesh_scatter"):
-                module.mesh_scatter = mesh_scatter
+
+
+def take_over_without_values() -> None:
+    """Where tensors have sizes only."""
+    torch.autocast.__enter__ = refuse_autocast(torch.autocast.__enter__)
+    FSDPParamGroup._validate_no_meta_params = lambda group: None  # would say that they were never filled
+    for module in (_api, _collective_utils, placement_types):
+        module.mesh_broadcast = mesh_broadcast
+        if hasattr(module, "mesh_scatter"):
+            module.mesh_scatter = mesh_scatter
 
 
 @functools.cache
