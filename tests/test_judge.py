@@ -35,6 +35,7 @@ def test_the_solution_has_all_points(name):
 OTHER_WORDS = {
     "rendezvous-by-hand/a-world-of-its-own": "rank (1) >= world_size (1)",
     "scatter-by-hand/sends-everything-to-small-buffers": "need the same shape and dtype",
+    "times-of-the-slowest/on-rank-0-alone": "That is this rank's own times",
     "ring-reduce-scatter/equal-chunks": "must match the size",
     "ring-reduce-scatter/forgets-the-handle": "no rank can move any more",
     "ring-all-reduce/takes-chunks-for-equal": "need the same shape and dtype",

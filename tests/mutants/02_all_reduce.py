@@ -181,7 +181,26 @@ mutant(
     says="times as many as are needed",
     cell="""
     def tree_all_reduce(x: Tensor, team: list[int], rank: int) -> Tensor:
-        return halving_doubling_any_size(x, team, rank, all_reduce=ring_all_reduce)
+        place, size, distance = team.index(rank), len(team), 1
+        power = 1 << (size.bit_length() - 1)
+        total, arrived = x.clone(), torch.empty_like(x)
+        if place >= power:
+            dist.send(total, dst=team[place - power])
+            dist.recv(total, src=team[place - power])
+            return total
+        if place + power < size:
+            dist.recv(arrived, src=team[place + power])
+            total += arrived
+        while distance < power:
+            sent = total.clone()
+            sending = dist.isend(sent, dst=team[place ^ distance])
+            dist.recv(arrived, src=team[place ^ distance])
+            sending.wait()
+            total += arrived
+            distance *= 2
+        if place + power < size:
+            dist.send(total, dst=team[place + power])
+        return total
     """,
 )
 mutant(

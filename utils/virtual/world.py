@@ -269,8 +269,9 @@ def patch_torch(world: World) -> None:
     def make_group(*args, **kwargs):
         size, rank, ranks, _, store, name = args[:6]
         if not ranks:  # the default group
+            made = make(*args, **kwargs)
             world.join(store, rank, size)
-            return make(*args, **kwargs)
+            return made
         return world.turns.running.make_group(name, tuple(ranks), lambda: make(*args, **kwargs))
 
     c10d._new_process_group_helper = make_group
