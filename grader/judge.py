@@ -271,7 +271,8 @@ class Judging:
             if answer["problem"] or answer["parameters"] is None:
                 verdict.kind, verdict.said = WRONG, answer["problem"] or f"There is no function {cell.function}."
                 return verdict
-            remarks = [self.judge_part(part, cell, answer) for part in parts if registered(part, cell)]
+            judging = [part for part in parts if registered(part, cell)]
+            remarks = [self.judge_part(part, cell, answer, part is judging[-1]) for part in judging]
         except CheckFailed as failed:
             verdict.said, verdict.mistake = str(failed), failed.mistake
             verdict.hidden = "hidden test" in failed.header
@@ -291,12 +292,15 @@ class Judging:
             verdict.said = "\n".join(line for remark in remarks for line in remark.splitlines())
         return verdict
 
-    def judge_part(self, part: Checks, cell: CheckCell, answer: dict) -> str:
-        """Let the visible or the hidden check judge; returns its remark. Raises CheckFailed, TooLong, HostGone."""
+    def judge_part(self, part: Checks, cell: CheckCell, answer: dict, decides: bool) -> str:
+        """Let the visible or the hidden check judge; returns its remark. Raises CheckFailed, TooLong, HostGone.
+
+        decides: it is the last to judge this, so what it judges are values of ranks that were alone.
+        """
         function = stand_in(cell.function, answer["parameters"])
 
         def runner(_, if_stuck: str, quiet: bool) -> RemoteRunner:
-            return RemoteRunner(self, answer, function, if_stuck, quiet)
+            return RemoteRunner(self, answer, function, if_stuck, quiet, decides)
 
         try:
             return part.judge(function, cell.judges, runner)
@@ -339,9 +343,9 @@ def stand_in(name: str, parameters: list[str]) -> Callable:
 class RemoteRunner(Runner):
     """`run` of a graded check: the ranks are sandboxed processes, the network is the hub."""
 
-    def __init__(self, judging: Judging, answer: dict, function: Callable, if_stuck: str, quiet: bool):
+    def __init__(self, judging: Judging, answer: dict, function: Callable, if_stuck: str, quiet: bool, decides: bool):
         super().__init__(function, if_stuck, quiet)
-        self.judging, self.code = judging, answer
+        self.judging, self.code, self.decides = judging, answer, decides
 
     def world(
         self, cluster: Cluster | None, device: str, world_size: int, function, inputs: tuple, same: dict, catch
@@ -361,7 +365,7 @@ class RemoteRunner(Runner):
             if memories:
                 raise
             run, hub = self.run_ranks(orders, memories)  # it may have been the machine's fault: short of memory, say
-        if world_size > 1 and self.quiet and not virtual:
+        if world_size > 1 and self.decides and device == "cpu":
             run = replace(run, results=self.once_more(orders, hub))
         results = []
         for rank, (result, after, shared) in enumerate(run.results):

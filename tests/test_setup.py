@@ -182,7 +182,14 @@ def stop_before_the_stamp(course):
 
 @pytest.mark.parametrize(
     "damage",
-    [remove_python, break_the_python_link, remove_pip, leave_an_empty_folder, stop_before_the_stamp],
+    [
+        remove_python,
+        stop_before_the_stamp,
+        *(
+            pytest.param(one, marks=pytest.mark.thorough)
+            for one in (break_the_python_link, remove_pip, leave_an_empty_folder)
+        ),
+    ],
     ids=lambda damage: damage.__name__,
 )
 def test_a_damaged_environment_is_made_anew(ready, damage):

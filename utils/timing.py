@@ -69,6 +69,9 @@ def settle() -> None:
         torch.cuda.synchronize(device)
 
 
+NOBODYS = 127  # no rank hands it in, nor do a few dozen ranks' numbers come to it
+
+
 class Call:
     """One collective on tensors of its own. Calling it runs it once; `wrong` counts elements that came out wrong."""
 
@@ -109,6 +112,7 @@ class Call:
     def wrong(self) -> int:
         """Run it once more on fresh numbers, and count what is not as it should be; 0 where nothing is promised."""
         self.give.copy_(self.pattern(self.rank, self.give.dtype))
+        self.get.fill_(NOBODYS)  # memory that was used before could hold the right numbers
         self()
         settle()
         got = self.give if self.op in IN_PLACE else self.get
