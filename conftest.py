@@ -36,8 +36,14 @@ def root() -> Path:
 
 
 def pytest_collection_modifyitems(items):
-    """Files marked `long` come first, so that no core waits for one of them in the end (`make test` uses all cores)."""
+    """Files marked `long` come first, so that no core waits for one of them in the end (`make test` uses all cores).
+
+    A file's tests stay together, for the sake of their fixtures; those that run for each lesson, lesson by lesson.
+    """
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
+    for item in items:
+        lesson = item.callspec.params.get("lesson", "") if hasattr(item, "callspec") else ""
+        item.add_marker(pytest.mark.xdist_group(f"{item.path.stem} {lesson}".strip()))
 
 
 def pytest_runtest_setup(item):

@@ -45,7 +45,9 @@ def answers(server):
                 if server.type == socket.SOCK_DGRAM:
                     server.sendto(b"reached", server.recvfrom(10)[1])
                 else:
-                    server.accept()[0].sendall(b"reached")
+                    connection, _ = server.accept()
+                    connection.recv(10)  # closed with something unread, it would be reset
+                    connection.sendall(b"reached")
             except OSError:
                 return
     threading.Thread(target=serve, daemon=True).start()

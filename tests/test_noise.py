@@ -76,6 +76,19 @@ NOISE = {
             """
         ),
     },
+    "signal handlers and alarms": {
+        "total": text(
+            """
+            import signal
+            def total(x, rank, world_size):
+                signal.signal(signal.SIGALRM, lambda number, frame: None)
+                signal.alarm(600)
+                x = x.clone()
+                dist.all_reduce(x)
+                return x
+            """
+        ),
+    },
     "helpers in cells of their own": {
         "helper": text(
             """

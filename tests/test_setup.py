@@ -180,16 +180,12 @@ def stop_before_the_stamp(course):
     (course.venv / ".ready").write_text("set-up has not finished\n")
 
 
+OTHER_DAMAGE = [break_the_python_link, remove_pip, leave_an_empty_folder, stop_before_the_stamp]
+
+
 @pytest.mark.parametrize(
     "damage",
-    [
-        remove_python,
-        stop_before_the_stamp,
-        *(
-            pytest.param(one, marks=pytest.mark.thorough)
-            for one in (break_the_python_link, remove_pip, leave_an_empty_folder)
-        ),
-    ],
+    [remove_python, *(pytest.param(one, marks=pytest.mark.thorough) for one in OTHER_DAMAGE)],
     ids=lambda damage: damage.__name__,
 )
 def test_a_damaged_environment_is_made_anew(ready, damage):

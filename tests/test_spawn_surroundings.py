@@ -59,7 +59,7 @@ def test_without_names_and_without_a_network(script):
 
 
 @needs_namespaces
-@pytest.mark.parametrize("options", ["ro", "size=64k"])
+@pytest.mark.parametrize("options", ["size=64k", pytest.param("ro", marks=pytest.mark.thorough)])
 def test_a_temporary_folder_that_is_full_or_read_only(script, options, tmp_path):
     """The world lies in memory then; without that too, one line says what is missing."""
     (tmp_path / "small").mkdir()
@@ -121,6 +121,7 @@ def test_few_processes(script):
     )
 
 
+@pytest.mark.thorough
 def test_without_fork(script):
     """Fresh interpreters behind the same call: values, failures, a crash, a stuck world."""
     source = """
