@@ -249,6 +249,8 @@ class Hub:
             raise Breach("a message from nobody, or to nobody")
         handed_in = _tensors(args[1] if op in OUTPUT_FIRST and len(args) > 1 else args[:1])
         first = handed_in[0] if handed_in else None
+        if not self.virtual and any(tensor.is_meta for tensor in _tensors(args)):
+            raise Breach("a tensor without values")
         if misfit(method, op, args, len(group[1]), reduce_op):
             raise Breach("a call that does not fit its group")
         event = Event(

@@ -52,8 +52,11 @@ class Line:
 
     def send(self, words: bytes) -> None:
         left = memoryview(words)
-        while left:
-            left = left[self.patiently(self.socket.send, left) :]
+        try:
+            while left:
+                left = left[self.patiently(self.socket.send, left) :]
+        except (BrokenPipeError, ConnectionResetError):  # it listens no more; what it has said can still be heard
+            pass
         if self.log:
             self.log[-1] = self.log[-1][0], words
 
