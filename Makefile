@@ -36,9 +36,9 @@ print_flag   = --ZMQChannelsWebsocketConnection.iopub_data_rate_limit=1e9
 test: env ## test everything: units, lessons, notebooks
 	@$(run) -m pytest $(all_cores) $(TEST_ARGS)
 
-# Two at a time for each core, since tests wait a lot; conftest.py says which stay together. One after the other: -n 0
+# Two at a time for each core, since tests wait a lot; a file of tests stays together. One after the other: -n 0
 workers   = $(shell $(run) -c 'import os; print(2 * min(os.cpu_count() or 1, 8))')
-all_cores = -n $(workers) --dist loadgroup --no-loadscope-reorder
+all_cores = -n $(workers) --dist loadfile --no-loadscope-reorder
 
 thorough: env ## test what takes too long for every change: all cheats, every solution graded, 50 kills
 	@$(run) -m pytest $(all_cores) -m thorough $(TEST_ARGS)

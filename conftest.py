@@ -36,14 +36,9 @@ def root() -> Path:
 
 
 def pytest_collection_modifyitems(items):
-    """Files marked `long` come first, so that no core waits for one of them in the end (`make test` uses all cores).
-
-    A file's tests stay together, for the sake of their fixtures; those that run for each lesson, lesson by lesson.
-    """
-    items.sort(key=lambda item: item.get_closest_marker("long") is None)
-    for item in items:
-        lesson = item.callspec.params.get("lesson", "") if hasattr(item, "callspec") else ""
-        item.add_marker(pytest.mark.xdist_group(f"{item.path.stem} {lesson}".strip()))
+    """Files marked `long` come first, those of many minutes before all, so that no core waits for one in the end."""
+    marks = {item: item.get_closest_marker("long") for item in items}
+    items.sort(key=lambda item: -marks[item].kwargs.get("minutes", 1) if marks[item] else 0)
 
 
 def pytest_runtest_setup(item):

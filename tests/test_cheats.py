@@ -26,7 +26,7 @@ from tests.kernel import processes_with
 from tests.tiny_course import LESSON, POINTS, PROJECT, RIGHT, WRONG, hand_in, make_course, nbgrader
 from utils.checks import Checks
 
-pytestmark = [pytest.mark.long, pytest.mark.sandbox]
+pytestmark = [pytest.mark.long(minutes=3), pytest.mark.sandbox]
 BATCH = 36  # cheats in a notebook
 PLANTED = f"PLANTED-{os.urandom(8).hex()}"  # stands where no submission may look
 HANG_SECONDS, EXHAUST_SECONDS = 2, 6

@@ -22,7 +22,7 @@ from tests import sample_class
 from tests.mutants import mutants_of
 from tests.sample_class import LESSON, MUTANT_STUDENTS
 
-pytestmark = [pytest.mark.long, pytest.mark.sandbox]
+pytestmark = [pytest.mark.long(minutes=4), pytest.mark.sandbox]
 PROJECT = Path(__file__).resolve().parent.parent
 
 

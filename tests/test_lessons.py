@@ -17,26 +17,27 @@ from grader.lesson import clear_solution, find_lessons, read_lesson
 from tests.mutants import also_right, mutants_of
 from utils.checks import CheckFailed, checks_for
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.long(minutes=9)
 LESSONS = {path.stem: read_lesson(path) for path in find_lessons()}
-CHECKS = [
-    pytest.param(name, check, id=f"{name}-{check.id}") for name, lesson in LESSONS.items() for check in lesson.checks
-]
 EXERCISES = [
     pytest.param(name, one, id=f"{name}-{one}") for name, lesson in LESSONS.items() for one in lesson.exercises
 ]
 MUTANTS = [pytest.param(name, mutant, id=f"{name}-{mutant}") for name in LESSONS for mutant in mutants_of(name)]
 
 
-def variants() -> list:
-    """Right answers in another form: the first to each exercise, and with `make thorough` all others."""
+def first_of_each_exercise(ones_of) -> list:
+    """(lesson, one) for all that `ones_of(lesson)` names; with `make test` the first to each exercise alone."""
     found, seen = [], set()
     for name in LESSONS:
-        for variant in also_right(name):
-            marks = pytest.mark.thorough if (name, variant.exercise) in seen else ()
-            found.append(pytest.param(name, variant, id=f"{name}-{variant}", marks=marks))
-            seen.add((name, variant.exercise))
+        for one in ones_of(name):
+            marks = pytest.mark.thorough if (name, one.exercise) in seen else ()
+            found.append(pytest.param(name, one, id=f"{name}-{getattr(one, 'id', one)}", marks=marks))
+            seen.add((name, one.exercise))
     return found
+
+
+CHECKS = first_of_each_exercise(lambda name: LESSONS[name].checks)
+VARIANTS = first_of_each_exercise(also_right)
 
 
 def run_cell(source: str, namespace: dict, name: str) -> None:
@@ -92,7 +93,7 @@ def test_a_wrong_answer_is_caught(lesson, mutant):
         assert not re.search(r"expected [\[\d(-]", str(failed.value))
 
 
-@pytest.mark.parametrize("lesson, variant", variants())
+@pytest.mark.parametrize("lesson, variant", VARIANTS)
 def test_a_right_answer_in_another_form_passes(lesson, variant):
     for check in LESSONS[lesson].checks:
         if check.exercise == variant.exercise:

@@ -11,7 +11,7 @@ import pytest
 
 from grader import build
 
-pytestmark = pytest.mark.long
+pytestmark = pytest.mark.long(minutes=9)
 ROOT = Path(__file__).resolve().parent.parent
 LESSONS = [path.stem for path in build.find_lessons(root=ROOT)]
 
