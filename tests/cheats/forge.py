@@ -139,7 +139,6 @@ CHEATS = [
             ("unknown-method", "a method that there is not", "prepared.call('__init__')"),
             ("unknown-reduction", "a reduction that there is not", "prepared.call(args=[[x]], reduce_op='steal')"),
             ("tag-is-text", "a tag that is no number", "prepared.call('send', [[x], 0, 0], peer=0, tag='0')"),
-            ("clock-nan", "a time that is none", "prepared.call(args=[[x]], clock=float('nan'))"),
             ("waits-for-what-is-not", "waiting for call number 10**9", "prepared.tell(do='wait', **{'for': [10**9]}, clock=0.0)"),
             ("waits-for-nothing", "waiting for nothing", "prepared.tell(do='wait', **{'for': []}, clock=0.0)"),
             ("groups-of-strangers", "a group of ranks that there are not", "prepared.tell(do='make', group='g', "
@@ -167,7 +166,11 @@ CHEATS = [
     *[
         forges(name, tries, f"prepared.call(args=[[x]], members=list(range(world_size)), clock={clock})",
                exercise="total", may="traffic")
-        for name, tries, clock in [("clock-text", "a time in words", "'noon'"), ("clock-huge", "the end of time", "1.7e308")]
+        for name, tries, clock in [
+            ("clock-nan", "a time that is none", "float('nan')"),
+            ("clock-text", "a time in words", "'noon'"),
+            ("clock-huge", "the end of time", "1.7e308"),
+        ]
     ],
     forges("failure-without-end", "a failure of 50,000 lines", """
         prepared.tell(do="failed", kind="Error", message="x" * 100_000, frames=[["f", 1, "g", "y" * 300]] * 50_000)
