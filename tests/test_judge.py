@@ -155,11 +155,11 @@ def test_what_a_rank_learns_from_the_clock_is_not_judged(monkeypatch):
 
 def test_on_virtual_ranks_too_what_is_judged_follows_from_inputs_and_messages():
     """It sends its process's number, which changes nothing but what is sent."""
-    source = as_student(lesson("09_pipeline_parallelism").exercises["naive-forward"].source)
+    source = as_student(lesson("09_pipeline_parallelism").exercises["split-layers"].source)
     body = "    import os\n    dist.all_reduce(torch.tensor(float(os.getpid())))\n"
-    head = re.search(r"def naive_forward\(.*?:\n", source, re.DOTALL)[0]
-    answers = {"naive-forward": source.replace(head, head + body)}
-    said = judged("09_pipeline_parallelism", answers, ["naive-forward-values"])
+    head = re.search(r"def split_layers\(.*?:\n", source, re.DOTALL)[0]
+    answers = {"split-layers": source.replace(head, head + body)}
+    said = judged("09_pipeline_parallelism", answers, ["split-layers-values"])
     assert said.verdicts[0].points == 0
     assert "did something else when it was run once more" in said.verdicts[0].said
 
