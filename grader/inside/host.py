@@ -9,8 +9,9 @@ grader/ranks.py starts it and asks, on a socket, in lines of JSON; one answer to
 
 A rank is a fork that has moved into a room of its own (rooms.py), where it has its socket and no other descriptor, no
 capability, and none of the system calls that the filter forbids. Then it calls the entry function with its socket. When
-it ends, or is ended, its room ends, and with it all that it left behind. Without a sandbox there are no rooms: a rank
-is a plain fork in a session of its own.
+it ends, or is ended, its room ends, and with it all that it left behind. How many processes ranks may start is bounded
+far below what the sandbox bears: to fork one takes milliseconds. Without a sandbox there are no rooms: a rank is a
+plain fork in a session of its own.
 
 It forks cleanly because it computes nothing, opens no GPU and has one thread.
 """
@@ -23,6 +24,8 @@ import importlib
 import json
 import os
 import random
+import re
+import resource
 import select
 import signal
 import socket
@@ -35,6 +38,8 @@ from grader.inside.rooms import Rooms
 
 MOST_RANKS = 250  # descriptors in one message: at most 253
 LINE = 65536  # bytes in an order, at most
+PROCESSES_OF_A_RANK = 3  # itself, its room's first one, and that of a room to come
+PROCESSES_BESIDE = 150  # and threads, that all ranks together may start
 
 
 @dataclass
@@ -78,6 +83,7 @@ class Host:
     def __init__(self, control: socket.socket):
         self.control = control
         self.ranks: dict[int, Rank] = {}
+        self.processes = 0  # that all ranks together may be
         self.settings = self.read()[0]
         self.rooms = None
         self.own_pids = None
@@ -147,6 +153,7 @@ class Host:
         try:
             if self.rooms:
                 self.rooms.ask_for(len(numbers))
+            self.processes = PROCESSES_OF_A_RANK * (len(self.ranks) + len(numbers)) + PROCESSES_BESIDE
             for number, descriptor in zip(numbers, sockets, strict=True):
                 self.ranks[number] = self.start_rank(number, descriptor)
         except (OSError, ValueError) as error:
@@ -210,6 +217,9 @@ class Host:
             "/proc/self/oom_score_adj", os.O_WRONLY
         )  # `open` would cost a tenth of all that a rank does here
         os.write(score, b"1000")  # it goes before the host, when the machine runs out of memory
+        if self.settings["user"] is not None or kernel() >= (5, 14):  # older ones count what the user has outside too
+            most = min(self.processes, resource.getrlimit(resource.RLIMIT_NPROC)[1])
+            resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
         alone.keep_only(descriptor)
         alone.drop_capabilities(self.settings["user"])
         alone.call("prctl", alone.PR_SET_DUMPABLE, 1, 0, 0, 0)  # its own /proc/self stays readable
@@ -252,6 +262,10 @@ def main(descriptor: int) -> None:
         raise
     host.answer(ready=True)
     host.serve()
+
+
+def kernel() -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", os.uname().release)[:2]))
 
 
 def cpu_seconds(pid: int) -> float:

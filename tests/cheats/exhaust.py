@@ -49,7 +49,7 @@ CHEATS = [
                     os._exit(0)
         except OSError:
             pass
-    """),  # which takes longer than a rank may compute
+    """, beside=True),
     takes("threads", "as many threads as there may be, and then on", """
         try:
             for _ in range(100_000):
