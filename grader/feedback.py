@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 from typing import Any
 
@@ -24,7 +25,7 @@ from pygments.lexers import PythonLexer
 from grader.autograde import is_check
 from grader.marks import MARKS, Mark, amount, judgement_of, verdict_of
 from grader.pages import number, page, visible
-from grader.passive import LONGEST, from_markdown
+from grader.passive import KEPT, LONGEST, from_markdown
 from grader.submission import count, grade_id
 from grader.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG
 
@@ -169,10 +170,15 @@ def shown(cell: NotebookNode) -> Markup:
     """The cell's text, laid out; a very long one is cut."""
     source = visible(cell.source, LONGEST)
     if cell.cell_type == "code":
-        return Markup(highlight(source, PythonLexer(stripnl=False), HtmlFormatter(cssclass="code", nowrap=False)))
+        return highlighted(source)
     if cell.cell_type == "markdown":
         return Markup('<div class="text">{}</div>').format(Markup(from_markdown(source)))
     return Markup("<pre>{}</pre>").format(source)
+
+
+@lru_cache(KEPT)
+def highlighted(source: str) -> Markup:
+    return Markup(highlight(source, PythonLexer(stripnl=False), HtmlFormatter(cssclass="code", nowrap=False)))
 
 
 def without_folders(text: str, own: str) -> str:

@@ -22,6 +22,7 @@ import sys
 import types
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -48,10 +49,12 @@ from utils.run import Run
 from utils.slow_memory import SlowMemory
 
 CPU_SECONDS = 5  # of computing for one rank in one run; a right answer takes a tenth of one
+CPU_SECONDS_EACH = 1  # if all compute: a run gets CPU_SECONDS and this for each of its ranks
 RUN_SECONDS = 60  # for one run, on a machine that has other things to do too
 READ_SECONDS = 60  # for reading a notebook's cells
 MOST_SAID = 10_000  # characters of a verdict: some checks quote what they were given whole
 MOST_HOSTS = 4  # that one submission may break
+TOOK_TOO_LONG = "took too long or too much"
 CHECK = re.compile(r'^check\((\w+)(?:, judges="(\w+)")?\)$', re.MULTILINE)
 LESSON = re.compile(r'^hidden_tests_for\("(\w+)"\)', re.MULTILINE)
 
@@ -206,7 +209,7 @@ class Judging:
     def close(self) -> None:
         """Let the host serve the next submission, unless this one has given cause to want a new one."""
         if self.host is not None:
-            if self.looks:
+            if any(look.what != TOOK_TOO_LONG for look in self.looks):
                 self.host.close()
             else:
                 spare.append(self.host)
@@ -221,9 +224,16 @@ class Judging:
             self.host = host_for(self.sandboxed)
         return self.host.start(count)
 
-    def line_to(self, rank: Rank) -> Line:
+    def lines_to(self, ranks: list[Rank]) -> list[Line]:
+        """Lines to the ranks of one run, with the end of its time."""
         until, host = min(monotonic() + RUN_SECONDS, self.until), self.host
-        return Line(rank.socket, until, spent=lambda: host.used(rank) > CPU_SECONDS)
+
+        def spent(number: int) -> bool:
+            used = host.used(ranks)
+            too_much = sum(used) > CPU_SECONDS + CPU_SECONDS_EACH * len(ranks)
+            return used[number] > (CPU_SECONDS_EACH if too_much else CPU_SECONDS)
+
+        return [Line(rank.socket, until, spent=partial(spent, number)) for number, rank in enumerate(ranks)]
 
     def end(self, ranks: list) -> None:
         """Nothing is left of them afterwards."""
@@ -283,7 +293,7 @@ class Judging:
         except TooLong as error:
             verdict.kind, verdict.said = STUCK, str(error)
             self.stuck[cell.function] = str(error)
-            self.look("took too long or too much", f"{cell.name}: {error}")
+            self.look(TOOK_TOO_LONG, f"{cell.name}: {error}")
         except (HostGone, Breach, OSError) as error:
             verdict.kind, verdict.said = STUCK, f"It was stopped: {error}."
             self.stuck[cell.function] = verdict.said
@@ -378,8 +388,7 @@ class RemoteRunner(Runner):
     def run_ranks(self, orders: list[dict], memories: list[SlowMemory]) -> tuple[Run, Hub]:
         """One world, from its beginning to its end. Raises what `spawn` raises, TooLong, HostGone."""
         ranks = self.judging.ranks_of(len(orders))
-        lines = [self.judging.line_to(rank) for rank in ranks]
-        hub = Hub(lines, orders[0]["cluster"], orders[0]["virtual"], memories)
+        hub = Hub(self.judging.lines_to(ranks), orders[0]["cluster"], orders[0]["virtual"], memories)
         try:
             for rank, order in zip(ranks, orders, strict=True):
                 give_order(rank.socket, order)
@@ -399,9 +408,10 @@ class RemoteRunner(Runner):
         results = []
         for order, first in reversed(list(zip(orders, hub.ranks, strict=True))):
             [rank] = self.judging.ranks_of(1)
+            [line] = self.judging.lines_to([rank])
             try:
                 give_order(rank.socket, order)
-                said = replay(first.line.log, self.judging.line_to(rank), hub.known)
+                said = replay(first.line.log, line, hub.known)
             except TimeoutError:
                 raise TooLong(f"rank {order['rank']} took too long, when it was run once more.") from None
             except Diverged:

@@ -7,7 +7,8 @@ show the autograded notebook as it is; so `PassiveCells` makes it harmless befor
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
+from functools import lru_cache
 
 import bleach
 from bleach.html5lib_shim import HTMLParser
@@ -31,6 +32,7 @@ ALIGNED = re.compile(r"text-align: ?(left|right|center);?")
 # What MathJax obeys beyond formulas.
 ACTIVE_TEX = re.compile(r"\\(href|url|require|class|cssId|style|html\w*|data|toggle|mmlToken|unicode|action)\b", re.I)
 LONGEST = 20_000  # characters of Markdown that are worth laying out
+KEPT = 500  # texts of which it is known how they are laid out: most are the lesson's own, the same in every notebook
 
 
 def allowed(tag: str, name: str, value: str) -> bool:
@@ -54,6 +56,7 @@ def cleaned(html: str) -> str:
     return bleach.clean(html, tags=TAGS, attributes=allowed, protocols=["http", "https", "mailto", "data"], strip=True)
 
 
+@lru_cache(KEPT)
 def from_markdown(text: str) -> str:
     """Markdown as HTML in which nothing is active. Too long to be prose, or not to be laid out: as it was written."""
     try:
@@ -81,7 +84,7 @@ class PassiveCells(NbGraderPreprocessor):
     """
 
     def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
-        taken = {name for cell in nb.cells for name in names_in_formgrader(cell)}
+        taken = frozenset(name for cell in nb.cells for name in names_in_formgrader(cell))
         for cell in nb.cells:
             cell.pop("attachments", None)
             if cell.cell_type != "code" and not utils.is_locked(cell) and not harmless(cell.source, taken):
@@ -98,7 +101,8 @@ def names_in_formgrader(cell: NotebookNode) -> Iterator[str]:
         yield from (name, f"{name}_extra_credit", f"{name}-comment")
 
 
-def harmless(text: str, taken: Iterable[str] = ()) -> bool:
+@lru_cache(KEPT)
+def harmless(text: str, taken: frozenset[str] = frozenset()) -> bool:
     """Whether Markdown, laid out by nbconvert, is HTML that `cleaned` would leave as it is.
 
     And whole HTML: a stray end tag would end a part of the page, one that is missing would swallow the next.
@@ -123,7 +127,7 @@ def prose(element: object) -> Iterator[str]:
         yield child.tail or ""
 
 
-def may_stay(element: object, taken: Iterable[str]) -> bool:
+def may_stay(element: object, taken: frozenset[str]) -> bool:
     tag = element.tag
     if tag not in TAGS:  # comments have a function for a tag
         return False

@@ -143,14 +143,14 @@ class RankHost:
                 self.give_up(NONSENSE)
             return statuses
 
-    def used(self, rank: Rank) -> float:
-        """Seconds that a rank has computed so far."""
+    def used(self, ranks: Sequence[Rank]) -> list[float]:
+        """Seconds that each has computed so far."""
         with self.lock:
-            self.tell({"used": [rank.number]}, [])
-            match self.answer().get("used"):
-                case [int() | float() as seconds]:
-                    return seconds
-            self.give_up(NONSENSE)
+            self.tell({"used": [rank.number for rank in ranks]}, [])
+            used = self.answer().get("used")
+            if not isinstance(used, list) or [type(one) for one in used] != [float] * len(ranks):
+                self.give_up(NONSENSE)
+            return used
 
     # ---- the host ----------------------------------------------------------------------------------------------------
 

@@ -70,7 +70,7 @@ POSES = [
     "<details><summary>swallows the rest of the page</summary>",
     "![p](attachment:plot.png)",  # nbconvert raises for a picture that is not there
 ]
-IDS = {"double-values", "double-comment"}
+IDS = frozenset({"double-values", "double-comment"})
 
 
 def assert_passive(html):
