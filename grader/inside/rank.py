@@ -187,6 +187,9 @@ class RemoteRank(VirtualRank):
 
     ident = property(lambda self: threading.main_thread().ident)
 
+    def bring_random_numbers(self) -> None:
+        """They are in place: the host has seeded all generators."""
+
     def asked_for(self, call: Call) -> None:
         if call.event.index in self.unasked:
             self.world.wire.tell(codec.pack({"do": "asked", "index": call.event.index}))

@@ -51,9 +51,7 @@ class TurnTaker(threading.Thread):
         self.baton = threading.Lock()
         self.baton.acquire()
         self.groups = Groups()
-        self.torch_random, self.python_random = turns.torch_random, turns.python_random
-        self.numpy_random = numpy.random.MT19937()
-        self.numpy_random._legacy_seeding(0)
+        self.random = None  # states of the generators of torch, Python and numpy; None before its first turn
 
     def work(self) -> None:
         """What the rank does when its first turn has come."""
@@ -72,16 +70,24 @@ class TurnTaker(threading.Thread):
         """From now on, what belongs to a process is this rank's."""
         self.turns.running, self.turns.ours = self, self.ours
         c10d._world = self.groups
-        torch.default_generator.set_state(self.torch_random)
-        random.setstate(self.python_random)
-        numpy.random.set_bit_generator(self.numpy_random)
+        self.bring_random_numbers()
         os.environ["RANK"] = str(self.number)
         os.environ["LOCAL_RANK"] = str(self.turns.local_rank(self.number))
 
+    def bring_random_numbers(self) -> None:
+        """Every rank begins with those with which the world began, numpy's with seed 0."""
+        if self.random is None:
+            numpys = numpy.random.MT19937(0)
+            numpys._legacy_seeding(0)
+            self.random = *self.turns.random, numpys
+        torchs, pythons, numpys = self.random
+        torch.default_generator.set_state(torchs)
+        random.setstate(pythons)
+        numpy.random.set_bit_generator(numpys)
+
     def go_out(self) -> None:
         self.ours = self.turns.ours
-        self.torch_random = torch.default_generator.get_state()
-        self.python_random = random.getstate()
+        self.random = torch.default_generator.get_state(), random.getstate(), self.random[2]
 
 
 class Turns:
@@ -94,7 +100,6 @@ class Turns:
 
     def __init__(self, earliest: Callable[[], float], commit: Callable[[], list], local_rank: Callable[[int], int]):
         self.earliest, self.commit, self.local_rank = earliest, commit, local_rank
-        self.torch_random, self.python_random = torch.default_generator.get_state(), random.getstate()
         self.ready: list[tuple[float, int, TurnTaker]] = []  # a heap
         self.running: TurnTaker | None = None
         self.ours = False  # whether what is computed now is our own work, not the program's
@@ -105,6 +110,7 @@ class Turns:
 
     def run(self, ranks: list[TurnTaker]) -> None:
         """Until all have finished, or none can go on."""
+        self.random = torch.default_generator.get_state(), random.getstate()
         for rank in ranks:
             self.make_ready(rank)
             try:
