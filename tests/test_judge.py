@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from time import monotonic
+from types import SimpleNamespace
 
 import pytest
 
@@ -97,6 +99,44 @@ def test_an_endless_loop_costs_its_own_exercise_alone(monkeypatch):
     assert [verdict.kind for verdict in said.verdicts] == ["stuck", "stuck", "passed"]
     assert "took too long" in said.verdicts[0].said
     assert [look.what for look in said.looks] == ["took too long or too much"]
+
+
+@pytest.mark.parametrize(
+    "used, too_long",
+    [
+        ([0.1, 4.9, 0.1, 0.1], [False] * 4),
+        ([0.1, 5.1, 0.1, 0.1], [False, True, False, False]),
+        ([2.2, 2.2, 2.2, 2.2], [False] * 4),
+        ([2.3, 2.3, 2.3, 2.3], [True] * 4),  # more than 5 s and 1 more for each
+        ([0.5, 2.9, 2.9, 2.9], [False, True, True, True]),  # it is not the first one's fault
+    ],
+)
+def test_a_rank_may_compute_so_long_and_all_of_a_run_together(used, too_long, monkeypatch):
+    one = judging.Judging([], [], True, until=monotonic() + 60)
+    monkeypatch.setattr(one, "host", SimpleNamespace(used=lambda ranks: used))
+    lines = one.lines_to([SimpleNamespace(socket=None)] * len(used))
+    assert [line.spent() for line in lines] == too_long
+
+
+@pytest.mark.parametrize("body, hosts", [("while True: pass", 1), ("os.write(3, bytes(100))", 2)])
+def test_what_only_took_long_costs_no_host(body, hosts, monkeypatch):
+    """The next submission has the same one, unless this one has tried something."""
+    started = []
+
+    class Counted(judging.RankHost):
+        def __init__(self, *args, **how):
+            started.append(self)
+            super().__init__(*args, **how)
+
+    monkeypatch.setattr(judging, "CPU_SECONDS", 1)
+    monkeypatch.setattr(judging, "spare", [])
+    monkeypatch.setattr(judging, "RankHost", Counted)
+    said = judged(COLLECTIVES, broadcast(body, "import os"), BROADCAST[1:])
+    assert set(points(said).values()) == {0} and len(said.looks) == 1
+    said = judged(COLLECTIVES, None, BROADCAST[1:])
+    assert [verdict.kind for verdict in said.verdicts] == ["passed"]
+    assert len(started) == hosts
+    judging.close_hosts()
 
 
 def test_when_its_time_is_over_the_rest_is_not_run():
