@@ -118,7 +118,9 @@ def test_a_rank_may_compute_so_long_and_all_of_a_run_together(used, too_long, mo
     assert [line.spent() for line in lines] == too_long
 
 
-@pytest.mark.parametrize("body, hosts", [("while True: pass", 1), ("os.write(3, bytes(100))", 2)])
+@pytest.mark.parametrize(
+    "body, hosts", [("while True: pass", 1), pytest.param("os.write(3, bytes(100))", 2, marks=pytest.mark.thorough)]
+)
 def test_what_only_took_long_costs_no_host(body, hosts, monkeypatch):
     """The next submission has the same one, unless this one has tried something."""
     started = []
