@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import random
 import re
 from time import monotonic
 from types import SimpleNamespace
 
+import numpy
 import pytest
+import torch
 
 from grader import judge as judging
 from grader.lesson import clear_solution, find_lessons
 from tests.graded import judged, lesson, notebook, points
 from tests.mutants import also_right, mutants_of
 from tests.sample_class import as_student
+from utils import spawn
 
 pytestmark = [pytest.mark.long, pytest.mark.sandbox]
 LESSONS = [path.stem for path in find_lessons()]
@@ -145,6 +149,15 @@ def test_when_its_time_is_over_the_rest_is_not_run():
     said = judged(COLLECTIVES, None, BROADCAST, seconds=0)
     assert [verdict.kind for verdict in said.verdicts] == ["not run", "not run"]
     assert "not judged: broadcast-by-hand-values, broadcast-by-hand-traffic" in said.troubles[0]
+
+
+def test_random_numbers_are_those_of_spawn():
+    """An answer that draws some has tried them in its notebook."""
+    draw = "random.random(), numpy.random.rand(), numpy.random.randn(), torch.rand(1).item()"
+    modules = {"random": random, "numpy": numpy, "torch": torch}
+    here = spawn(lambda rank, world_size: eval(draw, modules), 2).results
+    said = judged(COLLECTIVES, broadcast(f"raise ValueError(({draw}))", "import random, numpy, torch"), BROADCAST[:1])
+    assert f"ValueError: {here[0]}\n" in said.verdicts[0].said
 
 
 def test_a_deadlock_is_explained():

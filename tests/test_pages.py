@@ -131,6 +131,13 @@ def test_ordinary_markdown_is_harmless(text):
     assert harmless(text, IDS)
 
 
+def test_a_heading_is_judged_anew_in_a_notebook_with_other_names():
+    """What is remembered of a text is of no use where it would take the name of a field of formgrader."""
+    assert harmless("# double-values")
+    assert not harmless("# double-values", IDS)
+    assert harmless("# double-values", frozenset({"total-values"}))
+
+
 def test_text_that_is_no_prose_is_not_laid_out():
     long = "[a](" * 100_000
     assert not harmless(long)
