@@ -21,6 +21,7 @@ import socket
 import sys
 import types
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,6 +34,7 @@ from nbformat.notebooknode import NotebookNode
 from nbgrader import utils as nbgrader_utils
 
 from grader.hub import Hub
+from grader.inside import codec
 from grader.inside.codec import Breach, Other, receive
 from grader.inside.rank import LENGTH, strided
 from grader.line import Diverged, Line, replay
@@ -41,7 +43,7 @@ from grader.sandbox import Limits
 from grader.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG, Judgement, Look, Verdict
 from utils import travel
 from utils.checks import expect as expecting
-from utils.checks.expect import CheckFailed
+from utils.checks.expect import Answer, CheckFailed
 from utils.checks.judge import Checks, Runner, links
 from utils.cluster import Cluster
 from utils.errors import RankCrashed, RankTimeout
@@ -53,6 +55,8 @@ CPU_SECONDS_EACH = 1  # if all compute: a run gets CPU_SECONDS and this for each
 RUN_SECONDS = 60  # for one run, on a machine that has other things to do too
 READ_SECONDS = 60  # for reading a notebook's cells
 MOST_SAID = 10_000  # characters of a verdict: some checks quote what they were given whole
+MOST_HELD = 64 << 20  # bytes of runs that are still to be confirmed
+SALT_OF_A_RUN = 1_000_000_007  # the next run's inputs have nothing to do with this one's
 MOST_HOSTS = 4  # that one submission may break
 TOOK_TOO_LONG = "took too long or too much"
 CHECK = re.compile(r'^check\((\w+)(?:, judges="(\w+)")?\)$', re.MULTILINE)
@@ -310,12 +314,14 @@ class Judging:
         decides: it is the last to judge this, so what it judges are values of ranks that were alone.
         """
         function = stand_in(cell.function, answer["parameters"])
-
-        def runner(_, if_stuck: str, quiet: bool) -> RemoteRunner:
-            return RemoteRunner(self, answer, function, if_stuck, quiet, decides)
-
+        salt = expecting.salt
         try:
-            return part.judge(function, cell.judges, runner)
+            if decides:
+                with suppress(NotTheSame):
+                    return Confirmed(self, answer, function).judge(part, cell.judges)
+                expecting.salt = salt
+                return OnceMore(self, answer, function).judge(part, cell.judges)
+            return RemoteRunner(self, answer, function).judge(part, cell.judges)
         except (CheckFailed, TooLong, HostGone, Breach, OSError):
             raise
         except Exception as error:  # a check met something that it did not expect: it is no right answer
@@ -355,9 +361,18 @@ def stand_in(name: str, parameters: list[str]) -> Callable:
 class RemoteRunner(Runner):
     """`run` of a graded check: the ranks are sandboxed processes, the network is the hub."""
 
-    def __init__(self, judging: Judging, answer: dict, function: Callable, if_stuck: str, quiet: bool, decides: bool):
-        super().__init__(function, if_stuck, quiet)
-        self.judging, self.code, self.decides = judging, answer, decides
+    def __init__(self, judging: Judging, answer: dict, function: Callable):
+        super().__init__(function)
+        self.judging, self.code = judging, answer
+
+    def judge(self, part: Checks, judges: str) -> str:
+        """What `part` says of the function; see Checks.judge."""
+
+        def runner(_, if_stuck: str, quiet: bool) -> RemoteRunner:
+            self.if_stuck, self.quiet = if_stuck, quiet
+            return self
+
+        return part.judge(self.function, judges, runner)
 
     def world(
         self, cluster: Cluster | None, device: str, world_size: int, function, inputs: tuple, same: dict, catch
@@ -370,20 +385,25 @@ class RemoteRunner(Runner):
             mine = [column[number] for column in inputs]
             program = pack_program((function, mine, same, catch), self.function, memories)
             order = {"rank": number, "world_size": world_size, "virtual": virtual, "cluster": cluster, "device": device}
-            orders.append({**order, "answer": self.code, "program": program})
+            orders.append({**order, "answer": self.code, "program": program, "more": False})
         try:
             run, hub = self.run_ranks(orders, memories)
         except RankCrashed:
             if memories:
                 raise
             run, hub = self.run_ranks(orders, memories)  # it may have been the machine's fault: short of memory, say
-        if world_size > 1 and self.decides and device == "cpu":
-            run = replace(run, results=self.once_more(orders, hub))
+        expecting.salt += SALT_OF_A_RUN
+        if world_size > 1 and device == "cpu":
+            run = replace(run, results=self.alone(orders, hub, run.results))
         results = []
         for rank, (result, after, shared) in enumerate(run.results):
             mine = [column[rank] for column in inputs]
             results.append((result, [restored(*pair) for pair in zip(mine, after, strict=True)], shared))
         return replace(run, results=results)
+
+    def alone(self, orders: list[dict], hub: Hub, results: list[tuple]) -> list[tuple]:
+        """What ranks come to that were not together, where that is asked; the same as `results` if all is well."""
+        return results
 
     def run_ranks(self, orders: list[dict], memories: list[SlowMemory]) -> tuple[Run, Hub]:
         """One world, from its beginning to its end. Raises what `spawn` raises, TooLong, HostGone."""
@@ -400,11 +420,119 @@ class RemoteRunner(Runner):
         finally:
             self.judging.end(ranks)
 
-    def once_more(self, orders: list[dict], hub: Hub) -> list[tuple]:
-        """What each rank comes to when it is alone, told what the hub has told it: these values are judged.
+    def how_it_crashed(self, error: RankCrashed, hub: Hub) -> Exception:
+        """The ranks have ended without a word, or with a wrong one."""
+        breaches = [f"rank {rank.number} sent {rank.breach}" for rank in hub.ranks if rank.breach]
+        if breaches:
+            self.judging.look(
+                "sent the grader what no answer sends", f"{self.function.__name__}: {'; '.join(breaches)}"
+            )
+        if self.judging.host.stopped:
+            return HostGone(self.judging.host.stopped)
+        return error
 
-        The last rank first: what a rank may have told the next by the moment at which it ended, it has not told yet.
+
+class Confirmed(RemoteRunner):
+    """Judges what ranks came to together, and then looks whether each comes to the very same alone. Raises NotTheSame.
+
+    Alone is one process for each rank: it plays that rank's part in all runs of the check, one after the other. What it
+    may remember of a run says nothing of the next, whose inputs are drawn anew. Runs of which the check has looked at
+    no value are not played again: traffic is the hub's own record.
+    """
+
+    def __init__(self, judging: Judging, answer: dict, function: Callable):
+        super().__init__(judging, answer, function)
+        self.played: list[Played] = []
+
+    def judge(self, part: Checks, judges: str) -> str:
+        said = super().judge(part, judges)
+        self.confirm()
+        return said
+
+    def answer(self, *run: Any) -> Answer:
+        before = len(self.played)
+        answer = super().answer(*run)
+        return Witnessed(answer, self.played[-1]) if len(self.played) > before else answer
+
+    def alone(self, orders: list[dict], hub: Hub, results: list[tuple]) -> list[tuple]:
+        self.played.append(Played(orders, hub, list(map(told_as, results))))
+        if sum(one.held for one in self.played) > MOST_HELD:
+            self.confirm(all_of_them=True)
+        return results
+
+    def confirm(self, all_of_them: bool = False) -> None:
+        """The last rank first: what a rank may have told the next by the moment at which it ended, it has not told yet.
+
+        Virtual time, once it has taken the place of time in a process, stays: such a run has processes of its own.
         """
+        played = [one for one in self.played if one.is_judged or all_of_them]
+        self.played = []
+        together = [one for one in played if not one.orders[0]["virtual"]]
+        for runs in (together, *([one] for one in played if one.orders[0]["virtual"])):
+            for number in reversed(range(max((len(one.orders) for one in runs), default=0))):
+                self.confirm_rank(number, [one for one in runs if number < len(one.orders)])
+
+    def confirm_rank(self, number: int, runs: list[Played]) -> None:
+        [rank] = self.judging.ranks_of(1)
+        try:
+            for one in runs:
+                [line] = self.judging.lines_to([rank])
+                give_order(rank.socket, {**one.orders[number], "more": one is not runs[-1]})
+                said = replay(one.hub.ranks[number].line.log, line, one.hub.known)
+                if said["do"] != "done" or told_as((said["result"], said["after"], said["shared"])) != one.told[number]:
+                    raise NotTheSame
+        except (Diverged, Breach, OSError, KeyError):
+            raise NotTheSame from None
+        finally:
+            self.judging.end([rank])
+
+
+class NotTheSame(Exception):
+    """Alone, a rank came to something else, or to nothing. That need not be its fault: the runs are played again."""
+
+
+@dataclass
+class Played:
+    """A run that has been played, and what each of its ranks came to, packed."""
+
+    orders: list[dict]
+    hub: Hub
+    told: list[bytes]
+    is_judged: bool = False  # whether the check has looked at it
+
+    @property
+    def held(self) -> int:
+        """Bytes that are kept for it, more or less."""
+        said = sum(len(answer) for rank in self.hub.ranks for _, answer in rank.line.log)
+        return said + sum(len(order["program"]) for order in self.orders) + 3 * sum(map(len, self.told))
+
+
+class Witnessed(Answer):
+    """An Answer that tells when a check looks at values."""
+
+    def __init__(self, answer: Answer, played: Played):
+        self.unseen, self.played = answer, played
+        self.run = replace(answer.run, results=[])
+
+    def seen(self) -> Answer:
+        self.played.is_judged = True
+        return self.unseen
+
+    results = property(lambda self: self.seen().results)
+    inputs_after = property(lambda self: self.seen().inputs_after)
+    shared = property(lambda self: self.seen().shared)
+
+
+def told_as(told: tuple) -> bytes:
+    """What a rank came to, as bytes that can be compared."""
+    return codec.pack({"told": told})
+
+
+class OnceMore(RemoteRunner):
+    """Judges what each rank comes to when it is alone, in a process of its own, told what the hub has told it."""
+
+    def alone(self, orders: list[dict], hub: Hub, results: list[tuple]) -> list[tuple]:
+        """The last rank first, as above."""
         results = []
         for order, first in reversed(list(zip(orders, hub.ranks, strict=True))):
             [rank] = self.judging.ranks_of(1)
@@ -429,17 +557,6 @@ class RemoteRunner(Runner):
                 )
             results.append((said["result"], said["after"], said["shared"]))
         return results[::-1]
-
-    def how_it_crashed(self, error: RankCrashed, hub: Hub) -> Exception:
-        """The ranks have ended without a word, or with a wrong one."""
-        breaches = [f"rank {rank.number} sent {rank.breach}" for rank in hub.ranks if rank.breach]
-        if breaches:
-            self.judging.look(
-                "sent the grader what no answer sends", f"{self.function.__name__}: {'; '.join(breaches)}"
-            )
-        if self.judging.host.stopped:
-            return HostGone(self.judging.host.stopped)
-        return error
 
 
 def give_order(line: socket.socket, order: dict) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+from importlib import import_module
 from time import monotonic
 from types import SimpleNamespace
 
@@ -17,6 +18,8 @@ from tests.graded import judged, lesson, notebook, points
 from tests.mutants import also_right, mutants_of
 from tests.sample_class import as_student
 from utils import spawn
+from utils.checks.expect import different_integers
+from utils.checks.judge import check
 
 pytestmark = [pytest.mark.long, pytest.mark.sandbox]
 LESSONS = [path.stem for path in find_lessons()]
@@ -217,6 +220,90 @@ def test_on_virtual_ranks_too_what_is_judged_follows_from_inputs_and_messages():
     said = judged("09_pipeline_parallelism", answers, ["split-layers-values"])
     assert said.verdicts[0].points == 0
     assert "did something else when it was run once more" in said.verdicts[0].said
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """How many ranks were started, each time; the first is the one that reads the cells."""
+    counts = []
+    start = judging.Judging.ranks_of
+    monkeypatch.setattr(judging.Judging, "ranks_of", lambda self, count: counts.append(count) or start(self, count))
+    return counts
+
+
+def test_a_rank_plays_its_part_alone_once_for_all_runs_of_a_check(started):
+    """Hidden runs of 5, 3 and 1 ranks, four of each."""
+    assert judged(COLLECTIVES, None, ["call-rooted-values"]).verdicts[0].kind == "passed"
+    assert started[1:] == [4] * 4 + [5] * 4 + [3] * 4 + [1] * 4 + [1] * 5
+
+
+def test_where_no_value_is_looked_at_nothing_is_played_again(started):
+    assert judged(COLLECTIVES, None, BROADCAST[1:]).verdicts[0].kind == "passed"
+    assert started[1:] == [4, 5, 1]
+
+
+def test_what_is_held_of_runs_is_bounded(started, monkeypatch):
+    """Where it is too much, they are played again at once."""
+    monkeypatch.setattr(judging, "MOST_HELD", 0)
+    assert judged(COLLECTIVES, None, ["all-gather-from-rooted-values"]).verdicts[0].kind == "passed"
+    assert started[1:] == [2, 4, 3, *[1] * 3, 5, *[1] * 5, 1]
+
+
+RIGHT_BROADCAST = """
+result = x.clone()
+if rank != root:
+    dist.recv(result, src=root)
+for other in range(world_size):
+    if rank == root != other:
+        dist.send(result, dst=other)
+"""
+
+
+@pytest.mark.parametrize(
+    "leaves",
+    [
+        "wrong = hasattr(builtins, 'here'); builtins.here = True",
+        "wrong = 'HERE' in os.environ; os.environ['HERE'] = '1'",
+        "wrong = torch.get_default_dtype() == torch.float64; torch.set_default_dtype(torch.float64)",
+        "wrong = os.path.exists('/tmp/here'); open('/tmp/here', 'w').close()",
+    ],
+    ids=["builtins", "environment", "default dtype", "a file"],
+)
+def test_what_an_answer_leaves_in_its_process_costs_no_points(leaves):
+    """In the process of a student's rank there was no run before this one."""
+    answer = broadcast(f"{leaves}{RIGHT_BROADCAST}return result + wrong", "import builtins, os")
+    said = judged(COLLECTIVES, answer, BROADCAST[:1])
+    assert said.verdicts[0].kind == "passed", said.verdicts[0].said
+    assert not said.looks
+
+
+def test_random_numbers_begin_anew_in_each_run(started):
+    """Else the parts that a rank plays alone would not be the same, and be played a third time."""
+    first = (
+        random.Random(0).random(),
+        numpy.random.RandomState(0).rand(),
+        torch.rand(1, generator=torch.Generator().manual_seed(0)).item(),
+    )
+    before = f"import random, numpy, torch\nFIRST = {first}"
+    draw = "wrong = (random.random(), numpy.random.rand(), torch.rand(1).item()) != FIRST"
+    said = judged(COLLECTIVES, broadcast(f"{draw}{RIGHT_BROADCAST}return result + wrong", before), BROADCAST[:1])
+    assert said.verdicts[0].kind == "passed", said.verdicts[0].said
+    assert started[1:] == [4, 2, 3, 3, 8, 5, 1] + [1] * 8
+
+
+def test_what_a_rank_remembers_of_a_run_says_nothing_of_the_next(monkeypatch):
+    """Each run gets numbers of its own, so the runs before do not tell what another rank has now."""
+    drawn = []
+
+    @check("broadcast-by-hand")
+    def three_runs(run):
+        for _ in range(3):
+            drawn.append(different_integers(2, 10))
+            run(2, drawn[-1], root=0)
+
+    monkeypatch.setattr(import_module("utils.checks.01_collectives"), "broadcast_by_hand_values", three_runs)
+    judged(COLLECTIVES, broadcast("return x"), BROADCAST[:1])
+    assert len({tuple(x.tolist()) for _, x in drawn}) == 3
 
 
 def test_inputs_can_not_be_known_beforehand():

@@ -207,7 +207,7 @@ class Host:
             alone.keep_only(descriptor)
             with suppress(OSError, AttributeError):  # not on Linux
                 alone.call("prctl", alone.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        random.seed(0)  # a fork has a new one
+        random.seed(0)  # Python gives a fork another
         self.entry(socket.socket(fileno=3))
 
     def move_into(self, room: int, descriptor: int) -> None:
@@ -236,7 +236,8 @@ def end_orphans(ranks: list[int]) -> None:
 
 
 def seed() -> None:
-    """Once, here: every rank is a copy of this."""
+    """Once, here: every rank is a copy of this. A rank of several runs does it between them."""
+    random.seed(0)
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)
         torch.manual_seed(0)

@@ -25,6 +25,7 @@ import torch.distributed as dist
 from torch._ops import OpOverload
 
 from grader.inside import codec, slices
+from grader.inside.host import seed
 from utils import shared_file, surroundings, travel
 from utils.checks.judge import call_with
 from utils.protocol import Request
@@ -52,18 +53,38 @@ surroundings.OURS |= {__file__, codec.__file__, slices.__file__}
 
 
 def main(line: socket.socket) -> None:
-    """What the process does: read the notebook's cells for the judge, or be a rank."""
-    [length] = LENGTH.unpack(codec.read_all(line, LENGTH.size))
-    order = pickle.loads(codec.read_all(line, length))
+    """What the process does: read the notebook's cells for the judge, or be a rank, once or in several runs."""
+    order = next_order(line)
     if "read" in order:
         codec.send(line, {"do": "done", "answers": slices.read(**order["read"])})
         return
+    play(order, line)
+    while order["more"]:
+        leave()
+        order = next_order(line)
+        play(order, line)
+
+
+def next_order(line: socket.socket) -> dict[str, Any]:
+    [length] = LENGTH.unpack(codec.read_all(line, LENGTH.size))
+    return pickle.loads(codec.read_all(line, length))
+
+
+def play(order: dict[str, Any], line: socket.socket) -> None:
+    """Be the rank of one run."""
     world = world_of(order, line)
     enter(world)
     if world.virtual:
         host_time.take_over(world.turns)
     world.run()
     world.wire.tell(world.told_in_the_end())
+
+
+def leave() -> None:
+    """Before the next run: what a process of its own would find."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+    seed()
 
 
 stage: list[RankWorld] = []  # the world that torch has been told of in this process

@@ -72,7 +72,7 @@ def order() -> dict:
     Program(file).dump((rehearse, [X], {}, ()))
     cluster = links(2, alpha=0.0, bandwidth=math.inf)
     return {"rank": 0, "world_size": 2, "virtual": False, "cluster": cluster, "device": "cpu", "answer": answer,
-            "program": file.getvalue()}  # fmt: skip
+            "program": file.getvalue(), "more": False}  # fmt: skip
 
 
 class Program(pickle.Pickler):
