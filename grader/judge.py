@@ -33,7 +33,7 @@ import torch
 from nbformat.notebooknode import NotebookNode
 from nbgrader import utils as nbgrader_utils
 
-from grader.hub import Hub
+from grader.hub import MOST_BYTES, Hub
 from grader.inside import codec
 from grader.inside.codec import Breach, Other, receive
 from grader.inside.rank import LENGTH, strided
@@ -420,6 +420,13 @@ class RemoteRunner(Runner):
         finally:
             self.judging.end(ranks)
 
+    def play_alone(self, rank: Rank, order: dict, hub: Hub) -> dict[str, Any]:
+        """What a process says in the end that is told what the hub told this rank. Raises Diverged, TimeoutError."""
+        [line] = self.judging.lines_to([rank])
+        give_order(rank.socket, order)
+        hub.bytes_left = MOST_BYTES  # as much again as the run
+        return replay(hub.ranks[order["rank"]].line.log, line, hub.known)
+
     def how_it_crashed(self, error: RankCrashed, hub: Hub) -> Exception:
         """The ranks have ended without a word, or with a wrong one."""
         breaches = [f"rank {rank.number} sent {rank.breach}" for rank in hub.ranks if rank.breach]
@@ -476,9 +483,7 @@ class Confirmed(RemoteRunner):
         [rank] = self.judging.ranks_of(1)
         try:
             for one in runs:
-                [line] = self.judging.lines_to([rank])
-                give_order(rank.socket, {**one.orders[number], "more": one is not runs[-1]})
-                said = replay(one.hub.ranks[number].line.log, line, one.hub.known)
+                said = self.play_alone(rank, {**one.orders[number], "more": one is not runs[-1]}, one.hub)
                 if said["do"] != "done" or told_as((said["result"], said["after"], said["shared"])) != one.told[number]:
                     raise NotTheSame
         except (Diverged, Breach, OSError, KeyError):
@@ -534,12 +539,10 @@ class OnceMore(RemoteRunner):
     def alone(self, orders: list[dict], hub: Hub, results: list[tuple]) -> list[tuple]:
         """The last rank first, as above."""
         results = []
-        for order, first in reversed(list(zip(orders, hub.ranks, strict=True))):
+        for order in reversed(orders):
             [rank] = self.judging.ranks_of(1)
-            [line] = self.judging.lines_to([rank])
             try:
-                give_order(rank.socket, order)
-                said = replay(first.line.log, line, hub.known)
+                said = self.play_alone(rank, order, hub)
             except TimeoutError:
                 raise TooLong(f"rank {order['rank']} took too long, when it was run once more.") from None
             except Diverged:

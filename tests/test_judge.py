@@ -259,6 +259,17 @@ for other in range(world_size):
 """
 
 
+def test_as_many_bytes_as_a_run_may_take_may_each_rank_take_again(started, monkeypatch):
+    """8 ranks: 7 MB sent, room for 7 MB to receive them."""
+    for module in (judging, import_module("grader.hub")):
+        monkeypatch.setattr(module, "MOST_BYTES", 16 << 20)
+    large = RIGHT_BROADCAST.replace("result", "large")
+    body = f"import torch\nlarge = torch.zeros(1 << 18)\n{large.replace('x.clone()', 'large')}{RIGHT_BROADCAST}"
+    said = judged(COLLECTIVES, broadcast(body + "return result"), BROADCAST[:1])
+    assert said.verdicts[0].kind == "passed", said.verdicts[0].said
+    assert started[1:] == [4, 2, 3, 3, 8, 5, 1] + [1] * 8
+
+
 @pytest.mark.parametrize(
     "leaves",
     [
