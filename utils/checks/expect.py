@@ -275,13 +275,14 @@ def expect_all_waited(answer: Answer) -> None:
 # ---- data
 
 
-salt = 0  # grading draws other numbers than anybody can know beforehand
+salt = 0  # grading draws other numbers than anybody can know beforehand, and others again after each run
 
 
 def different_integers(world_size: int, shape: int | tuple, dtype=torch.float32, seed: int = 0) -> list[torch.Tensor]:
     """One tensor a rank, whole numbers, unlike on every rank: rank 0 has 10 to 19, rank 1 has 20 to 29, and so on.
 
-    The same for the same arguments, except in grading; sums are exact in every dtype that holds them.
+    The same for the same arguments, except in grading: there, keep what you hand to a run, and compare with that. Sums
+    are exact in every dtype that holds them.
     """
     numel = math.prod(shape) if isinstance(shape, tuple) else shape
 

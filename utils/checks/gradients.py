@@ -209,7 +209,7 @@ def in_words(calls: list[tuple]) -> str:
 
 
 def whole_numbers(seed: int, *shape: int, dtype=torch.float32) -> torch.Tensor:
-    """From -4 to 4, so that sums of products are exact; the same in every call, except in grading."""
+    """From -4 to 4, so that sums of products are exact; the same in every call, except in grading (expect.py)."""
     return torch.randint(-4, 5, shape, generator=torch.Generator().manual_seed(expecting.salt + seed)).to(dtype)
 
 
