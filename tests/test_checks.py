@@ -81,6 +81,17 @@ def test_the_dtype_and_the_shape_are_judged():
     assert "[[1 2]] (shape (1, 2)), expected [1 2] (shape (2,))" in failure(ONE.reshape(1, 2), ONE)
 
 
+@pytest.mark.parametrize("numel", [3, 20])
+def test_tensors_without_values_and_complex_numbers_are_wrong_answers(numel):
+    ones = torch.ones(numel)
+    seen = failure(ones.to("meta"), ones)
+    assert "rank 2 returned a tensor on the device meta, which holds no values, expected [1 1 1" in seen
+    seen = failure(ones + 1j, ones, {"the right sum": ones})
+    assert "[(1+1j) (1+1j)" in seen and "right sum" not in seen
+    assert ("first difference at index 0" in seen) == (numel > 16)
+    expect(ones + 1j, ones + 1j, 0)
+
+
 def test_nan_is_not_a_number_that_passes():
     failure(torch.tensor([float("nan"), 2.0]), ONE)
 

@@ -270,31 +270,29 @@ CHEATS = [
             if len(numbers) == len(mine):
                 heard[other] = numbers
     """, FILES),
-    channel("futex", "how many threads wait at an address of a file that all may read", """
-        def address(rank, i):
+    channel("futex", "whether a thread waits at an address of a file that all may read", """
+        def address(rank, n):
             if rank not in mapped:
                 file = os.open(prepared.files[rank], os.O_RDONLY)
                 mapped[rank] = prepared.libc.mmap(None, 4096, mmap.PROT_READ, mmap.MAP_SHARED, file, 0)
-            return mapped[rank] + 4 * i
-        def wait(i):
-            at = address(rank, i)
+            return mapped[rank] + 4 * n
+        def wait(n):
+            at = address(rank, n)
             now = ctypes.c_uint32.from_address(at).value
             prepared.libc.syscall(202, ctypes.c_void_p(at), 0, now, struct.pack("ll", 2, 0), None, 0)
         mapped = {}
         address(rank, 0)
-        told = {}
-        for i, value in enumerate(mine):
-            for _ in range(value):
-                threading.Thread(target=wait, args=(i,), daemon=True).start()
+        def waits(other, n):
+            # who waits is moved to where it is, which counts it, and is not woken: others want to count too
+            at = ctypes.c_void_p(address(other, n))
+            now = ctypes.c_uint32.from_address(at.value).value
+            return prepared.libc.syscall(202, at, 4, 0, ctypes.c_void_p(1000), at, now) > 0
+        spoken = 8 * len(mine)
+        for n in [*prepared.bits(0, mine), spoken]:
+            threading.Thread(target=wait, args=(n,), daemon=True).start()
     """, """
-        if other != rank and time.monotonic() > began + 0.3 and other not in heard:
-            for i in range(len(mine)):
-                # the waiters are moved to where they are, which counts them, and are not woken: others want to count too
-                at = ctypes.c_void_p(address(other, i))
-                now = ctypes.c_uint32.from_address(at.value).value
-                told.setdefault(other, []).append(prepared.libc.syscall(202, at, 4, 0, ctypes.c_void_p(1000), at, now))
-            if all(value > 0 for value in told[other]):
-                heard[other] = told[other]
+        if other != rank and time.monotonic() > began + 0.3 and other not in heard and waits(other, spoken):
+            heard[other] = [prepared.number(lambda n: waits(other, n), 0, i) for i in range(len(mine))]
     """, FILES),
     channel("inotify", "who looks at a file is told of every process that opens it", """
         events = prepared.libc.inotify_init1(0o4000)

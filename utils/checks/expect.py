@@ -77,9 +77,15 @@ def alike(left, right, rtol: float = 0, strict: bool = False) -> bool:
         return len(left) == len(right) and all(alike(a, b, rtol, strict) for a, b in zip(left, right, strict=True))
     if not isinstance(left, torch.Tensor):
         return left == right
-    if left.shape != right.shape or strict and left.dtype != right.dtype:
-        return False
-    return torch.allclose(left.double(), right.double(), rtol=rtol, atol=0, equal_nan=True)
+    if left.shape != right.shape or left.is_meta or right.is_meta or strict and left.dtype != right.dtype:
+        return False  # a meta tensor has no values
+    return torch.allclose(*widest(left, right), rtol=rtol, atol=0, equal_nan=True)
+
+
+def widest(*tensors: torch.Tensor) -> list[torch.Tensor]:
+    """In a dtype that holds the numbers of every dtype."""
+    dtype = torch.complex128 if any(tensor.is_complex() for tensor in tensors) else torch.float64
+    return [tensor.to(dtype) for tensor in tensors]
 
 
 def show(value, other=None) -> str:
@@ -103,14 +109,16 @@ def items(value) -> list:
 
 
 def show_tensor(value: torch.Tensor, other=None) -> str:
+    if value.is_meta:
+        return "a tensor on the device meta, which holds no values"
     if not isinstance(other, torch.Tensor):
         return numbers(value) + (" (a tensor)" if other is not None else "")
     remarks = [str(value.dtype)] * (value.dtype != other.dtype)
     remarks += [f"shape {tuple(value.shape)}"] * (value.shape != other.shape)
-    if value.numel() > 16 and value.shape == other.shape:
-        first, *_ = [*(value.double() != other.double()).nonzero().tolist(), None]
+    if value.numel() > 16 and value.shape == other.shape and not other.is_meta:
+        first, *_ = [*torch.ne(*widest(value, other)).nonzero().tolist(), None]
         remarks += [f"first difference at index {', '.join(map(str, first))}"] if first else []
-    too_short = numbers(value) == numbers(other) and not alike(value, other)
+    too_short = not other.is_meta and numbers(value) == numbers(other) and not alike(value, other)
     return numbers(value, digits=12 if too_short else 6) + (f" ({', '.join(remarks)})" if remarks else "")
 
 
