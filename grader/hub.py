@@ -97,6 +97,28 @@ class Rank:
         )
 
 
+class Known:
+    """What ranks mean that they can't send: room to receive into, or a memory that lies here.
+
+    What all that they hand over takes here has an end.
+    """
+
+    def __init__(self, memories: list[SlowMemory]):
+        self.memories, self.bytes_left = memories, MOST_BYTES
+
+    def __call__(self, stands: Any) -> Any:
+        if type(stands) is dict and "room" in stands:
+            name, shape = stands["room"]
+            self.take(math.prod(shape) * DTYPES[name].itemsize)
+            return torch.zeros(shape, dtype=DTYPES[name])
+        return self.memories[stands["memory"]]
+
+    def take(self, nbytes: int) -> None:
+        self.bytes_left -= nbytes
+        if self.bytes_left < 0 or nbytes < 0:
+            raise Breach(f"the ranks send and receive more than {MOST_BYTES >> 20} MB")
+
+
 class Hub:
     """lines    to each rank, which has got its order
     cluster   whose links and costs count; virtual: whether its times do. If not, the order of all that the hub hears is
@@ -112,10 +134,10 @@ class Hub:
         memories: list[SlowMemory] = (),
     ):
         self.size, self.cluster, self.virtual = len(lines), cluster, virtual
-        self.memories, self.bytes_left = memories, MOST_BYTES
+        self.memories, self.known = memories, Known(memories)
         self.ranks = [Rank(number, line) for number, line in enumerate(lines)]
         for line in lines:
-            line.take = self.take
+            line.take = self.known.take
         self.network = Network(cluster, self.size, values.deliver)
         self.ready: list[tuple[float, int, Rank]] = []
         self.ticks = 0
@@ -171,12 +193,6 @@ class Hub:
             rank.over = True
         except Breach as breach:
             rank.breach, rank.over = str(breach), True
-
-    def take(self, nbytes: int) -> None:
-        """What all that the ranks hand over takes here has an end."""
-        self.bytes_left -= nbytes
-        if self.bytes_left < 0 or nbytes < 0:
-            raise Breach(f"the ranks send and receive more than {MOST_BYTES >> 20} MB")
 
     def too_long(self, rank: Rank) -> RankTimeout:
         where = f", after {rank.calls[-1].event.op} at {rank.calls[-1].event.where}" if rank.calls else ""
@@ -485,14 +501,6 @@ class Hub:
         )
         rank.over = True
         return True
-
-    def known(self, stands: Any) -> Any:
-        """What a rank means that it can't send: room to receive into, or a memory that lies here."""
-        if type(stands) is dict and "room" in stands:
-            name, shape = stands["room"]
-            self.take(math.prod(shape) * DTYPES[name].itemsize)
-            return torch.zeros(shape, dtype=DTYPES[name])
-        return self.memories[stands["memory"]]
 
     # ---- what came of it
 

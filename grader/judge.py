@@ -33,7 +33,7 @@ import torch
 from nbformat.notebooknode import NotebookNode
 from nbgrader import utils as nbgrader_utils
 
-from grader.hub import MOST_BYTES, Hub
+from grader.hub import Hub, Known
 from grader.inside import codec
 from grader.inside.codec import Breach, Other, receive
 from grader.inside.rank import LENGTH, strided
@@ -56,6 +56,7 @@ RUN_SECONDS = 60  # for one run, on a machine that has other things to do too
 READ_SECONDS = 60  # for reading a notebook's cells
 MOST_SAID = 10_000  # characters of a verdict: some checks quote what they were given whole
 MOST_HELD = 64 << 20  # bytes of runs that are still to be confirmed
+MESSAGE = 250  # bytes that a line of a log takes, without the words
 SALT_OF_A_RUN = 1_000_000_007  # the next run's inputs have nothing to do with this one's
 MOST_HOSTS = 4  # that one submission may break
 TOOK_TOO_LONG = "took too long or too much"
@@ -394,16 +395,17 @@ class RemoteRunner(Runner):
             run, hub = self.run_ranks(orders, memories)  # it may have been the machine's fault: short of memory, say
         expecting.salt += SALT_OF_A_RUN
         if world_size > 1 and device == "cpu":
-            run = replace(run, results=self.alone(orders, hub, run.results))
+            played = Played(orders, [rank.line.log for rank in hub.ranks], memories, run.results)
+            run = replace(run, results=self.alone(played))
         results = []
         for rank, (result, after, shared) in enumerate(run.results):
             mine = [column[rank] for column in inputs]
             results.append((result, [restored(*pair) for pair in zip(mine, after, strict=True)], shared))
         return replace(run, results=results)
 
-    def alone(self, orders: list[dict], hub: Hub, results: list[tuple]) -> list[tuple]:
-        """What ranks come to that were not together, where that is asked; the same as `results` if all is well."""
-        return results
+    def alone(self, played: Played) -> list[tuple]:
+        """What ranks come to that were not together, where that is asked; the same as its results if all is well."""
+        return played.results
 
     def run_ranks(self, orders: list[dict], memories: list[SlowMemory]) -> tuple[Run, Hub]:
         """One world, from its beginning to its end. Raises what `spawn` raises, TooLong, HostGone."""
@@ -420,12 +422,14 @@ class RemoteRunner(Runner):
         finally:
             self.judging.end(ranks)
 
-    def play_alone(self, rank: Rank, order: dict, hub: Hub) -> dict[str, Any]:
-        """What a process says in the end that is told what the hub told this rank. Raises Diverged, TimeoutError."""
-        [line] = self.judging.lines_to([rank])
-        give_order(rank.socket, order)
-        hub.bytes_left = MOST_BYTES  # as much again as the run
-        return replay(hub.ranks[order["rank"]].line.log, line, hub.known)
+    def play_alone(self, process: Rank, played: Played, rank: int, more: bool = False) -> dict[str, Any]:
+        """What a process says in the end that is told what the hub told this rank. Raises Diverged, TimeoutError.
+
+        It may receive as many bytes as all ranks together. more: it will play another run.
+        """
+        [line] = self.judging.lines_to([process])
+        give_order(process.socket, {**played.orders[rank], "more": more})
+        return replay(played.logs[rank], line, Known(played.memories))
 
     def how_it_crashed(self, error: RankCrashed, hub: Hub) -> Exception:
         """The ranks have ended without a word, or with a wrong one."""
@@ -461,11 +465,12 @@ class Confirmed(RemoteRunner):
         answer = super().answer(*run)
         return Witnessed(answer, self.played[-1]) if len(self.played) > before else answer
 
-    def alone(self, orders: list[dict], hub: Hub, results: list[tuple]) -> list[tuple]:
-        self.played.append(Played(orders, hub, list(map(told_as, results))))
+    def alone(self, played: Played) -> list[tuple]:
+        played.told = list(map(told_as, played.results))
+        self.played.append(played)
         if sum(one.held for one in self.played) > MOST_HELD:
             self.confirm(all_of_them=True)
-        return results
+        return played.results
 
     def confirm(self, all_of_them: bool = False) -> None:
         """The last rank first: what a rank may have told the next by the moment at which it ended, it has not told yet.
@@ -480,36 +485,39 @@ class Confirmed(RemoteRunner):
                 self.confirm_rank(number, [one for one in runs if number < len(one.orders)])
 
     def confirm_rank(self, number: int, runs: list[Played]) -> None:
-        [rank] = self.judging.ranks_of(1)
+        [process] = self.judging.ranks_of(1)
         try:
             for one in runs:
-                said = self.play_alone(rank, {**one.orders[number], "more": one is not runs[-1]}, one.hub)
+                said = self.play_alone(process, one, number, more=one is not runs[-1])
                 if said["do"] != "done" or told_as((said["result"], said["after"], said["shared"])) != one.told[number]:
                     raise NotTheSame
         except (Diverged, Breach, OSError, KeyError):
             raise NotTheSame from None
         finally:
-            self.judging.end([rank])
+            self.judging.end([process])
 
 
 class NotTheSame(Exception):
     """Alone, a rank came to something else, or to nothing. That need not be its fault: the runs are played again."""
 
 
-@dataclass
 class Played:
-    """A run that has been played, and what each of its ranks came to, packed."""
+    """A run that has been played: what each rank was to do, what it and the hub said, and what it came to.
 
-    orders: list[dict]
-    hub: Hub
-    told: list[bytes]
-    is_judged: bool = False  # whether the check has looked at it
+    told       what it came to, packed, where it is to be confirmed
+    is_judged  whether the check has looked at that
+    """
+
+    def __init__(self, orders: list[dict], logs: list[list], memories: list[SlowMemory], results: list[tuple]):
+        self.orders, self.logs, self.memories, self.results = orders, logs, memories, results
+        self.told: list[bytes] = []
+        self.is_judged = False
 
     @property
     def held(self) -> int:
         """Bytes that are kept for it, more or less."""
-        said = sum(len(answer) for rank in self.hub.ranks for _, answer in rank.line.log)
-        return said + sum(len(order["program"]) for order in self.orders) + 3 * sum(map(len, self.told))
+        said = sum(MESSAGE + len(answer) for log in self.logs for _, answer in log)
+        return said + sum(len(order["program"]) for order in self.orders) + 2 * sum(map(len, self.told))
 
 
 class Witnessed(Answer):
@@ -536,24 +544,24 @@ def told_as(told: tuple) -> bytes:
 class OnceMore(RemoteRunner):
     """Judges what each rank comes to when it is alone, in a process of its own, told what the hub has told it."""
 
-    def alone(self, orders: list[dict], hub: Hub, results: list[tuple]) -> list[tuple]:
+    def alone(self, played: Played) -> list[tuple]:
         """The last rank first, as above."""
         results = []
-        for order in reversed(orders):
-            [rank] = self.judging.ranks_of(1)
+        for rank in reversed(range(len(played.orders))):
+            [process] = self.judging.ranks_of(1)
             try:
-                said = self.play_alone(rank, order, hub)
+                said = self.play_alone(process, played, rank)
             except TimeoutError:
-                raise TooLong(f"rank {order['rank']} took too long, when it was run once more.") from None
+                raise TooLong(f"rank {rank} took too long, when it was run once more.") from None
             except Diverged:
                 said = {"do": "failed"}
             finally:
-                self.judging.end([rank])
+                self.judging.end([process])
             if said["do"] != "done":
-                evidence = f"{self.function.__name__}, rank {order['rank']}"
+                evidence = f"{self.function.__name__}, rank {rank}"
                 self.judging.look("did something else when it was run once more, alone", evidence)
                 raise CheckFailed(
-                    f"rank {order['rank']} did something else when it was run once more, with the same inputs and the "
+                    f"rank {rank} did something else when it was run once more, with the same inputs and the "
                     "same messages",
                     mistake="What a rank does must follow from its inputs and from what it receives: not from time, "
                     "chance, files, or what another rank leaves behind.",

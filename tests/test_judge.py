@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import re
 from importlib import import_module
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from grader import judge as judging
+from grader.hub import Hub
 from grader.lesson import clear_solution, find_lessons
 from tests.graded import judged, lesson, notebook, points
 from tests.mutants import also_right, mutants_of
@@ -259,10 +261,22 @@ for other in range(world_size):
 """
 
 
+def test_what_the_hub_has_made_of_a_run_is_not_held(monkeypatch):
+    """Only what was said: a rank can make the hub write down much more than that."""
+    alive = []
+
+    def count(runner) -> None:
+        gc.collect()
+        alive.append((len(runner.played), sum(type(one) is Hub for one in gc.get_objects())))
+
+    monkeypatch.setattr(judging.Confirmed, "confirm", count)
+    judged(COLLECTIVES, None, ["call-rooted-values"])
+    assert alive == [(12 - 4, 0)]  # runs of one rank need no other
+
+
 def test_as_many_bytes_as_a_run_may_take_may_each_rank_take_again(started, monkeypatch):
     """8 ranks: 7 MB sent, room for 7 MB to receive them."""
-    for module in (judging, import_module("grader.hub")):
-        monkeypatch.setattr(module, "MOST_BYTES", 16 << 20)
+    monkeypatch.setattr("grader.hub.MOST_BYTES", 16 << 20)
     large = RIGHT_BROADCAST.replace("result", "large")
     body = f"import torch\nlarge = torch.zeros(1 << 18)\n{large.replace('x.clone()', 'large')}{RIGHT_BROADCAST}"
     said = judged(COLLECTIVES, broadcast(body + "return result"), BROADCAST[:1])
