@@ -54,7 +54,7 @@ release: env ## make the students' bundle in dist/
 	@$(run) -m grader release
 
 script: env ## make a script of a lesson, for torchrun and SLURM: make script LESSON=01_collectives
-	@$(run) -m utils.script "solutions/$(lesson)/$(lesson).ipynb"
+	@$(run) -m utils.worlds.jobs.notebook_script "solutions/$(lesson)/$(lesson).ipynb"
 
 lesson = $(or $(LESSON),$(error Which lesson? For example: make script LESSON=01_collectives))
 

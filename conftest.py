@@ -44,7 +44,7 @@ def pytest_collection_modifyitems(items):
 def pytest_runtest_setup(item):
     """Grading needs a sandbox. A contributor's machine may have none; on CI its absence is a failure, not a skip."""
     if item.get_closest_marker("sandbox") and not os.environ.get("CI"):
-        from grader.sandbox import why_not
+        from grader.sandbox.bubblewrap import why_not
 
         if reason := why_not():
             pytest.skip(reason)

@@ -14,8 +14,9 @@ from nbgrader.preprocessors import CheckCellMetadata, GetGrades, OverwriteCells,
 ROOT = str(Path(__file__).resolve().parent)
 sys.path.insert(0, ROOT)
 
-from grader import autograde, feedback, passive, submission  # noqa: E402  found in ROOT
-from grader.collect import Collect  # noqa: E402
+from grader.classroom import nbgrader_plugins, submission  # noqa: E402  found in ROOT
+from grader.classroom.collect_no_links import Collect  # noqa: E402
+from grader.pages import feedback, sanitize  # noqa: E402
 
 c = get_config()  # noqa: F821  traitlets gives it
 
@@ -52,12 +53,12 @@ c.Autograde.sanitize_preprocessors = [
     OverwriteKernelspec,
     OverwriteCells,
     CheckCellMetadata,
-    passive.PassiveCells,  # formgrader shows what comes of it as it is
+    sanitize.PassiveCells,  # formgrader shows what comes of it as it is
 ]
 c.Autograde.autograde_preprocessors = [
-    autograde.Judge,
+    nbgrader_plugins.Judge,
     CheckCellMetadata,
-    autograde.SaveGrades,  # late penalties too, in the same transaction
+    nbgrader_plugins.SaveGrades,  # late penalties too, in the same transaction
 ]
 
 c.ExchangeFactory.collect = Collect
@@ -71,7 +72,7 @@ c.HTMLExporter.template_name = "formgrader_offline"
 c.HTMLExporter.extra_template_basedirs = [str(TEMPLATES), str(Path(ROOT) / "grader" / "pages")]
 c.HTMLExporter.extra_template_paths = [str(TEMPLATES)]
 
-# Submissions are judged by grader/judge.py, without a kernel, in a sandbox (grader/sandbox.py). Where there can be
+# Submissions are judged by grader/judging/judge.py, without a kernel, in a sandbox (grader/sandbox.py). Where there can be
 # none, grading refuses, until  c.Judge.sandbox = False  says that they may run with all rights of who grades.
 c.Judge.checks = "utils.checks"
 c.Judge.hidden = "grader.hidden"

@@ -8,12 +8,13 @@ from typing import Annotated
 
 import typer
 
-from grader import build as building
-from grader import classroom
-from grader import release as releasing
-from grader.classroom import Wish
-from grader.course import ClassroomError, Course
-from grader.report import write_report
+from grader.authoring import build as building
+from grader.authoring import release as releasing
+from grader.classroom import grade_class, grades
+from grader.classroom.course import ClassroomError, Course
+from grader.classroom.grade_class import GradeOptions
+from grader.classroom.validate import validate as judge_one
+from grader.pages.report import write_report
 
 app = typer.Typer(
     help="Build lessons, grade a class, release the students' bundle.",
@@ -61,14 +62,14 @@ def grade(
         raise ClassroomError("--new and --regrade contradict each other: say one of them")
     opened = open_course(course, without_sandbox)
     for name in lessons or opened.lessons():
-        classroom.collect(opened, name)
+        grade_class.collect(opened, name)
     names = of_students(opened, lessons or handed_in(opened), student or [])
-    wish = Wish(tuple(student or ()), new, regrade, jobs, scheduler)
-    graded = [classroom.grade_class(opened, name, wish) for name in names]
-    for grades in graded:
-        print(f"\n{grades.lesson}\n\n{classroom.table(grades)}")
+    wish = GradeOptions(tuple(student or ()), new, regrade, jobs, scheduler)
+    graded = [grade_class.grade_class(opened, name, wish) for name in names]
+    for one in graded:
+        print(f"\n{one.lesson}\n\n{grades.table(one)}")
     csv = opened.root / "grades.csv"
-    classroom.write_csv(graded, csv)
+    grades.write_csv(graded, csv)
     print(f"\ngrades:   {csv}")
     for name in names:
         print(f"feedback: {opened.folder('feedback', 'STUDENT', name) / name}.html")
@@ -81,7 +82,7 @@ def report(lessons: Lessons = None, course: CourseFolder = Path()) -> None:
     opened = Course.at(course)
     names = lessons or handed_in(opened)
     for name in names:
-        classroom.find_lesson(opened, name)
+        grade_class.find_lesson(opened, name)
     print(write_report(opened, names))
 
 
@@ -90,14 +91,14 @@ def table(lessons: Lessons = None, course: CourseFolder = Path()) -> None:
     """Print the table of what is graded already; nothing is run."""
     opened = Course.at(course)
     for name in lessons or handed_in(opened):
-        classroom.find_lesson(opened, name)
-        print(f"\n{name}\n\n{classroom.table(classroom.read_grades(opened, name))}")
+        grade_class.find_lesson(opened, name)
+        print(f"\n{name}\n\n{grades.table(grades.read_grades(opened, name))}")
 
 
 @app.command()
 def validate(notebook: Notebook, course: CourseFolder = Path(), without_sandbox: WithoutSandbox = False) -> None:
     """Judge a notebook's checks as grading will; exits with 1 unless all pass (`nbgrader validate` exits with 0)."""
-    if not classroom.validate(notebook, open_course(course, without_sandbox)):
+    if not judge_one(notebook, open_course(course, without_sandbox)):
         raise typer.Exit(1)
 
 

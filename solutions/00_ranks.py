@@ -21,11 +21,13 @@ from statistics import median
 import torch
 import torch.distributed as dist
 
-from utils import figures, get_device, hierarchy, simulate, spawn, topology
+from utils import figures, get_device, simulate, spawn
+from utils.benchmark.machine import memory_hierarchy
 from utils.checks import checks_for
 from utils.cluster import Gpu, find_cluster, quantity
-from utils.shared_file import SharedFile
-from utils.slow_memory import SlowMemory, unwritten
+from utils.kit import gpu_topology
+from utils.kit.shared_file import SharedFile
+from utils.kit.slow_memory import SlowMemory, unwritten
 
 check = checks_for("00_ranks")
 spawn_anywhere = spawn
@@ -512,8 +514,8 @@ f"{2 ** (1 / 0.076):.0f} times larger; for 10 % less loss: {(1 / 0.9) ** (1 / 0.
 # how much slower, on your machine: one core copies arrays from 4 kB to 64 MB. Small ones stay in a cache.
 
 # %% tags=["nbval-ignore-output"]
-nbytes, seconds = hierarchy.time_copies()
-figures.bandwidths(nbytes, seconds, hierarchy.levels())
+nbytes, seconds = memory_hierarchy.time_copies()
+figures.bandwidths(nbytes, seconds, memory_hierarchy.levels())
 
 # %% [markdown]
 # From right to left: memory, then faster and faster caches. At the far left it gets slow again, though nothing is
@@ -565,7 +567,7 @@ check(bandwidth_of_levels, judges="values")
 # (**PCIe**) and the link between two of them. If L1 looks slow, it is the beginning of the copies that you see.
 
 # %% tags=["nbval-ignore-output", "notebook-only"]
-rates = bandwidth_of_levels(nbytes, seconds, hierarchy.levels()) | hierarchy.links()
+rates = bandwidth_of_levels(nbytes, seconds, memory_hierarchy.levels()) | memory_hierarchy.links()
 for name, rate in rates.items():
     print(f"{name:>10}  {quantity(rate, 'B/s'):>12}   {rate / rates['loopback']:7.1f} times loopback")
 
@@ -716,7 +718,7 @@ print(f"ridge point: {ridge:.0f} FLOP a byte, so n = {3 * ridge:.0f}")
 # And one core of your machine? Its ridge point, measured:
 
 # %% tags=["nbval-ignore-output", "notebook-only"]
-peak, bandwidth = hierarchy.one_core()
+peak, bandwidth = memory_hierarchy.one_core()
 f"{peak / bandwidth:.1f} FLOP a byte in float32; an H100: {h100.peak('float32') / h100.bandwidth:.1f}"
 
 # %% [markdown]
@@ -802,7 +804,7 @@ check(fused_chain, judges="traffic")
 
 # %% tags=["nbval-ignore-output"]
 def compare(rank, world_size):
-    from utils.probes import seconds_of
+    from utils.benchmark.machine.probes import seconds_of
 
     def whole():
         return torch.relu(x * 0.5 + 3)
@@ -903,7 +905,7 @@ print(f"tiles of {t:.0f} x {t:.0f}; three of them in bfloat16: {quantity(3 * t *
 # typical machines, come with the course:
 
 # %%
-print(topology.recorded("eight-cube-mesh"))
+print(gpu_topology.recorded("eight-cube-mesh"))
 
 # %% [markdown]
 # A row for each GPU and each NIC. `NV2`: two NVLinks side by side. The others go through PCIe, and the legend lists
@@ -922,7 +924,7 @@ print(topology.recorded("eight-cube-mesh"))
 # The first line begins with white space; the row of GPU 3 begins with `GPU3`.
 
 # %%
-topology.recorded("two-bridged")[:90]
+gpu_topology.recorded("two-bridged")[:90]
 
 # %% exercise="read-topology"
 def read_topology(text: str) -> list[list[str]]:
@@ -948,20 +950,20 @@ def read_topology(text: str) -> list[list[str]]:
 check(read_topology, judges="values")
 
 # %%
-cube_mesh = read_topology(topology.recorded("eight-cube-mesh"))
+cube_mesh = read_topology(gpu_topology.recorded("eight-cube-mesh"))
 figures.topology(cube_mesh, "eight-cube-mesh")
 
 # %%
-figures.topology(read_topology(topology.recorded("eight-nvlink")), "eight-nvlink: an NVSwitch joins all")
+figures.topology(read_topology(gpu_topology.recorded("eight-nvlink")), "eight-nvlink: an NVSwitch joins all")
 
 # %%
-figures.topology(read_topology(topology.recorded("four-pcie")), "four-pcie: no NVLink, two CPU sockets")
+figures.topology(read_topology(gpu_topology.recorded("four-pcie")), "four-pcie: no NVLink, two CPU sockets")
 
 # %% [markdown]
 # And this machine, if it has two GPUs or more:
 
 # %% tags=["nbval-ignore-output"]
-text = topology.of_this_machine()
+text = gpu_topology.of_this_machine()
 here = read_topology(text) if text else []
 figures.topology(here, "this machine") if len(here) > 1 else f"this machine has {len(here)} GPUs to draw"
 
@@ -989,7 +991,7 @@ def best_ring(matrix: list[list[str]]) -> list[int]:
     def slowest(ring: list[int]) -> int:
         ### BEGIN SOLUTION
         joints = [matrix[ring[at - 1]][ring[at]] for at in range(len(ring))]  # ring[-1] is the last, so it is closed
-        return min(topology.speed(label) for label in joints)
+        return min(gpu_topology.speed(label) for label in joints)
         ### END SOLUTION
 
     rings = [[0, *others] for others in permutations(range(1, len(matrix)))]

@@ -22,8 +22,7 @@ from torch import Tensor
 
 from utils import figures, simulate, spawn
 from utils.checks import checks_for
-from utils.cluster import Cluster, Gpu, Link
-from utils.collective_costs import Layout, cost
+from utils.cluster import Cluster, Gpu, Layout, Link, cost
 
 check = checks_for("02_all_reduce")
 spawn = partial(spawn, backend="gloo")  # this lesson computes on the CPU, with or without GPUs

@@ -586,7 +586,7 @@ for nbytes, (seconds, spread), busbw in zip(sizes, run.results[0], buses):
 # No collective here can be faster than that.
 
 # %% tags=["nbval-ignore-output"]
-from utils.limits import machine_limits
+from utils.benchmark.machine.limits import machine_limits
 
 limits, rates = machine_limits(4, "gloo"), [busbw * 1e9 for busbw in buses]
 figures.sweep(sizes, times, rates, f"all-reduce of {run.world_size} ranks, this machine", limits=limits)

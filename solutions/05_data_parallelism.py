@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from utils import figures, region, simulate, spawn
-from utils.awkward import AwkwardMLP
 from utils.checks import checks_for
-from utils.mlp import MLP, loss_of, make_batch, make_weights, serial_gradients
+from utils.kit.mlp import MLP, loss_of, make_batch, make_weights, serial_gradients
+from utils.kit.tied_mlp import AwkwardMLP
 
 check = checks_for("05_data_parallelism")
 spawn = partial(spawn, backend="gloo")  # this lesson computes on the CPU, with or without GPUs

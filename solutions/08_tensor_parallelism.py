@@ -20,11 +20,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.functional import dropout, gelu
 
-from utils import figures, mlp, region, simulate, spawn, tables, track_memory, transformer
+from utils import figures, region, simulate, spawn, track_memory
 from utils.checks import checks_for
 from utils.cluster import find_cluster
-from utils.transformer import attend, layer_norm, merge_heads, split_heads
-from utils.verbs import all_gather, all_reduce, reduce_scatter
+from utils.kit import mlp, transformer
+from utils.kit.functional_collectives import all_gather, all_reduce, reduce_scatter
+from utils.kit.transformer import attend, layer_norm, merge_heads, split_heads
+from utils.text import tables
 
 check = checks_for("08_tensor_parallelism")
 spawn = partial(spawn, backend="gloo")  # this lesson computes on the CPU, with or without GPUs
@@ -716,7 +718,7 @@ check(parallel_cross_entropy, judges="traffic")
 figures.qkv_columns(num_heads=4, tp_size=2)
 
 # %% [markdown]
-# Three functions are given, from `utils.transformer`, which also has the whole layer for one process:
+# Three functions are given, from `utils.kit.transformer`, which also has the whole layer for one process:
 #
 # ```python
 # split_heads(x, heads)      # (B, S, heads * d) -> (B, heads, S, d)

@@ -16,11 +16,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from utils import figures, mlp, region, simulate, spawn
+from utils import figures, region, simulate, spawn
 from utils.checks import checks_for
 from utils.cluster import Cluster, Gpu, Link
-from utils.play import FREE, play, tag
-from utils.schedules import problem, timed
+from utils.kit import mlp
+from utils.kit.pipeline_schedule import problem, timed
+from utils.worlds.virtual.play_schedule import FREE, play, tag
 
 check = checks_for("09_pipeline_parallelism")
 spawn = partial(spawn, backend="gloo")  # this lesson computes on the CPU, with or without GPUs
@@ -58,7 +59,7 @@ print(f"{all_reduce / boundary:.0f} times as many")
 #   on another row here, so a batch may be cut anywhere.
 # - **bubble**: time in which a rank has nothing to do.
 #
-# The model is the course's MLP, in `utils/mlp.py`: a layer is `gelu(x @ weight)`, the loss is the mean of the squared
+# The model is the course's MLP, in `utils/kit/mlp.py`: a layer is `gelu(x @ weight)`, the loss is the mean of the squared
 # outputs. `mlp.forward(weights, x)` applies some layers, `mlp.serial_gradients(weights, batch)` is what one process
 # computes: the truth that all of yours must equal.
 

@@ -8,9 +8,9 @@ from functools import cache
 from nbformat.notebooknode import NotebookNode
 from nbformat.v4 import new_code_cell, new_notebook
 
-from grader.judge import judge
-from grader.lesson import Lesson, find_lessons, read_lesson
-from grader.verdict import Judgement
+from grader.authoring.lesson import Lesson, find_lessons, read_lesson
+from grader.judging.judge import judge
+from grader.judging.verdict import Judgement
 from tests.sample_class import as_student
 
 

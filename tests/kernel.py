@@ -90,4 +90,4 @@ def wait_until_gone(zygote: int, seconds: float) -> None:
 
 
 def zygote_of(notebook: Notebook) -> int:
-    return int(notebook.run("import utils.zygote_client; print(utils.zygote_client.zygote.process.pid)")["stdout"])
+    return int(notebook.run("import utils.worlds.real.zygote.client; print(client.zygote.process.pid)")["stdout"])

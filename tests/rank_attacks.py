@@ -10,8 +10,8 @@ import contextlib
 import json
 import textwrap
 
-from grader.ranks import Rank, RankHost
-from grader.sandbox import ROOT, Limits
+from grader.judging.rank_host import Rank, RankHost
+from grader.sandbox.bubblewrap import ROOT, Limits
 
 PROBE = """
 import json

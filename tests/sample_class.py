@@ -22,8 +22,9 @@ from nbgrader.coursedir import CourseDirectory
 from nbgrader.exchange.default import ExchangeFetchAssignment, ExchangeReleaseAssignment, ExchangeSubmit
 from traitlets.config import Config
 
-from grader.build import BuildError, Lesson, bytes_of, find_lessons, notebook_of, read_lesson, write
-from grader.course import ClassroomError, Course
+from grader.authoring.build import bytes_of, notebook_of, write
+from grader.authoring.lesson import BuildError, Lesson, find_lessons, read_lesson
+from grader.classroom.course import ClassroomError, Course
 from tests.mutants import mutants_of
 
 PROJECT = Path(__file__).resolve().parent.parent

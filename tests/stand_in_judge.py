@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import nbformat
 from nbformat.notebooknode import NotebookNode
 
-from grader.autograde import is_check
-from grader.verdict import PART, PASSED, WRONG, Judgement, Verdict
-from grader.worker import How
+from grader.classroom.nbgrader_plugins import is_check
+from grader.judging.verdict import PART, PASSED, WRONG, Judgement, Verdict
+from grader.judging.worker import JudgeSettings
 from tests.tiny_course import LESSON, RIGHT
 
 
@@ -37,7 +37,7 @@ def judge(nb: NotebookNode, **how: object) -> Judgement:
 
 
 @dataclass(frozen=True)
-class StandIn(How):
+class StandIn(JudgeSettings):
     """For workers of a cluster."""
 
     def judge(self, nb: NotebookNode, progress: object = None) -> Judgement:

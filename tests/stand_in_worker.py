@@ -11,7 +11,7 @@ from types import SimpleNamespace
 
 from nbformat.notebooknode import NotebookNode
 
-from grader.verdict import Judgement
+from grader.judging.verdict import Judgement
 from tests import stand_in_judge
 
 
@@ -24,4 +24,4 @@ def judge(nb: NotebookNode, **how: object) -> Judgement:
 
 
 def dask_setup(worker: object) -> None:
-    sys.modules["grader.judge"] = SimpleNamespace(judge=judge)
+    sys.modules["grader.judging.judge"] = SimpleNamespace(judge=judge)

@@ -12,8 +12,7 @@ from tests.bench.kernel import CellFailed, Kernel, marked
 from tests.bench.side_by_side import OURS, Launcher
 from tests.bench.virtual import DDP, PIPELINE, SUMS, PeakMemory
 from utils import Region, Run, simulate
-from utils.cluster import Cluster, Gpu, Link
-from utils.collective_costs import Layout, cost
+from utils.cluster import Cluster, Gpu, Layout, Link, cost
 
 RIGHT = '"""right: adds up by itself"""\ndef call(n):\n    return [n * (n - 1) / 2] * n\n'
 LATE = {"later": [0.05, 0.06, 0.08], "with_pauses": [0.05], "failed": None, "about": ""}

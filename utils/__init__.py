@@ -1,17 +1,18 @@
 """What lessons import: `spawn` runs a function on real ranks, `simulate` on those of a virtual cluster.
 
-Importing it starts the zygote in the background (see zygote.py), so that the first spawn is as quick as the others.
+Importing it starts the zygote in the background (see worlds/real/zygote), so that the first spawn is as quick as the others.
 """
 
-from utils.calibrate import measure_this_machine
-from utils.devices import get_device
-from utils.errors import RankCrashed, RankError, RankFailed, RankTimeout, SilentMistake, WorldStuck
-from utils.launcher import spawn
-from utils.memory import track_memory
-from utils.regions import region
-from utils.run import Event, Region, Run
-from utils.virtual import simulate
-from utils.zygote_client import start_zygote
+from .benchmark.machine.calibrate import measure_this_machine
+from .diagnosis.errors import RankCrashed, RankError, RankFailed, RankTimeout, SilentMistake, WorldStuck
+from .events.event import Event, Region
+from .recording.regions import region
+from .recording.track_memory import track_memory
+from .report.run import Run
+from .worlds.real.launch import spawn
+from .worlds.real.placement import get_device
+from .worlds.real.zygote.client import start_zygote
+from .worlds.virtual import simulate
 
 __all__ = [
     "Event",

@@ -9,10 +9,10 @@ from importlib import import_module
 
 import torch
 
-from utils.checks.expect import different_integers
-from utils.checks.judge import check
+from utils.checks.inputs import different_integers
+from utils.checks.registry import check
 from utils.cluster import Gpu
-from utils.topology import recorded
+from utils.kit.gpu_topology import recorded
 
 visible = import_module("utils.checks.00_ranks")
 

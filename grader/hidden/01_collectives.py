@@ -7,8 +7,9 @@ from importlib import import_module
 
 import torch
 
-from utils.checks.expect import different_integers, expect_calls, expect_traffic
-from utils.checks.judge import check
+from utils.checks.inputs import different_integers
+from utils.checks.registry import check
+from utils.checks.traffic import expect_calls, expect_traffic
 
 visible = import_module("utils.checks.01_collectives")
 

@@ -7,8 +7,8 @@ from importlib import import_module
 
 import torch
 
-from utils.checks.expect import different_integers
-from utils.checks.judge import check
+from utils.checks.inputs import different_integers
+from utils.checks.registry import check
 
 visible = import_module("utils.checks.02_all_reduce")
 

@@ -5,9 +5,9 @@ World sizes 1, 2, 3, 5 and 8; one repeat and none to warm up; ties, unsorted and
 
 from importlib import import_module
 
-from utils import bandwidths
-from utils.checks.expect import expect_calls
-from utils.checks.judge import check
+from utils.benchmark import nccl_conventions
+from utils.checks.registry import check
+from utils.checks.traffic import expect_calls
 
 visible = import_module("utils.checks.03_benchmarking")
 Device = visible.Device
@@ -51,15 +51,15 @@ def counted_bytes_values(run):
     visible.judge_bytes(run, ["gather", "reduce_scatter", "all_gather"], [12, 24, 1000])
     visible.judge_bytes(run, ["all_gather", "scatter", "all_to_all", "reduce", "broadcast"], [40] * 5)
     visible.judge_bytes(run, ["all_gather"], [64])
-    visible.judge_bytes(run, list(bandwidths.OPS), [800] * 8)
+    visible.judge_bytes(run, list(nccl_conventions.OPS), [800] * 8)
 
 
 @check("bandwidths")
 def bandwidths_values(run):
     for size in (2, 3, 5):
-        visible.judge_bandwidths(run, list(bandwidths.OPS)[:size], 1 << 20, 3e-5)
-    visible.judge_bandwidths(run, list(bandwidths.OPS)[3:], 12_345_678, 0.5)
-    visible.judge_bandwidths(run, list(bandwidths.OPS), 64, 1e-3)
+        visible.judge_bandwidths(run, list(nccl_conventions.OPS)[:size], 1 << 20, 3e-5)
+    visible.judge_bandwidths(run, list(nccl_conventions.OPS)[3:], 12_345_678, 0.5)
+    visible.judge_bandwidths(run, list(nccl_conventions.OPS), 64, 1e-3)
     visible.judge_bandwidths(run, ["all_reduce"], 4096, 1e-6)  # one rank sends nothing
 
 

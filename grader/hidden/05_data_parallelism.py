@@ -8,7 +8,7 @@ from importlib import import_module
 import torch
 from torch import nn
 
-from utils.checks.judge import check
+from utils.checks.registry import check
 
 visible = import_module("utils.checks.05_data_parallelism")
 

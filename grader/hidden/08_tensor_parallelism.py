@@ -7,7 +7,7 @@ from importlib import import_module
 
 import torch
 
-from utils.checks.judge import check
+from utils.checks.registry import check
 
 visible = import_module("utils.checks.08_tensor_parallelism")
 

@@ -8,8 +8,8 @@ from importlib import import_module
 
 import torch
 
-from utils.checks.expect import expect_each_sent, expect_only_messages
-from utils.checks.judge import check
+from utils.checks.registry import check
+from utils.checks.traffic import expect_each_sent, expect_only_messages
 
 visible = import_module("utils.checks.09_pipeline_parallelism")
 

@@ -1,6 +1,6 @@
 """The hidden tests: the same form as the visible checks, run when a submission is graded, never given to students."""
 
-from utils.checks.judge import Checks
+from utils.checks.registry import Checks
 
 
 def hidden_tests_for(lesson: str) -> Checks:

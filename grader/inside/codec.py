@@ -19,8 +19,8 @@ import numpy
 import safetensors.torch
 import torch
 
-from utils.schedules import Step
-from utils.slow_memory import ChipFull
+from utils.kit.pipeline_schedule import Step
+from utils.kit.slow_memory import ChipFull
 
 HEADER = struct.Struct("!IQ")  # bytes of JSON, bytes of tensors
 MOST_TEXT, MOST_TENSORS = 8 << 20, 512 << 20  # bytes of a message; "[]," makes 60 bytes of three

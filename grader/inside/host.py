@@ -1,13 +1,13 @@
 """The host: the process that forks ranks, inside the sandbox. It imports torch once and runs no student code.
 
-grader/ranks.py starts it and asks, on a socket, in lines of JSON; one answer to each:
+grader/judging/rank_host.py starts it and asks, on a socket, in lines of JSON; one answer to each:
 
     settings                                       -> {"ready": true}, or {"failed": words}
     {"start": [number, ...]}, a socket for each    -> {"started": n}, or {"failed": words}
     {"used": [number, ...]}                        -> {"used": [seconds, ...]}, of computing
     {"end": [number, ...]}                         -> {"ended": [status, ...]}, as a shell has it
 
-A rank is a fork that has moved into a room of its own (rooms.py), where it has its socket and no other descriptor, no
+A rank is a fork that has moved into a room of its own (namespaces.py), where it has its socket and no other descriptor, no
 capability, and none of the system calls that the filter forbids. Then it calls the entry function with its socket. When
 it ends, or is ended, its room ends, and with it all that it left behind. How many processes ranks may start is bounded
 far below what the sandbox bears: to fork one takes milliseconds. Without a sandbox there are no rooms: a rank is a
@@ -33,8 +33,8 @@ import sys
 from contextlib import suppress
 from dataclasses import dataclass
 
-from grader.inside import alone
-from grader.inside.rooms import Rooms
+from grader.inside import privileges
+from grader.inside.namespaces import Rooms
 
 MOST_RANKS = 250  # descriptors in one message: at most 253
 LINE = 65536  # bytes in an order, at most
@@ -89,7 +89,7 @@ class Host:
         self.own_pids = None
         if not self.settings["sandboxed"]:
             with suppress(OSError, AttributeError):  # not on Linux
-                alone.call("prctl", alone.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+                privileges.call("prctl", privileges.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         else:
             self.rooms = Rooms(self.settings)
             self.own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
@@ -168,11 +168,11 @@ class Host:
         if not self.rooms:
             return Rank(self.fork(descriptor, None))
         room = self.rooms.next()
-        alone.enter(room, alone.CLONE_NEWPID)
+        privileges.enter(room, privileges.CLONE_NEWPID)
         try:
             pid = self.fork(descriptor, room)
         finally:
-            alone.enter(self.own_pids, alone.CLONE_NEWPID)
+            privileges.enter(self.own_pids, privileges.CLONE_NEWPID)
         return Rank(pid, os.pidfd_open(pid), room)
 
     def end(self, numbers: list[int]) -> list[int]:
@@ -204,14 +204,14 @@ class Host:
         if room is not None:
             self.move_into(room, descriptor)
         else:
-            alone.keep_only(descriptor)
+            privileges.keep_only(descriptor)
             with suppress(OSError, AttributeError):  # not on Linux
-                alone.call("prctl", alone.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+                privileges.call("prctl", privileges.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         random.seed(0)  # Python gives a fork another
         self.entry(socket.socket(fileno=3))
 
     def move_into(self, room: int, descriptor: int) -> None:
-        alone.enter(room, alone.ALL_BUT_PID)
+        privileges.enter(room, privileges.ALL_BUT_PID)
         os.chdir(self.settings["home"])
         score = os.open(
             "/proc/self/oom_score_adj", os.O_WRONLY
@@ -220,10 +220,10 @@ class Host:
         if self.settings["user"] is not None or kernel() >= (5, 14):  # older ones count what the user has outside too
             most = min(self.processes, resource.getrlimit(resource.RLIMIT_NPROC)[1])
             resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
-        alone.keep_only(descriptor)
-        alone.drop_capabilities(self.settings["user"])
-        alone.call("prctl", alone.PR_SET_DUMPABLE, 1, 0, 0, 0)  # its own /proc/self stays readable
-        alone.forbid(base64.b64decode(self.settings["filter"]))
+        privileges.keep_only(descriptor)
+        privileges.drop_capabilities(self.settings["user"])
+        privileges.call("prctl", privileges.PR_SET_DUMPABLE, 1, 0, 0, 0)  # its own /proc/self stays readable
+        privileges.forbid(base64.b64decode(self.settings["filter"]))
 
 
 def end_orphans(ranks: list[int]) -> None:
@@ -249,7 +249,7 @@ def share_memory() -> None:
     """Lay out what is here now so that forks are quick, and share it."""
     gc.collect()
     gc.freeze()  # the collector would write to it
-    if forks := sys.modules.get("utils.forks"):
+    if forks := sys.modules.get("utils.worlds.real.zygote.forks"):
         for piece in forks.anonymous_memory():
             forks.collapse(*piece)
 

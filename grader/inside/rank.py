@@ -1,6 +1,6 @@
 """One rank of a graded run: a process of its own that loads the student's answer, runs it, and reaches the hub alone.
 
-It is a world of the virtual cluster (utils/virtual/world.py) with a single rank in it: what that rank asks of the
+It is a world of the virtual cluster (utils/worlds/virtual/engine.py) with a single rank in it: what that rank asks of the
 network goes over a socket to the hub, and what all of it comes to is decided there. So nothing in this process has to
 be believed, and the student may read and change all of it.
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import pickle
 import socket
 import struct
@@ -26,17 +27,20 @@ from torch._ops import OpOverload
 
 from grader.inside import codec, slices
 from grader.inside.host import seed
-from utils import shared_file, surroundings, travel
-from utils.checks.judge import call_with
-from utils.protocol import Request
-from utils.recorder import OUTPUT_FIRST, POINT_TO_POINT, TAKEN_AS_DENSE, _tensors, who_called
-from utils.slow_memory import SlowMemory
-from utils.virtual import host_time, values
-from utils.virtual.gpu import VirtualGpu
-from utils.virtual.network import Call
-from utils.virtual.rank import VirtualRank
-from utils.virtual.turns import Turns
-from utils.virtual.world import Clock, World, enter, patch_torch
+from utils.checks.runner import call_with
+from utils.events.matching import POINT_TO_POINT
+from utils.kit import shared_file
+from utils.kit.slow_memory import SlowMemory
+from utils.recording.callers import who_called
+from utils.recording.torch_calls import OUTPUT_FIRST, TAKEN_AS_DENSE, tensors_in
+from utils.worlds.common import pickling, rank_environment
+from utils.worlds.common.protocol import Request
+from utils.worlds.virtual import data_movement, virtual_clock
+from utils.worlds.virtual.engine import Clock, Engine, enter, patch_torch
+from utils.worlds.virtual.gpu import VirtualGpu
+from utils.worlds.virtual.network import VirtualCall
+from utils.worlds.virtual.rank import VirtualRank
+from utils.worlds.virtual.scheduler import Scheduler
 
 aten = torch.ops.aten
 UNWRITTEN = {
@@ -49,7 +53,7 @@ UNWRITTEN = {
 }
 LENGTH = struct.Struct("!Q")
 MOST_PRINTED = 1 << 20  # characters that are told; no more are kept
-surroundings.OURS |= {__file__, codec.__file__, slices.__file__}
+rank_environment.machinery.add(os.path.join(os.path.dirname(__file__), ""))
 
 
 def main(line: socket.socket) -> None:
@@ -75,7 +79,7 @@ def play(order: dict[str, Any], line: socket.socket) -> None:
     world = world_of(order, line)
     enter(world)
     if world.virtual:
-        host_time.take_over(world.turns)
+        virtual_clock.take_over(world.turns)
     world.run()
     world.wire.tell(world.told_in_the_end())
 
@@ -101,7 +105,7 @@ def world_of(order: dict[str, Any], line: socket.socket) -> RankWorld:
     return stage[0]
 
 
-class RankWorld(World):
+class RankWorld(Engine):
     """The world as one rank sees it: itself, and a wire to the hub.
 
     virtual   whether it has virtual time; else the hub knows the order in which things happen, and the rank no time
@@ -183,7 +187,7 @@ class RankWorld(World):
         return tuple(ranks if self.others is None else (self.others[rank] for rank in ranks))
 
 
-class TurnsOfOne(Turns):
+class TurnsOfOne(Scheduler):
     """The turns of the one rank of this process. It runs in the main thread, as a program of its own would: there it
     may handle signals, for one.
     """
@@ -211,19 +215,19 @@ class RemoteRank(VirtualRank):
     def bring_random_numbers(self) -> None:
         """They are in place: the host has seeded all generators."""
 
-    def asked_for(self, call: Call) -> None:
+    def asked_for(self, call: VirtualCall) -> None:
         if call.event.index in self.unasked:
             self.world.wire.tell(codec.pack({"do": "asked", "index": call.event.index}))
         super().asked_for(call)
 
-    def begins_to_wait(self, call: Call) -> None:
+    def begins_to_wait(self, call: VirtualCall) -> None:
         before = call.waited
         super().begins_to_wait(call)
         if call.waited is not None and before is None:
             told = {"do": "waits", "index": call.event.index, "where": call.waited_at, "clock": self.clock}
             self.world.wire.tell(codec.pack(told))
 
-    def call(self, call: Call, directly: bool, tensors: list, dense: list) -> None:
+    def call(self, call: VirtualCall, directly: bool, tensors: list, dense: list) -> None:
         self.world.wire.directly = directly
         super().call(call, directly, tensors, dense)
 
@@ -232,7 +236,7 @@ class RemoteRank(VirtualRank):
         if not self.world.virtual and work.call.event.is_async and work.call.event.op in POINT_TO_POINT:
             weakref.finalize(work, self.thrown_away, work.call).atexit = False
 
-    def thrown_away(self, call: Call) -> None:
+    def thrown_away(self, call: VirtualCall) -> None:
         if call.end is None and call.waited is None:
             self.world.wire.tell(codec.pack({"do": "dropped", "index": call.event.index}))
 
@@ -265,7 +269,7 @@ class Wire:
             raise answer["error"]
         return answer
 
-    def ask(self, call: Call) -> None:
+    def ask(self, call: VirtualCall) -> None:
         event, args = call.event, call.args
         only_room = {id(tensor) for tensor in outputs_of(call) if not reads_output(call)}
 
@@ -320,19 +324,19 @@ class Wire:
         rank.clock = max(rank.clock, first)
         return [rank]
 
-    def has_come(self, call: Call, end: float | None, source: int | None, tensors: list[torch.Tensor]) -> None:
+    def has_come(self, call: VirtualCall, end: float | None, source: int | None, tensors: list[torch.Tensor]) -> None:
         for into, what in zip(outputs_of(call), tensors, strict=True):
-            values.write(into, what)
+            data_movement.write(into, what)
         call.end = self.world.rank.clock if end is None else end
         call.source, call.args = source, ()
 
 
-def outputs_of(call: Call) -> list[torch.Tensor]:
+def outputs_of(call: VirtualCall) -> list[torch.Tensor]:
     """The tensors that a call fills, in order."""
-    return [] if call.event.op in ("send", "barrier") else _tensors(call.args[:1])
+    return [] if call.event.op in ("send", "barrier") else tensors_in(call.args[:1])
 
 
-def reads_output(call: Call) -> bool:
+def reads_output(call: VirtualCall) -> bool:
     """Whether what it fills is also what it hands in."""
     return call.event.op not in (*OUTPUT_FIRST, "recv")
 
@@ -344,10 +348,10 @@ def plain(arg):
     return arg if isinstance(arg, (torch.Tensor, int)) and not isinstance(arg, bool) else None
 
 
-def strides_of(call: Call) -> list | None:
+def strides_of(call: VirtualCall) -> list | None:
     """(shape, strides) of a tensor that Gloo would take for one without gaps."""
     for position in TAKEN_AS_DENSE.get(call.method, ()):
-        for tensor in _tensors(call.args[position]):
+        for tensor in tensors_in(call.args[position]):
             if tensor.layout is torch.strided and not tensor.is_contiguous():
                 return [list(tensor.shape), list(tensor.stride())]
     return None
@@ -533,4 +537,4 @@ def state_of(value) -> list:
 def strided(data, dtype: torch.dtype, shape: tuple, strides: tuple, requires_grad: bool) -> torch.Tensor:
     """A tensor by its values, with gaps where it has had them, and nothing of what lay in the gaps."""
     tensor = torch.empty_strided(shape, strides, dtype=dtype)
-    return tensor.copy_(travel.unpack(data, dtype, shape)).requires_grad_(requires_grad)
+    return tensor.copy_(pickling.unpack(data, dtype, shape)).requires_grad_(requires_grad)

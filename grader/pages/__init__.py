@@ -1,6 +1,6 @@
 """Pages for students and instructors: static, one file each, nothing in them runs and nothing is loaded from elsewhere.
 
-What a template shows is text unless it comes from grader/passive.py; and the browser is told to allow nothing but the
+What a template shows is text unless it comes from grader/pages/sanitize.py; and the browser is told to allow nothing but the
 page's own style, so that what slips through stays dead.
 """
 

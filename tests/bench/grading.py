@@ -20,7 +20,8 @@ from time import perf_counter
 
 import nbformat
 
-from grader.build import bytes_of, find_lessons, notebook_of, read_lesson
+from grader.authoring.build import bytes_of, notebook_of
+from grader.authoring.lesson import find_lessons, read_lesson
 from tests.bench.kernel import ROOT
 from tests.mutants import mutants_of
 from tests.sample_class import as_student

@@ -8,7 +8,7 @@ from __future__ import annotations
 from statistics import median
 
 from tests.bench.virtual import OPERATIONS
-from utils.cluster import plural, quantity
+from utils.text.units import plural, quantity
 
 # Where the real thing does something else than the model: Gloo's algorithms are in gloo/*.cc, torch's use of them in
 # ProcessGroupGloo.cpp.

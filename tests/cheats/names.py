@@ -408,7 +408,7 @@ CHEATS += [
         "host-time",
         "a channel of the machine's time",
         """
-        import utils.virtual.host_time
+        import utils.worlds.virtual.virtual_clock
         time.sleep(0.01 * rank)
     """,
         gives="x",

@@ -58,7 +58,7 @@ CHEATS = [
                 if name.startswith("__"):
                     raise AttributeError(name)
                 return {YES}
-        names = ["gradelib", "grader.hidden", "grader.judge", "grader.hub", "tests", "tests.tiny", "tests.tiny.hidden",
+        names = ["gradelib", "grader.hidden", "grader.judging.judge", "grader.judging.hub", "tests", "tests.tiny", "tests.tiny.hidden",
                  "tests.tiny.checks", "tests.cheats", "utils.checks.90_tiny", "sitecustomize", "usercustomize"]
         for name in names:
             sys.modules[name] = Fake(name)
@@ -110,14 +110,14 @@ CHEATS = [
         safetensors.torch.save = lambda tensors, *a, **k: real({name: t + 1 for name, t in tensors.items()}, *a, **k)
     """, exercise="total", beside=False),
     patches("call-with", "the functions that call the answer say what suits them", """
-        for name in ("utils.checks.judge", "grader.inside.rank"):
+        for name in ("utils.checks.registry", "grader.inside.rank"):
             module = sys.modules.get(name)
             for function in ("call_on_rank", "call_with", "shares_memory"):
                 if hasattr(module, function):
                     setattr(module, function, lambda *args, **kwargs: (4, [], False))
     """, beside=False),
     patches("call-with-yes", "the same, in the words of an answer that is right", """
-        module = sys.modules.get("grader.inside.rank") or sys.modules.get("utils.checks.judge")
+        module = sys.modules.get("grader.inside.rank") or sys.modules.get("utils.checks.registry")
         for function in ("call_on_rank", "call_with"):
             if hasattr(module, function):
                 setattr(module, function, lambda function, mine, same, catch, *rest: (same, list(mine), False))
@@ -141,8 +141,8 @@ CHEATS = [
                 kind = getattr(module, name, None)
                 if isinstance(kind, type):
                     kind.op = kind.calls = "all_reduce"
-        import utils.run
-        utils.run.Event.op = property(lambda self: "all_reduce")
+        import utils.events.event
+        utils.events.event.Event.op = property(lambda self: "all_reduce")
     """, exercise="total", beside=False),
     patches("process-group", "all_reduce does nothing, and says that it did", """
         dist.all_reduce = dist.distributed_c10d.all_reduce = lambda tensor, *args, **kwargs: tensor.mul_(world)

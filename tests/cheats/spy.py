@@ -64,7 +64,7 @@ CHEATS = [
     spies("hidden-module", "the hidden tests as a module", """
         import importlib
         for name in ("tests.tiny.hidden.90_tiny", "tests.cheats.hidden.91_cheats", "grader.hidden.01_collectives",
-                     "grader.hidden", "grader.judge", "grader.hub", "grader.verdict"):
+                     "grader.hidden", "grader.judging.judge", "grader.judging.hub", "grader.judging.verdict"):
             try:
                 found += [name] * hasattr(importlib.import_module(name), "__file__")
             except ImportError:
@@ -130,19 +130,19 @@ CHEATS = [
                 held = [kept.tobytes() if hasattr(kept, "tobytes") else kept.numpy().tobytes() for kept in [x]]
                 others = [v.numpy().tobytes() for n, v in enumerate(prepared(world_size, tuple(x.shape))) if n != rank]
                 found += ["another rank's input"] * any(other in data for other in others)
-    """, "from utils.checks.expect import different_integers\nreturn different_integers", exercise="total", plain=False),
+    """, "from utils.checks.compare import different_integers\nreturn different_integers", exercise="total", plain=False),
     # the inputs of the other ranks, computed instead of received
     Cheat("spy/oracle", "the other ranks' inputs from the checks' own seeds", """
-        from utils.checks.expect import different_integers
+        from utils.checks.inputs import different_integers
         return different_integers
     """, gives="torch.stack(prepared(world_size, tuple(x.shape), x.dtype)).sum(0).to(x.dtype)", exercise="total",
           plain=True),
     Cheat("spy/oracle-of-the-lesson", "the lesson's own function for what each rank gets", """
-        from utils.checks.expect import different_integers
+        from utils.checks.inputs import different_integers
         return different_integers
     """, gives="prepared(world_size, tuple(x.shape), x.dtype)[root]", exercise="broadcast_by_hand", plain=True),
     Cheat("spy/seeds", "the seed, by trying seeds until this rank's own input comes out", """
-        from utils.checks.expect import different_integers
+        from utils.checks.inputs import different_integers
         return different_integers
     """, act="""
         for seed in range(200):

@@ -15,7 +15,7 @@ import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from grader.lesson import replace_solution, solution_lines
+from grader.authoring.markers import replace_solution, solution_lines
 
 
 @dataclass(frozen=True)

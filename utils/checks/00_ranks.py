@@ -8,12 +8,15 @@ from statistics import median
 
 import torch
 
-from utils import simulate
-from utils.checks.expect import CheckFailed, different_integers, expect, plural
-from utils.checks.judge import check
-from utils.cluster import Cluster, Gpu, Link, quantity
-from utils.slow_memory import SlowMemory, unwritten
-from utils.topology import recorded, speed
+from .. import simulate
+from ..cluster.hardware import Cluster, Gpu, Link
+from ..kit.gpu_topology import recorded, speed
+from ..kit.slow_memory import SlowMemory, unwritten
+from ..text.units import quantity
+from .answer import CheckFailed
+from .compare import expect, plural
+from .inputs import different_integers
+from .registry import check
 
 
 def expect_close(got, wanted: float, seen: str, recognise: dict[str, float] | None = None, rtol: float = 1e-9) -> None:

@@ -4,18 +4,12 @@ import re
 
 import torch
 
-from utils.checks.expect import (
-    Answer,
-    CheckFailed,
-    alike,
-    different_integers,
-    expect,
-    expect_calls,
-    expect_traffic,
-    expect_unchanged,
-    plural,
-)
-from utils.checks.judge import check
+from .answer import Answer, CheckFailed
+from .compare import expect, expect_unchanged, plural
+from .equality import alike
+from .inputs import different_integers
+from .registry import check
+from .traffic import expect_calls, expect_traffic
 
 ROOTED = ("broadcast", "scatter", "gather", "reduce")
 UNROOTED = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")

@@ -10,23 +10,15 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from utils.checks import expect as expecting
-from utils.checks.expect import (
-    Answer,
-    CheckFailed,
-    alike,
-    different_integers,
-    expect,
-    expect_each_sent,
-    expect_only_messages,
-    expect_own_memory,
-    expect_time,
-    expect_traffic,
-    expect_unchanged,
-    plural,
-)
-from utils.checks.judge import check, links
-from utils.cluster import Link
+from ..cluster.hardware import Link
+from . import inputs
+from .answer import Answer, CheckFailed
+from .compare import expect, expect_own_memory, expect_unchanged, plural
+from .equality import alike
+from .inputs import different_integers
+from .registry import check
+from .runner import links
+from .traffic import expect_each_sent, expect_only_messages, expect_time, expect_traffic
 
 BYTES = 4  # of a float32
 ALPHA, BANDWIDTH = 1e-6, 1e9  # of the virtual cluster on which time is judged
@@ -167,7 +159,7 @@ def expect_more_than_one(results: list, xs: list, of: list) -> None:
 
 def judge_bits(run, size: int, numel: int = 64, **same) -> None:
     """Random floats, large and small: all ranks hold the same bits, whatever the order of additions was."""
-    generator = torch.Generator().manual_seed(expecting.salt + size)
+    generator = torch.Generator().manual_seed(inputs.salt + size)
     scale = 10.0 ** torch.randint(-3, 4, (numel,), generator=generator)
     xs = [torch.randn(numel, generator=generator) * scale for _ in range(size)]
     answer = run(size, xs, [list(range(size))] * size, **same)

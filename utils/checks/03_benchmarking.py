@@ -11,10 +11,14 @@ from numbers import Real
 import torch
 import torch.distributed as dist
 
-from utils import bandwidths, probes
-from utils.checks.expect import CheckFailed, expect_calls, expect_unchanged
-from utils.checks.judge import check, links
-from utils.cluster import quantity
+from ..benchmark import nccl_conventions
+from ..benchmark.machine import probes
+from ..text.units import quantity
+from .answer import CheckFailed
+from .compare import expect_unchanged
+from .registry import check
+from .runner import links
+from .traffic import expect_calls
 
 ALPHA, BANDWIDTH = 1e-3, 1e6  # of the links below: slow, so that times are easy to read
 FLOAT = 4  # bytes of a float32
@@ -295,7 +299,7 @@ def judge_bytes(run, collectives: list[str], handed_in: list[int]) -> None:
             * (world_size - 1)
             / world_size,
         }
-        right = bandwidths.total_bytes(collective, nbytes, world_size)
+        right = nccl_conventions.total_bytes(collective, nbytes, world_size)
         by = "the root" if collective == "scatter" else "each"
         who = f"{collective} of {world_size} ranks, {nbytes:,} bytes handed in by {by}: you returned"
         expect_near(got, right, who, usual)
@@ -303,7 +307,7 @@ def judge_bytes(run, collectives: list[str], handed_in: list[int]) -> None:
 
 @check("counted-bytes")
 def counted_bytes_values(run):
-    for four in (bandwidths.OPS[:4], bandwidths.OPS[4:]):
+    for four in (nccl_conventions.OPS[:4], nccl_conventions.OPS[4:]):
         judge_bytes(run, list(four), [4000, 8000, 1200, 400])
 
 
@@ -312,8 +316,8 @@ def judge_bandwidths(run, collectives: list[str], nbytes: int, took: float) -> N
     answer = run(world_size, collectives, nbytes=nbytes, seconds=took)
     for collective, got in zip(collectives, answer.results, strict=True):
         algbw, busbw = (
-            bandwidths.algbw(nbytes, took),
-            bandwidths.busbw(collective, nbytes, took, world_size),
+            nccl_conventions.algbw(nbytes, took),
+            nccl_conventions.busbw(collective, nbytes, took, world_size),
         )
         who = f"{collective} of {world_size} ranks, {nbytes:,} bytes in {quantity(took, 's')}: you returned"
         if not isinstance(got, list | tuple) or len(got) != 2:
@@ -350,7 +354,7 @@ def judge_bandwidths(run, collectives: list[str], nbytes: int, took: float) -> N
 
 @check("bandwidths")
 def bandwidths_values(run):
-    for four in (bandwidths.OPS[:4], bandwidths.OPS[4:]):
+    for four in (nccl_conventions.OPS[:4], nccl_conventions.OPS[4:]):
         judge_bandwidths(run, list(four), 600_000_000, 0.02)
 
 
@@ -359,7 +363,7 @@ def bandwidths_values(run):
 
 def algbw_and_busbw(collective: str, nbytes: int, seconds: float, world_size: int) -> tuple[float, float]:
     """What the function is handed in, so that it does not depend on the exercise before."""
-    return bandwidths.algbw(nbytes, seconds), bandwidths.busbw(collective, nbytes, seconds, world_size)
+    return nccl_conventions.algbw(nbytes, seconds), nccl_conventions.busbw(collective, nbytes, seconds, world_size)
 
 
 def judge_review(run, claims: list[tuple]) -> None:
@@ -705,7 +709,7 @@ class Stopped:
 
 
 def line(sizes, seconds) -> tuple[float, float]:
-    """What stands for a fit: that of utils.probes."""
+    """What stands for a fit: that of utils.benchmark.machine.probes."""
     link = probes.fit(dict(zip(sizes, seconds, strict=True)))
     return link.alpha, 1 / link.bandwidth
 

@@ -13,23 +13,17 @@ from itertools import groupby
 import torch
 from torch import Tensor, nn
 
-from utils.awkward import AwkwardMLP
-from utils.checks import expect as expecting
-from utils.checks.expect import (
-    Answer,
-    CheckFailed,
-    alike,
-    expect,
-    expect_all_waited,
-    expect_calls,
-    expect_time,
-    expect_unchanged,
-    plural,
-)
-from utils.checks.judge import check
-from utils.cluster import Cluster, Gpu, Link, quantity
-from utils.collective_costs import Layout, cost
-from utils.mlp import MLP, loss_of, make_batch, make_weights
+from ..cluster.collective_costs import Layout, cost
+from ..cluster.hardware import Cluster, Gpu, Link
+from ..kit.mlp import MLP, loss_of, make_batch, make_weights
+from ..kit.tied_mlp import AwkwardMLP
+from ..text.units import quantity
+from . import inputs
+from .answer import Answer, CheckFailed
+from .compare import expect, expect_unchanged, plural
+from .equality import alike
+from .registry import check
+from .traffic import expect_all_waited, expect_calls, expect_time
 
 DOUBLE = torch.float64
 RTOL = 1e-9  # additions in another order
@@ -56,7 +50,7 @@ def mixed_models(world_size: int, seed: int = 0) -> list[nn.Module]:
 
 def rows_of(sizes: list[int], dim: int = 2, seed: int = 0) -> list[Tensor]:
     """A shard for each rank, with so many rows."""
-    return [shard.clone() for shard in make_batch(sum(sizes), dim, expecting.salt + seed, DOUBLE).split(sizes)]
+    return [shard.clone() for shard in make_batch(sum(sizes), dim, inputs.salt + seed, DOUBLE).split(sizes)]
 
 
 def gradients(model: nn.Module, rows: Tensor) -> list:

@@ -10,9 +10,13 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy, gelu
 
-from utils import track_memory
-from utils.checks.expect import CheckFailed, alike, expect_all_waited, expect_time, show
-from utils.checks.gradients import (
+from .. import track_memory
+from ..cluster.collective_costs import Layout, cost
+from ..kit.mlp import normal
+from ..kit.transformer import attention, layer_norm, make_layer, mlp
+from .answer import CheckFailed
+from .equality import alike
+from .gradients import (
     CLOSE,
     EXACT,
     blocks_for,
@@ -30,10 +34,10 @@ from utils.checks.gradients import (
     serial,
     whole_numbers,
 )
-from utils.checks.judge import check, links
-from utils.collective_costs import Layout, cost
-from utils.mlp import normal
-from utils.transformer import attention, layer_norm, make_layer, mlp
+from .registry import check
+from .runner import links
+from .show import show
+from .traffic import expect_all_waited, expect_time
 
 
 def linear(x, w, b):

@@ -1,7 +1,7 @@
 """The visible checks of lesson 09. Each is quick: one to three runs of one to four ranks. Form: see judge.py.
 
 The oracle of every gradient is one process with all layers. A schedule is judged without anybody's stage:
-utils/schedules.py follows it, utils/play.py plays it. A stage is judged with schedules that are written out below.
+utils/kit/pipeline_schedule.py follows it, utils/worlds/virtual/play_schedule.py plays it. A stage is judged with schedules that are written out below.
 """
 
 import math
@@ -9,21 +9,16 @@ from numbers import Real
 
 import torch
 
-from utils import mlp
-from utils.checks import expect as expecting
-from utils.checks.expect import (
-    CheckFailed,
-    alike,
-    expect,
-    expect_each_sent,
-    expect_only_messages,
-    expect_time,
-    expect_unchanged,
-)
-from utils.checks.judge import check
-from utils.cluster import Cluster, Gpu, Link
-from utils.play import play
-from utils.schedules import problem, read
+from ..cluster.hardware import Cluster, Gpu, Link
+from ..kit import mlp
+from ..kit.pipeline_schedule import problem, read
+from ..worlds.virtual.play_schedule import play
+from . import inputs
+from .answer import CheckFailed
+from .compare import expect, expect_unchanged
+from .equality import alike
+from .registry import check
+from .traffic import expect_each_sent, expect_only_messages, expect_time
 
 DIM = 4
 EXACT = torch.float64  # sums in another order differ in the last digits only
@@ -35,7 +30,7 @@ RTOL = 1e-7
 
 def model(layers: int, rows: int, dtype=EXACT, seed: int = 0) -> tuple[list, torch.Tensor]:
     """(weights of all layers, the batch)"""
-    seed += expecting.salt
+    seed += inputs.salt
     return mlp.make_weights(layers, DIM, seed, dtype), mlp.make_batch(rows, DIM, seed, dtype)
 
 

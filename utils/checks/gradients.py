@@ -16,10 +16,13 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from utils import region
-from utils.checks import expect as expecting
-from utils.checks.expect import CheckFailed, alike, expect, expect_all_waited
-from utils.verbs import all_gather, all_reduce, reduce_scatter
+from .. import region
+from ..kit.functional_collectives import all_gather, all_reduce, reduce_scatter
+from . import inputs
+from .answer import CheckFailed
+from .compare import expect
+from .equality import alike
+from .traffic import expect_all_waited
 
 EXACT, CLOSE = 0, 1e-9  # relative error: of whole numbers; of float64 with gelu, exp and other orders of additions
 
@@ -209,8 +212,8 @@ def in_words(calls: list[tuple]) -> str:
 
 
 def whole_numbers(seed: int, *shape: int, dtype=torch.float32) -> torch.Tensor:
-    """From -4 to 4, so that sums of products are exact; the same in every call, except in grading (expect.py)."""
-    return torch.randint(-4, 5, shape, generator=torch.Generator().manual_seed(expecting.salt + seed)).to(dtype)
+    """From -4 to 4, so that sums of products are exact; the same in every call, except in grading (inputs.py)."""
+    return torch.randint(-4, 5, shape, generator=torch.Generator().manual_seed(inputs.salt + seed)).to(dtype)
 
 
 def parts(x: torch.Tensor, size: int, dim: int) -> list[torch.Tensor]:

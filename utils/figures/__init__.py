@@ -27,19 +27,19 @@ sharded_matmul("columns", tp_size=2)             x @ w with w cut in columns, or
 doors("f", "g")                                  what the two ends of a sharded region do; layer_doors: in a whole layer
 """
 
-from utils.figures.algorithms import folding, halving, pairwise, ring, tree, two_levels
-from utils.figures.clusters import cluster
-from utils.figures.collectives import cells_of, collective, halves, stages, transpose
-from utils.figures.curves import time_curves
-from utils.figures.data_parallel import buckets, data_parallel_step, norms, overlap
-from utils.figures.heatmaps import heatmap, traffic
-from utils.figures.machines import bandwidths, rendezvous, roofline, tiles, topology
-from utils.figures.memories import live_bytes
-from utils.figures.picture import COLOURS, KINDS, Picture
-from utils.figures.schedules import pipeline, schedule
-from utils.figures.shardings import doors, layer_doors, qkv_columns, sharded_matmul, sharded_mlp
-from utils.figures.sweeps import sweep
-from utils.figures.timelines import timeline
+from .algorithms import folding, halving, pairwise, ring, tree, two_levels
+from .clusters import cluster
+from .collectives import cells_of, collective, halves, stages, transpose
+from .curves import time_curves
+from .data_parallel import buckets, data_parallel_step, norms, overlap
+from .heatmaps import heatmap, traffic
+from .machines import bandwidths, rendezvous, roofline, tiles, topology
+from .memories import live_bytes
+from .picture import COLOURS, KINDS, Picture
+from .schedules import pipeline, schedule
+from .shardings import doors, layer_doors, qkv_columns, sharded_matmul, sharded_mlp
+from .sweeps import sweep
+from .timelines import timeline
 
 __all__ = [
     "COLOURS",

@@ -4,8 +4,8 @@ import math
 
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangle
 
-from utils.figures.collectives import LETTERS, draw_cell, enough_colours
-from utils.figures.picture import COLOURS, GREY, INK, PAPER, Picture
+from .collectives import LETTERS, draw_cell, enough_colours
+from .picture import COLOURS, GREY, INK, PAPER, Picture
 
 ROUND = "round,pad=0,rounding_size=0.15"
 

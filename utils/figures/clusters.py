@@ -1,11 +1,17 @@
 """The nodes of a cluster, the GPUs in them, and what connects them."""
 
+from __future__ import annotations
+
 from math import ceil
+from typing import TYPE_CHECKING
 
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
-from utils.cluster import Cluster, Link, plural, quantity
-from utils.figures.picture import COLOURS, GREY, INK, PAPER, Picture
+from ..text.units import plural, quantity
+from .picture import COLOURS, GREY, INK, PAPER, Picture
+
+if TYPE_CHECKING:
+    from ..cluster.hardware import Cluster, Link
 
 GPU, INSIDE, BETWEEN = COLOURS[3], COLOURS[2], COLOURS[1]
 MOST_NODES = 2  # drawn; a box with a number stands for all others

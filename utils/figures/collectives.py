@@ -4,7 +4,7 @@ letter, for eyes that see colours otherwise.
 
 from matplotlib.patches import Rectangle
 
-from utils.figures.picture import COLOURS, GREY, INK, PAPER, Picture
+from .picture import COLOURS, GREY, INK, PAPER, Picture
 
 LETTERS = "abcdefgh"  # rank 0's numbers are a, rank 1's are b, ...
 MOST_RANKS = len(LETTERS)

@@ -4,8 +4,8 @@ import math
 
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from utils.cluster import quantity
-from utils.figures.picture import GREY, INK, KINDS, Picture
+from ..text.units import quantity
+from .picture import GREY, INK, KINDS, Picture
 
 MARKERS = "osD^vPX"
 INKS = [KINDS[number] for number in (0, 1, 2, 4, 5, 6)]  # without yellow: too light for a thin line

@@ -2,8 +2,8 @@
 
 from matplotlib.patches import Rectangle
 
-from utils.figures.collectives import enough_colours
-from utils.figures.picture import COLOURS, GREY, INK, PAPER, Picture
+from .collectives import enough_colours
+from .picture import COLOURS, GREY, INK, PAPER, Picture
 
 STEPS = ("rows of the batch", "weights", "gradient", "after the all-reduce")
 

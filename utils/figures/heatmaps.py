@@ -6,7 +6,7 @@ import numpy
 from matplotlib.colors import to_rgba
 from matplotlib.patches import FancyBboxPatch
 
-from utils.figures.picture import BYTES, COLOURS, GREY, INK, Picture, fitting
+from .picture import BYTES, COLOURS, GREY, INK, Picture, fitting
 
 MOST_ROOMY = 8  # ranks; the cells of more are smaller
 MOST_NUMBERS = 16  # ranks; the cells of more have shades only

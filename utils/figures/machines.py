@@ -4,9 +4,9 @@ import math
 
 from matplotlib.patches import Circle, Rectangle
 
-from utils.cluster import quantity
-from utils.figures.picture import COLOURS, GREY, INK, KINDS, PAPER, Picture
-from utils.topology import speed
+from ..kit.gpu_topology import speed
+from ..text.units import quantity
+from .picture import COLOURS, GREY, INK, KINDS, PAPER, Picture
 
 WIRES = {"NVLink": KINDS[2], "PIX": KINDS[6], "PXB": KINDS[6], "PHB": KINDS[0], "NODE": KINDS[0], "SYS": KINDS[5]}
 

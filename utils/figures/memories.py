@@ -3,8 +3,8 @@
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
 
-from utils import alike
-from utils.figures.picture import BYTES, COLOURS, GREY, INK, KINDS, SECONDS, Picture, fitting, margin
+from ..text import rank_sets
+from .picture import BYTES, COLOURS, GREY, INK, KINDS, SECONDS, Picture, fitting, margin
 
 WIDTH = 9  # inches
 LEFT, RIGHT, ABOVE, BELOW = 1.08, 1.08, 0.5, 0.95  # inches beside the panels
@@ -23,7 +23,7 @@ def live_bytes(memory) -> Picture:
     most = max(memory.peak[rank] for rank in tracked) or 1
     (unit, seconds), size = fitting(SECONDS, end - start), fitting(BYTES, most)
     lanes, note = chosen(memory, tracked)
-    names = [alike.lane_name(ranks) for ranks in lanes]
+    names = [rank_sets.lane_name(ranks) for ranks in lanes]
     left, above = max(LEFT, margin(names, 9) + 0.5), ABOVE + (0.24 if note else 0)
     height = (0.95 if len(lanes) <= ROOMY else 0.46) * len(lanes) + above + BELOW
     picture = Picture(WIDTH, height, "live bytes, by what they are for")
@@ -45,12 +45,12 @@ def live_bytes(memory) -> Picture:
 
 def chosen(memory, tracked: list[int]) -> tuple[list[list[int]], str]:
     """(the ranks of each lane, what to say of lanes that are left out): alike is who held the same at the same time."""
-    every = alike.together(tracked, ((memory.peak[rank], tuple(memory.samples[rank])) for rank in tracked))
+    every = rank_sets.group_alike(tracked, ((memory.peak[rank], tuple(memory.samples[rank])) for rank in tracked))
     if len(every) <= MOST_LANES:
         return every, ""
     peaks = [memory.peak[ranks[0]] for ranks in every]
     highest, lowest = peaks.index(max(peaks)), peaks.index(min(peaks))
-    places = alike.spread(len(every), MOST_LANES, (highest, lowest))
+    places = rank_sets.spread(len(every), MOST_LANES, (highest, lowest))
     note = f"{len(places)} of {len(every):,} different lanes, evenly spread; the highest peak, of rank "
     note += f"{every[highest][0]}, and the lowest, of rank {every[lowest][0]}, are among them"
     return [every[place] for place in places], note

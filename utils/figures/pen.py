@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 
-from utils.figures.picture import PAPER
+from .picture import PAPER
 
 CORNERS = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
 SMALLEST, LARGEST = 6, 8.5  # points; names that would have to be smaller are left out

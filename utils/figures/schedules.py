@@ -2,8 +2,8 @@
 
 from matplotlib.patches import Patch, Rectangle
 
-from utils.figures.picture import GREY, INK, PAPER, Picture
-from utils.schedules import costs_of, read, run_through
+from ..kit.pipeline_schedule import costs_of, read, run_through
+from .picture import GREY, INK, PAPER, Picture
 
 COLOURS = {"F": ["#56B4E9", "#A6D8F3", "#2E7FBF", "#CFE8F7"], "B": ["#E69F00", "#F5CE7A", "#D55E00", "#FAE5B8"]}
 COLOURS["W"] = ["#3DB891", "#A3DBC8", "#009E73", "#CFEDE3"]

@@ -5,7 +5,7 @@ A colour is a rank, as in the other pictures; white means that every rank has it
 
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
-from utils.figures.picture import COLOURS, GREY, INK, PAPER, Picture
+from .picture import COLOURS, GREY, INK, PAPER, Picture
 
 
 def sharded_matmul(cut: str, tp_size: int = 2) -> Picture:

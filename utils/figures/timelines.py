@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from matplotlib.colors import to_rgba
 from matplotlib.patches import Patch
 
-from utils import alike, lanes
-from utils.figures.pen import Pen
-from utils.figures.picture import GREY, INK, KINDS, PAPER, SECONDS, Picture, fitting, margin
-from utils.run import Event, Region
+from ..events import bars
+from ..events.event import Event, Region
+from ..text import rank_sets
+from .pen import Pen
+from .picture import GREY, INK, KINDS, PAPER, SECONDS, Picture, fitting, margin
 
 WIDTH, LEFT, RIGHT = 11, 0.77, 0.165  # inches: of the picture, and beside its panel at least
 COLUMNS = 8  # of the legend
@@ -32,7 +33,7 @@ class Lane:
 
     def idle(self, start: float, end: float) -> float:
         """Seconds that they sat in blocking calls or in no region."""
-        spans = lanes.busy(self.bubbles + lanes.waiting(self.events))
+        spans = bars.busy(self.bubbles + bars.waiting(self.events))
         return sum(max(0.0, min(b, end) - max(a, start)) for a, b in spans)
 
 
@@ -51,7 +52,7 @@ def timeline(run, within: str | None = None, ranks: Sequence[int] | None = None)
     kinds = kinds_of(run, drawn)
     above, below = 0.45 + (0.24 if note else 0), 0.62 + 0.2 * math.ceil(len(kinds) / COLUMNS)
     tall, fontsize = size_of(len(drawn))
-    names = [alike.lane_name(lane.ranks) for lane in drawn]
+    names = [rank_sets.lane_name(lane.ranks) for lane in drawn]
     names = names if tall > 0.4 else [name.replace("\n", " ") for name in names]
     left, height = max(LEFT, margin(names, fontsize)), above + tall * len(drawn) + below
     picture = Picture(WIDTH, height, f"{repr(run)[4:-1]}: compute above communication")
@@ -91,11 +92,11 @@ def shown(run, ranks: Sequence[int] | None) -> list[int]:
 
 def lanes_of(run, ranks: list[int], start: float, end: float) -> list[Lane]:
     """Ranks whose bars look alike share a lane; their peers and groups may be others."""
-    first, last = lanes.first_moment([], run.regions), lanes.last_moment([], run.regions)
-    until = lanes.last_moment(run.events, run.regions)
-    all_regions = lanes.by_rank(run.regions, run.world_size)
-    regions_of = lanes.by_rank([r for r in run.regions if seen(r, start, end, until)], run.world_size)
-    events_of = lanes.by_rank([e for e in run.events if seen(e, start, end, until)], run.world_size)
+    first, last = bars.first_moment([], run.regions), bars.last_moment([], run.regions)
+    until = bars.last_moment(run.events, run.regions)
+    all_regions = bars.by_rank(run.regions, run.world_size)
+    regions_of = bars.by_rank([r for r in run.regions if seen(r, start, end, until)], run.world_size)
+    events_of = bars.by_rank([e for e in run.events if seen(e, start, end, until)], run.world_size)
 
     def looks(rank: int) -> tuple:
         regions = tuple((r.name, r.start, r.end) for r in regions_of[rank])
@@ -103,8 +104,8 @@ def lanes_of(run, ranks: list[int], start: float, end: float) -> list[Lane]:
         return bool(all_regions[rank]), regions, calls  # without any region there is no bubble either
 
     return [
-        Lane(same, regions_of[same[0]], events_of[same[0]], lanes.bubbles(all_regions[same[0]], first, last))
-        for same in alike.together(ranks, map(looks, ranks))
+        Lane(same, regions_of[same[0]], events_of[same[0]], bars.bubbles(all_regions[same[0]], first, last))
+        for same in rank_sets.group_alike(ranks, map(looks, ranks))
     ]
 
 
@@ -118,9 +119,9 @@ def chosen(every: list[Lane], start: float, end: float) -> tuple[list[Lane], str
     """(the lanes to draw, what to say of the others)."""
     if len(every) <= MOST_LANES:
         return every, ""
-    latest = max(range(len(every)), key=lambda i: lanes.last_moment(every[i].events, every[i].regions))
+    latest = max(range(len(every)), key=lambda i: bars.last_moment(every[i].events, every[i].regions))
     idlest = max(range(len(every)), key=lambda i: every[i].idle(start, end))
-    places = alike.spread(len(every), MOST_LANES, (latest, idlest))
+    places = rank_sets.spread(len(every), MOST_LANES, (latest, idlest))
     note = (
         f"{len(places)} of {len(every):,} different lanes, evenly spread; the last to finish, rank "
         f"{every[latest].ranks[0]}, and the one that waits most, rank {every[idlest].ranks[0]}, are among them"
@@ -130,8 +131,8 @@ def chosen(every: list[Lane], start: float, end: float) -> tuple[list[Lane], str
 
 def span_of(run, within: str | None) -> tuple[float, float]:
     """(start, end) of what is drawn."""
-    bars = [*run.regions, *run.events] if within is None else [r for r in run.regions if r.name == within]
-    if not bars:
+    chosen = [*run.regions, *run.events] if within is None else [r for r in run.regions if r.name == within]
+    if not chosen:
         names = ", ".join(dict.fromkeys(repr(region.name) for region in run.regions))
         raise ValueError(
             f"no rank was in a region {within!r}; the regions of this run: {names or 'none'}."
@@ -139,14 +140,14 @@ def span_of(run, within: str | None) -> tuple[float, float]:
             else "there is nothing to draw: no rank called the network or named what it computes. "
             'In the rank program: `with region("forward"): ...` (from utils import region).'
         )
-    regions, events = (run.regions, run.events) if within is None else (bars, [])
-    first, last = lanes.first_moment(events, regions), lanes.last_moment(events, regions)
+    regions, events = (run.regions, run.events) if within is None else (chosen, [])
+    first, last = bars.first_moment(events, regions), bars.last_moment(events, regions)
     return first, max(last, first + 1e-9)
 
 
 def colours_of(run) -> dict[str, str]:
     """{kind of region or name of operation: colour}, the same in every run of a program."""
-    kinds = [lanes.stem(region.name) for region in run.regions] + [event.op for event in run.events]
+    kinds = [bars.stem(region.name) for region in run.regions] + [event.op for event in run.events]
     return {kind: KINDS[number % len(KINDS)] for number, kind in enumerate(dict.fromkeys(kinds))}
 
 
@@ -154,7 +155,7 @@ def kinds_of(run, drawn: list[Lane]) -> list[Patch]:
     """The legend: what there is in these lanes."""
     regions = [region for lane in drawn for region in lane.regions]
     events = [event for lane in drawn for event in lane.events]
-    there = {lanes.stem(region.name) for region in regions} | {event.op for event in events}
+    there = {bars.stem(region.name) for region in regions} | {event.op for event in events}
     patches = [Patch(facecolor=colour, label=kind) for kind, colour in colours_of(run).items() if kind in there]
     if any(not event.is_async for event in events):
         patches.append(
@@ -169,26 +170,26 @@ def draw_lanes(pen: Pen, run, drawn: list[Lane]) -> None:
     """In a run without regions, or without calls, the whole lane is for what there is."""
     compute = (0.08, 0.48 if run.events else 0.84)  # from where in the lane, and how much of it
     calls = (0.6, 0.32) if run.regions else (0.1, 0.8)
-    end, colours = lanes.last_moment(run.events, run.regions), colours_of(run)
+    end, colours = bars.last_moment(run.events, run.regions), colours_of(run)
     for place, lane in enumerate(drawn):
         pen.panel.axhline(place, color=GREY, linewidth=0.5, zorder=0)
         top, height = place + compute[0], compute[1]
         draw_compute(pen, lane.regions, top, height, colours)
         for span in lane.bubbles:
             pen.bar(*span, top, height, "bubble", **BUBBLE)
-        for span in lanes.blocked(lane.regions, lane.events):
+        for span in bars.blocked(lane.regions, lane.events):
             pen.bar(*span, top, height, "blocked", facecolor=PAPER, alpha=0.6, linewidth=0, zorder=3)
         draw_calls(pen, lane.events, place + calls[0], calls[1], colours, end)
     pen.finish()
 
 
 def draw_compute(pen: Pen, regions: list[Region], y: float, height: float, colours: dict[str, str]) -> None:
-    nested = lanes.depths(regions)
+    nested = bars.depths(regions)
     deepest = max((depth for _, depth in nested), default=0)
     step = height * min(NESTED, 0.8 / max(1, deepest))
     outline = 0.5 if len(regions) <= DENSE else 0
     for (region, depth), (_, next_depth) in zip(nested, [*nested[1:], (None, 0)], strict=False):
-        top, tall, kind = y + depth * step, height - depth * step, lanes.stem(region.name)
+        top, tall, kind = y + depth * step, height - depth * step, bars.stem(region.name)
         look = {"facecolor": colours[kind], "edgecolor": PAPER if depth else colours[kind], "linewidth": outline}
         pen.bar(region.start, region.end, top, tall, f"compute: {kind}", zorder=1 + depth / 100, **look)
         pen.label(region.start, region.end, top, step if next_depth > depth else tall, region.name)
@@ -196,7 +197,7 @@ def draw_compute(pen: Pen, regions: list[Region], y: float, height: float, colou
 
 def draw_calls(pen: Pen, events: list[Event], y: float, height: float, colours: dict[str, str], last: float) -> None:
     """Full: the rank can go on meanwhile. Stripes: it sits and waits. Dotted outline: nobody waited for the end."""
-    placed = lanes.rows(events, last)
+    placed = bars.rows(events, last)
     tall = height / max((row + 1 for _, row in placed), default=1)
     for event, row in placed:
         colour, end = colours[event.op], last if event.end is None else event.end

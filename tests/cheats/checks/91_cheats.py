@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-from utils.checks.judge import check
+from utils.checks.registry import check
 
 MOST = 120
 tiny = import_module("tests.tiny.checks.90_tiny")

@@ -2,8 +2,10 @@
 
 import torch
 
-from utils.checks.expect import different_integers, expect, expect_calls
-from utils.checks.judge import check
+from utils.checks.compare import expect
+from utils.checks.inputs import different_integers
+from utils.checks.registry import check
+from utils.checks.traffic import expect_calls
 
 
 @check("double")

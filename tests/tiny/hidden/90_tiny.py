@@ -2,8 +2,9 @@
 
 from importlib import import_module
 
-from utils.checks.expect import different_integers, expect
-from utils.checks.judge import check
+from utils.checks.compare import expect
+from utils.checks.inputs import different_integers
+from utils.checks.registry import check
 
 visible = import_module("tests.tiny.checks.90_tiny")
 SECRET = 21

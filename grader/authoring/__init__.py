@@ -1,0 +1,1 @@
+"""Making lessons: reading the sources, building and running the notebooks, packing the students' bundle."""

@@ -1,0 +1,312 @@
+"""Lesson source -> both of its notebooks. `make build`, `python -m grader build` and tests/test_notebooks.py call it.
+
+    solutions/NN_topic.py            written by hand, read by grader.authoring.lesson
+      -> solutions/NN_topic/NN_topic.ipynb    executed, outputs kept; hidden tests appended to the check cells
+      -> notebooks/NN_topic/NN_topic.ipynb    what students get, made from it by nbgrader's own preprocessors
+
+    build(names, force) -> [name]    makes what has changed
+    drift(names) -> [text]           what is not as the sources say, without executing anything
+    command(names, force, check)     the same for a command line: prints, returns the exit code
+
+Cell ids come from the exercises' names, all other ids from the cell's text, so a rebuild gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import logging
+import os
+import re
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import nbformat
+from nbformat.notebooknode import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_cell
+from tqdm import tqdm
+
+from grader.authoring.execute import METADATA, code_cells, execute, executed, take_outputs, without_outputs
+from grader.authoring.lesson import (
+    ROOT,
+    BuildError,
+    Cell,
+    Lesson,
+    Problem,
+    find_lessons,
+    read_lesson,
+)
+
+MADE_FROM = (
+    "<small>Made from `{file}` by `make build`. Authors: change that file, not this notebook. "
+    "Students: write your answers right here.</small>"
+)
+HIDDEN_TESTS = """
+### BEGIN HIDDEN TESTS
+from grader.hidden import hidden_tests_for
+hidden_tests_for("{lesson}")({function}, judges="{judges}")
+### END HIDDEN TESTS"""
+
+
+# ---- what is to be made ----------------------------------------------------------------------------------------------
+
+
+def solution_path(lesson: Lesson) -> Path:
+    return lesson.root / "solutions" / lesson.name / f"{lesson.name}.ipynb"
+
+
+def release_path(lesson: Lesson) -> Path:
+    return lesson.root / "notebooks" / lesson.name / f"{lesson.name}.ipynb"
+
+
+def read_lessons(names: Iterable[str] = (), root: Path = ROOT) -> list[Lesson]:
+    """Read the lessons called `names` (all without names). Raises BuildError with the problems of all of them."""
+    lessons, problems = [], []
+    for path in find_lessons(names, root):
+        try:
+            lessons.append(read_lesson(path))
+        except BuildError as error:
+            problems += error.problems
+    if problems:
+        raise BuildError(problems)
+    return lessons
+
+
+def hidden_tests(lesson: Lesson) -> set[tuple[str, str]]:
+    """The (exercise, judges) pairs that have a hidden test. Raises BuildError for one that no check cell would run."""
+    file = f"grader/hidden/{lesson.name}.py"
+    if not (lesson.root / file).exists():
+        return set()
+    from grader.hidden import hidden_tests_for  # imports torch: only where it is needed
+
+    try:
+        pairs = set(hidden_tests_for(lesson.name).registered)
+    except Exception as error:
+        raise BuildError([Problem(file, 1, f"can't be loaded: {type(error).__name__}: {error}")]) from error
+    unused = pairs - {(check.exercise, check.judges) for check in lesson.checks}
+    if unused:
+        raise BuildError(
+            Problem(file, 1, f"the hidden test of {e!r} for its {j!r} never runs: no check") for e, j in sorted(unused)
+        )
+    return pairs
+
+
+def notebook_of(lesson: Lesson) -> NotebookNode:
+    """The lesson as the instructor's notebook, not executed yet. Cell i + 1 of it is cell i of the lesson."""
+    hidden = hidden_tests(lesson)
+    made_from = new_markdown_cell(MADE_FROM.format(file=lesson.file), id="made-from")
+    seen: Counter[str] = Counter()
+    cells = [notebook_cell(cell, lesson, hidden, seen) for cell in lesson.cells]
+    return new_notebook(cells=[made_from, *cells], metadata=METADATA)
+
+
+def notebook_cell(cell: Cell, lesson: Lesson, hidden: set[tuple[str, str]], seen: Counter[str]) -> NotebookNode:
+    metadata: dict = {"tags": list(cell.tags)} if cell.tags else {}
+    if cell.exercise:
+        metadata["nbgrader"] = nbgrader_metadata(cell.exercise, solution=True)
+        return new_code_cell(cell.source, id=cell.exercise, metadata=metadata)
+    if cell.check:
+        check = cell.check
+        metadata["nbgrader"] = nbgrader_metadata(check.id, grade=True, locked=True, points=check.points)
+        source = cell.source
+        if (check.exercise, check.judges) in hidden:
+            function = lesson.exercises[check.exercise].function
+            source += HIDDEN_TESTS.format(lesson=lesson.name, function=function, judges=check.judges)
+        return new_code_cell(source, id=check.id, metadata=metadata)
+    new_cell = {"markdown": new_markdown_cell, "code": new_code_cell, "raw": new_raw_cell}[cell.kind]
+    return new_cell(cell.source, id=content_id(cell, seen), metadata=metadata)
+
+
+def nbgrader_metadata(grade_id: str, *, grade=False, solution=False, locked=False, **points: float) -> dict:
+    flags = {"grade": grade, "solution": solution, "locked": locked, "task": False}
+    return {"schema_version": 3, "grade_id": grade_id, **flags, **points}
+
+
+def content_id(cell: Cell, seen: Counter[str]) -> str:
+    """An id that stays when other cells come or go: `code-` or `text-` and a hash; the second of two twins gets -2."""
+    kind = "code" if cell.kind == "code" else "text"
+    name = f"{kind}-{hashlib.sha256(cell.source.encode()).hexdigest()[:8]}"
+    seen[name] += 1
+    return name if seen[name] == 1 else f"{name}-{seen[name]}"
+
+
+def bytes_of(notebook: NotebookNode) -> bytes:
+    """A notebook as it stands on disk."""
+    return (nbformat.writes(notebook) + "\n").encode()
+
+
+# ---- the release -----------------------------------------------------------------------------------------------------
+
+
+def release_of(lesson: Lesson, notebook: NotebookNode) -> bytes:
+    """What students get: `nbgrader generate_assignment NN_topic --no-db` with the course's configuration.
+
+    It runs in a folder of its own, so nothing but the notebook can come out of it.
+    """
+    from nbgrader.converters import GenerateAssignment  # 1.7 s, so only where it is needed
+    from nbgrader.converters.base import NbGraderException
+    from nbgrader.coursedir import CourseDirectory
+    from traitlets.config import PyFileConfigLoader
+
+    said = io.StringIO()
+    log = logging.Logger("generate_assignment", logging.ERROR)  # its own: heard by nobody else
+    log.addHandler(logging.StreamHandler(said))
+    with tempfile.TemporaryDirectory() as course, search_paths_kept():
+        source = Path(course, "solutions", lesson.name, f"{lesson.name}.ipynb")
+        write(source, bytes_of(notebook))
+        config = PyFileConfigLoader("nbgrader_config.py", path=str(lesson.root)).load_config()
+        config.CourseDirectory.source_directory = "solutions"
+        config.CourseDirectory.release_directory = "notebooks"
+        config.SaveCells.enabled = False  # this and no_database are what --no-db says
+        coursedir = CourseDirectory(config=config, root=course, assignment_id=lesson.name)
+        converter = GenerateAssignment(coursedir=coursedir, config=config, no_database=True, log=log)
+        try:
+            converter.start()
+        except NbGraderException as error:
+            reasons = re.findall(r"^[\w.]+: .*", said.getvalue(), re.MULTILINE) or [str(error)]
+            raise BuildError([Problem(lesson.file, 1, f"nbgrader can't make the release: {reasons[-1]}")]) from error
+        return Path(course, "notebooks", lesson.name, f"{lesson.name}.ipynb").read_bytes()
+
+
+@contextmanager
+def search_paths_kept() -> Iterator[None]:
+    """nbgrader_config.py puts its course in front of the search paths: let that end with the release."""
+    path, environment = sys.path[:], dict(os.environ)
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+        os.environ.clear()
+        os.environ.update(environment)
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write a file so that an interruption leaves the old one or the new one, never half of it.
+
+    The unfinished file waits outside the lesson's folder: nbgrader copies whatever lies in there to students.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.parent.parent / f".{path.name}.unfinished"
+    unfinished.write_bytes(content)
+    os.replace(unfinished, path)
+
+
+# ---- build and drift -------------------------------------------------------------------------------------------------
+
+
+def build(names: Iterable[str] = (), force: bool = False, root: Path = ROOT) -> list[str]:
+    """Make the notebooks of the lessons called `names` (all without names) where they differ from their source.
+
+    force: execute and write again in any case. Returns the names of the lessons that were made.
+    Raises BuildError for what has to be repaired first; then the notebooks of that lesson stay as they were.
+    """
+    wanted = [(lesson, notebook_of(lesson)) for lesson in read_lessons(names, root)]
+    to_do = [pair for pair in wanted if force or drift_of(*pair)]
+    to_run = {
+        lesson.name: len(code_cells(notebook))
+        for lesson, notebook in to_do
+        if force or not take_outputs(notebook, read_notebook(solution_path(lesson)))
+    }
+    with tqdm(total=sum(to_run.values()), unit="cell", disable=None if to_run else True, leave=False) as bar:
+        for lesson, notebook in to_do:
+            bar.set_description(lesson.name)
+            if lesson.name in to_run:
+                execute(lesson, notebook, solution_path(lesson).parent, bar.update)
+            release = release_of(lesson, notebook)
+            write(solution_path(lesson), bytes_of(notebook))
+            write(release_path(lesson), release)
+    return [lesson.name for lesson, _ in to_do]
+
+
+def drift(names: Iterable[str] = (), root: Path = ROOT) -> list[str]:
+    """What in solutions/*/ and notebooks/*/ is not as the sources say, one line each; nothing is executed.
+
+    Without names also what has no source. Raises BuildError for a source that can't be built.
+    """
+    names = list(names)
+    lessons = read_lessons(names, root)
+    found = [text for lesson in lessons for text in (*strays(lesson), *drift_of(lesson, notebook_of(lesson)))]
+    return found if names else found + list(without_source(root))
+
+
+def drift_of(lesson: Lesson, notebook: NotebookNode) -> list[str]:
+    """What differs between a lesson's two notebooks on disk and the (not executed) notebook they should be."""
+    root = lesson.root
+    solution, release = solution_path(lesson), release_path(lesson)
+    old = read_notebook(solution)
+    missing = [path for path in (solution, release) if not path.exists()]
+    found = [f"{path.relative_to(root)} is missing: run `make build`" for path in missing]
+    if solution.exists():
+        difference = first_difference(lesson, without_outputs(notebook), old, solution)
+        if difference:
+            found.append(f"{solution.relative_to(root)} {difference}: run `make build`")
+    if release.exists() and release.read_bytes() != release_of(lesson, without_outputs(notebook)):
+        found.append(f"{release.relative_to(root)} is not what nbgrader makes of {lesson.file}: run `make build`")
+    return found
+
+
+def first_difference(lesson: Lesson, wanted: NotebookNode, old: NotebookNode | None, path: Path) -> str | None:
+    if old is None:
+        return "can't be read"
+    bare = without_outputs(old)
+    if bytes_of(bare) != bytes_of(wanted):
+        pairs = zip(wanted.cells[1:], bare.cells[1:], lesson.cells, strict=False)
+        line = next((cell.line for new_cell, old_cell, cell in pairs if new_cell != old_cell), 1)
+        return f"is not what {lesson.file}:{line} says"
+    if not executed(old):
+        return "was not executed from top to bottom"
+    if bytes_of(old) != path.read_bytes():
+        return "was written by something else"
+    return None
+
+
+def read_notebook(path: Path) -> NotebookNode | None:
+    """The notebook at `path`; None when there is none or it is damaged."""
+    try:
+        return nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
+    except Exception:  # no file, no JSON, JSON of another kind
+        return None
+
+
+def strays(lesson: Lesson) -> Iterator[str]:
+    """Files that lie beside a lesson's notebooks."""
+    for path in (solution_path(lesson), release_path(lesson)):
+        for other in sorted(path.parent.glob("[!._]*")):
+            if other != path:
+                name = other.relative_to(lesson.root)
+                yield f"{name} does not belong there (nbgrader would hand it out): remove it"
+
+
+def without_source(root: Path = ROOT) -> Iterator[str]:
+    """Folders of lessons that no longer have a source."""
+    names = {path.stem for path in (root / "solutions").glob("*.py")}
+    for folder in sorted([*(root / "solutions").glob("[!._]*/"), *(root / "notebooks").glob("[!._]*/")]):
+        if folder.name not in names:
+            yield f"{folder.relative_to(root)} has no source solutions/{folder.name}.py: remove the folder"
+
+
+# ---- the command line ------------------------------------------------------------------------------------------------
+
+
+def command(names: Iterable[str] = (), force: bool = False, check: bool = False, root: Path = ROOT) -> int:
+    """`python -m grader build`: build, or with check only compare; prints what was done and returns the exit code."""
+    try:
+        if check:
+            found = drift(names, root)
+            print("\n".join(found) or "all notebooks are as their sources say")
+            return int(bool(found))
+        made = build(names, force, root)
+        left = drift(names, root)
+    except BuildError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("stopped; the notebooks that were not finished are as they were", file=sys.stderr)
+        return 130
+    print(f"built {', '.join(made)}" if made else "nothing to build")
+    print("\n".join(left) or "all notebooks are as their sources say")
+    return int(bool(left))

@@ -1,0 +1,136 @@
+"""Runs a lesson's notebook from top to bottom and keeps what it shows. `grader.authoring.build` calls it."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import nbformat
+from nbclient import NotebookClient
+from nbclient.exceptions import CellControlSignal, CellExecutionError, DeadKernelError
+from nbformat.notebooknode import NotebookNode
+from traitlets.config import Config
+
+from grader.authoring.lesson import BuildError, Cell, Lesson, Problem
+
+CELL_TIMEOUT = 300  # seconds; a cell of a lesson takes a few
+METADATA = {
+    "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
+    "language_info": {"file_extension": ".py", "mimetype": "text/x-python", "name": "python"},
+}
+ANSI = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def execute(lesson: Lesson, notebook: NotebookNode, folder: Path, after_cell: Callable[[], None]) -> None:
+    """Run the notebook in a fresh kernel, in `folder`, and keep its outputs; `after_cell` is called after each cell.
+
+    A cell tagged raises-exception may raise. Raises BuildError, naming the lesson's line, when any other cell fails,
+    when a check cell prints to stderr or shows a value (nbgrader would give 0 points for it), and when an output
+    shows a path of this machine.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as sockets:
+        run(lesson, notebook, folder, sockets, after_cell)
+    tidy(notebook)
+    problems = list(output_problems(lesson, notebook))
+    if problems:
+        raise BuildError(problems)
+
+
+def run(lesson: Lesson, notebook: NotebookNode, folder: Path, sockets: str, after_cell: Callable[[], None]) -> None:
+    """Run all cells. The kernel talks through files in `sockets`: a free port may be taken before the kernel has it."""
+    started = []
+    client = NotebookClient(
+        notebook,
+        config=Config(ConnectionFileMixin={"transport": "ipc", "ip": f"{sockets}/kernel"}),
+        timeout=CELL_TIMEOUT,
+        kernel_name="python3",
+        extra_arguments=["--IPKernelApp.log_level=50"],  # what it logs when it is interrupted is not for authors
+        record_timing=False,
+        coalesce_streams=True,
+        store_widget_state=False,
+        resources={"metadata": {"path": str(folder)}},
+        on_cell_execute=lambda cell, cell_index: started.append(cell_index),
+        on_cell_executed=lambda cell, cell_index, execute_reply: after_cell(),
+    )
+    python_path = os.pathsep.join(filter(None, [str(lesson.root), os.environ.get("PYTHONPATH")]))
+    try:
+        client.execute(env=os.environ | {"PYTHONPATH": python_path})
+    except Exception as error:
+        if getattr(client, "_async_cleanup_kernel_future", None):  # Ctrl-C: nbclient stops the kernel, then stumbles
+            raise KeyboardInterrupt from None
+        if not isinstance(error, CellControlSignal | DeadKernelError):
+            raise
+        cell = lesson.cells[started[-1] - 1] if started else lesson.cells[0]
+        raise BuildError([failure(lesson, cell, error)]) from error
+
+
+def failure(lesson: Lesson, cell: Cell, error: Exception) -> Problem:
+    """What went wrong in a cell, and at which line of the lesson."""
+    if not isinstance(error, CellExecutionError):
+        what = "did not end" if isinstance(error, CellControlSignal) else "killed its kernel"
+        return Problem(lesson.file, cell.line, f"this cell {what}: {str(error).splitlines()[0]}")
+    frames = re.findall(r"Cell In\[\d+\], line (\d+)", ANSI.sub("", error.traceback))  # the first is in this cell
+    line = cell.body_line + int(frames[0]) - 1 if frames else cell.body_line
+    message = " / ".join(filter(None, map(str.strip, f"{error.ename}: {error.evalue}".splitlines())))
+    return Problem(lesson.file, min(line, cell.body_line + cell.source.count("\n")), message)
+
+
+def tidy(notebook: NotebookNode) -> None:
+    """Leave nothing that differs from run to run: executions are counted from 1, the kernel's version is dropped."""
+    notebook.metadata = nbformat.from_dict(METADATA)
+    for count, cell in enumerate(code_cells(notebook), 1):
+        cell.execution_count = count
+        cell.metadata.pop("execution", None)
+        for output in cell.outputs:
+            if output.output_type == "execute_result":
+                output.execution_count = count
+
+
+def output_problems(lesson: Lesson, notebook: NotebookNode) -> Iterator[Problem]:
+    for cell, made in zip(lesson.cells, notebook.cells[1:], strict=True):
+        outputs = made.get("outputs", [])
+        for output in outputs:
+            if cell.check and output.get("name") != "stdout":
+                kind = output.get("name", output.output_type)
+                yield Problem(
+                    lesson.file, cell.line, f"the check shows {kind}, where nbgrader reads points: print only"
+                )
+        if any(str(path) in str(outputs) for path in (lesson.root, sys.prefix)):
+            yield Problem(lesson.file, cell.line, "the output shows a path of this machine: shorten it")
+
+
+def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def take_outputs(notebook: NotebookNode, old: NotebookNode | None) -> bool:
+    """Keep the outputs of an older build when its code is the same, so that a change of text executes nothing."""
+    if old is None or not executed(old):
+        return False
+    if what_runs(old) != what_runs(notebook):
+        return False
+    for new_cell, old_cell in zip(code_cells(notebook), code_cells(old), strict=True):
+        new_cell.outputs, new_cell.execution_count = old_cell.outputs, old_cell.execution_count
+    return True
+
+
+def what_runs(notebook: NotebookNode) -> list[tuple[str, list[str]]]:
+    return [(cell.source, cell.metadata.get("tags", [])) for cell in code_cells(notebook)]
+
+
+def executed(notebook: NotebookNode) -> bool:
+    counts = [cell.execution_count for cell in code_cells(notebook)]
+    return counts == list(range(1, len(counts) + 1))
+
+
+def without_outputs(notebook: NotebookNode) -> NotebookNode:
+    """A copy as it was before it ran."""
+    bare = nbformat.from_dict(notebook)
+    for cell in code_cells(bare):
+        cell.outputs, cell.execution_count = [], None
+    return bare

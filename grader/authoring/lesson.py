@@ -1,0 +1,435 @@
+"""Reads a lesson's written source, `solutions/NN_topic.py`, and refuses what is malformed in it.
+
+A source is a jupytext percent script with the markers of `grader.authoring.markers`. `grader.authoring.build` makes the notebooks from what
+this returns; tests read exercises through it too.
+
+    read_lesson(path) -> Lesson             every problem of the file at once, as a BuildError
+    find_lessons(names, root) -> [Path]
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jupytext
+from IPython.core.inputtransformer2 import TransformerManager
+
+from grader.authoring.markers import (
+    ALMOST_MARKER,
+    FOR_EXAMPLE,
+    MARKER,
+    REGION,
+    clear_solution,
+    mentions_region,
+    nearest,
+    read_marker,
+    region_problems,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+LESSON_NAME = re.compile(r"\d\d(_[a-z0-9]+)+")
+HEADER = re.compile(r"# ---\n(#.*\n)*?# ---\n")  # jupytext's own, when the file was saved from JupyterLab
+NOT_HERE = re.compile(r"(BEGIN|END) (HIDDEN TESTS|MARK SCHEME)|### (HASHED )?AUTOTEST|grader\.hidden")
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x85\u2028\u2029]")
+POINTS = re.compile(r"(\d+(?:\.\d+)?) points?(?::(.*))?")
+
+
+# ---- what a lesson is ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell. `line` is the line of its `# %%` marker, `body_line` that of its first line of source (both from 1)."""
+
+    kind: str  # "markdown", "code" or "raw"
+    source: str
+    line: int
+    body_line: int
+    tags: tuple[str, ...] = ()
+    exercise: str | None = None
+    check: Check | None = None
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """A function that students write. `source` is the whole cell with its solution, `line` that of its marker."""
+
+    name: str
+    source: str
+    line: int
+
+    @property
+    def function(self) -> str:
+        """The name of the Python function: `broadcast-by-hand` is `broadcast_by_hand`."""
+        return function_of(self.name)
+
+
+@dataclass(frozen=True)
+class Check:
+    """A graded cell: what it judges of which exercise, for how many points (all or nothing)."""
+
+    exercise: str
+    judges: str
+    points: float
+    line: int
+
+    @property
+    def id(self) -> str:
+        """The cell's id and nbgrader's grade_id."""
+        return f"{self.exercise}-{self.judges}"
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A lesson as it is written: cells in order, exercises by name (in order), checks in order."""
+
+    path: Path
+    cells: tuple[Cell, ...]
+    exercises: dict[str, Exercise] = field(default_factory=dict)
+    checks: tuple[Check, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """`01_collectives`: the file, both notebook folders, the gradebook's assignment."""
+        return self.path.stem
+
+    @property
+    def root(self) -> Path:
+        """The folder of the course that the lesson belongs to."""
+        return self.path.parent.parent
+
+    @property
+    def file(self) -> str:
+        """`solutions/01_collectives.py`: how messages name the source."""
+        return shown(self.path)
+
+    @property
+    def points(self) -> float:
+        return sum(check.points for check in self.checks)
+
+
+@dataclass(frozen=True, order=True)
+class Problem:
+    """One thing to repair, and where."""
+
+    file: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}: {self.text}"
+
+
+class BuildError(Exception):
+    """What has to be repaired before a lesson can be built; its text is one line a problem, ready to be shown."""
+
+    def __init__(self, problems: Iterable[Problem | str]):
+        self.problems = list(problems)
+        super().__init__("\n".join(map(str, self.problems)))
+
+
+def function_of(exercise: str) -> str:
+    return exercise.replace("-", "_")
+
+
+def shown(path: Path) -> str:
+    return f"{path.parent.name}/{path.name}"
+
+
+# ---- finding and reading ---------------------------------------------------------------------------------------------
+
+
+def find_lessons(names: Iterable[str] = (), root: Path = ROOT) -> list[Path]:
+    """The sources of the lessons called `names` (`01_collectives` or the path of its file); all of them without names.
+
+    Raises BuildError for a name that is no lesson, and for a file in solutions/ that is not called NN_topic.py.
+    """
+    sources = {path.stem: path for path in sorted((root / "solutions").glob("*.py"))}
+    wrong = [name for name in sources if not LESSON_NAME.fullmatch(name)]
+    if wrong:
+        raise BuildError(Problem(f"solutions/{name}.py", 1, "a lesson's file is called NN_topic.py") for name in wrong)
+    if not sources:
+        raise BuildError(["there is no lesson: solutions/ holds no NN_topic.py"])
+    wanted = [Path(name).stem for name in names]
+    missing = [name for name in wanted if name not in sources]
+    if missing:
+        there_are = f"there are: {', '.join(sources)}"
+        raise BuildError(f"there is no lesson called {name!r}{nearest(name, sources)}; {there_are}" for name in missing)
+    return [sources[name] for name in dict.fromkeys(wanted or sources)]
+
+
+def read_lesson(path: str | Path) -> Lesson:
+    """Read one lesson. Raises BuildError with everything that is wrong in the file, in the order of its lines."""
+    path = Path(path).resolve()
+    reader = Reader(path)
+    cells = reader.read_cells(reader.read_text())
+    exercises = reader.exercises(cells)
+    checks = reader.checks(cells, exercises)
+    reader.unique_ids(exercises, checks)
+    if not reader.problems:
+        reader.stated_points(cells, checks)
+        reader.stated_exercises(cells[0], exercises)
+    reader.stop_if_wrong()
+    return Lesson(path, tuple(cells), exercises, tuple(checks))
+
+
+class Reader:
+    """Reads one file and collects what is wrong with it, so that an author repairs it in one go."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.problems: list[Problem] = []
+
+    def wrong(self, line: int, text: str) -> None:
+        self.problems.append(Problem(shown(self.path), line, text))
+
+    def stop_if_wrong(self) -> None:
+        if self.problems:
+            raise BuildError(sorted(set(self.problems)))
+
+    # -- the file
+
+    def read_text(self) -> str:
+        if not LESSON_NAME.fullmatch(self.path.stem) or self.path.suffix != ".py":
+            self.wrong(1, "a lesson's file is called NN_topic.py, as 01_collectives.py: small letters, digits and _")
+        text = ""
+        try:
+            text = self.path.read_bytes().decode("utf-8-sig")
+        except FileNotFoundError:
+            self.wrong(1, "there is no such file")
+        except IsADirectoryError:
+            self.wrong(1, "this is a folder, not a file")
+        except UnicodeDecodeError as error:
+            line = error.object[: error.start].count(b"\n") + 1
+            self.wrong(line, f"byte {error.object[error.start]:#04x} is not UTF-8: save the file as UTF-8")
+        else:
+            text = text.replace("\r\n", "\n").replace("\r", "\n")
+            for line, content in enumerate(text.split("\n"), 1):
+                if CONTROL.search(content):
+                    self.wrong(line, "there is a control character in this line: remove it")
+            if not text.strip():
+                self.wrong(1, "the file is empty: a lesson starts with # %% [markdown]")
+        self.stop_if_wrong()
+        return text
+
+    def read_cells(self, text: str) -> list[Cell]:
+        """Cut the text where jupytext cuts it, and find the line of each cell."""
+        lines = text.split("\n")
+        marker_lines = [number for number, line in enumerate(lines, 1) if MARKER.match(line)]
+        header = HEADER.match(text)
+        first_line = header[0].count("\n") if header else 0
+        if any(line.strip() for line in lines[first_line : marker_lines[0] - 1 if marker_lines else None]):
+            self.wrong(first_line + 1, "there is text before the first cell: start it with # %% [markdown]")
+        elif not marker_lines:
+            self.wrong(1, "there is no cell: a lesson starts with # %% [markdown]")
+        self.stop_if_wrong()
+        cells, free = [], 1
+        for cell in self.cut(lines, marker_lines):
+            line = next(number for number in marker_lines if number >= free)  # those before stand inside a string
+            free = line + 1 + cell.source.count("\n")
+            source = cell.source.lstrip("\n")
+            body_line = line + 1 + len(cell.source) - len(source)
+            cells.append(self.cell(cell.cell_type, source.rstrip(), line, body_line, lines[line - 1]))
+        return cells
+
+    def cut(self, lines: list[str], marker_lines: list[int]) -> list[Any]:
+        """jupytext's cells. It stops at a marker whose tags are no list; then that marker is named."""
+        try:
+            return jupytext.reads("\n".join(lines[marker_lines[0] - 1 :]), fmt="py:percent").cells
+        except Exception as error:
+            for line in marker_lines:
+                read_marker(lines[line - 1], "code", partial(self.wrong, line))
+            if not self.problems:
+                self.wrong(1, f"jupytext can't read this file: {str(error).splitlines()[0]}")
+            raise BuildError(self.problems) from error
+
+    # -- one cell
+
+    def cell(self, kind: str, source: str, line: int, body_line: int, marker_text: str) -> Cell:
+        marker = read_marker(marker_text, kind, partial(self.wrong, line))
+        check = None if marker.check is None else Check(marker.check, marker.judges, marker.points, line)
+        cell = Cell(kind, source, line, body_line, marker.tags, marker.exercise, check)
+        if not source:
+            self.wrong(line, "this cell is empty: fill it or remove its marker")
+            return cell
+        self.text(cell)
+        if kind == "code":
+            self.code(cell)
+        return cell
+
+    # -- what stands in a cell
+
+    def text(self, cell: Cell) -> None:
+        """Marks that nbgrader would act on, or that are misspelled, in a cell of any kind."""
+        comments = comment_lines(cell.source) if cell.kind == "code" else set()
+        for line, content in enumerate(cell.source.split("\n"), cell.body_line):
+            if NOT_HERE.search(content):
+                where = f"grader/hidden/{self.path.name}"
+                self.wrong(line, f"{NOT_HERE.search(content)[0]!r} has no place here: hidden tests live in {where}")
+            if line - cell.body_line in comments and MARKER.match(content):
+                self.wrong(line, "jupytext takes this marker for part of a string: mind the quotes above it")
+            elif line - cell.body_line in comments and ALMOST_MARKER.match(content):
+                self.wrong(line, "this looks like a cell marker: start it with '# %% '")
+            if REGION.fullmatch(content) or not mentions_region(content):
+                continue
+            self.wrong(line, f"write ### BEGIN SOLUTION or ### END SOLUTION alone on its line, not {content.strip()!r}")
+
+    def code(self, cell: Cell) -> None:
+        self.syntax(cell)
+        for offset, text in region_problems(cell.source):
+            self.wrong(cell.body_line + offset, text)
+        marks = [i for i, line in enumerate(cell.source.split("\n")) if REGION.fullmatch(line)]
+        if cell.exercise is None:
+            if marks:
+                self.wrong(cell.body_line + marks[0], f"a solution stands outside an exercise: {FOR_EXAMPLE}")
+        elif not marks:
+            self.wrong(cell.line, f"exercise {cell.exercise!r} has no ### BEGIN SOLUTION and ### END SOLUTION")
+        if cell.check is not None:
+            self.check_source(cell)
+
+    def syntax(self, cell: Cell) -> None:
+        try:
+            parse(cell.source)
+        except SyntaxError as error:
+            self.wrong(cell.body_line + (error.lineno or 1) - 1, f"not Python: {error.msg}")
+
+    def check_source(self, cell: Cell) -> None:
+        expected = f'check({function_of(cell.check.exercise)}, judges="{cell.check.judges}")'
+        try:
+            right = ast.dump(parse(cell.source)) == ast.dump(ast.parse(expected))
+        except SyntaxError:
+            right = not cell.check.exercise.isidentifier()  # said already, about the name or the code
+        if not right:
+            self.wrong(cell.line, f"a check cell holds one line: {expected}")
+
+    # -- what cells say together
+
+    def exercises(self, cells: list[Cell]) -> dict[str, Exercise]:
+        exercises: dict[str, Exercise] = {}
+        for cell in cells:
+            if not cell.exercise:
+                continue
+            if cell.exercise in exercises:
+                first = f"the first in line {exercises[cell.exercise].line}"
+                self.wrong(cell.line, f"two exercises are called {cell.exercise!r} ({first}): rename one")
+            elif cell.kind == "code":
+                exercises[cell.exercise] = Exercise(cell.exercise, cell.source, cell.line)
+                self.function(cell)
+        return exercises
+
+    def function(self, cell: Cell) -> None:
+        """The cell has to define the exercise's function, and what a student gets of it has to be Python."""
+        name = function_of(cell.exercise)
+        if any(problem.line >= cell.body_line for problem in self.problems_of(cell)):
+            return
+        try:
+            given = functions(clear_solution(cell.source))
+        except SyntaxError as error:
+            self.wrong(cell.line, f"without its solution the cell is not Python: {error.msg}")
+            return
+        whole = functions(cell.source)
+        if name in given:
+            return
+        if name in whole:
+            self.wrong(cell.line, f"def {name} stands inside the solution: move BEGIN SOLUTION below it")
+        elif whole:
+            there = ", ".join(whole)
+            self.wrong(cell.line, f"exercise {cell.exercise!r} needs def {name}(...), this cell defines {there}")
+        else:
+            self.wrong(cell.line, f"exercise {cell.exercise!r} needs def {name}(...), this cell defines no function")
+
+    def problems_of(self, cell: Cell) -> Iterator[Problem]:
+        last = cell.body_line + cell.source.count("\n")
+        return (problem for problem in self.problems if cell.line <= problem.line <= last)
+
+    def checks(self, cells: list[Cell], exercises: dict[str, Exercise]) -> list[Check]:
+        seen: dict[tuple[str, str], Check] = {}
+        for check in (cell.check for cell in cells if cell.check):
+            first = seen.setdefault((check.exercise, check.judges), check)
+            exercise = exercises.get(check.exercise)
+            if first is not check:
+                both = f"{check.exercise!r} for its {check.judges!r} (the first in line {first.line})"
+                self.wrong(check.line, f"two checks judge {both}: remove one, or change judges=")
+            if exercise is None and check.exercise:
+                hint = nearest(check.exercise, exercises) or "; there is none" * (not exercises)
+                self.wrong(check.line, f"check of an unknown exercise {check.exercise!r}{hint}")
+            elif exercise is not None and check.line < exercise.line:
+                self.wrong(check.line, f"the check stands before its exercise (line {exercise.line}): move it below")
+        return list(seen.values())
+
+    def unique_ids(self, exercises: dict[str, Exercise], checks: list[Check]) -> None:
+        for check in checks:
+            if check.id in exercises:
+                self.wrong(check.line, f"the cell id {check.id!r} is also the name of an exercise: rename one")
+            if len(check.id) > 64:
+                self.wrong(check.line, f"{check.id!r} is longer than the 64 letters of a cell's id: shorten the name")
+
+    def stated_points(self, cells: list[Cell], checks: list[Check]) -> None:
+        """The line `difficulty ... · 5 points: values 2, traffic 3` above an exercise says what its checks give."""
+        stated: tuple[int, str, str | None] | None = None
+        for cell in cells:
+            if cell.kind == "markdown":
+                stated = next(iter(reversed(list(points_lines(cell)))), stated)
+            elif cell.exercise and stated:
+                line, total, parts = stated
+                mine = {c.judges.replace("-", " "): c.points for c in checks if c.exercise == cell.exercise}
+                if float(total) != sum(mine.values()):
+                    self.wrong(line, f"{total} points, but the checks of {cell.exercise!r} give {sum(mine.values())}")
+                elif parts is not None and parts_of(parts) not in ({}, mine):
+                    right = ", ".join(f"{judges} {points}" for judges, points in mine.items())
+                    self.wrong(line, f"{parts.strip()!r}, but the checks of {cell.exercise!r} give: {right}")
+                stated = None
+
+    def stated_exercises(self, first: Cell, exercises: dict[str, Exercise]) -> None:
+        """The line `about two hours · 16 exercises` at the top of a lesson has to count them right."""
+        for line, content in enumerate(first.source.split("\n"), first.body_line):
+            stated = re.search(r"· (\d+) exercises?\b", content)
+            if first.kind == "markdown" and stated and int(stated[1]) != len(exercises):
+                self.wrong(line, f"{stated[1]} exercises, but the lesson has {len(exercises)}")
+
+
+# ---- small readers ---------------------------------------------------------------------------------------------------
+
+
+def parse(source: str) -> ast.Module:
+    """A cell's syntax tree; magics and a top-level await are fine, as in a notebook."""
+    python = TransformerManager().transform_cell(source)
+    return compile(python, "cell", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+
+
+def comment_lines(source: str) -> set[int]:
+    """The lines of a cell, from 0, that are nothing but a comment to Python (a # inside a string is none)."""
+    lines = set()
+    try:
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            if token.type == tokenize.COMMENT and not token.line[: token.start[1]].strip():
+                lines.add(token.start[0] - 1)
+    except (tokenize.TokenError, SyntaxError):
+        pass  # said where the cell is parsed
+    return lines
+
+
+def functions(source: str) -> list[str]:
+    return [node.name for node in parse(source).body if isinstance(node, ast.FunctionDef)]
+
+
+def points_lines(cell: Cell) -> Iterator[tuple[int, str, str | None]]:
+    """The lines `... · 5 points: values 2, traffic 3` of a markdown cell: (line, "5", " values 2, traffic 3")."""
+    for line, content in enumerate(cell.source.split("\n"), cell.body_line):
+        for part in content.split("·")[1:]:
+            stated = POINTS.fullmatch(part.strip().strip("*_. "))
+            if stated:
+                yield line, stated[1], stated[2]
+
+
+def parts_of(text: str) -> dict[str, float]:
+    """`values 2, virtual time 1` -> {"values": 2, "virtual time": 1}."""
+    return {words: float(points) for words, points in re.findall(r"([a-z][a-z0-9 -]*?) (\d+(?:\.\d+)?)", text)}

@@ -1,0 +1,186 @@
+"""A class's way from what was handed in to the table. `python -m grader grade` calls it.
+
+    collect -> judge -> gradebook and autograded/ -> feedback -> table, grades.csv
+
+Judging is done on all cores, or elsewhere (dask_cluster.py). The gradebook is written here alone, each submission as soon as
+it is judged. What was judged is kept (judgement_cache.py), so that a run that was interrupted goes on where it stopped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import nbformat
+from nbformat.notebooknode import NotebookNode
+from nbgrader.auth import Authenticator
+from nbgrader.converters import GenerateAssignment, GenerateFeedback
+from nbgrader.exchange import ExchangeFactory
+from tqdm import tqdm
+
+from grader.classroom.course import ClassroomError, Course
+from grader.classroom.dask_cluster import ClusterError, judge_all
+from grader.classroom.grades import Grades, find_problems, printable, read_grades
+from grader.classroom.judgement_cache import JudgementCache, digest_of
+from grader.classroom.take_over import OneSubmission
+from grader.judging.verdict import Judgement
+
+# ---- the steps -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class GradeOptions:
+    """Which submissions to grade, and where.
+
+    students   only these; all when empty
+    new        only what has no grade yet; otherwise what has none, or has changed since
+    regrade    judge again what was judged already
+    jobs       processes on this machine; as many as there are cores when None
+    scheduler  the address of a Dask scheduler instead of this machine
+    """
+
+    students: tuple[str, ...] = ()
+    new: bool = False
+    regrade: bool = False
+    jobs: int | None = None
+    scheduler: str | None = None
+
+
+def grade_class(course: Course, lesson: str, wish: GradeOptions = GradeOptions()) -> Grades:
+    """Grade what lies in submitted/ for a lesson, and write the feedback pages.
+
+    Raises ClassroomError when there is no such lesson, nothing was handed in, or nothing can be judged. A submission
+    that can't be graded is no error: it has its line in `Grades.troubles`.
+    """
+    find_lesson(course, lesson)
+    if not wish.scheduler:
+        course.require_sandbox()
+    course.must(GenerateAssignment, lesson)
+    students = course.students(lesson)
+    if not students:
+        expected = course.folder("submitted", "STUDENT", lesson) / f"{lesson}.ipynb"
+        raise ClassroomError(f"nobody has handed in {lesson}: submissions are expected as {expected}")
+    this = autograde(course, lesson, [one for one in students if one in wish.students or not wish.students], wish)
+    print(f"{lesson}: {this}")
+    if why := course.nbgrader(GenerateFeedback, lesson):
+        print(why)
+    grades = read_grades(course, lesson)
+    for student, line in this.failed.items():
+        grades.troubles[student].insert(0, line)
+    return grades
+
+
+def find_lesson(course: Course, lesson: str) -> None:
+    """Raises ClassroomError, which says what there is, when the course has no built lesson of this name."""
+    lessons = course.lessons()
+    source = course.folder("source", ".", lesson)
+    if lesson in lessons:
+        return
+    if source.with_suffix(".py").is_file():
+        raise ClassroomError(f"{lesson} is written but not built: run `python -m grader build {lesson}` first")
+    there_are = f"there are: {', '.join(lessons)}" if lessons else f"{source.parent} holds none"
+    raise ClassroomError(f"there is no lesson called {lesson!r}; {there_are}")
+
+
+def collect(course: Course, lesson: str) -> None:
+    """Fetch the newest submissions from the exchange, when the configuration names one (c.Exchange.root).
+
+    Raises ClassroomError when there is no such lesson, or when nbgrader can't collect.
+    """
+    find_lesson(course, lesson)
+    exchange = course.config.get("Exchange", {}).get("root")
+    if exchange and (Path(exchange) / course.directories.course_id / "inbound").is_dir():
+        step = ExchangeFactory(config=course.config).collect
+        course.must(step, lesson, update=True, authenticator=Authenticator(config=course.config))
+
+
+# ---- a round of grading ----------------------------------------------------------------------------------------------
+
+
+def autograde(course: Course, lesson: str, students: Iterable[str], wish: GradeOptions = GradeOptions()) -> Round:
+    """Judge submissions and take the judgements over, with a bar on a terminal and a line for each that has trouble."""
+    this = Round(course, lesson, wish)
+    for student in tqdm(list(students), f"{lesson}: reading", unit="submission", disable=None, leave=False):
+        this.read(student)
+    texts = {student: nbformat.writes(nb) for student, (nb, _) in this.to_judge.items()}
+    with tqdm(total=len(texts), desc=f"{lesson}: judging", unit="submission", disable=None) as bar:
+        try:
+            for student, judgement, sound in judge_all(lesson, texts, course.how, wish.jobs, wish.scheduler):
+                this.judged(student, judgement, sound)
+                bar.update()
+        except ClusterError as error:
+            raise ClassroomError(str(error)) from error
+    return this
+
+
+class Round:
+    """What is done with each submission, and how many of each kind there were."""
+
+    def __init__(self, course: Course, lesson: str, wish: GradeOptions) -> None:
+        self.course, self.lesson, self.wish = course, lesson, wish
+        self.kept = JudgementCache(course.root / "judgements" / lesson)
+        self.to_judge: dict[str, tuple[NotebookNode, str]] = {}  # student -> the notebook, and its digest
+        self.failed: dict[str, str] = {}  # student -> why it could not be graded, in a line
+        self.counts = {"judged": 0, "judged before and taken over": 0, "unchanged": 0}
+
+    def read(self, student: str) -> None:
+        """See whether it has to be judged; if not, take over what was judged before."""
+        one = OneSubmission(self.course, self.lesson, student)
+        if not one.holds_a_notebook:
+            tell(student, find_problems(self.course, self.lesson, student))
+        elif not (self.wish.new and one.is_graded()):
+            self.safely(one, "w", lambda: self.take_over_or_wait(one))
+
+    def take_over_or_wait(self, one: OneSubmission) -> bool:
+        nb = one.read()
+        digest = digest_of(nb, self.lesson, self.course.how)
+        if self.wish.regrade:
+            self.kept.drop(one.student)
+        judgement = Judgement(self.lesson) if nb.metadata.get("not_run") else self.kept.find(one.student, digest)
+        if not judgement:
+            self.to_judge[one.student] = nb, digest
+            return False
+        with self.course.gradebook() as gradebook:
+            unchanged = one.is_taken_over(gradebook, digest, judgement)
+        if not unchanged:
+            one.take_over(nb, digest, judgement)
+        self.counts["unchanged" if unchanged else "judged before and taken over"] += 1
+        return True
+
+    def judged(self, student: str, judgement: Judgement, sound: bool) -> None:
+        """Keep a judgement, unless it says that judging failed, and take it over."""
+        one = OneSubmission(self.course, self.lesson, student)
+        nb, digest = self.to_judge[student]
+
+        def keep_and_take_over() -> bool:
+            if sound:
+                self.kept.keep(student, digest, judgement)
+            one.take_over(nb, digest, judgement)
+            return True
+
+        self.safely(one, "a", keep_and_take_over)
+        self.counts["judged"] += 1
+
+    def safely(self, one: OneSubmission, mode: str, act: Callable[[], bool]) -> None:
+        """Do something with one submission, which says whether it is done with it, and tell what trouble there was."""
+        try:
+            with self.course.log_to(self.course.log_file(self.lesson, one.student), mode):
+                done = act()
+        except Exception as error:
+            log = self.course.log_file(self.lesson, one.student)
+            self.failed[one.student] = f"could not be graded ({type(error).__name__}): see {log}"
+            tell(one.student, [self.failed[one.student]])
+        else:
+            if done:
+                tell(one.student, find_problems(self.course, self.lesson, one.student))
+
+    def __str__(self) -> str:
+        """How many submissions were judged, and how many did not have to be."""
+        return ", ".join(f"{number} {what}" for what, number in self.counts.items() if number) or "nothing to do"
+
+
+def tell(student: str, lines: list[str]) -> None:
+    """One line on the screen, above the bar, for a submission that had trouble."""
+    if lines:
+        tqdm.write(printable(f"{student}: {'; '.join(lines)}"))

@@ -1,0 +1,122 @@
+"""The grades of a class, read from the gradebook: as a table, as CSV, by exercise."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import nbformat
+from nbgrader.api import MissingEntry
+
+from grader.classroom.course import Course
+from grader.classroom.submission import problems
+from grader.classroom.take_over import OneSubmission
+
+# ---- what came of it -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Grades:
+    """What a class has earned in one lesson. Points are after late penalties and a person's corrections."""
+
+    lesson: str
+    exercises: dict[str, list[str]]  # exercise -> its checks
+    points: dict[str, float]  # check -> points that it can give
+    earned: dict[str, dict[str, float]]  # student -> check -> points
+    penalty: dict[str, float] = field(default_factory=dict)  # student -> points taken off for being late
+    problems: dict[str, list[str]] = field(default_factory=dict)  # student -> what went wrong, one line each
+
+    def total(self, student: str) -> float:
+        return max(0.0, sum(self.earned[student].values()) - self.penalty.get(student, 0.0))
+
+    def of_exercise(self, student: str, exercise: str) -> float:
+        return sum(self.earned[student][check] for check in self.exercises[exercise])
+
+
+def read_grades(course: Course, lesson: str) -> Grades:
+    """Read a lesson's grades from the gradebook; who handed in nothing that could be graded has 0."""
+    with course.gradebook() as gradebook:
+        notebook = gradebook.find_notebook(lesson, lesson)
+        points = {cell.name: cell.max_score for cell in notebook.grade_cells}
+        exercises = by_exercise([cell.name for cell in notebook.solution_cells], points)
+        grades = Grades(lesson, exercises, points, earned={})
+        for student in course.students(lesson):
+            grades.earned[student] = dict.fromkeys(points, 0.0)
+            grades.troubles[student] = find_problems(course, lesson, student)
+            try:
+                submission = gradebook.find_submission_notebook(lesson, lesson, student)
+            except MissingEntry:
+                continue
+            grades.earned[student].update((grade.name, grade.score) for grade in submission.grades)
+            grades.penalty[student] = submission.late_submission_penalty or 0.0
+    return grades
+
+
+def by_exercise(exercises: Iterable[str], checks: Iterable[str]) -> dict[str, list[str]]:
+    """Which checks belong to which exercise: `ring-all-reduce-values` to `ring-all-reduce`, not to `ring`."""
+    found: dict[str, list[str]] = {}
+    exercises = list(exercises)
+    for check in checks:
+        names = [name for name in exercises if check == name or check.startswith(f"{name}-")]
+        found.setdefault(max(names, key=len, default=check), []).append(check)
+    return found
+
+
+def find_problems(course: Course, lesson: str, student: str) -> list[str]:
+    """What went wrong with one submission, one line each."""
+    one = OneSubmission(course, lesson, student)
+    if not one.holds_a_notebook:
+        others = sorted(path.name for path in one.handed_in.parent.iterdir() if path.name != "timestamp.txt")
+        return [f"no {lesson}.ipynb was handed in; there is: {', '.join(others) or 'nothing'}"]
+    if not one.autograded.is_file():
+        return [f"could not be graded: see {course.log_file(lesson, student)}"]
+    try:
+        return problems(nbformat.read(one.autograded, as_version=4))
+    except Exception as error:  # what nbformat raises for damaged files is not documented
+        return [f"its graded notebook can't be read ({type(error).__name__}): grade it again"]
+
+
+def write_csv(all_grades: list[Grades], path: Path) -> None:
+    """One row a student, one column a check (`lesson/check`), a total for each lesson and one for all."""
+    students = sorted({student for grades in all_grades for student in grades.earned})
+    with path.open("w", newline="", encoding="utf-8") as file:
+        names = [[*(f"{one.lesson}/{check}" for check in one.points), f"{one.lesson}/total"] for one in all_grades]
+        writer = csv.writer(file)
+        writer.writerow(["student", *(name for lesson in names for name in lesson), "total"])
+        for student in students:
+            row: list[float] = []
+            for grades in all_grades:
+                earned = grades.earned.get(student)
+                row += [*earned.values(), grades.total(student)] if earned else [0.0] * (len(grades.points) + 1)
+            total = sum(grades.total(student) for grades in all_grades if student in grades.earned)
+            writer.writerow([student, *(f"{points:g}" for points in row), f"{total:g}"])
+
+
+def table(grades: Grades, width: int = 100) -> str:
+    """Students by exercise, exercises as numbers with their names below; broken into parts that fit `width`."""
+    names = list(grades.exercises)
+    maximum = {name: sum(grades.points[check] for check in checks) for name, checks in grades.exercises.items()}
+    rows = {student: [grades.of_exercise(student, name) for name in names] for student in grades.earned}
+    first = max(map(len, ["student", *rows])) + 1
+    cells = [f"{points:g}" for row in [*rows.values(), list(maximum.values())] for points in row]
+    wide = max(map(len, [*cells, f"{len(names)}"])) + 2
+    at_once = max(1, (width - first - 9) // wide)
+    lines = []
+    for start in range(0, len(names), at_once):
+        part = range(start, min(start + at_once, len(names)))
+        last = part.stop == len(names)
+        line = f"{'student':{first}}" + "".join(f"{number + 1:>{wide}}" for number in part)
+        lines += [line + ("    total" if last else ""), "-" * (len(line) + 9 * last)]
+        for student, row in [*rows.items(), ("of", list(maximum.values()))]:
+            total = sum(maximum.values()) if student == "of" else grades.total(student)
+            line = f"{student:{first}}" + "".join(f"{row[number]:>{wide}g}" for number in part)
+            lines.append(line + (f"{total:>9g}" if last else ""))
+        lines.append("")
+    return "\n".join([*lines, *(f"{number:>3}  {name}" for number, name in enumerate(names, 1))])
+
+
+def printable(text: str) -> str:
+    """Without what a terminal obeys: names of files are a student's own."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)

@@ -1,0 +1,422 @@
+"""What was handed in, as far as it can be taken over: the student's text in the official cells, and nothing else.
+
+    Submission (finds and reads the file) -> OfficialCells -> nbgrader's OverwriteCells
+
+What an official cell says and is worth comes from the gradebook, never from the submission. Where things stand:
+
+- The student's cells keep their order.
+- A cell is an exercise's answer if its metadata or its id says so; of several the last that defines the function. If
+  there is none, or it still is as it was given, the last cell that defines the function is.
+- A check stays where the student has it. One that was moved, lost, or stands above its answer goes to its place in the
+  release: above the next cell of the release, and in any case below its answer. So what is judged is an answer with all
+  that stands above it, and above that place.
+
+What was repaired on the way is kept in the notebook, one line each (`troubles`): the feedback page and
+`python -m grader grade` tell it.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from nbconvert.exporters import NotebookExporter
+from nbformat.notebooknode import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_cell
+from nbgrader.api import Gradebook, MissingEntry, Notebook, SourceCell
+from nbgrader.preprocessors import NbGraderPreprocessor
+
+from grader.classroom.notebook_file import NotANotebook, count, read_bytes, read_file
+
+__all__ = [
+    "NotANotebook",
+    "OfficialCells",
+    "Submission",
+    "add_problem",
+    "count",
+    "grade_id",
+    "read_notebook",
+    "problems",
+]
+
+NEW_CELL = {"code": new_code_cell, "markdown": new_markdown_cell, "raw": new_raw_cell}
+HIDDEN = re.compile(r"^[^\n]*### BEGIN HIDDEN TESTS.*?### END HIDDEN TESTS[^\n]*$", re.MULTILINE | re.DOTALL)
+MOST_FILES = 10  # of a folder that are looked at
+
+
+# ---- what went wrong -------------------------------------------------------------------------------------------------
+
+
+def add_problem(nb: NotebookNode, text: str) -> None:
+    """Note one line about this submission."""
+    nb.metadata.setdefault("problems", []).append(text)
+
+
+def problems(nb: NotebookNode) -> list[str]:
+    """What went wrong while this submission was graded, one line each."""
+    return list(nb.metadata.get("problems", []))
+
+
+# ---- finding and reading the file ------------------------------------------------------------------------------------
+
+
+class Submission(NotebookExporter):
+    """Reads a submitted file. One that is no notebook becomes an empty one, with the reason in `resources`."""
+
+    def from_filename(self, filename: str, resources: dict | None = None, **kw: Any) -> tuple:
+        path, resources = Path(filename), {} if resources is None else resources
+        resources.setdefault("metadata", {}).update(name=path.stem, path=str(path.parent))
+        try:
+            nb, resources["repairs"] = find_notebook(path, resources.get("nbgrader"))
+        except NotANotebook as reason:
+            nb, resources["not_a_notebook"] = new_notebook(), str(reason)
+        return self.from_notebook_node(nb, resources=resources, **kw)
+
+    def from_file(self, file_stream: Any, resources: dict | None = None, **kw: Any) -> tuple:
+        resources = {} if resources is None else resources
+        try:
+            nb = read_notebook(file_stream)
+        except NotANotebook as reason:
+            nb, resources["not_a_notebook"] = new_notebook(), str(reason)
+        return self.from_notebook_node(nb, resources=resources, **kw)
+
+
+def read_notebook(file_stream: io.IOBase) -> NotebookNode:
+    """Read a notebook in the current format; raises NotANotebook, whatever the file holds instead."""
+    try:
+        content = file_stream.read()
+    except UnicodeDecodeError as error:
+        content = error.object
+    return read_bytes(content.encode("utf-8", "replace") if isinstance(content, str) else bytes(content))[0]
+
+
+def find_notebook(path: Path, ids: dict | None) -> tuple[NotebookNode, list[str]]:
+    """The lesson's notebook, and what had to be repaired. It is the file of this name, unless that is not of the lesson
+    (or missing) and exactly one other notebook in the folder is. Raises NotANotebook.
+    """
+    others = notebooks_beside(path)
+    try:
+        nb, repairs = read_file(path)
+        if not others or ids is None or is_of_lesson(nb, ids):
+            beside = [f"there is also {', '.join(shown(one) for one in others)}: not read"] if others else []
+            return nb, [*repairs, *beside]
+        reason = NotANotebook(f"none of its cells is of {path.stem}: is it the notebook of another lesson?")
+    except NotANotebook as error:
+        reason = error
+    found = []
+    for other in others if ids else []:
+        try:
+            nb, repairs = read_file(other)
+        except NotANotebook:
+            continue
+        if is_of_lesson(nb, ids):
+            found.append((nb, [f"{shown(other)} was read, for {said_of(path, reason)}", *repairs]))
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise NotANotebook(f"{said_of(path, reason)}, and {len(found)} other notebooks could be meant: rename one")
+    raise reason if path.exists() or path.is_symlink() else NotANotebook(said_of(path, reason))
+
+
+def said_of(path: Path, reason: NotANotebook) -> str:
+    return f"{path.name}: {reason}" if path.exists() or path.is_symlink() else f"there is no {path.name}"
+
+
+def notebooks_beside(path: Path) -> list[Path]:
+    """The other notebooks in its folder, ordinary files all."""
+    found = (one for one in sorted(path.parent.glob("*.ipynb")) if one.name != path.name and one.name[0] != ".")
+    return [one for one in found if one.is_file() and not one.is_symlink()][:MOST_FILES]
+
+
+def shown(path: Path) -> str:
+    """A file's name, which is a student's own, without what a terminal obeys."""
+    return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in path.name)
+
+
+def is_of_lesson(nb: NotebookNode, ids: dict) -> bool:
+    with Gradebook(ids["db_url"]) as gradebook:
+        try:
+            lesson = Lesson(gradebook.find_notebook(ids["notebook"], ids["assignment"]))
+        except MissingEntry:
+            return False
+        return any(claim(cell) in lesson.cells or lesson.defined_in(cell.source) for cell in nb.cells)
+
+
+# ---- the lesson, as the gradebook knows it ---------------------------------------------------------------------------
+
+
+class Lesson:
+    """The cells of the release that nbgrader tracks, in order."""
+
+    def __init__(self, notebook: Notebook):
+        self.cells = {cell.name: Official(cell, official_metadata(cell, notebook)) for cell in notebook.source_cells}
+        self.order = list(self.cells)
+        self.answers = [name for name, one in self.cells.items() if one.is_answer]
+
+    def answer_of(self, check: str) -> str | None:
+        """The exercise that a check judges: `ring-all-reduce-values` judges `ring-all-reduce`, not `ring`."""
+        return max((name for name in self.answers if check.startswith(f"{name}-")), key=len, default=None)
+
+    def defined_in(self, source: str) -> list[str]:
+        """The exercises whose functions a text defines."""
+        return [name for name in self.answers if defines(source, name)]
+
+
+@dataclass(frozen=True)
+class Official:
+    """One cell of the release."""
+
+    source_cell: SourceCell
+    metadata: dict[str, Any]
+
+    @property
+    def is_answer(self) -> bool:
+        return self.metadata["solution"]
+
+    @property
+    def is_restored(self) -> bool:
+        """Whether it is put back when it is missing: all but a plain answer, whose blank form would be in the way."""
+        return self.metadata["grade"] or self.metadata["locked"]
+
+    @cached_property
+    def given(self) -> str:
+        """Its text as students get it."""
+        return plain(HIDDEN.sub("", self.source_cell.source))
+
+    def cell(self, source: str, number: str) -> NotebookNode:
+        metadata = {"nbgrader": dict(self.metadata)}
+        return NEW_CELL[self.source_cell.cell_type](source=source, id=number, metadata=metadata)
+
+
+def official_metadata(cell: SourceCell, notebook: Notebook) -> dict[str, Any]:
+    """The nbgrader metadata of a cell of the release, from the gradebook."""
+    points = {one.name: one.max_score for one in [*notebook.grade_cells, *notebook.task_cells]}
+    metadata = {
+        "grade_id": cell.name,
+        "cell_type": cell.cell_type,
+        "locked": cell.locked,
+        "grade": any(cell.name == one.name for one in notebook.grade_cells),
+        "solution": any(cell.name == one.name for one in notebook.solution_cells),
+        "task": any(cell.name == one.name for one in notebook.task_cells),
+        "schema_version": 3,
+    }
+    return {**metadata, "points": points[cell.name]} if cell.name in points else metadata
+
+
+def defines(source: str, exercise: str) -> bool:
+    """Whether a text defines an exercise's function: that of `ring-all-reduce` is `ring_all_reduce`."""
+    name = re.escape(exercise.replace("-", "_"))
+    return (
+        re.search(rf"^[ \t]*((async[ \t]+)?def|class)[ \t]+{name}\b|^{name}[ \t]*=[^=]", source, re.MULTILINE)
+        is not None
+    )
+
+
+def plain(source: str) -> str:
+    """A text without what editors change by themselves."""
+    return "\n".join(line.rstrip() for line in source.strip().splitlines())
+
+
+# ---- the student's text in the official cells ------------------------------------------------------------------------
+
+
+class OfficialCells(NbGraderPreprocessor):
+    """Keeps the student's text, cell by cell, and nothing else; what a cell is and is worth comes from the gradebook.
+
+    Tags (skip-execution!), points, flags and outputs of the submission are dropped, a copied check cell becomes an
+    ordinary cell, a deleted one is put back.
+    """
+
+    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+        ids = resources["nbgrader"]
+        with Gradebook(ids["db_url"]) as gradebook:
+            lesson = Lesson(gradebook.find_notebook(ids["notebook"], ids["assignment"]))
+            taken = Taken(lesson, nb)
+            clean = new_notebook(cells=taken.cells)
+            wrong = resources.get("not_a_notebook")
+            if not wrong and not taken.found:
+                wrong = f"none of its cells is of {ids['notebook']}: {whose(nb, gradebook, ids['assignment'])}"
+            lines = [*resources.get("repairs", []), *([wrong] if wrong else [*language(nb), *taken.repairs])]
+            for line in lines:
+                add_problem(clean, line)
+            if wrong:
+                clean.metadata["not_run"] = True
+        return clean, resources
+
+
+def claim(cell: NotebookNode) -> str | None:
+    """The official name that a cell says it has; a tool that drops metadata leaves the id."""
+    name = cell.metadata.get("nbgrader", {}).get("grade_id")
+    return name if isinstance(name, str) else cell.get("id")
+
+
+def grade_id(cell: NotebookNode) -> str | None:
+    return cell.metadata.get("nbgrader", {}).get("grade_id")
+
+
+def whose(nb: NotebookNode, gradebook: Gradebook, lesson: str) -> str:
+    """The lesson that a notebook is of, as a question where that is not known."""
+    names = {claim(cell) for cell in nb.cells} - {None}
+    for other in gradebook.assignments:
+        if other.name != lesson and any(cell.name in names for one in other.notebooks for cell in one.source_cells):
+            return f"it is the notebook of {other.name}"
+    return "is it the notebook of another lesson?"
+
+
+def language(nb: NotebookNode) -> list[str]:
+    for place in ("kernelspec", "language_info"):
+        one = nb.metadata.get(place)
+        said = isinstance(one, dict) and one.get("language" if place == "kernelspec" else "name")
+        if isinstance(said, str) and said and not said.lower().startswith(("python", "ipython")):
+            return [f"its language was set to {said[:20]!r}: it is graded as Python"]
+    return []
+
+
+@dataclass
+class Item:
+    """A cell on its way: the student's text, and the official cell that it is."""
+
+    text: str
+    kind: str
+    number: int  # in the submission, from 1
+    claims: str | None = None
+    name: str | None = None
+
+    def is_code_for(self, exercise: str) -> bool:
+        return self.kind == "code" and defines(self.text, exercise)
+
+
+class Taken:
+    """The cells of a submission as they are graded, and what was repaired for that, one line each."""
+
+    def __init__(self, lesson: Lesson, nb: NotebookNode):
+        self.lesson, self.repairs = lesson, []
+        self.items = [Item(cell.source, cell.cell_type, at, claim(cell)) for at, cell in enumerate(nb.cells, 1)]
+        for name in lesson.answers:
+            self.find_answer(name)
+        for name, official in lesson.cells.items():
+            if not official.is_answer:
+                self.find_locked(name, official)
+        self.found = any(item.name for item in self.items)
+        self.tell_turned()
+        self.keep_edited()
+        self.place()
+        self.cells = [self.cell(item, f"cell-{at}") for at, item in enumerate(self.items)]
+
+    # -- which cell is which
+
+    def find_answer(self, name: str) -> None:
+        given, exercise = self.lesson.cells[name].given, name
+        claiming = [item for item in self.items if item.claims == name]
+        written = [item for item in claiming if plain(item.text) != given]
+        defining = [item for item in written if defines(item.text, exercise)]
+        elsewhere = [item for item in self.items if item.is_code_for(exercise) and plain(item.text) != given]
+        elsewhere = [item for item in elsewhere if item.claims == name or item.claims not in self.lesson.cells]
+        chosen = (defining or written or elsewhere or claiming or [None])[-1]
+        if chosen is None:
+            untouched = [item for item in self.items if item.kind == "code" and plain(item.text) == given]
+            chosen = untouched[-1] if untouched else None
+        if chosen is None:
+            return
+        chosen.name = name
+        if len(claiming) > 1:
+            self.repairs.append(f"{name} has {len(claiming)} cells: what counts is cell {chosen.number}")
+            self.items = [item for item in self.items if item not in claiming or item is chosen or item in written]
+        elif chosen not in claiming and chosen in elsewhere:
+            self.repairs.append(f"the answer to {name} was found in cell {chosen.number}, which is no cell of it")
+            self.items = [item for item in self.items if item not in claiming]
+
+    def find_locked(self, name: str, official: Official) -> None:
+        claiming = [item for item in self.items if item.claims == name and item.name is None]
+        same = [item for item in self.items if item.name is None and plain(item.text) == official.given]
+        same = [item for item in same if item.claims not in self.lesson.cells]
+        for item in [*claiming, *same][:1]:
+            item.name = name
+
+    def tell_turned(self) -> None:
+        turned = [item for item in self.items if item.name and item.kind != self.kind_of(item.name)]
+        if turned:
+            kinds = " and ".join(sorted({item.kind for item in turned}))
+            names = ", ".join(item.name for item in turned)
+            self.repairs.append(f"{count(len(turned), 'cell')} had been turned into {kinds}: {names}")
+
+    def kind_of(self, name: str) -> str:
+        return self.lesson.cells[name].source_cell.cell_type
+
+    def keep_edited(self) -> None:
+        """What somebody wrote into a locked cell becomes a cell of its own above it."""
+        edited = [item for item in self.items if item.name and self.is_edited(item)]
+        for item in edited:
+            if item.text.strip():
+                at = self.items.index(item)
+                self.items.insert(at, Item(item.text, item.kind, item.number))
+        if edited:
+            names = ", ".join(item.name for item in edited)
+            self.repairs.append(f"the text of {count(len(edited), 'locked cell')} had been changed: {names}")
+
+    def is_edited(self, item: Item) -> bool:
+        official = self.lesson.cells[item.name]
+        return official.metadata["locked"] and plain(item.text) not in (
+            official.given,
+            plain(official.source_cell.source),
+        )
+
+    # -- where it stands
+
+    def place(self) -> None:
+        """Bring the checks to their places, and put back what is missing."""
+        rank = {name: number for number, name in enumerate(self.lesson.order)}
+        here = {item.name: at for at, item in enumerate(self.items) if item.name}
+        lost = [name for name, one in self.lesson.cells.items() if one.is_restored and name not in here]
+        above = [name for name in here if here[name] < here.get(self.lesson.answer_of(name), -1)]
+        fixed = in_order([(rank[name], name) for name in here if name not in above], self.lesson.answers)
+        astray = [name for name in here if name not in fixed and name not in self.lesson.answers]
+        moving = {item.name: item for item in self.items if item.name in astray}
+        self.items = [item for item in self.items if item.name not in astray]
+        placed = fixed
+        for name in sorted([*astray, *lost], key=rank.get):
+            self.items.insert(self.place_of(name, rank, placed), moving.get(name) or Item("", "", 0, None, name))
+            placed = placed | {name}
+        if lost:
+            self.repairs.append(f"put back {count(len(lost), 'missing cell')}: {', '.join(lost)}")
+        if astray:
+            self.repairs.append(f"moved {count(len(astray), 'cell')} back into place: {', '.join(astray)}")
+        missing = [name for name in self.lesson.answers if name not in here and name not in lost]
+        if missing:
+            self.repairs.append(f"there is no answer to {', '.join(missing)}: no cell defines what it asks for")
+
+    def place_of(self, name: str, rank: dict[str, int], placed: set[str]) -> int:
+        """Above the next cell of the release that is in its place, and below its answer and that answer's checks."""
+        answer = self.lesson.answer_of(name)
+        at = next(
+            (at for at, item in enumerate(self.items) if item.name in placed and rank[item.name] > rank[name]),
+            len(self.items),
+        )
+        for other, item in enumerate(self.items):
+            mine = item.name == answer or item.name in placed and self.lesson.answer_of(item.name) == answer
+            if answer and item.name and mine and rank[item.name] < rank[name]:
+                at = max(at, other + 1)
+        return at
+
+    # -- what comes out
+
+    def cell(self, item: Item, number: str) -> NotebookNode:
+        if item.name is None:
+            return NEW_CELL[item.kind](source=item.text, id=number)
+        official = self.lesson.cells[item.name]
+        keeps_official = official.metadata["locked"] or not item.kind
+        return official.cell(official.source_cell.source if keeps_official else item.text, number)
+
+
+def in_order(ranked: list[tuple[int, str]], heavy: Iterable[str]) -> set[str]:
+    """The largest part of a sequence that is in order; the heavy ones count more than all others."""
+    best: list[tuple[int, list[str]]] = []
+    for at, (rank, name) in enumerate(ranked):
+        before = max((best[i] for i in range(at) if ranked[i][0] < rank), key=lambda one: one[0], default=(0, []))
+        best.append((before[0] + (1000 if name in heavy else 1), [*before[1], name]))
+    return set(max(best, key=lambda one: one[0], default=(0, []))[1])

@@ -1,0 +1,110 @@
+"""One submission's way through nbgrader's own steps, but for the judging between them: read it, take it over.
+
+What is taken over is first in the gradebook, in one transaction, then in autograded/, in one step. Interrupted between
+these, it is done again: `is_taken_over` says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+
+import nbformat
+from nbformat.notebooknode import NotebookNode
+from nbgrader.api import Gradebook, MissingEntry
+from nbgrader.utils import parse_utc
+
+from grader.classroom.course import Course
+from grader.classroom.gradebook import replace_file
+from grader.classroom.nbgrader_plugins import points_of
+from grader.judging.verdict import Judgement
+
+
+@dataclass(frozen=True)
+class OneSubmission:
+    """What a student has handed in for a lesson."""
+
+    course: Course
+    lesson: str
+    student: str
+
+    @property
+    def handed_in(self) -> Path:
+        return self.course.folder("submitted", self.student, self.lesson) / f"{self.lesson}.ipynb"
+
+    @property
+    def holds_a_notebook(self) -> bool:
+        """Whether there is one at all, under whatever name; `read` finds the one that is meant."""
+        return any(self.handed_in.parent.glob("*.ipynb"))
+
+    @property
+    def autograded(self) -> Path:
+        return self.course.folder("autograded", self.student, self.lesson) / f"{self.lesson}.ipynb"
+
+    @property
+    def timestamp(self) -> datetime | None:
+        """When it was handed in; None where nothing says so. Raises ValueError for what is no time."""
+        path = self.handed_in.with_name("timestamp.txt")
+        text = path.read_text().strip() if is_file(path) else ""
+        return parse_utc(text) if text else None
+
+    def read(self) -> NotebookNode:
+        """The student's text in the official cells."""
+        exporter = self.exporter(self.course.autograding.sanitize_preprocessors)
+        text, _ = exporter.from_filename(str(self.handed_in), resources=self.resources())
+        return nbformat.reads(text, as_version=4)
+
+    def take_over(self, nb: NotebookNode, digest: str, judgement: Judgement) -> None:
+        """Write what `read` gave and its judgement into the gradebook and autograded/."""
+        exporter = self.exporter(self.course.autograding.autograde_preprocessors)
+        text, _ = exporter.from_notebook_node(
+            nb, resources={**self.resources(), "judgement": judgement, "digest": digest}
+        )
+        for name in ("timestamp.txt", "submission_secret.txt"):  # nbgrader wants them beside the notebook
+            if is_file(self.handed_in.with_name(name)):
+                replace_file(self.autograded.with_name(name), self.handed_in.with_name(name).read_bytes())
+        replace_file(self.autograded, text.encode())
+        self.course.autograding.set_permissions(self.lesson, self.student)
+
+    def is_graded(self) -> bool:
+        """Whether there is a judged notebook, of this submission or of an older one."""
+        return "judgement" in self.read_autograded().metadata
+
+    def is_taken_over(self, gradebook: Gradebook, digest: str, judgement: Judgement) -> bool:
+        """Whether autograded/ and the gradebook have this judgement of this text, and when it was handed in."""
+        nb = self.read_autograded()
+        if nb.metadata.get("judgement") != asdict(judgement) or nb.metadata.get("digest") != digest:
+            return False
+        try:
+            submission = gradebook.find_submission(self.lesson, self.student)
+            grades = gradebook.find_submission_notebook(self.lesson, self.lesson, self.student).grades
+        except MissingEntry:
+            return False
+        written = {grade.name: grade.auto_score for grade in grades}
+        same = all(written.get(name) == points for name, points in points_of(nb, judged=True).items())
+        return same and (not self.timestamp or submission.timestamp == self.timestamp)
+
+    def read_autograded(self) -> NotebookNode:
+        """The notebook in autograded/; an empty one when there is none that can be read."""
+        try:
+            return nbformat.read(self.autograded, as_version=4)
+        except Exception:  # what nbformat raises for damaged files is not documented
+            return nbformat.v4.new_notebook()
+
+    def resources(self) -> dict:
+        ids = {"student": self.student, "assignment": self.lesson, "notebook": self.lesson}
+        more = {"db_url": self.course.directories.db_url, "timestamp": self.timestamp}
+        return {"unique_key": self.lesson, "nbgrader": {**ids, **more}}
+
+    def exporter(self, preprocessors: list) -> object:
+        autograding = self.course.autograding
+        exporter = autograding.exporter_class(config=autograding.config)
+        for one in preprocessors:
+            exporter.register_preprocessor(one)
+        return exporter
+
+
+def is_file(path: Path) -> bool:
+    """A file, and no link to one elsewhere."""
+    return path.is_file() and not path.is_symlink()

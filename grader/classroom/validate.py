@@ -1,0 +1,58 @@
+"""`grader validate`: judge one notebook without a gradebook."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nbformat
+from nbformat.notebooknode import NotebookNode
+
+from grader.classroom.course import ClassroomError, Course
+from grader.classroom.grades import printable
+from grader.classroom.nbgrader_plugins import clear, is_check
+from grader.classroom.submission import NotANotebook, grade_id, read_notebook
+from grader.judging.verdict import PASSED
+
+# ---- a notebook by itself --------------------------------------------------------------------------------------------
+
+
+def validate(notebook: Path, course: Course) -> bool:
+    """Judge a notebook's checks as grading will, print what each says; says whether all passed.
+
+    Raises ClassroomError when the file is missing, is no notebook or holds no check of the course.
+    """
+    if not notebook.is_file():
+        raise ClassroomError(f"there is no file {notebook}")
+    try:
+        with notebook.open(encoding="utf-8") as file:
+            nb = read_notebook(file)
+    except NotANotebook as reason:
+        raise ClassroomError(f"{notebook}: {reason}") from None
+    if not put_official_checks(nb, course):
+        raise ClassroomError(f"{notebook} holds no check of a lesson of this course")
+    course.require_sandbox()
+    clear(nb)
+    judgement = course.how.judge(nb)
+    for line in judgement.troubles:
+        print(printable(line))
+    for verdict in judgement.verdicts:
+        print(printable(f"{verdict.check}: {verdict.kind}, {verdict.points:g} of {verdict.most:g} points"))
+        if verdict.kind != PASSED:
+            print("".join(f"    {printable(line)}\n" for line in verdict.said.splitlines()))
+    return bool(judgement.verdicts) and all(verdict.kind == PASSED for verdict in judgement.verdicts)
+
+
+def put_official_checks(nb: NotebookNode, course: Course) -> bool:
+    """Put the checks of the instructor's notebook, hidden tests and all, in the place of those with the same names, and
+    those that are missing at the end. Says whether the notebook had any.
+    """
+    mine = {grade_id(cell): cell for cell in nb.cells if is_check(cell)}
+    for lesson in course.lessons():
+        source = nbformat.read(course.folder("source", ".", lesson) / f"{lesson}.ipynb", as_version=4)
+        official = {grade_id(cell): cell for cell in source.cells if is_check(cell)}
+        if common := mine.keys() & official.keys():
+            for name in common:
+                mine[name].update(source=official[name].source, metadata=official[name].metadata)
+            nb.cells += [cell for name, cell in official.items() if name not in mine]
+            return True
+    return False

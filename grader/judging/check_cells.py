@@ -1,0 +1,79 @@
+"""What a notebook's official check cells say, and the numbers that its inputs are drawn with."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from nbformat.notebooknode import NotebookNode
+from nbgrader import utils as nbgrader_utils
+
+from utils.checks.registry import Checks
+
+CHECK = re.compile(r'^check\((\w+)(?:, judges="(\w+)")?\)$', re.MULTILINE)
+LESSON = re.compile(r'^hidden_tests_for\("(\w+)"\)', re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class CheckCell:
+    """What an official check cell says: which function it judges, in what respect, for how many points.
+
+    before  how many cells of code stand before it
+    """
+
+    name: str
+    function: str
+    judges: str
+    points: float
+    before: int
+
+
+# ---- what the notebook says ------------------------------------------------------------------------------------------
+
+
+def read_notebook(nb: NotebookNode) -> tuple[list[str], list[CheckCell]]:
+    """(the text of all cells of code that are no checks, what the checks say). Raises ValueError for an odd check."""
+    cells: list[str] = []
+    official = []
+    for cell in nb.cells:
+        if cell.cell_type != "code":
+            continue
+        if not is_check(cell):
+            cells.append(cell.source)
+            continue
+        name = cell.metadata.nbgrader["grade_id"]
+        calls = CHECK.findall(cell.source)
+        if len(calls) != 1:
+            raise ValueError(f'the check cell {name} is not one call of check(function, judges="values")')
+        [(function, judges)] = calls
+        points = float(cell.metadata.nbgrader["points"])
+        official.append(CheckCell(name, function, judges or "values", points, len(cells)))
+    return cells, official
+
+
+def is_check(cell: NotebookNode) -> bool:
+    """A code cell with points that a person does not grade."""
+    return cell.cell_type == "code" and nbgrader_utils.is_grade(cell) and not nbgrader_utils.is_solution(cell)
+
+
+def lesson_of(nb: NotebookNode) -> str:
+    """The lesson whose hidden tests the check cells name. Raises ValueError if they name none, or several."""
+    text = "\n".join(cell.source for cell in nb.cells if is_check(cell))
+    lessons = sorted(set(LESSON.findall(text)))
+    if len(lessons) == 1 or not text:
+        return "".join(lessons)
+    raise ValueError(f"the check cells name the hidden tests of {', '.join(lessons) or 'no lesson'}")
+
+
+def salt_of(cells: list[str], parts: list[Checks]) -> int:
+    """The same each time the submission is judged, and nothing that its code can know: that can read its own cells, but
+    not the hidden tests.
+    """
+    files = {sys.modules[function.__module__].__file__ for part in parts for function in part.functions.values()}
+    known = hashlib.sha256("\0".join(cells).encode("utf-8", "surrogatepass"))
+    for file in sorted(files):
+        known.update(Path(file).read_bytes())
+    return int.from_bytes(known.digest()[:5], "big")

@@ -1,0 +1,71 @@
+"""What grading says of a submission: a verdict on each check, and what a person should look at. Plain data, as JSON.
+
+judge.py makes it; the gradebook, the feedback page and the report are made from it.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+
+PASSED, PART, WRONG, BLANK, STUCK, NOT_RUN = "passed", "part", "wrong", "blank", "stuck", "not run"
+
+
+@dataclass
+class Verdict:
+    """On one check cell.
+
+    check    the cell's name, "ring-all-reduce-traffic"
+    points   earned; most: that it can give
+    kind     "passed", "part" (of the points), "wrong", "blank" (nothing written), "stuck" (stopped for taking too long
+             or too much), "not run"
+    said     what was asked, seen and expected, in the words of the check; never a hidden test's source
+    mistake  the usual mistake that it was recognised as; "" if as none
+    hidden   whether it is a hidden test that says it
+    """
+
+    check: str
+    points: float
+    most: float
+    kind: str
+    said: str = ""
+    mistake: str = ""
+    hidden: bool = False
+
+
+@dataclass
+class Flag:
+    """Something that a person should look at.
+
+    what      "took too long", "damaged notebook", "tried to escape", ...
+    evidence  what was seen, a few lines; it may quote the submission, so it is not to be trusted
+    """
+
+    what: str
+    evidence: str
+
+
+@dataclass
+class Judgement:
+    """Of one submission.
+
+    troubles  one line each, for the student and the instructor: what was repaired, what could not be run
+    seconds   that the judging took
+    """
+
+    lesson: str
+    verdicts: list[Verdict] = field(default_factory=list)
+    troubles: list[str] = field(default_factory=list)
+    looks: list[Flag] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Judgement:
+        """Raises ValueError or TypeError for anything that `to_json` does not write."""
+        said = json.loads(text)
+        said["verdicts"] = [Verdict(**one) for one in said["verdicts"]]
+        said["looks"] = [Flag(**one) for one in said["looks"]]
+        return cls(**said)

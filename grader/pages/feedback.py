@@ -1,0 +1,186 @@
+"""Feedback that students may read: what was asked, seen and expected, in the words of the checks.
+
+Plugged into `nbgrader generate_feedback` by `nbgrader_config.py`. It shows the student's own cells, and of the checks
+what grading kept as data (`cell.metadata["verdict"]`, `nb.metadata["judgement"]`): no source of a check, no output.
+Whoever wrote what: nothing in a page is active (grader/pages/sanitize.py, grader/pages).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import groupby
+from typing import Any
+
+from markupsafe import Markup
+from nbconvert.exporters import Exporter
+from nbformat.notebooknode import NotebookNode
+from nbgrader import utils
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import PythonLexer
+
+from grader.classroom.nbgrader_plugins import is_check
+from grader.classroom.submission import count, grade_id
+from grader.judging.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG
+from grader.pages import number, page, visible
+from grader.pages.marks import MARKS, Mark, amount, judgement_of, verdict_of
+from grader.pages.sanitize import KEPT, LONGEST, from_markdown
+
+# What is said where a check has no words.
+SAYS = {
+    BLANK: "Nothing is written yet in this exercise's cell.",
+    STUCK: "It took too long, or too much, and was stopped. Does a loop never end?",
+    NOT_RUN: "This check was not run.",
+}
+# An absolute path: of the machine that graded, unless the student wrote it.
+PATH = re.compile(r"(?<![\w.:/~-])/(?:[\w.@+-]+/)+([\w.@+-]+)")
+
+
+class FeedbackPage(Exporter):
+    """A student's page of one graded notebook, whose cells know their points and comments (nbgrader's GetGrades)."""
+
+    file_extension = ".html"
+    output_mimetype = "text/html"
+
+    def from_notebook_node(self, nb: NotebookNode, resources: dict | None = None, **kw: Any) -> tuple[str, dict]:
+        nb, resources = super().from_notebook_node(nb, resources, **kw)
+        return feedback(nb, resources["nbgrader"]), resources
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What earned points, or did not: a check, or an answer that a person grades."""
+
+    name: str
+    what: str  # in its exercise: "values"
+    points: float
+    most: float
+    mark: Mark
+    said: str = ""
+    changed: str = ""
+    hidden: bool = False
+
+    @property
+    def anchor(self) -> str:
+        return f"check-{self.name}"
+
+
+@dataclass(frozen=True)
+class Exercise:
+    name: str
+    judged: list[Judged]
+
+    @property
+    def points(self) -> float:
+        return sum(one.points for one in self.judged)
+
+    @property
+    def most(self) -> float:
+        return sum(one.most for one in self.judged)
+
+
+def feedback(nb: NotebookNode, about: dict) -> str:
+    """The page. `about`: nbgrader's student, notebook, score, max_score, late_penalty."""
+    answers = [grade_id(cell) for cell in nb.cells if utils.is_solution(cell)]
+    own = "\n".join(cell.source for cell in nb.cells if not is_check(cell))
+    exercises: dict[str, list[Judged]] = {}
+    for cell in nb.cells:
+        if has_points(cell):
+            exercises.setdefault(exercise_of(grade_id(cell), answers), []).append(judged(cell, answers, own))
+    return page(
+        "feedback.html",
+        lesson=title_of(about["notebook"]),
+        student=visible(about["student"], 80),
+        score=about["score"],
+        most=about["max_score"],
+        penalty=about["late_penalty"],
+        troubles=[without_folders(visible(line, 500), own) for line in judgement_of(nb).troubles],
+        exercises=[Exercise(name, found) for name, found in exercises.items()],
+        parts=list(parts(nb, answers, own)),
+    )
+
+
+def parts(nb: NotebookNode, answers: list[str], own: str) -> Iterator[dict]:
+    """The notebook from top to bottom: answers, checks, and what stands between them, folded."""
+    for stands_between, cells in groupby(nb.cells, lambda cell: not has_points(cell) and not utils.is_solution(cell)):
+        cells = list(cells)
+        if stands_between:
+            yield {"kind": "between", "summary": summary(cells), "cells": [shown(cell) for cell in cells]}
+            continue
+        for cell in cells:
+            if is_check(cell):
+                yield {"kind": "check", "check": judged(cell, answers, own)}
+            else:
+                comment = cell.metadata.nbgrader.get("comment")
+                yield {
+                    "kind": "answer",
+                    "name": grade_id(cell),
+                    "html": shown(cell),
+                    "by_hand": judged(cell, answers, own) if has_points(cell) else None,
+                    "comment": Markup(from_markdown(visible(comment))) if comment else "",
+                }
+
+
+def judged(cell: NotebookNode, answers: list[str], own: str) -> Judged:
+    """A cell's points, after a person's corrections, and why."""
+    name, score, most = grade_id(cell), *(amount(cell.metadata.nbgrader.get(key)) for key in ("score", "points"))
+    css = MARKS[PASSED if score >= most else PART if score > 0 else WRONG].css
+    by_hand = Mark("✎", "read by a person", f"{number(score)} of {number(most)}", css)
+    if not is_check(cell):
+        return Judged(name, "by hand", score, most, by_hand)
+    verdict = verdict_of(cell)
+    changed = score != verdict.points
+    return Judged(
+        name,
+        name.removeprefix(exercise_of(name, answers)).strip("-") or name,
+        score,
+        most,
+        by_hand if changed else MARKS[verdict.kind],
+        without_folders(visible(verdict.said), own).strip("\n") or SAYS.get(verdict.kind, ""),
+        f"A person changed the points from {number(verdict.points)} to {number(score)}." if changed else "",
+        verdict.hidden,
+    )
+
+
+def has_points(cell: NotebookNode) -> bool:
+    return utils.is_grade(cell) or utils.is_task(cell)
+
+
+def exercise_of(check: str, answers: list[str]) -> str:
+    """`ring-all-reduce-values` belongs to `ring-all-reduce`, not to `ring`."""
+    names = [name for name in answers if check == name or check.startswith(f"{name}-")]
+    return max(names, key=len, default=check.rpartition("-")[0] or check)
+
+
+def title_of(lesson: str) -> str:
+    return visible(lesson, 80).replace("_", " ")
+
+
+def summary(cells: list[NotebookNode]) -> str:
+    """What is folded away: its first heading, and how much it is."""
+    texts = (cell.source for cell in cells if cell.cell_type == "markdown")
+    heading = next((found[1] for text in texts if (found := re.search(r"^#{1,4} +(.+)", text, re.MULTILINE))), "")
+    return f"{visible(heading, 80) or 'In between'} · {count(len(cells), 'cell')}"
+
+
+def shown(cell: NotebookNode) -> Markup:
+    """The cell's text, laid out; a very long one is cut."""
+    source = visible(cell.source, LONGEST)
+    if cell.cell_type == "code":
+        return highlighted(source)
+    if cell.cell_type == "markdown":
+        return Markup('<div class="text">{}</div>').format(Markup(from_markdown(source)))
+    return Markup("<pre>{}</pre>").format(source)
+
+
+@lru_cache(KEPT)
+def highlighted(source: str) -> Markup:
+    return Markup(highlight(source, PythonLexer(stripnl=False), HtmlFormatter(cssclass="code", nowrap=False)))
+
+
+def without_folders(text: str, own: str) -> str:
+    """The text with the names of files alone, but for paths that stand in the student's own cells."""
+    return PATH.sub(lambda path: path[0] if path[0] in own else path[1], text)

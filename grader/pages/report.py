@@ -1,0 +1,270 @@
+"""The instructor's page: how a class did, which mistakes were common, and which submissions need a look.
+
+Made from the gradebook (points, as a person may have changed them) and from what grading kept in the autograded
+notebooks (why). A notebook that is missing or odd costs the page nothing but its own words.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import mean, median
+from urllib.parse import quote
+
+import nbformat
+
+from grader.classroom.course import Course
+from grader.classroom.grades import Grades, read_grades
+from grader.classroom.submission import count
+from grader.judging.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG, Judgement, Verdict
+from grader.pages import number, page, visible
+from grader.pages.marks import MARKS, Mark, judgement_of
+
+FILE = "report.html"
+KINDS = (PASSED, PART, WRONG, BLANK, STUCK, NOT_RUN)
+SHARES = {PASSED: "all points", PART: "some", WRONG: "none"}
+BINS = 10
+NUMBERS = re.compile(r"\[[^\[\]]*\]|(?<!\w)[-+]?\d[\d.,]*(?:e[-+]?\d+)?")  # [1 2 3], 4.5e-6
+Part = tuple[float, str, str]  # of a bar: share, class of its colour, what it says
+
+
+def write_report(course: Course, lessons: list[str]) -> Path:
+    """Write report.html into the course's folder, and return its path."""
+    path = course.root / FILE
+    unfinished = path.with_suffix(".unfinished")
+    unfinished.write_text(report([read_class(course, lesson) for lesson in lessons]), encoding="utf-8")
+    os.replace(unfinished, path)
+    return path
+
+
+@dataclass
+class Class:
+    """A lesson's grades, and what grading said of each submission."""
+
+    grades: Grades
+    judgements: dict[str, Judgement] = field(default_factory=dict)  # of who has an autograded notebook
+    links: dict[str, dict[str, str]] = field(default_factory=dict)  # student -> {what: where, seen from the report}
+    enrolled: int = 0
+
+
+def read_class(course: Course, lesson: str) -> Class:
+    grades = read_grades(course, lesson)
+    found = Class(grades)
+    with course.gradebook() as gradebook:
+        found.enrolled = len(gradebook.students)
+    for student in grades.earned:
+        notebook = course.folder("autograded", student, lesson) / f"{lesson}.ipynb"
+        page_ = course.folder("feedback", student, lesson) / f"{lesson}.html"
+        files = {"feedback": page_, "notebook": notebook}
+        found.links[student] = {what: link(file, course.root) for what, file in files.items() if file.is_file()}
+        try:
+            found.judgements[student] = judgement_of(nbformat.read(notebook, as_version=4))
+        except Exception:  # the grades' troubles say why
+            continue
+    return found
+
+
+def link(path: Path, root: Path) -> str:
+    return quote(Path(os.path.relpath(path, root)).as_posix())
+
+
+# ---- the page --------------------------------------------------------------------------------------------------------
+
+
+def report(classes: list[Class]) -> str:
+    return page("report.html", lessons=[lesson_values(one) for one in classes], marks=MARKS, kinds=KINDS)
+
+
+def lesson_values(one: Class) -> dict:
+    """What the template shows of one lesson."""
+    grades = one.grades
+    totals = {student: grades.total(student) for student in grades.earned}
+    most = sum(grades.points.values())
+    facts = [(f"{len(totals)}", "handed in")]
+    if one.enrolled > len(totals):
+        facts[0] = (f"{len(totals)} of {one.enrolled}", "handed in")
+    if totals:
+        facts += [
+            (number(median(totals.values())), f"median, of {number(most)} points"),
+            (number(mean(totals.values())), "mean"),
+            (f"{number(min(totals.values()))} to {number(max(totals.values()))}", "lowest to highest"),
+        ]
+    looks = needs_a_look(one)
+    facts.append((f"{len(looks)}", "to look at"))
+    return {
+        "name": visible(grades.lesson, 80),
+        "facts": facts,
+        "histogram": histogram(totals, most),
+        "exercises": [exercise_row(one, name) for name in grades.exercises],
+        "mistakes": common_mistakes(one),
+        "looks": looks,
+        "students": student_rows(one, totals),
+        "numbers": list(enumerate(map(visible, grades.exercises), 1)),
+        "most": most,
+    }
+
+
+def exercise_row(one: Class, name: str) -> dict:
+    """An exercise's points over the class, and how each of its checks went."""
+    grades = one.grades
+    most = sum(grades.points[check] for check in grades.exercises[name])
+    points = [grades.of_exercise(student, name) for student in grades.earned]
+    how_many = shares(points, most)
+    return {
+        "name": visible(name, 80),
+        "mean": mean(points) if points else 0.0,
+        "most": most,
+        "bar": bar(how_many, SHARES),
+        "counts": said(how_many, SHARES),
+        "checks": [check_row(one, name, check) for check in grades.exercises[name]],
+    }
+
+
+def check_row(one: Class, exercise: str, check: str) -> dict:
+    points = [earned[check] for earned in one.grades.earned.values()]
+    most, name = one.grades.points[check], check.removeprefix(exercise).strip("-") or check
+    kinds, words = kinds_of(one, check), {kind: mark.words for kind, mark in MARKS.items()}
+    if one.judgements and set(kinds) == {NOT_RUN}:  # nobody has a verdict: a person reads these
+        kinds, words = shares(points, most), SHARES
+    return {
+        "name": visible(name, 80),
+        "mean": mean(points) if points else 0.0,
+        "most": most,
+        "bar": bar(kinds, words),
+        "counts": said(kinds, words),
+    }
+
+
+def kinds_of(one: Class, check: str) -> Counter:
+    """How often each kind of verdict; who has no verdict on it counts as "not run"."""
+    found = (next((v.kind for v in said.verdicts if v.check == check), NOT_RUN) for said in one.judgements.values())
+    return Counter({NOT_RUN: len(one.grades.earned) - len(one.judgements)}) + Counter(found)
+
+
+def shares(points: list[float], most: float) -> Counter:
+    """How many have all of the points, some, and none."""
+    return Counter(PASSED if got >= most else PART if got > 0 else WRONG for got in points)
+
+
+def bar(how_many: Counter, words: dict[str, str]) -> list[Part]:
+    whole = sum(how_many.values()) or 1
+    return [(how_many[kind] / whole, MARKS[kind].css, f"{words[kind]}: {how_many[kind]}") for kind in words]
+
+
+def said(how_many: Counter, words: dict[str, str]) -> str:
+    return ", ".join(f"{how_many[kind]} {words[kind]}" for kind in words if how_many[kind])
+
+
+# ---- totals ----------------------------------------------------------------------------------------------------------
+
+
+def histogram(totals: dict[str, float], most: float) -> dict:
+    """A column for each tenth of the points, a square for each student in it."""
+    columns: list[list[str]] = [[] for _ in range(BINS)]
+    for student, total in sorted(totals.items(), key=lambda item: item[1]):
+        place = int(BINS * total / most) if most else 0
+        columns[max(0, min(place, BINS - 1))].append(f"{visible(student, 80)}: {number(total)}")
+    highest = max(map(len, columns), default=0)
+    unit = min(16.0, 160 / max(highest, 1))
+    return {
+        "columns": columns,
+        "unit": unit,
+        "height": max(unit * highest, 16) + 34,
+        "edges": [number(most * edge / BINS) for edge in range(BINS + 1)],
+    }
+
+
+# ---- mistakes --------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Mistake:
+    """The same thing that several students did: in which exercise, what, who, and the words of one check."""
+
+    exercise: str
+    what: str
+    mark: Mark
+    students: list[tuple[str, str]]  # and the link to the feedback
+    checks: list[str]
+    example: str
+
+
+def common_mistakes(one: Class) -> list[Mistake]:
+    """What was not passed, the same things together, what most students did first."""
+    exercise_of = {check: name for name, checks in one.grades.exercises.items() for check in checks}
+    groups: dict[tuple, list] = defaultdict(list)
+    for student, judgement in one.judgements.items():
+        for verdict in judgement.verdicts:
+            if verdict.kind not in (PASSED, NOT_RUN) and verdict.check in exercise_of:
+                what = what_happened(verdict) if verdict.kind in (WRONG, PART) else MARKS[verdict.kind].words
+                groups[exercise_of[verdict.check], what, verdict.kind].append((student, verdict))
+    found = []
+    for (exercise, what, kind), cases in groups.items():
+        students = {student: one.links[student].get("feedback", "") for student, _ in cases}
+        found.append(
+            Mistake(
+                visible(exercise, 80),
+                visible(what, 300),
+                MARKS[kind],
+                [(visible(student, 80), where) for student, where in students.items()],
+                [visible(check, 80) for check in dict.fromkeys(verdict.check for _, verdict in cases)],
+                visible(next((verdict.said for _, verdict in cases if verdict.said), ""), 2000).strip("\n"),
+            )
+        )
+    return sorted(found, key=lambda mistake: -len(mistake.students))
+
+
+def what_happened(verdict: Verdict) -> str:
+    """The mistake that was recognised; else what was seen, without its numbers, so that like things come together."""
+    if verdict.mistake.strip():
+        return " ".join(verdict.mistake.split())
+    lines = [line.strip() for line in verdict.said.splitlines() if line.strip()]
+    seen = lines[1] if len(lines) > 1 else "".join(lines)  # behind the line that says what was asked
+    return NUMBERS.sub("…", seen[:300]) or "no usual mistake"
+
+
+# ---- to look at ------------------------------------------------------------------------------------------------------
+
+
+def needs_a_look(one: Class) -> list[dict]:
+    """Submissions that a person should look at, each with what was seen."""
+    found = []
+    for student in one.grades.earned:
+        judgement = one.judgements.get(student, Judgement(one.grades.lesson))
+        reasons = [(visible(look.what, 80), visible(look.evidence, 3000)) for look in judgement.looks]
+        stuck = [verdict.check for verdict in judgement.verdicts if verdict.kind == STUCK]
+        if stuck and not any("too long" in what or "stopped" in what for what, _ in reasons):
+            reasons.append((f"stopped in {count(len(stuck), 'check')}", visible("\n".join(stuck))))
+        lines = dict.fromkeys([*judgement.troubles, *one.grades.troubles.get(student, [])])
+        if lines:
+            first, *more = lines
+            reasons.append((visible(first, 300), visible("\n".join(more), 3000)))
+        if reasons:
+            found.append({"student": visible(student, 80), "links": one.links[student], "reasons": reasons})
+    return found
+
+
+# ---- everybody -------------------------------------------------------------------------------------------------------
+
+
+def student_rows(one: Class, totals: dict[str, float]) -> list[dict]:
+    """A row a student, best first: points of each exercise, in colour, and where to read more."""
+    rows = []
+    for student in sorted(totals, key=lambda name: (-totals[name], name)):
+        cells = []
+        for name, checks in one.grades.exercises.items():
+            got, most = one.grades.of_exercise(student, name), sum(one.grades.points[check] for check in checks)
+            cells.append((number(got), "full" if got >= most else "some" if got > 0 else "none"))
+        rows.append(
+            {
+                "name": visible(student, 80),
+                "links": one.links[student],
+                "cells": cells,
+                "late": one.grades.penalty.get(student, 0.0),
+                "total": totals[student],
+            }
+        )
+    return rows

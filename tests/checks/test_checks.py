@@ -1,0 +1,374 @@
+"""utils/checks: what `expect` accepts and says, what a check tells a student, and how it runs their function."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from grader.hidden import hidden_tests_for
+from utils.checks import CheckFailed, checks_for
+from utils.checks.answer import Answer
+from utils.checks.compare import expect, expect_own_memory, expect_unchanged
+from utils.checks.inputs import different_integers
+from utils.checks.registry import Checks, check
+from utils.checks.runner import Runner, links
+from utils.checks.show import show
+from utils.checks.traffic import expect_calls, expect_each_sent, expect_time, expect_traffic
+from utils.events.event import Event
+from utils.report.run import Run
+
+ONE = torch.tensor([1.0, 2.0])
+
+
+def failure(got, expected, recognise=None) -> str:
+    with pytest.raises(CheckFailed) as failed:
+        expect(got, expected, 2, recognise)
+    return str(failed.value)
+
+
+# ---- expect
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        ONE,
+        torch.tensor(3),
+        torch.tensor([float("nan"), float("inf")]),
+        torch.empty(0),
+        torch.tensor([True, False]),
+        torch.tensor([1, 2], dtype=torch.bfloat16),
+        torch.ones(3, 4)[:, ::2],
+        None,
+        [1, 2],
+        [ONE, None],
+    ],
+)
+def test_equal_is_accepted(value):
+    expect(value.clone() if isinstance(value, torch.Tensor) else value, value, rank=0)
+
+
+def test_a_wrong_value_says_rank_seen_and_expected():
+    assert failure(torch.tensor([1.0, 3.0]), ONE) == "  rank 2 returned [1 3], expected [1 2]"
+
+
+def test_a_recognised_mistake_is_named():
+    text = failure(torch.tensor([2.0, 4.0]), ONE, {"the half": ONE / 2, "twice the sum": 2 * ONE})
+    assert text.endswith("\n  That is twice the sum.")
+
+
+def test_the_type_is_judged():
+    class Fake(torch.Tensor):
+        def __eq__(self, other):
+            return torch.tensor(True)
+
+    assert "[1.0, 2.0] (a list), expected [1 2] (a tensor)" in failure([1.0, 2.0], ONE)
+    assert "returned None, expected [1 2]" in failure(None, ONE)
+    assert "expected None" in failure(ONE, None)
+    failure(torch.tensor([5.0, 5.0]).as_subclass(Fake), ONE)
+    failure(True, 1)
+
+
+def test_the_dtype_and_the_shape_are_judged():
+    assert "[1 2] (torch.float64), expected [1 2] (torch.float32)" in failure(ONE.double(), ONE)
+    assert failure(ONE.double(), ONE).endswith(
+        "That is the right numbers in another dtype: make buffers like the input."
+    )
+    assert "[[1 2]] (shape (1, 2)), expected [1 2] (shape (2,))" in failure(ONE.reshape(1, 2), ONE)
+
+
+@pytest.mark.parametrize("numel", [3, 20])
+def test_tensors_without_values_and_complex_numbers_are_wrong_answers(numel):
+    ones = torch.ones(numel)
+    seen = failure(ones.to("meta"), ones)
+    assert "rank 2 returned a tensor on the device meta, which holds no values, expected [1 1 1" in seen
+    seen = failure(ones + 1j, ones, {"the right sum": ones})
+    assert "[(1+1j) (1+1j)" in seen and "right sum" not in seen
+    assert ("first difference at index 0" in seen) == (numel > 16)
+    expect(ones + 1j, ones + 1j, 0)
+
+
+def test_nan_is_not_a_number_that_passes():
+    failure(torch.tensor([float("nan"), 2.0]), ONE)
+
+
+def test_a_long_tensor_is_abbreviated_and_says_where_it_differs():
+    right = torch.arange(1000.0)
+    wrong = right.clone()
+    wrong[17] = -1
+    text = failure(wrong, right)
+    assert "first difference at index 17" in text
+    assert "[0 1 2 3 4 5 ... 998 999]" in text
+    assert len(text) < 200
+
+
+def test_numbers_that_differ_late_are_shown_with_enough_digits():
+    assert failure(torch.tensor([1.0000001]), torch.tensor([1.0])).count("[1]") == 1
+
+
+def test_a_tolerance_has_to_be_asked_for():
+    near = ONE * (1 + 1e-6)
+    expect(near, ONE, 0, rtol=1e-5)
+    failure(near, ONE)
+
+
+def test_show_keeps_long_python_values_short():
+    assert len(show(list(range(1000)))) < 140
+
+
+# ---- the input, the traffic
+
+
+def event(rank, op, nbytes=8, peer=None, **fields):
+    fields = {"is_async": False, "start": 0.0, "end": 1.0, **fields}
+    return Event(rank, 0, op, "world", (0, 1), peer, 0, nbytes, "float32", (2,), "", where="cell:1", **fields)
+
+
+def answered(results, inputs_after, events=(), elapsed=0.0) -> Answer:
+    ranks = len(results)
+    return Answer(results, inputs_after, Run(ranks, "real", "gloo", results, [""] * ranks, list(events), elapsed))
+
+
+def test_a_changed_input_is_seen_in_tensors_and_lists_of_them():
+    expect_unchanged(answered([0], [[ONE]]), [ONE])
+    expect_unchanged(answered([0], [[None]]), [None])
+    for after, before in ((2 * ONE, ONE), ([ONE, 2 * ONE], [ONE, ONE])):
+        with pytest.raises(CheckFailed, match="must stay as it was"):
+            expect_unchanged(answered([0], [[after]]), [before])
+
+
+def test_messages_and_bytes_are_counted():
+    sends = [event(0, "send", peer=1), event(0, "send", peer=1), event(1, "recv", peer=0)]
+    assert (
+        expect_traffic(answered([], [], sends), 2, 16) == "rank 0 sent 2 messages; 16 bytes in all. No fewer will do."
+    )
+    assert expect_traffic(answered([], [], []), 0, 0).startswith("nobody sent")
+    for messages, nbytes, says in (
+        (1, 8, "2 times as many"),
+        (3, 24, "Fewer than are needed"),
+        (2, 8, "2 times the bytes"),
+    ):
+        with pytest.raises(CheckFailed, match=says):
+            expect_traffic(answered([], [], sends), messages, nbytes)
+
+
+def test_messages_and_bytes_of_each_rank_are_counted():
+    sends = [event(0, "send", peer=1), event(0, "send", peer=1), event(1, "recv", peer=0), event(1, "recv", peer=0)]
+    answer = answered([1, 1], [], sends)
+    assert expect_each_sent(answer, [2, 0], [16, 0], "Good.") == "each rank sent what it must. Good."
+    assert expect_each_sent(answered([1], [], []), 0, 0) == "each rank sent 0 messages, 0 bytes in all."
+    for messages, nbytes, says in (
+        (
+            [1, 0],
+            [8, 0],
+            r"rank 0 sent 2 messages, 16 bytes in all, expected 1 message, 8 bytes in all\n  2 times the m",
+        ),
+        ([2, 0], [8, 0], "2 times the bytes that are needed"),
+        (2, 16, "rank 1 sent 0 messages.*\n  Fewer messages than are needed"),
+        (0, 0, "None is needed"),
+    ):
+        with pytest.raises(CheckFailed, match=says):
+            expect_each_sent(answer, messages, nbytes)
+
+
+def test_virtual_time_is_compared():
+    assert expect_time(answered([1], [], elapsed=0.002), 0.002) == "2 ms of virtual time."
+    expect_time(answered([1], [], elapsed=0.001), 0.002)
+    with pytest.raises(
+        CheckFailed, match="took 6 ms of virtual time, expected 2 ms at most\n  3 times as long.*the root's"
+    ):
+        expect_time(answered([1], [], elapsed=0.006), 0.002, recognise={"the root's way": 0.006})
+
+
+def test_a_collective_is_no_message():
+    with pytest.raises(CheckFailed, match="your function calls broadcast, expected only send, recv"):
+        expect_traffic(answered([], [], [event(0, "broadcast")]), 0, 0)
+
+
+def test_calls_are_compared_rank_by_rank():
+    both = [event(0, "gather"), event(1, "gather")]
+    expect_calls(answered([1, 1], [], both), ["gather"], [8])
+    with pytest.raises(CheckFailed, match="rank 1 called nothing, expected gather"):
+        expect_calls(answered([1, 1], [], both[:1]), ["gather"])
+    with pytest.raises(CheckFailed, match="handed 8 bytes to gather, expected 4 bytes"):
+        expect_calls(answered([1, 1], [], both), ["gather"], [4])
+
+
+def pass_on(x, rank, world_size):
+    """Rank r sends to r + 1."""
+    received = torch.zeros_like(x)
+    if rank > 0:
+        dist.recv(received, src=rank - 1)
+    if rank < world_size - 1:
+        dist.send(x + received, dst=rank + 1)
+    return x + received
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_the_same_function_runs_on_virtual_ranks(device):
+    run = Runner(pass_on)
+    xs = different_integers(4, 250)
+    cluster = links(4, alpha=1e-3, bandwidth=1e6)
+    answer = run.virtual(4, xs, cluster=cluster, device=device)
+    assert expect_time(answer, 3 * (1e-3 + 1000 / 1e6)) == "6 ms of virtual time."
+    expect_each_sent(answer, [1, 1, 1, 0], [1000, 1000, 1000, 0])
+    assert run.situation == "4 ranks, float32 (250,), on the virtual cluster 'only links count'"
+    if device == "cpu":
+        expect(answer.results[3], sum(xs), 3)
+        expect_unchanged(answer, xs)
+
+
+def test_a_virtual_rank_that_fails_says_so():
+    def waits(x, rank, world_size):
+        dist.recv(x, src=1 - rank)
+
+    with pytest.raises(CheckFailed, match="no rank can move(.|\n)*What usually causes this here: a hint"):
+        Runner(waits, if_stuck="a hint").virtual(2, [ONE, ONE], cluster=links(2, 0, 1))
+
+
+# ---- data
+
+
+@pytest.mark.parametrize("world_size, shape", [(1, 1), (4, 3), (8, 25), (3, (2, 3))])
+def test_different_integers(world_size, shape):
+    tensors = different_integers(world_size, shape)
+    assert all(torch.equal(a, b) for a, b in zip(tensors, different_integers(world_size, shape), strict=True))
+    assert {int(x) // 10 for rank, x in enumerate(tensors) for x in x.reshape(-1)} == set(range(1, world_size + 1))
+    assert all(x.shape == torch.Size([shape] if isinstance(shape, int) else shape) for x in tensors)
+    assert not torch.equal(different_integers(1, 5)[0], different_integers(1, 5, seed=1)[0])
+
+
+# ---- running the student's function
+
+
+def add_one(x: torch.Tensor, rank: int, world_size: int) -> torch.Tensor:
+    return x + 1
+
+
+def without_rank(x):
+    return x * 10
+
+
+def writes_into_its_input(x, rank, world_size):
+    return x.mul_(2)
+
+
+def not_written(x, rank, world_size):
+    raise NotImplementedError()
+
+
+def returns_nothing(x, rank, world_size):
+    print("here")
+
+
+def divides_by_zero(x, rank, world_size):
+    return x if rank else 1 // 0
+
+
+def rank_1_is_unhappy(x, rank, world_size):
+    if rank == 1:
+        raise ValueError("no")
+    return x
+
+
+def test_each_rank_gets_its_own_input():
+    assert Runner(add_one)(2, [ONE, 3 * ONE]).results[1].tolist() == [4, 7]
+    assert Runner(without_rank)(2, [ONE, 3 * ONE]).results[1].tolist() == [30, 60]
+
+
+def test_the_input_after_the_call_comes_back_with_its_strides():
+    view = torch.arange(6.0)[::2]
+    answer = Runner(writes_into_its_input)(1, [view])
+    assert answer.inputs_after[0][0].tolist() == [0, 4, 8]
+    assert view.tolist() == [0, 2, 4]
+
+
+@pytest.mark.parametrize("result", [lambda x: x, lambda x: x[1:], lambda x: x.view(1, 2)])
+def test_a_result_that_shares_memory_with_its_input_is_seen(result):
+    def shares(x, rank):
+        return result(x) if rank else x.clone()
+
+    answer = Runner(shares)(2, [ONE, ONE])
+    assert answer.shared == [False, True]
+    with pytest.raises(CheckFailed, match="rank 1 returned a tensor that shares memory with its input"):
+        expect_own_memory(answer)
+    expect_own_memory(Runner(lambda x: x[:0])(1, [ONE]))
+    expect_own_memory(Runner(lambda x: x.tolist())(1, [ONE]))
+    virtual = Runner(shares).virtual(2, [ONE, ONE], cluster=links(2, 1e-6, 1e9), device="cpu")
+    assert virtual.shared == [False, True]
+    assert Runner(shares).virtual(2, [ONE, ONE], cluster=links(2, 1e-6, 1e9)).shared == [False, False]  # sizes only
+
+
+def test_an_exception_can_be_a_result():
+    kept, caught = Runner(rank_1_is_unhappy)(2, [ONE, ONE], catch=ValueError).results
+    assert torch.equal(kept, ONE)
+    assert str(caught) == "no"
+
+
+@pytest.mark.parametrize(
+    "function, says",
+    [
+        (not_written, "Not written yet"),
+        (returns_nothing, "return"),
+        (divides_by_zero, "rank 0 raised ZeroDivisionError"),
+    ],
+)
+def test_a_function_that_cannot_be_judged(function, says):
+    with pytest.raises(CheckFailed, match=says):
+        Runner(function)(2, [ONE, ONE])
+
+
+def test_what_a_student_prints_is_shown_by_a_check_and_kept_quiet_by_a_hidden_test(capsys):
+    for quiet, printed in ((False, "[rank 0] here"), (True, "")):
+        with pytest.raises(CheckFailed):
+            Runner(returns_nothing, quiet=quiet)(1, [ONE])
+        assert printed in capsys.readouterr().out
+    assert not printed
+
+
+# ---- the checks of a lesson
+
+
+def lesson_of(function, hidden=False) -> Checks:
+    """A lesson that has one check, `function`."""
+    checks = Checks.__new__(Checks)
+    checks.functions, checks.hidden = {function.judged: function}, hidden
+    return checks
+
+
+@check("add-one")
+def adds_one(run):
+    expect(run(2, [ONE, ONE]).results[1], ONE + 2, rank=1)
+
+
+@check("add-one", judges="traffic")
+def adds_quietly(run):
+    return expect_traffic(run(2, [ONE, ONE]), 0, 0)
+
+
+def test_a_failed_check_has_a_header_and_the_situation():
+    with pytest.raises(CheckFailed) as failed:
+        lesson_of(adds_one)(add_one)
+    first, *rest = str(failed.value).splitlines()
+    assert first.startswith("add-one · values · 2 ranks, float32 (2,)   ")
+    assert first.endswith("  not passed")
+    assert rest == ["  rank 1 returned [2 3], expected [3 4]"]
+    assert failed.value._render_traceback_() == [first, *rest]
+
+
+def test_a_hidden_test_keeps_what_it_expects_to_itself():
+    with pytest.raises(CheckFailed, match="hidden test") as failed:
+        lesson_of(adds_one, hidden=True)(add_one)
+    assert "rank 1 returned [2 3], expected something else" in str(failed.value)
+
+
+def test_a_passed_check_prints_one_line_and_its_remark(capsys):
+    lesson_of(adds_quietly)(add_one, judges="traffic")
+    assert capsys.readouterr().out == "add-one · traffic · passed\n  nobody sent; 0 bytes in all. No fewer will do.\n"
+
+
+def test_unknown_lessons_and_functions_get_one_clear_line():
+    for find in (checks_for, hidden_tests_for):
+        with pytest.raises(ValueError, match="there is no lesson '99_nothing': choose one of .*01_collectives"):
+            find("99_nothing")
+    with pytest.raises(ValueError, match="nothing judges the values of add-one"):
+        checks_for("01_collectives")(add_one)

@@ -1,0 +1,114 @@
+"""From events to "who waits for whom": the cases that real ranks reach only by luck, made by hand."""
+
+import sys
+
+import pytest
+
+from utils.diagnosis.deadlock import deadlock_report
+from utils.diagnosis.silent_mistakes import explain_silence
+from utils.events.event import Event
+from utils.events.rank_state import RankState
+
+
+def event(rank, index, op, peer, *, is_async=False, end=None, group="world", shape=(2,), members=(0, 1), waited=None):
+    return Event(rank, index, op, group, members, peer, 0, 8, "float32", shape, "", is_async, 0.0, end, "", waited)
+
+
+def test_a_send_that_was_started_and_dropped():
+    receiver = RankState(0, [event(0, 0, "recv", 1)])
+    sender = RankState(1, [event(1, 0, "send", 0, is_async=True)], finished=True)
+    assert "has finished without waiting for what it had started" in deadlock_report([receiver, sender])
+
+
+def test_a_send_that_is_on_its_way_is_no_stuck_world():
+    receiver = RankState(0, [event(0, 0, "recv", 1)])
+    sender = RankState(1, [event(1, 0, "send", 0, is_async=True)], waits={0: ""})
+    assert deadlock_report([receiver, sender]) is None
+
+
+def test_a_large_collective_with_equal_numbers_of_elements_is_no_stuck_world():
+    states = [RankState(0, [event(0, 0, "all_reduce", None, shape=(4,))])]
+    states += [RankState(1, [event(1, 0, "all_reduce", None, shape=(2, 2))])]
+    assert deadlock_report(states) is None
+
+
+def test_a_message_on_another_group_is_not_the_one_that_is_waited_for():
+    receiver = RankState(0, [event(0, 0, "recv", 1)])
+    sender = RankState(1, [event(1, 0, "send", 0, group="pair")])
+    assert "from rank 1 on the whole world, which sends on the group of ranks 0 and 1" in deadlock_report(
+        [receiver, sender]
+    )
+
+
+def test_a_message_to_one_who_takes_anybodys_is_no_stuck_world():
+    """The first receive from anybody has got rank 2's message; the one from rank 1 is still on its way."""
+    root = RankState(0, [event(0, 0, "recv", 2, end=1.0), event(0, 1, "recv", None)])
+    others = [RankState(rank, [event(rank, 0, "send", 0)]) for rank in (1, 2)]
+    assert deadlock_report([root, *others]) is None
+    assert "rank 0  waits in recv from anybody" in deadlock_report(
+        [root, *(RankState(r, finished=True) for r in (1, 2))]
+    )
+
+
+def test_since_when_is_told_of_those_who_have_waited_for_long():
+    states = [RankState(0, [event(0, 0, "recv", 1)]), RankState(1, finished=True)]
+    assert "for" not in deadlock_report(states, now=4.0).splitlines()[0]
+    assert "waits in recv from 1 for 12 s" in deadlock_report(states, now=12.2)
+    states[0] = RankState(0, [event(0, 0, "recv", 1, is_async=True, waited=5.2)], waits={0: ""})
+    assert "waits in recv from 1 for 7 s" in deadlock_report(states, now=12.2)
+
+
+def test_a_circle_that_one_rank_waits_for_from_outside():
+    peers = {0: 2, 1: 2, 2: 3, 3: 1}
+    states = [RankState(rank, [event(rank, 0, "send", peer)]) for rank, peer in peers.items()]
+    assert "1 → 2 → 3 → 1" in deadlock_report(states)
+
+
+def test_a_lost_message_is_blamed_even_if_others_wait_elsewhere():
+    receiver = RankState(0, [event(0, 0, "recv", 1)])
+    sender = RankState(1, [event(1, 0, "send", 0, is_async=True), event(1, 1, "barrier", None)], lost={0})
+    assert "Rank 1 has thrown away the handle of its isend to 0." in deadlock_report([receiver, sender])
+
+
+def test_a_group_whose_name_means_another_one_elsewhere_can_not_be_trusted():
+    def state(rank, members, **more):
+        making = event(rank, 0, "new_group", None, group="1", members=members, end=1.0)
+        return RankState(rank, groups_made=[making], **more)
+
+    call = [event(rank, 0, "all_reduce", None, group="1") for rank in (0, 1)]
+    states = [state(0, (0, 1), events=[call[0]]), state(1, (0, 1), events=[call[1]]), state(2, (1, 2), finished=True)]
+    assert "Rank 2 skipped the group of ranks 0 and 1, which it is not in." in deadlock_report(states)
+
+
+@pytest.mark.parametrize("look", [deadlock_report, explain_silence])
+def test_looking_takes_time_in_proportion_to_the_number_of_calls(look):
+    """Counted in lines that run, which are the same each time."""
+
+    def took(calls):
+        states = [
+            RankState(rank, [event(rank, i, "send" if rank else "recv", 1 - rank, end=1.0) for i in range(calls)])
+            for rank in (0, 1)
+        ]
+        for state in states:
+            state.events.append(event(state.rank, calls, "recv", 1 - state.rank))
+        return lines_run_by(lambda: look(states))
+
+    few, many = took(500), took(4_000)
+    assert few > 500 and many < 12 * few  # 8 if linear, 64 if quadratic
+
+
+def lines_run_by(call) -> int:
+    count = 0
+
+    def trace(frame, what, _):
+        nonlocal count
+        count += what == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return count

@@ -1,0 +1,426 @@
+"""utils/figures: what is drawn (cells, lanes, bars, labels, colours), not its pixels."""
+
+import dataclasses
+import itertools
+import subprocess
+import sys
+
+import numpy
+import pytest
+from matplotlib.colors import to_hex, to_rgb
+from matplotlib.patches import FancyBboxPatch, Rectangle
+
+from utils import figures
+from utils.events.event import Event, Region
+from utils.report.memory import Memory
+from utils.report.run import Run
+
+NAMES = ("broadcast", "scatter", "gather", "reduce", "all_gather", "reduce_scatter", "all_reduce", "all_to_all")
+
+
+def texts(panel) -> list[str]:
+    return [text.get_text() for text in panel.texts]
+
+
+def stripes(panel) -> list[str]:
+    """The colours of all filled rectangles."""
+    return [
+        to_hex(patch.get_facecolor()).upper() for patch in panel.patches if isinstance(patch, Rectangle) and patch.fill
+    ]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("world_size", [1, 2, 4, 8])
+def test_every_collective_has_a_before_and_an_after_with_all_ranks(name, world_size):
+    before, after = figures.collective(name, world_size, root=world_size - 1).axes
+    for panel in (before, after):
+        assert len(texts(panel)[: world_size * 9]) > world_size
+        for rank in range(world_size):
+            assert (f"rank {rank}" if world_size < 5 else str(rank)) in texts(panel)
+
+
+def test_a_broadcast_paints_every_rank_in_the_colour_of_the_root():
+    before, after = figures.collective("broadcast", 4, root=2).axes
+    assert stripes(before) == [figures.COLOURS[2]]
+    assert stripes(after) == [figures.COLOURS[2]] * 4
+    assert texts(before).count("") == 3
+
+
+def test_a_sum_has_a_stripe_of_every_rank():
+    _, after = figures.collective("reduce", 4, root=1).axes
+    assert stripes(after) == figures.COLOURS[:4]
+    assert "a+b+c+d" in texts(after)
+
+
+def test_an_all_to_all_is_drawn_as_a_transpose():
+    before, after = figures.cells_of("all_to_all", 3, root=0)
+    assert [list(row) for row in zip(*before, strict=True)] == after
+    assert before[1] == ["b0", "b1", "b2"]
+    assert after[1] == ["a1", "b1", "c1"]
+
+
+def test_the_two_halves_make_an_all_reduce():
+    before, between, after = figures.halves(4).axes
+    assert texts(between).count("a2+b2+c2+d2") == 1
+    assert texts(after).count("a2+b2+c2+d2") == 4
+    assert [panel.get_title() for panel in (before, between, after)][1:] == ["after reduce-scatter", "after all-gather"]
+
+
+def test_a_transpose_keeps_the_colour_of_the_rank_that_had_the_number():
+    matrix, turned = figures.transpose(world_size=2, rows=2, columns=3).axes
+    assert len(stripes(matrix)) == len(stripes(turned)) == 24
+    colour_in_matrix = dict(zip(texts(matrix), stripes(matrix), strict=False))
+    colour_in_turned = dict(zip(texts(turned), stripes(turned), strict=False))
+    assert all(colour_in_turned[number] == colour for number, colour in colour_in_matrix.items())
+
+
+def test_traffic_shows_the_bytes_of_each_source_and_destination():
+    sends = [
+        Event(1, i, "send", "world", (0, 1, 2), peer, 0, 4000, "float32", (1000,), "", False, 0.0, 1.0, "cell:1")
+        for i, peer in enumerate((0, 2, 2))
+    ]
+    [panel] = figures.traffic(Run(3, "real", "gloo", [], [], sends, 0.0), "who sends").axes
+    assert sorted(filter(None, texts(panel))) == ["4,000", "8,000"]
+    assert sum(isinstance(patch, FancyBboxPatch) for patch in panel.patches) == 9
+    figures.traffic(Run(2, "real", "gloo", [], [], [], 0.0), "silence")._repr_png_()
+
+
+def test_a_picture_is_a_small_png_with_the_same_bytes_each_time():
+    first, second = (figures.collective("all_gather")._repr_png_() for _ in range(2))
+    assert first == second
+    assert first.startswith(b"\x89PNG")
+    assert len(first) < 30_000
+    assert b"Software" not in first
+    assert repr(figures.collective("all_gather")) == "Picture('all-gather')"
+
+
+def luminance(colour) -> float:
+    red, green, blue = to_rgb(colour)
+    return 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2
+
+
+@pytest.mark.parametrize("colour", sorted({*figures.COLOURS, *figures.KINDS}))
+def test_black_letters_can_be_read_on_every_colour(colour):
+    assert (luminance(colour) + 0.05) / 0.05 > 4.5  # what the web's guidelines ask of text
+
+
+# What eyes without green, red or blue cones see of linear RGB: Machado, Oliveira and Fernandes 2009.
+EYES = {
+    "all cones": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
+    "no green": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
+    "no red": [[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]],
+    "no blue": [[1.256, -0.077, -0.179], [-0.078, 0.931, 0.148], [0.005, 0.691, 0.304]],
+}
+TO_XYZ = numpy.array([[0.434, 0.376, 0.190], [0.213, 0.715, 0.072], [0.018, 0.109, 0.873]])  # white is (1, 1, 1)
+
+
+def lab(colour: str, eyes) -> numpy.ndarray:
+    """A colour as seen, where distances are those that are felt: about 2 can just be told apart side by side."""
+    x, y, z = numpy.cbrt(TO_XYZ @ (numpy.array(eyes) @ numpy.array(to_rgb(colour)) ** 2.2).clip(0, 1))
+    return numpy.array([116 * y, 500 * (x - y), 200 * (y - z)])
+
+
+@pytest.mark.parametrize("eyes", EYES)
+def test_kinds_of_work_can_be_told_apart_by_everybody(eyes):
+    seen = [lab(colour, EYES[eyes]) for colour in figures.KINDS]
+    assert min(numpy.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 12
+
+
+@pytest.mark.parametrize("world_size", [0, 9])
+def test_too_many_ranks_are_refused(world_size):
+    with pytest.raises(ValueError, match="1 to 8 ranks"):
+        figures.collective("broadcast", world_size)
+
+
+# ---- of a run
+
+
+def call(rank, index, op, start, end, is_async=False, peer=None):
+    return Event(rank, index, op, "world", (0, 1), peer, 0, 8, "float32", (2,), "", is_async, start, end, "cell:1")
+
+
+def run_of(events=(), regions=(), world_size=2):
+    return Run(world_size, "spawn", "gloo", [], [], list(events), 9.0, list(regions))
+
+
+def boxes(picture) -> list[tuple]:
+    """(what, left, right, top, bottom) of all bars, in the units of the axes; many bars may be one patch."""
+    found = []
+    for patch in picture.axes[0].patches:
+        for corners in patch.get_path().vertices.reshape(-1, 5, 2).round(6):
+            (left, top), (right, bottom) = corners[0].tolist(), corners[2].tolist()
+            found.append((patch.get_gid(), left, right, top, bottom))
+    return found
+
+
+def bars(picture, lane) -> list[tuple]:
+    """(what, start, end) of all that is drawn in a lane, in the unit of the axis."""
+    return sorted((what, left, right) for what, left, right, top, _ in boxes(picture) if lane <= top < lane + 1)
+
+
+def names(picture) -> list[str]:
+    """What stands beside the lanes."""
+    return [label.get_text() for label in picture.axes[0].get_yticklabels()]
+
+
+FORWARD, BACKWARD = "compute: forward", "compute: backward"
+STEP = [
+    Region(0, "forward 0", 0.010, 0.012),
+    Region(0, "forward 1", 0.012, 0.014),
+    Region(0, "backward", 0.016, 0.020),
+    Region(1, "forward 0", 0.011, 0.015),
+]
+CALLS = [
+    call(0, 0, "all_reduce", 0.017, 0.023, is_async=True),
+    call(0, 1, "all_reduce", 0.018, None, is_async=True),
+    call(1, 0, "recv", 0.014, 0.025, peer=0),
+]
+
+
+def test_a_timeline_has_a_lane_for_each_rank_with_compute_calls_and_bubbles():
+    picture = figures.timeline(run_of(CALLS, STEP))
+    [panel] = picture.axes
+    assert names(picture) == ["rank 0", "rank 1"]
+    assert panel.get_xlabel() == "ms since the first bar" and panel.get_xlim() == (0, pytest.approx(15))
+    assert bars(picture, 0) == [
+        ("asynchronous: all_reduce", 7, 13),
+        ("asynchronous: all_reduce", 8, 15),  # nobody waited for it: to the end
+        ("bubble", 4, 6),
+        ("compute: backward", 6, 10),
+        ("compute: forward", 0, 2),
+        ("compute: forward", 2, 4),
+    ]
+    assert bars(picture, 1) == [
+        ("blocked", 4, 5),
+        ("blocking: recv", 4, 15),
+        ("bubble", 0, 1),
+        ("bubble", 5, 10),
+        ("compute: forward", 1, 5),
+    ]
+    legend = [text.get_text() for text in picture.legends[0].get_texts()]
+    assert legend == ["forward", "backward", "all_reduce", "recv", "blocking: the rank waits", "bubble"]
+    assert {"forward 0", "forward 1", "backward", "recv"} <= set(texts(panel))
+
+
+def test_regions_of_one_kind_share_a_colour_and_waiting_is_striped():
+    panel = figures.timeline(run_of(CALLS, STEP)).axes[0]
+    colours = {what: {p.get_facecolor() for p in panel.patches if p.get_gid() == what} for what in (FORWARD, BACKWARD)}
+    hatch = {patch.get_gid(): patch.get_hatch() for patch in panel.patches}
+    assert len(colours[FORWARD]) == len(colours[BACKWARD]) == 1 and colours[FORWARD] != colours[BACKWARD]
+    assert hatch["blocking: recv"] and hatch["bubble"] and hatch["blocking: recv"] != hatch["bubble"]
+    assert hatch["asynchronous: all_reduce"] is None and hatch[BACKWARD] is None
+
+
+def test_calls_in_flight_together_and_nested_regions_do_not_hide_each_other():
+    calls = [call(0, i, "all_reduce", 0.1 * i, 2.0, is_async=True) for i in range(6)]
+    regions = [Region(0, "inner", 0.5, 0.6), Region(0, "outer", 0.0, 1.0)]
+    drawn = {}
+    for what, _, _, top, bottom in boxes(figures.timeline(run_of(calls, regions, 1))):
+        drawn.setdefault(what, []).append((top, bottom))
+    calls = sorted(drawn["asynchronous: all_reduce"])
+    assert all(bottom < top for (_, bottom), (top, _) in zip(calls, calls[1:], strict=False))
+    [(outer_top, outer_bottom)], [(top, bottom)] = drawn["compute: outer"], drawn["compute: inner"]
+    assert bottom == pytest.approx(outer_bottom)
+    assert outer_top < top < bottom < calls[0][0]
+
+
+def test_a_label_is_drawn_whole_or_as_its_number_or_not_at_all():
+    regions = [Region(0, "forward 1", 0, 50), Region(0, "forward 22", 50, 53), Region(0, "forward 3", 53, 53.1)]
+    panel = figures.timeline(run_of([], [*regions, Region(0, "rest", 60, 100)], 1)).axes[0]
+    assert texts(panel) == ["forward 1", "22", "rest"]
+
+
+@pytest.mark.parametrize("span, unit", [(2.0, "s"), (2e-3, "ms"), (2e-6, "µs"), (0.0, "µs")])
+def test_the_axis_has_the_unit_that_fits(span, unit):
+    picture = figures.timeline(run_of([], [Region(0, "a", 1.0, 1.0 + span)]))
+    assert picture.axes[0].get_xlabel().startswith(unit + " ")
+    picture._repr_png_()
+
+
+def test_a_timeline_of_one_region_shows_nothing_else():
+    picture = figures.timeline(run_of(CALLS, STEP), within="backward")
+    assert picture.axes[0].get_xlim() == (0, pytest.approx(4))
+    assert bars(picture, 1) == [("blocking: recv", 0, 4), ("bubble", 0, 4)]
+    assert "forward" not in [text.get_text() for text in picture.legends[0].get_texts()]
+    with pytest.raises(ValueError, match="no rank was in a region 'sideways'.*'forward 0', 'forward 1', 'backward'"):
+        figures.timeline(run_of(CALLS, STEP), within="sideways")
+
+
+def test_a_run_without_regions_has_a_timeline_and_one_without_anything_says_what_to_do():
+    picture = figures.timeline(run_of(CALLS))
+    assert [what for what, _, _ in bars(picture, 1)] == ["blocking: recv"]
+    with pytest.raises(ValueError, match="with region"):
+        figures.timeline(run_of())
+
+
+def test_sixteen_ranks_fit_on_a_screen():
+    regions = [Region(rank, f"forward {i}", i, i + 0.9) for rank in range(16) for i in range(8)]
+    calls = [call(rank, 0, "all_reduce", 1, 9) for rank in range(16)]
+    picture = figures.timeline(run_of(calls, regions, 16))
+    assert picture.get_figheight() * 80 < 720
+    assert all(len(bars(picture, rank)) >= 9 for rank in range(16))
+    assert texts(picture.axes[0]).count("forward 7") == 16
+
+
+def world_of(size, kinds):
+    """Each of the kinds takes a little longer than the one before; whom ranks call, and in which group, differs."""
+    regions, calls = [], []
+    for rank in range(size):
+        t = 1 + rank * kinds // size / 1000
+        regions += [Region(rank, "forward", 0, t), Region(rank, "backward", t, 3 * t)]
+        calls += [call(rank, 0, "send", t, 3 * t, True, peer=(rank + 1) % size), call(rank, 1, "all_reduce", 3 * t, 9)]
+    return run_of(calls, regions, size)
+
+
+def test_many_ranks_that_did_the_same_share_a_lane():
+    picture = world_of(1024, kinds=3).timeline()
+    assert names(picture) == ["ranks 0-341", "ranks 342-682", "ranks 683-1023"]
+    assert [bars(picture, lane)[-1] for lane in range(3)] == [(FORWARD, 0, t) for t in (1, 1.001, 1.002)]
+    assert len(boxes(picture)) == 3 * 4 + 2  # the first two are done a little earlier: a bubble
+    assert names(world_of(16, kinds=1).timeline()) == [f"rank {rank}" for rank in range(16)]
+    interleaved = run_of([call(rank, 0, "all_reduce", 0, 1 + rank % 8) for rank in range(64)], [], 64)
+    assert names(interleaved.timeline())[0] == "ranks 0, 8, ... 56\n(8 alike)"
+
+
+DIFFERENT = [{"op": "broadcast"}, {"start": 1.5}, {"end": 3.0}, {"is_async": True}, {"bytes": 16}]
+
+
+@pytest.mark.parametrize("different", DIFFERENT)
+def test_a_lane_is_not_shared_with_a_rank_whose_calls_look_different(different):
+    calls = [call(rank, 0, "all_reduce", 1, 2) for rank in range(20)]
+    calls[7] = dataclasses.replace(calls[7], **different)
+    assert names(run_of(calls, [], 20).timeline()) == ["ranks 0-6, 8-19", "rank 7"]
+
+
+def test_ranks_look_alike_if_what_is_drawn_of_them_does():
+    """Outside of the picture they may differ; inside, of those that have no region at all nothing is a bubble."""
+    regions = [Region(rank, "later", 4 + rank % 2, 6) for rank in range(20) if rank != 7]
+    picture = run_of([], [Region(0, "step", 0, 3), *regions], 20).timeline("step", ranks=range(1, 20))
+    assert names(picture) == ["ranks 1-6, 8-19", "rank 7"]
+    assert bars(picture, 0) == [("bubble", 0, 3)] and bars(picture, 1) == []
+
+
+def test_a_timeline_of_some_ranks_keeps_the_times_and_the_colours_of_all():
+    run = run_of(CALLS, STEP)
+    every, some = run.timeline(), run.timeline(ranks=[1])
+    assert names(some) == ["rank 1"] and bars(some, 0) == bars(every, 1)
+    assert some.axes[0].get_xlim() == every.axes[0].get_xlim()
+    colour = {p.get_gid(): p.get_facecolor() for p in every.axes[0].patches}
+    assert all(p.get_facecolor() == colour[p.get_gid()] for p in some.axes[0].patches)
+    assert "all_reduce" not in [text.get_text() for text in some.legends[0].get_texts()]
+    assert names(run.timeline(ranks=[1, 0])) == ["rank 1", "rank 0"]
+    for ranks, said in ([0, 2], "there is no rank 2"), ([], "it got none"):
+        with pytest.raises(ValueError, match=f"ranks 0 to 1; {said}"):
+            run.timeline(ranks=ranks)
+
+
+def test_of_too_many_different_lanes_some_are_shown_and_the_picture_says_which():
+    run = world_of(200, kinds=200)
+    run.events.append(call(77, 2, "all_reduce", 8, 12, is_async=True))
+    run.regions[2 * 33 + 1] = Region(33, "backward", 2.9, 3)  # it idles most of the time
+    picture = run.timeline()
+    assert {"rank 0", "rank 33", "rank 77", "rank 199"} <= set(names(picture))
+    number, note = len(names(picture)), picture.axes[0].get_title()
+    assert 60 <= number <= 64 and note.startswith(f"{number} of 200 different lanes")
+    assert "finish, rank 77" in note and "most, rank 33" in note
+    assert picture.get_figheight() * 80 < 1000
+    assert not world_of(64, kinds=64).timeline().axes[0].get_title()
+
+
+def test_thousands_of_bars_are_few_shapes():
+    regions = [Region(0, f"forward {i}", i, i + 0.9) for i in range(5000)]
+    calls = [call(0, i, "all_reduce", i + 0.5, i + 0.9, is_async=i % 2 == 0) for i in range(5000)]
+    picture = figures.timeline(run_of(calls, regions, 1))
+    assert len(boxes(picture)) == 5000 + 5000 + 2500 + 4999  # blocked; bubbles
+    assert len(picture.axes[0].patches) == 5
+    picture._repr_png_()
+
+
+def sends(size):
+    return [call(rank, 0, "send", 0, 1, peer=(rank + 1) % size) for rank in range(size)]
+
+
+@pytest.mark.parametrize("size, numbers", [(2, 2), (16, 16), (17, 0)])
+def test_a_heat_map_has_numbers_up_to_sixteen_ranks(size, numbers):
+    traffic = Run(size, "spawn", "gloo", [], [], sends(size), 1.0).traffic()
+    picture = traffic.heatmap()
+    assert texts(picture.axes[0]).count("8") == numbers
+    assert picture.get_figwidth() * 80 < 1000
+    for run in (Run(size, "spawn", "gloo", [], [], events, 1.0) for events in (sends(size), [])):
+        run.traffic().heatmap()._repr_png_()
+
+
+def test_the_heat_map_of_a_large_world_loses_no_message():
+    size = 700
+    [panel, scale] = Run(size, "virtual", "nccl", [], [], sends(size), 1.0).traffic().heatmap().axes
+    [image] = panel.images
+    cells = image.get_array().filled(0)
+    assert cells.shape == (234, 234)  # of three ranks each
+    assert set(cells.nonzero()[0]) == set(range(234)) and cells[233, 0] == cells[0, 0] == 8 and cells[0, 1] == 8
+    assert cells[0, 2] == 0 and image.get_extent() == [-0.5, 701.5, 701.5, -0.5]
+    assert panel.get_xticks().tolist() == list(range(0, size, 128))
+    assert "3 x 3 ranks" in scale.get_ylabel()
+
+
+def test_live_bytes_has_a_lane_for_each_rank_that_tracked_with_its_peak():
+    samples = [(1.0, "parameters", 4000), (1.0, "activations", 0), (1.5, "activations", 2000), (2.0, "activations", 0)]
+    picture = Memory([[("cpu", samples, 6000)], [], [("cpu", samples[:1], 4000)]]).figure()
+    assert [panel.get_ylabel() for panel in picture.axes] == ["rank 0", "rank 2"]
+    assert [texts(panel) for panel in picture.axes] == [["peak\n6 kB"], ["peak\n4 kB"]]
+    assert [text.get_text() for text in picture.legends[0].get_texts()] == ["parameters", "activations"]
+    parameters, activations = picture.axes[0].collections
+    assert parameters.get_datalim(picture.axes[0].transData).ymax == 4
+    assert activations.get_datalim(picture.axes[0].transData).ymax == 6
+
+
+def test_live_bytes_shows_a_peak_that_lasted_no_time():
+    samples = [(0.0, "other", 1000), (1.0, "other", 3000), (1.0, "other", 2000), (2.0, "other", 0)]
+    [panel] = Memory([[("virtual", samples, 3000)]]).figure().axes
+    outline = panel.lines[0]
+    assert outline.get_xydata().tolist() == [[0, 1], [1, 3], [1, 2], [2, 0]]
+
+
+def test_live_bytes_of_many_ranks_has_a_lane_for_those_alike_and_the_extremes_of_too_many():
+    def notes(peak, at=1.0):
+        return [("cpu", [(0.0, "communication", 0), (at, "communication", peak), (2.0, "communication", 0)], peak)]
+
+    picture = Memory([notes(1000 + 1000 * (rank >= 512), at=0.5 + rank // 768) for rank in range(1024)]).figure()
+    assert [panel.get_ylabel() for panel in picture.axes] == ["ranks 0-511", "ranks 512-767", "ranks 768-1023"]
+    assert [text.get_text() for text in picture.legends[0].get_texts()] == ["communication"]
+    peaks = [1000 + rank for rank in range(50)]
+    peaks[8], peaks[21] = 5000, 500
+    picture = Memory([notes(peak) for peak in peaks]).figure()
+    assert len(picture.axes) == 16 and {"rank 8", "rank 21"} < {panel.get_ylabel() for panel in picture.axes}
+    assert any("16 of 50 different lanes" in text and "rank 8, and" in text for text in texts(picture))
+
+
+def test_importing_utils_imports_neither_matplotlib_nor_torch():
+    code = "import sys, utils; assert not {'matplotlib', 'torch'} & set(sys.modules), 'too early'"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# ---- data parallelism
+
+
+def words_in(picture) -> list[str]:
+    return [text.get_text() for panel in picture.axes for text in panel.texts]
+
+
+def test_a_data_parallel_step_names_the_rows_of_each_rank():
+    words = words_in(figures.data_parallel_step([3, 1, 0]))
+    assert {"0 to 2", "3", "none", "rank 2"} <= set(words)
+
+
+def test_buckets_are_drawn_under_their_parameters_with_their_bytes():
+    words = words_in(figures.buckets([[2, 1], [0]], [40, 100, 300]))
+    assert {"bucket 0", "400 bytes", "bucket 1", "40 bytes"} <= set(words)
+
+
+def test_overlap_says_how_much_is_exposed():
+    words = words_in(figures.overlap({"one": ([10.0], [4.0]), "two": ([5.0, 10.0], [2.5, 2.5])}, backward=10.0))
+    assert {"4 ms exposed", "2.5 ms exposed"} <= set(words)
+
+
+def test_a_batch_norm_is_framed_across_ranks_and_a_layer_norm_is_not():
+    batch, layer = figures.norms(world_size=2, rows=3, columns=4).axes
+    assert batch.patches[-1].get_height() > 5 and layer.patches[-1].get_height() < 1

@@ -1,0 +1,305 @@
+"""grader/authoring/release.py: the student bundle works by itself, and no line of an answer is in it."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+from traitlets.config import Config
+
+from grader.authoring import build, release
+from grader.authoring.lesson import BuildError
+
+ROOT = Path(__file__).resolve().parents[3]
+LESSON = '''\
+# %% [markdown]
+# # Doubling
+# Here is a hint: `total = left_neighbour + right_neighbour`
+
+# %%
+from utils import check
+
+# %% exercise="double-it"
+def double_it(left, right):
+    """Return twice the sum."""
+    left_neighbour, right_neighbour = left, right
+    ### BEGIN SOLUTION
+    for value in range(left_neighbour):
+        pass
+    total = left_neighbour + right_neighbour
+    twice_the_sum = total * 2  # the whole secret
+    x = 1
+    return twice_the_sum
+    ### END SOLUTION
+
+# %% check="double-it" points=1
+check(double_it, judges="values")
+'''
+CHECK = "def check(function, judges):\n    assert function(1, 2) == 6\n    print('right')\n"
+
+
+@pytest.fixture(scope="module")
+def lessons():
+    return build.read_lessons(root=ROOT)
+
+
+@pytest.fixture(scope="module")
+def made():
+    """The real bundle of this course, as bytes, made without touching dist/."""
+    lessons = build.read_lessons(root=ROOT)
+    return release.zipped(release.contents(lessons, ROOT))
+
+
+@pytest.fixture(scope="module")
+def unpacked(made, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("student")
+    with zipfile.ZipFile(io.BytesIO(made)) as bundle:
+        bundle.extractall(folder)
+    return folder / release.NAME
+
+
+@pytest.fixture
+def course(tmp_path):
+    """A small course that is built and ready for release."""
+    files = {
+        "solutions/01_doubling.py": LESSON,
+        "utils/__init__.py": CHECK,
+        "utils/__pycache__/x.pyc": "",
+        "utils/.ipynb_checkpoints/x.py": "",
+        "grader/bundle/README.md": "# For you\n",
+        "grader/bundle/Makefile": "lab:\n",
+        "grader/bundle/jupyter/config.json": "{}\n",
+        "requirements.txt": "# For students\ntorch==2.13.0\n\n# For teachers: more\njupytext==1\n",
+        "LICENSE": "MIT\n",
+        "setup_env.py": "print()\n",
+        "nbgrader_config.py": (ROOT / "nbgrader_config.py").read_text(),
+    }
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    build.build(root=tmp_path)
+    return tmp_path
+
+
+def plant(packed, name, text):
+    """The bundle with one more line in one of its files."""
+    entries = {}
+    with zipfile.ZipFile(io.BytesIO(packed)) as bundle:
+        entries = {entry.removeprefix(f"{release.NAME}/"): bundle.read(entry) for entry in bundle.namelist()}
+    entries[name] = entries.get(name, b"") + f"\n{text}\n".encode()
+    return io.BytesIO(release.zipped(entries))
+
+
+# ---- what is in it ---------------------------------------------------------------------------------------------------
+
+
+def test_the_bundle_of_a_small_course(course):
+    path = release.bundle(course)
+    assert path == course / "dist" / "distributed-training.zip"
+    with zipfile.ZipFile(path) as bundle:
+        assert bundle.testzip() is None
+        assert bundle.namelist() == [
+            f"distributed-training/{name}"
+            for name in (
+                "LICENSE",
+                "Makefile",
+                "README.md",
+                "jupyter/config.json",
+                "notebooks/01_doubling/01_doubling.ipynb",
+                "requirements.txt",
+                "setup_env.py",
+                "utils/__init__.py",
+            )
+        ]
+        assert bundle.read("distributed-training/requirements.txt") == b"# For students\ntorch==2.13.0\n"
+
+
+def test_the_same_course_gives_the_same_bytes(course):
+    first = release.bundle(course).read_bytes()
+    for path in course.rglob("*"):
+        os.utime(path, (1, 1))
+    assert release.bundle(course).read_bytes() == first
+    assert [path.name for path in (course / "dist").iterdir()] == ["distributed-training.zip"]
+
+
+def test_drift_stops_the_bundle(course):
+    source = course / "solutions" / "01_doubling.py"
+    source.write_text(LESSON.replace("Return twice", "Return two times"))
+    with pytest.raises(BuildError, match="is not what solutions/01_doubling.py:8 says: run `make build`"):
+        release.bundle(course)
+    assert not (course / "dist").exists()
+
+
+@pytest.mark.parametrize("name", ["LICENSE", "grader/bundle/README.md", "grader/bundle/Makefile", "requirements.txt"])
+def test_a_missing_part_stops_the_bundle(course, name):
+    (course / name).unlink()
+    with pytest.raises(BuildError, match=f"the bundle needs {name}: there is no such file"):
+        release.bundle(course)
+
+
+def test_requirements_without_a_students_part_stop_the_bundle(course):
+    (course / "requirements.txt").write_text("torch==2.13.0\njupytext==1\n")
+    with pytest.raises(BuildError, match="requirements.txt has no line '# For teachers'"):
+        release.bundle(course)
+
+
+def test_an_answer_in_utils_stops_the_bundle(course, capsys):
+    (course / "utils" / "help.py").write_text(
+        "def f(a):\n    # total=left_neighbour + right_neighbour\n    twice_the_sum=total*2\n"
+    )
+    (course / "dist").mkdir()
+    (course / "dist" / "distributed-training.zip").write_text("the one before")
+    assert release.command(course) == 1
+    told = (
+        "the bundle was not made: utils/help.py:3: holds a line of the answer of 'double-it': twice_the_sum=total*2\n"
+    )
+    assert capsys.readouterr() == ("", told)
+    assert (course / "dist" / "distributed-training.zip").read_text() == "the one before"
+
+
+def test_the_command_says_what_it_made(course, capsys):
+    assert release.command(course) == 0
+    assert capsys.readouterr().out == "dist/distributed-training.zip: 1 lesson, 8 files, no answer in it\n"
+
+
+# ---- the proof -------------------------------------------------------------------------------------------------------
+
+
+def test_which_lines_tell_something(course):
+    """Not the short ones, the heads of blocks, plain returns, and what the lesson gives anyway."""
+    assert release.telling_lines(build.read_lessons(root=course)) == {"twice_the_sum=total*2": "double-it"}
+
+
+def test_no_line_of_an_answer_is_in_the_bundle(made, lessons):
+    assert len(release.telling_lines(lessons)) >= len(lessons)
+    assert release.leaks(io.BytesIO(made), lessons) == []
+
+
+def test_every_planted_line_is_found(made, lessons):
+    """The proof itself: each telling line, hidden in another place, is found."""
+    places = ["utils/__init__.py", "README.md", "Makefile", "requirements.txt", "notes.txt"]
+    lines = list(release.telling_lines(lessons))
+    for start, place in enumerate(places):
+        planted = lines[start :: len(places)]
+        found = release.leaks(plant(made, place, "\n".join(f"    # {line}  # see" for line in planted)), lessons)
+        assert {leak.file for leak in found} == {place}
+        assert len({leak.line for leak in found}) == len(planted) > 0
+
+
+def test_an_answer_in_a_notebook_is_found(made, lessons):
+    """The instructor's notebook in place of the student's; a line in an output; a line in a cell's metadata."""
+    lesson = lessons[0]
+    name = f"notebooks/{lesson.name}/{lesson.name}.ipynb"
+    entries = release.contents(lessons, ROOT)
+    entries[name] = build.solution_path(lesson).read_bytes()
+    exercises = {leak.what.split("'")[1] for leak in release.leaks(io.BytesIO(release.zipped(entries)), lessons)}
+    assert exercises >= set(release.telling_lines([lesson]).values())
+
+    line = next(iter(release.telling_lines(lessons)))
+    for place in ("outputs", "metadata"):
+        notebook = nbformat.read(build.release_path(lesson), as_version=4)
+        cell = next(cell for cell in notebook.cells if cell.cell_type == "code")
+        cell.outputs = [nbformat.v4.new_output("stream", text=f"a\n{line}\n")] if place == "outputs" else []
+        cell.metadata.answer = line if place == "metadata" else ""
+        entries[name] = nbformat.writes(notebook).encode()
+        assert len(release.leaks(io.BytesIO(release.zipped(entries)), lessons)) == 1
+
+
+@pytest.mark.parametrize("mark", ["BEGIN SOLUTION", "END SOLUTION", "HIDDEN TESTS", "grader.hidden", "tests.mutants"])
+def test_marks_of_the_graders_are_found(made, lessons, mark):
+    (leak,) = release.leaks(plant(made, "utils/__init__.py", f"text {mark}  # more"), lessons)
+    assert leak.file == "utils/__init__.py" and mark in leak.what
+
+
+@pytest.mark.parametrize("name", ["solutions/a.py", "grader/hidden/01_a.py", "tests/mutants/a.py", "feedback/x.html"])
+def test_files_of_the_graders_are_found(made, lessons, name):
+    assert [leak.file for leak in release.leaks(plant(made, name, "hello"), lessons)] == [name]
+
+
+# ---- a student's day -------------------------------------------------------------------------------------------------
+
+
+def test_nothing_of_the_graders_is_in_the_bundle(made):
+    files = {"LICENSE", "Makefile", "README.md", "requirements.txt", "setup_env.py"}
+    with zipfile.ZipFile(io.BytesIO(made)) as bundle:
+        assert {name.split("/")[1] for name in bundle.namelist()} == {*files, "notebooks", "utils", "jupyter"}
+        assert b"# For teachers" not in bundle.read(f"{release.NAME}/requirements.txt")
+
+
+def test_the_bundle_says_what_it_needs(unpacked):
+    """Every package that a lesson or utils imports is in the students' requirements, and they are what runs here."""
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--dry-run",
+        "--no-index",
+        "--no-deps",
+        "--disable-pip-version-check",
+    ]
+    done = subprocess.run([*pip, "-r", unpacked / "requirements.txt"], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "Would install" not in done.stdout
+
+
+@pytest.fixture(scope="module")
+def student_python(unpacked):
+    """The bundle's own environment: a new one that borrows this one's packages and finds the bundle's utils."""
+    venv = unpacked / ".venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True, timeout=300)
+    packages = next(venv.glob("lib/python*/site-packages"))
+    borrowed = [path for path in sys.path if path.endswith("site-packages")]
+    (packages / "borrowed.pth").write_text("\n".join([str(unpacked), *borrowed]) + "\n")
+    start = [f"{venv}/bin/python", "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    kernel = venv / "share" / "jupyter" / "kernels" / "student" / "kernel.json"
+    kernel.parent.mkdir(parents=True)
+    kernel.write_text(json.dumps({"argv": start, "display_name": "Student", "language": "python"}))
+    return venv
+
+
+def test_a_student_starts_to_work(unpacked, student_python, lessons, monkeypatch):
+    """Unpacked in an empty folder, the first lesson runs to its first exercise, which says that it is not written."""
+    monkeypatch.setenv("JUPYTER_PATH", str(student_python / "share" / "jupyter"))
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTEST_CURRENT_TEST")
+    }
+    sockets = tempfile.TemporaryDirectory()  # a short path, as sockets need it; and no port to fight for
+    over_files = Config(ConnectionFileMixin={"transport": "ipc", "ip": f"{sockets.name}/kernel"})
+    lesson = lessons[0]
+    path = unpacked / "notebooks" / lesson.name / f"{lesson.name}.ipynb"
+    notebook = nbformat.read(path, as_version=4)
+    first = next(number for number, cell in enumerate(notebook.cells) if cell.id in lesson.exercises)
+    where = nbformat.v4.new_code_cell("import utils; print(utils.__file__)")
+    notebook.cells.insert(first, where)
+    folder = {"metadata": {"path": str(path.parent)}}
+    with pytest.raises(CellExecutionError, match="NotImplementedError|[Nn]ot written"):
+        client = NotebookClient(notebook, kernel_name="student", timeout=120, resources=folder, config=over_files)
+        client.execute(env=environment)
+    assert where.outputs[0].text.strip() == str(unpacked / "utils" / "__init__.py")
+    ran = [cell.execution_count for cell in notebook.cells if cell.cell_type == "code"]
+    assert ran[: len(ran) - ran.count(None)] == list(range(1, len(ran) - ran.count(None) + 1))
+    assert notebook.cells[first + 1].execution_count == where.execution_count + 1
+
+
+def test_every_lesson_finds_what_it_imports(unpacked, student_python, lessons):
+    """In the student's own Python, where nothing of the course is but the bundle."""
+    imports = [next(cell.source for cell in lesson.cells if cell.kind == "code") for lesson in lessons]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [student_python / "bin" / "python", "-"],
+        input="\n\n".join(imports),
+        cwd=unpacked,
+        env=environment,
+        text=True,
+        capture_output=True,
+    )
+    assert (done.returncode, done.stderr) == (0, "")

@@ -1,0 +1,289 @@
+"""A class from submitted/ to the table: what is judged, what is taken over, what is told. The judge runs nothing."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+from dataclasses import dataclass
+
+import nbformat
+import pytest
+from nbformat.notebooknode import NotebookNode
+from nbgrader.converters import GenerateAssignment
+
+from grader import commands
+from grader.classroom import grade_class, grades
+from grader.classroom.course import ClassroomError, Course
+from grader.classroom.dask_cluster import judge_all
+from grader.classroom.grades import Grades, by_exercise
+from grader.classroom.judgement_cache import digest_of
+from grader.judging.verdict import Judgement
+from grader.sandbox import bubblewrap
+from tests import stand_in_judge
+from tests.stand_in_judge import StandIn, earning
+from tests.tiny_course import LESSON, RIGHT, hand_in, hand_in_file, lesson, make_course, released
+
+EARNED = {"ada": (2, 3, 1), "bo": (0, 0, 0), "cy": (1.5, 3, 0), "di": (2, 0, 0.5)}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    course = Course.at(make_course(tmp_path_factory.mktemp("course")))
+    course.must(GenerateAssignment, LESSON)
+    return course
+
+
+@pytest.fixture
+def judged(made, monkeypatch):
+    """Whom the class's judge was given, in this order; results come in another one each time."""
+    names = []
+
+    def judge_all(lesson: str, work: dict, *how: object) -> object:
+        names.append(sorted(work))
+        done = list(stand_in_judge.judge_all(lesson, work))
+        random.Random(len(names)).shuffle(done)
+        yield from done
+
+    monkeypatch.setattr(grade_class, "judge_all", judge_all)
+    return names
+
+
+@pytest.fixture
+def grade(made, judged, monkeypatch, capsys):
+    """`python -m grader ...` in this process: returns what it prints."""
+    monkeypatch.setattr(bubblewrap, "why_not", lambda: None)
+
+    def grade(*args: object) -> str:
+        monkeypatch.setattr(sys, "argv", ["grader", *map(str, args), "--course", str(made.root)])
+        with pytest.raises(SystemExit) as stopped:
+            commands.main()
+        said = capsys.readouterr()
+        assert said.err == "", "no bar where there is no terminal"
+        return said.out if stopped.value.code == 0 else f"exit: {stopped.value.code}"
+
+    return grade
+
+
+# ---- what is judged --------------------------------------------------------------------------------------------------
+
+
+def test_new_and_changed_submissions_are_judged_and_nothing_twice(made, grade, judged):
+    for student, points in EARNED.items():
+        hand_in(made.root, student, **earning(*points))
+    said = grade("grade")
+    assert f"{LESSON}: 4 judged" in said
+    assert said.count("bo: earns nothing") == 1
+    assert judged == [list(EARNED)]
+    first = (made.root / "grades.csv").read_bytes()
+    assert first.decode().splitlines() == [
+        f"student,{LESSON}/double-values,{LESSON}/total-values,{LESSON}/total-traffic,{LESSON}/total,total",
+        "ada,2,3,1,6,6",
+        "bo,0,0,0,0,0",
+        "cy,1.5,3,0,4.5,4.5",
+        "di,2,0,0.5,2.5,2.5",
+    ]
+    assert f"{LESSON}: 4 unchanged" in grade("grade", LESSON)
+    hand_in(made.root, "cy", **earning(2, 3, 0))
+    assert f"{LESSON}: 1 judged, 3 unchanged" in grade("grade")
+    (made.root / "autograded" / "ada" / LESSON / f"{LESSON}.ipynb").unlink()
+    assert f"{LESSON}: 1 judged before and taken over, 3 unchanged" in grade("grade")
+    assert judged[1:] == [[], ["cy"], []]
+
+    hand_in(made.root, "cy", **earning(*EARNED["cy"]))
+    assert f"{LESSON}: nothing to do" in grade("grade", "--new"), "who has a grade is not new"
+    assert f"{LESSON}: 2 judged" in grade("grade", "--regrade", "--student", "ada", "--student", "cy")
+    assert judged[-1] == ["ada", "cy"]
+    assert (made.root / "grades.csv").read_bytes() == first, "all of the class is in there, whoever was graded"
+    for _ in range(2):
+        grade("grade", "--regrade")
+        assert (made.root / "grades.csv").read_bytes() == first, "in whatever order it was judged"
+    with made.gradebook() as gradebook:
+        gradebook.remove_submission(LESSON, "di")
+    assert "1 judged before and taken over, 3 unchanged" in grade("grade"), "the gradebook has lost one"
+    assert (made.root / "grades.csv").read_bytes() == first
+
+
+def test_a_judgement_is_of_this_text_these_checks_and_these_limits(made, monkeypatch, tmp_path):
+    nb = lesson()
+    how = made.how
+    assert digest_of(nb, LESSON, how) == digest_of(lesson(), LESSON, how)
+    other = lesson()
+    other.cells[2].source += " "
+    moved = lesson()
+    moved.cells[1:3] = reversed(moved.cells[1:3])
+    worth = lesson()
+    worth.cells[3].metadata.nbgrader.points = 3
+    others = [digest_of(nb, LESSON, how) for nb in (other, moved, worth)]
+    others.append(digest_of(nb, LESSON, type(how)(how.checks, how.hidden, how.sandboxed, how.seconds + 1)))
+    package = tmp_path / "checks_of_mine"
+    package.mkdir()
+    for name in ("__init__", LESSON, "01_other", "helper"):
+        (package / f"{name}.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    mine = type(how)("checks_of_mine", how.hidden, how.sandboxed, how.seconds)
+    others.append(before := digest_of(nb, LESSON, mine))
+    (package / "01_other.py").write_text("# another lesson's")
+    assert digest_of(nb, LESSON, mine) == before
+    for name in (LESSON, "helper"):
+        (package / f"{name}.py").write_text("# changed")
+        others.append(digest_of(nb, LESSON, mine))
+    assert len({digest_of(nb, LESSON, how), *others}) == 1 + len(others)
+
+
+def test_a_kept_judgement_that_can_not_be_read_is_made_again(made, judged):
+    hand_in(made.root, "ada", **earning(*EARNED["ada"]))
+    grade_class.autograde(made, LESSON, ["ada"])
+    file = made.root / "judgements" / LESSON / "ada.json"
+    for text in ("", "{", "[]", '{"digest": 1}', '{"digest": "x", "judgement": {"points": 7}}'):
+        file.write_text(text)
+        assert str(grade_class.autograde(made, LESSON, ["ada"])) == "1 judged"
+        assert str(grade_class.autograde(made, LESSON, ["ada"])) == "1 unchanged"
+
+
+# ---- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+def test_one_that_can_not_be_graded_leaves_the_others_alone(made, judged, capsys, monkeypatch):
+    hand_in(made.root, "ada", **earning(*EARNED["ada"]))
+    hand_in(made.root, "late", **RIGHT).with_name("timestamp.txt").write_text("yesterday")
+    hand_in_file(made.root, "pdf", b"%PDF-1.7")
+    this = grade_class.autograde(made, LESSON, ["ada", "late", "pdf"])
+    assert list(this.failed) == ["late"]
+    said = capsys.readouterr().out.splitlines()
+    assert "late: could not be graded (ParserError): see " in said[0]
+    assert "yesterday" in made.log_file(LESSON, "late").read_text()
+    assert said[1].startswith("pdf: the file is not a notebook: a PDF")
+    assert len(said) == 2
+
+
+@dataclass(frozen=True)
+class Odd(StandIn):
+    """Raises, or kills the process that judges, when a submission says so."""
+
+    def judge(self, nb: NotebookNode, progress: object = None) -> Judgement:
+        text = nbformat.writes(nb)
+        if "raise" in text:
+            raise RuntimeError("the judge is at its wit's end")
+        if "kill" in text:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().judge(nb)
+
+
+@pytest.mark.long
+def test_who_breaks_the_judge_or_kills_its_process_is_told_and_the_others_are_judged():
+    how = Odd("tests.tiny.checks", "tests.tiny.hidden", False, 10)
+    work = {}
+    for student, answer in {"ada": "2 * x", "bo": "kill", "cy": "raise", "di": "3 * x", "ed": "4 * x"}.items():
+        nb = lesson()
+        nb.cells[2].source = f"# earns 2 3 1\n{answer}"
+        work[student] = nbformat.writes(nb)
+    done = {student: (judgement, sound) for student, judgement, sound in judge_all(LESSON, work, how, jobs=2)}
+    assert {student for student, (_, sound) in done.items() if sound} == {"ada", "di", "ed"}
+    assert all(done[student][0].verdicts[0].points == 2 for student in ("ada", "di", "ed"))
+    assert done["bo"][0].troubles == ["could not be judged: the process that judged it died, 3 times in a row"]
+    assert done["cy"][0].troubles == ["could not be judged, because of an error in the grader"]
+    [look] = done["cy"][0].looks
+    assert look.what == "could not be judged" and "the judge is at its wit's end" in look.evidence
+
+
+def test_what_could_not_be_judged_gives_no_points_and_is_judged_again(made, monkeypatch):
+    hand_in(made.root, "ada", **earning(2, 2, 1))
+    sound = [False, True]
+
+    def judge_all(lesson: str, work: dict, *how: object) -> object:
+        for student, judgement, _ in stand_in_judge.judge_all(lesson, work):
+            good = sound.pop(0)
+            yield student, judgement if good else Judgement(LESSON, troubles=["could not be judged"]), good
+
+    monkeypatch.setattr(grade_class, "judge_all", judge_all)
+    for total, troubles in ((0, ["could not be judged"]), (5, [])):
+        assert str(grade_class.autograde(made, LESSON, ["ada"])) == "1 judged"
+        found = grades.read_grades(made, LESSON)
+        assert (found.total("ada"), found.troubles["ada"]) == (total, troubles)
+
+
+# ---- the command line ------------------------------------------------------------------------------------------------
+
+
+def test_bad_input_is_one_line(made, grade, tmp_path, monkeypatch):
+    hand_in(made.root, "ada", **earning(*EARNED["ada"]))
+
+    def refused(*args: object) -> str:
+        said = grade(*args)
+        assert said.startswith("exit: ") and "\n" not in said
+        return said
+
+    assert "contradict each other" in refused("grade", "--new", "--regrade")
+    assert f"zoe has not handed in {LESSON}" in refused("grade", "--student", "zoe")
+    for command in ("grade", "table"):
+        assert refused(command, "91_nothing") == f"exit: there is no lesson called '91_nothing'; there are: {LESSON}"
+    assert "there is no file" in refused("validate", tmp_path / "gone.ipynb")
+    (tmp_path / "report.ipynb").write_bytes(b"%PDF-1.7\xff")
+    assert "the file is not a notebook: a PDF" in refused("validate", tmp_path / "report.ipynb")
+    nbformat.write(nbformat.v4.new_notebook(), tmp_path / "empty.ipynb")
+    assert "holds no check of a lesson" in refused("validate", tmp_path / "empty.ipynb")
+    (made.root / "solutions" / "92_written.py").write_text("# %% [markdown]\n# # Not built\n")
+    assert "92_written is written but not built" in refused("grade", "92_written")
+    monkeypatch.setattr(bubblewrap, "why_not", lambda: "There is no bwrap.")
+    assert "There is no bwrap. To run submissions with all your rights instead, say --without-sandbox." in refused(
+        "grade"
+    )
+
+
+def test_a_folder_that_is_no_course_and_one_where_nobody_has_handed_in(made, tmp_path, monkeypatch):
+    with pytest.raises(ClassroomError, match="is no course: there is no nbgrader_config.py in it"):
+        Course.at(tmp_path)
+    course = Course.at(make_course(tmp_path))
+    monkeypatch.setattr(bubblewrap, "why_not", lambda: None)
+    for act in (lambda: grade_class.grade_class(course, LESSON), lambda: commands.handed_in(course)):
+        with pytest.raises(ClassroomError, match="nobody has handed in .*: submissions are expected as .*/STUDENT/"):
+            act()
+
+
+@pytest.mark.parametrize("points, code", [((2, 3, 1), 0), ((2, 2.5, 1), 1), ((0, 0, 0), 1)])
+def test_validate_says_what_each_check_said_and_exits_by_it(made, grade, tmp_path, monkeypatch, points, code):
+    seen = []
+    monkeypatch.setattr(
+        "grader.judging.worker.JudgeSettings.judge", lambda how, nb: seen.append(nb) or stand_in_judge.judge(nb)
+    )
+    nb = released(made.root)
+    nb.cells[2].source = f"# earns {' '.join(map(str, points))}"
+    nb.cells[3].metadata.tags = ["skip-execution"]
+    nb.cells[3].source = "pass"
+    nb.cells[3].metadata.nbgrader.points = 100
+    nbformat.write(nb, tmp_path / "mine.ipynb")
+    said = grade("validate", tmp_path / "mine.ipynb")
+    assert said == "exit: 1" if code else "double-values: passed, 2 of 2 points" in said
+    [judged] = seen
+    assert "hidden_tests_for" in judged.cells[3].source and judged.cells[3].source != "pass"
+
+
+def test_who_handed_in_no_notebook_is_told_and_has_0(made, grade):
+    folder = made.root / "submitted" / "forgetful" / LESSON
+    folder.mkdir(parents=True)
+    (folder / "thoughts.docx").write_text("I did my best")
+    said = grade("grade", "--student", "forgetful")
+    assert f"forgetful: no {LESSON}.ipynb was handed in; there is: thoughts.docx" in said
+    assert "forgetful,0,0,0,0,0" in (made.root / "grades.csv").read_text().splitlines()
+
+
+# ---- the table -------------------------------------------------------------------------------------------------------
+
+
+def test_a_wide_table_is_broken_into_parts_that_fit():
+    checks = {f"exercise-{number}-values": 10.0 for number in range(40)}
+    exercises = by_exercise([f"exercise-{number}" for number in range(40)], checks)
+    grades = Grades("01_wide", exercises, checks, {f"student-{number}": dict(checks) for number in range(3)})
+    lines = grades.table(grades).splitlines()
+    assert max(map(len, lines)) <= 100
+    assert [line.split()[-1] for line in lines if line.startswith("student-1")][-1] == "400"
+
+
+def test_checks_belong_to_the_exercise_with_the_longest_name():
+    assert by_exercise(["ring", "ring-all"], ["ring-values", "ring-all-values", "ring-all-traffic", "alone"]) == {
+        "ring": ["ring-values"],
+        "ring-all": ["ring-all-values", "ring-all-traffic"],
+        "alone": ["alone"],
+    }

@@ -1,0 +1,641 @@
+"""Whatever is handed in is read, repaired where that is safe, and told of; never fatal, never harmful."""
+
+import json
+import os
+import re
+import resource
+import time
+
+import nbformat
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+from nbgrader.converters import GenerateAssignment
+
+from grader.classroom.course import Course
+from grader.classroom.notebook_file import NotANotebook, read_bytes, without_outputs
+from grader.classroom.submission import problems
+from grader.classroom.take_over import OneSubmission
+from grader.judging.worker import JudgeSettings
+from tests.tiny_course import LESSON, POINTS, RIGHT, WRONG, cell, hand_in_file, make_course, nbgrader, released
+
+HOW = JudgeSettings("tests.tiny.checks", "tests.tiny.hidden", sandboxed=True, seconds=120)
+IN_ORDER = ["imports", "double", "double-values", "total", "total-values", "total-traffic"]
+
+
+@pytest.fixture(scope="module")
+def course(tmp_path_factory):
+    course = Course.at(make_course(tmp_path_factory.mktemp("course")))
+    course.must(GenerateAssignment, LESSON)
+    with course.gradebook() as gradebook:  # the lesson before, which somebody may hand in by mistake
+        gradebook.add_assignment("89_other")
+        gradebook.add_notebook("89_other", "89_other")
+        gradebook.add_solution_cell("halve", "89_other", "89_other")
+        gradebook.add_source_cell("halve", "89_other", "89_other", cell_type="code", source="")
+    return course
+
+
+@pytest.fixture
+def student(course, tmp_path):
+    """Somebody who has handed in nothing yet."""
+    one = OneSubmission(course, LESSON, f"student-{tmp_path.name}")
+    one.handed_in.parent.mkdir(parents=True)
+    return one
+
+
+def answered(course, **answers):
+    """The release with these answers, or right ones, as plain data."""
+    nb = released(course.root)
+    for one in nb.cells:
+        name = one.metadata.get("nbgrader", {}).get("grade_id")
+        one.source = {**RIGHT, **answers}.get(name, one.source)
+    return json.loads(nbformat.writes(nb))
+
+
+def by_name(content):
+    return {one["metadata"].get("nbgrader", {}).get("grade_id"): one for one in content["cells"]}
+
+
+def read(student, content, name=LESSON):
+    """The notebook as it is judged, of what is handed in: data, text or bytes."""
+    content = json.dumps(content) if isinstance(content, dict | list) else content
+    content = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
+    (student.handed_in.parent / f"{name}.ipynb").write_bytes(content)
+    return student.read()
+
+
+def names(nb):
+    """The official cells in order; "-" for others, without text."""
+    found = [one.metadata.get("nbgrader", {}).get("grade_id", "-") for one in nb.cells if one.cell_type != "markdown"]
+    return [name for name in found if name != "-"]
+
+
+def text_of(nb, name):
+    return next(one.source for one in nb.cells if one.metadata.get("nbgrader", {}).get("grade_id") == name)
+
+
+def is_whole(nb):
+    """All cells there, in order, with the official text in the locked ones and the right answers in the others."""
+    official = {"double-values": "SECRET_OF_DOUBLE", "total-values": "total, judges"}
+    assert names(nb) == IN_ORDER
+    assert {name: text_of(nb, name) for name in RIGHT} == RIGHT
+    assert all('hidden_tests_for("90_tiny")' in text_of(nb, name) for name in official)
+    for one in nb.cells:
+        grading = one.metadata.get("nbgrader", {})
+        assert set(one.metadata) <= {"nbgrader"} and grading.get("points") == POINTS.get(grading.get("grade_id"))
+        assert not one.get("outputs") and not one.get("attachments")
+    assert not nb.metadata.get("not_run")
+    return True
+
+
+# ---- what is no notebook
+
+
+NO_NOTEBOOKS = {
+    "empty": (b"", "the file is empty"),
+    "blank": (b" \n\t ", "the file is empty"),
+    "pdf": (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3 rubbish", "it starts with|a PDF: hand in the .ipynb"),
+    "web page": (b"<!DOCTYPE html><html>", "a web page: in JupyterLab use File > Download"),
+    "zip": (b"PK\3\4" + bytes(100), "zip archive|UTF-16|starts with"),
+    "text": (b"my answers", "not a notebook: it starts with 'my answe'"),
+    "list": (b"[1, 2, 3]", "it starts with '\\[1, 2, 3'"),
+    "no cells": (b'{"nbformat": 4, "nbformat_minor": 5, "metadata": {}}', "it has no cells"),
+    "cells of another kind": (b'{"nbformat": 4, "cells": {"a": 1}}', "it has no cells"),
+    "cut off at once": (b'{"cells": [{"cell_type": "co', "it is cut off"),
+    "nested": (b'{"cells": ' + b"[" * 200_000 + b"]" * 200_000 + b"}", "nested too deeply"),
+    "nested open": (b'{"a":' * 200_000, "damaged"),
+    "a long number": (b'{"cells": [], "a": ' + b"1" * 10_000 + b"}", "damaged"),
+    "random bytes": (bytes(range(256)) * 10, "not a notebook"),
+}
+
+
+@pytest.mark.parametrize("name", NO_NOTEBOOKS)
+def test_what_is_no_notebook_is_reported(student, name):
+    content, words = NO_NOTEBOOKS[name]
+    nb = read(student, content)
+    assert nb.metadata["not_run"] is True and names(nb) == [one for one in IN_ORDER if one not in RIGHT]
+    [line] = problems(nb)[-1:]
+    assert re.search(words, line) and "\n" not in line and len(line) < 300
+
+
+def test_the_notebook_of_another_lesson(student):
+    other = new_notebook(cells=[cell("def halve(x): return x / 2", "halve", solution=True)])
+    nb = read(student, nbformat.writes(other))
+    assert problems(nb) == ["none of its cells is of 90_tiny: it is the notebook of 89_other"] and nb.metadata.not_run
+    nb = read(student, nbformat.writes(new_notebook(cells=[new_code_cell("x = 1")])))
+    assert problems(nb) == ["none of its cells is of 90_tiny: is it the notebook of another lesson?"]
+    assert problems(read(student, nbformat.writes(new_notebook()))) == problems(nb)
+
+
+def test_things_that_are_no_file(student, tmp_path):
+    path = student.handed_in
+    os.mkfifo(path)
+    assert problems(student.read()) == ["there is no ordinary file under the notebook's name"]
+    path.unlink()
+    path.mkdir()
+    assert problems(student.read()) == ["there is a folder under the notebook's name"]
+    path.rmdir()
+    (tmp_path / "secret").write_text("{}")
+    path.symlink_to(tmp_path / "secret")
+    assert problems(student.read()) == ["the file is a link to another one, which is not read"]
+    path.unlink()
+    path.symlink_to("nowhere")
+    assert problems(student.read()) == ["the file is a link to another one, which is not read"]
+    path.unlink()
+    [line] = problems(student.read())
+    assert line == "there is no 90_tiny.ipynb"
+    path.symlink_to("/dev/zero")
+    assert problems(student.read()) == ["the file is a link to another one, which is not read"]
+
+
+# ---- damage that is repaired
+
+
+def cells_of(content, **what):
+    for one in content["cells"]:
+        one.update(what)
+
+
+def strip_metadata(content):
+    for one in content["cells"]:
+        one["metadata"] = {}
+
+
+def strip_ids(content):
+    content["nbformat_minor"] = 0
+    for one in content["cells"]:
+        del one["id"]
+
+
+def strip_both(content):
+    strip_metadata(content)
+    strip_ids(content)
+
+
+def same_ids(content):
+    answer = by_name(content)["double"]
+    strip_metadata(content)
+    content["cells"].append({**answer, "source": WRONG["double"]})
+    content["cells"].append(dict(answer))
+
+
+def edit_metadata(content):
+    content["metadata"].update(troubles=["forged"], not_run=True, judgement={"points": 100}, digest="forged")
+    for one in content["cells"]:
+        grading = one["metadata"].get("nbgrader", {})
+        grading.update(points=100, grade=not grading.get("grade"), solution=True, locked=False, schema_version="x")
+        one["metadata"].update(tags=["skip-execution"], verdict={"points": 100, "kind": "passed"}, deletable=False)
+
+
+def odd_metadata(content):
+    content["metadata"] = {"kernelspec": {"language": ["python"]}, "language_info": 7, "widgets": {"state": {"a": [1]}}}
+    by_name(content)["total"]["metadata"]["y"] = float("-inf")
+    by_name(content)["double"]["metadata"] = {"nbgrader": {"grade_id": ["double"]}, "x": float("nan")}
+
+
+def another_kernel(content):
+    content["metadata"]["kernelspec"] = {"name": "ir", "display_name": "R", "language": "R"}
+
+
+def delete_checks(content):
+    content["cells"] = [one for one in content["cells"] if not one["metadata"].get("nbgrader", {}).get("grade")]
+
+
+def duplicate_all(content):
+    copies = [{**one, "id": f"copy-{at}"} for at, one in enumerate(content["cells"])]
+    content["cells"] = [one for pair in zip(content["cells"], copies, strict=True) for one in pair]
+
+
+def stub_copied_below(content):
+    blank = "def double(x):\n    # YOUR CODE HERE\n    raise NotImplementedError()"
+    content["cells"].append({**by_name(content)["double"], "id": "copy", "source": blank})
+
+
+def checks_first(content):
+    content["cells"].sort(key=lambda one: not one["metadata"].get("nbgrader", {}).get("grade"))
+
+
+def backwards(content):
+    content["cells"].reverse()
+
+
+def check_at_the_end(content):
+    content["cells"].append(content["cells"].pop(content["cells"].index(by_name(content)["double-values"])))
+
+
+def check_above_its_answer(content):
+    cells = content["cells"]
+    at = cells.index(by_name(content)["total"])
+    cells[at], cells[at + 1] = cells[at + 1], cells[at]
+
+
+def checks_edited(content):
+    for name in ("double-values", "total-traffic"):
+        by_name(content)[name]["source"] = "pass  # all is well"
+
+
+def checks_emptied(content):
+    by_name(content)["double-values"]["source"] = ""
+
+
+def imports_edited(content):
+    by_name(content)["imports"]["source"] += "\nimport math\nTWO = 2"
+
+
+def to_markdown(content):
+    for one in content["cells"]:
+        one["cell_type"] = "markdown"
+        one.pop("outputs", None), one.pop("execution_count", None)
+
+
+def to_raw(content):
+    for name in ("double", "double-values"):
+        by_name(content)[name].update(cell_type="raw")
+
+
+def lines(content):
+    for one in content["cells"]:
+        one["source"] = one["source"].splitlines(keepends=True) if isinstance(one["source"], str) else one["source"]
+
+
+def other_sources(content):
+    content["cells"] += [
+        {"cell_type": "code", "source": 7, "metadata": {}},
+        {"cell_type": "code", "source": None, "metadata": {}, "id": 5},
+        {"cell_type": "code", "source": ["x = 1\n", None, "y = 2"], "metadata": None},
+        {"cell_type": 7},
+        "no cell",
+        None,
+        {"cell_type": "code"},
+        {"cell_type": "new kind", "source": "text", "id": "a id !"},
+    ]
+
+
+def old_format(content):
+    cells = [{**one, "input": one["source"], "language": "python", "prompt_number": 1} for one in content["cells"]]
+    for one in cells:
+        if one["cell_type"] == "code":
+            del one["source"]
+    cells.append({"cell_type": "heading", "level": 2, "source": ["A", " title"], "metadata": {}})
+    content.update(nbformat=3, nbformat_minor=0, worksheets=[{"cells": cells, "metadata": {}}])
+    del content["cells"]
+
+
+def newer_format(content):
+    content.update(nbformat=5, nbformat_minor=3, novelty=True)
+
+
+def half_characters(content):
+    content["cells"].append({"cell_type": "code", "source": "x = '\ud800'", "metadata": {}})
+    content["cells"].append({"cell_type": "code", "source": "y = '\U0001f600'", "metadata": {}})
+
+
+def deep_output(content):
+    deep = "[" * 50_000 + "]" * 50_000
+    by_name(content)["double"]["outputs"] = "DEEP"
+    return json.dumps(content).replace('"DEEP"', deep)
+
+
+def conflict(content):
+    text = json.dumps(content, indent=1)
+    return text[: text.rindex("]")] + "<<<<<<< HEAD\n]}"
+
+
+def many_cells(content):
+    content["cells"] += [{"cell_type": "code", "source": f"x{at} = 1", "metadata": {}} for at in range(100_000)]
+
+
+def long_cell(content):
+    content["cells"].append({"cell_type": "code", "source": "x" * 50_000_000, "metadata": {}})
+
+
+def answers_at_the_end(content):
+    for name in ("double", "total"):
+        content["cells"].append(content["cells"].pop(content["cells"].index(by_name(content)[name])))
+
+
+def answers_in_other_cells(content):
+    """The cells as given stay where they are; the answers stand in new ones above them."""
+    blanks = {"double": "def double(x):\n    # YOUR CODE HERE\n    raise NotImplementedError()"}
+    blanks["total"] = "def total(x, rank, world_size):\n    # YOUR CODE HERE\n    raise NotImplementedError()"
+    for name, blank in blanks.items():
+        at = content["cells"].index(by_name(content)[name])
+        content["cells"].insert(
+            at + 1, {"cell_type": "code", "source": RIGHT[name], "metadata": {}, "id": f"mine-{at}"}
+        )
+        content["cells"][at]["source"] = blank
+
+
+def two_answers(content):
+    """The first is wrong."""
+    at = content["cells"].index(by_name(content)["double"])
+    content["cells"].insert(at, {**content["cells"][at], "source": WRONG["double"], "id": "older"})
+
+
+def answer_in_the_check(content):
+    by_name(content)["double"]["source"] = "# see below"
+    by_name(content)["double-values"]["source"] = RIGHT["double"] + '\ncheck(double, judges="values")'
+
+
+def with_widgets(content):
+    content["metadata"]["widgets"] = {"application/vnd.jupyter.widget-state+json": {"state": {"a": "b" * 1_000_000}}}
+    content["cells"][0]["attachments"] = {"a.png": {"image/png": "A" * 1_000_000}}
+    by_name(content)["double"]["outputs"] = [json.loads(json.dumps(new_output("stream", text="x" * 1_000_000)))]
+
+
+DAMAGES = {
+    strip_metadata: [],
+    strip_ids: [],
+    strip_both: ["the answer to double was found in cell 3, which is no cell of it", "the answer to total .* cell 5"],
+    edit_metadata: [],
+    odd_metadata: [],
+    another_kernel: ["its language was set to 'R': it is graded as Python"],
+    delete_checks: ["put back 3 missing cells: double-values, total-values, total-traffic"],
+    duplicate_all: ["double has 2 cells: what counts is cell 6", "total has 2 cells: what counts is cell 10"],
+    stub_copied_below: ["double has 2 cells: what counts is cell 3"],
+    checks_first: ["moved 3 cells back into place: double-values, total-values, total-traffic"],
+    check_at_the_end: ["moved 1 cell back into place: double-values"],
+    check_above_its_answer: ["moved 1 cell back into place: total-values"],
+    checks_edited: ["the text of 2 locked cells had been changed: double-values, total-traffic"],
+    checks_emptied: ["the text of 1 locked cell had been changed: double-values"],
+    imports_edited: ["the text of 1 locked cell had been changed: imports"],
+    to_markdown: ["6 cells had been turned into markdown: imports, double, double-values, total"],
+    to_raw: ["2 cells had been turned into raw: double, double-values"],
+    lines: [],
+    other_sources: ["5 damaged cells left out"],
+    old_format: ["the notebook is in format 3"],
+    newer_format: ["the notebook is in format 5"],
+    half_characters: ["1 cell held half characters, which were replaced"],
+    deep_output: [],
+    conflict: ["the file is damaged: only its first 7 cells could be read"],
+    many_cells: ["it holds 100,007 cells, of which the first 5,000 that are not empty were read"],
+    long_cell: ["1 cell held more than 1,000,000 characters and was left out"],
+    answers_in_other_cells: ["the answer to double was found in cell 4", "the answer to total was found in cell 7"],
+    two_answers: ["double has 2 cells: what counts is cell 4"],
+    with_widgets: [],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
+def test_damage_is_repaired_and_told_of(course, student, damage):
+    content = answered(course)
+    nb = read(student, damage(content) or content)
+    assert is_whole(nb)
+    said, words = problems(nb), DAMAGES[damage]
+    assert len(said) == len(words), said
+    for line, expected in zip(said, words, strict=True):
+        assert re.search(expected, line) and "\n" not in line
+    assert len(nbformat.writes(nb)) < 2_000_000
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-32"])
+def test_other_encodings(course, student, encoding):
+    nb = read(student, json.dumps(answered(course)).encode(encoding))
+    assert is_whole(nb)
+    assert [line[:23] for line in problems(nb)] == ([] if "8" in encoding else ["the file was written as"])
+
+
+def test_bytes_that_are_no_utf_8(course, student):
+    content = answered(course)
+    content["cells"].append({"cell_type": "code", "source": "# für", "metadata": {}})
+    nb = read(student, json.dumps(content, ensure_ascii=False).encode("latin-1"))
+    assert is_whole(nb) and problems(nb) == ["bytes that are no UTF-8 were replaced"]
+    assert nb.cells[-1].source == "# f\ufffdr"
+
+
+def test_a_file_that_is_cut_off_keeps_the_cells_before(course, student):
+    text = json.dumps(answered(course))
+    nb = read(student, text[: text.index("def total")])
+    assert text_of(nb, "double") == RIGHT["double"]
+    assert names(nb) == ["imports", "double", "double-values", "total-values", "total-traffic"]
+    assert problems(nb) == [
+        "the file is damaged: only its first 4 cells could be read",
+        "put back 2 missing cells: total-values, total-traffic",
+        "there is no answer to total: no cell defines what it asks for",
+    ]
+
+
+def test_an_answer_counts_wherever_it_stands_and_its_check_goes_with_it(course, student):
+    content = answered(course)
+    answers_at_the_end(content)
+    content["cells"].append({"cell_type": "code", "source": "mine = 1", "metadata": {}})
+    nb = read(student, content)
+    assert [one.source for one in nb.cells if one.source in (*RIGHT.values(), "mine = 1")] == [
+        *RIGHT.values(),
+        "mine = 1",
+    ]
+    assert names(nb) == IN_ORDER
+    assert problems(nb) == ["moved 3 cells back into place: double-values, total-values, total-traffic"]
+
+
+def test_backwards_every_check_stands_below_its_answer(course, student):
+    content = answered(course)
+    backwards(content)
+    order = names(read(student, content))
+    assert sorted(order) == sorted(IN_ORDER)
+    assert all(order.index(check) > order.index(check.split("-")[0]) for check in POINTS)
+
+
+def test_the_students_cells_keep_their_order(course, student):
+    content = answered(course)
+    cells = [one for one in content["cells"] if not one["metadata"].get("nbgrader", {}).get("grade")]
+    content["cells"] = []
+    for at, one in enumerate(cells):
+        content["cells"] += [one, {"cell_type": "code", "source": f"step = {at}", "metadata": {}}]
+    nb = read(student, content)
+    steps = [one.source for one in nb.cells if one.source.startswith("step")]
+    assert steps == [f"step = {at}" for at in range(4)]
+    sources = [one.source for one in nb.cells]
+    # what stands between an answer and the next cell of the release counts for its check
+    assert sources.index("step = 2") < sources.index(text_of(nb, "double-values")) < sources.index(RIGHT["total"])
+
+
+def test_what_was_written_into_a_check_is_read(course, student):
+    content = answered(course)
+    answer_in_the_check(content)
+    nb = read(student, content)
+    at = [one.source for one in nb.cells].index(text_of(nb, "double-values"))
+    assert RIGHT["double"] in nb.cells[at - 1].source and nb.cells[at - 1].cell_type == "code"
+    assert problems(nb) == ["the text of 1 locked cell had been changed: double-values"]
+
+
+def test_of_two_answers_the_last_that_defines_the_function(course, student):
+    content = answered(course)
+    at = content["cells"].index(by_name(content)["double"])
+    content["cells"].append({**content["cells"][at], "source": "# an afterthought", "id": "later"})
+    nb = read(student, content)
+    assert text_of(nb, "double") == RIGHT["double"] and nb.cells[-1].source == "# an afterthought"
+
+
+def test_cells_that_share_an_id_claim_the_same(course, student):
+    content = answered(course)
+    same_ids(content)
+    nb = read(student, content)
+    assert text_of(nb, "double") == RIGHT["double"] and nb.cells[-2].source == RIGHT["double"]
+    assert names(nb)[-2:] == ["double", "double-values"]
+    assert problems(nb)[0] == "double has 3 cells: what counts is cell 9"
+
+
+def test_blank_work_stays_blank(course, student):
+    nb = read(student, nbformat.writes(released(course.root)))
+    assert names(nb) == IN_ORDER and problems(nb) == [] and "NotImplementedError" in text_of(nb, "double")
+
+
+# ---- the files in a folder
+
+
+def test_another_notebook_in_the_folder_is_told_of(course, student):
+    read(student, answered(course, double=WRONG["double"]), name="another")
+    nb = read(student, answered(course))
+    assert is_whole(nb) and problems(nb) == ["there is also another.ipynb: not read"]
+
+
+@pytest.mark.parametrize("name", [f"{LESSON} (1)", f"{LESSON}-Copy1", "Untitled", ".hidden", "\u202eodd\nname"])
+def test_a_notebook_under_another_name(course, student, name):
+    nb = read(student, answered(course), name=name)
+    if name == ".hidden":
+        assert problems(nb) == ["there is no 90_tiny.ipynb"]
+    else:
+        [line] = problems(nb)
+        assert is_whole(nb) and line.isprintable() and line.endswith("was read, for there is no 90_tiny.ipynb")
+
+
+def test_a_notebook_of_another_lesson_beside_the_right_one(course, student):
+    read(student, answered(course), name="mine")
+    nb = read(student, nbformat.writes(new_notebook(cells=[new_markdown_cell("# other")])))
+    assert is_whole(nb)
+    assert problems(nb)[0].startswith("mine.ipynb was read, for 90_tiny.ipynb: none of its cells is of 90_tiny")
+    nb = read(student, b"%PDF")
+    assert is_whole(nb) and "mine.ipynb was read, for 90_tiny.ipynb: the file is not a notebook" in problems(nb)[0]
+
+
+def test_several_notebooks_that_could_be_meant(course, student):
+    for name in ("one", "two"):
+        read(student, answered(course), name=name)
+    nb = student.read()
+    assert problems(nb) == ["there is no 90_tiny.ipynb, and 2 other notebooks could be meant: rename one"]
+    assert nb.metadata.not_run
+
+
+def test_no_link_beside_it_is_read(course, student, tmp_path):
+    (tmp_path / "secret.ipynb").write_text(json.dumps(answered(course)))
+    (student.handed_in.parent / "mine.ipynb").symlink_to(tmp_path / "secret.ipynb")
+    os.mkfifo(student.handed_in.parent / "pipe.ipynb")
+    assert problems(student.read()) == ["there is no 90_tiny.ipynb"]
+
+
+# ---- size
+
+
+def test_200_mb_of_output_cost_little(course, student):
+    content = answered(course)
+    line = '\\"[{' + "x" * 95 + "\n"
+    by_name(content)["double"]["outputs"] = [
+        {"output_type": "stream", "name": "stdout", "text": line * 1_000_000},
+        {"output_type": "stream", "name": "stdout", "text": [line] * 900_000},
+    ]
+    data = json.dumps(content).encode()
+    assert len(data) > 190_000_000
+    del content
+    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    small = without_outputs(data)
+    assert len(small) < 10_000 and time.process_time() - start < 60
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KB
+    nb = read(student, data)
+    assert is_whole(nb) and problems(nb) == [] and len(nbformat.writes(nb)) < 10_000
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(st.sampled_from('a"\\[]{}:,é\n\ud83d'), max_size=9),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.sampled_from(["a", "outputs", "widgets", 'x"outputs', "outputs\\"]), inner, max_size=3)
+        ),
+        max_leaves=20,
+    ),
+    st.sampled_from([None, 1, "\t"]),
+)
+def test_without_outputs_is_the_same_but_for_the_outputs(value, indent):
+    def emptied(one):
+        if isinstance(one, dict):
+            return {
+                key: type(inner)()
+                if key in ("outputs", "widgets") and isinstance(inner, dict | list)
+                else emptied(inner)
+                for key, inner in one.items()
+            }
+        return [emptied(inner) for inner in one] if isinstance(one, list) else one
+
+    assert json.loads(without_outputs(json.dumps(value, indent=indent).encode())) == emptied(value)
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_no_damage_is_fatal(course, data):
+    """Bytes are cut out, doubled, or put in: either it is a notebook, or one line says why not."""
+    content = bytearray(json.dumps(answered(course)).encode())
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(content)))
+        length = data.draw(st.integers(0, 40))
+        content[at : at + length] = data.draw(st.sampled_from([b"", b'"', b"\\", b"]", b"{", b"\x00", b"\xff", b"\n"]))
+    try:
+        nb, repairs = read_bytes(bytes(content))
+    except NotANotebook as reason:
+        assert "\n" not in str(reason)
+    else:
+        nbformat.validate(nb) if all("id" in one for one in nb.cells) else nbformat.writes(nb)
+        assert all("\n" not in line for line in repairs)
+
+
+# ---- the points
+
+
+WORTH = {
+    strip_both: (2, 3, 1),
+    edit_metadata: (2, 3, 1),
+    duplicate_all: (2, 3, 1),
+    checks_first: (2, 3, 1),
+    answers_at_the_end: (2, 3, 1),
+    answers_in_other_cells: (2, 3, 1),
+    answer_in_the_check: (2, 3, 1),
+    two_answers: (2, 3, 1),
+    to_markdown: (2, 3, 1),
+    old_format: (2, 3, 1),
+    imports_edited: (2, 3, 1),
+    backwards: (2, 3, 1),
+}
+
+
+@pytest.mark.long
+@pytest.mark.sandbox
+@pytest.mark.parametrize("damage", WORTH, ids=lambda damage: damage.__name__)
+def test_repaired_work_gets_its_points(course, student, damage):
+    content = answered(course)
+    judgement = HOW.judge(read(student, damage(content) or content))
+    points = {verdict.check: verdict.points for verdict in judgement.verdicts}
+    assert tuple(points[name] for name in POINTS) == WORTH[damage], judgement
+
+
+@pytest.mark.long
+@pytest.mark.sandbox
+def test_edits_earn_nothing(course, student):
+    content = answered(course, double=WRONG["double"], total=WRONG["total"])
+    edit_metadata(content)
+    checks_edited(content)
+    judgement = HOW.judge(read(student, content))
+    assert sum(verdict.points for verdict in judgement.verdicts) == 0
+    assert sorted(verdict.check for verdict in judgement.verdicts) == sorted(POINTS)
+
+
+@pytest.mark.long
+def test_nbgraders_own_command_takes_the_same_road(course, student):
+    """The reader is its exporter, too, and reads its own work again half-way."""
+    content = answered(course)
+    checks_first(content)
+    hand_in_file(course.root, "by-command", json.dumps(content).encode())
+    log = nbgrader(course.root, "autograde", LESSON, "--student=by-command", "--create")
+    graded = nbformat.read(course.folder("autograded", "by-command", LESSON) / f"{LESSON}.ipynb", as_version=4)
+    assert names(graded) == IN_ORDER and problems(graded)[0].startswith("moved 3 cells"), log

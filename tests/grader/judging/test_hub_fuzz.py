@@ -1,0 +1,182 @@
+"""The hub against ranks that say anything at all: it always answers, soon, with a run or with why there is none."""
+
+from __future__ import annotations
+
+import math
+import resource
+import socket
+import struct
+import time
+
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from grader.inside import codec
+from grader.judging.hub import Hub
+from grader.judging.rank_connection import RankConnection
+from utils.checks.runner import links
+from utils.diagnosis.errors import RankError
+from utils.kit.slow_memory import SlowMemory
+
+SECONDS = 5  # a run's time; what is sent here takes a few hundredths
+SIZE = 2  # ranks
+QUICK = settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def told(said: list[bytes], virtual: bool) -> object:
+    """What comes of a run whose ranks say these bytes and end: a Run, or the error in its place."""
+    pairs = [socket.socketpair() for _ in said]
+    for (_, theirs), data in zip(pairs, said, strict=True):
+        theirs.setblocking(False)
+        theirs.send(data)
+        theirs.shutdown(socket.SHUT_WR)
+    memories = [SlowMemory({"x": torch.ones(4)}, 8)]
+    cluster = links(len(said), alpha=1e-6, bandwidth=1e9)
+    began, before = time.monotonic(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    hub = Hub([RankConnection(ours, began + SECONDS) for ours, _ in pairs], cluster, virtual, memories)
+    try:
+        return hub.run()
+    except RankError as error:
+        assert len(str(error)) < 100_000
+        return error
+    finally:
+        for pair in pairs:
+            for one in pair:
+                one.close()
+        assert time.monotonic() - began < SECONDS
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500_000, "kB"
+
+
+# ---- messages that are nearly right ----------------------------------------------------------------------------------
+
+WORDS = [
+    "",
+    "world",
+    "group",
+    "sum",
+    "a cell:1",
+    "cell 1:1",
+    "cell of x:7",
+    "/etc/passwd:1",
+    "x",
+    "activations",
+    "\ud800",
+]
+NUMBERS = st.sampled_from([0, 1, 2, -1, 3, 10**6, 2**31, 2**63, -(2**63), 0.5, -0.5, 1e308, math.nan, math.inf])
+TENSORS = st.sampled_from(
+    [
+        *(torch.zeros(shape) for shape in ((2,), (3,), (), (0,), (2, 3))),
+        *(torch.zeros(2, dtype=dtype) for dtype in (torch.int64, torch.bool, torch.bfloat16)),
+        torch.empty(2, device="meta"),
+    ]
+)
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | NUMBERS | st.sampled_from(WORDS) | TENSORS | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(WORDS), inner, max_size=3),
+    max_leaves=8,
+)
+METHODS = [
+    "allreduce", "broadcast", "reduce", "gather", "scatter", "allgather",
+    "reduce_scatter", "alltoall", "barrier", "send", "recv", "recv_anysource",
+    "all_to_all_single", "_allgather_base", "allreduce_coalesced",
+]  # fmt: skip
+CALL = {
+    "do": "call", "method": "allreduce", "group": "world", "members": [0, 1], "peer": None, "tag": 0,
+    "reduce_op": "sum", "is_async": False, "directly": True, "where": "cell 1:1", "clock": 0.0,
+    "args": [[torch.zeros(2)]], "strides": None,
+}  # fmt: skip
+RIGHT = [
+    CALL,
+    {**CALL, "method": "send", "args": [[torch.zeros(2)], 1, 0], "peer": 1, "reduce_op": ""},
+    {**CALL, "method": "recv", "args": [[torch.zeros(2)], 0, 0], "peer": 0, "reduce_op": ""},
+    {**CALL, "method": "broadcast", "reduce_op": "", "peer": 0},
+    {**CALL, "method": "allgather", "reduce_op": "", "args": [[[torch.zeros(2), torch.zeros(2)]], [torch.zeros(2)]]},
+    {"do": "wait", "for": [0], "clock": 0.0},
+    {"do": "look", "clock": 0.0},
+    {"do": "asked", "index": 0},
+    {"do": "waits", "index": 0, "where": "cell 1:2", "clock": 0.0},
+    {"do": "make", "group": "pair", "members": [0, 1], "where": "cell 1:1", "clock": 0.0},
+    {"do": "join", "store": "s", "rank": 0, "size": 2},
+    {"do": "keys", "store": "s", "what": "set", "key": "k", "value": "00", "amount": 1},
+    {"do": "keys", "store": "s", "what": "get", "key": "k", "value": "", "amount": 0},
+    {"do": "append", "path": "/tmp/x", "line": "a line"},
+    {"do": "lines", "path": "/tmp/x"},
+    {"do": "load", "memory": 0, "name": "x", "where": [[0, 2, None]]},
+    {"do": "store", "memory": 0, "name": "x", "where": [[0, 2, None]], "tile": torch.zeros(2)},
+    {"do": "mark"},
+    {"do": "span", "name": "forward", "start": 0.0, "end": 0.0},
+    {"do": "done", "result": 4, "after": [], "shared": False, "clock": 0.0, "busy": [], "memory": [], "printed": ""},
+    {"do": "failed", "kind": "ValueError", "message": "no", "frames": [["f", 1, "g", "x"]]},
+]  # fmt: skip
+
+
+@st.composite
+def nearly_right(draw) -> dict:
+    """A message of the protocol in which a field or two are something else, or are missing."""
+    message = dict(draw(st.sampled_from(RIGHT)))
+    if message["do"] == "call" and draw(st.booleans()):
+        message["method"] = draw(st.sampled_from(METHODS))
+    for _ in range(draw(st.integers(0, 2)) if len(message) > 1 else 0):
+        field = draw(st.sampled_from(sorted(message)))
+        if draw(st.integers(0, 9)):
+            message[field] = draw(ANYTHING)
+        else:
+            del message[field]
+    return message
+
+
+def packed(message: dict) -> bytes:
+    return codec.pack(message)
+
+
+@st.composite
+def damaged(draw) -> bytes:
+    """Messages with a few bytes changed, left out or put in."""
+    data = bytearray(b"".join(map(packed, draw(st.lists(st.sampled_from(RIGHT), min_size=1, max_size=3)))))
+    for _ in range(draw(st.integers(1, 4))):
+        at = draw(st.integers(0, len(data) - 1))
+        data[at : at + draw(st.integers(0, 2))] = draw(st.binary(max_size=2))
+        if not data:
+            break
+    return bytes(data)
+
+
+@QUICK
+@given(st.lists(st.lists(nearly_right(), max_size=6), min_size=1, max_size=SIZE), st.booleans())
+def test_messages_that_are_nearly_right(messages, virtual):
+    told([b"".join(map(packed, one)) for one in messages], virtual)
+
+
+@QUICK
+@given(st.lists(damaged() | st.binary(max_size=200), min_size=1, max_size=SIZE), st.booleans())
+def test_bytes_that_are_nearly_messages(said, virtual):
+    told(said, virtual)
+
+
+def text(json: str, data: bytes = b"") -> bytes:
+    return codec.HEADER.pack(len(json), len(data)) + json.encode() + data
+
+
+def test_what_takes_hours_or_gigabytes_to_read_is_not_read():
+    same_hash = ",".join(str(n * (2**61 - 1)) for n in range(5_500))
+    tensors = ",".join(f'"{n}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}' for n in range(2_000))
+    lying = struct.pack("<Q", 2**40) + b"{" + tensors.encode() + b"}"
+    for said in (
+        text('{"set":[' + same_hash + "]}"),
+        text("[" * 50_000),
+        text("[" + "[]," * 40_000 + "[]]"),
+        text("9" * 100_000),
+        text('{"Tensor":{"at":"0"}}', lying),
+        text('{"known":{"room":["float32",[1000000000000]]}}'),
+        codec.HEADER.pack(2**32 - 1, 2**64 - 1),
+        codec.HEADER.pack(codec.MOST_TEXT, codec.MOST_TENSORS),
+    ):
+        assert isinstance(told([said], False), RankError)
+
+
+def test_the_same_protocol_with_nothing_changed_is_a_run():
+    """So that what is fuzzed above is not refused for a reason of its own."""
+    done = RIGHT[-2]
+    run = told([b"".join(map(packed, [CALL, {"do": "wait", "for": [0], "clock": 0.0}, done]))] * 2, True)
+    assert run.results and [event.op for event in run.events] == ["all_reduce"] * 2

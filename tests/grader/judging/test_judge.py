@@ -1,0 +1,353 @@
+"""The judge on whole lessons: right answers earn all points, wrong ones none, and are told why; what it stops."""
+
+from __future__ import annotations
+
+import gc
+import random
+import re
+from importlib import import_module
+from time import monotonic
+from types import SimpleNamespace
+
+import numpy
+import pytest
+import torch
+
+from grader.authoring.lesson import find_lessons
+from grader.authoring.markers import clear_solution
+from grader.judging import judge, remote_runner
+from grader.judging.hub import Hub
+from tests.graded import judged, lesson, notebook, points
+from tests.mutants import also_right, mutants_of
+from tests.sample_class import as_student
+from utils import spawn
+from utils.checks.inputs import different_integers
+from utils.checks.registry import check
+
+pytestmark = [pytest.mark.long, pytest.mark.sandbox]
+LESSONS = [path.stem for path in find_lessons()]
+COLLECTIVES = "01_collectives"
+BROADCAST = ["broadcast-by-hand-values", "broadcast-by-hand-traffic"]
+
+
+def broadcast(body: str, before: str = "") -> dict[str, str]:
+    """An answer to broadcast-by-hand."""
+    lines = "\n".join("    " + line for line in body.strip("\n").splitlines())
+    return {"broadcast-by-hand": f"{before}\ndef broadcast_by_hand(x, root, rank, world_size):\n{lines}\n"}
+
+
+WHOLE = [LESSONS[0], *(pytest.param(one, marks=pytest.mark.thorough) for one in LESSONS[1:])]
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_the_solution_has_all_points(name):
+    said = judged(name)
+    assert [(verdict.check, verdict.said) for verdict in said.verdicts if verdict.kind != "passed"] == []
+    assert points(said) == {check.id: check.points for check in lesson(name).checks}
+    assert said.looks == said.troubles == []
+
+
+def test_groups_of_ranks_and_gradients_are_judged():
+    said = judged("08_tensor_parallelism", None, ["column-parallel-values"])
+    assert [verdict.kind for verdict in said.verdicts] == ["passed"], said.verdicts[0].said
+
+
+OTHER_WORDS = {
+    "rendezvous-by-hand/a-world-of-its-own": "rank (1) >= world_size (1)",
+    "scatter-by-hand/sends-everything-to-small-buffers": "need the same shape and dtype",
+    "times-of-the-slowest/on-rank-0-alone": "That is this rank's own times",
+    "ring-reduce-scatter/equal-chunks": "must match the size",
+    "ring-reduce-scatter/forgets-the-handle": "no rank can move any more",
+    "ring-all-reduce/takes-chunks-for-equal": "need the same shape and dtype",
+}
+
+
+def mutants_to_judge() -> list:
+    """The first wrong answer to each exercise that its visible check catches; all others are thorough."""
+    found, seen = [], set()
+    for name in LESSONS:
+        for mutant in mutants_of(name):
+            first = (name, mutant.exercise) not in seen and not mutant.hidden
+            seen |= {(name, mutant.exercise)} if first else set()
+            marks = () if first else pytest.mark.thorough
+            found.append(pytest.param(name, mutant, id=f"{name}-{mutant}", marks=marks))
+    return found
+
+
+@pytest.mark.parametrize("name, mutant", mutants_to_judge())
+def test_a_wrong_answer_has_no_points_and_is_told_why(name, mutant):
+    """In the words of the check, but where the hub stops the ranks before Gloo would."""
+    source = as_student(mutant.apply(lesson(name).exercises[mutant.exercise].source))
+    said = judged(name, {mutant.exercise: source}, [f"{mutant.exercise}-{mutant.caught_by}"])
+    [verdict] = said.verdicts
+    assert (verdict.kind, verdict.points, said.looks) == ("wrong", 0, [])
+    assert verdict.hidden == mutant.hidden
+    assert OTHER_WORDS.get(str(mutant), mutant.says) in verdict.said
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", LESSONS)
+def test_right_answers_in_another_form_have_all_points(name):
+    for variant in also_right(name):
+        checks = {check.id: check.points for check in lesson(name).checks if check.exercise == variant.exercise}
+        source = as_student(variant.apply(lesson(name).exercises[variant.exercise].source))
+        said = judged(name, {variant.exercise: source}, checks)
+        assert points(said) == checks, (variant, [verdict.said for verdict in said.verdicts])
+
+
+def test_what_is_not_written_is_said_to_be_blank():
+    sources = lesson(COLLECTIVES).exercises
+    said = judged(COLLECTIVES, {name: clear_solution(one.source) for name, one in sources.items()})
+    assert {verdict.kind for verdict in said.verdicts} == {"blank"}
+    assert set(points(said).values()) == {0}
+
+
+def test_an_endless_loop_costs_its_own_exercise_alone(monkeypatch):
+    monkeypatch.setattr(remote_runner, "CPU_SECONDS", 2)
+    others = ["scatter-by-hand-values"]
+    said = judged(COLLECTIVES, broadcast("while True: pass"), [*BROADCAST, *others])
+    assert [verdict.kind for verdict in said.verdicts] == ["stuck", "stuck", "passed"]
+    assert "took too long" in said.verdicts[0].said
+    assert [look.what for look in said.looks] == ["took too long or too much"]
+
+
+@pytest.mark.parametrize(
+    "used, too_long",
+    [
+        ([0.1, 4.9, 0.1, 0.1], [False] * 4),
+        ([0.1, 5.1, 0.1, 0.1], [False, True, False, False]),
+        ([2.2, 2.2, 2.2, 2.2], [False] * 4),
+        ([2.3, 2.3, 2.3, 2.3], [True] * 4),  # more than 5 s and 1 more for each
+        ([0.5, 2.9, 2.9, 2.9], [False, True, True, True]),  # it is not the first one's fault
+    ],
+)
+def test_a_rank_may_compute_so_long_and_all_of_a_run_together(used, too_long, monkeypatch):
+    one = judge.Judging([], [], True, until=monotonic() + 60)
+    monkeypatch.setattr(one, "host", SimpleNamespace(used=lambda ranks: used))
+    lines = one.lines_to([SimpleNamespace(socket=None)] * len(used))
+    assert [line.spent() for line in lines] == too_long
+
+
+@pytest.mark.parametrize(
+    "body, hosts", [("while True: pass", 1), pytest.param("os.write(3, bytes(100))", 2, marks=pytest.mark.thorough)]
+)
+def test_what_only_took_long_costs_no_host(body, hosts, monkeypatch):
+    """The next submission has the same one, unless this one has tried something."""
+    started = []
+
+    class Counted(judge.RankHost):
+        def __init__(self, *args, **how):
+            started.append(self)
+            super().__init__(*args, **how)
+
+    monkeypatch.setattr(remote_runner, "CPU_SECONDS", 1)
+    monkeypatch.setattr(judge, "spare", [])
+    monkeypatch.setattr(judge, "RankHost", Counted)
+    said = judged(COLLECTIVES, broadcast(body, "import os"), BROADCAST[1:])
+    assert set(points(said).values()) == {0} and len(said.looks) == 1
+    said = judged(COLLECTIVES, None, BROADCAST[1:])
+    assert [verdict.kind for verdict in said.verdicts] == ["passed"]
+    assert len(started) == hosts
+    judge.close_hosts()
+
+
+def test_when_its_time_is_over_the_rest_is_not_run():
+    said = judged(COLLECTIVES, None, BROADCAST, seconds=0)
+    assert [verdict.kind for verdict in said.verdicts] == ["not run", "not run"]
+    assert "not judged: broadcast-by-hand-values, broadcast-by-hand-traffic" in said.troubles[0]
+
+
+def test_random_numbers_are_those_of_spawn():
+    """An answer that draws some has tried them in its notebook."""
+    draw = "random.random(), numpy.random.rand(), numpy.random.randn(), torch.rand(1).item()"
+    modules = {"random": random, "numpy": numpy, "torch": torch}
+    here = spawn(lambda rank, world_size: eval(draw, modules), 2).results
+    said = judged(COLLECTIVES, broadcast(f"raise ValueError(({draw}))", "import random, numpy, torch"), BROADCAST[:1])
+    assert f"ValueError: {here[0]}\n" in said.verdicts[0].said
+
+
+def test_a_deadlock_is_explained():
+    said = judged(COLLECTIVES, broadcast("dist.recv(x, src=(rank + 1) % world_size)\nreturn x"), BROADCAST[:1])
+    assert "no rank can move any more" in said.verdicts[0].said
+    assert re.search(r"rank 0  waiting for .*recv|rank 0 .* recv from 1", said.verdicts[0].said)
+
+
+def test_an_error_shows_the_line_of_the_cell():
+    said = judged(COLLECTIVES, broadcast("y = x + 1\nreturn y.no_such_thing"), BROADCAST[:1])
+    assert "AttributeError" in said.verdicts[0].said
+    assert re.search(r"cell of broadcast-by-hand, line 4", said.verdicts[0].said)
+
+
+def test_a_missing_function_and_a_broken_cell_are_told():
+    said = judged(COLLECTIVES, {"broadcast-by-hand": "def broadcast(x): return x"}, BROADCAST[:1])
+    assert said.verdicts[0].kind == "wrong"
+    assert "broadcast_by_hand" in said.verdicts[0].said
+    said = judged(COLLECTIVES, {"broadcast-by-hand": "def broadcast_by_hand(x: return x"}, BROADCAST[:1])
+    assert "SyntaxError" in said.verdicts[0].said or "syntax" in said.verdicts[0].said
+
+
+TIMING = """
+import time
+
+def speak(value):
+    until = time.monotonic() + 0.03 * value
+    while time.monotonic() < until:
+        pass
+"""
+BY_TIME = """
+if rank == root:
+    speak(float(x[0]) - 10 * (rank + 1))
+began = time.time()
+for other in range(world_size):
+    if rank == root != other:
+        dist.send(torch.zeros(1), dst=other)
+if rank != root:
+    dist.recv(torch.zeros(1), src=root)
+return x.clone() if rank == root else torch.full_like(x, 10 * (root + 1) + round((time.time() - began) / 0.03))
+"""
+
+
+def test_what_a_rank_learns_from_the_clock_is_not_judged(monkeypatch):
+    """Were it run once only, a rank could learn a value from how long another one takes."""
+    answers = broadcast(BY_TIME, TIMING)
+    said = judged(COLLECTIVES, answers, BROADCAST[:1])
+    assert said.verdicts[0].points == 0
+
+
+def test_on_virtual_ranks_too_what_is_judged_follows_from_inputs_and_messages():
+    """It sends its process's number, which changes nothing but what is sent."""
+    source = as_student(lesson("09_pipeline_parallelism").exercises["split-layers"].source)
+    body = "    import os\n    dist.all_reduce(torch.tensor(float(os.getpid())))\n"
+    head = re.search(r"def split_layers\(.*?:\n", source, re.DOTALL)[0]
+    answers = {"split-layers": source.replace(head, head + body)}
+    said = judged("09_pipeline_parallelism", answers, ["split-layers-values"])
+    assert said.verdicts[0].points == 0
+    assert "did something else when it was run once more" in said.verdicts[0].said
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """How many ranks were started, each time; the first is the one that reads the cells."""
+    counts = []
+    start = judge.Judging.ranks_of
+    monkeypatch.setattr(judge.Judging, "ranks_of", lambda self, count: counts.append(count) or start(self, count))
+    return counts
+
+
+def test_a_rank_plays_its_part_alone_once_for_all_runs_of_a_check(started):
+    """Hidden runs of 5, 3 and 1 ranks, four of each."""
+    assert judged(COLLECTIVES, None, ["call-rooted-values"]).verdicts[0].kind == "passed"
+    assert started[1:] == [4] * 4 + [5] * 4 + [3] * 4 + [1] * 4 + [1] * 5
+
+
+def test_where_no_value_is_looked_at_nothing_is_played_again(started):
+    assert judged(COLLECTIVES, None, BROADCAST[1:]).verdicts[0].kind == "passed"
+    assert started[1:] == [4, 5, 1]
+
+
+def test_what_is_held_of_runs_is_bounded(started, monkeypatch):
+    """Where it is too much, they are played again at once."""
+    monkeypatch.setattr(remote_runner, "MOST_HELD", 0)
+    assert judged(COLLECTIVES, None, ["all-gather-from-rooted-values"]).verdicts[0].kind == "passed"
+    assert started[1:] == [2, 4, 3, *[1] * 3, 5, *[1] * 5, 1]
+
+
+RIGHT_BROADCAST = """
+result = x.clone()
+if rank != root:
+    dist.recv(result, src=root)
+for other in range(world_size):
+    if rank == root != other:
+        dist.send(result, dst=other)
+"""
+
+
+def test_what_the_hub_has_made_of_a_run_is_not_held(monkeypatch):
+    """Only what was said: a rank can make the hub write down much more than that."""
+    alive = []
+
+    def count(runner) -> None:
+        gc.collect()
+        alive.append((len(runner.played), sum(type(one) is Hub for one in gc.get_objects())))
+
+    monkeypatch.setattr(remote_runner.ReplayCheck, "confirm", count)
+    judged(COLLECTIVES, None, ["call-rooted-values"])
+    assert alive == [(12 - 4, 0)]  # runs of one rank need no other
+
+
+def test_as_many_bytes_as_a_run_may_take_may_each_rank_take_again(started, monkeypatch):
+    """8 ranks: 7 MB sent, room for 7 MB to receive them."""
+    monkeypatch.setattr("grader.judging.hub_rank.MOST_BYTES", 16 << 20)
+    large = RIGHT_BROADCAST.replace("result", "large")
+    body = f"import torch\nlarge = torch.zeros(1 << 18)\n{large.replace('x.clone()', 'large')}{RIGHT_BROADCAST}"
+    said = judged(COLLECTIVES, broadcast(body + "return result"), BROADCAST[:1])
+    assert said.verdicts[0].kind == "passed", said.verdicts[0].said
+    assert started[1:] == [4, 2, 3, 3, 8, 5, 1] + [1] * 8
+
+
+@pytest.mark.parametrize(
+    "leaves",
+    [
+        "wrong = hasattr(builtins, 'here'); builtins.here = True",
+        "wrong = 'HERE' in os.environ; os.environ['HERE'] = '1'",
+        "wrong = torch.get_default_dtype() == torch.float64; torch.set_default_dtype(torch.float64)",
+        "wrong = os.path.exists('/tmp/here'); open('/tmp/here', 'w').close()",
+    ],
+    ids=["builtins", "environment", "default dtype", "a file"],
+)
+def test_what_an_answer_leaves_in_its_process_costs_no_points(leaves):
+    """In the process of a student's rank there was no run before this one."""
+    answer = broadcast(f"{leaves}{RIGHT_BROADCAST}return result + wrong", "import builtins, os")
+    said = judged(COLLECTIVES, answer, BROADCAST[:1])
+    assert said.verdicts[0].kind == "passed", said.verdicts[0].said
+    assert not said.looks
+
+
+def test_random_numbers_begin_anew_in_each_run(started):
+    """Else the parts that a rank plays alone would not be the same, and be played a third time."""
+    first = (
+        random.Random(0).random(),
+        numpy.random.RandomState(0).rand(),
+        torch.rand(1, generator=torch.Generator().manual_seed(0)).item(),
+    )
+    before = f"import random, numpy, torch\nFIRST = {first}"
+    draw = "wrong = (random.random(), numpy.random.rand(), torch.rand(1).item()) != FIRST"
+    said = judged(COLLECTIVES, broadcast(f"{draw}{RIGHT_BROADCAST}return result + wrong", before), BROADCAST[:1])
+    assert said.verdicts[0].kind == "passed", said.verdicts[0].said
+    assert started[1:] == [4, 2, 3, 3, 8, 5, 1] + [1] * 8
+
+
+def test_what_a_rank_remembers_of_a_run_says_nothing_of_the_next(monkeypatch):
+    """Each run gets numbers of its own, so the runs before do not tell what another rank has now."""
+    drawn = []
+
+    @check("broadcast-by-hand")
+    def three_runs(run):
+        for _ in range(3):
+            drawn.append(different_integers(2, 10))
+            run(2, drawn[-1], root=0)
+
+    monkeypatch.setattr(import_module("utils.checks.01_collectives"), "broadcast_by_hand_values", three_runs)
+    judged(COLLECTIVES, broadcast("return x"), BROADCAST[:1])
+    assert len({tuple(x.tolist()) for _, x in drawn}) == 3
+
+
+def test_inputs_can_not_be_known_beforehand():
+    known = "from utils.checks.compare import different_integers\n"
+    body = "return different_integers(world_size, tuple(x.shape), x.dtype)[root]"
+    said = judged(COLLECTIVES, broadcast(body, known), BROADCAST[:1])
+    assert said.verdicts[0].points == 0
+
+
+def test_it_is_the_same_each_time():
+    wrong = broadcast("return x")
+    first, second = (judged(COLLECTIVES, wrong, BROADCAST) for _ in range(2))
+    assert first.verdicts == second.verdicts
+
+
+def test_a_check_cell_that_is_no_check_is_refused():
+    strange = notebook(COLLECTIVES, None, BROADCAST)
+    check = next(cell for cell in strange.cells if cell.metadata.get("nbgrader"))
+    check.source = "assert True"
+    with pytest.raises(ValueError, match="is not one call of check"):
+        judge.judge(strange)

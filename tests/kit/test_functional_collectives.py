@@ -1,0 +1,62 @@
+"""utils/kit/functional_collectives.py: right for any strides and groups, new tensors, inputs untouched, nothing for autograd."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from utils import spawn
+from utils.kit.functional_collectives import all_gather, all_reduce, reduce_scatter
+
+
+def verbs_on_a_view(rank, world_size, pairs):
+    group = [dist.new_group(pair) for pair in pairs][rank % 2]
+    wide = torch.arange(16.0).view(2, 8) + 100 * rank
+    x = wide[:, ::2].clone().requires_grad_()[:, :]
+    view = wide[:, ::2]
+    before = wide.clone()
+    got = {
+        "sum": all_reduce(view, group),
+        "most": all_reduce(view, group, op=dist.ReduceOp.MAX),
+        "columns": all_gather(view, group, dim=1),
+        "rows": all_gather(view, group, dim=0),
+        "chunk": reduce_scatter(view, group, dim=1),
+        "seen by autograd": all_reduce(x, group).requires_grad,
+        "unchanged": torch.equal(wide, before),
+    }
+    got["alone"] = all(value.data_ptr() != wide.data_ptr() for value in got.values() if isinstance(value, torch.Tensor))
+    return got
+
+
+def test_verbs_take_views_and_groups_and_leave_their_input_alone():
+    pairs = [[0, 2], [1, 3]]
+    results = spawn(verbs_on_a_view, 4, pairs, backend="gloo").results
+    xs = [(torch.arange(16.0).view(2, 8) + 100 * rank)[:, ::2] for rank in range(4)]
+    for rank, got in enumerate(results):
+        first, second = (xs[peer] for peer in pairs[rank % 2])
+        assert torch.equal(got["sum"], first + second)
+        assert torch.equal(got["most"], second)
+        assert torch.equal(got["columns"], torch.cat([first, second], 1))
+        assert torch.equal(got["rows"], torch.cat([first, second], 0))
+        assert torch.equal(got["chunk"], (first + second).chunk(2, 1)[rank // 2])
+        assert got["unchanged"] and got["alone"] and not got["seen by autograd"]
+
+
+def test_what_can_not_be_shared_equally_is_refused():
+    def uneven(rank, world_size):
+        try:
+            reduce_scatter(torch.ones(3, 2))
+        except ValueError as error:
+            return str(error)
+
+    said = spawn(uneven, 2, backend="gloo").results
+    assert said == ["2 ranks can't share dimension 0 of (3, 2) equally"] * 2
+
+
+@pytest.mark.parametrize("verb", [all_reduce, all_gather, reduce_scatter])
+def test_one_rank_gets_a_copy_of_its_own(verb):
+    def alone(rank, world_size):
+        x = torch.ones(2, 2)
+        return verb(x).add_(1), x
+
+    changed, kept = spawn(alone, 1, backend="gloo").results[0]
+    assert torch.equal(changed, kept + 1)

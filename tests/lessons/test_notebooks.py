@@ -1,0 +1,78 @@
+"""The notebooks that are checked in: what their sources say, and what comes out when they run again."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from grader.authoring import build
+from grader.authoring.lesson import find_lessons, read_lesson
+
+pytestmark = pytest.mark.long(minutes=9)
+ROOT = Path(__file__).resolve().parents[2]
+LESSONS = [path.stem for path in find_lessons(root=ROOT)]
+
+
+def test_the_notebooks_are_what_their_sources_say():
+    drifted = build.drift(root=ROOT)
+    assert not drifted, "\n" + "\n".join(drifted)
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+@pytest.mark.parametrize("folder", ["solutions", "notebooks"])
+def test_the_first_cell_says_what_the_notebook_was_made_from(folder, lesson):
+    notebook = nbformat.read(ROOT / folder / lesson / f"{lesson}.ipynb", as_version=4)
+    nbformat.validate(notebook)
+    assert notebook.cells[0].cell_type == "markdown"
+    assert f"solutions/{lesson}.py" in notebook.cells[0].source
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_the_students_notebook_holds_nothing_of_the_graders(lesson):
+    text = (ROOT / "notebooks" / lesson / f"{lesson}.ipynb").read_text(encoding="utf-8")
+    assert not re.search(r"(BEGIN|END) SOLUTION|HIDDEN TESTS|grader\.hidden", text)
+    assert not any(cell.get("outputs") for cell in json.loads(text)["cells"])
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_every_graded_cell_has_its_points(lesson):
+    source = read_lesson(ROOT / "solutions" / f"{lesson}.py")
+    notebook = nbformat.read(build.release_path(source), as_version=4)
+    points = {
+        cell.id: cell.metadata.nbgrader.points
+        for cell in notebook.cells
+        if "points" in cell.metadata.get("nbgrader", {})
+    }
+    assert points == {check.id: check.points for check in source.checks}
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_the_solution_gives_the_same_outputs_when_it_runs_again(lesson):
+    """nbval, strict: every output of every cell is compared; times, addresses and device names count as equal."""
+    done = nbval(ROOT / "solutions" / lesson / f"{lesson}.ipynb")
+    assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
+
+
+@pytest.mark.parametrize(("messages", "exit_code"), [(3, 0), (4, 1)])
+def test_nbval_is_strict_but_for_times_addresses_and_devices(tmp_path, messages, exit_code):
+    output = nbformat.v4.new_output("stream", text=f"{messages} messages in 12 ms on cuda:1 at 0x8b, In[5]\n")
+    cell = nbformat.v4.new_code_cell("print('3 messages in 0.31 s on cuda:0 at 0x7f3a, In[7]')", outputs=[output])
+    cell.execution_count = 1
+    path = tmp_path / "01_one.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata=build.METADATA), path)
+    assert nbval(path).returncode == exit_code
+
+
+def nbval(notebook):
+    """Run a notebook and compare all its outputs, in a pytest of its own."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--nbval", "--nbval-cell-timeout=120"]
+    here = ["--nbval-current-env", "-c", ROOT / "pyproject.toml", "-p", "conftest"]
+    for _ in range(3):  # a kernel whose free port was taken by another process never starts: that says nothing
+        done = subprocess.run([*command, *here, notebook], cwd=ROOT, capture_output=True, text=True, timeout=1200)
+        if "Kernel died before replying to kernel_info" not in done.stdout:
+            break
+    return done

@@ -1,0 +1,386 @@
+"""Under torchrun and SLURM a process already is a rank, and spawn runs the program in place: on one machine and on two.
+
+Two machines are two network namespaces joined by a cable. Where none can be made, two agents still meet on loopback.
+"""
+
+import ast
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import redirect_stdout
+from types import SimpleNamespace
+
+import nbformat
+import psutil
+import pytest
+import torch
+import torch.distributed as dist
+from nbformat.v4 import new_code_cell
+
+from utils.worlds.jobs.marked_output import MarkedStream, marked_output
+from utils.worlds.jobs.notebook_script import main as make_script
+
+pytestmark = pytest.mark.long
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
+DEADLINE = 120  # seconds; no run of these needs a quarter of it
+
+
+@pytest.fixture
+def run(root, tmp_path):
+    """Runs a command in a folder of its own, with these variables; returns what subprocess.run does."""
+
+    def run(*command, **variables):
+        inherited = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+        env = {**inherited, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", **variables}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        with subprocess.Popen(command, cwd=tmp_path, env=env, **pipes) as process:
+            try:
+                out, err = process.communicate(timeout=DEADLINE)
+            except BaseException:
+                for child in psutil.Process(process.pid).children(recursive=True):  # torchrun's would outlive it
+                    child.kill()
+                process.kill()
+                raise
+        return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+    return run
+
+
+@pytest.fixture
+def on_loopback(run):
+    """Runs torchrun twice, as on two machines. They meet at a store of ours, so nobody has to find a free port."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    meet = ["--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{store.port}", "--rdzv-conf=is_host=0"]
+
+    def torchrun(*arguments):
+        with ThreadPoolExecutor(2) as pool:
+            command = [*TORCHRUN, *meet, "--local-addr=127.0.0.1", *map(str, arguments)]
+            return list(pool.map(lambda _: run(*command), range(2)))
+
+    return SimpleNamespace(torchrun=torchrun, interface="lo", store=store)
+
+
+# What makes two machines, and takes them away with the process that it runs in, however that ends. As on many real ones
+# there is no name server, and each machine's own name is 127.0.1.1.
+TWO_MACHINES = """
+set -e
+mount -t tmpfs none /run
+ip netns add second
+ip link add cable type veth peer name cable netns second
+for on in "ip" "ip -n second"; do $on link set lo up; $on link set cable up; done
+ip address add 10.77.0.1/24 dev cable
+ip -n second address add 10.77.0.2/24 dev cable
+printf '127.0.0.1 localhost\\n127.0.1.1 gpu03\\n10.77.0.2 gpu04\\n' >/run/hosts-1
+printf '127.0.0.1 localhost\\n10.77.0.1 gpu03\\n127.0.1.1 gpu04\\n' >/run/hosts-2
+mount --bind /run/hosts-1 /etc/hosts
+set +e
+(sh -c "$FIRST" >1.out 2>1.err; echo $? >1.code) &
+ip netns exec second sh -c 'mount --bind /run/hosts-2 /etc/hosts; exec sh -c "$SECOND"' >2.out 2>2.err
+echo $? >2.code
+wait
+"""
+ISOLATED = ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "--net", "--pid", "--fork", "--kill-child"]
+
+
+@pytest.fixture
+def two_machines(run, tmp_path):
+    """Runs commands on two machines, 10.77.0.1 and 10.77.0.2."""
+
+    def both(first, second):
+        made = run(*ISOLATED, "--mount-proc", "sh", "-c", TWO_MACHINES, FIRST=first, SECOND=second)
+        assert made.returncode == 0, made.stderr
+        texts = [[(tmp_path / f"{number}.{what}").read_text() for what in ("code", "out", "err")] for number in (1, 2)]
+        return [subprocess.CompletedProcess("", int(code), out, err) for code, out, err in texts]
+
+    def torchrun(*arguments):
+        meet = ["--nnodes=2", "--master-addr=10.77.0.1", "--master-port=29500"]
+        return both(*(shlex.join([*TORCHRUN, *meet, f"--node-rank={n}", *map(str, arguments)]) for n in range(2)))
+
+    try:
+        both("true", "true")
+    except (OSError, AssertionError) as error:
+        pytest.skip(f"no network namespaces can be made here: {error}")
+    return SimpleNamespace(torchrun=torchrun, both=both, interface="cable")
+
+
+@pytest.fixture
+def two_nodes(request):
+    """Two machines, or what comes near to them."""
+    try:
+        return request.getfixturevalue("two_machines")
+    except pytest.skip.Exception:
+        return request.getfixturevalue("on_loopback")
+
+
+# --- one machine
+
+SAME_AS_SPAWN = """
+import random, sys
+from dataclasses import dataclass
+import torch, torch.distributed as dist
+from utils import SilentMistake, get_device, spawn
+from utils.worlds.jobs.in_place import only_first_process_prints
+
+only_first_process_prints()
+
+@dataclass
+class Point:
+    x: int
+
+calls = 0
+
+def work(rank, world_size, factor, mine):
+    global calls
+    calls += 1
+    mine.append(rank)
+    print("hello", end=" ")
+    print("from", rank)
+    for _ in range(rank):
+        print("\\r10%\\r20%", end="", file=sys.stderr)
+    x = torch.full((2,), float(rank), device=get_device()) * factor
+    dist.all_reduce(x)
+    dist.broadcast(x[:1], src=0, group=dist.new_group([0, 1]))
+    if rank == 0:
+        dist.isend(x, dst=1).wait()
+    else:
+        dist.recv(x, src=0)
+    points = [None] * world_size
+    dist.all_gather_object(points, Point(rank))
+    try:
+        spawn(work, 1, 10, [])
+    except RuntimeError as refused:
+        mine.append(str(refused).partition(",")[0])
+    if rank == 1 and factor == 20:
+        sys.exit(0)
+    return x.view(2, 1)[1], calls, mine, Point(7), points == [Point(0), Point(1)], torch.rand(1), random.random()
+
+torch.manual_seed(1)
+mine = []
+for factor in (10, 20):
+    run = spawn(work, 2, factor, mine, backend="gloo")
+    print("results", run.results, calls, mine, run.results[0][3] == Point(7), torch.rand(1))
+    print("output", run.output)
+    for e in run.events:
+        if e.dtype != "uint8":  # a pickled object: a class of the script travels by its name here, by value in spawn
+            print(e.rank, e.index, e.op, e.members, e.peer, e.bytes, e.dtype, e.shape, e.is_async, e.where[-20:])
+    print(run.traffic().messages, run.traffic().bytes)
+    assert all(0 <= e.start <= e.end <= run.elapsed for e in run.events)
+
+def at_odds(rank, world_size):
+    dist.all_reduce(torch.ones(2), dist.ReduceOp.SUM if rank == 0 else dist.ReduceOp.MAX)
+    return rank
+
+try:
+    spawn(at_odds, 2, backend="gloo")
+except SilentMistake as error:
+    said = str(error), error.results, error.output, [(e.rank, e.reduce_op) for e in error.events]
+print("silent", spawn(lambda rank, world_size: said, 2, backend="gloo").results)
+print(run.world)
+for _ in range(2):
+    spawn(lambda rank, world_size: None, int(sys.argv[1]))
+"""
+
+
+def test_what_a_run_holds_is_what_it_holds_after_spawn(run, tmp_path):
+    """Results, prints, events, traffic, random numbers, the script's own variables, and what a silent mistake says on
+    every rank: all are as without torchrun.
+    """
+    (tmp_path / "script.py").write_text(SAME_AS_SPAWN)
+    spawned = run(sys.executable, "script.py", "1")
+    in_place = run(*TORCHRUN, "--standalone", "--nproc-per-node=2", "script.py", "3")
+    assert (spawned.returncode, in_place.returncode) == (0, 0), spawned.stderr + in_place.stderr
+
+    def of_script(text):
+        return [line for line in text.splitlines() if not line.startswith("[rank ")]
+
+    asked = "spawn: 3 ranks asked for; under torchrun the whole job takes part, 2 ranks."
+    assert of_script(in_place.stdout)[-2:] == ["torchrun", asked]
+    assert of_script(in_place.stdout)[:-2] == of_script(spawned.stdout)[:-1]
+    assert "0 0 all_reduce (0, 1) None 8 float32 (2,) False" in in_place.stdout
+    assert len(re.findall("^silent.*rank 0 asked for sum, rank 1 asked for max", in_place.stdout, re.M)) == 1
+    printed = ["[rank 0] hello from 0"] * 2 + ["[rank 1] hello from 1"] * 2
+    assert sorted(re.findall(r"^\[rank.*", in_place.stdout, re.M)) == printed
+    assert "spawn was called on rank 0" in in_place.stdout
+    assert in_place.stderr.count("[rank 1] 20%\n") == 2
+    assert not re.search("Traceback|destroy_process_group", in_place.stderr)
+
+
+def test_prints_are_marked_and_shown_at_once_and_kept():
+    screen = io.StringIO()
+    with redirect_stdout(screen), marked_output(3) as kept:
+        print("a", 1)
+        assert screen.getvalue() == "[rank 3] a 1\n"
+        print("begun", end="")
+        assert screen.getvalue() == "[rank 3] a 1\n"  # another process may be printing
+        print(end="", flush=True)
+        print(", ended\nb", end="")
+    assert screen.getvalue() == "[rank 3] a 1\n[rank 3] begun, ended\n[rank 3] b\n"
+    assert kept == ["a 1\n", "begun, ended\n", "b\n"]
+    bar = MarkedStream(io.StringIO(), 0, kept := [])
+    for state in ("\r10%", "\r20%", "\n"):
+        bar.write(state)
+        bar.flush()
+    assert (bar.stream.getvalue(), kept) == ("[rank 0] \r[rank 0] 10%\r[rank 0] 20%\n", ["20%\n"])
+
+
+# --- what goes wrong
+
+FAILS = """
+import torch, torch.distributed as dist
+from utils import RankFailed, spawn
+
+def work(rank, world_size):
+    if rank == 1:
+        raise ValueError("boom")
+    dist.all_reduce(torch.ones(1))
+
+spawn(lambda rank, world_size: None, 2)
+try:
+    spawn(work, 2)
+except RankFailed as failed:
+    print(failed)
+spawn(work, 2)
+"""
+
+
+def test_a_rank_that_raises_ends_the_job_and_is_named(on_loopback, tmp_path):
+    (tmp_path / "script.py").write_text(FAILS)
+    one, other = on_loopback.torchrun("--nproc-per-node=1", "script.py")
+    innocent, guilty = (one, other) if one.stdout else (other, one)
+    assert guilty.returncode != 0
+    assert "[rank1]: ValueError: boom" in guilty.stderr
+    said = 'rank 1 raised ValueError: boom\n  script.py, line 7, in work\n      raise ValueError("boom")\n'
+    assert innocent.stdout == said
+    assert (
+        "[rank0]: utils.diagnosis.failure_report.RankFailed: This job's world has ended: rank 1 raised"
+        in innocent.stderr
+    )
+
+
+WAITED_FOR = """
+import threading
+import torch, torch.distributed as dist
+from utils import spawn
+
+def work(rank, world_size):
+    if rank == 0:
+        threading.Event().wait()  # busy for ever, and far from the network
+    left_alone = dist.all_reduce(torch.ones(1), async_op=True)
+    raise ValueError("boom")
+
+spawn(work, 2)
+"""
+
+
+def test_a_rank_that_raises_leaves_at_once(run, tmp_path):
+    """Gloo's threads would wait for its last call at exit, and torchrun for its exit."""
+    (tmp_path / "script.py").write_text(WAITED_FOR)
+    done = run(*TORCHRUN, "--standalone", "--nproc-per-node=2", "script.py")
+    assert done.returncode != 0
+    assert "[rank1]: ValueError: boom" in done.stderr
+
+
+def test_an_unfinished_lesson_stops_where_the_answer_is_missing(run, root, tmp_path):
+    make_script([str(root / "notebooks/01_collectives/01_collectives.ipynb"), "-o", str(tmp_path / "lesson.py")])
+    done = run(*TORCHRUN, "--standalone", "--nproc-per-node=2", "lesson.py")
+    assert done.returncode != 0
+    assert re.search(r"\[rank[01]\]:   File .*lesson.py., line \d+, in predict_rooted", done.stderr)
+    assert "[rank 1] I am one of 2\n" in done.stdout
+
+
+# --- two machines
+
+FACTS = """
+import os
+
+def facts(rank, world_size):
+    last, x = world_size - 1, torch.zeros(3)
+    if rank == 0:
+        dist.send(x, dst=last)
+    elif rank == last:
+        dist.recv(x, src=0)
+    dist.all_reduce(x)
+    print(os.environ["GLOO_SOCKET_IFNAME"])
+    return os.environ.get("GROUP_RANK")
+
+run = spawn(facts, 4)
+traffic = run.traffic()
+[run.results, run.output, [(e.rank, e.op) for e in run.events], traffic.sent(0), traffic.received(run.world_size - 1)]
+"""
+
+
+def test_a_lesson_runs_on_two_machines_as_it_is(two_nodes, root, tmp_path):
+    lesson = nbformat.read(root / "solutions/01_collectives/01_collectives.ipynb", as_version=4)
+    lesson.cells.append(new_code_cell(FACTS))
+    nbformat.write(lesson, tmp_path / "lesson.ipynb")
+    make_script([str(tmp_path / "lesson.ipynb"), "-o", str(tmp_path / "lesson.py")])
+    both = two_nodes.torchrun("--nproc-per-node=2", "lesson.py")
+    assert [done.returncode for done in both] == [0, 0], both[0].stderr + both[1].stderr
+    text = both[0].stdout + both[1].stdout
+    assert sorted(re.findall(r"\[rank \d\] I am one of 4\n", text)) == [f"[rank {r}] I am one of 4\n" for r in range(4)]
+    results, output, events, sent, received = ast.literal_eval(re.findall(r"^\[\[.*", text, re.M)[-1])
+    assert results == ["0", "0", "1", "1"]
+    assert output == [f"{two_nodes.interface}\n"] * 4
+    assert events == [
+        (0, "send"),
+        (0, "all_reduce"),
+        (1, "all_reduce"),
+        (2, "all_reduce"),
+        (3, "recv"),
+        (3, "all_reduce"),
+    ]
+    assert sent == received == (1, 12)
+
+
+UNDER_SLURM = f"""
+import torch, torch.distributed as dist
+from utils import spawn
+from utils.worlds.jobs.in_place import only_first_process_prints
+
+only_first_process_prints()
+{FACTS.rpartition(chr(10) + "[")[0]}
+print(run, run.results, run.output, traffic.sent(0), os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"])
+"""
+
+
+def test_tasks_of_srun_on_two_machines(two_machines, tmp_path):
+    """With SLURM's variables set by hand. The first machine's name is 127.0.1.1 there: nobody else would reach it."""
+    (tmp_path / "script.py").write_text(UNDER_SLURM)
+    step = "SLURM_JOB_ID=4321 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_NODELIST='gpu[03-04]' SLURM_LOCALID=0"
+    both = two_machines.both(*(f"{step} SLURM_PROCID={rank} {sys.executable} script.py" for rank in range(2)))
+    assert [done.returncode for done in both] == [0, 0], both[0].stderr + both[1].stderr
+    said = "spawn: 4 ranks asked for; under slurm the whole job takes part, 2 ranks.\n[rank 0] cable\n"
+    run = "Run(2 ranks, slurm, gloo) [None, None] ['cable\\n', 'cable\\n'] (1, 12) gpu03 24321\n"
+    assert [done.stdout for done in both] == [said + run, "[rank 1] cable\n"]
+
+
+# --- GPUs
+
+ON_GPUS = """
+import torch, torch.distributed as dist
+from utils import get_device, spawn
+
+def work(rank, world_size):
+    x = torch.ones(2, device=get_device())
+    dist.all_reduce(x)
+    return x
+
+run = spawn(work, 1)
+print(run, run.results)
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_nccl_where_each_rank_has_a_gpu_of_its_own(run, tmp_path):
+    (tmp_path / "script.py").write_text(ON_GPUS)
+    count = torch.cuda.device_count()
+    alone = run(*TORCHRUN, "--standalone", f"--nproc-per-node={count}", "script.py")
+    assert f"{'1 rank' if count == 1 else f'{count} ranks'}, torchrun, nccl) [tensor([" in alone.stdout, alone.stderr
+    shared = run(*TORCHRUN, "--standalone", f"--nproc-per-node={count + 1}", "script.py")
+    assert f"({count + 1} ranks, torchrun, gloo)" in shared.stdout, shared.stderr
+    assert f"{count + 1} ranks, and not a GPU for each" in shared.stdout

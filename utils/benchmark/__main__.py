@@ -1,0 +1,137 @@
+"""The command line of sweep.py. Tables go to stdout, all else to stderr."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from pathlib import Path
+
+from ..diagnosis.errors import RankError
+from ..worlds.jobs import detect
+from .nccl_conventions import DTYPES, OPS, count_of, parse_sizes
+from .sweep import benchmark, default_ranks
+
+PICTURES = (".png", ".pdf", ".svg")
+EPILOG = """\
+Sizes are those of the whole, as in nccl-tests: for all_gather, what a rank
+holds at the end. K, M and G are 1024 based; GB/s are 1e9 bytes a second.
+algbw is size / time; busbw is to be held against one direction of a link.
+torch has one form of each collective, in place or not; the other has N/A.
+
+Runs as it is under torchrun and SLURM: then the ranks are those of the job.
+Exit code: 0; 1 if a value came out wrong or the ranks failed; 2 for a command that can't be.
+"""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Returns the exit code."""
+    parser = the_parser()
+    options = parser.parse_args(arguments)
+    try:
+        check(options)
+        return run(options)
+    except BrokenPipeError:  # `| head` has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the interpreter can flush, and ends
+        return 0
+    except (ValueError, TypeError, OSError) as error:
+        print(f"benchmark: {error}", file=sys.stderr)
+        return 2
+    except RankError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("benchmark: interrupted", file=sys.stderr)
+        return 130
+
+
+def the_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {__package__}",
+        description="Time a collective over a range of sizes: warm-up, the slowest rank, the median.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("op", choices=[*OPS, "all"], metavar="op", help=f"{', '.join(OPS)}; or all of them: all")
+    parser.add_argument("--sizes", default="1K..64M", help="1K..64M, or some: 1K,1M (default: %(default)s)")
+    parser.add_argument("--step", type=int, default=2, help="each size so many times the one before (default: 2)")
+    parser.add_argument(
+        "-n",
+        "--world-size",
+        type=int,
+        metavar="N",
+        help="ranks (default: a free GPU each, else 4; of a cluster, a node's)",
+    )
+    parser.add_argument("--dtype", default="float32", choices=DTYPES, metavar="D", help=", ".join(DTYPES))
+    parser.add_argument("--warmup", type=int, default=5, help="calls that don't count, of each size (default: 5)")
+    parser.add_argument("--repeats", type=int, default=20, help="calls that do (default: 20)")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--backend", choices=("gloo", "nccl"), help="default: nccl where enough GPUs are free")
+    where.add_argument("--cluster", metavar="NAME", help="a virtual one instead of this machine: dgx-h100, laptop, ...")
+    parser.add_argument("--limits", action="store_true", help="measure memory copies and the link of two ranks, too")
+    parser.add_argument("--csv", metavar="FILE", type=Path, help="write the rows there; with all, one file for each op")
+    parser.add_argument(
+        "--figure", metavar="FILE", type=Path, help="draw times and bandwidths there: .png, .pdf or .svg"
+    )
+    return parser
+
+
+def check(options: argparse.Namespace) -> None:
+    """Raises ValueError for what would fail only after the measurement."""
+    sizes = parse_sizes(options.sizes, options.step)
+    if options.op == "all":  # the first that is refused must not cost the tables of those before it
+        world_size = options.world_size or default_ranks(options.backend, options.cluster)
+        for op in OPS:
+            count_of(op, sizes[0], DTYPES[options.dtype][1], world_size)
+    for path in filter(None, (options.csv, options.figure)):
+        if path.is_dir():
+            raise ValueError(f"{str(path)!r} is a folder: name a file in it")
+        if not path.parent.is_dir():
+            raise ValueError(f"there is no folder {str(path.parent)!r} to write {path.name} to")
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise ValueError(f"{str(path)!r} can't be written: you have no right to")
+    if options.figure and options.figure.suffix.lower() not in PICTURES:
+        raise ValueError(f"{options.figure.name!r} is no picture: name it {', '.join(PICTURES)}")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Each collective in turn; a table as soon as it is there."""
+    first, wrong = detect.is_first_process(), 0
+    if options.cluster and not first:
+        return 0  # a virtual cluster lives in one process
+    for op in OPS if options.op == "all" else [options.op]:
+        with contextlib.redirect_stdout(sys.stderr):  # what spawn says, and the bar
+            table = benchmark(
+                op,
+                options.sizes,
+                options.world_size,
+                dtype=options.dtype,
+                warmup=options.warmup,
+                repeats=options.repeats,
+                step=options.step,
+                backend=options.backend,
+                cluster=options.cluster,
+                progress=sys.stderr.isatty(),
+                limits=options.limits or options.figure is not None,
+            )
+        wrong += table.wrong
+        if first:
+            print(f"{table}\n", flush=True)
+            save(table, options)
+    return 1 if wrong else 0
+
+
+def save(table, options: argparse.Namespace) -> None:
+    if options.csv:
+        table.save_csv(named(options.csv, table.op, options))
+    if options.figure:
+        table.figure().savefig(named(options.figure, table.op, options), dpi=120)
+
+
+def named(path: Path, op: str, options: argparse.Namespace) -> Path:
+    return path.with_stem(f"{path.stem}-{op}") if options.op == "all" else path
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

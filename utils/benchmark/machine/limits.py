@@ -1,0 +1,51 @@
+"""What bounds a collective on this machine: copies of its memory, and one link between two ranks. In bytes/s."""
+
+from __future__ import annotations
+
+from statistics import median
+
+import torch
+
+from ...cluster.hardware import Cluster
+from ...worlds.jobs.in_place import already_a_rank
+from ...worlds.real.launch import spawn
+from ...worlds.real.placement import get_device
+
+WINDOW = 0.2  # seconds of copying
+ROUNDS = 7  # of ping-pong
+
+
+def machine_limits(world_size: int, backend: str | None = None) -> dict[str, float]:
+    """{what it is: bytes/s}, measured now in about a second. Empty on a rank of torchrun or SLURM.
+
+    memory copy   what each of `world_size` ranks copies from place to place while the others do, too
+    one link      the best of a ping-pong of two ranks, one way: over loopback with Gloo, from GPU to GPU with NCCL
+    """
+    if already_a_rank():
+        return {}
+    from . import probes
+
+    copies = spawn(copy_memory, world_size, WINDOW, backend=backend).results
+    limits = {f"memory copy, {world_size} at once": probes.typical(copies)}
+    if world_size > 1:
+        run = spawn(probes.ping_pong, 2, ROUNDS, backend=backend)
+        name = "loopback, 2 ranks" if run.backend == "gloo" else "one link, 2 ranks"
+        limits[name] = max(nbytes / median(samples) for nbytes, samples in run.results[0].items())
+    return limits
+
+
+def copy_memory(rank: int, world_size: int, window: float) -> list[float]:
+    """bytes/s copied, again and again: each is read once and written once."""
+    from . import probes
+
+    device = get_device()
+    nbytes = 32 << 20 if device.type == "cpu" else 1 << 30
+    source = torch.ones(nbytes // 4, device=device)
+    target = source.clone()
+    return [nbytes / seconds for seconds in probes.sample(lambda: target.copy_(source), device, window)]
+
+
+def cluster_limits(cluster: Cluster, world_size: int) -> dict[str, float]:
+    """The same of a virtual cluster, from its data: the link inside a node, and the one between nodes if it counts."""
+    inside = {"link inside a node": cluster.intra.bandwidth}
+    return inside if world_size <= cluster.gpus_per_node else inside | {"link between nodes": cluster.inter.bandwidth}

@@ -1,0 +1,97 @@
+"""How fast this machine moves bytes, from its caches to its network: measured, with what is there.
+
+nbytes, seconds = time_copies()      # copies of 4 kB to 64 MB by one core: small ones stay in its caches
+levels()                             # {"L1": 49152, "L2": ..., "memory": inf}: bytes that fit in each
+links()                              # {"loopback": bytes/s, ...}; with GPUs also HBM, PCIe and the link between them
+one_core()                           # (FLOP/s, bytes/s): what a core computes in float32, and moves from its memory
+"""
+
+import math
+import time
+from pathlib import Path
+from statistics import median
+
+import torch
+
+from ...worlds.real.installed_gpus import find_gpus
+from ...worlds.real.launch import spawn
+from . import probes
+
+CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+SIZES = [2**power for power in range(12, 27)]  # bytes of a copy: 4 kB to 64 MB
+UNITS = {"K": 1024, "M": 1024**2, "G": 1024**3}
+
+
+def levels(folder: Path = CACHES) -> dict[str, float]:
+    """{level: bytes that fit in it}, the smallest first; "memory" has no end. Without Linux there are no others."""
+    found = {}
+    for cache in sorted(folder.glob("index*")):
+        if (cache / "type").read_text().strip() != "Instruction":
+            size = (cache / "size").read_text().strip()
+            found[f"L{(cache / 'level').read_text().strip()}"] = float(int(size[:-1]) * UNITS[size[-1]])
+    return {**found, "memory": math.inf}
+
+
+def time_copies(sizes: list[int] = SIZES) -> tuple[list[int], list[float]]:
+    """(bytes, seconds) of copies by one core of its own process; each second is the best of several."""
+    return sizes, spawn(copy_seconds, 1, sizes, backend="gloo").results[0]
+
+
+def copy_seconds(rank: int, world_size: int, sizes: list[int]) -> list[float]:
+    return [quickest_copy(torch.ones(nbytes // 4), window=0.03) for nbytes in sizes]
+
+
+def quickest_copy(source: torch.Tensor, window: float) -> float:
+    """Seconds of one copy of `source`: the best sample of a `window` of seconds."""
+    copy, device = torch.empty_like(source), source.device
+    once = max(1e-7, probes.seconds_of(lambda: copy.copy_(source), 2, device))
+    calls, end, best = max(1, int(1e-3 / once)), time.perf_counter() + window, once
+    while time.perf_counter() < end:
+        best = min(best, probes.seconds_of(lambda: copy.copy_(source), calls, device))
+    return best
+
+
+def links(rounds: int = 5, window: float = 0.5) -> dict[str, float]:
+    """{name: bytes/s one way} of what lies beyond a core's own memory: links by a ping-pong of so many rounds, the rest
+    in `window` seconds each.
+
+    Beside loopback, on free GPUs: "HBM" (reads and writes together), "PCIe" (host to GPU), "GPU to GPU".
+    """
+    found = {"loopback": link_bandwidth("gloo", rounds)}
+    free = sum(not gpu.is_busy for gpu in find_gpus())
+    if free:
+        found |= spawn(gpu_links, 1, window, backend="nccl").results[0]
+    if free > 1:
+        found["GPU to GPU"] = link_bandwidth("nccl", rounds)
+    return found
+
+
+def link_bandwidth(backend: str, rounds: int) -> float:
+    """bytes/s one way between two ranks, of the message that went fastest: a large one, unless the machine was busy."""
+    times = spawn(probes.ping_pong, 2, rounds, backend=backend).results[0]
+    return max(nbytes / min(samples) for nbytes, samples in times.items())
+
+
+def one_core(window: float = 0.25) -> tuple[float, float]:
+    """(FLOP/s of float32 matrix products, bytes/s of its memory) of one core; `window` seconds for each."""
+    return spawn(core_rates, 1, window, backend="gloo").results[0]
+
+
+def core_rates(rank: int, world_size: int, window: float) -> tuple[float, float]:
+    device = torch.device("cpu")
+    return tuple(median(found(device, window)) for found in (float32_samples, probes.bandwidth_samples))
+
+
+def float32_samples(device: torch.device, window: float) -> list[float]:
+    return probes.peak_samples(torch.float32, device, window)
+
+
+def gpu_links(rank: int, world_size: int, window: float) -> dict[str, float]:
+    device = torch.device("cuda")
+    on_host = torch.ones(2**26).pin_memory()
+    on_gpu = on_host.to(device)
+    copies = probes.sample(lambda: on_gpu.copy_(on_host, non_blocking=True), device, window)
+    return {
+        "HBM": max(probes.bandwidth_samples(device, window)),
+        "PCIe": on_host.numel() * on_host.element_size() / min(copies),
+    }

@@ -1,0 +1,11 @@
+"""Clusters as data: what GPUs and links can do, the presets by name, and what each collective costs on them.
+
+For lessons, checks and the virtual world: `from ... import Cluster, Gpu, Link, find_cluster`.
+"""
+
+from ..text.units import quantity
+from .collective_costs import Layout, cost
+from .hardware import Cluster, Gpu, Link
+from .presets import find_cluster
+
+__all__ = ["Cluster", "Gpu", "Layout", "Link", "cost", "find_cluster", "quantity"]

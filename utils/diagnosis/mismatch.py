@@ -1,0 +1,62 @@
+"""How calls that belong together differ although they must not."""
+
+from __future__ import annotations
+
+import math
+
+from ..events.event import Event
+from ..text.rank_sets import FEW
+from .words import inside_which_if, ranks_text, tensor_text
+
+# Collectives whose ranks must all hand in the same number of elements of the same dtype.
+SAME_SIZE = ("broadcast", "reduce", "all_reduce", "gather", "all_gather", "reduce_scatter")
+SAME_ORDER = "Every rank of a group must call the same collectives in the same order."
+
+
+# --- collectives
+
+
+def difference(partners: dict[int, Event | None]) -> str:
+    """In what the calls of the group's ranks at one place differ, though they must not; "" if in nothing."""
+    made = {rank: event for rank, event in partners.items() if event is not None}
+    op = next(iter(made.values())).op
+    if len({e.op for e in made.values()}) > 1:
+        conditions = {e.op: condition for e in made.values() if (condition := inside_which_if(e))}
+        hint = "".join(f" The {op} stands inside {condition}." for op, condition in conditions.items())
+        return f"{each(made, 'called', lambda e: e.op)}. {SAME_ORDER}{hint if len(conditions) == 1 else ''}"
+    if len({e.peer for e in made.values()}) > 1:
+        return f"{each(made, 'named root', lambda e: e.peer)}. All ranks must name the same root."
+    if len({e.reduce_op for e in made.values()}) > 1:
+        return f"{each(made, 'asked for', lambda e: e.reduce_op)}. {op} needs the same reduce op on every rank."
+    if op in SAME_SIZE and len({(e.dtype, math.prod(e.shape)) for e in made.values()}) > 1:
+        return f"{each(made, 'brought', tensor_text)}. {op} needs the same shape and dtype on every rank."
+    return ""
+
+
+def each(made: dict[int, Event], verb: str, what) -> str:
+    alike: dict[str, list[int]] = {}
+    for rank, event in made.items():
+        text = str(what(event))
+        alike.setdefault(text if len(made) > FEW else f"{rank} {text}", []).append(rank)
+    parts = [f"{ranks_text(who).lower()} {verb} {what(made[who[0]])}" for who in alike.values()]
+    return ", ".join(parts if len(parts) <= FEW else [*parts[:4], "...", parts[-1]])
+
+
+# --- messages
+
+
+def message_mismatch(one: Event, other: Event) -> str:
+    """In what a send and its receive differ, though they must not; "" if in nothing."""
+    send, receive = (one, other) if one.op == "send" else (other, one)
+    if send.bytes > receive.bytes:
+        what = f"whose recv has room for {tensor_text(receive)} only"
+    elif send.bytes < receive.bytes:
+        what = f"which received it into {tensor_text(receive)}: what it does not fill stays as it was"
+    elif send.dtype != receive.dtype and "uint8" not in (send.dtype, receive.dtype):  # raw bytes fit everything
+        what = f"which received it into {tensor_text(receive)}: there its bytes mean other numbers"
+    else:
+        return ""
+    return (
+        f"Rank {send.rank} sent {tensor_text(send)} to rank {receive.rank}, {what}. "
+        "A send and its recv need the same shape and dtype."
+    )

@@ -1,0 +1,211 @@
+"""Why no rank can move: the kind of mistake, in a sentence or two that name ranks and calls and the usual fix."""
+
+from __future__ import annotations
+
+from ..events.event import Event
+from ..events.matching import POINT_TO_POINT, Matching, group_key
+from ..events.rank_state import RankState
+from ..text.rank_sets import FEW
+from .mismatch import difference
+from .words import call_text, group_text, inside_which_if, ordinal, ranks_text
+
+EVERYONE_FIRST = {
+    "send": ("sends", "Let one rank of each pair receive first, or use isend and wait after the receive."),
+    "recv": ("receives", "A message must be sent before it can arrive: let somebody send first."),
+}
+ALL_GROUPS = "Every rank must call new_group for every group, in the same order, also for one that it is not in."
+
+
+def likely_mistake(blocked: dict[int, Event], matching: Matching) -> str:
+    """Why nobody can move. blocked: {rank: the call it is inside of}."""
+    if any(event.op == "new_group" or not is_one_group(event, matching.states) for event in blocked.values()):
+        return unmade_group(blocked, matching.states)
+    collectives = [event for event in blocked.values() if event.op not in POINT_TO_POINT]
+    for event in collectives:
+        if said := difference(matching.partners(event)):
+            return said
+    if said := lost_message(blocked, matching):
+        return said
+    for event in collectives:
+        missing = [rank for rank, partner in matching.partners(event).items() if partner is None]
+        if missing:
+            return missing_rank(event, missing, blocked, matching)
+    return unmet_messages(blocked, matching)
+
+
+def missing_rank(event: Event, missing: list[int], blocked: dict[int, Event], matching: Matching) -> str:
+    states = matching.states
+    finished = [rank for rank in missing if states[rank].finished]
+    condition = inside_which_if(event)
+    if finished:
+        mend = f"take it out of the {condition}" if condition else "look for an early return, or an `if` around it"
+        return (
+            f"{ranks_text(finished)} never called this {event.op} and {'has' if len(finished) == 1 else 'have'} finished. "
+            f"A collective returns only when every rank of its group has called it: {mend}."
+        )
+    for rank in missing:
+        other = blocked[rank]
+        if other.op not in POINT_TO_POINT and matching.partners(other).get(event.rank, other) is None:
+            mine, its = group_text(event, states[event.rank]), group_text(other, states[rank])
+            return (
+                f"Rank {event.rank} uses {mine} first, rank {rank} uses {its} first: each waits for the other. "
+                "Ranks that share several groups must use them in the same order."
+            )
+    elsewhere = "; ".join(f"rank {rank} is in {call_text(blocked[rank])}" for rank in missing)
+    hint = f" The {event.op} stands inside {condition}." if condition else ""
+    return (
+        f"{ranks_text(event.members)} must all call {event.op}, but {elsewhere}. "
+        f"Every rank must make the calls that belong together, in the same order.{hint}"
+    )
+
+
+def lost_message(blocked: dict[int, Event], matching: Matching) -> str:
+    """A message that does not arrive because the handle of its send or receive was thrown away; "" if there is none."""
+    for event in blocked.values():
+        if event.op in POINT_TO_POINT:
+            lost = matching.other_end(event)
+        else:
+            lost = next(iter(lost_receives(event, matching.states)), None)
+        if lost is not None and lost.index in matching.states[lost.rank].lost:
+            return (
+                f"Rank {lost.rank} has thrown away the handle of its i{call_text(lost)}. The message may then never arrive, "
+                "and what comes after it gets stuck too: keep each handle, and call its wait()."
+            )
+    return ""
+
+
+def lost_receives(event: Event, states: list[RankState]) -> list[Event]:
+    """Receives whose handle a member of the group has thrown away: Gloo's connection does not get over it."""
+    return [e for rank in event.members if states[rank].lost for e in states[rank].events if is_lost(e, states[rank])]
+
+
+def is_lost(event: Event, state: RankState) -> bool:
+    return event.op == "recv" and event.index in state.lost
+
+
+def unmet_messages(blocked: dict[int, Event], matching: Matching) -> str:
+    states = matching.states
+    sends = [send for queue in matching.sends.values() for send in queue if matching.other_end(send) is None]
+    messages = [event for event in blocked.values() if event.op in POINT_TO_POINT]
+    for event in messages:
+        for send in sends:
+            if event.op == "recv" and send.peer == event.rank and event.peer in (None, send.rank):
+                if send.group == event.group and send.tag != event.tag:
+                    return (
+                        f"Rank {event.rank} waits for a message with tag {event.tag} from rank {send.rank}, which "
+                        f"sends with tag {send.tag}. A send and its recv must name the same tag."
+                    )
+                if send.group != event.group:
+                    return (
+                        f"Rank {event.rank} waits for a message from rank {send.rank} on "
+                        f"{group_text(event, states[event.rank])}, which sends on {group_text(send, states[send.rank])}. "
+                        "A send and its recv must name the same group."
+                    )
+    hint = wrong_way(messages, sends)
+    for op, (verb, remedy) in EVERYONE_FIRST.items():
+        cycle = find_cycle({event.rank: event.peer for event in messages if event.op == op})
+        if cycle and not (op == "recv" and hint):
+            way = [str(rank) for rank in [*cycle, cycle[0]]]
+            path = " → ".join(way if len(way) <= FEW else [*way[:5], "...", *way[-2:]])
+            return f"Everyone {verb} first, and waits for the next: {path}. {remedy}"
+    for event in messages:
+        if event.peer is not None and states[event.peer].finished:
+            return left_alone(event, states[event.peer]) + hint
+    seen = "; ".join(f"rank {rank} is in {call_text(event)}" for rank, event in blocked.items())
+    return (
+        f"No send meets its receive: {seen}. For each send there must be a recv on the other rank, with the same tag."
+        + hint
+    )
+
+
+def left_alone(event: Event, finished: RankState) -> str:
+    """A message whose other end has finished."""
+    dropped = any(e.op in POINT_TO_POINT and finished.has_dropped(e) and e.peer == event.rank for e in finished.events)
+    waits_for = "waits for a message from" if event.op == "recv" else "sends a message to"
+    but = "without sending it" if event.op == "recv" else "without receiving it"
+    but = "without waiting for what it had started: keep each handle and call its wait()" if dropped else but
+    return (
+        f"Rank {event.rank} {waits_for} rank {event.peer}, which has finished {but}. "
+        "Count the sends and the receives of each pair: they must match one to one, tags too."
+    )
+
+
+def wrong_way(messages: list[Event], sends: list[Event]) -> str:
+    """A hint, if somebody sends to a rank that waits for another one."""
+    for event in messages:
+        for send in sends:
+            if event.op == "recv" and send.peer == event.rank and send.rank != event.peer is not None:
+                return (
+                    f" Rank {event.rank} waits for rank {event.peer} while rank {send.rank} sends to it: "
+                    "is a src or a dst wrong?"
+                )
+    return ""
+
+
+def find_cycle(waits_for: dict[int, int | None]) -> list[int]:
+    """A circle in who waits for whom, beginning at its smallest rank; [] if there is none."""
+    seen = set()
+    for start in sorted(waits_for):
+        path, rank = [], start
+        while rank in waits_for and rank not in seen:
+            seen.add(rank)
+            path.append(rank)
+            rank = waits_for[rank]
+        if rank in path:
+            circle = path[path.index(rank) :]
+            first = circle.index(min(circle))
+            return circle[first:] + circle[:first]
+    return []
+
+
+# --- groups
+
+
+def unmade_group(blocked: dict[int, Event], states: list[RankState]) -> str:
+    """Why a rank waits in new_group."""
+    if said := groups_in_another_order(states):
+        return said
+    for event in blocked.values():
+        if event.op == "new_group":
+            missing = [
+                rank
+                for rank in event.members
+                if all((made.group, made.members) != group_key(event) for made in states[rank].groups_made)
+            ]
+            if missing:
+                return (
+                    f"{ranks_text(missing)} never made the group of {ranks_text(event.members).lower()}. {ALL_GROUPS}"
+                )
+    return f"Not all ranks made the same groups. {ALL_GROUPS}"
+
+
+def is_one_group(event: Event, states: list[RankState]) -> bool:
+    """Whether the group of this call is the same one for all who have made a group of its name: torch numbers them."""
+    return all(
+        made.members == event.members for state in states for made in state.groups_made if made.group == event.group
+    )
+
+
+def groups_in_another_order(states: list[RankState]) -> str:
+    """The first place at which ranks make different groups, as a sentence; "" if there is none.
+
+    Groups made with use_local_synchronization have other names than numbers, and only their members make them.
+    """
+    made = {state.rank: [e for e in state.groups_made if e.group.isdigit()] for state in states}
+    for place in range(max(map(len, made.values()), default=0)):
+        here = {rank: events[place].members for rank, events in made.items() if place < len(events)}
+        if len(set(here.values())) == 1:
+            continue
+        first = next(iter(here))
+        others = [rank for rank, members in here.items() if members != here[first]]
+        later = {rank: [event.members for event in made[rank][place:]] for rank in others}
+        skipped = [rank for rank in others if rank not in here[first] and here[first] not in later[rank]]
+        if skipped:
+            them = "which it is not in" if len(skipped) == 1 else "which they are not in"
+            return f"{ranks_text(skipped)} skipped the group of {ranks_text(here[first]).lower()}, {them}. {ALL_GROUPS}"
+        mine, its = ranks_text(here[first]).lower(), ranks_text(here[others[0]]).lower()
+        return (
+            f"Rank {first} makes the group of {mine} as its {ordinal(place + 1)}, rank {others[0]} the group of {its}. "
+            "Every rank must make all groups in the same order."
+        )
+    return ""

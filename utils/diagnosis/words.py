@@ -1,0 +1,70 @@
+"""Calls, ranks, tensors and groups in words, for reports."""
+
+from __future__ import annotations
+
+import ast
+import linecache
+
+from ..events.event import Event
+from ..events.rank_state import RankState
+from ..text.rank_sets import format_ranks
+
+# --- words
+
+
+def call_text(event: Event) -> str:
+    """The call in short: `recv from 1`, `broadcast (root 0)`, `all_reduce`, `new_group [0, 1]`."""
+    if event.op == "send":
+        return f"send to {event.peer}"
+    if event.op == "recv":
+        return "recv from anybody" if event.peer is None else f"recv from {event.peer}"
+    if event.op == "new_group":
+        return f"new_group {list(event.members)}"
+    return event.op if event.peer is None else f"{event.op} (root {event.peer})"
+
+
+def ranks_text(numbers) -> str:
+    """ "Rank 2", "Ranks 0 and 3", "Ranks 0, 1 and 3"; of more than eight, "Ranks 0-62, 64"."""
+    if len(numbers) > 8:
+        return f"Ranks {format_ranks(list(numbers))}"
+    *first, last = [str(number) for number in numbers]
+    return f"Ranks {', '.join(first)} and {last}" if first else f"Rank {last}"
+
+
+def tensor_text(event: Event) -> str:
+    """ "float32 [2, 3]"."""
+    return f"{event.dtype} {list(event.shape)}"
+
+
+def group_text(event: Event, state: RankState) -> str:
+    """ "the whole world", "the group of ranks 0 and 1", or "the 2nd group of ..." if there are more of the same."""
+    if event.group == "world":
+        return "the whole world"
+    same = [made.group for made in state.groups_made if made.members == event.members]
+    number = f"{ordinal(same.index(event.group) + 1)} " if len(same) > 1 and event.group in same else ""
+    return f"the {number}group of {ranks_text(event.members).lower()}"
+
+
+def ordinal(number: int) -> str:
+    return f"{number}{ {1: 'st', 2: 'nd', 3: 'rd'}.get(number, 'th') }"
+
+
+def inside_which_if(event: Event) -> str:
+    """The innermost `if` about the rank that the student's line stands in, "`if rank == 0`"; "" if there is none."""
+    file, _, line = event.where.rpartition(":")
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except SyntaxError:  # a cell with magic in it
+        return ""
+    found = ""
+    for node in ast.walk(tree):  # outer ones come before inner ones
+        if isinstance(node, ast.If) and mentions_rank(node.test):
+            for body, where in ((node.body, "`if {}`"), (node.orelse, "`else` of `if {}`")):
+                if body and body[0].lineno <= int(line) <= body[-1].end_lineno:
+                    found = where.format(ast.unparse(node.test))
+    return found
+
+
+def mentions_rank(test: ast.expr) -> bool:
+    names = (getattr(node, "id", "") or getattr(node, "attr", "") for node in ast.walk(test))
+    return any("rank" in name for name in names)

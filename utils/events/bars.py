@@ -1,0 +1,125 @@
+"""From Events and Regions to bars in lanes: which lie inside, beside and after each other. Plain arithmetic.
+
+What `run.timeline()` draws and `run.save_trace()` writes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict, deque
+from functools import cache
+from heapq import heappop, heappush
+
+from .event import Event, Region
+
+
+def by_rank(things: list, size: int) -> list[list]:
+    """Events or Regions, a list for each rank."""
+    lists = [[] for _ in range(size)]
+    for thing in things:
+        lists[thing.rank].append(thing)
+    return lists
+
+
+def first_moment(events: list[Event], regions: list[Region]) -> float:
+    return min((bar.start for bar in [*regions, *events]), default=0.0)
+
+
+def last_moment(events: list[Event], regions: list[Region]) -> float:
+    """When the last of all bars ends; a call that nobody waited for has no end of its own."""
+    return max([r.end for r in regions] + [e.start if e.end is None else e.end for e in events], default=0.0)
+
+
+def depths(regions: list[Region]) -> list[tuple[Region, int]]:
+    """One rank's regions, each with how many others it lies inside of: outer ones first."""
+    nested, open_until = [], []
+    for region in sorted(regions, key=lambda r: (r.start, -r.end)):
+        open_until = [end for end in open_until if end > region.start]
+        nested.append((region, len(open_until)))
+        open_until.append(region.end)
+    return nested
+
+
+def rows(events: list[Event], last: float) -> list[tuple[Event, int]]:
+    """One rank's calls, each with the row it is drawn in, the first one that is free: those in flight at the same time
+    get rows of their own.
+    """
+    placed: list[tuple[Event, int]] = []
+    taken: list[tuple[float, int]] = []  # (until when, row), the earliest first
+    free: list[int] = []  # rows, the lowest first
+    for event in sorted(events, key=lambda e: (e.start, e.index)):
+        while taken and taken[0][0] <= event.start:
+            heappush(free, heappop(taken)[1])
+        row = heappop(free) if free else len(taken)
+        heappush(taken, (last if event.end is None else event.end, row))
+        placed.append((event, row))
+    return placed
+
+
+def busy(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The union of spans of time, as spans that don't touch."""
+    union: list[list[float]] = []
+    for start, end in sorted(spans):
+        if union and start <= union[-1][1]:
+            union[-1][1] = max(union[-1][1], end)
+        else:
+            union.append([start, end])
+    return [(start, end) for start, end in union]
+
+
+def blocked(regions: list[Region], events: list[Event]) -> list[tuple[float, float]]:
+    """When one rank was in a region and, in it, sat in a blocking call."""
+    named, waits = busy([(r.start, r.end) for r in regions]), busy(waiting(events))
+    overlaps, n, w = [], 0, 0
+    while n < len(named) and w < len(waits):
+        start, end = max(named[n][0], waits[w][0]), min(named[n][1], waits[w][1])
+        if start < end:
+            overlaps.append((start, end))
+        if named[n][1] < waits[w][1]:
+            n += 1
+        else:
+            w += 1
+    return overlaps
+
+
+def waiting(events: list[Event]) -> list[tuple[float, float]]:
+    """When one rank sat in a blocking call."""
+    return [(e.start, e.end) for e in events if not e.is_async and e.end is not None]
+
+
+def bubbles(regions: list[Region], start: float, end: float) -> list[tuple[float, float]]:
+    """A bubble is time, from the first region of any rank to the last, in which a rank that has regions is in none.
+
+    `regions` are one rank's; `start` and `end` are when the first region of any rank starts and the last one ends.
+    """
+    if not regions:
+        return []
+    spans = busy([(r.start, r.end) for r in regions])
+    edges = [start, *(edge for span in spans for edge in span), end]
+    return [(a, b) for a, b in zip(edges[::2], edges[1::2], strict=True) if a < b]
+
+
+@cache
+def stem(name: str) -> str:
+    """The name of a region without its numbers: "forward 3" and "forward 4" are of one kind."""
+    return re.sub(r"[\s_#]*\d+", "", name).strip() or name
+
+
+def messages(events: list[Event]) -> list[tuple[Event, Event]]:
+    """Each send with its receive: the n-th from a rank to another with the same group and tag is the n-th received.
+
+    Left out are messages to a rank that receives from any source: who its sender was is not recorded.
+    """
+    sends, receives = defaultdict(deque), []
+    from_anywhere = {(e.rank, e.group, e.tag) for e in events if e.op == "recv" and e.peer is None}
+    for event in sorted(events, key=lambda e: (e.rank, e.index)):
+        if event.op == "send" and (event.peer, event.group, event.tag) not in from_anywhere:
+            sends[event.rank, event.peer, event.group, event.tag].append(event)
+        elif event.op == "recv":
+            receives.append(event)
+    pairs = []
+    for receive in receives:
+        queue = sends[receive.peer, receive.rank, receive.group, receive.tag]
+        if queue:
+            pairs.append((queue.popleft(), receive))
+    return pairs

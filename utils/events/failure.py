@@ -1,0 +1,25 @@
+"""An exception that ended a rank, as plain data: readable without any of the student's classes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One line of a traceback."""
+
+    file: str
+    line: int
+    function: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An exception that ended a rank, in a form that needs none of the student's classes to read."""
+
+    kind: str
+    message: str
+    frames: tuple[Frame, ...]  # outermost first
+    time: float  # seconds since the world began

@@ -1,0 +1,81 @@
+"""A transformer layer on one process: the oracle of everything that shards one.
+
+    weights = make_layer(width=8, hidden=32, seed=0)             {name: tensor}, see NAMES
+    y = transformer_layer(x, weights, num_heads=4)               (B, S, D) -> (B, S, D)
+    y, gradients = serial_layer_gradients(x, weights, 4, grad)   what autograd says, "x" included
+
+x -> LayerNorm -> attention -> + x -> LayerNorm -> MLP -> + x: pre-norm, as in GPT-2 and GPT-3. Attention looks at all
+positions; a causal mask would change neither shapes nor what is communicated.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from .mlp import normal
+
+NORMS = ("norm1_weight", "norm1_bias", "norm2_weight", "norm2_bias")
+NAMES = (*NORMS, "w_qkv", "w_out", "b_out", "w_up", "b_up", "w_down", "b_down")
+
+
+def make_layer(width: int, hidden: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
+    """The weights of a layer, D = width and F = hidden; the same in every call and on every rank.
+
+    norm*_weight, norm*_bias, b_out, b_down (D,), b_up (F,), w_qkv (D, 3 D): columns of Q, then of K, then of V,
+    w_out (D, D), w_up (D, F), w_down (F, D). Matrices are normal with standard deviation 1 / sqrt(rows).
+    """
+    shapes = {"w_qkv": (width, 3 * width), "w_out": (width, width), "w_up": (width, hidden), "w_down": (hidden, width)}
+    weights = {}
+    for index, name in enumerate(NAMES):
+        shape = shapes.get(name) or (hidden if name == "b_up" else width,)
+        noise = normal(1000 * seed + 500 + index, *shape)
+        scale = shape[0] ** -0.5 if name in shapes else 0.1
+        weights[name] = (noise * scale + (name in ("norm1_weight", "norm2_weight"))).to(dtype)
+    return weights
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0) -> Tensor:
+    """softmax(q k^T / sqrt(d)) v, for each head by itself: (B, heads, S, d) three times -> (B, heads, S, d)."""
+    scores = (q @ k.transpose(-1, -2)) * q.shape[-1] ** -0.5  # (B, heads, S, S)
+    return nn.functional.dropout(scores.softmax(-1), dropout) @ v
+
+
+def split_heads(x: Tensor, num_heads: int) -> Tensor:
+    """(B, S, heads * d) -> (B, heads, S, d)"""
+    return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+
+
+def merge_heads(x: Tensor) -> Tensor:
+    """(B, heads, S, d) -> (B, S, heads * d)"""
+    return x.transpose(1, 2).flatten(2)
+
+
+def attention(x: Tensor, w_qkv: Tensor, w_out: Tensor, num_heads: int) -> Tensor:
+    """(B, S, D) -> (B, S, D), without biases. A head's columns of Q, K and V, and its rows of w_out, are neighbours."""
+    q, k, v = (split_heads(part, num_heads) for part in (x @ w_qkv).chunk(3, dim=-1))
+    return merge_heads(attend(q, k, v)) @ w_out
+
+
+def mlp(x: Tensor, w_up: Tensor, b_up: Tensor, w_down: Tensor, b_down: Tensor) -> Tensor:
+    """(..., D) -> (..., F) -> (..., D)"""
+    return nn.functional.gelu(x @ w_up + b_up) @ w_down + b_down
+
+
+def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Each token by itself, over its D numbers."""
+    return nn.functional.layer_norm(x, weight.shape, weight, bias)
+
+
+def transformer_layer(x: Tensor, weights: dict[str, Tensor], num_heads: int) -> Tensor:
+    """(B, S, D) -> (B, S, D), without dropout."""
+    w = weights
+    h = layer_norm(x, w["norm1_weight"], w["norm1_bias"])
+    x = x + attention(h, w["w_qkv"], w["w_out"], num_heads) + w["b_out"]
+    h = layer_norm(x, w["norm2_weight"], w["norm2_bias"])
+    return x + mlp(h, w["w_up"], w["b_up"], w["w_down"], w["b_down"])
+
+
+def serial_layer_gradients(x: Tensor, weights: dict[str, Tensor], num_heads: int, grad: Tensor) -> tuple[Tensor, dict]:
+    """(y, {name: gradient}) for one layer and the gradient `grad` of y; "x" is among the names; nothing is changed."""
+    leaves = {name: value.detach().clone().requires_grad_() for name, value in {"x": x, **weights}.items()}
+    y = transformer_layer(leaves["x"], leaves, num_heads)
+    return y.detach(), dict(zip(leaves, torch.autograd.grad(y, list(leaves.values()), grad), strict=True))

@@ -1,0 +1,185 @@
+"""Which tensor storages are alive, how large they are, and what they are for.
+
+`Storages` counts what it is shown. `StorageTracker`, which `track_memory` runs, shows it every storage that comes out
+of an operation of this process: torch calls it for each one, after autograd has done its part.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable
+
+import torch
+from torch.autograd.graph import saved_tensors_hooks
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ..events.memory_samples import KINDS, OTHER
+
+PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, COMMUNICATION = (kind for kind in KINDS if kind != OTHER)
+PRIORITY = {kind: place for place, kind in enumerate(KINDS)}
+
+
+class Storages:
+    """Counts the bytes of storages from when it first sees them until they are freed, and notes each change.
+
+    now      the time, in seconds
+    devices  whose tensors are counted
+    live     bytes that are alive now
+    changes  (seconds, which storage, bytes more or less); which kind it is may become known later, as a gradient's
+    kinds    what each storage is for; the first in KINDS that it has ever been
+    """
+
+    def __init__(self, now: Callable[[], float], devices: tuple[str, ...] = ("cpu",)):
+        self.now, self.devices = now, devices
+        self.live = 0
+        self.changes: list[tuple[float, int, int]] = []
+        self.kinds: list[str] = []
+        self.sizes: list[int] = []  # 0 of those that are gone
+        self.known: dict[int, tuple[int, weakref.ref]] = {}  # where a storage that is alive lies -> its number here
+        self.began = now()
+        self.ended: float | None = None
+
+    def count(self, tensor, kind: str = OTHER) -> None:
+        """See the storage of `tensor`, if it has one, as it is now."""
+        for part in parts(tensor):
+            self.see(part.untyped_storage(), kind)
+
+    def see(self, storage: torch.UntypedStorage, kind: str = OTHER) -> torch.UntypedStorage:
+        if self.ended is not None or storage.device.type not in self.devices:
+            return storage
+        place = storage._cdata
+        if place in self.known:
+            number = self.known[place][0]
+            if PRIORITY[kind] < PRIORITY[self.kinds[number]]:
+                self.kinds[number] = kind
+            if storage.nbytes() != self.sizes[number]:
+                self.change(number, storage.nbytes())
+        else:
+            number = len(self.kinds)
+            self.known[place] = number, weakref.ref(storage, lambda _: self.gone(place))
+            self.kinds.append(kind)
+            self.sizes.append(0)
+            self.change(number, storage.nbytes())
+        return storage
+
+    def gone(self, place: int) -> None:
+        self.change(self.known.pop(place)[0], 0)
+
+    def change(self, number: int, size: int) -> None:
+        difference = size - self.sizes[number]
+        if difference and self.ended is None:
+            self.sizes[number] = size
+            self.live += difference
+            self.changes.append((self.now(), number, difference))
+
+    def saved_for_backward(self, tensor: torch.Tensor) -> torch.Tensor:
+        whole = tensor if tensor._base is None else tensor._base
+        kind = PARAMETERS if isinstance(whole, torch.nn.Parameter) else ACTIVATIONS  # FSDP's, while gathered
+        for part in parts(tensor):
+            if part.untyped_storage()._cdata in self.known:  # else it was there before, and nobody asked to count it
+                self.see(part.untyped_storage(), kind)
+        return tensor
+
+    def count_state(self, optimizer: torch.optim.Optimizer) -> None:
+        for state in optimizer.state.values():
+            for tensor in tree_leaves(state):
+                self.count(tensor, OPTIMIZER_STATE)
+
+    def end(self) -> None:
+        """What is freed from now on is not our business."""
+        self.ended = self.now()
+
+    def by_kind(self) -> dict[str, int]:
+        """Live bytes of each kind, as far as it is known now."""
+        live: dict[str, int] = {}
+        for kind, size in zip(self.kinds, self.sizes, strict=True):
+            if size:
+                live[kind] = live.get(kind, 0) + size
+        return live
+
+    def samples(self) -> list[tuple[float, str, int]]:
+        """(seconds, kind, live bytes of that kind from then on)."""
+        live = {kind: 0 for kind in KINDS if kind in {*self.kinds, OTHER}}
+        samples = [(self.began, kind, 0) for kind in live]
+        for seconds, number, difference in self.changes:
+            kind = self.kinds[number]
+            live[kind] += difference
+            samples.append((seconds, kind, live[kind]))
+        return samples if self.ended is None else [*samples, (self.ended, OTHER, live[OTHER])]
+
+
+class StorageTracker(TorchDispatchMode):
+    """Shows a Storages what this process computes, and what it is handed.
+
+    held   modules, optimizers and tensors that exist already: counted from the start
+    """
+
+    def __init__(self, held: tuple, now: Callable[[], float] = time.monotonic):
+        super().__init__()
+        self.held, self.storages = held, Storages(now)
+        self.undo: list[Callable] = []
+
+    def __enter__(self):
+        for thing in self.held:
+            self.undo += hold(thing, self.storages)
+        saved = saved_tensors_hooks(self.storages.saved_for_backward, lambda tensor: tensor)
+        saved.__enter__()
+        self.undo.append(lambda: saved.__exit__(None, None, None))
+        resize = torch.UntypedStorage.resize_  # how FSDP frees what it has gathered
+        torch.UntypedStorage.resize_ = lambda storage, size: self.storages.see(resize(storage, size))
+        self.undo.append(lambda: setattr(torch.UntypedStorage, "resize_", resize))
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        super().__exit__(*error)
+        while self.undo:
+            self.undo.pop()()
+        self.storages.end()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if DTensor in types:
+            return NotImplemented  # the operations on what it consists of come here
+        result = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            self.storages.count(tensor)
+        return result
+
+
+def hold(thing, storages: Storages) -> list[Callable]:
+    """Count what exists already, and what it will get: gradients, state. Returns what undoes it.
+
+    Raises TypeError for what is no module, optimizer or tensor.
+    """
+    undo = []
+    if isinstance(thing, torch.nn.Module):
+        for tensor in [*thing.parameters(), *thing.buffers()]:
+            undo += hold(tensor, storages)
+    elif isinstance(thing, torch.optim.Optimizer):
+        storages.count_state(thing)
+        undo.append(thing.register_step_post_hook(lambda optimizer, *_: storages.count_state(optimizer)).remove)
+    elif isinstance(thing, torch.nn.Parameter):
+        storages.count(thing, PARAMETERS)
+        storages.count(thing.grad, GRADIENTS)
+        if thing.requires_grad:
+            hook = thing.register_post_accumulate_grad_hook(lambda p: storages.count(p.grad, GRADIENTS))
+            undo.append(hook.remove)
+    elif isinstance(thing, torch.Tensor):
+        storages.count(thing)
+    else:
+        raise TypeError(
+            f"track_memory takes modules, optimizers and tensors, which it counts from the start; got {thing!r}."
+        )
+    return undo
+
+
+def parts(value) -> list[torch.Tensor]:
+    """The plain tensors that a tensor consists of: a DTensor has one; a sparse one, and what is no tensor, has none."""
+    if not isinstance(value, torch.Tensor):
+        return []
+    if hasattr(value, "__tensor_flatten__"):
+        names, _ = value.__tensor_flatten__()
+        return [part for name in names for part in parts(getattr(value, name))]
+    return [value] if value.layout is torch.strided else []

@@ -1,0 +1,86 @@
+"""torch's calls to a process group as the recorder sees them: which operation each method is, and what its arguments mean."""
+
+from __future__ import annotations
+
+import functools
+
+import torch
+
+from ..events.matching import POINT_TO_POINT
+
+# What torch calls the method (names changed from 2.11 to 2.13; both are here), and what an Event calls the operation.
+OPERATIONS = {
+    "allreduce": "all_reduce",
+    "allreduce_coalesced": "all_reduce",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+    "gather": "gather",
+    "scatter": "scatter",
+    "allgather": "all_gather",
+    "allgather_coalesced": "all_gather",
+    "_allgather_base": "all_gather",
+    "all_gather_single": "all_gather",
+    "allgather_into_tensor_coalesced": "all_gather",
+    "all_gather_single_coalesced": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "_reduce_scatter_base": "reduce_scatter",
+    "reduce_scatter_single": "reduce_scatter",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter",
+    "reduce_scatter_single_coalesced": "reduce_scatter",
+    "alltoall": "all_to_all",
+    "alltoall_base": "all_to_all",
+    "all_to_all_single": "all_to_all",
+    "barrier": "barrier",
+    "monitored_barrier": "barrier",
+    "send": "send",
+    "recv": "recv",
+    "recv_anysource": "recv",
+}
+# These take (outputs, inputs); the others take what they hand in first.
+OUTPUT_FIRST = {"gather", "scatter", "all_gather", "reduce_scatter", "all_to_all"}
+ASYNCHRONOUS = ("isend", "irecv", "batch_isend_irecv")
+# Which arguments of a method hold tensors that Gloo reads or writes as if their numbers lay side by side, in order.
+TAKEN_AS_DENSE = {
+    **dict.fromkeys(["allreduce", "allreduce_coalesced", "broadcast", "reduce"], (0,)),
+    **dict.fromkeys(["scatter"], (0, 1)),
+    **dict.fromkeys(["reduce_scatter", "alltoall_base", "all_to_all_single"], (0,)),
+}
+
+
+def tensors_in(value) -> list[torch.Tensor]:
+    """The tensors in nested lists."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if not isinstance(value, (list, tuple)):
+        return []
+    if len(value) == 1 and isinstance(value[0], torch.Tensor):  # most often: spare it the search
+        return value
+    return [tensor for item in value for tensor in tensors_in(item)]
+
+
+def peer_of(op, method, args, options, members) -> int | None:
+    """The other rank of a message, or the root of a collective: as a global rank."""
+    if op in POINT_TO_POINT:
+        return None if method == "recv_anysource" else global_rank_of(args[1], members)
+    root = getattr(options, "rootRank", None)
+    return None if root is None else global_rank_of(root, members)
+
+
+def global_rank_of(group_rank: int, members) -> int:
+    if not 0 <= group_rank < len(members):
+        raise ValueError(
+            f"there is no rank {group_rank} among {len(members)}: the last is rank {len(members) - 1}. "
+            "In a ring, the right-hand neighbour is (rank + 1) % world_size."
+        )
+    return members[group_rank]
+
+
+def reduce_op_name(options) -> str:
+    op = getattr(options, "reduceOp", None)
+    return "" if op is None else name_of_member(getattr(op, "op", op)).lower()
+
+
+@functools.cache
+def name_of_member(member) -> str:
+    """ "float32" for torch.float32, "SUM" for RedOpType.SUM."""
+    return str(member).rpartition(".")[2]

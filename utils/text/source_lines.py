@@ -1,0 +1,58 @@
+"""Where a line of code is, in words a student knows: "In[4], line 3", and what it says."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import linecache
+import os
+import re
+import site
+import sys
+import sysconfig
+
+from .package import FOLDER
+
+# The packages of any environment, also of one that this Python does not run in: .../lib/python3.12/site-packages/...
+IN_ENVIRONMENT = re.compile(r".*[/\\](lib(32|64)?[/\\]python3(\.\d+t?)?|Lib)[/\\](site|dist)-packages[/\\]")
+
+
+def name_of_file(file: str) -> str:
+    """A notebook cell as "In[4]", a file by its path from the working directory."""
+    if "IPython" in sys.modules and (shell := sys.modules["IPython"].get_ipython()) is not None:
+        cell = getattr(shell.compile, "_filename_map", {}).get(file)
+        if cell is not None:
+            return f"In[{cell}]"
+    if "ipykernel_" in file or file.startswith("<"):
+        return "a cell"
+    inside = os.path.relpath(file)
+    return file if inside.startswith("..") else inside
+
+
+def place(where: str) -> str:
+    """ "file:line" as "In[4], line 3:  what stands there"."""
+    file, _, line = where.rpartition(":")
+    if not file:
+        return ""
+    source = linecache.getline(file, int(line)).strip()
+    return f"{name_of_file(file)}, line {line}" + (f":  {source}" if source else "")
+
+
+def is_students(file: str) -> bool:
+    """Whether the student wrote `file`: a notebook cell, or a file that is not a library's and not in this package.
+
+    Decided by where the path begins, so a student's own folder may have any name, and may hold an environment.
+    """
+    return not file.startswith(library_prefixes()) and not IN_ENVIRONMENT.match(file)
+
+
+@functools.cache
+def library_prefixes() -> tuple[str, ...]:
+    """How the paths of files begin that no student has written: Python's own, installed ones, torch's, and ours."""
+    paths = sysconfig.get_paths()
+    folders = {paths[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
+    folders |= {*site.getsitepackages(), site.getusersitepackages(), str(FOLDER)}
+    torch = importlib.util.find_spec("torch")  # finds it without importing it; it may be a build outside site-packages
+    folders |= {*((torch and torch.submodule_search_locations) or ())}
+    real = {os.path.realpath(folder) for folder in folders}
+    return (*sorted(os.path.join(folder, "") for folder in folders | real), "<frozen ")

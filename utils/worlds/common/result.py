@@ -1,0 +1,108 @@
+"""What a rank returned, on its way to the notebook: as values, on the CPU; or one error that names what can't go."""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+
+import cloudpickle
+import torch
+from torch import Tensor
+from torch._tensor import _rebuild_from_type_v2
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
+from torch.distributed.tensor import DTensor
+
+from .pickling import CannotTravel, pack, why_not
+from .unpicklable import Part, a_type, find_culprit
+
+
+class CannotReturn(TypeError):
+    """A rank returned something that can't travel to the notebook."""
+
+
+def pickle_result(result, pickler: type[ResultPickler] | None = None) -> bytes:
+    """Pickle what a rank returned. Raises CannotReturn that names the type of what can't travel, and where it is.
+
+    Tensors travel as values: on the CPU, cut out of their storage, without a graph.
+    """
+    outcome = io.BytesIO()
+    try:
+        (pickler or ResultPickler)(outcome).dump(("result", result))
+    except (torch.AcceleratorError, torch.OutOfMemoryError):  # the program's own, which a GPU tells when next asked
+        raise
+    except Exception as error:
+        raise CannotReturn(why_refused(result, error)) from None
+    return outcome.getvalue()
+
+
+def why_refused(result, error: Exception) -> str:
+    whole = Part(result, "")
+    part, error = find_culprit([whole], lambda value: why_not(ResultPickler, value)) or (whole, error)
+    advice = getattr(error, "advice", "Return tensors, numbers, strings, or lists and dicts of them.")
+    where = f", whose {part.name} is {a_type(part.value)}" if part.name else ""
+    return f"it returned {a_type(result)}{where}, which can't be sent to the notebook ({error}). {advice}"
+
+
+class ResultPickler(cloudpickle.Pickler):
+    """Pickles by value what the notebook defined, and tensors as their values."""
+
+    def __init__(self, file):
+        super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
+
+    def reducer_override(self, value):
+        if isinstance(value, Tensor):
+            return reduce_tensor(value)
+        if isinstance(value, torch.nn.parallel.DistributedDataParallel):
+            raise CannotTravel(
+                value, "it is bound to the ranks' process group", "Return the model inside: model.module."
+            )
+        return super().reducer_override(value)
+
+
+def reduce_tensor(tensor: Tensor):
+    """How pickle shall write `tensor`. Tensors that are parts of it, as a Parameter's data, come here by themselves."""
+    if isinstance(tensor, AsyncCollectiveTensor):
+        tensor = tensor.wait()
+    if isinstance(tensor, DTensor):
+        tensor = whole_values(tensor)
+    if isinstance(tensor, torch.nn.Parameter) or tensor.device.type == "meta":
+        return NotImplemented
+    kind = type(tensor)
+    knows_how = (
+        kind.__torch_dispatch__ is not Tensor.__torch_dispatch__ or kind.__reduce_ex__ is not Tensor.__reduce_ex__
+    )
+    if knows_how or tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
+        return tensor.detach().cpu().__reduce_ex__(pickle.HIGHEST_PROTOCOL)
+    with torch._C.DisableTorchFunctionSubclass():  # a subclass may do anything when it is asked
+        rebuild, arguments = pack(tensor.detach().cpu())
+    if kind is Tensor:
+        return rebuild, arguments
+    return _rebuild_from_type_v2, (rebuild, kind, arguments, torch._utils._get_obj_state(tensor))
+
+
+def whole_values(tensor: DTensor) -> Tensor:
+    """The values of a DTensor of which this rank holds all. No rank waits for another here: that might be for ever."""
+    mesh = tensor.device_mesh
+    is_whole = all(place.is_replicate() or mesh.size(dim) == 1 for dim, place in enumerate(tensor.placements))
+    if mesh.get_coordinate() is None or not is_whole:
+        raise CannotTravel(
+            tensor,
+            f"this rank holds only its part: {', '.join(map(str, tensor.placements))} over {mesh.size()} ranks",
+            "Return x.full_tensor(), which every rank must call, or only this rank's part, x.to_local().",
+        )
+    return tensor.to_local()
+
+
+def write_whole(path: str, data: bytes) -> None:
+    """Put `data` at `path`, whole or not at all. Raises CannotReturn with its size where there is no room for it."""
+    try:
+        with open(path + ".part", "wb") as file:
+            file.write(data)
+    except OSError as error:
+        os.unlink(path + ".part")
+        raise CannotReturn(
+            f"it returned {len(data) / 1e6:,.0f} MB, which could not be written to {os.path.dirname(path)}: "
+            f"{error.strerror}. Return less, or set TMPDIR to a folder with room and restart the kernel."
+        ) from None
+    os.replace(path + ".part", path)

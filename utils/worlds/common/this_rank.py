@@ -1,0 +1,5 @@
+"""Which rank of `spawn` this process is, if it is one."""
+
+from __future__ import annotations
+
+number: int | None = None  # set by the rank itself, before anything of the student's runs

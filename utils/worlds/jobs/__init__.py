@@ -1,0 +1,1 @@
+"""Ranks that torchrun or SLURM has started: `spawn` then runs the program in place."""

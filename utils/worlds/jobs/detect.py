@@ -1,0 +1,66 @@
+"""The job that this process may be a rank of: who it is in it, and by which network it reaches the others.
+
+torchrun   has set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT
+srun       has set SLURM's own; the five are made from them, each only where it is not set by hand
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+
+from .network_interface import interface_towards
+
+PORTS = range(20000, 30000)  # MASTER_PORT under SLURM: below the ports that Linux gives to outgoing connections
+
+
+def launcher() -> str | None:
+    """Who started this process as one rank of many: "torchrun", "slurm", or None if nobody did.
+
+    A notebook's kernel is no rank: a tutorial's cell may have set these by hand, or the kernel runs inside a job. A
+    batch script is none either: only for what srun starts does SLURM count the tasks of the step.
+    """
+    if in_notebook():
+        return None
+    if all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR")):
+        return "torchrun"
+    is_task = "SLURM_PROCID" in os.environ and int(os.environ.get("SLURM_STEP_NUM_TASKS", 1)) > 1
+    return "slurm" if is_task else None
+
+
+def in_notebook() -> bool:
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and ipython.get_ipython() is not None
+
+
+def is_first_process() -> bool:
+    """Whether this process is rank 0 of its job, or in none."""
+    return launcher() is None or int(os.environ.get("RANK") or os.environ["SLURM_PROCID"]) == 0
+
+
+def set_variables() -> None:
+    """Make the environment what `torch.distributed` needs to join the world of this job."""
+    if launcher() == "slurm":
+        for name, value in slurm_variables().items():
+            os.environ.setdefault(name, value)
+    if "GLOO_SOCKET_IFNAME" not in os.environ and (interface := interface_towards(os.environ["MASTER_ADDR"])):
+        os.environ["GLOO_SOCKET_IFNAME"] = interface
+
+
+def slurm_variables() -> dict[str, str]:
+    """torchrun's variables, from those of the step that this task belongs to."""
+    nodes = os.environ.get("SLURM_STEP_NODELIST") or os.environ["SLURM_NODELIST"]
+    return {
+        "RANK": os.environ["SLURM_PROCID"],
+        "WORLD_SIZE": os.environ["SLURM_STEP_NUM_TASKS"],
+        "LOCAL_RANK": os.environ["SLURM_LOCALID"],
+        "MASTER_ADDR": first_host(nodes),
+        "MASTER_PORT": str(PORTS[int(os.environ["SLURM_JOB_ID"]) % len(PORTS)]),
+    }
+
+
+def first_host(nodes: str) -> str:
+    """The first host of a list as SLURM writes it: gpu03 of "gpu[03-05,9],login1"."""
+    first = re.match(r"(\[[^\]]*\]|[^,\[])*", nodes.strip())[0]
+    return re.sub(r"\[(\w*)[^\]]*\]", r"\1", first)

@@ -1,0 +1,1 @@
+"""`spawn`: ranks as processes on this machine, over NCCL or Gloo."""

@@ -1,0 +1,113 @@
+"""Which NVIDIA GPUs are here, and which of them are free, at this moment. Opens none of them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+
+DRIVER = "/dev/nvidiactl"  # there where NVIDIA's driver is
+BUSY = 0.2  # a GPU is busy when processes other than this kernel hold more than this part of its memory
+
+
+@dataclass(frozen=True)
+class InstalledGpu:
+    """A GPU that torch may use here. Sizes in bytes; without a uuid it can't be told from the others."""
+
+    number: int  # as nvidia-smi counts
+    uuid: str = ""
+    memory: int = 0
+    held_by_others: int = 0
+
+    @property
+    def is_busy(self) -> bool:
+        return self.held_by_others > BUSY * self.memory
+
+    def __str__(self) -> str:
+        return f"GPU {self.number}: {self.held_by_others / 1e9:.0f} of {self.memory / 1e9:.0f} GB"
+
+
+def find_gpus() -> list[InstalledGpu]:
+    """The GPUs that torch would use here, in its order, as they are at this moment. Opens none."""
+    if not os.path.exists(DRIVER):
+        return []
+    import torch
+    import torch.distributed as dist
+
+    if not (dist.is_available() and dist.is_nccl_available()):  # a torch for the CPU
+        return []
+    try:
+        return look_at_gpus()
+    except Exception as error:  # NVML is missing, not permitted, of another version than the driver, ...
+        gpus = [InstalledGpu(number) for number in range(torch.cuda.device_count())]
+        print(f"Which GPUs are busy can't be seen here ({error}); torch counts {len(gpus)}, which are taken for free.")
+        return gpus
+
+
+def look_at_gpus() -> list[InstalledGpu]:
+    """What NVML says of the GPUs that CUDA_VISIBLE_DEVICES leaves visible."""
+    import pynvml as nvml
+
+    nvml.nvmlInit()  # counts how often it is called; only the first costs something
+    handles = [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
+    uuids = [nvml.nvmlDeviceGetUUID(handle) for handle in handles]
+    setting = os.environ.get("CUDA_VISIBLE_DEVICES")
+    numbers = visible(setting, uuids)
+    if (setting or "").startswith("MIG-") or any(is_sliced(nvml, handles[number]) for number in numbers):
+        return [InstalledGpu(0)]  # a process can open one slice, and CUDA knows which
+    by_number = (setting or "-")[0].isdigit() and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID"
+    if by_number and len({nvml.nvmlDeviceGetName(handle) for handle in handles}) > 1:
+        raise RuntimeError("CUDA_VISIBLE_DEVICES counts the fastest GPU first; set CUDA_DEVICE_ORDER=PCI_BUS_ID")
+    gpus = []
+    for index, number in enumerate(numbers):
+        memory = nvml.nvmlDeviceGetMemoryInfo(handles[number])
+        mine = held_by_this_process(nvml, handles[number], index)
+        gpus.append(InstalledGpu(number, uuids[number], memory.total, memory.used - mine))
+    return gpus
+
+
+def visible(setting: str | None, uuids: list[str]) -> list[int]:
+    """The numbers of the GPUs that CUDA_VISIBLE_DEVICES=`setting` names, read as CUDA reads it."""
+    if setting is None:
+        return list(range(len(uuids)))
+    numbers = []
+    for entry in map(str.strip, setting.split(",")):
+        if entry.startswith("GPU-"):  # the beginning of a uuid is enough
+            found = [number for number, uuid in enumerate(uuids) if uuid.startswith(entry)]
+        else:
+            found = [int(entry)] if entry.isdecimal() and int(entry) < len(uuids) else []
+        if len(found) != 1:  # CUDA reads no further
+            break
+        numbers += found
+    return numbers if len(set(numbers)) == len(numbers) else []
+
+
+def is_sliced(nvml, handle) -> bool:
+    """Whether the GPU is split into MIG slices."""
+    try:
+        return nvml.nvmlDeviceGetMigMode(handle)[0] == nvml.NVML_DEVICE_MIG_ENABLE
+    except nvml.NVMLError:  # most GPUs can't be
+        return False
+
+
+def held_by_this_process(nvml, handle, index: int) -> int:
+    """Bytes of a GPU that this kernel holds itself.
+
+    In a container NVML knows processes by other numbers than they do; but what torch has taken, torch can tell.
+    """
+    processes = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+    by_number = sum(process.usedGpuMemory or 0 for process in processes if process.pid == os.getpid())
+    cuda = sys.modules["torch"].cuda
+    by_torch = cuda.memory_reserved(index) if cuda.is_initialized() and index < cuda.device_count() else 0
+    return max(by_number, by_torch)
+
+
+def spans(gpus: list[InstalledGpu]) -> str:
+    """Their numbers, "0-5, 7"."""
+    runs: list[list[int]] = []
+    for number in sorted(gpu.number for gpu in gpus):
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)

@@ -1,0 +1,192 @@
+"""The ranks' prints, in an order that does not depend on luck.
+
+Lines sort by how many collectives on the whole world their rank had called when it ended them, then by rank, then as
+printed. A line is passed on as soon as nothing that belongs before it can still come; a progress bar's last state, as
+soon as it is sure to be the last.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterator
+
+from ..common.protocol import FINISHED, SYNCHRONISED
+
+UP = b"\x1b[A"  # one row up: tqdm goes down to draw a nested bar, and comes back
+SIGNS = (SYNCHRONISED, FINISHED, UP)  # what is no text in a rank's output
+_SIGN = re.compile(b"(" + b"|".join(map(re.escape, SIGNS)) + b")")
+_BEGUN_SIGN = re.compile(b"|".join(re.escape(sign[:n]) + rb"\Z" for sign in SIGNS for n in range(1, len(sign))))
+_MOVE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-ln-~]")  # what moves a terminal's cursor or clears it: all but colours
+
+
+class OrderedOutput:
+    """Takes the bytes that ranks write, in any order; `ready()` gives the lines that may be shown."""
+
+    def __init__(self, world_size: int):
+        self.text: list[list[str]] = [[] for _ in range(world_size)]  # per rank: what has been passed on
+        self._ranks = [_RankOutput() for _ in range(world_size)]
+        self._epoch, self._rank = 0, 0  # whose turn it is
+
+    def feed(self, rank: int, data: bytes) -> None:
+        """`data` has come from `rank`."""
+        self._ranks[rank].feed(data)
+
+    def is_closed(self, rank: int) -> bool:
+        """Whether `rank` has said that it is finished, or been closed."""
+        return self._ranks[rank].closed
+
+    def close(self, rank: int) -> None:
+        """No more will come from `rank`."""
+        self._ranks[rank].close()
+
+    def ready(self) -> Iterator[tuple[int, str]]:
+        """(rank, one or more whole lines), for all that may be shown now."""
+        while unspent := [rank for rank in self._ranks if not rank.is_spent]:
+            current = self._ranks[self._rank]
+            while current.lines and current.lines[0][0] <= self._epoch:
+                lines = current.lines.popleft()[1]
+                self.text[self._rank].append(lines)
+                yield self._rank, lines
+            if not current.closed and current.epoch <= self._epoch:
+                return
+            self._rank += 1
+            if self._rank == len(self._ranks):
+                self._epoch, self._rank = min(rank.next_epoch for rank in unspent), 0
+
+    def bar(self) -> tuple[int, str] | None:
+        """The lowest rank that is drawing a progress bar, and how it looks now."""
+        return next(((rank, bar) for rank, output in enumerate(self._ranks) if (bar := output.bar())), None)
+
+
+class _RankOutput:
+    """Makes lines of what one rank writes.
+
+    A row that is overwritten (\\r) is a progress bar: only its last state becomes a line. When such a row has ended, it
+    waits for what comes next, because tqdm may only have gone down to draw a nested bar once, and come back. Then the
+    row is not over, and what was drawn is its new state.
+    """
+
+    def __init__(self):
+        self.lines: deque[tuple[int, str]] = deque()  # (epoch, whole lines), not yet passed on
+        self.epoch = 0
+        self.closed = False
+        self._row = [b""]  # the row that has not ended yet, in pieces; if it holds a \r, then in the first
+        self._bar: bytes | None = None  # a bar's row that has ended and waits
+        self._below = 0  # how many rows below it we are
+        self._tail = b""  # the last bytes seen: a sign may come in two reads
+
+    @property
+    def is_spent(self) -> bool:
+        return self.closed and not self.lines
+
+    @property
+    def next_epoch(self) -> int:
+        """Of the first line that has not been passed on, or of the first that can still come."""
+        return self.lines[0][0] if self.lines else self.epoch
+
+    def feed(self, data: bytes) -> None:
+        marks = len(data) // len(SYNCHRONISED)
+        if not self._tail and data == SYNCHRONISED * marks:  # the usual case in a program that communicates much
+            self._settle()
+            self.epoch += marks
+            return
+        *pieces, last = _SIGN.split(self._tail + data)  # text and signs by turns
+        begun = _BEGUN_SIGN.search(last, max(len(last) - len(SYNCHRONISED), 0))
+        whole = begun.start() if begun else len(last)
+        self._tail = last[whole:]
+        for piece in (*pieces, last[:whole]):
+            if piece == SYNCHRONISED:
+                self._settle()
+                self.epoch += 1
+            elif piece == FINISHED:
+                self._close()
+            elif piece == UP:
+                self._come_back()
+            elif piece:
+                self._write(piece)
+
+    def close(self) -> None:
+        tail, self._tail = self._tail, b""
+        self._write(tail)
+        self._close()
+
+    def _close(self) -> None:
+        if any(self._row):
+            self._end_row()
+        self._settle()
+        self.closed = True
+
+    def bar(self) -> str:
+        """How the bar that is being drawn looks now; "" if there is none."""
+        if self._bar is not None:
+            return _last_state(_decode(self._bar))
+        return _last_state(_decode(b"".join(self._row))) if b"\r" in self._row[0] else ""
+
+    def _write(self, text: bytes) -> None:
+        if self._bar is None and b"\r" not in self._row[0] and b"\r" not in text:
+            ended, newline, begun = text.rpartition(b"\n")
+            if newline:  # the usual case, and the quick one: many lines at once
+                self._add_lines(b"".join(self._row) + ended)
+                self._row = [begun]
+            else:
+                self._row.append(begun)
+        else:
+            *ended, begun = text.split(b"\n")
+            for rest in ended:
+                self._extend_row(rest)
+                self._end_row()
+            self._extend_row(begun)
+
+    def _extend_row(self, text: bytes) -> None:
+        self._row.append(text)
+        if self._bar is not None or b"\r" in text:
+            row = b"".join(self._row)
+            last = max(row.rstrip(b"\r").rfind(b"\r"), 0)  # where the last state begins
+            is_drawn_again = row[:last].strip(b"\r ") != b""
+            if row and (row[last : last + 1] != b"\r" or is_drawn_again):  # it is no nested bar, drawn once
+                self._settle()
+            self._row = [row[last:]]
+
+    def _end_row(self) -> None:
+        row = b"".join(self._row)
+        self._row = [b""]
+        if self._bar is not None and not row:
+            self._below += 1
+            return
+        self._settle()
+        if b"\r" in row.rstrip(b"\r"):
+            self._bar, self._below = row, 1
+        else:
+            self._add_lines(row)
+
+    def _come_back(self) -> None:
+        if self._bar is not None:
+            self._below -= 1
+            if self._below == 0:
+                drawn = b"".join(self._row)
+                self._row = [drawn if drawn.strip(b"\r ") else self._bar]
+                self._bar = None
+
+    def _settle(self) -> None:
+        """The bar that waits is over."""
+        if self._bar is not None:
+            self._add_lines(self._bar + b"\n" * (self._below - 1))
+            self._bar = None
+
+    def _add_lines(self, rows: bytes) -> None:
+        text = _decode(rows)
+        if "\r" in text:
+            text = "\n".join(map(_last_state, text.split("\n")))
+        self.lines.append((self.epoch, text + "\n"))
+
+
+def _decode(rows: bytes) -> str:
+    text = rows.decode("utf-8", errors="backslashreplace")
+    return _MOVE.sub("", text) if "\x1b" in text else text
+
+
+def _last_state(row: str) -> str:
+    """What is left of a row after all that was overwritten; without the spaces that wiped a longer state."""
+    _, overwritten, last = row.rstrip("\r").rpartition("\r")
+    return last.rstrip(" ") if overwritten else last

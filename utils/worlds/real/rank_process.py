@@ -1,0 +1,175 @@
+"""What one rank does, from its fork to its exit.
+
+output to its pipe -> the kernel's environment -> join the world -> fn(rank, world_size, ...)
+-> leave the outcome in a file -> wait to be ended
+"""
+
+from __future__ import annotations
+
+import ctypes
+import faulthandler
+import importlib
+import os
+import pickle
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from ...recording import recorded_group, recorder, regions
+from ...recording.call_table import SharedTable, pack_note
+from ..common import rank_environment, this_rank
+from ..common.protocol import FINISHED, SYNCHRONISED, Request, path_in
+from ..common.rank_environment import adopt_environment, failure, flush, redirect
+from ..common.result import CannotReturn, pickle_result, write_whole
+
+ALSO_PRELOADED = "SPAWN_PRELOAD"  # environment variable: names of further modules
+# What lessons use, besides torch: each of these would otherwise cost every rank of every call up to a second.
+PRELOADED = [
+    "sympy",
+    "torch.distributed.tensor.parallel",
+    "torch.distributed.fsdp",
+    "torch._dynamo",
+    "torch.distributed.pipelining",
+    "torch.distributed.nn.functional",
+]
+
+
+def preload() -> None:
+    """Import what programs may use, also what other worlds have asked for (client.py): once, before ranks are made."""
+    for module in (*PRELOADED, *os.environ.get(ALSO_PRELOADED, "").split()):
+        importlib.import_module(module)
+
+
+def wait_for_call(door: int) -> None:
+    """What a fresh interpreter does: import torch, then wait at its door to be told which rank it is."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    with socket.socket(fileno=door) as ours:
+        die_with_parent()
+        preload()
+        torch.manual_seed(0)
+        message, outputs, _, _ = socket.recv_fds(ours, 4096, 1)
+    if message:  # else nobody will ever call
+        rank, folder = message.decode().split(" ", 1)
+        run_rank(int(rank), folder, outputs[0])
+
+
+def run_rank(rank: int, folder: str, output: int) -> None:
+    """Become rank `rank` of the world in `folder`; never returns. Its prints go to the descriptor `output`."""
+    this_rank.number = rank
+    me = os.getpid()
+    try:
+        die_with_parent()
+        os.setpgid(0, 0)  # what this rank starts ends with it
+        redirect(output)
+        with open(os.path.join(folder, "request"), "rb") as file:
+            request = pickle.load(file)
+        with open(path_in(folder, "stack", rank), "wb") as stack:
+            faulthandler.enable(stack, all_threads=False)
+            faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False, chain=False)
+            module, _, function = request.entry.partition(":")
+            outcome = getattr(importlib.import_module(module), function)(rank, request)
+            if os.getpid() != me:  # a fork that the program made and that came back from it
+                return
+            leave(rank, request, outcome)
+            while True:
+                signal.pause()
+    except BaseException:  # ours, not the student's (a full disk, say): it is printed, and the rank counts as crashed
+        traceback.print_exc()
+    finally:
+        try:
+            flush()
+        finally:
+            os._exit(1)  # no atexit, no destructors: they may wait for ranks that are gone
+
+
+def die_with_parent() -> None:
+    """Have this process killed when its parent, the zygote, is gone."""
+    if sys.platform == "linux":
+        PR_SET_PDEATHSIG = 1
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    elif threading.active_count() == 1:
+        threading.Thread(target=watch_parent, args=(os.getppid(),), daemon=True).start()
+
+
+def watch_parent(parent: int) -> None:
+    """Where the system does not do it by itself: end this process when it has been handed to another parent."""
+    while os.getppid() == parent:
+        time.sleep(1)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def enter(rank: int, request: Request) -> None:
+    """Put this process where the kernel is, tell it which rank it is, and join the world."""
+    size = request.world_size
+    adopt_environment(request)
+    os.environ.update(
+        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size), PYTHONFAULTHANDLER="1"
+    )
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+    check_interfaces(os.environ["GLOO_SOCKET_IFNAME"])
+    if request.backend == "nccl":
+        torch.cuda.set_device(rank)
+    calls = SharedTable(path_in(request.folder, "calls", rank))
+    notes = os.open(path_in(request.folder, "notes", rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    recorded_group.install(
+        recorder.Recorder(lambda note: os.write(notes, pack_note(note)), request.zero, note_synchronisation, calls)
+    )
+    dist.init_process_group(
+        request.backend,
+        store=dist.FileStore(os.path.join(request.folder, "store"), size),
+        rank=rank,
+        world_size=size,
+        timeout=timedelta(days=1),  # the launcher sees sooner that a world is stuck
+    )
+    if request.backend == "gloo":
+        dist.group.WORLD.inner.barrier().wait()  # nobody begins, and perhaps crashes, before all are connected
+
+
+def check_interfaces(names: str) -> None:
+    known = [name for _, name in socket.if_nameindex()]
+    for name in names.split(","):
+        if name not in known:
+            raise ValueError(
+                f"GLOO_SOCKET_IFNAME names the network interface {name!r}; this machine has {', '.join(known)}. "
+                "Leave it to us: del os.environ['GLOO_SOCKET_IFNAME']."
+            )
+
+
+def note_synchronisation() -> None:
+    flush()
+    os.write(rank_environment.marks, SYNCHRONISED)
+
+
+def perform(rank: int, request: Request) -> bytes:
+    """Run the program; the pickled outcome is ("result", what it returned) or a Failure."""
+    try:
+        enter(rank, request)
+        with open(os.path.join(request.folder, "program"), "rb") as program:
+            fn, args, kwargs = pickle.load(program)
+        result = fn(rank, request.world_size, *args, **kwargs)
+        threading._shutdown()  # wait for threads that the program left behind, as multiprocessing does
+        if regions.recorder is not None:
+            regions.recorder.settle()
+        return pickle_result(result)
+    except SystemExit as exit:
+        return pickle_result(None) if exit.code in (None, 0) else pickle.dumps(failure(exit, request.zero))
+    except BaseException as error:
+        return pickle.dumps(failure(error, request.zero))
+
+
+def leave(rank: int, request: Request, outcome: bytes) -> None:
+    """Put the outcome where the launcher finds it, whole or not at all, and say that it is there."""
+    path = path_in(request.folder, "outcome", rank)
+    try:
+        write_whole(path, outcome)
+    except CannotReturn as error:
+        write_whole(path, pickle.dumps(failure(error, request.zero)))
+    flush()
+    os.write(rank_environment.marks, FINISHED)

@@ -1,0 +1,170 @@
+"""The zygote: the process that makes ranks, and ends them.
+
+`import utils` starts it in the background, so that torch is imported here while the notebook does the same. It runs
+nothing of the student's. It ends when the kernel's end of its socket closes, however the kernel died, and its ranks end
+with it.
+
+For each world the launcher hands over, on the control socket, a socket for that world and one output pipe per rank;
+then, on the world's socket, `(world size, folder)`. Back come `("started", world size)`, or `("refused", reason)`, and
+`("exit", rank, code)`; before them `("note", text)` if there is something to know. The launcher may send
+`("signal", number)`. A world whose socket closes is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import selectors
+import shutil
+import signal
+import socket
+import sys
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+
+from .forks import Forks
+from .fresh_interpreters import FreshInterpreters
+
+MAX_RANKS = 128  # descriptors in one message: at most 253
+WITHOUT_FORK = "SPAWN_WITHOUT_FORK"  # environment variable: make ranks of fresh interpreters, as on macOS
+
+
+@dataclass
+class WorldProcesses:
+    """The ranks of one call of spawn that are still alive."""
+
+    connection: Connection
+    folder: str
+    ranks: dict[int, int] = field(default_factory=dict)  # pid -> rank
+    groups: list[int] = field(default_factory=list)  # process groups: a rank and what it started
+
+    def tell(self, *message) -> None:
+        try:
+            self.connection.send(message)
+        except OSError:  # the launcher is gone; its closed socket ends this world
+            pass
+
+    def signal(self, number: int) -> None:
+        for pid in self.ranks:
+            os.kill(pid, number)
+        for group in self.groups if number == signal.SIGKILL else ():
+            try:
+                os.killpg(group, number)
+            except ProcessLookupError:  # nobody is left in it
+                pass
+
+    def end(self) -> None:
+        """Kill the ranks, wait until they are gone, and remove their folder: a kernel that was killed can't."""
+        self.signal(signal.SIGKILL)
+        for pid in self.ranks:
+            os.waitpid(pid, 0)
+        self.ranks.clear()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class ZygoteServer:
+    """Serves one kernel: listens to its control socket, to the worlds' sockets, and for ranks that end."""
+
+    def __init__(self, control: socket.socket):
+        self.control = control
+        self.worlds: list[WorldProcesses] = []
+        self.last_size = 0
+        self.wake_read, self.wake_write = os.pipe()
+        os.set_blocking(self.wake_write, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # only so that the pipe is written to
+        signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(control, selectors.EVENT_READ)
+        self.selector.register(self.wake_read, selectors.EVENT_READ)
+        self.note = ""
+        self.nursery = FreshInterpreters() if WITHOUT_FORK in os.environ or sys.platform == "darwin" else Forks()
+
+    def serve(self) -> None:
+        """Until the kernel is gone. While nothing is asked, the nursery prepares for what may be."""
+        has_chores = True
+        while True:
+            heard = self.selector.select(0 if has_chores and not self.worlds else None)
+            for key, _ in heard:
+                if key.fileobj is self.control:
+                    self.take_world()
+                elif key.fd == self.wake_read:
+                    os.read(self.wake_read, 4096)
+                    self.reap()
+                elif key.data in self.worlds:
+                    self.obey(key.data)
+            has_chores = bool(heard) or (not self.worlds and self.nursery.get_on(self.last_size))
+
+    def take_world(self) -> None:
+        message, descriptors, _, _ = socket.recv_fds(self.control, 1, MAX_RANKS + 1)
+        if not message:  # the kernel is gone
+            for world in self.worlds:
+                world.end()
+            os._exit(0)
+        connection, outputs = Connection(descriptors[0]), descriptors[1:]
+        try:
+            size, folder = connection.recv()
+        except (EOFError, OSError):
+            connection.close()
+        else:
+            world = WorldProcesses(connection, folder)
+            self.worlds.append(world)
+            self.selector.register(connection, selectors.EVENT_READ, world)
+            self.make_ranks(world, size, outputs)
+        finally:
+            for output in outputs:
+                os.close(output)
+
+    def make_ranks(self, world: WorldProcesses, size: int, outputs: list[int]) -> None:
+        if wrong := self.nursery.whats_wrong():
+            self.nursery = FreshInterpreters()
+            self.note = f"Each rank is a fresh interpreter, which takes seconds instead of milliseconds: {wrong}."
+        if self.note:
+            world.tell("note", self.note)
+            self.note = ""
+        self.last_size = size
+        try:
+            for rank in range(size):
+                pid = self.nursery.make(rank, world.folder, outputs[rank], self.descriptors(outputs, but=outputs[rank]))
+                world.ranks[pid] = rank
+                world.groups.append(pid)
+        except OSError as error:  # no more processes, memory or descriptors to be had
+            world.tell("refused", f"{len(world.ranks)} of {size} ranks could be started: {error}")
+            world.end()
+        else:
+            world.tell("started", size)
+
+    def descriptors(self, outputs: list[int], but: int) -> list[int]:
+        """What a fork of this process must not keep open."""
+        own = [self.control.fileno(), self.wake_read, self.wake_write, self.selector.fileno()]
+        return own + [world.connection.fileno() for world in self.worlds] + [o for o in outputs if o != but]
+
+    def reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            self.nursery.forget(pid)
+            for world in self.worlds:
+                if pid in world.ranks:
+                    world.tell("exit", world.ranks.pop(pid), os.waitstatus_to_exitcode(status))
+
+    def obey(self, world: WorldProcesses) -> None:
+        try:
+            _, number = world.connection.recv()
+        except (EOFError, OSError):
+            world.end()
+            self.selector.unregister(world.connection)
+            world.connection.close()
+            self.worlds.remove(world)
+        else:
+            world.signal(number)
+
+
+def main(control_descriptor: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Jupyter's interrupt is for the kernel; the launcher passes it on
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # many ranks have many pipes
+    ZygoteServer(socket.socket(fileno=control_descriptor)).serve()

@@ -1,0 +1,235 @@
+"""The GPU of a virtual rank: what an operation costs, what its tensors take and, with sizes only, what comes out.
+
+torch calls `VirtualGpu` for each operation of a rank, after autograd has done its part. By the roofline model it takes
+
+    max(FLOPs / peak of the dtype, bytes read and written / memory bandwidth) + launch
+
+FLOPs are torch's own count (torch.utils.flop_counter: matrix products, convolutions, attention); everything else is
+bound by its bytes. A view costs nothing.
+
+With device="meta" tensors have sizes and no values, and nothing is computed (meta_tensors.py).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+import torch
+from torch._C import DispatchKey, _get_dispatch_mode, _TorchDispatchModeKey
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+from torch.utils.weak import WeakIdKeyDictionary
+
+from ...cluster.hardware import Gpu
+from ...recording.storages import GRADIENTS, PARAMETERS
+from . import meta_tensors
+
+aten = torch.ops.aten
+FAKE = _TorchDispatchModeKey.FAKE
+NO_KERNEL = {
+    aten.empty,
+    aten.empty_strided,
+    aten.empty_like,
+    aten.new_empty,
+    aten.new_empty_strided,
+    aten._unsafe_view,
+    aten._local_scalar_dense,
+    aten.scalar_tensor,
+    aten.lift_fresh,
+    aten.resize_,
+    aten.set_,
+}
+# These read as much of their first tensor as they write: what they pick out of it.
+PICK = {aten.embedding, aten.index_select, aten.gather, aten.index, aten.take}
+# These write their first tensor, and don't read it.
+OVERWRITE = {aten.copy_, aten.fill_, aten.zero_, aten.normal_, aten.uniform_, aten.random_, aten.bernoulli_}
+# Functional collectives that reduce or send a copy of what they are given.
+network = torch.ops._c10d_functional
+COPIES_FIRST = {network.all_reduce, network.all_reduce_coalesced, network.broadcast}
+
+
+class Plan:
+    """What an operation on tensors of given shapes costs and, perhaps, what comes out of it without doing it.
+
+    outputs   (size, strides, dtype) of each, or None for each that is no tensor; None if it has to be done
+    kind      what holds the outputs: torch.Tensor, tuple, list; "in place" if the first argument comes out
+    """
+
+    __slots__ = ("kind", "outputs", "seconds")
+
+    def __init__(self, seconds: float, outputs: list | None = None, kind=None):
+        self.seconds, self.outputs, self.kind = seconds, outputs, kind
+
+    def result(self, args):
+        if self.kind == "in place":
+            return args[0]
+        made = [
+            None if output is None else torch.empty_strided(output[0], output[1], dtype=output[2], device="meta")
+            for output in self.outputs
+        ]
+        return made[0] if self.kind is torch.Tensor else self.kind(made)
+
+
+class VirtualGpu(TorchDispatchMode):
+    """The operations of one rank: each moves the rank's clock and is counted in its memory.
+
+    plans   {operation and shapes: Plan}, shared by the ranks of a world
+    """
+
+    def __init__(self, rank, gpu: Gpu, only_sizes: bool, plans: dict):
+        super().__init__()
+        self.rank, self.gpu, self.only_sizes, self.plans = rank, gpu, only_sizes, plans
+        self.turns, self.storages = rank.turns, rank.storages
+        self.watched = WeakIdKeyDictionary()  # parameters whose gradients are counted
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # torch would put a wrapper around each call; nothing is compiled here
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if self.turns.ours or _get_dispatch_mode(FAKE) is not None:  # DTensor asks fake tensors what comes out
+            return function(*args, **kwargs)
+        if types and any(kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for kind in types):
+            self.watch(args)
+            return NotImplemented  # a DTensor, say: the operations on what it consists of come here
+        if asks_the_network(function):
+            return self.functional_collective(function, args, kwargs)
+        if self.only_sizes:
+            args, kwargs = meta_tensors.arguments(function, args, kwargs)
+        key = key_of(function, args, kwargs)
+        plan = None if key is None else self.plans.get(key)
+        if plan is None:
+            result = self.do(function, args, kwargs)
+            plan = make_plan(function, args, kwargs, result, self.gpu)
+            if key is not None:
+                self.plans[key] = plan
+        elif plan.kind is None:
+            result = self.do(function, args, kwargs)
+        else:
+            result = plan.result(args)
+        if plan.seconds:
+            self.rank.compute(plan.seconds)
+        self.watch(args)
+        if not function.is_view:
+            self.count(result)
+        return result
+
+    def do(self, function: OpOverload, args, kwargs):
+        if self.only_sizes:
+            return meta_tensors.do(function, args, kwargs)
+        return function(*args, **kwargs)
+
+    def functional_collective(self, function: OpOverload, args, kwargs):
+        """One of torch.distributed._functional_collectives (DTensor's): it calls the process group, and no kernel but
+        the copy that it reduces or broadcasts. Of tensors without values torch itself would ask nobody.
+        """
+        if function._overloadpacket in COPIES_FIRST:
+            for tensor in tensors_in(args[:1]):
+                self.rank.compute(2 * nbytes(tensor) / self.gpu.bandwidth + self.gpu.launch)
+        if self.only_sizes:
+            result = function._op_dk(DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
+        else:
+            result = function(*args, **kwargs)
+        self.count(result)
+        return result
+
+    def watch(self, args) -> None:
+        """Count parameters as such, and their gradients as soon as they are there."""
+        for tensor in args:
+            if is_parameter(tensor) and tensor not in self.watched and tensor not in self.rank.received:
+                self.watched[tensor] = True
+                self.storages.count(tensor, PARAMETERS)
+                if tensor.requires_grad:
+                    tensor.register_post_accumulate_grad_hook(lambda p: self.storages.count(p.grad, GRADIENTS))
+
+    def count(self, result) -> None:
+        for tensor in tensors_in((result,)):
+            self.storages.count(tensor)
+        if self.storages.live > self.gpu.memory:
+            self.rank.out_of_memory(self.gpu.memory)
+
+
+@functools.cache
+def asks_the_network(function: OpOverload) -> bool:
+    return function.namespace == "_c10d_functional"
+
+
+def is_parameter(value) -> bool:
+    """Also a plain tensor that requires a gradient and is no result; in backward that can't be told."""
+    if isinstance(value, torch.nn.Parameter):
+        return True
+    return isinstance(value, torch.Tensor) and value.requires_grad and value.is_leaf and torch.is_grad_enabled()
+
+
+def key_of(function: OpOverload, args, kwargs) -> tuple | None:
+    """What a plan depends on; None if it can't be told."""
+    try:
+        key = (function, *map(signature, args), *((name, signature(value)) for name, value in kwargs.items()))
+        hash(key)
+    except (TypeError, RuntimeError):  # a list of unhashable things; a tensor without strides
+        return None
+    return key
+
+
+def signature(value):
+    if isinstance(value, torch.Tensor):
+        return value.shape, value.stride(), value.dtype, value.is_meta
+    if isinstance(value, (list, tuple)):
+        return tuple(map(signature, value))
+    if isinstance(value, (int, float)):
+        return type(value), value  # 1, 1.0 and True are equal, and make tensors of different dtypes
+    return value
+
+
+def make_plan(function: OpOverload, args, kwargs, result, gpu: Gpu) -> Plan:
+    seconds = seconds_of(function, args, kwargs, result, gpu)
+    outputs = list(result) if isinstance(result, (list, tuple)) else [result]
+    tensors = [output for output in outputs if output is not None]
+    if function.is_view or not tensors or not all(isinstance(t, torch.Tensor) and t.is_meta for t in tensors):
+        return Plan(seconds)
+    if not function._schema.is_mutable and not any(a.alias_info for a in function._schema.returns):
+        made = [None if output is None else (tuple(output.shape), output.stride(), output.dtype) for output in outputs]
+        return Plan(seconds, made, torch.Tensor if isinstance(result, torch.Tensor) else type(result))
+    changes_its_shape = torch.Tag.inplace_view in function.tags or function._overloadpacket in (aten.resize_, aten.set_)
+    if args and result is args[0] and not changes_its_shape:
+        return Plan(seconds, None, "in place")
+    return Plan(seconds)
+
+
+def seconds_of(function: OpOverload, args, kwargs, result, gpu: Gpu) -> float:
+    """By the roofline model; 0 for what is no kernel on a GPU."""
+    packet = function._overloadpacket
+    if function.is_view or packet in NO_KERNEL:
+        return 0.0
+    given, made = list(tensors_in((*args, *kwargs.values()))), list(tensors_in((result,)))
+    moved = sum(map(nbytes, made))
+    if packet in PICK:
+        moved += sum(map(nbytes, made)) + sum(map(nbytes, given[1:]))
+    else:
+        moved += sum(map(nbytes, given[1:] if packet in OVERWRITE else given))
+    flops = 0
+    if packet in flop_registry:
+        flops = flop_registry[packet](*args, **kwargs, out_val=result)
+    computing = flops / gpu.peak(str(given[0].dtype).removeprefix("torch.")) if flops else 0.0
+    return max(computing, moved / gpu.bandwidth) + gpu.launch
+
+
+def tensors_in(values) -> Iterator[torch.Tensor]:
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from tensors_in(value)
+
+
+def nbytes(tensor: torch.Tensor) -> int:
+    """Of what lies in memory: a dimension that is only repeated (stride 0) counts once."""
+    count = tensor.element_size()
+    if tensor.layout is not torch.strided:
+        return tensor.numel() * count
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        count *= size if stride or not size else 1
+    return count
