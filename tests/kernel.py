@@ -90,4 +90,4 @@ def wait_until_gone(zygote: int, seconds: float) -> None:
 
 
 def zygote_of(notebook: Notebook) -> int:
-    return int(notebook.run("import utils.worlds.real.zygote.client; print(client.zygote.process.pid)")["stdout"])
+    return int(notebook.run("from utils.worlds.real.zygote import client; print(client.zygote.process.pid)")["stdout"])

@@ -70,6 +70,8 @@ class Run:
     def costs(self) -> CollectiveCharges:
         """What a virtual cluster has charged for each kind of collective, by which algorithm, and why."""
 
+        from .collective_charges import CollectiveCharges
+
         if self.world != "virtual":
             raise ValueError("this run was real: its collectives took the time they took. See run.timeline().")
         return CollectiveCharges(self.algorithms)

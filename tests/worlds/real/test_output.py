@@ -17,7 +17,7 @@ from nbval.plugin import coalesce_streams
 from tqdm import tqdm, trange
 
 from grader.authoring import execute
-from tests.test_spawn_in_kernel import Notebook
+from tests.kernel import Notebook
 from utils import RankFailed, spawn
 from utils.worlds.common.protocol import FINISHED, SYNCHRONISED
 from utils.worlds.real import screen as screen_module
