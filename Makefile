@@ -58,15 +58,16 @@ script: env ## make a script of a lesson, for torchrun and SLURM: make script LE
 
 lesson = $(or $(LESSON),$(error Which lesson? For example: make script LESSON=01_collectives))
 
-lint: env ## check the style of the code
+lint: env ## check the style of the code, and its types
 	@$(run) -m ruff check
 	@$(run) -m ruff format --check
+	@$(run) -m mypy
 
 bench: env ## measure spawn beside other launchers, and grading beside nbgrader, on this machine
 	@$(run) -m tests.bench $(BENCH_ARGS)
 
 clean: ## remove what was built and the caches; submissions, grades and .venv stay
-	rm -rf build dist .pytest_cache .ruff_cache .hypothesis
+	rm -rf build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -path ./.venv -prune -o \( -name __pycache__ -o -name .ipynb_checkpoints \) -print0 | xargs -0 rm -rf
 
 distclean: clean ## remove .venv as well

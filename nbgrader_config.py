@@ -14,11 +14,11 @@ from nbgrader.preprocessors import CheckCellMetadata, GetGrades, OverwriteCells,
 ROOT = str(Path(__file__).resolve().parent)
 sys.path.insert(0, ROOT)
 
-from grader.classroom import nbgrader_plugins, submission  # noqa: E402  found in ROOT
-from grader.classroom.collect_no_links import Collect  # noqa: E402
-from grader.pages import feedback, sanitize  # noqa: E402
+from grader.classroom import nbgrader_plugins, submission
+from grader.classroom.collect_no_links import Collect
+from grader.pages import feedback, sanitize
 
-c = get_config()  # noqa: F821  traitlets gives it
+c = get_config()
 
 
 def first_in(variable: str, folder: str) -> None:

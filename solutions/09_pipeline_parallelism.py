@@ -59,8 +59,8 @@ print(f"{all_reduce / boundary:.0f} times as many")
 #   on another row here, so a batch may be cut anywhere.
 # - **bubble**: time in which a rank has nothing to do.
 #
-# The model is the course's MLP, in `utils/kit/mlp.py`: a layer is `gelu(x @ weight)`, the loss is the mean of the squared
-# outputs. `mlp.forward(weights, x)` applies some layers, `mlp.serial_gradients(weights, batch)` is what one process
+# The model is the course's MLP, in `utils/kit/mlp.py`: a layer is `gelu(x @ weight)`, the loss is the mean of the
+# squared outputs. `mlp.forward(weights, x)` applies some layers, `mlp.serial_gradients(weights, batch)` is what one process
 # computes: the truth that all of yours must equal.
 
 # %%

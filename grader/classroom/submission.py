@@ -40,8 +40,8 @@ __all__ = [
     "add_problem",
     "count",
     "grade_id",
-    "read_notebook",
     "problems",
+    "read_notebook",
 ]
 
 NEW_CELL = {"code": new_code_cell, "markdown": new_markdown_cell, "raw": new_raw_cell}

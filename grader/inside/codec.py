@@ -258,19 +258,19 @@ class Unpacker:
     def make_frozenset(self, content: Any, depth: int) -> frozenset:
         return frozenset(self.keys_of(content, depth))
 
-    def make_Size(self, content: Any, depth: int) -> torch.Size:  # noqa: N802, the type's name
+    def make_Size(self, content: Any, depth: int) -> torch.Size:
         return torch.Size(self.items(content, depth))
 
-    def make_Step(self, content: Any, depth: int) -> Step:  # noqa: N802
+    def make_Step(self, content: Any, depth: int) -> Step:
         return Step(*self.items(content, depth))
 
     def make_dict(self, content: Any, depth: int) -> dict:
         return {self.key(key, depth): self.unpack(value, depth) for key, value in content}
 
-    def make_Tensor(self, content: Any, depth: int) -> torch.Tensor:  # noqa: N802
+    def make_Tensor(self, content: Any, depth: int) -> torch.Tensor:
         return self.tensor(content)
 
-    def make_Parameter(self, content: Any, depth: int) -> torch.nn.Parameter:  # noqa: N802
+    def make_Parameter(self, content: Any, depth: int) -> torch.nn.Parameter:
         tensor = self.tensor(content)
         return torch.nn.Parameter(tensor, requires_grad=tensor.is_floating_point() or tensor.is_complex())
 

@@ -1,7 +1,7 @@
 """How fast is a collective? Measured so that it survives review, with nccl-tests' columns and conventions.
 
-    python -m utils.benchmark all_reduce --sizes 1K..64M         this machine, over Gloo or NCCL
-    python -m utils.benchmark all --cluster dgx-h100 -n 64       a virtual cluster; also under torchrun, as it is
+    python -m NAME.benchmark all_reduce --sizes 1K..64M          this machine, over Gloo or NCCL
+    python -m NAME.benchmark all --cluster dgx-h100 -n 64        a virtual cluster; also under torchrun, as it is
 
     table = benchmark("all_reduce", "1K..64M", world_size=4)     the same in a notebook
     table                                                        a table; table.figure() draws it, table.save_csv(path)

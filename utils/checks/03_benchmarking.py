@@ -709,7 +709,7 @@ class Stopped:
 
 
 def line(sizes, seconds) -> tuple[float, float]:
-    """What stands for a fit: that of utils.benchmark.machine.probes."""
+    """What stands for a fit: that of benchmark/machine/probes.py."""
     link = probes.fit(dict(zip(sizes, seconds, strict=True)))
     return link.alpha, 1 / link.bandwidth
 

@@ -1,7 +1,8 @@
 """The visible checks of lesson 09. Each is quick: one to three runs of one to four ranks. Form: see judge.py.
 
 The oracle of every gradient is one process with all layers. A schedule is judged without anybody's stage:
-utils/kit/pipeline_schedule.py follows it, utils/worlds/virtual/play_schedule.py plays it. A stage is judged with schedules that are written out below.
+kit/pipeline_schedule.py follows it, worlds/virtual/play_schedule.py plays it. A stage is judged with schedules that
+are written out below.
 """
 
 import math

@@ -138,7 +138,7 @@ def span_of(run, within: str | None) -> tuple[float, float]:
             f"no rank was in a region {within!r}; the regions of this run: {names or 'none'}."
             if within is not None
             else "there is nothing to draw: no rank called the network or named what it computes. "
-            'In the rank program: `with region("forward"): ...` (from utils import region).'
+            'In the rank program: `with region("forward"): ...` (region is imported like spawn).'
         )
     regions, events = (run.regions, run.events) if within is None else (chosen, [])
     first, last = bars.first_moment(events, regions), bars.last_moment(events, regions)

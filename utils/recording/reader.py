@@ -7,7 +7,6 @@ import os
 import struct
 
 from ..events.event import Event, Region
-from ..worlds.common.protocol import path_in
 from .call_table import _SIZE, COLUMNS
 
 _ROW = struct.Struct(f"={COLUMNS}d")
@@ -23,20 +22,16 @@ def unpack_notes(data: bytes) -> tuple[list[tuple], bytes]:
     return notes, data[at:]
 
 
-def has_begun(folder: str, rank: int) -> bool:
-    """Whether there is a Record to open: a rank makes its table first."""
-    return os.path.exists(path_in(folder, "notes", rank))
-
-
 class RecordReader:
     """The launcher's view of what one rank has recorded so far."""
 
-    def __init__(self, folder: str, rank: int):
+    def __init__(self, rank: int, calls: str, notes: str):
+        """calls, notes: the paths of the two files that the rank writes."""
         self.rank = rank
         self.notes: list[tuple] = []
         self.begun = b""  # a note of which only a part is there
-        self.calls_file = open(path_in(folder, "calls", rank), "rb", buffering=0)
-        self.notes_file = open(path_in(folder, "notes", rank), "rb", buffering=0)
+        self.calls_file = open(calls, "rb", buffering=0)
+        self.notes_file = open(notes, "rb", buffering=0)
 
     def close(self) -> None:
         self.calls_file.close()

@@ -7,10 +7,13 @@ from each send to its receive. Times are in microseconds, as the format wants.
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 from ..events import bars
 from ..events.event import Event, Region
-from .run import Run
+
+if TYPE_CHECKING:
+    from .run import Run
 
 
 def save(run: Run, path) -> None:

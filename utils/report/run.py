@@ -63,7 +63,7 @@ class Run:
         if not any(self.memory_notes):
             raise ValueError(
                 "no rank of this run tracked its memory. Ask for it in the rank program, around what is to be seen: "
-                "`with track_memory(model, optimizer): ...` (from utils import track_memory)."
+                "`with track_memory(model, optimizer): ...` (track_memory is imported like spawn)."
             )
         return Memory(self.memory_notes)
 

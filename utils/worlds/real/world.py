@@ -22,7 +22,7 @@ from ...diagnosis.words import ranks_text
 from ...events.failure import Failure
 from ...events.isend_ends import bound_by_receives
 from ...events.rank_state import RankState
-from ...recording.reader import RecordReader, has_begun, read_memory
+from ...recording.reader import RecordReader, read_memory
 from ...report.run import Run
 from ...text import source_lines
 from ..common.protocol import SYNCHRONISED, Request, path_in
@@ -296,10 +296,15 @@ class RealWorld:
                 kept.append(line)
         return "\n".join(kept)
 
+    def paths(self, name: str) -> list[str]:
+        """Where each rank writes its file of this name."""
+        return [path_in(self.folder, name, rank) for rank in range(self.size)]
+
     def news(self) -> list:
         """Something that is never the same again once a rank has called the network, or ended."""
-        if not self.records and all(has_begun(self.folder, rank) for rank in range(self.size)):
-            self.records = [RecordReader(self.folder, rank) for rank in range(self.size)]
+        if not self.records and all(map(os.path.exists, self.paths("notes"))):  # made last
+            files = zip(self.paths("calls"), self.paths("notes"), strict=True)
+            self.records = [RecordReader(rank, *both) for rank, both in enumerate(files)]
         return [*(record.news() for record in self.records), len(self.outcomes), len(self.exit_codes)]
 
     def update_states(self) -> None:

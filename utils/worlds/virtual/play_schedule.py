@@ -5,9 +5,10 @@ import time
 import torch
 import torch.distributed as dist
 
-from ... import region, simulate
 from ...cluster.hardware import Cluster, Gpu, Link
 from ...kit.pipeline_schedule import Step, costs_of, needed, read
+from ...recording.regions import region
+from .launch import simulate
 
 FREE = Link(alpha=0.0, bandwidth=float("inf"))
 

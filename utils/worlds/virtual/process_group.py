@@ -134,7 +134,7 @@ class VirtualGroup(dist.ProcessGroup):
     def _set_sequence_number_for_group(self):
         pass
 
-    def getBackendName(self) -> str:  # noqa: N802, the name is torch's
+    def getBackendName(self) -> str:
         """Not "gloo" for C++: DDP's logger would take the backend for Gloo's own and read from it what isn't there."""
         return "virtual"
 

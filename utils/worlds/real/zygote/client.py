@@ -113,7 +113,7 @@ atexit.register(zygote.stop)
 
 
 def start_zygote() -> None:
-    """Called by `import utils`: have the zygote import torch while the notebook does the same.
+    """Called when the package is imported: have the zygote import torch while the notebook does the same.
 
     Not in a zygote, a rank, or a worker of somebody's pool; a worker that calls spawn gets its zygote then.
     """

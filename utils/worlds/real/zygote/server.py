@@ -1,6 +1,6 @@
 """The zygote: the process that makes ranks, and ends them.
 
-`import utils` starts it in the background, so that torch is imported here while the notebook does the same. It runs
+Importing the package starts it in the background, so that torch is imported here while the notebook does the same. It runs
 nothing of the student's. It ends when the kernel's end of its socket closes, however the kernel died, and its ranks end
 with it.
 
