@@ -1,0 +1,135 @@
+"""Names of files and modules that stand somewhere as text: no import shows it when one of them is wrong."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+
+from grader.inside import warm_up
+from grader.judging import rank_host
+from utils import RankFailed, simulate, spawn
+from utils.kit import functional_collectives, gpu_topology
+from utils.text.source_lines import is_students
+from utils.worlds.real import rank_process
+from utils.worlds.real.world import RealWorld
+from utils.worlds.real.zygote.client import zygote
+from utils.worlds.virtual.world import VirtualWorld
+
+ROOT = Path(__file__).resolve().parent.parent
+MAKEFILES = ["Makefile", "grader/bundle/Makefile"]
+
+
+def modules_of_makefiles() -> list[tuple[str, str]]:
+    found = [(name, module) for name in MAKEFILES for module in re.findall(r"\$\(run\) -m ([\w.]+)", (ROOT / name).read_text())]
+    return sorted(set(found))
+
+
+@pytest.mark.parametrize("makefile, module", modules_of_makefiles())
+def test_modules_that_makefiles_run_exist(makefile, module):
+    assert importlib.util.find_spec(module), f"{makefile} runs `-m {module}`"
+
+
+@pytest.mark.parametrize("module", [*rank_process.PRELOADED, *zygote.preload, *rank_host.PRELOADED, *warm_up.FURTHER])
+def test_modules_that_are_imported_ahead_of_time_exist(module):
+    assert importlib.util.find_spec(module)
+
+
+@pytest.mark.parametrize("world", [RealWorld, VirtualWorld])
+def test_what_the_processes_of_a_world_do_exists_and_is_preloaded(world):
+    module, _, function = world.entry.partition(":")
+    assert callable(getattr(importlib.import_module(module), function))
+    assert module in (*zygote.preload, rank_process.__name__), "each rank would import it for itself"
+
+
+def test_every_file_that_is_not_python_is_package_data():
+    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
+    shipped = {path for top, globs in packages.items() for glob in globs for path in (ROOT / top).glob(glob)}
+    assert all(any((ROOT / top).glob(glob)) for top, globs in packages.items() for glob in globs)
+    there = {path for path in (ROOT / "utils").rglob("*") if path.is_file() and path.suffix not in (".py", ".pyc")}
+    assert there <= shipped
+    assert gpu_topology.names()
+
+
+def test_no_file_of_utils_counts_as_the_students():
+    assert not [path for path in (ROOT / "utils").rglob("*.py") if is_students(str(path))]
+    assert is_students(__file__)
+
+
+def sum_by_library(rank, world_size):
+    return functional_collectives.all_reduce(torch.ones(2))
+
+
+@pytest.mark.parametrize("run", [spawn, simulate])
+def test_a_call_that_utils_makes_for_the_student_is_on_the_students_line(run):
+    wheres = {event.where.rpartition(":")[0] for event in run(sum_by_library, 2).events}
+    assert wheres == {__file__}
+
+
+def spawn_again(rank, world_size):
+    spawn(sum_by_library, 2)
+
+
+def test_spawn_inside_spawn_is_refused():
+    with pytest.raises(RankFailed, match="inside a world that spawn made"):
+        spawn(spawn_again, 2)
+
+
+OWN_NAME = """
+import sys
+import torch, torch.distributed as dist
+from distlab import RankFailed, simulate, spawn
+from distlab.checks import checks_for
+
+def total(rank, world_size):
+    x = torch.full((3,), float(rank))
+    dist.all_reduce(x)
+    return x.tolist(), [name for name in sys.modules if name.partition(".")[0] == "utils"]
+
+def fails(rank, world_size):
+    raise ValueError("on purpose")
+
+for run in (spawn(total, 3), simulate(total, 3, device="cpu")):
+    assert run.results == [([3.0] * 3, [])] * 3, run.results
+    assert run.events[0].where.startswith(__file__), run.events[0]
+try:
+    spawn(fails, 2)
+except RankFailed as error:
+    print(error)
+checks_for("01_collectives")
+assert not [name for name in sys.modules if name.partition(".")[0] == "utils"]
+"""
+
+
+@pytest.mark.parametrize("without_fork", ["", "1"])
+def test_the_package_works_under_another_name(tmp_path, monkeypatch, without_fork):
+    shutil.copytree(ROOT / "utils", tmp_path / "distlab", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "program.py").write_text(OWN_NAME)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    if without_fork:
+        monkeypatch.setenv("SPAWN_WITHOUT_FORK", without_fork)
+    done = subprocess.run([sys.executable, "program.py"], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "raised ValueError: on purpose\n  program.py, line 13, in fails" in done.stdout, done.stdout
+    command = [
+        sys.executable,
+        "-m",
+        "distlab.benchmark",
+        "all_reduce",
+        "--cluster",
+        "laptop",
+        "-n",
+        "2",
+        "--sizes",
+        "1K",
+    ]
+    assert "distlab" in subprocess.check_output([*command[:3], "--help"], cwd=tmp_path, text=True)
+    assert "all_reduce, 2 ranks of laptop" in subprocess.check_output(command, cwd=tmp_path, text=True)
