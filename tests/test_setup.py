@@ -24,9 +24,13 @@ from pathlib import Path
 import pytest
 from jupyter_client import BlockingKernelClient
 
+from tests import architecture
+
 pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).resolve().parent.parent
+PAGES = ["README.md", "CONTRIBUTING.md", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md")))]
+MADE_BY_MAKE = ("dist/", "submitted/", "judgements/", "autograded/", "feedback/", "gradebook.db", ".venv", "build/")
 VERBS = ["lab", "test", "build", "grade", "release", "script", "lint", "bench", "clean"]
 DEADLINE = 120
 
@@ -484,35 +488,63 @@ def test_every_make_verb_that_a_page_names_exists(page):
     assert named and named <= verbs
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
-def test_every_path_that_a_page_names_exists(page):
-    """Paths of the repository in backquotes and in the tree; what `make` writes and NN_topic patterns are not there."""
-    made = ("dist/", "submitted/", "judgements/", "autograded/", "feedback/", "gradebook.db", ".venv", "build/")
+@pytest.mark.parametrize("page", PAGES)
+def test_every_path_and_link_in_a_page_exists(page):
+    """Links count from the page, paths in backquotes from the root. What `make` writes, and NN_topic need not exist."""
     text = (ROOT / page).read_text()
-    named = set(re.findall(r"`([\w./-]+/[\w./-]*|[\w-]+\.(?:py|md|toml|txt))`", text)) | set(paths_in_tree(text))
-    named = {path for path in named if "NN" not in path and not path.startswith(made)}
-    assert named
-    assert {path for path in named if not (ROOT / path).exists()} == set()
+    links = {link.partition("#")[0] for link in re.findall(r"\]\((?!https?:|#)([^)\s]+)\)", text)}
+    missing = {link for link in links if not ((ROOT / page).parent / link).exists()}
+    named = set(re.findall(r"`([\w./-]+/[\w./-]*|[\w-]+\.(?:py|md|toml|txt))`", text))
+    named = {path for path in named if "NN" not in path and not path.startswith(MADE_BY_MAKE)}
+    missing |= {path for path in named if not (ROOT / path).exists()}
+    assert links and named
+    assert missing == set(), f"{page} names files that do not exist"
 
 
-def paths_in_tree(text):
-    """The full paths of the indented tree in a page: a folder's line ends in / and its files are indented below it."""
-    tree = re.search(r"## The tree\n.*?```\n(.*?)```", text, re.DOTALL)
-    folders = []
-    for line in tree[1].splitlines() if tree else []:
-        indent, name = re.match(r"( *)(\S+)", line).groups()
-        del folders[len(indent) // 2 :]
-        if "NN" not in name and "*" not in name and name != "---":  # --- begins a heading
-            yield "".join(folders) + name
-        if name.endswith("/"):
-            folders.append(name)
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_inside_a_page_leads_to_a_heading(page):
+    text = (ROOT / page).read_text()
+    headings = re.findall(r"^#+ (.*)", text, re.MULTILINE)
+    anchors = {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
+    assert set(re.findall(r"\]\(#([^)\s]+)\)", text)) - anchors == set()
 
 
-def test_the_tree_in_the_readme_names_every_file():
-    listed = set(paths_in_tree((ROOT / "README.md").read_text()))
-    written = [*ROOT.glob("*.py"), *ROOT.glob("utils/*.py"), *ROOT.glob("grader/*.py"), *ROOT.glob("tests/*.py")]
-    names = {path.relative_to(ROOT).as_posix() for path in written if not path.name.startswith(("__init__", "test_"))}
-    assert names - listed == set()
+def test_the_architecture_page_names_every_package():
+    text = (ROOT / "docs" / "architecture.md").read_text()
+    inits = [*ROOT.glob("utils/*/**/__init__.py"), *ROOT.glob("grader/*/**/__init__.py")]
+    folders = {file.parent.relative_to(ROOT).as_posix() for file in inits}
+    missing = {folder for folder in folders if f"(../{folder}/)" not in text}
+    assert folders
+    assert missing == set(), "give each of these a line, with a link, in docs/architecture.md"
+
+
+def test_the_pictures_of_the_packages_are_current():
+    drawn = architecture.MERMAID.findall(architecture.PAGE.read_text())
+    assert drawn == architecture.pictures(), "docs/architecture.md: run `python -m tests.architecture --write`"
+
+
+def test_every_name_in_the_architecture_page_is_in_the_code():
+    """Whatever it calls by name (`spawn`, `Network.commit`, `start_zygote()`) still has that name somewhere."""
+    text = architecture.MERMAID.sub("", architecture.PAGE.read_text())
+    named = set(re.findall(r"`([A-Za-z_][\w.]*)(?:\([^`]*\))?`", text))
+    files = [*ROOT.glob("utils/**/*.py"), *ROOT.glob("grader/**/*.py")]
+    words = set(re.findall(r"\w+", " ".join(file.read_text() for file in files)))
+    gone = {name for name in named if set(name.strip(".").split(".")) - words}
+    assert gone == set(), "docs/architecture.md calls these by names that are no longer in utils or grader"
+
+
+def test_the_walks_name_functions_in_the_files_they_link():
+    """A link in parentheses right after a name, `spawn` ([launch.py](...)), leads to the file that defines the name."""
+    text = architecture.PAGE.read_text()
+    pairs = re.findall(r"`([A-Za-z_][\w.]*)(?:\([^`]*\))?`\s+\(\[[^\]]+\]\(\.\./([^)]+\.py)\)", text)
+    assert len(pairs) > 20
+    wrong = [(name, file) for name, file in pairs if not is_defined_in(name, ROOT / file)]
+    assert wrong == [], "docs/architecture.md looks for these names in the wrong file"
+
+
+def is_defined_in(name, file):
+    """Whether there is a `def` or `class` for each part of a name such as `Network.commit`."""
+    return set(name.split(".")) <= set(re.findall(r"(?:def|class) (\w+)", file.read_text()))
 
 
 def test_the_readme_has_one_row_for_each_lesson():
