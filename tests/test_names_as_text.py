@@ -21,7 +21,7 @@ from utils.kit import functional_collectives, gpu_topology
 from utils.text.source_lines import is_students
 from utils.worlds.real import rank_process
 from utils.worlds.real.world import RealWorld
-from utils.worlds.real.zygote.client import zygote
+from utils.worlds.real.zygote.client import IN_ZYGOTE, zygote
 from utils.worlds.virtual.world import VirtualWorld
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -41,6 +41,10 @@ def test_modules_that_makefiles_run_exist(makefile, module):
 @pytest.mark.parametrize("module", [*rank_process.PRELOADED, *zygote.preload, *rank_host.PRELOADED, *warm_up.FURTHER])
 def test_modules_that_are_imported_ahead_of_time_exist(module):
     assert importlib.util.find_spec(module)
+
+
+def test_no_zygote_starts_in_a_graded_rank():
+    assert IN_ZYGOTE in rank_host.ENVIRONMENT
 
 
 @pytest.mark.parametrize("world", [RealWorld, VirtualWorld])

@@ -26,7 +26,7 @@ class Grades:
     points: dict[str, float]  # check -> points that it can give
     earned: dict[str, dict[str, float]]  # student -> check -> points
     penalty: dict[str, float] = field(default_factory=dict)  # student -> points taken off for being late
-    problems: dict[str, list[str]] = field(default_factory=dict)  # student -> what went wrong, one line each
+    troubles: dict[str, list[str]] = field(default_factory=dict)  # student -> what went wrong, one line each
 
     def total(self, student: str) -> float:
         return max(0.0, sum(self.earned[student].values()) - self.penalty.get(student, 0.0))

@@ -27,7 +27,6 @@ from typing import NoReturn
 
 from grader.sandbox import bubblewrap, seccomp
 from grader.sandbox.bubblewrap import HOME, INSIDE, MB, ROOT, UTILS, End, Limits, NoSandbox
-from utils.worlds.real.zygote.client import IN_ZYGOTE
 
 __all__ = ["HostGone", "NoSandbox", "Rank", "RankHost"]
 
@@ -54,7 +53,7 @@ ENVIRONMENT = {
     "MKL_NUM_THREADS": "1",
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # look for GPUs without opening one
     "TORCH_CPP_LOG_LEVEL": "FATAL",
-    IN_ZYGOTE: "1",  # importing utils starts nothing
+    "SPAWN_ZYGOTE": "1",  # importing utils starts nothing
 }
 
 

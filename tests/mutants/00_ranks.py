@@ -871,7 +871,7 @@ mutant(
     "best-ring",
     "sums-the-speeds",
     says="its slowest link is",
-    replace=("min(topology.speed", "sum(topology.speed"),
+    replace=("min(gpu_topology.speed", "sum(gpu_topology.speed"),
 )
 mutant(
     "best-ring",
@@ -882,7 +882,7 @@ mutant(
         ring = [0]
         while len(ring) < len(matrix):
             left = [gpu for gpu in range(len(matrix)) if gpu not in ring]
-            ring.append(max(left, key=lambda gpu: topology.speed(matrix[ring[-1]][gpu])))
+            ring.append(max(left, key=lambda gpu: gpu_topology.speed(matrix[ring[-1]][gpu])))
         return ring
     """,
 )
@@ -892,7 +892,7 @@ also_right(
     cell="""
     def best_ring(matrix):
         def slowest(ring):
-            return min(topology.speed(matrix[a][b]) for a, b in zip(ring, ring[1:] + ring[:1]))
+            return min(gpu_topology.speed(matrix[a][b]) for a, b in zip(ring, ring[1:] + ring[:1]))
         rings = [[0, *others] for others in permutations(range(len(matrix) - 1, 0, -1))]
         return sorted(rings, key=slowest)[-1]
     """,

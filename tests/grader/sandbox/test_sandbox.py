@@ -341,9 +341,9 @@ def test_it_ends_with_the_grader_and_with_its_warden(killed):
     mark = f"orphan-{killed}-{os.getpid()}"
     source = f"""
         import sys, threading, time
-        from grader import sandbox
+        from grader.sandbox import bubblewrap
         boxes = []
-        start = lambda: boxes.append(sandbox.start([sys.executable, "-c", "import time; time.sleep(60)", {mark!r}]))
+        start = lambda: boxes.append(bubblewrap.start([sys.executable, "-c", "import time; time.sleep(60)", {mark!r}]))
         thread = threading.Thread(target=start)
         thread.start(); thread.join()
         time.sleep(0.3)
@@ -530,7 +530,7 @@ def test_names_of_files_can_not_talk_to_the_terminal():
 
 
 def why_not(**variables: str) -> str:
-    source = "from grader import sandbox; print(sandbox.why_not())"
+    source = "from grader.sandbox import bubblewrap; print(bubblewrap.why_not())"
     return outside(source, cwd=PROJECT, env={**os.environ, **variables})
 
 
@@ -576,11 +576,11 @@ def test_an_ordinary_user_gets_the_same_sandbox():
         pytest.skip("there is no Python that an ordinary user may run")
     source = """
         import sys
-        from grader import sandbox
+        from grader.sandbox import bubblewrap
         from grader.sandbox.bubblewrap import Limits
-        print(sandbox.why_not())
+        print(bubblewrap.why_not())
         def run(source, **limits):
-            end = sandbox.run([sys.executable, "-c", source], limits=Limits(**{"wall": 30, **limits}))
+            end = bubblewrap.run([sys.executable, "-c", source], limits=Limits(**{"wall": 30, **limits}))
             print(end.stdout.decode().strip() or end.stderr.decode().strip().split("\\n")[-1], end.stopped)
         run("import os; print(os.getuid(), len(os.listdir('/proc/self/fd')), os.path.exists(%r))" % sys.argv[1])
         bomb = "for _ in range(99): os.fork() or time.sleep(20)"
