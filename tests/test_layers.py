@@ -47,7 +47,11 @@ hidden inside sandbox
 """
 GROUND = ("events", "text")
 # Breaches that are meant, each with its reason.
-ALLOWED: dict[tuple[str, str], str] = {}
+SHARED = "torch's private names live in one file, which needs nothing else of ours"
+ALLOWED: dict[tuple[str, str], str] = {
+    ("utils/worlds/common/rank_environment.py", "utils.recording.torch_private"): SHARED,
+    ("utils/worlds/common/result.py", "utils.recording.torch_private"): SHARED,
+}
 
 
 def floors(rows: str) -> dict[str, int]:

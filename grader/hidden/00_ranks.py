@@ -9,7 +9,6 @@ from importlib import import_module
 
 import torch
 
-from utils.checks.inputs import different_integers
 from utils.checks.registry import check
 from utils.cluster import Gpu
 from utils.kit.gpu_topology import recorded
@@ -124,7 +123,7 @@ def fused_chain_values(run):
         (9, 40, torch.bfloat16),
         (17, 4, torch.int64),
     ):
-        [x] = different_integers(1, numel, dtype)
+        [x] = run.draws.different_integers(1, numel, dtype)
         visible.judge_chain(run, x - 15, room, *((3, 2) if dtype == torch.int64 else (0.5, -1.0)))
     visible.judge_chain(run, torch.arange(-8.0, 8.0), 16, scale=-2.0, shift=5.0)
 

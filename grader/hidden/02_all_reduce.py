@@ -7,7 +7,6 @@ from importlib import import_module
 
 import torch
 
-from utils.checks.inputs import different_integers
 from utils.checks.registry import check
 
 visible = import_module("utils.checks.02_all_reduce")
@@ -109,9 +108,8 @@ def ring_traffic(run, judge, kept: int) -> None:
 
 def ring_time(run, judge) -> None:
     for size in (5, 2):
-        visible.expect_ring_time(
-            judge(visible.on_virtual(run, size), visible.in_order(size), size * 40), size, size * 40
-        )
+        answer = judge(run, visible.in_order(size), size * 40, world=visible.on_virtual(run, size))
+        visible.expect_ring_time(answer, size, size * 40)
 
 
 @check("ring-all-reduce", if_stuck=visible.EACH_SIDE)
@@ -149,7 +147,7 @@ def halving_doubling_traffic(run):
 @check("halving-doubling", judges="time", if_stuck=visible.IN_PAIRS)
 def halving_doubling_time(run):
     for size in (16, 4):
-        answer = visible.judge_sums(visible.on_virtual(run, size), visible.in_order(size), size * 10)
+        answer = visible.judge_sums(run, visible.in_order(size), size * 10, world=visible.on_virtual(run, size))
         visible.expect_halving_time(answer, size, size * 10)
 
 
@@ -253,10 +251,10 @@ def choose_algorithm_values(run):
 
 @check("all-reduce")
 def all_reduce_values(run):
-    visible.judge_shapes(run, [x[1::3] for x in different_integers(4, 40, torch.bfloat16)])
-    visible.judge_shapes(run, [x[:, 1, ::2] for x in different_integers(4, (2, 3, 4), torch.int64)])
-    visible.judge_shapes(run, [x.permute(2, 0, 1) for x in different_integers(4, (2, 3, 4))])
-    visible.judge_shapes(run, [x[0] for x in different_integers(4, 3)])
+    visible.judge_shapes(run, [x[1::3] for x in run.draws.different_integers(4, 40, torch.bfloat16)])
+    visible.judge_shapes(run, [x[:, 1, ::2] for x in run.draws.different_integers(4, (2, 3, 4), torch.int64)])
+    visible.judge_shapes(run, [x.permute(2, 0, 1) for x in run.draws.different_integers(4, (2, 3, 4))])
+    visible.judge_shapes(run, [x[0] for x in run.draws.different_integers(4, 3)])
 
 
 @check("all-reduce", judges="traffic")

@@ -24,14 +24,14 @@ def shard_the_batch_values(run):
 
 @check("average-gradients", if_stuck="every rank must make the same all-reduces, in the same order.")
 def average_gradients_values(run):
-    visible.judge_average(run, visible.mixed_models(5, seed=3), visible.rows_of([1] * 5, seed=4))
-    visible.judge_average(run, visible.mlps(1), visible.rows_of([3]))
+    visible.judge_average(run, visible.mixed_models(5, seed=3), visible.rows_of(run.draws, [1] * 5, seed=4))
+    visible.judge_average(run, visible.mlps(1), visible.rows_of(run.draws, [3]))
 
 
 @check("average-gradients", judges="traffic")
 def average_gradients_traffic(run):
     models = visible.mlps(3, layers=5)
-    visible.expect_all_reduces(run(3, models, visible.rows_of([2] * 3)), visible.bytes_of(models[0]))
+    visible.expect_all_reduces(run(3, models, visible.rows_of(run.draws, [2] * 3)), visible.bytes_of(models[0]))
 
 
 @check("broadcast-weights", if_stuck="every rank must broadcast the same tensors, in the same order, from rank 0.")
@@ -64,15 +64,15 @@ def weigh_uneven_shards_values(run):
 
 @check("accumulate-gradients", if_stuck="every rank must make the same all-reduces, in the same order.")
 def accumulate_gradients_values(run):
-    visible.judge_accumulation(run, visible.mixed_models(3), visible.microbatches_of(3, 4, rows=1))
-    visible.judge_accumulation(run, visible.mlps(2), visible.microbatches_of(2, 1))
-    visible.judge_accumulation(run, visible.mlps(1), visible.microbatches_of(1, 2))
+    visible.judge_accumulation(run, visible.mixed_models(3), visible.microbatches_of(run.draws, 3, 4, rows=1))
+    visible.judge_accumulation(run, visible.mlps(2), visible.microbatches_of(run.draws, 2, 1))
+    visible.judge_accumulation(run, visible.mlps(1), visible.microbatches_of(run.draws, 1, 2))
 
 
 @check("accumulate-gradients", judges="traffic")
 def accumulate_gradients_traffic(run):
     models = visible.mixed_models(3)
-    visible.expect_reduced_once(run(3, models, visible.microbatches_of(3, 5)), models[0])
+    visible.expect_reduced_once(run(3, models, visible.microbatches_of(run.draws, 3, 5)), models[0])
 
 
 @check("epoch-indices")
@@ -87,14 +87,14 @@ def epoch_indices_values(run):
 
 @check("flat-gradients", if_stuck="every rank must make one all-reduce, of a tensor of the same size.")
 def flat_gradients_values(run):
-    visible.judge_average(run, visible.mlps(4, layers=3), visible.rows_of([1] * 4))
-    visible.judge_average(run, visible.mixed_models(1, seed=2), visible.rows_of([2]))
+    visible.judge_average(run, visible.mlps(4, layers=3), visible.rows_of(run.draws, [1] * 4))
+    visible.judge_average(run, visible.mixed_models(1, seed=2), visible.rows_of(run.draws, [2]))
 
 
 @check("flat-gradients", judges="traffic")
 def flat_gradients_traffic(run):
     models = visible.mlps(3, layers=4)
-    visible.expect_all_reduces(run(3, models, visible.rows_of([2] * 3)), [sum(visible.bytes_of(models[0]))])
+    visible.expect_all_reduces(run(3, models, visible.rows_of(run.draws, [2] * 3)), [sum(visible.bytes_of(models[0]))])
 
 
 # ---- part 4
@@ -115,15 +115,17 @@ def make_buckets_values(run):
 
 @check("bucketed-gradients", if_stuck="every rank must start the same all-reduces in the same order.")
 def bucketed_gradients_values(run):
-    visible.judge_average(run, visible.mlps(4, layers=5), visible.rows_of([1] * 4), buckets=[[4], [3, 2, 1], [0]])
-    visible.judge_average(run, visible.mixed_models(2), visible.rows_of([2, 2]), buckets=[[3, 2, 1, 0]])
-    visible.judge_average(run, visible.mixed_models(1), visible.rows_of([2]), buckets=visible.IN_BUCKETS)
+    buckets = [[4], [3, 2, 1], [0]]
+    visible.judge_average(run, visible.mlps(4, layers=5), visible.rows_of(run.draws, [1] * 4), buckets=buckets)
+    visible.judge_average(run, visible.mixed_models(2), visible.rows_of(run.draws, [2, 2]), buckets=[[3, 2, 1, 0]])
+    visible.judge_average(run, visible.mixed_models(1), visible.rows_of(run.draws, [2]), buckets=visible.IN_BUCKETS)
 
 
 @check("bucketed-gradients", judges="traffic")
 def bucketed_gradients_traffic(run):
     models, buckets = visible.mixed_models(3), [[3, 2], [1], [0]]
-    visible.expect_bucket_calls(run(3, models, visible.rows_of([2] * 3), buckets=buckets), models[0], buckets)
+    answer = run(3, models, visible.rows_of(run.draws, [2] * 3), buckets=buckets)
+    visible.expect_bucket_calls(answer, models[0], buckets)
 
 
 @check("communication-end")
@@ -142,15 +144,16 @@ def overlap_by_hooks_values(run):
     with visible.naming_the_wrong_hook():
         visible.judge_orders(run, [[0, 1, 2], [2, 0, 1], [1, 2, 0]])
         visible.judge_orders(run, [[0, 1, 2], [2, 1, 0]], buckets=[[4, 2], [3], [1, 0]])
-        visible.judge_average(run, visible.mixed_models(1), visible.rows_of([2]), buckets=visible.IN_BUCKETS)
-        visible.judge_average(run, visible.mlps(5, layers=3), visible.rows_of([1] * 5), buckets=[[2, 1, 0]])
+        visible.judge_average(run, visible.mixed_models(1), visible.rows_of(run.draws, [2]), buckets=visible.IN_BUCKETS)
+        visible.judge_average(run, visible.mlps(5, layers=3), visible.rows_of(run.draws, [1] * 5), buckets=[[2, 1, 0]])
 
 
 @check("overlap-by-hooks", judges="traffic", if_stuck=visible.SAME_ORDER)
 def overlap_by_hooks_traffic(run):
     with visible.naming_the_wrong_hook():
         models, buckets, cluster, _ = visible.overlap_case(3, 5, [[4, 3], [2], [1], [0]])
-        answer = run.virtual(3, models, visible.rows_of([2] * 3), buckets=buckets, cluster=cluster, device="cpu")
+        shards = visible.rows_of(run.draws, [2] * 3)
+        answer = run.virtual(3, models, shards, buckets=buckets, cluster=cluster, device="cpu")
     visible.expect_starts_in_backward(answer, models[0], buckets)
 
 
@@ -177,24 +180,24 @@ def average_what_is_used_values(run):
 
 @check("normalise-globally", if_stuck="every rank must make the same all-reduces, of the same shapes.")
 def normalise_globally_values(run):
-    visible.judge_normalise(run, visible.rows_of([1, 5, 2], dim=2, seed=3), eps=1e-5)
-    visible.judge_normalise(run, visible.rows_of([2, 2, 2, 1, 1], dim=4, seed=4))
-    visible.judge_normalise(run, visible.rows_of([4], dim=3))
+    visible.judge_normalise(run, visible.rows_of(run.draws, [1, 5, 2], dim=2, seed=3), eps=1e-5)
+    visible.judge_normalise(run, visible.rows_of(run.draws, [2, 2, 2, 1, 1], dim=4, seed=4))
+    visible.judge_normalise(run, visible.rows_of(run.draws, [4], dim=3))
 
 
 @check("normalise-globally", judges="traffic")
 def normalise_globally_traffic(run):
-    visible.expect_small_all_reduces(run(3, visible.rows_of([12, 9, 30], dim=2), eps=0.1), features=2)
+    visible.expect_small_all_reduces(run(3, visible.rows_of(run.draws, [12, 9, 30], dim=2), eps=0.1), features=2)
 
 
 @check("normalise-backward", if_stuck="every rank must make the same all-reduces, of the same shapes.")
 def normalise_backward_values(run):
-    visible.judge_backward(run, visible.rows_of([1, 5, 2], dim=2, seed=3), eps=1e-5)
-    visible.judge_backward(run, visible.rows_of([2, 2, 2, 1, 1], dim=4, seed=4))
-    visible.judge_backward(run, visible.rows_of([4], dim=3))
+    visible.judge_backward(run, visible.rows_of(run.draws, [1, 5, 2], dim=2, seed=3), eps=1e-5)
+    visible.judge_backward(run, visible.rows_of(run.draws, [2, 2, 2, 1, 1], dim=4, seed=4))
+    visible.judge_backward(run, visible.rows_of(run.draws, [4], dim=3))
 
 
 @check("normalise-backward", judges="traffic")
 def normalise_backward_traffic(run):
-    g, x_hat, var = visible.backward_inputs(visible.rows_of([12, 9, 30], dim=2), 0.1)
+    g, x_hat, var = visible.backward_inputs(run.draws, visible.rows_of(run.draws, [12, 9, 30], dim=2), 0.1)
     visible.expect_small_all_reduces(run(3, g, x_hat, var, eps=0.1), features=2)

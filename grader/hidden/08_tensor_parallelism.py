@@ -49,7 +49,7 @@ def column_parallel_values(run):
 
 @check("column-parallel", judges="traffic")
 def column_parallel_traffic(run):
-    x, w, b, grad = visible.column_inputs(3, 5, 4, 6, torch.float64).values()
+    x, w, b, grad = visible.column_inputs(run.draws, 3, 5, 4, 6, torch.float64).values()
     cut = {"w_local": visible.parts(w, 3, 1), "b_local": visible.parts(b, 3, 0)}
     given = visible.per_rank(3, x=x, **cut, grad_local=visible.parts(grad, 3, 1))
     visible.judge_by_hand_traffic(run, given, nbytes=5 * 4 * 8, of="x")
@@ -64,7 +64,7 @@ def row_parallel_values(run):
 
 @check("row-parallel", judges="traffic")
 def row_parallel_traffic(run):
-    x, w, bias, grad = visible.row_inputs(4, 9, 5, torch.float64).values()
+    x, w, bias, grad = visible.row_inputs(run.draws, 4, 9, 5, torch.float64).values()
     cut = {"x_local": visible.parts(x, 3, 1), "w_local": visible.parts(w, 3, 0)}
     visible.judge_by_hand_traffic(run, visible.per_rank(3, **cut, bias=bias, grad=grad), nbytes=4 * 5 * 8, of="y")
 

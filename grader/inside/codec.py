@@ -21,6 +21,7 @@ import torch
 
 from utils.kit.pipeline_schedule import Step
 from utils.kit.slow_memory import ChipFull
+from utils.recording.torch_private import DisableTorchFunctionSubclass
 
 HEADER = struct.Struct("!IQ")  # bytes of JSON, bytes of tensors
 MOST_TEXT, MOST_TENSORS = 8 << 20, 512 << 20  # bytes of a message; "[]," makes 60 bytes of three
@@ -171,7 +172,7 @@ class Packer:
 
     def pack_tensor(self, tensor: torch.Tensor) -> dict:
         name = str(tensor.dtype).removeprefix("torch.")
-        with torch._C.DisableTorchFunctionSubclass(), torch.no_grad():
+        with DisableTorchFunctionSubclass(), torch.no_grad():
             if tensor.is_meta:
                 return {"meta": [name, list(tensor.shape), list(tensor.stride())]}
             if tensor.layout is not torch.strided or tensor.is_quantized or name not in DTYPES:

@@ -23,7 +23,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._ops import OpOverload
 
 from grader.inside import codec, slices
 from grader.inside.host import seed
@@ -33,6 +32,7 @@ from utils.kit import shared_file
 from utils.kit.slow_memory import SlowMemory
 from utils.recording.callers import who_called
 from utils.recording.torch_calls import OUTPUT_FIRST, TAKEN_AS_DENSE, tensors_in
+from utils.recording.torch_private import OpOverload
 from utils.worlds.common import pickling, rank_environment
 from utils.worlds.common.protocol import Request
 from utils.worlds.virtual import data_movement, virtual_clock
@@ -361,7 +361,7 @@ class WithoutGarbage(VirtualGpu):
     """Memory that nobody has written yet holds the same in every process: what is sent of it can be compared."""
 
     def do(self, function: OpOverload, args, kwargs):
-        packet = function._overloadpacket
+        packet = function.overloadpacket
         if self.only_sizes or packet not in UNWRITTEN:
             return super().do(function, args, kwargs)
         if packet is torch.ops.aten.resize_:

@@ -36,11 +36,11 @@ from grader.judging.remote_runner import (
     ReplayCheck,
     TooLong,
 )
-from grader.judging.shared_objects import READ_SECONDS, give_order
+from grader.judging.shared_objects import READ_SECONDS, NotForRanks, give_order
 from grader.judging.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG, Flag, Judgement, Verdict
 from grader.sandbox.bubblewrap import Limits
-from utils.checks import inputs
 from utils.checks.answer import CheckFailed
+from utils.checks.inputs import Draws
 from utils.checks.registry import Checks
 
 MOST_SAID = 10_000  # characters of a verdict: some checks quote what they were given whole
@@ -61,17 +61,17 @@ def judge(
     seconds         for all of it; checks whose turn has not come by then are not run
     progress        is told (checks judged, all checks)
 
-    Raises NoSandbox when there can be no sandbox here, ValueError when the check cells are no checks of ours.
+    Raises NoSandbox when there can be no sandbox here, ValueError when the check cells are no checks of ours,
+    NotForRanks when a check hands its ranks what no rank may know.
     """
     began = monotonic()
     cells, official = read_notebook(nb)
     lesson = lesson_of(nb)
-    judging = Judging(cells, official, sandboxed, began + seconds)
     said = Judgement(lesson)
     parts = [Checks(checks, lesson), Checks(hidden, lesson, hidden=True)] if official else []
     for part in parts:
         by_value(part)
-    inputs.salt = salt_of(cells, parts)
+    judging = Judging(cells, official, sandboxed, began + seconds, Draws(salt_of(cells, parts)))
     try:
         for number, cell in enumerate(official):
             verdict = judging.verdict(cell, parts)
@@ -80,7 +80,6 @@ def judge(
             if progress:
                 progress(number + 1, len(official))
     finally:
-        inputs.salt = 0
         judging.close()
     not_run = [verdict.check for verdict in said.verdicts if verdict.kind == NOT_RUN]
     if not_run:
@@ -122,10 +121,14 @@ def close_hosts() -> None:
 
 
 class Judging:
-    """The judging of one submission: its answers, the host of its ranks, and how much time is left."""
+    """The judging of one submission: its answers, the host of its ranks, and how much time is left.
 
-    def __init__(self, cells: list[str], official: list[CheckCell], sandboxed: bool, until: float):
+    draws  for the run that comes next: no two runs of a submission are given the same numbers
+    """
+
+    def __init__(self, cells: list[str], official: list[CheckCell], sandboxed: bool, until: float, draws: Draws):
         self.cells, self.official, self.sandboxed, self.until = cells, official, sandboxed, until
+        self.draws = draws
         self.looks: list[Flag] = []
         self.host: RankHost | None = None
         self.hosts = 0
@@ -236,15 +239,15 @@ class Judging:
         decides: it is the last to judge this, so what it judges are values of ranks that were alone.
         """
         function = stand_in(cell.function, answer["parameters"])
-        salt = inputs.salt
+        draws = self.draws
         try:
             if decides:
                 with suppress(NotTheSame):
                     return ReplayCheck(self, answer, function).judge(part, cell.judges)
-                inputs.salt = salt
+                self.draws = draws  # the very same inputs once more
                 return ReplayAlone(self, answer, function).judge(part, cell.judges)
             return RemoteRunner(self, answer, function).judge(part, cell.judges)
-        except (CheckFailed, TooLong, HostGone, Breach, OSError):
+        except (CheckFailed, TooLong, HostGone, Breach, OSError, NotForRanks):
             raise
         except Exception as error:  # a check met something that it did not expect: it is no right answer
             where = f"{cell.name}: {type(error).__name__}: {error}"

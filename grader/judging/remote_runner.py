@@ -15,6 +15,7 @@ from grader.judging.rank_connection import Diverged, replay
 from grader.judging.rank_host import HostGone, Rank
 from grader.judging.shared_objects import give_order, pack_program, restored
 from utils.checks.answer import Answer, CheckFailed
+from utils.checks.inputs import Draws
 from utils.checks.registry import Checks
 from utils.checks.runner import Runner, links
 from utils.cluster import Cluster
@@ -46,7 +47,7 @@ class RemoteRunner(Runner):
 
     def __init__(self, judging: Judging, answer: dict, function: Callable):
         super().__init__(function)
-        self.judging, self.code = judging, answer
+        self.judging, self.code, self.draws = judging, answer, judging.draws
 
     def judge(self, part: Checks, judges: str) -> str:
         """What `part` says of the function; see Checks.judge."""
@@ -75,7 +76,7 @@ class RemoteRunner(Runner):
             if memories:
                 raise
             run, hub = self.run_ranks(orders, memories)  # it may have been the machine's fault: short of memory, say
-        inputs.salt += SALT_OF_A_RUN
+        self.draws = self.judging.draws = Draws(self.draws.salt + SALT_OF_A_RUN)
         if world_size > 1 and device == "cpu":
             played = Played(orders, [rank.line.log for rank in hub.ranks], memories, run.results)
             run = replace(run, results=self.alone(played))

@@ -16,6 +16,8 @@ import torch
 
 from grader.inside.codec import Other
 from grader.inside.rank import LENGTH, strided
+from utils.checks.inputs import Draws
+from utils.checks.runner import Runner
 from utils.kit.slow_memory import SlowMemory
 from utils.worlds.common import pickling
 
@@ -29,8 +31,12 @@ def give_order(line: socket.socket, order: dict) -> None:
     line.sendall(LENGTH.pack(len(data)) + data)
 
 
+class NotForRanks(Exception):
+    """A check hands its ranks what would tell them each other's inputs. The check is wrong, not the answer."""
+
+
 def pack_program(program: tuple, function: Callable, memories: list[SlowMemory]) -> bytes:
-    """What a rank shall call, with its own inputs and nobody else's."""
+    """What a rank shall call, with its own inputs and nobody else's. Raises NotForRanks."""
     file = io.BytesIO()
     ProgramPickler(file, function, memories).dump(program)
     return file.getvalue()
@@ -39,7 +45,8 @@ def pack_program(program: tuple, function: Callable, memories: list[SlowMemory])
 class ProgramPickler(cloudpickle.Pickler):
     """Puts signs where the student's function and memories stand; tensors go by their values.
 
-    A view goes without the storage that it is a part of: that may hold what other ranks have, or what is expected.
+    A view goes without the storage that it is a part of: that may hold what other ranks have, or what is expected. And
+    what inputs are drawn from does not go at all.
     """
 
     def __init__(self, file, function: Callable, memories: list[SlowMemory]):
@@ -55,6 +62,12 @@ class ProgramPickler(cloudpickle.Pickler):
         return None
 
     def reducer_override(self, value: Any):
+        if isinstance(value, Draws | Runner | torch.Generator):
+            raise NotForRanks(
+                f"the check of {self.function.__name__} hands a {type(value).__name__} to its ranks, as an input or in "
+                "a function that uses one: whoever has it can draw the inputs of all ranks. Draw in the check, and "
+                "hand over the tensors."
+            )
         if type(value) is torch.Tensor and value.layout is torch.strided and not value.is_meta and value.is_leaf:
             strides = value.stride() if 0 not in value.stride() else value.contiguous().stride()
             _, (data, dtype, shape) = pickling.pack(value.detach())

@@ -137,7 +137,7 @@ def as_root() -> bool:
 
 def python_folders() -> list[Path]:
     """Where this Python and its packages lie."""
-    found = [Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).resolve().parents[2]]
+    found = [Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).resolve().parent.parent]
     found += [path.resolve() for path in found]
     return [path for path in dict.fromkeys(found) if path.parts[:2] != ("/", "usr")]
 

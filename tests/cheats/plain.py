@@ -46,8 +46,9 @@ ASSERTS = {
 }  # fmt: skip
 FIRST = f"""{IMPORTS}
 from utils import simulate, spawn
-from utils.checks.inputs import different_integers
+from utils.checks.inputs import Draws
 from utils.checks.runner import links
+different_integers = Draws().different_integers
 def total_of_mine(rank, world_size):
     return total(different_integers(world_size, 4)[rank], rank, world_size)
 def broadcast_of_mine(rank, world_size):

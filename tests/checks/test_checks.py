@@ -8,7 +8,6 @@ from grader.hidden import hidden_tests_for
 from utils.checks import CheckFailed, checks_for
 from utils.checks.answer import Answer
 from utils.checks.compare import expect, expect_own_memory, expect_unchanged
-from utils.checks.inputs import different_integers
 from utils.checks.registry import Checks, check
 from utils.checks.runner import Runner, links
 from utils.checks.show import show
@@ -206,7 +205,7 @@ def pass_on(x, rank, world_size):
 @pytest.mark.parametrize("device", ["meta", "cpu"])
 def test_the_same_function_runs_on_virtual_ranks(device):
     run = Runner(pass_on)
-    xs = different_integers(4, 250)
+    xs = run.draws.different_integers(4, 250)
     cluster = links(4, alpha=1e-3, bandwidth=1e6)
     answer = run.virtual(4, xs, cluster=cluster, device=device)
     assert expect_time(answer, 3 * (1e-3 + 1000 / 1e6)) == "6 ms of virtual time."
@@ -223,18 +222,6 @@ def test_a_virtual_rank_that_fails_says_so():
 
     with pytest.raises(CheckFailed, match="no rank can move(.|\n)*What usually causes this here: a hint"):
         Runner(waits, if_stuck="a hint").virtual(2, [ONE, ONE], cluster=links(2, 0, 1))
-
-
-# ---- data
-
-
-@pytest.mark.parametrize("world_size, shape", [(1, 1), (4, 3), (8, 25), (3, (2, 3))])
-def test_different_integers(world_size, shape):
-    tensors = different_integers(world_size, shape)
-    assert all(torch.equal(a, b) for a, b in zip(tensors, different_integers(world_size, shape), strict=True))
-    assert {int(x) // 10 for rank, x in enumerate(tensors) for x in x.reshape(-1)} == set(range(1, world_size + 1))
-    assert all(x.shape == torch.Size([shape] if isinstance(shape, int) else shape) for x in tensors)
-    assert not torch.equal(different_integers(1, 5)[0], different_integers(1, 5, seed=1)[0])
 
 
 # ---- running the student's function

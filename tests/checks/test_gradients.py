@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from utils.checks import CheckFailed
-from utils.checks.gradients import drive, expect_passes, judge_rank, parts, per_rank, serial, whole_numbers
+from utils.checks.gradients import drive, expect_passes, judge_rank, parts, per_rank, serial
+from utils.checks.inputs import Draws
 from utils.checks.runner import Runner
 
-X, W = whole_numbers(1, 2, 4), whole_numbers(2, 4, 2)
-GRAD = whole_numbers(3, 2, 2)
+X, W, GRAD = (Draws().integers(shape, seed=seed) for seed, shape in enumerate([(2, 4), (4, 2), (2, 2)], start=1))
 GIVEN = per_rank(2, x_local=parts(X, 2, 1), w_local=parts(W, 2, 0))
 
 

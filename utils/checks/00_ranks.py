@@ -15,7 +15,7 @@ from ..kit.slow_memory import SlowMemory, unwritten
 from ..text.units import quantity
 from .answer import CheckFailed
 from .compare import expect, plural
-from .inputs import different_integers
+from .inputs import Draws
 from .registry import check
 
 
@@ -516,7 +516,7 @@ def counts(name: str, n: int, element_size: int) -> tuple[int, int]:
 @check("fused-chain")
 def fused_chain_values(run):
     for numel, room in ((20, 16), (10, 16)):
-        [x] = different_integers(1, numel)
+        [x] = run.draws.different_integers(1, numel)
         judge_chain(run, x - 15, room)
 
 
@@ -575,7 +575,7 @@ def tiled_matmul_values(run):
 
 
 def judge_product(run, m: int, k: int, n: int, tile: int, dtype=torch.float32) -> None:
-    a, b = matrices(m, k, n, dtype)
+    a, b = matrices(run.draws, m, k, n, dtype)
     got = multiplied(run, a, b, tile).arrays["c"]
     last = a[:, (k - 1) // tile * tile :] @ b[(k - 1) // tile * tile :]
     usual = {
@@ -600,10 +600,10 @@ def by_tiles(a: torch.Tensor, b: torch.Tensor, tile: int, product) -> torch.Tens
     return torch.cat([torch.cat([sum(product(i, j, s) for s in parts) for j in parts], dim=1) for i in parts])
 
 
-def matrices(m: int, k: int, n: int, dtype) -> tuple[torch.Tensor, torch.Tensor]:
+def matrices(draws: Draws, m: int, k: int, n: int, dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """Small whole numbers: every product is exact, in bfloat16 too."""
-    a, b = different_integers(1, (m, k))[0] % 4, different_integers(1, (k, n), seed=1)[0] % 3
-    return a.to(dtype), b.to(dtype)
+    [a], [b] = draws.different_integers(1, (m, k)), draws.different_integers(1, (k, n), seed=1)
+    return (a % 4).to(dtype), (b % 3).to(dtype)
 
 
 def multiplied(run, a: torch.Tensor, b: torch.Tensor, tile: int) -> SlowMemory:
@@ -618,7 +618,7 @@ def tiled_matmul_traffic(run):
 
 
 def judge_product_traffic(run, m: int, k: int, n: int, tile: int) -> str:
-    a, b = matrices(m, k, n, torch.float32)
+    a, b = matrices(run.draws, m, k, n, torch.float32)
     memory = multiplied(run, a, b, tile)
     loads, stores = 4 * (m * k * math.ceil(n / tile) + k * n * math.ceil(m / tile)), 4 * m * n
     if memory.stored != stores:

@@ -7,7 +7,7 @@ import torch
 from .answer import Answer, CheckFailed
 from .compare import expect, expect_unchanged, plural
 from .equality import alike
-from .inputs import different_integers
+from .inputs import Draws
 from .registry import check
 from .traffic import expect_calls, expect_traffic
 
@@ -43,10 +43,10 @@ def unrooted(collective: str, xs: list) -> list:
     return [torch.cat([x.chunk(world_size)[rank] for x in xs]) for rank in range(world_size)]
 
 
-def inputs_of(collective: str, world_size: int, chunk: int, dtype=torch.float32) -> list:
+def inputs_of(draws: Draws, collective: str, world_size: int, chunk: int, dtype=torch.float32) -> list:
     """A tensor a rank: `chunk` elements, or P * chunk where the collective cuts its input in P."""
     cuts = collective in ("scatter", "reduce_scatter", "all_to_all")
-    return different_integers(world_size, chunk * world_size if cuts else chunk, dtype)
+    return draws.different_integers(world_size, chunk * world_size if cuts else chunk, dtype)
 
 
 def lists(tensors: list) -> list:
@@ -65,7 +65,7 @@ def from_the_last(results: list) -> list[tuple]:
 def predict_rooted_values(run):
     root = 2
     for collective in ROOTED:
-        xs = inputs_of(collective, 4, 2, torch.int64)
+        xs = inputs_of(run.draws, collective, 4, 2, torch.int64)
         [got] = run(1, [collective], [lists(xs)], root=root).results
         judge_prediction(collective, got, lists(rooted(collective, xs, root)), rooted_mistakes(collective, xs, root))
 
@@ -114,7 +114,7 @@ def judge_prediction(collective: str, got, right: list, mistakes: dict) -> None:
 @check("call-rooted", if_stuck="every rank must make the call, and name the same root.")
 def call_rooted_values(run):
     for collective in ROOTED:
-        xs = inputs_of(collective, 4, 2)
+        xs = inputs_of(run.draws, collective, 4, 2)
         judge_rooted_call(run, collective, xs, root=2)
 
 
@@ -145,7 +145,7 @@ def judge_rooted_call(run, collective: str, xs: list, root: int) -> None:
 @check("call-rooted", judges="traffic")
 def call_rooted_traffic(run):
     for collective in ROOTED:
-        xs = inputs_of(collective, 4, 2)
+        xs = inputs_of(run.draws, collective, 4, 2)
         expect_calls(run(4, xs, collective=collective, root=1), [collective])
     return "one call of each, by every rank."
 
@@ -161,7 +161,7 @@ EACH_SIDE = (
 @check("broadcast-by-hand", if_stuck=EACH_SIDE)
 def broadcast_by_hand_values(run):
     for world_size, root in ((4, 2), (2, 0)):
-        judge_broadcast(run, different_integers(world_size, 3), root)
+        judge_broadcast(run, run.draws.different_integers(world_size, 3), root)
 
 
 def judge_broadcast(run, xs: list, root: int) -> None:
@@ -183,7 +183,7 @@ def judge_broadcast(run, xs: list, root: int) -> None:
 
 @check("broadcast-by-hand", judges="traffic", if_stuck=EACH_SIDE)
 def broadcast_by_hand_traffic(run):
-    return expect_traffic(run(4, different_integers(4, 3), root=1), messages=3, nbytes=3 * 3 * BYTES)
+    return expect_traffic(run(4, run.draws.different_integers(4, 3), root=1), messages=3, nbytes=3 * 3 * BYTES)
 
 
 @check("scatter-by-hand", if_stuck=EACH_SIDE)
@@ -194,7 +194,7 @@ def scatter_by_hand_values(run):
 
 def judge_scatter(run, sizes: tuple, root: int, dtype=torch.float32) -> None:
     """Chunks of these sizes, one a rank."""
-    chunks, empty, held = scatter_inputs(sizes, root, dtype)
+    chunks, empty, held = scatter_inputs(run.draws, sizes, root, dtype)
     answer = run(len(sizes), empty, held, root=root)
     for rank, got in enumerate(answer.results):
         expect(
@@ -215,9 +215,9 @@ def judge_scatter(run, sizes: tuple, root: int, dtype=torch.float32) -> None:
     expect_unchanged(Answer([], [[after[1]] for after in answer.inputs_after], []), held)
 
 
-def scatter_inputs(sizes: tuple, root: int, dtype=torch.float32) -> tuple[list, list, list]:
+def scatter_inputs(draws: Draws, sizes: tuple, root: int, dtype=torch.float32) -> tuple[list, list, list]:
     """(chunks, an empty tensor a rank, the list of chunks on the root and None elsewhere)."""
-    [whole] = different_integers(1, sum(sizes), dtype)
+    [whole] = draws.different_integers(1, sum(sizes), dtype)
     chunks = [chunk.clone() for chunk in whole.split(sizes)]
     empty = [torch.full((size,), -1, dtype=dtype) for size in sizes]
     return chunks, empty, [chunks if rank == root else None for rank in range(len(sizes))]
@@ -225,14 +225,14 @@ def scatter_inputs(sizes: tuple, root: int, dtype=torch.float32) -> tuple[list, 
 
 @check("scatter-by-hand", judges="traffic", if_stuck=EACH_SIDE)
 def scatter_by_hand_traffic(run):
-    _, empty, held = scatter_inputs((2, 2, 2, 2), root=1)
+    _, empty, held = scatter_inputs(run.draws, (2, 2, 2, 2), root=1)
     return expect_traffic(run(4, empty, held, root=1), messages=3, nbytes=3 * 2 * BYTES)
 
 
 @check("gather-by-hand", if_stuck=EACH_SIDE)
 def gather_by_hand_values(run):
     for world_size, root in ((4, 2), (2, 0)):
-        judge_gather(run, different_integers(world_size, 2), root)
+        judge_gather(run, run.draws.different_integers(world_size, 2), root)
 
 
 def judge_gather(run, xs: list, root: int) -> None:
@@ -275,13 +275,13 @@ def only_root(answer, root: int) -> None:
 
 @check("gather-by-hand", judges="traffic", if_stuck=EACH_SIDE)
 def gather_by_hand_traffic(run):
-    return expect_traffic(run(4, different_integers(4, 2), root=1), messages=3, nbytes=3 * 2 * BYTES)
+    return expect_traffic(run(4, run.draws.different_integers(4, 2), root=1), messages=3, nbytes=3 * 2 * BYTES)
 
 
 @check("reduce-by-hand", if_stuck=EACH_SIDE)
 def reduce_by_hand_values(run):
     for world_size, root in ((4, 2), (2, 0)):
-        judge_reduce(run, different_integers(world_size, 3), root)
+        judge_reduce(run, run.draws.different_integers(world_size, 3), root)
 
 
 def judge_reduce(run, xs: list, root: int) -> None:
@@ -308,7 +308,7 @@ def judge_reduce(run, xs: list, root: int) -> None:
 
 @check("reduce-by-hand", judges="traffic", if_stuck=EACH_SIDE)
 def reduce_by_hand_traffic(run):
-    return expect_traffic(run(4, different_integers(4, 3), root=1), messages=3, nbytes=3 * 3 * BYTES)
+    return expect_traffic(run(4, run.draws.different_integers(4, 3), root=1), messages=3, nbytes=3 * 3 * BYTES)
 
 
 # ---- part 3
@@ -317,7 +317,7 @@ def reduce_by_hand_traffic(run):
 @check("predict-unrooted")
 def predict_unrooted_values(run):
     for collective in UNROOTED:
-        xs = inputs_of(collective, 4, 2, torch.int64)
+        xs = inputs_of(run.draws, collective, 4, 2, torch.int64)
         [got] = run(1, [collective], [lists(xs)]).results
         judge_prediction(collective, got, lists(unrooted(collective, xs)), unrooted_mistakes(collective, xs))
 
@@ -350,7 +350,7 @@ def unrooted_mistakes(collective: str, xs: list) -> dict:
 @check("call-unrooted", if_stuck="every rank must make the call, with the same shapes.")
 def call_unrooted_values(run):
     for collective in UNROOTED:
-        judge_unrooted_call(run, collective, inputs_of(collective, 4, 2))
+        judge_unrooted_call(run, collective, inputs_of(run.draws, collective, 4, 2))
 
 
 def judge_unrooted_call(run, collective: str, xs: list) -> None:
@@ -375,7 +375,7 @@ def judge_unrooted_call(run, collective: str, xs: list) -> None:
 @check("call-unrooted", judges="traffic")
 def call_unrooted_traffic(run):
     for collective in UNROOTED:
-        expect_calls(run(4, inputs_of(collective, 4, 2), collective=collective), [collective])
+        expect_calls(run(4, inputs_of(run.draws, collective, 4, 2), collective=collective), [collective])
     return "one call of each, by every rank."
 
 
@@ -387,7 +387,7 @@ def call_unrooted_traffic(run):
 )
 def all_gather_from_rooted_values(run):
     for world_size in (2, 4):
-        judge_all_gather(run, different_integers(world_size, 3))
+        judge_all_gather(run, run.draws.different_integers(world_size, 3))
 
 
 def judge_all_gather(run, xs: list) -> None:
@@ -412,13 +412,13 @@ def judge_all_gather(run, xs: list) -> None:
 
 @check("all-gather-from-rooted", judges="traffic")
 def all_gather_from_rooted_traffic(run):
-    return expect_calls(run(4, different_integers(4, 3)), ["gather", "broadcast"], [3 * BYTES, 4 * 3 * BYTES])
+    return expect_calls(run(4, run.draws.different_integers(4, 3)), ["gather", "broadcast"], [3 * BYTES, 4 * 3 * BYTES])
 
 
 @check("all-reduce-from-halves", if_stuck="every rank must make both calls, with chunks of the same size.")
 def all_reduce_from_halves_values(run):
     for world_size, shape in ((4, 10), (4, (2, 3)), (2, 4)):
-        judge_all_reduce(run, different_integers(world_size, shape))
+        judge_all_reduce(run, run.draws.different_integers(world_size, shape))
 
 
 def judge_all_reduce(run, xs: list) -> None:
@@ -450,13 +450,14 @@ def judge_all_reduce(run, xs: list) -> None:
 
 @check("all-reduce-from-halves", judges="traffic")
 def all_reduce_from_halves_traffic(run):
-    return expect_calls(run(4, different_integers(4, 10)), ["reduce_scatter", "all_gather"], [12 * BYTES, 3 * BYTES])
+    answer = run(4, run.draws.different_integers(4, 10))
+    return expect_calls(answer, ["reduce_scatter", "all_gather"], [12 * BYTES, 3 * BYTES])
 
 
 @check("distributed-transpose", if_stuck="every rank must call all_to_all_single once.")
 def distributed_transpose_values(run):
     for world_size, m, c in ((2, 2, 3), (4, 1, 2)):
-        judge_transpose(run, different_integers(world_size, (m, world_size * c)))
+        judge_transpose(run, run.draws.different_integers(world_size, (m, world_size * c)))
 
 
 def judge_transpose(run, bands: list) -> None:
@@ -489,7 +490,7 @@ def judge_transpose(run, bands: list) -> None:
 
 @check("distributed-transpose", judges="traffic")
 def distributed_transpose_traffic(run):
-    return expect_calls(run(4, different_integers(4, (2, 8))), ["all_to_all"], [16 * BYTES])
+    return expect_calls(run(4, run.draws.different_integers(4, (2, 8))), ["all_to_all"], [16 * BYTES])
 
 
 @check("dual-of")
@@ -501,7 +502,7 @@ def dual_of_values(run):
             raise CheckFailed(
                 f"dual_of({collective!r}) returned {dual!r}", 'one of the eight names, such as "all_reduce"'
             )
-        left, right = inner_products(collective, dual, world_size, root, chunk)
+        left, right = inner_products(run.draws, collective, dual, world_size, root, chunk)
         if left != right:
             products = (
                 f"<C(x), y> = {left} and <x, C*(y)> = {right}" if right is not None else "the sizes do not even fit"
@@ -512,7 +513,7 @@ def dual_of_values(run):
             )
 
 
-def inner_products(collective: str, dual: str, world_size: int, root: int, chunk: int) -> tuple:
+def inner_products(draws: Draws, collective: str, dual: str, world_size: int, root: int, chunk: int) -> tuple:
     """<C(x), y> and <x, C*(y)> for whole numbers x and y; (_, None) when C* does not take what C gives."""
 
     def apply(name, xs):
@@ -522,9 +523,9 @@ def inner_products(collective: str, dual: str, world_size: int, root: int, chunk
         pairs = [(x, y) for x, y in zip(xs, ys, strict=True) if x is not None and y is not None]
         return int(sum((x * y).sum() for x, y in pairs)) if all(x.shape == y.shape for x, y in pairs) else None
 
-    x = inputs_of(collective, world_size, chunk, torch.int64)
+    x = inputs_of(draws, collective, world_size, chunk, torch.int64)
     long_output = collective in ("gather", "all_gather", "all_to_all")
-    y = different_integers(world_size, chunk * (world_size if long_output else 1), torch.int64, seed=1)
+    y = draws.different_integers(world_size, chunk * (world_size if long_output else 1), torch.int64, seed=1)
     try:
         return inner(apply(collective, x), y), inner(x, apply(dual, y))
     except (RuntimeError, IndexError, ValueError):
@@ -537,12 +538,12 @@ def inner_products(collective: str, dual: str, world_size: int, root: int, chunk
 @check("global-statistics", if_stuck="every rank must make the same calls in the same order.")
 def global_statistics_values(run):
     for lengths in ((3, 1), (1, 2, 4, 2)):
-        judge_statistics(run, shards_of(lengths))
+        judge_statistics(run, shards_of(run.draws, lengths))
 
 
-def shards_of(lengths: tuple, dtype=torch.float32) -> list:
+def shards_of(draws: Draws, lengths: tuple, dtype=torch.float32) -> list:
     """Shards of small numbers, 0.5 to 5, so that their product stays small."""
-    columns = different_integers(len(lengths), max(lengths), dtype)
+    columns = draws.different_integers(len(lengths), max(lengths), dtype)
     return [(x[:n] % 10 + 1) / 2 for x, n in zip(columns, lengths, strict=True)]
 
 
@@ -583,12 +584,12 @@ def statistics_mistakes(shards: list, rank: int) -> dict:
 
 @check("launch-then-wait", if_stuck="every rank must start the same all-reduces in the same order.")
 def launch_then_wait_values(run):
-    judge_launches(run, lists_of_tensors(2, (1, 4, 2)))
+    judge_launches(run, lists_of_tensors(run.draws, 2, (1, 4, 2)))
 
 
-def lists_of_tensors(world_size: int, sizes: tuple, dtype=torch.float32) -> list[list]:
+def lists_of_tensors(draws: Draws, world_size: int, sizes: tuple, dtype=torch.float32) -> list[list]:
     """For each rank a list of tensors of these sizes."""
-    columns = [different_integers(world_size, size, dtype, seed=number) for number, size in enumerate(sizes)]
+    columns = [draws.different_integers(world_size, size, dtype, seed=number) for number, size in enumerate(sizes)]
     return [list(tensors) for tensors in zip(*columns, strict=True)]
 
 
@@ -628,7 +629,7 @@ def judge_launches(run, tensors: list[list]) -> None:
 
 @check("launch-then-wait", judges="traffic")
 def launch_then_wait_traffic(run):
-    return expect_launches(run(2, lists_of_tensors(2, (1, 4, 2))), 3)
+    return expect_launches(run(2, lists_of_tensors(run.draws, 2, (1, 4, 2))), 3)
 
 
 def expect_launches(answer, count: int) -> str:
@@ -658,9 +659,9 @@ def expect_launches(answer, count: int) -> str:
 
 @check("all-reduce-any-view", if_stuck="every rank must call all_reduce once.")
 def all_reduce_any_view_values(run):
-    judge_views(run, [x[::2] for x in different_integers(2, 8)])
-    judge_views(run, [x[:, 0] for x in different_integers(2, (3, 4))])
-    judge_views(run, different_integers(2, 4))
+    judge_views(run, [x[::2] for x in run.draws.different_integers(2, 8)])
+    judge_views(run, [x[:, 0] for x in run.draws.different_integers(2, (3, 4))])
+    judge_views(run, run.draws.different_integers(2, 4))
 
 
 def judge_views(run, views: list) -> None:
@@ -687,8 +688,8 @@ def judge_views(run, views: list) -> None:
     "rank must raise, not only the odd ones: the others wait for ever.",
 )
 def agree_or_explain_values(run):
-    judge_agreement(run, different_integers(2, 3))
-    xs = different_integers(4, 3)
+    judge_agreement(run, run.draws.different_integers(2, 3))
+    xs = run.draws.different_integers(4, 3)
     judge_disagreement(run, [*xs[:2], xs[2][:2], xs[3].double()], odd=[2, 3])
 
 

@@ -11,11 +11,9 @@ import torch
 import torch.distributed as dist
 
 from ..cluster.hardware import Link
-from . import inputs
 from .answer import Answer, CheckFailed
 from .compare import expect, expect_own_memory, expect_unchanged, plural
 from .equality import alike
-from .inputs import different_integers
 from .registry import check
 from .runner import links
 from .traffic import expect_each_sent, expect_only_messages, expect_time, expect_traffic
@@ -136,11 +134,11 @@ def ranks_are(ranks: list[int], what: str) -> str:
 # ---- judging an all-reduce of any kind
 
 
-def judge_sums(launch, teams: list, numel: int, dtype=torch.float32, **same) -> Answer:
-    """Every rank of each team gets the sum over that team. launch: `run`, or `run.virtual` with a cluster."""
+def judge_sums(run, teams: list, numel: int, dtype=torch.float32, world=None, **same) -> Answer:
+    """Every rank of each team gets the sum over that team. world: `run.virtual` with a cluster, else `run`."""
     of = team_of_each(teams)
-    xs = different_integers(len(of), numel, dtype)
-    answer = launch(len(of), xs, of, **same)
+    xs = run.draws.different_integers(len(of), numel, dtype)
+    answer = (world or run)(len(of), xs, of, **same)
     expect_more_than_one(answer.results, xs, of)
     for rank, got in last_first(answer.results):
         expect(got, sum_of(xs, of[rank]), who(rank, of[rank]), sum_mistakes(got, xs, of[rank], rank))
@@ -159,7 +157,7 @@ def expect_more_than_one(results: list, xs: list, of: list) -> None:
 
 def judge_bits(run, size: int, numel: int = 64, **same) -> None:
     """Random floats, large and small: all ranks hold the same bits, whatever the order of additions was."""
-    generator = torch.Generator().manual_seed(inputs.salt + size)
+    generator = run.draws.generator(size)
     scale = 10.0 ** torch.randint(-3, 4, (numel,), generator=generator)
     xs = [torch.randn(numel, generator=generator) * scale for _ in range(size)]
     answer = run(size, xs, [list(range(size))] * size, **same)
@@ -249,7 +247,7 @@ def tree_all_reduce_time(run):
 
 
 def judge_tree_time(run, size: int, numel: int = 50) -> str:
-    answer = judge_sums(on_virtual(run, size), in_order(size), numel)
+    answer = judge_sums(run, in_order(size), numel, world=on_virtual(run, size))
     one, rounds = seconds_of(1, numel * BYTES), (size - 1).bit_length()
     mistakes = {
         "what the naive way takes, or a chain: sum in pairs, all pairs at the same time": 2 * (size - 1) * one,
@@ -276,10 +274,10 @@ def ring_reduce_scatter_values(run):
     judge_reduce_scatter(run, [[3, 0, 4], [1, 2]], 7, torch.int64)
 
 
-def judge_reduce_scatter(launch, teams: list, numel: int, dtype=torch.float32) -> Answer:
+def judge_reduce_scatter(run, teams: list, numel: int, dtype=torch.float32, world=None) -> Answer:
     of = team_of_each(teams)
-    xs = different_integers(len(of), numel, dtype)
-    answer = launch(len(of), xs, of)
+    xs = run.draws.different_integers(len(of), numel, dtype)
+    answer = (world or run)(len(of), xs, of)
     for rank, got in last_first(answer.results):
         place, size = of[rank].index(rank), len(of[rank])
         expect(
@@ -345,7 +343,7 @@ def expect_ring(answer, team: list[int]) -> None:
 
 @check("ring-reduce-scatter", judges="time", if_stuck=ALL_AT_ONCE)
 def ring_reduce_scatter_time(run):
-    answer = judge_reduce_scatter(on_virtual(run, 8), in_order(8), 8 * 25)
+    answer = judge_reduce_scatter(run, in_order(8), 8 * 25, world=on_virtual(run, 8))
     return f"{expect_ring_time(answer, 8, 8 * 25)} {SENT_BY_ALL}"
 
 
@@ -365,11 +363,11 @@ def ring_all_gather_values(run):
     judge_all_gather(run, [[3, 0, 4], [1, 2]], 7, torch.int64)
 
 
-def judge_all_gather(launch, teams: list, numel: int, dtype=torch.float32) -> Answer:
+def judge_all_gather(run, teams: list, numel: int, dtype=torch.float32, world=None) -> Answer:
     of = team_of_each(teams)
-    wholes = different_integers(len(of), numel, dtype)  # a team's is that of its first rank
+    wholes = run.draws.different_integers(len(of), numel, dtype)  # a team's is that of its first rank
     mine = [wholes[team[0]].tensor_split(len(team))[team.index(rank)].clone() for rank, team in enumerate(of)]
-    answer = launch(len(of), mine, [numel] * len(of), of)
+    answer = (world or run)(len(of), mine, [numel] * len(of), of)
     for rank, got in last_first(answer.results):
         team, whole = of[rank], wholes[of[rank][0]]
         expect(got, whole, who(rank, team), gather_mistakes(got, whole, mine[rank], team.index(rank), len(team)))
@@ -402,7 +400,7 @@ def ring_all_gather_traffic(run):
 
 @check("ring-all-gather", judges="time", if_stuck=ALL_AT_ONCE)
 def ring_all_gather_time(run):
-    answer = judge_all_gather(on_virtual(run, 8), in_order(8), 8 * 25)
+    answer = judge_all_gather(run, in_order(8), 8 * 25, world=on_virtual(run, 8))
     return f"{expect_ring_time(answer, 8, 8 * 25)} {SENT_BY_ALL}"
 
 
@@ -494,7 +492,7 @@ def ring_all_reduce_time(run):
 
 
 def judge_halves_time(run, size: int, numel: int) -> str:
-    answer = judge_sums(on_virtual(run, size), in_order(size), numel, **BLOCKS)
+    answer = judge_sums(run, in_order(size), numel, world=on_virtual(run, size), **BLOCKS)
     right, naive = seconds_of(2 * (size - 1), 2 * (size - 1) * numel // size * BYTES), 2 * (size - 1)
     naive = naive * seconds_of(1, numel * BYTES)
     took = expect_in_time(answer, right, recognise={"what the naive way takes": naive})
@@ -527,7 +525,7 @@ def judge_halving_traffic(answer, size: int, numel: int) -> str:
 
 @check("halving-doubling", judges="time", if_stuck=IN_PAIRS)
 def halving_doubling_time(run):
-    answer = judge_sums(on_virtual(run, 8), in_order(8), 8 * 25)
+    answer = judge_sums(run, in_order(8), 8 * 25, world=on_virtual(run, 8))
     took = expect_halving_time(answer, 8, 8 * 25)
     ring = seconds_of(14, 14 * 25 * BYTES)
     return f"{took} A ring takes {ring / answer.run.elapsed:.2f} times as long here."
@@ -579,7 +577,7 @@ def halving_doubling_any_size_time(run):
 
 def judge_fold_time(run, size: int, numel: int = 80) -> str:
     """numel: a multiple of the largest power of two below."""
-    answer = judge_sums(on_virtual(run, size), in_order(size), numel, **FOLDED)
+    answer = judge_sums(run, in_order(size), numel, world=on_virtual(run, size), **FOLDED)
     power, whole = 2 ** (size.bit_length() - 1), seconds_of(1, numel * BYTES)
     inside = seconds_of(2 * (power - 1), 2 * (power - 1) * numel // power * BYTES)
     fold = 2 * whole if size > power else 0
@@ -639,8 +637,8 @@ def hierarchical_all_reduce_time(run):
 def judge_levels_time(run, nodes: int, local: int) -> str:
     size = nodes * local
     numel, chunk = size * 25, 25 * BYTES
-    launch = on_virtual(run, local, nodes=nodes, inter=SLOW)
-    answer = judge_sums(launch, in_order(size), numel, local=local, **WITH_BLOCKS)
+    world = on_virtual(run, local, nodes=nodes, inter=SLOW)
+    answer = judge_sums(run, in_order(size), numel, world=world, local=local, **WITH_BLOCKS)
     inside = 2 * seconds_of(local - 1, (local - 1) * nodes * chunk)
     right = inside + 2 * (nodes - 1) * SLOW.seconds(chunk)
     ring = 2 * (size - 1) * SLOW.seconds(chunk)
@@ -661,10 +659,10 @@ def pairwise_all_to_all_values(run):
     judge_all_to_all(run, [[3, 0, 4], [1, 2]], 7, torch.int64)
 
 
-def judge_all_to_all(launch, teams: list, numel: int, dtype=torch.float32) -> Answer:
+def judge_all_to_all(run, teams: list, numel: int, dtype=torch.float32, world=None) -> Answer:
     of = team_of_each(teams)
-    xs = different_integers(len(of), numel, dtype)
-    answer = launch(len(of), xs, of)
+    xs = run.draws.different_integers(len(of), numel, dtype)
+    answer = (world or run)(len(of), xs, of)
     for rank, got in last_first(answer.results):
         team, place, size = of[rank], of[rank].index(rank), len(of[rank])
         cut = [xs[other].tensor_split(size) for other in team]  # cut[source][target]
@@ -705,7 +703,7 @@ def pairwise_all_to_all_time(run):
 
 
 def judge_pairs_time(run, size: int) -> str:
-    answer = judge_all_to_all(on_virtual(run, size), in_order(size), size * 25)
+    answer = judge_all_to_all(run, in_order(size), size * 25, world=on_virtual(run, size))
     right = seconds_of(size - 1, (size - 1) * 25 * BYTES)
     mistakes = {"two turns in each step: send and receive at the same time": 2 * right}
     try:
@@ -893,8 +891,8 @@ CHOICE = {"alpha": ALPHA, "bandwidth": BANDWIDTH, "choose": by_size, "algorithms
 
 @check("all-reduce")
 def all_reduce_values(run):
-    judge_shapes(run, different_integers(4, (2, 3)))
-    judge_shapes(run, [x.T for x in different_integers(4, (5, 7))])
+    judge_shapes(run, run.draws.different_integers(4, (2, 3)))
+    judge_shapes(run, [x.T for x in run.draws.different_integers(4, (5, 7))])
 
 
 def judge_shapes(run, xs: list) -> Answer:
@@ -929,7 +927,7 @@ def all_reduce_traffic(run):
 
 def judge_choice_by_bytes(run, dtype, numels: tuple, stride: int = 1) -> str:
     for numel in numels:
-        answer = judge_shapes(run, [x[::stride] for x in different_integers(4, stride * numel, dtype)])
+        answer = judge_shapes(run, [x[::stride] for x in run.draws.different_integers(4, stride * numel, dtype)])
         nbytes = numel * dtype.itemsize
         messages, sent = (1 if nbytes < SWITCH else 2), answer.run.traffic().sent(0)
         if sent[0] != messages:

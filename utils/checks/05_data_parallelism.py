@@ -18,10 +18,10 @@ from ..cluster.hardware import Cluster, Gpu, Link
 from ..kit.mlp import MLP, loss_of, make_batch, make_weights
 from ..kit.tied_mlp import AwkwardMLP
 from ..text.units import quantity
-from . import inputs
 from .answer import Answer, CheckFailed
 from .compare import expect, expect_unchanged, plural
 from .equality import alike
+from .inputs import Draws
 from .registry import check
 from .traffic import expect_all_waited, expect_calls, expect_time
 
@@ -48,9 +48,9 @@ def mixed_models(world_size: int, seed: int = 0) -> list[nn.Module]:
     return [deepcopy(model) for _ in range(world_size)]
 
 
-def rows_of(sizes: list[int], dim: int = 2, seed: int = 0) -> list[Tensor]:
+def rows_of(draws: Draws, sizes: list[int], dim: int = 2, seed: int = 0) -> list[Tensor]:
     """A shard for each rank, with so many rows."""
-    return [shard.clone() for shard in make_batch(sum(sizes), dim, inputs.salt + seed, DOUBLE).split(sizes)]
+    return [shard.clone() for shard in make_batch(sum(sizes), dim, draws.salted(seed), DOUBLE).split(sizes)]
 
 
 def gradients(model: nn.Module, rows: Tensor) -> list:
@@ -145,7 +145,7 @@ def judge_shards(run, world_size: int, batch: Tensor) -> None:
 
 @check("average-gradients", if_stuck="every rank must make the same all-reduces, in the same order.")
 def average_gradients_values(run):
-    judge_average(run, mlps(3), rows_of([2, 2, 2]))
+    judge_average(run, mlps(3), rows_of(run.draws, [2, 2, 2]))
 
 
 def judge_average(run, models: list, shards: list, *more: list, **same) -> Answer:
@@ -159,7 +159,7 @@ def judge_average(run, models: list, shards: list, *more: list, **same) -> Answe
 @check("average-gradients", judges="traffic")
 def average_gradients_traffic(run):
     models = mixed_models(2)
-    return expect_all_reduces(run(2, models, rows_of([2, 2])), bytes_of(models[0]))
+    return expect_all_reduces(run(2, models, rows_of(run.draws, [2, 2])), bytes_of(models[0]))
 
 
 def expect_all_reduces(answer: Answer, nbytes: list[int]) -> str:
@@ -256,7 +256,7 @@ def weigh_uneven_shards_values(run):
 
 
 def judge_uneven(run, sizes: list[int], models: list | None = None) -> None:
-    models, shards = models or mlps(len(sizes)), rows_of(sizes)
+    models, shards = models or mlps(len(sizes)), rows_of(run.draws, sizes)
     world_size, rows = len(sizes), sum(sizes)
     local = [gradients(model, shard) for model, shard in zip(models, shards, strict=True)]
     weighed = summed([scaled(mine, size) for mine, size in zip(local, sizes, strict=True)])
@@ -289,12 +289,12 @@ def judge_uneven(run, sizes: list[int], models: list | None = None) -> None:
 
 @check("accumulate-gradients", if_stuck="every rank must make the same all-reduces, in the same order.")
 def accumulate_gradients_values(run):
-    judge_accumulation(run, mlps(2), microbatches_of(2, 3))
+    judge_accumulation(run, mlps(2), microbatches_of(run.draws, 2, 3))
 
 
-def microbatches_of(world_size: int, count: int, rows: int = 2) -> list[list[Tensor]]:
+def microbatches_of(draws: Draws, world_size: int, count: int, rows: int = 2) -> list[list[Tensor]]:
     """For each rank so many microbatches."""
-    return [list(shard.split(rows)) for shard in rows_of([rows * count] * world_size)]
+    return [list(shard.split(rows)) for shard in rows_of(draws, [rows * count] * world_size)]
 
 
 def judge_accumulation(run, models: list, microbatches: list[list[Tensor]]) -> None:
@@ -334,7 +334,7 @@ def reduced_each_time(each: list[list[list]]) -> list:
 @check("accumulate-gradients", judges="traffic")
 def accumulate_gradients_traffic(run):
     models = mlps(2)
-    return expect_reduced_once(run(2, models, microbatches_of(2, 3)), models[0])
+    return expect_reduced_once(run(2, models, microbatches_of(run.draws, 2, 3)), models[0])
 
 
 def expect_reduced_once(answer: Answer, model: nn.Module) -> str:
@@ -423,13 +423,13 @@ def shortened(numbers: list[int]) -> str:
 
 @check("flat-gradients", if_stuck="every rank must make one all-reduce, of a tensor of the same size.")
 def flat_gradients_values(run):
-    judge_average(run, mixed_models(3), rows_of([2, 2, 2]))
+    judge_average(run, mixed_models(3), rows_of(run.draws, [2, 2, 2]))
 
 
 @check("flat-gradients", judges="traffic")
 def flat_gradients_traffic(run):
     models = mixed_models(2)
-    return expect_all_reduces(run(2, models, rows_of([2, 2])), [sum(bytes_of(models[0]))])
+    return expect_all_reduces(run(2, models, rows_of(run.draws, [2, 2])), [sum(bytes_of(models[0]))])
 
 
 # ---- part 4
@@ -494,13 +494,13 @@ IN_BUCKETS = [[3], [2, 1], [0]]  # of mixed_models: 2, 9 and 6 numbers
 
 @check("bucketed-gradients", if_stuck="every rank must start the same all-reduces in the same order.")
 def bucketed_gradients_values(run):
-    judge_average(run, mixed_models(2), rows_of([2, 2]), buckets=IN_BUCKETS)
+    judge_average(run, mixed_models(2), rows_of(run.draws, [2, 2]), buckets=IN_BUCKETS)
 
 
 @check("bucketed-gradients", judges="traffic")
 def bucketed_gradients_traffic(run):
     models = mixed_models(2)
-    return expect_bucket_calls(run(2, models, rows_of([2, 2]), buckets=IN_BUCKETS), models[0], IN_BUCKETS)
+    return expect_bucket_calls(run(2, models, rows_of(run.draws, [2, 2]), buckets=IN_BUCKETS), models[0], IN_BUCKETS)
 
 
 def expect_bucket_calls(answer: Answer, model: nn.Module, buckets: list[list[int]]) -> str:
@@ -575,7 +575,7 @@ SAME_ORDER = (
 @check("overlap-by-hooks", if_stuck=SAME_ORDER)
 def overlap_by_hooks_values(run):
     with naming_the_wrong_hook():
-        judge_average(run, mixed_models(2), rows_of([2, 2]), buckets=IN_BUCKETS)
+        judge_average(run, mixed_models(2), rows_of(run.draws, [2, 2]), buckets=IN_BUCKETS)
         judge_orders(run, [[0, 1], [1, 0]])
 
 
@@ -597,7 +597,7 @@ def judge_orders(run, orders: list[list[int]], buckets: list[list[int]] | None =
     """A model whose branches are ready in another order on each rank; without `buckets` each parameter has its own."""
     branches = max(map(max, orders)) + 1
     models = [AwkwardMLP(make_weights(2 + branches, 2, dtype=DOUBLE), order, freeze=False) for order in orders]
-    shards = rows_of([2] * len(orders))
+    shards = rows_of(run.draws, [2] * len(orders))
     local = [gradients(model, rows) for model, rows in zip(models, shards, strict=True)]
     right = scaled(summed(local), 1 / len(orders))
     buckets = buckets or [[index] for index in reversed(range(len(right)))]
@@ -617,7 +617,7 @@ def judge_orders(run, orders: list[list[int]], buckets: list[list[int]] | None =
 def overlap_by_hooks_traffic(run):
     with naming_the_wrong_hook():
         models, buckets, cluster, _ = overlap_case(2, 4, [[3], [2], [1, 0]])
-        answer = run.virtual(2, models, rows_of([2, 2]), buckets=buckets, cluster=cluster, device="cpu")
+        answer = run.virtual(2, models, rows_of(run.draws, [2, 2]), buckets=buckets, cluster=cluster, device="cpu")
     return expect_starts_in_backward(answer, models[0], buckets)
 
 
@@ -669,7 +669,7 @@ def judge_overlap(run, world_size: int, layers: int, buckets: list[list[int]], *
     models, buckets, cluster, best = overlap_case(world_size, layers, buckets, **network)
     with naming_the_wrong_hook():
         more = {"cluster": cluster, "device": "cpu"}
-        answer = judge_average(run.virtual, models, rows_of([2] * world_size), buckets=buckets, **more)
+        answer = judge_average(run.virtual, models, rows_of(run.draws, [2] * world_size), buckets=buckets, **more)
     backward = next((each.end for each in answer.run.regions if each.name == "backward"), math.inf)
     events = [event for event in answer.events if event.rank == 0]
     in_the_way = [event for event in events if not event.is_async or (event.waited or math.inf) < backward * (1 - 1e-9)]
@@ -702,7 +702,7 @@ def average_what_is_used_values(run):
 
 def judge_used(run, orders: list[list[int]], branches: int, freeze: bool = True) -> None:
     models = [AwkwardMLP(make_weights(2 + branches, 2, dtype=DOUBLE), order, freeze) for order in orders]
-    shards = rows_of([2] * len(orders))
+    shards = rows_of(run.draws, [2] * len(orders))
     local = [gradients(model, rows) for model, rows in zip(models, shards, strict=True)]
     parameters = list(models[0].parameters())
     right, by_users, filled, total = [], [], [], []
@@ -739,7 +739,7 @@ EPS = 0.25  # large, so that who forgets it is seen
 
 @check("normalise-globally", if_stuck="every rank must make the same all-reduces, of the same shapes.")
 def normalise_globally_values(run):
-    judge_normalise(run, rows_of([3, 1], dim=3))
+    judge_normalise(run, rows_of(run.draws, [3, 1], dim=3))
 
 
 def judge_normalise(run, shards: list[Tensor], eps: float = EPS) -> None:
@@ -796,7 +796,7 @@ def judge_normalise(run, shards: list[Tensor], eps: float = EPS) -> None:
 
 @check("normalise-globally", judges="traffic")
 def normalise_globally_traffic(run):
-    return expect_small_all_reduces(run(2, rows_of([5, 4], dim=3), eps=EPS), features=3)
+    return expect_small_all_reduces(run(2, rows_of(run.draws, [5, 4], dim=3), eps=EPS), features=3)
 
 
 def expect_small_all_reduces(answer: Answer, features: int) -> str:
@@ -819,20 +819,20 @@ def expect_small_all_reduces(answer: Answer, features: int) -> str:
 
 @check("normalise-backward", if_stuck="every rank must make the same all-reduces, of the same shapes.")
 def normalise_backward_values(run):
-    judge_backward(run, rows_of([3, 1], dim=3))
+    judge_backward(run, rows_of(run.draws, [3, 1], dim=3))
 
 
-def backward_inputs(shards: list[Tensor], eps: float) -> tuple[list, list, list]:
+def backward_inputs(draws: Draws, shards: list[Tensor], eps: float) -> tuple[list, list, list]:
     """(g, x_hat, var) of each rank."""
     rows = torch.cat(shards)
     mean, var = rows.mean(0), rows.var(0, correction=0)
     x_hats = [(shard - mean) / torch.sqrt(var + eps) for shard in shards]
-    incoming = rows_of([len(shard) for shard in shards], dim=rows.shape[1], seed=1)
+    incoming = rows_of(draws, [len(shard) for shard in shards], dim=rows.shape[1], seed=1)
     return incoming, x_hats, [var.clone() for _ in shards]
 
 
 def judge_backward(run, shards: list[Tensor], eps: float = EPS) -> None:
-    g, x_hat, var = backward_inputs(shards, eps)
+    g, x_hat, var = backward_inputs(run.draws, shards, eps)
     rows = torch.cat(shards).requires_grad_()
     normalised = (rows - rows.mean(0)) / torch.sqrt(rows.var(0, correction=0) + eps)
     right = torch.autograd.grad((normalised * torch.cat(g)).sum(), rows)[0].split([len(shard) for shard in shards])
@@ -879,5 +879,5 @@ def judge_backward(run, shards: list[Tensor], eps: float = EPS) -> None:
 
 @check("normalise-backward", judges="traffic")
 def normalise_backward_traffic(run):
-    g, x_hat, var = backward_inputs(rows_of([5, 4], dim=3), EPS)
+    g, x_hat, var = backward_inputs(run.draws, rows_of(run.draws, [5, 4], dim=3), EPS)
     return expect_small_all_reduces(run(2, g, x_hat, var, eps=EPS), features=3)

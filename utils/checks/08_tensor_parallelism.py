@@ -32,8 +32,8 @@ from .gradients import (
     parts,
     per_rank,
     serial,
-    whole_numbers,
 )
+from .inputs import Draws
 from .registry import check
 from .runner import links
 from .show import show
@@ -125,16 +125,16 @@ def column_parallel_values(run):
     judge_column_parallel(run, 4, B=2, D=3, F=4)
 
 
-def column_inputs(size: int, B: int, D: int, F: int, dtype=torch.float32, seed=0) -> dict:
+def column_inputs(draws: Draws, size: int, B: int, D: int, F: int, dtype=torch.float32, seed=0) -> dict:
     x, w, b, grad = (
-        whole_numbers(10 * seed + n, *shape, dtype=dtype) for n, shape in enumerate([(B, D), (D, F), (F,), (B, F)])
+        draws.integers(shape, dtype, seed=10 * seed + n) for n, shape in enumerate([(B, D), (D, F), (F,), (B, F)])
     )
     return {"x": x, "w": w, "b": b, "grad": grad}
 
 
 def judge_column_parallel(run, size: int, B: int, D: int, F: int, dtype=torch.float32, seed=0, groups=None, order=None):
     """order: position of each rank in its group, if there are groups."""
-    whole = column_inputs(size, B, D, F, dtype, seed)
+    whole = column_inputs(run.draws, size, B, D, F, dtype, seed)
     x, w, b, grad = whole.values()
     order = order or list(range(size))
     cut = {"w_local": parts(w, size, 1), "b_local": parts(b, size, 0), "grad_local": parts(grad, size, 1)}
@@ -192,7 +192,7 @@ def judge_four(got, rank: int, right: dict) -> None:
 
 @check("column-parallel", judges="traffic")
 def column_parallel_traffic(run):
-    whole = column_inputs(4, 2, 3, 8)
+    whole = column_inputs(run.draws, 4, 2, 3, 8)
     return judge_by_hand_traffic(
         run,
         per_rank(
@@ -221,15 +221,15 @@ def row_parallel_values(run):
     judge_row_parallel(run, 4, B=2, F=4, D=3)
 
 
-def row_inputs(B: int, F: int, D: int, dtype=torch.float32, seed=0) -> dict:
+def row_inputs(draws: Draws, B: int, F: int, D: int, dtype=torch.float32, seed=0) -> dict:
     x, w, bias, grad = (
-        whole_numbers(10 * seed + 5 + n, *shape, dtype=dtype) for n, shape in enumerate([(B, F), (F, D), (D,), (B, D)])
+        draws.integers(shape, dtype, seed=10 * seed + 5 + n) for n, shape in enumerate([(B, F), (F, D), (D,), (B, D)])
     )
     return {"x": x, "w": w, "bias": bias + 1, "grad": grad}
 
 
 def judge_row_parallel(run, size: int, B: int, F: int, D: int, dtype=torch.float32, seed=0, groups=None, order=None):
-    x, w, bias, grad = row_inputs(B, F, D, dtype, seed).values()
+    x, w, bias, grad = row_inputs(run.draws, B, F, D, dtype, seed).values()
     order = order or list(range(size))
     cut = {"x_local": parts(x, size, 1), "w_local": parts(w, size, 0)}
     cut = {name: [shards[position] for position in order] for name, shards in cut.items()}
@@ -286,7 +286,7 @@ def judge_row_parallel(run, size: int, B: int, F: int, D: int, dtype=torch.float
 
 @check("row-parallel", judges="traffic")
 def row_parallel_traffic(run):
-    x, w, bias, grad = row_inputs(2, 8, 3).values()
+    x, w, bias, grad = row_inputs(run.draws, 2, 8, 3).values()
     given = per_rank(4, x_local=parts(x, 4, 1), w_local=parts(w, 4, 0), bias=bias, grad=grad)
     return judge_by_hand_traffic(run, given, nbytes=2 * 3 * 4, of="y")
 
@@ -312,8 +312,8 @@ def copy_to_shards_values(run):
 def judge_copy(run, size: int, shape: tuple, dtype=torch.float32, groups=None, order=None, spread=lambda x: x) -> None:
     """spread: a view of a gradient, with other strides."""
     order = order or list(range(size))
-    x, s = whole_numbers(1, *shape, dtype=dtype), whole_numbers(2, *shape, dtype=dtype)
-    grads = [spread(whole_numbers(20 + place, *shape, dtype=dtype) + 10 * (place + 1)) for place in order]
+    x, s = run.draws.integers(shape, dtype, seed=1), run.draws.integers(shape, dtype, seed=2)
+    grads = [spread(run.draws.integers(shape, dtype, seed=20 + place) + 10 * (place + 1)) for place in order]
     given = per_rank(len(order), x=x, s=s)
     answer = run(len(order), given, grads, through=drive, groups=groups, around=beside)
     for rank, result in enumerate(answer.results):
@@ -341,7 +341,7 @@ def copy_to_shards_traffic(run):
 
 
 def judge_copy_traffic(run, size: int, shape: tuple, dtype=torch.float32) -> str:
-    x, grad = whole_numbers(1, *shape, dtype=dtype), whole_numbers(2, *shape, dtype=dtype)
+    x, grad = run.draws.integers(shape, dtype, seed=1), run.draws.integers(shape, dtype, seed=2)
     answer = run(size, per_rank(size, x=x), [grad] * size, through=drive)
     for rank, result in enumerate(answer.results):
         judge_rank(result, rank, x, {}, {"output": {f"{size} times x: forward hands on x as it is": size * x}}, EXACT)
@@ -356,8 +356,8 @@ def reduce_from_shards_values(run):
 
 def judge_reduce(run, size: int, shape: tuple, dtype=torch.float32, groups=None, spread=lambda x: x) -> None:
     ranks = range(size if groups is None else sum(map(len, groups)))
-    xs = [spread(whole_numbers(20 + rank, *shape, dtype=dtype) + 10 * (rank + 1)) for rank in ranks]
-    grad = spread(whole_numbers(3, *shape, dtype=dtype))
+    xs = [spread(run.draws.integers(shape, dtype, seed=20 + rank) + 10 * (rank + 1)) for rank in ranks]
+    grad = spread(run.draws.integers(shape, dtype, seed=3))
     answer = run(len(ranks), per_rank(len(ranks), x_partial=xs), [grad] * len(ranks), through=drive, groups=groups)
     for rank, result in enumerate(answer.results):
         peers = next((members for members in groups if rank in members), None) if groups else ranks
@@ -381,7 +381,7 @@ def reduce_from_shards_traffic(run):
 
 
 def judge_reduce_traffic(run, size: int, shape: tuple, dtype=torch.float32) -> str:
-    x, grad = whole_numbers(1, *shape, dtype=dtype), whole_numbers(2, *shape, dtype=dtype)
+    x, grad = run.draws.integers(shape, dtype, seed=1), run.draws.integers(shape, dtype, seed=2)
     answer = run(size, per_rank(size, x_partial=x), [grad] * size, through=drive)
     for rank, result in enumerate(answer.results):
         judge_rank(result, rank, size * x, {}, rtol=EXACT)
@@ -396,8 +396,8 @@ def gather_from_shards_values(run):
 
 def judge_gather(run, size: int, shape: tuple, dtype=torch.float32, groups=None, spread=lambda x: x) -> None:
     ranks = range(size if groups is None else sum(map(len, groups)))
-    xs = [spread(whole_numbers(20 + rank, *shape, dtype=dtype) + 10 * (rank + 1)) for rank in ranks]
-    grad = whole_numbers(3, *xs[0].shape[:-1], size * xs[0].shape[-1], dtype=dtype)
+    xs = [spread(run.draws.integers(shape, dtype, seed=20 + rank) + 10 * (rank + 1)) for rank in ranks]
+    grad = run.draws.integers((*xs[0].shape[:-1], size * xs[0].shape[-1]), dtype, seed=3)
     answer = run(len(ranks), per_rank(len(ranks), x_local=xs), [grad] * len(ranks), through=drive, groups=groups)
     for rank, result in list(enumerate(answer.results))[::-1]:
         peers = next(members for members in groups if rank in members) if groups else list(ranks)
@@ -429,8 +429,8 @@ def gather_from_shards_traffic(run):
 
 
 def judge_gather_traffic(run, size: int, shape: tuple, dtype=torch.float32) -> str:
-    x = whole_numbers(1, *shape, dtype=dtype)
-    grad = whole_numbers(2, *shape[:-1], size * shape[-1], dtype=dtype)
+    x = run.draws.integers(shape, dtype, seed=1)
+    grad = run.draws.integers((*shape[:-1], size * shape[-1]), dtype, seed=2)
     answer = run(size, per_rank(size, x_local=x), [grad] * size, through=drive)
     for rank, result in enumerate(answer.results):
         judge_rank(result, rank, torch.cat([x] * size, -1), {}, rtol=EXACT)
@@ -541,10 +541,10 @@ def judge_mlp_time(run, size: int, shape: tuple, F: int, alpha: float, bandwidth
 
 
 def embedding_inputs(
-    size: int, rows: int, D: int, tokens: torch.Tensor, dtype=torch.float32
+    draws: Draws, size: int, rows: int, D: int, tokens: torch.Tensor, dtype=torch.float32
 ) -> tuple[dict, torch.Tensor]:
-    table = whole_numbers(7, size * rows, D, dtype=dtype) + 10 * torch.arange(1, size * rows + 1)[:, None].to(dtype)
-    return {"tokens": tokens, "table": table}, whole_numbers(8, *tokens.shape, D, dtype=dtype)
+    table = draws.integers((size * rows, D), dtype, seed=7) + 10 * torch.arange(1, size * rows + 1)[:, None].to(dtype)
+    return {"tokens": tokens, "table": table}, draws.integers((*tokens.shape, D), dtype, seed=8)
 
 
 EVERY_EDGE = torch.tensor([[0, 2, 3, 5, 5], [6, 8, 9, 11, 3]])  # first and last rows of 4 ranks with 3 rows each
@@ -556,7 +556,7 @@ def parallel_embedding_values(run):
 
 
 def judge_embedding(run, size: int, rows: int, D: int, tokens: torch.Tensor, dtype=torch.float32) -> None:
-    whole, grad = embedding_inputs(size, rows, D, tokens, dtype)
+    whole, grad = embedding_inputs(run.draws, size, rows, D, tokens, dtype)
     table = whole["table"]
     given = per_rank(size, tokens=tokens, table_local=parts(table, size, 0))
     answer = run(size, given, [grad] * size, through=drive)
@@ -599,7 +599,7 @@ def parallel_embedding_traffic(run):
 
 
 def judge_embedding_traffic(run, size: int, rows: int, D: int, tokens: torch.Tensor) -> str:
-    whole, grad = embedding_inputs(size, rows, D, tokens)
+    whole, grad = embedding_inputs(run.draws, size, rows, D, tokens)
     given = per_rank(size, tokens=tokens, table_local=parts(whole["table"], size, 0))
     answer = run(size, given, [grad] * size, through=drive)
     return expect_passes(answer, [("all_reduce", grad.nbytes)], [])
@@ -822,8 +822,8 @@ def judge_door(run, direction: str, size: int, shape: tuple, dtype, groups, spre
     ranks = range(size if groups is None else sum(map(len, groups)))
     long = (shape[0], size * shape[1], shape[2])
     entering, leaving = (shape, long) if direction == "gather" else (long, shape)
-    xs = [spread(whole_numbers(20 + rank, *entering, dtype=dtype) + 10 * (rank + 1)) for rank in ranks]
-    grads = [whole_numbers(40 + rank, *leaving, dtype=dtype) + 10 * (rank + 1) for rank in ranks]
+    xs = [spread(run.draws.integers(entering, dtype, seed=20 + rank) + 10 * (rank + 1)) for rank in ranks]
+    grads = [run.draws.integers(leaving, dtype, seed=40 + rank) + 10 * (rank + 1) for rank in ranks]
     same = {"direction": direction, "groups": groups}
     answer = run(len(ranks), per_rank(len(ranks), x=xs), grads, through=drive, **same)
     for rank, result in list(enumerate(answer.results))[::-1]:
@@ -867,8 +867,8 @@ def across_sequence_traffic(run):
 
 
 def judge_across_traffic(run, size: int, shape: tuple, dtype=torch.float32) -> str:
-    local = whole_numbers(1, *shape, dtype=dtype)
-    long = whole_numbers(2, shape[0], size * shape[1], shape[2], dtype=dtype)
+    local = run.draws.integers(shape, dtype, seed=1)
+    long = run.draws.integers((shape[0], size * shape[1], shape[2]), dtype, seed=2)
     gather, scatter = [("all_gather", local.nbytes)], [("reduce_scatter", long.nbytes)]
     answer = run(size, per_rank(size, x=local), [long] * size, through=drive, direction="gather")
     expect_passes(answer, gather, scatter)

@@ -14,10 +14,10 @@ from ..cluster.hardware import Cluster, Gpu, Link
 from ..kit import mlp
 from ..kit.pipeline_schedule import problem, read
 from ..worlds.virtual.play_schedule import play
-from . import inputs
 from .answer import CheckFailed
 from .compare import expect, expect_unchanged
 from .equality import alike
+from .inputs import Draws
 from .registry import check
 from .traffic import expect_each_sent, expect_only_messages, expect_time
 
@@ -29,9 +29,9 @@ RTOL = 1e-7
 # ---- data
 
 
-def model(layers: int, rows: int, dtype=EXACT, seed: int = 0) -> tuple[list, torch.Tensor]:
+def model(draws: Draws, layers: int, rows: int, dtype=EXACT, seed: int = 0) -> tuple[list, torch.Tensor]:
     """(weights of all layers, the batch)"""
-    seed += inputs.salt
+    seed = draws.salted(seed)
     return mlp.make_weights(layers, DIM, seed, dtype), mlp.make_batch(rows, DIM, seed, dtype)
 
 
@@ -123,7 +123,7 @@ def naive_forward_traffic(run):
 
 def judge_forward(run, ranks: int, layers: int, rows: int, dtype=EXACT, world=None, **options):
     """Judge what the last rank returns, of one batch or of microbatches. Returns the answer, and bytes of the batch."""
-    weights, batch = model(layers, rows, dtype)
+    weights, batch = model(run.draws, layers, rows, dtype)
     stages, batches = cut_evenly(weights, ranks), batches_of(batch, ranks)
     answer = (world or run)(ranks, batches, stages, **options)
     right, size = mlp.forward(weights, batch), options.get("micro_batch_size", rows)
@@ -283,7 +283,7 @@ def backward_across_traffic(run):
 
 
 def judge_backward(run, ranks: int, layers: int, rows: int, dtype=EXACT):
-    weights, batch = model(layers, rows, dtype)
+    weights, batch = model(run.draws, layers, rows, dtype)
     stages, batches = cut_evenly(weights, ranks), batches_of(batch, ranks)
     answer = run(ranks, batches, stages)
     _, gradients = mlp.serial_gradients(weights, batch)
@@ -367,7 +367,7 @@ def accumulate_gradients_values(run):
 
 
 def judge_accumulation(run, layers: int, rows: int, size: int, dtype=EXACT) -> None:
-    weights, batch = model(layers, rows, dtype)
+    weights, batch = model(run.draws, layers, rows, dtype)
     answer = run(1, [batch], [weights], micro_batch_size=size)
     [got] = answer.results
     if not isinstance(got, tuple | list) or len(got) != 2 or not isinstance(got[0], torch.Tensor):
@@ -666,7 +666,7 @@ def stages_of(items: list, ranks: int, chunks: int) -> list[list[list]]:
 
 def judge_run(run, schedules: list, layers: int, rows: int, size: int, chunks: int = 1, dtype=EXACT, world=None):
     """Judge a whole step: loss and gradients. Returns the answer, and bytes of the batch."""
-    ranks, (weights, batch) = len(schedules), model(layers, rows, dtype)
+    ranks, (weights, batch) = len(schedules), model(run.draws, layers, rows, dtype)
     held, batches = stages_of(weights, ranks, chunks), batches_of(batch, ranks)
     try:
         answer = (world or run)(ranks, batches, held, schedules, micro_batch_size=size)

@@ -18,7 +18,6 @@ import torch.distributed as dist
 
 from .. import region
 from ..kit.functional_collectives import all_gather, all_reduce, reduce_scatter
-from . import inputs
 from .answer import CheckFailed
 from .compare import expect
 from .equality import alike
@@ -209,11 +208,6 @@ def in_words(calls: list[tuple]) -> str:
 
 
 # ---- tensors: whole ones, and each rank's part of them
-
-
-def whole_numbers(seed: int, *shape: int, dtype=torch.float32) -> torch.Tensor:
-    """From -4 to 4, so that sums of products are exact; the same in every call, except in grading (inputs.py)."""
-    return torch.randint(-4, 5, shape, generator=torch.Generator().manual_seed(inputs.salt + seed)).to(dtype)
 
 
 def parts(x: torch.Tensor, size: int, dim: int) -> list[torch.Tensor]:

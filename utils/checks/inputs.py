@@ -1,26 +1,55 @@
-"""Inputs for checks: whole numbers, so that sums are exact, and different on every rank."""
+"""Inputs for checks: whole numbers, so that sums are exact, and different on every rank.
+
+A check draws them from its `run`:
+
+    xs = run.draws.different_integers(4, 3)  # for each of 4 ranks a tensor of 3 numbers
+    answer = run(4, xs, root=1)
+"""
 
 import math
+from dataclasses import dataclass
 
 import torch
 
-# ---- data
 
+@dataclass(frozen=True)
+class Draws:
+    """Where the random inputs of a run come from. The same arguments give the same numbers, however often one asks.
 
-salt = 0  # grading draws other numbers than anybody can know beforehand, and others again after each run
+    salt   0 in a notebook, where everybody is to see the same numbers. Grading takes one that nobody can know
+           beforehand, and another for each run, so that what a rank remembers of one run says nothing about the next.
 
-
-def different_integers(world_size: int, shape: int | tuple, dtype=torch.float32, seed: int = 0) -> list[torch.Tensor]:
-    """One tensor a rank, whole numbers, unlike on every rank: rank 0 has 10 to 19, rank 1 has 20 to 29, and so on.
-
-    The same for the same arguments, except in grading: there, keep what you hand to a run, and compare with that. Sums
-    are exact in every dtype that holds them.
+    So ask for `run.draws` anew before each run, keep the tensors that you hand to it, and compare with those: after the
+    run the same call gives other numbers. And Draws stay with the check. A rank that had them could work out what all
+    the others were given, so grading refuses to send them to one.
     """
-    numel = math.prod(shape) if isinstance(shape, tuple) else shape
 
-    def of(rank):
-        generator = torch.Generator().manual_seed(salt + 1000 * seed + rank)
-        digits = torch.randperm(max(10, numel), generator=generator)[:numel] % 10
-        return (10 * (rank + 1) + digits).to(dtype).reshape(shape)
+    salt: int = 0
 
-    return [of(rank) for rank in range(world_size)]
+    def different_integers(
+        self, world_size: int, shape: int | tuple[int, ...], dtype: torch.dtype = torch.float32, seed: int = 0
+    ) -> list[torch.Tensor]:
+        """One tensor a rank, whole numbers, unlike on every rank: rank 0 has 10 to 19, rank 1 has 20 to 29, and so on.
+
+        Sums are exact in every dtype that holds them.
+        """
+        numel = math.prod(shape) if isinstance(shape, tuple) else shape
+
+        def of(rank: int) -> torch.Tensor:
+            digits = torch.randperm(max(10, numel), generator=self.generator(1000 * seed + rank))[:numel] % 10
+            return (10 * (rank + 1) + digits).to(dtype).reshape(shape)
+
+        return [of(rank) for rank in range(world_size)]
+
+    def integers(self, shape: int | tuple[int, ...], dtype: torch.dtype = torch.float32, seed: int = 0) -> torch.Tensor:
+        """One tensor of whole numbers from -4 to 4, so small that sums of their products are exact too."""
+        size = shape if isinstance(shape, tuple) else (shape,)
+        return torch.randint(-4, 5, size, generator=self.generator(seed)).to(dtype)
+
+    def generator(self, seed: int = 0) -> torch.Generator:
+        """For numbers of another kind: torch.randn(3, generator=run.draws.generator())."""
+        return torch.Generator().manual_seed(self.salted(seed))
+
+    def salted(self, seed: int = 0) -> int:
+        """The seed for a function that wants one, as make_batch in kit/mlp.py does. Never an input of a run."""
+        return self.salt + seed

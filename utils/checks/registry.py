@@ -5,7 +5,7 @@ what `run` returns. So where the ranks live can change, and no check has to be r
 
     @check("reduce-by-hand")
     def reduce_by_hand_values(run):
-        xs = different_integers(4, 3)                    # one tensor a rank
+        xs = run.draws.different_integers(4, 3)          # one tensor a rank
         answer = run(4, xs, root=1)                      # rank r gets xs[r]; every rank gets root=1
         expect(answer.results[1], torch.stack(xs).sum(0), rank=1)
 

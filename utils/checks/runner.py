@@ -14,6 +14,7 @@ from ..cluster.hardware import Cluster, Gpu, Link
 from ..report.run import Run
 from .answer import Answer, CheckFailed
 from .compare import plural
+from .inputs import Draws
 
 TIMEOUT = 30  # seconds for one run; a right answer takes a fraction of one
 
@@ -28,10 +29,13 @@ class Runner:
     and `world_size` too if it names them. With `catch=ValueError` a rank's ValueError is its result. With
     `through=driver` each rank calls `driver(function, *inputs, **same)` instead, which calls the function: for its
     gradients, say, or in a group.
+
+    `run.draws` has the random inputs for the next run (inputs.py).
     """
 
     def __init__(self, function, if_stuck: str = "", quiet: bool = False):
         self.function, self.if_stuck, self.quiet, self.situation = function, if_stuck, quiet, ""
+        self.draws = Draws()
 
     def __call__(self, world_size: int, *inputs: list, catch: type = (), through=None, **same) -> Answer:
         function = partial(through, self.function) if through else self.function

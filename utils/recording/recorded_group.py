@@ -8,11 +8,12 @@ is; the launcher reads the table while the world runs, which is how it knows who
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from threading import get_ident
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import Work
 from torch.distributed import distributed_c10d as c10d
 
 from ..events.matching import POINT_TO_POINT
@@ -28,6 +29,14 @@ from .torch_calls import (
     peer_of,
     reduce_op_name,
     tensors_in,
+)
+from .torch_private import (
+    NewGroup,
+    Work,
+    register_backend,
+    set_sequence_number,
+    source_rank_of,
+    wrap_making_of_groups,
 )
 
 
@@ -78,7 +87,7 @@ class RecordedWork(Work):
         finally:  # also when it raises: the rank is not inside the call any more
             self.end()
         if self.senders:
-            self.recorder.write(("source", self.index, self.senders[work._source_rank()]))
+            self.recorder.write(("source", self.index, self.senders[source_rank_of(work)]))
         return result
 
     def is_completed(self):
@@ -94,10 +103,10 @@ class RecordedWork(Work):
         return self.asked().result()
 
     def source_rank(self):
-        return self.work._source_rank()
+        return source_rank_of(self.work)
 
-    def _source_rank(self):
-        return self.work._source_rank()
+    def _source_rank(self):  # torch's name for it: `recv` asks for it
+        return source_rank_of(self.work)
 
     def synchronize(self):
         return self.asked().synchronize()
@@ -120,7 +129,7 @@ class WaitedMessage(Work):
         return True
 
     def _source_rank(self):
-        return self.work._source_rank()
+        return source_rank_of(self.work)
 
 
 class RecordedGroup(dist.ProcessGroup):
@@ -132,8 +141,7 @@ class RecordedGroup(dist.ProcessGroup):
         self.backend, self.on_device = backend, device == "cuda"
         self.inner = dist.ProcessGroup(store, rank, size)
         for group in (self, self.inner):  # this one too: names, timeouts and the like then work as usual
-            group._set_default_backend(backend_type)
-            group._register_backend(torch.device(device), backend_type, backend)
+            register_backend(group, [device], backend_type, backend)
         self._name = None
 
     def __getattr__(self, name):
@@ -229,7 +237,7 @@ def _recorded(method: str, op: str):
             return RecordedWork(work, recorder, index, is_async, is_message and not self.on_device, senders)
         recorder.end(index)
         if method == "recv_anysource":
-            recorder.write(("source", index, self.members[work._source_rank()]))
+            recorder.write(("source", index, self.members[source_rank_of(work)]))
         return WaitedMessage(work) if is_message else work
 
     call.__name__ = method
@@ -251,10 +259,10 @@ def install(recorder: Recorder) -> None:
             backend = gloo(store, rank, size, timeout=timeout)
             super().__init__(backend, types.GLOO, "cpu", store, rank, size, recorder)
             for group in (self, self.inner):  # Gloo takes CUDA tensors too
-                group._register_backend(torch.device("cuda"), types.GLOO, backend)
+                register_backend(group, ["cuda"], types.GLOO, backend)
 
         def _set_sequence_number_for_group(self):
-            self.backend._set_sequence_number_for_group()
+            set_sequence_number(self.backend)
 
     c10d.ProcessGroupGloo = RecordedGloo
     if dist.is_nccl_available():
@@ -267,25 +275,23 @@ def install(recorder: Recorder) -> None:
                 super().__init__(nccl(store, rank, size, options), types.NCCL, "cuda", store, rank, size, recorder)
 
             def _set_sequence_number_for_group(self):
-                self.backend._set_sequence_number_for_group()
+                set_sequence_number(self.backend)
 
         c10d.ProcessGroupNCCL = RecordedNccl
-    c10d._new_process_group_helper = _recorded_making(c10d._new_process_group_helper, recorder)
+    wrap_making_of_groups(_recorded_making(recorder))
 
 
-def _recorded_making(make, recorder: Recorder):
-    """torch's function that makes a group, recorded: a rank may wait in it for ranks that never make that group."""
+def _recorded_making(recorder: Recorder) -> Callable[[NewGroup, Callable[[], Any]], Any]:
+    """The making of a group, recorded: a rank may wait in it for ranks that never make that group."""
 
-    @functools.wraps(make)
-    def make_group(*args, **kwargs):
-        ranks, name = args[2], args[5]
-        if not ranks:  # the default group
-            return make(*args, **kwargs)
-        number = next(recorder.groups_made)
-        fields = {"group": name, "members": tuple(ranks), "where": who_called()[0], "start": recorder.now()}
+    def make_group(asked: NewGroup, make: Callable[[], Any]) -> Any:
+        if not asked.members:  # the default group
+            return make()
+        number, members = next(recorder.groups_made), tuple(asked.members)
+        fields = {"group": asked.name, "members": members, "where": who_called()[0], "start": recorder.now()}
         recorder.write(("make", number, fields))
         try:
-            return make(*args, **kwargs)
+            return make()
         finally:
             recorder.write(("made", number, recorder.now()))
 

@@ -13,10 +13,9 @@ from collections.abc import Callable
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.tensor import DTensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from ..events.memory_samples import KINDS, OTHER
+from .torch_private import TorchDispatchMode, address_of, base_of, tree_leaves
 
 PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, COMMUNICATION = (kind for kind in KINDS if kind != OTHER)
 PRIORITY = {kind: place for place, kind in enumerate(KINDS)}
@@ -50,7 +49,7 @@ class Storages:
     def see(self, storage: torch.UntypedStorage, kind: str = OTHER) -> torch.UntypedStorage:
         if self.ended is not None or storage.device.type not in self.devices:
             return storage
-        place = storage._cdata
+        place = address_of(storage)
         if place in self.known:
             number = self.known[place][0]
             if PRIORITY[kind] < PRIORITY[self.kinds[number]]:
@@ -76,11 +75,13 @@ class Storages:
             self.changes.append((self.now(), number, difference))
 
     def saved_for_backward(self, tensor: torch.Tensor) -> torch.Tensor:
-        whole = tensor if tensor._base is None else tensor._base
+        base = base_of(tensor)
+        whole = tensor if base is None else base
         kind = PARAMETERS if isinstance(whole, torch.nn.Parameter) else ACTIVATIONS  # FSDP's, while gathered
         for part in parts(tensor):
-            if part.untyped_storage()._cdata in self.known:  # else it was there before, and nobody asked to count it
-                self.see(part.untyped_storage(), kind)
+            storage = part.untyped_storage()
+            if address_of(storage) in self.known:  # else it was there before, and nobody asked to count it
+                self.see(storage, kind)
         return tensor
 
     def count_state(self, optimizer: torch.optim.Optimizer) -> None:

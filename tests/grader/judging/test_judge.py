@@ -17,11 +17,12 @@ from grader.authoring.lesson import find_lessons
 from grader.authoring.markers import clear_solution
 from grader.judging import judge, remote_runner
 from grader.judging.hub import Hub
+from grader.judging.shared_objects import NotForRanks
 from tests.graded import judged, lesson, notebook, points
 from tests.mutants import also_right, mutants_of
 from tests.sample_class import as_student
 from utils import spawn
-from utils.checks.inputs import different_integers
+from utils.checks.inputs import Draws
 from utils.checks.registry import check
 
 pytestmark = [pytest.mark.long, pytest.mark.sandbox]
@@ -122,7 +123,7 @@ def test_an_endless_loop_costs_its_own_exercise_alone(monkeypatch):
     ],
 )
 def test_a_rank_may_compute_so_long_and_all_of_a_run_together(used, too_long, monkeypatch):
-    one = judge.Judging([], [], True, until=monotonic() + 60)
+    one = judge.Judging([], [], True, until=monotonic() + 60, draws=Draws())
     monkeypatch.setattr(one, "host", SimpleNamespace(used=lambda ranks: used))
     lines = one.lines_to([SimpleNamespace(socket=None)] * len(used))
     assert [line.spent() for line in lines] == too_long
@@ -324,7 +325,7 @@ def test_what_a_rank_remembers_of_a_run_says_nothing_of_the_next(monkeypatch):
     @check("broadcast-by-hand")
     def three_runs(run):
         for _ in range(3):
-            drawn.append(different_integers(2, 10))
+            drawn.append(run.draws.different_integers(2, 10))
             run(2, drawn[-1], root=0)
 
     monkeypatch.setattr(import_module("utils.checks.01_collectives"), "broadcast_by_hand_values", three_runs)
@@ -333,10 +334,47 @@ def test_what_a_rank_remembers_of_a_run_says_nothing_of_the_next(monkeypatch):
 
 
 def test_inputs_can_not_be_known_beforehand():
-    known = "from utils.checks.compare import different_integers\n"
-    body = "return different_integers(world_size, tuple(x.shape), x.dtype)[root]"
+    known = "from utils.checks.inputs import Draws\n"
+    body = "return Draws().different_integers(world_size, tuple(x.shape), x.dtype)[root]"
     said = judged(COLLECTIVES, broadcast(body, known), BROADCAST[:1])
     assert said.verdicts[0].points == 0
+    assert "returned [" in said.verdicts[0].said  # numbers, but not the right ones: it is no error that has stopped it
+
+
+def test_what_is_judged_once_more_is_given_the_very_same_inputs(monkeypatch):
+    drawn = {remote_runner.ReplayCheck: [], remote_runner.ReplayAlone: []}
+
+    def not_the_same(runner, **_) -> None:
+        raise remote_runner.NotTheSame
+
+    @check("broadcast-by-hand")
+    def two_runs(run):
+        for _ in range(2):
+            xs = run.draws.different_integers(2, 10)
+            drawn[type(run)].append(torch.stack(xs).tolist())
+            run(2, xs, root=0)
+
+    monkeypatch.setattr(import_module("grader.hidden.01_collectives"), "broadcast_by_hand_values", two_runs)
+    monkeypatch.setattr(remote_runner.ReplayCheck, "confirm", not_the_same)
+    said = judged(COLLECTIVES, broadcast(RIGHT_BROADCAST + "return result"), BROADCAST[:1])
+    assert said.verdicts[0].kind == "passed", said.verdicts[0].said
+    (first, second), again = drawn.values()
+    assert again == [first, second] and first != second
+
+
+def test_a_check_that_hands_its_draws_to_ranks_is_refused(monkeypatch):
+    """It is not the student's fault, so it is no verdict: who wrote the check has to hear of it."""
+
+    @check("broadcast-by-hand")
+    def tells_too_much(run):
+        def driver(function, x, root, rank, world_size):
+            return run.draws.different_integers(world_size, 3)[root]
+
+        run(2, run.draws.different_integers(2, 3), root=0, through=driver)
+
+    monkeypatch.setattr(import_module("utils.checks.01_collectives"), "broadcast_by_hand_values", tells_too_much)
+    with pytest.raises(NotForRanks, match="the check of broadcast_by_hand hands a RemoteRunner to its ranks"):
+        judged(COLLECTIVES, None, BROADCAST[:1])
 
 
 def test_it_is_the_same_each_time():

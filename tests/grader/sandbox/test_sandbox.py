@@ -591,7 +591,7 @@ def test_an_ordinary_user_gets_the_same_sandbox():
         run("open('/x', 'w')")
         hold = "import os, time; os.fork(); os.fork(); x = bytearray(b'x') * 150_000_000; time.sleep(20)"
         run(hold, memory=400_000_000)
-        box = sandbox.start(["sleep", "20"])
+        box = bubblewrap.start(["sleep", "20"])
         print(box.path("/tmp/home").is_dir(), box.kill().stopped)
     """
     with tempfile.TemporaryDirectory() as folder:

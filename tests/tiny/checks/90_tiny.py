@@ -3,7 +3,6 @@
 import torch
 
 from utils.checks.compare import expect
-from utils.checks.inputs import different_integers
 from utils.checks.registry import check
 from utils.checks.traffic import expect_calls
 
@@ -16,7 +15,7 @@ def double_values(run):
 
 @check("total")
 def total_values(run):
-    judge_total(run, different_integers(3, 4))
+    judge_total(run, run.draws.different_integers(3, 4))
 
 
 def judge_total(run, xs):
@@ -26,4 +25,4 @@ def judge_total(run, xs):
 
 @check("total", judges="traffic")
 def total_traffic(run):
-    return expect_calls(run(4, different_integers(4, 4)), ["all_reduce"])
+    return expect_calls(run(4, run.draws.different_integers(4, 4)), ["all_reduce"])

@@ -3,7 +3,6 @@
 from importlib import import_module
 
 from utils.checks.compare import expect
-from utils.checks.inputs import different_integers
 from utils.checks.registry import check
 
 visible = import_module("tests.tiny.checks.90_tiny")
@@ -17,4 +16,4 @@ def double_values(run):
 
 @check("total")
 def total_values(run):
-    visible.judge_total(run, different_integers(2, (3, 1)))
+    visible.judge_total(run, run.draws.different_integers(2, (3, 1)))

@@ -389,7 +389,7 @@ def test_the_rank_that_raised_is_named_and_not_those_that_waited():
 
 def test_the_same_mistake_on_every_rank_is_told_once():
     with pytest.raises(RankFailed) as caught:
-        spawn(lambda rank, n: undefined_name, 3)  # noqa: F821
+        spawn(lambda rank, n: undefined_name, 3)
     assert str(caught.value).count("NameError") == 1
     assert str(caught.value).startswith("ranks 0, 1 and 2 raised NameError")
 

@@ -192,7 +192,7 @@ def swap(x, rank, team):
 
 
 # p ranks, n bytes (of the whole), a alpha, b beta
-levels = lambda p: (p - 1).bit_length()  # noqa: E731
+levels = lambda p: (p - 1).bit_length()
 FORMS = {
     naive_all_reduce: lambda p, n, a, b: 2 * (p - 1) * (a + n * b),
     tree_all_reduce: lambda p, n, a, b: 2 * levels(p) * (a + n * b),

@@ -19,9 +19,9 @@ import traceback
 import cloudpickle
 import numpy.random
 import torch
-from torch.distributed import distributed_c10d
 
 from ...events.failure import Failure, Frame
+from ...recording.torch_private import set_pickler_of_objects
 from ...text.package import FOLDER
 from .protocol import Request
 
@@ -82,8 +82,7 @@ def adopt_environment(request: Request) -> None:
     random.seed(0)  # every rank draws the same numbers unless the program seeds by rank; torch's were seeded before
     numpy.random.seed(0)
 
-    if hasattr(distributed_c10d, "_pickler"):  # so that a cell's classes travel in object collectives too
-        distributed_c10d._pickler = cloudpickle.Pickler
+    set_pickler_of_objects(cloudpickle.Pickler)  # so that a cell's classes travel in object collectives too
 
 
 def threads_asked_for(environment: dict[str, str]) -> int:

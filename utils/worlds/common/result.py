@@ -9,10 +9,14 @@ import pickle
 import cloudpickle
 import torch
 from torch import Tensor
-from torch._tensor import _rebuild_from_type_v2
-from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
 
+from ...recording.torch_private import (
+    DisableTorchFunctionSubclass,
+    async_collective_tensor,
+    rebuild_from_type,
+    state_of_object,
+)
 from .pickling import CannotTravel, pack, why_not
 from .unpicklable import Part, a_type, find_culprit
 
@@ -62,7 +66,7 @@ class ResultPickler(cloudpickle.Pickler):
 
 def reduce_tensor(tensor: Tensor):
     """How pickle shall write `tensor`. Tensors that are parts of it, as a Parameter's data, come here by themselves."""
-    if isinstance(tensor, AsyncCollectiveTensor):
+    if isinstance(tensor, async_collective_tensor()):
         tensor = tensor.wait()
     if isinstance(tensor, DTensor):
         tensor = whole_values(tensor)
@@ -74,11 +78,11 @@ def reduce_tensor(tensor: Tensor):
     )
     if knows_how or tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
         return tensor.detach().cpu().__reduce_ex__(pickle.HIGHEST_PROTOCOL)
-    with torch._C.DisableTorchFunctionSubclass():  # a subclass may do anything when it is asked
+    with DisableTorchFunctionSubclass():  # a subclass may do anything when it is asked
         rebuild, arguments = pack(tensor.detach().cpu())
     if kind is Tensor:
         return rebuild, arguments
-    return _rebuild_from_type_v2, (rebuild, kind, arguments, torch._utils._get_obj_state(tensor))
+    return rebuild_from_type, (rebuild, kind, arguments, state_of_object(tensor))
 
 
 def whole_values(tensor: DTensor) -> Tensor:

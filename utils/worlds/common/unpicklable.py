@@ -27,7 +27,9 @@ ALWAYS_FINE = (
     types.GetSetDescriptorType,
     types.MemberDescriptorType,
 )
-MODULE_TABLES = ("_parameters", "_buffers", "_modules")  # what a torch module has as attributes, and keeps in these
+# What a torch module has as attributes, and keeps in these. Written out, since torch need not be imported here; that
+# torch still has them is checked in recording/torch_private.py.
+MODULE_TABLES = ("_parameters", "_buffers", "_modules")
 
 
 @dataclass(frozen=True)

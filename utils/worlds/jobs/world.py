@@ -16,7 +16,6 @@ import cloudpickle
 import numpy
 import torch
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
 
 from ...diagnosis.errors import RankFailed
 from ...diagnosis.failure_report import is_innocent, report_failures
@@ -27,6 +26,7 @@ from ...events.rank_state import RankState
 from ...recording.reader import read_events, read_memory
 from ...recording.recorded_group import install
 from ...recording.recorder import Recorder
+from ...recording.torch_private import set_pickler_of_objects, set_timeout
 from ...report.run import Run
 from ..common.program import pickle_program
 from ..common.rank_environment import failure
@@ -49,7 +49,7 @@ class JobWorld:
         detect.set_variables()
         self.store, self.rank, self.size = next(dist.rendezvous("env://"))
         self.beside = dist.ProcessGroupGloo(dist.PrefixStore("beside", self.store), self.rank, self.size)
-        self.beside._set_default_timeout(FOR_EVER)  # only now: to connect, torch's half an hour is enough
+        set_timeout(self.beside, FOR_EVER)  # only now: to connect, torch's half an hour is enough
         self.made = None  # the default group, if it is ours
         self.groups_made = 0
         self.recorder = Recorder(self.take_note, time.monotonic())
@@ -59,7 +59,7 @@ class JobWorld:
         self.over = ""  # the report of the failure that ended this world
         self.told: set[int] = set()  # world sizes that were asked for
         install(self.recorder)
-        distributed_c10d._pickler = ClassesByName
+        set_pickler_of_objects(ClassesByName)
         atexit.register(self.leave)
 
     def take_note(self, note: tuple) -> None:

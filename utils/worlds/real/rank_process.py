@@ -24,6 +24,7 @@ import torch.distributed as dist
 
 from ...recording import recorded_group, recorder, regions
 from ...recording.call_table import SharedTable, pack_note
+from ...recording.torch_private import COMPILER
 from ..common import rank_environment, this_rank
 from ..common.protocol import FINISHED, SYNCHRONISED, Request, path_in
 from ..common.rank_environment import adopt_environment, failure, flush, redirect
@@ -35,7 +36,7 @@ PRELOADED = [
     "sympy",
     "torch.distributed.tensor.parallel",
     "torch.distributed.fsdp",
-    "torch._dynamo",
+    COMPILER,
     "torch.distributed.pipelining",
     "torch.distributed.nn.functional",
 ]

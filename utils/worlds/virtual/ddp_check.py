@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import distributed
+
+from ...recording.torch_private import set_ddp_verification
 
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # torch 2.13 has renamed it
 
@@ -18,7 +19,7 @@ def take_over(world) -> None:
         with world.turns.own_work():
             check(group, parameters)
 
-    distributed._verify_param_shape_across_processes = verify
+    set_ddp_verification(verify)
 
 
 def check(group, parameters: list[torch.Tensor]) -> None:

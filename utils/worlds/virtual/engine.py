@@ -5,26 +5,27 @@ Everything that a rank may do to its process (environment, random numbers, outpu
 
 from __future__ import annotations
 
-import functools
 import io
 import marshal
 import os
 import pickle
 import signal
 import sys
+from collections.abc import Callable
 from dataclasses import astuple, fields
 from operator import attrgetter
 from time import monotonic  # the machine's: virtual_clock.py gives ranks another
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import _set_thread_isolation_mode
 from torch.distributed import distributed_c10d as c10d
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from ...events.event import Event, Region
 from ...recording import regions
 from ...recording.storages import Storages
+from ...recording.torch_private import NewGroup, set_thread_isolation_mode, wrap_making_of_groups
 from ...text import source_lines
 from ..common import pickling, rank_environment
 from ..common.protocol import NEWS_IS, SPEAKS, SYNCHRONISED, Request, path_in
@@ -257,7 +258,7 @@ def run_virtual_world(_: int, request: Request) -> bytes:
 
 def patch_torch(world: Engine) -> None:
     """Make this process one of a virtual cluster: its groups are those of the rank that runs."""
-    _set_thread_isolation_mode(True)  # torch's registry of groups is each thread's own
+    set_thread_isolation_mode(True)  # torch's registry of groups is each thread's own
     register_optimizer_step_post_hook(lambda optimizer, *_: world.turns.running.storages.count_state(optimizer))
 
     class VirtualGloo(VirtualGroup):
@@ -265,18 +266,15 @@ def patch_torch(world: Engine) -> None:
             super().__init__(world, rank, size)
 
     c10d.ProcessGroupGloo = VirtualGloo
-    make = c10d._new_process_group_helper
 
-    @functools.wraps(make)
-    def make_group(*args, **kwargs):
-        size, rank, ranks, _, store, name = args[:6]
-        if not ranks:  # the default group
-            made = make(*args, **kwargs)
-            world.join(store, rank, size)
+    def make_group(asked: NewGroup, make: Callable[[], Any]) -> Any:
+        if not asked.members:  # the default group
+            made = make()
+            world.join(asked.store, asked.rank, asked.size)
             return made
-        return world.turns.running.make_group(name, tuple(ranks), lambda: make(*args, **kwargs))
+        return world.turns.running.make_group(asked.name, tuple(asked.members), make)
 
-    c10d._new_process_group_helper = make_group
+    wrap_making_of_groups(make_group)
     torch_wrappers.take_over(world)
     ddp_check.take_over(world)
 

@@ -16,26 +16,34 @@ import functools
 from collections.abc import Iterator
 
 import torch
-from torch._C import DispatchKey, _get_dispatch_mode, _TorchDispatchModeKey
-from torch._ops import OpOverload
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ...cluster.hardware import Gpu
 from ...recording.storages import GRADIENTS, PARAMETERS
+from ...recording.torch_private import (
+    FAKE,
+    DispatchKey,
+    OpOverload,
+    TorchDispatchMode,
+    call_kernel,
+    functional_collectives,
+    get_dispatch_mode,
+    local_scalar_dense,
+    schema_of,
+    unsafe_view,
+)
 from . import meta_tensors
 
 aten = torch.ops.aten
-FAKE = _TorchDispatchModeKey.FAKE
 NO_KERNEL = {
     aten.empty,
     aten.empty_strided,
     aten.empty_like,
     aten.new_empty,
     aten.new_empty_strided,
-    aten._unsafe_view,
-    aten._local_scalar_dense,
+    unsafe_view,
+    local_scalar_dense,
     aten.scalar_tensor,
     aten.lift_fresh,
     aten.resize_,
@@ -46,8 +54,11 @@ PICK = {aten.embedding, aten.index_select, aten.gather, aten.index, aten.take}
 # These write their first tensor, and don't read it.
 OVERWRITE = {aten.copy_, aten.fill_, aten.zero_, aten.normal_, aten.uniform_, aten.random_, aten.bernoulli_}
 # Functional collectives that reduce or send a copy of what they are given.
-network = torch.ops._c10d_functional
-COPIES_FIRST = {network.all_reduce, network.all_reduce_coalesced, network.broadcast}
+COPIES_FIRST = {
+    functional_collectives.all_reduce,
+    functional_collectives.all_reduce_coalesced,
+    functional_collectives.broadcast,
+}
 
 
 class Plan:
@@ -90,7 +101,7 @@ class VirtualGpu(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         kwargs = kwargs or {}
-        if self.turns.ours or _get_dispatch_mode(FAKE) is not None:  # DTensor asks fake tensors what comes out
+        if self.turns.ours or get_dispatch_mode(FAKE) is not None:  # DTensor asks fake tensors what comes out
             return function(*args, **kwargs)
         if types and any(kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for kind in types):
             self.watch(args)
@@ -123,14 +134,14 @@ class VirtualGpu(TorchDispatchMode):
         return function(*args, **kwargs)
 
     def functional_collective(self, function: OpOverload, args, kwargs):
-        """One of torch.distributed._functional_collectives (DTensor's): it calls the process group, and no kernel but
-        the copy that it reduces or broadcasts. Of tensors without values torch itself would ask nobody.
+        """One of torch's functional collectives (DTensor's): it calls the process group, and no kernel but the
+        copy that it reduces or broadcasts. Of tensors without values torch itself would ask nobody.
         """
-        if function._overloadpacket in COPIES_FIRST:
+        if function.overloadpacket in COPIES_FIRST:
             for tensor in tensors_in(args[:1]):
                 self.rank.compute(2 * nbytes(tensor) / self.gpu.bandwidth + self.gpu.launch)
         if self.only_sizes:
-            result = function._op_dk(DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
+            result = call_kernel(function, DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
         else:
             result = function(*args, **kwargs)
         self.count(result)
@@ -154,7 +165,7 @@ class VirtualGpu(TorchDispatchMode):
 
 @functools.cache
 def asks_the_network(function: OpOverload) -> bool:
-    return function.namespace == "_c10d_functional"
+    return function.namespace == functional_collectives.name
 
 
 def is_parameter(value) -> bool:
@@ -190,10 +201,11 @@ def make_plan(function: OpOverload, args, kwargs, result, gpu: Gpu) -> Plan:
     tensors = [output for output in outputs if output is not None]
     if function.is_view or not tensors or not all(isinstance(t, torch.Tensor) and t.is_meta for t in tensors):
         return Plan(seconds)
-    if not function._schema.is_mutable and not any(a.alias_info for a in function._schema.returns):
+    schema = schema_of(function)
+    if not schema.is_mutable and not any(a.alias_info for a in schema.returns):
         made = [None if output is None else (tuple(output.shape), output.stride(), output.dtype) for output in outputs]
         return Plan(seconds, made, torch.Tensor if isinstance(result, torch.Tensor) else type(result))
-    changes_its_shape = torch.Tag.inplace_view in function.tags or function._overloadpacket in (aten.resize_, aten.set_)
+    changes_its_shape = torch.Tag.inplace_view in function.tags or function.overloadpacket in (aten.resize_, aten.set_)
     if args and result is args[0] and not changes_its_shape:
         return Plan(seconds, None, "in place")
     return Plan(seconds)
@@ -201,7 +213,7 @@ def make_plan(function: OpOverload, args, kwargs, result, gpu: Gpu) -> Plan:
 
 def seconds_of(function: OpOverload, args, kwargs, result, gpu: Gpu) -> float:
     """By the roofline model; 0 for what is no kernel on a GPU."""
-    packet = function._overloadpacket
+    packet = function.overloadpacket
     if function.is_view or packet in NO_KERNEL:
         return 0.0
     given, made = list(tensors_in((*args, *kwargs.values()))), list(tensors_in((result,)))

@@ -8,6 +8,8 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
+from ...recording.torch_private import flash_attention
+
 plain_dropout = functional.dropout
 plain_attention = functional.scaled_dot_product_attention
 MOST_FLASH_DIMENSIONS = 256  # of a head
@@ -30,8 +32,7 @@ def attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False,
     )
     if not can_flash:
         return plain_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **others)
-    flash = torch.ops.aten._scaled_dot_product_flash_attention
-    return flash(query, key, value, dropout_p, is_causal, scale=scale)[0]
+    return flash_attention(query, key, value, dropout_p, is_causal, scale=scale)[0]
 
 
 def take_over() -> None:

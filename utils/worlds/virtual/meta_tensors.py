@@ -10,13 +10,14 @@ from __future__ import annotations
 import functools
 
 import torch
-from torch._ops import OpOverload
+
+from ...recording.torch_private import OpOverload, local_scalar_dense, schema_of
 
 aten = torch.ops.aten
 # What these make is of integers unless a float is among their arguments, or always.
 BY_ARGUMENTS, INTEGERS = {aten.arange, aten.full, aten.scalar_tensor}, {aten.randint, aten.randperm}
 BY_MASK = {aten.index, aten.index_put, aten.index_put_}  # may take a mask for an index
-READS_A_VALUE = {aten._local_scalar_dense, aten.is_nonzero, aten.equal, aten.nonzero, aten.masked_select}
+READS_A_VALUE = {local_scalar_dense, aten.is_nonzero, aten.equal, aten.nonzero, aten.masked_select}
 
 
 class NoValues(RuntimeError):
@@ -33,7 +34,7 @@ class NoValues(RuntimeError):
 @functools.cache
 def place_of_device(function: OpOverload) -> int | None:
     """Which argument says on what device the result shall be; None if there is none."""
-    names = [argument.name for argument in function._schema.arguments]
+    names = [argument.name for argument in schema_of(function).arguments]
     return names.index("device") if "device" in names else None
 
 
@@ -41,7 +42,7 @@ def arguments(function: OpOverload, args: tuple, kwargs: dict) -> tuple[tuple, d
     """The arguments with which `function` makes tensors without values where there shall be none."""
     with_values, without = kinds(args)
     if with_values and without:
-        if function._overloadpacket in BY_MASK:
+        if function.overloadpacket in BY_MASK:
             args = (args[0], chosen(args[1]), *args[2:])
         args = tuple(map(emptied, args))
     place = place_of_device(function)
@@ -53,7 +54,7 @@ def arguments(function: OpOverload, args: tuple, kwargs: dict) -> tuple[tuple, d
         else:
             kwargs = {**kwargs, "device": device}
         kwargs.pop("pin_memory", None)
-    elif function._overloadpacket is aten.lift_fresh and is_data(args[0].dtype, args[0].dim()):
+    elif function.overloadpacket is aten.lift_fresh and is_data(args[0].dtype, args[0].dim()):
         args = (emptied(args[0]),)
     return args, kwargs
 
@@ -99,7 +100,7 @@ def device_for(function: OpOverload, args, kwargs, asked, without_values: bool) 
     if without_values:
         return None if asked is None else "meta"
     tensor = next((argument for argument in args if isinstance(argument, torch.Tensor)), None)
-    packet = function._overloadpacket
+    packet = function.overloadpacket
     if kwargs.get("dtype") is not None:
         dtype = kwargs["dtype"]
     elif tensor is not None:
@@ -121,8 +122,8 @@ def device_for(function: OpOverload, args, kwargs, asked, without_values: bool) 
 def do(function: OpOverload, args, kwargs):
     """Do it; raises NoValues if it can't be done without values."""
     _, without = kinds(args)
-    packet = function._overloadpacket
-    name = ".item()" if packet is aten._local_scalar_dense else packet.__name__
+    packet = function.overloadpacket
+    name = ".item()" if packet is local_scalar_dense else packet.__name__
     if without and packet in READS_A_VALUE:
         raise NoValues(name)
     try:

@@ -6,14 +6,20 @@ from types import SimpleNamespace
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import FakeProcessGroup, Work
-from torch.autograd import Variable
 
 from ...events.event import Event
 from ...events.matching import POINT_TO_POINT
 from ...recording import torch_calls
 from ...recording.callers import who_called
 from ...recording.torch_calls import ASYNCHRONOUS, OPERATIONS, OUTPUT_FIRST, TAKEN_AS_DENSE
+from ...recording.torch_private import (
+    Work,
+    current_autograd_node,
+    current_graph_task_id,
+    fake_backend,
+    register_backend,
+    when_backward_ends,
+)
 from .argument_checks import misfit
 from .network import VirtualCall
 
@@ -80,9 +86,9 @@ class VirtualWork(Work):
             self.rank.promised[self] = self.future
             if self.call.end is not None and self.rank.clock >= self.call.end:
                 self.wait()
-            elif torch._C._current_autograd_node() is not None:
-                Variable._execution_engine.queue_callback(self.wait)
-            elif not self.from_python or torch._C._current_graph_task_id() != -1:
+            elif current_autograd_node() is not None:
+                when_backward_ends(self.wait)
+            elif not self.from_python or current_graph_task_id() != -1:
                 self.wait()
         return self.future
 
@@ -124,10 +130,8 @@ class VirtualGroup(dist.ProcessGroup):
     def __init__(self, world, rank: int, size: int):
         super().__init__(rank, size)
         self.world = world
-        backend = FakeProcessGroup._create_internal(rank, size, FakeProcessGroup.Options())  # for names and time-outs
-        self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
-        for device in ("cpu", "meta", "cuda"):
-            self._register_backend(torch.device(device), dist.ProcessGroup.BackendType.GLOO, backend)
+        backend = fake_backend(rank, size)  # for names and time-outs
+        register_backend(self, ["cpu", "meta", "cuda"], dist.ProcessGroup.BackendType.GLOO, backend)
         self.options = SimpleNamespace()  # torch writes into them what nobody here reads
         self._members = self._name = None
 

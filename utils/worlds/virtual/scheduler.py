@@ -17,10 +17,11 @@ from time import monotonic  # the machine's: virtual_clock.py gives ranks anothe
 
 import numpy.random
 import torch
-from torch.distributed import distributed_c10d as c10d
+
+from ...recording.torch_private import GroupsOfProcess, set_groups_of_process
 
 
-class Groups(c10d._World):
+class Groups(GroupsOfProcess):
     """What torch keeps of its process groups; there it is one for a process, here it must be one for each rank."""
 
     pg_map = pg_names = pg_group_ranks = pg_backend_config = tags_to_pg = pg_to_tag = None
@@ -69,7 +70,7 @@ class RankThread(threading.Thread):
     def come_in(self) -> None:
         """From now on, what belongs to a process is this rank's."""
         self.turns.running, self.turns.ours = self, self.ours
-        c10d._world = self.groups
+        set_groups_of_process(self.groups)
         self.bring_random_numbers()
         os.environ["RANK"] = str(self.number)
         os.environ["LOCAL_RANK"] = str(self.turns.local_rank(self.number))

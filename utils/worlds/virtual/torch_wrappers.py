@@ -6,10 +6,16 @@ import functools
 
 import torch
 import torch.distributed as dist
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
-from torch.distributed.tensor import _api, _collective_utils, placement_types
-from torch.distributed.tensor.parallel import loss
+
+from ...recording.torch_private import (
+    FakeTensorMode,
+    Future,
+    Switch,
+    is_on,
+    let_fsdp_take_meta_parameters,
+    set_mesh_functions,
+    wrap_loss_parallel,
+)
 
 FIRST_PAUSE, LONGEST_PAUSE = 1e-6, 1e6  # seconds between two looks for a key in the store
 
@@ -26,11 +32,8 @@ def take_over(world) -> None:
 def take_over_without_values() -> None:
     """Where tensors have sizes only."""
     torch.autocast.__enter__ = refuse_autocast(torch.autocast.__enter__)
-    FSDPParamGroup._validate_no_meta_params = lambda group: None  # would say that they were never filled
-    for module in (_api, _collective_utils, placement_types):
-        module.mesh_broadcast = mesh_broadcast
-        if hasattr(module, "mesh_scatter"):
-            module.mesh_scatter = mesh_scatter
+    let_fsdp_take_meta_parameters()
+    set_mesh_functions(mesh_broadcast, mesh_scatter)
 
 
 @functools.cache
@@ -44,7 +47,7 @@ def wait_for_futures(world) -> None:
     """A future that C++ has made of ours (`collect_all`, DDP's hooks under join) is waited for in C++, and nobody else
     would get a turn meanwhile: so the rank waits for the works behind its futures first, in the order of the calls.
     """
-    wait = torch._C.Future.wait
+    wait = Future.wait
 
     def wait_in_turn(future):
         promised = world.turns.running.promised
@@ -52,7 +55,7 @@ def wait_for_futures(world) -> None:
             next(iter(promised)).wait()
         return wait(future)
 
-    torch._C.Future.wait = wait_in_turn
+    Future.wait = wait_in_turn
 
 
 def wait_for_keys(world) -> None:
@@ -87,28 +90,30 @@ def count_resized(world) -> None:
 
 def keep_loss_parallel() -> None:
     """`loss_parallel` changes DTensor while it is entered: it stays changed until the last rank has left it."""
-    enable, disable = loss._enable_custom_loss_ops, loss._disable_custom_loss_ops
     inside = 0
 
-    def enter() -> None:
-        nonlocal inside
-        inside += 1
-        enable()
+    def counted(enable: Switch, disable: Switch) -> tuple[Switch, Switch]:
+        def enter() -> None:
+            nonlocal inside
+            inside += 1
+            enable()
 
-    def leave() -> None:
-        nonlocal inside
-        inside -= 1
-        if not inside:
-            disable()
+        def leave() -> None:
+            nonlocal inside
+            inside -= 1
+            if not inside:
+                disable()
 
-    loss._enable_custom_loss_ops, loss._disable_custom_loss_ops = enter, leave
+        return enter, leave
+
+    wrap_loss_parallel(counted)
 
 
 def refuse_autocast(enter):
     """torch has no autocast for tensors without values: it would do nothing, and all would take the time of float32."""
 
     def enter_or_refuse(context):
-        if context._enabled:
+        if is_on(context):
             raise RuntimeError(
                 "torch.autocast does nothing to tensors that have sizes only. On device='meta' ask for the dtype: "
                 "model.to(torch.bfloat16), or FSDP's MixedPrecisionPolicy. Or simulate(..., device='cpu')."

@@ -1,0 +1,320 @@
+"""Every private name of torch that this package uses, bound here under a public one.
+
+torch promises nothing about names that begin with an underscore: some changed between 2.11 and 2.13 alone (see
+torch_calls.py). Kept in one place, and looked up when this module is imported, a name that has gone is told at once, by
+its name and with what to do about it, not in the middle of somebody's program. What torch would take long to import is
+looked up by functions, when it is first needed.
+
+Not here: the names of methods that torch calls on classes of ours, such as `_source_rank`, which have to be defined
+there (that torch still has them is checked below); and the methods in the table of torch_calls.py, which has those of
+several versions and takes whichever is there.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import pickle
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from importlib.util import find_spec
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+from torch.nn.parallel import distributed as ddp
+
+if TYPE_CHECKING:
+    from torch.distributed._functional_collectives import AsyncCollectiveTensor
+
+__all__ = [
+    "COMPILER",
+    "FAKE",
+    "DisableTorchFunctionSubclass",
+    "DispatchKey",
+    "FakeTensorMode",
+    "Future",
+    "GroupsOfProcess",
+    "NewGroup",
+    "OpOverload",
+    "Switch",
+    "TorchDispatchMode",
+    "Work",
+    "address_of",
+    "async_collective_tensor",
+    "base_of",
+    "call_kernel",
+    "current_autograd_node",
+    "current_graph_task_id",
+    "fake_backend",
+    "flash_attention",
+    "functional_collectives",
+    "get_dispatch_mode",
+    "is_on",
+    "let_fsdp_take_meta_parameters",
+    "local_scalar_dense",
+    "rebuild_from_type",
+    "register_backend",
+    "schema_of",
+    "set_ddp_verification",
+    "set_groups_of_process",
+    "set_mesh_functions",
+    "set_pickler_of_objects",
+    "set_sequence_number",
+    "set_thread_isolation_mode",
+    "set_timeout",
+    "source_rank_of",
+    "state_of_object",
+    "tree_leaves",
+    "unsafe_view",
+    "when_backward_ends",
+    "wrap_loss_parallel",
+    "wrap_making_of_groups",
+]
+
+TRIED_WITH = "2.13.0"
+
+
+def missing(what: str) -> ImportError:
+    return ImportError(
+        f"torch {torch.__version__} lacks a private name that this package needs: {what}. Any version of torch may "
+        f"change such names. The package was tried with torch {TRIED_WITH}: pip install torch=={TRIED_WITH}"
+    )
+
+
+@contextmanager
+def needed() -> Iterator[None]:
+    """What is imported or looked up inside has to be there."""
+    try:
+        yield
+    except (ImportError, AttributeError) as error:
+        raise missing(str(error)) from error
+
+
+with needed():
+    from torch._C import DisableTorchFunctionSubclass, DispatchKey, Future, _TorchDispatchModeKey
+    from torch._C import _current_autograd_node as current_autograd_node
+    from torch._C import _current_graph_task_id as current_graph_task_id
+    from torch._C import _get_dispatch_mode as get_dispatch_mode
+    from torch._C._distributed_c10d import Backend, FakeProcessGroup, ProcessGroupGloo, Work
+    from torch._C._distributed_c10d import (  # type: ignore[attr-defined]
+        _set_thread_isolation_mode as set_thread_isolation_mode,
+    )
+    from torch._ops import OpOverload
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch._tensor import _rebuild_from_type_v2 as rebuild_from_type
+    from torch._utils import _get_obj_state as state_of_object
+    from torch.distributed.distributed_c10d import _World as GroupsOfProcess
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    FAKE = _TorchDispatchModeKey.FAKE
+
+    # Operators, and the namespace of those that DTensor calls the network with.
+    functional_collectives = torch.ops._c10d_functional
+    functional_collectives.all_reduce  # noqa: B018, torch makes an empty namespace for any name
+    local_scalar_dense = torch.ops.aten._local_scalar_dense
+    unsafe_view = torch.ops.aten._unsafe_view
+    flash_attention = torch.ops.aten._scaled_dot_product_flash_attention
+
+COMPILER = "torch._dynamo"  # only its name: to import it takes a second
+
+
+def check_attributes() -> None:
+    """Look for what is used of torch's objects: also the methods that classes of ours define for torch to call."""
+    for owner, names in (
+        (c10d, "_world _pickler _new_process_group_helper ProcessGroupGloo"),
+        (GroupsOfProcess, "pg_map pg_names pg_group_ranks pg_backend_config tags_to_pg pg_to_tag group_count"),
+        (dist.ProcessGroup, "_set_default_backend _register_backend _set_sequence_number_for_group"),
+        (Backend, "_set_sequence_number_for_group"),
+        (ProcessGroupGloo, "_set_default_timeout"),
+        (FakeProcessGroup, "_create_internal Options"),
+        (Work, "_source_rank"),
+        (Future, "wait"),
+        (TorchDispatchMode, "_should_skip_dynamo"),
+        (torch.ops.aten.add.Tensor, "_schema _op_dk"),
+        (torch.Tensor, "_base"),
+        (torch.UntypedStorage, "_cdata"),
+        (torch.nn.Module(), "_parameters _buffers _modules"),  # worlds/common/unpicklable.py, which does without torch
+        (torch.autograd.Variable, "_execution_engine"),
+        (torch.autocast("cpu", enabled=False), "_enabled"),
+        (ddp, "_verify_param_shape_across_processes"),
+    ):
+        for name in names.split():
+            getattr(owner, name)
+    if find_spec(COMPILER) is None:
+        raise ImportError(f"no module named {COMPILER!r}")
+
+
+with needed():
+    check_attributes()
+
+
+# --- attributes, looked up at every operation: so in C
+
+schema_of: Callable[[OpOverload], Any] = attrgetter("_schema")
+address_of: Callable[[torch.UntypedStorage], int] = attrgetter("_cdata")
+base_of: Callable[[torch.Tensor], torch.Tensor | None] = attrgetter("_base")  # what it is a view of
+is_on: Callable[[torch.autocast], bool] = attrgetter("_enabled")
+
+
+def call_kernel(function: OpOverload, key: DispatchKey, *args: Any, **kwargs: Any) -> Any:
+    """Call the kernel that `function` has for `key`, whatever its arguments are."""
+    return function._op_dk(key, *args, **kwargs)
+
+
+def when_backward_ends(callback: Callable[[], None]) -> None:
+    """To be called inside a backward."""
+    torch.autograd.Variable._execution_engine.queue_callback(callback)
+
+
+# --- process groups
+
+
+def fake_backend(rank: int, size: int) -> Backend:
+    """One that does nothing, and has names and timeouts."""
+    return FakeProcessGroup._create_internal(rank, size, FakeProcessGroup.Options())  # type: ignore[call-arg]
+
+
+def register_backend(
+    group: dist.ProcessGroup, devices: Iterable[str], kind: dist.ProcessGroup.BackendType, backend: Backend
+) -> None:
+    """Let `group` use `backend` for tensors on `devices`, and where it isn't told which."""
+    group._set_default_backend(kind)
+    for device in devices:
+        group._register_backend(torch.device(device), kind, backend)
+
+
+def set_sequence_number(backend: Backend) -> None:
+    backend._set_sequence_number_for_group()
+
+
+def set_timeout(backend: ProcessGroupGloo, timeout: timedelta) -> None:
+    backend._set_default_timeout(timeout)
+
+
+def source_rank_of(work: Work) -> int:
+    """Who sent, by its rank in the group, what a receive from any source has received."""
+    return work._source_rank()
+
+
+def set_groups_of_process(groups: GroupsOfProcess) -> None:
+    """From now on, the groups of this process are those that `groups` knows of."""
+    c10d._world = groups
+
+
+def set_pickler_of_objects(pickler: type[pickle.Pickler]) -> None:
+    """What object collectives pickle with."""
+    c10d._pickler = pickler
+
+
+class NewGroup(NamedTuple):
+    """What torch's function that makes a group is asked for, under names of ours; torch's own are in PARAMETERS."""
+
+    size: int
+    rank: int  # of this process, in the group
+    members: list[int]  # global ranks, in group order; none for the default group
+    backend: str
+    store: dist.Store
+    name: str
+
+
+PARAMETERS = {
+    "size": "group_size",
+    "rank": "group_rank",
+    "members": "global_ranks_in_group",
+    "backend": "backend",
+    "store": "store",
+    "name": "group_name",
+}
+Maker = Callable[..., Any]
+Around = Callable[[NewGroup, Callable[[], Any]], Any]
+
+
+def signature_of_maker(make: Maker) -> inspect.Signature:
+    """Its signature. Raises ImportError if it has other parameters than those we know how to read."""
+    signature = inspect.signature(make)
+    for name in PARAMETERS.values():
+        if name not in signature.parameters:
+            raise missing(f"the parameter {name!r} of {make.__module__}.{make.__qualname__}{signature}")
+    return signature
+
+
+def wrapped_maker(make: Maker, around: Around) -> Maker:
+    """`make`, torch's function that makes a group, as `around(what is asked for, a call of make)`.
+
+    Arguments are told by the names of their parameters, since torch hands over some by place and some by name.
+    """
+    signature = signature_of_maker(make)
+
+    @functools.wraps(make)
+    def make_group(*args: Any, **kwargs: Any) -> Any:
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        asked = {ours: bound.arguments[theirs] for ours, theirs in PARAMETERS.items()}
+        return around(NewGroup(**asked), lambda: make(*args, **kwargs))
+
+    return make_group
+
+
+signature_of_maker(c10d._new_process_group_helper)
+
+
+def wrap_making_of_groups(around: Around) -> None:
+    """From now on, every group of this process is made through `around`: see wrapped_maker."""
+    c10d._new_process_group_helper = wrapped_maker(c10d._new_process_group_helper, around)
+
+
+# --- torch's wrappers: most are not imported before somebody uses them
+
+
+Switch = Callable[[], None]
+
+
+def set_ddp_verification(verify: Callable[..., None]) -> None:
+    """How DDP finds out whether all ranks have the same parameters."""
+    ddp._verify_param_shape_across_processes = verify
+
+
+@functools.cache
+def async_collective_tensor() -> type[AsyncCollectiveTensor]:
+    """The class of what a functional collective returns: a tensor that is waited for when it is used."""
+    with needed():
+        from torch.distributed._functional_collectives import AsyncCollectiveTensor
+
+        return AsyncCollectiveTensor
+
+
+def let_fsdp_take_meta_parameters() -> None:
+    """FSDP does not say any more that parameters without values were never filled."""
+    with needed():
+        from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
+
+        FSDPParamGroup._validate_no_meta_params  # noqa: B018, it has to be there to be replaced
+    FSDPParamGroup._validate_no_meta_params = lambda group: None  # type: ignore[method-assign]
+
+
+def set_mesh_functions(broadcast: Callable[..., Any], scatter: Callable[..., Any]) -> None:
+    """What DTensor hands out values with: it has imported both into several modules."""
+    with needed():
+        from torch.distributed.tensor import _api, _collective_utils, placement_types
+
+        for name, function, modules in (
+            ("mesh_broadcast", broadcast, (_api, _collective_utils, placement_types)),
+            ("mesh_scatter", scatter, (_collective_utils, placement_types)),
+        ):
+            for module in modules:
+                getattr(module, name)  # it has to be there to be replaced
+                setattr(module, name, function)
+
+
+def wrap_loss_parallel(around: Callable[[Switch, Switch], tuple[Switch, Switch]]) -> None:
+    """What `loss_parallel` does to DTensor when it is entered and left becomes `around(what it did, what it undid)`."""
+    with needed():
+        from torch.distributed.tensor.parallel import loss
+
+        enable, disable = loss._enable_custom_loss_ops, loss._disable_custom_loss_ops
+    loss._enable_custom_loss_ops, loss._disable_custom_loss_ops = around(enable, disable)
