@@ -1,1 +1,1 @@
-"""Text for people: tables, units, sets of ranks, lines of code. Needs none of our packages, so all of them may use it."""
+"""Text for people: tables, units, sets of ranks, lines of code. Needs none of our packages, so all may use it."""
