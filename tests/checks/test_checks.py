@@ -8,7 +8,7 @@ from grader.hidden import hidden_tests_for
 from utils.checks import CheckFailed, checks_for
 from utils.checks.answer import Answer
 from utils.checks.compare import expect, expect_own_memory, expect_unchanged
-from utils.checks.registry import Checks, check
+from utils.checks.registry import Check, Checks, check
 from utils.checks.runner import Runner, links
 from utils.checks.show import show
 from utils.checks.traffic import expect_calls, expect_each_sent, expect_time, expect_traffic
@@ -140,10 +140,10 @@ def test_messages_and_bytes_are_counted():
     assert (
         expect_traffic(answered([], [], sends), 2, 16) == "rank 0 sent 2 messages; 16 bytes in all. No fewer will do."
     )
-    assert expect_traffic(answered([], [], []), 0, 0).startswith("nobody sent")
+    assert expect_traffic(answered([], [], []), 0, 0).startswith("no rank sent anything")
     for messages, nbytes, says in (
         (1, 8, "2 times as many"),
-        (3, 24, "Fewer than are needed"),
+        (3, 24, "Fewer messages than are needed"),
         (2, 8, "2 times the bytes"),
     ):
         with pytest.raises(CheckFailed, match=says):
@@ -315,10 +315,10 @@ def test_what_a_student_prints_is_shown_by_a_check_and_kept_quiet_by_a_hidden_te
 # ---- the checks of a lesson
 
 
-def lesson_of(function, hidden=False) -> Checks:
-    """A lesson that has one check, `function`."""
+def lesson_of(one: Check, hidden: bool = False) -> Checks:
+    """A lesson with a single check."""
     checks = Checks.__new__(Checks)
-    checks.functions, checks.hidden = {function.judged: function}, hidden
+    checks.checks, checks.hidden = {(one.exercise, one.judges): one}, hidden
     return checks
 
 
@@ -350,7 +350,10 @@ def test_a_hidden_test_keeps_what_it_expects_to_itself():
 
 def test_a_passed_check_prints_one_line_and_its_remark(capsys):
     lesson_of(adds_quietly)(add_one, judges="traffic")
-    assert capsys.readouterr().out == "add-one · traffic · passed\n  nobody sent; 0 bytes in all. No fewer will do.\n"
+    assert (
+        capsys.readouterr().out
+        == "add-one · traffic · passed\n  no rank sent anything; 0 bytes in all. No fewer will do.\n"
+    )
 
 
 def test_unknown_lessons_and_functions_get_one_clear_line():
