@@ -9,10 +9,10 @@ from .answer import Answer, CheckFailed
 from .equality import alike
 from .show import show
 
+Mistakes = Mapping[str, Any]  # {a common mistake, in words: the wrong value that it leads to}
 
-def expect(
-    got: Any, expected: Any, rank: int | str, recognise: Mapping[str, Any] | None = None, rtol: float = 0
-) -> None:
+
+def expect(got: Any, expected: Any, rank: int | str, recognise: Mistakes | None = None, rtol: float = 0) -> None:
     """Raise CheckFailed unless `got` is exactly `expected`: same type, dtype, shape and values (NaN equals NaN).
 
     rank       the rank that returned it; or the words to put in front of it, such as "the input is"
@@ -22,7 +22,10 @@ def expect(
     if alike(got, expected, rtol, strict=True):
         return
     seen = f"rank {rank} returned" if isinstance(rank, int) else rank
-    usual = {"the right numbers in another dtype: make buffers like the input": expected, **(recognise or {})}
+    usual = {
+        "the right numbers in a different dtype: create buffers with the dtype of the input": expected,
+        **(recognise or {}),
+    }
     mistake = next((words for words, wrong in usual.items() if alike(got, wrong, rtol)), "")
     raise CheckFailed(f"{seen} {show(got, expected)}", show(expected, got), mistake and f"That is {mistake}.")
 

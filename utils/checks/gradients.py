@@ -25,7 +25,7 @@ from .. import region
 from ..events.event import Event
 from ..kit.functional_collectives import all_gather, all_reduce, reduce_scatter
 from .answer import Answer, CheckFailed
-from .compare import expect
+from .compare import Mistakes, expect
 from .equality import alike
 from .traffic import expect_all_waited
 
@@ -33,7 +33,6 @@ EXACT, CLOSE = 0.0, 1e-9  # relative error: of whole numbers; of float64 after g
 
 Verb = Callable[[torch.Tensor], torch.Tensor]
 Call = tuple[str, int]  # (op, bytes handed in)
-Mistakes = Mapping[str, Any]  # {a common mistake, in words: the wrong value that it leads to}
 
 # ---- on each rank
 
@@ -119,7 +118,7 @@ def drive(
     if not isinstance(output, torch.Tensor):
         return {"output": output, "gradients": None, "changed": changed(leaves, given)}
     gradients: dict[str, torch.Tensor | None] | None = {} if output.requires_grad else None
-    if gradients is not None and output.shape == grad.shape:  # with another shape, only the output is judged
+    if gradients is not None and output.shape == grad.shape:  # if the shape is wrong, only the output is judged
         output.backward(grad)
         gradients = {name: x.grad for name, x in leaves.items() if isinstance(x, torch.Tensor) and x.requires_grad}
     return {"output": output.detach(), "gradients": gradients, "changed": changed(leaves, given)}

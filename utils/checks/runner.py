@@ -23,6 +23,7 @@ from .inputs import Draws
 TIMEOUT = 30  # seconds for one run; a right answer takes a fraction of a second
 
 Catch = type[Exception] | tuple[type[Exception], ...]  # as after `except`
+World = Callable[..., Answer]  # a `run`, or a `run.virtual` that has its cluster
 
 
 # ---- running the student's function
