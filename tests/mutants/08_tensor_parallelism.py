@@ -558,7 +558,7 @@ mutant(
     "across-sequence",
     "all-reduce-and-a-slice",
     "traffic",
-    says="Another collective than is needed",
+    says="Not the collective that is needed",
     replace=(
         "return reduce_scatter(x_partial, tp_group, dim=1)",
         "rank, size = dist.get_rank(tp_group), dist.get_world_size(tp_group)\n"

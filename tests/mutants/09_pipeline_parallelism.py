@@ -73,7 +73,7 @@ mutant(
 mutant(
     "naive-forward",
     "rank-0-receives-too",
-    says="Who is before rank 0",
+    says="Nothing comes before rank 0",
     replace=("if rank > 0:\n        dist.recv(x, src=rank - 1)", "dist.recv(x, src=max(rank - 1, 0))"),
 )
 mutant(
