@@ -4,9 +4,14 @@ Nothing here judges how fast this machine is. A benchmark is examined on a netwo
 is compared with the truth, and with what benchmarks say that make one of the usual mistakes.
 """
 
+from __future__ import annotations
+
 import math
 import time
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from numbers import Real
+from typing import TypeGuard
 
 import torch
 import torch.distributed as dist
@@ -14,10 +19,10 @@ import torch.distributed as dist
 from ..benchmark import nccl_conventions
 from ..benchmark.machine import probes
 from ..text.units import quantity
-from .answer import CheckFailed
+from .answer import Answer, CheckFailed
 from .compare import expect_unchanged
 from .registry import check
-from .runner import links
+from .runner import Runner, links
 from .traffic import expect_calls
 
 ALPHA, BANDWIDTH = 1e-3, 1e6  # of the links below: slow, so that times are easy to read
@@ -27,19 +32,31 @@ FLOAT = 4  # bytes of a float32
 # ---- comparing numbers
 
 
-def near(got, wanted, rtol: float = 1e-6) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def near(got: object, wanted: object, rtol: float = 1e-6) -> bool:
     """Whether both are numbers that differ by rounding only; lists and tuples item by item."""
     if isinstance(wanted, list | tuple):
-        right_length = isinstance(got, list | tuple) and len(got) == len(wanted)
-        return right_length and all(near(a, b, rtol) for a, b in zip(got, wanted, strict=True))
+        if not isinstance(got, list | tuple) or len(got) != len(wanted):
+            return False
+        return all(near(a, b, rtol) for a, b in zip(got, wanted, strict=True))
     if isinstance(got, torch.Tensor) and got.numel() == 1:
         got = got.item()
-    if isinstance(got, bool) or not isinstance(got, Real) or not isinstance(wanted, Real):
+    if not is_number(got) or not is_number(wanted):
         return got is wanted
     return math.isclose(got, wanted, rel_tol=rtol, abs_tol=1e-15)
 
 
-def expect_near(got, wanted, who: str, recognise: dict | None = None, rtol: float = 1e-6, show=None) -> None:
+def expect_near(
+    got: object,
+    wanted: object,
+    who: str,
+    recognise: Mapping[str, object] | None = None,
+    rtol: float = 1e-6,
+    show: Callable[[object], str] | None = None,
+) -> None:
     """Raise CheckFailed unless `got` is `wanted` but for rounding. recognise: as in `expect`."""
     if near(got, wanted, rtol):
         return
@@ -48,18 +65,17 @@ def expect_near(got, wanted, who: str, recognise: dict | None = None, rtol: floa
     raise CheckFailed(f"{who} {show(got)}", show(wanted), mistake and f"That is {mistake}.")
 
 
-def in_words(value) -> str:
+def in_words(value: object) -> str:
     if isinstance(value, list | tuple):
         left, right = "()" if isinstance(value, tuple) else "[]"
         return left + ", ".join(map(in_words, value)) + right
     if isinstance(value, torch.Tensor):
         return f"{value.tolist()} (a tensor)"
-    return f"{value:.9g}" if isinstance(value, Real) and not isinstance(value, bool | int) else repr(value)
+    return f"{value:.9g}" if is_number(value) and not isinstance(value, int) else repr(value)
 
 
-def seconds(value) -> str:
-    is_time = isinstance(value, Real) and not isinstance(value, bool)
-    return quantity(value, "s") if is_time and value >= 0 else in_words(value)
+def seconds(value: object) -> str:
+    return quantity(value, "s") if is_number(value) and value >= 0 else in_words(value)
 
 
 # ---- time-once
@@ -74,11 +90,11 @@ class Device:
              puts the kernel into the queue
     """
 
-    def __init__(self, numel: int, queued: float = 0.0, kernel: float = 0.0, handle: bool = False):
+    def __init__(self, numel: int, queued: float = 0.0, kernel: float = 0.0, handle: bool = False) -> None:
         self.numel, self.kernel, self.handle = numel, kernel, handle
         self.free_at = queued
 
-    def operation(self):
+    def operation(self) -> Handle | None:
         work = dist.all_reduce(torch.ones(self.numel), async_op=True)
         if self.handle:
             return Handle(self, work)
@@ -92,7 +108,7 @@ class Device:
 class Handle:
     """What an operation on a device returns."""
 
-    def __init__(self, device: Device, work):
+    def __init__(self, device: Device, work: dist.Work) -> None:
         self.device, self.work = device, work
 
     def wait(self) -> None:
@@ -117,7 +133,7 @@ LATE = (
 )
 
 
-def time_devices(run, devices: list[Device]):
+def time_devices(run: Runner, devices: list[Device]) -> Answer:
     """The student's function on ranks with these devices."""
     world_size = len(devices)
     operations, synchronizes = [one.operation for one in devices], [one.synchronize for one in devices]
@@ -125,7 +141,7 @@ def time_devices(run, devices: list[Device]):
     return run.virtual(world_size, operations, synchronizes, cluster=cluster, device="cpu")
 
 
-def judge_time_once(run, devices: list[Device], story: str) -> None:
+def judge_time_once(run: Runner, devices: list[Device], story: str) -> None:
     truth, barrier = ring(len(devices), devices[0].numel * FLOAT), meeting(len(devices))
     late = max(one.free_at for one in devices)
     for rank, got in enumerate(time_devices(run, devices).results):
@@ -139,13 +155,13 @@ def judge_time_once(run, devices: list[Device], story: str) -> None:
             "in milliseconds: return seconds": right * 1e3,
             "in nanoseconds: return seconds": right * 1e9,
         }
-        if late and isinstance(got, Real) and abs(got - late) < truth + 2 * barrier:
+        if late and is_number(got) and abs(got - late) < truth + 2 * barrier:
             usual = {BUSY if devices[rank].free_at else LATE: got}
         expect_near(got, right, f"{story}: rank {rank} measured", usual, show=seconds)
 
 
 @check("time-once", if_stuck="every rank must call the barrier and the operation, once and in this order.")
-def time_once_values(run):
+def time_once_values(run: Runner) -> None:
     judge_time_once(run, [Device(1000, handle=True) for _ in range(4)], "an operation that returns a handle")
     late = [Device(1000, queued=0.5 * (rank == 1)) for rank in range(4)]
     judge_time_once(run, late, "rank 1 has 500 ms of old work in its queue")
@@ -155,7 +171,7 @@ def time_once_values(run):
 
 
 @check("time-once", judges="traffic", if_stuck="every rank must call the barrier and the operation, once each.")
-def time_once_traffic(run):
+def time_once_traffic(run: Runner) -> str:
     return expect_calls(time_devices(run, [Device(10, handle=True) for _ in range(2)]), ["barrier", "all_reduce"])
 
 
@@ -165,7 +181,7 @@ def time_once_traffic(run):
 class Stopwatch:
     """Stands for a time_one: says a prepared time at each call. Warm-up calls are slow."""
 
-    def __init__(self, rank: int, world_size: int, warmup: int, seed: int = 0):
+    def __init__(self, rank: int, world_size: int, warmup: int, seed: int = 0) -> None:
         self.rank, self.world_size, self.warmup, self.seed, self.calls = rank, world_size, warmup, seed, 0
 
     def __call__(self) -> float:
@@ -178,7 +194,7 @@ class Stopwatch:
         return 100.0 * (call < self.warmup) + (1 + call % 5 + 10 * turn) * 1e-3 + 1e-12 * (call + self.rank)
 
 
-def judge_slowest(run, world_size: int, warmup: int, repeats: int, seed: int = 0) -> None:
+def judge_slowest(run: Runner, world_size: int, warmup: int, repeats: int, seed: int = 0) -> None:
     watches = [Stopwatch(rank, world_size, warmup, seed) for rank in range(world_size)]
     answer = run(world_size, watches, warmup=warmup, repeats=repeats)
     times = [[watch.of_call(call) for watch in watches] for call in range(warmup + repeats)]  # [call][rank]
@@ -219,12 +235,12 @@ def judge_slowest(run, world_size: int, warmup: int, repeats: int, seed: int = 0
 
 
 @check("times-of-the-slowest", if_stuck="every rank must call time_one equally often, then all_reduce once.")
-def times_of_the_slowest_values(run):
+def times_of_the_slowest_values(run: Runner) -> None:
     judge_slowest(run, 3, warmup=2, repeats=4, seed=2)
 
 
 @check("times-of-the-slowest", judges="traffic", if_stuck="every rank calls all_reduce once.")
-def times_of_the_slowest_traffic(run):
+def times_of_the_slowest_traffic(run: Runner) -> str:
     answer = run(2, [Stopwatch(rank, 2, 1) for rank in range(2)], warmup=1, repeats=5)
     return expect_calls(answer, ["all_reduce"], [5 * 8])
 
@@ -232,7 +248,7 @@ def times_of_the_slowest_traffic(run):
 # ---- functions of numbers alone: each rank of a run gets another case
 
 
-def judge_median(run, cases: list[list[float]]) -> None:
+def judge_median(run: Runner, cases: list[list[float]]) -> None:
     answer = run(len(cases), [list(case) for case in cases])
     for case, got in zip(cases, answer.results, strict=True):
         middle = torch.tensor(case, dtype=torch.float64).quantile(0.5).item()
@@ -280,11 +296,11 @@ def judge_median(run, cases: list[list[float]]) -> None:
 
 
 @check("median-and-spread")
-def median_and_spread_values(run):
+def median_and_spread_values(run: Runner) -> None:
     judge_median(run, [[1.0, 5.0, 2.0, 80.0, 3.0], [8.0, 2.0, 70.0, 3.0, 4.0, 6.0]])
 
 
-def judge_bytes(run, collectives: list[str], handed_in: list[int]) -> None:
+def judge_bytes(run: Runner, collectives: list[str], handed_in: list[int]) -> None:
     world_size = len(collectives)
     answer = run(world_size, collectives, handed_in)
     for collective, nbytes, got in zip(collectives, handed_in, answer.results, strict=True):
@@ -306,12 +322,12 @@ def judge_bytes(run, collectives: list[str], handed_in: list[int]) -> None:
 
 
 @check("counted-bytes")
-def counted_bytes_values(run):
+def counted_bytes_values(run: Runner) -> None:
     for four in (nccl_conventions.OPS[:4], nccl_conventions.OPS[4:]):
         judge_bytes(run, list(four), [4000, 8000, 1200, 400])
 
 
-def judge_bandwidths(run, collectives: list[str], nbytes: int, took: float) -> None:
+def judge_bandwidths(run: Runner, collectives: list[str], nbytes: int, took: float) -> None:
     world_size = len(collectives)
     answer = run(world_size, collectives, nbytes=nbytes, seconds=took)
     for collective, got in zip(collectives, answer.results, strict=True):
@@ -353,7 +369,7 @@ def judge_bandwidths(run, collectives: list[str], nbytes: int, took: float) -> N
 
 
 @check("bandwidths")
-def bandwidths_values(run):
+def bandwidths_values(run: Runner) -> None:
     for four in (nccl_conventions.OPS[:4], nccl_conventions.OPS[4:]):
         judge_bandwidths(run, list(four), 600_000_000, 0.02)
 
@@ -366,7 +382,7 @@ def algbw_and_busbw(collective: str, nbytes: int, seconds: float, world_size: in
     return nccl_conventions.algbw(nbytes, seconds), nccl_conventions.busbw(collective, nbytes, seconds, world_size)
 
 
-def judge_review(run, claims: list[tuple]) -> None:
+def judge_review(run: Runner, claims: list[tuple[str, list[str] | None, float]]) -> None:
     """claims: (collective, mistakes, how far off) one for each rank. The size and the time are made up."""
     world_size, nbytes, took = len(claims), 3 << 28, 0.0125
     factors = {"GiB": 1e9 / 2**30, "one chunk": 1 / world_size, "both ways": 2.0}
@@ -385,13 +401,13 @@ def judge_review(run, claims: list[tuple]) -> None:
             "the claim: the first number is the right busbw": claim,
             "algbw: the first number is the right busbw": algbw_and_busbw(collective, nbytes, took, world_size)[0],
         }
-        if isinstance(got[0], Real) and abs(got[0] - claim) <= 0.01 * claim:
+        if is_number(got[0]) and abs(got[0] - claim) <= 0.01 * claim:
             usual |= {"the number with the mistakes in it: the first number is the right busbw": got[0]}
         expect_near(got[0], busbw, who, usual)
         judge_mistakes(got[1], mistakes, who)
 
 
-def judge_mistakes(got, right: list[str] | None, who: str) -> None:
+def judge_mistakes(got: object, right: list[str] | None, who: str) -> None:
     found = sorted(map(str, got)) if isinstance(got, list | tuple | set | frozenset) else got
     if found == (right if right is None else sorted(right)):
         return
@@ -412,7 +428,7 @@ def judge_mistakes(got, right: list[str] | None, who: str) -> None:
 
 
 @check("find-the-mistakes")
-def find_the_mistakes_values(run):
+def find_the_mistakes_values(run: Runner) -> None:
     judge_review(
         run,
         [
@@ -436,7 +452,7 @@ def sizes_by_hand(smallest: int, largest: int, step: int, world_size: int, items
     return sorted({nbytes // grain * grain for nbytes in powers if nbytes <= largest} - {0})
 
 
-def judge_sizes(run, cases: list[tuple]) -> None:
+def judge_sizes(run: Runner, cases: list[tuple[int, int, int, int]]) -> None:
     """cases: (smallest, largest, step, itemsize), as many as there are ranks."""
     world_size = len(cases)
     answer = run(world_size, *(list(column) for column in zip(*cases, strict=True)))
@@ -476,22 +492,22 @@ def judge_sizes(run, cases: list[tuple]) -> None:
 
 
 @check("sweep-sizes")
-def sweep_sizes_values(run):
+def sweep_sizes_values(run: Runner) -> None:
     judge_sizes(run, [(10, 1000, 2, 4), (1024, 16384, 4, 4), (5, 300, 3, 8)])
 
 
 # ---- fit
 
 
-def relative_fit(sizes: list, times: list) -> tuple[float, float]:
+def relative_fit(sizes: Sequence[float], times: Sequence[float]) -> tuple[float, float]:
     """The answer by a way of its own: Cramer's rule on exact fractions."""
-    from fractions import Fraction
-
     n, t = [Fraction(size) for size in sizes], [Fraction(time) for time in times]
     return solve(n, t, [1 / each**2 for each in t])
 
 
-def solve(n: list, t: list, weights: list) -> tuple[float, float]:
+def solve(
+    n: Sequence[Fraction | float], t: Sequence[Fraction | float], weights: Sequence[Fraction | float]
+) -> tuple[float, float]:
     w = sum(weights)
     mean_n = sum(weight * size for weight, size in zip(weights, n, strict=True)) / w
     mean_t = sum(weight * time for weight, time in zip(weights, t, strict=True)) / w
@@ -500,10 +516,8 @@ def solve(n: list, t: list, weights: list) -> tuple[float, float]:
     return float(mean_t - slope * mean_n), float(slope)
 
 
-def weighted(sizes: list, times: list, power: int) -> tuple[float, float]:
+def weighted(sizes: Sequence[float], times: Sequence[float], power: int) -> tuple[float, float]:
     """The fit with weights 1 / t ** power in the sum of squares; 2 is right."""
-    from fractions import Fraction
-
     n, t = [Fraction(size) for size in sizes], [Fraction(time) for time in times]
     return solve(n, t, [1 / each**power for each in t])
 
@@ -513,7 +527,7 @@ def disturbed(alpha: float, bandwidth: float, sizes: list[int], by: float) -> li
     return [(alpha + size / bandwidth) * (1 + by * (-1) ** place) for place, size in enumerate(sizes)]
 
 
-def judge_fit(run, cases: list[tuple]) -> None:
+def judge_fit(run: Runner, cases: list[tuple[list[int], list[float]]]) -> None:
     """cases: (sizes, times)."""
     answer = run(len(cases), [list(sizes) for sizes, _ in cases], [list(times) for _, times in cases])
     for (sizes, times), got in zip(cases, answer.results, strict=True):
@@ -537,18 +551,18 @@ def judge_fit(run, cases: list[tuple]) -> None:
     expect_unchanged(answer, [list(sizes) for sizes, _ in cases], [list(times) for _, times in cases])
 
 
-def through_zero(sizes: list, times: list) -> float:
+def through_zero(sizes: Sequence[float], times: Sequence[float]) -> float:
     shares = [size / time for size, time in zip(sizes, times, strict=True)]
     return sum(shares) / sum(share**2 for share in shares)
 
 
-def row_solution(sizes: list, times: list, wanted: list) -> tuple[float, float]:
+def row_solution(sizes: Sequence[float], times: Sequence[float], wanted: Sequence[float]) -> tuple[float, float]:
     """What solves the rows (1 / t, n / t) for other right-hand sides than 1."""
     weights = [1 / time**2 for time in times]
     return solve(sizes, [time * each for time, each in zip(times, wanted, strict=True)], weights)
 
 
-def line_through(sizes: list, times: list) -> tuple[float, float]:
+def line_through(sizes: Sequence[float], times: Sequence[float]) -> tuple[float, float]:
     slope = (times[-1] - times[0]) / (sizes[-1] - sizes[0])
     return times[0] - slope * sizes[0], slope
 
@@ -557,7 +571,7 @@ POWERS = [1024 * 4**power for power in range(9)]
 
 
 @check("fit")
-def fit_values(run):
+def fit_values(run: Runner) -> None:
     judge_fit(
         run,
         [
@@ -570,7 +584,7 @@ def fit_values(run):
 # ---- size-for-share, crossover, held-out-errors
 
 
-def judge_share(run, cases: list[tuple]) -> None:
+def judge_share(run: Runner, cases: list[tuple[float, float, float]]) -> None:
     """cases: (share, alpha, beta)."""
     answer = run(len(cases), *(list(column) for column in zip(*cases, strict=True)))
     for (share, alpha, beta), got in zip(cases, answer.results, strict=True):
@@ -590,11 +604,11 @@ def judge_share(run, cases: list[tuple]) -> None:
 
 
 @check("size-for-share")
-def size_for_share_values(run):
+def size_for_share_values(run: Runner) -> None:
     judge_share(run, [(0.8, 5e-6, 1e-9), (0.5, 1e-6, 1 / 450e9), (0.25, 2e-3, 1e-6)])
 
 
-def judge_crossover(run, cases: list[tuple]) -> None:
+def judge_crossover(run: Runner, cases: list[tuple[tuple[float, float], tuple[float, float], float | None]]) -> None:
     """cases: (one, other, size or None)."""
     ones, others, sizes = (list(column) for column in zip(*cases, strict=True))
     answer = run(len(cases), ones, others, catch=ZeroDivisionError)
@@ -629,7 +643,7 @@ def judge_crossover(run, cases: list[tuple]) -> None:
 
 
 @check("crossover")
-def crossover_values(run):
+def crossover_values(run: Runner) -> None:
     judge_crossover(
         run,
         [
@@ -644,13 +658,13 @@ def crossover_values(run):
 class Average:
     """Stands for a fit: a constant time, the mean of those that it is given, and a slope of the mean size, in ns."""
 
-    def __call__(self, sizes, seconds) -> tuple[float, float]:
+    def __call__(self, sizes: Sequence[float], seconds: Sequence[float]) -> tuple[float, float]:
         if len(sizes) != len(seconds) or len(sizes) < 2:
             raise ValueError(f"fit got {len(sizes)} sizes and {len(seconds)} times: as many are wanted, all but one")
         return sum(seconds) / len(seconds), sum(sizes) / len(sizes) * 1e-9
 
 
-def judge_held_out(run, cases: list[tuple]) -> None:
+def judge_held_out(run: Runner, cases: list[tuple[list[int], list[float]]]) -> None:
     """cases: (sizes, times)."""
     model = Average()
     answer = run(len(cases), [list(sizes) for sizes, _ in cases], [list(times) for _, times in cases], fit=model)
@@ -681,7 +695,7 @@ def judge_held_out(run, cases: list[tuple]) -> None:
 
 
 @check("held-out-errors")
-def held_out_errors_values(run):
+def held_out_errors_values(run: Runner) -> None:
     judge_held_out(run, [([1000, 2000, 4000], [0.01, 0.03, 0.02]), ([10, 500, 700, 900], [0.5, 0.1, 0.7, 0.2])])
 
 
@@ -691,10 +705,10 @@ def held_out_errors_values(run):
 class Stopped:
     """What stands for a benchmark on one rank, so that the exercise depends on no other one. Counts its calls."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.calls = 0
 
-    def __call__(self, operation) -> float:
+    def __call__(self, operation: object) -> float:
         if not callable(operation):
             raise TypeError("seconds_of takes a function that it can call, not what a call of all_reduce has returned")
         self.calls += 1
@@ -708,13 +722,13 @@ class Stopped:
         return time.perf_counter() - began_at
 
 
-def line(sizes, seconds) -> tuple[float, float]:
+def line(sizes: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
     """What stands for a fit: that of benchmark/machine/probes.py."""
     link = probes.fit(dict(zip(sizes, seconds, strict=True)))
     return link.alpha, 1 / link.bandwidth
 
 
-def judge_link(run, world_size: int, alpha: float, bandwidth: float, sizes: list[int]) -> None:
+def judge_link(run: Runner, world_size: int, alpha: float, bandwidth: float, sizes: list[int]) -> None:
     cluster = links(world_size, alpha, bandwidth)
     watches = [Stopped() for _ in range(world_size)]
     answer = run.virtual(world_size, [list(sizes)] * world_size, watches, cluster=cluster, device="cpu", fit=line)
@@ -741,7 +755,9 @@ def judge_link(run, world_size: int, alpha: float, bandwidth: float, sizes: list
         expect_near(got, (alpha, bandwidth), who, usual)
 
 
-def judge_half(got, right: float, who: str, steps: int, both: dict, pair, unit: str) -> None:
+def judge_half(
+    got: object, right: float, who: str, steps: int, both: Mapping[str, object], pair: object, unit: str
+) -> None:
     """One of the two numbers, with the factors by which people are off."""
     world_size = steps // 2 + 1
     usual = {words: got for words, wrong in both.items() if near(pair, wrong)}
@@ -758,15 +774,12 @@ def judge_half(got, right: float, who: str, steps: int, both: dict, pair, unit: 
         usual |= {f"{factor:.3g} times too large: {words}": right * factor}
         usual |= {f"{factor:.3g} times too small: {words}": right / factor}
     usual["beta of the link: the bandwidth is 1 / beta"] = 1 / right
-    shown = quantity if unit else None
-    expect_near(
-        got, right, who, usual, show=lambda value: shown(value, unit) if isinstance(value, Real) else repr(value)
-    )
+    expect_near(got, right, who, usual, show=lambda value: quantity(value, unit) if is_number(value) else repr(value))
 
 
 @check(
     "recover-the-link",
     if_stuck="every rank has to call seconds_of for every size, with an operation that calls all_reduce.",
 )
-def recover_the_link_values(run):
+def recover_the_link_values(run: Runner) -> None:
     judge_link(run, 4, ALPHA, BANDWIDTH, [8000, 16_000, 64_000])

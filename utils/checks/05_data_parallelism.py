@@ -4,11 +4,15 @@ The oracle is one process: gradients of the whole batch, a batch norm over all r
 can mean nine digits, whatever the order of additions.
 """
 
+from __future__ import annotations
+
 import contextlib
 import math
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from itertools import groupby
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,22 +27,27 @@ from .compare import expect, expect_unchanged, plural
 from .equality import alike
 from .inputs import Draws
 from .registry import check
+from .runner import Runner
 from .traffic import expect_all_waited, expect_calls, expect_time
 
 DOUBLE = torch.float64
 RTOL = 1e-9  # additions in another order
 BYTES = 8  # of a float64
 
+Models = list[nn.Module]  # one per rank
+Gradients = list[Tensor | None]  # one per parameter, None where it has none
+Mistakes = Mapping[str, Sequence[Gradients]]  # {the mistake in words: the gradients it leads to on each rank}
+
 
 # ---- models, and what one process makes of them
 
 
-def mlps(world_size: int, layers: int = 2, dim: int = 2, seed: int = 0) -> list[nn.Module]:
+def mlps(world_size: int, layers: int = 2, dim: int = 2, seed: int = 0) -> Models:
     """The same MLP for each rank."""
     return [MLP(make_weights(layers, dim, seed, DOUBLE)) for _ in range(world_size)]
 
 
-def mixed_models(world_size: int, seed: int = 0) -> list[nn.Module]:
+def mixed_models(world_size: int, seed: int = 0) -> Models:
     """The same model for each rank, with four parameters of three sizes: 6, 3, 6 and 2 numbers."""
     model = nn.Sequential(nn.Linear(2, 3), nn.GELU(), nn.Linear(3, 2)).double()
     generator = torch.Generator().manual_seed(seed)
@@ -53,27 +62,28 @@ def rows_of(draws: Draws, sizes: list[int], dim: int = 2, seed: int = 0) -> list
     return [shard.clone() for shard in make_batch(sum(sizes), dim, draws.salted(seed), DOUBLE).split(sizes)]
 
 
-def gradients(model: nn.Module, rows: Tensor) -> list:
+def gradients(model: nn.Module, rows: Tensor) -> Gradients:
     """Of the mean loss over these rows, in one process; None for a parameter without one."""
     model = deepcopy(model)
     loss_of(model(rows)).backward()
     return [parameter.grad for parameter in model.parameters()]
 
 
-def scaled(gradients: list, factor: float) -> list:
+def scaled(gradients: Gradients, factor: float) -> Gradients:
     return [gradient if gradient is None else gradient * factor for gradient in gradients]
 
 
-def summed(several: list[list]) -> list:
-    """Sums over the ranks of gradients[rank][parameter]."""
-    return [torch.stack(column).sum(0) for column in zip(*several, strict=True)]
+def summed(several: Sequence[Gradients]) -> Gradients:
+    """Sums over the ranks of gradients[rank][parameter]; None where no rank has one."""
+    columns = [[gradient for gradient in column if gradient is not None] for column in zip(*several, strict=True)]
+    return [torch.stack(column).sum(0) if column else None for column in columns]
 
 
 def bytes_of(model: nn.Module) -> list[int]:
     return [parameter.numel() * parameter.element_size() for parameter in model.parameters()]
 
 
-def usual_mistakes(local: list[list]) -> dict:
+def usual_mistakes(local: Sequence[Gradients]) -> Mistakes:
     """What else people return, for each rank, given each rank's local gradients."""
     world_size, total = len(local), summed(local)
     return {
@@ -89,7 +99,7 @@ def usual_mistakes(local: list[list]) -> dict:
     }
 
 
-def expect_gradients(answer: Answer, right: list, mistakes: dict, models: list[nn.Module]) -> None:
+def expect_gradients(answer: Answer, right: Gradients, mistakes: Mistakes, models: Models) -> None:
     """Judge what each rank returned, then that the weights are what they were. mistakes[words][rank][parameter]."""
     for rank, got in [*enumerate(answer.results)][::-1]:  # what rank 0 holds is both its own and rank 0's
         if not isinstance(got, list | tuple) or len(got) != len(right):
@@ -103,7 +113,7 @@ def expect_gradients(answer: Answer, right: list, mistakes: dict, models: list[n
     expect_same_weights(answer, models)
 
 
-def expect_same_weights(answer: Answer, models: list[nn.Module]) -> None:
+def expect_same_weights(answer: Answer, models: Models) -> None:
     for rank, after in enumerate(answer.inputs_after):
         pairs = zip(after[0].parameters(), models[rank].parameters(), strict=True)
         for number, (has_become, was) in enumerate(pairs):
@@ -119,12 +129,12 @@ def expect_same_weights(answer: Answer, models: list[nn.Module]) -> None:
 
 
 @check("shard-the-batch")
-def shard_the_batch_values(run):
+def shard_the_batch_values(run: Runner) -> None:
     for world_size, rows in ((4, 10), (4, 5), (2, 4)):
         judge_shards(run, world_size, torch.arange(rows * 2.0).reshape(rows, 2))
 
 
-def judge_shards(run, world_size: int, batch: Tensor) -> None:
+def judge_shards(run: Runner, world_size: int, batch: Tensor) -> None:
     answer = run(world_size, [batch] * world_size)
     right, chunks = batch.tensor_split(world_size), batch.chunk(world_size)
     equal = len(batch) // world_size
@@ -144,11 +154,13 @@ def judge_shards(run, world_size: int, batch: Tensor) -> None:
 
 
 @check("average-gradients", if_stuck="every rank must make the same all-reduces, in the same order.")
-def average_gradients_values(run):
+def average_gradients_values(run: Runner) -> None:
     judge_average(run, mlps(3), rows_of(run.draws, [2, 2, 2]))
 
 
-def judge_average(run, models: list, shards: list, *more: list, **same) -> Answer:
+def judge_average(
+    run: Callable[..., Answer], models: Models, shards: list[Tensor], *more: list[object], **same: Any
+) -> Answer:
     """Equal shards: the right gradient is that of the whole batch."""
     local = [gradients(model, rows) for model, rows in zip(models, shards, strict=True)]
     answer = run(len(models), models, shards, *more, **same)
@@ -157,7 +169,7 @@ def judge_average(run, models: list, shards: list, *more: list, **same) -> Answe
 
 
 @check("average-gradients", judges="traffic")
-def average_gradients_traffic(run):
+def average_gradients_traffic(run: Runner) -> str:
     models = mixed_models(2)
     return expect_all_reduces(run(2, models, rows_of(run.draws, [2, 2])), bytes_of(models[0]))
 
@@ -183,13 +195,13 @@ def expect_only(answer: Answer, op: str) -> None:
 
 
 @check("broadcast-weights", if_stuck="every rank must broadcast the same tensors, in the same order, from rank 0.")
-def broadcast_weights_values(run):
+def broadcast_weights_values(run: Runner) -> None:
     judge_broadcast(run, different_models(3))
 
 
-def different_models(world_size: int, features: int = 2) -> list[nn.Module]:
+def different_models(world_size: int, features: int = 2) -> Models:
     """Replicas with a batch norm, all of whose parameters and buffers hold other whole numbers on each rank."""
-    models = []
+    models: Models = []
     for rank in range(world_size):
         model = nn.Sequential(nn.Linear(2, features), nn.BatchNorm1d(features)).double()
         with torch.no_grad():
@@ -204,7 +216,7 @@ def tensors_of(model: nn.Module) -> list[Tensor]:
     return [tensor.detach().clone() for tensor in (*model.parameters(), *model.buffers())]
 
 
-def judge_broadcast(run, models: list[nn.Module]) -> None:
+def judge_broadcast(run: Runner, models: Models) -> None:
     held = [tensors_of(model) for model in models]
     names = [name for name, _ in (*models[0].named_parameters(), *models[0].named_buffers())]
     parameters = len(list(models[0].parameters()))
@@ -227,7 +239,7 @@ def judge_broadcast(run, models: list[nn.Module]) -> None:
 
 
 @check("broadcast-weights", judges="traffic")
-def broadcast_weights_traffic(run):
+def broadcast_weights_traffic(run: Runner) -> str:
     return expect_broadcasts(run(2, different_models(2)), different_models(1)[0])
 
 
@@ -250,12 +262,12 @@ def expect_broadcasts(answer: Answer, model: nn.Module) -> str:
 
 
 @check("weigh-uneven-shards", if_stuck="every rank must make the same all-reduces, of the same shapes.")
-def weigh_uneven_shards_values(run):
+def weigh_uneven_shards_values(run: Runner) -> None:
     judge_uneven(run, [4, 3])
     judge_uneven(run, [1, 4, 2])
 
 
-def judge_uneven(run, sizes: list[int], models: list | None = None) -> None:
+def judge_uneven(run: Runner, sizes: list[int], models: Models | None = None) -> None:
     models, shards = models or mlps(len(sizes)), rows_of(run.draws, sizes)
     world_size, rows = len(sizes), sum(sizes)
     local = [gradients(model, shard) for model, shard in zip(models, shards, strict=True)]
@@ -288,7 +300,7 @@ def judge_uneven(run, sizes: list[int], models: list | None = None) -> None:
 
 
 @check("accumulate-gradients", if_stuck="every rank must make the same all-reduces, in the same order.")
-def accumulate_gradients_values(run):
+def accumulate_gradients_values(run: Runner) -> None:
     judge_accumulation(run, mlps(2), microbatches_of(run.draws, 2, 3))
 
 
@@ -297,7 +309,7 @@ def microbatches_of(draws: Draws, world_size: int, count: int, rows: int = 2) ->
     return [list(shard.split(rows)) for shard in rows_of(draws, [rows * count] * world_size)]
 
 
-def judge_accumulation(run, models: list, microbatches: list[list[Tensor]]) -> None:
+def judge_accumulation(run: Runner, models: Models, microbatches: list[list[Tensor]]) -> None:
     world_size, count = len(models), len(microbatches[0])
     each = [[gradients(model, rows) for rows in mine] for model, mine in zip(models, microbatches, strict=True)]
     local = [scaled(summed(mine), 1 / count) for mine in each]
@@ -322,7 +334,7 @@ def judge_accumulation(run, models: list, microbatches: list[list[Tensor]]) -> N
     expect_gradients(run(world_size, models, microbatches), right, mistakes, models)
 
 
-def reduced_each_time(each: list[list[list]]) -> list:
+def reduced_each_time(each: Sequence[Sequence[Gradients]]) -> Gradients:
     """What is in `grad` if it is summed over the ranks after each microbatch, and divided at the end."""
     held = [scaled(mine[0], 0) for mine in each]
     for number in range(len(each[0])):
@@ -332,7 +344,7 @@ def reduced_each_time(each: list[list[list]]) -> list:
 
 
 @check("accumulate-gradients", judges="traffic")
-def accumulate_gradients_traffic(run):
+def accumulate_gradients_traffic(run: Runner) -> str:
     models = mlps(2)
     return expect_reduced_once(run(2, models, microbatches_of(run.draws, 2, 3)), models[0])
 
@@ -353,12 +365,12 @@ def expect_reduced_once(answer: Answer, model: nn.Module) -> str:
 
 
 @check("epoch-indices")
-def epoch_indices_values(run):
+def epoch_indices_values(run: Runner) -> None:
     judge_epochs(run, 2, 24)
     judge_cover(run(4, num_samples=10, epoch=0, seed=0).results, 10)
 
 
-def judge_epochs(run, world_size: int, num_samples: int, seed: int = 0) -> None:
+def judge_epochs(run: Runner, world_size: int, num_samples: int, seed: int = 0) -> None:
     """Judge epochs 0 and 1, and epoch 0 once more. With so many samples two orders are equal by no luck."""
     first, second, again = (
         run(world_size, num_samples=num_samples, epoch=epoch, seed=seed).results for epoch in (0, 1, 0)
@@ -387,7 +399,7 @@ def judge_epochs(run, world_size: int, num_samples: int, seed: int = 0) -> None:
         )
 
 
-def judge_cover(results: list, num_samples: int) -> None:
+def judge_cover(results: list[Any], num_samples: int) -> None:
     """Judge one epoch: equally many for each rank, every sample there, none much oftener than another."""
     each = math.ceil(num_samples / len(results))
     for rank, mine in enumerate(results):
@@ -422,12 +434,12 @@ def shortened(numbers: list[int]) -> str:
 
 
 @check("flat-gradients", if_stuck="every rank must make one all-reduce, of a tensor of the same size.")
-def flat_gradients_values(run):
+def flat_gradients_values(run: Runner) -> None:
     judge_average(run, mixed_models(3), rows_of(run.draws, [2, 2, 2]))
 
 
 @check("flat-gradients", judges="traffic")
-def flat_gradients_traffic(run):
+def flat_gradients_traffic(run: Runner) -> str:
     models = mixed_models(2)
     return expect_all_reduces(run(2, models, rows_of(run.draws, [2, 2])), [sum(bytes_of(models[0]))])
 
@@ -436,7 +448,7 @@ def flat_gradients_traffic(run):
 
 
 @check("make-buckets")
-def make_buckets_values(run):
+def make_buckets_values(run: Runner) -> None:
     for sizes, cap in (([40, 40, 450, 120, 120, 120, 200, 200], 400), ([8, 8, 8], 16), ([30, 10, 10], 20)):
         judge_buckets(run, sizes, cap)
 
@@ -450,7 +462,7 @@ def cut_in_buckets(sizes: list[int], cap: int) -> list[list[int]]:
     return [list(range(len(sizes) - 1, left - 1, -1)), *cut_in_buckets(sizes[:left], cap)]
 
 
-def closed_when_reached(sizes: list[int], cap: int, order) -> list[list[int]]:
+def closed_when_reached(sizes: list[int], cap: int, order: Iterable[int]) -> list[list[int]]:
     """A bucket is closed once it holds `cap` or more."""
     order, numbers, held = list(order), [0], 0  # the number of each index's bucket
     for index in order:
@@ -460,7 +472,7 @@ def closed_when_reached(sizes: list[int], cap: int, order) -> list[list[int]]:
     return [[index for _, index in pairs] for _, pairs in together]
 
 
-def judge_buckets(run, sizes: list[int], cap: int) -> None:
+def judge_buckets(run: Runner, sizes: list[int], cap: int) -> None:
     [got] = run(1, [sizes], cap=cap).results
     right, last = cut_in_buckets(sizes, cap), len(sizes) - 1
     forward = [[last - index for index in bucket] for bucket in cut_in_buckets(sizes[::-1], cap)]
@@ -493,12 +505,12 @@ IN_BUCKETS = [[3], [2, 1], [0]]  # of mixed_models: 2, 9 and 6 numbers
 
 
 @check("bucketed-gradients", if_stuck="every rank must start the same all-reduces in the same order.")
-def bucketed_gradients_values(run):
+def bucketed_gradients_values(run: Runner) -> None:
     judge_average(run, mixed_models(2), rows_of(run.draws, [2, 2]), buckets=IN_BUCKETS)
 
 
 @check("bucketed-gradients", judges="traffic")
-def bucketed_gradients_traffic(run):
+def bucketed_gradients_traffic(run: Runner) -> str:
     models = mixed_models(2)
     return expect_bucket_calls(run(2, models, rows_of(run.draws, [2, 2]), buckets=IN_BUCKETS), models[0], IN_BUCKETS)
 
@@ -529,7 +541,7 @@ def expect_bucket_calls(answer: Answer, model: nn.Module, buckets: list[list[int
 
 
 @check("communication-end")
-def communication_end_values(run):
+def communication_end_values(run: Runner) -> None:
     for ready, took in (
         ([1.0, 2.0, 3.0], [4.0, 0.5, 1.0]),
         ([1.0, 2.0, 4.0], [0.5, 0.5, 3.0]),
@@ -544,7 +556,7 @@ def end_of(ready: list[float], took: list[float]) -> float:
     return max((at + sum(took[number:]) for number, at in enumerate(ready)), default=0.0)
 
 
-def judge_end(run, ready: list[float], took: list[float]) -> None:
+def judge_end(run: Runner, ready: list[float], took: list[float]) -> None:
     [got] = run(1, [ready], [took]).results
     got = float(got) if isinstance(got, int) else got
     expect(
@@ -573,14 +585,14 @@ SAME_ORDER = (
 
 
 @check("overlap-by-hooks", if_stuck=SAME_ORDER)
-def overlap_by_hooks_values(run):
+def overlap_by_hooks_values(run: Runner) -> None:
     with naming_the_wrong_hook():
         judge_average(run, mixed_models(2), rows_of(run.draws, [2, 2]), buckets=IN_BUCKETS)
         judge_orders(run, [[0, 1], [1, 0]])
 
 
 @contextlib.contextmanager
-def naming_the_wrong_hook():
+def naming_the_wrong_hook() -> Iterator[None]:
     """An error that comes from a gradient which is not there yet gets its explanation."""
     try:
         yield
@@ -593,10 +605,10 @@ def naming_the_wrong_hook():
         raise
 
 
-def judge_orders(run, orders: list[list[int]], buckets: list[list[int]] | None = None) -> None:
+def judge_orders(run: Runner, orders: list[list[int]], buckets: list[list[int]] | None = None) -> None:
     """A model whose branches are ready in another order on each rank; without `buckets` each parameter has its own."""
     branches = max(map(max, orders)) + 1
-    models = [AwkwardMLP(make_weights(2 + branches, 2, dtype=DOUBLE), order, freeze=False) for order in orders]
+    models: Models = [AwkwardMLP(make_weights(2 + branches, 2, dtype=DOUBLE), order, freeze=False) for order in orders]
     shards = rows_of(run.draws, [2] * len(orders))
     local = [gradients(model, rows) for model, rows in zip(models, shards, strict=True)]
     right = scaled(summed(local), 1 / len(orders))
@@ -604,17 +616,17 @@ def judge_orders(run, orders: list[list[int]], buckets: list[list[int]] | None =
     mistakes = usual_mistakes(local)
     as_ready = [[2 + branch for branch in reversed(order)] for order in orders]  # the branch used last comes first
     mixed = [list(right) for _ in orders]
-    for place in range(len(as_ready[0])):
-        mean = torch.stack([mine[ready[place]] for mine, ready in zip(local, as_ready, strict=True)]).mean(0)
-        for rank, ready in enumerate(as_ready):
-            mixed[rank][ready[place]] = mean
+    for at_once in zip(*as_ready, strict=True):  # the parameters whose gradients meet in one all-reduce
+        [met] = summed([[mine[number]] for mine, number in zip(local, at_once, strict=True)])
+        for rank, number in enumerate(at_once):
+            [mixed[rank][number]] = scaled([met], 1 / len(orders))
     words = "another parameter's gradient mixed into it: the ranks started their buckets in different orders"
     answer = run(len(orders), models, shards, buckets=buckets)
     expect_gradients(answer, right, {words: mixed, **mistakes}, models)
 
 
 @check("overlap-by-hooks", judges="traffic", if_stuck=SAME_ORDER)
-def overlap_by_hooks_traffic(run):
+def overlap_by_hooks_traffic(run: Runner) -> str:
     with naming_the_wrong_hook():
         models, buckets, cluster, _ = overlap_case(2, 4, [[3], [2], [1, 0]])
         answer = run.virtual(2, models, rows_of(run.draws, [2, 2]), buckets=buckets, cluster=cluster, device="cpu")
@@ -624,7 +636,9 @@ def overlap_by_hooks_traffic(run):
 UNIT = 1e-6  # seconds that one matrix product takes on the cluster below
 
 
-def overlap_case(world_size: int, layers: int, buckets: list, latency: float = 0.1, transfer: float = 1.3) -> tuple:
+def overlap_case(
+    world_size: int, layers: int, buckets: list[list[int]], latency: float = 0.1, transfer: float = 1.3
+) -> tuple[Models, list[list[int]], Cluster, float]:
     """(models, buckets, cluster, seconds that a step takes at best), for shards of 2 rows and 2 columns.
 
     On this cluster a matrix product of one layer takes one unit, all other computing nothing. So forward takes a unit a
@@ -660,11 +674,11 @@ def expect_starts_in_backward(answer: Answer, model: nn.Module, buckets: list[li
 
 
 @check("overlap-by-hooks", judges="time", if_stuck=SAME_ORDER)
-def overlap_by_hooks_time(run):
+def overlap_by_hooks_time(run: Runner) -> str:
     return judge_overlap(run, 2, 4, [[3], [2], [1], [0]], transfer=0.7)  # the network keeps up: 0.9 for each bucket
 
 
-def judge_overlap(run, world_size: int, layers: int, buckets: list[list[int]], **network) -> str:
+def judge_overlap(run: Runner, world_size: int, layers: int, buckets: list[list[int]], **network: float) -> str:
     """Judge values and virtual time of one run: right, and nothing exposed but what can't be hidden."""
     models, buckets, cluster, best = overlap_case(world_size, layers, buckets, **network)
     with naming_the_wrong_hook():
@@ -673,7 +687,7 @@ def judge_overlap(run, world_size: int, layers: int, buckets: list[list[int]], *
     backward = next((each.end for each in answer.run.regions if each.name == "backward"), math.inf)
     events = [event for event in answer.events if event.rank == 0]
     in_the_way = [event for event in events if not event.is_async or (event.waited or math.inf) < backward * (1 - 1e-9)]
-    words = {}
+    words: dict[str, float] = {}
     if events and min(event.start for event in events) >= backward * (1 - 1e-9):
         words["a network that has nothing to do until backward is over: start each bucket in a hook"] = (
             answer.run.elapsed
@@ -683,8 +697,9 @@ def judge_overlap(run, world_size: int, layers: int, buckets: list[list[int]], *
             answer.run.elapsed
         )
     expect_time(answer, best, recognise=words)
-    computing, took = (3 * layers - 1) * UNIT, events[-1].end - events[-1].start
-    exposed = answer.run.elapsed - computing
+    last = events[-1]
+    assert last.end is not None  # virtual ranks that never wait for a call fail
+    exposed, took = answer.run.elapsed - (3 * layers - 1) * UNIT, last.end - last.start
     return f"{quantity(exposed, 's')} exposed; the last bucket's all-reduce takes {quantity(took, 's')}."
 
 
@@ -696,24 +711,21 @@ def judge_overlap(run, world_size: int, layers: int, buckets: list[list[int]], *
     if_stuck="a rank all-reduced a gradient that another rank does not have, or skipped one. All must first agree on "
     "which parameters somebody has used, then bring zeros where they have none.",
 )
-def average_what_is_used_values(run):
+def average_what_is_used_values(run: Runner) -> None:
     judge_used(run, [[0, 2], [2]], branches=3)
 
 
-def judge_used(run, orders: list[list[int]], branches: int, freeze: bool = True) -> None:
-    models = [AwkwardMLP(make_weights(2 + branches, 2, dtype=DOUBLE), order, freeze) for order in orders]
+def judge_used(run: Runner, orders: list[list[int]], branches: int, freeze: bool = True) -> None:
+    models: Models = [AwkwardMLP(make_weights(2 + branches, 2, dtype=DOUBLE), order, freeze) for order in orders]
     shards = rows_of(run.draws, [2] * len(orders))
     local = [gradients(model, rows) for model, rows in zip(models, shards, strict=True)]
-    parameters = list(models[0].parameters())
-    right, by_users, filled, total = [], [], [], []
-    for number, column in enumerate(zip(*local, strict=True)):
-        there = [gradient for gradient in column if gradient is not None]
-        zeros = torch.zeros_like(parameters[number])
-        total.append(torch.stack(there).sum(0) if there else None)
-        right.append(total[-1] / len(orders) if there else None)
-        by_users.append(torch.stack(there).mean(0) if there else None)
-        filled.append(right[-1] if there else zeros)
-    mistakes = {
+    total = summed(local)
+    right = scaled(total, 1 / len(orders))
+    users = [sum(gradient is not None for gradient in column) for column in zip(*local, strict=True)]
+    by_users = [x if x is None else x / count for x, count in zip(total, users, strict=True)]
+    zeros = [torch.zeros_like(parameter) for parameter in models[0].parameters()]
+    filled: Gradients = [zero if x is None else x for x, zero in zip(right, zeros, strict=True)]
+    mistakes: dict[str, Gradients] = {
         "the mean over the ranks that have used it: divide by world_size, the others count as zero": by_users,
         "all zeros, where no rank has used it (or it is frozen): leave None, or AdamW moves it on": filled,
         "the sum over the ranks: divide by world_size": total,
@@ -738,11 +750,11 @@ EPS = 0.25  # large, so that who forgets it is seen
 
 
 @check("normalise-globally", if_stuck="every rank must make the same all-reduces, of the same shapes.")
-def normalise_globally_values(run):
+def normalise_globally_values(run: Runner) -> None:
     judge_normalise(run, rows_of(run.draws, [3, 1], dim=3))
 
 
-def judge_normalise(run, shards: list[Tensor], eps: float = EPS) -> None:
+def judge_normalise(run: Runner, shards: list[Tensor], eps: float = EPS) -> None:
     rows, world_size = torch.cat(shards), len(shards)
     mean, var = rows.mean(0), rows.var(0, correction=0)
     answer = run(world_size, shards, eps=eps)
@@ -753,7 +765,7 @@ def judge_normalise(run, shards: list[Tensor], eps: float = EPS) -> None:
     of_means = means.mean(0)
     squares = torch.stack([shard.square().mean(0) for shard in shards]).mean(0)
 
-    def with_these(x, mu, variance):
+    def with_these(x: Tensor, mu: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
         return (x - mu) / torch.sqrt(variance + eps), variance
 
     for rank, got in enumerate(answer.results):
@@ -795,7 +807,7 @@ def judge_normalise(run, shards: list[Tensor], eps: float = EPS) -> None:
 
 
 @check("normalise-globally", judges="traffic")
-def normalise_globally_traffic(run):
+def normalise_globally_traffic(run: Runner) -> str:
     return expect_small_all_reduces(run(2, rows_of(run.draws, [5, 4], dim=3), eps=EPS), features=3)
 
 
@@ -818,11 +830,11 @@ def expect_small_all_reduces(answer: Answer, features: int) -> str:
 
 
 @check("normalise-backward", if_stuck="every rank must make the same all-reduces, of the same shapes.")
-def normalise_backward_values(run):
+def normalise_backward_values(run: Runner) -> None:
     judge_backward(run, rows_of(run.draws, [3, 1], dim=3))
 
 
-def backward_inputs(draws: Draws, shards: list[Tensor], eps: float) -> tuple[list, list, list]:
+def backward_inputs(draws: Draws, shards: list[Tensor], eps: float) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
     """(g, x_hat, var) of each rank."""
     rows = torch.cat(shards)
     mean, var = rows.mean(0), rows.var(0, correction=0)
@@ -831,7 +843,7 @@ def backward_inputs(draws: Draws, shards: list[Tensor], eps: float) -> tuple[lis
     return incoming, x_hats, [var.clone() for _ in shards]
 
 
-def judge_backward(run, shards: list[Tensor], eps: float = EPS) -> None:
+def judge_backward(run: Runner, shards: list[Tensor], eps: float = EPS) -> None:
     g, x_hat, var = backward_inputs(run.draws, shards, eps)
     rows = torch.cat(shards).requires_grad_()
     normalised = (rows - rows.mean(0)) / torch.sqrt(rows.var(0, correction=0) + eps)
@@ -878,6 +890,6 @@ def judge_backward(run, shards: list[Tensor], eps: float = EPS) -> None:
 
 
 @check("normalise-backward", judges="traffic")
-def normalise_backward_traffic(run):
+def normalise_backward_traffic(run: Runner) -> str:
     g, x_hat, var = backward_inputs(run.draws, rows_of(run.draws, [5, 4], dim=3), EPS)
     return expect_small_all_reduces(run(2, g, x_hat, var, eps=EPS), features=3)

@@ -3,8 +3,13 @@
 The oracle is always one process on whole tensors, with autograd. See gradients.py for how the ranks run backward.
 """
 
+from __future__ import annotations
+
 import inspect
-from functools import partial
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial, reduce
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,7 +19,7 @@ from .. import track_memory
 from ..cluster.collective_costs import Layout, cost
 from ..kit.mlp import normal
 from ..kit.transformer import attention, layer_norm, make_layer, mlp
-from .answer import CheckFailed
+from .answer import Answer, CheckFailed
 from .equality import alike
 from .gradients import (
     CLOSE,
@@ -35,30 +40,42 @@ from .gradients import (
 )
 from .inputs import Draws
 from .registry import check
-from .runner import links
+from .runner import Runner, links
 from .show import show
 from .traffic import expect_all_waited, expect_time
 
+Groups = list[list[int]] | None  # the ranks of each process group; None: one group of all ranks
+View = Callable[[torch.Tensor], torch.Tensor]
+Mistakes = dict[str, Any]  # {the mistake in words: the wrong value it leads to}
 
-def linear(x, w, b):
+
+def added(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
+    return reduce(torch.add, tensors)
+
+
+def peers_of(rank: int, groups: Groups, world_size: int) -> Sequence[int]:
+    return next((members for members in groups or [] if rank in members), range(world_size))
+
+
+def linear(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return x @ w + b
 
 
 # ---- part 1
 
 
-def draw_shard(function, rank: int, world_size: int, **same) -> dict:
+def draw_shard(function: Callable[..., Any], rank: int, world_size: int, **same: int) -> dict[str, Any]:
     """What a rank draws, and the bytes of memory that it keeps alive."""
     shard = function(tp_rank=rank, tp_size=world_size, **same)
     nbytes = shard.untyped_storage().nbytes() if isinstance(shard, torch.Tensor) else 0
     return {"shard": shard.clone() if isinstance(shard, torch.Tensor) else shard, "bytes": nbytes}
 
 
-def judge_shards(run, size: int, fan_in: int, fan_out: int, dim: int, seed: int) -> None:
+def judge_shards(run: Runner, size: int, fan_in: int, fan_out: int, dim: int, seed: int) -> Answer:
     answer = run(size, through=draw_shard, fan_in=fan_in, fan_out=fan_out, dim=dim, seed=seed)
 
-    def drawn(of_seed, rows, columns, fan):
-        return torch.randn(rows, columns, generator=torch.Generator().manual_seed(of_seed)) / fan**0.5
+    def drawn(of_seed: int, rows: int, columns: int, fan: int) -> torch.Tensor:
+        return torch.randn(rows, columns, generator=torch.Generator().manual_seed(of_seed)) / math.sqrt(fan)
 
     whole = drawn(seed, fan_in, fan_out, fan_in)
     shapes = [tuple(part.shape) for part in whole.chunk(size, dim)]
@@ -96,17 +113,17 @@ def judge_shards(run, size: int, fan_in: int, fan_out: int, dim: int, seed: int)
 
 
 @check("shard-of-weight")
-def shard_of_weight_values(run):
+def shard_of_weight_values(run: Runner) -> None:
     judge_shards(run, 4, fan_in=8, fan_out=12, dim=1, seed=3)
     judge_shards(run, 2, fan_in=6, fan_out=4, dim=0, seed=1)
 
 
 @check("shard-of-weight", judges="memory")
-def shard_of_weight_memory(run):
+def shard_of_weight_memory(run: Runner) -> str:
     return judge_shard_memory(run, 4, fan_in=8, fan_out=12, dim=0)
 
 
-def judge_shard_memory(run, size: int, fan_in: int, fan_out: int, dim: int) -> str:
+def judge_shard_memory(run: Runner, size: int, fan_in: int, fan_out: int, dim: int) -> str:
     answer = judge_shards(run, size, fan_in, fan_out, dim, seed=2)
     wanted = fan_in * fan_out // size * 4
     for rank, result in enumerate(answer.results):
@@ -120,19 +137,31 @@ def judge_shard_memory(run, size: int, fan_in: int, fan_out: int, dim: int) -> s
 
 
 @check("column-parallel")
-def column_parallel_values(run):
+def column_parallel_values(run: Runner) -> None:
     judge_column_parallel(run, 2, B=3, D=2, F=4)
     judge_column_parallel(run, 4, B=2, D=3, F=4)
 
 
-def column_inputs(draws: Draws, size: int, B: int, D: int, F: int, dtype=torch.float32, seed=0) -> dict:
+def column_inputs(
+    draws: Draws, size: int, B: int, D: int, F: int, dtype: torch.dtype = torch.float32, seed: int = 0
+) -> dict[str, torch.Tensor]:
     x, w, b, grad = (
         draws.integers(shape, dtype, seed=10 * seed + n) for n, shape in enumerate([(B, D), (D, F), (F,), (B, F)])
     )
     return {"x": x, "w": w, "b": b, "grad": grad}
 
 
-def judge_column_parallel(run, size: int, B: int, D: int, F: int, dtype=torch.float32, seed=0, groups=None, order=None):
+def judge_column_parallel(
+    run: Runner,
+    size: int,
+    B: int,
+    D: int,
+    F: int,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+    groups: Groups = None,
+    order: list[int] | None = None,
+) -> None:
     """order: position of each rank in its group, if there are groups."""
     whole = column_inputs(run.draws, size, B, D, F, dtype, seed)
     x, w, b, grad = whole.values()
@@ -183,7 +212,7 @@ def judge_column_parallel(run, size: int, B: int, D: int, F: int, dtype=torch.fl
         judge_four(result["output"], rank, right)
 
 
-def judge_four(got, rank: int, right: dict) -> None:
+def judge_four(got: object, rank: int, right: Mapping[str, tuple[torch.Tensor, Mistakes]]) -> None:
     if not isinstance(got, tuple | list) or len(got) != len(right):
         raise CheckFailed(f"rank {rank} returned {show(got)}", f"{len(right)} tensors: {', '.join(right)}")
     for value, (name, (wanted, mistakes)) in zip(got, right.items(), strict=True):
@@ -191,7 +220,7 @@ def judge_four(got, rank: int, right: dict) -> None:
 
 
 @check("column-parallel", judges="traffic")
-def column_parallel_traffic(run):
+def column_parallel_traffic(run: Runner) -> str:
     whole = column_inputs(run.draws, 4, 2, 3, 8)
     return judge_by_hand_traffic(
         run,
@@ -207,7 +236,7 @@ def column_parallel_traffic(run):
     )
 
 
-def judge_by_hand_traffic(run, given: list[dict], nbytes: int, of: str) -> str:
+def judge_by_hand_traffic(run: Runner, given: list[dict[str, Any]], nbytes: int, of: str) -> str:
     answer = run(len(given), given, [None] * len(given), through=drive)
     for rank in range(len(given)):
         expect_these(rank, [event for event in answer.events if event.rank == rank], [("all_reduce", nbytes)])
@@ -216,19 +245,31 @@ def judge_by_hand_traffic(run, given: list[dict], nbytes: int, of: str) -> str:
 
 
 @check("row-parallel")
-def row_parallel_values(run):
+def row_parallel_values(run: Runner) -> None:
     judge_row_parallel(run, 2, B=3, F=4, D=2)
     judge_row_parallel(run, 4, B=2, F=4, D=3)
 
 
-def row_inputs(draws: Draws, B: int, F: int, D: int, dtype=torch.float32, seed=0) -> dict:
+def row_inputs(
+    draws: Draws, B: int, F: int, D: int, dtype: torch.dtype = torch.float32, seed: int = 0
+) -> dict[str, torch.Tensor]:
     x, w, bias, grad = (
         draws.integers(shape, dtype, seed=10 * seed + 5 + n) for n, shape in enumerate([(B, F), (F, D), (D,), (B, D)])
     )
     return {"x": x, "w": w, "bias": bias + 1, "grad": grad}
 
 
-def judge_row_parallel(run, size: int, B: int, F: int, D: int, dtype=torch.float32, seed=0, groups=None, order=None):
+def judge_row_parallel(
+    run: Runner,
+    size: int,
+    B: int,
+    F: int,
+    D: int,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+    groups: Groups = None,
+    order: list[int] | None = None,
+) -> None:
     x, w, bias, grad = row_inputs(run.draws, B, F, D, dtype, seed).values()
     order = order or list(range(size))
     cut = {"x_local": parts(x, size, 1), "w_local": parts(w, size, 0)}
@@ -285,7 +326,7 @@ def judge_row_parallel(run, size: int, B: int, F: int, D: int, dtype=torch.float
 
 
 @check("row-parallel", judges="traffic")
-def row_parallel_traffic(run):
+def row_parallel_traffic(run: Runner) -> str:
     x, w, bias, grad = row_inputs(run.draws, 2, 8, 3).values()
     given = per_rank(4, x_local=parts(x, 4, 1), w_local=parts(w, 4, 0), bias=bias, grad=grad)
     return judge_by_hand_traffic(run, given, nbytes=2 * 3 * 4, of="y")
@@ -294,22 +335,31 @@ def row_parallel_traffic(run):
 # ---- part 2
 
 
-def beside(function):
+def beside(function: Callable[..., Any]) -> Callable[..., torch.Tensor]:
     """z = f(x) + (s + 2 x): what f's backward is given belongs to the other summand too, and x has another use."""
 
-    def added(x, s, **known):
+    def added(x: torch.Tensor, s: torch.Tensor, **known: Any) -> torch.Tensor:
         other = s + 2 * x
-        return function(x, **known) + other
+        result: torch.Tensor = function(x, **known)
+        return result + other
 
     return added
 
 
 @check("copy-to-shards")
-def copy_to_shards_values(run):
+def copy_to_shards_values(run: Runner) -> None:
     judge_copy(run, 4, (2, 3))
 
 
-def judge_copy(run, size: int, shape: tuple, dtype=torch.float32, groups=None, order=None, spread=lambda x: x) -> None:
+def judge_copy(
+    run: Runner,
+    size: int,
+    shape: tuple[int, ...],
+    dtype: torch.dtype = torch.float32,
+    groups: Groups = None,
+    order: list[int] | None = None,
+    spread: View = lambda x: x,
+) -> None:
     """spread: a view of a gradient, with other strides."""
     order = order or list(range(size))
     x, s = run.draws.integers(shape, dtype, seed=1), run.draws.integers(shape, dtype, seed=2)
@@ -317,8 +367,7 @@ def judge_copy(run, size: int, shape: tuple, dtype=torch.float32, groups=None, o
     given = per_rank(len(order), x=x, s=s)
     answer = run(len(order), given, grads, through=drive, groups=groups, around=beside)
     for rank, result in enumerate(answer.results):
-        peers = next((members for members in groups if rank in members), None) if groups else range(size)
-        total = sum(grads[peer] for peer in peers)
+        total = added(grads[peer] for peer in peers_of(rank, groups, size))
         mistakes = {
             "x": {
                 "this rank's own part: x is used on all ranks, so their gradients are summed": 3 * grads[rank],
@@ -336,11 +385,11 @@ def judge_copy(run, size: int, shape: tuple, dtype=torch.float32, groups=None, o
 
 
 @check("copy-to-shards", judges="traffic")
-def copy_to_shards_traffic(run):
+def copy_to_shards_traffic(run: Runner) -> str:
     return judge_copy_traffic(run, 4, (2, 3))
 
 
-def judge_copy_traffic(run, size: int, shape: tuple, dtype=torch.float32) -> str:
+def judge_copy_traffic(run: Runner, size: int, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> str:
     x, grad = run.draws.integers(shape, dtype, seed=1), run.draws.integers(shape, dtype, seed=2)
     answer = run(size, per_rank(size, x=x), [grad] * size, through=drive)
     for rank, result in enumerate(answer.results):
@@ -349,19 +398,25 @@ def judge_copy_traffic(run, size: int, shape: tuple, dtype=torch.float32) -> str
 
 
 @check("reduce-from-shards")
-def reduce_from_shards_values(run):
+def reduce_from_shards_values(run: Runner) -> None:
     judge_reduce(run, 4, (2, 3))
     judge_reduce(run, 2, (2, 3), spread=lambda x: x[:, ::2])
 
 
-def judge_reduce(run, size: int, shape: tuple, dtype=torch.float32, groups=None, spread=lambda x: x) -> None:
+def judge_reduce(
+    run: Runner,
+    size: int,
+    shape: tuple[int, ...],
+    dtype: torch.dtype = torch.float32,
+    groups: Groups = None,
+    spread: View = lambda x: x,
+) -> None:
     ranks = range(size if groups is None else sum(map(len, groups)))
     xs = [spread(run.draws.integers(shape, dtype, seed=20 + rank) + 10 * (rank + 1)) for rank in ranks]
     grad = spread(run.draws.integers(shape, dtype, seed=3))
     answer = run(len(ranks), per_rank(len(ranks), x_partial=xs), [grad] * len(ranks), through=drive, groups=groups)
     for rank, result in enumerate(answer.results):
-        peers = next((members for members in groups if rank in members), None) if groups else ranks
-        total = sum(xs[peer] for peer in peers)
+        total = added(xs[peer] for peer in peers_of(rank, groups, size))
         mistakes = {
             "output": {
                 "this rank's own summand: the sum is in another tensor than the one you return": xs[rank],
@@ -376,11 +431,11 @@ def judge_reduce(run, size: int, shape: tuple, dtype=torch.float32, groups=None,
 
 
 @check("reduce-from-shards", judges="traffic")
-def reduce_from_shards_traffic(run):
+def reduce_from_shards_traffic(run: Runner) -> str:
     return judge_reduce_traffic(run, 4, (2, 3))
 
 
-def judge_reduce_traffic(run, size: int, shape: tuple, dtype=torch.float32) -> str:
+def judge_reduce_traffic(run: Runner, size: int, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> str:
     x, grad = run.draws.integers(shape, dtype, seed=1), run.draws.integers(shape, dtype, seed=2)
     answer = run(size, per_rank(size, x_partial=x), [grad] * size, through=drive)
     for rank, result in enumerate(answer.results):
@@ -389,19 +444,26 @@ def judge_reduce_traffic(run, size: int, shape: tuple, dtype=torch.float32) -> s
 
 
 @check("gather-from-shards")
-def gather_from_shards_values(run):
+def gather_from_shards_values(run: Runner) -> None:
     judge_gather(run, 4, (3, 2))
     judge_gather(run, 2, (2, 1, 3))
 
 
-def judge_gather(run, size: int, shape: tuple, dtype=torch.float32, groups=None, spread=lambda x: x) -> None:
+def judge_gather(
+    run: Runner,
+    size: int,
+    shape: tuple[int, ...],
+    dtype: torch.dtype = torch.float32,
+    groups: Groups = None,
+    spread: View = lambda x: x,
+) -> None:
     ranks = range(size if groups is None else sum(map(len, groups)))
     xs = [spread(run.draws.integers(shape, dtype, seed=20 + rank) + 10 * (rank + 1)) for rank in ranks]
     grad = run.draws.integers((*xs[0].shape[:-1], size * xs[0].shape[-1]), dtype, seed=3)
     answer = run(len(ranks), per_rank(len(ranks), x_local=xs), [grad] * len(ranks), through=drive, groups=groups)
     for rank, result in list(enumerate(answer.results))[::-1]:
-        peers = next(members for members in groups if rank in members) if groups else list(ranks)
-        mine = grad.chunk(size, -1)[list(peers).index(rank)]
+        peers = peers_of(rank, groups, size)
+        mine = grad.chunk(size, -1)[peers.index(rank)]
         whole = torch.cat([xs[peer] for peer in peers], dim=-1)
         mistakes = {
             "output": {
@@ -416,7 +478,7 @@ def judge_gather(run, size: int, shape: tuple, dtype=torch.float32, groups=None,
                 "rank 0's slice: this rank's is another one": grad.chunk(size, -1)[0],
                 "a share of it: this rank's numbers are in the result once": mine / size,
                 "cut along dimension 0: features are the last dimension": grad.chunk(size, 0)[
-                    min(list(peers).index(rank), len(grad.chunk(size, 0)) - 1)
+                    min(peers.index(rank), len(grad.chunk(size, 0)) - 1)
                 ],
             },
         }
@@ -424,11 +486,11 @@ def judge_gather(run, size: int, shape: tuple, dtype=torch.float32, groups=None,
 
 
 @check("gather-from-shards", judges="traffic")
-def gather_from_shards_traffic(run):
+def gather_from_shards_traffic(run: Runner) -> str:
     return judge_gather_traffic(run, 4, (2, 3))
 
 
-def judge_gather_traffic(run, size: int, shape: tuple, dtype=torch.float32) -> str:
+def judge_gather_traffic(run: Runner, size: int, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> str:
     x = run.draws.integers(shape, dtype, seed=1)
     grad = run.draws.integers((*shape[:-1], size * shape[-1]), dtype, seed=2)
     answer = run(size, per_rank(size, x_local=x), [grad] * size, through=drive)
@@ -440,7 +502,9 @@ def judge_gather_traffic(run, size: int, shape: tuple, dtype=torch.float32) -> s
 # ---- part 3
 
 
-def mlp_inputs(size: int, shape: tuple, F: int, seed=0) -> tuple[dict, dict, torch.Tensor]:
+def mlp_inputs(
+    size: int, shape: tuple[int, ...], F: int, seed: int = 0
+) -> tuple[dict[str, torch.Tensor], dict[str, Any], torch.Tensor]:
     """(whole tensors, what each rank is given, the gradient of y); shape of x, (..., D); float64."""
     weights = make_layer(shape[-1], F, seed=seed, dtype=torch.float64)
     whole = {"x": normal(seed + 1, *shape)} | {name: weights[name] for name in ("w_up", "b_up", "w_down", "b_down")}
@@ -456,11 +520,11 @@ def mlp_inputs(size: int, shape: tuple, F: int, seed=0) -> tuple[dict, dict, tor
 
 
 @check("megatron-mlp")
-def megatron_mlp_values(run):
+def megatron_mlp_values(run: Runner) -> None:
     judge_mlp(run, 4, (3, 4), F=8)
 
 
-def judge_mlp(run, size: int, shape: tuple, F: int, seed=0) -> None:
+def judge_mlp(run: Runner, size: int, shape: tuple[int, ...], F: int, seed: int = 0) -> None:
     whole, given, grad = mlp_inputs(size, shape, F, seed)
     answer = run(size, per_rank(size, **given), [grad] * size, through=drive)
     y, right = serial(mlp, grad, **whole)
@@ -508,11 +572,11 @@ def judge_mlp(run, size: int, shape: tuple, F: int, seed=0) -> None:
 
 
 @check("megatron-mlp", judges="traffic")
-def megatron_mlp_traffic(run):
+def megatron_mlp_traffic(run: Runner) -> str:
     return judge_mlp_traffic(run, 4, (3, 4), F=8)
 
 
-def judge_mlp_traffic(run, size: int, shape: tuple, F: int) -> str:
+def judge_mlp_traffic(run: Runner, size: int, shape: tuple[int, ...], F: int) -> str:
     _, given, grad = mlp_inputs(size, shape, F)
     answer = run(size, per_rank(size, **given), [grad] * size, through=drive)
     one = [("all_reduce", given["x"].nbytes)]
@@ -520,11 +584,11 @@ def judge_mlp_traffic(run, size: int, shape: tuple, F: int) -> str:
 
 
 @check("megatron-mlp", judges="time")
-def megatron_mlp_time(run):
+def megatron_mlp_time(run: Runner) -> str:
     return judge_mlp_time(run, 4, (8, 16), F=32, alpha=1e-6, bandwidth=1e9)
 
 
-def judge_mlp_time(run, size: int, shape: tuple, F: int, alpha: float, bandwidth: float) -> str:
+def judge_mlp_time(run: Runner, size: int, shape: tuple[int, ...], F: int, alpha: float, bandwidth: float) -> str:
     whole, given, grad = mlp_inputs(size, shape, F)
     cluster = links(size, alpha=alpha, bandwidth=bandwidth)
     answer = run.virtual(size, per_rank(size, **given), [grad] * size, through=drive, cluster=cluster, device="cpu")
@@ -541,8 +605,8 @@ def judge_mlp_time(run, size: int, shape: tuple, F: int, alpha: float, bandwidth
 
 
 def embedding_inputs(
-    draws: Draws, size: int, rows: int, D: int, tokens: torch.Tensor, dtype=torch.float32
-) -> tuple[dict, torch.Tensor]:
+    draws: Draws, size: int, rows: int, D: int, tokens: torch.Tensor, dtype: torch.dtype = torch.float32
+) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     table = draws.integers((size * rows, D), dtype, seed=7) + 10 * torch.arange(1, size * rows + 1)[:, None].to(dtype)
     return {"tokens": tokens, "table": table}, draws.integers((*tokens.shape, D), dtype, seed=8)
 
@@ -551,11 +615,13 @@ EVERY_EDGE = torch.tensor([[0, 2, 3, 5, 5], [6, 8, 9, 11, 3]])  # first and last
 
 
 @check("parallel-embedding")
-def parallel_embedding_values(run):
+def parallel_embedding_values(run: Runner) -> None:
     judge_embedding(run, 4, 3, D=2, tokens=EVERY_EDGE)
 
 
-def judge_embedding(run, size: int, rows: int, D: int, tokens: torch.Tensor, dtype=torch.float32) -> None:
+def judge_embedding(
+    run: Runner, size: int, rows: int, D: int, tokens: torch.Tensor, dtype: torch.dtype = torch.float32
+) -> None:
     whole, grad = embedding_inputs(run.draws, size, rows, D, tokens, dtype)
     table = whole["table"]
     given = per_rank(size, tokens=tokens, table_local=parts(table, size, 0))
@@ -564,13 +630,13 @@ def judge_embedding(run, size: int, rows: int, D: int, tokens: torch.Tensor, dty
     index = tokens[None] - rows * torch.arange(size).view(-1, *[1] * tokens.dim())  # of each rank
     looked_up = [shard[at.clamp(0, rows - 1)] for shard, at in zip(table.chunk(size), index, strict=True)]
 
-    def found(rank: int, low: int = 0, high: int = 0):
+    def found(rank: int, low: int = 0, high: int = 0) -> torch.Tensor:
         """What a rank finds if it takes its rows to begin at `low` and to end `high` later than they do."""
         mine = (index[rank] >= low) & (index[rank] < rows + high)
         return torch.where(mine.unsqueeze(-1), looked_up[rank], 0).to(dtype)
 
-    def summed(low: int, high: int):
-        return sum(found(rank, low, high) for rank in range(size))
+    def summed(low: int, high: int) -> torch.Tensor:
+        return added(found(rank, low, high) for rank in range(size))
 
     for rank, result in enumerate(answer.results):
         local = right["table"].chunk(size)[rank]
@@ -594,18 +660,20 @@ def judge_embedding(run, size: int, rows: int, D: int, tokens: torch.Tensor, dty
 
 
 @check("parallel-embedding", judges="traffic")
-def parallel_embedding_traffic(run):
+def parallel_embedding_traffic(run: Runner) -> str:
     return judge_embedding_traffic(run, 4, 3, D=2, tokens=EVERY_EDGE)
 
 
-def judge_embedding_traffic(run, size: int, rows: int, D: int, tokens: torch.Tensor) -> str:
+def judge_embedding_traffic(run: Runner, size: int, rows: int, D: int, tokens: torch.Tensor) -> str:
     whole, grad = embedding_inputs(run.draws, size, rows, D, tokens)
     given = per_rank(size, tokens=tokens, table_local=parts(whole["table"], size, 0))
     answer = run(size, given, [grad] * size, through=drive)
     return expect_passes(answer, [("all_reduce", grad.nbytes)], [])
 
 
-def entropy_inputs(size: int, N: int, words: int, scale=1.0, seed=0) -> tuple[torch.Tensor, torch.Tensor]:
+def entropy_inputs(
+    size: int, N: int, words: int, scale: float = 1.0, seed: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
     """(logits, targets); the targets are the first and last words of ranks, the largest logits all on one rank."""
     V = size * words
     logits = scale * normal(seed + 3, N, V)
@@ -615,12 +683,12 @@ def entropy_inputs(size: int, N: int, words: int, scale=1.0, seed=0) -> tuple[to
 
 
 @check("parallel-cross-entropy")
-def parallel_cross_entropy_values(run):
+def parallel_cross_entropy_values(run: Runner) -> None:
     judge_entropy(run, 4, *entropy_inputs(4, 6, 3))
     judge_entropy(run, 2, *entropy_inputs(2, 3, 2, scale=1000.0))
 
 
-def judge_entropy(run, size: int, logits: torch.Tensor, targets: torch.Tensor) -> None:
+def judge_entropy(run: Runner, size: int, logits: torch.Tensor, targets: torch.Tensor) -> None:
     words = logits.shape[-1] // size
     shards = parts(logits, size, -1)
     one = torch.tensor(1.0, dtype=logits.dtype)
@@ -629,7 +697,7 @@ def judge_entropy(run, size: int, logits: torch.Tensor, targets: torch.Tensor) -
     loss, right = serial(lambda logits, targets: cross_entropy(logits, targets), one, logits=logits, targets=targets)
     largest = logits.max(-1).values
 
-    def of_target(masked_by):
+    def of_target(masked_by: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
         """The target's shifted logit, if each rank took the targets for its own that `masked_by` says."""
         found = torch.zeros_like(largest)
         for rank, shard in enumerate(shards):
@@ -656,7 +724,7 @@ def judge_entropy(run, size: int, logits: torch.Tensor, targets: torch.Tensor) -
     shared["the loss with the target's logit as it was: subtract the maximum there too"] = loss - largest.mean()
     one_hot = torch.nn.functional.one_hot(targets, logits.shape[-1]).to(logits.dtype)
     local = [shard.max(-1).values for shard in shards]
-    own_total = sum((shard - m[:, None]).exp().sum(-1) for shard, m in zip(shards, local, strict=True))
+    own_total = added((shard - m[:, None]).exp().sum(-1) for shard, m in zip(shards, local, strict=True))
     for rank, result in enumerate(answer.results):
         index = targets - rank * words
         mine = index == index.clamp(0, words - 1)
@@ -697,11 +765,11 @@ def judge_entropy(run, size: int, logits: torch.Tensor, targets: torch.Tensor) -
 
 
 @check("parallel-cross-entropy", judges="traffic")
-def parallel_cross_entropy_traffic(run):
+def parallel_cross_entropy_traffic(run: Runner) -> str:
     return judge_entropy_traffic(run, 4, *entropy_inputs(4, 6, 50))
 
 
-def judge_entropy_traffic(run, size: int, logits: torch.Tensor, targets: torch.Tensor) -> str:
+def judge_entropy_traffic(run: Runner, size: int, logits: torch.Tensor, targets: torch.Tensor) -> str:
     """3 N numbers through all-reduces, in as many calls as one likes."""
     given = per_rank(size, logits_local=parts(logits, size, -1), targets=targets)
     one = torch.tensor(1.0, dtype=logits.dtype)
@@ -732,7 +800,7 @@ def judge_entropy_traffic(run, size: int, logits: torch.Tensor, targets: torch.T
     return f"all_reduces of 3 numbers a token, {3 * N * word:,} bytes; a rank's logits have {logits.nbytes // size:,}."
 
 
-def attention_inputs(size: int, B: int, S: int, D: int, seed=0) -> tuple[dict, torch.Tensor]:
+def attention_inputs(size: int, B: int, S: int, D: int, seed: int = 0) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     weights = make_layer(D, D, seed=seed, dtype=torch.float64)
     return {"x": normal(seed + 4, B, S, D), "w_qkv": weights["w_qkv"], "w_out": weights["w_out"]}, normal(
         seed + 5, B, S, D
@@ -740,11 +808,11 @@ def attention_inputs(size: int, B: int, S: int, D: int, seed=0) -> tuple[dict, t
 
 
 @check("parallel-attention")
-def parallel_attention_values(run):
+def parallel_attention_values(run: Runner) -> None:
     judge_attention(run, 2, B=2, S=3, D=8, heads=4)
 
 
-def judge_attention(run, size: int, B: int, S: int, D: int, heads: int, seed=0) -> None:
+def judge_attention(run: Runner, size: int, B: int, S: int, D: int, heads: int, seed: int = 0) -> None:
     whole, grad = attention_inputs(size, B, S, D, seed)
     answer = run(size, per_rank(size, **whole), [grad] * size, through=drive, num_heads=heads)
     y, right = serial(partial(attention, num_heads=heads), grad, **whole)
@@ -773,7 +841,7 @@ def judge_attention(run, size: int, B: int, S: int, D: int, heads: int, seed=0) 
         expect_parts(answer, name, right[name])
 
 
-def expect_parts(answer, name: str, wanted: torch.Tensor) -> None:
+def expect_parts(answer: Answer, name: str, wanted: torch.Tensor) -> None:
     """The ranks' gradients of a whole weight: each has a part, and together they are the gradient."""
     got = [result["gradients"].get(name) for result in answer.results]
     for rank, gradient in enumerate(got):
@@ -792,11 +860,11 @@ def expect_parts(answer, name: str, wanted: torch.Tensor) -> None:
 
 
 @check("parallel-attention", judges="traffic")
-def parallel_attention_traffic(run):
+def parallel_attention_traffic(run: Runner) -> str:
     return judge_attention_traffic(run, 2, B=2, S=3, D=8, heads=4)
 
 
-def judge_attention_traffic(run, size: int, B: int, S: int, D: int, heads: int) -> str:
+def judge_attention_traffic(run: Runner, size: int, B: int, S: int, D: int, heads: int) -> str:
     whole, grad = attention_inputs(size, B, S, D)
     answer = run(size, per_rank(size, **whole), [grad] * size, through=drive, num_heads=heads)
     one = [("all_reduce", whole["x"].nbytes)]
@@ -807,34 +875,44 @@ def judge_attention_traffic(run, size: int, B: int, S: int, D: int, heads: int) 
 
 
 @check("across-sequence")
-def across_sequence_values(run):
+def across_sequence_values(run: Runner) -> None:
     judge_across(run, 4, (2, 1, 3))
     judge_across(run, 2, (1, 2, 3))
 
 
-def judge_across(run, size: int, shape: tuple, dtype=torch.float32, groups=None, spread=lambda x: x) -> None:
+def judge_across(
+    run: Runner,
+    size: int,
+    shape: tuple[int, ...],
+    dtype: torch.dtype = torch.float32,
+    groups: Groups = None,
+    spread: View = lambda x: x,
+) -> None:
     """shape: of a rank's shard, (B, S/t, D)."""
     for direction in ("gather", "scatter"):
         judge_door(run, direction, size, shape, dtype, groups, spread)
 
 
-def judge_door(run, direction: str, size: int, shape: tuple, dtype, groups, spread) -> None:
+def judge_door(
+    run: Runner, direction: str, size: int, shape: tuple[int, ...], dtype: torch.dtype, groups: Groups, spread: View
+) -> None:
     ranks = range(size if groups is None else sum(map(len, groups)))
     long = (shape[0], size * shape[1], shape[2])
     entering, leaving = (shape, long) if direction == "gather" else (long, shape)
     xs = [spread(run.draws.integers(entering, dtype, seed=20 + rank) + 10 * (rank + 1)) for rank in ranks]
     grads = [run.draws.integers(leaving, dtype, seed=40 + rank) + 10 * (rank + 1) for rank in ranks]
-    same = {"direction": direction, "groups": groups}
-    answer = run(len(ranks), per_rank(len(ranks), x=xs), grads, through=drive, **same)
+    answer = run(len(ranks), per_rank(len(ranks), x=xs), grads, through=drive, direction=direction, groups=groups)
     for rank, result in list(enumerate(answer.results))[::-1]:
-        peers = next(members for members in groups if rank in members) if groups else list(ranks)
-        place = list(peers).index(rank)
+        peers = peers_of(rank, groups, size)
+        place = peers.index(rank)
 
-        def gathered(values, dim=1, peers=peers):
+        def gathered(values: list[torch.Tensor], dim: int = 1, peers: Sequence[int] = peers) -> torch.Tensor:
             return torch.cat([values[peer] for peer in peers], dim)
 
-        def scattered(values, dim=1, peers=peers, place=place):
-            chunks = sum(values[peer] for peer in peers).chunk(size, dim)
+        def scattered(
+            values: list[torch.Tensor], dim: int = 1, peers: Sequence[int] = peers, place: int = place
+        ) -> torch.Tensor:
+            chunks = added(values[peer] for peer in peers).chunk(size, dim)
             return chunks[min(place, len(chunks) - 1)]
 
         joined, summed = (xs, grads) if direction == "gather" else (grads, xs)  # what is put together, what is added
@@ -849,7 +927,7 @@ def judge_door(run, direction: str, size: int, shape: tuple, dtype, groups, spre
             "a slice of this rank's own: partial sums are added first": summed[rank].chunk(size, 1)[place],
             "the mean: partial sums add up": scattered(summed) / size,
             "cut along another dimension: tokens are dimension 1": scattered(summed, 0),
-            "rank 0's tokens": sum(summed[peer] for peer in peers).chunk(size, 1)[0],
+            "rank 0's tokens": added(summed[peer] for peer in peers).chunk(size, 1)[0],
         }
         names = ("output", "x") if direction == "gather" else ("x", "output")
         right = dict(zip(names, (gathered(joined), scattered(summed)), strict=True))
@@ -862,11 +940,11 @@ def padded(x: torch.Tensor, size: int, place: int) -> torch.Tensor:
 
 
 @check("across-sequence", judges="traffic")
-def across_sequence_traffic(run):
+def across_sequence_traffic(run: Runner) -> str:
     return judge_across_traffic(run, 4, (2, 1, 3))
 
 
-def judge_across_traffic(run, size: int, shape: tuple, dtype=torch.float32) -> str:
+def judge_across_traffic(run: Runner, size: int, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> str:
     local = run.draws.integers(shape, dtype, seed=1)
     long = run.draws.integers((shape[0], size * shape[1], shape[2]), dtype, seed=2)
     gather, scatter = [("all_gather", local.nbytes)], [("reduce_scatter", long.nbytes)]
@@ -877,7 +955,9 @@ def judge_across_traffic(run, size: int, shape: tuple, dtype=torch.float32) -> s
     return "gather: all_gather forward, reduce_scatter backward; scatter: the other way round."
 
 
-def sequence_inputs(size: int, B: int, S: int, D: int, F: int, seed=0) -> tuple[dict, list[dict], torch.Tensor]:
+def sequence_inputs(
+    size: int, B: int, S: int, D: int, F: int, seed: int = 0
+) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]], torch.Tensor]:
     """(whole tensors, what each rank is given, the gradient of y)."""
     whole, given, grad = mlp_inputs(size, (B, S, D), F, seed)
     weights = make_layer(D, F, seed=seed + 1, dtype=torch.float64)
@@ -886,7 +966,15 @@ def sequence_inputs(size: int, B: int, S: int, D: int, F: int, seed=0) -> tuple[
     return whole | norms, per_rank(size, **given), grad
 
 
-def half_a_layer(x, norm_weight, norm_bias, w_up, b_up, w_down, b_down):
+def half_a_layer(
+    x: torch.Tensor,
+    norm_weight: torch.Tensor,
+    norm_bias: torch.Tensor,
+    w_up: torch.Tensor,
+    b_up: torch.Tensor,
+    w_down: torch.Tensor,
+    b_down: torch.Tensor,
+) -> torch.Tensor:
     return x + mlp(layer_norm(x, norm_weight, norm_bias), w_up, b_up, w_down, b_down)
 
 
@@ -894,11 +982,11 @@ SHARED = ("norm_weight", "norm_bias", "b_down")  # whole on every rank
 
 
 @check("sequence-parallel-mlp")
-def sequence_parallel_mlp_values(run):
+def sequence_parallel_mlp_values(run: Runner) -> None:
     judge_sequence_mlp(run, 2, B=2, S=4, D=4, F=8)
 
 
-def judge_sequence_mlp(run, size: int, B: int, S: int, D: int, F: int, seed=0) -> None:
+def judge_sequence_mlp(run: Runner, size: int, B: int, S: int, D: int, F: int, seed: int = 0) -> None:
     whole, given, grad = sequence_inputs(size, B, S, D, F, seed)
     grads = parts(grad, size, 1)
     answer = run(size, given, grads, through=drive)
@@ -938,7 +1026,7 @@ def judge_sequence_mlp(run, size: int, B: int, S: int, D: int, F: int, seed=0) -
         judge_rank(result, rank, mine, gradients, mistakes)
 
 
-def own_share(whole: dict, grad, name: str, tokens: slice):
+def own_share(whole: dict[str, torch.Tensor], grad: torch.Tensor, name: str, tokens: slice) -> torch.Tensor:
     """The gradient of a shared weight if only one rank's tokens are counted, after the sharded region's own sum."""
     mine = torch.zeros_like(grad)
     mine[:, tokens] = 1
@@ -952,11 +1040,11 @@ def own_share(whole: dict, grad, name: str, tokens: slice):
 
 
 @check("sequence-parallel-mlp", judges="traffic")
-def sequence_parallel_mlp_traffic(run):
+def sequence_parallel_mlp_traffic(run: Runner) -> str:
     return judge_sequence_traffic(run, 2, B=2, S=4, D=4, F=8)
 
 
-def judge_sequence_traffic(run, size: int, B: int, S: int, D: int, F: int) -> str:
+def judge_sequence_traffic(run: Runner, size: int, B: int, S: int, D: int, F: int) -> str:
     """The all_reduces for shared weights may be one or three; the rest is fixed."""
     _, given, grad = sequence_inputs(size, B, S, D, F)
     answer = run(size, given, parts(grad, size, 1), through=drive)
@@ -981,7 +1069,7 @@ def judge_sequence_traffic(run, size: int, B: int, S: int, D: int, F: int) -> st
     return "one gather and one scatter in each direction, and the sums for 3 shared vectors."
 
 
-def kept_bytes(function, given: dict, rank: int, world_size: int) -> int:
+def kept_bytes(function: Callable[..., Any], given: dict[str, Any], rank: int, world_size: int) -> int:
     """Bytes that autograd keeps for backward, without the weights. The function gets its tensors as in `drive`."""
     leaves = {name: leaf(x, True) for name, x in given.items()}
     known = blocks_for(dist.group.WORLD)
@@ -993,11 +1081,11 @@ def kept_bytes(function, given: dict, rank: int, world_size: int) -> int:
 
 
 @check("sequence-parallel-mlp", judges="memory")
-def sequence_parallel_mlp_memory(run):
+def sequence_parallel_mlp_memory(run: Runner) -> str:
     return judge_kept(run, 4, B=2, S=64, D=16, F=64)
 
 
-def judge_kept(run, size: int, B: int, S: int, D: int, F: int) -> str:
+def judge_kept(run: Runner, size: int, B: int, S: int, D: int, F: int) -> str:
     judge_sequence_mlp(run, size, B, 2 * size, D, F)  # a wrong function must not pass because it keeps less
     _, given, _ = sequence_inputs(size, B, S, D, F)
     cluster = links(size, alpha=1e-6, bandwidth=1e9)
@@ -1022,7 +1110,7 @@ def judge_kept(run, size: int, B: int, S: int, D: int, F: int) -> str:
 # ---- dropout
 
 
-def draw_masks(function, rank: int, world_size: int, seed: int) -> dict:
+def draw_masks(function: Callable[..., Any], rank: int, world_size: int, seed: int) -> dict[str, Any]:
     """The first numbers of both generators, drawn twice in a row and again from new generators."""
     made = function(seed, rank)
     if not isinstance(made, tuple | list) or len(made) != 2 or not all(isinstance(g, torch.Generator) for g in made):
@@ -1039,11 +1127,11 @@ def draw_masks(function, rank: int, world_size: int, seed: int) -> dict:
 
 
 @check("dropout-generators")
-def dropout_generators_values(run):
+def dropout_generators_values(run: Runner) -> None:
     judge_generators(run, 4, seed=7)
 
 
-def judge_generators(run, size: int, seed: int) -> None:
+def judge_generators(run: Runner, size: int, seed: int) -> None:
     results = run(size, through=draw_masks, seed=seed).results
     for rank, result in enumerate(results):
         if "wrong" in result:

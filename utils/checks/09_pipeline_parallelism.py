@@ -5,54 +5,68 @@ kit/pipeline_schedule.py follows it, worlds/virtual/play_schedule.py plays it. A
 are written out below.
 """
 
+from __future__ import annotations
+
 import math
+from collections.abc import Callable, Sequence
 from numbers import Real
+from typing import Any, TypeVar
 
 import torch
 
 from ..cluster.hardware import Cluster, Gpu, Link
 from ..kit import mlp
-from ..kit.pipeline_schedule import problem, read
+from ..kit.pipeline_schedule import Step, problem, read
 from ..worlds.virtual.play_schedule import play
-from .answer import CheckFailed
+from .answer import Answer, CheckFailed
 from .compare import expect, expect_unchanged
 from .equality import alike
 from .inputs import Draws
 from .registry import check
+from .runner import Runner
 from .traffic import expect_each_sent, expect_only_messages, expect_time
 
 DIM = 4
 EXACT = torch.float64  # sums in another order differ in the last digits only
 RTOL = 1e-7
 
+T = TypeVar("T")
+World = Callable[..., Answer]  # called as a Runner is
+Stages = list[list[torch.Tensor]]  # the weights, or the gradients, of each stage
+LossAndGradients = tuple[torch.Tensor, list[torch.Tensor]]
+RawStep = tuple[Any, ...]  # (kind, microbatch) or (kind, microbatch, chunk)
+
 
 # ---- data
 
 
-def model(draws: Draws, layers: int, rows: int, dtype=EXACT, seed: int = 0) -> tuple[list, torch.Tensor]:
+def model(
+    draws: Draws, layers: int, rows: int, dtype: torch.dtype = EXACT, seed: int = 0
+) -> tuple[list[torch.Tensor], torch.Tensor]:
     """(weights of all layers, the batch)"""
     seed = draws.salted(seed)
     return mlp.make_weights(layers, DIM, seed, dtype), mlp.make_batch(rows, DIM, seed, dtype)
 
 
-def cut_evenly(items: list, ranks: int) -> list[list]:
+def cut_evenly(items: Sequence[T], ranks: int) -> list[list[T]]:
     """For each rank its consecutive items; the first ranks have one more where it doesn't divide."""
     sizes = [len(items) // ranks + (rank < len(items) % ranks) for rank in range(ranks)]
     starts = [sum(sizes[:rank]) for rank in range(ranks)]
-    return [items[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+    return [list(items[start : start + size]) for start, size in zip(starts, sizes, strict=True)]
 
 
 def batches_of(batch: torch.Tensor, ranks: int) -> list[torch.Tensor]:
     """Rank 0's is the batch; the others hold other numbers of that shape."""
-    strangers = [mlp.make_batch(*batch.shape, seed=100 + rank, dtype=batch.dtype) for rank in range(1, ranks)]
+    rows, columns = batch.shape
+    strangers = [mlp.make_batch(rows, columns, 100 + rank, batch.dtype) for rank in range(1, ranks)]
     return [batch, *strangers]
 
 
-def exactly(dtype) -> float:
+def exactly(dtype: torch.dtype) -> float:
     return RTOL if dtype == EXACT else 1e-3
 
 
-def on_cluster(run, cluster: Cluster):
+def on_cluster(run: Runner, cluster: Cluster) -> World:
     return lambda ranks, *inputs, **same: run.virtual(ranks, *inputs, cluster=cluster, device="cpu", **same)
 
 
@@ -67,12 +81,12 @@ def instant(ranks: int) -> Cluster:
 
 
 @check("split-layers")
-def split_layers_values(run):
+def split_layers_values(run: Runner) -> None:
     for layers, ranks in ((10, 4), (9, 4), (8, 2)):
         judge_split(run, layers, ranks)
 
 
-def judge_split(run, layers: int, ranks: int) -> None:
+def judge_split(run: Runner, layers: int, ranks: int) -> None:
     items = [f"layer {number}" for number in range(layers)]
     answer = on_cluster(run, instant(ranks))(ranks, [list(items) for _ in range(ranks)])
     got = [list(of_rank) if isinstance(of_rank, tuple) else of_rank for of_rank in answer.results]
@@ -83,7 +97,7 @@ def judge_split(run, layers: int, ranks: int) -> None:
     expect_unchanged(answer, [items] * ranks)
 
 
-def wrong_splits(items: list, ranks: int) -> dict:
+def wrong_splits(items: list[str], ranks: int) -> dict[str, list[list[str]]]:
     """What the usual mistakes give to all ranks."""
     numbers, size, ceiling = range(ranks), len(items) // ranks, -(-len(items) // ranks)
     pieces = [items[rank * size : (rank + 1) * size] for rank in numbers]
@@ -111,17 +125,25 @@ EACH_BOUNDARY = (
 
 
 @check("naive-forward", if_stuck=EACH_BOUNDARY)
-def naive_forward_values(run):
+def naive_forward_values(run: Runner) -> None:
     judge_forward(run, ranks=4, layers=5, rows=3)
 
 
 @check("naive-forward", judges="traffic", if_stuck=EACH_BOUNDARY)
-def naive_forward_traffic(run):
+def naive_forward_traffic(run: Runner) -> str:
     answer, nbytes = judge_forward(run, ranks=3, layers=3, rows=5)
     return expect_each_sent(answer, [1, 1, 0], [nbytes, nbytes, 0], "Every boundary is crossed once.")
 
 
-def judge_forward(run, ranks: int, layers: int, rows: int, dtype=EXACT, world=None, **options):
+def judge_forward(
+    run: Runner,
+    ranks: int,
+    layers: int,
+    rows: int,
+    dtype: torch.dtype = EXACT,
+    world: World | None = None,
+    **options: Any,
+) -> tuple[Answer, int]:
     """Judge what the last rank returns, of one batch or of microbatches. Returns the answer, and bytes of the batch."""
     weights, batch = model(run.draws, layers, rows, dtype)
     stages, batches = cut_evenly(weights, ranks), batches_of(batch, ranks)
@@ -142,7 +164,9 @@ def judge_forward(run, ranks: int, layers: int, rows: int, dtype=EXACT, world=No
     return answer, batch.nbytes
 
 
-def forward_mistakes(weights: list, stages: list, batches: list, size: int) -> dict:
+def forward_mistakes(
+    weights: list[torch.Tensor], stages: Stages, batches: list[torch.Tensor], size: int
+) -> dict[str, torch.Tensor]:
     batch, last = batches[0], len(stages) - 1
     right = mlp.forward(weights, batch)
     pieces = list(right.split(size))
@@ -168,7 +192,7 @@ def forward_mistakes(weights: list, stages: list, batches: list, size: int) -> d
 
 
 @check("microbatch-forward", if_stuck=EACH_BOUNDARY)
-def microbatch_forward_values(run):
+def microbatch_forward_values(run: Runner) -> None:
     judge_forward(run, ranks=3, layers=4, rows=10, micro_batch_size=4)
     judge_forward(run, ranks=2, layers=2, rows=6, micro_batch_size=2)
 
@@ -181,11 +205,11 @@ def rows_take_time(ranks: int, message: float = 0.0) -> Cluster:
 
 
 @check("microbatch-forward", judges="time", if_stuck=EACH_BOUNDARY)
-def microbatch_forward_time(run):
+def microbatch_forward_time(run: Runner) -> str:
     return judge_streaming(run, ranks=4, microbatches=4, rows=3)
 
 
-def judge_streaming(run, ranks: int, microbatches: int, rows: int) -> str:
+def judge_streaming(run: Runner, ranks: int, microbatches: int, rows: int) -> str:
     """Judge values and time of a forward in microbatches of `rows` rows, one layer a stage, free messages."""
     answer, _ = judge_forward(
         run,
@@ -195,18 +219,18 @@ def judge_streaming(run, ranks: int, microbatches: int, rows: int) -> str:
         micro_batch_size=rows,
         world=on_cluster(run, rows_take_time(ranks)),
     )
-    serial = rows * microbatches * ranks
+    serial = float(rows * microbatches * ranks)
     words = {"the time of one GPU: a rank sends a microbatch on before it computes the next": serial}
     return expect_time(answer, rows * (microbatches + ranks - 1), recognise=words)
 
 
 @check("bubble-shares")
-def bubble_shares_values(run):
+def bubble_shares_values(run: Runner) -> None:
     for ranks, microbatches, most in ((4, 4, 0.25), (4, 8, 0.11), (8, 4, 0.5)):
         judge_shares(run, ranks, microbatches, most)
 
 
-def judge_shares(run, ranks: int, microbatches: int, most: float) -> None:
+def judge_shares(run: Runner, ranks: int, microbatches: int, most: float) -> None:
     answer = run(1, [ranks], [microbatches], [most])
     [got] = answer.results
     situation = f"for P = {ranks}, M = {microbatches}, most = {most} it returned"
@@ -252,7 +276,7 @@ def judge_shares(run, ranks: int, microbatches: int, most: float) -> None:
         raise CheckFailed(f"{situation} {got[2]!r} microbatches", f"{enough}", words)
 
 
-def close(got, right) -> bool:
+def close(got: Sequence[object], right: Sequence[float]) -> bool:
     """Whether they are numbers, and equal but for rounding."""
     return all(
         isinstance(a, Real) and math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12) for a, b in zip(got, right, strict=True)
@@ -269,20 +293,20 @@ BACK_AND_FORTH = (
 
 
 @check("backward-across", if_stuck=BACK_AND_FORTH)
-def backward_across_values(run):
+def backward_across_values(run: Runner) -> None:
     judge_backward(run, ranks=3, layers=5, rows=3)
     judge_backward(run, ranks=2, layers=2, rows=4)
 
 
 @check("backward-across", judges="traffic", if_stuck=BACK_AND_FORTH)
-def backward_across_traffic(run):
+def backward_across_traffic(run: Runner) -> str:
     answer, nbytes = judge_backward(run, ranks=4, layers=4, rows=2)
     return expect_each_sent(
         answer, [1, 2, 2, 1], [nbytes, 2 * nbytes, 2 * nbytes, nbytes], "Each boundary is crossed once each way."
     )
 
 
-def judge_backward(run, ranks: int, layers: int, rows: int, dtype=EXACT):
+def judge_backward(run: Runner, ranks: int, layers: int, rows: int, dtype: torch.dtype = EXACT) -> tuple[Answer, int]:
     weights, batch = model(run.draws, layers, rows, dtype)
     stages, batches = cut_evenly(weights, ranks), batches_of(batch, ranks)
     answer = run(ranks, batches, stages)
@@ -303,7 +327,7 @@ def judge_backward(run, ranks: int, layers: int, rows: int, dtype=EXACT):
     return answer, batch.nbytes
 
 
-def judge_gradients(results: list, right: list, wrong: dict, rtol: float) -> None:
+def judge_gradients(results: list[Any], right: Stages, wrong: dict[str, Stages], rtol: float) -> None:
     """results[rank], right[rank] and each wrong[words][rank]: a list of gradients. Later ranks first: they are the
     first to go backward, and what goes wrong there goes wrong everywhere."""
     for rank in reversed(range(len(right))):
@@ -325,7 +349,7 @@ def judge_gradients(results: list, right: list, wrong: dict, rtol: float) -> Non
             )
 
 
-def stage_by_stage(stages: list, batch: torch.Tensor) -> list[tuple]:
+def stage_by_stage(stages: Stages, batch: torch.Tensor) -> list[tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]]:
     """(leaves, input, output) of each stage, cut apart as on ranks of their own."""
     x, cut = batch, []
     for stage in stages:
@@ -336,7 +360,7 @@ def stage_by_stage(stages: list, batch: torch.Tensor) -> list[tuple]:
     return cut
 
 
-def gradients_with_wrong_sends(stages: list, batch: torch.Tensor) -> list:
+def gradients_with_wrong_sends(stages: Stages, batch: torch.Tensor) -> list[torch.Tensor]:
     """Each stage sends back the gradient of its output instead of its input."""
     cut, found = stage_by_stage(stages, batch), []
     leaves, _, y = cut[-1]
@@ -347,26 +371,26 @@ def gradients_with_wrong_sends(stages: list, batch: torch.Tensor) -> list:
     return sum(found, [])
 
 
-def gradients_with_own_losses(stages: list, batch: torch.Tensor) -> list:
+def gradients_with_own_losses(stages: Stages, batch: torch.Tensor) -> list[torch.Tensor]:
     return sum(
         [list(torch.autograd.grad(mlp.loss_of(y), leaves)) for leaves, _, y in stage_by_stage(stages, batch) if leaves],
         [],
     )
 
 
-def gradients_of_ones(stages: list, batch: torch.Tensor) -> list:
+def gradients_of_ones(stages: Stages, batch: torch.Tensor) -> list[torch.Tensor]:
     *earlier, (leaves, _, y) = stage_by_stage(stages, batch)
     ones = [list(torch.autograd.grad(y, leaves, torch.ones_like(y))) for leaves, _, y in earlier if leaves]
     return sum([*ones, list(torch.autograd.grad(mlp.loss_of(y), leaves))], [])
 
 
 @check("accumulate-gradients")
-def accumulate_gradients_values(run):
+def accumulate_gradients_values(run: Runner) -> None:
     judge_accumulation(run, layers=2, rows=6, size=2)
     judge_accumulation(run, layers=2, rows=10, size=4)
 
 
-def judge_accumulation(run, layers: int, rows: int, size: int, dtype=EXACT) -> None:
+def judge_accumulation(run: Runner, layers: int, rows: int, size: int, dtype: torch.dtype = EXACT) -> None:
     weights, batch = model(run.draws, layers, rows, dtype)
     answer = run(1, [batch], [weights], micro_batch_size=size)
     [got] = answer.results
@@ -380,16 +404,19 @@ def judge_accumulation(run, layers: int, rows: int, size: int, dtype=EXACT) -> N
     expect_unchanged(answer, [batch], [weights])
 
 
-def wrong_accumulations(weights: list, batch: torch.Tensor, size: int, loss, gradients) -> dict:
+def wrong_accumulations(
+    weights: list[torch.Tensor], batch: torch.Tensor, size: int, loss: torch.Tensor, gradients: list[torch.Tensor]
+) -> dict[str, LossAndGradients]:
     """What the usual mistakes give: {words: (loss, gradients)}."""
     parts = batch.split(size)
     each = [mlp.serial_gradients(weights, part) for part in parts]
 
-    def weighted(factors):
-        total = sum(f * of for f, (of, _) in zip(factors, each, strict=True))
-        return total, [
-            sum(f * g[layer] for f, (_, g) in zip(factors, each, strict=True)) for layer in range(len(weights))
-        ]
+    def weighted(factors: list[float]) -> LossAndGradients:
+        total, *sums = (
+            torch.stack([f * x for f, x in zip(factors, column, strict=True)]).sum(0)
+            for column in zip(*([of, *g] for of, g in each), strict=True)
+        )
+        return total, sums
 
     sizes, count = [len(part) for part in parts], len(parts)
     right = [n / len(batch) for n in sizes]
@@ -409,7 +436,7 @@ def wrong_accumulations(weights: list, batch: torch.Tensor, size: int, loss, gra
 # ---- part 4: schedules
 
 
-def all_ranks(run, ranks: int, microbatches: int, chunks: int = 1) -> list:
+def all_ranks(run: Runner, ranks: int, microbatches: int, chunks: int = 1) -> list[list[Step]]:
     """The steps that the student's function gives to each rank, once it is sure that they can run."""
     options = {"num_microbatches": microbatches} | ({"num_chunks": chunks} if chunks > 1 else {})
     schedules = on_cluster(run, instant(ranks))(ranks, **options).results
@@ -418,7 +445,7 @@ def all_ranks(run, ranks: int, microbatches: int, chunks: int = 1) -> list:
     return [list(steps) for steps in read(schedules)]
 
 
-def usual_mistake(schedules: list, microbatches: int, chunks: int) -> str:
+def usual_mistake(schedules: list[Any], microbatches: int, chunks: int) -> str:
     """What usually makes a schedule that can't run; "" if it is not known."""
     try:
         steps = read(schedules)
@@ -444,18 +471,18 @@ def usual_mistake(schedules: list, microbatches: int, chunks: int) -> str:
 GROUPS = "Microbatches go in groups of P: through chunk 0, then chunk 1, and so on; then comes the next group."
 
 
-def not_in_groups(steps: list, count: int, ranks: int) -> list[int]:
+def not_in_groups(steps: list[Step], count: int, ranks: int) -> list[int]:
     """The microbatches of the first `count` forwards, unless they are 0 to P - 1."""
     seen = sorted({step.microbatch for step in [step for step in steps if step.kind == "F"][:count]})
     return [] if seen == list(range(ranks)) else seen
 
 
-def warm_up(steps: list) -> int:
+def warm_up(steps: list[Step]) -> int:
     """How many forwards come before the first backward."""
     return next((number for number, step in enumerate(steps) if step.kind != "F"), len(steps))
 
 
-def expect_in_order(schedules: list, chunks: int = 1) -> None:
+def expect_in_order(schedules: list[list[Step]], chunks: int = 1) -> None:
     """Raise CheckFailed unless forwards and backwards of each chunk go in the order of the microbatches."""
     for rank, steps in enumerate(schedules):
         for kind in ("F", "B"):
@@ -470,12 +497,12 @@ def expect_in_order(schedules: list, chunks: int = 1) -> None:
 
 
 @check("gpipe")
-def gpipe_values(run):
+def gpipe_values(run: Runner) -> None:
     judge_gpipe(run, ranks=4, microbatches=5)
     judge_gpipe(run, ranks=2, microbatches=1)
 
 
-def judge_gpipe(run, ranks: int, microbatches: int) -> None:
+def judge_gpipe(run: Runner, ranks: int, microbatches: int) -> None:
     schedules = all_ranks(run, ranks, microbatches)
     for rank, steps in enumerate(schedules):
         if warm_up(steps) != microbatches:
@@ -488,11 +515,11 @@ def judge_gpipe(run, ranks: int, microbatches: int) -> None:
 
 
 @check("gpipe", judges="time")
-def gpipe_time(run):
+def gpipe_time(run: Runner) -> str:
     return judge_bubble(all_ranks(run, 4, 6), 6)
 
 
-def judge_bubble(schedules: list, microbatches: int, chunks: int = 1) -> str:
+def judge_bubble(schedules: list[list[Step]], microbatches: int, chunks: int = 1) -> str:
     """Play the schedules on a virtual cluster; judge that nobody idles longer than P - 1 slots."""
     ranks, slot = len(schedules), 3.0
     run = play(schedules)
@@ -508,7 +535,7 @@ def judge_bubble(schedules: list, microbatches: int, chunks: int = 1) -> str:
     return f"{took:g} s with F = 1 s and B = 2 s: {bubble:.1%} of it bubble."
 
 
-def too_long(schedules: list, chunks: int) -> str:
+def too_long(schedules: list[list[Step]], chunks: int) -> str:
     """Why a schedule that can run takes longer than it must, in words."""
     if chunks > 1:
         return "Is the warm-up too short, or do the microbatches not go in groups of P?"
@@ -518,14 +545,14 @@ def too_long(schedules: list, chunks: int) -> str:
     return "Draw it: where does a rank wait although it has something to do?"
 
 
-def needed_ahead(schedules: list, rank: int) -> int:
+def needed_ahead(schedules: list[list[Step]], rank: int) -> int:
     """Forwards before the first backward in 1F1B: those ahead, and the one of the first pair."""
     microbatches = sum(step.kind == "F" for step in schedules[rank])
     return min(microbatches, len(schedules) - rank)
 
 
 @check("live-microbatches")
-def live_microbatches_values(run):
+def live_microbatches_values(run: Runner) -> None:
     for steps in (
         [("F", 0), ("B", 0), ("F", 1), ("B", 1)],
         [("F", 0), ("F", 1), ("B", 0), ("F", 2), ("B", 1), ("F", 3), ("F", 4), ("B", 2), ("B", 3), ("B", 4)],
@@ -534,15 +561,14 @@ def live_microbatches_values(run):
         judge_live(run, steps)
 
 
-def live_at(steps: list) -> list[int]:
+def live_at(steps: Sequence[RawStep]) -> list[int]:
     """How many microbatches are live during each step."""
-    steps = [tuple(step) for step in steps]
     begin = {step[1:]: number for number, step in enumerate(steps) if step[0] == "F"}
     end = {step[1:]: number for number, step in enumerate(steps) if step[0] == "B"}
     return [sum(begin[m] <= number <= end[m] for m in begin) for number in range(len(steps))]
 
 
-def judge_live(run, steps: list) -> None:
+def judge_live(run: Runner, steps: Sequence[RawStep]) -> None:
     answer = run(1, [list(steps)])
     [got] = answer.results
     text = " ".join(f"{step[0]}{step[1]}" for step in steps)
@@ -566,12 +592,12 @@ def judge_live(run, steps: list) -> None:
 
 
 @check("one-f-one-b")
-def one_f_one_b_values(run):
+def one_f_one_b_values(run: Runner) -> None:
     judge_1f1b(run, ranks=4, microbatches=8)
     judge_1f1b(run, ranks=4, microbatches=2)
 
 
-def judge_1f1b(run, ranks: int, microbatches: int) -> None:
+def judge_1f1b(run: Runner, ranks: int, microbatches: int) -> None:
     schedules = all_ranks(run, ranks, microbatches)
     expect_in_order(schedules)
     for rank, steps in enumerate(schedules):
@@ -587,12 +613,12 @@ def judge_1f1b(run, ranks: int, microbatches: int) -> None:
 
 
 @check("one-f-one-b", judges="memory")
-def one_f_one_b_memory(run):
+def one_f_one_b_memory(run: Runner) -> str:
     remark, _ = (judge_live_1f1b(all_ranks(run, 4, microbatches), microbatches) for microbatches in (8, 2))
     return remark
 
 
-def judge_live_1f1b(schedules: list, microbatches: int) -> str:
+def judge_live_1f1b(schedules: list[list[Step]], microbatches: int) -> str:
     live = [max(live_at(steps)) for steps in schedules]
     for rank, most in enumerate(live):
         right = min(microbatches, len(schedules) - rank)
@@ -609,7 +635,7 @@ def judge_live_1f1b(schedules: list, microbatches: int) -> str:
 
 
 @check("one-f-one-b", judges="time")
-def one_f_one_b_time(run):
+def one_f_one_b_time(run: Runner) -> str:
     schedules = all_ranks(run, 4, 8)
     return judge_bubble(schedules, 8)
 
@@ -617,7 +643,7 @@ def one_f_one_b_time(run):
 # ---- part 5: a stage, with schedules that are right
 
 
-def step_list(text: str) -> list[tuple]:
+def step_list(text: str) -> list[RawStep]:
     """ "F0 F1 B0" as steps; with chunks "F0.1"."""
     pairs = [(word[0], word[1:].split(".")) for word in text.split()]
     return [(kind, *map(int, numbers)) for kind, numbers in pairs]
@@ -645,26 +671,35 @@ STUCK_STAGE = (
 
 
 @check("run-schedule", if_stuck=STUCK_STAGE)
-def run_schedule_values(run):
+def run_schedule_values(run: Runner) -> None:
     judge_run(run, ALTERNATING, layers=4, rows=7, size=2)
     judge_run(run, CHUNKED, layers=4, rows=4, size=2, chunks=2)
 
 
 @check("run-schedule", judges="traffic", if_stuck=STUCK_STAGE)
-def run_schedule_traffic(run):
+def run_schedule_traffic(run: Runner) -> str:
     answer, nbytes = judge_run(run, ALTERNATING, layers=3, rows=8, size=2)
     return expect_each_sent(
         answer, [4, 8, 4], [nbytes, 2 * nbytes, nbytes], "M messages each way across each boundary."
     )
 
 
-def stages_of(items: list, ranks: int, chunks: int) -> list[list[list]]:
+def stages_of(items: Sequence[T], ranks: int, chunks: int) -> list[list[list[T]]]:
     """For each rank, for each of its chunks, the items of that stage."""
     stages = cut_evenly(items, ranks * chunks)
     return [[stages[chunk * ranks + rank] for chunk in range(chunks)] for rank in range(ranks)]
 
 
-def judge_run(run, schedules: list, layers: int, rows: int, size: int, chunks: int = 1, dtype=EXACT, world=None):
+def judge_run(
+    run: Runner,
+    schedules: list[list[RawStep]],
+    layers: int,
+    rows: int,
+    size: int,
+    chunks: int = 1,
+    dtype: torch.dtype = EXACT,
+    world: World | None = None,
+) -> tuple[Answer, int]:
     """Judge a whole step: loss and gradients. Returns the answer, and bytes of the batch."""
     ranks, (weights, batch) = len(schedules), model(run.draws, layers, rows, dtype)
     held, batches = stages_of(weights, ranks, chunks), batches_of(batch, ranks)
@@ -689,7 +724,9 @@ def judge_run(run, schedules: list, layers: int, rows: int, size: int, chunks: i
     return answer, batch.nbytes
 
 
-def wrong_runs(weights: list, batch: torch.Tensor, size: int, gradients: list, ranks: int, chunks: int) -> dict:
+def wrong_runs(
+    weights: list[torch.Tensor], batch: torch.Tensor, size: int, gradients: list[torch.Tensor], ranks: int, chunks: int
+) -> dict[str, Stages]:
     parts = batch.split(size)
     scaled = [[g * (len(p) / len(batch)) for g in mlp.serial_gradients(weights, p)[1]] for p in parts]
     found = {
@@ -717,11 +754,11 @@ def wrong_runs(weights: list, batch: torch.Tensor, size: int, gradients: list, r
 
 
 @check("run-schedule", judges="memory", if_stuck=STUCK_STAGE)
-def run_schedule_memory(run):
+def run_schedule_memory(run: Runner) -> str:
     return judge_memory(run, in_pairs(ranks=3, microbatches=8), rows=8)
 
 
-def in_pairs(ranks: int, microbatches: int) -> list[list[tuple]]:
+def in_pairs(ranks: int, microbatches: int) -> list[list[RawStep]]:
     """Each rank goes some forwards ahead, the last none; then backward and forward in turn."""
     schedules = []
     for rank in range(ranks):
@@ -733,7 +770,7 @@ def in_pairs(ranks: int, microbatches: int) -> list[list[tuple]]:
     return schedules
 
 
-def judge_memory(run, schedules: list, rows: int) -> str:
+def judge_memory(run: Runner, schedules: list[list[RawStep]], rows: int) -> str:
     """Judge that a rank holds activations of its live microbatches, and of no more."""
     ranks, microbatches = len(schedules), sum(step[0] == "F" for step in schedules[0])
     size = rows // microbatches
@@ -758,11 +795,11 @@ def judge_memory(run, schedules: list, rows: int) -> str:
     return f"live microbatches by rank: {counts}, as the schedule says."
 
 
-def most_activations(samples: list) -> int:
+def most_activations(samples: list[tuple[float, str, int]]) -> int:
     return max((nbytes for _, kind, nbytes in samples if kind == "activations"), default=0)
 
 
-def unwaited(answer) -> list[tuple]:
+def unwaited(answer: Answer) -> list[tuple[str, str, str]]:
     """What to say of each call whose handle was dropped, on virtual ranks."""
     return [
         (
@@ -785,18 +822,18 @@ OVERLAP_STUCK = (
 
 
 @check("overlapped-forward", if_stuck=OVERLAP_STUCK)
-def overlapped_forward_values(run):
+def overlapped_forward_values(run: Runner) -> None:
     for ranks, layers, rows, size in ((3, 4, 10, 4), (2, 2, 3, 1)):
         answer, _ = judge_forward(run, ranks=ranks, layers=layers, rows=rows, micro_batch_size=size)
         expect_only_messages(answer)
 
 
 @check("overlapped-forward", judges="time", if_stuck=OVERLAP_STUCK)
-def overlapped_forward_time(run):
+def overlapped_forward_time(run: Runner) -> str:
     return judge_overlap(run, ranks=3, microbatches=5, rows=3, message=2.0)
 
 
-def judge_overlap(run, ranks: int, microbatches: int, rows: int, message: float) -> str:
+def judge_overlap(run: Runner, ranks: int, microbatches: int, rows: int, message: float) -> str:
     """Judge values and time: a microbatch takes `rows` s on a stage, a message `message` s, and both go on at once."""
     answer, _ = judge_forward(
         run,
@@ -821,12 +858,12 @@ def judge_overlap(run, ranks: int, microbatches: int, rows: int, message: float)
 
 
 @check("interleaved-layers")
-def interleaved_layers_values(run):
+def interleaved_layers_values(run: Runner) -> None:
     judge_interleaved_layers(run, layers=8, ranks=4, chunks=2)
     judge_interleaved_layers(run, layers=12, ranks=2, chunks=3)
 
 
-def judge_interleaved_layers(run, layers: int, ranks: int, chunks: int) -> None:
+def judge_interleaved_layers(run: Runner, layers: int, ranks: int, chunks: int) -> None:
     items = [f"layer {number}" for number in range(layers)]
     answer = on_cluster(run, instant(ranks))(ranks, [list(items) for _ in range(ranks)], num_chunks=chunks)
     right = stages_of(items, ranks, chunks)
@@ -851,17 +888,17 @@ def judge_interleaved_layers(run, layers: int, ranks: int, chunks: int) -> None:
     expect_unchanged(answer, [items] * ranks)
 
 
-def strings(values) -> bool:
+def strings(values: Sequence[object]) -> bool:
     return any(isinstance(value, str) for value in values)
 
 
 @check("interleaved")
-def interleaved_values(run):
+def interleaved_values(run: Runner) -> None:
     judge_interleaved(run, ranks=2, microbatches=4, chunks=2)
     judge_interleaved(run, ranks=4, microbatches=8, chunks=2)
 
 
-def judge_interleaved(run, ranks: int, microbatches: int, chunks: int) -> None:
+def judge_interleaved(run: Runner, ranks: int, microbatches: int, chunks: int) -> None:
     schedules = all_ranks(run, ranks, microbatches, chunks)
     expect_in_order(schedules, chunks)
     for rank, steps in enumerate(schedules):
@@ -874,11 +911,11 @@ def judge_interleaved(run, ranks: int, microbatches: int, chunks: int) -> None:
 
 
 @check("interleaved", judges="memory")
-def interleaved_memory(run):
+def interleaved_memory(run: Runner) -> str:
     return judge_live_interleaved(all_ranks(run, 4, 12, 2), 12, 2)
 
 
-def judge_live_interleaved(schedules: list, microbatches: int, chunks: int) -> str:
+def judge_live_interleaved(schedules: list[list[Step]], microbatches: int, chunks: int) -> str:
     ranks = len(schedules)
     live = [max(live_at(steps)) for steps in schedules]
     for rank, most in enumerate(live):
@@ -895,5 +932,5 @@ def judge_live_interleaved(schedules: list, microbatches: int, chunks: int) -> s
 
 
 @check("interleaved", judges="time")
-def interleaved_time(run):
+def interleaved_time(run: Runner) -> str:
     return judge_bubble(all_ranks(run, 4, 8, 2), 8, 2)
