@@ -1,6 +1,6 @@
-"""The hidden tests of lesson 03: what the visible checks fix, these vary. Same form, same judges.
+"""The hidden tests of lesson 03: the visible checks, with other values.
 
-World sizes 1, 2, 3, 5 and 8; one repeat and none to warm up; ties, unsorted and single times; other sizes and units.
+World sizes 1, 2, 3, 5 and 8; one repeat; no warm-up; ties, unsorted and single times; other sizes and units.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Device = visible.Device
 @check("time-once", if_stuck="every rank must call the barrier and the operation, once and in this order.")
 def time_once_values(run: Runner) -> None:
     every = [Device(3000, queued=0.3 * (rank == 1), kernel=0.01 * rank) for rank in range(5)]
-    visible.judge_time_once(run, every, "old work on rank 1, other new work on each rank")
+    visible.judge_time_once(run, every, "earlier work on rank 1, different new work on each rank")
     alone = [Device(50, queued=0.2, handle=True)]
-    visible.judge_time_once(run, alone, "one rank, with old work")
+    visible.judge_time_once(run, alone, "one rank, with earlier work")
     both = [Device(3000, queued=0.3 * (rank == 1), handle=True) for rank in range(2)]
-    visible.judge_time_once(run, both, "a handle, and old work on rank 1")
+    visible.judge_time_once(run, both, "a handle, and earlier work on rank 1")
 
 
 @check("time-once", judges="traffic", if_stuck="every rank must call the barrier and the operation, once each.")
@@ -32,7 +32,7 @@ def time_once_traffic(run: Runner) -> None:
     expect_calls(answer, ["barrier", "all_reduce"])
 
 
-@check("times-of-the-slowest", if_stuck="every rank must call time_one equally often, then all_reduce once.")
+@check("times-of-the-slowest", if_stuck="every rank must call time_one the same number of times, then all_reduce once.")
 def times_of_the_slowest_values(run: Runner) -> None:
     for world_size, warmup, repeats in ((5, 0, 6), (2, 3, 1), (1, 1, 2)):
         visible.judge_slowest(run, world_size, warmup, repeats, seed=1)
@@ -129,7 +129,7 @@ def held_out_errors_values(run: Runner) -> None:
 
 @check(
     "recover-the-link",
-    if_stuck="every rank has to call seconds_of for each size, with an operation that calls all_reduce.",
+    if_stuck="every rank must call seconds_of for every size, with an operation that calls all_reduce.",
 )
 def recover_the_link_values(run: Runner) -> None:
     visible.judge_link(run, 2, 3e-6, 2e9, [400, 40_000, 4_000_000])
