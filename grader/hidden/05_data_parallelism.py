@@ -1,4 +1,4 @@
-"""The hidden tests of lesson 05: what the visible checks fix, these vary. Same form, same judges.
+"""The hidden tests of lesson 05: the visible checks, with other values.
 
 World sizes 1, 3, 4 and 5; other models, seeds and shards; buckets of other sizes; other orders; slower networks.
 """
@@ -88,7 +88,7 @@ def epoch_indices_values(run: Runner) -> None:
 # ---- part 3
 
 
-@check("flat-gradients", if_stuck="every rank must make one all-reduce, of a tensor of the same size.")
+@check("flat-gradients", if_stuck="every rank must make one all-reduce, with a tensor of the same size.")
 def flat_gradients_values(run: Runner) -> None:
     visible.judge_average(run, visible.mlps(4, layers=3), visible.rows_of(run.draws, [1] * 4))
     visible.judge_average(run, visible.mixed_models(1, seed=2), visible.rows_of(run.draws, [2]))
@@ -136,7 +136,7 @@ def communication_end_values(run: Runner) -> None:
     for ready, took in (
         ([2.0], [0.5]),
         ([1.0, 1.5, 6.0, 6.5], [3.0, 3.0, 0.5, 2.0]),
-        ([3.0, 2.0, 4.0], [0.25, 0.5, 0.25]),  # ready in another order than they are sent
+        ([3.0, 2.0, 4.0], [0.25, 0.5, 0.25]),  # not ready in the order in which they are sent
         ([0.5, 1.0, 1.5], [0.0, 4.0, 0.0]),
     ):
         visible.judge_end(run, ready, took)
@@ -171,7 +171,7 @@ def overlap_by_hooks_time(run: Runner) -> None:
 # ---- part 5
 
 
-@check("average-what-is-used", if_stuck="all ranks must first agree on which parameters somebody has used.")
+@check("average-what-is-used", if_stuck="all ranks must first agree on which parameters have been used anywhere.")
 def average_what_is_used_values(run: Runner) -> None:
     visible.judge_used(run, [[3], [0, 1], [1], [3, 1]], branches=5)
     visible.judge_used(run, [[], [0], []], branches=2, freeze=False)

@@ -1,7 +1,7 @@
-"""The visible checks of lesson 05. Each is quick: one to three runs of two to four ranks. Form: see judge.py.
+"""The visible checks of lesson 05. Each is quick: one to three runs of two to four ranks. Form: see registry.py.
 
-The oracle is one process: gradients of the whole batch, a batch norm over all rows. All is float64, so that "equal"
-can mean nine digits, whatever the order of additions.
+The oracle is one process: gradients of the whole batch, a batch norm over all rows. Everything is float64, so that
+"equal" can mean nine digits, whatever the order of the additions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .runner import Runner
 from .traffic import expect_all_waited, expect_calls, expect_time
 
 DOUBLE = torch.float64
-RTOL = 1e-9  # additions in another order
+RTOL = 1e-9  # additions in a different order
 BYTES = 8  # of a float64
 
 Models = list[nn.Module]  # one per rank
@@ -58,7 +58,7 @@ def mixed_models(world_size: int, seed: int = 0) -> Models:
 
 
 def rows_of(draws: Draws, sizes: list[int], dim: int = 2, seed: int = 0) -> list[Tensor]:
-    """A shard for each rank, with so many rows."""
+    """A shard for each rank, of sizes[rank] rows."""
     return [shard.clone() for shard in make_batch(sum(sizes), dim, draws.salted(seed), DOUBLE).split(sizes)]
 
 
@@ -84,23 +84,23 @@ def bytes_of(model: nn.Module) -> list[int]:
 
 
 def usual_mistakes(local: Sequence[Gradients]) -> Mistakes:
-    """What else people return, for each rank, given each rank's local gradients."""
+    """The usual wrong answers of each rank, given each rank's local gradients."""
     world_size, total = len(local), summed(local)
     return {
-        "your own shard's gradient: nothing was averaged, or not what is in `grad`": local,
+        "your own shard's gradient: nothing was averaged, or not the tensors in `grad`": local,
         "the sum over the ranks: divide by world_size": [total] * world_size,
         "the mean divided by world_size once more: divide once": [scaled(total, world_size**-2)] * world_size,
         "your own shard's gradient divided by world_size: it was never added to the others'": [
             scaled(mine, 1 / world_size) for mine in local
         ],
-        "all zeros: what you all-reduced is not where `backward` wrote the gradients. `zero_grad` sets `grad` to None, "
-        "and then `backward` makes new tensors": [scaled(total, 0)] * world_size,
-        "rank 0's gradient: all ranks' are to be averaged": [local[0]] * world_size,
+        "all zeros: you all-reduced tensors other than those `backward` wrote. `zero_grad` sets `grad` to None, and "
+        "then `backward` makes new tensors": [scaled(total, 0)] * world_size,
+        "rank 0's gradient: average those of all ranks": [local[0]] * world_size,
     }
 
 
 def expect_gradients(answer: Answer, right: Gradients, mistakes: Mistakes, models: Models) -> None:
-    """Judge what each rank returned, then that the weights are what they were. mistakes[words][rank][parameter]."""
+    """Judge what each rank returned, then that the weights have not changed. mistakes[words][rank][parameter]."""
     for rank, got in [*enumerate(answer.results)][::-1]:  # what rank 0 holds is both its own and rank 0's
         if not isinstance(got, list | tuple) or len(got) != len(right):
             kind = plural(len(got), "entry") if isinstance(got, list | tuple) else f"a {type(got).__name__}"
@@ -108,7 +108,9 @@ def expect_gradients(answer: Answer, right: Gradients, mistakes: Mistakes, model
         for number, (mine, wanted) in enumerate(zip(got, right, strict=True)):
             usual = {words: wrong[rank][number] for words, wrong in mistakes.items()}
             if alike(mine, wanted, rtol=1e-5):
-                usual["right to some digits only: a factor was float32. (An int divided by an int64 tensor is)"] = mine
+                usual["right to a few digits only: a factor was float32, as an int divided by an int64 tensor is"] = (
+                    mine
+                )
             expect(mine, wanted, f"rank {rank}: the gradient of parameter {number} is", usual, RTOL)
     expect_same_weights(answer, models)
 
@@ -120,7 +122,7 @@ def expect_same_weights(answer: Answer, models: Models) -> None:
             if not torch.equal(has_become, was):
                 raise CheckFailed(
                     f"rank {rank}: the weights of parameter {number} have changed",
-                    mistake="Average the gradients, not the parameters. (A post-accumulate hook is handed the "
+                    mistake="Average the gradients, not the parameters. (A post-accumulate hook gets the "
                     "parameter; its gradient is parameter.grad.)",
                 )
 
@@ -141,14 +143,12 @@ def judge_shards(run: Runner, world_size: int, batch: Tensor) -> None:
     for rank, got in enumerate(answer.results):
         mistakes = {
             "the whole batch: each rank gets its own rows": batch,
-            f"every {world_size}th row: a shard is a run of neighbours": batch[rank::world_size],
-            "without the rows that are left over: the first B % P ranks get one more": batch[
-                rank * equal : (rank + 1) * equal
-            ],
-            "columns: the batch is cut along its rows": batch.tensor_split(world_size, dim=1)[rank],
+            f"every {world_size}th row: a shard is a block of consecutive rows": batch[rank::world_size],
+            "without the leftover rows: the first B % P ranks get one more": batch[rank * equal : (rank + 1) * equal],
+            "columns: cut the batch along its rows": batch.tensor_split(world_size, dim=1)[rank],
         }
         if rank < len(chunks):
-            mistakes["what `chunk` gives: its last chunk may be much smaller than the others"] = chunks[rank]
+            mistakes["the result of `chunk`: its last chunk may be much smaller than the others"] = chunks[rank]
         expect(got, right[rank], rank, mistakes)
     expect_unchanged(answer, [batch] * world_size)
 
@@ -161,7 +161,7 @@ def average_gradients_values(run: Runner) -> None:
 def judge_average(
     run: Callable[..., Answer], models: Models, shards: list[Tensor], *more: list[object], **same: Any
 ) -> Answer:
-    """Equal shards: the right gradient is that of the whole batch."""
+    """With equal shards the right gradient is that of the whole batch."""
     local = [gradients(model, rows) for model, rows in zip(models, shards, strict=True)]
     answer = run(len(models), models, shards, *more, **same)
     expect_gradients(answer, gradients(models[0], torch.cat(shards)), usual_mistakes(local), models)
@@ -175,7 +175,7 @@ def average_gradients_traffic(run: Runner) -> str:
 
 
 def expect_all_reduces(answer: Answer, nbytes: list[int]) -> str:
-    """Judge that every rank made these all-reduces and no other calls, in any order; each was waited for."""
+    """Judge that every rank made these all-reduces and no other calls, in any order, and waited for each."""
     expect_only(answer, "all_reduce")
     for rank in range(len(answer.results)):
         sent = [event.bytes for event in answer.events if event.rank == rank]
@@ -200,7 +200,7 @@ def broadcast_weights_values(run: Runner) -> None:
 
 
 def different_models(world_size: int, features: int = 2) -> Models:
-    """Replicas with a batch norm, all of whose parameters and buffers hold other whole numbers on each rank."""
+    """Replicas with a batch norm. Their parameters and buffers hold whole numbers that differ from rank to rank."""
     models: Models = []
     for rank in range(world_size):
         model = nn.Sequential(nn.Linear(2, features), nn.BatchNorm1d(features)).double()
@@ -223,7 +223,7 @@ def judge_broadcast(run: Runner, models: Models) -> None:
     answer = run(len(models), models)
     for rank, (got, [after]) in enumerate(zip(answer.results, answer.inputs_after, strict=True)):
         if not isinstance(got, list) or len(got) != len(names):
-            raise CheckFailed(f"rank {rank} returned {type(got).__name__}", f"a list of {len(names)} tensors")
+            raise CheckFailed(f"rank {rank} returned a {type(got).__name__}", f"a list of {len(names)} tensors")
         for number, (returned, inside) in enumerate(zip(got, tensors_of(after), strict=True)):
             kind = "parameter" if number < parameters else "buffer"
             own = "it was not broadcast, or not into the model's own memory"
@@ -251,8 +251,8 @@ def expect_broadcasts(answer: Answer, model: nn.Module) -> str:
         if sent != wanted:
             raise CheckFailed(
                 f"rank {rank} took part in broadcasts of {sent} bytes",
-                f"{wanted} bytes, all parameters and buffers once",
-                "Each tensor once: no more, and none left out." if sent > wanted else "Something is left out.",
+                f"{wanted} bytes: each parameter and buffer once",
+                "Broadcast each tensor only once." if sent > wanted else "Some tensors are left out.",
             )
     expect_all_waited(answer)
     return f"{wanted} bytes were broadcast: each tensor once."
@@ -273,7 +273,7 @@ def judge_uneven(run: Runner, sizes: list[int], models: Models | None = None) ->
     local = [gradients(model, shard) for model, shard in zip(models, shards, strict=True)]
     weighed = summed([scaled(mine, size) for mine, size in zip(local, sizes, strict=True)])
     mistakes = {
-        "the mean of the ranks' means: a row on a short shard counts more than one on a long shard": [
+        "the mean of the ranks' means: a row of a short shard counts more than one of a long shard": [
             scaled(summed(local), 1 / world_size)
         ]
         * world_size,
@@ -282,15 +282,15 @@ def judge_uneven(run: Runner, sizes: list[int], models: Models | None = None) ->
             scaled(weighed, 1 / world_size)
         ]
         * world_size,
-        "P times too large: the shares of the rows must add up to one over all ranks": [
+        "P times too large: the weights of the rows must add up to one over all ranks": [
             scaled(weighed, world_size / rows)
         ]
         * world_size,
-        "divided once more by world_size: the weights of all rows already add up to one": [
+        "the right gradient divided by world_size: the weights of all rows already add up to one": [
             scaled(weighed, 1 / rows / world_size)
         ]
         * world_size,
-        "divided by your own number of rows: that number must be summed over the ranks too": [
+        "the sum divided by your own number of rows: that number must be summed over the ranks too": [
             scaled(weighed, 1 / size) for size in sizes
         ],
         **usual_mistakes(local),
@@ -305,7 +305,7 @@ def accumulate_gradients_values(run: Runner) -> None:
 
 
 def microbatches_of(draws: Draws, world_size: int, count: int, rows: int = 2) -> list[list[Tensor]]:
-    """For each rank so many microbatches."""
+    """`count` microbatches for each rank."""
     return [list(shard.split(rows)) for shard in rows_of(draws, [rows * count] * world_size)]
 
 
@@ -317,15 +317,18 @@ def judge_accumulation(run: Runner, models: Models, microbatches: list[list[Tens
     again = reduced_each_time(each)
     last = scaled(summed([mine[-1] for mine in each]), 1 / world_size)
     mistakes = {
-        "the sum over the microbatches' means: divide each loss by how many there are": [scaled(right, count)]
+        "the sum over the microbatches' means: divide each loss by the number of microbatches": [scaled(right, count)]
         * world_size,
-        "an all-reduce after each microbatch: what has been averaged before is averaged and added again": [
+        "the result of an all-reduce after each microbatch: gradients already averaged are averaged and added again": [
             scaled(again, 1 / count)
         ]
         * world_size,
-        "an all-reduce after each microbatch, and the losses not divided by how many there are": [again] * world_size,
+        "the result of an all-reduce after each microbatch, with losses not divided by the number of microbatches": [
+            again
+        ]
+        * world_size,
         "the last microbatch alone: don't clear `grad` in between": [last] * world_size,
-        "the last microbatch alone, divided by how many there are: don't clear `grad` in between": [
+        "the last microbatch alone, divided by the number of microbatches: don't clear `grad` in between": [
             scaled(last, 1 / count)
         ]
         * world_size,
@@ -335,7 +338,7 @@ def judge_accumulation(run: Runner, models: Models, microbatches: list[list[Tens
 
 
 def reduced_each_time(each: Sequence[Sequence[Gradients]]) -> Gradients:
-    """What is in `grad` if it is summed over the ranks after each microbatch, and divided at the end."""
+    """The contents of `grad` if it is summed over the ranks after each microbatch and divided at the end."""
     held = [scaled(mine[0], 0) for mine in each]
     for number in range(len(each[0])):
         added = [summed([before, mine[number]]) for before, mine in zip(held, each, strict=True)]
@@ -357,7 +360,7 @@ def expect_reduced_once(answer: Answer, model: nn.Module) -> str:
         if sent != wanted:
             raise CheckFailed(
                 f"rank {rank} all-reduced {sent} bytes",
-                f"{wanted} bytes, each gradient once",
+                f"{wanted} bytes: each gradient once",
                 f"{sent / wanted:.3g} times as much as is needed: reduce after the last microbatch only.",
             )
     expect_all_waited(answer)
@@ -371,7 +374,7 @@ def epoch_indices_values(run: Runner) -> None:
 
 
 def judge_epochs(run: Runner, world_size: int, num_samples: int, seed: int = 0) -> None:
-    """Judge epochs 0 and 1, and epoch 0 once more. With so many samples two orders are equal by no luck."""
+    """Judge epochs 0 and 1, and epoch 0 again. There are enough samples that two orders can't be equal by chance."""
     first, second, again = (
         run(world_size, num_samples=num_samples, epoch=epoch, seed=seed).results for epoch in (0, 1, 0)
     )
@@ -379,8 +382,8 @@ def judge_epochs(run: Runner, world_size: int, num_samples: int, seed: int = 0) 
         judge_cover(indices, num_samples)
     if first != again:
         raise CheckFailed(
-            "epoch 0 has another order when it is asked for again",
-            mistake="Draw from a generator that is seeded with seed and epoch, and from nothing else.",
+            "epoch 0 has a different order the second time",
+            mistake="Draw only from a generator that is seeded with seed and epoch.",
         )
     steps = [{(b - a) % num_samples for a, b in zip(mine, mine[1:], strict=False)} for mine in first]
     if all(len(each) == 1 for each in steps):
@@ -390,17 +393,17 @@ def judge_epochs(run: Runner, world_size: int, num_samples: int, seed: int = 0) 
         )
     if first == second:
         raise CheckFailed(
-            "epochs 0 and 1 have the same order", mistake="The epoch has to be part of the generator's seed."
+            "epochs 0 and 1 have the same order", mistake="The epoch must be part of the generator's seed."
         )
     if world_size > 1 and [set(mine) for mine in first] == [set(mine) for mine in second]:
         raise CheckFailed(
-            f"rank 0 sees the same {len(set(first[0]))} samples in both epochs, in another order",
+            f"rank 0 sees the same {len(set(first[0]))} samples in both epochs, in a different order",
             mistake="Shuffle all samples first, then take this rank's part.",
         )
 
 
 def judge_cover(results: list[Any], num_samples: int) -> None:
-    """Judge one epoch: equally many for each rank, every sample there, none much oftener than another."""
+    """Judge one epoch: every rank gets the same number of samples, every sample is seen, none much more often."""
     each = math.ceil(num_samples / len(results))
     for rank, mine in enumerate(results):
         if not isinstance(mine, list) or any(type(index) is not int for index in mine):
@@ -408,21 +411,21 @@ def judge_cover(results: list[Any], num_samples: int) -> None:
         if any(not 0 <= index < num_samples for index in mine):
             raise CheckFailed(f"rank {rank} returned {mine}", f"indices from 0 to {num_samples - 1}")
         if len(mine) != each:
-            missing = "The order is padded until the ranks can share it evenly: else one makes more steps than another."
+            missing = "Pad the order until it divides evenly, or else one rank takes more steps than another."
             raise CheckFailed(f"rank {rank} got {plural(len(mine), 'sample')}", f"{each} on every rank", missing)
     seen = Counter(index for mine in results for index in mine)
     never = [index for index in range(num_samples) if not seen[index]]
     if never:
         raise CheckFailed(
-            f"nobody sees {plural(len(never), 'sample')} of {num_samples}: {shortened(never)}",
-            mistake="All ranks must cut the same order: the same seed on every rank.",
+            f"no rank sees {plural(len(never), 'sample')} of {num_samples}: {shortened(never)}",
+            mistake="All ranks must cut up the same order: use the same seed on every rank.",
         )
     most, least = max(seen.values()), min(seen.values())
     if most > least + (1 if num_samples % len(results) else 0):
         often = [index for index in range(num_samples) if seen[index] == most]
         raise CheckFailed(
             f"{plural(len(often), 'sample')} of {num_samples} are seen {most} times: {shortened(often)}",
-            mistake="The parts of two ranks overlap: of one order for all, each takes what no other takes.",
+            mistake="The parts of two ranks overlap: split one common order so that each entry goes to one rank.",
         )
 
 
@@ -433,7 +436,7 @@ def shortened(numbers: list[int]) -> str:
 # ---- part 3
 
 
-@check("flat-gradients", if_stuck="every rank must make one all-reduce, of a tensor of the same size.")
+@check("flat-gradients", if_stuck="every rank must make one all-reduce, with a tensor of the same size.")
 def flat_gradients_values(run: Runner) -> None:
     judge_average(run, mixed_models(3), rows_of(run.draws, [2, 2, 2]))
 
@@ -454,7 +457,7 @@ def make_buckets_values(run: Runner) -> None:
 
 
 def cut_in_buckets(sizes: list[int], cap: int) -> list[list[int]]:
-    """The longest run from the end that fits is the first bucket; then the same with what is left."""
+    """The longest run from the end that fits is the first bucket; the rest is cut the same way."""
     if not sizes:
         return []
     fitting = [length for length in range(1, len(sizes) + 1) if sum(sizes[-length:]) <= cap]
@@ -482,21 +485,21 @@ def judge_buckets(run: Runner, sizes: list[int], cap: int) -> None:
         right,
         f"sizes {sizes}, cap {cap}: you returned",
         {
-            "right but for the order of the buckets: the last parameter's is the first to be sent": right[::-1],
-            "right but for the order inside the buckets: from the last parameter to the first": [
+            "right except for the order of the buckets: the last parameter's is the first to be sent": right[::-1],
+            "right except for the order inside the buckets: go from the last parameter to the first": [
                 bucket[::-1] for bucket in right
             ],
-            "from the first parameter to the last: backward comes from the other end": forward,
-            "right but for an empty bucket at the start": [[], *right],
-            "a bucket that is closed only when it is over the cap: look before you put the next one in": (
+            "from the first parameter to the last: backward starts at the other end": forward,
+            "right except for an empty bucket at the start": [[], *right],
+            "a bucket that is closed only when it is over the cap: check before you add a parameter": (
                 closed_when_reached(sizes, cap, reversed(range(len(sizes))))
             ),
             "a bucket for each parameter": [[index] for index in reversed(range(len(sizes)))],
             "one bucket for all: start a new one when the next parameter does not fit": [
                 list(reversed(range(len(sizes))))
             ],
-            "a bucket that is closed too early: a parameter that just fills it still fits": strictly,
-            "without the last bucket: it is not full, but it counts": right[:-1],
+            "a bucket that is closed too early: a parameter that fills it exactly still fits": strictly,
+            "without the last bucket: it isn't full, but it counts": right[:-1],
         },
     )
 
@@ -535,7 +538,7 @@ def expect_bucket_calls(answer: Answer, model: nn.Module, buckets: list[list[int
             raise CheckFailed(
                 f"rank {rank} waited for a bucket before it had started the last one",
                 "all started, then the first wait",
-                "Two loops: one that starts, one that waits.",
+                "Use two loops: one that starts them all, and one that waits for them.",
             )
     return f"each rank started {plural(len(buckets), 'all-reduce')} of {', '.join(map(str, nbytes))} bytes."
 
@@ -552,7 +555,7 @@ def communication_end_values(run: Runner) -> None:
 
 
 def end_of(ready: list[float], took: list[float]) -> float:
-    """The chain that takes longest: from the moment a bucket is ready, it and all after it."""
+    """The longest chain: a bucket and all those after it, from the moment it is ready."""
     return max((at + sum(took[number:]) for number, at in enumerate(ready)), default=0.0)
 
 
@@ -564,14 +567,14 @@ def judge_end(run: Runner, ready: list[float], took: list[float]) -> None:
         end_of(ready, took),
         f"ready {ready}, took {took}: you returned",
         {
-            "when the last bucket would be over if the network were free: the one before may still be on it": (
+            "when the last bucket would end on a free network: the one before may still occupy it": (
                 ready[-1] + took[-1] if ready else None
             ),
             "the sum of all: no all-reduce starts before its bucket is ready": float(sum(took)),
-            "all of them one after another once backward is over: they start as soon as they are ready": (
+            "the end of all of them started after backward, one after another: each starts as soon as it is ready": (
                 ready[-1] + sum(took) if ready else None
             ),
-            "the last to be over if all ran at the same time: the network does one at a time": max(
+            "the end if all ran at the same time: the network does one at a time": max(
                 (at + long for at, long in zip(ready, took, strict=True)), default=None
             ),
         },
@@ -580,7 +583,7 @@ def judge_end(run: Runner, ready: list[float], took: list[float]) -> None:
 
 SAME_ORDER = (
     "the ranks started buckets in different orders, so that all-reduces of different sizes met; or a rank "
-    "never started a bucket. A bucket starts when it is complete and all before it have been started."
+    "never started a bucket. Start a bucket when it is complete and all before it have been started."
 )
 
 
@@ -593,20 +596,20 @@ def overlap_by_hooks_values(run: Runner) -> None:
 
 @contextlib.contextmanager
 def naming_the_wrong_hook() -> Iterator[None]:
-    """An error that comes from a gradient which is not there yet gets its explanation."""
+    """Explain an error caused by a gradient that is not there yet."""
     try:
         yield
     except CheckFailed as failed:
         if "NoneType" in failed.saw:
             failed.mistake = (
-                "A hook ran before its gradient was in `grad`. register_hook is called before that; "
-                "register_post_accumulate_grad_hook afterwards. (Or the bucket was not complete yet.)"
+                "A hook ran before its gradient was in `grad`. A register_hook hook is called before that, a "
+                "register_post_accumulate_grad_hook hook after it. (Or the bucket was not complete yet.)"
             )
         raise
 
 
 def judge_orders(run: Runner, orders: list[list[int]], buckets: list[list[int]] | None = None) -> None:
-    """A model whose branches are ready in another order on each rank; without `buckets` each parameter has its own."""
+    """Branches whose gradients are ready in a different order on each rank. buckets: one per parameter by default."""
     branches = max(map(max, orders)) + 1
     models: Models = [AwkwardMLP(make_weights(2 + branches, 2, dtype=DOUBLE), order, freeze=False) for order in orders]
     shards = rows_of(run.draws, [2] * len(orders))
@@ -620,7 +623,7 @@ def judge_orders(run: Runner, orders: list[list[int]], buckets: list[list[int]] 
         [met] = summed([[mine[number]] for mine, number in zip(local, at_once, strict=True)])
         for rank, number in enumerate(at_once):
             [mixed[rank][number]] = scaled([met], 1 / len(orders))
-    words = "another parameter's gradient mixed into it: the ranks started their buckets in different orders"
+    words = "the mean of different parameters' gradients: the ranks started their buckets in different orders"
     answer = run(len(orders), models, shards, buckets=buckets)
     expect_gradients(answer, right, {words: mixed, **mistakes}, models)
 
@@ -633,16 +636,17 @@ def overlap_by_hooks_traffic(run: Runner) -> str:
     return expect_starts_in_backward(answer, models[0], buckets)
 
 
-UNIT = 1e-6  # seconds that one matrix product takes on the cluster below
+UNIT = 1e-6  # seconds per matrix product on the cluster below
 
 
 def overlap_case(
     world_size: int, layers: int, buckets: list[list[int]], latency: float = 0.1, transfer: float = 1.3
 ) -> tuple[Models, list[list[int]], Cluster, float]:
-    """(models, buckets, cluster, seconds that a step takes at best), for shards of 2 rows and 2 columns.
+    """(models, buckets, cluster, seconds of the fastest possible step), for shards of 2 rows and 2 columns.
 
-    On this cluster a matrix product of one layer takes one unit, all other computing nothing. So forward takes a unit a
-    layer, backward two, but for the first layer one, since nobody asks for the gradient of the batch.
+    On this cluster a matrix product of one layer takes one unit, and all other computing takes none. So the forward
+    pass takes one unit per layer and the backward pass two, but only one for the first layer, since the gradient of the
+    batch is not needed.
     latency, transfer: of a message, and of one weight's all-reduce between two ranks, in units.
     """
     models, dim = mlps(world_size, layers), 2
@@ -668,18 +672,18 @@ def expect_starts_in_backward(answer: Answer, model: nn.Module, buckets: list[li
             raise CheckFailed(
                 f"rank {rank} started {late} of the first {plural(len(starts) - 1, 'bucket')} after backward had ended",
                 "all but the last to start during backward",
-                "Start a bucket in the hook that completes it.",
+                "Start each bucket in the hook that completes it.",
             )
     return said + " All but the last started before backward ended."
 
 
 @check("overlap-by-hooks", judges="time", if_stuck=SAME_ORDER)
 def overlap_by_hooks_time(run: Runner) -> str:
-    return judge_overlap(run, 2, 4, [[3], [2], [1], [0]], transfer=0.7)  # the network keeps up: 0.9 for each bucket
+    return judge_overlap(run, 2, 4, [[3], [2], [1], [0]], transfer=0.7)  # the network keeps up: 0.9 units per bucket
 
 
 def judge_overlap(run: Runner, world_size: int, layers: int, buckets: list[list[int]], **network: float) -> str:
-    """Judge values and virtual time of one run: right, and nothing exposed but what can't be hidden."""
+    """Judge the values of one run, and that only the communication that can't be hidden is exposed."""
     models, buckets, cluster, best = overlap_case(world_size, layers, buckets, **network)
     with naming_the_wrong_hook():
         more = {"cluster": cluster, "device": "cpu"}
@@ -689,13 +693,13 @@ def judge_overlap(run: Runner, world_size: int, layers: int, buckets: list[list[
     in_the_way = [event for event in events if not event.is_async or (event.waited or math.inf) < backward * (1 - 1e-9)]
     words: dict[str, float] = {}
     if events and min(event.start for event in events) >= backward * (1 - 1e-9):
-        words["a network that has nothing to do until backward is over: start each bucket in a hook"] = (
+        words["the time of a network that is idle until backward is over: start each bucket in a hook"] = (
             answer.run.elapsed
         )
     elif in_the_way:
-        words["a backward that waits for the network: start the all-reduce in the hook, wait after backward"] = (
-            answer.run.elapsed
-        )
+        words[
+            "the time of a backward that waits for the network: start each all-reduce in its hook, wait at the end"
+        ] = answer.run.elapsed
     expect_time(answer, best, recognise=words)
     last = events[-1]
     assert last.end is not None  # virtual ranks that never wait for a call fail
@@ -708,8 +712,8 @@ def judge_overlap(run: Runner, world_size: int, layers: int, buckets: list[list[
 
 @check(
     "average-what-is-used",
-    if_stuck="a rank all-reduced a gradient that another rank does not have, or skipped one. All must first agree on "
-    "which parameters somebody has used, then bring zeros where they have none.",
+    if_stuck="a rank all-reduced a gradient that another rank does not have, or skipped one. All must first agree "
+    "on which parameters have been used anywhere, then contribute zeros where they have no gradient.",
 )
 def average_what_is_used_values(run: Runner) -> None:
     judge_used(run, [[0, 2], [2]], branches=3)
@@ -727,13 +731,13 @@ def judge_used(run: Runner, orders: list[list[int]], branches: int, freeze: bool
     filled: Gradients = [zero if x is None else x for x, zero in zip(right, zeros, strict=True)]
     mistakes: dict[str, Gradients] = {
         "the mean over the ranks that have used it: divide by world_size, the others count as zero": by_users,
-        "all zeros, where no rank has used it (or it is frozen): leave None, or AdamW moves it on": filled,
+        "all zeros, where no rank has used it (or it is frozen): leave None, or AdamW keeps moving it": filled,
         "the sum over the ranks: divide by world_size": total,
     }
     wrong = {words: [gradient] * len(orders) for words, gradient in mistakes.items()}
     own = {"your own shard's gradient: nothing was averaged": local}
     answer = run(len(orders), models, shards)
-    for rank in range(len(orders)):  # `None` is what is right for some, and a mistake for others
+    for rank in range(len(orders)):  # `None` is right for some parameters and wrong for others
         for number, got in enumerate(answer.results[rank] or []):
             if number < len(right) and got is None and right[number] is not None:
                 raise CheckFailed(
@@ -746,7 +750,7 @@ def judge_used(run: Runner, orders: list[list[int]], branches: int, freeze: bool
 
 # ---- part 6
 
-EPS = 0.25  # large, so that who forgets it is seen
+EPS = 0.25  # large enough to show when it is forgotten
 
 
 @check("normalise-globally", if_stuck="every rank must make the same all-reduces, of the same shapes.")
@@ -761,7 +765,7 @@ def judge_normalise(run: Runner, shards: list[Tensor], eps: float = EPS) -> None
     means = torch.stack([shard.mean(0) for shard in shards])
     variances = torch.stack([shard.var(0, correction=0) for shard in shards])
     sizes = torch.tensor([float(len(shard)) for shard in shards], dtype=rows.dtype)[:, None]
-    within = (sizes * variances).sum(0) / sizes.sum()  # without how far the means are apart
+    within = (sizes * variances).sum(0) / sizes.sum()  # leaves out the spread of the means
     of_means = means.mean(0)
     squares = torch.stack([shard.square().mean(0) for shard in shards]).mean(0)
 
@@ -773,29 +777,31 @@ def judge_normalise(run: Runner, shards: list[Tensor], eps: float = EPS) -> None
         if not isinstance(got, tuple | list) or len(got) != 2:
             raise CheckFailed(f"rank {rank} returned a {type(got).__name__}", "a tuple (x_hat, var)")
         pairs = {
-            "of your own rows: nothing was exchanged": with_these(x, means[rank], variances[rank]),
-            "with the mean of the ranks' means: a short shard counts as much as a long one": with_these(
+            "the result for your own rows: nothing was exchanged": with_these(x, means[rank], variances[rank]),
+            "the result with the mean of the ranks' means: a short shard counts as much as a long one": with_these(
                 x, of_means, squares - of_means.square()
             ),
-            "with the mean of the ranks' variances: it leaves out how far the ranks' means are apart": with_these(
+            "the result with the mean of the ranks' variances: that leaves out the spread of their means": with_these(
                 x, mean, variances.mean(0)
             ),
-            "with the mean of the ranks' variances, weighed by rows: it leaves out how far the means are apart": (
+            "the result with the weighted mean of the ranks' variances: that leaves out the spread of their means": (
                 with_these(x, mean, within)
             ),
-            "with the variance that divides by one less than the number of rows": with_these(
+            "the result with a variance that divides by one less than the number of rows: use correction=0": with_these(
                 x, mean, rows.var(0, correction=1) if len(rows) > 1 else var
             ),
-            "with eps added to the root: it belongs to the variance": (
+            "the result with eps added to the root: add it to the variance": (
                 (x - mean) / (torch.sqrt(var) + eps),
                 var,
             ),
-            "with the standard deviation in place of the variance": (
+            "the standard deviation: return the variance": (
                 (x - mean) / torch.sqrt(var + eps),
                 torch.sqrt(var),
             ),
-            "with the mean of the squares: subtract the square of the mean": with_these(x, mean, rows.square().mean(0)),
-            "with sums: divide them by the number of all rows": with_these(
+            "the result with the mean of the squares: subtract the square of the mean": with_these(
+                x, mean, rows.square().mean(0)
+            ),
+            "the result with sums: divide them by the number of all rows": with_these(
                 x, rows.sum(0), (rows.square().sum(0) - rows.sum(0).square()).clamp(min=0)
             ),
         }
@@ -822,8 +828,8 @@ def expect_small_all_reduces(answer: Answer, features: int) -> str:
         if largest > limit:
             raise CheckFailed(
                 f"rank {rank} all-reduced {largest} numbers at once",
-                f"{limit} at most, 2 for each of {features} columns and one",
-                "Sum over your own rows first: what travels must not grow with the batch.",
+                f"at most {limit}: 2 for each of {features} columns, and one",
+                "Sum over your own rows first: the size of an all-reduce must not grow with the batch.",
             )
     expect_all_waited(answer)
     return f"each rank made {plural(len(events), 'all-reduce')} of {largest} numbers at most."
@@ -859,27 +865,27 @@ def judge_backward(run: Runner, shards: list[Tensor], eps: float = EPS) -> None:
             right[rank],
             rank,
             {
-                "with the means over your own rows: every row of every rank counts": (
+                "the result with the means over your own rows: every row of every rank counts": (
                     mine - each_g[rank] - hats * each_gx[rank]
                 )
                 / std,
-                "with the mean of the ranks' means: a short shard counts as much as a long one": (
+                "the result with the mean of the ranks' means: a short shard counts as much as a long one": (
                     mine - each_g.mean(0) - hats * each_gx.mean(0)
                 )
                 / std,
                 "the incoming gradient divided by the standard deviation: mean and variance depend on x too": mine
                 / std,
-                "without the term of the variance": (mine - mean_g) / std,
-                "without the term of the mean": (mine - hats * mean_gx) / std,
-                "with sums: divide them by the number of all rows": (
+                "the gradient without the term of the variance": (mine - mean_g) / std,
+                "the gradient without the term of the mean": (mine - hats * mean_gx) / std,
+                "the result with sums: divide them by the number of all rows": (
                     mine - torch.cat(g).sum(0) - hats * torch.cat(products).sum(0)
                 )
                 / std,
-                "with sums over the ranks of their means: divide by the number of all rows": (
+                "the result with the sum of the ranks' means: divide by the number of all rows": (
                     mine - each_g.sum(0) - hats * each_gx.sum(0)
                 )
                 / std,
-                "with sums divided by your own number of rows: sum that number too": (
+                "the result with sums divided by your own number of rows: sum that number too": (
                     mine - (torch.cat(g).sum(0) + hats * torch.cat(products).sum(0)) / len(mine)
                 )
                 / std,
