@@ -1,6 +1,6 @@
-"""The hidden tests of lesson 08: what the visible checks fix, these vary. Same form, same judges.
+"""The hidden tests of lesson 08: the visible checks, with other values.
 
-Groups of 1, 2, 3, 4, 5 and 8 ranks, and two groups side by side; other shapes, dtypes and seeds; views with gaps.
+Groups of 1, 2, 3, 4, 5 and 8 ranks, and two groups side by side; other shapes, dtypes and seeds; strided views.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from utils.checks.runner import Runner
 
 visible = import_module("utils.checks.08_tensor_parallelism")
 
-PAIRS = [[0, 2], [1, 3]]  # two groups of two: ranks 0 and 1 are the first of theirs
+PAIRS = [[0, 2], [1, 3]]  # two groups of two: ranks 0 and 1 come first in theirs
 PLACES = [0, 0, 1, 1]  # of ranks 0 to 3 in those groups
 
 
 def columns(x: torch.Tensor) -> torch.Tensor:
-    """Every second column: a view with gaps."""
+    """Every second column: a view with a stride."""
     return x[..., ::2]
 
 
-def turned(x: torch.Tensor) -> torch.Tensor:
-    """The same shape, stored the other way round."""
+def column_major(x: torch.Tensor) -> torch.Tensor:
+    """The same values and shape, stored in column-major order."""
     return x.transpose(0, -1).contiguous().transpose(0, -1)
 
 
@@ -78,7 +78,7 @@ def row_parallel_traffic(run: Runner) -> None:
 @check("copy-to-shards")
 def copy_to_shards_values(run: Runner) -> None:
     visible.judge_copy(run, 2, (3, 1, 2), torch.float64, groups=PAIRS, order=[0, 1, 2, 3])
-    visible.judge_copy(run, 3, (2, 4), spread=turned)
+    visible.judge_copy(run, 3, (2, 4), spread=column_major)
     visible.judge_copy(run, 2, (2, 4), spread=lambda x: x[:, :1].expand(2, 4))
     visible.judge_copy(run, 4, (5,), torch.bfloat16)
     visible.judge_copy(run, 1, (2, 2))
@@ -92,7 +92,7 @@ def copy_to_shards_traffic(run: Runner) -> None:
 @check("reduce-from-shards")
 def reduce_from_shards_values(run: Runner) -> None:
     visible.judge_reduce(run, 2, (3, 1, 2), torch.float64, groups=PAIRS)
-    visible.judge_reduce(run, 3, (2, 4), spread=turned)
+    visible.judge_reduce(run, 3, (2, 4), spread=column_major)
     visible.judge_reduce(run, 5, (2, 6), torch.bfloat16, spread=columns)
     visible.judge_reduce(run, 1, (2, 2))
 
@@ -191,7 +191,7 @@ def across_sequence_values(run: Runner) -> None:
 
 
 def columns_of_pairs(x: torch.Tensor) -> torch.Tensor:
-    """The same numbers, as every second column of something twice as wide."""
+    """The same values, as every second column of a tensor twice as wide."""
     wide = torch.zeros(*x.shape[:-1], 2 * x.shape[-1], dtype=x.dtype)
     wide[..., ::2] = x
     return wide[..., ::2]

@@ -1,4 +1,4 @@
-"""The hidden tests of lesson 09: what the visible checks fix, these vary. Same form, same judges.
+"""The hidden tests of lesson 09: the visible checks, with other values.
 
 World sizes 1, 2, 3, 5 and 8; fewer layers than ranks; one microbatch, one row; a short last microbatch; other dtypes;
 other schedules.

@@ -1,4 +1,4 @@
-"""The visible checks of lesson 08. Form: see judge.py.
+"""The visible checks of lesson 08. Form: see registry.py.
 
 The oracle is always one process on whole tensors, with autograd. See gradients.py for how the ranks run backward.
 """
@@ -65,7 +65,7 @@ def linear(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def draw_shard(function: Callable[..., Any], rank: int, world_size: int, **same: int) -> dict[str, Any]:
-    """What a rank draws, and the bytes of memory that it keeps alive."""
+    """A rank's shard, and the bytes of memory that it keeps alive."""
     shard = function(tp_rank=rank, tp_size=world_size, **same)
     nbytes = shard.untyped_storage().nbytes() if isinstance(shard, torch.Tensor) else 0
     return {"shard": shard.clone() if isinstance(shard, torch.Tensor) else shard, "bytes": nbytes}
@@ -83,31 +83,33 @@ def judge_shards(run: Runner, size: int, fan_in: int, fan_out: int, dim: int, se
         mine = whole.chunk(size, dim)[rank]
         rows, columns = shapes[rank]
         mistakes = {
-            "this rank's part before it is scaled: divide by the square root of fan_in": mine * fan_in**0.5,
-            "divided by fan_in: the square root of it keeps activations at their size": mine / fan_in**0.5,
-            "scaled by fan_out: a sum over fan_in products needs 1 / sqrt(fan_in)": mine * (fan_in / fan_out) ** 0.5,
-            "scaled by the inputs of the shard: all ranks' inputs enter the sum": mine * (fan_in / rows) ** 0.5,
-            "rank 0's shard: this rank's is another part": whole.chunk(size, dim)[0],
+            "this rank's part before scaling: divide by the square root of fan_in": mine * fan_in**0.5,
+            "this rank's part divided by fan_in: its square root keeps activations at their size": mine / fan_in**0.5,
+            "this rank's part scaled by fan_out: a sum over fan_in products needs 1 / sqrt(fan_in)": mine
+            * (fan_in / fan_out) ** 0.5,
+            "this rank's part scaled by the inputs of the shard: all ranks' inputs enter the sum": mine
+            * (fan_in / rows) ** 0.5,
+            "rank 0's shard: this rank's is a different part": whole.chunk(size, dim)[0],
             "the whole weight: keep this rank's part": whole,
-            "a shard drawn by itself with the same seed: the shards of all ranks are alike": drawn(
+            "a shard drawn by itself with the same seed: that makes the shards of all ranks equal": drawn(
                 seed, rows, columns, fan_in
             ),
-            "a shard drawn by itself with the same seed, at its own scale: the shards of all ranks are alike": (
+            "a shard drawn by itself with the same seed, at its own scale: that makes the shards of all ranks equal": (
                 drawn(seed, rows, columns, rows)
             ),
-            "a shard drawn with a seed of its own: put together they are not the weight of one process": drawn(
+            "a shard drawn with its own seed: put together, the shards are not the weight of one process": drawn(
                 seed + rank, rows, columns, fan_in
             ),
-            "a weight drawn with a seed of this rank's own: its parts don't fit the other ranks'": drawn(
+            "a part of a weight drawn with this rank's own seed: it doesn't fit the other ranks' parts": drawn(
                 seed + rank, fan_in, fan_out, fan_in
             ).chunk(size, dim)[rank],
-            "every t-th row or column: a part is a run of neighbours": whole[rank::size]
+            "every t-th row or column: a part is a block of consecutive ones": whole[rank::size]
             if dim == 0
             else whole[:, rank::size],
         }
         other = whole.chunk(size, 1 - dim)
         if len(other) == size:
-            mistakes["cut along the other dimension"] = other[rank]
+            mistakes["a part cut along the other dimension"] = other[rank]
         close(result["shard"], mine, rank, mistakes, rtol=1e-5)
     return answer
 
@@ -162,7 +164,7 @@ def judge_column_parallel(
     groups: Groups = None,
     order: list[int] | None = None,
 ) -> None:
-    """order: position of each rank in its group, if there are groups."""
+    """order: each rank's position in its group, if there are groups."""
     whole = column_inputs(run.draws, size, B, D, F, dtype, seed)
     x, w, b, grad = whole.values()
     order = order or list(range(size))
@@ -180,20 +182,20 @@ def judge_column_parallel(
                 y.chunk(size, 1)[place],
                 {
                     "the product without the bias": x @ mine["w_local"],
-                    "the whole y: this rank's columns of it are asked for": y,
+                    "the whole y: return this rank's columns of it": y,
                 },
             ),
             "grad_x": (
                 g["x"],
                 {
-                    "what this rank's columns know of it: x is used by the columns of all ranks": partial_x,
+                    "the contribution of this rank's columns: x is used by the columns of all ranks": partial_x,
                     "the mean over the ranks: the gradients add up": g["x"] / size,
                 },
             ),
             "grad_w_local": (
                 g["w"].chunk(size, 1)[place],
                 {
-                    "summed over the ranks: each rank has columns of its own": sum(
+                    "the sum over the ranks: each rank has its own columns": sum(
                         x.T @ part for part in grad.chunk(size, 1)
                     ),
                     "its transpose": g["w"].chunk(size, 1)[place].T,
@@ -202,8 +204,8 @@ def judge_column_parallel(
             "grad_b_local": (
                 g["b"].chunk(size, 0)[place],
                 {
-                    "this rank's gradient itself: sum it over the batch": mine["grad_local"],
-                    "summed over the ranks: each rank has entries of its own": sum(
+                    "this rank's `grad_local` itself: sum it over the batch": mine["grad_local"],
+                    "the sum over the ranks: each rank has its own entries": sum(
                         part.sum(0) for part in grad.chunk(size, 1)
                     ),
                 },
@@ -241,7 +243,7 @@ def judge_by_hand_traffic(run: Runner, given: list[dict[str, Any]], nbytes: int,
     for rank in range(len(given)):
         expect_these(rank, [event for event in answer.events if event.rank == rank], [("all_reduce", nbytes)])
     expect_all_waited(answer)
-    return f"one all_reduce, of {of}'s {nbytes} bytes, forward and backward together."
+    return f"one all_reduce, of {of}'s {nbytes} bytes, in the forward and backward pass together."
 
 
 @check("row-parallel")
@@ -285,11 +287,13 @@ def judge_row_parallel(
                 y,
                 {
                     "the sum without the bias, on this rank": x @ w,
-                    f"the bias added {size} times, once on every rank before the sum: add it after": y
+                    f"the sum with the bias added {size} times, by every rank before the sum: add it once, after": y
                     + (size - 1) * bias,
-                    "what this rank's rows give: a partial sum, to be added up over the ranks": mine["x_local"]
+                    "the product of this rank's rows: a partial sum, to be added up over the ranks": mine["x_local"]
                     @ mine["w_local"],
-                    "what this rank's rows give, and the bias: a partial sum, to be added up first": mine["x_local"]
+                    "the product of this rank's rows plus the bias: a partial sum, to be added up before the bias": mine[
+                        "x_local"
+                    ]
                     @ mine["w_local"]
                     + bias,
                 },
@@ -297,10 +301,10 @@ def judge_row_parallel(
             "grad_x_local": (
                 g["x"].chunk(size, 1)[place],
                 {
-                    "summed over the ranks: each rank has features of its own": sum(
+                    "the sum over the ranks: each rank has its own features": sum(
                         grad @ part.T for part in w.chunk(size, 0)
                     ),
-                    f"{size} times too large: every rank has all of grad, nothing is to be added": size
+                    f"{size} times too large: every rank has all of grad, so add nothing up": size
                     * g["x"].chunk(size, 1)[place],
                 },
             ),
@@ -308,17 +312,17 @@ def judge_row_parallel(
                 g["w"].chunk(size, 0)[place],
                 {
                     "its transpose": g["w"].chunk(size, 0)[place].T,
-                    f"{size} times too large: every rank has all of grad, nothing is to be added": size
+                    f"{size} times too large: every rank has all of grad, so add nothing up": size
                     * g["w"].chunk(size, 0)[place],
                 },
             ),
             "grad_bias": (
                 g["bias"],
                 {
-                    f"{size} times too large: every rank has all of grad, nothing is to be added": size * g["bias"],
+                    f"{size} times too large: every rank has all of grad, so add nothing up": size * g["bias"],
                     "grad itself: sum it over the batch": grad,
-                    "a share of it: every rank has the whole bias, so the whole gradient": g["bias"] / size,
-                    "nothing: every rank has the bias, and every copy needs its gradient": torch.zeros_like(bias),
+                    "a fraction of it: every rank has the whole bias, so it needs the whole gradient": g["bias"] / size,
+                    "zero: every rank has the bias, and every copy needs its gradient": torch.zeros_like(bias),
                 },
             ),
         }
@@ -336,7 +340,7 @@ def row_parallel_traffic(run: Runner) -> str:
 
 
 def beside(function: Callable[..., Any]) -> Callable[..., torch.Tensor]:
-    """z = f(x) + (s + 2 x): what f's backward is given belongs to the other summand too, and x has another use."""
+    """z = f(x) + (s + 2 x): the gradient f gets is also that of the other summand, and x is used outside f, too."""
 
     def added(x: torch.Tensor, s: torch.Tensor, **known: Any) -> torch.Tensor:
         other = s + 2 * x
@@ -370,14 +374,14 @@ def judge_copy(
         total = added(grads[peer] for peer in peers_of(rank, groups, size))
         mistakes = {
             "x": {
-                "this rank's own part: x is used on all ranks, so their gradients are summed": 3 * grads[rank],
+                "this rank's own part: x is used on all ranks, so sum their gradients": 3 * grads[rank],
                 "the mean over the ranks: gradients add up": total / size + 2 * grads[rank],
                 f"summed twice, {size} times too large": size * total + 2 * grads[rank],
-                "summed also where x went beside f: only what comes back through f is summed": 3 * total,
+                "the sum of what x gets outside f, too: sum only the gradient that comes back through f": 3 * total,
             },
             "s": {
-                "the sum over the ranks, but s went beside f: the tensor that backward was given has been "
-                "overwritten. It is not yours": total
+                "the sum over the ranks, though s did not go through f: you overwrote the tensor that backward was "
+                "given. It is not yours": total
             },
             "output": {f"{size} times x: forward hands on x as it is": (size + 2) * x + s},
         }
@@ -419,12 +423,12 @@ def judge_reduce(
         total = added(xs[peer] for peer in peers_of(rank, groups, size))
         mistakes = {
             "output": {
-                "this rank's own summand: the sum is in another tensor than the one you return": xs[rank],
+                "this rank's own summand: the sum is in a different tensor from the one you return": xs[rank],
                 "the mean over the ranks: partial sums add up": total / size,
             },
             "x_partial": {
-                f"{size} times too large: all ranks compute one and the same loss, it counts once": size * grad,
-                "a share of it: each summand enters the sum once, with factor 1": grad / size,
+                f"{size} times too large: all ranks compute one and the same loss, so it counts once": size * grad,
+                "a fraction of it: each summand enters the sum once, with factor 1": grad / size,
             },
         }
         judge_rank(result, rank, total, {"x_partial": grad}, mistakes, EXACT)
@@ -467,17 +471,18 @@ def judge_gather(
         whole = torch.cat([xs[peer] for peer in peers], dim=-1)
         mistakes = {
             "output": {
-                "put together along dimension 0: features are the last dimension": torch.cat([xs[p] for p in peers], 0),
-                "this rank's own shard, in all places": torch.cat([xs[rank]] * size, -1),
-                "stacked: put the shards side by side": torch.stack([xs[p] for p in peers]),
-                "the sum: put the shards side by side": sum(xs[p] for p in peers),
+                "the shards joined along dimension 0: features are the last dimension": torch.cat(
+                    [xs[p] for p in peers], 0
+                ),
+                "this rank's own shard in every place": torch.cat([xs[rank]] * size, -1),
+                "the shards stacked: put them side by side": torch.stack([xs[p] for p in peers]),
+                "the sum of the shards: put them side by side": sum(xs[p] for p in peers),
             },
             "x_local": {
-                f"{size} times too large: every rank has the same gradient already, nothing is to be added": size
-                * mine,
-                "rank 0's slice: this rank's is another one": grad.chunk(size, -1)[0],
-                "a share of it: this rank's numbers are in the result once": mine / size,
-                "cut along dimension 0: features are the last dimension": grad.chunk(size, 0)[
+                f"{size} times too large: every rank already has the same gradient, so add nothing up": size * mine,
+                "rank 0's slice: this rank's is a different one": grad.chunk(size, -1)[0],
+                "a fraction of it: this rank's numbers are in the result once": mine / size,
+                "a slice cut along dimension 0: features are the last dimension": grad.chunk(size, 0)[
                     min(peers.index(rank), len(grad.chunk(size, 0)) - 1)
                 ],
             },
@@ -496,7 +501,7 @@ def judge_gather_traffic(run: Runner, size: int, shape: tuple[int, ...], dtype: 
     answer = run(size, per_rank(size, x_local=x), [grad] * size, through=drive)
     for rank, result in enumerate(answer.results):
         judge_rank(result, rank, torch.cat([x] * size, -1), {}, rtol=EXACT)
-    return expect_passes(answer, [("all_gather", x.nbytes)], [], "Every rank had the whole gradient already.")
+    return expect_passes(answer, [("all_gather", x.nbytes)], [], "Every rank already had the whole gradient.")
 
 
 # ---- part 3
@@ -505,7 +510,7 @@ def judge_gather_traffic(run: Runner, size: int, shape: tuple[int, ...], dtype: 
 def mlp_inputs(
     size: int, shape: tuple[int, ...], F: int, seed: int = 0
 ) -> tuple[dict[str, torch.Tensor], dict[str, Any], torch.Tensor]:
-    """(whole tensors, what each rank is given, the gradient of y); shape of x, (..., D); float64."""
+    """(whole tensors, each rank's inputs as for per_rank, the gradient of y) in float64. shape: of x, (..., D)."""
     weights = make_layer(shape[-1], F, seed=seed, dtype=torch.float64)
     whole = {"x": normal(seed + 1, *shape)} | {name: weights[name] for name in ("w_up", "b_up", "w_down", "b_down")}
     whole["b_down"] = whole["b_down"] + 1
@@ -545,29 +550,29 @@ def judge_mlp(run: Runner, size: int, shape: tuple[int, ...], F: int, seed: int 
         }
         mistakes = {
             "output": {
-                f"b_down added {size} times: it belongs after g, once": y + (size - 1) * whole["b_down"],
+                f"y with b_down added {size} times: it belongs after g, once": y + (size - 1) * whole["b_down"],
                 "y without b_down": y - whole["b_down"],
-                "what this rank's rows give: a partial sum. Where is g?": one_x[0],
-                "what this rank's rows give, and b_down: a partial sum. Where is g?": one_x[0] + whole["b_down"],
+                "the output of this rank's rows: a partial sum. Where is g?": one_x[0],
+                "the output of this rank's rows plus b_down: a partial sum. Where is g?": one_x[0] + whole["b_down"],
                 "y without gelu": without_gelu,
                 "y without b_up": no_bias_up,
             },
             "x": {
-                "what this rank's columns know of it: f is missing": one_x[1]["x"],
-                "what comes out if f stands after the product: it belongs where x enters": late[1]["x"],
+                "the contribution of this rank's columns: f is missing": one_x[1]["x"],
+                "the gradient with f after the product: f belongs where x enters": late[1]["x"],
                 f"{size} times too large: f sums it over the ranks once": size * right["x"],
             },
             "b_down": {
-                f"{size} times too large: b_down is summed over the ranks, but every rank has all of its gradient": (
+                f"{size} times too large: b_down's gradient was summed over the ranks, but every rank has all of it": (
                     size * right["b_down"]
                 ),
-                "nothing: only one rank uses b_down, so the copies of the others never learn": torch.zeros_like(
+                "zero: only one rank uses b_down, so the other ranks' copies never learn": torch.zeros_like(
                     right["b_down"]
                 ),
             },
         }
         for name in ("w_up_local", "b_up_local", "w_down_local"):
-            mistakes[name] = {f"{size} times too large: g hands its gradient on, once": size * gradients[name]}
+            mistakes[name] = {f"{size} times too large: g passes its gradient on, once": size * gradients[name]}
         judge_rank(result, rank, y, gradients, mistakes)
 
 
@@ -598,7 +603,11 @@ def judge_mlp_time(run: Runner, size: int, shape: tuple[int, ...], F: int, alpha
     layout = Layout.of(cluster, range(size))
     one = cost("all_reduce", given["x"].nbytes, cluster, layout).seconds
     wide = cost("all_reduce", size * given["w_up_local"][0].shape[1] * 8 * shape[0], cluster, layout).seconds
-    return expect_time(answer, 2 * one, recognise={"one all_reduce more": 3 * one, "h summed too": 2 * one + wide})
+    return expect_time(
+        answer,
+        2 * one,
+        recognise={"the time with one more all_reduce": 3 * one, "the time with h summed, too": 2 * one + wide},
+    )
 
 
 # ---- part 4
@@ -631,7 +640,7 @@ def judge_embedding(
     looked_up = [shard[at.clamp(0, rows - 1)] for shard, at in zip(table.chunk(size), index, strict=True)]
 
     def found(rank: int, low: int = 0, high: int = 0) -> torch.Tensor:
-        """What a rank finds if it takes its rows to begin at `low` and to end `high` later than they do."""
+        """A rank's lookups if it thinks its rows start `low` and end `high` later than they do."""
         mine = (index[rank] >= low) & (index[rank] < rows + high)
         return torch.where(mine.unsqueeze(-1), looked_up[rank], 0).to(dtype)
 
@@ -642,16 +651,16 @@ def judge_embedding(
         local = right["table"].chunk(size)[rank]
         mistakes = {
             "output": {
-                "what this rank found: add it up over the ranks": found(rank),
-                "the sum of what all ranks looked up, somebody else's tokens too: put zeros there": sum(looked_up),
-                "off by one at the end of a rank's rows: the row after the last is taken for the last": summed(0, 1),
-                "off by one at the start of a rank's rows: the row before the first is taken for it": summed(-1, 0),
-                "off by one at the end of a rank's rows: its last row is nobody's": summed(0, -1),
-                "off by one at the start of a rank's rows: its first row is nobody's": summed(1, 0),
+                "this rank's lookups: add them up over the ranks": found(rank),
+                "the sum of all lookups, those of other ranks' tokens included: put zeros there": sum(looked_up),
+                "off by one at the end of a rank's rows: the row after its last counts as its own": summed(0, 1),
+                "off by one at the start of a rank's rows: the row before its first counts as its own": summed(-1, 0),
+                "off by one at the end of a rank's rows: its last row belongs to no rank": summed(0, -1),
+                "off by one at the start of a rank's rows: its first row belongs to no rank": summed(1, 0),
             },
             "table_local": {
-                f"{size} times too large: g hands the gradient on, once": size * local,
-                "the gradient of all tokens, somebody else's too": torch.zeros_like(local).index_add_(
+                f"{size} times too large: g passes the gradient on, once": size * local,
+                "the gradient of all tokens, other ranks' included": torch.zeros_like(local).index_add_(
                     0, index[rank].clamp(0, rows - 1).flatten(), grad.flatten(0, -2)
                 ),
             },
@@ -698,7 +707,7 @@ def judge_entropy(run: Runner, size: int, logits: torch.Tensor, targets: torch.T
     largest = logits.max(-1).values
 
     def of_target(masked_by: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
-        """The target's shifted logit, if each rank took the targets for its own that `masked_by` says."""
+        """The target's shifted logit, if each rank took as its own the targets that `masked_by` selects."""
         found = torch.zeros_like(largest)
         for rank, shard in enumerate(shards):
             index = targets - rank * words
@@ -720,8 +729,8 @@ def judge_entropy(run: Runner, size: int, logits: torch.Tensor, targets: torch.T
         ),
     }
     shared = {words_: (total.log() - found).mean() for words_, found in wrong.items()}
-    shared["the sum of the losses: the mean is asked for"] = loss * len(targets)
-    shared["the loss with the target's logit as it was: subtract the maximum there too"] = loss - largest.mean()
+    shared["the sum of the losses: return their mean"] = loss * len(targets)
+    shared["the loss with the target's original logit: subtract the maximum there too"] = loss - largest.mean()
     one_hot = torch.nn.functional.one_hot(targets, logits.shape[-1]).to(logits.dtype)
     local = [shard.max(-1).values for shard in shards]
     own_total = added((shard - m[:, None]).exp().sum(-1) for shard, m in zip(shards, local, strict=True))
@@ -741,24 +750,24 @@ def judge_entropy(run: Runner, size: int, logits: torch.Tensor, targets: torch.T
         mistakes = {
             "output": {
                 **shared,
-                "the loss if each rank subtracts a maximum of its own: all must subtract the same": (
+                "the loss if each rank subtracts its own maximum: all must subtract the same": (
                     own_total.log() - unshared
                 ).mean(),
                 "the loss without the sum over the other ranks' words": (
                     shifted.exp().sum(-1).log() - of_target(lambda i: (i >= 0) & (i < words))
                 ).mean(),
-                "the loss with the target's logit of this rank alone: who doesn't have the target needs it too": (
+                "the loss with the target's logit of this rank alone: the ranks without the target need it, too": (
                     total.log() - torch.where(mine, own, 0)
                 ).mean(),
             },
             "logits_local": {
-                "what the target alone gives: autograd does not see the sum over the words. Is it by g?": (
+                "the gradient of the target's logit alone: autograd does not see the sum over the words. Where is g?": (
                     -one_hot.chunk(size, -1)[rank] / len(targets)
                 ),
-                "what the sum alone gives: autograd does not see the target's logit. Is it by g?": (
+                "the gradient of the sum alone: autograd does not see the target's logit. Where is g?": (
                     logits.softmax(-1).chunk(size, -1)[rank] / len(targets)
                 ),
-                f"{size} times too large: g hands its gradient on, once": size * right["logits"].chunk(size, -1)[rank],
+                f"{size} times too large: g passes its gradient on, once": size * right["logits"].chunk(size, -1)[rank],
             },
         }
         judge_rank(result, rank, loss, {"logits_local": right["logits"].chunk(size, -1)[rank]}, mistakes)
@@ -770,7 +779,7 @@ def parallel_cross_entropy_traffic(run: Runner) -> str:
 
 
 def judge_entropy_traffic(run: Runner, size: int, logits: torch.Tensor, targets: torch.Tensor) -> str:
-    """3 N numbers through all-reduces, in as many calls as one likes."""
+    """3 N numbers through all-reduces, in any number of calls."""
     given = per_rank(size, logits_local=parts(logits, size, -1), targets=targets)
     one = torch.tensor(1.0, dtype=logits.dtype)
     answer = run(size, given, [one] * size, through=drive)
@@ -781,7 +790,7 @@ def judge_entropy_traffic(run: Runner, size: int, logits: torch.Tensor, targets:
             raise CheckFailed(
                 f"rank {rank} called {in_words([(event.op, event.bytes) for event in backward])} in the backward pass",
                 "nothing",
-                "Each rank has all it needs for the gradient of its own logits.",
+                "Each rank already has all it needs for the gradient of its own logits.",
             )
         got = sum(event.bytes for event in forward)
         if {event.op for event in forward} != {"all_reduce"} or got != 3 * N * word:
@@ -789,15 +798,17 @@ def judge_entropy_traffic(run: Runner, size: int, logits: torch.Tensor, targets:
             raise CheckFailed(
                 f"rank {rank} called {in_words(calls)}",
                 f"all_reduces of {3 * N * word:,} bytes in all",
-                f"{got / (3 * N * word):.3g} times the bytes that are needed: a maximum, a sum and the target's logit "
-                "for each token, and no logits."
+                f"{got / (3 * N * word):.3g} times the bytes needed: a maximum, a sum and the target's logit "
+                "for each token, and no other logits."
                 if got > 3 * N * word
-                else "Less than is needed: a maximum, a sum and the target's logit for each token."
+                else "Less than needed: a maximum, a sum and the target's logit for each token."
                 if got < 3 * N * word
-                else "Three reductions will do: nobody needs the numbers of the other ranks themselves.",
+                else "Three reductions will do: no rank needs the other ranks' individual numbers.",
             )
     expect_all_waited(answer)
-    return f"all_reduces of 3 numbers a token, {3 * N * word:,} bytes; a rank's logits have {logits.nbytes // size:,}."
+    return (
+        f"all_reduces of 3 numbers per token, {3 * N * word:,} bytes; a rank's logits take {logits.nbytes // size:,}."
+    )
 
 
 def attention_inputs(size: int, B: int, S: int, D: int, seed: int = 0) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
@@ -826,13 +837,13 @@ def judge_attention(run: Runner, size: int, B: int, S: int, D: int, heads: int, 
     for rank, result in enumerate(answer.results):
         mistakes = {
             "output": {
-                "what this rank's heads give: a partial sum. Where is g?": local[rank][0],
+                "the output of this rank's heads: a partial sum. Where is g?": local[rank][0],
                 f"{size} times too large: each rank computes all heads": size * y,
-                "what comes out if w_qkv is cut into blocks of neighbouring columns: rank 0 has mostly q": blocks,
-                "what comes out if every rank takes rank 0's rows of w_out": same_rows,
+                "the output if w_qkv is cut into blocks of neighbouring columns: then rank 0 has mostly q": blocks,
+                "the output if every rank takes rank 0's rows of w_out": same_rows,
             },
             "x": {
-                "what this rank's heads know of it: where is f?": local[rank][1]["x"],
+                "the contribution of this rank's heads: where is f?": local[rank][1]["x"],
                 f"{size} times too large: f sums it over the ranks once": size * right["x"],
             },
         }
@@ -855,7 +866,7 @@ def expect_parts(answer: Answer, name: str, wanted: torch.Tensor) -> None:
         raise CheckFailed(
             f"{int((used > 1).sum())} numbers of {name} have a gradient on more than one rank",
             "each on one rank",
-            "A rank uses its own heads' part of the weights alone.",
+            "A rank uses only its own heads' part of the weights.",
         )
 
 
@@ -890,10 +901,10 @@ def judge_across(
 ) -> None:
     """shape: of a rank's shard, (B, S/t, D)."""
     for direction in ("gather", "scatter"):
-        judge_door(run, direction, size, shape, dtype, groups, spread)
+        judge_direction(run, direction, size, shape, dtype, groups, spread)
 
 
-def judge_door(
+def judge_direction(
     run: Runner, direction: str, size: int, shape: tuple[int, ...], dtype: torch.dtype, groups: Groups, spread: View
 ) -> None:
     ranks = range(size if groups is None else sum(map(len, groups)))
@@ -915,19 +926,19 @@ def judge_door(
             chunks = added(values[peer] for peer in peers).chunk(size, dim)
             return chunks[min(place, len(chunks) - 1)]
 
-        joined, summed = (xs, grads) if direction == "gather" else (grads, xs)  # what is put together, what is added
+        joined, summed = (xs, grads) if direction == "gather" else (grads, xs)  # to be joined, to be summed
         joins = {
-            "put together along another dimension: tokens are dimension 1": gathered(joined, 0),
-            "put together along the last dimension: tokens are dimension 1": gathered(joined, -1),
-            "this rank's own tokens, zeros for the others: every rank's belong there": padded(
+            "the tokens joined along another dimension: tokens are dimension 1": gathered(joined, 0),
+            "the tokens joined along the last dimension: tokens are dimension 1": gathered(joined, -1),
+            "this rank's own tokens, with zeros for the others: every rank's tokens belong there": padded(
                 joined[rank], size, place
             ),
         }
         sums = {
-            "a slice of this rank's own: partial sums are added first": summed[rank].chunk(size, 1)[place],
+            "a slice of this rank's own tensor: add the partial sums first": summed[rank].chunk(size, 1)[place],
             "the mean: partial sums add up": scattered(summed) / size,
-            "cut along another dimension: tokens are dimension 1": scattered(summed, 0),
-            "rank 0's tokens": added(summed[peer] for peer in peers).chunk(size, 1)[0],
+            "a slice along another dimension: tokens are dimension 1": scattered(summed, 0),
+            "rank 0's tokens: this rank's are different ones": added(summed[peer] for peer in peers).chunk(size, 1)[0],
         }
         names = ("output", "x") if direction == "gather" else ("x", "output")
         right = dict(zip(names, (gathered(joined), scattered(summed)), strict=True))
@@ -958,7 +969,7 @@ def judge_across_traffic(run: Runner, size: int, shape: tuple[int, ...], dtype: 
 def sequence_inputs(
     size: int, B: int, S: int, D: int, F: int, seed: int = 0
 ) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]], torch.Tensor]:
-    """(whole tensors, what each rank is given, the gradient of y)."""
+    """(whole tensors, each rank's inputs, the gradient of y)."""
     whole, given, grad = mlp_inputs(size, (B, S, D), F, seed)
     weights = make_layer(D, F, seed=seed + 1, dtype=torch.float64)
     norms = {"norm_weight": weights["norm1_weight"], "norm_bias": weights["norm1_bias"]}
@@ -1003,31 +1014,32 @@ def judge_sequence_mlp(run: Runner, size: int, B: int, S: int, D: int, F: int, s
         }
         mistakes = {
             "output": {
-                f"b_down added {size} times: it belongs after scatter, once": mine + (size - 1) * whole["b_down"],
+                f"y with b_down added {size} times: it belongs after scatter, once": mine
+                + (size - 1) * whole["b_down"],
                 "y without b_down": mine - whole["b_down"],
                 "y without the residual x": no_residual[:, tokens],
-                f"x added {size} times: it goes around the doors, straight to y": mine
+                f"y with x added {size} times: x bypasses gather and scatter and goes straight to y": mine
                 + (size - 1) * whole["x"][:, tokens],
-                "the whole y: this rank's tokens are asked for": y,
+                "the whole y: return this rank's tokens": y,
             },
             "x_local": {
-                "without the part that goes around the MLP": gradients["x_local"] - grads[rank],
+                "the gradient without the part that bypasses the MLP": gradients["x_local"] - grads[rank],
                 f"{size} times too large": size * gradients["x_local"],
-                "mixed with the gradients of other ranks' tokens: f is for weights only": grads[rank]
+                "the gradient mixed with those of other ranks' tokens: f is for weights only": grads[rank]
                 + sum((right["x"] - grad).chunk(size, 1)),
             },
         }
         for name in SHARED:
             mistakes[name] = {
-                "what this rank's tokens know of it: every rank has used its copy for its own tokens, so the "
+                "the contribution of this rank's tokens: every rank has used its copy for its own tokens, so the "
                 "gradients must be summed over the ranks": own_share(whole, grad, name, tokens),
-                f"{size} times too large: it is summed over the ranks already": size * right[name],
+                f"{size} times too large: it has already been summed over the ranks": size * right[name],
             }
         judge_rank(result, rank, mine, gradients, mistakes)
 
 
 def own_share(whole: dict[str, torch.Tensor], grad: torch.Tensor, name: str, tokens: slice) -> torch.Tensor:
-    """The gradient of a shared weight if only one rank's tokens are counted, after the sharded region's own sum."""
+    """The gradient of a shared weight if only one rank's tokens count, after the sharded region's own sum."""
     mine = torch.zeros_like(grad)
     mine[:, tokens] = 1
     leaf_ = whole[name].detach().clone().requires_grad_()
@@ -1045,14 +1057,14 @@ def sequence_parallel_mlp_traffic(run: Runner) -> str:
 
 
 def judge_sequence_traffic(run: Runner, size: int, B: int, S: int, D: int, F: int) -> str:
-    """The all_reduces for shared weights may be one or three; the rest is fixed."""
+    """The shared weights may take any number of all_reduces; the other calls are fixed."""
     _, given, grad = sequence_inputs(size, B, S, D, F)
     answer = run(size, given, parts(grad, size, 1), through=drive)
     long, short, small = grad.nbytes, grad.nbytes // size, 3 * D * 8
     for rank in range(size):
         forward, backward = calls_of(answer, rank)
         sums = sum(event.bytes for event in backward if event.op == "all_reduce")
-        doors = sorted((event.op, event.bytes) for event in backward if event.op != "all_reduce")
+        moves = sorted((event.op, event.bytes) for event in backward if event.op != "all_reduce")
         seen = sorted((event.op, event.bytes) for event in forward)
         if seen != [("all_gather", short), ("reduce_scatter", long)]:
             raise CheckFailed(
@@ -1060,17 +1072,17 @@ def judge_sequence_traffic(run: Runner, size: int, B: int, S: int, D: int, F: in
                 f"{in_words([('all_gather', short), ('reduce_scatter', long)])} in the forward pass",
                 "One gather where the MLP begins, one scatter where it ends, and nothing else.",
             )
-        if doors != [("all_gather", short), ("reduce_scatter", long)] or sums != small:
+        if moves != [("all_gather", short), ("reduce_scatter", long)] or sums != small:
             raise CheckFailed(
                 f"rank {rank} called {in_words([(e.op, e.bytes) for e in backward])} in the backward pass",
                 f"all_gather of {short:,} bytes, reduce_scatter of {long:,} bytes, all_reduces of {small:,} in all",
-                f"The all_reduces are for the {D} numbers of each of norm_weight, norm_bias and b_down.",
+                f"The all_reduces are for norm_weight, norm_bias and b_down, {D} numbers each.",
             )
     return "one gather and one scatter in each direction, and the sums for 3 shared vectors."
 
 
-def kept_bytes(function: Callable[..., Any], given: dict[str, Any], rank: int, world_size: int) -> int:
-    """Bytes that autograd keeps for backward, without the weights. The function gets its tensors as in `drive`."""
+def saved_bytes(function: Callable[..., Any], given: dict[str, Any], rank: int, world_size: int) -> int:
+    """Bytes that autograd saves for backward, weights excluded. The function gets its tensors as in `drive`."""
     leaves = {name: leaf(x, True) for name, x in given.items()}
     known = blocks_for(dist.group.WORLD)
     known = {name: value for name, value in known.items() if name in inspect.signature(function).parameters}
@@ -1086,25 +1098,24 @@ def sequence_parallel_mlp_memory(run: Runner) -> str:
 
 
 def judge_kept(run: Runner, size: int, B: int, S: int, D: int, F: int) -> str:
-    judge_sequence_mlp(run, size, B, 2 * size, D, F)  # a wrong function must not pass because it keeps less
+    judge_sequence_mlp(run, size, B, 2 * size, D, F)  # a wrong function must not pass because it saves less
     _, given, _ = sequence_inputs(size, B, S, D, F)
     cluster = links(size, alpha=1e-6, bandwidth=1e9)
-    kept = run.virtual(size, given, through=kept_bytes, cluster=cluster, device="cpu").results
+    saved = run.virtual(size, given, through=saved_bytes, cluster=cluster, device="cpu").results
     tokens, word = B * S, 8
     shard, whole, hidden = (word * tokens * width for width in (D // size, D, F // size))
-    allowed = (
-        shard + whole + 2 * hidden + 2 * word * tokens // size
-    )  # LayerNorm's input, the product's, gelu's and after
-    for rank, nbytes in enumerate(kept):
+    # The inputs of LayerNorm, of the first product, of gelu and of the second product; LayerNorm's two statistics.
+    allowed = shard + whole + 2 * hidden + 2 * word * tokens // size
+    for rank, nbytes in enumerate(saved):
         if nbytes > 1.02 * allowed:
             raise CheckFailed(
                 f"rank {rank} keeps {nbytes:,} bytes of activations for the backward pass",
                 f"{allowed:,} bytes",
-                "LayerNorm has seen all tokens, so autograd keeps them all: LayerNorm first, then gather."
+                "LayerNorm was applied to all tokens, so autograd keeps them all: LayerNorm first, then gather."
                 if nbytes > 0.97 * (allowed + whole - shard)
-                else f"{nbytes / allowed:.3g} times what is needed.",
+                else f"{nbytes / allowed:.3g} times as many as are needed.",
             )
-    return f"each rank keeps {kept[0]:,} bytes: its own tokens for LayerNorm, the gathered ones for the product."
+    return f"each rank keeps {saved[0]:,} bytes: its own tokens for LayerNorm, the gathered ones for the product."
 
 
 # ---- dropout
@@ -1138,9 +1149,9 @@ def judge_generators(run: Runner, size: int, seed: int) -> None:
             raise CheckFailed(f"rank {rank} returned {result['wrong']}", "two torch.Generators")
         if not alike(result["first"], result["again"]):
             raise CheckFailed(
-                f"rank {rank}: generators made again with the same arguments draw other numbers",
+                f"rank {rank}: generators made again with the same arguments draw different numbers",
                 "the same numbers",
-                "A seed that depends on time or on chance can't be repeated.",
+                "A seed that depends on time or chance can't be repeated.",
             )
         if not alike(result["whole"], results[0]["whole"]):
             raise CheckFailed(
@@ -1152,14 +1163,16 @@ def judge_generators(run: Runner, size: int, seed: int) -> None:
             raise CheckFailed(
                 f"rank {rank}: both generators draw {show(result['whole'])}",
                 "different numbers",
-                "Where tp_rank is 0 it adds nothing to the seed: add a constant as well.",
+                "On tensor-parallel rank 0, tp_rank adds nothing to the seed: add a constant as well.",
             )
         for other in range(rank):
             if alike(result["sharded"], results[other]["sharded"]):
                 raise CheckFailed(
                     f"for shards ranks {other} and {rank} both draw {show(result['sharded'])}",
-                    "other numbers on each rank",
-                    "The same mask in all shards: the ranks' seeds must differ.",
+                    "different numbers on each rank",
+                    "That gives all shards the same mask: the ranks' seeds must differ.",
                 )
             if alike(result["sharded"], results[other]["whole"]):
-                raise CheckFailed(f"rank {rank} draws for shards what all draw for whole tensors", "other numbers")
+                raise CheckFailed(
+                    f"rank {rank} draws the same numbers for shards as all do for whole tensors", "different numbers"
+                )

@@ -1,8 +1,8 @@
-"""The visible checks of lesson 09. Each is quick: one to three runs of one to four ranks. Form: see judge.py.
+"""The visible checks of lesson 09. Each is quick: one to three runs of one to four ranks. Form: see registry.py.
 
-The oracle of every gradient is one process with all layers. A schedule is judged without anybody's stage:
-kit/pipeline_schedule.py follows it, worlds/virtual/play_schedule.py plays it. A stage is judged with schedules that
-are written out below.
+The oracle of every gradient is one process with all layers. A student's schedule is judged without a student's stage:
+kit/pipeline_schedule.py follows it, worlds/virtual/play_schedule.py plays it. A student's stage runs the schedules
+written out below.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .runner import Runner
 from .traffic import expect_each_sent, expect_only_messages, expect_time
 
 DIM = 4
-EXACT = torch.float64  # sums in another order differ in the last digits only
+EXACT = torch.float64  # sums in a different order differ in the last digits only
 RTOL = 1e-7
 
 T = TypeVar("T")
@@ -49,14 +49,14 @@ def model(
 
 
 def cut_evenly(items: Sequence[T], ranks: int) -> list[list[T]]:
-    """For each rank its consecutive items; the first ranks have one more where it doesn't divide."""
+    """Each rank's consecutive items; the first ranks get one more if they don't divide evenly."""
     sizes = [len(items) // ranks + (rank < len(items) % ranks) for rank in range(ranks)]
     starts = [sum(sizes[:rank]) for rank in range(ranks)]
     return [list(items[start : start + size]) for start, size in zip(starts, sizes, strict=True)]
 
 
 def batches_of(batch: torch.Tensor, ranks: int) -> list[torch.Tensor]:
-    """Rank 0's is the batch; the others hold other numbers of that shape."""
+    """The batch for rank 0, and different numbers of the same shape for the others."""
     rows, columns = batch.shape
     strangers = [mlp.make_batch(rows, columns, 100 + rank, batch.dtype) for rank in range(1, ranks)]
     return [batch, *strangers]
@@ -71,7 +71,7 @@ def on_cluster(run: Runner, cluster: Cluster) -> World:
 
 
 def instant(ranks: int) -> Cluster:
-    """Nothing takes any time there. Functions that send nothing run on it too: that is quicker than real ranks."""
+    """Nothing takes any time. Functions that send nothing run here too: that is quicker than real ranks."""
     gpu = Gpu(flops={"fp32": math.inf}, memory=math.inf, bandwidth=math.inf)
     free = Link(alpha=0.0, bandwidth=math.inf)
     return Cluster("nothing takes time", nodes=1, gpus_per_node=ranks, gpu=gpu, intra=free, inter=free)
@@ -98,7 +98,7 @@ def judge_split(run: Runner, layers: int, ranks: int) -> None:
 
 
 def wrong_splits(items: list[str], ranks: int) -> dict[str, list[list[str]]]:
-    """What the usual mistakes give to all ranks."""
+    """{the mistake in words: the items it gives each rank}"""
     numbers, size, ceiling = range(ranks), len(items) // ranks, -(-len(items) // ranks)
     pieces = [items[rank * size : (rank + 1) * size] for rank in numbers]
     ends = [(rank + 1) * len(items) // ranks for rank in numbers]
@@ -106,8 +106,8 @@ def wrong_splits(items: list[str], ranks: int) -> dict[str, list[list[str]]]:
         "a cut into pieces of ceil(layers / P): the last ranks then get less, or nothing": [
             items[rank * ceiling : (rank + 1) * ceiling] for rank in numbers
         ],
-        "a cut into pieces of layers // P: the layers that are left over belong to nobody": pieces,
-        "a cut with all that is left over on the last rank: then it is slower than all others": [
+        "a cut into pieces of layers // P: the leftover layers belong to no rank": pieces,
+        "a cut with all leftover layers on the last rank: then it is slower than all others": [
             *pieces[:-1],
             items[(ranks - 1) * size :],
         ],
@@ -119,8 +119,8 @@ def wrong_splits(items: list[str], ranks: int) -> dict[str, list[list[str]]]:
 
 
 EACH_BOUNDARY = (
-    "for each boundary there is one send on the rank before it and one receive on the rank after it. Rank 0 receives "
-    "nothing, the last rank sends nothing."
+    "each boundary needs one send on the rank before it and one receive on the rank after it. Rank 0 receives "
+    "nothing, and the last rank sends nothing."
 )
 
 
@@ -144,7 +144,7 @@ def judge_forward(
     world: World | None = None,
     **options: Any,
 ) -> tuple[Answer, int]:
-    """Judge what the last rank returns, of one batch or of microbatches. Returns the answer, and bytes of the batch."""
+    """Judge the last rank's output, for one batch or for microbatches. Returns the answer and the batch's bytes."""
     weights, batch = model(run.draws, layers, rows, dtype)
     stages, batches = cut_evenly(weights, ranks), batches_of(batch, ranks)
     answer = (world or run)(ranks, batches, stages, **options)
@@ -171,16 +171,22 @@ def forward_mistakes(
     right = mlp.forward(weights, batch)
     pieces = list(right.split(size))
     mistakes = {
-        "what the last rank's own tensor gives: it never received anything": mlp.forward(stages[last], batches[last]),
-        "what the last rank received: it has layers of its own to apply": mlp.forward(sum(stages[:last], []), batch),
-        "the input, sent on as it was: each rank applies its layers before it sends": mlp.forward(stages[last], batch),
+        "the output for the last rank's own tensor: it never received anything": mlp.forward(
+            stages[last], batches[last]
+        ),
+        "the tensor that the last rank received: it must apply its own layers": mlp.forward(
+            sum(stages[:last], []), batch
+        ),
+        "the output for the input sent on unchanged: each rank applies its layers before it sends": mlp.forward(
+            stages[last], batch
+        ),
     }
     if len(pieces) > 1:
         mistakes |= {
             "the outputs in reverse order": torch.cat(pieces[::-1]),
             "the output of the last microbatch alone: keep all of them": pieces[-1],
             "the output of the first microbatch alone: keep all of them": pieces[0],
-            "right but for the last microbatch, which is shorter: it is missing": torch.cat(pieces[:-1]),
+            "the output without the last microbatch: it is shorter, but it counts": torch.cat(pieces[:-1]),
             "the last microbatch's output in every place: each needs a buffer of its own": torch.cat(
                 [pieces[-1][: len(piece)] for piece in pieces]
             ),
@@ -198,7 +204,7 @@ def microbatch_forward_values(run: Runner) -> None:
 
 
 def rows_take_time(ranks: int, message: float = 0.0) -> Cluster:
-    """One row through one layer takes one second, a message `message` seconds, nothing else any time."""
+    """One row through one layer takes one second, a message takes `message` seconds, and all else takes none."""
     gpu = Gpu(flops=dict.fromkeys(("fp64", "fp32"), 2 * DIM * DIM), memory=math.inf, bandwidth=math.inf)
     link = Link(alpha=message, bandwidth=math.inf)
     return Cluster("one row a second", nodes=1, gpus_per_node=ranks, gpu=gpu, intra=link, inter=link)
@@ -210,7 +216,7 @@ def microbatch_forward_time(run: Runner) -> str:
 
 
 def judge_streaming(run: Runner, ranks: int, microbatches: int, rows: int) -> str:
-    """Judge values and time of a forward in microbatches of `rows` rows, one layer a stage, free messages."""
+    """Judge values and time of a forward pass in microbatches of `rows` rows: one layer per stage, free messages."""
     answer, _ = judge_forward(
         run,
         ranks=ranks,
@@ -220,7 +226,7 @@ def judge_streaming(run: Runner, ranks: int, microbatches: int, rows: int) -> st
         world=on_cluster(run, rows_take_time(ranks)),
     )
     serial = float(rows * microbatches * ranks)
-    words = {"the time of one GPU: a rank sends a microbatch on before it computes the next": serial}
+    words = {"the time of one GPU: send each microbatch on before you compute the next": serial}
     return expect_time(answer, rows * (microbatches + ranks - 1), recognise=words)
 
 
@@ -238,7 +244,7 @@ def judge_shares(run: Runner, ranks: int, microbatches: int, most: float) -> Non
     if not isinstance(got, tuple | list) or len(got) != 3:
         raise CheckFailed(f"{situation} {got!r}", "(share of the total, share of the ideal, number of microbatches)")
     if close(got[:2], (ideal, total)) and ranks > 1:
-        mistake = "That is the two the wrong way round: the share of the total time comes first."
+        mistake = "Those are the two the wrong way round: the share of the total time comes first."
         raise CheckFailed(f"{situation} {got!r}", f"{total:.4f} first, then {ideal:.4f}", mistake)
     for name, value, right, usual in (
         (
@@ -246,9 +252,10 @@ def judge_shares(run: Runner, ranks: int, microbatches: int, most: float) -> Non
             got[0],
             total,
             {
-                "what is busy: the bubble is the rest": microbatches / (microbatches + ranks - 1),
-                "P slots of bubble: the first microbatch fills one of them": ranks / (microbatches + ranks),
-                "idle slots by M + P: there are M + P - 1 slots": (ranks - 1) / (microbatches + ranks),
+                "the busy share: the bubble is the rest": microbatches / (microbatches + ranks - 1),
+                "the share of P slots of bubble: the first microbatch fills one of them": ranks
+                / (microbatches + ranks),
+                "the share of M + P slots: there are M + P - 1 slots": (ranks - 1) / (microbatches + ranks),
                 "the share of the ideal time": ideal,
             },
         ),
@@ -258,7 +265,7 @@ def judge_shares(run: Runner, ranks: int, microbatches: int, most: float) -> Non
             ideal,
             {
                 "the share of the total time": total,
-                "P slots of bubble: the first microbatch fills one of them": ranks / microbatches,
+                "the share of P slots of bubble: the first microbatch fills one of them": ranks / microbatches,
             },
         ),
     ):
@@ -269,15 +276,15 @@ def judge_shares(run: Runner, ranks: int, microbatches: int, most: float) -> Non
             )
     enough = next(m for m in range(1, 100_000) if (ranks - 1) / (m + ranks - 1) <= most)
     if got[2] != enough:
-        words = "One less would do." if got[2] == enough + 1 else ""
-        words = "With that many the bubble is still larger than `most`." if got[2] < enough else words
+        words = "One fewer would do." if got[2] == enough + 1 else ""
+        words = "With that number the bubble is still larger than `most`." if got[2] < enough else words
         ideal_enough = next(m for m in range(1, 100_000) if (ranks - 1) / m <= most)
         words = "That is for the share of the ideal time; here the total counts." if got[2] == ideal_enough else words
         raise CheckFailed(f"{situation} {got[2]!r} microbatches", f"{enough}", words)
 
 
 def close(got: Sequence[object], right: Sequence[float]) -> bool:
-    """Whether they are numbers, and equal but for rounding."""
+    """Whether they are numbers and equal up to rounding."""
     return all(
         isinstance(a, Real) and math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12) for a, b in zip(got, right, strict=True)
     )
@@ -312,13 +319,13 @@ def judge_backward(run: Runner, ranks: int, layers: int, rows: int, dtype: torch
     answer = run(ranks, batches, stages)
     _, gradients = mlp.serial_gradients(weights, batch)
     wrong = {
-        "what you get if the gradient of the output is sent back: the rank before needs that of your input": (
+        "the gradient if each rank sends back that of its output: the rank before needs that of your input": (
             cut_evenly(gradients_with_wrong_sends(stages, batch), ranks)
         ),
-        "what you get if the rank's own y is the loss: the gradient must come from the next rank": (
+        "the gradient if the rank's own y is the loss: it must come from the next rank": (
             cut_evenly(gradients_with_own_losses(stages, batch), ranks)
         ),
-        "what backward gives for a gradient of ones: use the one that the next rank sends": (
+        "the gradient if backward starts from a gradient of ones: use the one that the next rank sends": (
             cut_evenly(gradients_of_ones(stages, batch), ranks)
         ),
     }
@@ -328,8 +335,10 @@ def judge_backward(run: Runner, ranks: int, layers: int, rows: int, dtype: torch
 
 
 def judge_gradients(results: list[Any], right: Stages, wrong: dict[str, Stages], rtol: float) -> None:
-    """results[rank], right[rank] and each wrong[words][rank]: a list of gradients. Later ranks first: they are the
-    first to go backward, and what goes wrong there goes wrong everywhere."""
+    """results[rank], right[rank] and each wrong[words][rank]: a list of gradients.
+
+    Later ranks are judged first: they run backward first, and their mistakes spread to all the others.
+    """
     for rank in reversed(range(len(right))):
         got = results[rank]
         if not isinstance(got, list | tuple) or len(got) != len(right[rank]):
@@ -350,7 +359,7 @@ def judge_gradients(results: list[Any], right: Stages, wrong: dict[str, Stages],
 
 
 def stage_by_stage(stages: Stages, batch: torch.Tensor) -> list[tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]]:
-    """(leaves, input, output) of each stage, cut apart as on ranks of their own."""
+    """(leaves, input, output) of each stage, with the graph cut between stages, as on ranks."""
     x, cut = batch, []
     for stage in stages:
         leaves, x = [w.clone().requires_grad_() for w in stage], x.detach().clone().requires_grad_()
@@ -407,7 +416,7 @@ def judge_accumulation(run: Runner, layers: int, rows: int, size: int, dtype: to
 def wrong_accumulations(
     weights: list[torch.Tensor], batch: torch.Tensor, size: int, loss: torch.Tensor, gradients: list[torch.Tensor]
 ) -> dict[str, LossAndGradients]:
-    """What the usual mistakes give: {words: (loss, gradients)}."""
+    """{the mistake in words: the (loss, gradients) it leads to}"""
     parts = batch.split(size)
     each = [mlp.serial_gradients(weights, part) for part in parts]
 
@@ -424,7 +433,7 @@ def wrong_accumulations(
         "the sum of the means: it is M times too large. Each microbatch counts by its rows, m / B": [1.0] * count,
         "every microbatch weighted by 1 / M: the short one counts too much. Use its rows, m / B": [1 / count] * count,
         "the last microbatch alone: don't zero the gradients in between": [0.0] * (count - 1) + right[-1:],
-        "the last microbatch alone, and as if it were the whole batch": [0.0] * (count - 1) + [1.0],
+        "the last microbatch alone, weighted as if it were the whole batch": [0.0] * (count - 1) + [1.0],
         "the first microbatch alone": right[:1] + [0.0] * (count - 1),
         "every microbatch weighted by micro_batch_size / B: the last one has fewer rows": [size / len(batch)] * count,
         "every microbatch weighted by its rows, but not divided by the rows of the batch": [float(n) for n in sizes],
@@ -437,7 +446,7 @@ def wrong_accumulations(
 
 
 def all_ranks(run: Runner, ranks: int, microbatches: int, chunks: int = 1) -> list[list[Step]]:
-    """The steps that the student's function gives to each rank, once it is sure that they can run."""
+    """Each rank's steps from the student's function. Raises CheckFailed if they can't run."""
     options = {"num_microbatches": microbatches} | ({"num_chunks": chunks} if chunks > 1 else {})
     schedules = on_cluster(run, instant(ranks))(ranks, **options).results
     if wrong := problem(schedules, microbatches, chunks):
@@ -446,7 +455,7 @@ def all_ranks(run: Runner, ranks: int, microbatches: int, chunks: int = 1) -> li
 
 
 def usual_mistake(schedules: list[Any], microbatches: int, chunks: int) -> str:
-    """What usually makes a schedule that can't run; "" if it is not known."""
+    """The usual cause of a schedule that can't run like this; "" if there is none."""
     try:
         steps = read(schedules)
     except ValueError:
@@ -456,19 +465,19 @@ def usual_mistake(schedules: list[Any], microbatches: int, chunks: int) -> str:
     if all(of_rank == steps[0] for of_rank in steps) and len(steps) > 1:
         return "Every rank has the same steps. The warm-up depends on the rank."
     if any(len(of_rank) < 2 * microbatches * chunks for of_rank in steps):
-        return "Are the backwards missing that are left after the last forward? Or the forwards of the warm-up?"
+        return "Are the backwards after the last forward missing? Or the forwards of the warm-up?"
     if len(steps) > 1 and warm_up(steps[0]) < warm_up(steps[-1]):
-        return "The last rank has the longest warm-up: it is the other way round, rank 0 has it."
+        return "The last rank has the longest warm-up, but rank 0 should: it is the other way round."
     if chunks > 1 and not_in_groups(steps[0], len(steps) * chunks, len(steps)):
         return GROUPS
     if chunks > 1 and any(step.chunk == 0 for of_rank in steps for step in of_rank if step.kind == "B"):
         first = next((step for step in steps[-1] if step.kind == "B"), None)
         if first is not None and first.chunk == 0:
-            return "The backwards begin with chunk 0: they go through the last chunk first."
+            return "The backwards begin with chunk 0, but they go through the last chunk first."
     return ""
 
 
-GROUPS = "Microbatches go in groups of P: through chunk 0, then chunk 1, and so on; then comes the next group."
+GROUPS = "Microbatches go in groups of P: through chunk 0, then chunk 1, and so on. Then comes the next group."
 
 
 def not_in_groups(steps: list[Step], count: int, ranks: int) -> list[int]:
@@ -478,12 +487,12 @@ def not_in_groups(steps: list[Step], count: int, ranks: int) -> list[int]:
 
 
 def warm_up(steps: list[Step]) -> int:
-    """How many forwards come before the first backward."""
+    """The number of forwards before the first backward."""
     return next((number for number, step in enumerate(steps) if step.kind != "F"), len(steps))
 
 
 def expect_in_order(schedules: list[list[Step]], chunks: int = 1) -> None:
-    """Raise CheckFailed unless forwards and backwards of each chunk go in the order of the microbatches."""
+    """Raise CheckFailed unless each chunk's forwards and backwards go in the order of the microbatches."""
     for rank, steps in enumerate(schedules):
         for kind in ("F", "B"):
             for chunk in range(chunks):
@@ -509,7 +518,7 @@ def judge_gpipe(run: Runner, ranks: int, microbatches: int) -> None:
             raise CheckFailed(
                 f"rank {rank} goes backward after {warm_up(steps)} of {microbatches} forwards",
                 "all forwards first",
-                "That is what 1F1B will do; GPipe is simpler.",
+                "1F1B will do that; GPipe is simpler.",
             )
     expect_in_order(schedules)
 
@@ -520,7 +529,7 @@ def gpipe_time(run: Runner) -> str:
 
 
 def judge_bubble(schedules: list[list[Step]], microbatches: int, chunks: int = 1) -> str:
-    """Play the schedules on a virtual cluster; judge that nobody idles longer than P - 1 slots."""
+    """Play the schedules on a virtual cluster; judge that no rank idles for more than P - 1 slots."""
     ranks, slot = len(schedules), 3.0
     run = play(schedules)
     right, took = slot * (microbatches * chunks + ranks - 1), run.elapsed
@@ -528,7 +537,7 @@ def judge_bubble(schedules: list[list[Step]], microbatches: int, chunks: int = 1
         raise CheckFailed(
             f"with F = 1 s and B = 2 s it took {took:g} s",
             f"{right:g} s",
-            f"The bubble is {took - slot * microbatches * chunks:g} s; (P - 1) (F + B) are enough. "
+            f"The bubble is {took - slot * microbatches * chunks:g} s; (P - 1) (F + B) is enough. "
             + too_long(schedules, chunks),
         )
     bubble = 1 - slot * microbatches * chunks / took
@@ -536,17 +545,17 @@ def judge_bubble(schedules: list[list[Step]], microbatches: int, chunks: int = 1
 
 
 def too_long(schedules: list[list[Step]], chunks: int) -> str:
-    """Why a schedule that can run takes longer than it must, in words."""
+    """Why a schedule that can run takes longer than necessary, in words."""
     if chunks > 1:
         return "Is the warm-up too short, or do the microbatches not go in groups of P?"
     short = [rank for rank, steps in enumerate(schedules) if warm_up(steps) < needed_ahead(schedules, rank)]
     if short:
-        return f"The warm-up of rank {short[0]} is too short: it waits for its first backward with nothing to do."
-    return "Draw it: where does a rank wait although it has something to do?"
+        return f"The warm-up of rank {short[0]} is too short: the rank idles while it waits for its first backward."
+    return "Draw it: where does a rank wait even though it has something to do?"
 
 
 def needed_ahead(schedules: list[list[Step]], rank: int) -> int:
-    """Forwards before the first backward in 1F1B: those ahead, and the one of the first pair."""
+    """Forwards before the first backward in 1F1B: the warm-up's, and that of the first pair."""
     microbatches = sum(step.kind == "F" for step in schedules[rank])
     return min(microbatches, len(schedules) - rank)
 
@@ -562,7 +571,7 @@ def live_microbatches_values(run: Runner) -> None:
 
 
 def live_at(steps: Sequence[RawStep]) -> list[int]:
-    """How many microbatches are live during each step."""
+    """The number of live microbatches during each step."""
     begin = {step[1:]: number for number, step in enumerate(steps) if step[0] == "F"}
     end = {step[1:]: number for number, step in enumerate(steps) if step[0] == "B"}
     return [sum(begin[m] <= number <= end[m] for m in begin) for number in range(len(steps))]
@@ -580,11 +589,11 @@ def judge_live(run: Runner, steps: Sequence[RawStep]) -> None:
         right,
         f"of {text} it returned",
         {
-            "what is live at the end: keep the largest number on the way": 0,
+            "the number live at the end: keep track of the largest": 0,
             "the number of all forwards: a backward ends one": len(forwards),
-            "the forwards before the first backward: there may be more later": ahead,
+            "the number of forwards before the first backward: there may be more live later": ahead,
             "one too many: count the F before you look for the maximum, and the B after it": right + 1,
-            "one too few: a microbatch is live during its F already": right - 1,
+            "one too few: a microbatch is already live during its F": right - 1,
             "the number of steps": len(steps),
         },
     )
@@ -607,8 +616,8 @@ def judge_1f1b(run: Runner, ranks: int, microbatches: int) -> None:
         if steady != ["B", "F"] * (len(steady) // 2):
             raise CheckFailed(
                 f"rank {rank}, after its warm-up, does {' '.join(map(str, middle[: last_forward + 1]))}",
-                "one backward and one forward in turn until no forward is left",
-                "That is two of the same kind in a row in the steady phase.",
+                "one backward and one forward in turn until there is no forward left",
+                "In the steady phase it does two of the same kind in a row.",
             )
 
 
@@ -627,9 +636,9 @@ def judge_live_1f1b(schedules: list[list[Step]], microbatches: int) -> str:
             raise CheckFailed(
                 f"{most} microbatches are live on rank {rank}",
                 f"{right} at most",
-                "All of them: that is what GPipe holds."
+                "That is all of them, as in GPipe."
                 if all_of_them
-                else f"Its warm-up is {most - right} too long: the forward of the first pair counts too.",
+                else f"Its warm-up is {most - right} too long: the forward of the first pair counts, too.",
             )
     return f"live microbatches by rank: {live}; GPipe holds {microbatches} on each."
 
@@ -649,7 +658,7 @@ def step_list(text: str) -> list[RawStep]:
     return [(kind, *map(int, numbers)) for kind, numbers in pairs]
 
 
-# Written out, so that nobody's generator is judged along. Of three ranks and four microbatches:
+# Written out, so that a stage is judged without a student's schedule. For three ranks and four microbatches:
 GPIPE = [step_list("F0 F1 F2 F3 B0 B1 B2 B3")] * 3
 ALTERNATING = [
     step_list("F0 F1 F2 B0 F3 B1 B2 B3"),
@@ -657,16 +666,15 @@ ALTERNATING = [
     step_list("F0 B0 F1 B1 F2 B2 F3 B3"),
 ]
 REVERSED = [step_list("F0 F1 F2 F3 B3 B2 B1 B0")] * 3
-# Of two ranks with two chunks each, and two microbatches:
+# For two ranks with two chunks each, and two microbatches:
 CHUNKED = [
     step_list("F0.0 F1.0 F0.1 F1.1 B0.1 B1.1 B0.0 B1.0"),
     step_list("F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 B0.0 B1.0"),
 ]
 
 STUCK_STAGE = (
-    "a send that waits (use isend, keep the handle), a message that nobody sends (the gradient of the input goes to "
-    "the rank before, the activations to the rank after), or a tag that names another stage than the one that needs "
-    "the message."
+    "a send that waits (use isend, keep the handle), a message that no rank sends (the gradient of the input goes to "
+    "the rank before, the activations to the rank after), or a tag that doesn't name the stage that needs the message."
 )
 
 
@@ -685,7 +693,7 @@ def run_schedule_traffic(run: Runner) -> str:
 
 
 def stages_of(items: Sequence[T], ranks: int, chunks: int) -> list[list[list[T]]]:
-    """For each rank, for each of its chunks, the items of that stage."""
+    """[rank][chunk]: the items of that stage."""
     stages = cut_evenly(items, ranks * chunks)
     return [[stages[chunk * ranks + rank] for chunk in range(chunks)] for rank in range(ranks)]
 
@@ -700,7 +708,7 @@ def judge_run(
     dtype: torch.dtype = EXACT,
     world: World | None = None,
 ) -> tuple[Answer, int]:
-    """Judge a whole step: loss and gradients. Returns the answer, and bytes of the batch."""
+    """Judge a whole step: loss and gradients. Returns the answer and the batch's bytes."""
     ranks, (weights, batch) = len(schedules), model(run.draws, layers, rows, dtype)
     held, batches = stages_of(weights, ranks, chunks), batches_of(batch, ranks)
     try:
@@ -708,7 +716,7 @@ def judge_run(
     except CheckFailed as failed:
         if "KeyError" in failed.saw:
             failed.mistake = (
-                "A backward finds nothing kept. The key must be the same in F and B, and name the chunk too."
+                "A backward finds nothing under its key. F and B must use the same key, with the chunk in it."
             )
         raise
     loss, gradients = mlp.serial_gradients(weights, batch)
@@ -732,7 +740,7 @@ def wrong_runs(
     found = {
         "the last microbatch's gradient alone: don't zero the gradients in between": scaled[-1],
         "the first microbatch's gradient alone": scaled[0],
-        "what you get if the gradient of the output is sent back: send that of the input, x.grad": [
+        "the gradient if each rank sends back that of its output: send that of the input, x.grad": [
             sum(column)
             for column in zip(
                 *(
@@ -759,7 +767,7 @@ def run_schedule_memory(run: Runner) -> str:
 
 
 def in_pairs(ranks: int, microbatches: int) -> list[list[RawStep]]:
-    """Each rank goes some forwards ahead, the last none; then backward and forward in turn."""
+    """Rank r starts with P - r forwards, then does a backward and a forward in turn."""
     schedules = []
     for rank in range(ranks):
         waiting, ahead = [*range(microbatches)], ranks - rank
@@ -771,26 +779,26 @@ def in_pairs(ranks: int, microbatches: int) -> list[list[RawStep]]:
 
 
 def judge_memory(run: Runner, schedules: list[list[RawStep]], rows: int) -> str:
-    """Judge that a rank holds activations of its live microbatches, and of no more."""
+    """Judge that a rank holds the activations of its live microbatches only."""
     ranks, microbatches = len(schedules), sum(step[0] == "F" for step in schedules[0])
     size = rows // microbatches
     answer, _ = judge_run(run, schedules, layers=2 * ranks, rows=rows, size=size, world=on_cluster(run, instant(ranks)))
-    for handle_of in unwaited(answer):
-        raise CheckFailed(*handle_of)
+    for dropped in unwaited(answer):
+        raise CheckFailed(*dropped)
     tensor = size * DIM * 8  # bytes of the activations between two layers, float64
-    # Of two layers autograd keeps what each product and each gelu was given (rank 0's input is part of the batch); on
-    # the last stage, also what the loss was given.
+    # Of two layers autograd saves the inputs of each product and each gelu (rank 0's input is part of the batch), and
+    # on the last stage that of the loss.
     of_one = [(3 + (rank > 0) + (rank == ranks - 1)) * tensor for rank in range(ranks)]
     counts = [max(live_at(steps)) for steps in schedules]
     for rank, live in enumerate(counts):
         activations = most_activations(answer.run.memory().samples[rank])
-        if activations > (5 * live + 2) * tensor:  # also for who copies: and an input that comes, one that is to go
+        if activations > (5 * live + 2) * tensor:  # room for copies, an input arriving and one leaving
             raise CheckFailed(
-                f"rank {rank} holds the activations of {activations / of_one[rank]:.2g} microbatches at most",
+                f"rank {rank} holds the activations of up to {activations / of_one[rank]:.2g} microbatches",
                 f"{live}",
-                "Is something kept after its backward? kept.pop(...) hands out the tensors and forgets them; "
-                "a list of outputs keeps all outputs; a y that waits to be sent keeps its graph, so send y.detach(). "
-                "Or are the steps not taken in the order of `steps`?",
+                "Is something kept after its backward? kept.pop(...) returns the tensors and forgets them; "
+                "a list of outputs keeps them all; a y that waits to be sent keeps its graph, so send y.detach(). "
+                "Or do you not take the steps in the order of `steps`?",
             )
     return f"live microbatches by rank: {counts}, as the schedule says."
 
@@ -800,7 +808,7 @@ def most_activations(samples: list[tuple[float, str, int]]) -> int:
 
 
 def unwaited(answer: Answer) -> list[tuple[str, str, str]]:
-    """What to say of each call whose handle was dropped, on virtual ranks."""
+    """(saw, expected, mistake) for each call on virtual ranks whose handle was dropped."""
     return [
         (
             f"rank {event.rank} started an asynchronous {event.op} to {event.peer} and never waited for it",
@@ -816,8 +824,8 @@ def unwaited(answer: Answer) -> list[tuple[str, str, str]]:
 
 
 OVERLAP_STUCK = (
-    "a rank that waits for a message which the rank before has not started to send, or a receive with no send: rank 0 "
-    "receives nothing, the last rank sends nothing, all others one message for each microbatch."
+    "a rank that waits for a message that the rank before has not started to send, or a receive without a send. Each "
+    "microbatch needs one send on every rank but the last and one receive on every rank but rank 0."
 )
 
 
@@ -834,7 +842,7 @@ def overlapped_forward_time(run: Runner) -> str:
 
 
 def judge_overlap(run: Runner, ranks: int, microbatches: int, rows: int, message: float) -> str:
-    """Judge values and time: a microbatch takes `rows` s on a stage, a message `message` s, and both go on at once."""
+    """Judge values and time: a microbatch takes `rows` s on a stage, a message `message` s, and the two overlap."""
     answer, _ = judge_forward(
         run,
         ranks=ranks,
@@ -843,12 +851,13 @@ def judge_overlap(run: Runner, ranks: int, microbatches: int, rows: int, message
         micro_batch_size=rows,
         world=on_cluster(run, rows_take_time(ranks, message)),
     )
-    for handle_of in unwaited(answer):
-        raise CheckFailed(*handle_of)
+    for dropped in unwaited(answer):
+        raise CheckFailed(*dropped)
     way = ranks * rows + (ranks - 1) * message  # of the first microbatch
     each = {
-        "each message waited for by its sender or its receiver: nothing overlaps": rows + message,
-        "every message waited for on both sides: a rank sends, then receives, then computes": rows + 2 * message,
+        "the time if the sender or the receiver waits for each message: nothing overlaps": rows + message,
+        "the time if every message is waited for on both sides: a rank sends, then receives, then computes": rows
+        + 2 * message,
     }
     words = {words: way + (microbatches - 1) * slot for words, slot in each.items()}
     return expect_time(answer, way + (microbatches - 1) * max(rows, message), recognise=words)
@@ -878,8 +887,8 @@ def judge_interleaved_layers(run: Runner, layers: int, ranks: int, chunks: int) 
                 "contiguous: chunks next to each other give plain pipelining. Chunk c of rank r is stage c P + r": (
                     stages[rank * chunks : (rank + 1) * chunks]
                 ),
-                "the right layers in one list: one list for each chunk is wanted": sum(right[rank], []),
-                "single layers round robin: a stage has consecutive ones": [
+                "the right layers in one list: return one list for each chunk": sum(right[rank], []),
+                "single layers dealt round-robin: a stage has consecutive ones": [
                     items[rank::ranks][chunk :: layers // ranks // chunks or 1] for chunk in range(chunks)
                 ],
                 "the chunks in reverse order": right[rank][::-1],
@@ -924,9 +933,9 @@ def judge_live_interleaved(schedules: list[list[Step]], microbatches: int, chunk
             raise CheckFailed(
                 f"{most} chunks of microbatches are live on rank {rank}",
                 f"{right} at most",
-                "All of them: go backward as soon as the warm-up is over."
+                "That is all of them: go backward as soon as the warm-up is over."
                 if most == microbatches * chunks
-                else "The warm-up is 2 (P - 1 - rank) + (v - 1) P forwards, and one more is live in the steady phase.",
+                else "The warm-up is 2 (P - 1 - rank) + (v - 1) P forwards, and the steady phase adds one.",
             )
     return f"live by rank, in chunks: {live}; all forwards first would hold {microbatches * chunks}."
 
