@@ -271,9 +271,9 @@ class Reader:
         """Marks that nbgrader would act on, or that are misspelled, in a cell of any kind."""
         comments = comment_lines(cell.source) if cell.kind == "code" else set()
         for line, content in enumerate(cell.source.split("\n"), cell.body_line):
-            if NOT_HERE.search(content):
+            if found := NOT_HERE.search(content):
                 where = f"grader/hidden/{self.path.name}"
-                self.wrong(line, f"{NOT_HERE.search(content)[0]!r} has no place here: hidden tests live in {where}")
+                self.wrong(line, f"{found[0]!r} has no place here: hidden tests live in {where}")
             if line - cell.body_line in comments and MARKER.match(content):
                 self.wrong(line, "jupytext takes this marker for part of a string: mind the quotes above it")
             elif line - cell.body_line in comments and ALMOST_MARKER.match(content):

@@ -12,7 +12,8 @@ from pathlib import Path
 from nbgrader.api import Gradebook
 from nbgrader.converters import Autograde
 from nbgrader.coursedir import CourseDirectory
-from traitlets.config import Config, PyFileConfigLoader
+from traitlets.config import Config
+from traitlets.config.loader import PyFileConfigLoader
 from traitlets.log import get_logger
 
 from grader.classroom.nbgrader_plugins import Judge
