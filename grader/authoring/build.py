@@ -21,7 +21,7 @@ import re
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -118,7 +118,7 @@ def notebook_cell(cell: Cell, lesson: Lesson, hidden: set[tuple[str, str]], seen
             function = lesson.exercises[check.exercise].function
             source += HIDDEN_TESTS.format(lesson=lesson.name, function=function, judges=check.judges)
         return new_code_cell(source, id=check.id, metadata=metadata)
-    new_cell = {"markdown": new_markdown_cell, "code": new_code_cell, "raw": new_raw_cell}[cell.kind]
+    new_cell: Callable[..., NotebookNode] = {"markdown": new_markdown_cell, "code": new_code_cell, "raw": new_raw_cell}[cell.kind]
     return new_cell(cell.source, id=content_id(cell, seen), metadata=metadata)
 
 

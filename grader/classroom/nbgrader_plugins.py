@@ -44,7 +44,7 @@ class Judge(NbGraderPreprocessor):
     def how(self) -> JudgeSettings:
         return JudgeSettings(self.checks, self.hidden, self.sandbox, self.seconds)
 
-    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+    def preprocess(self, nb: NotebookNode, resources: dict[str, Any]) -> tuple[NotebookNode, dict[str, Any]]:
         before, not_run = problems(nb), nb.metadata.get("not_run", False)
         clear(nb)
         judgement = resources.pop("judgement", None)
@@ -92,7 +92,7 @@ class SaveGrades(SaveAutoGrades, AssignLatePenalties):
     Cells that a person grades, and what a person has written, are nbgrader's own affair, as ever.
     """
 
-    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+    def preprocess(self, nb: NotebookNode, resources: dict[str, Any]) -> tuple[NotebookNode, dict[str, Any]]:
         ids = resources["nbgrader"]
         self.notebook_id, self.assignment_id, self.student_id = ids["notebook"], ids["assignment"], ids["student"]
         self.points = points_of(nb, judged=resources.get("judged", False))
@@ -109,7 +109,7 @@ class SaveGrades(SaveAutoGrades, AssignLatePenalties):
         when = {"timestamp": timestamp} if timestamp else {}
         self.gradebook.update_or_create_submission(self.assignment_id, self.student_id, **when)
 
-    def _add_score(self, cell: NotebookNode, resources: dict) -> None:
+    def _add_score(self, cell: NotebookNode, resources: dict[str, Any]) -> None:
         if not is_check(cell):
             super()._add_score(cell, resources)
             return

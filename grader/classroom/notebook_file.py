@@ -105,7 +105,7 @@ def without_outputs(data: bytes) -> bytes:
     return b"".join(parts if depth else [*parts, data[at:]])
 
 
-def parsed(text: str, repairs: list[str]) -> dict:
+def parsed(text: str, repairs: list[str]) -> dict[str, Any]:
     try:
         return json.loads(text)
     except ValueError:
@@ -116,7 +116,7 @@ def parsed(text: str, repairs: list[str]) -> dict:
     return {"nbformat": 4, "cells": cells}
 
 
-def readable_cells(text: str) -> list:
+def readable_cells(text: str) -> list[Any]:
     """The cells of a damaged file up to where it is damaged."""
     start = re.search(r'"cells"\s*:\s*\[', text)
     cells, at, decoder = [], start.end() if start else len(text), json.JSONDecoder()
@@ -158,7 +158,7 @@ def notebook_of(content: Any, repairs: list[str]) -> NotebookNode:
     return nbformat.from_dict({"nbformat": 4, "nbformat_minor": 5, "metadata": metadata, "cells": found})
 
 
-def cells_in(content: Any) -> list | None:
+def cells_in(content: Any) -> list[Any] | None:
     """The list of cells; of format 3 those of all its worksheets."""
     if not isinstance(content, dict):
         return None

@@ -68,7 +68,7 @@ def problems(nb: NotebookNode) -> list[str]:
 class Submission(NotebookExporter):
     """Reads a submitted file. One that is no notebook becomes an empty one, with the reason in `resources`."""
 
-    def from_filename(self, filename: str, resources: dict | None = None, **kw: Any) -> tuple:
+    def from_filename(self, filename: str, resources: dict[str, Any] | None = None, **kw: Any) -> tuple[Any, ...]:
         path, resources = Path(filename), {} if resources is None else resources
         resources.setdefault("metadata", {}).update(name=path.stem, path=str(path.parent))
         try:
@@ -77,7 +77,7 @@ class Submission(NotebookExporter):
             nb, resources["not_a_notebook"] = new_notebook(), str(reason)
         return self.from_notebook_node(nb, resources=resources, **kw)
 
-    def from_file(self, file_stream: Any, resources: dict | None = None, **kw: Any) -> tuple:
+    def from_file(self, file_stream: Any, resources: dict[str, Any] | None = None, **kw: Any) -> tuple[Any, ...]:
         resources = {} if resources is None else resources
         try:
             nb = read_notebook(file_stream)
@@ -95,7 +95,7 @@ def read_notebook(file_stream: io.IOBase) -> NotebookNode:
     return read_bytes(content.encode("utf-8", "replace") if isinstance(content, str) else bytes(content))[0]
 
 
-def find_notebook(path: Path, ids: dict | None) -> tuple[NotebookNode, list[str]]:
+def find_notebook(path: Path, ids: dict[str, Any] | None) -> tuple[NotebookNode, list[str]]:
     """The lesson's notebook, and what had to be repaired. It is the file of this name, unless that is not of the lesson
     (or missing) and exactly one other notebook in the folder is. Raises NotANotebook.
     """
@@ -138,7 +138,7 @@ def shown(path: Path) -> str:
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in path.name)
 
 
-def is_of_lesson(nb: NotebookNode, ids: dict) -> bool:
+def is_of_lesson(nb: NotebookNode, ids: dict[str, Any]) -> bool:
     with Gradebook(ids["db_url"]) as gradebook:
         try:
             lesson = Lesson(gradebook.find_notebook(ids["notebook"], ids["assignment"]))
@@ -232,7 +232,7 @@ class OfficialCells(NbGraderPreprocessor):
     ordinary cell, a deleted one is put back.
     """
 
-    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+    def preprocess(self, nb: NotebookNode, resources: dict[str, Any]) -> tuple[NotebookNode, dict[str, Any]]:
         ids = resources["nbgrader"]
         with Gradebook(ids["db_url"]) as gradebook:
             lesson = Lesson(gradebook.find_notebook(ids["notebook"], ids["assignment"]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
+from typing import Any
 
 from nbformat.notebooknode import NotebookNode
 
@@ -61,7 +62,7 @@ def judgement_of(nb: NotebookNode) -> Judgement:
     )
 
 
-def listed(value: object, kind: type = str) -> list:
+def listed(value: object, kind: type = str) -> list[Any]:
     return [one for one in value if isinstance(one, kind)] if isinstance(value, list) else []
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import Any
 
 import bleach
 from bleach.html5lib_shim import HTMLParser
@@ -83,7 +84,7 @@ class PassiveCells(NbGraderPreprocessor):
     Of code cells everything is text; outputs are the grader's own.
     """
 
-    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+    def preprocess(self, nb: NotebookNode, resources: dict[str, Any]) -> tuple[NotebookNode, dict[str, Any]]:
         taken = frozenset(name for cell in nb.cells for name in names_in_formgrader(cell))
         for cell in nb.cells:
             cell.pop("attachments", None)
