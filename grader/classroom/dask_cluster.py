@@ -62,7 +62,7 @@ def judge_all(
             yield futures[future], *judgement_of(future, lesson)
 
 
-def judgement_of(future: object, lesson: str) -> tuple[Judgement, bool]:
+def judgement_of(future: Any, lesson: str) -> tuple[Judgement, bool]:
     if future.cancelled():
         raise ClusterError("the Dask scheduler has gone away; run the same again to go on from here")
     error = future.exception()
@@ -78,7 +78,7 @@ def judgement_of(future: object, lesson: str) -> tuple[Judgement, bool]:
     return Judgement(lesson, troubles=[words], looks=[Flag("could not be judged", evidence)]), False
 
 
-def next_of(done: SimpleQueue[Any], client: Client) -> object:
+def next_of(done: SimpleQueue[Any], client: Client) -> Any:
     """The next future that is done; says so on the screen as long as there is no worker."""
     while True:
         try:

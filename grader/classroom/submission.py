@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -44,7 +44,11 @@ __all__ = [
     "read_notebook",
 ]
 
-NEW_CELL = {"code": new_code_cell, "markdown": new_markdown_cell, "raw": new_raw_cell}
+NEW_CELL: dict[str, Callable[..., NotebookNode]] = {
+    "code": new_code_cell,
+    "markdown": new_markdown_cell,
+    "raw": new_raw_cell,
+}
 HIDDEN = re.compile(r"^[^\n]*### BEGIN HIDDEN TESTS.*?### END HIDDEN TESTS[^\n]*$", re.MULTILINE | re.DOTALL)
 MOST_FILES = 10  # of a folder that are looked at
 
@@ -75,7 +79,7 @@ class Submission(NotebookExporter):
             nb, resources["repairs"] = find_notebook(path, resources.get("nbgrader"))
         except NotANotebook as reason:
             nb, resources["not_a_notebook"] = new_notebook(), str(reason)
-        return self.from_notebook_node(nb, resources=resources, **kw)
+        return self.from_notebook_node(nb, resources=resources, **kw)  # type: ignore[no-untyped-call]
 
     def from_file(self, file_stream: Any, resources: dict[str, Any] | None = None, **kw: Any) -> tuple[Any, ...]:
         resources = {} if resources is None else resources
@@ -83,7 +87,7 @@ class Submission(NotebookExporter):
             nb = read_notebook(file_stream)
         except NotANotebook as reason:
             nb, resources["not_a_notebook"] = new_notebook(), str(reason)
-        return self.from_notebook_node(nb, resources=resources, **kw)
+        return self.from_notebook_node(nb, resources=resources, **kw)  # type: ignore[no-untyped-call]
 
 
 def read_notebook(file_stream: io.IOBase) -> NotebookNode:
@@ -114,7 +118,7 @@ def find_notebook(path: Path, ids: dict[str, Any] | None) -> tuple[NotebookNode,
             nb, repairs = read_file(other)
         except NotANotebook:
             continue
-        if is_of_lesson(nb, ids):
+        if ids and is_of_lesson(nb, ids):
             found.append((nb, [f"{shown(other)} was read, for {said_of(path, reason)}", *repairs]))
     if len(found) == 1:
         return found[0]
@@ -255,8 +259,9 @@ def claim(cell: NotebookNode) -> str | None:
     return name if isinstance(name, str) else cell.get("id")
 
 
-def grade_id(cell: NotebookNode) -> str | None:
-    return cell.metadata.get("nbgrader", {}).get("grade_id")
+def grade_id(cell: NotebookNode) -> str:
+    """The name by which nbgrader knows a cell; "" if it knows none."""
+    return str(cell.metadata.get("nbgrader", {}).get("grade_id") or "")
 
 
 def whose(nb: NotebookNode, gradebook: Gradebook, lesson: str) -> str:
@@ -295,7 +300,8 @@ class Taken:
     """The cells of a submission as they are graded, and what was repaired for that, one line each."""
 
     def __init__(self, lesson: Lesson, nb: NotebookNode):
-        self.lesson, self.repairs = lesson, []
+        self.lesson = lesson
+        self.repairs: list[str] = []
         self.items = [Item(cell.source, cell.cell_type, at, claim(cell)) for at, cell in enumerate(nb.cells, 1)]
         for name in lesson.answers:
             self.find_answer(name)
@@ -317,12 +323,11 @@ class Taken:
         defining = [item for item in written if defines(item.text, exercise)]
         elsewhere = [item for item in self.items if item.is_code_for(exercise) and plain(item.text) != given]
         elsewhere = [item for item in elsewhere if item.claims == name or item.claims not in self.lesson.cells]
-        chosen = (defining or written or elsewhere or claiming or [None])[-1]
-        if chosen is None:
-            untouched = [item for item in self.items if item.kind == "code" and plain(item.text) == given]
-            chosen = untouched[-1] if untouched else None
-        if chosen is None:
+        untouched = [item for item in self.items if item.kind == "code" and plain(item.text) == given]
+        candidates = defining or written or elsewhere or claiming or untouched
+        if not candidates:
             return
+        chosen = candidates[-1]
         chosen.name = name
         if len(claiming) > 1:
             self.repairs.append(f"{name} has {len(claiming)} cells: what counts is cell {chosen.number}")
@@ -342,7 +347,7 @@ class Taken:
         turned = [item for item in self.items if item.name and item.kind != self.kind_of(item.name)]
         if turned:
             kinds = " and ".join(sorted({item.kind for item in turned}))
-            names = ", ".join(item.name for item in turned)
+            names = ", ".join(item.name for item in turned if item.name)
             self.repairs.append(f"{count(len(turned), 'cell')} had been turned into {kinds}: {names}")
 
     def kind_of(self, name: str) -> str:
@@ -350,17 +355,17 @@ class Taken:
 
     def keep_edited(self) -> None:
         """What somebody wrote into a locked cell becomes a cell of its own above it."""
-        edited = [item for item in self.items if item.name and self.is_edited(item)]
+        edited = [item for item in self.items if item.name and self.is_edited(item, item.name)]
         for item in edited:
             if item.text.strip():
                 at = self.items.index(item)
                 self.items.insert(at, Item(item.text, item.kind, item.number))
         if edited:
-            names = ", ".join(item.name for item in edited)
+            names = ", ".join(item.name for item in edited if item.name)
             self.repairs.append(f"the text of {count(len(edited), 'locked cell')} had been changed: {names}")
 
-    def is_edited(self, item: Item) -> bool:
-        official = self.lesson.cells[item.name]
+    def is_edited(self, item: Item, name: str) -> bool:
+        official = self.lesson.cells[name]
         return official.metadata["locked"] and plain(item.text) not in (
             official.given,
             plain(official.source_cell.source),
@@ -379,7 +384,7 @@ class Taken:
         moving = {item.name: item for item in self.items if item.name in astray}
         self.items = [item for item in self.items if item.name not in astray]
         placed = fixed
-        for name in sorted([*astray, *lost], key=rank.get):
+        for name in sorted([*astray, *lost], key=rank.__getitem__):
             self.items.insert(self.place_of(name, rank, placed), moving.get(name) or Item("", "", 0, None, name))
             placed = placed | {name}
         if lost:

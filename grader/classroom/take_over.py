@@ -98,7 +98,7 @@ class OneSubmission:
         more = {"db_url": self.course.directories.db_url, "timestamp": self.timestamp}
         return {"unique_key": self.lesson, "nbgrader": {**ids, **more}}
 
-    def exporter(self, preprocessors: list[Any]) -> object:
+    def exporter(self, preprocessors: list[Any]) -> Any:  # of nbconvert, which has no types
         autograding = self.course.autograding
         exporter = autograding.exporter_class(config=autograding.config)
         for one in preprocessors:

@@ -68,4 +68,6 @@ def listed(value: object, kind: type = str) -> list[Any]:
 
 def amount(value: object) -> float:
     """A number of points or seconds; 0 for what is none."""
-    return float(value) if type(value) in (int, float) and math.isfinite(value) else 0.0
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        return 0.0
+    return float(value)
