@@ -58,12 +58,12 @@ MOST_FILES = 10  # of a folder that are looked at
 
 def add_problem(nb: NotebookNode, text: str) -> None:
     """Note one line about this submission."""
-    nb.metadata.setdefault("problems", []).append(text)
+    nb.metadata.setdefault("troubles", []).append(text)
 
 
 def problems(nb: NotebookNode) -> list[str]:
     """What went wrong while this submission was graded, one line each."""
-    return list(nb.metadata.get("problems", []))
+    return list(nb.metadata.get("troubles", []))
 
 
 # ---- finding and reading the file ------------------------------------------------------------------------------------
@@ -381,7 +381,7 @@ class Taken:
         above = [name for name in here if here[name] < here.get(self.lesson.answer_of(name), -1)]
         fixed = in_order([(rank[name], name) for name in here if name not in above], self.lesson.answers)
         astray = [name for name in here if name not in fixed and name not in self.lesson.answers]
-        moving = {item.name: item for item in self.items if item.name in astray}
+        moving = {item.name: item for item in self.items if item.name and item.name in astray}
         self.items = [item for item in self.items if item.name not in astray]
         placed = fixed
         for name in sorted([*astray, *lost], key=rank.__getitem__):
