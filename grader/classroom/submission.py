@@ -378,7 +378,7 @@ class Taken:
         rank = {name: number for number, name in enumerate(self.lesson.order)}
         here = {item.name: at for at, item in enumerate(self.items) if item.name}
         lost = [name for name, one in self.lesson.cells.items() if one.is_restored and name not in here]
-        above = [name for name in here if here[name] < here.get(self.lesson.answer_of(name), -1)]
+        above = [name for name in here if here[name] < here.get(self.lesson.answer_of(name) or "", -1)]
         fixed = in_order([(rank[name], name) for name in here if name not in above], self.lesson.answers)
         astray = [name for name in here if name not in fixed and name not in self.lesson.answers]
         moving = {item.name: item for item in self.items if item.name and item.name in astray}
