@@ -418,8 +418,8 @@ def test_a_finished_rank_is_not_blamed_for_leaving():
 @pytest.mark.parametrize(
     "death, words",
     [
-        (lambda: os._exit(7), "exit code 7"),
-        (lambda: os._exit(0), "exit code 0"),
+        (lambda: os._exit(7), "exited with code 7"),
+        (lambda: os._exit(0), "exited with code 0"),
         (lambda: os.kill(os.getpid(), signal.SIGKILL), "killed by SIGKILL .*ran out of memory"),
         (lambda: os.kill(os.getpid(), signal.SIGSEGV), "killed by SIGSEGV"),
     ],
