@@ -12,6 +12,7 @@ from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from utils import figures
 from utils.events.event import Event, Region
+from utils.events.memory_samples import MemoryNote
 from utils.report.memory import Memory
 from utils.report.run import Run
 
@@ -364,7 +365,7 @@ def test_the_heat_map_of_a_large_world_loses_no_message():
 
 def test_live_bytes_has_a_lane_for_each_rank_that_tracked_with_its_peak():
     samples = [(1.0, "parameters", 4000), (1.0, "activations", 0), (1.5, "activations", 2000), (2.0, "activations", 0)]
-    picture = Memory([[("cpu", samples, 6000)], [], [("cpu", samples[:1], 4000)]]).figure()
+    picture = Memory([[MemoryNote("cpu", samples, 6000)], [], [MemoryNote("cpu", samples[:1], 4000)]]).figure()
     assert [panel.get_ylabel() for panel in picture.axes] == ["rank 0", "rank 2"]
     assert [texts(panel) for panel in picture.axes] == [["peak\n6 kB"], ["peak\n4 kB"]]
     assert [text.get_text() for text in picture.legends[0].get_texts()] == ["parameters", "activations"]
@@ -375,14 +376,15 @@ def test_live_bytes_has_a_lane_for_each_rank_that_tracked_with_its_peak():
 
 def test_live_bytes_shows_a_peak_that_lasted_no_time():
     samples = [(0.0, "other", 1000), (1.0, "other", 3000), (1.0, "other", 2000), (2.0, "other", 0)]
-    [panel] = Memory([[("virtual", samples, 3000)]]).figure().axes
+    [panel] = Memory([[MemoryNote("virtual", samples, 3000)]]).figure().axes
     outline = panel.lines[0]
     assert outline.get_xydata().tolist() == [[0, 1], [1, 3], [1, 2], [2, 0]]
 
 
 def test_live_bytes_of_many_ranks_has_a_lane_for_those_alike_and_the_extremes_of_too_many():
     def notes(peak, at=1.0):
-        return [("cpu", [(0.0, "communication", 0), (at, "communication", peak), (2.0, "communication", 0)], peak)]
+        samples = [(0.0, "communication", 0), (at, "communication", peak), (2.0, "communication", 0)]
+        return [MemoryNote("cpu", samples, peak)]
 
     picture = Memory([notes(1000 + 1000 * (rank >= 512), at=0.5 + rank // 768) for rank in range(1024)]).figure()
     assert [panel.get_ylabel() for panel in picture.axes] == ["ranks 0-511", "ranks 512-767", "ranks 768-1023"]

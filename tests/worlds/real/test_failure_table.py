@@ -46,7 +46,7 @@ TABLE = [
     Row(
         "leaves",
         "if rank == 1: os._exit(7)\ndist.barrier()",
-        ["RankCrashed: rank 1 left with exit code 7: something called os._exit", "had not called the network yet"],
+        ["RankCrashed: rank 1 exited with code 7: something called os._exit", "had not called the network yet"],
         1,
     ),
     Row(
@@ -61,7 +61,7 @@ TABLE = [
         [
             "RankCrashed: rank 1 was killed by SIGKILL",
             "ran out of memory",
-            "its last call to the network, ended: barrier",
+            "its last call to the network, completed: barrier",
         ],
         1,
     ),

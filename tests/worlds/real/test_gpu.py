@@ -149,7 +149,7 @@ def test_an_exception_while_others_wait(many, capfd):
 @pytest.mark.parametrize(
     "death, words",
     [
-        (lambda: os._exit(7), "exit code 7"),
+        (lambda: os._exit(7), "exited with code 7"),
         (lambda: os.kill(os.getpid(), signal.SIGKILL), "killed by SIGKILL"),
         (lambda: os.kill(os.getpid(), signal.SIGSEGV), "killed by SIGSEGV"),
     ],

@@ -148,7 +148,7 @@ def test_without_fork(script):
     assert script(source, SPAWN_WITHOUT_FORK="1").splitlines() == [
         "True 2",
         "rank 1 raised ValueError: no luck",
-        "rank 1 left with exit code 7: something called os._exit, or its interpreter could not go on.",
+        "rank 1 exited with code 7: something called os._exit, or its interpreter could not continue.",
         "no rank can move any more: each waits for another.",
     ]
 
