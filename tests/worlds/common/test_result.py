@@ -18,7 +18,7 @@ from utils.worlds.common.result import CannotReturn, pickle_result
 
 
 def there_and_back(value):
-    return pickle.loads(pickle_result(value))[1]
+    return pickle.loads(pickle_result(value)).value
 
 
 class Tagged(torch.Tensor):

@@ -677,7 +677,7 @@ def test_an_error_carries_the_results_that_there_are():
 
 
 def test_a_print_in_an_endless_loop_ends(monkeypatch, capsys):
-    monkeypatch.setattr("utils.worlds.real.world.MOST_PRINTED", 1 << 20)
+    monkeypatch.setattr("utils.worlds.real.watchdog.MOST_PRINTED", 1 << 20)
 
     def program(rank, world_size):
         while rank == 1:

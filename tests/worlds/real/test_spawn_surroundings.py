@@ -89,7 +89,7 @@ def test_few_descriptors(script):
         print(spawn(program, 2).results)
     """
     said = script(source, "ulimit -n 60; exec {python} script.py")
-    assert said == "40 ranks need more open files than there may be: use fewer.\n[1.0, 1.0]\n"
+    assert said == "40 ranks need more open files than this process may have. Use fewer ranks.\n[1.0, 1.0]\n"
 
 
 FORKS_TWICE = """
@@ -116,7 +116,7 @@ def test_few_processes(script):
             print(error)
     """
     assert script(source, FORKS_TWICE=FORKS_TWICE) == (
-        "This machine does not allow 4 ranks: 2 of 4 ranks could be started: "
+        "This machine does not allow 4 ranks: only 2 of 4 could be started: "
         "[Errno 11] Resource temporarily unavailable. Use fewer.\n"
     )
 

@@ -6,7 +6,7 @@ import inspect
 import operator
 
 DEFAULT_TIMEOUT = 60.0
-MAX_RANKS = 128  # real processes on one machine; also what fits in one message to the zygote
+MAX_PROCESSES = 128  # of one world; the zygote gets a descriptor for each in one message, which can carry 253
 
 
 def check_program(fn, args: tuple, kwargs: dict, who: str = "spawn") -> None:
@@ -29,7 +29,7 @@ def check_program(fn, args: tuple, kwargs: dict, who: str = "spawn") -> None:
         ) from None
 
 
-def check_world_size(world_size, most: int | None = MAX_RANKS, who: str = "spawn") -> int:
+def check_world_size(world_size, most: int | None = MAX_PROCESSES, who: str = "spawn") -> int:
     if isinstance(world_size, bool) or not hasattr(world_size, "__index__"):
         raise TypeError(f"world_size is how many ranks to start, a whole number; got {world_size!r}.")
     world_size = operator.index(world_size)

@@ -17,6 +17,7 @@ from ...recording.torch_private import (
     rebuild_from_type,
     state_of_object,
 )
+from .outcome import Result
 from .pickling import CannotTravel, pack, why_not
 from .unpicklable import Part, a_type, find_culprit
 
@@ -32,7 +33,7 @@ def pickle_result(result, pickler: type[ResultPickler] | None = None) -> bytes:
     """
     outcome = io.BytesIO()
     try:
-        (pickler or ResultPickler)(outcome).dump(("result", result))
+        (pickler or ResultPickler)(outcome).dump(Result(result))
     except (torch.AcceleratorError, torch.OutOfMemoryError):  # the program's own, which a GPU tells when next asked
         raise
     except Exception as error:

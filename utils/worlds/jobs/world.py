@@ -92,7 +92,7 @@ class JobWorld:
             world_size=self.size,
             world=self.name,
             backend=backend,
-            results=[pickle.loads(result)[1] for result in results],
+            results=[pickle.loads(result).value for result in results],
             output=list(output),
             events=[event for state in states for event in state.events],
             elapsed=max(elapsed),

@@ -7,7 +7,7 @@ check the call -> pickle the program by value -> hand it to the zygote -> watch 
 from __future__ import annotations
 
 from ...report.run import Run
-from ..common.call_checks import MAX_RANKS, check_program, check_timeout, check_world_size
+from ..common.call_checks import MAX_PROCESSES, check_program, check_timeout, check_world_size
 from ..common.program import pickle_program
 from ..jobs.in_place import already_a_rank, run_in_place
 from .placement import choose_backend
@@ -31,15 +31,13 @@ def spawn(fn, world_size: int, *args, timeout: float | None = None, backend: str
     """
     check_program(fn, args, kwargs)
     in_place = already_a_rank()
-    world_size = check_world_size(world_size, most=None if in_place else MAX_RANKS)
+    world_size = check_world_size(world_size, most=None if in_place else MAX_PROCESSES)
     timeout = check_timeout(timeout)
     if in_place:
         return run_in_place(fn, world_size, args, kwargs, backend)
     placement = choose_backend(backend, world_size)
     program = pickle_program(fn, args, kwargs, world_size)
-    from .world import (
-        RealWorld,  # only now, so that `import utils` is quick
-        run_world,
-    )
+    from .watchdog import run_world  # only now, so that `import utils` is quick
+    from .world import RealWorld
 
     return run_world(lambda: RealWorld(world_size, placement, program), timeout)

@@ -11,13 +11,11 @@ import re
 from collections import deque
 from collections.abc import Iterator
 
+from ..common.framing import Framing, is_only
 from ..common.protocol import FINISHED, SYNCHRONISED
 
 UP = b"\x1b[A"  # one row up: tqdm goes down to draw a nested bar, and comes back
-SIGNS = (SYNCHRONISED, FINISHED, UP)  # what is no text in a rank's output
-_SIGN = re.compile(b"(" + b"|".join(map(re.escape, SIGNS)) + b")")
-_BEGUN_SIGN = re.compile(b"|".join(re.escape(sign[:n]) + rb"\Z" for sign in SIGNS for n in range(1, len(sign))))
-_MOVE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-ln-~]")  # what moves a terminal's cursor or clears it: all but colours
+_MOVE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-ln-~]")  # moves a terminal's cursor or clears it: every escape but colours
 
 
 class OrderedOutput:
@@ -67,14 +65,14 @@ class _RankOutput:
     row is not over, and what was drawn is its new state.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.lines: deque[tuple[int, str]] = deque()  # (epoch, whole lines), not yet passed on
         self.epoch = 0
         self.closed = False
         self._row = [b""]  # the row that has not ended yet, in pieces; if it holds a \r, then in the first
         self._bar: bytes | None = None  # a bar's row that has ended and waits
         self._below = 0  # how many rows below it we are
-        self._tail = b""  # the last bytes seen: a sign may come in two reads
+        self._framing = Framing(SYNCHRONISED, FINISHED, UP)
 
     @property
     def is_spent(self) -> bool:
@@ -86,29 +84,23 @@ class _RankOutput:
         return self.lines[0][0] if self.lines else self.epoch
 
     def feed(self, data: bytes) -> None:
-        marks = len(data) // len(SYNCHRONISED)
-        if not self._tail and data == SYNCHRONISED * marks:  # the usual case in a program that communicates much
+        if not self._framing.tail and is_only(SYNCHRONISED, data):  # the usual case where ranks communicate much
             self._settle()
-            self.epoch += marks
+            self.epoch += len(data) // len(SYNCHRONISED)
             return
-        *pieces, last = _SIGN.split(self._tail + data)  # text and signs by turns
-        begun = _BEGUN_SIGN.search(last, max(len(last) - len(SYNCHRONISED), 0))
-        whole = begun.start() if begun else len(last)
-        self._tail = last[whole:]
-        for piece in (*pieces, last[:whole]):
-            if piece == SYNCHRONISED:
+        for mark, text in self._framing.split(data):
+            if mark == SYNCHRONISED:
                 self._settle()
                 self.epoch += 1
-            elif piece == FINISHED:
+            elif mark == FINISHED:
                 self._close()
-            elif piece == UP:
+            elif mark == UP:
                 self._come_back()
-            elif piece:
-                self._write(piece)
+            else:
+                self._write(text)
 
     def close(self) -> None:
-        tail, self._tail = self._tail, b""
-        self._write(tail)
+        self._write(self._framing.rest())
         self._close()
 
     def _close(self) -> None:
@@ -132,8 +124,8 @@ class _RankOutput:
             else:
                 self._row.append(begun)
         else:
-            *ended, begun = text.split(b"\n")
-            for rest in ended:
+            *rows, begun = text.split(b"\n")
+            for rest in rows:
                 self._extend_row(rest)
                 self._end_row()
             self._extend_row(begun)

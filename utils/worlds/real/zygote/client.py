@@ -14,6 +14,7 @@ from multiprocessing.connection import Connection
 
 from ....text.package import IMPORT_ROOT
 from ...jobs import detect
+from .messages import MakeWorld
 
 CAN_FORK = hasattr(os, "fork")  # not on Windows
 PROGRAM = f"from sys import argv; from {__package__}.server import main; main(int(argv[1]))"
@@ -95,7 +96,7 @@ class ZygoteClient:
             connection = Connection(ours.detach())
             try:
                 socket.send_fds(self.control, [b"+"], [theirs.fileno(), *outputs])
-                connection.send((world_size, folder))
+                connection.send(MakeWorld(world_size, folder))
             except OSError:
                 connection.close()
                 raise

@@ -4,10 +4,9 @@ Importing the package starts it in the background, so that torch is imported her
 nothing of the student's. It ends when the kernel's end of its socket closes, however the kernel died, and its ranks end
 with it.
 
-For each world the launcher hands over, on the control socket, a socket for that world and one output pipe per rank;
-then, on the world's socket, `(world size, folder)`. Back come `("started", world size)`, or `("refused", reason)`, and
-`("exit", rank, code)`; before them `("note", text)` if there is something to know. The launcher may send
-`("signal", number)`. A world whose socket closes is killed.
+For each world, the kernel hands over a socket for that world and one output pipe per process, on the control socket. What
+is said on the world's socket is in messages.py: MakeWorld, then Signal, from the kernel; Note, Started or Refused, then
+Exited, from here. A world whose socket closes is killed.
 """
 
 from __future__ import annotations
@@ -22,10 +21,12 @@ import sys
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
+from ...common.call_checks import MAX_PROCESSES
+from ...common.outcome import Refused
 from .forks import Forks
 from .fresh_interpreters import FreshInterpreters
+from .messages import Exited, FromZygote, MakeWorld, Note, Signal, Started
 
-MAX_RANKS = 128  # descriptors in one message: at most 253
 WITHOUT_FORK = "SPAWN_WITHOUT_FORK"  # environment variable: make ranks of fresh interpreters, as on macOS
 
 
@@ -38,10 +39,10 @@ class WorldProcesses:
     ranks: dict[int, int] = field(default_factory=dict)  # pid -> rank
     groups: list[int] = field(default_factory=list)  # process groups: a rank and what it started
 
-    def tell(self, *message) -> None:
+    def tell(self, message: FromZygote) -> None:
         try:
             self.connection.send(message)
-        except OSError:  # the launcher is gone; its closed socket ends this world
+        except OSError:  # the kernel is gone; its closed socket ends this world
             pass
 
     def signal(self, number: int) -> None:
@@ -95,21 +96,21 @@ class ZygoteServer:
             has_chores = bool(heard) or (not self.worlds and self.nursery.get_on(self.last_size))
 
     def take_world(self) -> None:
-        message, descriptors, _, _ = socket.recv_fds(self.control, 1, MAX_RANKS + 1)
+        message, descriptors, _, _ = socket.recv_fds(self.control, 1, MAX_PROCESSES + 1)
         if not message:  # the kernel is gone
             for world in self.worlds:
                 world.end()
             os._exit(0)
         connection, outputs = Connection(descriptors[0]), descriptors[1:]
         try:
-            size, folder = connection.recv()
+            asked: MakeWorld = connection.recv()
         except (EOFError, OSError):
             connection.close()
         else:
-            world = WorldProcesses(connection, folder)
+            world = WorldProcesses(connection, asked.folder)
             self.worlds.append(world)
             self.selector.register(connection, selectors.EVENT_READ, world)
-            self.make_ranks(world, size, outputs)
+            self.make_ranks(world, asked.size, outputs)
         finally:
             for output in outputs:
                 os.close(output)
@@ -119,7 +120,7 @@ class ZygoteServer:
             self.nursery = FreshInterpreters()
             self.note = f"Each rank is a fresh interpreter, which takes seconds instead of milliseconds: {wrong}."
         if self.note:
-            world.tell("note", self.note)
+            world.tell(Note(self.note))
             self.note = ""
         self.last_size = size
         try:
@@ -128,10 +129,10 @@ class ZygoteServer:
                 world.ranks[pid] = rank
                 world.groups.append(pid)
         except OSError as error:  # no more processes, memory or descriptors to be had
-            world.tell("refused", f"{len(world.ranks)} of {size} ranks could be started: {error}")
+            world.tell(Refused(f"only {len(world.ranks)} of {size} could be started: {error}"))
             world.end()
         else:
-            world.tell("started", size)
+            world.tell(Started())
 
     def descriptors(self, outputs: list[int], but: int) -> list[int]:
         """What a fork of this process must not keep open."""
@@ -149,18 +150,18 @@ class ZygoteServer:
             self.nursery.forget(pid)
             for world in self.worlds:
                 if pid in world.ranks:
-                    world.tell("exit", world.ranks.pop(pid), os.waitstatus_to_exitcode(status))
+                    world.tell(Exited(world.ranks.pop(pid), os.waitstatus_to_exitcode(status)))
 
     def obey(self, world: WorldProcesses) -> None:
         try:
-            _, number = world.connection.recv()
+            asked: Signal = world.connection.recv()
         except (EOFError, OSError):
             world.end()
             self.selector.unregister(world.connection)
             world.connection.close()
             self.worlds.remove(world)
         else:
-            world.signal(number)
+            world.signal(asked.number)
 
 
 def main(control_descriptor: int) -> None:
