@@ -61,7 +61,16 @@ def test_any_stream_in_any_reads(parts, sizes):
 
 @pytest.mark.parametrize(
     "text",
-    [b"", b"\xff", b"\xff\x00", b"\xff\x00rank", SPEAKS[:-1] % 3, b"\xff\x00another\x00\xff", FINISHED[1:], FINISHED[:-1]],
+    [
+        b"",
+        b"\xff",
+        b"\xff\x00",
+        b"\xff\x00rank",
+        SPEAKS[:-1] % 3,
+        b"\xff\x00another\x00\xff",
+        FINISHED[1:],
+        FINISHED[:-1],
+    ],
 )
 def test_the_beginning_of_a_mark_and_an_unknown_one_are_text(text):
     assert pieces(text) == ([(TEXT, text)] if text else [])

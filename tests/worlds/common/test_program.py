@@ -291,7 +291,7 @@ def test_in_a_notebook_too():
         notebook.run("import torch\nfrom utils import spawn\nbig = torch.ones(20_000_000)")
         shown = notebook.run("def work(rank, world_size):\n    !ls\nspawn(work, 2)")
         assert "`get_ipython`, which work uses, (a method) can't be sent to the ranks" in shown["error"]
-        assert "Lines with % or ! work in the notebook only" in shown["error"]
+        assert "Lines with % or ! work only in the notebook" in shown["error"]
         shown = notebook.run("run = spawn(lambda rank, n: big.sum().item(), 2)\nprint(run.results)")
         assert shown["stdout"].splitlines() == [
             "This program takes 80 MB along: `big`, which a lambda uses (80 MB); "

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
-from utils import RankFailed, spawn
+from utils import RankFailed, simulate, spawn
 from utils.worlds.common.result import CannotReturn, pickle_result
 
 
@@ -223,6 +223,17 @@ def test_what_cannot_be_unpacked_in_the_notebook_is_one_clear_error():
 
     with pytest.raises(RankFailed, match="rank 0 raised CannotReturn: what it returned can't be read here: TypeError"):
         spawn(lambda rank, n: Fussy(3, "no") if rank == 0 else None, 2)
+
+
+def test_an_error_of_simulate_brings_along_what_the_other_ranks_returned():
+    def program(rank, world_size):
+        if rank == 1:
+            raise ValueError("no luck")
+        return rank
+
+    with pytest.raises(RankFailed) as caught:
+        simulate(program, 3)
+    assert caught.value.results == [0, None, 2]
 
 
 def test_no_room_for_a_result_is_one_clear_error(tmp_path, monkeypatch):

@@ -118,7 +118,7 @@ def test_a_name_that_is_loopback_without_a_way_out(machine):
 def test_a_first_machine_that_is_not_found_says_what_to_do(machine):
     with pytest.raises(RuntimeError, match=r"MASTER_ADDR=gpu99 .*torchrun --master-addr 10"):
         network_interface.interface_towards("gpu99")
-    with pytest.raises(RuntimeError, match="no way to the first one of the job: MASTER_ADDR=far"):
+    with pytest.raises(RuntimeError, match="no route to the first one of the job: MASTER_ADDR=far"):
         network_interface.interface_towards("far")
 
 

@@ -357,8 +357,9 @@ def test_warnings_and_logging_come_in_order_with_prints(capfd):
 def test_input_says_what_to_do_instead():
     with pytest.raises(RankFailed) as caught:
         spawn(lambda rank, n: input("name? "), 1)
-    assert "EOFError: a rank has no keyboard: ask in the notebook and pass the answer: spawn(work, 4, answer)" in str(
-        caught.value
+    assert (
+        "EOFError: a rank has no keyboard. Ask in the notebook and pass the answer on: spawn(work, 4, answer)"
+        in str(caught.value)
     )
     assert 'input("name? ")' in str(caught.value)
 

@@ -142,7 +142,7 @@ def test_nccl_that_was_asked_for_and_cannot_be_had(machine):
     assert str(caught.value) == (
         'backend="nccl" needs a free GPU for each of 3 ranks, and this machine has 4, 2 of them busy (0-1). '
         "Held by others: GPU 0: 61 of 80 GB; GPU 1: 61 of 80 GB. "
-        'Leave backend out, or say backend="gloo", to run on the CPU.'
+        'Leave backend out, or use backend="gloo", to run on the CPU.'
     )
 
 
@@ -243,7 +243,7 @@ def test_an_nvml_that_does_not_answer_is_said_and_torch_counts(machine, monkeypa
         monkeypatch.setitem(sys.modules, "pynvml", broken)
         assert choose_backend(None, 2) == Placement("nccl")
         assert capfd.readouterr() == (
-            f"Which GPUs are busy can't be seen here ({reason}); torch counts 2, which are taken for free.\n",
+            f"Can't tell which GPUs are busy ({reason}). Torch counts 2; all are assumed to be free.\n",
             "",
         )
 
@@ -295,5 +295,5 @@ def test_a_device_is_the_ranks_own_gpu_on_nccl(monkeypatch):
     assert get_device(3) == torch.device("cuda", 3)
     monkeypatch.delenv("LOCAL_WORLD_SIZE")  # by hand, with mpirun say: as many ranks on a machine as it has GPUs
     assert get_device(5) == torch.device("cuda", 1)
-    with pytest.raises(ValueError, match="no rank 8 among 8"):
+    with pytest.raises(ValueError, match="There is no rank 8: this world has 8 ranks"):
         get_device(8)

@@ -77,7 +77,7 @@ def test_a_temporary_folder_that_is_full_or_read_only(script, options, tmp_path)
     """
     no_memory = f"mount -t tmpfs -o {options} none /dev/shm;"
     says = script(source, shell.format(options=options, more=no_memory))
-    assert says.startswith("The ranks need a temporary folder with 8 MB free, and neither ") and says.count("\n") == 1
+    assert says.startswith("The ranks need a temporary folder with 8 MB free; neither ") and says.count("\n") == 1
 
 
 def test_few_descriptors(script):

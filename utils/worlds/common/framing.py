@@ -25,7 +25,7 @@ class Framing:
         self.tail = b""  # what may be the beginning of a mark: the next read will tell
 
     def split(self, data: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """What has come whole with `data`, in order: (mark, its content), or (TEXT, the text) for what is in between."""
+        """What has come whole with `data`, in order: (mark, its content), or (TEXT, the text) between two marks."""
         data, at = self.tail + data, 0
         self.tail = b""
         for found in self._whole.finditer(data):

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from ...events.failure import Failure
+
+if TYPE_CHECKING:
+    from ...cluster.collective_costs import Cost, Layout
+    from ...events.memory_samples import Sample
 
 
 @dataclass
@@ -29,22 +33,29 @@ class VirtualOutcome:
     ranks: bytes  # list[RankRecord], written by marshal: much quicker than pickle for a thousand ranks
     results: list[bytes | None]  # per rank: a pickled Result, None if it returned nothing
     failures: dict[int, Failure]
-    algorithms: list[tuple[Any, ...]]  # see Run.algorithms
+    algorithms: list[tuple[str, int, Layout, int, Cost]]  # see Run.algorithms
 
 
 class RankRecord(TypedDict):
-    """What one virtual rank did, in plain types that marshal can write."""
+    """What one virtual rank did, in types that marshal can write. Times are in seconds of the rank's clock.
+
+    events, groups_made   the fields of each Event, in order; regions: those of each Region
+    waits                 {index: where the rank began to wait} of asynchronous calls
+    strides               {index: (shape, strides)} of a tensor with gaps where Gloo expects none
+    dropped               {index: where} of asynchronous calls whose handle was never used
+    busy                  (start, end) of each stretch of computing
+    """
 
     finished: bool
-    clock: float  # virtual seconds
-    events: list[tuple[Any, ...]]  # the fields of its Events
+    clock: float
+    events: list[tuple[Any, ...]]
     waits: dict[int, str]
     groups_made: list[tuple[Any, ...]]
-    strides: dict[int, tuple[Any, ...]]
+    strides: dict[int, tuple[tuple[int, ...], tuple[int, ...]]]
     dropped: dict[int, str]
-    regions: list[tuple[Any, ...]]  # the fields of its Regions
-    busy: tuple[tuple[float, float], ...]  # when its GPU was computing: (start, end)
-    memory: tuple[Any, ...]
+    regions: list[tuple[Any, ...]]
+    busy: tuple[tuple[float, float], ...]
+    memory: tuple[Sample, ...]
 
 
 Outcome = Result | Failure | VirtualOutcome | Refused

@@ -39,10 +39,10 @@ class Watchdog:
     starting   until the zygote has made the processes. The first call may have to wait for torch to be imported, so the
                time-out counts only once they are there.
     running    three checks, each of which raises its own report: the time is up, a rank prints without end, or no rank
-               can move. They do not depend on one another.
-    failing    from the first failure on, whatever the state before. The other ranks get a moment to report what happened
-               to them. None of the checks above applies now, because ranks that wait for a failed one look stuck, and
-               the failure is the better report.
+               can move. Their order does not matter.
+    failing    from the first failure on, whatever the state before. The other ranks get a moment to report what
+               happened to them. The checks no longer apply: ranks that wait for a failed one look stuck, but the
+               failure is the better report.
     """
 
     def __init__(self, world: ProcessWorld, timeout: float):
