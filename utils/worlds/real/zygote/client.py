@@ -16,7 +16,6 @@ from typing import IO
 
 from ....text.package import IMPORT_ROOT
 from ...jobs import detect
-from .messages import MakeWorld
 
 CAN_FORK = hasattr(os, "fork")  # not on Windows
 PROGRAM = f"from sys import argv; from {__package__}.server import main; main(int(argv[1]))"
@@ -122,6 +121,8 @@ class ZygoteClient:
 
 
 def hand_over(running: RunningZygote, processes: int, folder: str, outputs: list[int]) -> Connection:
+    from .messages import MakeWorld  # only now, so that importing the package is quick
+
     ours, theirs = socket.socketpair()
     with theirs:
         connection = Connection(ours.detach())
