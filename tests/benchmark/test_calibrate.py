@@ -120,7 +120,7 @@ def test_this_machine_measured_is_a_cluster_that_simulates(capfd):
 
 
 def test_calls_that_can_not_work_are_refused(monkeypatch):
-    with pytest.raises(ValueError, match="at least 1; got 0"):
+    with pytest.raises(ValueError, match="at least 1, and got 0"):
         measure_this_machine(0, backend="gloo")
     with pytest.raises(ValueError, match="backend is .* got 'mpi'"):
         measure_this_machine(1, backend="mpi")

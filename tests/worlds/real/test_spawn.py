@@ -294,8 +294,8 @@ def test_order_of_output_is_by_synchronisations_then_rank(world_size, counts):
 @pytest.mark.parametrize(
     "world_size, error, words",
     [
-        (0, ValueError, "at least 1; got 0"),
-        (-1, ValueError, "at least 1; got -1"),
+        (0, ValueError, "at least 1, and got 0"),
+        (-1, ValueError, "at least 1, and got -1"),
         (2.5, TypeError, "a whole number; got 2.5"),
         ("4", TypeError, "a whole number; got '4'"),
         (True, TypeError, "a whole number; got True"),

@@ -77,7 +77,7 @@ def test_a_cluster_of_ones_own_takes_five_lines():
     [
         (lambda: simulate(exchange, 2, cluster="dgx-h10"), "did you mean 'dgx-h100'"),
         (lambda: simulate(exchange, 2, device="cuda"), 'device is "meta" .sizes only. or "cpu"'),
-        (lambda: simulate(exchange, 0), "at least 1; got 0"),
+        (lambda: simulate(exchange, 0), "at least 1, and got 0"),
         (lambda: simulate(exchange, 1 << 20), "simulate starts threads on this machine, at most 16384"),
         (lambda: simulate(3, 2), r"Pass it without calling it: simulate\(work, 4\)"),
         (lambda: simulate(lambda rank: rank, 2), "takes its rank and the world size first"),

@@ -40,7 +40,7 @@ def check_world_size(world_size: Any, most: int | None = MAX_PROCESSES, caller: 
         raise TypeError(f"world_size is the number of ranks to start, a whole number; got {world_size!r}.")
     size = operator.index(world_size)
     if size < 1:
-        raise ValueError(f"world_size is the number of ranks to start, at least 1; got {size}.")
+        raise ValueError(f"world_size is the number of ranks to start: at least 1, and got {size}.")
     if most is not None and size > most:
         what = {"spawn": "real processes", "simulate": "threads"}[caller]
         raise ValueError(f"world_size={size} is too many: {caller} starts {what} on this machine, at most {most}.")
