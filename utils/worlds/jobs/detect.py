@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import re
 import sys
+from typing import Literal
 
 from .network_interface import interface_towards
 
 PORTS = range(20000, 30000)  # MASTER_PORT under SLURM: below the ports that Linux gives to outgoing connections
 
 
-def launcher() -> str | None:
+def launcher() -> Literal["torchrun", "slurm"] | None:
     """What started this process as one rank of many: "torchrun", "slurm", or None if it is not a rank.
 
     A notebook's kernel is not a rank, although a tutorial's cell may have set the variables by hand, or the kernel may

@@ -24,7 +24,8 @@ import torch
 import torch.distributed as dist
 
 from ...recording import recorded_group, recorder, regions
-from ...recording.call_table import SharedTable, pack_note
+from ...recording.call_table import SharedTable
+from ...recording.notes import Note, pack_note
 from ...recording.torch_private import COMPILER
 from ..common import rank_environment, this_rank
 from ..common.protocol import FINISHED, SYNCHRONISED, Request, path_in
@@ -121,7 +122,7 @@ def enter(rank: int, request: Request) -> None:
     calls = SharedTable(path_in(request.folder, "calls", rank))
     notes = os.open(path_in(request.folder, "notes", rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
-    def take_note(note: tuple[Any, ...]) -> None:
+    def take_note(note: Note) -> None:
         os.write(notes, pack_note(note))
 
     recorded_group.install(recorder.Recorder(take_note, request.zero, mark_synchronisation, calls))
@@ -160,8 +161,8 @@ def perform(rank: int, request: Request) -> bytes:
             fn, args, kwargs = pickle.load(program)
         result = fn(rank, request.world_size, *args, **kwargs)
         threading._shutdown()  # type: ignore[attr-defined]  # wait for the program's threads, as multiprocessing does
-        if regions.recorder is not None:
-            regions.recorder.settle()
+        if isinstance(regions.recorder, recorder.Recorder):
+            regions.recorder.finish()
         return pickle_result(result)
     except SystemExit as exit:
         return pickle_result(None) if exit.code in (None, 0) else pickle.dumps(failure(exit, request.zero))

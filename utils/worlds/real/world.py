@@ -87,7 +87,7 @@ class RealWorld(ProcessWorld):
     def update_states(self) -> None:
         self.progress()
         for record in self.records:
-            vars(self.states[record.rank]).update(record.state())
+            self.states[record.rank] = record.state(self.states[record.rank].finished)
 
     def any_running(self) -> bool:
         self.update_states()

@@ -16,8 +16,9 @@ from ...diagnosis.failure_report import how_it_died, report_failures
 from ...diagnosis.silent_mistakes import silent_mistake
 from ...events.event import Event, Region
 from ...events.failure import Failure
-from ...events.memory_samples import peak_of
-from ...events.rank_state import RankState
+from ...events.memory_samples import MemoryNote, peak_of
+from ...events.rank_state import RankState, TensorLayout
+from ...report.collective_charges import Charge
 from ...report.run import Run
 from ..common.framing import Framing
 from ..common.outcome import RankRecord, Refused, VirtualOutcome
@@ -125,7 +126,7 @@ class VirtualWorld(ProcessWorld):
                 events=[Event(*fields) for fields in record["events"]],
                 groups_made=[Event(*fields) for fields in record["groups_made"]],
                 waits=record["waits"],
-                strides=record["strides"],
+                strides={index: TensorLayout(*layout) for index, layout in record["strides"].items()},
                 dropped=record["dropped"],
                 regions=[Region(*fields) for fields in record["regions"]],
                 finished=record["finished"],
@@ -165,8 +166,8 @@ class VirtualWorld(ProcessWorld):
             events=events,
             elapsed=max(last, *(record["clock"] for record in records)),
             regions=regions,
-            memory_notes=[[("virtual", list(r["memory"]), peak_of(list(r["memory"]))[0])] for r in records],
-            algorithms=outcome.algorithms,
+            memory_notes=[[MemoryNote("virtual", list(r["memory"]), peak_of(list(r["memory"]))[0])] for r in records],
+            algorithms=[Charge(*kind) for kind in outcome.algorithms],
         )
 
 
