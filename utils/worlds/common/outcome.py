@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -59,3 +60,14 @@ class RankRecord(TypedDict):
 
 
 Outcome = Result | Failure | VirtualOutcome | Refused
+
+
+def read_outcome(path: str, seconds: float) -> Outcome:
+    """The outcome in this file; a Failure, with this time, if it can't be read. seconds: since the world began."""
+    with open(path, "rb") as file:
+        try:
+            outcome: Outcome = pickle.load(file)
+            return outcome
+        except (Exception, SystemExit) as error:
+            message = f"what it returned can't be read here: {type(error).__name__}: {error}"
+            return Failure("CannotReturn", message, (), seconds)

@@ -24,7 +24,7 @@ from ...events.failure import Failure
 from ...events.rank_state import RankState
 from ...report.run import Run
 from ..common.framing import is_only
-from ..common.outcome import Outcome, Refused
+from ..common.outcome import Outcome, Refused, read_outcome
 from ..common.protocol import SYNCHRONISED, Request, path_in
 from .ordered_output import OrderedOutput
 from .placement import Placement
@@ -59,7 +59,7 @@ class ProcessWorld(ABC):
                     file.write(content)
             self._start()
         except BaseException:
-            self._remove_folder()
+            shutil.rmtree(self.folder, ignore_errors=True)
             raise
 
     def request(self) -> Request:
@@ -120,9 +120,6 @@ class ProcessWorld(ABC):
         self.connection.close()
         for read in self.readers:
             os.close(read)
-        self._remove_folder()
-
-    def _remove_folder(self) -> None:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     # --- while the processes run
@@ -182,12 +179,7 @@ class ProcessWorld(ABC):
         """Read the outcome that a process left when it was done; one that crashed left none."""
         path = path_in(self.folder, "outcome", process)
         if process not in self.outcomes and os.path.exists(path):
-            with open(path, "rb") as file:
-                try:
-                    self.outcomes[process] = pickle.load(file)
-                except (Exception, SystemExit) as error:
-                    message = f"what it returned can't be read here: {type(error).__name__}: {error}"
-                    self.outcomes[process] = Failure("CannotReturn", message, (), self.seconds())
+            self.outcomes[process] = read_outcome(path, self.seconds())
 
     def seconds(self) -> float:
         """Since the world began."""
