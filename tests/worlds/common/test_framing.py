@@ -11,7 +11,7 @@ ALL = (SYNCHRONISED, FINISHED, SPEAKS, NEWS_IS)
 
 
 def pieces(*reads, marks=ALL):
-    """What comes out of these reads; neighbouring texts in one, because reads may cut them anywhere."""
+    """What comes out of these reads. Neighbouring texts are joined, because reads may cut them anywhere."""
     framing, found = Framing(*marks), []
     for read in reads:
         found += framing.split(read)

@@ -26,12 +26,12 @@ from utils.worlds.jobs.notebook_script import main as make_script
 
 pytestmark = pytest.mark.long
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
-DEADLINE = 120  # seconds; no run of these needs a quarter of it
+DEADLINE = 120  # seconds; none of these runs needs a quarter of it
 
 
 @pytest.fixture
 def run(root, tmp_path):
-    """Runs a command in a folder of its own, with these variables; returns what subprocess.run does."""
+    """Runs a command in a folder of its own, with these variables. Returns what subprocess.run returns."""
 
     def run(*command, **variables):
         inherited = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
@@ -52,7 +52,7 @@ def run(root, tmp_path):
 
 @pytest.fixture
 def on_loopback(run):
-    """Runs torchrun twice, as on two machines. They meet at a store of ours, so nobody has to find a free port."""
+    """Runs torchrun twice, as on two machines. They meet at a store of ours, so no free port has to be found."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     meet = ["--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{store.port}", "--rdzv-conf=is_host=0"]
 
@@ -109,7 +109,7 @@ def two_machines(run, tmp_path):
 
 @pytest.fixture
 def two_nodes(request):
-    """Two machines, or what comes near to them."""
+    """Two machines, or the closest thing to them that this one allows."""
     try:
         return request.getfixturevalue("two_machines")
     except pytest.skip.Exception:
@@ -209,7 +209,7 @@ def test_what_a_run_holds_is_what_it_holds_after_spawn(run, tmp_path):
     assert not re.search("Traceback|destroy_process_group", in_place.stderr)
 
 
-def test_prints_are_marked_and_shown_at_once_and_kept():
+def test_prints_are_marked_shown_at_once_and_recorded():
     screen = io.StringIO()
     with redirect_stdout(screen), marked_output(3) as kept:
         print("a", 1)
@@ -265,7 +265,7 @@ from utils import spawn
 
 def work(rank, world_size):
     if rank == 0:
-        threading.Event().wait()  # busy for ever, and far from the network
+        threading.Event().wait()  # busy forever, and not using the network
     left_alone = dist.all_reduce(torch.ones(1), async_op=True)
     raise ValueError("boom")
 
@@ -345,7 +345,7 @@ print(run, run.results, run.output, traffic.sent(0), os.environ["MASTER_ADDR"], 
 
 
 def test_tasks_of_srun_on_two_machines(two_machines, tmp_path):
-    """With SLURM's variables set by hand. The first machine's name is 127.0.1.1 there: nobody else would reach it."""
+    """SLURM's variables are set by hand. There, the first machine's name is 127.0.1.1, which the other can't reach."""
     (tmp_path / "script.py").write_text(UNDER_SLURM)
     step = "SLURM_JOB_ID=4321 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_NODELIST='gpu[03-04]' SLURM_LOCALID=0"
     both = two_machines.both(*(f"{step} SLURM_PROCID={rank} {sys.executable} script.py" for rank in range(2)))

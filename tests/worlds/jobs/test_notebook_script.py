@@ -1,4 +1,4 @@
-"""A notebook as a script: what of it stays, what is printed, and how the script runs."""
+"""A notebook as a script: which parts stay, what is printed, and how the script runs."""
 
 import os
 import re
@@ -90,7 +90,7 @@ def test_the_last_value_of_a_cell_is_printed(source, shown):
     assert code(source, 1) == shown
 
 
-def test_what_is_no_notebook_or_no_python_is_refused_in_one_line(tmp_path):
+def test_a_file_that_is_not_a_notebook_or_not_python_is_refused_in_one_line(tmp_path):
     with pytest.raises(CellError, match="cell 7, line 2, is not Python"):
         code("x = 1\nx = = 2", 7)
     for text, words in [("{", "is not a notebook"), (None, "can't be read: No such file")]:
