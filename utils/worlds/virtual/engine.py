@@ -28,6 +28,7 @@ from ...recording.storages import Storages
 from ...recording.torch_private import NewGroup, set_thread_isolation_mode, wrap_making_of_groups
 from ...text import source_lines
 from ..common import pickling, rank_environment
+from ..common.outcome import Refused, VirtualOutcome
 from ..common.protocol import NEWS_IS, SPEAKS, SYNCHRONISED, Request, path_in
 from ..common.result import pickle_result
 from . import data_movement, ddp_check, gpu_semantics, meta_tensors, torch_wrappers, virtual_clock
@@ -136,12 +137,12 @@ class Engine:
     def outcome(self) -> bytes:
         ranks = [self.told(rank) for rank in self.ranks]
         return pickle.dumps(
-            {
-                "ranks": marshal.dumps(ranks),
-                "results": [rank.result for rank in self.ranks],
-                "failures": {rank.number: rank.failure for rank in self.ranks if rank.failure is not None},
-                "algorithms": [(*kind, *charged) for kind, charged in self.network.algorithms.items()],
-            }
+            VirtualOutcome(
+                ranks=marshal.dumps(ranks),
+                results=[rank.result for rank in self.ranks],
+                failures={rank.number: rank.failure for rank in self.ranks if rank.failure is not None},
+                algorithms=[(*kind, *charged) for kind, charged in self.network.algorithms.items()],
+            )
         )
 
     def told(self, rank: VirtualRank) -> dict:
@@ -252,7 +253,7 @@ def run_virtual_world(_: int, request: Request) -> bytes:
     try:
         world.run()
     except TooManyRanks as error:
-        return pickle.dumps({"refused": str(error)})
+        return pickle.dumps(Refused(str(error)))
     return world.outcome()
 
 
