@@ -1,4 +1,4 @@
-"""utils/cluster.py, presets.py, collective_costs.py: clusters as data, and what a collective costs on one."""
+"""utils/cluster: clusters as data, and what a collective costs on one."""
 
 import pickle
 from dataclasses import replace
@@ -174,9 +174,9 @@ def test_a_cost_says_what_it_is_made_of_and_why():
     assert shown.startswith("all_reduce of 100 MB, 32 ranks, 4 nodes of ethernet-cloud\n")
     assert "* hierarchical" in shown and "6 x 50 µs   2 x 18.75 MB / 25 GB/s" in shown
     why = of("all_reduce", range(8), machine, 8).why
-    assert why == "tree: 18 µs; ring 42 µs: latency decides, 18 µs of it in tree, 42 µs in ring"
+    assert why == "tree: 18 µs; ring 42 µs: latency decides, 18 µs in tree, 42 µs in ring"
     why = of("all_reduce", range(8), machine, 1e9).why
-    assert why == "ring: 3.931 ms; tree 13.35 ms: the bytes decide, they take 3.889 ms in ring, 13.33 ms in tree"
+    assert why == "ring: 3.931 ms; tree 13.35 ms: the bytes decide, 3.889 ms in ring, 13.33 ms in tree"
     assert all(of(op, ranks, machine, 1e6).why for op in OPS for ranks in (range(8), range(32), [3]))
 
 
@@ -238,44 +238,56 @@ def test_peaks_by_dtype_and_the_neighbour_that_stands_in(flops, dtype, peak):
 @pytest.mark.parametrize(
     "make, error, words",
     [
-        (lambda: Link(2e-6, 0), ValueError, "Link.bandwidth is 0: it takes bytes/s one way, above 0, such as 450e9"),
+        (
+            lambda: Link(2e-6, 0),
+            ValueError,
+            "Link.bandwidth is 0; it must be above 0, in bytes/s one way, such as 450e9",
+        ),
         (lambda: Link(2e-6, -1.5), ValueError, "Link.bandwidth is -1.5"),
         (lambda: Link(2e-6, nan), ValueError, "Link.bandwidth is nan"),
         (
             lambda: Link(2e-6, "450 GB/s"),
             TypeError,
-            "Link.bandwidth is '450 GB/s': it takes a number, in bytes/s",
+            "Link.bandwidth is '450 GB/s'; it must be a number, in bytes/s",
         ),
-        (lambda: Link(-1e-6, 1), ValueError, "Link.alpha is -1e-06: it takes seconds, 0 or more, such as 2e-6"),
-        (lambda: Link(inf, 1), ValueError, "Link.alpha is inf: nothing would ever end"),
-        (lambda: Link(True, 1), TypeError, "Link.alpha is True: it takes a number"),
+        (lambda: Link(-1e-6, 1), ValueError, "Link.alpha is -1e-06; it must be 0 or more, in seconds, such as 2e-6"),
+        (lambda: Link(inf, 1), ValueError, "Link.alpha is inf, so nothing would ever finish"),
+        (lambda: Link(True, 1), TypeError, "Link.alpha is True; it must be a number"),
         (lambda: Link(1, 1, reduces="yes"), TypeError, "Link.reduces is 'yes'"),
-        (lambda: Gpu({}, 1, 1), ValueError, "Gpu.flops is empty: it takes FLOP/s"),
-        (lambda: Gpu(989e12, 1, 1), TypeError, "Gpu.flops is 989000000000000.0: it takes FLOP/s for each dtype"),
+        (lambda: Gpu({}, 1, 1), ValueError, "Gpu.flops is empty; it must give the FLOP/s"),
+        (lambda: Gpu(989e12, 1, 1), TypeError, "Gpu.flops is 989000000000000.0; it must give the FLOP/s of each dtype"),
         (lambda: Gpu({"bf61": 1}, 1, 1), ValueError, "no dtype 'bf61': did you mean 'bf16'"),
         (lambda: Gpu({"bf16": 1, "bfloat16": 2}, 1, 1), ValueError, "two peaks for bf16: bf16, bfloat16"),
-        (lambda: Gpu({"bf16": 0}, 1, 1), ValueError, r"Gpu.flops\['bf16'\] is 0: it takes FLOP/s, dense, above 0"),
-        (lambda: Gpu({"bf16": 1}, None, 1), TypeError, "Gpu.memory is None: it takes a number, in bytes"),
-        (lambda: Gpu({"bf16": 1}, 1, 0), ValueError, "Gpu.bandwidth is 0: it takes bytes/s"),
-        (lambda: Gpu({"bf16": 1}, 1, 1, launch=-1), ValueError, "Gpu.launch is -1: it takes seconds"),
+        (lambda: Gpu({"bf16": 0}, 1, 1), ValueError, r"Gpu.flops\['bf16'\] is 0; it must be above 0, in FLOP/s, dense"),
+        (lambda: Gpu({"bf16": 1}, None, 1), TypeError, "Gpu.memory is None; it must be a number, in bytes"),
+        (lambda: Gpu({"bf16": 1}, 1, 0), ValueError, "Gpu.bandwidth is 0; it must be above 0, in bytes/s"),
+        (lambda: Gpu({"bf16": 1}, 1, 1, launch=-1), ValueError, "Gpu.launch is -1; it must be 0 or more, in seconds"),
         (lambda: GPU.peak("floaty32"), ValueError, "no dtype 'floaty32': did you mean 'float32'"),
         (lambda: replace(EXACT, nodes=0), ValueError, "Cluster.nodes is 0"),
-        (lambda: replace(EXACT, gpus_per_node=8.0), TypeError, "Cluster.gpus_per_node is 8.0: it takes a whole number"),
-        (lambda: replace(EXACT, nics=3), ValueError, "Cluster.nics is 3, for 8 GPUs in each node"),
-        (lambda: replace(EXACT, nics=16), ValueError, "Cluster.nics is 16, for 8 GPUs.*Add their bandwidths"),
-        (lambda: replace(EXACT, inter=50e9), TypeError, r"Cluster.inter is 50000000000.0: it takes a Link\(...\)"),
-        (lambda: replace(EXACT, gpu="h100"), TypeError, r"Cluster.gpu is 'h100': it takes a Gpu\(...\)"),
+        (
+            lambda: replace(EXACT, gpus_per_node=8.0),
+            TypeError,
+            "gpus_per_node is 8.0; it must be a whole number",
+        ),
+        (lambda: replace(EXACT, nics=3), ValueError, "Cluster.nics is 3, with 8 GPUs per node"),
+        (lambda: replace(EXACT, nics=16), ValueError, "Cluster.nics is 16, with 8 GPUs.*add up their bandwidths"),
+        (lambda: replace(EXACT, inter=50e9), TypeError, r"Cluster.inter is 50000000000.0; it must be a Link\(...\)"),
+        (lambda: replace(EXACT, gpu="h100"), TypeError, r"Cluster.gpu is 'h100'; it must be a Gpu\(...\)"),
         (lambda: replace(EXACT, name=""), TypeError, "Cluster.name is ''"),
         (lambda: find_cluster("dgx-h10", 8), ValueError, "no cluster 'dgx-h10': did you mean 'dgx-h100'.*gb200-nvl72"),
-        (lambda: find_cluster(None, 8), TypeError, "cluster is None: it takes a Cluster or a name: dgx-a100"),
+        (
+            lambda: find_cluster(None, 8),
+            TypeError,
+            "cluster is None; it must be a Cluster or one of the names dgx",
+        ),
         (lambda: find_cluster("laptop", 0), ValueError, "world_size is 0"),
         (
             lambda: find_cluster(EXACT, 129),
             ValueError,
             r"129 ranks don't fit on 'exact': .* room for 128.*nodes=17\)",
         ),
-        (lambda: Layout.of(EXACT, []), ValueError, "one rank or more"),
-        (lambda: Layout.of(EXACT, [1, 1]), ValueError, "each once"),
+        (lambda: Layout.of(EXACT, []), ValueError, "at least one rank"),
+        (lambda: Layout.of(EXACT, [1, 1]), ValueError, "each rank only once"),
         (lambda: Layout.of(EXACT, [0, 128]), ValueError, "no rank 128"),
         (lambda: of("allreduce", range(8)), ValueError, "no collective 'allreduce': did you mean 'all_reduce'"),
         (lambda: of("all_reduce", range(8), nbytes=-1), ValueError, "nbytes is -1"),
@@ -368,7 +380,7 @@ def texts(picture) -> list[str]:
 def test_describe_prints_every_number_and_draws_the_nodes(capsys):
     picture = find_cluster("ethernet-cloud", 1024).describe()
     printed = capsys.readouterr().out
-    assert printed.startswith("ethernet-cloud: 128 nodes x 8 GPUs = 1,024 ranks; 4 NICs a node, one for 2 GPUs\n")
+    assert printed.startswith("ethernet-cloud: 128 nodes x 8 GPUs = 1,024 ranks; 4 NICs per node, one for 2 GPUs\n")
     [bf16] = [line.split() for line in printed.splitlines() if line.split()[:1] == ["bf16"]]
     assert bf16 == ["bf16", "989", "TFLOP/s", "295", "2,200", "79,100"]  # 989e12 / 3.35e12, / 450e9, / 12.5e9
     assert "25 GB/s     50 µs" in printed and "80 GB of it" in printed

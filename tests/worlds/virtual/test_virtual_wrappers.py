@@ -354,10 +354,10 @@ def nobody_sets_it(rank, world_size):
     "program, words",
     [
         (join_without_values, r"\.item\(\) needs the values of a tensor, and on device='meta' tensors have sizes only"),
-        (autocast_without_values, r"autocast does nothing to tensors that have sizes only.*bfloat16"),
+        (autocast_without_values, r"autocast has no effect on device='meta', where tensors have sizes only.*bfloat16"),
         (loss_in_a_sentence, r"It needs the values of a tensor"),
-        (too_few_places, r"all_gather on 2 ranks needs a list of 2 tensors, one for each rank, and got 1"),
-        (too_small_a_place, r"the tensor of all is 2 times as large as the one of a rank, and got \[3\] and \[2\]"),
+        (too_few_places, r"all_gather on 2 ranks needs a list of 2 tensors, one per rank; it got 1"),
+        (too_small_a_place, r"shapes \[3\] and \[2\]: the one for all ranks must have 2 times as many elements"),
         (bits_of_floats, r"all_reduce can't take the BAND of float32"),
         (more_than_expected, r"rank 0 sends 2 elements to rank 0, which expects 1 from it"),
         (nobody_sets_it, r"rank 0 waits for \['key of 1'\] in the store, and no rank sets them"),
