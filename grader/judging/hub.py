@@ -25,11 +25,12 @@ from utils.cluster import Cluster
 from utils.diagnosis.errors import RankCrashed, RankTimeout
 from utils.events.event import Event, Region
 from utils.events.failure import Failure, Frame
-from utils.events.memory_samples import KINDS, peak_of
+from utils.events.memory_samples import KINDS, MemoryNote, peak_of
 from utils.events.rank_state import RankState
 from utils.kit.slow_memory import SlowMemory
 from utils.recording.reader import making
 from utils.recording.torch_calls import OPERATIONS, OUTPUT_FIRST, tensors_in
+from utils.report.collective_charges import Charge
 from utils.report.run import Run
 from utils.worlds.virtual import data_movement
 from utils.worlds.virtual.argument_checks import argument_error
@@ -446,8 +447,10 @@ class Hub:
             events=events,
             elapsed=max(last, *(rank.clock for rank in self.ranks)),
             regions=regions,
-            memory_notes=[[("virtual", rank.done["memory"], peak_of(rank.done["memory"])[0])] for rank in self.ranks],
-            algorithms=[(*kind, *charged) for kind, charged in self.network.algorithms.items()],
+            memory_notes=[
+                [MemoryNote("virtual", rank.done["memory"], peak_of(rank.done["memory"])[0])] for rank in self.ranks
+            ],
+            algorithms=[Charge(*kind, *charged) for kind, charged in self.network.algorithms.items()],
         )
 
     def settled(self, rank: Rank) -> RankState:
