@@ -36,7 +36,7 @@ from utils.recording.torch_private import OpOverload
 from utils.worlds.common import pickling, rank_environment
 from utils.worlds.common.protocol import Request
 from utils.worlds.virtual import data_movement, virtual_clock
-from utils.worlds.virtual.engine import Clock, Engine, enter, patch_torch
+from utils.worlds.virtual.engine import Engine, VirtualRecorder, enter, patch_torch
 from utils.worlds.virtual.gpu import VirtualGpu
 from utils.worlds.virtual.network import VirtualCall
 from utils.worlds.virtual.rank import VirtualRank
@@ -79,7 +79,7 @@ def play(order: dict[str, Any], line: socket.socket) -> None:
     world = world_of(order, line)
     enter(world)
     if world.virtual:
-        virtual_clock.take_over(world.turns)
+        virtual_clock.patch_time(world.scheduler)
     world.run()
     world.wire.tell(world.told_in_the_end())
 
@@ -135,15 +135,15 @@ class RankWorld(Engine):
     def make_network(self) -> Wire:
         return self.wire
 
-    def make_turns(self) -> TurnsOfOne:
+    def make_scheduler(self) -> TurnsOfOne:
         return TurnsOfOne(self.wire.earliest, self.wire.commit, self.local_rank)
 
     def make_ranks(self) -> list[VirtualRank]:
         self.rank = RemoteRank(self.number, self)
         return [self.rank]
 
-    def make_recorder(self) -> Clock:
-        return RegionsOfTheHub(self.turns, self.wire, self.virtual)
+    def make_recorder(self) -> VirtualRecorder:
+        return RegionsOfTheHub(self, self.wire, self.virtual)
 
     def load_program(self):
         answer = slices.load(self.order["answer"])
@@ -183,7 +183,7 @@ class RankWorld(Engine):
             name = store.get(HubStore.NAME).decode()
             self.others = self.wire.exchange({"do": "join", "store": name, "rank": rank, "size": size})["members"]
 
-    def numbers_of(self, ranks) -> tuple[int, ...]:
+    def to_world_ranks(self, ranks) -> tuple[int, ...]:
         return tuple(ranks if self.others is None else (self.others[rank] for rank in ranks))
 
 
@@ -195,15 +195,15 @@ class TurnsOfOne(Scheduler):
     def run(self, ranks: list[RemoteRank]) -> None:
         [rank] = ranks
         self.make_ready(rank)
-        self.next()
-        rank.come_in()
+        self.next_rank()
+        rank.switch_in()
         try:
             rank.work()
         finally:
             rank.finished = True
 
-    def give_away(self, rank: RemoteRank) -> None:
-        if self.next() is not rank:
+    def suspend(self, rank: RemoteRank) -> None:
+        if self.next_rank() is not rank:
             raise SystemExit(1)  # the hub has nothing more to say
 
 
@@ -212,17 +212,17 @@ class RemoteRank(VirtualRank):
 
     ident = property(lambda self: threading.main_thread().ident)
 
-    def bring_random_numbers(self) -> None:
+    def restore_random_state(self) -> None:
         """They are in place: the host has seeded all generators."""
 
-    def asked_for(self, call: VirtualCall) -> None:
-        if call.event.index in self.unasked:
+    def mark_used(self, call: VirtualCall) -> None:
+        if call.event.index in self.unused:
             self.world.wire.tell(codec.pack({"do": "asked", "index": call.event.index}))
-        super().asked_for(call)
+        super().mark_used(call)
 
-    def begins_to_wait(self, call: VirtualCall) -> None:
+    def record_wait(self, call: VirtualCall) -> None:
         before = call.waited
-        super().begins_to_wait(call)
+        super().record_wait(call)
         if call.waited is not None and before is None:
             told = {"do": "waits", "index": call.event.index, "where": call.waited_at, "clock": self.clock}
             self.world.wire.tell(codec.pack(told))
@@ -231,7 +231,7 @@ class RemoteRank(VirtualRank):
         self.world.wire.directly = directly
         super().call(call, directly, tensors, dense)
 
-    def hands_out(self, work) -> None:
+    def handle_created(self, work) -> None:
         """A message whose handle is thrown away too early is lost, as with Gloo; not where `simulate` keeps it."""
         if not self.world.virtual and work.call.event.is_async and work.call.event.op in POINT_TO_POINT:
             weakref.finalize(work, self.thrown_away, work.call).atexit = False
@@ -241,7 +241,7 @@ class RemoteRank(VirtualRank):
             self.world.wire.tell(codec.pack({"do": "dropped", "index": call.event.index}))
 
     def make_group(self, name: str, members: tuple[int, ...], make):
-        members = self.world.numbers_of(members)
+        members = self.world.to_world_ranks(members)
         told = {"do": "make", "group": name, "members": list(members), "where": who_called()[0], "clock": self.clock}
         self.clock = max(self.clock, self.world.wire.exchange(told).get("clock", 0.0))
         return make()
@@ -293,7 +293,7 @@ class Wire:
             "args": [plain(arg) for arg in args],
             "strides": strides_of(call),
         }
-        with self.world.turns.own_work():
+        with self.world.scheduler.bookkeeping():
             codec.send(self.line, told, known)
             answer = codec.receive(self.line)
         if answer is None:
@@ -308,11 +308,11 @@ class Wire:
         return math.inf if told or self.world.rank.finished else -1.0
 
     def commit(self) -> list[VirtualRank]:
-        rank, turns = self.world.rank, self.world.turns
+        rank, scheduler = self.world.rank, self.world.scheduler
         self.told = True
-        looks = bool(turns.ready)
+        looks = bool(scheduler.ready)
         told = {"do": "look"} if looks else {"do": "wait", "for": [call.event.index for call in rank.awaited]}
-        with turns.own_work():
+        with scheduler.bookkeeping():
             answer = self.exchange({**told, "clock": rank.clock})
             for index, end, source, tensors in answer["came"]:
                 self.has_come(rank.calls[index], end, source, tensors)
@@ -374,11 +374,11 @@ class WithoutGarbage(VirtualGpu):
         return function(*args, **kwargs).zero_()
 
 
-class RegionsOfTheHub(Clock):
+class RegionsOfTheHub(VirtualRecorder):
     """Where there is no virtual time, a region is known by its place in the order of all that the hub hears."""
 
-    def __init__(self, turns, wire: Wire, virtual: bool):
-        super().__init__(turns)
+    def __init__(self, world: RankWorld, wire: Wire, virtual: bool):
+        super().__init__(world)
         self.wire, self.virtual = wire, virtual
 
     def mark(self) -> float:

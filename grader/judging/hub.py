@@ -33,7 +33,7 @@ from utils.recording.torch_calls import OPERATIONS, OUTPUT_FIRST, tensors_in
 from utils.report.collective_charges import Charge
 from utils.report.run import Run
 from utils.worlds.virtual import data_movement
-from utils.worlds.virtual.argument_checks import misfit
+from utils.worlds.virtual.argument_checks import argument_error
 from utils.worlds.virtual.network import Network, VirtualCall
 from utils.worlds.virtual.world import raise_what_went_wrong
 
@@ -190,7 +190,7 @@ class Hub:
         first = handed_in[0] if handed_in else None
         if not self.virtual and any(tensor.is_meta for tensor in tensors_in(args)):
             raise Breach("a tensor without values")
-        if misfit(method, op, args, len(group[1]), reduce_op):
+        if argument_error(method, op, args, len(group[1]), reduce_op):
             raise Breach("a call that does not fit its group")
         event = Event(
             rank=rank.number,

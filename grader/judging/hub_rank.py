@@ -14,7 +14,7 @@ from utils.events.event import Event, Region
 from utils.events.failure import Failure
 from utils.events.rank_state import RankState
 from utils.kit.slow_memory import SlowMemory
-from utils.worlds.virtual.engine import final
+from utils.worlds.virtual.engine import event_fields
 from utils.worlds.virtual.network import VirtualCall
 
 MOST_BYTES = 1 << 30  # that the ranks of one run may send and receive, together
@@ -49,7 +49,7 @@ class Rank:
         self.breach = ""
         self.over = False  # it will say no more
 
-    def has_got(self, call: VirtualCall) -> None:
+    def on_completed(self, call: VirtualCall) -> None:
         """The network says when the result of a call, for which it waits, is there."""
         self.clock = max(self.clock, call.end)
         for other in self.waits_for or ():
@@ -62,7 +62,7 @@ class Rank:
     def state(self) -> RankState:
         return RankState(
             self.number,
-            events=[Event(*final(call)) for call in self.calls],
+            events=[Event(*event_fields(call)) for call in self.calls],
             groups_made=self.groups_made,
             waits={call.event.index: call.waited_at for call in self.calls if call.waited is not None},
             lost=self.lost,
