@@ -226,7 +226,7 @@ def test_the_predicted_sweep_takes_the_cost_of_its_collectives(monkeypatch):
 
 
 def test_the_pipeline_of_the_bench_has_the_bubble_of_1f1b():
-    """Forward is one product, backward two. But the first rank's input needs no gradient, so the last microbatch ends one
+    """Forward is one product, backward two. The first rank's input needs no gradient, so the last microbatch ends one
     product earlier: (M + P - 1) microbatches of three products, minus one. Only products take time here.
     """
     free = Link(0.0, float("inf"))

@@ -141,7 +141,7 @@ def compare(plain: dict, ours: dict) -> dict:
     return {"both": len(both), "differ": differ}
 
 
-# ---- results ----------------------------------------------------------------------------------------------------------
+# ---- results
 
 
 def plain_seconds(measured: dict, by_kind: str = "plain_by_kind") -> float:

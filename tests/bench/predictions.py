@@ -19,7 +19,7 @@ clusters = {}
 
 
 def calibrate(world_size):
-    """Measure this machine with `world_size` ranks: {"fp32": FLOP/s, "memory": bytes/s, "launch": s, "alpha": s, ...}."""
+    """This machine as measured with `world_size` ranks: {"fp32": FLOP/s, "memory": bytes/s, "alpha": s, ...}."""
     cluster = clusters[world_size] = measure_this_machine(world_size, backend="gloo")
     gpu, link = cluster.gpu, cluster.intra
     numbers = {"fp32": gpu.flops["fp32"], "memory": gpu.bandwidth, "launch": gpu.launch}

@@ -69,7 +69,7 @@ def memory(measured: dict) -> str:
         lines.append([name, *(f"{max(rank[kind] for rank in row['ranks']) / 1e6:.1f}" for kind in ("private", "pss"))])
     kept = measured["kept"]
     lines.append([f"kept between calls, processes: {len(kept)}", "", f"{sum(kept) / 1e6:.1f}"])
-    title = f"{OURS}: memory of the largest of {WORLD_SIZE} ranks, in MB (PSS: shared memory is divided among those that share it)"
+    title = f"{OURS}: memory of the largest of {WORLD_SIZE} ranks, in MB (PSS: shared memory counts in parts)"
     return f"{title}\n{aligned(lines)}"
 
 

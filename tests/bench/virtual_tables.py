@@ -17,7 +17,7 @@ WHY = {
     "broadcast": "the same tree as in the model, but Gloo's collectives run on their own thread, which must wake up",
     "all_gather": "Gloo's ring has twice as many messages, and torch copies the whole result into the list",
     "reduce_scatter": "torch uses none of Gloo's; it all-reduces each rank's part instead",
-    "all_to_all": "the same messages as in the model, but that thread must wake up, and the same cores send and receive",
+    "all_to_all": "the same messages as in the model, but that thread must wake up, and cores both send and receive",
 }
 OF_THE_COLLECTIVES = """\
 (for all of them: the ranks share the cores that carry the messages, so no rank has a link to itself; with more ranks
