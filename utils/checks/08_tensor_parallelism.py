@@ -291,7 +291,7 @@ def judge_row_parallel(
                     + (size - 1) * bias,
                     "the product of this rank's rows: a partial sum, to be added up over the ranks": mine["x_local"]
                     @ mine["w_local"],
-                    "the product of this rank's rows plus the bias: a partial sum, to be added up before the bias": mine[
+                    "the product of this rank's rows plus the bias: a partial sum, to be added up first": mine[
                         "x_local"
                     ]
                     @ mine["w_local"]
@@ -469,7 +469,7 @@ def judge_gather(
         peers = peers_of(rank, groups, size)
         mine = grad.chunk(size, -1)[peers.index(rank)]
         whole = torch.cat([xs[peer] for peer in peers], dim=-1)
-        mistakes = {
+        mistakes: dict[str, Mistakes] = {
             "output": {
                 "the shards joined along dimension 0: features are the last dimension": torch.cat(
                     [xs[p] for p in peers], 0
@@ -649,7 +649,7 @@ def judge_embedding(
 
     for rank, result in enumerate(answer.results):
         local = right["table"].chunk(size)[rank]
-        mistakes = {
+        mistakes: dict[str, Mistakes] = {
             "output": {
                 "this rank's lookups: add them up over the ranks": found(rank),
                 "the sum of all lookups, those of other ranks' tokens included: put zeros there": sum(looked_up),
@@ -835,7 +835,7 @@ def judge_attention(run: Runner, size: int, B: int, S: int, D: int, heads: int, 
     blocks = sum(some(whole["x"], w, v) for w, v in zip(whole["w_qkv"].chunk(size, 1), rows, strict=True))
     same_rows = sum(some(whole["x"], w, rows[0]) for w in w_local)
     for rank, result in enumerate(answer.results):
-        mistakes = {
+        mistakes: dict[str, Mistakes] = {
             "output": {
                 "the output of this rank's heads: a partial sum. Where is g?": local[rank][0],
                 f"{size} times too large: each rank computes all heads": size * y,
