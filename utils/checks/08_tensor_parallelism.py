@@ -339,7 +339,7 @@ def row_parallel_traffic(run: Runner) -> str:
 # ---- part 2
 
 
-def beside(function: Callable[..., Any]) -> Callable[..., torch.Tensor]:
+def in_a_sum(function: Callable[..., Any]) -> Callable[..., torch.Tensor]:
     """z = f(x) + (s + 2 x): the gradient f gets is also that of the other summand, and x is used outside f, too."""
 
     def added(x: torch.Tensor, s: torch.Tensor, **known: Any) -> torch.Tensor:
@@ -369,7 +369,7 @@ def judge_copy(
     x, s = run.draws.integers(shape, dtype, seed=1), run.draws.integers(shape, dtype, seed=2)
     grads = [spread(run.draws.integers(shape, dtype, seed=20 + place) + 10 * (place + 1)) for place in order]
     given = per_rank(len(order), x=x, s=s)
-    answer = run(len(order), given, grads, through=drive, groups=groups, around=beside)
+    answer = run(len(order), given, grads, through=drive, groups=groups, around=in_a_sum)
     for rank, result in enumerate(answer.results):
         total = added(grads[peer] for peer in peers_of(rank, groups, size))
         mistakes = {
@@ -377,7 +377,7 @@ def judge_copy(
                 "this rank's own part: x is used on all ranks, so sum their gradients": 3 * grads[rank],
                 "the mean over the ranks: gradients add up": total / size + 2 * grads[rank],
                 f"summed twice, {size} times too large": size * total + 2 * grads[rank],
-                "the sum of what x gets outside f, too: sum only the gradient that comes back through f": 3 * total,
+                "the sum of x's gradient outside f, too: sum only the gradient that comes back through f": 3 * total,
             },
             "s": {
                 "the sum over the ranks, though s did not go through f: you overwrote the tensor that backward was "
