@@ -9,8 +9,8 @@ from tests.cheats.cheat import Cheat
 
 WIRE = """
     codec = sys.modules.get("grader.inside.codec")
-    wires = [one for one in gc.get_objects() if type(one).__name__ == "Wire"]
-    line = wires[0].line if wires else None
+    networks = [one for one in gc.get_objects() if type(one).__name__ == "HubNetwork"]
+    line = networks[0].connection if networks else None
     def tell(**message):
         if line:
             line.sendall(codec.pack(message))
@@ -74,7 +74,7 @@ CHEATS = [
             prepared.tell(do=do, points=2, most=2, kind="passed", check="double-values")
     """),
     forges("other-do", "names of all that the hub has, as what it is to do", """
-        for do in ("__init__", "run", "turn", "outcome", "call\\0", "done ", "", "_", "x" * 1000):
+        for do in ("__init__", "run", "make_ready", "outcome", "call\\0", "done ", "", "_", "x" * 1000):
             prepared.tell(do=do)
     """),
     forges("no-do", "messages without anything in them", "prepared.raw('{\"dict\": []}')\nprepared.tell()"),
@@ -98,9 +98,9 @@ CHEATS = [
     result("unhashable", "a set of lists", "'{\"set\": [[]]}'"),
     result("unknown-kind", "a value of a kind that there is not", "'{\"eval\": \"__import__(\\'os\\').getpid()\"}'"),
     result("private-kind", "a value whose kind is a name of Python's", "'{\"__class__\": 1}'"),
-    result("known", "a value that the judge has, by number", "'{\"known\": {\"memory\": 0}}'"),
-    result("room", "room for 100 GB", "'{\"known\": {\"room\": [\"float32\", [25000000000]]}}'"),
-    result("negative-room", "room for less than nothing", "'{\"known\": {\"room\": [\"float32\", [-1, 5]]}}'"),
+    result("known", "a value that the judge has, by number", "'{\"placeholder\": {\"memory\": 0}}'"),
+    result("room", "room for 100 GB", "'{\"placeholder\": {\"buffer\": [\"float32\", [25000000000]]}}'"),
+    result("negative-room", "room for less than nothing", "'{\"placeholder\": {\"buffer\": [\"float32\", [-1, 5]]}}'"),
     result("no-such-tensor", "a tensor that did not come", "'{\"Tensor\": {\"at\": \"7\"}}'"),
     result("meta-everywhere", "a tensor of 2**60 numbers without values",
            "'{\"Tensor\": {\"meta\": [\"float32\", [1152921504606846976], [1]]}}'"),
@@ -127,7 +127,7 @@ CHEATS = [
             ("a-call-of-room", "an all_reduce of room that holds no numbers", """
                 prepared.raw(json.dumps({"dict": [[k, v] for k, v in dict(do="call", method="allreduce", group="world",
                     members={"tuple": [0, 1, 2]}, peer=None, tag=0, reduce_op="sum", is_async=False, directly=False,
-                    where="a cell:1", clock=0.0, args=[[{"known": {"room": ["float32", [4]]}}]], strides=None).items()]}))
+                    where="a cell:1", clock=0.0, args=[[{"placeholder": {"buffer": ["float32", [4]]}}]], strides=None).items()]}))
             """),
             ("a-call-in-another-group", "a call in a group that it is not in", "prepared.call(group='other', members=[0, 1])"),
             ("a-call-to-nobody", "a message to rank 99", "prepared.call('send', [[x], 99, 0], peer=99, reduce_op='')"),
@@ -154,7 +154,7 @@ CHEATS = [
             """),
             ("stores-without-end", "100,000 stores of a name each", """
                 for n in range(100_000):
-                    prepared.tell(do="keys", store=f"s{n}", what="set", key="k", value="00", amount=0)
+                    prepared.tell(do="key_set", store=f"s{n}", key="k", value="00")
             """),
             ("files-without-end", "files that grow for ever", """
                 for n in range(1000):

@@ -17,7 +17,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from grader.judging import check_cells, judge, remote_runner
+from grader.judging import check_cells, judge
 from tests.cheats import CHEATS, HANGS
 from tests.cheats.cheat import CHECKS, Cheat
 from tests.cheats.course import HONEST, notebook_of
@@ -124,14 +124,14 @@ def lost(found: list[tuple[Cheat, dict]]) -> dict:
 
 def be_patient_with(cheats: list[Cheat], monkeypatch) -> None:
     """Many cheats in one notebook may end many sandboxes; those that take all they get need not get it for long."""
-    monkeypatch.setattr(judge, "MOST_HOSTS", 100)
+    monkeypatch.setattr(judge, "MAX_HOSTS", 100)
     if any(cheat.name.startswith("exhaust/") for cheat in cheats):
         limit_runs(EXHAUST_SECONDS, monkeypatch)
 
 
 def limit_runs(seconds: float, monkeypatch) -> None:
-    monkeypatch.setattr(remote_runner, "RUN_SECONDS", seconds)
-    monkeypatch.setattr(remote_runner, "CPU_SECONDS", seconds)
+    monkeypatch.setattr(judge, "RUN_SECONDS", seconds)
+    monkeypatch.setattr(judge, "CPU_SECONDS", seconds)
 
 
 @pytest.mark.parametrize("cheats", batches(CHEATS))
@@ -152,7 +152,7 @@ def test_who_hangs_gets_nothing_and_costs_its_own_time(course, monkeypatch):
     nb = notebook_of([(cheat, False) for cheat in HANGS] + [(HONEST, False)], {"COURSE": str(course), "LINE": 1})
     with monkeypatch.context() as patch:
         limit_runs(HANG_SECONDS, patch)
-        patch.setattr(judge, "MOST_HOSTS", 100)
+        patch.setattr(judge, "MAX_HOSTS", 100)
         said = judge.judge(nb, *packages, seconds=600)
     assert [verdict.check for verdict in said.verdicts if verdict.points] == []
     assert {verdict.kind for verdict in said.verdicts} <= {"stuck", "wrong"}

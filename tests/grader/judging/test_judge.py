@@ -15,7 +15,7 @@ import torch
 
 from grader.authoring.lesson import find_lessons
 from grader.authoring.markers import clear_solution
-from grader.judging import judge, remote_runner
+from grader.judging import judge, replay
 from grader.judging.hub import Hub
 from grader.judging.shared_objects import NotForRanks
 from tests.graded import judged, lesson, notebook, points
@@ -104,12 +104,12 @@ def test_what_is_not_written_is_said_to_be_blank():
 
 
 def test_an_endless_loop_costs_its_own_exercise_alone(monkeypatch):
-    monkeypatch.setattr(remote_runner, "CPU_SECONDS", 2)
+    monkeypatch.setattr(judge, "CPU_SECONDS", 2)
     others = ["scatter-by-hand-values"]
     said = judged(COLLECTIVES, broadcast("while True: pass"), [*BROADCAST, *others])
     assert [verdict.kind for verdict in said.verdicts] == ["stuck", "stuck", "passed"]
     assert "took too long" in said.verdicts[0].said
-    assert [look.what for look in said.looks] == ["took too long or too much"]
+    assert [look.what for look in said.looks] == [judge.TOOK_TOO_LONG]
 
 
 @pytest.mark.parametrize(
@@ -125,8 +125,8 @@ def test_an_endless_loop_costs_its_own_exercise_alone(monkeypatch):
 def test_a_rank_may_compute_so_long_and_all_of_a_run_together(used, too_long, monkeypatch):
     one = judge.Judging([], [], True, until=monotonic() + 60, draws=Draws())
     monkeypatch.setattr(one, "host", SimpleNamespace(used=lambda ranks: used))
-    lines = one.lines_to([SimpleNamespace(socket=None)] * len(used))
-    assert [line.spent() for line in lines] == too_long
+    connections = one.connect([SimpleNamespace(socket=None)] * len(used))
+    assert [connection.has_overspent() for connection in connections] == too_long
 
 
 @pytest.mark.parametrize(
@@ -141,7 +141,7 @@ def test_what_only_took_long_costs_no_host(body, hosts, monkeypatch):
             started.append(self)
             super().__init__(*args, **how)
 
-    monkeypatch.setattr(remote_runner, "CPU_SECONDS", 1)
+    monkeypatch.setattr(judge, "CPU_SECONDS", 1)
     monkeypatch.setattr(judge, "spare", [])
     monkeypatch.setattr(judge, "RankHost", Counted)
     said = judged(COLLECTIVES, broadcast(body, "import os"), BROADCAST[1:])
@@ -223,15 +223,15 @@ def test_on_virtual_ranks_too_what_is_judged_follows_from_inputs_and_messages():
     answers = {"split-layers": source.replace(head, head + body)}
     said = judged("09_pipeline_parallelism", answers, ["split-layers-values"])
     assert said.verdicts[0].points == 0
-    assert "did something else when it was run once more" in said.verdicts[0].said
+    assert "did something else when it was run again" in said.verdicts[0].said
 
 
 @pytest.fixture
 def started(monkeypatch):
     """How many ranks were started, each time; the first is the one that reads the cells."""
     counts = []
-    start = judge.Judging.ranks_of
-    monkeypatch.setattr(judge.Judging, "ranks_of", lambda self, count: counts.append(count) or start(self, count))
+    start = judge.Judging.start_ranks
+    monkeypatch.setattr(judge.Judging, "start_ranks", lambda self, count: counts.append(count) or start(self, count))
     return counts
 
 
@@ -248,7 +248,7 @@ def test_where_no_value_is_looked_at_nothing_is_played_again(started):
 
 def test_what_is_held_of_runs_is_bounded(started, monkeypatch):
     """Where it is too much, they are played again at once."""
-    monkeypatch.setattr(remote_runner, "MOST_HELD", 0)
+    monkeypatch.setattr(replay, "MAX_RECORDED", 0)
     assert judged(COLLECTIVES, None, ["all-gather-from-rooted-values"]).verdicts[0].kind == "passed"
     assert started[1:] == [2, 4, 3, *[1] * 3, 5, *[1] * 5, 1]
 
@@ -267,18 +267,18 @@ def test_what_the_hub_has_made_of_a_run_is_not_held(monkeypatch):
     """Only what was said: a rank can make the hub write down much more than that."""
     alive = []
 
-    def count(runner) -> None:
+    def count(runner, recordings) -> None:
         gc.collect()
-        alive.append((len(runner.played), sum(type(one) is Hub for one in gc.get_objects())))
+        alive.append((len(runner.recordings), sum(type(one) is Hub for one in gc.get_objects())))
 
-    monkeypatch.setattr(remote_runner.ReplayCheck, "confirm", count)
+    monkeypatch.setattr(replay.ReplayCheck, "replay_all", count)
     judged(COLLECTIVES, None, ["call-rooted-values"])
     assert alive == [(12 - 4, 0)]  # runs of one rank need no other
 
 
 def test_as_many_bytes_as_a_run_may_take_may_each_rank_take_again(started, monkeypatch):
     """8 ranks: 7 MB sent, room for 7 MB to receive them."""
-    monkeypatch.setattr("grader.judging.hub_rank.MOST_BYTES", 16 << 20)
+    monkeypatch.setattr("grader.judging.hub_rank.MAX_BYTES", 16 << 20)
     large = RIGHT_BROADCAST.replace("result", "large")
     body = f"import torch\nlarge = torch.zeros(1 << 18)\n{large.replace('x.clone()', 'large')}{RIGHT_BROADCAST}"
     said = judged(COLLECTIVES, broadcast(body + "return result"), BROADCAST[:1])
@@ -342,10 +342,10 @@ def test_inputs_can_not_be_known_beforehand():
 
 
 def test_what_is_judged_once_more_is_given_the_very_same_inputs(monkeypatch):
-    drawn = {remote_runner.ReplayCheck: [], remote_runner.ReplayAlone: []}
+    drawn = {replay.ReplayCheck: [], replay.ReplayAlone: []}
 
-    def not_the_same(runner, **_) -> None:
-        raise remote_runner.NotTheSame
+    def differs(runner, recordings) -> None:
+        raise replay.ReplayDiffers
 
     @check("broadcast-by-hand")
     def two_runs(run):
@@ -355,7 +355,7 @@ def test_what_is_judged_once_more_is_given_the_very_same_inputs(monkeypatch):
             run(2, xs, root=0)
 
     monkeypatch.setattr(import_module("grader.hidden.01_collectives"), "broadcast_by_hand_values", two_runs)
-    monkeypatch.setattr(remote_runner.ReplayCheck, "confirm", not_the_same)
+    monkeypatch.setattr(replay.ReplayCheck, "replay_all", differs)
     said = judged(COLLECTIVES, broadcast(RIGHT_BROADCAST + "return result"), BROADCAST[:1])
     assert said.verdicts[0].kind == "passed", said.verdicts[0].said
     (first, second), again = drawn.values()
