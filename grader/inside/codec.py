@@ -149,8 +149,8 @@ class Packer:
             return value if math.isfinite(value) else {"float": str(value)}
         if self.placeholder_for is not None and (placeholder := self.placeholder_for(value)) is not None:
             return {"placeholder": placeholder}
-        pack = PACK.get(kind, Packer.pack_other)
-        return pack(self, value, depth + 1)
+        pack = PACK.get(kind)
+        return pack(self, value, depth + 1) if pack is not None else self.pack_other(value, depth + 1)
 
     def pack_list(self, value: list[Any], depth: int) -> list[Any]:
         return [self.pack(item, depth) for item in value]

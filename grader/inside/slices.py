@@ -134,10 +134,10 @@ class Notebook:
 
     def changed_by(self, one: Statement) -> set[str]:
         """The names whose objects a statement changes, also through functions of the notebook that it calls."""
-        names = one.changes | self.not_imported(one.methods)
+        names = one.changes | self.not_imported(one.may_change)
         for function, given in one.calls:
-            touched, changes_arguments = self.effects_of(function)
-            names |= touched | (set(given) if changes_arguments else set())
+            changed, changes_arguments = self.effects_of(function)
+            names |= changed | (set(given) if changes_arguments else set())
         todo = list(names)
         while todo:
             new = self.aliases.get(todo.pop(), set()) - names
@@ -152,16 +152,16 @@ class Notebook:
     def effects_of(self, function: str) -> tuple[set[str], bool]:
         """The names whose objects a function of the notebook changes when called; whether it changes an argument."""
         if function not in self.effects:
-            touched: set[str] = set()
+            changed: set[str] = set()
             changes_arguments, seen, todo = False, {function}, [function]
             while todo:
                 for number in self.binders.get(todo.pop(), ()):
                     one = self.statements[number]
-                    touched |= one.touches | self.not_imported(one.asks)
-                    changes_arguments |= one.arguments
-                    todo += (one.now | one.later) - seen
-                    seen |= one.now | one.later
-            self.effects[function] = touched, changes_arguments
+                    changed |= one.changes_later | self.not_imported(one.may_change_later)
+                    changes_arguments |= one.changes_arguments
+                    todo += (one.reads | one.reads_later) - seen
+                    seen |= one.reads | one.reads_later
+            self.effects[function] = changed, changes_arguments
         return self.effects[function]
 
     # -- one slice
@@ -212,13 +212,13 @@ class Notebook:
                 missing.add(name)
             found += [number for number in dynamic if self.mentions(number, name)]
             chosen.update(found)
-            has_functions = any(self.statements[number].later for number in found)
+            has_functions = any(self.statements[number].reads_later for number in found)
             for number in found:
                 one = self.statements[number]
-                adds = number < at and name not in one.sure and not has_functions  # to a value that is found already
-                reads = one.now - {name} if adds else one.now
+                adds = number < at and name not in one.always_binds and not has_functions  # to a value found elsewhere
+                reads = one.reads - {name} if adds else one.reads
                 uses += [(other, number, when) for other in reads for when in (number, until)]
-                uses += [(other, until, until) for other in one.later]
+                uses += [(other, until, until) for other in one.reads_later]
         return chosen, missing
 
     def reaching_definitions(self, name: str, at: int, all_definitions: bool) -> list[int]:
@@ -227,7 +227,7 @@ class Notebook:
         end = first = bisect_left(binders, at)
         while first > 0:
             first -= 1
-            if name in self.statements[binders[first]].sure and not all_definitions:
+            if name in self.statements[binders[first]].always_binds and not all_definitions:
                 break
         return binders[first:end]
 
@@ -299,7 +299,7 @@ def is_definition(one: Statement) -> bool:
     if one.dynamic or isinstance(one.node, kinds):
         return True
     demo = {*WORLDS, "check", "checks_for", "figures", "plt", "print", "display", "input"}
-    return isinstance(one.node, ast.Assign | ast.AnnAssign) and not one.now & demo
+    return isinstance(one.node, ast.Assign | ast.AnnAssign) and not one.reads & demo
 
 
 def defines(source: str, name: str) -> bool:

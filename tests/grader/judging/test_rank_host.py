@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from grader.inside.host import PROCESSES_BESIDE, PROCESSES_OF_A_RANK
+from grader.inside.host import EXTRA_PROCESSES, PROCESSES_PER_RANK
 from grader.judging import rank_host as ranks_module
 from grader.judging.rank_host import HostGone, NoSandbox, RankHost
 from grader.sandbox import bubblewrap
@@ -243,7 +243,7 @@ def test_a_fork_bomb_is_bounded_and_the_next_ranks_start(processes):
             say(made)
         time.sleep(60)
     """
-    most = min(processes, PROCESSES_OF_A_RANK + PROCESSES_BESIDE)
+    most = min(processes, PROCESSES_PER_RANK + EXTRA_PROCESSES)
     with rank_attacks.host(replace(QUICK, processes=processes)) as host:
         assert most / 3 < said_by(host, bomb)[0] < most
         assert said_by(host, "say(1)", 2) == [1, 1]
@@ -279,7 +279,7 @@ def test_no_process_is_left_when_the_judge_or_the_host_is_killed(killed, sandbox
         wait_until(lambda: not processes_with(mark))
         if killed == "host":
             assert judge.stdout.readline() == "None None\n"
-            assert judge.stdout.readline().startswith("gone: the process that makes ranks ended with status 137")
+            assert judge.stdout.readline().startswith("gone: the process that forks ranks ended with status 137")
 
 
 def wait_until(condition) -> None:
@@ -352,8 +352,8 @@ def test_nonsense_of_the_host_is_its_end(words):
     with rank_attacks.host() as host:
         host.start(1)
         ours, theirs = socket.socketpair()
-        host.line.close()
-        host.line = ours
+        host.socket.close()
+        host.socket = ours
         with theirs:
             theirs.settimeout(0.5)
             try:
