@@ -64,8 +64,8 @@ def grade(
     for name in lessons or opened.lessons():
         grade_class.collect(opened, name)
     names = of_students(opened, lessons or handed_in(opened), student or [])
-    wish = GradeOptions(tuple(student or ()), new, regrade, jobs, scheduler)
-    graded = [grade_class.grade_class(opened, name, wish) for name in names]
+    options = GradeOptions(tuple(student or ()), new, regrade, jobs, scheduler)
+    graded = [grade_class.grade_class(opened, name, options) for name in names]
     for one in graded:
         print(f"\n{one.lesson}\n\n{grades.table(one)}")
     csv = opened.root / "grades.csv"

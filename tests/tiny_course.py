@@ -1,7 +1,7 @@
 """A course of one small lesson in a folder of its own, graded by the project's real nbgrader_config.py.
 
-Tests of grading use it. The lesson has two exercises: `double`, plain arithmetic, and `total`, the sum over all ranks.
-Its checks are in tests/tiny/.
+The tests of grading use it. The lesson has two exercises: `double`, plain arithmetic, and `total`, the sum over all
+ranks. Its checks are in tests/tiny/.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ hidden_tests_for("{LESSON}")({exercise}, judges="{judges}")
 
 
 def lesson(*more: NotebookNode) -> NotebookNode:
-    """The instructor's notebook, with more cells at its end."""
+    """The instructor's notebook, with `more` cells at the end."""
     cells = [
         new_markdown_cell("# A tiny lesson", id="title"),
         cell(IMPORTS, "imports", locked=True),
@@ -82,7 +82,7 @@ def lesson(*more: NotebookNode) -> NotebookNode:
 
 
 def make_course(root: Path, *more: NotebookNode) -> Path:
-    """A course folder with the lesson in solutions/ and a configuration that is the project's, but for the checks."""
+    """A course folder: the lesson in solutions/, and the project's configuration with its own checks."""
     folder = root / "solutions" / LESSON
     folder.mkdir(parents=True)
     nbformat.write(lesson(*more), folder / f"{LESSON}.ipynb")
@@ -95,7 +95,7 @@ def make_course(root: Path, *more: NotebookNode) -> Path:
 
 
 def nbgrader(folder: Path, *args: str, fails: bool = False) -> str:
-    """Run `nbgrader ...` in `folder` as from a shell; returns all it printed. `fails`: it has to exit with an error."""
+    """Run `nbgrader ...` in `folder` as from a shell; returns all it printed. `fails`: it must exit with an error."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "PYTHONPATH"))}
     command = [sys.executable, "-m", "nbgrader", *args]
     done = subprocess.run(command, cwd=folder, env=env, text=True, stdout=-1, stderr=subprocess.STDOUT, timeout=600)
@@ -118,7 +118,7 @@ def page(course: Path, student: str) -> str:
 
 
 def hand_in(course: Path, student: str, edit: Callable | None = None, **answers: str) -> Path:
-    """Put a submission into submitted/: `answers` by name of the exercise, then `edit(notebook)` for anything else."""
+    """Put a submission into submitted/: `answers` by name of the exercise, then `edit(notebook)` for the rest."""
     nb = released(course)
     for one in nb.cells:
         name = one.metadata.get("nbgrader", {}).get("grade_id")
@@ -129,7 +129,7 @@ def hand_in(course: Path, student: str, edit: Callable | None = None, **answers:
 
 
 def hand_in_file(course: Path, student: str, content: bytes) -> Path:
-    """Put any bytes into submitted/ under the lesson's name, instead of what is there."""
+    """Put any bytes into submitted/ under the lesson's name, replacing what is there."""
     path = course / "submitted" / student / LESSON / f"{LESSON}.ipynb"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)

@@ -1,7 +1,10 @@
-"""What lessons import: `spawn` runs a function on real ranks, `simulate` on those of a virtual cluster.
+"""What lessons import: `spawn` runs a function on real ranks, `simulate` on the ranks of a virtual cluster.
 
-Importing it starts the zygote in the background (see worlds/real/zygote), so that the first spawn is as quick as the others.
+Importing this package starts the zygote in the background (see worlds/real/zygote), so that the first spawn is as quick
+as the rest.
 """
+
+from __future__ import annotations
 
 from .benchmark.machine.calibrate import measure_this_machine
 from .diagnosis.errors import RankCrashed, RankError, RankFailed, RankTimeout, SilentMistake, WorldStuck

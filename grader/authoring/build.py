@@ -21,9 +21,10 @@ import re
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import nbformat
 from nbformat.notebooknode import NotebookNode
@@ -105,7 +106,7 @@ def notebook_of(lesson: Lesson) -> NotebookNode:
 
 
 def notebook_cell(cell: Cell, lesson: Lesson, hidden: set[tuple[str, str]], seen: Counter[str]) -> NotebookNode:
-    metadata: dict = {"tags": list(cell.tags)} if cell.tags else {}
+    metadata: dict[str, Any] = {"tags": list(cell.tags)} if cell.tags else {}
     if cell.exercise:
         metadata["nbgrader"] = nbgrader_metadata(cell.exercise, solution=True)
         return new_code_cell(cell.source, id=cell.exercise, metadata=metadata)
@@ -117,11 +118,13 @@ def notebook_cell(cell: Cell, lesson: Lesson, hidden: set[tuple[str, str]], seen
             function = lesson.exercises[check.exercise].function
             source += HIDDEN_TESTS.format(lesson=lesson.name, function=function, judges=check.judges)
         return new_code_cell(source, id=check.id, metadata=metadata)
-    new_cell = {"markdown": new_markdown_cell, "code": new_code_cell, "raw": new_raw_cell}[cell.kind]
+    new_cell: Callable[..., NotebookNode] = {"markdown": new_markdown_cell, "code": new_code_cell, "raw": new_raw_cell}[cell.kind]
     return new_cell(cell.source, id=content_id(cell, seen), metadata=metadata)
 
 
-def nbgrader_metadata(grade_id: str, *, grade=False, solution=False, locked=False, **points: float) -> dict:
+def nbgrader_metadata(
+    grade_id: str, *, grade: bool = False, solution: bool = False, locked: bool = False, **points: float
+) -> dict[str, Any]:
     flags = {"grade": grade, "solution": solution, "locked": locked, "task": False}
     return {"schema_version": 3, "grade_id": grade_id, **flags, **points}
 
@@ -150,7 +153,7 @@ def release_of(lesson: Lesson, notebook: NotebookNode) -> bytes:
     from nbgrader.converters import GenerateAssignment  # 1.7 s, so only where it is needed
     from nbgrader.converters.base import NbGraderException
     from nbgrader.coursedir import CourseDirectory
-    from traitlets.config import PyFileConfigLoader
+    from traitlets.config.loader import PyFileConfigLoader
 
     said = io.StringIO()
     log = logging.Logger("generate_assignment", logging.ERROR)  # its own: heard by nobody else

@@ -271,9 +271,9 @@ class Reader:
         """Marks that nbgrader would act on, or that are misspelled, in a cell of any kind."""
         comments = comment_lines(cell.source) if cell.kind == "code" else set()
         for line, content in enumerate(cell.source.split("\n"), cell.body_line):
-            if NOT_HERE.search(content):
+            if found := NOT_HERE.search(content):
                 where = f"grader/hidden/{self.path.name}"
-                self.wrong(line, f"{NOT_HERE.search(content)[0]!r} has no place here: hidden tests live in {where}")
+                self.wrong(line, f"{found[0]!r} has no place here: hidden tests live in {where}")
             if line - cell.body_line in comments and MARKER.match(content):
                 self.wrong(line, "jupytext takes this marker for part of a string: mind the quotes above it")
             elif line - cell.body_line in comments and ALMOST_MARKER.match(content):
@@ -293,7 +293,7 @@ class Reader:
         elif not marks:
             self.wrong(cell.line, f"exercise {cell.exercise!r} has no ### BEGIN SOLUTION and ### END SOLUTION")
         if cell.check is not None:
-            self.check_source(cell)
+            self.check_source(cell, cell.check)
 
     def syntax(self, cell: Cell) -> None:
         try:
@@ -301,12 +301,12 @@ class Reader:
         except SyntaxError as error:
             self.wrong(cell.body_line + (error.lineno or 1) - 1, f"not Python: {error.msg}")
 
-    def check_source(self, cell: Cell) -> None:
-        expected = f'check({function_of(cell.check.exercise)}, judges="{cell.check.judges}")'
+    def check_source(self, cell: Cell, check: Check) -> None:
+        expected = f'check({function_of(check.exercise)}, judges="{check.judges}")'
         try:
             right = ast.dump(parse(cell.source)) == ast.dump(ast.parse(expected))
         except SyntaxError:
-            right = not cell.check.exercise.isidentifier()  # said already, about the name or the code
+            right = not check.exercise.isidentifier()  # said already, about the name or the code
         if not right:
             self.wrong(cell.line, f"a check cell holds one line: {expected}")
 
@@ -322,12 +322,12 @@ class Reader:
                 self.wrong(cell.line, f"two exercises are called {cell.exercise!r} ({first}): rename one")
             elif cell.kind == "code":
                 exercises[cell.exercise] = Exercise(cell.exercise, cell.source, cell.line)
-                self.function(cell)
+                self.function(cell, cell.exercise)
         return exercises
 
-    def function(self, cell: Cell) -> None:
+    def function(self, cell: Cell, exercise: str) -> None:
         """The cell has to define the exercise's function, and what a student gets of it has to be Python."""
-        name = function_of(cell.exercise)
+        name = function_of(exercise)
         if any(problem.line >= cell.body_line for problem in self.problems_of(cell)):
             return
         try:

@@ -75,7 +75,8 @@ def read_options(line: str, wrong: Wrong) -> dict[str, Any]:
     """The key=value pairs of a marker. A key that is nearly right counts as the right one from there on."""
     if not re.match(r"# ?%%(\s|$)", line):
         wrong(f"write a cell marker as '# %%' at the start of the line, not {line.strip()!r}")
-    text = re.sub(r"^\s*\[(markdown|md|raw)\]", "", line[MARKER.match(line).end() :])
+    marker = MARKER.match(line)
+    text = re.sub(r"^\s*\[(markdown|md|raw)\]", "", line[marker.end() :] if marker else line)
     options: dict[str, Any] = {}
     for key, value in OPTION.findall(text):
         if key not in KEYS:
@@ -97,7 +98,7 @@ def value_of(text: str) -> Any:
         return Unreadable(text)
 
 
-def in_its_place(options: dict, kind: str, wrong: Wrong) -> None:
+def in_its_place(options: dict[str, Any], kind: str, wrong: Wrong) -> None:
     ours = [key for key in ("exercise", "check", "judges", "points") if key in options]
     if ours and kind != "code":
         wrong(f"{ours[0]}= stands on a {kind} cell: write the marker without [{kind}]")
@@ -108,7 +109,7 @@ def in_its_place(options: dict, kind: str, wrong: Wrong) -> None:
             wrong(f"{key}= belongs to a check: {FOR_EXAMPLE}")
 
 
-def read_name(options: dict, key: str, wrong: Wrong) -> str | None:
+def read_name(options: dict[str, Any], key: str, wrong: Wrong) -> str | None:
     """A name as it was written, right or wrong; None where there is nothing that could be one."""
     value = options.get(key)
     if isinstance(value, Unreadable) and value.text:
@@ -141,7 +142,7 @@ def read_points(value: Any, wrong: Wrong) -> float:
     return 0
 
 
-def read_tags(options: dict, wrong: Wrong) -> tuple[str, ...]:
+def read_tags(options: dict[str, Any], wrong: Wrong) -> tuple[str, ...]:
     tags = options.get("tags", [])
     if not isinstance(tags, list) or not all(isinstance(tag, str) and tag for tag in tags):
         wrong(f'tags={tags} is no list of texts: write tags=["nbval-ignore-output"]')

@@ -12,7 +12,8 @@ from pathlib import Path
 from nbgrader.api import Gradebook
 from nbgrader.converters import Autograde
 from nbgrader.coursedir import CourseDirectory
-from traitlets.config import Config, PyFileConfigLoader
+from traitlets.config import Config
+from traitlets.config.loader import PyFileConfigLoader
 from traitlets.log import get_logger
 
 from grader.classroom.nbgrader_plugins import Judge
@@ -110,7 +111,7 @@ class Course:
         path.parent.mkdir(parents=True, exist_ok=True)
         handler = logging.FileHandler(path, mode, encoding="utf-8", errors="backslashreplace")
         handler.setFormatter(logging.Formatter("[%(levelname)s] %(message)s"))
-        logger = get_logger()
+        logger: logging.Logger = get_logger()  # type: ignore[assignment]  # an adapter only inside of applications
         before = logger.propagate, logger.level
         logger.addHandler(handler)
         logger.propagate = False

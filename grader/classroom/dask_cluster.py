@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import dask
 from distributed import Client, KilledWorker, LocalCluster
@@ -52,7 +53,7 @@ def judge_all(
         return
     with client_of(min(jobs or os.cpu_count() or 1, len(work)), scheduler) as client:
         require_sandboxes(client, how)
-        done: SimpleQueue = SimpleQueue()
+        done: SimpleQueue[Any] = SimpleQueue()
         futures = {client.submit(judge_text, text, how, pure=False): name for name, text in work.items()}
         for future in futures:
             future.add_done_callback(done.put)
@@ -61,7 +62,7 @@ def judge_all(
             yield futures[future], *judgement_of(future, lesson)
 
 
-def judgement_of(future: object, lesson: str) -> tuple[Judgement, bool]:
+def judgement_of(future: Any, lesson: str) -> tuple[Judgement, bool]:
     if future.cancelled():
         raise ClusterError("the Dask scheduler has gone away; run the same again to go on from here")
     error = future.exception()
@@ -77,7 +78,7 @@ def judgement_of(future: object, lesson: str) -> tuple[Judgement, bool]:
     return Judgement(lesson, troubles=[words], looks=[Flag("could not be judged", evidence)]), False
 
 
-def next_of(done: SimpleQueue, client: Client) -> object:
+def next_of(done: SimpleQueue[Any], client: Client) -> Any:
     """The next future that is done; says so on the screen as long as there is no worker."""
     while True:
         try:

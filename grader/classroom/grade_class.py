@@ -1,9 +1,10 @@
-"""A class's way from what was handed in to the table. `python -m grader grade` calls it.
+"""Grade a class, from what was handed in to the table of grades. `python -m grader grade` calls this.
 
     collect -> judge -> gradebook and autograded/ -> feedback -> table, grades.csv
 
-Judging is done on all cores, or elsewhere (dask_cluster.py). The gradebook is written here alone, each submission as soon as
-it is judged. What was judged is kept (judgement_cache.py), so that a run that was interrupted goes on where it stopped.
+Submissions are judged on all cores, or on other machines (dask_cluster.py). Only this process writes the gradebook, one
+submission at a time, as soon as it has been judged. Judgements are cached (judgement_cache.py), so a run that was
+interrupted continues where it stopped.
 """
 
 from __future__ import annotations
@@ -33,11 +34,11 @@ from grader.judging.verdict import Judgement
 class GradeOptions:
     """Which submissions to grade, and where.
 
-    students   only these; all when empty
-    new        only what has no grade yet; otherwise what has none, or has changed since
-    regrade    judge again what was judged already
-    jobs       processes on this machine; as many as there are cores when None
-    scheduler  the address of a Dask scheduler instead of this machine
+    students   only these students; everybody when empty
+    new        only submissions without a grade; otherwise also those that have changed since they were graded
+    regrade    judge again, even what has been judged already
+    jobs       processes on this machine; one per core when None
+    scheduler  the address of a Dask scheduler to use instead of this machine
     """
 
     students: tuple[str, ...] = ()
@@ -47,21 +48,21 @@ class GradeOptions:
     scheduler: str | None = None
 
 
-def grade_class(course: Course, lesson: str, wish: GradeOptions = GradeOptions()) -> Grades:
-    """Grade what lies in submitted/ for a lesson, and write the feedback pages.
+def grade_class(course: Course, lesson: str, options: GradeOptions = GradeOptions()) -> Grades:
+    """Grade everything in submitted/ for a lesson, and write the feedback pages.
 
-    Raises ClassroomError when there is no such lesson, nothing was handed in, or nothing can be judged. A submission
-    that can't be graded is no error: it has its line in `Grades.troubles`.
+    Raises ClassroomError if there is no such lesson, if nothing was handed in, or if nothing can be judged. A submission
+    that can't be graded raises nothing: `Grades.troubles` has a line about it.
     """
     find_lesson(course, lesson)
-    if not wish.scheduler:
+    if not options.scheduler:
         course.require_sandbox()
     course.must(GenerateAssignment, lesson)
     students = course.students(lesson)
     if not students:
         expected = course.folder("submitted", "STUDENT", lesson) / f"{lesson}.ipynb"
         raise ClassroomError(f"nobody has handed in {lesson}: submissions are expected as {expected}")
-    this = autograde(course, lesson, [one for one in students if one in wish.students or not wish.students], wish)
+    this = autograde(course, lesson, [one for one in students if one in options.students or not options.students], options)
     print(f"{lesson}: {this}")
     if why := course.nbgrader(GenerateFeedback, lesson):
         print(why)
@@ -72,7 +73,7 @@ def grade_class(course: Course, lesson: str, wish: GradeOptions = GradeOptions()
 
 
 def find_lesson(course: Course, lesson: str) -> None:
-    """Raises ClassroomError, which says what there is, when the course has no built lesson of this name."""
+    """Raises ClassroomError, which lists the lessons there are, if the course has no built lesson of this name."""
     lessons = course.lessons()
     source = course.folder("source", ".", lesson)
     if lesson in lessons:
@@ -84,9 +85,9 @@ def find_lesson(course: Course, lesson: str) -> None:
 
 
 def collect(course: Course, lesson: str) -> None:
-    """Fetch the newest submissions from the exchange, when the configuration names one (c.Exchange.root).
+    """Fetch the newest submissions from the exchange, if the configuration names one (c.Exchange.root).
 
-    Raises ClassroomError when there is no such lesson, or when nbgrader can't collect.
+    Raises ClassroomError if there is no such lesson, or if nbgrader can't collect.
     """
     find_lesson(course, lesson)
     exchange = course.config.get("Exchange", {}).get("root")
@@ -98,15 +99,18 @@ def collect(course: Course, lesson: str) -> None:
 # ---- a round of grading ----------------------------------------------------------------------------------------------
 
 
-def autograde(course: Course, lesson: str, students: Iterable[str], wish: GradeOptions = GradeOptions()) -> Round:
-    """Judge submissions and take the judgements over, with a bar on a terminal and a line for each that has trouble."""
-    this = Round(course, lesson, wish)
+def autograde(course: Course, lesson: str, students: Iterable[str], options: GradeOptions = GradeOptions()) -> Round:
+    """Judge submissions and put the judgements into the gradebook.
+
+    Shows a progress bar on a terminal, and a line for each submission with a problem.
+    """
+    this = Round(course, lesson, options)
     for student in tqdm(list(students), f"{lesson}: reading", unit="submission", disable=None, leave=False):
         this.read(student)
     texts = {student: nbformat.writes(nb) for student, (nb, _) in this.to_judge.items()}
     with tqdm(total=len(texts), desc=f"{lesson}: judging", unit="submission", disable=None) as bar:
         try:
-            for student, judgement, sound in judge_all(lesson, texts, course.how, wish.jobs, wish.scheduler):
+            for student, judgement, sound in judge_all(lesson, texts, course.how, options.jobs, options.scheduler):
                 this.judged(student, judgement, sound)
                 bar.update()
         except ClusterError as error:
@@ -115,29 +119,29 @@ def autograde(course: Course, lesson: str, students: Iterable[str], wish: GradeO
 
 
 class Round:
-    """What is done with each submission, and how many of each kind there were."""
+    """One round of grading: what is done with each submission, and how many of each kind there were."""
 
-    def __init__(self, course: Course, lesson: str, wish: GradeOptions) -> None:
-        self.course, self.lesson, self.wish = course, lesson, wish
-        self.kept = JudgementCache(course.root / "judgements" / lesson)
+    def __init__(self, course: Course, lesson: str, options: GradeOptions) -> None:
+        self.course, self.lesson, self.options = course, lesson, options
+        self.cache = JudgementCache(course.root / "judgements" / lesson)
         self.to_judge: dict[str, tuple[NotebookNode, str]] = {}  # student -> the notebook, and its digest
         self.failed: dict[str, str] = {}  # student -> why it could not be graded, in a line
         self.counts = {"judged": 0, "judged before and taken over": 0, "unchanged": 0}
 
     def read(self, student: str) -> None:
-        """See whether it has to be judged; if not, take over what was judged before."""
+        """Decide whether a submission must be judged; if not, use its cached judgement."""
         one = OneSubmission(self.course, self.lesson, student)
         if not one.holds_a_notebook:
-            tell(student, find_problems(self.course, self.lesson, student))
-        elif not (self.wish.new and one.is_graded()):
+            print_problems(student, find_problems(self.course, self.lesson, student))
+        elif not (self.options.new and one.is_graded()):
             self.safely(one, "w", lambda: self.take_over_or_wait(one))
 
     def take_over_or_wait(self, one: OneSubmission) -> bool:
         nb = one.read()
         digest = digest_of(nb, self.lesson, self.course.how)
-        if self.wish.regrade:
-            self.kept.drop(one.student)
-        judgement = Judgement(self.lesson) if nb.metadata.get("not_run") else self.kept.find(one.student, digest)
+        if self.options.regrade:
+            self.cache.drop(one.student)
+        judgement = Judgement(self.lesson) if nb.metadata.get("not_run") else self.cache.find(one.student, digest)
         if not judgement:
             self.to_judge[one.student] = nb, digest
             return False
@@ -149,13 +153,13 @@ class Round:
         return True
 
     def judged(self, student: str, judgement: Judgement, sound: bool) -> None:
-        """Keep a judgement, unless it says that judging failed, and take it over."""
+        """Cache a judgement, unless judging itself failed, and put it into the gradebook."""
         one = OneSubmission(self.course, self.lesson, student)
         nb, digest = self.to_judge[student]
 
         def keep_and_take_over() -> bool:
             if sound:
-                self.kept.keep(student, digest, judgement)
+                self.cache.keep(student, digest, judgement)
             one.take_over(nb, digest, judgement)
             return True
 
@@ -163,24 +167,24 @@ class Round:
         self.counts["judged"] += 1
 
     def safely(self, one: OneSubmission, mode: str, act: Callable[[], bool]) -> None:
-        """Do something with one submission, which says whether it is done with it, and tell what trouble there was."""
+        """Act on one submission, log what nbgrader says, and print its problems. `act` says whether the work is done."""
         try:
             with self.course.log_to(self.course.log_file(self.lesson, one.student), mode):
                 done = act()
         except Exception as error:
             log = self.course.log_file(self.lesson, one.student)
             self.failed[one.student] = f"could not be graded ({type(error).__name__}): see {log}"
-            tell(one.student, [self.failed[one.student]])
+            print_problems(one.student, [self.failed[one.student]])
         else:
             if done:
-                tell(one.student, find_problems(self.course, self.lesson, one.student))
+                print_problems(one.student, find_problems(self.course, self.lesson, one.student))
 
     def __str__(self) -> str:
-        """How many submissions were judged, and how many did not have to be."""
+        """How many submissions were judged, and how many didn't need to be."""
         return ", ".join(f"{number} {what}" for what, number in self.counts.items() if number) or "nothing to do"
 
 
-def tell(student: str, lines: list[str]) -> None:
-    """One line on the screen, above the bar, for a submission that had trouble."""
+def print_problems(student: str, lines: list[str]) -> None:
+    """Print one line, above the progress bar, for a submission with problems."""
     if lines:
         tqdm.write(printable(f"{student}: {'; '.join(lines)}"))

@@ -23,7 +23,7 @@ PATIENCE = 120  # seconds; writing a submission takes a twentieth of one
 warnings.filterwarnings("ignore", category=SAWarning)  # SQLAlchemy 2.1 has many for nbgrader's authors
 
 
-@event.listens_for(Engine, "connect")
+@event.listens_for(Engine, "connect")  # type: ignore[untyped-decorator]
 def wait_for_others(connection: object, record: object) -> None:
     """Let every nbgrader that loads this file wait for others, rather than stop with "database is locked" after 5 s."""
     if isinstance(connection, sqlite3.Connection):

@@ -44,7 +44,7 @@ class Judge(NbGraderPreprocessor):
     def how(self) -> JudgeSettings:
         return JudgeSettings(self.checks, self.hidden, self.sandbox, self.seconds)
 
-    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+    def preprocess(self, nb: NotebookNode, resources: dict[str, Any]) -> tuple[NotebookNode, dict[str, Any]]:
         before, not_run = problems(nb), nb.metadata.get("not_run", False)
         clear(nb)
         judgement = resources.pop("judgement", None)
@@ -92,7 +92,7 @@ class SaveGrades(SaveAutoGrades, AssignLatePenalties):
     Cells that a person grades, and what a person has written, are nbgrader's own affair, as ever.
     """
 
-    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+    def preprocess(self, nb: NotebookNode, resources: dict[str, Any]) -> tuple[NotebookNode, dict[str, Any]]:
         ids = resources["nbgrader"]
         self.notebook_id, self.assignment_id, self.student_id = ids["notebook"], ids["assignment"], ids["student"]
         self.points = points_of(nb, judged=resources.get("judged", False))
@@ -109,7 +109,7 @@ class SaveGrades(SaveAutoGrades, AssignLatePenalties):
         when = {"timestamp": timestamp} if timestamp else {}
         self.gradebook.update_or_create_submission(self.assignment_id, self.student_id, **when)
 
-    def _add_score(self, cell: NotebookNode, resources: dict) -> None:
+    def _add_score(self, cell: NotebookNode, resources: dict[str, Any]) -> None:
         if not is_check(cell):
             super()._add_score(cell, resources)
             return
@@ -137,7 +137,7 @@ def points_of(nb: NotebookNode, judged: bool) -> dict[str, float]:
     for cell in filter(is_check, nb.cells):
         verdict, most = cell.metadata.get("verdict", {}), float(cell.metadata.nbgrader["points"])
         points = verdict.get("points") if judged else None
-        if type(points) not in (int, float) or not 0 <= points <= most:  # nan is not
+        if not isinstance(points, int | float) or isinstance(points, bool) or not 0 <= points <= most:  # nan is not
             add_problem(nb, f"check {grade_id(cell)} has no verdict with 0 to {most:g} points: 0 points")
             points = 0.0
         found[grade_id(cell)] = float(points)

@@ -48,7 +48,7 @@ def bytes_of(path: Path) -> bytes:
     except OSError as error:
         if path.is_symlink():
             raise NotANotebook("the file is a link to another one, which is not read") from None
-        raise NotANotebook(f"the file can't be read: {os.strerror(error.errno)}") from None
+        raise NotANotebook(f"the file can't be read: {os.strerror(error.errno or 0)}") from None
     try:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode):
@@ -105,7 +105,7 @@ def without_outputs(data: bytes) -> bytes:
     return b"".join(parts if depth else [*parts, data[at:]])
 
 
-def parsed(text: str, repairs: list[str]) -> dict:
+def parsed(text: str, repairs: list[str]) -> dict[str, Any]:
     try:
         return json.loads(text)
     except ValueError:
@@ -116,13 +116,15 @@ def parsed(text: str, repairs: list[str]) -> dict:
     return {"nbformat": 4, "cells": cells}
 
 
-def readable_cells(text: str) -> list:
+def readable_cells(text: str) -> list[Any]:
     """The cells of a damaged file up to where it is damaged."""
+    separator = re.compile(r"[\s,]*")
     start = re.search(r'"cells"\s*:\s*\[', text)
     cells, at, decoder = [], start.end() if start else len(text), json.JSONDecoder()
     while at < len(text):
         try:
-            cell, at = decoder.raw_decode(text, re.compile(r"[\s,]*").match(text, at).end())
+            between = separator.match(text, at)
+            cell, at = decoder.raw_decode(text, between.end() if between else at)
         except (ValueError, RecursionError):
             break
         cells.append(cell)
@@ -158,7 +160,7 @@ def notebook_of(content: Any, repairs: list[str]) -> NotebookNode:
     return nbformat.from_dict({"nbformat": 4, "nbformat_minor": 5, "metadata": metadata, "cells": found})
 
 
-def cells_in(content: Any) -> list | None:
+def cells_in(content: Any) -> list[Any] | None:
     """The list of cells; of format 3 those of all its worksheets."""
     if not isinstance(content, dict):
         return None
@@ -182,11 +184,14 @@ def cell_of(raw: Any) -> NotebookNode | None:
         return None
     if kind == "heading":  # of format 3
         level = raw.get("level")
-        kind, source = "markdown", "#" * (level if level in range(1, 7) else 1) + f" {source}"
+        kind, source = (
+            "markdown",
+            "#" * (level if isinstance(level, int) and level in range(1, 7) else 1) + f" {source}",
+        )
     kind = kind if kind in ("code", "markdown") else "raw"
-    metadata = raw.get("metadata") if isinstance(raw.get("metadata"), dict) else {}
+    metadata = raw.get("metadata")
     cell = NotebookNode(cell_type=kind, metadata=NotebookNode(), source=source)
-    if isinstance(metadata.get("nbgrader"), dict):
+    if isinstance(metadata, dict) and isinstance(metadata.get("nbgrader"), dict):
         cell.metadata["nbgrader"] = NotebookNode(metadata["nbgrader"])
     if isinstance(raw.get("id"), str) and re.fullmatch(r"[\w-]{1,64}", raw["id"], re.ASCII):
         cell["id"] = raw["id"]

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -44,7 +44,11 @@ __all__ = [
     "read_notebook",
 ]
 
-NEW_CELL = {"code": new_code_cell, "markdown": new_markdown_cell, "raw": new_raw_cell}
+NEW_CELL: dict[str, Callable[..., NotebookNode]] = {
+    "code": new_code_cell,
+    "markdown": new_markdown_cell,
+    "raw": new_raw_cell,
+}
 HIDDEN = re.compile(r"^[^\n]*### BEGIN HIDDEN TESTS.*?### END HIDDEN TESTS[^\n]*$", re.MULTILINE | re.DOTALL)
 MOST_FILES = 10  # of a folder that are looked at
 
@@ -54,12 +58,12 @@ MOST_FILES = 10  # of a folder that are looked at
 
 def add_problem(nb: NotebookNode, text: str) -> None:
     """Note one line about this submission."""
-    nb.metadata.setdefault("problems", []).append(text)
+    nb.metadata.setdefault("troubles", []).append(text)
 
 
 def problems(nb: NotebookNode) -> list[str]:
     """What went wrong while this submission was graded, one line each."""
-    return list(nb.metadata.get("problems", []))
+    return list(nb.metadata.get("troubles", []))
 
 
 # ---- finding and reading the file ------------------------------------------------------------------------------------
@@ -68,22 +72,22 @@ def problems(nb: NotebookNode) -> list[str]:
 class Submission(NotebookExporter):
     """Reads a submitted file. One that is no notebook becomes an empty one, with the reason in `resources`."""
 
-    def from_filename(self, filename: str, resources: dict | None = None, **kw: Any) -> tuple:
+    def from_filename(self, filename: str, resources: dict[str, Any] | None = None, **kw: Any) -> tuple[Any, ...]:
         path, resources = Path(filename), {} if resources is None else resources
         resources.setdefault("metadata", {}).update(name=path.stem, path=str(path.parent))
         try:
             nb, resources["repairs"] = find_notebook(path, resources.get("nbgrader"))
         except NotANotebook as reason:
             nb, resources["not_a_notebook"] = new_notebook(), str(reason)
-        return self.from_notebook_node(nb, resources=resources, **kw)
+        return self.from_notebook_node(nb, resources=resources, **kw)  # type: ignore[no-untyped-call]
 
-    def from_file(self, file_stream: Any, resources: dict | None = None, **kw: Any) -> tuple:
+    def from_file(self, file_stream: Any, resources: dict[str, Any] | None = None, **kw: Any) -> tuple[Any, ...]:
         resources = {} if resources is None else resources
         try:
             nb = read_notebook(file_stream)
         except NotANotebook as reason:
             nb, resources["not_a_notebook"] = new_notebook(), str(reason)
-        return self.from_notebook_node(nb, resources=resources, **kw)
+        return self.from_notebook_node(nb, resources=resources, **kw)  # type: ignore[no-untyped-call]
 
 
 def read_notebook(file_stream: io.IOBase) -> NotebookNode:
@@ -95,7 +99,7 @@ def read_notebook(file_stream: io.IOBase) -> NotebookNode:
     return read_bytes(content.encode("utf-8", "replace") if isinstance(content, str) else bytes(content))[0]
 
 
-def find_notebook(path: Path, ids: dict | None) -> tuple[NotebookNode, list[str]]:
+def find_notebook(path: Path, ids: dict[str, Any] | None) -> tuple[NotebookNode, list[str]]:
     """The lesson's notebook, and what had to be repaired. It is the file of this name, unless that is not of the lesson
     (or missing) and exactly one other notebook in the folder is. Raises NotANotebook.
     """
@@ -114,7 +118,7 @@ def find_notebook(path: Path, ids: dict | None) -> tuple[NotebookNode, list[str]
             nb, repairs = read_file(other)
         except NotANotebook:
             continue
-        if is_of_lesson(nb, ids):
+        if ids and is_of_lesson(nb, ids):
             found.append((nb, [f"{shown(other)} was read, for {said_of(path, reason)}", *repairs]))
     if len(found) == 1:
         return found[0]
@@ -138,7 +142,7 @@ def shown(path: Path) -> str:
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in path.name)
 
 
-def is_of_lesson(nb: NotebookNode, ids: dict) -> bool:
+def is_of_lesson(nb: NotebookNode, ids: dict[str, Any]) -> bool:
     with Gradebook(ids["db_url"]) as gradebook:
         try:
             lesson = Lesson(gradebook.find_notebook(ids["notebook"], ids["assignment"]))
@@ -232,7 +236,7 @@ class OfficialCells(NbGraderPreprocessor):
     ordinary cell, a deleted one is put back.
     """
 
-    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+    def preprocess(self, nb: NotebookNode, resources: dict[str, Any]) -> tuple[NotebookNode, dict[str, Any]]:
         ids = resources["nbgrader"]
         with Gradebook(ids["db_url"]) as gradebook:
             lesson = Lesson(gradebook.find_notebook(ids["notebook"], ids["assignment"]))
@@ -255,8 +259,9 @@ def claim(cell: NotebookNode) -> str | None:
     return name if isinstance(name, str) else cell.get("id")
 
 
-def grade_id(cell: NotebookNode) -> str | None:
-    return cell.metadata.get("nbgrader", {}).get("grade_id")
+def grade_id(cell: NotebookNode) -> str:
+    """The name by which nbgrader knows a cell; "" if it knows none."""
+    return str(cell.metadata.get("nbgrader", {}).get("grade_id") or "")
 
 
 def whose(nb: NotebookNode, gradebook: Gradebook, lesson: str) -> str:
@@ -295,7 +300,8 @@ class Taken:
     """The cells of a submission as they are graded, and what was repaired for that, one line each."""
 
     def __init__(self, lesson: Lesson, nb: NotebookNode):
-        self.lesson, self.repairs = lesson, []
+        self.lesson = lesson
+        self.repairs: list[str] = []
         self.items = [Item(cell.source, cell.cell_type, at, claim(cell)) for at, cell in enumerate(nb.cells, 1)]
         for name in lesson.answers:
             self.find_answer(name)
@@ -317,12 +323,11 @@ class Taken:
         defining = [item for item in written if defines(item.text, exercise)]
         elsewhere = [item for item in self.items if item.is_code_for(exercise) and plain(item.text) != given]
         elsewhere = [item for item in elsewhere if item.claims == name or item.claims not in self.lesson.cells]
-        chosen = (defining or written or elsewhere or claiming or [None])[-1]
-        if chosen is None:
-            untouched = [item for item in self.items if item.kind == "code" and plain(item.text) == given]
-            chosen = untouched[-1] if untouched else None
-        if chosen is None:
+        untouched = [item for item in self.items if item.kind == "code" and plain(item.text) == given]
+        candidates = defining or written or elsewhere or claiming or untouched
+        if not candidates:
             return
+        chosen = candidates[-1]
         chosen.name = name
         if len(claiming) > 1:
             self.repairs.append(f"{name} has {len(claiming)} cells: what counts is cell {chosen.number}")
@@ -342,7 +347,7 @@ class Taken:
         turned = [item for item in self.items if item.name and item.kind != self.kind_of(item.name)]
         if turned:
             kinds = " and ".join(sorted({item.kind for item in turned}))
-            names = ", ".join(item.name for item in turned)
+            names = ", ".join(item.name for item in turned if item.name)
             self.repairs.append(f"{count(len(turned), 'cell')} had been turned into {kinds}: {names}")
 
     def kind_of(self, name: str) -> str:
@@ -350,17 +355,17 @@ class Taken:
 
     def keep_edited(self) -> None:
         """What somebody wrote into a locked cell becomes a cell of its own above it."""
-        edited = [item for item in self.items if item.name and self.is_edited(item)]
+        edited = [item for item in self.items if item.name and self.is_edited(item, item.name)]
         for item in edited:
             if item.text.strip():
                 at = self.items.index(item)
                 self.items.insert(at, Item(item.text, item.kind, item.number))
         if edited:
-            names = ", ".join(item.name for item in edited)
+            names = ", ".join(item.name for item in edited if item.name)
             self.repairs.append(f"the text of {count(len(edited), 'locked cell')} had been changed: {names}")
 
-    def is_edited(self, item: Item) -> bool:
-        official = self.lesson.cells[item.name]
+    def is_edited(self, item: Item, name: str) -> bool:
+        official = self.lesson.cells[name]
         return official.metadata["locked"] and plain(item.text) not in (
             official.given,
             plain(official.source_cell.source),
@@ -373,13 +378,13 @@ class Taken:
         rank = {name: number for number, name in enumerate(self.lesson.order)}
         here = {item.name: at for at, item in enumerate(self.items) if item.name}
         lost = [name for name, one in self.lesson.cells.items() if one.is_restored and name not in here]
-        above = [name for name in here if here[name] < here.get(self.lesson.answer_of(name), -1)]
+        above = [name for name in here if here[name] < here.get(self.lesson.answer_of(name) or "", -1)]
         fixed = in_order([(rank[name], name) for name in here if name not in above], self.lesson.answers)
         astray = [name for name in here if name not in fixed and name not in self.lesson.answers]
-        moving = {item.name: item for item in self.items if item.name in astray}
+        moving = {item.name: item for item in self.items if item.name and item.name in astray}
         self.items = [item for item in self.items if item.name not in astray]
         placed = fixed
-        for name in sorted([*astray, *lost], key=rank.get):
+        for name in sorted([*astray, *lost], key=rank.__getitem__):
             self.items.insert(self.place_of(name, rank, placed), moving.get(name) or Item("", "", 0, None, name))
             placed = placed | {name}
         if lost:

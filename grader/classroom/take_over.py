@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import nbformat
 from nbformat.notebooknode import NotebookNode
@@ -92,12 +93,12 @@ class OneSubmission:
         except Exception:  # what nbformat raises for damaged files is not documented
             return nbformat.v4.new_notebook()
 
-    def resources(self) -> dict:
+    def resources(self) -> dict[str, Any]:
         ids = {"student": self.student, "assignment": self.lesson, "notebook": self.lesson}
         more = {"db_url": self.course.directories.db_url, "timestamp": self.timestamp}
         return {"unique_key": self.lesson, "nbgrader": {**ids, **more}}
 
-    def exporter(self, preprocessors: list) -> object:
+    def exporter(self, preprocessors: list[Any]) -> Any:  # of nbconvert, which has no types
         autograding = self.course.autograding
         exporter = autograding.exporter_class(config=autograding.config)
         for one in preprocessors:

@@ -13,13 +13,10 @@ from grader.classroom.nbgrader_plugins import clear, is_check
 from grader.classroom.submission import NotANotebook, grade_id, read_notebook
 from grader.judging.verdict import PASSED
 
-# ---- a notebook by itself --------------------------------------------------------------------------------------------
-
-
 def validate(notebook: Path, course: Course) -> bool:
-    """Judge a notebook's checks as grading will, print what each says; says whether all passed.
+    """Judge a notebook's checks as grading will and print what each says. Returns whether all of them passed.
 
-    Raises ClassroomError when the file is missing, is no notebook or holds no check of the course.
+    Raises ClassroomError if the file is missing, isn't a notebook, or holds no check of this course.
     """
     if not notebook.is_file():
         raise ClassroomError(f"there is no file {notebook}")
@@ -43,8 +40,9 @@ def validate(notebook: Path, course: Course) -> bool:
 
 
 def put_official_checks(nb: NotebookNode, course: Course) -> bool:
-    """Put the checks of the instructor's notebook, hidden tests and all, in the place of those with the same names, and
-    those that are missing at the end. Says whether the notebook had any.
+    """Replace the notebook's checks by the instructor's, hidden tests included, and append the missing ones.
+
+    Returns whether the notebook had any checks.
     """
     mine = {grade_id(cell): cell for cell in nb.cells if is_check(cell)}
     for lesson in course.lessons():

@@ -29,11 +29,12 @@ from utils.cluster import Cluster
 from utils.diagnosis.errors import RankCrashed, RankTimeout
 from utils.events.event import Event, Region
 from utils.events.failure import Failure, Frame
-from utils.events.memory_samples import KINDS, peak_of
+from utils.events.memory_samples import KINDS, MemoryNote, peak_of
 from utils.events.rank_state import RankState
 from utils.kit.slow_memory import SlowMemory
 from utils.recording.reader import making
 from utils.recording.torch_calls import OPERATIONS, OUTPUT_FIRST, tensors_in
+from utils.report.collective_charges import Charge
 from utils.report.run import Run
 from utils.worlds.virtual import data_movement
 from utils.worlds.virtual.argument_checks import misfit
@@ -386,8 +387,8 @@ class Hub:
             events=events,
             elapsed=max(last, *(rank.clock for rank in self.ranks)),
             regions=regions or [span for one in finished for span in one.busy],
-            memory_notes=[[("virtual", one.memory, peak_of(one.memory)[0])] for one in finished],
-            algorithms=[(*kind, *charged) for kind, charged in self.network.algorithms.items()],
+            memory_notes=[[MemoryNote("virtual", one.memory, peak_of(one.memory)[0])] for one in finished],
+            algorithms=[Charge(*kind, *charged) for kind, charged in self.network.algorithms.items()],
         )
 
     def final_state(self, rank: Rank) -> RankState:

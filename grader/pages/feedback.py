@@ -45,7 +45,9 @@ class FeedbackPage(Exporter):
     file_extension = ".html"
     output_mimetype = "text/html"
 
-    def from_notebook_node(self, nb: NotebookNode, resources: dict | None = None, **kw: Any) -> tuple[str, dict]:
+    def from_notebook_node(  # type: ignore[override]  # nbconvert's own exporters return text as well
+        self, nb: NotebookNode, resources: dict[str, Any] | None = None, **kw: Any
+    ) -> tuple[str, dict[str, Any]]:
         nb, resources = super().from_notebook_node(nb, resources, **kw)
         return feedback(nb, resources["nbgrader"]), resources
 
@@ -82,7 +84,7 @@ class Exercise:
         return sum(one.most for one in self.judged)
 
 
-def feedback(nb: NotebookNode, about: dict) -> str:
+def feedback(nb: NotebookNode, about: dict[str, Any]) -> str:
     """The page. `about`: nbgrader's student, notebook, score, max_score, late_penalty."""
     answers = [grade_id(cell) for cell in nb.cells if utils.is_solution(cell)]
     own = "\n".join(cell.source for cell in nb.cells if not is_check(cell))
@@ -103,14 +105,14 @@ def feedback(nb: NotebookNode, about: dict) -> str:
     )
 
 
-def parts(nb: NotebookNode, answers: list[str], own: str) -> Iterator[dict]:
+def parts(nb: NotebookNode, answers: list[str], own: str) -> Iterator[dict[str, Any]]:
     """The notebook from top to bottom: answers, checks, and what stands between them, folded."""
     for stands_between, cells in groupby(nb.cells, lambda cell: not has_points(cell) and not utils.is_solution(cell)):
-        cells = list(cells)
+        together = list(cells)
         if stands_between:
-            yield {"kind": "between", "summary": summary(cells), "cells": [shown(cell) for cell in cells]}
+            yield {"kind": "between", "summary": summary(together), "cells": [shown(cell) for cell in together]}
             continue
-        for cell in cells:
+        for cell in together:
             if is_check(cell):
                 yield {"kind": "check", "check": judged(cell, answers, own)}
             else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
+from typing import Any
 
 from nbformat.notebooknode import NotebookNode
 
@@ -61,10 +62,12 @@ def judgement_of(nb: NotebookNode) -> Judgement:
     )
 
 
-def listed(value: object, kind: type = str) -> list:
+def listed(value: object, kind: type = str) -> list[Any]:
     return [one for one in value if isinstance(one, kind)] if isinstance(value, list) else []
 
 
 def amount(value: object) -> float:
     """A number of points or seconds; 0 for what is none."""
-    return float(value) if type(value) in (int, float) and math.isfinite(value) else 0.0
+    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
+        return 0.0
+    return float(value)

@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean, median
+from typing import Any
 from urllib.parse import quote
 
 import nbformat
@@ -78,7 +79,7 @@ def report(classes: list[Class]) -> str:
     return page("report.html", lessons=[lesson_values(one) for one in classes], marks=MARKS, kinds=KINDS)
 
 
-def lesson_values(one: Class) -> dict:
+def lesson_values(one: Class) -> dict[str, Any]:
     """What the template shows of one lesson."""
     grades = one.grades
     totals = {student: grades.total(student) for student in grades.earned}
@@ -107,7 +108,7 @@ def lesson_values(one: Class) -> dict:
     }
 
 
-def exercise_row(one: Class, name: str) -> dict:
+def exercise_row(one: Class, name: str) -> dict[str, Any]:
     """An exercise's points over the class, and how each of its checks went."""
     grades = one.grades
     most = sum(grades.points[check] for check in grades.exercises[name])
@@ -123,7 +124,7 @@ def exercise_row(one: Class, name: str) -> dict:
     }
 
 
-def check_row(one: Class, exercise: str, check: str) -> dict:
+def check_row(one: Class, exercise: str, check: str) -> dict[str, Any]:
     points = [earned[check] for earned in one.grades.earned.values()]
     most, name = one.grades.points[check], check.removeprefix(exercise).strip("-") or check
     kinds, words = kinds_of(one, check), {kind: mark.words for kind, mark in MARKS.items()}
@@ -138,30 +139,30 @@ def check_row(one: Class, exercise: str, check: str) -> dict:
     }
 
 
-def kinds_of(one: Class, check: str) -> Counter:
+def kinds_of(one: Class, check: str) -> Counter[str]:
     """How often each kind of verdict; who has no verdict on it counts as "not run"."""
     found = (next((v.kind for v in said.verdicts if v.check == check), NOT_RUN) for said in one.judgements.values())
     return Counter({NOT_RUN: len(one.grades.earned) - len(one.judgements)}) + Counter(found)
 
 
-def shares(points: list[float], most: float) -> Counter:
+def shares(points: list[float], most: float) -> Counter[str]:
     """How many have all of the points, some, and none."""
     return Counter(PASSED if got >= most else PART if got > 0 else WRONG for got in points)
 
 
-def bar(how_many: Counter, words: dict[str, str]) -> list[Part]:
+def bar(how_many: Counter[str], words: dict[str, str]) -> list[Part]:
     whole = sum(how_many.values()) or 1
     return [(how_many[kind] / whole, MARKS[kind].css, f"{words[kind]}: {how_many[kind]}") for kind in words]
 
 
-def said(how_many: Counter, words: dict[str, str]) -> str:
+def said(how_many: Counter[str], words: dict[str, str]) -> str:
     return ", ".join(f"{how_many[kind]} {words[kind]}" for kind in words if how_many[kind])
 
 
 # ---- totals ----------------------------------------------------------------------------------------------------------
 
 
-def histogram(totals: dict[str, float], most: float) -> dict:
+def histogram(totals: dict[str, float], most: float) -> dict[str, Any]:
     """A column for each tenth of the points, a square for each student in it."""
     columns: list[list[str]] = [[] for _ in range(BINS)]
     for student, total in sorted(totals.items(), key=lambda item: item[1]):
@@ -195,7 +196,7 @@ class Mistake:
 def common_mistakes(one: Class) -> list[Mistake]:
     """What was not passed, the same things together, what most students did first."""
     exercise_of = {check: name for name, checks in one.grades.exercises.items() for check in checks}
-    groups: dict[tuple, list] = defaultdict(list)
+    groups: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
     for student, judgement in one.judgements.items():
         for verdict in judgement.verdicts:
             if verdict.kind not in (PASSED, NOT_RUN) and verdict.check in exercise_of:
@@ -229,7 +230,7 @@ def what_happened(verdict: Verdict) -> str:
 # ---- to look at ------------------------------------------------------------------------------------------------------
 
 
-def needs_a_look(one: Class) -> list[dict]:
+def needs_a_look(one: Class) -> list[dict[str, Any]]:
     """Submissions that a person should look at, each with what was seen."""
     found = []
     for student in one.grades.earned:
@@ -250,7 +251,7 @@ def needs_a_look(one: Class) -> list[dict]:
 # ---- everybody -------------------------------------------------------------------------------------------------------
 
 
-def student_rows(one: Class, totals: dict[str, float]) -> list[dict]:
+def student_rows(one: Class, totals: dict[str, float]) -> list[dict[str, Any]]:
     """A row a student, best first: points of each exercise, in colour, and where to read more."""
     rows = []
     for student in sorted(totals, key=lambda name: (-totals[name], name)):

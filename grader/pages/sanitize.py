@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from functools import lru_cache
+from typing import Any
+from xml.etree.ElementTree import Element
 
 import bleach
 from bleach.html5lib_shim import HTMLParser
@@ -65,7 +67,7 @@ def from_markdown(text: str) -> str:
         return literal(text)
 
 
-def render(text: str, **options: object) -> str:
+def render(text: str, **options: Any) -> str:
     """As nbconvert does, with all the HTML that was typed into it."""
     return MarkdownWithMath(renderer=IPythonRenderer(escape=False, **options)).render(text)
 
@@ -83,7 +85,7 @@ class PassiveCells(NbGraderPreprocessor):
     Of code cells everything is text; outputs are the grader's own.
     """
 
-    def preprocess(self, nb: NotebookNode, resources: dict) -> tuple[NotebookNode, dict]:
+    def preprocess(self, nb: NotebookNode, resources: dict[str, Any]) -> tuple[NotebookNode, dict[str, Any]]:
         taken = frozenset(name for cell in nb.cells for name in names_in_formgrader(cell))
         for cell in nb.cells:
             cell.pop("attachments", None)
@@ -119,7 +121,7 @@ def harmless(text: str, taken: frozenset[str] = frozenset()) -> bool:
     return all(may_stay(element, taken) for element in root.iter() if element is not root)
 
 
-def prose(element: object) -> Iterator[str]:
+def prose(element: Element) -> Iterator[str]:
     """The text in an element that is not code: where MathJax looks for formulas."""
     yield element.text or ""
     for child in element:
@@ -127,7 +129,7 @@ def prose(element: object) -> Iterator[str]:
         yield child.tail or ""
 
 
-def may_stay(element: object, taken: frozenset[str]) -> bool:
+def may_stay(element: Element, taken: frozenset[str]) -> bool:
     tag = element.tag
     if tag not in TAGS:  # comments have a function for a tag
         return False

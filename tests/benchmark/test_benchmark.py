@@ -1,6 +1,6 @@
-"""utils/benchmark.py and what it stands on: nccl-tests' conventions, a virtual cluster's times, the command line.
+"""The benchmark: nccl-tests' conventions, the times of a virtual cluster, tables, the command line.
 
-No test judges how fast this machine is.
+No test depends on how fast this machine is.
 """
 
 import csv
@@ -28,6 +28,7 @@ from utils.benchmark.nccl_conventions import (
     parse_sizes,
     total_bytes,
 )
+from utils.benchmark.sweep import rows_of
 from utils.benchmark.table import BenchmarkTable, Row
 from utils.checks.runner import links
 
@@ -37,7 +38,7 @@ ALPHA, BANDWIDTH = 1e-5, 1e10
 # ---- conventions
 
 
-def test_the_factors_are_those_of_nccl_tests():
+def test_the_factors_match_nccl_tests():
     assert {op: bus_factor(op, 4) for op in OPS} == {
         "all_reduce": Fraction(3, 2),
         "broadcast": 1,
@@ -46,12 +47,12 @@ def test_the_factors_are_those_of_nccl_tests():
     }
 
 
-def test_a_rank_alone_moves_nothing_over_the_bus():
+def test_a_single_rank_moves_nothing_over_the_bus():
     assert busbw("all_reduce", 1000, 1e-6, 1) == busbw("all_gather", 1000, 1e-6, 1) == 0
 
 
-def test_two_figures_of_a_lecture():
-    """4 H100, 100 Mi float32: shown were 277 and 75."""
+def test_two_numbers_from_a_lecture():
+    """4 H100s, 100 Mi float32; the lecture showed 277 and 75."""
     tensor = 100 * 2**20 * 4
     assert round(busbw("all_reduce", tensor, 2.11e-3, 4)) == 298
     assert round(busbw("reduce_scatter", total_bytes("reduce_scatter", 4 * tensor, 4), 3.92e-3, 4)) == 321
@@ -59,7 +60,7 @@ def test_two_figures_of_a_lecture():
     assert algbw(1_000_000_000, 0.5) == 2
 
 
-def test_sizes_are_read_as_nccl_tests_do():
+def test_sizes_are_read_as_in_nccl_tests():
     assert parse_sizes("1K..64M")[::16] == [1024, 64 * 1024**2]
     assert parse_sizes("8..100", step=3) == [8, 24, 72]
     assert parse_sizes("2G,1k, 5") == [5, 1024, 2 * 1024**3]
@@ -69,15 +70,15 @@ def test_sizes_are_read_as_nccl_tests_do():
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("64M..1K", "write the smaller size first, such as 1K..64M"),
+        ("64M..1K", "write the smaller size first, as in 1K..64M"),
         ("1.5K", "a whole number of bytes"),
         ("0..8", "a size of 0 bytes"),
-        ("", "is no size"),
-        ("1K..", "is no size"),
-        ("-4", "is no size"),
+        ("", "is not a size"),
+        ("1K..", "is not a size"),
+        ("-4", "is not a size"),
     ],
 )
-def test_sizes_that_cannot_be_are_refused(text, words):
+def test_invalid_sizes_are_refused(text, words):
     with pytest.raises(ValueError, match=words):
         parse_sizes(text)
 
@@ -87,7 +88,7 @@ def test_a_step_that_does_not_grow_is_refused():
         parse_sizes("1K..2K", step=1)
 
 
-def test_counts_are_of_a_chunk_where_there_are_chunks():
+def test_counts_are_per_chunk_if_there_are_chunks():
     assert count_of("all_reduce", 1024, 4, 3) == 256
     assert count_of("reduce_scatter", 1024, 4, 3) == 85
     with pytest.raises(ValueError, match="8 is too small for all_gather: .* 3 ranks takes 12 bytes"):
@@ -98,7 +99,7 @@ def test_counts_are_of_a_chunk_where_there_are_chunks():
 
 
 @pytest.mark.parametrize("op", OPS)
-def test_every_collective_is_right_and_has_its_row(op):
+def test_every_collective_is_correct_and_has_its_rows(op):
     table = benchmark(op, "1K,64K", 3, backend="gloo", warmup=1, repeats=3)
     assert [row.wrong for row in table.rows] == [0, 0]
     assert [row.size for row in table.rows] == ([1020, 65532] if op in IN_CHUNKS else [1024, 65536])
@@ -108,51 +109,43 @@ def test_every_collective_is_right_and_has_its_row(op):
         assert row.algbw == pytest.approx(row.size / row.seconds / 1e9)
 
 
-def wrong_of_every_dtype(rank, world_size):
+def sweep_every_dtype(rank, world_size):
     return {
         dtype: rank_program.sweep(rank, world_size, "all_reduce", [1024], dtype, 0, 1, True, False) for dtype in DTYPES
     }
 
 
-def test_every_dtype_is_right():
-    for found in spawn(wrong_of_every_dtype, 2, backend="gloo").results:
+def test_every_dtype_is_correct():
+    for found in spawn(sweep_every_dtype, 2, backend="gloo").results:
         assert {dtype: one.wrong for dtype, [one] in found.items()} == dict.fromkeys(DTYPES, 0)
 
 
-def look_at_nothing_done(rank, world_size):
-    rank_program.Call.__call__ = lambda self: None  # the library did nothing, and said nothing
-    return [rank_program.Call(op, 1200, torch.float32, rank, world_size).wrong() for op in OPS]
+def check_after_doing_nothing(rank, world_size):
+    rank_program.Call.__call__ = lambda self: None  # a library that silently does nothing
+    return [rank_program.Call(op, 1200, torch.float32, rank, world_size).count_wrong() for op in OPS]
 
 
 def test_a_collective_that_does_nothing_is_counted_as_wrong():
-    of_ranks = spawn(look_at_nothing_done, 3, backend="gloo").results
+    of_ranks = spawn(check_after_doing_nothing, 3, backend="gloo").results
     assert all(sum(wrong) > 0 for wrong in zip(*of_ranks, strict=True))
 
 
 def test_the_slowest_rank_and_the_median_count():
-    def measured(*seconds):
-        return rank_program.Measured(list(seconds), 0)
-
-    class Run:
-        world_size = 2
-        results = [[measured(1.0, 5.0, 2.0)], [measured(3.0, 1.0, 1.0)]]
-
-    from utils.benchmark.sweep import rows_of
-
-    [row] = rows_of("all_reduce", [1000], 4, Run)
+    results = [[rank_program.Measurement(seconds, 0)] for seconds in ([1.0, 5.0, 2.0], [3.0, 1.0, 1.0])]
+    [row] = rows_of("all_reduce", [1000], 4, results)
     assert (row.seconds, row.spread) == (3.0, pytest.approx(1 / 3))  # of 3, 5, 2
 
 
-def test_limits_of_this_machine_are_rates():
+def test_the_limits_of_this_machine_are_rates():
     limits = machine_limits(2, "gloo")
     assert set(limits) == {"memory copy, 2 at once", "loopback, 2 ranks"}
     assert all(rate > 0 for rate in limits.values())
 
 
-# ---- a virtual cluster, whose times are known
+# ---- a virtual cluster with known times
 
 
-def test_a_virtual_ring_takes_what_the_formula_says():
+def test_a_virtual_ring_follows_the_formula():
     table = benchmark("all_reduce", "8M..64M", 4, cluster=links(4, ALPHA, BANDWIDTH))
     for row in table.rows:
         assert row.seconds == pytest.approx(6 * (ALPHA + row.size / 4 / BANDWIDTH))
@@ -162,12 +155,12 @@ def test_a_virtual_ring_takes_what_the_formula_says():
 
 
 @pytest.mark.parametrize("op", ["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "gather", "scatter"])
-def test_without_latency_the_bus_bandwidth_is_that_of_the_link(op):
+def test_without_latency_busbw_is_the_bandwidth_of_the_link(op):
     table = benchmark(op, "1M", 4, cluster=links(4, 0, BANDWIDTH))
     assert table.rows[0].busbw == pytest.approx(BANDWIDTH / 1e9)
 
 
-def test_a_named_cluster_brings_its_limits_and_a_node_of_ranks():
+def test_a_named_cluster_brings_its_limits_and_one_node_of_ranks():
     table = benchmark("broadcast", "1M", cluster="dgx-a100")
     assert table.world_size == 8
     assert list(table.limits) == ["link inside a node"]
@@ -186,11 +179,11 @@ def late_and_slow_at_first(rank, world_size):
     times = []
     for turn in range(6):
         rank_program.time.sleep(0.5 * (turn % world_size == rank))
-        times.append(rank_program.once(call))
+        times.append(rank_program.time_once(call))
     return times
 
 
-def test_who_is_late_before_a_call_is_not_counted():
+def test_lateness_before_a_call_is_not_timed():
     run = simulate(late_and_slow_at_first, 2, cluster=links(2, 1e-3, 1e6), device="cpu")
     right = 2 * (1e-3 + 200 / 1e6)
     assert run.results == [pytest.approx([right + 1, right + 1, *[right] * 4])] * 2
@@ -217,31 +210,31 @@ def test_a_table_has_the_columns_of_nccl_tests():
     assert "# loopback, 2 ranks    : 3 GB/s" in lines
 
 
-def test_forms_and_roots_stand_where_nccl_tests_have_them():
+def test_forms_and_roots_are_in_the_columns_of_nccl_tests():
     first = repr(made_up(op="gather")).splitlines()[4].split()
     assert first[3:8] == ["none", "0", "10.00", "0.10", "0.15"] and first[9:13] == ["N/A"] * 4
 
 
-def test_times_without_a_line_are_said_and_drawn_all_the_same():
+def test_times_without_a_fit_are_still_shown_and_drawn():
     table = made_up(rows=[Row(1000, 250, 2e-5, 0, 0.1, 0.1, 0), Row(8000, 2000, 1e-5, 0, 0.1, 0.1, 0)])
-    assert table.model is None and "no fit, larger messages don't take longer" in repr(table)
+    assert table.model is None and "no fit: larger messages don't take longer" in repr(table)
     assert table.figure()._repr_png_()
 
 
-def test_a_virtual_rank_alone_has_a_table_of_zeros_and_no_picture():
+def test_a_single_virtual_rank_has_a_table_of_zeros_and_no_picture():
     table = benchmark("all_reduce", "1K,1M", 1, cluster="laptop")
-    assert "no fit, some took no time at all" in repr(table)
+    assert "no fit: some calls took no time at all" in repr(table)
     with pytest.raises(ValueError, match="nothing to draw"):
         table.figure()
 
 
-def test_wrong_values_are_said():
+def test_wrong_values_are_reported():
     table = made_up(rows=[Row(8, 2, 1e-5, 0, 0.1, 0.1, 2)])
     assert "Out of bounds values : 2 FAILED" in repr(table)
-    assert "no fit" in repr(table)  # of one size
+    assert "no fit" in repr(table)  # one size is too few
 
 
-def test_a_table_shows_itself_in_a_notebook_and_draws_itself(tmp_path):
+def test_a_table_has_html_and_a_picture():
     table = made_up()
     assert table._repr_html_().count("<tr>") == 1 + 1 + 3
     png = table.figure()._repr_png_()
@@ -266,7 +259,7 @@ def test_a_table_can_be_saved(tmp_path):
         ({"op": "all_reduce", "cluster": "dgx-h10"}, "did you mean 'dgx-h100'"),
     ],
 )
-def test_a_benchmark_that_cannot_be_is_refused(arguments, words):
+def test_an_impossible_benchmark_is_refused(arguments, words):
     with pytest.raises(ValueError, match=words):
         benchmark(**arguments)
 
@@ -287,7 +280,7 @@ def rows_in(text: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines() if line and not line.startswith("#")]
 
 
-def test_the_command_prints_a_table_and_nothing_else(root):
+def test_the_command_prints_only_a_table(root):
     words = ["all_reduce", "--sizes", "1K,4K", "-n", "2", "--repeats", "2", "--warmup", "1", "--backend", "gloo"]
     env = {**os.environ, "PYTHONPATH": str(root)}
     done = subprocess.run(
@@ -300,10 +293,10 @@ def test_the_command_prints_a_table_and_nothing_else(root):
     )
     assert done.returncode == 0, done.stderr
     assert [row[:2] for row in rows_in(done.stdout)] == [["1024", "256"], ["4096", "1024"]]
-    assert done.stderr == ""  # no terminal, no bar
+    assert done.stderr == ""  # no progress bar without a terminal
 
 
-def test_all_collectives_of_a_virtual_cluster_always_take_the_same(capsys, tmp_path):
+def test_times_on_a_virtual_cluster_never_vary(capsys, tmp_path):
     words = ["all", "--cluster", "laptop", "-n", "2", "--sizes", "1M", "--csv", str(tmp_path / "sweep.csv")]
     first = command(*words, capsys=capsys)
     assert first == command(*words, capsys=capsys)
@@ -312,7 +305,7 @@ def test_all_collectives_of_a_virtual_cluster_always_take_the_same(capsys, tmp_p
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(f"sweep-{op}.csv" for op in OPS)
 
 
-def test_a_figure_is_drawn_where_it_is_asked_for(capsys, tmp_path):
+def test_a_figure_is_written_to_its_file(capsys, tmp_path):
     path = tmp_path / "sweep.png"
     code, _, _ = command("reduce", "--cluster", "laptop", "--sizes", "1K,1M", "--figure", str(path), capsys=capsys)
     assert code == 0 and path.read_bytes().startswith(b"\x89PNG")
@@ -321,7 +314,7 @@ def test_a_figure_is_drawn_where_it_is_asked_for(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["all_reduce", "--sizes", "big"], "'big' is no size"),
+        (["all_reduce", "--sizes", "big"], "'big' is not a size"),
         (["allreduce"], "invalid choice: 'allreduce'"),
         (["all_reduce", "--cluster", "cray"], "there is no cluster 'cray'"),
         (["all_reduce", "--cluster", "laptop", "--backend", "gloo"], "not allowed with"),
@@ -329,19 +322,19 @@ def test_a_figure_is_drawn_where_it_is_asked_for(capsys, tmp_path):
         (["all_reduce", "--repeats", "0", "--sizes", "1K"], "repeats 0"),
         (
             ["all_reduce", "--csv", "/no/such/folder/x.csv", "--cluster", "laptop", "--sizes", "1K"],
-            "there is no folder",
+            "does not exist",
         ),
-        (["all_reduce", "--figure", "sweep.txt"], "is no picture"),
+        (["all_reduce", "--figure", "sweep.txt"], "is not a picture format"),
         (["all_reduce", "--csv", "/tmp"], "is a folder"),
         (["all", "--sizes", "4..1K", "-n", "4"], "a size of 4 is too small for all_gather"),
     ],
 )
-def test_a_command_that_cannot_be_says_why(words, said, capsys):
+def test_an_invalid_command_says_why(words, said, capsys):
     code, out, err = command(*words, capsys=capsys)
     assert code == 2 and said in err and "Traceback" not in err
 
 
-def test_wrong_values_end_with_1(capsys, monkeypatch):
+def test_wrong_values_give_exit_code_1(capsys, monkeypatch):
     wrong = made_up(rows=[Row(8, 2, 1e-5, 0, 0.1, 0.1, 2)])
     monkeypatch.setattr(__main__, "benchmark", lambda *_, **__: wrong)
     assert command("all_reduce", capsys=capsys)[0] == 1
@@ -352,14 +345,14 @@ def test_help_names_every_collective(capsys):
     assert code == 0 and all(op in out for op in OPS)
 
 
-def test_head_may_close_the_pipe(root):
+def test_a_closed_pipe_is_not_an_error(root):
     words = f"{sys.executable} -m utils.benchmark all --cluster laptop --sizes 1K | head -1; exit ${{PIPESTATUS[0]}}"
     env = {**os.environ, "PYTHONPATH": str(root)}
     done = subprocess.run(["bash", "-c", words], env=env, cwd=root, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stderr, done.stdout.count("\n")) == (0, "", 1)
 
 
-def test_a_bar_is_drawn_for_a_terminal(capsys, monkeypatch):
+def test_a_terminal_gets_a_progress_bar(capsys, monkeypatch):
     class Terminal(io.StringIO):
         def isatty(self):
             return True
@@ -371,7 +364,7 @@ def test_a_bar_is_drawn_for_a_terminal(capsys, monkeypatch):
     assert asked == [True]
 
 
-def test_under_torchrun_the_ranks_are_those_of_the_job(root):
+def test_under_torchrun_the_ranks_of_the_job_are_used(root):
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "utils.benchmark"]
     env = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
     asked = ["all_gather", "--sizes", "1K,4K", "--repeats", "2", "--backend", "gloo"]
@@ -385,7 +378,7 @@ def test_under_torchrun_the_ranks_are_those_of_the_job(root):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_nccl_is_measured_too():
+def test_nccl_is_measured():
     ranks = torch.cuda.device_count()
     for op in OPS:
         table = benchmark(op, "1K..1M", ranks, step=32, backend="nccl", warmup=1, repeats=3)

@@ -1,6 +1,6 @@
-"""utils/benchmark/machine/calibrate.py, probes.py: the fit recovers what times were made of; this machine, measured, can be simulated.
+"""calibrate.py, probes.py: the fit recovers a known link, and this machine, measured, can be simulated.
 
-No test judges how fast this machine is.
+No test depends on how fast this machine is.
 """
 
 from contextlib import suppress
@@ -22,16 +22,16 @@ SIZES = probes.MESSAGES
 
 def test_the_fit_recovers_a_known_link_exactly():
     link = fit({n: ALPHA + n * BETA for n in SIZES})
-    assert link == Link(ALPHA, 1 / BETA)  # rational numbers: no rounding
+    assert link == Link(ALPHA, 1 / BETA)  # rational numbers, so no rounding
 
 
 def test_two_sizes_are_enough_for_a_line():
     assert fit({8: Fraction(2), 24: Fraction(4)}) == Link(Fraction(1), Fraction(8))
 
 
-def test_every_size_counts_alike_whatever_it_takes():
-    """One size in seven takes 20 % longer: neither end of the line moves by more than that. By absolute errors the
-    last message would set alpha at will: 20 % of its 2.4 ms are eleven times alpha.
+def test_every_size_has_the_same_weight():
+    """If one size in seven takes 20 % longer, neither end of the line moves by more than that. With absolute errors
+    the last message alone would determine alpha: 20 % of its 2.4 ms is eleven times alpha.
     """
     for disturbed in SIZES:
         times = {n: (ALPHA + n * BETA) * (Fraction(6, 5) if n == disturbed else 1) for n in SIZES}
@@ -52,14 +52,14 @@ def test_the_fit_is_the_minimum_of_the_squared_relative_errors():
 
 
 def test_alpha_is_never_negative():
-    times = {1: Fraction(1), 10: Fraction(20)}  # the line through both would begin below zero
+    times = {1: Fraction(1), 10: Fraction(20)}  # the line through both starts below zero
     link = fit(times)
     assert link.alpha == 0
     assert 1 / link.bandwidth == (1 + Fraction(1, 2)) / (1 + Fraction(1, 4))  # sum of n/t over sum of (n/t)^2
 
 
-def test_times_that_no_link_has_are_refused():
-    with pytest.raises(ValueError, match="two sizes or more; got 1"):
+def test_times_that_no_link_could_have_are_refused():
+    with pytest.raises(ValueError, match="two or more sizes; got 1"):
         fit({8: 1e-5})
     with pytest.raises(ValueError, match=r"don't take longer: 8 bytes 2 s, 80 bytes 1 s\. .*Measure again"):
         fit({8: 2.0, 80: 1.0})
@@ -70,19 +70,19 @@ def test_the_worst_miss_is_relative():
     assert worst_miss({10: 4.0, 30: 5.0}, Link(1.0, 10.0)) == 0.5
 
 
-def test_what_is_typical_is_no_ranks_bad_moment_and_not_the_slowest_rank():
+def test_typical_ignores_brief_disturbances_and_slow_ranks():
     assert typical([[1.0, 1.0, 90.0], [2.0, 2.0, 2.0], [3.0, 300.0, 300.0]]) == 2.0
 
 
 MEASURED = {
     "launch": [2e-6, 1e-6, 9e-6],
     "bandwidth": [5e9] * 3,
-    **{name: [1e9, 3e9, 2e9] for name in probes.DTYPES},
+    "flops": dict.fromkeys(probes.DTYPES, [1e9, 3e9, 2e9]),
 }
 TIMES = {n: [1.0, float(ALPHA + n * BETA), 0.0] for n in SIZES}
 
 
-def test_what_the_ranks_measured_becomes_a_cluster(monkeypatch):
+def test_the_ranks_samples_become_a_cluster(monkeypatch):
     monkeypatch.setattr(probes, "cores", lambda: 2)
     of_ranks = [{**MEASURED, "memory": 8e9}, {**MEASURED, "memory": 6e9, "bandwidth": [7e9] * 3}]
     cluster = as_cluster(of_ranks, TIMES, "gloo")
@@ -91,27 +91,27 @@ def test_what_the_ranks_measured_becomes_a_cluster(monkeypatch):
     assert cluster.intra == cluster.inter == fit({n: float(ALPHA + n * BETA) for n in SIZES})
     words = cluster_text(cluster).replace("\n  ", " ")
     assert "medians of 2 ranks at once, a core each" in words
-    assert "ping-pong of 2 ranks over Gloo, 8 B to 8 MB; latency + bytes / bandwidth misses" in words
+    assert "ping-pong of 2 ranks over Gloo, 8 B to 8 MB; latency + bytes / bandwidth is off by" in words
     assert "on 2 cores" in cluster_text(as_cluster(of_ranks * 2, TIMES, "gloo"))
 
 
-def test_one_gpu_alone_has_no_link_and_says_so():
+def test_a_single_gpu_has_no_link_and_says_so():
     cluster = as_cluster([{**MEASURED, "memory": 80e9}], None, "nccl")
-    assert cluster.intra == Link(0.0, inf) and "nothing was measured" in cluster_text(cluster)
+    assert cluster.intra == Link(0.0, inf) and "links: not measured" in cluster_text(cluster)
     assert "a GPU each" in cluster_text(cluster)
 
 
 def measured_on_two():
-    """On a busy machine a short look may say nothing, and says that: then a longer one."""
+    """A short measurement on a busy machine may fail with ValueError; then a longer one follows."""
     for seconds in (0.1, 0.5, 2):
         with suppress(ValueError):
             return measure_this_machine(2, backend="gloo", seconds=seconds)
     return measure_this_machine(2, backend="gloo", seconds=8)
 
 
-def test_this_machine_measured_is_a_cluster_that_simulates(capfd):
+def test_this_machine_as_a_cluster_can_be_simulated(capfd):
     cluster = measured_on_two()
-    assert capfd.readouterr() == ("", "")  # it is describe() that prints
+    assert capfd.readouterr() == ("", "")  # only describe() prints
     assert isinstance(cluster, Cluster) and cluster.size == 2
     assert set(cluster.gpu.flops) == {"fp64", "fp32", "fp16", "bf16"}
     assert 0 < cluster.gpu.launch < 1 and 0 < cluster.gpu.memory < inf and 0 < cluster.intra.bandwidth < inf
@@ -119,7 +119,7 @@ def test_this_machine_measured_is_a_cluster_that_simulates(capfd):
     assert run.elapsed == cluster.gpu.launch + (2 << 22) / cluster.gpu.bandwidth
 
 
-def test_calls_that_can_not_work_are_refused(monkeypatch):
+def test_impossible_calls_are_refused(monkeypatch):
     with pytest.raises(ValueError, match="at least 1, and got 0"):
         measure_this_machine(0, backend="gloo")
     with pytest.raises(ValueError, match="backend is .* got 'mpi'"):
@@ -135,7 +135,9 @@ def test_calls_that_can_not_work_are_refused(monkeypatch):
 def test_a_gpu_is_measured_by_its_own_clock():
     cluster = measure_this_machine(1, backend="nccl", seconds=1)
     assert cluster.gpu.memory == torch.cuda.get_device_properties(0).total_memory
-    assert 1e11 < cluster.gpu.bandwidth < 1e14 and 1e12 < cluster.gpu.flops["bf16"] < 1e17  # its work was waited for
+    assert (
+        1e11 < cluster.gpu.bandwidth < 1e14 and 1e12 < cluster.gpu.flops["bf16"] < 1e17
+    )  # the clock waits for its work
     assert cluster.intra == Link(0.0, inf)
 
 

@@ -1,4 +1,4 @@
-"""utils/checks: what `expect` accepts and says, what a check tells a student, and how it runs their function."""
+"""utils/checks: what `expect` accepts and reports, what a check tells a student, and how it runs their function."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from grader.hidden import hidden_tests_for
 from utils.checks import CheckFailed, checks_for
 from utils.checks.answer import Answer
 from utils.checks.compare import expect, expect_own_memory, expect_unchanged
-from utils.checks.registry import Checks, check
+from utils.checks.registry import Check, Checks, check
 from utils.checks.runner import Runner, links
 from utils.checks.show import show
 from utils.checks.traffic import expect_calls, expect_each_sent, expect_time, expect_traffic
@@ -70,7 +70,7 @@ def test_the_type_is_judged():
 def test_the_dtype_and_the_shape_are_judged():
     assert "[1 2] (torch.float64), expected [1 2] (torch.float32)" in failure(ONE.double(), ONE)
     assert failure(ONE.double(), ONE).endswith(
-        "That is the right numbers in another dtype: make buffers like the input."
+        "That is the right numbers in a different dtype: create buffers with the dtype of the input."
     )
     assert "[[1 2]] (shape (1, 2)), expected [1 2] (shape (2,))" in failure(ONE.reshape(1, 2), ONE)
 
@@ -104,7 +104,7 @@ def test_numbers_that_differ_late_are_shown_with_enough_digits():
     assert failure(torch.tensor([1.0000001]), torch.tensor([1.0])).count("[1]") == 1
 
 
-def test_a_tolerance_has_to_be_asked_for():
+def test_a_tolerance_must_be_asked_for():
     near = ONE * (1 + 1e-6)
     expect(near, ONE, 0, rtol=1e-5)
     failure(near, ONE)
@@ -140,10 +140,10 @@ def test_messages_and_bytes_are_counted():
     assert (
         expect_traffic(answered([], [], sends), 2, 16) == "rank 0 sent 2 messages; 16 bytes in all. No fewer will do."
     )
-    assert expect_traffic(answered([], [], []), 0, 0).startswith("nobody sent")
+    assert expect_traffic(answered([], [], []), 0, 0).startswith("no rank sent anything")
     for messages, nbytes, says in (
         (1, 8, "2 times as many"),
-        (3, 24, "Fewer than are needed"),
+        (3, 24, "Fewer messages than are needed"),
         (2, 8, "2 times the bytes"),
     ):
         with pytest.raises(CheckFailed, match=says):
@@ -178,7 +178,7 @@ def test_virtual_time_is_compared():
         expect_time(answered([1], [], elapsed=0.006), 0.002, recognise={"the root's way": 0.006})
 
 
-def test_a_collective_is_no_message():
+def test_a_collective_is_not_a_message():
     with pytest.raises(CheckFailed, match="your function calls broadcast, expected only send, recv"):
         expect_traffic(answered([], [], [event(0, "broadcast")]), 0, 0)
 
@@ -304,7 +304,39 @@ def test_a_function_that_cannot_be_judged(function, says):
         Runner(function)(2, [ONE, ONE])
 
 
-def test_what_a_student_prints_is_shown_by_a_check_and_kept_quiet_by_a_hidden_test(capsys):
+def sends_to_itself(x, rank):
+    dist.send(x, dst=rank)
+
+
+def starts_a_send_to_itself(x, rank):
+    dist.isend(x, dst=rank)
+
+
+def sends_none(x, rank):
+    dist.send(x.grad, dst=1 - rank)
+
+
+@pytest.mark.parametrize(
+    "function, advice",
+    [
+        (sends_to_itself, "A rank can't send to itself"),
+        (starts_a_send_to_itself, "A rank has no connection to itself"),
+        (sends_none, "Only a leaf gets a .grad"),
+    ],
+)
+@pytest.mark.parametrize("virtual", [False, True], ids=["real", "virtual"])
+def test_errors_of_torch_and_gloo_come_with_advice(function, advice, virtual):
+    """Fails when a new version words one of them differently: see ADVICE in runner.py."""
+    run = Runner(function)
+    with pytest.raises(CheckFailed) as failed:
+        if virtual:
+            run.virtual(2, [ONE, ONE], cluster=links(2, 1e-6, 1e9), device="cpu")
+        else:
+            run(2, [ONE, ONE])
+    assert advice in failed.value.mistake
+
+
+def test_a_check_shows_what_a_student_prints_and_a_hidden_test_does_not(capsys):
     for quiet, printed in ((False, "[rank 0] here"), (True, "")):
         with pytest.raises(CheckFailed):
             Runner(returns_nothing, quiet=quiet)(1, [ONE])
@@ -315,10 +347,10 @@ def test_what_a_student_prints_is_shown_by_a_check_and_kept_quiet_by_a_hidden_te
 # ---- the checks of a lesson
 
 
-def lesson_of(function, hidden=False) -> Checks:
-    """A lesson that has one check, `function`."""
+def lesson_of(one: Check, hidden: bool = False) -> Checks:
+    """A lesson with a single check."""
     checks = Checks.__new__(Checks)
-    checks.functions, checks.hidden = {function.judged: function}, hidden
+    checks.checks, checks.hidden = {(one.exercise, one.judges): one}, hidden
     return checks
 
 
@@ -342,7 +374,7 @@ def test_a_failed_check_has_a_header_and_the_situation():
     assert failed.value._render_traceback_() == [first, *rest]
 
 
-def test_a_hidden_test_keeps_what_it_expects_to_itself():
+def test_a_hidden_test_does_not_give_away_what_it_expects():
     with pytest.raises(CheckFailed, match="hidden test") as failed:
         lesson_of(adds_one, hidden=True)(add_one)
     assert "rank 1 returned [2 3], expected something else" in str(failed.value)
@@ -350,7 +382,10 @@ def test_a_hidden_test_keeps_what_it_expects_to_itself():
 
 def test_a_passed_check_prints_one_line_and_its_remark(capsys):
     lesson_of(adds_quietly)(add_one, judges="traffic")
-    assert capsys.readouterr().out == "add-one · traffic · passed\n  nobody sent; 0 bytes in all. No fewer will do.\n"
+    assert (
+        capsys.readouterr().out
+        == "add-one · traffic · passed\n  no rank sent anything; 0 bytes in all. No fewer will do.\n"
+    )
 
 
 def test_unknown_lessons_and_functions_get_one_clear_line():

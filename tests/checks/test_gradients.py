@@ -1,4 +1,4 @@
-"""utils/checks/gradients.py: what a rank's function is given, what comes back, and what a wrong one is told."""
+"""utils/checks/gradients.py: what a rank's function is given, what comes back, and what is said about a wrong one."""
 
 import pytest
 import torch
@@ -47,7 +47,7 @@ def test_groups_side_by_side():
         (lambda x_local, w_local, g: g(x_local.data.mul_(2) / 2 @ w_local), "x_local is not what it was"),
     ],
 )
-def test_a_wrong_function_is_told_what_is_wrong(function, says):
+def test_the_mistake_in_a_wrong_function_is_named(function, says):
     with pytest.raises(CheckFailed) as failed:
         judged(function)
     assert says in str(failed.value)

@@ -1,4 +1,4 @@
-"""utils/checks/inputs.py: what a check hands to ranks follows from its arguments and the salt, from nothing else."""
+"""utils/checks/inputs.py: what a check hands to ranks depends on its arguments and the salt, and on nothing else."""
 
 from dataclasses import FrozenInstanceError
 from types import ModuleType
@@ -10,7 +10,7 @@ from utils.checks import inputs
 from utils.checks.inputs import Draws
 from utils.checks.runner import Runner
 
-# A way to draw each kind of number.
+# {kind of number: how to draw some}
 KINDS = {
     "different integers": lambda draws, seed: torch.stack(draws.different_integers(3, (4, 5), seed=seed)),
     "integers": lambda draws, seed: draws.integers((4, 5), seed=seed),
@@ -28,7 +28,7 @@ def test_each_rank_has_a_decade_of_its_own(world_size, shape, salt):
         assert {int(number) // 10 for number in x.reshape(-1)} <= {rank + 1}
 
 
-def test_in_a_notebook_everybody_sees_the_numbers_that_lessons_quote():
+def test_in_a_notebook_everyone_sees_the_numbers_that_lessons_quote():
     assert torch.stack(Draws().different_integers(2, 3)).tolist() == [[14, 11, 17], [25, 26, 21]]
     assert Draws().integers((2, 3), seed=1).tolist() == [[0, 1, -4], [1, 3, -3]]
 
@@ -55,7 +55,7 @@ def test_numbers_follow_from_salt_and_seed(draw):
 
 
 @pytest.mark.parametrize("draw", KINDS.values(), ids=KINDS)
-def test_draws_do_not_influence_each_other_nor_themselves(draw):
+def test_draws_influence_neither_each_other_nor_themselves(draw):
     one, other = Draws(1), Draws(2)
     alone = draw(one, 0)
     for noise in KINDS.values():
@@ -73,9 +73,9 @@ def test_the_random_numbers_of_the_process_are_neither_used_nor_moved(draw):
     assert torch.equal(draw(Draws(), 0), first)
 
 
-def test_there_is_no_salt_but_that_of_each_draws():
-    """No global that somebody could set for everybody, and none that can be changed once a check has it."""
-    values = {name: one for name, one in vars(inputs).items() if not name.startswith("__")}
+def test_the_salt_belongs_to_each_draws_alone():
+    """No global that could be set for everyone, and none that can change once a check has it."""
+    values = {name: one for name, one in vars(inputs).items() if not name.startswith("__") and name != "annotations"}
     assert [name for name, one in values.items() if not isinstance(one, ModuleType) and not callable(one)] == []
     with pytest.raises(FrozenInstanceError):
         Draws().salt = 1

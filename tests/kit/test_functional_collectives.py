@@ -1,4 +1,4 @@
-"""utils/kit/functional_collectives.py: right for any strides and groups, new tensors, inputs untouched, nothing for autograd."""
+"""functional_collectives.py: correct for any strides and groups; new tensors, inputs untouched, no autograd."""
 
 import pytest
 import torch
@@ -23,11 +23,13 @@ def verbs_on_a_view(rank, world_size, pairs):
         "seen by autograd": all_reduce(x, group).requires_grad,
         "unchanged": torch.equal(wide, before),
     }
-    got["alone"] = all(value.data_ptr() != wide.data_ptr() for value in got.values() if isinstance(value, torch.Tensor))
+    got["own memory"] = all(
+        value.data_ptr() != wide.data_ptr() for value in got.values() if isinstance(value, torch.Tensor)
+    )
     return got
 
 
-def test_verbs_take_views_and_groups_and_leave_their_input_alone():
+def test_collectives_take_views_and_groups_and_leave_their_input_unchanged():
     pairs = [[0, 2], [1, 3]]
     results = spawn(verbs_on_a_view, 4, pairs, backend="gloo").results
     xs = [(torch.arange(16.0).view(2, 8) + 100 * rank)[:, ::2] for rank in range(4)]
@@ -38,10 +40,10 @@ def test_verbs_take_views_and_groups_and_leave_their_input_alone():
         assert torch.equal(got["columns"], torch.cat([first, second], 1))
         assert torch.equal(got["rows"], torch.cat([first, second], 0))
         assert torch.equal(got["chunk"], (first + second).chunk(2, 1)[rank // 2])
-        assert got["unchanged"] and got["alone"] and not got["seen by autograd"]
+        assert got["unchanged"] and got["own memory"] and not got["seen by autograd"]
 
 
-def test_what_can_not_be_shared_equally_is_refused():
+def test_an_uneven_reduce_scatter_is_refused():
     def uneven(rank, world_size):
         try:
             reduce_scatter(torch.ones(3, 2))
@@ -49,7 +51,7 @@ def test_what_can_not_be_shared_equally_is_refused():
             return str(error)
 
     said = spawn(uneven, 2, backend="gloo").results
-    assert said == ["2 ranks can't share dimension 0 of (3, 2) equally"] * 2
+    assert said == ["2 ranks can't split dimension 0 of shape (3, 2) into equal parts"] * 2
 
 
 @pytest.mark.parametrize("verb", [all_reduce, all_gather, reduce_scatter])

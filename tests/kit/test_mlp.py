@@ -1,11 +1,11 @@
-"""utils/kit/mlp.py: the workload and its serial oracle, against plain autograd and torch's own module."""
+"""mlp.py: the model and its serial oracle, against plain autograd and torch's own module."""
 
 import torch
 
 from utils.kit import mlp
 
 
-def test_weights_differ_by_layer_and_not_by_call():
+def test_weights_differ_between_layers_but_not_between_calls():
     first, again, other = (mlp.make_weights(3, 5, seed=seed) for seed in (0, 0, 1))
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     assert not torch.equal(first[0], first[1]) and not torch.equal(first[0], other[0])
@@ -26,7 +26,7 @@ def test_serial_gradients_are_those_of_the_module():
     assert not any(weight.requires_grad for weight in weights)
 
 
-def test_the_gradient_is_right_by_finite_differences():
+def test_the_gradient_agrees_with_finite_differences():
     weights, batch = mlp.make_weights(2, 3, dtype=torch.float64), mlp.make_batch(4, 3, dtype=torch.float64)
     _, gradients = mlp.serial_gradients(weights, batch)
     nudged = [weight.clone() for weight in weights]
@@ -35,7 +35,7 @@ def test_the_gradient_is_right_by_finite_differences():
     assert torch.allclose(rise / 1e-6, gradients[0][1, 2], rtol=1e-4)
 
 
-def test_training_goes_down_and_leaves_plain_tensors():
+def test_training_reduces_the_loss_and_leaves_plain_tensors():
     weights, batch = mlp.make_weights(3, 8), mlp.make_batch(16, 8)
     losses = mlp.train_serially(weights, [batch] * 20, lr=0.01)
     assert losses[-1] < 0.5 * losses[0]
@@ -51,7 +51,7 @@ def test_training_goes_down_and_leaves_plain_tensors():
     assert fresh == losses
 
 
-def test_loss_of_equal_shards_is_their_mean():
+def test_the_loss_is_the_mean_over_equal_shards():
     weights, batch = mlp.make_weights(2, 4, dtype=torch.float64), mlp.make_batch(6, 4, dtype=torch.float64)
     whole, gradients = mlp.serial_gradients(weights, batch)
     parts = [mlp.serial_gradients(weights, shard) for shard in batch.chunk(3)]

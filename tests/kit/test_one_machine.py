@@ -1,4 +1,4 @@
-"""One machine from the inside: utils/kit/slow_memory.py, shared_file.py, memory_hierarchy.py, gpu_topology.py, figures/machines.py."""
+"""One machine: slow_memory.py, shared_file.py, memory_hierarchy.py, gpu_topology.py and figures/machines.py."""
 
 import math
 import pickle
@@ -21,7 +21,7 @@ def memory(room=8):
 
 def test_loads_and_stores_are_counted_in_bytes():
     slow = memory()
-    part = slow.load("x", slice(4, 9))  # over the end
+    part = slow.load("x", slice(4, 9))  # clipped at the end
     assert part.tolist() == [4, 5]
     slow.store("y", part * 2, slice(0, 2))
     slow.load("m", slice(0, 2), slice(1, 2))
@@ -29,32 +29,32 @@ def test_loads_and_stores_are_counted_in_bytes():
     assert slow.arrays["y"][:2].tolist() == [8, 10] and slow.arrays["y"][2:].isnan().all()
 
 
-def test_what_was_loaded_is_a_copy():
+def test_a_tile_is_a_copy():
     x = torch.arange(6.0)
     slow = SlowMemory({"x": x}, room=8)
     slow.load("x", slice(0, 6)).zero_()
     assert slow.arrays["x"].tolist() == x.tolist() == [0, 1, 2, 3, 4, 5]
 
 
-def test_the_chip_is_full_until_a_variable_lets_go():
+def test_the_chip_stays_full_while_a_variable_holds_a_tile():
     slow = memory(room=6)
     first = slow.load("x", slice(0, 4))
     view = first[1:]
-    with pytest.raises(ChipFull, match="room for 6 loaded numbers, holds 4, and you load 3"):
+    with pytest.raises(ChipFull, match="room for 6 loaded numbers and holds 4; you load 3 more"):
         slow.load("x", slice(0, 3))
     del first
-    assert slow.on_chip == 4  # a view keeps it
+    assert slow.on_chip == 4  # the view still holds it
     del view
     assert slow.on_chip == 0
     assert len(slow.load("x", slice(0, 6))) == 6
 
 
-def test_a_part_is_stored_as_it_is_or_not_at_all():
-    with pytest.raises(ValueError, match=r"shape \(2,\), and you store \(1,\)"):
+def test_values_of_the_wrong_shape_are_not_stored():
+    with pytest.raises(ValueError, match=r"shape \(2,\), but you store shape \(1,\)"):
         memory().store("y", torch.ones(1), slice(0, 2))
 
 
-def test_a_memory_travels():
+def test_a_memory_can_be_pickled():
     slow = memory()
     slow.load("x", slice(0, 2))
     back = pickle.loads(pickle.dumps(slow))
@@ -70,7 +70,7 @@ def append_and_read(rank, world_size, path):
     return file.lines()
 
 
-def test_all_ranks_write_to_one_file_and_the_run_knows_when(tmp_path):
+def test_all_ranks_share_a_file_and_the_run_records_each_access(tmp_path):
     run = spawn(append_and_read, 3, str(tmp_path / "file"), backend="gloo")
     assert all(sorted(lines) == ["rank 0", "rank 1", "rank 2"] for lines in run.results)
     assert sorted((region.rank, region.name) for region in run.regions) == sorted(
@@ -78,7 +78,7 @@ def test_all_ranks_write_to_one_file_and_the_run_knows_when(tmp_path):
     )
 
 
-def test_caches_are_read_where_linux_lists_them(tmp_path):
+def test_caches_are_read_from_linux(tmp_path):
     for number, (level, kind, size) in enumerate([(1, "Data", "48K"), (1, "Instruction", "32K"), (2, "Unified", "2M")]):
         cache = tmp_path / f"index{number}"
         cache.mkdir()
@@ -99,7 +99,7 @@ def test_one_core_and_the_loopback_have_rates():
     assert memory_hierarchy.link_bandwidth("gloo", rounds=3) > 0
 
 
-def test_a_part_is_named_by_slices():
+def test_only_slices_choose_a_part():
     with pytest.raises(TypeError, match=r"slice\(a, b\)"):
         memory().load("x", 0, 4)
     with pytest.raises(TypeError, match=r"slice\(a, b\)"):
@@ -107,7 +107,7 @@ def test_a_part_is_named_by_slices():
 
 
 @pytest.mark.parametrize("name", gpu_topology.names())
-def test_a_recording_has_the_form_of_the_tool(name):
+def test_a_recording_has_the_format_of_the_tool(name):
     text = gpu_topology.recorded(name)
     head, *rest = text.splitlines()
     assert head.startswith("\t") and "CPU Affinity\tNUMA Affinity" in head
@@ -121,16 +121,16 @@ def test_a_recording_has_the_form_of_the_tool(name):
     assert "Legend:" in text
 
 
-def test_links_have_an_order():
+def test_links_are_ordered_by_speed():
     labels = ["NV18", "NV4", "NV1", "PIX", "PXB", "PHB", "NODE", "SYS"]
     assert sorted(labels, key=gpu_topology.speed) == labels[::-1]
-    with pytest.raises(ValueError, match="'X' is no link"):
+    with pytest.raises(ValueError, match="'X' is not a link"):
         gpu_topology.speed("X")
     with pytest.raises(ValueError, match="choose one of eight-cube-mesh"):
         gpu_topology.recorded("mine")
 
 
-def test_a_machine_without_the_tool_has_no_topology(monkeypatch):
+def test_without_the_tool_there_is_no_topology(monkeypatch):
     monkeypatch.setattr(gpu_topology.shutil, "which", lambda name: None)
     assert gpu_topology.of_this_machine() is None
 
@@ -138,7 +138,7 @@ def test_a_machine_without_the_tool_has_no_topology(monkeypatch):
 MATRIX = [["X", "NV4", "SYS"], ["NV4", "X", "PIX"], ["SYS", "PIX", "X"]]
 
 
-def test_the_wiring_is_drawn_with_a_line_for_each_pair_and_a_legend():
+def test_the_topology_has_a_line_per_pair_and_a_legend():
     panel = figures.topology(MATRIX, "three").axes[0]
     assert [text.get_text() for text in panel.texts] == ["0", "1", "2", "NV4  x 1", "PIX  x 1", "SYS  x 1"]
     assert len(panel.lines) == 3 + 3
@@ -160,7 +160,7 @@ def test_bandwidths_name_their_levels():
     assert list(panel.lines[0].get_ydata()) == pytest.approx([8.192, 131.072, 33.554432])
 
 
-def test_a_rendezvous_joins_everybody_with_everybody():
+def test_a_rendezvous_connects_every_pair():
     strangers, joined = figures.rendezvous(5).axes
     assert (len(strangers.lines), len(joined.lines)) == (5, 5 * 4 / 2)
     assert "store" in [text.get_text() for text in strangers.texts]

@@ -1,4 +1,4 @@
-"""utils/kit/pipeline_schedule.py, utils/worlds/virtual/play_schedule.py and their figures: what can run, who waits for whom, and how long it takes."""
+"""Pipeline schedules (pipeline_schedule.py, play_schedule.py, figures): what can run, who waits, how long it takes."""
 
 import pytest
 from matplotlib.colors import to_hex
@@ -29,7 +29,7 @@ def test_a_schedule_that_can_run_has_no_problem(schedules):
 @pytest.mark.parametrize(
     "schedules, words",
     [
-        ([None], "rank 0 has None: a schedule is a list of steps"),
+        ([None], "rank 0 has None; a schedule is a list of steps"),
         ([["F0"]], "step 0 of rank 0 is 'F0'"),
         ([[("F", -1)]], "step 0 of rank 0 is ('F', -1)"),
         ([[("F", True)]], "step 0 of rank 0 is ('F', True)"),
@@ -40,22 +40,22 @@ def test_a_schedule_that_can_run_has_no_problem(schedules):
         ([steps("B0 F0")], "rank 0 does B0 (its step 0) before F0 (its step 1)"),
         ([steps("F0 W0 B0")], "rank 0 does W0 (its step 1) before B0 (its step 2)"),
         ([steps("F0 B0 F1 B1 W1")], "rank 0 never does W0."),
-        (STUCK, "rank 0 wants to do B0, and waits for B0 of rank 1"),
-        (STUCK, "rank 1 wants to do F1, and waits for F1 of rank 0"),
+        (STUCK, "rank 0 can't do B0: it waits for B0 of rank 1"),
+        (STUCK, "rank 1 can't do F1: it waits for F1 of rank 0"),
     ],
 )
-def test_what_is_wrong_is_said(schedules, words):
+def test_a_problem_is_named(schedules, words):
     assert words in problem(schedules)
 
 
-def test_more_is_asked_for_than_the_steps_name():
+def test_the_numbers_of_microbatches_and_chunks_can_be_given():
     assert problem(RUNS, microbatches=3) == "rank 0 never does F2, B2."
-    assert problem(RUNS, microbatches=1) == "rank 0 does F1, but there are microbatches 0 to 0."
+    assert problem(RUNS, microbatches=1) == "rank 0 does F1, but there are only microbatches 0 to 0."
     assert problem([steps("F0 B0")] * 2, chunks=2) == "rank 0 never does F0 of chunk 1, B0 of chunk 1."
     assert problem([[], []], microbatches=1) == "rank 0 never does F0, B0."
 
 
-def test_steps_begin_when_what_they_need_is_there():
+def test_a_step_starts_when_its_inputs_are_ready():
     slots = timed(RUNS)
     assert Slot(1, Step("B", 0), 2.0, 4.0) in slots
     assert Slot(0, Step("B", 0), 4.0, 6.0) in slots
@@ -65,14 +65,14 @@ def test_steps_begin_when_what_they_need_is_there():
 
 
 @pytest.mark.parametrize("schedules", [RUNS, CHUNKS, SPLIT, [steps("F0 F1 B1 B0")]])
-def test_played_it_takes_what_it_takes_on_paper(schedules):
+def test_playing_takes_as_long_as_computed(schedules):
     run = play(schedules)
     assert run.elapsed == max(slot.end for slot in timed(schedules))
-    on_paper = sorted((slot.rank, f"{slot.step.kind}{slot.step.microbatch}", slot.start) for slot in timed(schedules))
-    assert sorted((region.rank, region.name, region.start) for region in run.regions) == on_paper
+    computed = sorted((slot.rank, f"{slot.step.kind}{slot.step.microbatch}", slot.start) for slot in timed(schedules))
+    assert sorted((region.rank, region.name, region.start) for region in run.regions) == computed
 
 
-def test_messages_take_time_on_a_cluster_where_they_do():
+def test_messages_take_the_time_of_the_cluster():
     idle = Gpu(flops={"fp32": float("inf")}, memory=float("inf"), bandwidth=float("inf"))
     slow = Link(alpha=1.0, bandwidth=float("inf"))
     run = play([steps("F0 B0")] * 3, cluster=Cluster("slow", 1, 3, idle, slow, slow))
@@ -80,12 +80,12 @@ def test_messages_take_time_on_a_cluster_where_they_do():
     assert run.traffic().messages == [[0, 1, 0], [1, 0, 1], [0, 1, 0]]
 
 
-def test_played_it_gets_stuck_with_a_report():
+def test_playing_a_deadlock_gives_a_report():
     with pytest.raises(WorldStuck, match="waits in recv"):
         play(STUCK)
 
 
-def test_every_message_has_a_tag_of_its_own():
+def test_every_message_has_its_own_tag():
     tags = {tag(kind, m, stage) for kind in "FB" for m in range(50) for stage in range(20)}
     assert len(tags) == 2 * 50 * 20
     assert all(0 <= number < 2**31 for number in tags)
@@ -98,7 +98,7 @@ def boxes(picture) -> list[Rectangle]:
     return [patch for patch in picture.axes[0].patches if isinstance(patch, Rectangle)]
 
 
-def test_a_box_for_each_step_as_long_as_it_takes():
+def test_each_step_is_a_box_as_long_as_it_takes():
     picture = figures.schedule(RUNS, "two ranks")
     assert [box.get_width() for box in boxes(picture)].count(2.0) == 4
     assert len(boxes(picture)) == 8
@@ -106,12 +106,12 @@ def test_a_box_for_each_step_as_long_as_it_takes():
     assert picture._repr_png_() == figures.schedule(RUNS, "two ranks")._repr_png_()
 
 
-def test_what_can_never_begin_is_red():
+def test_steps_that_never_start_are_red():
     red = [box for box in boxes(figures.schedule(STUCK)) if to_hex(box.get_edgecolor()) == "#cc2222"]
     assert sorted((box.get_x(), round(box.get_y())) for box in red) == [(1.0, 0), (2.0, 1)]
 
 
-def test_chunks_have_colours_of_their_own():
+def test_each_chunk_has_its_own_colour():
     assert len({to_hex(box.get_facecolor()) for box in boxes(figures.schedule(CHUNKS))}) == 4
 
 

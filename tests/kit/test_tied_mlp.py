@@ -1,4 +1,4 @@
-"""utils/kit/tied_mlp.py: which parameters of the model are tied, frozen, unused, and in which order gradients are ready."""
+"""tied_mlp.py: which parameters are tied, frozen or unused, and in which order gradients become ready."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ def model_with(order, **options):
     return AwkwardMLP(make_weights(5, 3, dtype=torch.float64), order, **options)
 
 
-def test_the_output_layer_is_the_input_layer():
+def test_the_output_layer_shares_the_input_layers_weight():
     model = model_with([0])
     assert model.last is model.first
     assert [name for name, _ in model.named_parameters()] == [
@@ -40,7 +40,7 @@ def test_frozen_and_unused_parameters_get_no_gradient(freeze):
 
 
 @pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1]])
-def test_branches_are_ready_in_reverse_order_of_use(order):
+def test_gradients_become_ready_in_reverse_order_of_use(order):
     model, ready = model_with(order), []
     for number, branch in enumerate(model.branches):
         branch.register_post_accumulate_grad_hook(lambda _, number=number: ready.append(number))

@@ -1,4 +1,4 @@
-"""utils/kit/transformer.py: the serial layer, against torch's own attention and plain autograd."""
+"""transformer.py: the serial layer, against torch's own attention and plain autograd."""
 
 import torch
 from torch import nn
@@ -9,7 +9,7 @@ from utils.kit.mlp import normal
 D, F, HEADS = 8, 12, 4
 
 
-def test_weights_are_the_same_in_every_call_and_of_the_right_shapes():
+def test_weights_are_reproducible_and_have_the_right_shapes():
     first, again, other = (transformer.make_layer(D, F, seed=seed) for seed in (0, 0, 1))
     assert tuple(first) == transformer.NAMES
     for name in first:
@@ -20,7 +20,7 @@ def test_weights_are_the_same_in_every_call_and_of_the_right_shapes():
     assert all(shapes[name] == (D,) for name in (*transformer.NORMS, "b_out", "b_down"))
 
 
-def test_attention_is_that_of_torch():
+def test_attention_matches_torch():
     weights, x = transformer.make_layer(D, F, dtype=torch.float64), normal(1, 2, 5, D)
     theirs = nn.MultiheadAttention(D, HEADS, bias=False, batch_first=True).double()
     with torch.no_grad():
@@ -30,7 +30,7 @@ def test_attention_is_that_of_torch():
     assert torch.allclose(transformer.attention(x, weights["w_qkv"], weights["w_out"], HEADS), wanted, rtol=1e-9)
 
 
-def test_the_layer_is_that_of_torch():
+def test_the_layer_matches_torch():
     weights, x = transformer.make_layer(D, F, dtype=torch.float64), normal(1, 2, 5, D)
     theirs = nn.TransformerEncoderLayer(D, HEADS, F, 0.0, "gelu", batch_first=True, norm_first=True).double()
     names = {
@@ -48,7 +48,7 @@ def test_the_layer_is_that_of_torch():
     assert torch.allclose(transformer.transformer_layer(x, weights, HEADS), theirs(x), rtol=1e-9)
 
 
-def test_serial_gradients_are_those_of_autograd_and_change_nothing():
+def test_serial_gradients_match_finite_differences_and_change_nothing():
     weights, x = transformer.make_layer(D, F, dtype=torch.float64), normal(1, 2, 5, D)
     before = {name: weight.clone() for name, weight in weights.items()}
     y, gradients = transformer.serial_layer_gradients(x, weights, HEADS, torch.ones_like(x))

@@ -58,7 +58,7 @@ JOIN = 'dist.init_process_group("gloo", store=store, rank=rank, world_size=world
 mutant(
     "rendezvous-by-hand",
     "never-parts",
-    says="A second meeting needs the first to be over",
+    says="The first meeting must be over before the second",
     cell="""
     def rendezvous_by_hand(number, paths, rank, world_size):
         dist.destroy_process_group()
@@ -75,7 +75,7 @@ mutant(
 mutant(
     "rendezvous-by-hand",
     "parts-only-in-between",
-    says="there still is a process group",
+    says="still has a process group",
     cell="""
     def rendezvous_by_hand(number, paths, rank, world_size):
         dist.destroy_process_group()
@@ -94,7 +94,7 @@ mutant(
 mutant(
     "rendezvous-by-hand",
     "numbers-ranks-backwards",
-    says="another number than `rank`",
+    says="did not give its own `rank`",
     replace=(JOIN, JOIN.replace("rank=rank", "rank=world_size - 1 - rank")),
 )
 mutant(
@@ -106,7 +106,7 @@ mutant(
 mutant(
     "rendezvous-by-hand",
     "only-makes-the-store",
-    says="Nobody has met",
+    says="There is no process group, or no longer",
     replace=(JOIN, "pass"),
 )
 also_right(
@@ -185,7 +185,7 @@ mutant(
 mutant(
     "take-turns",
     "barrier-for-all-but-the-writer",
-    says="the barrier stands inside an `if`",
+    says="the barrier is inside an `if`",
     body="""
         if order[turn] == rank:
             file.append(f"rank {rank}")
@@ -197,14 +197,14 @@ mutant("take-turns", "in-rank-order", says="in the order of the ranks", replace=
 mutant(
     "take-turns",
     "order-read-backwards",
-    says="another order",
+    says="a different order",
     replace=("order[turn] == rank", "order[rank] == turn"),
 )
 mutant(
     "take-turns",
     "one-barrier-for-all",
     "traffic",
-    says="nothing keeps it",
+    says="nothing guarantees it",
     body="""
         if turn == 0:
             file.append(f"rank {rank}")
@@ -225,7 +225,7 @@ also_right(
 mutant(
     "take-turns",
     "all-write-in-each-turn",
-    says="in each turn one rank writes",
+    says="in each turn only one rank writes",
     replace=("if order[turn] == rank:", "if True:"),
 )
 mutant(
@@ -295,7 +295,7 @@ mutant(
 mutant(
     "one-failing-rank",
     "divides-by-ranks",
-    says="by what do you divide?",
+    says="what do you divide by?",
     replace=("sum_and_count[1])", "world_size)"),
 )
 mutant(
@@ -321,7 +321,7 @@ mutant(
 mutant(
     "one-failing-rank",
     "four-ranks",
-    says="by what do you divide?",
+    says="what do you divide by?",
     hidden=True,
     replace=("sum_and_count[1])", "(6 if world_size == 4 else 3 if world_size == 2 else world_size))"),
 )
@@ -380,7 +380,7 @@ also_right(
 OWN = "if averages[-1] < 1:  # the same number on every rank, so the same decision"
 
 mutant("one-deadlock", "decides-alone", says="All must decide by the same number", replace=(OWN, "if loss < 1:"))
-mutant("one-deadlock", "never-stops", says="You go on though the average", replace=(OWN, "if False:"))
+mutant("one-deadlock", "never-stops", says="You continue although the average", replace=(OWN, "if False:"))
 mutant(
     "one-deadlock",
     "stops-at-1-too",
@@ -402,7 +402,7 @@ mutant(
 mutant(
     "one-deadlock",
     "all-must-be-small",
-    says="You go on though the average",
+    says="You continue although the average",
     replace=(
         OWN,
         "largest = torch.tensor([loss])\n"
@@ -575,7 +575,7 @@ mutant("arithmetic-intensity", "inverse", says="the inverse", replace=("flops / 
 mutant(
     "arithmetic-intensity",
     "two-or-four-bytes",
-    says="bytes a number",
+    says="bytes per number",
     hidden=True,
     replace=("* element_size", "* (2 if element_size == 2 else 4)"),
 )
@@ -644,7 +644,7 @@ mutant(
     "fused-chain",
     "loads-twice",
     "traffic",
-    says="nor come again",
+    says="and be loaded again",
     replace=("torch.relu(x * scale + shift)", 'torch.relu(memory.load("x", here) * scale + shift)'),
 )
 mutant(
@@ -810,7 +810,7 @@ mutant(
 mutant(
     "read-topology",
     "all-columns",
-    says="columns that are no GPUs",
+    says="columns that are not GPUs",
     replace=(CUT, "[line.split()[1:] for line in lines]"),
 )
 mutant(

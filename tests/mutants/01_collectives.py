@@ -15,7 +15,7 @@ mutant(
 mutant(
     "predict-rooted",
     "gathers-nested-lists",
-    says="one list a rank inside a list",
+    says="one list per rank inside a list",
     replace=("[number for numbers in held for number in numbers]", "[list(numbers) for numbers in held]"),
 )
 mutant(
@@ -33,7 +33,7 @@ mutant(
 mutant(
     "predict-rooted",
     "reduces-everywhere",
-    says="the others None",
+    says="the others get None",
     replace=(
         "after[root] = [sum(column) for column in zip(*held)]",
         "after = [[sum(column) for column in zip(*held)] for _ in held]",
@@ -219,20 +219,20 @@ mutant(
 mutant(
     "scatter-by-hand",
     "sends-everything-to-small-buffers",
-    says="or has another size",
+    says="or has a different size",
     replace=("dist.send(chunks[other], dst=other)", "dist.send(torch.cat(chunks), dst=other)"),
 )
 mutant(
     "scatter-by-hand",
     "wrong-dtype",
-    says="another dtype",
+    says="a different dtype",
     hidden=True,
     replace=("mine.copy_(chunks[root])", "mine.copy_(chunks[root])\n        mine = mine.float()"),
 )
 mutant(
     "scatter-by-hand",
     "rebinds-its-buffer",
-    says="`mine` itself is not it",
+    says="did not write it into `mine`",
     replace=("mine.copy_(chunks[root])", "mine = chunks[root]"),
 )
 mutant(
@@ -280,7 +280,7 @@ mutant(
 mutant(
     "reduce-by-hand",
     "forgot-to-add",
-    says="add, don't overwrite",
+    says="each one replaced the one before",
     replace=("total += arrived", "total.copy_(arrived)"),
 )
 mutant(
@@ -332,7 +332,7 @@ mutant(
 mutant(
     "reduce-by-hand",
     "adds-in-float32",
-    says="another dtype",
+    says="a different dtype",
     hidden=True,
     replace=(
         "for other in range(world_size):\n        if other != root:\n",
@@ -351,7 +351,7 @@ mutant(
 mutant(
     "predict-unrooted",
     "keeps-its-own-chunks",
-    says="rank r gets chunk r from everybody",
+    says="rank r gets chunk r from every rank",
     replace=("for source in chunks for number in source[rank]]", "for number in chunks[rank][rank]]"),
 )
 mutant(
@@ -496,7 +496,7 @@ mutant(
 mutant(
     "all-reduce-from-halves",
     "float32-buffers",
-    says="another dtype",
+    says="a different dtype",
     hidden=True,
     replace=("mine = torch.empty(size, dtype=x.dtype)", "padded = padded.float()\n    mine = torch.empty(size)"),
 )
@@ -529,7 +529,7 @@ mutant(
 mutant(
     "distributed-transpose",
     "reshapes",
-    says="a wrong order",
+    says="the right numbers in the wrong order",
     replace=("torch.cat(list(arrived), dim=1)", "arrived.reshape(-1, world_size * len(band))"),
 )
 mutant(
@@ -546,7 +546,7 @@ mutant(
 mutant(
     "distributed-transpose",
     "float32-buffers",
-    says="another dtype",
+    says="a different dtype",
     hidden=True,
     body="""
     outgoing = torch.stack([block.T for block in blocks])
@@ -769,7 +769,7 @@ mutant(
 mutant(
     "all-reduce-any-view",
     "replaces-the-views-memory",
-    says="`view` itself is not it",
+    says="did not write it into `view`",
     replace=("view.copy_(packed)", "view.data = packed"),
 )
 mutant(

@@ -299,7 +299,7 @@ mutant(
 mutant(
     "ring-reduce-scatter",
     "starts-with-its-own-chunk",
-    says="which one is complete on a place depends on which one it sends first",
+    says="which chunk a place completes depends on which one it sends first",
     cell="""
     def ring_reduce_scatter(x: Tensor, team: list[int], rank: int) -> Tensor:
         place, size = team.index(rank), len(team)
@@ -456,13 +456,13 @@ mutant(
 mutant(
     "ring-reduce-scatter",
     "other-direction",
-    says="no sum of chunk 3",
+    says="not a sum of chunk 3",
     replace=("exchange(chunks[outgoing], right, arrived, left)", "exchange(chunks[outgoing], left, arrived, right)"),
 )
 mutant(
     "ring-reduce-scatter",
     "sends-its-own-numbers",
-    says="what was added to in the step before",
+    says="that the step before added to",
     replace=("exchange(chunks[outgoing], right", "exchange(x.tensor_split(size)[outgoing], right"),
 )
 mutant(
@@ -608,7 +608,7 @@ mutant(
     "ring-all-reduce",
     "a-tree-instead",
     "traffic",
-    says="another algorithm than the one that is asked for",
+    says="not the algorithm that the exercise asks for",
     body="total = tree_all_reduce(x, team, rank)",
 )
 mutant(
@@ -683,7 +683,7 @@ mutant(
     "halving-doubling",
     "recursive-doubling",
     "traffic",
-    says="another algorithm than the one that is asked for",
+    says="not the algorithm that the exercise asks for",
     cell="""
     def halving_doubling(x: Tensor, team: list[int], rank: int) -> Tensor:
         place, distance, total = team.index(rank), 1, x.clone()
@@ -833,7 +833,7 @@ mutant(
 mutant(
     "hierarchical-all-reduce",
     "neighbours-across",
-    says="but is not one of it",
+    says="but is not in it",
     replace=("team[seat::local]", "team[node::local]"),
 )
 mutant(
@@ -845,7 +845,7 @@ mutant(
 mutant(
     "hierarchical-all-reduce",
     "ranks-for-places",
-    says="but is not one of it",
+    says="but is not in it",
     replace=("team[node * local : (node + 1) * local]", "list(range(node * local, (node + 1) * local))"),
 )
 mutant(
@@ -938,7 +938,7 @@ mutant(
     "pairwise-all-to-all",
     "everybody-to-place-0-first",
     "time",
-    says="no queue at anybody's door",
+    says="so that none has to queue",
     cell="""
     def pairwise_all_to_all(x: Tensor, team: list[int], rank: int) -> Tensor:
         place, size = team.index(rank), len(team)
@@ -993,7 +993,7 @@ mutant(
     "pairwise-all-to-all",
     "all-at-once-in-rank-order",
     "time",
-    says="no queue at anybody's door",
+    says="so that none has to queue",
     cell="""
     def pairwise_all_to_all(x: Tensor, team: list[int], rank: int) -> Tensor:
         place, size = team.index(rank), len(team)
@@ -1161,7 +1161,7 @@ mutant(
 mutant(
     "choose-algorithm",
     "returns-pair",
-    says="none of the candidates",
+    says="not one of the candidates",
     body="return min((seconds(name, size, nbytes, alpha, bandwidth), name) for name in candidates)",
 )
 mutant(

@@ -32,10 +32,15 @@ mutant("time-once", "no-barrier", says="was not ready yet", cell=timing("synchro
 mutant(
     "time-once",
     "barrier-then-synchronize",
-    says="first each rank synchronizes",
+    says="synchronize on each rank, then",
     cell=timing("dist.barrier(); synchronize()", f"{WAIT}; synchronize()"),
 )
-mutant("time-once", "old-work-counts", says="old work, too", cell=timing("dist.barrier()", f"{WAIT}; synchronize()"))
+mutant(
+    "time-once",
+    "old-work-counts",
+    says="earlier work still in the queue",
+    cell=timing("dist.barrier()", f"{WAIT}; synchronize()"),
+)
 mutant(
     "time-once",
     "no-synchronize-at-the-end",
@@ -45,7 +50,7 @@ mutant(
 mutant(
     "time-once",
     "meets-at-the-end",
-    says="the barrier, too",
+    says="including the barrier",
     cell=timing("synchronize(); dist.barrier()", f"{WAIT}; synchronize(); dist.barrier()"),
 )
 mutant(
@@ -134,7 +139,7 @@ mutant(
 mutant(
     "times-of-the-slowest",
     "keeps-the-warm-up",
-    says="those of the warm-up among them",
+    says="the warm-up's included",
     cell="""
 def times_of_the_slowest(time_one, warmup, repeats):
     slowest = torch.tensor([time_one() for _ in range(warmup + repeats)], dtype=torch.float64)
@@ -201,19 +206,19 @@ def times_of_the_slowest(time_one, warmup, repeats):
 mutant(
     "times-of-the-slowest",
     "on-rank-0-alone",
-    says="wrong on this rank alone",
+    says="though right on rank 0",
     replace=("dist.all_reduce(slowest, op=", "dist.reduce(slowest, dst=0, op="),
 )
 mutant(
     "times-of-the-slowest",
     "sorts-first",
-    says="sorted before the ranks were compared",
+    says="sorting before the ranks were compared",
     replace=("mine = [time_one() for _ in range(repeats)]", "mine = sorted(time_one() for _ in range(repeats))"),
 )
 mutant(
     "times-of-the-slowest",
     "the-slowest-rank-in-all",
-    says="slowest in all",
+    says="slowest overall",
     cell="""
 def times_of_the_slowest(time_one, warmup, repeats):
     for _ in range(warmup):
@@ -427,11 +432,11 @@ mutant(
     says="factors is not right",
     replace=("busbw * math.prod(", "busbw / math.prod("),
 )
-mutant("find-the-mistakes", "too-tolerant", says="not to 1 % of the claim", replace=("0.01 * claim", "0.1 * claim"))
+mutant("find-the-mistakes", "too-tolerant", says="not within 1 % of the claim", replace=("0.01 * claim", "0.1 * claim"))
 mutant(
     "find-the-mistakes",
     "returns-the-claim",
-    says="first number is the right busbw",
+    says="first number must be the right busbw",
     replace=("return busbw, list(mistakes)", "return claim, list(mistakes)"),
 )
 mutant(
@@ -517,7 +522,7 @@ mutant(
 mutant(
     "sweep-sizes",
     "rounds-before-multiplying",
-    says="rounded before it was multiplied",
+    says="rounded before they were multiplied",
     replace=("if possible > 0:", "nbytes = possible or nbytes\n        if possible > 0:"),
 )
 mutant(
@@ -567,7 +572,7 @@ FIT = "rows = torch.stack([1 / t, n / t], dim=1)  # (sizes, 2)"
 mutant(
     "fit",
     "unweighted",
-    says="the usual least squares",
+    says="ordinary least squares",
     body="""    rows = torch.stack([torch.ones_like(n), n], dim=1)
     alpha, beta = torch.linalg.lstsq(rows, t[:, None]).solution.flatten().tolist()
 """,
@@ -592,7 +597,7 @@ mutant("fit", "turned-round", says="the latency comes first", replace=("[1 / t, 
 mutant(
     "fit",
     "bandwidth-instead-of-beta",
-    says="seconds for each byte",
+    says="seconds per byte",
     replace=(".flatten().tolist()", ".flatten().tolist()\n    beta = 1 / beta"),
 )
 mutant(
@@ -671,7 +676,7 @@ mutant(
 )
 mutant("crossover", "negative-sizes", says="below 0", replace=("size if size > 0 else None", "size"))
 mutant("crossover", "divides-by-zero", says="divided by zero", replace=("beta_one == beta_other", "False"))
-mutant("crossover", "absolute", says="below 0 only", replace=("size if size > 0 else None", "abs(size)"))
+mutant("crossover", "absolute", says="only meet below 0", replace=("size if size > 0 else None", "abs(size)"))
 mutant("crossover", "infinite", says="infinite", replace=("return None  # parallel lines", "return math.inf"))
 mutant("crossover", "zero-is-a-size", says="not above 0", hidden=True, replace=("size > 0", "size >= 0"))
 mutant("crossover", "half-bandwidth", says="half-bandwidth size of the first", body="    return alpha_one / beta_one\n")
@@ -742,7 +747,7 @@ also_right(
 mutant(
     "held-out-errors",
     "predicts-for-the-place",
-    says="for the place in the list",
+    says="for the index in the list",
     replace=("alpha + sizes[held_out] * beta", "alpha + held_out * beta"),
 )
 mutant(
@@ -817,6 +822,6 @@ mutant(
 mutant(
     "recover-the-link",
     "gb-instead-of-bytes",
-    says="in bytes/s",
+    says="return bytes/s",
     replace=("steps / world_size / beta", "steps / world_size / beta / 1e9"),
 )

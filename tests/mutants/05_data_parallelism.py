@@ -6,16 +6,19 @@ MUTANTS, ALSO_RIGHT, mutant, also_right = answers()
 
 # ---- shard-the-batch
 
-mutant("shard-the-batch", "uses-chunk", says="what `chunk` gives", body="return batch.chunk(world_size)[rank]")
+mutant("shard-the-batch", "uses-chunk", says="the result of `chunk`", body="return batch.chunk(world_size)[rank]")
 mutant(
     "shard-the-batch",
     "drops-the-rest",
-    says="without the rows that are left over",
+    says="without the leftover rows",
     body="size = len(batch) // world_size\nreturn batch[rank * size : (rank + 1) * size]",
 )
-mutant("shard-the-batch", "every-pth", says="a shard is a run of neighbours", body="return batch[rank::world_size]")
+mutant("shard-the-batch", "every-pth", says="a block of consecutive rows", body="return batch[rank::world_size]")
 mutant(
-    "shard-the-batch", "columns", says="cut along its rows", body="return batch.tensor_split(world_size, dim=1)[rank]"
+    "shard-the-batch",
+    "columns",
+    says="cut the batch along its rows",
+    body="return batch.tensor_split(world_size, dim=1)[rank]",
 )
 mutant("shard-the-batch", "everything", says="each rank gets its own rows", body="return batch")
 mutant(
@@ -53,7 +56,7 @@ mutant(
 mutant(
     "average-gradients",
     "averages-equal-parameters",
-    says="not what is in `grad`",
+    says="not the tensors in `grad`",
     body="dist.all_reduce(parameter.data)\nparameter.data /= world_size",
 )
 mutant(
@@ -71,7 +74,7 @@ mutant(
 mutant(
     "average-gradients",
     "broadcasts-rank-0s",
-    says="all ranks' are to be averaged",
+    says="average those of all ranks",
     body="dist.broadcast(parameter.grad, src=0)",
 )
 mutant(
@@ -160,7 +163,7 @@ mutant(
     "broadcast-weights",
     "twice",
     "traffic",
-    says="no more, and none left out",
+    says="each tensor only once",
     replace=("for tensor in tensors:", "for tensor in tensors * 2:"),
 )
 
@@ -169,7 +172,7 @@ mutant(
 mutant(
     "weigh-uneven-shards",
     "mean-of-means",
-    says="a row on a short shard counts more",
+    says="a row of a short shard counts more",
     body="for parameter in model.parameters():\n    dist.all_reduce(parameter.grad)\n    parameter.grad /= world_size",
 )
 mutant(
@@ -201,7 +204,7 @@ mutant(
 mutant(
     "weigh-uneven-shards",
     "in-float32",
-    says="right to some digits only",
+    says="right to a few digits only",
     replace=("rows.item()", "rows"),
 )
 mutant(
@@ -230,7 +233,7 @@ mutant(
 mutant(
     "accumulate-gradients",
     "forgets-the-number-of-microbatches",
-    says="divide each loss by how many there are",
+    says="divide each loss by the number of microbatches",
     replace=(" / len(microbatches)", ""),
 )
 mutant(
@@ -287,7 +290,7 @@ mutant(
 mutant(
     "epoch-indices",
     "forgets-the-epoch",
-    says="The epoch has to be part",
+    says="The epoch must be part",
     replace=(
         "order = torch.randperm(num_samples, generator=generator)",
         "order = torch.randperm(num_samples, generator=generator.manual_seed(seed))",
@@ -296,7 +299,7 @@ mutant(
 mutant(
     "epoch-indices",
     "seeds-by-rank",
-    says="nobody sees",
+    says="no rank sees",
     replace=(
         "order = torch.randperm(num_samples, generator=generator)",
         "order = torch.randperm(num_samples, generator=generator.manual_seed(seed + epoch + rank))",
@@ -327,7 +330,7 @@ mutant(
 mutant(
     "epoch-indices",
     "overlapping-parts",
-    says="nobody sees",
+    says="no rank sees",
     body="""
     order = torch.randperm(num_samples, generator=generator).tolist()
     each = math.ceil(num_samples / world_size)
@@ -354,7 +357,7 @@ mutant(
 mutant(
     "epoch-indices",
     "never-seeds",
-    says="The epoch has to be part",
+    says="The epoch must be part",
     replace=("torch.randperm(num_samples, generator=generator)", "torch.randperm(num_samples)"),
 )
 
@@ -424,7 +427,7 @@ mutant(
 mutant(
     "make-buckets",
     "forward-order",
-    says="backward comes from the other end",
+    says="backward starts at the other end",
     cell="""
     def make_buckets(sizes, cap):
         buckets, filled = [], 0
@@ -440,7 +443,7 @@ mutant(
 mutant(
     "make-buckets",
     "closes-too-late",
-    says="look before you put the next one in",
+    says="check before you add a parameter",
     replace=("filled + sizes[index] > cap", "filled >= cap"),
 )
 mutant("make-buckets", "closes-too-early", says="closed too early", replace=("> cap", ">= cap"))
@@ -552,14 +555,14 @@ mutant(
 mutant(
     "communication-end", "adds-everything", says="no all-reduce starts before its bucket is ready", body="end += takes"
 )
-mutant("communication-end", "the-last-alone", says="the one before may still be on it", body="end = is_ready + takes")
+mutant("communication-end", "the-last-alone", says="the one before may still occupy it", body="end = is_ready + takes")
 mutant(
     "communication-end", "all-at-once", says="the network does one at a time", body="end = max(end, is_ready + takes)"
 )
 mutant(
     "communication-end",
     "after-backward",
-    says="they start as soon as they are ready",
+    says="each starts as soon as it is ready",
     body="end = ready[-1] + sum(took)",
 )
 
@@ -571,7 +574,7 @@ REGISTERS = "hooks.append(parameters[index].register_post_accumulate_grad_hook(h
 mutant(
     "overlap-by-hooks",
     "wrong-hook",
-    says="register_hook is called before that",
+    says="hook is called before that",
     replace=(REGISTERS, "hooks.append(parameters[index].register_hook(hook))"),
 )
 mutant(
@@ -654,7 +657,7 @@ mutant(
     "overlap-by-hooks",
     "all-in-the-last-hook",
     "time",
-    says="nothing to do until backward is over",
+    says="idle until backward is over",
     replace=(
         "while len(flights) < len(buckets) and missing[len(flights)] == 0:",
         "while len(flights) < len(buckets) and sum(missing) == 0:",
@@ -715,7 +718,7 @@ mutant(
     says="the others count as zero",
     replace=("parameter.grad /= world_size", "parameter.grad /= count"),
 )
-mutant("average-what-is-used", "zeros-for-all", says="AdamW moves it on", replace=("if count:", "if True:"))
+mutant("average-what-is-used", "zeros-for-all", says="AdamW keeps moving it", replace=("if count:", "if True:"))
 mutant(
     "average-what-is-used",
     "only-what-it-has",
@@ -784,7 +787,7 @@ mutant(
 mutant(
     "normalise-globally",
     "mean-of-variances",
-    says="how far the ranks' means are apart",
+    says="leaves out the spread of their means",
     body="""
     sums = torch.cat([x.sum(0), x.new_tensor([len(x)])])
     variances = x.var(0, correction=0)
@@ -839,7 +842,7 @@ mutant(
 mutant(
     "normalise-globally",
     "eps-outside-the-root",
-    says="it belongs to the variance",
+    says="add it to the variance",
     cell="""
     def normalise_globally(x, eps, rank, world_size):
         sums = torch.cat([x.sum(0), x.square().sum(0), x.new_tensor([len(x)])])

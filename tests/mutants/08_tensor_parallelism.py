@@ -9,7 +9,7 @@ MUTANTS, ALSO_RIGHT, mutant, also_right = answers()
 mutant(
     "shard-of-weight",
     "shards-alike",
-    says="the shards of all ranks are alike",
+    says="makes the shards of all ranks equal",
     body="""
     rows, columns = (fan_in // tp_size, fan_out) if dim == 0 else (fan_in, fan_out // tp_size)
     return torch.randn(rows, columns, generator=generator) / fan_in**0.5
@@ -18,7 +18,7 @@ mutant(
 mutant(
     "shard-of-weight",
     "seed-of-its-own",
-    says="a seed of its own",
+    says="drawn with its own seed",
     body="""
     rows, columns = (fan_in // tp_size, fan_out) if dim == 0 else (fan_in, fan_out // tp_size)
     return torch.randn(rows, columns, generator=generator.manual_seed(seed + tp_rank)) / fan_in**0.5
@@ -55,7 +55,7 @@ mutant(
 mutant(
     "column-parallel",
     "no-sum-of-grad-x",
-    says="what this rank's columns know of it",
+    says="the contribution of this rank's columns",
     replace=("all_reduce(grad_local @ w_local.T, tp_group)", "grad_local @ w_local.T"),
 )
 mutant(
@@ -67,7 +67,7 @@ mutant(
 mutant(
     "column-parallel",
     "sums-all-gradients",
-    says="each rank has columns of its own",
+    says="each rank has its own columns",
     replace=("x.T @ grad_local", "all_reduce(x.T @ grad_local, tp_group)"),
 )
 mutant(
@@ -129,13 +129,13 @@ mutant(
 mutant(
     "row-parallel",
     "sums-grad-first",
-    says="nothing is to be added",
+    says="so add nothing up",
     replace=("grad_x_local = grad @", "grad = all_reduce(grad, tp_group)\n    grad_x_local = grad @"),
 )
 mutant(
     "row-parallel",
     "sums-the-bias-gradient",
-    says="nothing is to be added",
+    says="so add nothing up",
     replace=("grad_bias = grad.sum(0)", "grad_bias = all_reduce(grad.sum(0), tp_group)"),
 )
 mutant(
@@ -245,7 +245,7 @@ mutant(
 mutant(
     "reduce-from-shards",
     "returns-what-it-did-not-sum",
-    says="in another tensor than the one you return",
+    says="in a different tensor from the one you return",
     replace=(
         "return all_reduce(x_partial, tp_group)",
         "dist.all_reduce(x_partial.contiguous().clone(), group=tp_group)\n        return x_partial.clone()",
@@ -294,7 +294,7 @@ mutant(
 mutant(
     "gather-from-shards",
     "sums-the-gradient",
-    says="nothing is to be added",
+    says="so add nothing up",
     replace=(
         "return grad.chunk(tp_size, dim=-1)[tp_rank], None",
         "return all_reduce(grad, ctx.tp_group).chunk(tp_size, dim=-1)[tp_rank], None",
@@ -303,7 +303,7 @@ mutant(
 mutant(
     "gather-from-shards",
     "reduce-scatters",
-    says="nothing is to be added",
+    says="so add nothing up",
     replace=(
         "return grad.chunk(tp_size, dim=-1)[tp_rank], None",
         "return reduce_scatter(grad, ctx.tp_group, dim=-1), None",
@@ -340,13 +340,13 @@ mutant(
 mutant(
     "megatron-mlp",
     "f-after-the-product",
-    says="if f stands after the product",
+    says="with f after the product",
     replace=("gelu(f(x) @ w_up_local + b_up_local)", "f(gelu(x @ w_up_local + b_up_local))"),
 )
 mutant(
     "megatron-mlp",
     "f-for-the-bias",
-    says="b_down is summed over the ranks",
+    says="b_down's gradient was summed over the ranks",
     replace=("g(y_partial) + b_down", "g(y_partial) + f(b_down)"),
 )
 mutant(
@@ -360,7 +360,7 @@ mutant(
     "megatron-mlp",
     "f-twice",
     "time",
-    says="one all_reduce more",
+    says="one more all_reduce",
     body="""
     ones = torch.ones(x.shape[-1], dtype=x.dtype)
     f(x)
@@ -375,19 +375,19 @@ mutant(
 mutant(
     "parallel-embedding",
     "no-mask",
-    says="somebody else's tokens too",
+    says="those of other ranks' tokens included",
     replace=("torch.where(mine.unsqueeze(-1), found, 0.0)", "found"),
 )
 mutant(
     "parallel-embedding",
     "mask-off-by-one-at-the-end",
-    says="the row after the last is taken for the last",
+    says="the row after its last counts as its own",
     replace=("(index < rows)", "(index <= rows)"),
 )
 mutant(
     "parallel-embedding",
     "mask-off-by-one-at-the-start",
-    says="its first row is nobody's",
+    says="its first row belongs to no rank",
     replace=("(index >= 0)", "(index > 0)"),
 )
 mutant(
@@ -454,14 +454,14 @@ mutant(
 mutant(
     "parallel-cross-entropy",
     "target-of-this-rank-alone",
-    says="who doesn't have the target needs it too",
+    says="the ranks without the target need it, too",
     replace=("g(torch.where(mine, found, 0.0))", "torch.where(mine, found, 0.0)"),
 )
 mutant(
     "parallel-cross-entropy",
     "gathers-the-logits",
     "traffic",
-    says="and no logits",
+    says="and no other logits",
     body="""
     logits = g(torch.cat([
         logits_local if rank == dist.get_rank(tp_group) else torch.zeros_like(logits_local)
@@ -520,7 +520,7 @@ mutant(
 mutant(
     "across-sequence",
     "gather-without-a-sum-backward",
-    says="partial sums are added first",
+    says="add the partial sums first",
     replace=(
         "return reduce_scatter(grad_partial, ctx.tp_group, dim=1), None",
         "rank, size = dist.get_rank(ctx.tp_group), dist.get_world_size(ctx.tp_group)\n"
@@ -530,7 +530,7 @@ mutant(
 mutant(
     "across-sequence",
     "scatter-without-a-sum",
-    says="partial sums are added first",
+    says="add the partial sums first",
     replace=(
         "return reduce_scatter(x_partial, tp_group, dim=1)",
         "rank, size = dist.get_rank(tp_group), dist.get_world_size(tp_group)\n"
@@ -558,7 +558,7 @@ mutant(
     "across-sequence",
     "all-reduce-and-a-slice",
     "traffic",
-    says="Another collective than is needed",
+    says="Not the collective that is needed",
     replace=(
         "return reduce_scatter(x_partial, tp_group, dim=1)",
         "rank, size = dist.get_rank(tp_group), dist.get_world_size(tp_group)\n"
@@ -628,7 +628,7 @@ mutant(
 mutant(
     "dropout-generators",
     "same-mask-in-all-shards",
-    says="The same mask in all shards",
+    says="all shards the same mask",
     replace=("sharded.manual_seed(seed + 2718 + tp_rank)", "sharded.manual_seed(seed + 2718)"),
 )
 mutant(
@@ -655,7 +655,7 @@ mutant(
 mutant(
     "copy-to-shards",
     "hook-on-x-itself",
-    says="only what comes back through f is summed",
+    says="only the gradient that comes back through f",
     cell="""
     def copy_to_shards(x, tp_group):
         x.register_hook(lambda grad: all_reduce(grad, tp_group))
@@ -665,7 +665,7 @@ mutant(
 mutant(
     "row-parallel",
     "a-share-of-the-bias-gradient",
-    says="so the whole gradient",
+    says="so it needs the whole gradient",
     replace=("grad_bias = grad.sum(0)", "grad_bias = grad.sum(0) / dist.get_world_size(tp_group)"),
 )
 mutant(
@@ -711,7 +711,7 @@ mutant(
 mutant(
     "dropout-generators",
     "seed-times-rank",
-    says="The same mask in all shards",
+    says="all shards the same mask",
     hidden=True,
     replace=("seed + 2718 + tp_rank", "seed * (tp_rank + 2) + 1"),
 )

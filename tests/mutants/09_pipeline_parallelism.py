@@ -18,7 +18,7 @@ mutant(
 mutant(
     "split-layers",
     "rest-on-the-last",
-    says="all that is left over on the last rank",
+    says="all leftover layers on the last rank",
     body="""
     size = len(weights) // world_size
     return weights[rank * size :] if rank == world_size - 1 else weights[rank * size : (rank + 1) * size]
@@ -28,7 +28,7 @@ mutant("split-layers", "every-pth", says="every P-th layer", body="return weight
 mutant(
     "split-layers",
     "drops-the-rest",
-    says="belong to nobody",
+    says="belong to no rank",
     body="""
     size = len(weights) // world_size
     return weights[rank * size : (rank + 1) * size]
@@ -73,7 +73,7 @@ mutant(
 mutant(
     "naive-forward",
     "rank-0-receives-too",
-    says="Who is before rank 0",
+    says="Nothing comes before rank 0",
     replace=("if rank > 0:\n        dist.recv(x, src=rank - 1)", "dist.recv(x, src=max(rank - 1, 0))"),
 )
 mutant(
@@ -229,7 +229,7 @@ mutant(
 mutant(
     "bubble-shares",
     "one-too-many",
-    says="One less would do",
+    says="One fewer would do",
     replace=("while idle / (enough + idle) > most", "while idle / (enough + idle) >= most"),
 )
 mutant(
@@ -262,7 +262,7 @@ mutant(
 mutant(
     "backward-across",
     "sends-retained-output-grad",
-    says="if the gradient of the output is sent back",
+    says="if each rank sends back that of its output",
     cell="""
     def backward_across(batch, weights, rank, world_size):
         leaves = [weight.detach().clone().requires_grad_() for weight in weights]
@@ -489,7 +489,7 @@ mutant(
 mutant(
     "live-microbatches",
     "at-the-end",
-    says="keep the largest number on the way",
+    says="keep track of the largest",
     body="""
     live += 1 if kind == "F" else -1
     most = live
@@ -498,7 +498,7 @@ mutant(
 mutant(
     "live-microbatches",
     "warm-up-only",
-    says="the forwards before the first backward",
+    says="the number of forwards before the first backward",
     body="""
     live += 1
     if kind == "F" and most == live - 1:
@@ -573,14 +573,14 @@ mutant(
 mutant(
     "one-f-one-b",
     "no-cool-down",
-    says="Are the backwards missing that are left",
+    says="Are the backwards after the last forward missing",
     replace=("steps += backward[num_microbatches - ahead :]", "pass"),
 )
 mutant(
     "one-f-one-b",
     "gpipe-again",
     "memory",
-    says="that is what GPipe holds",
+    says="as in GPipe",
     replace=("ahead = min(world_size - 1 - rank, num_microbatches)", "ahead = num_microbatches"),
 )
 mutant(
@@ -695,13 +695,13 @@ mutant(
 mutant(
     "run-schedule",
     "tag-of-the-sender",
-    says="a tag that names another stage",
+    says="a tag that doesn't name the stage that needs the message",
     replace=('tag=tag("F", m, stage + 1)', 'tag=tag("F", m, stage)'),
 )
 mutant(
     "run-schedule",
     "backward-tag-of-the-sender",
-    says="a tag that names another stage",
+    says="a tag that doesn't name the stage that needs the message",
     replace=('tag=tag("B", m, stage - 1)', 'tag=tag("B", m, stage)'),
 )
 mutant(
@@ -713,7 +713,7 @@ mutant(
 mutant(
     "run-schedule",
     "keeps-without-the-chunk",
-    says="name the chunk too",
+    says="with the chunk in it",
     replace=(("kept[c, m] = x, y", "kept[m] = x, y"), ("kept.pop((c, m))", "kept.pop(m)")),
 )
 mutant(

@@ -55,7 +55,14 @@ def test_a_table_of_calls_grows():
     assert run.results == [1]  # what all have in common is noted once
 
 
-def test_what_calls_differ_in_is_kept_apart():
+def test_a_recorded_group_has_the_name_that_torch_gives_it():
+    def program(rank, world_size):
+        return dist.group.WORLD.name(), dist.new_group([0]).name()
+
+    assert spawn(program, 1).results == [("gloo", "gloo")]
+
+
+def test_calls_that_differ_are_kept_apart():
     def program(rank, world_size):
         group = dist.new_group([0])
         for op in (dist.ReduceOp.SUM, dist.ReduceOp.MAX):

@@ -263,7 +263,7 @@ def test_a_private_name_is_found_with_its_line(source):
     "source",
     [
         "from .call_table import _SIZE",
-        "class Group:\n    def __init__(self):\n        self._name = self.__dict__\n        self._f()\n    def _f(self): ...",
+        "class Group:\n    def __init__(self):\n        self._name = self._f()\n    def _f(self): ...",
         "os._exit(1)",
         "'a word about torch._dynamo'",
         "_own = dist.group.WORLD",

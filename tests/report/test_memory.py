@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 from utils import spawn, track_memory
-from utils.events.memory_samples import peak_of, totals
+from utils.events.memory_samples import MemoryNote, peak_of, totals
 from utils.recording.recorder import Recorder
 from utils.report.memory import Memory
 
@@ -181,10 +181,9 @@ def test_what_a_gpus_allocator_says_goes_before_what_was_tracked(monkeypatch):
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 250)
     monkeypatch.setattr(recorder, "seconds", float)
     recorder.span("region", "forward", 1, 2)  # marks that are no seconds yet
-    recorder.settle()
-    [_, (kind, device, (samples, peak))] = sorted(notes, key=lambda note: note[0] == "memory")
-    assert (kind, device) == ("memory", "cuda")
-    memory = Memory([[("cpu", [(0.0, "other", 7)], 7), (device, samples, peak)]])
+    recorder.finish()
+    allocated = next(note for note in notes if isinstance(note, MemoryNote))
+    memory = Memory([[MemoryNote("cpu", [(0.0, "other", 7)], 7), allocated]])
     assert (memory.peak, memory.device) == ([250], ["cuda"])
     assert [nbytes for _, nbytes in memory.at[0]] == [100, 40]
 

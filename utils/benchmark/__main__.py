@@ -1,4 +1,4 @@
-"""The command line of sweep.py. Tables go to stdout, all else to stderr."""
+"""The command line of sweep.py. Tables go to stdout, everything else to stderr."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from ..diagnosis.errors import RankError
 from ..worlds.jobs import detect
 from .nccl_conventions import DTYPES, OPS, count_of, parse_sizes
 from .sweep import benchmark, default_ranks
+from .table import BenchmarkTable
 
 PICTURES = (".png", ".pdf", ".svg")
 EPILOG = """\
-Sizes are those of the whole, as in nccl-tests: for all_gather, what a rank
-holds at the end. K, M and G are 1024 based; GB/s are 1e9 bytes a second.
-algbw is size / time; busbw is to be held against one direction of a link.
-torch has one form of each collective, in place or not; the other has N/A.
+A size is that of the whole, as in nccl-tests: for all_gather, what a rank
+holds at the end. K, M and G are powers of 1024; GB/s is 1e9 bytes per second.
+algbw is size / time; compare busbw with one direction of a link.
+torch has one form of each collective, in place or not; the other shows N/A.
 
-Runs as it is under torchrun and SLURM: then the ranks are those of the job.
-Exit code: 0; 1 if a value came out wrong or the ranks failed; 2 for a command that can't be.
+Runs unchanged under torchrun and SLURM, on the ranks of the job.
+Exit code: 0; 1 if a value came out wrong or the ranks failed; 2 if the command is invalid.
 """
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit code."""
-    parser = the_parser()
+    parser = make_parser()
     options = parser.parse_args(arguments)
     try:
         check(options)
         return run(options)
-    except BrokenPipeError:  # `| head` has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # so that the interpreter can flush, and ends
+    except BrokenPipeError:  # `| head` has what it wants
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # lets the interpreter flush and exit
         return 0
     except (ValueError, TypeError, OSError) as error:
         print(f"benchmark: {error}", file=sys.stderr)
@@ -46,41 +47,43 @@ def main(arguments: list[str] | None = None) -> int:
         return 130
 
 
-def the_parser() -> argparse.ArgumentParser:
+def make_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=f"python -m {__package__}",
-        description="Time a collective over a range of sizes: warm-up, the slowest rank, the median.",
+        description="Time a collective over a range of sizes: warm-up, the slowest rank, the median of the repeats.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("op", choices=[*OPS, "all"], metavar="op", help=f"{', '.join(OPS)}; or all of them: all")
-    parser.add_argument("--sizes", default="1K..64M", help="1K..64M, or some: 1K,1M (default: %(default)s)")
-    parser.add_argument("--step", type=int, default=2, help="each size so many times the one before (default: 2)")
+    parser.add_argument("op", choices=[*OPS, "all"], metavar="op", help=f"{', '.join(OPS)}; or all")
+    parser.add_argument("--sizes", default="1K..64M", help="a range or a list, such as 1K,1M (default: %(default)s)")
+    parser.add_argument("--step", type=int, default=2, help="factor from one size to the next (default: 2)")
     parser.add_argument(
         "-n",
         "--world-size",
         type=int,
         metavar="N",
-        help="ranks (default: a free GPU each, else 4; of a cluster, a node's)",
+        help="ranks (default: one per free GPU, else 4; on a cluster, one node)",
     )
     parser.add_argument("--dtype", default="float32", choices=DTYPES, metavar="D", help=", ".join(DTYPES))
-    parser.add_argument("--warmup", type=int, default=5, help="calls that don't count, of each size (default: 5)")
-    parser.add_argument("--repeats", type=int, default=20, help="calls that do (default: 20)")
+    parser.add_argument("--warmup", type=int, default=5, help="untimed calls per size (default: 5)")
+    parser.add_argument("--repeats", type=int, default=20, help="timed calls per size (default: 20)")
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--backend", choices=("gloo", "nccl"), help="default: nccl where enough GPUs are free")
-    where.add_argument("--cluster", metavar="NAME", help="a virtual one instead of this machine: dgx-h100, laptop, ...")
-    parser.add_argument("--limits", action="store_true", help="measure memory copies and the link of two ranks, too")
-    parser.add_argument("--csv", metavar="FILE", type=Path, help="write the rows there; with all, one file for each op")
+    where.add_argument("--backend", choices=("gloo", "nccl"), help="default: nccl if enough GPUs are free")
+    where.add_argument("--cluster", metavar="NAME", help="simulate this cluster instead: dgx-h100, laptop, ...")
     parser.add_argument(
-        "--figure", metavar="FILE", type=Path, help="draw times and bandwidths there: .png, .pdf or .svg"
+        "--limits", action="store_true", help="also measure memory copies and the link between two ranks"
+    )
+    parser.add_argument("--csv", metavar="FILE", type=Path, help="write the rows to FILE; with all, one file per op")
+    parser.add_argument(
+        "--figure", metavar="FILE", type=Path, help="draw times and bandwidths into FILE: .png, .pdf or .svg"
     )
     return parser
 
 
 def check(options: argparse.Namespace) -> None:
-    """Raises ValueError for what would fail only after the measurement."""
+    """Raises ValueError for what would otherwise fail only after the measurement."""
     sizes = parse_sizes(options.sizes, options.step)
-    if options.op == "all":  # the first that is refused must not cost the tables of those before it
+    if options.op == "all":  # refuse before any of them is measured
         world_size = options.world_size or default_ranks(options.backend, options.cluster)
         for op in OPS:
             count_of(op, sizes[0], DTYPES[options.dtype][1], world_size)
@@ -88,20 +91,20 @@ def check(options: argparse.Namespace) -> None:
         if path.is_dir():
             raise ValueError(f"{str(path)!r} is a folder: name a file in it")
         if not path.parent.is_dir():
-            raise ValueError(f"there is no folder {str(path.parent)!r} to write {path.name} to")
+            raise ValueError(f"the folder {str(path.parent)!r} does not exist, so {path.name} can't be written there")
         if not os.access(path if path.exists() else path.parent, os.W_OK):
-            raise ValueError(f"{str(path)!r} can't be written: you have no right to")
+            raise ValueError(f"you lack the permission to write {str(path)!r}")
     if options.figure and options.figure.suffix.lower() not in PICTURES:
-        raise ValueError(f"{options.figure.name!r} is no picture: name it {', '.join(PICTURES)}")
+        raise ValueError(f"{options.figure.name!r} is not a picture format: use {', '.join(PICTURES)}")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Each collective in turn; a table as soon as it is there."""
+    """Measures one collective after another and prints each table at once. Returns the exit code."""
     first, wrong = detect.is_first_process(), 0
     if options.cluster and not first:
         return 0  # a virtual cluster lives in one process
     for op in OPS if options.op == "all" else [options.op]:
-        with contextlib.redirect_stdout(sys.stderr):  # what spawn says, and the bar
+        with contextlib.redirect_stdout(sys.stderr):  # spawn's messages and the progress bar
             table = benchmark(
                 op,
                 options.sizes,
@@ -122,14 +125,14 @@ def run(options: argparse.Namespace) -> int:
     return 1 if wrong else 0
 
 
-def save(table, options: argparse.Namespace) -> None:
+def save(table: BenchmarkTable, options: argparse.Namespace) -> None:
     if options.csv:
-        table.save_csv(named(options.csv, table.op, options))
+        table.save_csv(path_for(options.csv, table.op, options))
     if options.figure:
-        table.figure().savefig(named(options.figure, table.op, options), dpi=120)
+        table.figure().savefig(path_for(options.figure, table.op, options), dpi=120)
 
 
-def named(path: Path, op: str, options: argparse.Namespace) -> Path:
+def path_for(path: Path, op: str, options: argparse.Namespace) -> Path:
     return path.with_stem(f"{path.stem}-{op}") if options.op == "all" else path
 
 

@@ -1,13 +1,13 @@
-"""What ranks do in a benchmark: make the tensors of a collective, call it again and again, see whether it was right.
+"""What each rank runs in a benchmark: it makes the tensors of a collective, times many calls and checks the result.
 
-One time: finish what the device still has to do -> all ranks begin together -> call -> wait until the device is done.
+One timed call: wait for the device -> barrier -> call -> wait for the device.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -15,77 +15,78 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..worlds.real.placement import get_device
-from .nccl_conventions import TAKES_PARTS, count_of
+from .nccl_conventions import INPUT_IS_CHUNK, count_of
 
 ROOT = 0  # of broadcast, reduce, gather, scatter
-IN_PLACE = ("all_reduce", "broadcast", "reduce")  # torch.distributed has no other form of these
+IN_PLACE = ("all_reduce", "broadcast", "reduce")  # torch.distributed has only this form of them
 
 
 @dataclass
-class Measured:
-    """What one rank found out about one size: seconds of each repeat, and how many of its elements were wrong."""
+class Measurement:
+    """One rank's result for one size. wrong: how many elements came out wrong; None if the values weren't checked."""
 
     seconds: list[float]
     wrong: int | None
 
 
 def sweep(
-    rank: int, world_size: int, op: str, sizes: list[int], dtype: str, warmup: int, repeats: int, look: bool, bar: bool
-) -> list[Measured]:
-    """The rank program: one Measured a size. look: compare values too, once a size; bar: rank 0 shows how far it is."""
+    rank: int, world_size: int, op: str, sizes: list[int], dtype: str, warmup: int, repeats: int, check: bool, bar: bool
+) -> list[Measurement]:
+    """The rank program: one Measurement per size. check: also check the values; bar: rank 0 shows a progress bar."""
     found = []
-    for nbytes in progress(sizes, op, shown=bar and rank == 0):
+    for nbytes in with_progress(sizes, op) if bar and rank == 0 else sizes:
         call = Call(op, nbytes, getattr(torch, dtype), rank, world_size)
         for _ in range(warmup):
-            once(call)
-        seconds = [once(call) for _ in range(repeats)]
-        found.append(Measured(seconds, call.wrong() if look else None))
+            time_once(call)
+        seconds = [time_once(call) for _ in range(repeats)]
+        found.append(Measurement(seconds, call.count_wrong() if check else None))
     return found
 
 
-def progress(sizes: list[int], op: str, shown: bool):
-    """The sizes, with tqdm's bar while they are worked through."""
-    if not shown:
-        return sizes
+def with_progress(sizes: list[int], op: str) -> Iterable[int]:
     from tqdm import tqdm
 
-    return tqdm(sizes, desc=op, unit="size", file=sys.stdout, leave=False)
+    bar: Iterable[int] = tqdm(sizes, desc=op, unit="size", file=sys.stdout, leave=False)
+    return bar
 
 
-def once(call: Callable[[], object]) -> float:
+def time_once(call: Callable[[], object]) -> float:
     """Seconds of one call on this rank, from the moment when all ranks are ready."""
-    settle()
+    wait_for_device()
     dist.barrier()
     before = time.perf_counter()
     call()
-    settle()
+    wait_for_device()
     return time.perf_counter() - before
 
 
-def settle() -> None:
-    """Wait until the GPU, if there is one, has done all that it was told."""
+def wait_for_device() -> None:
+    """Wait until the GPU, if there is one, has finished all its work."""
     device = get_device()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
-POISON = 127  # no rank hands it in, nor do a few dozen ranks' numbers come to it
+POISON = 127  # larger than any correct sum: pattern values are 0, 1, 2
 
 
 class Call:
-    """One collective on tensors of its own. Calling it runs it once; `wrong` counts elements that came out wrong."""
+    """One collective with its own tensors. Calling it runs it once; `count_wrong` runs and checks it.
 
-    def __init__(self, op: str, nbytes: int, dtype: torch.dtype, rank: int, world_size: int):
+    own: this rank's input, or its tensor in place; received: where the result goes if not in place
+    """
+
+    def __init__(self, op: str, nbytes: int, dtype: torch.dtype, rank: int, world_size: int) -> None:
         self.op, self.rank, self.world_size = op, rank, world_size
         self.count = count_of(op, nbytes, dtype.itemsize, world_size)
-        self.give = self.pattern(rank, dtype)
+        self.own = self.pattern(rank, dtype)
         whole = op == "gather" and rank == ROOT or op in ("all_gather", "all_to_all")
-        self.get = torch.empty(self.count * (world_size if whole else 1), dtype=dtype, device=get_device())
-        self.chunks = list((self.get if op in TAKES_PARTS and whole else self.give).chunk(world_size))
+        self.received = torch.empty(self.count * (world_size if whole else 1), dtype=dtype, device=get_device())
+        self.chunks = list((self.received if op in INPUT_IS_CHUNK and whole else self.own).chunk(world_size))
 
     def pattern(self, rank: int, dtype: torch.dtype) -> Tensor:
-        """What a rank hands in: small whole numbers, so that their sums are exact, unlike on ranks side by side."""
-        pieces = 1 if self.op in (*IN_PLACE, *TAKES_PARTS) else self.world_size
+        """A rank's input, different from its neighbours': small whole numbers, so that sums are exact."""
+        pieces = 1 if self.op in (*IN_PLACE, *INPUT_IS_CHUNK) else self.world_size
         numbers = torch.arange(self.count * pieces, dtype=torch.int32, device=get_device())
         return numbers.add_(rank).remainder_(3).to(dtype)
 
@@ -93,35 +94,35 @@ class Call:
         root = self.rank == ROOT
         match self.op:
             case "all_reduce":
-                dist.all_reduce(self.give)
+                dist.all_reduce(self.own)
             case "broadcast":
-                dist.broadcast(self.give, src=ROOT)
+                dist.broadcast(self.own, src=ROOT)
             case "reduce":
-                dist.reduce(self.give, dst=ROOT)
+                dist.reduce(self.own, dst=ROOT)
             case "all_gather":
-                dist.all_gather(self.chunks, self.give)
+                dist.all_gather(self.chunks, self.own)
             case "reduce_scatter":
-                dist.reduce_scatter(self.get, self.chunks)
+                dist.reduce_scatter(self.received, self.chunks)
             case "all_to_all":
-                dist.all_to_all_single(self.get, self.give)
+                dist.all_to_all_single(self.received, self.own)
             case "gather":
-                dist.gather(self.give, self.chunks if root else None, dst=ROOT)
+                dist.gather(self.own, self.chunks if root else None, dst=ROOT)
             case "scatter":
-                dist.scatter(self.get, self.chunks if root else None, src=ROOT)
+                dist.scatter(self.received, self.chunks if root else None, src=ROOT)
 
-    def wrong(self) -> int:
-        """Run it once more on fresh numbers, and count what is not as it should be; 0 where nothing is promised."""
-        self.give.copy_(self.pattern(self.rank, self.give.dtype))
-        self.get.fill_(POISON)  # memory that was used before could hold the right numbers
+    def count_wrong(self) -> int:
+        """Run it on fresh numbers and count the wrong elements; 0 on ranks that should receive nothing."""
+        self.own.copy_(self.pattern(self.rank, self.own.dtype))
+        self.received.fill_(POISON)  # reused memory could already hold the right numbers
         self()
-        settle()
-        got = self.give if self.op in IN_PLACE else self.get
+        wait_for_device()
+        got = self.own if self.op in IN_PLACE else self.received
         if self.op in ("reduce", "gather") and self.rank != ROOT:
             return 0
         return int((got != self.expected().to(got.dtype)).sum())
 
     def expected(self) -> Tensor:
-        """What this rank should hold at the end, computed from what all ranks have handed in."""
+        """What this rank should hold at the end, computed from the inputs of all ranks."""
         everyone = range(self.world_size)
         match self.op:
             case "broadcast":
@@ -133,16 +134,16 @@ class Call:
             case "all_to_all":
                 return torch.cat([self.chunk_from(rank) for rank in everyone])
             case "reduce_scatter":
-                return added(self.chunk_from(rank) for rank in everyone)
-        return added(self.pattern(rank, torch.int32) for rank in everyone)
+                return sum_of(self.chunk_from(rank) for rank in everyone)
+        return sum_of(self.pattern(rank, torch.int32) for rank in everyone)
 
     def chunk_from(self, rank: int) -> Tensor:
-        """The chunk for this rank of what `rank` hands in."""
+        """The chunk of `rank`'s input that is for this rank."""
         return self.pattern(rank, torch.int32).chunk(self.world_size)[self.rank]
 
 
-def added(tensors: Iterator[Tensor]) -> Tensor:
-    """Their sum, with room for two of them."""
+def sum_of(tensors: Iterator[Tensor]) -> Tensor:
+    """Their sum; no more than two tensors exist at a time."""
     total = next(tensors).clone()
     for tensor in tensors:
         total += tensor

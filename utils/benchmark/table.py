@@ -1,13 +1,19 @@
-"""What a sweep has measured: one `Row` per size, in a table that can be shown, drawn and saved."""
+"""The result of a sweep: one `Row` per size, in a table that can be shown, drawn and saved."""
 
 from __future__ import annotations
 
 import csv
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..text import tables
 from .nccl_conventions import DTYPES
+
+if TYPE_CHECKING:
+    from ..cluster.hardware import Link
+    from ..figures import Picture
 
 REDUCES = ("all_reduce", "reduce", "reduce_scatter")
 ROOTED = ("broadcast", "reduce", "gather", "scatter")
@@ -15,9 +21,12 @@ ROOTED = ("broadcast", "reduce", "gather", "scatter")
 
 @dataclass(frozen=True)
 class Row:
-    """One size. seconds: median over the repeats of the slowest rank; spread: median distance from it, as its share.
+    """One size.
 
-    wrong: elements that came out wrong, on all ranks; None if nobody looked (a virtual cluster has sizes only)
+    seconds         the median over the repeats of the slowest rank's time
+    spread          the median distance of those times from it, relative to it
+    algbw, busbw    GB/s
+    wrong           elements that came out wrong, on all ranks; None if unknown: a virtual cluster has no values
     """
 
     size: int
@@ -31,7 +40,7 @@ class Row:
 
 @dataclass(frozen=True)
 class BenchmarkTable:
-    """What was measured, a Row for each size; limits: {what bounds it: bytes/s}."""
+    """What was measured: a Row per size, and the limits, {what bounds it: bytes/s}."""
 
     op: str
     world_size: int
@@ -43,27 +52,27 @@ class BenchmarkTable:
     limits: dict[str, float] = field(default_factory=dict)
 
     @cached_property
-    def link(self):
-        """The Link that comes closest to all rows, by relative errors. ValueError if no line that rises does."""
+    def link(self) -> Link:
+        """The Link that fits all rows best, by relative errors. Raises ValueError if no rising line does."""
         from .machine.probes import fit
 
         if not all(row.seconds for row in self.rows):
-            raise ValueError("some took no time at all: one rank has nobody to send to")
+            raise ValueError("some calls took no time at all: a single rank has no one to send to")
         return fit({row.size: row.seconds for row in self.rows})
 
     @property
     def alpha(self) -> float:
-        """Seconds that even an empty collective would take, by the fitted line."""
+        """Seconds that an empty collective would take, by the fitted line. Raises ValueError if there is none."""
         return self.link.alpha
 
     @property
     def beta(self) -> float:
-        """Seconds for each further byte of size."""
+        """Seconds per byte of size, by the fitted line. Raises ValueError if there is none."""
         return 1 / self.link.bandwidth
 
     @property
     def model(self) -> tuple[float, float] | None:
-        """(alpha, beta), or None where there is no such line."""
+        """(alpha, beta), or None if there is no such line."""
         try:
             return self.alpha, self.beta
         except ValueError:
@@ -71,23 +80,25 @@ class BenchmarkTable:
 
     @property
     def wrong(self) -> int:
+        """Elements that came out wrong, over all rows."""
         return sum(row.wrong or 0 for row in self.rows)
 
-    def figure(self):
-        """Times with the fitted line, and bus bandwidths with the limits; both axes logarithmic.
+    def figure(self) -> Picture:
+        """Times with the fitted line, and bus bandwidths with the limits; all axes logarithmic.
 
-        Raises ValueError if nothing took any time: one rank of a virtual cluster."""
+        Raises ValueError if calls took no time: a single rank of a virtual cluster.
+        """
         from .. import figures
 
         if not all(row.seconds for row in self.rows):
-            raise ValueError("there is nothing to draw: one rank has nobody to send to, and needs no time")
+            raise ValueError("there is nothing to draw: a single rank has no one to send to and takes no time")
 
         sizes, seconds = [row.size for row in self.rows], [row.seconds for row in self.rows]
         bandwidths = [row.busbw * 1e9 for row in self.rows]
         return figures.sweep(sizes, seconds, bandwidths, f"{self.op}, {self.where}", self.model, self.limits)
 
-    def save_csv(self, path) -> None:
-        """A line for each size: seconds, GB/s, spread as a share of the time."""
+    def save_csv(self, path: str | Path) -> None:
+        """Write one line per size: time in seconds, bandwidths in GB/s, spread relative to the time."""
         with open(path, "w", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(["op", "ranks", "dtype", "size", "count", "seconds", "spread", "algbw", "busbw", "wrong"])
@@ -99,9 +110,8 @@ class BenchmarkTable:
     TIMES = ["time", "algbw", "busbw", "#wrong"]
     UNITS = ["(B)", "(elements)", "", "", "", *2 * ["(us)", "(GB/s)", "(GB/s)", ""], "(±%)"]
 
-    def cells(self) -> list[tuple]:
-        """Rows as nccl-tests print them, and the spread. torch has one form of each collective; N/A stands for the
-        other."""
+    def cells(self) -> list[tuple[str, ...]]:
+        """Rows as nccl-tests print them, and the spread. torch has one form of each collective; the other shows N/A."""
         from .rank_program import IN_PLACE
 
         what = DTYPES[self.dtype][0], "sum" if self.op in REDUCES else "none", 0 if self.op in ROOTED else -1
@@ -116,8 +126,8 @@ class BenchmarkTable:
 
     def header(self) -> str:
         return (
-            f"{self.op}, {self.where}: warm-up calls {self.warmup}, repeats {self.repeats}; time is the median of the "
-            "repeats, each as long as on its slowest rank"
+            f"{self.op}, {self.where}: {self.warmup} warm-up calls, {self.repeats} repeats; time is the median over "
+            "the repeats, each timed on its slowest rank"
         )
 
     def __repr__(self) -> str:
@@ -132,13 +142,13 @@ class BenchmarkTable:
         mean = sum(row.busbw for row in self.rows) / len(self.rows)
         lines = [f"Out of bounds values : {self.wrong} {'FAILED' if self.wrong else 'OK'}"]
         if all(row.wrong is None for row in self.rows):
-            lines = ["Out of bounds values : N/A, a virtual cluster has sizes and no values"]
+            lines = ["Out of bounds values : N/A, a virtual cluster has no values"]
         lines.append(f"Avg bus bandwidth    : {mean:.4g}")
         try:
             rate, latency = 1 / self.beta / 1e9, self.alpha * 1e6
             lines.append(f"alpha + size * beta  : alpha {latency:.4g} us, 1 / beta {rate:.4g} GB/s, by relative errors")
         except ValueError as error:  # one size, or times that don't rise
-            lines.append(f"alpha + size * beta  : no fit, {error}")
+            lines.append(f"alpha + size * beta  : no fit: {error}")
         return lines + [f"{name:21}: {rate / 1e9:.4g} GB/s" for name, rate in self.limits.items()]
 
     def _repr_html_(self) -> str:

@@ -1,10 +1,15 @@
-"""The visible checks of lesson 08. Form: see judge.py.
+"""The visible checks of lesson 08. Form: see registry.py.
 
 The oracle is always one process on whole tensors, with autograd. See gradients.py for how the ranks run backward.
 """
 
+from __future__ import annotations
+
 import inspect
-from functools import partial
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial, reduce
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -14,7 +19,7 @@ from .. import track_memory
 from ..cluster.collective_costs import Layout, cost
 from ..kit.mlp import normal
 from ..kit.transformer import attention, layer_norm, make_layer, mlp
-from .answer import CheckFailed
+from .answer import Answer, CheckFailed
 from .equality import alike
 from .gradients import (
     CLOSE,
@@ -35,30 +40,42 @@ from .gradients import (
 )
 from .inputs import Draws
 from .registry import check
-from .runner import links
+from .runner import Runner, links
 from .show import show
 from .traffic import expect_all_waited, expect_time
 
+Groups = list[list[int]] | None  # the ranks of each process group; None: one group of all ranks
+View = Callable[[torch.Tensor], torch.Tensor]
+Mistakes = dict[str, Any]  # {the mistake in words: the wrong value it leads to}
 
-def linear(x, w, b):
+
+def added(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
+    return reduce(torch.add, tensors)
+
+
+def peers_of(rank: int, groups: Groups, world_size: int) -> Sequence[int]:
+    return next((members for members in groups or [] if rank in members), range(world_size))
+
+
+def linear(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return x @ w + b
 
 
 # ---- part 1
 
 
-def draw_shard(function, rank: int, world_size: int, **same) -> dict:
-    """What a rank draws, and the bytes of memory that it keeps alive."""
+def draw_shard(function: Callable[..., Any], rank: int, world_size: int, **same: int) -> dict[str, Any]:
+    """A rank's shard, and the bytes of memory that it keeps alive."""
     shard = function(tp_rank=rank, tp_size=world_size, **same)
     nbytes = shard.untyped_storage().nbytes() if isinstance(shard, torch.Tensor) else 0
     return {"shard": shard.clone() if isinstance(shard, torch.Tensor) else shard, "bytes": nbytes}
 
 
-def judge_shards(run, size: int, fan_in: int, fan_out: int, dim: int, seed: int) -> None:
+def judge_shards(run: Runner, size: int, fan_in: int, fan_out: int, dim: int, seed: int) -> Answer:
     answer = run(size, through=draw_shard, fan_in=fan_in, fan_out=fan_out, dim=dim, seed=seed)
 
-    def drawn(of_seed, rows, columns, fan):
-        return torch.randn(rows, columns, generator=torch.Generator().manual_seed(of_seed)) / fan**0.5
+    def drawn(of_seed: int, rows: int, columns: int, fan: int) -> torch.Tensor:
+        return torch.randn(rows, columns, generator=torch.Generator().manual_seed(of_seed)) / math.sqrt(fan)
 
     whole = drawn(seed, fan_in, fan_out, fan_in)
     shapes = [tuple(part.shape) for part in whole.chunk(size, dim)]
@@ -66,47 +83,49 @@ def judge_shards(run, size: int, fan_in: int, fan_out: int, dim: int, seed: int)
         mine = whole.chunk(size, dim)[rank]
         rows, columns = shapes[rank]
         mistakes = {
-            "this rank's part before it is scaled: divide by the square root of fan_in": mine * fan_in**0.5,
-            "divided by fan_in: the square root of it keeps activations at their size": mine / fan_in**0.5,
-            "scaled by fan_out: a sum over fan_in products needs 1 / sqrt(fan_in)": mine * (fan_in / fan_out) ** 0.5,
-            "scaled by the inputs of the shard: all ranks' inputs enter the sum": mine * (fan_in / rows) ** 0.5,
-            "rank 0's shard: this rank's is another part": whole.chunk(size, dim)[0],
+            "this rank's part before scaling: divide by the square root of fan_in": mine * fan_in**0.5,
+            "this rank's part divided by fan_in: its square root keeps activations at their size": mine / fan_in**0.5,
+            "this rank's part scaled by fan_out: a sum over fan_in products needs 1 / sqrt(fan_in)": mine
+            * (fan_in / fan_out) ** 0.5,
+            "this rank's part scaled by the inputs of the shard: all ranks' inputs enter the sum": mine
+            * (fan_in / rows) ** 0.5,
+            "rank 0's shard: this rank's is a different part": whole.chunk(size, dim)[0],
             "the whole weight: keep this rank's part": whole,
-            "a shard drawn by itself with the same seed: the shards of all ranks are alike": drawn(
+            "a shard drawn by itself with the same seed: that makes the shards of all ranks equal": drawn(
                 seed, rows, columns, fan_in
             ),
-            "a shard drawn by itself with the same seed, at its own scale: the shards of all ranks are alike": (
+            "a shard drawn by itself with the same seed, at its own scale: that makes the shards of all ranks equal": (
                 drawn(seed, rows, columns, rows)
             ),
-            "a shard drawn with a seed of its own: put together they are not the weight of one process": drawn(
+            "a shard drawn with its own seed: put together, the shards are not the weight of one process": drawn(
                 seed + rank, rows, columns, fan_in
             ),
-            "a weight drawn with a seed of this rank's own: its parts don't fit the other ranks'": drawn(
+            "a part of a weight drawn with this rank's own seed: it doesn't fit the other ranks' parts": drawn(
                 seed + rank, fan_in, fan_out, fan_in
             ).chunk(size, dim)[rank],
-            "every t-th row or column: a part is a run of neighbours": whole[rank::size]
+            "every t-th row or column: a part is a block of consecutive ones": whole[rank::size]
             if dim == 0
             else whole[:, rank::size],
         }
         other = whole.chunk(size, 1 - dim)
         if len(other) == size:
-            mistakes["cut along the other dimension"] = other[rank]
+            mistakes["a part cut along the other dimension"] = other[rank]
         close(result["shard"], mine, rank, mistakes, rtol=1e-5)
     return answer
 
 
 @check("shard-of-weight")
-def shard_of_weight_values(run):
+def shard_of_weight_values(run: Runner) -> None:
     judge_shards(run, 4, fan_in=8, fan_out=12, dim=1, seed=3)
     judge_shards(run, 2, fan_in=6, fan_out=4, dim=0, seed=1)
 
 
 @check("shard-of-weight", judges="memory")
-def shard_of_weight_memory(run):
+def shard_of_weight_memory(run: Runner) -> str:
     return judge_shard_memory(run, 4, fan_in=8, fan_out=12, dim=0)
 
 
-def judge_shard_memory(run, size: int, fan_in: int, fan_out: int, dim: int) -> str:
+def judge_shard_memory(run: Runner, size: int, fan_in: int, fan_out: int, dim: int) -> str:
     answer = judge_shards(run, size, fan_in, fan_out, dim, seed=2)
     wanted = fan_in * fan_out // size * 4
     for rank, result in enumerate(answer.results):
@@ -120,20 +139,32 @@ def judge_shard_memory(run, size: int, fan_in: int, fan_out: int, dim: int) -> s
 
 
 @check("column-parallel")
-def column_parallel_values(run):
+def column_parallel_values(run: Runner) -> None:
     judge_column_parallel(run, 2, B=3, D=2, F=4)
     judge_column_parallel(run, 4, B=2, D=3, F=4)
 
 
-def column_inputs(draws: Draws, size: int, B: int, D: int, F: int, dtype=torch.float32, seed=0) -> dict:
+def column_inputs(
+    draws: Draws, size: int, B: int, D: int, F: int, dtype: torch.dtype = torch.float32, seed: int = 0
+) -> dict[str, torch.Tensor]:
     x, w, b, grad = (
         draws.integers(shape, dtype, seed=10 * seed + n) for n, shape in enumerate([(B, D), (D, F), (F,), (B, F)])
     )
     return {"x": x, "w": w, "b": b, "grad": grad}
 
 
-def judge_column_parallel(run, size: int, B: int, D: int, F: int, dtype=torch.float32, seed=0, groups=None, order=None):
-    """order: position of each rank in its group, if there are groups."""
+def judge_column_parallel(
+    run: Runner,
+    size: int,
+    B: int,
+    D: int,
+    F: int,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+    groups: Groups = None,
+    order: list[int] | None = None,
+) -> None:
+    """order: each rank's position in its group, if there are groups."""
     whole = column_inputs(run.draws, size, B, D, F, dtype, seed)
     x, w, b, grad = whole.values()
     order = order or list(range(size))
@@ -151,20 +182,20 @@ def judge_column_parallel(run, size: int, B: int, D: int, F: int, dtype=torch.fl
                 y.chunk(size, 1)[place],
                 {
                     "the product without the bias": x @ mine["w_local"],
-                    "the whole y: this rank's columns of it are asked for": y,
+                    "the whole y: return this rank's columns of it": y,
                 },
             ),
             "grad_x": (
                 g["x"],
                 {
-                    "what this rank's columns know of it: x is used by the columns of all ranks": partial_x,
+                    "the contribution of this rank's columns: x is used by the columns of all ranks": partial_x,
                     "the mean over the ranks: the gradients add up": g["x"] / size,
                 },
             ),
             "grad_w_local": (
                 g["w"].chunk(size, 1)[place],
                 {
-                    "summed over the ranks: each rank has columns of its own": sum(
+                    "the sum over the ranks: each rank has its own columns": sum(
                         x.T @ part for part in grad.chunk(size, 1)
                     ),
                     "its transpose": g["w"].chunk(size, 1)[place].T,
@@ -173,8 +204,8 @@ def judge_column_parallel(run, size: int, B: int, D: int, F: int, dtype=torch.fl
             "grad_b_local": (
                 g["b"].chunk(size, 0)[place],
                 {
-                    "this rank's gradient itself: sum it over the batch": mine["grad_local"],
-                    "summed over the ranks: each rank has entries of its own": sum(
+                    "this rank's `grad_local` itself: sum it over the batch": mine["grad_local"],
+                    "the sum over the ranks: each rank has its own entries": sum(
                         part.sum(0) for part in grad.chunk(size, 1)
                     ),
                 },
@@ -183,7 +214,7 @@ def judge_column_parallel(run, size: int, B: int, D: int, F: int, dtype=torch.fl
         judge_four(result["output"], rank, right)
 
 
-def judge_four(got, rank: int, right: dict) -> None:
+def judge_four(got: object, rank: int, right: Mapping[str, tuple[torch.Tensor, Mistakes]]) -> None:
     if not isinstance(got, tuple | list) or len(got) != len(right):
         raise CheckFailed(f"rank {rank} returned {show(got)}", f"{len(right)} tensors: {', '.join(right)}")
     for value, (name, (wanted, mistakes)) in zip(got, right.items(), strict=True):
@@ -191,7 +222,7 @@ def judge_four(got, rank: int, right: dict) -> None:
 
 
 @check("column-parallel", judges="traffic")
-def column_parallel_traffic(run):
+def column_parallel_traffic(run: Runner) -> str:
     whole = column_inputs(run.draws, 4, 2, 3, 8)
     return judge_by_hand_traffic(
         run,
@@ -207,28 +238,40 @@ def column_parallel_traffic(run):
     )
 
 
-def judge_by_hand_traffic(run, given: list[dict], nbytes: int, of: str) -> str:
+def judge_by_hand_traffic(run: Runner, given: list[dict[str, Any]], nbytes: int, of: str) -> str:
     answer = run(len(given), given, [None] * len(given), through=drive)
     for rank in range(len(given)):
         expect_these(rank, [event for event in answer.events if event.rank == rank], [("all_reduce", nbytes)])
     expect_all_waited(answer)
-    return f"one all_reduce, of {of}'s {nbytes} bytes, forward and backward together."
+    return f"one all_reduce, of {of}'s {nbytes} bytes, in the forward and backward pass together."
 
 
 @check("row-parallel")
-def row_parallel_values(run):
+def row_parallel_values(run: Runner) -> None:
     judge_row_parallel(run, 2, B=3, F=4, D=2)
     judge_row_parallel(run, 4, B=2, F=4, D=3)
 
 
-def row_inputs(draws: Draws, B: int, F: int, D: int, dtype=torch.float32, seed=0) -> dict:
+def row_inputs(
+    draws: Draws, B: int, F: int, D: int, dtype: torch.dtype = torch.float32, seed: int = 0
+) -> dict[str, torch.Tensor]:
     x, w, bias, grad = (
         draws.integers(shape, dtype, seed=10 * seed + 5 + n) for n, shape in enumerate([(B, F), (F, D), (D,), (B, D)])
     )
     return {"x": x, "w": w, "bias": bias + 1, "grad": grad}
 
 
-def judge_row_parallel(run, size: int, B: int, F: int, D: int, dtype=torch.float32, seed=0, groups=None, order=None):
+def judge_row_parallel(
+    run: Runner,
+    size: int,
+    B: int,
+    F: int,
+    D: int,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+    groups: Groups = None,
+    order: list[int] | None = None,
+) -> None:
     x, w, bias, grad = row_inputs(run.draws, B, F, D, dtype, seed).values()
     order = order or list(range(size))
     cut = {"x_local": parts(x, size, 1), "w_local": parts(w, size, 0)}
@@ -244,11 +287,13 @@ def judge_row_parallel(run, size: int, B: int, F: int, D: int, dtype=torch.float
                 y,
                 {
                     "the sum without the bias, on this rank": x @ w,
-                    f"the bias added {size} times, once on every rank before the sum: add it after": y
+                    f"the sum with the bias added {size} times, by every rank before the sum: add it once, after": y
                     + (size - 1) * bias,
-                    "what this rank's rows give: a partial sum, to be added up over the ranks": mine["x_local"]
+                    "the product of this rank's rows: a partial sum, to be added up over the ranks": mine["x_local"]
                     @ mine["w_local"],
-                    "what this rank's rows give, and the bias: a partial sum, to be added up first": mine["x_local"]
+                    "the product of this rank's rows plus the bias: a partial sum, to be added up before the bias": mine[
+                        "x_local"
+                    ]
                     @ mine["w_local"]
                     + bias,
                 },
@@ -256,10 +301,10 @@ def judge_row_parallel(run, size: int, B: int, F: int, D: int, dtype=torch.float
             "grad_x_local": (
                 g["x"].chunk(size, 1)[place],
                 {
-                    "summed over the ranks: each rank has features of its own": sum(
+                    "the sum over the ranks: each rank has its own features": sum(
                         grad @ part.T for part in w.chunk(size, 0)
                     ),
-                    f"{size} times too large: every rank has all of grad, nothing is to be added": size
+                    f"{size} times too large: every rank has all of grad, so add nothing up": size
                     * g["x"].chunk(size, 1)[place],
                 },
             ),
@@ -267,17 +312,17 @@ def judge_row_parallel(run, size: int, B: int, F: int, D: int, dtype=torch.float
                 g["w"].chunk(size, 0)[place],
                 {
                     "its transpose": g["w"].chunk(size, 0)[place].T,
-                    f"{size} times too large: every rank has all of grad, nothing is to be added": size
+                    f"{size} times too large: every rank has all of grad, so add nothing up": size
                     * g["w"].chunk(size, 0)[place],
                 },
             ),
             "grad_bias": (
                 g["bias"],
                 {
-                    f"{size} times too large: every rank has all of grad, nothing is to be added": size * g["bias"],
+                    f"{size} times too large: every rank has all of grad, so add nothing up": size * g["bias"],
                     "grad itself: sum it over the batch": grad,
-                    "a share of it: every rank has the whole bias, so the whole gradient": g["bias"] / size,
-                    "nothing: every rank has the bias, and every copy needs its gradient": torch.zeros_like(bias),
+                    "a fraction of it: every rank has the whole bias, so it needs the whole gradient": g["bias"] / size,
+                    "zero: every rank has the bias, and every copy needs its gradient": torch.zeros_like(bias),
                 },
             ),
         }
@@ -285,7 +330,7 @@ def judge_row_parallel(run, size: int, B: int, F: int, D: int, dtype=torch.float
 
 
 @check("row-parallel", judges="traffic")
-def row_parallel_traffic(run):
+def row_parallel_traffic(run: Runner) -> str:
     x, w, bias, grad = row_inputs(run.draws, 2, 8, 3).values()
     given = per_rank(4, x_local=parts(x, 4, 1), w_local=parts(w, 4, 0), bias=bias, grad=grad)
     return judge_by_hand_traffic(run, given, nbytes=2 * 3 * 4, of="y")
@@ -294,22 +339,31 @@ def row_parallel_traffic(run):
 # ---- part 2
 
 
-def beside(function):
-    """z = f(x) + (s + 2 x): what f's backward is given belongs to the other summand too, and x has another use."""
+def beside(function: Callable[..., Any]) -> Callable[..., torch.Tensor]:
+    """z = f(x) + (s + 2 x): the gradient f gets is also that of the other summand, and x is used outside f, too."""
 
-    def added(x, s, **known):
+    def added(x: torch.Tensor, s: torch.Tensor, **known: Any) -> torch.Tensor:
         other = s + 2 * x
-        return function(x, **known) + other
+        result: torch.Tensor = function(x, **known)
+        return result + other
 
     return added
 
 
 @check("copy-to-shards")
-def copy_to_shards_values(run):
+def copy_to_shards_values(run: Runner) -> None:
     judge_copy(run, 4, (2, 3))
 
 
-def judge_copy(run, size: int, shape: tuple, dtype=torch.float32, groups=None, order=None, spread=lambda x: x) -> None:
+def judge_copy(
+    run: Runner,
+    size: int,
+    shape: tuple[int, ...],
+    dtype: torch.dtype = torch.float32,
+    groups: Groups = None,
+    order: list[int] | None = None,
+    spread: View = lambda x: x,
+) -> None:
     """spread: a view of a gradient, with other strides."""
     order = order or list(range(size))
     x, s = run.draws.integers(shape, dtype, seed=1), run.draws.integers(shape, dtype, seed=2)
@@ -317,18 +371,17 @@ def judge_copy(run, size: int, shape: tuple, dtype=torch.float32, groups=None, o
     given = per_rank(len(order), x=x, s=s)
     answer = run(len(order), given, grads, through=drive, groups=groups, around=beside)
     for rank, result in enumerate(answer.results):
-        peers = next((members for members in groups if rank in members), None) if groups else range(size)
-        total = sum(grads[peer] for peer in peers)
+        total = added(grads[peer] for peer in peers_of(rank, groups, size))
         mistakes = {
             "x": {
-                "this rank's own part: x is used on all ranks, so their gradients are summed": 3 * grads[rank],
+                "this rank's own part: x is used on all ranks, so sum their gradients": 3 * grads[rank],
                 "the mean over the ranks: gradients add up": total / size + 2 * grads[rank],
                 f"summed twice, {size} times too large": size * total + 2 * grads[rank],
-                "summed also where x went beside f: only what comes back through f is summed": 3 * total,
+                "the sum of what x gets outside f, too: sum only the gradient that comes back through f": 3 * total,
             },
             "s": {
-                "the sum over the ranks, but s went beside f: the tensor that backward was given has been "
-                "overwritten. It is not yours": total
+                "the sum over the ranks, though s did not go through f: you overwrote the tensor that backward was "
+                "given. It is not yours": total
             },
             "output": {f"{size} times x: forward hands on x as it is": (size + 2) * x + s},
         }
@@ -336,11 +389,11 @@ def judge_copy(run, size: int, shape: tuple, dtype=torch.float32, groups=None, o
 
 
 @check("copy-to-shards", judges="traffic")
-def copy_to_shards_traffic(run):
+def copy_to_shards_traffic(run: Runner) -> str:
     return judge_copy_traffic(run, 4, (2, 3))
 
 
-def judge_copy_traffic(run, size: int, shape: tuple, dtype=torch.float32) -> str:
+def judge_copy_traffic(run: Runner, size: int, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> str:
     x, grad = run.draws.integers(shape, dtype, seed=1), run.draws.integers(shape, dtype, seed=2)
     answer = run(size, per_rank(size, x=x), [grad] * size, through=drive)
     for rank, result in enumerate(answer.results):
@@ -349,38 +402,44 @@ def judge_copy_traffic(run, size: int, shape: tuple, dtype=torch.float32) -> str
 
 
 @check("reduce-from-shards")
-def reduce_from_shards_values(run):
+def reduce_from_shards_values(run: Runner) -> None:
     judge_reduce(run, 4, (2, 3))
     judge_reduce(run, 2, (2, 3), spread=lambda x: x[:, ::2])
 
 
-def judge_reduce(run, size: int, shape: tuple, dtype=torch.float32, groups=None, spread=lambda x: x) -> None:
+def judge_reduce(
+    run: Runner,
+    size: int,
+    shape: tuple[int, ...],
+    dtype: torch.dtype = torch.float32,
+    groups: Groups = None,
+    spread: View = lambda x: x,
+) -> None:
     ranks = range(size if groups is None else sum(map(len, groups)))
     xs = [spread(run.draws.integers(shape, dtype, seed=20 + rank) + 10 * (rank + 1)) for rank in ranks]
     grad = spread(run.draws.integers(shape, dtype, seed=3))
     answer = run(len(ranks), per_rank(len(ranks), x_partial=xs), [grad] * len(ranks), through=drive, groups=groups)
     for rank, result in enumerate(answer.results):
-        peers = next((members for members in groups if rank in members), None) if groups else ranks
-        total = sum(xs[peer] for peer in peers)
+        total = added(xs[peer] for peer in peers_of(rank, groups, size))
         mistakes = {
             "output": {
-                "this rank's own summand: the sum is in another tensor than the one you return": xs[rank],
+                "this rank's own summand: the sum is in a different tensor from the one you return": xs[rank],
                 "the mean over the ranks: partial sums add up": total / size,
             },
             "x_partial": {
-                f"{size} times too large: all ranks compute one and the same loss, it counts once": size * grad,
-                "a share of it: each summand enters the sum once, with factor 1": grad / size,
+                f"{size} times too large: all ranks compute one and the same loss, so it counts once": size * grad,
+                "a fraction of it: each summand enters the sum once, with factor 1": grad / size,
             },
         }
         judge_rank(result, rank, total, {"x_partial": grad}, mistakes, EXACT)
 
 
 @check("reduce-from-shards", judges="traffic")
-def reduce_from_shards_traffic(run):
+def reduce_from_shards_traffic(run: Runner) -> str:
     return judge_reduce_traffic(run, 4, (2, 3))
 
 
-def judge_reduce_traffic(run, size: int, shape: tuple, dtype=torch.float32) -> str:
+def judge_reduce_traffic(run: Runner, size: int, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> str:
     x, grad = run.draws.integers(shape, dtype, seed=1), run.draws.integers(shape, dtype, seed=2)
     answer = run(size, per_rank(size, x_partial=x), [grad] * size, through=drive)
     for rank, result in enumerate(answer.results):
@@ -389,34 +448,42 @@ def judge_reduce_traffic(run, size: int, shape: tuple, dtype=torch.float32) -> s
 
 
 @check("gather-from-shards")
-def gather_from_shards_values(run):
+def gather_from_shards_values(run: Runner) -> None:
     judge_gather(run, 4, (3, 2))
     judge_gather(run, 2, (2, 1, 3))
 
 
-def judge_gather(run, size: int, shape: tuple, dtype=torch.float32, groups=None, spread=lambda x: x) -> None:
+def judge_gather(
+    run: Runner,
+    size: int,
+    shape: tuple[int, ...],
+    dtype: torch.dtype = torch.float32,
+    groups: Groups = None,
+    spread: View = lambda x: x,
+) -> None:
     ranks = range(size if groups is None else sum(map(len, groups)))
     xs = [spread(run.draws.integers(shape, dtype, seed=20 + rank) + 10 * (rank + 1)) for rank in ranks]
     grad = run.draws.integers((*xs[0].shape[:-1], size * xs[0].shape[-1]), dtype, seed=3)
     answer = run(len(ranks), per_rank(len(ranks), x_local=xs), [grad] * len(ranks), through=drive, groups=groups)
     for rank, result in list(enumerate(answer.results))[::-1]:
-        peers = next(members for members in groups if rank in members) if groups else list(ranks)
-        mine = grad.chunk(size, -1)[list(peers).index(rank)]
+        peers = peers_of(rank, groups, size)
+        mine = grad.chunk(size, -1)[peers.index(rank)]
         whole = torch.cat([xs[peer] for peer in peers], dim=-1)
         mistakes = {
             "output": {
-                "put together along dimension 0: features are the last dimension": torch.cat([xs[p] for p in peers], 0),
-                "this rank's own shard, in all places": torch.cat([xs[rank]] * size, -1),
-                "stacked: put the shards side by side": torch.stack([xs[p] for p in peers]),
-                "the sum: put the shards side by side": sum(xs[p] for p in peers),
+                "the shards joined along dimension 0: features are the last dimension": torch.cat(
+                    [xs[p] for p in peers], 0
+                ),
+                "this rank's own shard in every place": torch.cat([xs[rank]] * size, -1),
+                "the shards stacked: put them side by side": torch.stack([xs[p] for p in peers]),
+                "the sum of the shards: put them side by side": sum(xs[p] for p in peers),
             },
             "x_local": {
-                f"{size} times too large: every rank has the same gradient already, nothing is to be added": size
-                * mine,
-                "rank 0's slice: this rank's is another one": grad.chunk(size, -1)[0],
-                "a share of it: this rank's numbers are in the result once": mine / size,
-                "cut along dimension 0: features are the last dimension": grad.chunk(size, 0)[
-                    min(list(peers).index(rank), len(grad.chunk(size, 0)) - 1)
+                f"{size} times too large: every rank already has the same gradient, so add nothing up": size * mine,
+                "rank 0's slice: this rank's is a different one": grad.chunk(size, -1)[0],
+                "a fraction of it: this rank's numbers are in the result once": mine / size,
+                "a slice cut along dimension 0: features are the last dimension": grad.chunk(size, 0)[
+                    min(peers.index(rank), len(grad.chunk(size, 0)) - 1)
                 ],
             },
         }
@@ -424,24 +491,26 @@ def judge_gather(run, size: int, shape: tuple, dtype=torch.float32, groups=None,
 
 
 @check("gather-from-shards", judges="traffic")
-def gather_from_shards_traffic(run):
+def gather_from_shards_traffic(run: Runner) -> str:
     return judge_gather_traffic(run, 4, (2, 3))
 
 
-def judge_gather_traffic(run, size: int, shape: tuple, dtype=torch.float32) -> str:
+def judge_gather_traffic(run: Runner, size: int, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> str:
     x = run.draws.integers(shape, dtype, seed=1)
     grad = run.draws.integers((*shape[:-1], size * shape[-1]), dtype, seed=2)
     answer = run(size, per_rank(size, x_local=x), [grad] * size, through=drive)
     for rank, result in enumerate(answer.results):
         judge_rank(result, rank, torch.cat([x] * size, -1), {}, rtol=EXACT)
-    return expect_passes(answer, [("all_gather", x.nbytes)], [], "Every rank had the whole gradient already.")
+    return expect_passes(answer, [("all_gather", x.nbytes)], [], "Every rank already had the whole gradient.")
 
 
 # ---- part 3
 
 
-def mlp_inputs(size: int, shape: tuple, F: int, seed=0) -> tuple[dict, dict, torch.Tensor]:
-    """(whole tensors, what each rank is given, the gradient of y); shape of x, (..., D); float64."""
+def mlp_inputs(
+    size: int, shape: tuple[int, ...], F: int, seed: int = 0
+) -> tuple[dict[str, torch.Tensor], dict[str, Any], torch.Tensor]:
+    """(whole tensors, each rank's inputs as for per_rank, the gradient of y) in float64. shape: of x, (..., D)."""
     weights = make_layer(shape[-1], F, seed=seed, dtype=torch.float64)
     whole = {"x": normal(seed + 1, *shape)} | {name: weights[name] for name in ("w_up", "b_up", "w_down", "b_down")}
     whole["b_down"] = whole["b_down"] + 1
@@ -456,11 +525,11 @@ def mlp_inputs(size: int, shape: tuple, F: int, seed=0) -> tuple[dict, dict, tor
 
 
 @check("megatron-mlp")
-def megatron_mlp_values(run):
+def megatron_mlp_values(run: Runner) -> None:
     judge_mlp(run, 4, (3, 4), F=8)
 
 
-def judge_mlp(run, size: int, shape: tuple, F: int, seed=0) -> None:
+def judge_mlp(run: Runner, size: int, shape: tuple[int, ...], F: int, seed: int = 0) -> None:
     whole, given, grad = mlp_inputs(size, shape, F, seed)
     answer = run(size, per_rank(size, **given), [grad] * size, through=drive)
     y, right = serial(mlp, grad, **whole)
@@ -481,38 +550,38 @@ def judge_mlp(run, size: int, shape: tuple, F: int, seed=0) -> None:
         }
         mistakes = {
             "output": {
-                f"b_down added {size} times: it belongs after g, once": y + (size - 1) * whole["b_down"],
+                f"y with b_down added {size} times: it belongs after g, once": y + (size - 1) * whole["b_down"],
                 "y without b_down": y - whole["b_down"],
-                "what this rank's rows give: a partial sum. Where is g?": one_x[0],
-                "what this rank's rows give, and b_down: a partial sum. Where is g?": one_x[0] + whole["b_down"],
+                "the output of this rank's rows: a partial sum. Where is g?": one_x[0],
+                "the output of this rank's rows plus b_down: a partial sum. Where is g?": one_x[0] + whole["b_down"],
                 "y without gelu": without_gelu,
                 "y without b_up": no_bias_up,
             },
             "x": {
-                "what this rank's columns know of it: f is missing": one_x[1]["x"],
-                "what comes out if f stands after the product: it belongs where x enters": late[1]["x"],
+                "the contribution of this rank's columns: f is missing": one_x[1]["x"],
+                "the gradient with f after the product: f belongs where x enters": late[1]["x"],
                 f"{size} times too large: f sums it over the ranks once": size * right["x"],
             },
             "b_down": {
-                f"{size} times too large: b_down is summed over the ranks, but every rank has all of its gradient": (
+                f"{size} times too large: b_down's gradient was summed over the ranks, but every rank has all of it": (
                     size * right["b_down"]
                 ),
-                "nothing: only one rank uses b_down, so the copies of the others never learn": torch.zeros_like(
+                "zero: only one rank uses b_down, so the other ranks' copies never learn": torch.zeros_like(
                     right["b_down"]
                 ),
             },
         }
         for name in ("w_up_local", "b_up_local", "w_down_local"):
-            mistakes[name] = {f"{size} times too large: g hands its gradient on, once": size * gradients[name]}
+            mistakes[name] = {f"{size} times too large: g passes its gradient on, once": size * gradients[name]}
         judge_rank(result, rank, y, gradients, mistakes)
 
 
 @check("megatron-mlp", judges="traffic")
-def megatron_mlp_traffic(run):
+def megatron_mlp_traffic(run: Runner) -> str:
     return judge_mlp_traffic(run, 4, (3, 4), F=8)
 
 
-def judge_mlp_traffic(run, size: int, shape: tuple, F: int) -> str:
+def judge_mlp_traffic(run: Runner, size: int, shape: tuple[int, ...], F: int) -> str:
     _, given, grad = mlp_inputs(size, shape, F)
     answer = run(size, per_rank(size, **given), [grad] * size, through=drive)
     one = [("all_reduce", given["x"].nbytes)]
@@ -520,11 +589,11 @@ def judge_mlp_traffic(run, size: int, shape: tuple, F: int) -> str:
 
 
 @check("megatron-mlp", judges="time")
-def megatron_mlp_time(run):
+def megatron_mlp_time(run: Runner) -> str:
     return judge_mlp_time(run, 4, (8, 16), F=32, alpha=1e-6, bandwidth=1e9)
 
 
-def judge_mlp_time(run, size: int, shape: tuple, F: int, alpha: float, bandwidth: float) -> str:
+def judge_mlp_time(run: Runner, size: int, shape: tuple[int, ...], F: int, alpha: float, bandwidth: float) -> str:
     whole, given, grad = mlp_inputs(size, shape, F)
     cluster = links(size, alpha=alpha, bandwidth=bandwidth)
     answer = run.virtual(size, per_rank(size, **given), [grad] * size, through=drive, cluster=cluster, device="cpu")
@@ -534,15 +603,19 @@ def judge_mlp_time(run, size: int, shape: tuple, F: int, alpha: float, bandwidth
     layout = Layout.of(cluster, range(size))
     one = cost("all_reduce", given["x"].nbytes, cluster, layout).seconds
     wide = cost("all_reduce", size * given["w_up_local"][0].shape[1] * 8 * shape[0], cluster, layout).seconds
-    return expect_time(answer, 2 * one, recognise={"one all_reduce more": 3 * one, "h summed too": 2 * one + wide})
+    return expect_time(
+        answer,
+        2 * one,
+        recognise={"the time with one more all_reduce": 3 * one, "the time with h summed, too": 2 * one + wide},
+    )
 
 
 # ---- part 4
 
 
 def embedding_inputs(
-    draws: Draws, size: int, rows: int, D: int, tokens: torch.Tensor, dtype=torch.float32
-) -> tuple[dict, torch.Tensor]:
+    draws: Draws, size: int, rows: int, D: int, tokens: torch.Tensor, dtype: torch.dtype = torch.float32
+) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     table = draws.integers((size * rows, D), dtype, seed=7) + 10 * torch.arange(1, size * rows + 1)[:, None].to(dtype)
     return {"tokens": tokens, "table": table}, draws.integers((*tokens.shape, D), dtype, seed=8)
 
@@ -551,11 +624,13 @@ EVERY_EDGE = torch.tensor([[0, 2, 3, 5, 5], [6, 8, 9, 11, 3]])  # first and last
 
 
 @check("parallel-embedding")
-def parallel_embedding_values(run):
+def parallel_embedding_values(run: Runner) -> None:
     judge_embedding(run, 4, 3, D=2, tokens=EVERY_EDGE)
 
 
-def judge_embedding(run, size: int, rows: int, D: int, tokens: torch.Tensor, dtype=torch.float32) -> None:
+def judge_embedding(
+    run: Runner, size: int, rows: int, D: int, tokens: torch.Tensor, dtype: torch.dtype = torch.float32
+) -> None:
     whole, grad = embedding_inputs(run.draws, size, rows, D, tokens, dtype)
     table = whole["table"]
     given = per_rank(size, tokens=tokens, table_local=parts(table, size, 0))
@@ -564,28 +639,28 @@ def judge_embedding(run, size: int, rows: int, D: int, tokens: torch.Tensor, dty
     index = tokens[None] - rows * torch.arange(size).view(-1, *[1] * tokens.dim())  # of each rank
     looked_up = [shard[at.clamp(0, rows - 1)] for shard, at in zip(table.chunk(size), index, strict=True)]
 
-    def found(rank: int, low: int = 0, high: int = 0):
-        """What a rank finds if it takes its rows to begin at `low` and to end `high` later than they do."""
+    def found(rank: int, low: int = 0, high: int = 0) -> torch.Tensor:
+        """A rank's lookups if it thinks its rows start `low` and end `high` later than they do."""
         mine = (index[rank] >= low) & (index[rank] < rows + high)
         return torch.where(mine.unsqueeze(-1), looked_up[rank], 0).to(dtype)
 
-    def summed(low: int, high: int):
-        return sum(found(rank, low, high) for rank in range(size))
+    def summed(low: int, high: int) -> torch.Tensor:
+        return added(found(rank, low, high) for rank in range(size))
 
     for rank, result in enumerate(answer.results):
         local = right["table"].chunk(size)[rank]
         mistakes = {
             "output": {
-                "what this rank found: add it up over the ranks": found(rank),
-                "the sum of what all ranks looked up, somebody else's tokens too: put zeros there": sum(looked_up),
-                "off by one at the end of a rank's rows: the row after the last is taken for the last": summed(0, 1),
-                "off by one at the start of a rank's rows: the row before the first is taken for it": summed(-1, 0),
-                "off by one at the end of a rank's rows: its last row is nobody's": summed(0, -1),
-                "off by one at the start of a rank's rows: its first row is nobody's": summed(1, 0),
+                "this rank's lookups: add them up over the ranks": found(rank),
+                "the sum of all lookups, those of other ranks' tokens included: put zeros there": sum(looked_up),
+                "off by one at the end of a rank's rows: the row after its last counts as its own": summed(0, 1),
+                "off by one at the start of a rank's rows: the row before its first counts as its own": summed(-1, 0),
+                "off by one at the end of a rank's rows: its last row belongs to no rank": summed(0, -1),
+                "off by one at the start of a rank's rows: its first row belongs to no rank": summed(1, 0),
             },
             "table_local": {
-                f"{size} times too large: g hands the gradient on, once": size * local,
-                "the gradient of all tokens, somebody else's too": torch.zeros_like(local).index_add_(
+                f"{size} times too large: g passes the gradient on, once": size * local,
+                "the gradient of all tokens, other ranks' included": torch.zeros_like(local).index_add_(
                     0, index[rank].clamp(0, rows - 1).flatten(), grad.flatten(0, -2)
                 ),
             },
@@ -594,18 +669,20 @@ def judge_embedding(run, size: int, rows: int, D: int, tokens: torch.Tensor, dty
 
 
 @check("parallel-embedding", judges="traffic")
-def parallel_embedding_traffic(run):
+def parallel_embedding_traffic(run: Runner) -> str:
     return judge_embedding_traffic(run, 4, 3, D=2, tokens=EVERY_EDGE)
 
 
-def judge_embedding_traffic(run, size: int, rows: int, D: int, tokens: torch.Tensor) -> str:
+def judge_embedding_traffic(run: Runner, size: int, rows: int, D: int, tokens: torch.Tensor) -> str:
     whole, grad = embedding_inputs(run.draws, size, rows, D, tokens)
     given = per_rank(size, tokens=tokens, table_local=parts(whole["table"], size, 0))
     answer = run(size, given, [grad] * size, through=drive)
     return expect_passes(answer, [("all_reduce", grad.nbytes)], [])
 
 
-def entropy_inputs(size: int, N: int, words: int, scale=1.0, seed=0) -> tuple[torch.Tensor, torch.Tensor]:
+def entropy_inputs(
+    size: int, N: int, words: int, scale: float = 1.0, seed: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
     """(logits, targets); the targets are the first and last words of ranks, the largest logits all on one rank."""
     V = size * words
     logits = scale * normal(seed + 3, N, V)
@@ -615,12 +692,12 @@ def entropy_inputs(size: int, N: int, words: int, scale=1.0, seed=0) -> tuple[to
 
 
 @check("parallel-cross-entropy")
-def parallel_cross_entropy_values(run):
+def parallel_cross_entropy_values(run: Runner) -> None:
     judge_entropy(run, 4, *entropy_inputs(4, 6, 3))
     judge_entropy(run, 2, *entropy_inputs(2, 3, 2, scale=1000.0))
 
 
-def judge_entropy(run, size: int, logits: torch.Tensor, targets: torch.Tensor) -> None:
+def judge_entropy(run: Runner, size: int, logits: torch.Tensor, targets: torch.Tensor) -> None:
     words = logits.shape[-1] // size
     shards = parts(logits, size, -1)
     one = torch.tensor(1.0, dtype=logits.dtype)
@@ -629,8 +706,8 @@ def judge_entropy(run, size: int, logits: torch.Tensor, targets: torch.Tensor) -
     loss, right = serial(lambda logits, targets: cross_entropy(logits, targets), one, logits=logits, targets=targets)
     largest = logits.max(-1).values
 
-    def of_target(masked_by):
-        """The target's shifted logit, if each rank took the targets for its own that `masked_by` says."""
+    def of_target(masked_by: Callable[[torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        """The target's shifted logit, if each rank took as its own the targets that `masked_by` selects."""
         found = torch.zeros_like(largest)
         for rank, shard in enumerate(shards):
             index = targets - rank * words
@@ -652,11 +729,11 @@ def judge_entropy(run, size: int, logits: torch.Tensor, targets: torch.Tensor) -
         ),
     }
     shared = {words_: (total.log() - found).mean() for words_, found in wrong.items()}
-    shared["the sum of the losses: the mean is asked for"] = loss * len(targets)
-    shared["the loss with the target's logit as it was: subtract the maximum there too"] = loss - largest.mean()
+    shared["the sum of the losses: return their mean"] = loss * len(targets)
+    shared["the loss with the target's original logit: subtract the maximum there too"] = loss - largest.mean()
     one_hot = torch.nn.functional.one_hot(targets, logits.shape[-1]).to(logits.dtype)
     local = [shard.max(-1).values for shard in shards]
-    own_total = sum((shard - m[:, None]).exp().sum(-1) for shard, m in zip(shards, local, strict=True))
+    own_total = added((shard - m[:, None]).exp().sum(-1) for shard, m in zip(shards, local, strict=True))
     for rank, result in enumerate(answer.results):
         index = targets - rank * words
         mine = index == index.clamp(0, words - 1)
@@ -673,36 +750,36 @@ def judge_entropy(run, size: int, logits: torch.Tensor, targets: torch.Tensor) -
         mistakes = {
             "output": {
                 **shared,
-                "the loss if each rank subtracts a maximum of its own: all must subtract the same": (
+                "the loss if each rank subtracts its own maximum: all must subtract the same": (
                     own_total.log() - unshared
                 ).mean(),
                 "the loss without the sum over the other ranks' words": (
                     shifted.exp().sum(-1).log() - of_target(lambda i: (i >= 0) & (i < words))
                 ).mean(),
-                "the loss with the target's logit of this rank alone: who doesn't have the target needs it too": (
+                "the loss with the target's logit of this rank alone: the ranks without the target need it, too": (
                     total.log() - torch.where(mine, own, 0)
                 ).mean(),
             },
             "logits_local": {
-                "what the target alone gives: autograd does not see the sum over the words. Is it by g?": (
+                "the gradient of the target's logit alone: autograd does not see the sum over the words. Where is g?": (
                     -one_hot.chunk(size, -1)[rank] / len(targets)
                 ),
-                "what the sum alone gives: autograd does not see the target's logit. Is it by g?": (
+                "the gradient of the sum alone: autograd does not see the target's logit. Where is g?": (
                     logits.softmax(-1).chunk(size, -1)[rank] / len(targets)
                 ),
-                f"{size} times too large: g hands its gradient on, once": size * right["logits"].chunk(size, -1)[rank],
+                f"{size} times too large: g passes its gradient on, once": size * right["logits"].chunk(size, -1)[rank],
             },
         }
         judge_rank(result, rank, loss, {"logits_local": right["logits"].chunk(size, -1)[rank]}, mistakes)
 
 
 @check("parallel-cross-entropy", judges="traffic")
-def parallel_cross_entropy_traffic(run):
+def parallel_cross_entropy_traffic(run: Runner) -> str:
     return judge_entropy_traffic(run, 4, *entropy_inputs(4, 6, 50))
 
 
-def judge_entropy_traffic(run, size: int, logits: torch.Tensor, targets: torch.Tensor) -> str:
-    """3 N numbers through all-reduces, in as many calls as one likes."""
+def judge_entropy_traffic(run: Runner, size: int, logits: torch.Tensor, targets: torch.Tensor) -> str:
+    """3 N numbers through all-reduces, in any number of calls."""
     given = per_rank(size, logits_local=parts(logits, size, -1), targets=targets)
     one = torch.tensor(1.0, dtype=logits.dtype)
     answer = run(size, given, [one] * size, through=drive)
@@ -713,7 +790,7 @@ def judge_entropy_traffic(run, size: int, logits: torch.Tensor, targets: torch.T
             raise CheckFailed(
                 f"rank {rank} called {in_words([(event.op, event.bytes) for event in backward])} in the backward pass",
                 "nothing",
-                "Each rank has all it needs for the gradient of its own logits.",
+                "Each rank already has all it needs for the gradient of its own logits.",
             )
         got = sum(event.bytes for event in forward)
         if {event.op for event in forward} != {"all_reduce"} or got != 3 * N * word:
@@ -721,18 +798,20 @@ def judge_entropy_traffic(run, size: int, logits: torch.Tensor, targets: torch.T
             raise CheckFailed(
                 f"rank {rank} called {in_words(calls)}",
                 f"all_reduces of {3 * N * word:,} bytes in all",
-                f"{got / (3 * N * word):.3g} times the bytes that are needed: a maximum, a sum and the target's logit "
-                "for each token, and no logits."
+                f"{got / (3 * N * word):.3g} times the bytes needed: a maximum, a sum and the target's logit "
+                "for each token, and no other logits."
                 if got > 3 * N * word
-                else "Less than is needed: a maximum, a sum and the target's logit for each token."
+                else "Less than needed: a maximum, a sum and the target's logit for each token."
                 if got < 3 * N * word
-                else "Three reductions will do: nobody needs the numbers of the other ranks themselves.",
+                else "Three reductions will do: no rank needs the other ranks' individual numbers.",
             )
     expect_all_waited(answer)
-    return f"all_reduces of 3 numbers a token, {3 * N * word:,} bytes; a rank's logits have {logits.nbytes // size:,}."
+    return (
+        f"all_reduces of 3 numbers per token, {3 * N * word:,} bytes; a rank's logits take {logits.nbytes // size:,}."
+    )
 
 
-def attention_inputs(size: int, B: int, S: int, D: int, seed=0) -> tuple[dict, torch.Tensor]:
+def attention_inputs(size: int, B: int, S: int, D: int, seed: int = 0) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     weights = make_layer(D, D, seed=seed, dtype=torch.float64)
     return {"x": normal(seed + 4, B, S, D), "w_qkv": weights["w_qkv"], "w_out": weights["w_out"]}, normal(
         seed + 5, B, S, D
@@ -740,11 +819,11 @@ def attention_inputs(size: int, B: int, S: int, D: int, seed=0) -> tuple[dict, t
 
 
 @check("parallel-attention")
-def parallel_attention_values(run):
+def parallel_attention_values(run: Runner) -> None:
     judge_attention(run, 2, B=2, S=3, D=8, heads=4)
 
 
-def judge_attention(run, size: int, B: int, S: int, D: int, heads: int, seed=0) -> None:
+def judge_attention(run: Runner, size: int, B: int, S: int, D: int, heads: int, seed: int = 0) -> None:
     whole, grad = attention_inputs(size, B, S, D, seed)
     answer = run(size, per_rank(size, **whole), [grad] * size, through=drive, num_heads=heads)
     y, right = serial(partial(attention, num_heads=heads), grad, **whole)
@@ -758,13 +837,13 @@ def judge_attention(run, size: int, B: int, S: int, D: int, heads: int, seed=0) 
     for rank, result in enumerate(answer.results):
         mistakes = {
             "output": {
-                "what this rank's heads give: a partial sum. Where is g?": local[rank][0],
+                "the output of this rank's heads: a partial sum. Where is g?": local[rank][0],
                 f"{size} times too large: each rank computes all heads": size * y,
-                "what comes out if w_qkv is cut into blocks of neighbouring columns: rank 0 has mostly q": blocks,
-                "what comes out if every rank takes rank 0's rows of w_out": same_rows,
+                "the output if w_qkv is cut into blocks of neighbouring columns: then rank 0 has mostly q": blocks,
+                "the output if every rank takes rank 0's rows of w_out": same_rows,
             },
             "x": {
-                "what this rank's heads know of it: where is f?": local[rank][1]["x"],
+                "the contribution of this rank's heads: where is f?": local[rank][1]["x"],
                 f"{size} times too large: f sums it over the ranks once": size * right["x"],
             },
         }
@@ -773,7 +852,7 @@ def judge_attention(run, size: int, B: int, S: int, D: int, heads: int, seed=0) 
         expect_parts(answer, name, right[name])
 
 
-def expect_parts(answer, name: str, wanted: torch.Tensor) -> None:
+def expect_parts(answer: Answer, name: str, wanted: torch.Tensor) -> None:
     """The ranks' gradients of a whole weight: each has a part, and together they are the gradient."""
     got = [result["gradients"].get(name) for result in answer.results]
     for rank, gradient in enumerate(got):
@@ -787,16 +866,16 @@ def expect_parts(answer, name: str, wanted: torch.Tensor) -> None:
         raise CheckFailed(
             f"{int((used > 1).sum())} numbers of {name} have a gradient on more than one rank",
             "each on one rank",
-            "A rank uses its own heads' part of the weights alone.",
+            "A rank uses only its own heads' part of the weights.",
         )
 
 
 @check("parallel-attention", judges="traffic")
-def parallel_attention_traffic(run):
+def parallel_attention_traffic(run: Runner) -> str:
     return judge_attention_traffic(run, 2, B=2, S=3, D=8, heads=4)
 
 
-def judge_attention_traffic(run, size: int, B: int, S: int, D: int, heads: int) -> str:
+def judge_attention_traffic(run: Runner, size: int, B: int, S: int, D: int, heads: int) -> str:
     whole, grad = attention_inputs(size, B, S, D)
     answer = run(size, per_rank(size, **whole), [grad] * size, through=drive, num_heads=heads)
     one = [("all_reduce", whole["x"].nbytes)]
@@ -807,49 +886,59 @@ def judge_attention_traffic(run, size: int, B: int, S: int, D: int, heads: int) 
 
 
 @check("across-sequence")
-def across_sequence_values(run):
+def across_sequence_values(run: Runner) -> None:
     judge_across(run, 4, (2, 1, 3))
     judge_across(run, 2, (1, 2, 3))
 
 
-def judge_across(run, size: int, shape: tuple, dtype=torch.float32, groups=None, spread=lambda x: x) -> None:
+def judge_across(
+    run: Runner,
+    size: int,
+    shape: tuple[int, ...],
+    dtype: torch.dtype = torch.float32,
+    groups: Groups = None,
+    spread: View = lambda x: x,
+) -> None:
     """shape: of a rank's shard, (B, S/t, D)."""
     for direction in ("gather", "scatter"):
-        judge_door(run, direction, size, shape, dtype, groups, spread)
+        judge_direction(run, direction, size, shape, dtype, groups, spread)
 
 
-def judge_door(run, direction: str, size: int, shape: tuple, dtype, groups, spread) -> None:
+def judge_direction(
+    run: Runner, direction: str, size: int, shape: tuple[int, ...], dtype: torch.dtype, groups: Groups, spread: View
+) -> None:
     ranks = range(size if groups is None else sum(map(len, groups)))
     long = (shape[0], size * shape[1], shape[2])
     entering, leaving = (shape, long) if direction == "gather" else (long, shape)
     xs = [spread(run.draws.integers(entering, dtype, seed=20 + rank) + 10 * (rank + 1)) for rank in ranks]
     grads = [run.draws.integers(leaving, dtype, seed=40 + rank) + 10 * (rank + 1) for rank in ranks]
-    same = {"direction": direction, "groups": groups}
-    answer = run(len(ranks), per_rank(len(ranks), x=xs), grads, through=drive, **same)
+    answer = run(len(ranks), per_rank(len(ranks), x=xs), grads, through=drive, direction=direction, groups=groups)
     for rank, result in list(enumerate(answer.results))[::-1]:
-        peers = next(members for members in groups if rank in members) if groups else list(ranks)
-        place = list(peers).index(rank)
+        peers = peers_of(rank, groups, size)
+        place = peers.index(rank)
 
-        def gathered(values, dim=1, peers=peers):
+        def gathered(values: list[torch.Tensor], dim: int = 1, peers: Sequence[int] = peers) -> torch.Tensor:
             return torch.cat([values[peer] for peer in peers], dim)
 
-        def scattered(values, dim=1, peers=peers, place=place):
-            chunks = sum(values[peer] for peer in peers).chunk(size, dim)
+        def scattered(
+            values: list[torch.Tensor], dim: int = 1, peers: Sequence[int] = peers, place: int = place
+        ) -> torch.Tensor:
+            chunks = added(values[peer] for peer in peers).chunk(size, dim)
             return chunks[min(place, len(chunks) - 1)]
 
-        joined, summed = (xs, grads) if direction == "gather" else (grads, xs)  # what is put together, what is added
+        joined, summed = (xs, grads) if direction == "gather" else (grads, xs)  # to be joined, to be summed
         joins = {
-            "put together along another dimension: tokens are dimension 1": gathered(joined, 0),
-            "put together along the last dimension: tokens are dimension 1": gathered(joined, -1),
-            "this rank's own tokens, zeros for the others: every rank's belong there": padded(
+            "the tokens joined along another dimension: tokens are dimension 1": gathered(joined, 0),
+            "the tokens joined along the last dimension: tokens are dimension 1": gathered(joined, -1),
+            "this rank's own tokens, with zeros for the others: every rank's tokens belong there": padded(
                 joined[rank], size, place
             ),
         }
         sums = {
-            "a slice of this rank's own: partial sums are added first": summed[rank].chunk(size, 1)[place],
+            "a slice of this rank's own tensor: add the partial sums first": summed[rank].chunk(size, 1)[place],
             "the mean: partial sums add up": scattered(summed) / size,
-            "cut along another dimension: tokens are dimension 1": scattered(summed, 0),
-            "rank 0's tokens": sum(summed[peer] for peer in peers).chunk(size, 1)[0],
+            "a slice along another dimension: tokens are dimension 1": scattered(summed, 0),
+            "rank 0's tokens: this rank's are different ones": added(summed[peer] for peer in peers).chunk(size, 1)[0],
         }
         names = ("output", "x") if direction == "gather" else ("x", "output")
         right = dict(zip(names, (gathered(joined), scattered(summed)), strict=True))
@@ -862,11 +951,11 @@ def padded(x: torch.Tensor, size: int, place: int) -> torch.Tensor:
 
 
 @check("across-sequence", judges="traffic")
-def across_sequence_traffic(run):
+def across_sequence_traffic(run: Runner) -> str:
     return judge_across_traffic(run, 4, (2, 1, 3))
 
 
-def judge_across_traffic(run, size: int, shape: tuple, dtype=torch.float32) -> str:
+def judge_across_traffic(run: Runner, size: int, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> str:
     local = run.draws.integers(shape, dtype, seed=1)
     long = run.draws.integers((shape[0], size * shape[1], shape[2]), dtype, seed=2)
     gather, scatter = [("all_gather", local.nbytes)], [("reduce_scatter", long.nbytes)]
@@ -877,8 +966,10 @@ def judge_across_traffic(run, size: int, shape: tuple, dtype=torch.float32) -> s
     return "gather: all_gather forward, reduce_scatter backward; scatter: the other way round."
 
 
-def sequence_inputs(size: int, B: int, S: int, D: int, F: int, seed=0) -> tuple[dict, list[dict], torch.Tensor]:
-    """(whole tensors, what each rank is given, the gradient of y)."""
+def sequence_inputs(
+    size: int, B: int, S: int, D: int, F: int, seed: int = 0
+) -> tuple[dict[str, torch.Tensor], list[dict[str, Any]], torch.Tensor]:
+    """(whole tensors, each rank's inputs, the gradient of y)."""
     whole, given, grad = mlp_inputs(size, (B, S, D), F, seed)
     weights = make_layer(D, F, seed=seed + 1, dtype=torch.float64)
     norms = {"norm_weight": weights["norm1_weight"], "norm_bias": weights["norm1_bias"]}
@@ -886,7 +977,15 @@ def sequence_inputs(size: int, B: int, S: int, D: int, F: int, seed=0) -> tuple[
     return whole | norms, per_rank(size, **given), grad
 
 
-def half_a_layer(x, norm_weight, norm_bias, w_up, b_up, w_down, b_down):
+def half_a_layer(
+    x: torch.Tensor,
+    norm_weight: torch.Tensor,
+    norm_bias: torch.Tensor,
+    w_up: torch.Tensor,
+    b_up: torch.Tensor,
+    w_down: torch.Tensor,
+    b_down: torch.Tensor,
+) -> torch.Tensor:
     return x + mlp(layer_norm(x, norm_weight, norm_bias), w_up, b_up, w_down, b_down)
 
 
@@ -894,11 +993,11 @@ SHARED = ("norm_weight", "norm_bias", "b_down")  # whole on every rank
 
 
 @check("sequence-parallel-mlp")
-def sequence_parallel_mlp_values(run):
+def sequence_parallel_mlp_values(run: Runner) -> None:
     judge_sequence_mlp(run, 2, B=2, S=4, D=4, F=8)
 
 
-def judge_sequence_mlp(run, size: int, B: int, S: int, D: int, F: int, seed=0) -> None:
+def judge_sequence_mlp(run: Runner, size: int, B: int, S: int, D: int, F: int, seed: int = 0) -> None:
     whole, given, grad = sequence_inputs(size, B, S, D, F, seed)
     grads = parts(grad, size, 1)
     answer = run(size, given, grads, through=drive)
@@ -915,31 +1014,32 @@ def judge_sequence_mlp(run, size: int, B: int, S: int, D: int, F: int, seed=0) -
         }
         mistakes = {
             "output": {
-                f"b_down added {size} times: it belongs after scatter, once": mine + (size - 1) * whole["b_down"],
+                f"y with b_down added {size} times: it belongs after scatter, once": mine
+                + (size - 1) * whole["b_down"],
                 "y without b_down": mine - whole["b_down"],
                 "y without the residual x": no_residual[:, tokens],
-                f"x added {size} times: it goes around the doors, straight to y": mine
+                f"y with x added {size} times: x bypasses gather and scatter and goes straight to y": mine
                 + (size - 1) * whole["x"][:, tokens],
-                "the whole y: this rank's tokens are asked for": y,
+                "the whole y: return this rank's tokens": y,
             },
             "x_local": {
-                "without the part that goes around the MLP": gradients["x_local"] - grads[rank],
+                "the gradient without the part that bypasses the MLP": gradients["x_local"] - grads[rank],
                 f"{size} times too large": size * gradients["x_local"],
-                "mixed with the gradients of other ranks' tokens: f is for weights only": grads[rank]
+                "the gradient mixed with those of other ranks' tokens: f is for weights only": grads[rank]
                 + sum((right["x"] - grad).chunk(size, 1)),
             },
         }
         for name in SHARED:
             mistakes[name] = {
-                "what this rank's tokens know of it: every rank has used its copy for its own tokens, so the "
+                "the contribution of this rank's tokens: every rank has used its copy for its own tokens, so the "
                 "gradients must be summed over the ranks": own_share(whole, grad, name, tokens),
-                f"{size} times too large: it is summed over the ranks already": size * right[name],
+                f"{size} times too large: it has already been summed over the ranks": size * right[name],
             }
         judge_rank(result, rank, mine, gradients, mistakes)
 
 
-def own_share(whole: dict, grad, name: str, tokens: slice):
-    """The gradient of a shared weight if only one rank's tokens are counted, after the sharded region's own sum."""
+def own_share(whole: dict[str, torch.Tensor], grad: torch.Tensor, name: str, tokens: slice) -> torch.Tensor:
+    """The gradient of a shared weight if only one rank's tokens count, after the sharded region's own sum."""
     mine = torch.zeros_like(grad)
     mine[:, tokens] = 1
     leaf_ = whole[name].detach().clone().requires_grad_()
@@ -952,19 +1052,19 @@ def own_share(whole: dict, grad, name: str, tokens: slice):
 
 
 @check("sequence-parallel-mlp", judges="traffic")
-def sequence_parallel_mlp_traffic(run):
+def sequence_parallel_mlp_traffic(run: Runner) -> str:
     return judge_sequence_traffic(run, 2, B=2, S=4, D=4, F=8)
 
 
-def judge_sequence_traffic(run, size: int, B: int, S: int, D: int, F: int) -> str:
-    """The all_reduces for shared weights may be one or three; the rest is fixed."""
+def judge_sequence_traffic(run: Runner, size: int, B: int, S: int, D: int, F: int) -> str:
+    """The shared weights may take any number of all_reduces; the other calls are fixed."""
     _, given, grad = sequence_inputs(size, B, S, D, F)
     answer = run(size, given, parts(grad, size, 1), through=drive)
     long, short, small = grad.nbytes, grad.nbytes // size, 3 * D * 8
     for rank in range(size):
         forward, backward = calls_of(answer, rank)
         sums = sum(event.bytes for event in backward if event.op == "all_reduce")
-        doors = sorted((event.op, event.bytes) for event in backward if event.op != "all_reduce")
+        moves = sorted((event.op, event.bytes) for event in backward if event.op != "all_reduce")
         seen = sorted((event.op, event.bytes) for event in forward)
         if seen != [("all_gather", short), ("reduce_scatter", long)]:
             raise CheckFailed(
@@ -972,17 +1072,17 @@ def judge_sequence_traffic(run, size: int, B: int, S: int, D: int, F: int) -> st
                 f"{in_words([('all_gather', short), ('reduce_scatter', long)])} in the forward pass",
                 "One gather where the MLP begins, one scatter where it ends, and nothing else.",
             )
-        if doors != [("all_gather", short), ("reduce_scatter", long)] or sums != small:
+        if moves != [("all_gather", short), ("reduce_scatter", long)] or sums != small:
             raise CheckFailed(
                 f"rank {rank} called {in_words([(e.op, e.bytes) for e in backward])} in the backward pass",
                 f"all_gather of {short:,} bytes, reduce_scatter of {long:,} bytes, all_reduces of {small:,} in all",
-                f"The all_reduces are for the {D} numbers of each of norm_weight, norm_bias and b_down.",
+                f"The all_reduces are for norm_weight, norm_bias and b_down, {D} numbers each.",
             )
     return "one gather and one scatter in each direction, and the sums for 3 shared vectors."
 
 
-def kept_bytes(function, given: dict, rank: int, world_size: int) -> int:
-    """Bytes that autograd keeps for backward, without the weights. The function gets its tensors as in `drive`."""
+def saved_bytes(function: Callable[..., Any], given: dict[str, Any], rank: int, world_size: int) -> int:
+    """Bytes that autograd saves for backward, weights excluded. The function gets its tensors as in `drive`."""
     leaves = {name: leaf(x, True) for name, x in given.items()}
     known = blocks_for(dist.group.WORLD)
     known = {name: value for name, value in known.items() if name in inspect.signature(function).parameters}
@@ -993,36 +1093,35 @@ def kept_bytes(function, given: dict, rank: int, world_size: int) -> int:
 
 
 @check("sequence-parallel-mlp", judges="memory")
-def sequence_parallel_mlp_memory(run):
+def sequence_parallel_mlp_memory(run: Runner) -> str:
     return judge_kept(run, 4, B=2, S=64, D=16, F=64)
 
 
-def judge_kept(run, size: int, B: int, S: int, D: int, F: int) -> str:
-    judge_sequence_mlp(run, size, B, 2 * size, D, F)  # a wrong function must not pass because it keeps less
+def judge_kept(run: Runner, size: int, B: int, S: int, D: int, F: int) -> str:
+    judge_sequence_mlp(run, size, B, 2 * size, D, F)  # a wrong function must not pass because it saves less
     _, given, _ = sequence_inputs(size, B, S, D, F)
     cluster = links(size, alpha=1e-6, bandwidth=1e9)
-    kept = run.virtual(size, given, through=kept_bytes, cluster=cluster, device="cpu").results
+    saved = run.virtual(size, given, through=saved_bytes, cluster=cluster, device="cpu").results
     tokens, word = B * S, 8
     shard, whole, hidden = (word * tokens * width for width in (D // size, D, F // size))
-    allowed = (
-        shard + whole + 2 * hidden + 2 * word * tokens // size
-    )  # LayerNorm's input, the product's, gelu's and after
-    for rank, nbytes in enumerate(kept):
+    # The inputs of LayerNorm, of the first product, of gelu and of the second product; LayerNorm's two statistics.
+    allowed = shard + whole + 2 * hidden + 2 * word * tokens // size
+    for rank, nbytes in enumerate(saved):
         if nbytes > 1.02 * allowed:
             raise CheckFailed(
                 f"rank {rank} keeps {nbytes:,} bytes of activations for the backward pass",
                 f"{allowed:,} bytes",
-                "LayerNorm has seen all tokens, so autograd keeps them all: LayerNorm first, then gather."
+                "LayerNorm was applied to all tokens, so autograd keeps them all: LayerNorm first, then gather."
                 if nbytes > 0.97 * (allowed + whole - shard)
-                else f"{nbytes / allowed:.3g} times what is needed.",
+                else f"{nbytes / allowed:.3g} times as many as are needed.",
             )
-    return f"each rank keeps {kept[0]:,} bytes: its own tokens for LayerNorm, the gathered ones for the product."
+    return f"each rank keeps {saved[0]:,} bytes: its own tokens for LayerNorm, the gathered ones for the product."
 
 
 # ---- dropout
 
 
-def draw_masks(function, rank: int, world_size: int, seed: int) -> dict:
+def draw_masks(function: Callable[..., Any], rank: int, world_size: int, seed: int) -> dict[str, Any]:
     """The first numbers of both generators, drawn twice in a row and again from new generators."""
     made = function(seed, rank)
     if not isinstance(made, tuple | list) or len(made) != 2 or not all(isinstance(g, torch.Generator) for g in made):
@@ -1039,20 +1138,20 @@ def draw_masks(function, rank: int, world_size: int, seed: int) -> dict:
 
 
 @check("dropout-generators")
-def dropout_generators_values(run):
+def dropout_generators_values(run: Runner) -> None:
     judge_generators(run, 4, seed=7)
 
 
-def judge_generators(run, size: int, seed: int) -> None:
+def judge_generators(run: Runner, size: int, seed: int) -> None:
     results = run(size, through=draw_masks, seed=seed).results
     for rank, result in enumerate(results):
         if "wrong" in result:
             raise CheckFailed(f"rank {rank} returned {result['wrong']}", "two torch.Generators")
         if not alike(result["first"], result["again"]):
             raise CheckFailed(
-                f"rank {rank}: generators made again with the same arguments draw other numbers",
+                f"rank {rank}: generators made again with the same arguments draw different numbers",
                 "the same numbers",
-                "A seed that depends on time or on chance can't be repeated.",
+                "A seed that depends on time or chance can't be repeated.",
             )
         if not alike(result["whole"], results[0]["whole"]):
             raise CheckFailed(
@@ -1064,14 +1163,16 @@ def judge_generators(run, size: int, seed: int) -> None:
             raise CheckFailed(
                 f"rank {rank}: both generators draw {show(result['whole'])}",
                 "different numbers",
-                "Where tp_rank is 0 it adds nothing to the seed: add a constant as well.",
+                "On tensor-parallel rank 0, tp_rank adds nothing to the seed: add a constant as well.",
             )
         for other in range(rank):
             if alike(result["sharded"], results[other]["sharded"]):
                 raise CheckFailed(
                     f"for shards ranks {other} and {rank} both draw {show(result['sharded'])}",
-                    "other numbers on each rank",
-                    "The same mask in all shards: the ranks' seeds must differ.",
+                    "different numbers on each rank",
+                    "That gives all shards the same mask: the ranks' seeds must differ.",
                 )
             if alike(result["sharded"], results[other]["whole"]):
-                raise CheckFailed(f"rank {rank} draws for shards what all draw for whole tensors", "other numbers")
+                raise CheckFailed(
+                    f"rank {rank} draws the same numbers for shards as all do for whole tensors", "different numbers"
+                )

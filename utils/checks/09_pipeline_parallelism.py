@@ -1,63 +1,77 @@
-"""The visible checks of lesson 09. Each is quick: one to three runs of one to four ranks. Form: see judge.py.
+"""The visible checks of lesson 09. Each is quick: one to three runs of one to four ranks. Form: see registry.py.
 
-The oracle of every gradient is one process with all layers. A schedule is judged without anybody's stage:
-kit/pipeline_schedule.py follows it, worlds/virtual/play_schedule.py plays it. A stage is judged with schedules that
-are written out below.
+The oracle of every gradient is one process with all layers. A student's schedule is judged without a student's stage:
+kit/pipeline_schedule.py follows it, worlds/virtual/play_schedule.py plays it. A student's stage runs the schedules
+written out below.
 """
 
+from __future__ import annotations
+
 import math
+from collections.abc import Callable, Sequence
 from numbers import Real
+from typing import Any, TypeVar
 
 import torch
 
 from ..cluster.hardware import Cluster, Gpu, Link
 from ..kit import mlp
-from ..kit.pipeline_schedule import problem, read
+from ..kit.pipeline_schedule import Step, problem, read
 from ..worlds.virtual.play_schedule import play
-from .answer import CheckFailed
+from .answer import Answer, CheckFailed
 from .compare import expect, expect_unchanged
 from .equality import alike
 from .inputs import Draws
 from .registry import check
+from .runner import Runner
 from .traffic import expect_each_sent, expect_only_messages, expect_time
 
 DIM = 4
-EXACT = torch.float64  # sums in another order differ in the last digits only
+EXACT = torch.float64  # sums in a different order differ in the last digits only
 RTOL = 1e-7
+
+T = TypeVar("T")
+World = Callable[..., Answer]  # called as a Runner is
+Stages = list[list[torch.Tensor]]  # the weights, or the gradients, of each stage
+LossAndGradients = tuple[torch.Tensor, list[torch.Tensor]]
+RawStep = tuple[Any, ...]  # (kind, microbatch) or (kind, microbatch, chunk)
 
 
 # ---- data
 
 
-def model(draws: Draws, layers: int, rows: int, dtype=EXACT, seed: int = 0) -> tuple[list, torch.Tensor]:
+def model(
+    draws: Draws, layers: int, rows: int, dtype: torch.dtype = EXACT, seed: int = 0
+) -> tuple[list[torch.Tensor], torch.Tensor]:
     """(weights of all layers, the batch)"""
     seed = draws.salted(seed)
     return mlp.make_weights(layers, DIM, seed, dtype), mlp.make_batch(rows, DIM, seed, dtype)
 
 
-def cut_evenly(items: list, ranks: int) -> list[list]:
-    """For each rank its consecutive items; the first ranks have one more where it doesn't divide."""
+def cut_evenly(items: Sequence[T], ranks: int) -> list[list[T]]:
+    """Each rank's consecutive items; the first ranks get one more if they don't divide evenly."""
     sizes = [len(items) // ranks + (rank < len(items) % ranks) for rank in range(ranks)]
     starts = [sum(sizes[:rank]) for rank in range(ranks)]
-    return [items[start : start + size] for start, size in zip(starts, sizes, strict=True)]
+    return [list(items[start : start + size]) for start, size in zip(starts, sizes, strict=True)]
 
 
 def batches_of(batch: torch.Tensor, ranks: int) -> list[torch.Tensor]:
-    """Rank 0's is the batch; the others hold other numbers of that shape."""
-    strangers = [mlp.make_batch(*batch.shape, seed=100 + rank, dtype=batch.dtype) for rank in range(1, ranks)]
+    """The batch for rank 0, and different numbers of the same shape for the others."""
+    rows, columns = batch.shape
+    strangers = [mlp.make_batch(rows, columns, 100 + rank, batch.dtype) for rank in range(1, ranks)]
     return [batch, *strangers]
 
 
-def exactly(dtype) -> float:
+def exactly(dtype: torch.dtype) -> float:
     return RTOL if dtype == EXACT else 1e-3
 
 
-def on_cluster(run, cluster: Cluster):
+def on_cluster(run: Runner, cluster: Cluster) -> World:
     return lambda ranks, *inputs, **same: run.virtual(ranks, *inputs, cluster=cluster, device="cpu", **same)
 
 
 def instant(ranks: int) -> Cluster:
-    """Nothing takes any time there. Functions that send nothing run on it too: that is quicker than real ranks."""
+    """Nothing takes any time. Functions that send nothing run here too: that is quicker than real ranks."""
     gpu = Gpu(flops={"fp32": math.inf}, memory=math.inf, bandwidth=math.inf)
     free = Link(alpha=0.0, bandwidth=math.inf)
     return Cluster("nothing takes time", nodes=1, gpus_per_node=ranks, gpu=gpu, intra=free, inter=free)
@@ -67,12 +81,12 @@ def instant(ranks: int) -> Cluster:
 
 
 @check("split-layers")
-def split_layers_values(run):
+def split_layers_values(run: Runner) -> None:
     for layers, ranks in ((10, 4), (9, 4), (8, 2)):
         judge_split(run, layers, ranks)
 
 
-def judge_split(run, layers: int, ranks: int) -> None:
+def judge_split(run: Runner, layers: int, ranks: int) -> None:
     items = [f"layer {number}" for number in range(layers)]
     answer = on_cluster(run, instant(ranks))(ranks, [list(items) for _ in range(ranks)])
     got = [list(of_rank) if isinstance(of_rank, tuple) else of_rank for of_rank in answer.results]
@@ -83,8 +97,8 @@ def judge_split(run, layers: int, ranks: int) -> None:
     expect_unchanged(answer, [items] * ranks)
 
 
-def wrong_splits(items: list, ranks: int) -> dict:
-    """What the usual mistakes give to all ranks."""
+def wrong_splits(items: list[str], ranks: int) -> dict[str, list[list[str]]]:
+    """{the mistake in words: the items it gives each rank}"""
     numbers, size, ceiling = range(ranks), len(items) // ranks, -(-len(items) // ranks)
     pieces = [items[rank * size : (rank + 1) * size] for rank in numbers]
     ends = [(rank + 1) * len(items) // ranks for rank in numbers]
@@ -92,8 +106,8 @@ def wrong_splits(items: list, ranks: int) -> dict:
         "a cut into pieces of ceil(layers / P): the last ranks then get less, or nothing": [
             items[rank * ceiling : (rank + 1) * ceiling] for rank in numbers
         ],
-        "a cut into pieces of layers // P: the layers that are left over belong to nobody": pieces,
-        "a cut with all that is left over on the last rank: then it is slower than all others": [
+        "a cut into pieces of layers // P: the leftover layers belong to no rank": pieces,
+        "a cut with all leftover layers on the last rank: then it is slower than all others": [
             *pieces[:-1],
             items[(ranks - 1) * size :],
         ],
@@ -105,24 +119,32 @@ def wrong_splits(items: list, ranks: int) -> dict:
 
 
 EACH_BOUNDARY = (
-    "for each boundary there is one send on the rank before it and one receive on the rank after it. Rank 0 receives "
-    "nothing, the last rank sends nothing."
+    "each boundary needs one send on the rank before it and one receive on the rank after it. Rank 0 receives "
+    "nothing, and the last rank sends nothing."
 )
 
 
 @check("naive-forward", if_stuck=EACH_BOUNDARY)
-def naive_forward_values(run):
+def naive_forward_values(run: Runner) -> None:
     judge_forward(run, ranks=4, layers=5, rows=3)
 
 
 @check("naive-forward", judges="traffic", if_stuck=EACH_BOUNDARY)
-def naive_forward_traffic(run):
+def naive_forward_traffic(run: Runner) -> str:
     answer, nbytes = judge_forward(run, ranks=3, layers=3, rows=5)
     return expect_each_sent(answer, [1, 1, 0], [nbytes, nbytes, 0], "Every boundary is crossed once.")
 
 
-def judge_forward(run, ranks: int, layers: int, rows: int, dtype=EXACT, world=None, **options):
-    """Judge what the last rank returns, of one batch or of microbatches. Returns the answer, and bytes of the batch."""
+def judge_forward(
+    run: Runner,
+    ranks: int,
+    layers: int,
+    rows: int,
+    dtype: torch.dtype = EXACT,
+    world: World | None = None,
+    **options: Any,
+) -> tuple[Answer, int]:
+    """Judge the last rank's output, for one batch or for microbatches. Returns the answer and the batch's bytes."""
     weights, batch = model(run.draws, layers, rows, dtype)
     stages, batches = cut_evenly(weights, ranks), batches_of(batch, ranks)
     answer = (world or run)(ranks, batches, stages, **options)
@@ -142,21 +164,29 @@ def judge_forward(run, ranks: int, layers: int, rows: int, dtype=EXACT, world=No
     return answer, batch.nbytes
 
 
-def forward_mistakes(weights: list, stages: list, batches: list, size: int) -> dict:
+def forward_mistakes(
+    weights: list[torch.Tensor], stages: Stages, batches: list[torch.Tensor], size: int
+) -> dict[str, torch.Tensor]:
     batch, last = batches[0], len(stages) - 1
     right = mlp.forward(weights, batch)
     pieces = list(right.split(size))
     mistakes = {
-        "what the last rank's own tensor gives: it never received anything": mlp.forward(stages[last], batches[last]),
-        "what the last rank received: it has layers of its own to apply": mlp.forward(sum(stages[:last], []), batch),
-        "the input, sent on as it was: each rank applies its layers before it sends": mlp.forward(stages[last], batch),
+        "the output for the last rank's own tensor: it never received anything": mlp.forward(
+            stages[last], batches[last]
+        ),
+        "the tensor that the last rank received: it must apply its own layers": mlp.forward(
+            sum(stages[:last], []), batch
+        ),
+        "the output for the input sent on unchanged: each rank applies its layers before it sends": mlp.forward(
+            stages[last], batch
+        ),
     }
     if len(pieces) > 1:
         mistakes |= {
             "the outputs in reverse order": torch.cat(pieces[::-1]),
             "the output of the last microbatch alone: keep all of them": pieces[-1],
             "the output of the first microbatch alone: keep all of them": pieces[0],
-            "right but for the last microbatch, which is shorter: it is missing": torch.cat(pieces[:-1]),
+            "the output without the last microbatch: it is shorter, but it counts": torch.cat(pieces[:-1]),
             "the last microbatch's output in every place: each needs a buffer of its own": torch.cat(
                 [pieces[-1][: len(piece)] for piece in pieces]
             ),
@@ -168,25 +198,25 @@ def forward_mistakes(weights: list, stages: list, batches: list, size: int) -> d
 
 
 @check("microbatch-forward", if_stuck=EACH_BOUNDARY)
-def microbatch_forward_values(run):
+def microbatch_forward_values(run: Runner) -> None:
     judge_forward(run, ranks=3, layers=4, rows=10, micro_batch_size=4)
     judge_forward(run, ranks=2, layers=2, rows=6, micro_batch_size=2)
 
 
 def rows_take_time(ranks: int, message: float = 0.0) -> Cluster:
-    """One row through one layer takes one second, a message `message` seconds, nothing else any time."""
+    """One row through one layer takes one second, a message takes `message` seconds, and all else takes none."""
     gpu = Gpu(flops=dict.fromkeys(("fp64", "fp32"), 2 * DIM * DIM), memory=math.inf, bandwidth=math.inf)
     link = Link(alpha=message, bandwidth=math.inf)
     return Cluster("one row a second", nodes=1, gpus_per_node=ranks, gpu=gpu, intra=link, inter=link)
 
 
 @check("microbatch-forward", judges="time", if_stuck=EACH_BOUNDARY)
-def microbatch_forward_time(run):
+def microbatch_forward_time(run: Runner) -> str:
     return judge_streaming(run, ranks=4, microbatches=4, rows=3)
 
 
-def judge_streaming(run, ranks: int, microbatches: int, rows: int) -> str:
-    """Judge values and time of a forward in microbatches of `rows` rows, one layer a stage, free messages."""
+def judge_streaming(run: Runner, ranks: int, microbatches: int, rows: int) -> str:
+    """Judge values and time of a forward pass in microbatches of `rows` rows: one layer per stage, free messages."""
     answer, _ = judge_forward(
         run,
         ranks=ranks,
@@ -195,18 +225,18 @@ def judge_streaming(run, ranks: int, microbatches: int, rows: int) -> str:
         micro_batch_size=rows,
         world=on_cluster(run, rows_take_time(ranks)),
     )
-    serial = rows * microbatches * ranks
-    words = {"the time of one GPU: a rank sends a microbatch on before it computes the next": serial}
+    serial = float(rows * microbatches * ranks)
+    words = {"the time of one GPU: send each microbatch on before you compute the next": serial}
     return expect_time(answer, rows * (microbatches + ranks - 1), recognise=words)
 
 
 @check("bubble-shares")
-def bubble_shares_values(run):
+def bubble_shares_values(run: Runner) -> None:
     for ranks, microbatches, most in ((4, 4, 0.25), (4, 8, 0.11), (8, 4, 0.5)):
         judge_shares(run, ranks, microbatches, most)
 
 
-def judge_shares(run, ranks: int, microbatches: int, most: float) -> None:
+def judge_shares(run: Runner, ranks: int, microbatches: int, most: float) -> None:
     answer = run(1, [ranks], [microbatches], [most])
     [got] = answer.results
     situation = f"for P = {ranks}, M = {microbatches}, most = {most} it returned"
@@ -214,7 +244,7 @@ def judge_shares(run, ranks: int, microbatches: int, most: float) -> None:
     if not isinstance(got, tuple | list) or len(got) != 3:
         raise CheckFailed(f"{situation} {got!r}", "(share of the total, share of the ideal, number of microbatches)")
     if close(got[:2], (ideal, total)) and ranks > 1:
-        mistake = "That is the two the wrong way round: the share of the total time comes first."
+        mistake = "Those are the two the wrong way round: the share of the total time comes first."
         raise CheckFailed(f"{situation} {got!r}", f"{total:.4f} first, then {ideal:.4f}", mistake)
     for name, value, right, usual in (
         (
@@ -222,9 +252,10 @@ def judge_shares(run, ranks: int, microbatches: int, most: float) -> None:
             got[0],
             total,
             {
-                "what is busy: the bubble is the rest": microbatches / (microbatches + ranks - 1),
-                "P slots of bubble: the first microbatch fills one of them": ranks / (microbatches + ranks),
-                "idle slots by M + P: there are M + P - 1 slots": (ranks - 1) / (microbatches + ranks),
+                "the busy share: the bubble is the rest": microbatches / (microbatches + ranks - 1),
+                "the share of P slots of bubble: the first microbatch fills one of them": ranks
+                / (microbatches + ranks),
+                "the share of M + P slots: there are M + P - 1 slots": (ranks - 1) / (microbatches + ranks),
                 "the share of the ideal time": ideal,
             },
         ),
@@ -234,7 +265,7 @@ def judge_shares(run, ranks: int, microbatches: int, most: float) -> None:
             ideal,
             {
                 "the share of the total time": total,
-                "P slots of bubble: the first microbatch fills one of them": ranks / microbatches,
+                "the share of P slots of bubble: the first microbatch fills one of them": ranks / microbatches,
             },
         ),
     ):
@@ -245,15 +276,15 @@ def judge_shares(run, ranks: int, microbatches: int, most: float) -> None:
             )
     enough = next(m for m in range(1, 100_000) if (ranks - 1) / (m + ranks - 1) <= most)
     if got[2] != enough:
-        words = "One less would do." if got[2] == enough + 1 else ""
-        words = "With that many the bubble is still larger than `most`." if got[2] < enough else words
+        words = "One fewer would do." if got[2] == enough + 1 else ""
+        words = "With that number the bubble is still larger than `most`." if got[2] < enough else words
         ideal_enough = next(m for m in range(1, 100_000) if (ranks - 1) / m <= most)
         words = "That is for the share of the ideal time; here the total counts." if got[2] == ideal_enough else words
         raise CheckFailed(f"{situation} {got[2]!r} microbatches", f"{enough}", words)
 
 
-def close(got, right) -> bool:
-    """Whether they are numbers, and equal but for rounding."""
+def close(got: Sequence[object], right: Sequence[float]) -> bool:
+    """Whether they are numbers and equal up to rounding."""
     return all(
         isinstance(a, Real) and math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12) for a, b in zip(got, right, strict=True)
     )
@@ -269,32 +300,32 @@ BACK_AND_FORTH = (
 
 
 @check("backward-across", if_stuck=BACK_AND_FORTH)
-def backward_across_values(run):
+def backward_across_values(run: Runner) -> None:
     judge_backward(run, ranks=3, layers=5, rows=3)
     judge_backward(run, ranks=2, layers=2, rows=4)
 
 
 @check("backward-across", judges="traffic", if_stuck=BACK_AND_FORTH)
-def backward_across_traffic(run):
+def backward_across_traffic(run: Runner) -> str:
     answer, nbytes = judge_backward(run, ranks=4, layers=4, rows=2)
     return expect_each_sent(
         answer, [1, 2, 2, 1], [nbytes, 2 * nbytes, 2 * nbytes, nbytes], "Each boundary is crossed once each way."
     )
 
 
-def judge_backward(run, ranks: int, layers: int, rows: int, dtype=EXACT):
+def judge_backward(run: Runner, ranks: int, layers: int, rows: int, dtype: torch.dtype = EXACT) -> tuple[Answer, int]:
     weights, batch = model(run.draws, layers, rows, dtype)
     stages, batches = cut_evenly(weights, ranks), batches_of(batch, ranks)
     answer = run(ranks, batches, stages)
     _, gradients = mlp.serial_gradients(weights, batch)
     wrong = {
-        "what you get if the gradient of the output is sent back: the rank before needs that of your input": (
+        "the gradient if each rank sends back that of its output: the rank before needs that of your input": (
             cut_evenly(gradients_with_wrong_sends(stages, batch), ranks)
         ),
-        "what you get if the rank's own y is the loss: the gradient must come from the next rank": (
+        "the gradient if the rank's own y is the loss: it must come from the next rank": (
             cut_evenly(gradients_with_own_losses(stages, batch), ranks)
         ),
-        "what backward gives for a gradient of ones: use the one that the next rank sends": (
+        "the gradient if backward starts from a gradient of ones: use the one that the next rank sends": (
             cut_evenly(gradients_of_ones(stages, batch), ranks)
         ),
     }
@@ -303,9 +334,11 @@ def judge_backward(run, ranks: int, layers: int, rows: int, dtype=EXACT):
     return answer, batch.nbytes
 
 
-def judge_gradients(results: list, right: list, wrong: dict, rtol: float) -> None:
-    """results[rank], right[rank] and each wrong[words][rank]: a list of gradients. Later ranks first: they are the
-    first to go backward, and what goes wrong there goes wrong everywhere."""
+def judge_gradients(results: list[Any], right: Stages, wrong: dict[str, Stages], rtol: float) -> None:
+    """results[rank], right[rank] and each wrong[words][rank]: a list of gradients.
+
+    Later ranks are judged first: they run backward first, and their mistakes spread to all the others.
+    """
     for rank in reversed(range(len(right))):
         got = results[rank]
         if not isinstance(got, list | tuple) or len(got) != len(right[rank]):
@@ -325,8 +358,8 @@ def judge_gradients(results: list, right: list, wrong: dict, rtol: float) -> Non
             )
 
 
-def stage_by_stage(stages: list, batch: torch.Tensor) -> list[tuple]:
-    """(leaves, input, output) of each stage, cut apart as on ranks of their own."""
+def stage_by_stage(stages: Stages, batch: torch.Tensor) -> list[tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]]:
+    """(leaves, input, output) of each stage, with the graph cut between stages, as on ranks."""
     x, cut = batch, []
     for stage in stages:
         leaves, x = [w.clone().requires_grad_() for w in stage], x.detach().clone().requires_grad_()
@@ -336,7 +369,7 @@ def stage_by_stage(stages: list, batch: torch.Tensor) -> list[tuple]:
     return cut
 
 
-def gradients_with_wrong_sends(stages: list, batch: torch.Tensor) -> list:
+def gradients_with_wrong_sends(stages: Stages, batch: torch.Tensor) -> list[torch.Tensor]:
     """Each stage sends back the gradient of its output instead of its input."""
     cut, found = stage_by_stage(stages, batch), []
     leaves, _, y = cut[-1]
@@ -347,26 +380,26 @@ def gradients_with_wrong_sends(stages: list, batch: torch.Tensor) -> list:
     return sum(found, [])
 
 
-def gradients_with_own_losses(stages: list, batch: torch.Tensor) -> list:
+def gradients_with_own_losses(stages: Stages, batch: torch.Tensor) -> list[torch.Tensor]:
     return sum(
         [list(torch.autograd.grad(mlp.loss_of(y), leaves)) for leaves, _, y in stage_by_stage(stages, batch) if leaves],
         [],
     )
 
 
-def gradients_of_ones(stages: list, batch: torch.Tensor) -> list:
+def gradients_of_ones(stages: Stages, batch: torch.Tensor) -> list[torch.Tensor]:
     *earlier, (leaves, _, y) = stage_by_stage(stages, batch)
     ones = [list(torch.autograd.grad(y, leaves, torch.ones_like(y))) for leaves, _, y in earlier if leaves]
     return sum([*ones, list(torch.autograd.grad(mlp.loss_of(y), leaves))], [])
 
 
 @check("accumulate-gradients")
-def accumulate_gradients_values(run):
+def accumulate_gradients_values(run: Runner) -> None:
     judge_accumulation(run, layers=2, rows=6, size=2)
     judge_accumulation(run, layers=2, rows=10, size=4)
 
 
-def judge_accumulation(run, layers: int, rows: int, size: int, dtype=EXACT) -> None:
+def judge_accumulation(run: Runner, layers: int, rows: int, size: int, dtype: torch.dtype = EXACT) -> None:
     weights, batch = model(run.draws, layers, rows, dtype)
     answer = run(1, [batch], [weights], micro_batch_size=size)
     [got] = answer.results
@@ -380,16 +413,19 @@ def judge_accumulation(run, layers: int, rows: int, size: int, dtype=EXACT) -> N
     expect_unchanged(answer, [batch], [weights])
 
 
-def wrong_accumulations(weights: list, batch: torch.Tensor, size: int, loss, gradients) -> dict:
-    """What the usual mistakes give: {words: (loss, gradients)}."""
+def wrong_accumulations(
+    weights: list[torch.Tensor], batch: torch.Tensor, size: int, loss: torch.Tensor, gradients: list[torch.Tensor]
+) -> dict[str, LossAndGradients]:
+    """{the mistake in words: the (loss, gradients) it leads to}"""
     parts = batch.split(size)
     each = [mlp.serial_gradients(weights, part) for part in parts]
 
-    def weighted(factors):
-        total = sum(f * of for f, (of, _) in zip(factors, each, strict=True))
-        return total, [
-            sum(f * g[layer] for f, (_, g) in zip(factors, each, strict=True)) for layer in range(len(weights))
-        ]
+    def weighted(factors: list[float]) -> LossAndGradients:
+        total, *sums = (
+            torch.stack([f * x for f, x in zip(factors, column, strict=True)]).sum(0)
+            for column in zip(*([of, *g] for of, g in each), strict=True)
+        )
+        return total, sums
 
     sizes, count = [len(part) for part in parts], len(parts)
     right = [n / len(batch) for n in sizes]
@@ -397,7 +433,7 @@ def wrong_accumulations(weights: list, batch: torch.Tensor, size: int, loss, gra
         "the sum of the means: it is M times too large. Each microbatch counts by its rows, m / B": [1.0] * count,
         "every microbatch weighted by 1 / M: the short one counts too much. Use its rows, m / B": [1 / count] * count,
         "the last microbatch alone: don't zero the gradients in between": [0.0] * (count - 1) + right[-1:],
-        "the last microbatch alone, and as if it were the whole batch": [0.0] * (count - 1) + [1.0],
+        "the last microbatch alone, weighted as if it were the whole batch": [0.0] * (count - 1) + [1.0],
         "the first microbatch alone": right[:1] + [0.0] * (count - 1),
         "every microbatch weighted by micro_batch_size / B: the last one has fewer rows": [size / len(batch)] * count,
         "every microbatch weighted by its rows, but not divided by the rows of the batch": [float(n) for n in sizes],
@@ -409,8 +445,8 @@ def wrong_accumulations(weights: list, batch: torch.Tensor, size: int, loss, gra
 # ---- part 4: schedules
 
 
-def all_ranks(run, ranks: int, microbatches: int, chunks: int = 1) -> list:
-    """The steps that the student's function gives to each rank, once it is sure that they can run."""
+def all_ranks(run: Runner, ranks: int, microbatches: int, chunks: int = 1) -> list[list[Step]]:
+    """Each rank's steps from the student's function. Raises CheckFailed if they can't run."""
     options = {"num_microbatches": microbatches} | ({"num_chunks": chunks} if chunks > 1 else {})
     schedules = on_cluster(run, instant(ranks))(ranks, **options).results
     if wrong := problem(schedules, microbatches, chunks):
@@ -418,8 +454,8 @@ def all_ranks(run, ranks: int, microbatches: int, chunks: int = 1) -> list:
     return [list(steps) for steps in read(schedules)]
 
 
-def usual_mistake(schedules: list, microbatches: int, chunks: int) -> str:
-    """What usually makes a schedule that can't run; "" if it is not known."""
+def usual_mistake(schedules: list[Any], microbatches: int, chunks: int) -> str:
+    """The usual cause of a schedule that can't run like this; "" if there is none."""
     try:
         steps = read(schedules)
     except ValueError:
@@ -429,34 +465,34 @@ def usual_mistake(schedules: list, microbatches: int, chunks: int) -> str:
     if all(of_rank == steps[0] for of_rank in steps) and len(steps) > 1:
         return "Every rank has the same steps. The warm-up depends on the rank."
     if any(len(of_rank) < 2 * microbatches * chunks for of_rank in steps):
-        return "Are the backwards missing that are left after the last forward? Or the forwards of the warm-up?"
+        return "Are the backwards after the last forward missing? Or the forwards of the warm-up?"
     if len(steps) > 1 and warm_up(steps[0]) < warm_up(steps[-1]):
-        return "The last rank has the longest warm-up: it is the other way round, rank 0 has it."
+        return "The last rank has the longest warm-up, but rank 0 should: it is the other way round."
     if chunks > 1 and not_in_groups(steps[0], len(steps) * chunks, len(steps)):
         return GROUPS
     if chunks > 1 and any(step.chunk == 0 for of_rank in steps for step in of_rank if step.kind == "B"):
         first = next((step for step in steps[-1] if step.kind == "B"), None)
         if first is not None and first.chunk == 0:
-            return "The backwards begin with chunk 0: they go through the last chunk first."
+            return "The backwards begin with chunk 0, but they go through the last chunk first."
     return ""
 
 
-GROUPS = "Microbatches go in groups of P: through chunk 0, then chunk 1, and so on; then comes the next group."
+GROUPS = "Microbatches go in groups of P: through chunk 0, then chunk 1, and so on. Then comes the next group."
 
 
-def not_in_groups(steps: list, count: int, ranks: int) -> list[int]:
+def not_in_groups(steps: list[Step], count: int, ranks: int) -> list[int]:
     """The microbatches of the first `count` forwards, unless they are 0 to P - 1."""
     seen = sorted({step.microbatch for step in [step for step in steps if step.kind == "F"][:count]})
     return [] if seen == list(range(ranks)) else seen
 
 
-def warm_up(steps: list) -> int:
-    """How many forwards come before the first backward."""
+def warm_up(steps: list[Step]) -> int:
+    """The number of forwards before the first backward."""
     return next((number for number, step in enumerate(steps) if step.kind != "F"), len(steps))
 
 
-def expect_in_order(schedules: list, chunks: int = 1) -> None:
-    """Raise CheckFailed unless forwards and backwards of each chunk go in the order of the microbatches."""
+def expect_in_order(schedules: list[list[Step]], chunks: int = 1) -> None:
+    """Raise CheckFailed unless each chunk's forwards and backwards go in the order of the microbatches."""
     for rank, steps in enumerate(schedules):
         for kind in ("F", "B"):
             for chunk in range(chunks):
@@ -470,30 +506,30 @@ def expect_in_order(schedules: list, chunks: int = 1) -> None:
 
 
 @check("gpipe")
-def gpipe_values(run):
+def gpipe_values(run: Runner) -> None:
     judge_gpipe(run, ranks=4, microbatches=5)
     judge_gpipe(run, ranks=2, microbatches=1)
 
 
-def judge_gpipe(run, ranks: int, microbatches: int) -> None:
+def judge_gpipe(run: Runner, ranks: int, microbatches: int) -> None:
     schedules = all_ranks(run, ranks, microbatches)
     for rank, steps in enumerate(schedules):
         if warm_up(steps) != microbatches:
             raise CheckFailed(
                 f"rank {rank} goes backward after {warm_up(steps)} of {microbatches} forwards",
                 "all forwards first",
-                "That is what 1F1B will do; GPipe is simpler.",
+                "1F1B will do that; GPipe is simpler.",
             )
     expect_in_order(schedules)
 
 
 @check("gpipe", judges="time")
-def gpipe_time(run):
+def gpipe_time(run: Runner) -> str:
     return judge_bubble(all_ranks(run, 4, 6), 6)
 
 
-def judge_bubble(schedules: list, microbatches: int, chunks: int = 1) -> str:
-    """Play the schedules on a virtual cluster; judge that nobody idles longer than P - 1 slots."""
+def judge_bubble(schedules: list[list[Step]], microbatches: int, chunks: int = 1) -> str:
+    """Play the schedules on a virtual cluster; judge that no rank idles for more than P - 1 slots."""
     ranks, slot = len(schedules), 3.0
     run = play(schedules)
     right, took = slot * (microbatches * chunks + ranks - 1), run.elapsed
@@ -501,31 +537,31 @@ def judge_bubble(schedules: list, microbatches: int, chunks: int = 1) -> str:
         raise CheckFailed(
             f"with F = 1 s and B = 2 s it took {took:g} s",
             f"{right:g} s",
-            f"The bubble is {took - slot * microbatches * chunks:g} s; (P - 1) (F + B) are enough. "
+            f"The bubble is {took - slot * microbatches * chunks:g} s; (P - 1) (F + B) is enough. "
             + too_long(schedules, chunks),
         )
     bubble = 1 - slot * microbatches * chunks / took
     return f"{took:g} s with F = 1 s and B = 2 s: {bubble:.1%} of it bubble."
 
 
-def too_long(schedules: list, chunks: int) -> str:
-    """Why a schedule that can run takes longer than it must, in words."""
+def too_long(schedules: list[list[Step]], chunks: int) -> str:
+    """Why a schedule that can run takes longer than necessary, in words."""
     if chunks > 1:
         return "Is the warm-up too short, or do the microbatches not go in groups of P?"
     short = [rank for rank, steps in enumerate(schedules) if warm_up(steps) < needed_ahead(schedules, rank)]
     if short:
-        return f"The warm-up of rank {short[0]} is too short: it waits for its first backward with nothing to do."
-    return "Draw it: where does a rank wait although it has something to do?"
+        return f"The warm-up of rank {short[0]} is too short: the rank idles while it waits for its first backward."
+    return "Draw it: where does a rank wait even though it has something to do?"
 
 
-def needed_ahead(schedules: list, rank: int) -> int:
-    """Forwards before the first backward in 1F1B: those ahead, and the one of the first pair."""
+def needed_ahead(schedules: list[list[Step]], rank: int) -> int:
+    """Forwards before the first backward in 1F1B: the warm-up's, and that of the first pair."""
     microbatches = sum(step.kind == "F" for step in schedules[rank])
     return min(microbatches, len(schedules) - rank)
 
 
 @check("live-microbatches")
-def live_microbatches_values(run):
+def live_microbatches_values(run: Runner) -> None:
     for steps in (
         [("F", 0), ("B", 0), ("F", 1), ("B", 1)],
         [("F", 0), ("F", 1), ("B", 0), ("F", 2), ("B", 1), ("F", 3), ("F", 4), ("B", 2), ("B", 3), ("B", 4)],
@@ -534,15 +570,14 @@ def live_microbatches_values(run):
         judge_live(run, steps)
 
 
-def live_at(steps: list) -> list[int]:
-    """How many microbatches are live during each step."""
-    steps = [tuple(step) for step in steps]
+def live_at(steps: Sequence[RawStep]) -> list[int]:
+    """The number of live microbatches during each step."""
     begin = {step[1:]: number for number, step in enumerate(steps) if step[0] == "F"}
     end = {step[1:]: number for number, step in enumerate(steps) if step[0] == "B"}
     return [sum(begin[m] <= number <= end[m] for m in begin) for number in range(len(steps))]
 
 
-def judge_live(run, steps: list) -> None:
+def judge_live(run: Runner, steps: Sequence[RawStep]) -> None:
     answer = run(1, [list(steps)])
     [got] = answer.results
     text = " ".join(f"{step[0]}{step[1]}" for step in steps)
@@ -554,11 +589,11 @@ def judge_live(run, steps: list) -> None:
         right,
         f"of {text} it returned",
         {
-            "what is live at the end: keep the largest number on the way": 0,
+            "the number live at the end: keep track of the largest": 0,
             "the number of all forwards: a backward ends one": len(forwards),
-            "the forwards before the first backward: there may be more later": ahead,
+            "the number of forwards before the first backward: there may be more live later": ahead,
             "one too many: count the F before you look for the maximum, and the B after it": right + 1,
-            "one too few: a microbatch is live during its F already": right - 1,
+            "one too few: a microbatch is already live during its F": right - 1,
             "the number of steps": len(steps),
         },
     )
@@ -566,12 +601,12 @@ def judge_live(run, steps: list) -> None:
 
 
 @check("one-f-one-b")
-def one_f_one_b_values(run):
+def one_f_one_b_values(run: Runner) -> None:
     judge_1f1b(run, ranks=4, microbatches=8)
     judge_1f1b(run, ranks=4, microbatches=2)
 
 
-def judge_1f1b(run, ranks: int, microbatches: int) -> None:
+def judge_1f1b(run: Runner, ranks: int, microbatches: int) -> None:
     schedules = all_ranks(run, ranks, microbatches)
     expect_in_order(schedules)
     for rank, steps in enumerate(schedules):
@@ -581,18 +616,18 @@ def judge_1f1b(run, ranks: int, microbatches: int) -> None:
         if steady != ["B", "F"] * (len(steady) // 2):
             raise CheckFailed(
                 f"rank {rank}, after its warm-up, does {' '.join(map(str, middle[: last_forward + 1]))}",
-                "one backward and one forward in turn until no forward is left",
-                "That is two of the same kind in a row in the steady phase.",
+                "one backward and one forward in turn until there is no forward left",
+                "In the steady phase it does two of the same kind in a row.",
             )
 
 
 @check("one-f-one-b", judges="memory")
-def one_f_one_b_memory(run):
+def one_f_one_b_memory(run: Runner) -> str:
     remark, _ = (judge_live_1f1b(all_ranks(run, 4, microbatches), microbatches) for microbatches in (8, 2))
     return remark
 
 
-def judge_live_1f1b(schedules: list, microbatches: int) -> str:
+def judge_live_1f1b(schedules: list[list[Step]], microbatches: int) -> str:
     live = [max(live_at(steps)) for steps in schedules]
     for rank, most in enumerate(live):
         right = min(microbatches, len(schedules) - rank)
@@ -601,15 +636,15 @@ def judge_live_1f1b(schedules: list, microbatches: int) -> str:
             raise CheckFailed(
                 f"{most} microbatches are live on rank {rank}",
                 f"{right} at most",
-                "All of them: that is what GPipe holds."
+                "That is all of them, as in GPipe."
                 if all_of_them
-                else f"Its warm-up is {most - right} too long: the forward of the first pair counts too.",
+                else f"Its warm-up is {most - right} too long: the forward of the first pair counts, too.",
             )
     return f"live microbatches by rank: {live}; GPipe holds {microbatches} on each."
 
 
 @check("one-f-one-b", judges="time")
-def one_f_one_b_time(run):
+def one_f_one_b_time(run: Runner) -> str:
     schedules = all_ranks(run, 4, 8)
     return judge_bubble(schedules, 8)
 
@@ -617,13 +652,13 @@ def one_f_one_b_time(run):
 # ---- part 5: a stage, with schedules that are right
 
 
-def step_list(text: str) -> list[tuple]:
+def step_list(text: str) -> list[RawStep]:
     """ "F0 F1 B0" as steps; with chunks "F0.1"."""
     pairs = [(word[0], word[1:].split(".")) for word in text.split()]
     return [(kind, *map(int, numbers)) for kind, numbers in pairs]
 
 
-# Written out, so that nobody's generator is judged along. Of three ranks and four microbatches:
+# Written out, so that a stage is judged without a student's schedule. For three ranks and four microbatches:
 GPIPE = [step_list("F0 F1 F2 F3 B0 B1 B2 B3")] * 3
 ALTERNATING = [
     step_list("F0 F1 F2 B0 F3 B1 B2 B3"),
@@ -631,41 +666,49 @@ ALTERNATING = [
     step_list("F0 B0 F1 B1 F2 B2 F3 B3"),
 ]
 REVERSED = [step_list("F0 F1 F2 F3 B3 B2 B1 B0")] * 3
-# Of two ranks with two chunks each, and two microbatches:
+# For two ranks with two chunks each, and two microbatches:
 CHUNKED = [
     step_list("F0.0 F1.0 F0.1 F1.1 B0.1 B1.1 B0.0 B1.0"),
     step_list("F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 B0.0 B1.0"),
 ]
 
 STUCK_STAGE = (
-    "a send that waits (use isend, keep the handle), a message that nobody sends (the gradient of the input goes to "
-    "the rank before, the activations to the rank after), or a tag that names another stage than the one that needs "
-    "the message."
+    "a send that waits (use isend, keep the handle), a message that no rank sends (the gradient of the input goes to "
+    "the rank before, the activations to the rank after), or a tag that doesn't name the stage that needs the message."
 )
 
 
 @check("run-schedule", if_stuck=STUCK_STAGE)
-def run_schedule_values(run):
+def run_schedule_values(run: Runner) -> None:
     judge_run(run, ALTERNATING, layers=4, rows=7, size=2)
     judge_run(run, CHUNKED, layers=4, rows=4, size=2, chunks=2)
 
 
 @check("run-schedule", judges="traffic", if_stuck=STUCK_STAGE)
-def run_schedule_traffic(run):
+def run_schedule_traffic(run: Runner) -> str:
     answer, nbytes = judge_run(run, ALTERNATING, layers=3, rows=8, size=2)
     return expect_each_sent(
         answer, [4, 8, 4], [nbytes, 2 * nbytes, nbytes], "M messages each way across each boundary."
     )
 
 
-def stages_of(items: list, ranks: int, chunks: int) -> list[list[list]]:
-    """For each rank, for each of its chunks, the items of that stage."""
+def stages_of(items: Sequence[T], ranks: int, chunks: int) -> list[list[list[T]]]:
+    """[rank][chunk]: the items of that stage."""
     stages = cut_evenly(items, ranks * chunks)
     return [[stages[chunk * ranks + rank] for chunk in range(chunks)] for rank in range(ranks)]
 
 
-def judge_run(run, schedules: list, layers: int, rows: int, size: int, chunks: int = 1, dtype=EXACT, world=None):
-    """Judge a whole step: loss and gradients. Returns the answer, and bytes of the batch."""
+def judge_run(
+    run: Runner,
+    schedules: list[list[RawStep]],
+    layers: int,
+    rows: int,
+    size: int,
+    chunks: int = 1,
+    dtype: torch.dtype = EXACT,
+    world: World | None = None,
+) -> tuple[Answer, int]:
+    """Judge a whole step: loss and gradients. Returns the answer and the batch's bytes."""
     ranks, (weights, batch) = len(schedules), model(run.draws, layers, rows, dtype)
     held, batches = stages_of(weights, ranks, chunks), batches_of(batch, ranks)
     try:
@@ -673,7 +716,7 @@ def judge_run(run, schedules: list, layers: int, rows: int, size: int, chunks: i
     except CheckFailed as failed:
         if "KeyError" in failed.saw:
             failed.mistake = (
-                "A backward finds nothing kept. The key must be the same in F and B, and name the chunk too."
+                "A backward finds nothing under its key. F and B must use the same key, with the chunk in it."
             )
         raise
     loss, gradients = mlp.serial_gradients(weights, batch)
@@ -689,13 +732,15 @@ def judge_run(run, schedules: list, layers: int, rows: int, size: int, chunks: i
     return answer, batch.nbytes
 
 
-def wrong_runs(weights: list, batch: torch.Tensor, size: int, gradients: list, ranks: int, chunks: int) -> dict:
+def wrong_runs(
+    weights: list[torch.Tensor], batch: torch.Tensor, size: int, gradients: list[torch.Tensor], ranks: int, chunks: int
+) -> dict[str, Stages]:
     parts = batch.split(size)
     scaled = [[g * (len(p) / len(batch)) for g in mlp.serial_gradients(weights, p)[1]] for p in parts]
     found = {
         "the last microbatch's gradient alone: don't zero the gradients in between": scaled[-1],
         "the first microbatch's gradient alone": scaled[0],
-        "what you get if the gradient of the output is sent back: send that of the input, x.grad": [
+        "the gradient if each rank sends back that of its output: send that of the input, x.grad": [
             sum(column)
             for column in zip(
                 *(
@@ -717,12 +762,12 @@ def wrong_runs(weights: list, batch: torch.Tensor, size: int, gradients: list, r
 
 
 @check("run-schedule", judges="memory", if_stuck=STUCK_STAGE)
-def run_schedule_memory(run):
+def run_schedule_memory(run: Runner) -> str:
     return judge_memory(run, in_pairs(ranks=3, microbatches=8), rows=8)
 
 
-def in_pairs(ranks: int, microbatches: int) -> list[list[tuple]]:
-    """Each rank goes some forwards ahead, the last none; then backward and forward in turn."""
+def in_pairs(ranks: int, microbatches: int) -> list[list[RawStep]]:
+    """Rank r starts with P - r forwards, then does a backward and a forward in turn."""
     schedules = []
     for rank in range(ranks):
         waiting, ahead = [*range(microbatches)], ranks - rank
@@ -733,37 +778,37 @@ def in_pairs(ranks: int, microbatches: int) -> list[list[tuple]]:
     return schedules
 
 
-def judge_memory(run, schedules: list, rows: int) -> str:
-    """Judge that a rank holds activations of its live microbatches, and of no more."""
+def judge_memory(run: Runner, schedules: list[list[RawStep]], rows: int) -> str:
+    """Judge that a rank holds the activations of its live microbatches only."""
     ranks, microbatches = len(schedules), sum(step[0] == "F" for step in schedules[0])
     size = rows // microbatches
     answer, _ = judge_run(run, schedules, layers=2 * ranks, rows=rows, size=size, world=on_cluster(run, instant(ranks)))
-    for handle_of in unwaited(answer):
-        raise CheckFailed(*handle_of)
+    for dropped in unwaited(answer):
+        raise CheckFailed(*dropped)
     tensor = size * DIM * 8  # bytes of the activations between two layers, float64
-    # Of two layers autograd keeps what each product and each gelu was given (rank 0's input is part of the batch); on
-    # the last stage, also what the loss was given.
+    # Of two layers autograd saves the inputs of each product and each gelu (rank 0's input is part of the batch), and
+    # on the last stage that of the loss.
     of_one = [(3 + (rank > 0) + (rank == ranks - 1)) * tensor for rank in range(ranks)]
     counts = [max(live_at(steps)) for steps in schedules]
     for rank, live in enumerate(counts):
         activations = most_activations(answer.run.memory().samples[rank])
-        if activations > (5 * live + 2) * tensor:  # also for who copies: and an input that comes, one that is to go
+        if activations > (5 * live + 2) * tensor:  # room for copies, an input arriving and one leaving
             raise CheckFailed(
-                f"rank {rank} holds the activations of {activations / of_one[rank]:.2g} microbatches at most",
+                f"rank {rank} holds the activations of up to {activations / of_one[rank]:.2g} microbatches",
                 f"{live}",
-                "Is something kept after its backward? kept.pop(...) hands out the tensors and forgets them; "
-                "a list of outputs keeps all outputs; a y that waits to be sent keeps its graph, so send y.detach(). "
-                "Or are the steps not taken in the order of `steps`?",
+                "Is something kept after its backward? kept.pop(...) returns the tensors and forgets them; "
+                "a list of outputs keeps them all; a y that waits to be sent keeps its graph, so send y.detach(). "
+                "Or do you not take the steps in the order of `steps`?",
             )
     return f"live microbatches by rank: {counts}, as the schedule says."
 
 
-def most_activations(samples: list) -> int:
+def most_activations(samples: list[tuple[float, str, int]]) -> int:
     return max((nbytes for _, kind, nbytes in samples if kind == "activations"), default=0)
 
 
-def unwaited(answer) -> list[tuple]:
-    """What to say of each call whose handle was dropped, on virtual ranks."""
+def unwaited(answer: Answer) -> list[tuple[str, str, str]]:
+    """(saw, expected, mistake) for each call on virtual ranks whose handle was dropped."""
     return [
         (
             f"rank {event.rank} started an asynchronous {event.op} to {event.peer} and never waited for it",
@@ -779,25 +824,25 @@ def unwaited(answer) -> list[tuple]:
 
 
 OVERLAP_STUCK = (
-    "a rank that waits for a message which the rank before has not started to send, or a receive with no send: rank 0 "
-    "receives nothing, the last rank sends nothing, all others one message for each microbatch."
+    "a rank that waits for a message that the rank before has not started to send, or a receive without a send. Each "
+    "microbatch needs one send on every rank but the last and one receive on every rank but rank 0."
 )
 
 
 @check("overlapped-forward", if_stuck=OVERLAP_STUCK)
-def overlapped_forward_values(run):
+def overlapped_forward_values(run: Runner) -> None:
     for ranks, layers, rows, size in ((3, 4, 10, 4), (2, 2, 3, 1)):
         answer, _ = judge_forward(run, ranks=ranks, layers=layers, rows=rows, micro_batch_size=size)
         expect_only_messages(answer)
 
 
 @check("overlapped-forward", judges="time", if_stuck=OVERLAP_STUCK)
-def overlapped_forward_time(run):
+def overlapped_forward_time(run: Runner) -> str:
     return judge_overlap(run, ranks=3, microbatches=5, rows=3, message=2.0)
 
 
-def judge_overlap(run, ranks: int, microbatches: int, rows: int, message: float) -> str:
-    """Judge values and time: a microbatch takes `rows` s on a stage, a message `message` s, and both go on at once."""
+def judge_overlap(run: Runner, ranks: int, microbatches: int, rows: int, message: float) -> str:
+    """Judge values and time: a microbatch takes `rows` s on a stage, a message `message` s, and the two overlap."""
     answer, _ = judge_forward(
         run,
         ranks=ranks,
@@ -806,12 +851,13 @@ def judge_overlap(run, ranks: int, microbatches: int, rows: int, message: float)
         micro_batch_size=rows,
         world=on_cluster(run, rows_take_time(ranks, message)),
     )
-    for handle_of in unwaited(answer):
-        raise CheckFailed(*handle_of)
+    for dropped in unwaited(answer):
+        raise CheckFailed(*dropped)
     way = ranks * rows + (ranks - 1) * message  # of the first microbatch
     each = {
-        "each message waited for by its sender or its receiver: nothing overlaps": rows + message,
-        "every message waited for on both sides: a rank sends, then receives, then computes": rows + 2 * message,
+        "the time if the sender or the receiver waits for each message: nothing overlaps": rows + message,
+        "the time if every message is waited for on both sides: a rank sends, then receives, then computes": rows
+        + 2 * message,
     }
     words = {words: way + (microbatches - 1) * slot for words, slot in each.items()}
     return expect_time(answer, way + (microbatches - 1) * max(rows, message), recognise=words)
@@ -821,12 +867,12 @@ def judge_overlap(run, ranks: int, microbatches: int, rows: int, message: float)
 
 
 @check("interleaved-layers")
-def interleaved_layers_values(run):
+def interleaved_layers_values(run: Runner) -> None:
     judge_interleaved_layers(run, layers=8, ranks=4, chunks=2)
     judge_interleaved_layers(run, layers=12, ranks=2, chunks=3)
 
 
-def judge_interleaved_layers(run, layers: int, ranks: int, chunks: int) -> None:
+def judge_interleaved_layers(run: Runner, layers: int, ranks: int, chunks: int) -> None:
     items = [f"layer {number}" for number in range(layers)]
     answer = on_cluster(run, instant(ranks))(ranks, [list(items) for _ in range(ranks)], num_chunks=chunks)
     right = stages_of(items, ranks, chunks)
@@ -841,8 +887,8 @@ def judge_interleaved_layers(run, layers: int, ranks: int, chunks: int) -> None:
                 "contiguous: chunks next to each other give plain pipelining. Chunk c of rank r is stage c P + r": (
                     stages[rank * chunks : (rank + 1) * chunks]
                 ),
-                "the right layers in one list: one list for each chunk is wanted": sum(right[rank], []),
-                "single layers round robin: a stage has consecutive ones": [
+                "the right layers in one list: return one list for each chunk": sum(right[rank], []),
+                "single layers dealt round-robin: a stage has consecutive ones": [
                     items[rank::ranks][chunk :: layers // ranks // chunks or 1] for chunk in range(chunks)
                 ],
                 "the chunks in reverse order": right[rank][::-1],
@@ -851,17 +897,17 @@ def judge_interleaved_layers(run, layers: int, ranks: int, chunks: int) -> None:
     expect_unchanged(answer, [items] * ranks)
 
 
-def strings(values) -> bool:
+def strings(values: Sequence[object]) -> bool:
     return any(isinstance(value, str) for value in values)
 
 
 @check("interleaved")
-def interleaved_values(run):
+def interleaved_values(run: Runner) -> None:
     judge_interleaved(run, ranks=2, microbatches=4, chunks=2)
     judge_interleaved(run, ranks=4, microbatches=8, chunks=2)
 
 
-def judge_interleaved(run, ranks: int, microbatches: int, chunks: int) -> None:
+def judge_interleaved(run: Runner, ranks: int, microbatches: int, chunks: int) -> None:
     schedules = all_ranks(run, ranks, microbatches, chunks)
     expect_in_order(schedules, chunks)
     for rank, steps in enumerate(schedules):
@@ -874,11 +920,11 @@ def judge_interleaved(run, ranks: int, microbatches: int, chunks: int) -> None:
 
 
 @check("interleaved", judges="memory")
-def interleaved_memory(run):
+def interleaved_memory(run: Runner) -> str:
     return judge_live_interleaved(all_ranks(run, 4, 12, 2), 12, 2)
 
 
-def judge_live_interleaved(schedules: list, microbatches: int, chunks: int) -> str:
+def judge_live_interleaved(schedules: list[list[Step]], microbatches: int, chunks: int) -> str:
     ranks = len(schedules)
     live = [max(live_at(steps)) for steps in schedules]
     for rank, most in enumerate(live):
@@ -887,13 +933,13 @@ def judge_live_interleaved(schedules: list, microbatches: int, chunks: int) -> s
             raise CheckFailed(
                 f"{most} chunks of microbatches are live on rank {rank}",
                 f"{right} at most",
-                "All of them: go backward as soon as the warm-up is over."
+                "That is all of them: go backward as soon as the warm-up is over."
                 if most == microbatches * chunks
-                else "The warm-up is 2 (P - 1 - rank) + (v - 1) P forwards, and one more is live in the steady phase.",
+                else "The warm-up is 2 (P - 1 - rank) + (v - 1) P forwards, and the steady phase adds one.",
             )
     return f"live by rank, in chunks: {live}; all forwards first would hold {microbatches * chunks}."
 
 
 @check("interleaved", judges="time")
-def interleaved_time(run):
+def interleaved_time(run: Runner) -> str:
     return judge_bubble(all_ranks(run, 4, 8, 2), 8, 2)

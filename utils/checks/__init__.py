@@ -1,11 +1,48 @@
-"""The visible checks. A notebook says `check = checks_for("01_collectives")`, then `check(broadcast_by_hand)`."""
+"""The checks of the lessons, and what checks are written with.
+
+A notebook says `check = checks_for("01_collectives")`, then `check(broadcast_by_hand)`.
+
+    checks_for                        all visible checks of a lesson
+    check                             marks a function as the check of an exercise (registry.py)
+    CheckFailed                       what a check raises when an answer is wrong (answer.py)
+    Draws                             the random inputs that a check hands to its ranks (inputs.py)
+    expect, expect_unchanged, ...     compare what the ranks returned with what is right (compare.py)
+    expect_traffic, expect_calls, ... compare what they sent, and how long it took (traffic.py)
+
+The files with a number hold one lesson's checks each. gradients.py helps those that run a backward pass.
+"""
 
 from .answer import CheckFailed
-from .registry import Checks
+from .compare import expect, expect_own_memory, expect_unchanged
+from .inputs import Draws
+from .registry import Checks, check
+from .traffic import (
+    expect_all_waited,
+    expect_calls,
+    expect_each_sent,
+    expect_only_messages,
+    expect_time,
+    expect_traffic,
+)
 
-__all__ = ["CheckFailed", "Checks", "checks_for"]
+__all__ = [
+    "CheckFailed",
+    "Checks",
+    "Draws",
+    "check",
+    "checks_for",
+    "expect",
+    "expect_all_waited",
+    "expect_calls",
+    "expect_each_sent",
+    "expect_only_messages",
+    "expect_own_memory",
+    "expect_time",
+    "expect_traffic",
+    "expect_unchanged",
+]
 
 
 def checks_for(lesson: str) -> Checks:
-    """The visible checks of a lesson, from the module of its name in this package. Raises ValueError if there is no such lesson."""
-    return Checks(__package__, lesson)
+    """The visible checks of a lesson, from its module here. Raises ValueError if there is no such lesson."""
+    return Checks(__name__, lesson)

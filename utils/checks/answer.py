@@ -1,6 +1,9 @@
-"""What a check gets, an `Answer`, and what it raises, `CheckFailed`."""
+"""What a check gets from its ranks, an `Answer`, and what it raises, `CheckFailed`."""
+
+from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..events.event import Event
 from ..report.run import Run
@@ -8,15 +11,18 @@ from ..report.run import Run
 
 @dataclass
 class Answer:
-    """What came back from the ranks: what each returned, its inputs after the call, and the record of the run.
+    """What came back from the ranks; each list has one entry per rank.
 
-    shared: for each rank, whether what it returned shares memory with one of its inputs.
+    results       what the rank returned
+    inputs_after  its inputs, as they were after the call
+    shared        whether its result shares memory with one of its inputs
+    run           the record of the run
     """
 
-    results: list
-    inputs_after: list
+    results: list[Any]
+    inputs_after: list[list[Any]]
     run: Run
-    shared: list = field(default_factory=list)
+    shared: list[bool] = field(default_factory=list)
 
     @property
     def events(self) -> list[Event]:
@@ -26,18 +32,18 @@ class Answer:
 class CheckFailed(AssertionError):
     """An answer that is not right yet: what was seen, what was expected, and the usual mistake if it is known.
 
-    share: of the check's points that it earns all the same, from 0 to 1
+    share: the part of the check's points that the answer still earns, from 0 to 1
     """
 
-    def __init__(self, saw: str, expected: str = "", mistake: str = "", share: float = 0.0):
+    def __init__(self, saw: str, expected: str = "", mistake: str = "", share: float = 0.0) -> None:
         self.header, self.saw, self.expected, self.mistake, self.share = "", saw, expected, mistake, share
         super().__init__(saw)
 
-    def __str__(self):
+    def __str__(self) -> str:
         seen = self.saw + (f", expected {self.expected}" if self.expected else "")
         return "\n".join([self.header] * bool(self.header) + indented(seen) + indented(self.mistake))
 
-    def _render_traceback_(self):  # IPython asks for this: a notebook shows the message alone
+    def _render_traceback_(self) -> list[str]:  # IPython asks for this: a notebook shows the message alone
         return str(self).splitlines()
 
 

@@ -1,26 +1,36 @@
 """Compare what the ranks returned with what is right, and say in words what differs."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from .answer import Answer, CheckFailed
 from .equality import alike
 from .show import show
 
+Mistakes = Mapping[str, Any]  # {a common mistake, in words: the wrong value that it leads to}
 
-def expect(got, expected, rank: int | str, recognise: dict | None = None, rtol: float = 0) -> None:
+
+def expect(got: Any, expected: Any, rank: int | str, recognise: Mistakes | None = None, rtol: float = 0) -> None:
     """Raise CheckFailed unless `got` is exactly `expected`: same type, dtype, shape and values (NaN equals NaN).
 
-    rank: who returned it; or words, such as "the input is".
-    recognise: {what the mistake is: the wrong value that it leads to}.
-    rtol: relative error that is allowed, for results that depend on the order of additions.
+    rank       the rank that returned it; or the words to put in front of it, such as "the input is"
+    recognise  {a common mistake, in words: the wrong value that it leads to}
+    rtol       the relative error to allow, for results that depend on the order of additions
     """
     if alike(got, expected, rtol, strict=True):
         return
     seen = f"rank {rank} returned" if isinstance(rank, int) else rank
-    usual = {"the right numbers in another dtype: make buffers like the input": expected, **(recognise or {})}
+    usual = {
+        "the right numbers in a different dtype: create buffers with the dtype of the input": expected,
+        **(recognise or {}),
+    }
     mistake = next((words for words, wrong in usual.items() if alike(got, wrong, rtol)), "")
     raise CheckFailed(f"{seen} {show(got, expected)}", show(expected, got), mistake and f"That is {mistake}.")
 
 
-def expect_unchanged(answer: Answer, *inputs: list) -> None:
+def expect_unchanged(answer: Answer, *inputs: Sequence[Any]) -> None:
     """Raise CheckFailed if a rank's inputs are not what they were before the call."""
     for rank, after in enumerate(answer.inputs_after):
         before = [one_per_rank[rank] for one_per_rank in inputs]
@@ -31,13 +41,13 @@ def expect_unchanged(answer: Answer, *inputs: list) -> None:
 
 
 def expect_own_memory(answer: Answer) -> None:
-    """Raise CheckFailed if what a rank returned shares memory with its input."""
+    """Raise CheckFailed if a rank's result shares memory with its input."""
     for rank, shared in enumerate(answer.shared):
         if shared:
             raise CheckFailed(
                 f"rank {rank} returned a tensor that shares memory with its input",
                 "memory of its own",
-                "Who changes one of the two later changes the other. Start from a copy: x.clone().",
+                "Changing one of the two later would change the other. Start from a copy: x.clone().",
             )
 
 

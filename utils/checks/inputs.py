@@ -2,9 +2,11 @@
 
 A check draws them from its `run`:
 
-    xs = run.draws.different_integers(4, 3)  # for each of 4 ranks a tensor of 3 numbers
+    xs = run.draws.different_integers(4, 3)  # one tensor of 3 numbers for each of 4 ranks
     answer = run(4, xs, root=1)
 """
+
+from __future__ import annotations
 
 import math
 from dataclasses import dataclass
@@ -14,13 +16,13 @@ import torch
 
 @dataclass(frozen=True)
 class Draws:
-    """Where the random inputs of a run come from. The same arguments give the same numbers, however often one asks.
+    """Where the random inputs of a run come from. The same arguments always give the same numbers.
 
-    salt   0 in a notebook, where everybody is to see the same numbers. Grading takes one that nobody can know
-           beforehand, and another for each run, so that what a rank remembers of one run says nothing about the next.
+    salt   0 in a notebook, where everyone is to see the same numbers. Grading uses a salt that cannot be known
+           beforehand, and a new one for each run, so that what a rank remembers of one run is no help in the next.
 
     So ask for `run.draws` anew before each run, keep the tensors that you hand to it, and compare with those: after the
-    run the same call gives other numbers. And Draws stay with the check. A rank that had them could work out what all
+    run the same call gives different numbers. And keep Draws in the check. A rank that had them could work out what all
     the others were given, so grading refuses to send them to one.
     """
 
@@ -29,9 +31,9 @@ class Draws:
     def different_integers(
         self, world_size: int, shape: int | tuple[int, ...], dtype: torch.dtype = torch.float32, seed: int = 0
     ) -> list[torch.Tensor]:
-        """One tensor a rank, whole numbers, unlike on every rank: rank 0 has 10 to 19, rank 1 has 20 to 29, and so on.
+        """One tensor of whole numbers per rank, all different: rank 0 has 10 to 19, rank 1 has 20 to 29, and so on.
 
-        Sums are exact in every dtype that holds them.
+        Sums are exact in every dtype that can hold them.
         """
         numel = math.prod(shape) if isinstance(shape, tuple) else shape
 
@@ -47,9 +49,9 @@ class Draws:
         return torch.randint(-4, 5, size, generator=self.generator(seed)).to(dtype)
 
     def generator(self, seed: int = 0) -> torch.Generator:
-        """For numbers of another kind: torch.randn(3, generator=run.draws.generator())."""
+        """For other kinds of numbers: torch.randn(3, generator=run.draws.generator())."""
         return torch.Generator().manual_seed(self.salted(seed))
 
     def salted(self, seed: int = 0) -> int:
-        """The seed for a function that wants one, as make_batch in kit/mlp.py does. Never an input of a run."""
+        """The seed for a function that takes one, as make_batch in kit/mlp.py does. Never an input of a run."""
         return self.salt + seed

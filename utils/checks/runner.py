@@ -1,11 +1,15 @@
-"""Run a student's function on ranks for a check, and say in its exercise's words what went wrong."""
+"""Run a student's function on ranks for a check, and turn errors into advice on the exercise."""
+
+from __future__ import annotations
 
 import contextlib
 import inspect
 import io
 import math
 import re
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 
@@ -16,7 +20,10 @@ from .answer import Answer, CheckFailed
 from .compare import plural
 from .inputs import Draws
 
-TIMEOUT = 30  # seconds for one run; a right answer takes a fraction of one
+TIMEOUT = 30  # seconds for one run; a right answer takes a fraction of a second
+
+Catch = type[Exception] | tuple[type[Exception], ...]  # as after `except`
+World = Callable[..., Answer]  # a `run`, or a `run.virtual` that has its cluster
 
 
 # ---- running the student's function
@@ -25,19 +32,26 @@ TIMEOUT = 30  # seconds for one run; a right answer takes a fraction of one
 class Runner:
     """`run(world_size, *inputs, **same)`: the student's function on real ranks. `run.virtual(...)`: on virtual ones.
 
-    Each of `inputs` is a list with one entry a rank; `same` goes to every rank by name. The function gets `rank`
-    and `world_size` too if it names them. With `catch=ValueError` a rank's ValueError is its result. With
-    `through=driver` each rank calls `driver(function, *inputs, **same)` instead, which calls the function: for its
-    gradients, say, or in a group.
+    Each of `inputs` is a list with one entry per rank; `same` goes to every rank, by name. The function also gets
+    `rank` and `world_size` if it names them. With `catch=ValueError`, a ValueError that a rank raises is its result.
+    With `through=driver`, each rank calls `driver(function, *inputs, **same)` instead, and the driver calls the
+    function: to take its gradients, for example, or to run it in a process group.
 
-    `run.draws` has the random inputs for the next run (inputs.py).
+    `run.draws` has the random inputs for the next run (inputs.py), `run.situation` describes the last one in words.
     """
 
-    def __init__(self, function, if_stuck: str = "", quiet: bool = False):
+    def __init__(self, function: Callable[..., Any], if_stuck: str = "", quiet: bool = False) -> None:
         self.function, self.if_stuck, self.quiet, self.situation = function, if_stuck, quiet, ""
         self.draws = Draws()
 
-    def __call__(self, world_size: int, *inputs: list, catch: type = (), through=None, **same) -> Answer:
+    def __call__(
+        self,
+        world_size: int,
+        *inputs: Sequence[Any],
+        catch: Catch = (),
+        through: Callable[..., Any] | None = None,
+        **same: Any,
+    ) -> Answer:
         function = partial(through, self.function) if through else self.function
         self.situation = describe(function, world_size, inputs, same)
         return self.answer(None, "cpu", function, world_size, inputs, same, catch)
@@ -45,24 +59,33 @@ class Runner:
     def virtual(
         self,
         world_size: int,
-        *inputs: list,
+        *inputs: Sequence[Any],
         cluster: Cluster,
         device: str = "meta",
-        catch: type = (),
-        through=None,
-        **same,
+        catch: Catch = (),
+        through: Callable[..., Any] | None = None,
+        **same: Any,
     ) -> Answer:
         """As above, on the ranks of a virtual cluster: `answer.run.elapsed` is in virtual seconds, the same each time.
 
         device   "meta": results have shapes and no values; "cpu": values too
         """
         function = partial(through, self.function) if through else self.function
-        said = describe(function, world_size, inputs, same)
-        self.situation = said and f"{said}, on the virtual cluster {cluster.name!r}"
+        situation = describe(function, world_size, inputs, same)
+        self.situation = situation and f"{situation}, on the virtual cluster {cluster.name!r}"
         return self.answer(cluster, device, function, world_size, inputs, same, catch)
 
-    def answer(self, cluster, device: str, function, world_size: int, inputs: tuple, same: dict, catch) -> Answer:
-        """Run the function in a world. Raises CheckFailed if a rank fails, if nobody can move, if all return None."""
+    def answer(
+        self,
+        cluster: Cluster | None,
+        device: str,
+        function: Callable[..., Any],
+        world_size: int,
+        inputs: tuple[Sequence[Any], ...],
+        same: dict[str, Any],
+        catch: Catch,
+    ) -> Answer:
+        """Run the function in a world. Raises CheckFailed if a rank fails, if they deadlock, or if all return None."""
         try:
             with contextlib.redirect_stdout(io.StringIO()) if self.quiet else contextlib.nullcontext():
                 run = self.world(cluster, device, world_size, function, inputs, same, catch)
@@ -72,60 +95,87 @@ class Runner:
         if all(result is None for result in results):
             raise CheckFailed(
                 "Every rank returned None.",
-                mistake="Not written yet? Is the `return` missing? Or did you return what a call of `dist` gave back? "
+                mistake="Not written yet? Is the `return` missing? Or did you return the result of a call of `dist`? "
                 "Such a call fills its tensor and returns None.",
             )
         return Answer(results, inputs_after, run, shared)
 
-    def world(self, cluster: Cluster | None, device: str, world_size: int, *program) -> Run:
-        """Where the ranks live: real ones, or with a cluster virtual ones. Grading has a world of its own."""
+    def world(
+        self,
+        cluster: Cluster | None,
+        device: str,
+        world_size: int,
+        function: Callable[..., Any],
+        inputs: tuple[Sequence[Any], ...],
+        same: dict[str, Any],
+        catch: Catch,
+    ) -> Run:
+        """Real ranks, or virtual ones if there is a cluster; `run.results` are Returned. Grading overrides this."""
+        program = (function, inputs, same, catch)
         if cluster is None:
             return spawn(call_on_rank, world_size, *program, backend="gloo", timeout=TIMEOUT)
         return simulate(call_on_rank, world_size, *program, cluster=cluster, device=device)
 
 
 def links(gpus: int, alpha: float, bandwidth: float, nodes: int = 1, inter: Link | None = None) -> Cluster:
-    """A virtual cluster on which computing is free and memory has no end, so that only messages take time.
+    """A virtual cluster with free computing and endless memory, so that only messages take time.
 
-    gpus        in each node
-    alpha       seconds; bandwidth: bytes/s one way, of the link between two GPUs of a node
-    inter       the link between nodes; like the one inside if not given
+    gpus       in each node
+    alpha      latency in seconds, and
+    bandwidth  bytes/s one way, of the link between two GPUs of a node
+    inter      the link between nodes; by default the same as inside one
     """
     inside = Link(alpha, bandwidth)
     free = Gpu(flops={"fp32": math.inf}, memory=math.inf, bandwidth=math.inf, launch=0)
     return Cluster("only links count", nodes, gpus, gpu=free, intra=inside, inter=inter or inside)
 
 
-def call_on_rank(rank: int, world_size: int, function, inputs: tuple, same: dict, catch: type):
-    """What each rank runs: its own entry of every input.
+class Returned(NamedTuple):
+    """What comes back from one rank."""
 
-    Returns the result, the inputs as they are afterwards, and whether the result shares memory with one of them.
-    """
+    result: Any
+    inputs_after: list[Any]
+    shared: bool  # the result shares memory with an input
+
+
+def call_on_rank(
+    rank: int,
+    world_size: int,
+    function: Callable[..., Any],
+    inputs: tuple[Sequence[Any], ...],
+    same: dict[str, Any],
+    catch: Catch,
+) -> Returned:
+    """What each rank runs: the function, with its own entry of every input."""
     return call_with(rank, world_size, function, [one_per_rank[rank] for one_per_rank in inputs], same, catch)
 
 
-def call_with(rank: int, world_size: int, function, mine: list, same: dict, catch: type):
-    """As call_on_rank, with this rank's own inputs alone."""
+def call_with(
+    rank: int, world_size: int, function: Callable[..., Any], mine: list[Any], same: dict[str, Any], catch: Catch
+) -> Returned:
+    """As call_on_rank, where `mine` holds this rank's inputs alone."""
     names = inspect.signature(function).parameters
     known = {name: value for name, value in [("rank", rank), ("world_size", world_size)] if name in names}
     kept = [x.detach() if isinstance(x, torch.Tensor) else x for x in mine]
     try:
         result = function(*mine, **same, **known)
-        return result, kept, shares_memory(result, mine)
+        return Returned(result, kept, shares_memory(result, mine))
     except catch as error:
-        return error, kept, False
+        return Returned(error, kept, False)
 
 
-def shares_memory(result, inputs: list) -> bool:
-    """Whether a tensor, not an empty one, lies in the memory of an input that is a tensor; on meta there is none."""
+def shares_memory(result: Any, inputs: list[Any]) -> bool:
+    """Whether the result is a tensor, not empty and not on meta, in the memory of an input."""
     if not isinstance(result, torch.Tensor) or not result.numel() or not result.untyped_storage().data_ptr():
         return False
     tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
     return any(x.untyped_storage().data_ptr() == result.untyped_storage().data_ptr() for x in tensors)
 
 
-def describe(function, world_size: int, inputs: tuple, same: dict) -> str:
-    """The situation in words: `5 ranks, root 3, int64 (4,)`; no ranks for a function that knows none."""
+def describe(
+    function: Callable[..., Any], world_size: int, inputs: tuple[Sequence[Any], ...], same: dict[str, Any]
+) -> str:
+    """The situation in words: `5 ranks, root 3, int64 (4,)`; without the ranks if the function takes no `rank`."""
     words = [plural(world_size, "rank")] if "rank" in inspect.signature(function).parameters else []
     words += [f"{name} {value}" for name, value in same.items() if isinstance(value, int | str)]
     first = next((item for column in inputs for item in column if isinstance(item, torch.Tensor)), None)
@@ -134,28 +184,37 @@ def describe(function, world_size: int, inputs: tuple, same: dict) -> str:
     return ", ".join(words)
 
 
+# ---- turning errors into advice
+
+NO_CONNECTION = (
+    "A rank has no connection to itself: is `src` or `dst` the rank that makes the call? Nothing comes before rank 0; "
+    "in a ring, the last rank does."
+)
+# Pattern in the report of a failed run -> advice. The texts are those of torch 2.13 and of its Gloo, and one of ours.
+ADVICE = {
+    "should not be the same as the rank of the current process": (
+        "A rank can't send to itself: copy its own part, and send the rest."
+    ),
+    r"Expected parameter `tensor`[\s\S]*NoneType": (
+        "That is None, not a tensor. Is it the .grad of a tensor that has none? Only a leaf gets a .grad, and only if "
+        "it required one before it was used: call requires_grad_() on a received tensor. The result of a computation "
+        "has no .grad."
+    ),
+    r"<--> \[none\]\)": NO_CONNECTION,  # Gloo
+    " itself: a message goes to another rank": NO_CONNECTION,  # ours, on virtual ranks
+}
+
+
 def explained(error: RankError, if_stuck: str) -> CheckFailed:
-    """The report of the ranks, with the exercise's own explanation where one fits."""
-    report = re.sub(r"\n\nIf the work needs longer, say how long:.*", "", str(error))  # a check's time is the check's
+    """The report of the ranks, with advice on the exercise where some fits."""
+    report = re.sub(r"\n\nIf the work needs longer, say how long:.*", "", str(error))  # a check sets its own timeout
     if "NotImplementedError" in report:
         return CheckFailed(
             "Not written yet.",
-            mistake="Write the lines that are missing in the cell above, run that cell, then this one.",
+            mistake="Write the missing lines in the cell above, run that cell, then this one.",
         )
-    if "should not be the same as the rank of the current process" in report:  # torch's words
-        return CheckFailed(report, mistake="A rank can't send to itself: copy what it keeps, send the rest.")
-    if "Expected parameter `tensor`" in report and "NoneType" in report:  # torch's words, too
-        return CheckFailed(
-            report,
-            mistake="That is None, not a tensor. Is it the .grad of a tensor that has none? Only a leaf gets a .grad, "
-            "and only if it required one before it was used: what was received needs requires_grad_(), and a result "
-            "of a computation has no .grad.",
-        )
-    if "<--> [none])" in report or " itself: a message goes to another rank" in report:  # Gloo's, and grading's
-        return CheckFailed(
-            report,
-            mistake="A rank has no connection to itself: is `src` or `dst` the rank that calls? Who is before rank 0? "
-            "Nobody, or in a ring the last one.",
-        )
+    for pattern, advice in ADVICE.items():
+        if re.search(pattern, report):
+            return CheckFailed(report, mistake=advice)
     unmatched = isinstance(error, WorldStuck | RankTimeout | RankCrashed)
     return CheckFailed(report, mistake=f"What usually causes this here: {if_stuck}" if unmatched and if_stuck else "")

@@ -1,7 +1,10 @@
-"""Judge what the ranks sent: messages, bytes, calls, and the virtual time they took."""
+"""Compare what the ranks sent with what is needed: messages, bytes, calls, and the virtual time they took."""
+
+from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from ..text.units import quantity
 from .answer import Answer, CheckFailed
@@ -9,23 +12,22 @@ from .compare import plural
 
 
 def expect_traffic(answer: Answer, messages: int, nbytes: int, enough: str = "No fewer will do.") -> str:
-    """Raise CheckFailed unless the ranks sent `messages` messages of `nbytes` bytes in all, by send and recv alone.
+    """Raise CheckFailed unless the ranks sent `messages` messages of `nbytes` bytes in all, with send and recv alone.
 
-    Returns a sentence that says what was counted.
+    Returns a sentence with the counts.
     """
     expect_only_messages(answer)
     sends = [event for event in answer.events if event.op == "send"]
     sent = Counter(event.rank for event in sends)
     total = sum(event.bytes for event in sends)
-    counted = ", ".join(f"rank {rank} sent {plural(sent[rank], 'message')}" for rank in sorted(sent)) or "nobody sent"
+    counted = ", ".join(f"rank {rank} sent {plural(sent[rank], 'message')}" for rank in sorted(sent))
+    counted = counted or "no rank sent anything"
     if len(sends) != messages:
         times = f"{len(sends) / messages:.3g} times as many as are needed." if messages else "None is needed."
         raise CheckFailed(
             f"{counted}: {len(sends)} in all",
             f"{messages} in all",
-            times
-            if len(sends) > messages
-            else "Fewer than are needed: does a rank skip a step, or know a value beforehand?",
+            times if len(sends) > messages else too_few("messages"),
         )
     if total != nbytes:
         raise CheckFailed(
@@ -37,22 +39,26 @@ def expect_traffic(answer: Answer, messages: int, nbytes: int, enough: str = "No
 
 
 def expect_only_messages(answer: Answer) -> None:
-    """Raise CheckFailed if a rank called anything but send and recv, or dropped the handle of one."""
+    """Raise CheckFailed if a rank called anything but send and recv, or never waited for one of them."""
     strangers = sorted({event.op for event in answer.events} - {"send", "recv"})
     if strangers:
         raise CheckFailed(
             f"your function calls {', '.join(strangers)}",
             "only send, recv, isend and irecv",
-            "The library did the work: here you do.",
+            "There the library does the work; here you do.",
         )
     expect_all_waited(answer)
 
 
-def expect_each_sent(answer: Answer, messages: int | list[int], nbytes: int | list[int], enough: str = "") -> str:
-    """Raise CheckFailed unless each rank sent so many messages of so many bytes in all, by send and recv alone.
+def expect_each_sent(
+    answer: Answer, messages: int | Sequence[int], nbytes: int | Sequence[int], enough: str = ""
+) -> str:
+    """Raise CheckFailed unless each rank sent this many messages and bytes, with send and recv alone.
 
-    messages, nbytes: of every rank, or a list with one entry a rank. enough: why no fewer would do, shown when it is
-    right. Returns a sentence that says what was counted.
+    messages, nbytes  the same for every rank, or a list with one entry per rank
+    enough            why no fewer would do, shown when the counts are right
+
+    Returns a sentence with the counts.
     """
     world_size = len(answer.results)
     wanted = [
@@ -78,16 +84,22 @@ def expect_each_sent(answer: Answer, messages: int | list[int], nbytes: int | li
     return f"{counted}. {enough}".strip()
 
 
-def how_many_times(got: int, wanted: int, what: str) -> str:
+def how_many_times(got: int, wanted: int, noun: str) -> str:
     if got < wanted:
-        return f"Fewer {what} than are needed: does a rank skip a step, or know a value beforehand?"
-    return f"{got / wanted:.3g} times the {what} that are needed." if wanted else "None is needed."
+        return too_few(noun)
+    return f"{got / wanted:.3g} times the {noun} that are needed." if wanted else "None is needed."
 
 
-def expect_time(answer: Answer, seconds: float, rtol: float = 1e-6, recognise: dict[str, float] | None = None) -> str:
-    """Raise CheckFailed unless the run took at most `seconds` of virtual time.
+def too_few(noun: str) -> str:
+    return f"Fewer {noun} than are needed: does a rank skip a step, or know a value beforehand?"
 
-    recognise: {what the mistake is: the time that it leads to}. Returns a sentence that says what was measured.
+
+def expect_time(
+    answer: Answer, seconds: float, rtol: float = 1e-6, recognise: Mapping[str, float] | None = None
+) -> str:
+    """Raise CheckFailed unless the run took at most `seconds` of virtual time. Returns a sentence with its time.
+
+    recognise: {a common mistake, in words: the time that it leads to}
     """
     took = answer.run.elapsed
     if took <= seconds * (1 + rtol):
@@ -101,15 +113,15 @@ def expect_time(answer: Answer, seconds: float, rtol: float = 1e-6, recognise: d
     )
 
 
-def expect_calls(answer: Answer, calls: list[str], nbytes: list[int] | None = None) -> str:
-    """Raise CheckFailed unless every rank called exactly these collectives in this order, handing in these bytes."""
+def expect_calls(answer: Answer, calls: Sequence[str], nbytes: Sequence[int] | None = None) -> str:
+    """Raise CheckFailed unless every rank called exactly these collectives, in this order, with this many bytes."""
     for rank in range(len(answer.results)):
         events = [event for event in answer.events if event.rank == rank]
-        if [event.op for event in events] != calls:
+        if [event.op for event in events] != list(calls):
             seen = ", ".join(event.op for event in events) or "nothing"
             raise CheckFailed(f"rank {rank} called {seen}", ", ".join(calls), "One call of each, on every rank.")
-        for event, want in zip(events, nbytes or [None] * len(calls), strict=True):
-            if want is not None and event.bytes != want:
+        for event, want in zip(events, nbytes or [event.bytes for event in events], strict=True):
+            if event.bytes != want:
                 raise CheckFailed(
                     f"rank {rank} handed {event.bytes} bytes to {event.op}",
                     f"{want} bytes",
@@ -120,7 +132,7 @@ def expect_calls(answer: Answer, calls: list[str], nbytes: list[int] | None = No
 
 
 def expect_all_waited(answer: Answer) -> None:
-    """Raise CheckFailed if a rank dropped the handle of a call that it had only started."""
+    """Raise CheckFailed if a rank started an asynchronous call and never waited for it."""
     for rank, op in sorted({(event.rank, event.op) for event in answer.events if event.is_async and event.end is None}):
         raise CheckFailed(
             f"rank {rank} started an asynchronous {op} and never waited for it",

@@ -1,2 +1,4 @@
-"""What happened, as plain data: events, regions, failures, and who belongs with whom. Anything here runs without torch, so
-every other package may use it."""
+"""What happened, as plain data: events, regions, failures, and which calls belong together.
+
+Nothing here needs torch, so every other package may use it.
+"""

@@ -1,6 +1,6 @@
-"""From Events and Regions to bars in lanes: which lie inside, beside and after each other. Plain arithmetic.
+"""Events and Regions as bars in lanes, for `run.timeline()` and `run.save_trace()`: which bars nest, overlap or match.
 
-What `run.timeline()` draws and `run.save_trace()` writes.
+All times are in seconds.
 """
 
 from __future__ import annotations
@@ -9,30 +9,34 @@ import re
 from collections import defaultdict, deque
 from functools import cache
 from heapq import heappop, heappush
+from typing import TypeVar
 
 from .event import Event, Region
 
+Bar = TypeVar("Bar", Event, Region)
 
-def by_rank(things: list, size: int) -> list[list]:
-    """Events or Regions, a list for each rank."""
-    lists = [[] for _ in range(size)]
+
+def by_rank(things: list[Bar], size: int) -> list[list[Bar]]:
+    """One list per rank."""
+    lists: list[list[Bar]] = [[] for _ in range(size)]
     for thing in things:
         lists[thing.rank].append(thing)
     return lists
 
 
 def first_moment(events: list[Event], regions: list[Region]) -> float:
-    return min((bar.start for bar in [*regions, *events]), default=0.0)
+    return min([*(r.start for r in regions), *(e.start for e in events)], default=0.0)
 
 
 def last_moment(events: list[Event], regions: list[Region]) -> float:
-    """When the last of all bars ends; a call that nobody waited for has no end of its own."""
+    """When the last bar ends. A call without an end counts with its start."""
     return max([r.end for r in regions] + [e.start if e.end is None else e.end for e in events], default=0.0)
 
 
 def depths(regions: list[Region]) -> list[tuple[Region, int]]:
-    """One rank's regions, each with how many others it lies inside of: outer ones first."""
-    nested, open_until = [], []
+    """One rank's regions, outer ones first, each with the number of regions it lies inside."""
+    nested: list[tuple[Region, int]] = []
+    open_until: list[float] = []
     for region in sorted(regions, key=lambda r: (r.start, -r.end)):
         open_until = [end for end in open_until if end > region.start]
         nested.append((region, len(open_until)))
@@ -41,12 +45,13 @@ def depths(regions: list[Region]) -> list[tuple[Region, int]]:
 
 
 def rows(events: list[Event], last: float) -> list[tuple[Event, int]]:
-    """One rank's calls, each with the row it is drawn in, the first one that is free: those in flight at the same time
-    get rows of their own.
+    """One rank's calls, each with the first row that is free: calls in flight at the same time get different rows.
+
+    A call without an end takes its row until `last`.
     """
     placed: list[tuple[Event, int]] = []
-    taken: list[tuple[float, int]] = []  # (until when, row), the earliest first
-    free: list[int] = []  # rows, the lowest first
+    taken: list[tuple[float, int]] = []  # heap of (until when, row)
+    free: list[int] = []  # heap of rows
     for event in sorted(events, key=lambda e: (e.start, e.index)):
         while taken and taken[0][0] <= event.start:
             heappush(free, heappop(taken)[1])
@@ -57,7 +62,7 @@ def rows(events: list[Event], last: float) -> list[tuple[Event, int]]:
 
 
 def busy(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The union of spans of time, as spans that don't touch."""
+    """The union of `spans`, as spans that don't touch."""
     union: list[list[float]] = []
     for start, end in sorted(spans):
         if union and start <= union[-1][1]:
@@ -68,7 +73,7 @@ def busy(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def blocked(regions: list[Region], events: list[Event]) -> list[tuple[float, float]]:
-    """When one rank was in a region and, in it, sat in a blocking call."""
+    """When one rank was inside both a region and a blocking call."""
     named, waits = busy([(r.start, r.end) for r in regions]), busy(waiting(events))
     overlaps, n, w = [], 0, 0
     while n < len(named) and w < len(waits):
@@ -83,14 +88,14 @@ def blocked(regions: list[Region], events: list[Event]) -> list[tuple[float, flo
 
 
 def waiting(events: list[Event]) -> list[tuple[float, float]]:
-    """When one rank sat in a blocking call."""
+    """When one rank was inside a blocking call."""
     return [(e.start, e.end) for e in events if not e.is_async and e.end is not None]
 
 
 def bubbles(regions: list[Region], start: float, end: float) -> list[tuple[float, float]]:
-    """A bubble is time, from the first region of any rank to the last, in which a rank that has regions is in none.
+    """When a rank that has regions is in none of them, between the first region of any rank and the last.
 
-    `regions` are one rank's; `start` and `end` are when the first region of any rank starts and the last one ends.
+    `regions` are one rank's; the first region of any rank starts at `start`, and the last one ends at `end`.
     """
     if not regions:
         return []
@@ -101,16 +106,18 @@ def bubbles(regions: list[Region], start: float, end: float) -> list[tuple[float
 
 @cache
 def stem(name: str) -> str:
-    """The name of a region without its numbers: "forward 3" and "forward 4" are of one kind."""
+    """The name of a region without its numbers: "forward 3" and "forward 4" are of the same kind."""
     return re.sub(r"[\s_#]*\d+", "", name).strip() or name
 
 
 def messages(events: list[Event]) -> list[tuple[Event, Event]]:
-    """Each send with its receive: the n-th from a rank to another with the same group and tag is the n-th received.
+    """Each send with its receive: the n-th send from one rank to another with a group and tag is the n-th received.
 
-    Left out are messages to a rank that receives from any source: who its sender was is not recorded.
+    If a rank has a receive from any source, messages to it with that group and tag are left out: the senders are not
+    all known.
     """
-    sends, receives = defaultdict(deque), []
+    sends: dict[tuple[int | None, int | None, str, int], deque[Event]] = defaultdict(deque)
+    receives = []
     from_anywhere = {(e.rank, e.group, e.tag) for e in events if e.op == "recv" and e.peer is None}
     for event in sorted(events, key=lambda e: (e.rank, e.index)):
         if event.op == "send" and (event.peer, event.group, event.tag) not in from_anywhere:

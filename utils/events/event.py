@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:  # what a Run can be turned into is made when it is asked for
-    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,13 +11,13 @@ class Event:
 
     op     send, recv, broadcast, reduce, all_reduce, gather, scatter, all_gather, reduce_scatter, all_to_all, barrier
     group  name of the process group ("world" is the default one); members: its global ranks, in group order
-    peer   send and recv: the other rank (None: any source, and nothing has come); rooted collectives: the root; else
-           None. Global ranks.
-    bytes  of the tensors that this rank hands in (for a recv: of its buffer)
-    shape  of the first of them; dtype: its name, "float32"
-    start  seconds since the world began; end: when its result was there, None if nobody could tell
+    peer   a global rank: the other end of a send or recv (None for a recv from any source that has received nothing
+           yet), or the root of a collective that has one; None for the others
+    bytes  size of the tensors this rank hands in (for a recv: of its buffer)
+    shape  of the first of these tensors; dtype: of the same one, as in "float32"
+    start  seconds since the world began; end: when the result was there, None if that is unknown
     where  "file:line" of the student's line that led to the call
-    waited when the rank began to wait for it, if it is asynchronous; None if it never did
+    waited for an asynchronous call, when the rank began to wait for it; None if it never did
     """
 
     rank: int
@@ -44,7 +40,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A stretch of a rank's compute that the program has named: `with region("forward"): ...`. Seconds, as in Event."""
+    """A stretch of a rank's compute named by the program: `with region("forward"): ...`. Times as in Event."""
 
     rank: int
     name: str

@@ -1,4 +1,4 @@
-"""An exception that ended a rank, as plain data: readable without any of the student's classes."""
+"""An exception that ended a rank, as plain data: reading it needs none of the student's classes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Frame:
 
 @dataclass(frozen=True)
 class Failure:
-    """An exception that ended a rank, in a form that needs none of the student's classes to read."""
+    """An exception that ended a rank."""
 
     kind: str
     message: str

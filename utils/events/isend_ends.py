@@ -1,14 +1,15 @@
-"""When an asynchronous send was over: told by its receive, because Gloo does not tell.
+"""When an asynchronous send ended: worked out from its receive, because Gloo does not say.
 
-The handle of a Gloo message has no future, and its `is_completed()` stays False until `wait()` has returned. So nobody
-learns when an isend or irecv is done but whoever waits for it, and that is the program: a second one who waits would
-take the completion away from it (the handle counts it down), and would keep alive a message whose handle the program
-has thrown away, which Gloo loses without us. A recorder that changed what is lost would hide a mistake.
+The handle of a Gloo message has no future, and its `is_completed()` stays False until `wait()` has returned. So only a
+call of `wait()` can tell when an isend or irecv is done, and that call must stay the program's. If we waited too, we
+would take the completion away from the program (the handle counts it down), and we would keep alive a message whose
+handle the program has thrown away, which Gloo loses otherwise. A recorder that rescues lost messages would hide a
+mistake.
 
-What is left is the other side's record. A receive has its message only after the send has handed over the last byte, so
-a send is over when its receive is, at the latest; often long before the program waits for it. For a receive there is no
-such bound: that all bytes have left says nothing about when they are there. An irecv ends when `wait()` finds it done,
-or, if nobody waits for it, never.
+That leaves the other side's record. A receive completes only after the send has handed over its last byte, so a send
+ends no later than its receive, often long before the program waits for it. There is no such bound for a receive: the
+bytes may have left long before they arrive. An irecv ends when `wait()` finds it done; if the program never waits for
+it, it has no end.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from .rank_state import RankState
 
 
 def bound_by_receives(states: list[RankState]) -> None:
-    """Let no asynchronous send of these ranks end later than its receive."""
+    """Make every asynchronous send of these ranks end no later than its receive, in place."""
     if any(event.op == "send" and event.is_async for state in states for event in state.events):
         matching = Matching(states)
         for state in states:
@@ -34,4 +35,4 @@ def bounded(event: Event, matching: Matching) -> Event:
         return event
     if event.end is not None and event.end <= receive.end:
         return event
-    return replace(event, end=max(receive.end, event.start))  # the clocks of two machines may differ a little
+    return replace(event, end=max(receive.end, event.start))  # the clocks of two machines may differ slightly

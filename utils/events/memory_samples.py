@@ -1,24 +1,28 @@
-"""Samples of a rank's live bytes over time, and where they peak. Plain arithmetic."""
+"""Samples of a rank's live bytes over time, and their peak."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass  # it needs torch
+from typing import NamedTuple
 
 OTHER = "other"
-KINDS = (
-    "parameters",
-    "gradients",
-    "optimizer state",
-    "activations",
-    "communication",
-    OTHER,
-)  # what is more than one, is the first
-
+# What bytes are for. A storage of more than one kind counts as the first of them.
+KINDS = ("parameters", "gradients", "optimizer state", "activations", "communication", OTHER)
 
 Sample = tuple[float, str, int]  # (seconds, kind, live bytes of that kind from then on)
+
+
+class MemoryNote(NamedTuple):
+    """The memory of one rank during one stretch of its program.
+
+    device   "cpu": storages that track_memory followed; "virtual": everything on a virtual rank; "cuda": as reported
+             by the GPU's allocator
+    samples  live bytes over time
+    peak     the most bytes alive at once
+    """
+
+    device: str
+    samples: list[Sample]
+    peak: int
 
 
 def totals(samples: list[Sample]) -> list[tuple[float, int]]:
@@ -33,7 +37,7 @@ def totals(samples: list[Sample]) -> list[tuple[float, int]]:
 
 
 def peak_of(samples: list[Sample]) -> tuple[int, dict[str, int]]:
-    """(bytes, {kind: bytes}) when there were most of them, the first time."""
+    """(bytes, {kind: bytes}) at the moment when the most bytes were alive; the first such moment."""
     if not samples:
         return 0, {}
     over_time = [nbytes for _, nbytes in totals(samples)]

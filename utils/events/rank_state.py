@@ -1,29 +1,35 @@
-"""What is known of one rank while it runs, or once it has finished."""
+"""What is known about one rank, while it runs or after it has finished."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from .event import Event, Region
 
 
+class TensorLayout(NamedTuple):
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
 @dataclass
 class RankState:
-    """What is known of one rank: what its recorder has written (see protocol.py), and whether it has finished."""
+    """What one rank has recorded (see recording/reader.py), and whether it has finished. Calls go by their index."""
 
     rank: int
     events: list[Event] = field(default_factory=list)
-    groups_made: list[Event] = field(default_factory=list)  # one for each call of new_group, also by a device mesh
-    waits: dict[int, str] = field(default_factory=dict)  # asynchronous calls it has begun to wait for: index -> where
+    groups_made: list[Event] = field(default_factory=list)  # one per call of new_group, also those by a device mesh
+    waits: dict[int, str] = field(default_factory=dict)  # asynchronous calls the rank has begun to wait for -> where
     failed: set[int] = field(default_factory=set)  # calls that raised
-    lost: set[int] = field(default_factory=set)  # messages whose handle it has thrown away before they were done
-    strides: dict[int, tuple] = field(default_factory=dict)  # (shape, strides) of a tensor that is not in order
-    dropped: dict[int, str] = field(default_factory=dict)  # asynchronous calls whose handle was never used
+    lost: set[int] = field(default_factory=set)  # messages whose handle was thrown away before they were done
+    strides: dict[int, TensorLayout] = field(default_factory=dict)  # calls with a tensor that is not contiguous
+    dropped: dict[int, str] = field(default_factory=dict)  # asynchronous calls whose handle was never used -> where
     regions: list[Region] = field(default_factory=list)
     finished: bool = False
 
     def blocked_in(self) -> Event | None:
-        """The call that this rank is inside of, if it is inside one."""
+        """The call this rank is inside, if any."""
         if self.finished:
             return None
         if self.groups_made and self.groups_made[-1].end is None:
@@ -34,5 +40,5 @@ class RankState:
         return None
 
     def has_dropped(self, event: Event) -> bool:
-        """Whether it only started this call and then let go of it: its tensor is gone, and the message may be too."""
+        """Whether the rank started this call and let go of it: its tensor is gone, and the message may be too."""
         return (self.finished or event.index in self.lost) and event.is_async and event.index not in self.waits

@@ -1,1 +1,1 @@
-"""Models and tools that exercises build on: small networks, schedules, a slow memory. Lessons import them by module."""
+"""What exercises build on: small networks, pipeline schedules, a slow memory. Lessons import each module by name."""

@@ -1,26 +1,29 @@
-"""A pipeline schedule as data: for each rank the list of its steps. Here it is checked and timed.
+"""A pipeline schedule as data, each rank's list of steps, and functions that check and time it.
 
     schedules = [[("F", 0), ("F", 1), ("B", 0), ("B", 1)],     rank 0: forward of microbatch 0, of microbatch 1, ...
                  [("F", 0), ("B", 0), ("F", 1), ("B", 1)]]     rank 1
-    problem(schedules)              "" if every step can be taken, else what is wrong, in words
-    timed(schedules)                which step begins and ends when, if messages are free
-    figures.schedule(schedules)     a picture, also of one that can't run
-    play(schedules)                 the same on the virtual cluster, with messages: a Run (play_schedule.py)
+    problem(schedules)              what keeps it from running, as text; "" if it can run
+    timed(schedules)                when each step starts and ends if messages take no time
+    figures.schedule(schedules)     a picture, even of a schedule that deadlocks
+    play(schedules)                 a Run on the virtual cluster, with real messages (play_schedule.py)
 
 A step is (kind, microbatch), or (kind, microbatch, chunk) where a rank has several stages.
 
     F   forward: needs the forward of the stage before
-    B   backward: needs the backward of the stage after, and what this stage's own forward has kept
-    W   gradient of the weights, where B is the gradient of the input alone: needs this stage's own B
+    B   backward: needs the backward of the stage after, and what this stage's own forward saved
+    W   gradient of the weights, if B computes only the gradient of the input: needs this stage's own B
 
-With P ranks, chunk c of rank r is stage c * P + r. What a schedule should look like is not said here: that is yours.
+With P ranks, chunk c of rank r is stage c * P + r. What a good schedule looks like is for you to find out.
 """
 
-from collections import Counter
-from typing import NamedTuple
+from __future__ import annotations
 
-COSTS = {"F": 1.0, "B": 2.0, "W": 1.0}  # seconds of a step; a backward has two matrix products for each of a forward
-SPLIT_COSTS = {"F": 1.0, "B": 1.0, "W": 1.0}  # where B is split in B and W
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+COSTS = {"F": 1.0, "B": 2.0, "W": 1.0}  # seconds; backward has two matrix products for each one of forward
+SPLIT_COSTS = {"F": 1.0, "B": 1.0, "W": 1.0}  # if backward is split into B and W
 
 
 class Step(NamedTuple):
@@ -34,8 +37,11 @@ class Step(NamedTuple):
         return f"{self.kind}{self.microbatch}" + (f" of chunk {self.chunk}" if self.chunk else "")
 
 
+Schedules: TypeAlias = Sequence[Sequence[tuple[str, int] | tuple[str, int, int]]]  # one list of steps per rank
+
+
 class Slot(NamedTuple):
-    """When a rank takes a step, in seconds."""
+    """A step of a rank and when it starts and ends, in seconds."""
 
     rank: int
     step: Step
@@ -43,12 +49,12 @@ class Slot(NamedTuple):
     end: float
 
 
-def read(schedules: list) -> list[list[Step]]:
-    """Every step as a Step. Raises ValueError that says which is none."""
+def read(schedules: Schedules) -> list[list[Step]]:
+    """The schedules with every step as a Step. Raises ValueError that names the first malformed step."""
     steps = []
     for rank, given in enumerate(schedules):
         if not isinstance(given, list | tuple):
-            raise ValueError(f'rank {rank} has {given!r}: a schedule is a list of steps such as ("F", 0).')
+            raise ValueError(f'rank {rank} has {given!r}; a schedule is a list of steps such as ("F", 0).')
         for number, step in enumerate(given):
             if not (
                 isinstance(step, list | tuple)
@@ -57,7 +63,7 @@ def read(schedules: list) -> list[list[Step]]:
                 and all(type(index) is int and index >= 0 for index in step[1:])
             ):
                 raise ValueError(
-                    f'step {number} of rank {rank} is {step!r}: a step is ("F", microbatch), ("B", microbatch) or, '
+                    f'step {number} of rank {rank} is {step!r}; a step is ("F", microbatch), ("B", microbatch) or, '
                     'with chunks, ("F", microbatch, chunk).'
                 )
         steps.append([Step(*step) for step in given])
@@ -67,10 +73,10 @@ def read(schedules: list) -> list[list[Step]]:
 # ---- checked
 
 
-def problem(schedules: list, microbatches: int | None = None, chunks: int | None = None) -> str:
-    """What keeps the schedule from running, in words; "" if it can run.
+def problem(schedules: Schedules, microbatches: int | None = None, chunks: int | None = None) -> str:
+    """What keeps the schedule from running, as text; "" if it can run.
 
-    microbatches, chunks   how many there are: as many as the steps name if not given
+    microbatches, chunks   how many there are; by default, as many as the steps name
     """
     try:
         steps = read(schedules)
@@ -81,35 +87,35 @@ def problem(schedules: list, microbatches: int | None = None, chunks: int | None
         return ""
     microbatches = microbatches or 1 + max(step.microbatch for step in every)
     chunks = chunks or 1 + max((step.chunk for step in every), default=0)
-    return counted(steps, microbatches, chunks) or in_order(steps) or stuck(steps)
+    return counting_problem(steps, microbatches, chunks) or order_problem(steps) or deadlock(steps)
 
 
-def counted(schedules: list[list[Step]], microbatches: int, chunks: int) -> str:
-    """Whether every rank takes each step once."""
-    kinds = ("F", "B", "W") if any(step.kind == "W" for steps in schedules for step in steps) else ("F", "B")
+def counting_problem(schedules: list[list[Step]], microbatches: int, chunks: int) -> str:
+    """Which rank does not take every step exactly once."""
+    kinds = ("F", "B", "W") if has_weight_steps(schedules) else ("F", "B")
     wanted = [Step(kind, m, c) for kind in kinds for c in range(chunks) for m in range(microbatches)]
     known = set(wanted)
     for rank, steps in enumerate(schedules):
         times = Counter(steps)
-        strangers = [step for step in times if step not in known]
+        unknown = [step for step in times if step not in known]
         missing = [step for step in wanted if not times[step]]
-        twice = [step for step in wanted if times[step] > 1]
-        if strangers:
+        repeated = [step for step in wanted if times[step] > 1]
+        if unknown:
             there = f"microbatches 0 to {microbatches - 1}" + (f" and chunks 0 to {chunks - 1}" if chunks > 1 else "")
-            return f"rank {rank} does {strangers[0]}, but there are {there}."
+            return f"rank {rank} does {unknown[0]}, but there are only {there}."
         if missing:
-            return f"rank {rank} never does {named(missing)}."
-        if twice:
-            return f"rank {rank} does {named(twice)} more than once."
+            return f"rank {rank} never does {listed(missing)}."
+        if repeated:
+            return f"rank {rank} does {listed(repeated)} more than once."
     return ""
 
 
-def named(steps: list[Step], most: int = 4) -> str:
+def listed(steps: list[Step], most: int = 4) -> str:
     return ", ".join(map(str, steps[:most])) + (f" and {len(steps) - most} more" if len(steps) > most else "")
 
 
-def in_order(schedules: list[list[Step]]) -> str:
-    """Whether every rank goes forward before it goes backward."""
+def order_problem(schedules: list[list[Step]]) -> str:
+    """Which rank takes a step of its own before the one it depends on."""
     earlier = {"B": "F", "W": "B"}
     for rank, steps in enumerate(schedules):
         place = {step: number for number, step in enumerate(steps)}
@@ -118,28 +124,26 @@ def in_order(schedules: list[list[Step]]) -> str:
             if place[first] > number:
                 return (
                     f"rank {rank} does {step} (its step {number}) before {first} (its step {place[first]}): "
-                    f"{step.kind} needs what {first.kind} has kept."
+                    f"{step.kind} needs what {first.kind} saved."
                 )
     return ""
 
 
-def stuck(schedules: list[list[Step]]) -> str:
-    """Who waits for whom, if some ranks wait for each other for ever."""
+def deadlock(schedules: list[list[Step]]) -> str:
+    """Who waits for whom, if ranks wait for each other forever."""
     _, waiting = run_through(schedules, COSTS)
     lines = []
     for rank, (step, missing) in waiting.items():
         owner, wanted = missing.stage % len(schedules), Step(missing.kind, missing.microbatch)
-        lines.append(
-            f"  rank {rank} wants to do {step}, and waits for {wanted.kind}{wanted.microbatch} of rank {owner}"
-        )
-    return "\n".join(["nobody can go on:", *lines]) if lines else ""
+        lines.append(f"  rank {rank} can't do {step}: it waits for {wanted.kind}{wanted.microbatch} of rank {owner}")
+    return "\n".join(["deadlock, no rank can go on:", *lines]) if lines else ""
 
 
 # ---- timed
 
 
 class Done(NamedTuple):
-    """What a stage has done with a microbatch."""
+    """A step that a stage has finished."""
 
     kind: str
     microbatch: int
@@ -147,7 +151,7 @@ class Done(NamedTuple):
 
 
 def needed(step: Step, stage: int, last: int) -> list[Done]:
-    """What must be done before a step can begin, by this stage or a neighbour."""
+    """The steps of this stage and its neighbours that must be done before `step` can start; `last`: the last stage."""
     kind, microbatch, _ = step
     if kind == "F":
         return [Done("F", microbatch, stage - 1)] if stage > 0 else []
@@ -157,11 +161,15 @@ def needed(step: Step, stage: int, last: int) -> list[Done]:
     return [own, after] if stage < last else [own]
 
 
-def run_through(schedules: list[list[Step]], costs: dict) -> tuple[list[Slot], dict]:
-    """(the steps that can be taken, {rank: (the step that it can't take, what that waits for)})."""
+def run_through(
+    schedules: list[list[Step]], costs: Mapping[str, float]
+) -> tuple[list[Slot], dict[int, tuple[Step, Done]]]:
+    """(the steps that can be taken, {rank: (its first step that can't be taken, what that one waits for)})."""
     ranks, chunks = len(schedules), 1 + max((step.chunk for steps in schedules for step in steps), default=0)
     done: dict[Done, float] = {}
-    slots, place, clock = [], [0] * ranks, [0.0] * ranks
+    slots: list[Slot] = []
+    waiting: dict[int, tuple[Step, Done]] = {}
+    place, clock = [0] * ranks, [0.0] * ranks
     moved = True
     while moved:
         moved, waiting = False, {}
@@ -181,14 +189,21 @@ def run_through(schedules: list[list[Step]], costs: dict) -> tuple[list[Slot], d
     return slots, waiting
 
 
-def costs_of(schedules: list[list[Step]]) -> dict:
-    return SPLIT_COSTS if any(step.kind == "W" for steps in schedules for step in steps) else COSTS
+def has_weight_steps(schedules: Iterable[Sequence[Step]]) -> bool:
+    return any(step.kind == "W" for steps in schedules for step in steps)
 
 
-def timed(schedules: list, costs: dict | None = None) -> list[Slot]:
-    """When each step begins and ends if messages take no time; of a schedule that gets stuck, the steps before that.
+def costs_of(schedules: Iterable[Sequence[Step]]) -> dict[str, float]:
+    """Default seconds per step of each kind: F 1 and B 2, or 1 each if the schedule has W steps."""
+    return SPLIT_COSTS if has_weight_steps(schedules) else COSTS
 
-    costs   seconds of a step of each kind; if not given, F 1 and B 2, or F, B and W 1 each
+
+def timed(schedules: Schedules, costs: Mapping[str, float] | None = None) -> list[Slot]:
+    """When each step starts and ends if messages take no time; if the schedule deadlocks, the steps before that.
+
+    costs   seconds per step of each kind; by default F 1 and B 2, or F, B and W 1 each
+
+    Raises ValueError for a malformed step.
     """
     steps = read(schedules)
     return run_through(steps, costs or costs_of(steps))[0]

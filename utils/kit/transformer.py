@@ -1,12 +1,14 @@
-"""A transformer layer on one process: the oracle of everything that shards one.
+"""A transformer layer on one process: the oracle for everything that shards one.
 
     weights = make_layer(width=8, hidden=32, seed=0)             {name: tensor}, see NAMES
     y = transformer_layer(x, weights, num_heads=4)               (B, S, D) -> (B, S, D)
-    y, gradients = serial_layer_gradients(x, weights, 4, grad)   what autograd says, "x" included
+    y, gradients = serial_layer_gradients(x, weights, 4, grad)   by autograd, including that of "x"
 
-x -> LayerNorm -> attention -> + x -> LayerNorm -> MLP -> + x: pre-norm, as in GPT-2 and GPT-3. Attention looks at all
-positions; a causal mask would change neither shapes nor what is communicated.
+x -> LayerNorm -> attention -> + x -> LayerNorm -> MLP -> + x: pre-norm, as in GPT-2 and GPT-3. Every position
+attends to all positions; a causal mask would change neither the shapes nor the communication.
 """
+
+from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +20,10 @@ NAMES = (*NORMS, "w_qkv", "w_out", "b_out", "w_up", "b_up", "w_down", "b_down")
 
 
 def make_layer(width: int, hidden: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> dict[str, Tensor]:
-    """The weights of a layer, D = width and F = hidden; the same in every call and on every rank.
+    """The weights of a layer with D = width and F = hidden; the same in every call and on every rank.
 
-    norm*_weight, norm*_bias, b_out, b_down (D,), b_up (F,), w_qkv (D, 3 D): columns of Q, then of K, then of V,
-    w_out (D, D), w_up (D, F), w_down (F, D). Matrices are normal with standard deviation 1 / sqrt(rows).
+    norm*_weight, norm*_bias, b_out, b_down (D,); b_up (F,); w_qkv (D, 3 D), the columns of Q, then K, then V;
+    w_out (D, D); w_up (D, F); w_down (F, D). Matrices are normal with standard deviation 1 / sqrt(rows).
     """
     shapes = {"w_qkv": (width, 3 * width), "w_out": (width, width), "w_up": (width, hidden), "w_down": (hidden, width)}
     weights = {}
@@ -34,14 +36,15 @@ def make_layer(width: int, hidden: int, seed: int = 0, dtype: torch.dtype = torc
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, dropout: float = 0.0) -> Tensor:
-    """softmax(q k^T / sqrt(d)) v, for each head by itself: (B, heads, S, d) three times -> (B, heads, S, d)."""
+    """softmax(q k^T / sqrt(d)) v for each head separately: three times (B, heads, S, d) -> (B, heads, S, d)."""
     scores = (q @ k.transpose(-1, -2)) * q.shape[-1] ** -0.5  # (B, heads, S, S)
     return nn.functional.dropout(scores.softmax(-1), dropout) @ v
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
     """(B, S, heads * d) -> (B, heads, S, d)"""
-    return x.unflatten(-1, (num_heads, -1)).transpose(1, 2)
+    heads: Tensor = x.unflatten(-1, (num_heads, -1))
+    return heads.transpose(1, 2)
 
 
 def merge_heads(x: Tensor) -> Tensor:
@@ -50,7 +53,7 @@ def merge_heads(x: Tensor) -> Tensor:
 
 
 def attention(x: Tensor, w_qkv: Tensor, w_out: Tensor, num_heads: int) -> Tensor:
-    """(B, S, D) -> (B, S, D), without biases. A head's columns of Q, K and V, and its rows of w_out, are neighbours."""
+    """(B, S, D) -> (B, S, D), without biases. A head's columns in Q, K and V, and its rows of w_out, are adjacent."""
     q, k, v = (split_heads(part, num_heads) for part in (x @ w_qkv).chunk(3, dim=-1))
     return merge_heads(attend(q, k, v)) @ w_out
 
@@ -61,7 +64,7 @@ def mlp(x: Tensor, w_up: Tensor, b_up: Tensor, w_down: Tensor, b_down: Tensor) -
 
 
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Each token by itself, over its D numbers."""
+    """Normalizes each token over its D features: (..., D) -> (..., D)."""
     return nn.functional.layer_norm(x, weight.shape, weight, bias)
 
 
@@ -74,8 +77,13 @@ def transformer_layer(x: Tensor, weights: dict[str, Tensor], num_heads: int) -> 
     return x + mlp(h, w["w_up"], w["b_up"], w["w_down"], w["b_down"])
 
 
-def serial_layer_gradients(x: Tensor, weights: dict[str, Tensor], num_heads: int, grad: Tensor) -> tuple[Tensor, dict]:
-    """(y, {name: gradient}) for one layer and the gradient `grad` of y; "x" is among the names; nothing is changed."""
+def serial_layer_gradients(
+    x: Tensor, weights: dict[str, Tensor], num_heads: int, grad: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """(y, {name: gradient}) of one layer, given the gradient `grad` with respect to y; "x" is one of the names.
+
+    Changes nothing.
+    """
     leaves = {name: value.detach().clone().requires_grad_() for name, value in {"x": x, **weights}.items()}
     y = transformer_layer(leaves["x"], leaves, num_heads)
     return y.detach(), dict(zip(leaves, torch.autograd.grad(y, list(leaves.values()), grad), strict=True))

@@ -1,2 +1,4 @@
-"""What ranks write down about themselves while they run: calls, regions, memory. The worlds install it; a rank program
-uses `region` and `track_memory`."""
+"""What ranks record about themselves while they run: calls, regions, memory.
+
+The worlds install the recorder; a rank program uses `region` and `track_memory`.
+"""

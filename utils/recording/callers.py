@@ -1,9 +1,10 @@
-"""Which line of the student's led to a call: found on the stack, at every call, so kept quick."""
+"""Which line of the student's led to a call. The stack is searched at every call, so this must be quick."""
 
 from __future__ import annotations
 
 import functools
 import sys
+from types import CodeType, FrameType
 
 from torch.distributed import c10d_logger
 from torch.distributed import distributed_c10d as c10d
@@ -11,15 +12,18 @@ from torch.distributed import distributed_c10d as c10d
 from ..text import source_lines
 
 ENTRANCES = (c10d.__file__, c10d_logger.__file__)  # where a call of `dist.something` arrives
-is_students = functools.cache(source_lines.is_students)  # asked for every frame of every call
+is_students = functools.cache(source_lines.is_students)  # called for every frame of every call
 
 
 def who_called() -> tuple[str, str, bool]:
-    """(where, function, directly): the innermost line of the stack that is neither torch's nor ours, as "file:line";
-    which function of torch.distributed it called (from a process group `isend` and `send` look alike); and whether it
-    called that one itself, not through DDP or the like. "", "" and False in a thread of torch's own.
+    """(where, function, directly), or ("", "", False) in one of torch's own threads.
+
+    where      the student's innermost line on the stack, as "file:line"
+    function   the function of torch.distributed that led here: to a process group, `isend` and `send` look alike
+    directly   whether that line called the function itself, not through DDP or the like
     """
-    frame, function, file = sys._getframe(1), "", ""
+    frame: FrameType | None = sys._getframe(1)
+    function = file = ""
     while frame is not None:
         code = frame.f_code
         if is_students(code.co_filename):
@@ -31,13 +35,13 @@ def who_called() -> tuple[str, str, bool]:
     return "", function, False
 
 
-def line_of(frame, code) -> str:
-    """ "file:line" at which `frame` is. Kept, since Python counts to a line's number from the function's first."""
+def line_of(frame: FrameType, code: CodeType) -> str:
+    """The "file:line" where `frame` is. Cached, since Python finds the number by counting from the function's start."""
     place = id(code), frame.f_lasti
     known = LINES.get(place)
     if known is None:
-        known = LINES[place] = f"{code.co_filename}:{frame.f_lineno}", code  # the code too: nobody else gets its id
+        known = LINES[place] = f"{code.co_filename}:{frame.f_lineno}", code  # the code too, so that its id stays taken
     return known[0]
 
 
-LINES: dict[tuple[int, int], tuple[str, object]] = {}
+LINES: dict[tuple[int, int], tuple[str, CodeType]] = {}

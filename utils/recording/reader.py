@@ -1,35 +1,47 @@
-"""How the launcher reads what a rank records, while the rank still writes."""
+"""How the launcher reads a rank's record while the rank is still writing it."""
 
 from __future__ import annotations
 
-import marshal
 import os
 import struct
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeVar
 
 from ..events.event import Event, Region
-from .call_table import _SIZE, COLUMNS
+from ..events.memory_samples import MemoryNote
+from ..events.rank_state import RankState, TensorLayout
+from .call_table import COLUMNS
+from .notes import (
+    CallFailed,
+    CallKind,
+    CallLayout,
+    DeviceTime,
+    GroupBegun,
+    GroupMade,
+    GroupMembers,
+    HandleDropped,
+    MessageLost,
+    MessageSource,
+    Note,
+    RegionEnded,
+    WaitLine,
+    unpack_notes,
+)
 
 _ROW = struct.Struct(f"={COLUMNS}d")
 _HEADER = struct.Struct("=d")
-
-
-def unpack_notes(data: bytes) -> tuple[list[tuple], bytes]:
-    """The whole notes at the beginning of `data`, and the bytes of one that has only begun."""
-    notes, at = [], 0
-    while len(data) >= at + _SIZE.size and len(data) >= (end := at + _SIZE.size + _SIZE.unpack_from(data, at)[0]):
-        notes.append(marshal.loads(data[at + _SIZE.size : end]))
-        at = end
-    return notes, data[at:]
+Kind = TypeVar("Kind")
 
 
 class RecordReader:
     """The launcher's view of what one rank has recorded so far."""
 
-    def __init__(self, rank: int, calls: str, notes: str):
-        """calls, notes: the paths of the two files that the rank writes."""
+    def __init__(self, rank: int, calls: str, notes: str) -> None:
+        """calls, notes: paths of the two files that the rank writes."""
         self.rank = rank
-        self.notes: list[tuple] = []
-        self.begun = b""  # a note of which only a part is there
+        self.notes: list[Note] = []
+        self.partial_note = b""  # the beginning of a note that is still being written
         self.calls_file = open(calls, "rb", buffering=0)
         self.notes_file = open(notes, "rb", buffering=0)
 
@@ -37,72 +49,97 @@ class RecordReader:
         self.calls_file.close()
         self.notes_file.close()
 
-    def news(self) -> tuple:
-        """Take in new notes. Returns something that is never the same again once the rank has written any more."""
-        notes, self.begun = unpack_notes(self.begun + self.notes_file.read())
+    def news(self) -> tuple[int, bytes]:
+        """Read new notes. Returns something that changes whenever the rank writes, and is never the same again."""
+        notes, self.partial_note = unpack_notes(self.partial_note + self.notes_file.read())
         self.notes += notes
         return len(self.notes), os.pread(self.calls_file.fileno(), _HEADER.size, 0)
 
-    def state(self) -> dict[str, object]:
-        """The fields of a RankState that come from the record."""
+    def state(self, finished: bool) -> RankState:
+        """The rank as its record describes it; whether it has `finished`, the record does not say."""
         file = self.calls_file.fileno()
         table = os.pread(file, os.fstat(file).st_size, 0)
-        self.news()  # only now: what the rows refer to is noted before them
-        return read_events(self.rank, self.notes, table)
+        self.news()  # after the table: what its rows refer to is noted before they are written
+        return read_state(self.rank, self.notes, table, finished)
 
 
-def read_events(rank: int, notes: list[tuple], table: bytes) -> dict[str, object]:
-    """What a recorder wrote (its notes are listed there), as the fields of a RankState."""
-    tables: dict[str, dict] = {}
-    regions = []
-    for kind, key, value in notes:
-        if kind == "region":
-            regions.append(Region(rank, key, *value))
-        elif kind != "memory":  # see read_memory
-            tables.setdefault(kind, {}).setdefault(key, value)
-    members, lines, sources = (tables.get(kind, {}) for kind in ("group", "line", "source"))
-    made, on_device = (tables.get(kind, {}) for kind in ("made", "device"))
-    kinds = {
-        number: {**fields, "members": tuple(members[fields["group"]]), "shape": tuple(fields["shape"])}
-        for number, fields in tables.get("call", {}).items()
-    }
-    events, waits = [], {}
-    for index, (kind, start, end, waited, line) in enumerate(rows(table)):
-        if not kind:
-            continue
-        fields = kinds[kind]
-        if index in sources:
-            fields = {**fields, "peer": sources[index]}
-        if index in on_device:
-            start, end = on_device[index]
-        if line:
-            waits[index] = lines[line]
-        events.append(Event(rank=rank, index=index, start=start, end=end or None, waited=waited or None, **fields))
-    return {
-        "events": events,
-        "groups_made": [
-            making(rank, number, end=made.get(number), **fields) for number, fields in tables.get("make", {}).items()
+class NotesByKind:
+    def __init__(self, notes: Iterable[Note]) -> None:
+        self.lists: dict[type, list[Any]] = defaultdict(list)
+        for note in notes:
+            self.lists[type(note)].append(note)
+
+    def of(self, kind: type[Kind]) -> list[Kind]:
+        return self.lists[kind]
+
+
+def read_state(rank: int, notes: Iterable[Note], table: bytes, finished: bool) -> RankState:
+    """What a recorder wrote, as a RankState."""
+    of = NotesByKind(notes).of
+    kinds = {kind.number: kind for kind in of(CallKind)}
+    members = {group.group: group.members for group in of(GroupMembers)}
+    lines = {line.number: line.where for line in of(WaitLine)}
+    sources = {note.call: note.rank for note in of(MessageSource)}
+    on_device = {note.call: note for note in of(DeviceTime)}
+    ends = {group.number: group.end for group in of(GroupMade)}
+    state = RankState(
+        rank,
+        groups_made=[
+            making(rank, new.number, new.group, new.members, new.start, ends.get(new.number), new.where)
+            for new in of(GroupBegun)
         ],
-        "waits": waits,
-        "failed": set(tables.get("failed", ())),
-        "lost": set(tables.get("lost", ())),
-        "strides": tables.get("strides", {}),
-        "dropped": tables.get("dropped", {}),
-        "regions": regions,
-    }
+        failed={note.call for note in of(CallFailed)},
+        lost={note.call for note in of(MessageLost)},
+        dropped={note.call: note.where for note in of(HandleDropped)},
+        regions=[Region(rank, region.name, region.start, region.end) for region in of(RegionEnded)],
+        finished=finished,
+    )
+    for note in of(CallLayout):
+        state.strides.setdefault(note.call, TensorLayout(note.shape, note.strides))
+    for index, (number, start, end, waited, line) in enumerate(rows(table)):
+        if not number:
+            continue
+        kind = kinds[int(number)]
+        if index in on_device:
+            _, start, end = on_device[index]
+        if line:
+            state.waits[index] = lines[int(line)]
+        state.events.append(
+            Event(
+                rank=rank,
+                index=index,
+                op=kind.op,
+                group=kind.group,
+                members=members[kind.group],
+                peer=sources.get(index, kind.peer),
+                tag=kind.tag,
+                bytes=kind.bytes,
+                dtype=kind.dtype,
+                shape=kind.shape,
+                reduce_op=kind.reduce_op,
+                is_async=kind.is_async,
+                start=start,
+                end=end or None,
+                where=kind.where,
+                waited=waited or None,
+            )
+        )
+    return state
 
 
-def rows(table: bytes):
+def rows(table: bytes) -> Iterator[tuple[float, ...]]:
     """(kind, start, end, waited, line) of each row."""
     whole = (len(table) - _HEADER.size) // _ROW.size * _ROW.size
     return _ROW.iter_unpack(memoryview(table)[_HEADER.size : _HEADER.size + whole])
 
 
-def making(rank: int, number: int, group: str, members, start: float, end: float | None, where: str) -> Event:
-    """That a rank makes a group, in the form of an Event: it may have to wait for others in it. Not one of a Run's."""
+def making(
+    rank: int, number: int, group: str, members: Iterable[int], start: float, end: float | None, where: str
+) -> Event:
+    """That a rank makes a group, in the form of an Event: it may have to wait for others in it. No Run contains it."""
     return Event(rank, number, "new_group", group, tuple(members), None, 0, 0, "", (), "", False, start, end, where)
 
 
-def read_memory(notes: list[tuple]) -> list[tuple[str, list, int]]:
-    """From what a recorder wrote: (device, samples, peak) of each stretch in which the rank's memory was tracked."""
-    return [(device, *value) for kind, device, value in notes if kind == "memory"]
+def read_memory(notes: Iterable[Note]) -> list[MemoryNote]:
+    """One MemoryNote for each stretch in which the rank's memory was tracked."""
+    return [note for note in notes if isinstance(note, MemoryNote)]

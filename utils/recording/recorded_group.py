@@ -1,14 +1,15 @@
-"""The process group that writes Events: it stands in front of the real one and notes each call, then passes it on.
+"""The process group that records: it stands in front of the real one, notes each call and passes it on.
 
-torch's own parallel wrappers (DDP, FSDP2, DTensor, pipelining) call the process group as a student does, so their calls
-are recorded too. Each call becomes a row of the rank's table when it starts, and its end is put there when its result
-is; the launcher reads the table while the world runs, which is how it knows who waits for whom.
+torch's own parallel wrappers (DDP, FSDP2, DTensor, pipelining) call the process group just as a student does, so their
+calls are recorded too. Each call becomes a row of the rank's table when it starts, and its end is filled in when its
+result is there. The launcher reads the table while the world runs, which is how it knows who waits for whom.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
+from datetime import timedelta
 from threading import get_ident
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch.distributed import distributed_c10d as c10d
 from ..events.matching import POINT_TO_POINT
 from . import regions
 from .callers import who_called
+from .notes import CallKind, CallLayout, GroupBegun, GroupMade, GroupMembers, MessageLost, MessageSource
 from .recorder import Recorder
 from .torch_calls import (
     ASYNCHRONOUS,
@@ -31,6 +33,7 @@ from .torch_calls import (
     tensors_in,
 )
 from .torch_private import (
+    Backend,
     NewGroup,
     Work,
     register_backend,
@@ -41,12 +44,22 @@ from .torch_private import (
 
 
 class RecordedWork(Work):
-    """The handle of a recorded call. An asynchronous call ends when its work does, waited for or not, if the backend
-    tells (Gloo does for collectives); else when `wait()` has found it done (see events/isend_ends.py).
+    """The handle of a recorded call.
+
+    An asynchronous call ends when its work does, waited for or not, if the backend reports it (Gloo does for
+    collectives); otherwise when `wait()` has found it done (see events/isend_ends.py).
     """
 
-    def __init__(self, work: Work, recorder: Recorder, index: int, is_async: bool, is_message: bool, senders=()):
-        """senders: of a receive from any source, the ranks that may have sent it."""
+    def __init__(
+        self,
+        work: Work,
+        recorder: Recorder,
+        index: int,
+        is_async: bool,
+        is_message: bool,
+        senders: tuple[int, ...] = (),
+    ) -> None:
+        """senders: for a receive from any source, the members of the group."""
         super().__init__()
         self.work, self.recorder, self.index = work, recorder, index
         self.is_async, self.is_message, self.senders = is_async, is_message, senders
@@ -56,25 +69,25 @@ class RecordedWork(Work):
         if is_async:
             try:
                 work.get_future().add_done_callback(lambda _: self.end())
-            except RuntimeError:  # of a message there is no future
+            except RuntimeError:  # messages have no future
                 pass
 
     def end(self) -> None:
         if not self.ended:
             self.ended = True
-            if self.table is self.recorder.table:  # else its program is over, and the index another call's
+            if self.table is self.recorder.table:  # else its program is over, and the index belongs to another call
                 self.recorder.end(self.index)
 
-    def __del__(self):
-        if self.is_message and not self.ended:  # its buffer goes too: what was not sent or received by now, never is
-            self.recorder.write(("lost", self.index, self.recorder.now()))
+    def __del__(self) -> None:
+        if self.is_message and not self.ended:  # its buffer goes too: what has not been sent or received never will be
+            self.recorder.write(MessageLost(self.index, self.recorder.now()))
 
     def asked(self) -> Work:
-        """The work behind this handle, for somebody who wants to know how it stands."""
+        """The work behind this handle, for a caller that asks about its state."""
         self.recorder.unasked.pop(self.index, None)
         return self.work
 
-    def wait(self, timeout=None):
+    def wait(self, timeout: timedelta | None = None) -> bool:
         work = self.asked()
         if self.is_async and not self.waited and get_ident() == self.recorder.main_thread:
             self.waited = True
@@ -84,215 +97,255 @@ class RecordedWork(Work):
         except BaseException:
             self.recorder.failed(self.index)
             raise
-        finally:  # also when it raises: the rank is not inside the call any more
+        finally:  # even if it raises: the rank is no longer inside the call
             self.end()
         if self.senders:
-            self.recorder.write(("source", self.index, self.senders[source_rank_of(work)]))
+            self.recorder.write(MessageSource(self.index, self.senders[source_rank_of(work)]))
         return result
 
-    def is_completed(self):
+    def is_completed(self) -> bool:
         return self.asked().is_completed()
 
-    def is_success(self):
+    def is_success(self) -> bool:
         return self.asked().is_success()
 
-    def exception(self):
+    def exception(self) -> Any:
         return self.asked().exception()
 
-    def result(self):
+    def result(self) -> list[torch.Tensor]:
         return self.asked().result()
 
-    def source_rank(self):
+    def source_rank(self) -> int:
         return source_rank_of(self.work)
 
-    def _source_rank(self):  # torch's name for it: `recv` asks for it
+    def _source_rank(self) -> int:  # torch's name for it, which `recv` uses
         return source_rank_of(self.work)
 
-    def synchronize(self):
-        return self.asked().synchronize()
+    def synchronize(self) -> None:
+        self.asked().synchronize()
 
-    def block_current_stream(self):
-        return self.asked().block_current_stream()
+    def block_current_stream(self) -> None:
+        self.asked().block_current_stream()
 
-    def get_future(self):
+    def get_future(self) -> torch.futures.Future[Any]:
         return self.asked().get_future()
 
 
 class WaitedMessage(Work):
-    """The handle of a message that has been waited for. torch waits once more, and Gloo's own would do so for ever."""
+    """The handle of a message that has been waited for. torch waits once more, and Gloo's own handle never returns."""
 
-    def __init__(self, work: Work):
+    def __init__(self, work: Work) -> None:
         super().__init__()
         self.work = work
 
-    def wait(self, timeout=None):
+    def wait(self, timeout: timedelta | None = None) -> bool:
         return True
 
-    def _source_rank(self):
+    def _source_rank(self) -> int:
         return source_rank_of(self.work)
 
 
 class RecordedGroup(dist.ProcessGroup):
-    """A process group that records each call and hands it to an ordinary one over the same backend."""
+    """A process group that records each call and passes it on to an ordinary one over the same backend."""
 
-    def __init__(self, backend, backend_type, device: str, store, rank: int, size: int, recorder: Recorder):
-        super().__init__(rank, size)
+    def __init__(
+        self,
+        backend: Backend,
+        backend_type: dist.ProcessGroup.BackendType,
+        device: str,
+        store: dist.Store,
+        rank: int,
+        size: int,
+        recorder: Recorder,
+    ) -> None:
+        super().__init__(rank, size)  # type: ignore[call-arg]  # torch declares one of two constructors
         self.recorder = recorder
         self.backend, self.on_device = backend, device == "cuda"
         self.inner = dist.ProcessGroup(store, rank, size)
-        for group in (self, self.inner):  # this one too: names, timeouts and the like then work as usual
+        for group in (self, self.inner):  # this one too, so that names, timeouts and the like work as usual
             register_backend(group, [device], backend_type, backend)
-        self._name = None
+        self._label: str | None = None
 
-    def __getattr__(self, name):
-        """What torch asks of a backend and a process group does not have."""
+    def __getattr__(self, name: str) -> Any:
+        """What torch asks of a backend, and a process group doesn't have."""
         return getattr(vars(self)["backend"], name)
 
     @functools.cached_property
     def members(self) -> tuple[int, ...]:
         """Global ranks, in group order."""
         members = tuple(dist.get_process_group_ranks(self))
-        self.recorder.write(("group", self.name, members))
+        self.recorder.write(GroupMembers(self.label or "", members))
         return members
 
     @property
-    def name(self) -> str | None:
-        """ "world" for the default group, torch's name for another; None while torch is still making it."""
-        if self._name is None and dist.group.WORLD is not None:
-            self._name = "world" if self is dist.group.WORLD else self.group_name
-        return self._name
+    def label(self) -> str | None:
+        """The group's name in Events: "world" or torch's name for it; None while torch is still making it."""
+        if self._label is None and dist.group.WORLD is not None:
+            self._label = "world" if self is dist.group.WORLD else self.group_name
+        return self._label
 
 
-def _recorded(method: str, op: str):
-    """The method of RecordedGroup that records `op` and calls `method` of the group behind it.
+class Method:
+    """A method of ProcessGroup: what it does, and how to describe a call of it."""
 
-    It is called between any two steps of a ring, so it takes short cuts: of a call like an earlier one only the times
-    are written, and one that torch waits for at once is waited for here, without a handle of ours.
+    def __init__(self, name: str, op: str) -> None:
+        self.name, self.op = name, op
+        self.carry_out: Callable[..., Any] = getattr(dist.ProcessGroup, name)
+        self.is_message = op in POINT_TO_POINT
+        self.inputs_at = 1 if op in OUTPUT_FIRST else 0
+        self.dense = TAKEN_AS_DENSE.get(name, ())
+
+    def begin(
+        self, group: RecordedGroup, label: str, args: tuple[Any, ...], options: object, is_async: bool, where: str
+    ) -> int:
+        """Record that a call begins; returns its index."""
+        recorder = group.recorder
+        inputs = tensors_in(args[self.inputs_at] if self.inputs_at < len(args) else args[:1])
+        index = recorder.start(self.kind(group, label, args, options, inputs, is_async, where))
+        if group.on_device:
+            recorder.began_on_device[index] = recorder.mark()
+        elif self.dense:
+            at_risk = inputs if self.dense == (self.inputs_at,) else tensors_in([args[place] for place in self.dense])
+            for tensor in at_risk:
+                if tensor.layout is torch.strided and not tensor.is_contiguous():
+                    recorder.write(CallLayout(index, tuple(tensor.shape), tensor.stride()))
+        if label == "world" and not self.is_message:
+            recorder.on_synchronisation()
+        return index
+
+    def kind(
+        self,
+        group: RecordedGroup,
+        label: str,
+        args: tuple[Any, ...],
+        options: object,
+        tensors: Sequence[torch.Tensor],
+        is_async: bool,
+        where: str,
+    ) -> int:
+        """The number of what this call shares with all calls like it; noted at the first of them."""
+        root_or_peer = args[1:] if self.is_message else getattr(options, "rootRank", None)
+        reduce_op = getattr(options, "reduceOp", None)
+        reduce_op = None if reduce_op is None else hash(reduce_op)
+        name, numbers = self.name, group.recorder.numbers
+        key: Hashable
+        if len(tensors) == 1:
+            tensor = tensors[0]
+            key = name, label, where, is_async, root_or_peer, reduce_op, tensor.shape, tensor.dtype
+        else:
+            key = name, label, where, is_async, root_or_peer, reduce_op, *((t.shape, t.dtype) for t in tensors)
+        if (number := numbers.get(key)) is not None:
+            return number
+        return group.recorder.note_once(
+            key,
+            lambda number: CallKind(
+                number=number,
+                op=self.op,
+                group=label,
+                peer=peer_of(self.op, name, args, options, group.members),
+                tag=(args[1] if name == "recv_anysource" else args[2]) if self.is_message else 0,
+                bytes=sum(tensor.numel() * tensor.element_size() for tensor in tensors),
+                dtype=name_of_member(tensors[0].dtype) if tensors else "",
+                shape=tuple(tensors[0].shape) if tensors else (),
+                reduce_op=reduce_op_name(options),
+                is_async=is_async,
+                where=where,
+            ),
+        )
+
+
+def recorded(method: Method) -> Callable[..., Any]:
+    """The method of RecordedGroup that records a call and passes it on to the group behind.
+
+    It runs between any two steps of a ring, so it takes short cuts: of a call like an earlier one only the times are
+    written, and a call that torch waits for at once is waited for here, without a handle of ours.
     """
-    carry_out = getattr(dist.ProcessGroup, method)
-    is_message, taken = op in POINT_TO_POINT, 1 if op in OUTPUT_FIRST else 0
-    dense = TAKEN_AS_DENSE.get(method, ())
+    carry_out, is_message = method.carry_out, method.is_message
+    from_any_source = method.name == "recv_anysource"
 
-    def fields(self, args, options, tensors, is_async, where) -> dict:
-        """What an Event says of this call and of all like it."""
-        return {
-            "op": op,
-            "group": self.name,
-            "peer": peer_of(op, method, args, options, self.members),
-            "tag": (args[1] if method == "recv_anysource" else args[2]) if is_message else 0,
-            "bytes": sum(tensor.numel() * tensor.element_size() for tensor in tensors),
-            "dtype": name_of_member(tensors[0].dtype) if tensors else "",
-            "shape": tuple(tensors[0].shape) if tensors else (),
-            "reduce_op": reduce_op_name(options),
-            "is_async": is_async,
-            "where": where,
-        }
-
-    def call(self, *args, **kwargs):
-        group = self._name or self.name
-        if group is None:  # torch is still making it
+    def call(self: RecordedGroup, *args: Any, **kwargs: Any) -> Any:
+        label = self._label or self.label
+        if label is None:  # torch is still making it
             return carry_out(self.inner, *args, **kwargs)
         recorder = self.recorder
         where, function, directly = who_called()
         options = args[-1] if args else kwargs.get("opts")
         gives_handle = getattr(options, "asyncOp", None)
         is_async = bool(gives_handle) or (is_message and function in ASYNCHRONOUS)
-        if get_ident() != recorder.main_thread:  # a thread that waits does not keep the rank from going on
+        if get_ident() != recorder.main_thread:  # a thread that waits does not block the rank
             is_async = True
-        tensors = tensors_in(args[taken] if taken < len(args) else args[:1])
-        root_or_peer = args[1:] if is_message else getattr(options, "rootRank", None)
-        reduce_op = getattr(options, "reduceOp", None)
-        reduce_op = None if reduce_op is None else hash(reduce_op)
-        if len(tensors) == 1:
-            tensor = tensors[0]
-            alike = method, group, where, is_async, root_or_peer, reduce_op, tensor.shape, tensor.dtype
-        else:
-            alike = method, group, where, is_async, root_or_peer, reduce_op, *((t.shape, t.dtype) for t in tensors)
-        kind = recorder.numbers.get(alike)
-        if kind is None:
-            kind = recorder.number("call", alike, fields(self, args, options, tensors, is_async, where))
-        index = recorder.start(kind)
-        if self.on_device:
-            recorder.began_on_device[index] = recorder.mark()
-        elif dense:
-            read_or_written = tensors if dense == (taken,) else tensors_in([args[position] for position in dense])
-            for tensor in read_or_written:
-                if tensor.layout is torch.strided and not tensor.is_contiguous():
-                    recorder.write(("strides", index, (tuple(tensor.shape), tensor.stride())))
-        if group == "world" and not is_message:
-            recorder.on_synchronisation()
-        is_waited_for_here = not is_async and (gives_handle is False or (is_message and function != ""))
+        index = method.begin(self, label, args, options, is_async, where)
+        waits_here = not is_async and (gives_handle is False or (is_message and function != ""))
         try:
             work = carry_out(self.inner, *args, **kwargs)
-            if is_waited_for_here and work is not None:
+            if waits_here and work is not None:
                 work.wait()
         except BaseException:
             recorder.failed(index)
             recorder.end(index)
             raise
-        if not is_waited_for_here and isinstance(work, Work):
-            if is_async and directly and not self.on_device:  # on a GPU a stream can be waited for instead
+        if not waits_here and isinstance(work, Work):
+            if is_async and directly and not self.on_device:  # on a GPU a stream may wait instead
                 recorder.unasked[index] = where
-            senders = self.members if method == "recv_anysource" else ()
+            senders = self.members if from_any_source else ()
             return RecordedWork(work, recorder, index, is_async, is_message and not self.on_device, senders)
         recorder.end(index)
-        if method == "recv_anysource":
-            recorder.write(("source", index, self.members[source_rank_of(work)]))
+        if from_any_source:
+            recorder.write(MessageSource(index, self.members[source_rank_of(work)]))
         return WaitedMessage(work) if is_message else work
 
-    call.__name__ = method
+    call.__name__ = method.name
     return call
 
 
 for _method, _op in OPERATIONS.items():
     if hasattr(dist.ProcessGroup, _method):
-        setattr(RecordedGroup, _method, _recorded(_method, _op))
+        setattr(RecordedGroup, _method, recorded(Method(_method, _op)))
 
 
 def install(recorder: Recorder) -> None:
-    """From now on, every group of this process is made recorded. Its name stays "gloo" or "nccl" for all who ask."""
+    """From now on, every new group of this process is a recorded one. Its backend's name is still "gloo" or "nccl"."""
     regions.recorder = recorder
     gloo, types = c10d.ProcessGroupGloo, dist.ProcessGroup.BackendType
 
     class RecordedGloo(RecordedGroup):
-        def __init__(self, store, rank, size, timeout):
+        def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
             backend = gloo(store, rank, size, timeout=timeout)
             super().__init__(backend, types.GLOO, "cpu", store, rank, size, recorder)
             for group in (self, self.inner):  # Gloo takes CUDA tensors too
                 register_backend(group, ["cuda"], types.GLOO, backend)
 
-        def _set_sequence_number_for_group(self):
+        def _set_sequence_number_for_group(self) -> None:
             set_sequence_number(self.backend)
 
-    c10d.ProcessGroupGloo = RecordedGloo
+    c10d.ProcessGroupGloo = RecordedGloo  # type: ignore[misc, assignment]  # how torch finds it
     if dist.is_nccl_available():
         nccl = c10d.ProcessGroupNCCL
 
         class RecordedNccl(RecordedGroup):
             Options = nccl.Options
 
-            def __init__(self, store, rank, size, options):
+            def __init__(self, store: dist.Store, rank: int, size: int, options: Any) -> None:
                 super().__init__(nccl(store, rank, size, options), types.NCCL, "cuda", store, rank, size, recorder)
 
-            def _set_sequence_number_for_group(self):
+            def _set_sequence_number_for_group(self) -> None:
                 set_sequence_number(self.backend)
 
-        c10d.ProcessGroupNCCL = RecordedNccl
-    wrap_making_of_groups(_recorded_making(recorder))
+        c10d.ProcessGroupNCCL = RecordedNccl  # type: ignore[misc, assignment]
+    wrap_making_of_groups(recorded_making(recorder))
 
 
-def _recorded_making(recorder: Recorder) -> Callable[[NewGroup, Callable[[], Any]], Any]:
-    """The making of a group, recorded: a rank may wait in it for ranks that never make that group."""
+def recorded_making(recorder: Recorder) -> Callable[[NewGroup, Callable[[], Any]], Any]:
+    """Records the making of groups: a rank may wait in it for ranks that never make the group."""
 
     def make_group(asked: NewGroup, make: Callable[[], Any]) -> Any:
         if not asked.members:  # the default group
             return make()
-        number, members = next(recorder.groups_made), tuple(asked.members)
-        fields = {"group": asked.name, "members": members, "where": who_called()[0], "start": recorder.now()}
-        recorder.write(("make", number, fields))
+        number = next(recorder.groups_made)
+        recorder.write(GroupBegun(number, asked.name, tuple(asked.members), recorder.now(), who_called()[0]))
         try:
             return make()
         finally:
-            recorder.write(("made", number, recorder.now()))
+            recorder.write(GroupMade(number, recorder.now()))
 
     return make_group

@@ -1,59 +1,57 @@
-"""The recorder of one rank: what it writes of each call, and when."""
+"""The recorder of one rank: what it writes about each call, and when."""
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from threading import get_ident
+from typing import Literal
 
 import torch
 
+from ..events.memory_samples import MemoryNote, Sample
 from .call_table import COLUMNS, END, HEADER, KIND, LINE, START, WAITED, Table
 from .callers import who_called
+from .notes import CallFailed, DeviceTime, HandleDropped, Note, RegionEnded, WaitLine
+
+Mark = float | torch.cuda.Event  # a moment: in seconds, or on a GPU as an event among the work it was given
+SPANS: dict[str, Callable[..., Note]] = {"region": RegionEnded, "device": DeviceTime}
 
 
 class Recorder:
-    """Records the calls of one rank: each is a row of numbers in `table` (see call_table.py), and what can't be said in
-    numbers is handed to `write` as a note. What calls have in common is noted once, so that most cost no note at all.
+    """Records the calls of one rank: each is a row of numbers in `table` (see call_table.py).
 
-    ("call", number, {fields of Event}) what the rows with this number as their KIND are
-    ("line", number, where)             what this number means as a row's LINE
-    ("group", name, members)            before the first call on a group
-    ("failed", index, time)             when a call raised
-    ("lost", index, time)               when the handle of a message was thrown away, and nobody had waited for it
-    ("source", index, rank)             who sent what a receive from any source has received
-    ("strides", index, strides)         of a call that gets a tensor whose memory is not in order, or has gaps
-    ("make", number, {fields of Event}) when the rank begins to make a group (new_group, or a device mesh)
-    ("made", number, time)              when it has it
-    ("dropped", index, where)           once the program is over: its handle was never asked for the result
-    ("region", name, (start, end))      when a stretch of compute with a name is over
-    ("memory", device, (samples, peak)) live bytes over time and the most of them (see memory.py)
-    ("device", index, (start, end))     on a GPU: when the call was at work there, told once the program is over
+    What a row can't hold is handed to `write` as a note (see notes.py). What calls have in common is noted once, so
+    most calls need no note at all.
 
     On a GPU a call returns long before its work is done, so times there come from CUDA events.
     """
 
     def __init__(
-        self, write: Callable[[tuple], None], zero: float, on_synchronisation=lambda: None, table: Table | None = None
-    ):
+        self,
+        write: Callable[[Note], object],
+        zero: float,
+        on_synchronisation: Callable[[], object] = lambda: None,
+        table: Table | None = None,
+    ) -> None:
         self.write = write
         self.zero = zero  # time.monotonic() at which the world began
         self.on_synchronisation = on_synchronisation
         self.main_thread = get_ident()
         self.table = table or Table()
         self.indices = itertools.count()
-        self.numbers: dict = {}  # of what has been noted once
+        self.numbers: dict[Hashable, int] = {}  # of what has been noted once
         self.new_numbers = itertools.count(1)
         self.groups_made = itertools.count()
-        self.unasked: dict[int, str] = {}  # index -> where, of the student's own handles
-        self.unsettled: list[tuple] = []  # (kind, key, CUDA event, CUDA event) of what the GPU may not have done yet
-        self.began_on_device: dict[int, torch.cuda.Event] = {}
-        self.allocated: list[tuple[float, str, int]] = []  # on the GPU, at the ends of regions
+        self.unasked: dict[int, str] = {}  # the student's own handles, not asked for a result yet: index -> where
+        self.pending: list[tuple[str, str | int, Mark, Mark]] = []  # spans whose end the GPU may not have reached
+        self.began_on_device: dict[int, Mark] = {}
+        self.allocated: list[Sample] = []  # on the GPU, at the ends of regions
         self.base: tuple[torch.cuda.Event, float] | None = None  # the same moment by both clocks
 
     def restart(self, zero: float) -> None:
-        """Another program begins in this process: its calls count from 0, in a table of its own."""
+        """A new program begins in this process: its calls count from 0, in a new table."""
         self.zero, self.indices, self.base = zero, itertools.count(), None
         self.table, self.numbers = Table(), {}
         self.unasked.clear()
@@ -61,10 +59,10 @@ class Recorder:
     def now(self) -> float:
         return time.monotonic() - self.zero
 
-    def number(self, what: str, key, words) -> int:
-        """The number by which rows refer to `words`; noted now. Rows that need the same find it under `key`."""
+    def note_once(self, key: Hashable, note: Callable[[int], Note]) -> int:
+        """Write `note(number)` and return the number, by which rows refer to it. From now on `numbers[key]` has it."""
         number = next(self.new_numbers)
-        self.write((what, number, words))
+        self.write(note(number))
         self.numbers[key] = number
         return number
 
@@ -75,12 +73,12 @@ class Recorder:
         if len(cells) < row + COLUMNS:
             cells = self.table.make_room(row + COLUMNS)
         cells[row + START] = cells[0] = time.monotonic() - self.zero
-        cells[row + KIND] = kind  # last: now it counts as a call
+        cells[row + KIND] = kind  # last, since this makes it count as a call
         return index
 
     def wait(self, index: int) -> None:
         where = who_called()[0]
-        line = self.numbers.get(where) or self.number("line", where, where)
+        line = self.numbers.get(where) or self.note_once(where, lambda number: WaitLine(number, where))
         row, cells = HEADER + COLUMNS * index, self.table.cells
         cells[row + WAITED] = cells[0] = self.now()
         cells[row + LINE] = line
@@ -92,14 +90,14 @@ class Recorder:
             self.span("device", index, self.began_on_device.pop(index), self.mark())
 
     def rows(self) -> bytes:
-        """The table as it is now, once the program is over."""
+        """The table, once the program is over."""
         return self.table.cells[: HEADER + COLUMNS * next(self.indices)].tobytes()
 
     def failed(self, index: int) -> None:
-        self.write(("failed", index, self.now()))
+        self.write(CallFailed(index, self.now()))
 
-    def mark(self) -> float | torch.cuda.Event:
-        """This moment: in seconds or, if the program uses a GPU, as an event in what it has asked of it."""
+    def mark(self) -> Mark:
+        """This moment. A CUDA event, if the program uses a GPU."""
         if not torch.cuda.is_initialized():
             return self.now()
         if self.base is None:
@@ -110,34 +108,35 @@ class Recorder:
         event.record()
         return event
 
-    def span(self, kind: str, key, begin, end) -> None:
-        """Note what lay between two marks, now or when the GPU has come that far."""
+    def span(self, kind: Literal["region", "device"], key: str | int, begin: Mark, end: Mark) -> None:
+        """Note a region by its name, or a call on the GPU by its index: now or, if a mark is an event, in `finish`."""
         if isinstance(begin, float) and isinstance(end, float):
-            self.write((kind, key, (begin, end)))
+            self.write(SPANS[kind](key, begin, end))
         else:
-            self.unsettled.append((kind, key, begin, end))
+            self.pending.append((kind, key, begin, end))
             if kind == "region":
-                self.look_at_memory()
+                self.sample_allocated()
 
-    def look_at_memory(self) -> None:
-        """What the GPU's allocator has given out; it does not know what for."""
+    def sample_allocated(self) -> None:
+        """Note how much the GPU's allocator has given out; it does not know what for."""
         self.allocated.append((self.now(), "allocated", torch.cuda.memory_allocated()))
 
-    def settle(self) -> None:
-        """The program is over: note which handles were dropped, and what the GPU's clock says, and its allocator."""
+    def finish(self) -> None:
+        """The program is over: note which handles were dropped, and what the GPU's clock and allocator say."""
         while self.unasked:
-            self.write(("dropped", *self.unasked.popitem()))
+            self.write(HandleDropped(*self.unasked.popitem()))
         if torch.cuda.is_initialized():
-            self.look_at_memory()
-            self.write(("memory", "cuda", (self.allocated, torch.cuda.max_memory_allocated())))
-        if self.unsettled:
+            self.sample_allocated()
+            self.write(MemoryNote("cuda", self.allocated, torch.cuda.max_memory_allocated()))
+        if self.pending:
             torch.cuda.synchronize()
-            for kind, key, *marks in self.unsettled:
-                self.write((kind, key, tuple(map(self.seconds, marks))))
-            self.unsettled.clear()
+            for kind, key, begin, end in self.pending:
+                self.write(SPANS[kind](key, self.seconds(begin), self.seconds(end)))
+            self.pending.clear()
 
-    def seconds(self, mark: float | torch.cuda.Event) -> float:
+    def seconds(self, mark: Mark) -> float:
         if isinstance(mark, float):
             return mark
+        assert self.base is not None  # there is one as soon as a mark is an event
         event, time_of_base = self.base
-        return time_of_base + event.elapsed_time(mark) / 1000
+        return time_of_base + float(event.elapsed_time(mark)) / 1000

@@ -1,7 +1,7 @@
 """Which tensor storages are alive, how large they are, and what they are for.
 
-`Storages` counts what it is shown. `StorageTracker`, which `track_memory` runs, shows it every storage that comes out
-of an operation of this process: torch calls it for each one, after autograd has done its part.
+`Storages` counts the storages it is shown. `StorageTracker`, which `track_memory` runs, shows it every storage that an
+operation of this process returns: torch calls it after each operation, once autograd has done its part.
 """
 
 from __future__ import annotations
@@ -9,13 +9,14 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.tensor import DTensor
 
-from ..events.memory_samples import KINDS, OTHER
-from .torch_private import TorchDispatchMode, address_of, base_of, tree_leaves
+from ..events.memory_samples import KINDS, OTHER, Sample
+from .torch_private import OpOverload, TorchDispatchMode, address_of, base_of, tree_leaves
 
 PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, COMMUNICATION = (kind for kind in KINDS if kind != OTHER)
 PRIORITY = {kind: place for place, kind in enumerate(KINDS)}
@@ -26,23 +27,23 @@ class Storages:
 
     now      the time, in seconds
     devices  whose tensors are counted
-    live     bytes that are alive now
-    changes  (seconds, which storage, bytes more or less); which kind it is may become known later, as a gradient's
-    kinds    what each storage is for; the first in KINDS that it has ever been
+    live     bytes alive now
+    changes  (seconds, number of the storage, bytes more or less); its kind may become known later, as a gradient's does
+    kinds    what each storage is for: the first in KINDS of all that it has ever been
     """
 
-    def __init__(self, now: Callable[[], float], devices: tuple[str, ...] = ("cpu",)):
+    def __init__(self, now: Callable[[], float], devices: tuple[str, ...] = ("cpu",)) -> None:
         self.now, self.devices = now, devices
         self.live = 0
         self.changes: list[tuple[float, int, int]] = []
         self.kinds: list[str] = []
-        self.sizes: list[int] = []  # 0 of those that are gone
-        self.known: dict[int, tuple[int, weakref.ref]] = {}  # where a storage that is alive lies -> its number here
+        self.sizes: list[int] = []  # 0 once a storage is freed
+        self.known: dict[int, tuple[int, weakref.ref[torch.UntypedStorage]]] = {}  # address while alive -> number
         self.began = now()
         self.ended: float | None = None
 
-    def count(self, tensor, kind: str = OTHER) -> None:
-        """See the storage of `tensor`, if it has one, as it is now."""
+    def count(self, tensor: object, kind: str = OTHER) -> None:
+        """See the storage of `tensor` as it is now, if it is a tensor and has one."""
         for part in parts(tensor):
             self.see(part.untyped_storage(), kind)
 
@@ -80,7 +81,7 @@ class Storages:
         kind = PARAMETERS if isinstance(whole, torch.nn.Parameter) else ACTIVATIONS  # FSDP's, while gathered
         for part in parts(tensor):
             storage = part.untyped_storage()
-            if address_of(storage) in self.known:  # else it was there before, and nobody asked to count it
+            if address_of(storage) in self.known:  # else it was there before, and is not to be counted
                 self.see(storage, kind)
         return tensor
 
@@ -90,19 +91,18 @@ class Storages:
                 self.count(tensor, OPTIMIZER_STATE)
 
     def end(self) -> None:
-        """What is freed from now on is not our business."""
+        """Count no more changes."""
         self.ended = self.now()
 
     def by_kind(self) -> dict[str, int]:
-        """Live bytes of each kind, as far as it is known now."""
+        """Live bytes of each kind, as far as the kinds are known now."""
         live: dict[str, int] = {}
         for kind, size in zip(self.kinds, self.sizes, strict=True):
             if size:
                 live[kind] = live.get(kind, 0) + size
         return live
 
-    def samples(self) -> list[tuple[float, str, int]]:
-        """(seconds, kind, live bytes of that kind from then on)."""
+    def samples(self) -> list[Sample]:
         live = {kind: 0 for kind in KINDS if kind in {*self.kinds, OTHER}}
         samples = [(self.began, kind, 0) for kind in live]
         for seconds, number, difference in self.changes:
@@ -113,48 +113,51 @@ class Storages:
 
 
 class StorageTracker(TorchDispatchMode):
-    """Shows a Storages what this process computes, and what it is handed.
+    """Shows a Storages what this process computes, and the modules, optimizers and tensors that it `held` before."""
 
-    held   modules, optimizers and tensors that exist already: counted from the start
-    """
-
-    def __init__(self, held: tuple, now: Callable[[], float] = time.monotonic):
-        super().__init__()
+    def __init__(self, held: tuple[object, ...], now: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
         self.held, self.storages = held, Storages(now)
-        self.undo: list[Callable] = []
+        self.undo: list[Callable[[], object]] = []
 
-    def __enter__(self):
+    def __enter__(self) -> Any:
         for thing in self.held:
             self.undo += hold(thing, self.storages)
         saved = saved_tensors_hooks(self.storages.saved_for_backward, lambda tensor: tensor)
         saved.__enter__()
         self.undo.append(lambda: saved.__exit__(None, None, None))
         resize = torch.UntypedStorage.resize_  # how FSDP frees what it has gathered
-        torch.UntypedStorage.resize_ = lambda storage, size: self.storages.see(resize(storage, size))
-        self.undo.append(lambda: setattr(torch.UntypedStorage, "resize_", resize))
-        return super().__enter__()
 
-    def __exit__(self, *error):
-        super().__exit__(*error)
+        def resize_and_see(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
+            return self.storages.see(resize(storage, size))
+
+        torch.UntypedStorage.resize_ = resize_and_see  # type: ignore[method-assign, assignment]
+        self.undo.append(lambda: setattr(torch.UntypedStorage, "resize_", resize))
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
         while self.undo:
             self.undo.pop()()
         self.storages.end()
 
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self, function: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         if DTensor in types:
-            return NotImplemented  # the operations on what it consists of come here
+            return NotImplemented  # the operations on its local tensors come here too
         result = function(*args, **(kwargs or {}))
         for tensor in tree_leaves(result):
             self.storages.count(tensor)
         return result
 
 
-def hold(thing, storages: Storages) -> list[Callable]:
-    """Count what exists already, and what it will get: gradients, state. Returns what undoes it.
+def hold(thing: object, storages: Storages) -> list[Callable[[], object]]:
+    """Count `thing` from now on, with the gradients and state it will get. Returns functions that undo it.
 
-    Raises TypeError for what is no module, optimizer or tensor.
+    Raises TypeError if it is not a module, an optimizer or a tensor.
     """
-    undo = []
+    undo: list[Callable[[], object]] = []
     if isinstance(thing, torch.nn.Module):
         for tensor in [*thing.parameters(), *thing.buffers()]:
             undo += hold(tensor, storages)
@@ -171,13 +174,13 @@ def hold(thing, storages: Storages) -> list[Callable]:
         storages.count(thing)
     else:
         raise TypeError(
-            f"track_memory takes modules, optimizers and tensors, which it counts from the start; got {thing!r}."
+            f"track_memory takes modules, optimizers and tensors, to count them from the start; it got {thing!r}."
         )
     return undo
 
 
-def parts(value) -> list[torch.Tensor]:
-    """The plain tensors that a tensor consists of: a DTensor has one; a sparse one, and what is no tensor, has none."""
+def parts(value: object) -> list[torch.Tensor]:
+    """The plain tensors inside a tensor: one in a DTensor; none in a sparse tensor, or in anything else."""
     if not isinstance(value, torch.Tensor):
         return []
     if hasattr(value, "__tensor_flatten__"):

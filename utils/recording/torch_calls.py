@@ -1,14 +1,16 @@
-"""torch's calls to a process group as the recorder sees them: which operation each method is, and what its arguments mean."""
+"""torch's calls to a process group: which operation each method is, and what its arguments mean."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from ..events.matching import POINT_TO_POINT
 
-# What torch calls the method (names changed from 2.11 to 2.13; both are here), and what an Event calls the operation.
+# torch's method -> the operation in an Event. Some names changed from 2.11 to 2.13; both are here.
 OPERATIONS = {
     "allreduce": "all_reduce",
     "allreduce_coalesced": "all_reduce",
@@ -36,10 +38,10 @@ OPERATIONS = {
     "recv": "recv",
     "recv_anysource": "recv",
 }
-# These take (outputs, inputs); the others take what they hand in first.
+# These take (outputs, inputs); the others take their inputs first.
 OUTPUT_FIRST = {"gather", "scatter", "all_gather", "reduce_scatter", "all_to_all"}
 ASYNCHRONOUS = ("isend", "irecv", "batch_isend_irecv")
-# Which arguments of a method hold tensors that Gloo reads or writes as if their numbers lay side by side, in order.
+# Which arguments of a method hold tensors that Gloo reads or writes as if they were contiguous.
 TAKEN_AS_DENSE = {
     **dict.fromkeys(["allreduce", "allreduce_coalesced", "broadcast", "reduce"], (0,)),
     **dict.fromkeys(["scatter"], (0, 1)),
@@ -47,26 +49,29 @@ TAKEN_AS_DENSE = {
 }
 
 
-def tensors_in(value) -> list[torch.Tensor]:
-    """The tensors in nested lists."""
+def tensors_in(value: object) -> Sequence[torch.Tensor]:
+    """The tensors in nested lists and tuples."""
     if isinstance(value, torch.Tensor):
         return [value]
     if not isinstance(value, (list, tuple)):
         return []
-    if len(value) == 1 and isinstance(value[0], torch.Tensor):  # most often: spare it the search
+    if len(value) == 1 and isinstance(value[0], torch.Tensor):  # the usual case: no need to search
         return value
     return [tensor for item in value for tensor in tensors_in(item)]
 
 
-def peer_of(op, method, args, options, members) -> int | None:
-    """The other rank of a message, or the root of a collective: as a global rank."""
+def peer_of(op: str, method: str, args: Sequence[Any], options: object, members: Sequence[int]) -> int | None:
+    """The other rank of a message or the root of a collective, as a global rank; None if there is none.
+
+    Raises ValueError if the group has no such rank.
+    """
     if op in POINT_TO_POINT:
         return None if method == "recv_anysource" else global_rank_of(args[1], members)
     root = getattr(options, "rootRank", None)
     return None if root is None else global_rank_of(root, members)
 
 
-def global_rank_of(group_rank: int, members) -> int:
+def global_rank_of(group_rank: int, members: Sequence[int]) -> int:
     if not 0 <= group_rank < len(members):
         raise ValueError(
             f"there is no rank {group_rank} among {len(members)}: the last is rank {len(members) - 1}. "
@@ -75,12 +80,13 @@ def global_rank_of(group_rank: int, members) -> int:
     return members[group_rank]
 
 
-def reduce_op_name(options) -> str:
+def reduce_op_name(options: object) -> str:
+    """ "sum", "max" and so on; "" for calls without a reduce op."""
     op = getattr(options, "reduceOp", None)
     return "" if op is None else name_of_member(getattr(op, "op", op)).lower()
 
 
 @functools.cache
-def name_of_member(member) -> str:
+def name_of_member(member: object) -> str:
     """ "float32" for torch.float32, "SUM" for RedOpType.SUM."""
     return str(member).rpartition(".")[2]

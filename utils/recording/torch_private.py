@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "COMPILER",
     "FAKE",
+    "Backend",
     "DisableTorchFunctionSubclass",
     "DispatchKey",
     "FakeTensorMode",

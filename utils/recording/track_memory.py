@@ -1,4 +1,4 @@
-"""`track_memory`: how a rank program asks for the live bytes of its tensors to be recorded."""
+"""`track_memory`: a rank program asks for the live bytes of its tensors to be recorded."""
 
 from __future__ import annotations
 
@@ -7,39 +7,42 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from ..events.memory_samples import MemoryNote, peak_of
 from . import regions
 
-if TYPE_CHECKING:
-    from .storages import Storages  # it needs torch
-from ..events.memory_samples import peak_of
+if TYPE_CHECKING:  # they need torch
+    import torch
+
+    from .storages import Storages
 
 
 @contextmanager
-def track_memory(*held) -> Iterator[Storages]:
+def track_memory(*held: torch.nn.Module | torch.optim.Optimizer | torch.Tensor) -> Iterator[Storages]:
     """Follow the storages of CPU tensors while the block runs: `with track_memory(model, optimizer) as storages: ...`.
 
-    Counted are the tensors made inside, and what is handed over here: modules, optimizers, tensors. `storages.live` is
-    the bytes that are alive at that moment, `storages.by_kind()` what they are for; `run.memory()` has all of it
-    afterwards.
+    It counts the tensors made inside the block and those handed over in `held`: of modules, of optimizers, or as they
+    are (TypeError for anything else). `storages.live` is the number of bytes alive at that moment, and
+    `storages.by_kind()` says what they are for; afterwards `run.memory()` has it all.
 
-    Of a kind is only what is sure to be: parameters of the modules; gradients, once in their `.grad`; state of the
-    optimizers, after a step; activations, which autograd has saved for backward. All else is "other". Not seen is what
-    an operation needs only while it runs, and what other threads make. On a GPU nobody has to ask: what its allocator
-    says is in the Run by itself. Nor on a virtual one: all that the rank holds is counted from its beginning.
+    A kind is named only where it is certain: parameters of the modules; gradients, once they are in `.grad`; optimizer
+    state, after a step; activations that autograd has saved for backward. Everything else is "other". What an operation
+    needs only while it runs is not seen, nor what other threads make. On a GPU there is no need to ask: the Run always
+    has what its allocator reports. On a virtual one neither: everything the rank holds is counted from the start.
     """
+    from .recorder import Recorder
     from .storages import StorageTracker, hold
 
     recorder = regions.recorder
-    if (counted_anyway := getattr(recorder, "storages", None)) is not None:
+    if (counted_anyway := getattr(recorder, "storages", None)) is not None:  # a virtual rank's
         for thing in held:
             hold(thing, counted_anyway)
         yield counted_anyway
         return
-    tracker = StorageTracker(held, recorder.now if recorder else time.monotonic)
+    tracker = StorageTracker(held, recorder.now if isinstance(recorder, Recorder) else time.monotonic)
     try:
         with tracker:
             yield tracker.storages
     finally:
-        if recorder:
+        if isinstance(recorder, Recorder):
             samples = tracker.storages.samples()
-            recorder.write(("memory", "cpu", (samples, peak_of(samples)[0])))
+            recorder.write(MemoryNote("cpu", samples, peak_of(samples)[0]))

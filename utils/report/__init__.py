@@ -1,1 +1,1 @@
-"""What a run can be turned into: tables of traffic and memory, a timeline, a trace for Perfetto. Reached through `Run`."""
+"""What a `Run` can be turned into: tables of traffic and memory, a timeline, a trace for Perfetto."""

@@ -1,21 +1,24 @@
-"""What the ranks of a Run sent: messages of the program itself, and apart from them what its collectives imply."""
+"""What the ranks of a Run sent: the program's own messages and, counted separately, what its collectives imply."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
+from ..events.event import Event
+from ..events.matching import POINT_TO_POINT
 from ..text import tables
 from ..text.rank_sets import format_ranks, group_alike
 
-POINT_TO_POINT = ("send", "recv")
+if TYPE_CHECKING:
+    from ..figures import Picture
 
 
 class Collective(NamedTuple):
     """All calls of one collective on one rank.
 
-    calls, handed_in   how many, and the bytes of the tensors that the rank handed in: these were counted
-    implied            the bytes that the rank sends if the usual algorithm is used: these were computed
+    calls, handed_in   how many, and the bytes of the tensors the rank handed in: both counted
+    implied            the bytes the rank sends if the usual algorithm is used: computed
     """
 
     calls: int = 0
@@ -24,22 +27,22 @@ class Collective(NamedTuple):
 
 
 def implied_bytes(op: str, nbytes: int, position: int, size: int, root: int | None) -> int:
-    """Bytes that one rank sends for one collective of `size` ranks. `position` and `root`: places in the group.
+    """Bytes that one rank sends for one collective of `size` ranks; `position` and `root` are places in the group.
 
-    With n ranks and S bytes handed in; for the ring, per rank:
+    With n ranks and S bytes handed in, each rank sends:
 
         all_reduce       2 (n-1)/n S    reduce-scatter, then all-gather (Patarasu and Yuan 2009)
         reduce_scatter     (n-1)/n S
         all_gather         (n-1)   S    S is one n-th of the result
         all_to_all         (n-1)/n S    1/n of S to each of the others
-        broadcast                  S    a chain from the root on; the last of it sends nothing
+        broadcast                  S    a chain that starts at the root; its last rank sends nothing
         reduce                     S    the same chain towards the root, which sends nothing
         gather                     S    straight to the root, which sends nothing
         scatter            (n-1)/n S    from the root, straight to the others, which send nothing
         barrier                    0
 
-    These are the factors by which nccl-tests turns time into bus bandwidth (doc/PERFORMANCE.md there). A library is
-    free to do otherwise: for small tensors, or where a switch adds, it often does.
+    These are the factors by which nccl-tests turns time into bus bandwidth (see its doc/PERFORMANCE.md). A library may
+    use another algorithm, and often does for small tensors, or where a switch adds.
     """
     others = size - 1
     at_root = position == root
@@ -58,28 +61,29 @@ def implied_bytes(op: str, nbytes: int, position: int, size: int, root: int | No
 
 
 class Traffic:
-    """Counts of what each rank sent, in messages of the program's own and in collectives; no times, so that it is the
-    same in every run.
+    """What each rank sent, in the program's own messages and in collectives. No times, so every run gives the same.
 
     messages[s][d], bytes[s][d]   from rank s to rank d, by `send` and `isend`
-    collectives[r][op]            a Collective: calls, bytes handed in, bytes that its algorithm implies
+    collectives[r][op]            a Collective: calls, bytes handed in, bytes that the usual algorithm implies
     """
 
-    def __init__(self, world_size: int, events: list):
+    def __init__(self, world_size: int, events: list[Event]) -> None:
         self.messages = [[0] * world_size for _ in range(world_size)]
         self.bytes = [[0] * world_size for _ in range(world_size)]
         self.collectives: list[dict[str, Collective]] = [{} for _ in range(world_size)]
-        same: dict[tuple, list] = defaultdict(list)  # a rank often repeats a call: what it implies is computed once
+        same: dict[tuple[object, ...], list[Event]] = defaultdict(
+            list
+        )  # ranks repeat calls: compute for each kind once
         for event in events:
-            if event.op == "send":
+            if event.op == "send" and event.peer is not None:
                 self.messages[event.rank][event.peer] += 1
                 self.bytes[event.rank][event.peer] += event.bytes
-            elif event.op not in POINT_TO_POINT:  # by the members' id: to hash 1,024 of them for each call takes long
+            elif event.op not in POINT_TO_POINT:  # by the members' id: to hash 1,024 of them at each call is slow
                 same[event.rank, event.op, event.bytes, event.peer, id(event.members)].append(event)
         for calls in same.values():
             self.add_collective(calls[0], len(calls))
 
-    def add_collective(self, event, times: int) -> None:
+    def add_collective(self, event: Event, times: int) -> None:
         calls, handed_in, implied = self.collectives[event.rank].get(event.op, Collective())
         root = None if event.peer is None else event.members.index(event.peer)
         sent = implied_bytes(event.op, event.bytes, event.members.index(event.rank), len(event.members), root)
@@ -87,25 +91,25 @@ class Traffic:
         self.collectives[event.rank][event.op] = collective
 
     def sent(self, rank: int) -> tuple[int, int]:
-        """(messages, bytes) that the program on `rank` sent itself."""
+        """(messages, bytes) of the program's own that `rank` sent."""
         return sum(self.messages[rank]), sum(self.bytes[rank])
 
     def received(self, rank: int) -> tuple[int, int]:
-        """(messages, bytes) that were sent to `rank`."""
+        """(messages, bytes) of the program's own that were sent to `rank`."""
         return sum(row[rank] for row in self.messages), sum(row[rank] for row in self.bytes)
 
     def implied(self, rank: int) -> int:
-        """Bytes that the collectives of `rank` imply, all together."""
+        """Bytes that all collectives of `rank` imply together."""
         return sum(collective.implied for collective in self.collectives[rank].values())
 
-    def heatmap(self):
-        """A picture of the program's own messages: a row for each source, a column for each destination."""
+    def heatmap(self) -> Picture:
+        """A picture of the program's own messages: one row per source, one column per destination."""
         from .. import figures
 
         return figures.heatmap(self, "bytes that the program sent itself")
 
-    def collective_rows(self) -> list[tuple]:
-        """Ordered by when each collective was first called; ranks of which all is alike share a row."""
+    def collective_rows(self) -> list[tuple[str, str, int, int, int]]:
+        """Collectives in the order of their first call; ranks with equal numbers share a row."""
         alike: dict[tuple[str, Collective], list[int]] = {}
         for rank, collectives in enumerate(self.collectives):
             for row in collectives.items():
@@ -117,8 +121,8 @@ class Traffic:
     OWN = ["rank", "messages sent", "bytes sent", "messages received", "bytes received"]
     COLLECTIVES = ["rank", "collective", "calls", "bytes handed in", "bytes a ring would send"]
 
-    def own_rows(self) -> list[tuple]:
-        """A row for each rank, or in a large world for all with the same numbers; none if nobody sent anything."""
+    def own_rows(self) -> list[tuple[str, int, int, int, int]]:
+        """One row per rank or, in a large world, for all ranks with equal numbers; [] if no rank sent anything."""
         ranks = range(len(self.messages))
         numbers = [(*self.sent(rank), *self.received(rank)) for rank in ranks]
         rows = [(format_ranks(same), *numbers[same[0]]) for same in group_alike(ranks, numbers)]

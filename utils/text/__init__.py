@@ -1,1 +1,1 @@
-"""Words for people: tables, units, sets of ranks, lines of code. Imports nothing of ours; every other package may use it."""
+"""Text for people: tables, units, sets of ranks, lines of code. Needs none of our packages, so all may use it."""

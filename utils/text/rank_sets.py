@@ -1,19 +1,19 @@
-"""Ranks that did the same: put together, named in few words, and chosen from where there is no room for all.
+"""Ranks that did the same: grouped, named in a few words, and thinned out where there is no room for all of them.
 
-In a virtual world equal work takes exactly equal time, so that 1,024 ranks are often a handful of kinds.
+In a virtual world equal work takes exactly equal time, so 1,024 ranks often fall into a handful of groups.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
 
-FEW = 16  # ranks; tables and pictures of no more have a row or a lane for each of them, alike or not
+FEW = 16  # ranks; up to this many, tables and pictures give each rank its own row or lane, alike or not
 
 
 def group_alike(ranks: Sequence[int], looks: Iterable[Hashable]) -> list[list[int]]:
-    """Ranks that look alike, in lists, ordered by the first of each; each by itself if there are only a FEW.
+    """Lists of ranks that look alike, ordered by their first rank. Up to FEW ranks, each is in a list of its own.
 
-    ranks, looks   each rank, and what it is compared by: in the same order
+    looks   what each of `ranks` is compared by, in the same order
     """
     if len(ranks) <= FEW:
         return [[rank] for rank in ranks]
@@ -24,8 +24,9 @@ def group_alike(ranks: Sequence[int], looks: Iterable[Hashable]) -> list[list[in
 
 
 def format_ranks(ranks: list[int], most: int = 8) -> str:
-    """[0, 1, 2, 5] as "0-2, 5". Of more stretches than `most`: "0, 8, ... 56 (8 alike)", or without such a step in
-    them "0, 3, 7 and 5 more".
+    """[0, 1, 2, 5] as "0-2, 5".
+
+    With more than `most` such stretches, "0, 8, ... 56 (8 alike)" if they are evenly spaced, else "0, 3, 7 and 5 more".
     """
     stretches: list[list[int]] = []
     for rank in ranks:
@@ -44,12 +45,12 @@ def format_ranks(ranks: list[int], most: int = 8) -> str:
 
 
 def lane_name(ranks: list[int]) -> str:
-    """What stands beside a lane that these ranks share."""
+    """The label of a lane that these ranks share."""
     return f"rank {ranks[0]}" if len(ranks) == 1 else f"ranks {format_ranks(ranks, most=3)}".replace(" (", "\n(")
 
 
 def spread(number: int, most: int, always: Iterable[int]) -> list[int]:
-    """Of 0 to `number` - 1 at most `most`: the first, the last and `always`, and as many as fit evenly between."""
+    """At most `most` of 0 to `number` - 1: the first, the last, those in `always`, and evenly spaced ones."""
     if number <= most:
         return list(range(number))
     chosen: set[int] = set()

@@ -1,4 +1,4 @@
-"""Where a line of code is, in words a student knows: "In[4], line 3", and what it says."""
+"""Where a line of code is, in terms a student knows ("In[4], line 3"), and what the line says."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import sysconfig
 
 from .package import FOLDER
 
-# The packages of any environment, also of one that this Python does not run in: .../lib/python3.12/site-packages/...
+# Packages of any environment, even one this Python does not run in: .../lib/python3.12/site-packages/...
 IN_ENVIRONMENT = re.compile(r".*[/\\](lib(32|64)?[/\\]python3(\.\d+t?)?|Lib)[/\\](site|dist)-packages[/\\]")
 
 
@@ -30,7 +30,7 @@ def name_of_file(file: str) -> str:
 
 
 def place(where: str) -> str:
-    """ "file:line" as "In[4], line 3:  what stands there"."""
+    """ "file:line" as "In[4], line 3:  x = f(y)"; "" for ""."""
     file, _, line = where.rpartition(":")
     if not file:
         return ""
@@ -39,20 +39,20 @@ def place(where: str) -> str:
 
 
 def is_students(file: str) -> bool:
-    """Whether the student wrote `file`: a notebook cell, or a file that is not a library's and not in this package.
+    """Whether the student wrote `file`: a notebook cell, or a file outside this package and all libraries.
 
-    Decided by where the path begins, so a student's own folder may have any name, and may hold an environment.
+    Decided by the beginning of the path, so a student's own folder may have any name and may contain an environment.
     """
     return not file.startswith(library_prefixes()) and not IN_ENVIRONMENT.match(file)
 
 
 @functools.cache
 def library_prefixes() -> tuple[str, ...]:
-    """How the paths of files begin that no student has written: Python's own, installed ones, torch's, and ours."""
+    """How the paths of files that no student wrote begin: of Python itself, installed packages, torch, this package."""
     paths = sysconfig.get_paths()
     folders = {paths[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
     folders |= {*site.getsitepackages(), site.getusersitepackages(), str(FOLDER)}
-    torch = importlib.util.find_spec("torch")  # finds it without importing it; it may be a build outside site-packages
+    torch = importlib.util.find_spec("torch")  # doesn't import it; it may be a build outside site-packages
     folders |= {*((torch and torch.submodule_search_locations) or ())}
     real = {os.path.realpath(folder) for folder in folders}
     return (*sorted(os.path.join(folder, "") for folder in folders | real), "<frozen ")

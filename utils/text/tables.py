@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from html import escape
 
+Cell = str | int
+Row = Sequence[Cell]
 
-def show(cell) -> str:
+
+def show(cell: Cell) -> str:
     return f"{cell:,}" if isinstance(cell, int) else cell
 
 
-def text(header: list[str], rows: list[tuple]) -> str:
-    """Columns as wide as what is in them, to the right."""
+def text(header: Sequence[str], rows: Iterable[Row]) -> str:
+    """Right-aligned columns, as wide as their widest cell."""
     lines = [header, *([show(cell) for cell in row] for row in rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join("   ".join(map(str.rjust, line, widths)) for line in lines)
 
 
-def html(caption: str, header: list[str], rows: list[tuple]) -> str:
-    """Without colours of its own, so that it suits a light theme and a dark one."""
+def html(caption: str, header: Sequence[str], rows: Iterable[Row]) -> str:
+    """Sets no colours, so that it suits both light and dark themes."""
     head = "".join(f"<th>{escape(name)}</th>" for name in header)
     body = "".join("<tr>" + "".join(f"<td>{escape(show(cell))}</td>" for cell in row) + "</tr>" for row in rows)
     return (

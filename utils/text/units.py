@@ -1,8 +1,9 @@
-"""Numbers in words: a quantity with its unit, a count with its noun, the name that was probably meant."""
+"""Small pieces of messages: a quantity with its unit, a count with its noun, the name that was probably meant."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from difflib import get_close_matches
 
 
@@ -11,18 +12,18 @@ def plural(number: int, noun: str) -> str:
 
 
 def quantity(amount: float, unit: str) -> str:
-    """450e9, "B/s" as "450 GB/s"; to four digits."""
+    """450e9 and "B/s" as "450 GB/s", to four significant digits."""
     amount = float(amount)
     if amount == 0 or math.isinf(amount):
         return f"{'infinite' if amount else 0} {unit}"
     factors = [("n", 1e-9), ("µ", 1e-6), ("m", 1e-3), ("", 1.0), ("k", 1e3), ("M", 1e6), ("G", 1e9), ("T", 1e12)]
-    shown = float(f"{amount:.4g}")  # first, so that 999,999 is 1 M
+    shown = float(f"{amount:.4g}")  # round first, so that 999,999 is 1 M
     usable = factors if unit == "s" else factors[3:]  # half a byte is 0.5 B
     prefix, factor = next((pair for pair in reversed(usable) if shown >= pair[1]), usable[0])
     return f"{shown / factor:,.4g} {prefix}{unit}" if shown / factor < 1e4 else f"{shown / factor:,.0f} {prefix}{unit}"
 
 
-def nearest(name: str, names) -> str:
-    """What was probably meant, as the end of a sentence."""
+def nearest(name: str, names: Iterable[str]) -> str:
+    """The end of a sentence about a wrong `name`: ": did you mean 'ring'?", or "." if none of `names` is close."""
     close = get_close_matches(name, names, n=1, cutoff=0.5)
     return f": did you mean {close[0]!r}?" if close else "."

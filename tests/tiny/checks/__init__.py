@@ -1,1 +1,1 @@
-"""The checks of the tiny lesson of tests/tiny_course.py, as a course of its own would bring them."""
+"""The checks of the tiny lesson of tests/tiny_course.py, in packages of their own as in another course."""

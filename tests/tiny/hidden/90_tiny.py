@@ -11,7 +11,7 @@ SECRET = 21
 
 @check("double")
 def double_values(run):
-    expect(run(1, x=SECRET).results[0], 2 * SECRET, "for a number that you did not see it is")
+    expect(run(1, x=SECRET).results[0], 2 * SECRET, "for a number that you did not see, it is")
 
 
 @check("total")

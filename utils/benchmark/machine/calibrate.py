@@ -1,11 +1,11 @@
-"""This machine as a Cluster, measured in seconds: what `simulate` predicts can be held against what `spawn` takes.
+"""This machine as a Cluster, measured in seconds, to compare what `simulate` predicts with what `spawn` takes.
 
     cluster = measure_this_machine()
-    cluster.describe()                          # what was found: a table and a picture
+    cluster.describe()                          # a table and a picture of it
     run = simulate(fn, 2, cluster=cluster)      # predicted
     run = spawn(fn, 2)                          # measured
 
-What is measured, and how: probes.py.
+What is measured, and how, is in probes.py.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
 
 
 def measure_this_machine(world_size: int | None = None, backend: str | None = None, seconds: float = 4.0) -> Cluster:
-    """A Cluster of what `world_size` ranks of `spawn` find on this machine, measured now: leave it alone meanwhile.
+    """This machine as `world_size` ranks of `spawn` find it: a Cluster. Run nothing else on it meanwhile.
 
-    world_size   ranks that share the machine; unless given, one for each free GPU if there are two or more, else one
-                 for each core. There may be more ranks than cores: each then has its part of one.
-    backend      as of spawn: "gloo" (CPU), "nccl" (GPUs), or what spawn would choose
-    seconds      how long it takes, more or less; longer is steadier
+    world_size   ranks that share the machine; by default one per free GPU if there are two or more, else one per core.
+                 If there are more ranks than cores, they share the cores.
+    backend      as for spawn: "gloo" (CPU) or "nccl" (GPUs); by default what spawn would choose
+    seconds      roughly how long to measure; longer gives steadier numbers
 
-    Raises what spawn raises for a world_size or a backend that this machine can't serve, and RuntimeError on a rank of
-    torchrun or SLURM, where spawn starts none of its own.
+    Raises what spawn raises for a world_size or backend that this machine can't provide, and RuntimeError on a rank of
+    torchrun or SLURM, where spawn starts no ranks of its own. Raises ValueError if the machine was too busy to measure.
     """
     if already_a_rank():
         raise RuntimeError(
-            "measure_this_machine was called on a rank of torchrun or SLURM. It starts ranks of its own: call it in a "
-            "notebook or a plain script, on one machine."
+            "measure_this_machine was called on a rank of torchrun or SLURM, but it starts its own ranks. Call it in a "
+            "notebook or a plain script on one machine."
         )
-    from . import probes  # only now, so that `import utils` is quick
+    from . import probes  # here, because it imports torch
 
     free = 0 if backend == "gloo" else sum(not gpu.is_busy for gpu in find_gpus())
     if world_size is None:

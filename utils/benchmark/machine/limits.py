@@ -1,4 +1,4 @@
-"""What bounds a collective on this machine: copies of its memory, and one link between two ranks. In bytes/s."""
+"""What bounds a collective on this machine, in bytes/s: copies of its memory, and one link between two ranks."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from ...cluster.hardware import Cluster
 from ...worlds.jobs.in_place import already_a_rank
 from ...worlds.real.launch import spawn
 from ...worlds.real.placement import get_device
+from . import probes
 
 WINDOW = 0.2  # seconds of copying
 ROUNDS = 7  # of ping-pong
 
 
 def machine_limits(world_size: int, backend: str | None = None) -> dict[str, float]:
-    """{what it is: bytes/s}, measured now in about a second. Empty on a rank of torchrun or SLURM.
+    """{what it is: bytes/s}, measured now, in about a second. Empty on a rank of torchrun or SLURM.
 
-    memory copy   what each of `world_size` ranks copies from place to place while the others do, too
-    one link      the best of a ping-pong of two ranks, one way: over loopback with Gloo, from GPU to GPU with NCCL
+    memory copy   what each of `world_size` ranks copies while all the others copy too
+    one link      the best message of a ping-pong between two ranks, one way: loopback with Gloo, GPU to GPU with NCCL
     """
     if already_a_rank():
         return {}
-    from . import probes
-
     copies = spawn(copy_memory, world_size, WINDOW, backend=backend).results
     limits = {f"memory copy, {world_size} at once": probes.typical(copies)}
     if world_size > 1:
@@ -35,9 +34,7 @@ def machine_limits(world_size: int, backend: str | None = None) -> dict[str, flo
 
 
 def copy_memory(rank: int, world_size: int, window: float) -> list[float]:
-    """bytes/s copied, again and again: each is read once and written once."""
-    from . import probes
-
+    """Samples of bytes/s copied; each byte is read once and written once."""
     device = get_device()
     nbytes = 32 << 20 if device.type == "cpu" else 1 << 30
     source = torch.ones(nbytes // 4, device=device)
@@ -46,6 +43,6 @@ def copy_memory(rank: int, world_size: int, window: float) -> list[float]:
 
 
 def cluster_limits(cluster: Cluster, world_size: int) -> dict[str, float]:
-    """The same of a virtual cluster, from its data: the link inside a node, and the one between nodes if it counts."""
+    """The same for a virtual cluster: {the link inside a node, and the one between nodes if it is used: bytes/s}."""
     inside = {"link inside a node": cluster.intra.bandwidth}
     return inside if world_size <= cluster.gpus_per_node else inside | {"link between nodes": cluster.inter.bandwidth}

@@ -1,10 +1,12 @@
-"""How fast this machine moves bytes, from its caches to its network: measured, with what is there.
+"""How fast this machine moves bytes, from its caches to its network, measured.
 
-nbytes, seconds = time_copies()      # copies of 4 kB to 64 MB by one core: small ones stay in its caches
-levels()                             # {"L1": 49152, "L2": ..., "memory": inf}: bytes that fit in each
+nbytes, seconds = time_copies()      # copies of 4 kB to 64 MB by one core; small ones stay in its caches
+levels()                             # {"L1": 49152, "L2": ..., "memory": inf}: how many bytes fit in each
 links()                              # {"loopback": bytes/s, ...}; with GPUs also HBM, PCIe and the link between them
-one_core()                           # (FLOP/s, bytes/s): what a core computes in float32, and moves from its memory
+one_core()                           # (FLOP/s, bytes/s) of one core: float32 products, and its memory
 """
+
+from __future__ import annotations
 
 import math
 import time
@@ -23,7 +25,7 @@ UNITS = {"K": 1024, "M": 1024**2, "G": 1024**3}
 
 
 def levels(folder: Path = CACHES) -> dict[str, float]:
-    """{level: bytes that fit in it}, the smallest first; "memory" has no end. Without Linux there are no others."""
+    """{level: how many bytes fit in it}, smallest first; "memory" is infinite. Without Linux it is the only one."""
     found = {}
     for cache in sorted(folder.glob("index*")):
         if (cache / "type").read_text().strip() != "Instruction":
@@ -33,7 +35,7 @@ def levels(folder: Path = CACHES) -> dict[str, float]:
 
 
 def time_copies(sizes: list[int] = SIZES) -> tuple[list[int], list[float]]:
-    """(bytes, seconds) of copies by one core of its own process; each second is the best of several."""
+    """(bytes, seconds) of copies by one core, in a process of its own; each time is the best of several."""
     return sizes, spawn(copy_seconds, 1, sizes, backend="gloo").results[0]
 
 
@@ -42,7 +44,7 @@ def copy_seconds(rank: int, world_size: int, sizes: list[int]) -> list[float]:
 
 
 def quickest_copy(source: torch.Tensor, window: float) -> float:
-    """Seconds of one copy of `source`: the best sample of a `window` of seconds."""
+    """Seconds of one copy of `source`: the best sample in `window` seconds."""
     copy, device = torch.empty_like(source), source.device
     once = max(1e-7, probes.seconds_of(lambda: copy.copy_(source), 2, device))
     calls, end, best = max(1, int(1e-3 / once)), time.perf_counter() + window, once
@@ -52,10 +54,11 @@ def quickest_copy(source: torch.Tensor, window: float) -> float:
 
 
 def links(rounds: int = 5, window: float = 0.5) -> dict[str, float]:
-    """{name: bytes/s one way} of what lies beyond a core's own memory: links by a ping-pong of so many rounds, the rest
-    in `window` seconds each.
+    """{name: bytes/s one way} beyond a core's own memory: "loopback" and, with free GPUs, "HBM" (reads and writes
+    together), "PCIe" (host to GPU) and "GPU to GPU".
 
-    Beside loopback, on free GPUs: "HBM" (reads and writes together), "PCIe" (host to GPU), "GPU to GPU".
+    rounds    of a ping-pong for each link between ranks
+    window    seconds for each of the others
     """
     found = {"loopback": link_bandwidth("gloo", rounds)}
     free = sum(not gpu.is_busy for gpu in find_gpus())
@@ -67,23 +70,21 @@ def links(rounds: int = 5, window: float = 0.5) -> dict[str, float]:
 
 
 def link_bandwidth(backend: str, rounds: int) -> float:
-    """bytes/s one way between two ranks, of the message that went fastest: a large one, unless the machine was busy."""
-    times = spawn(probes.ping_pong, 2, rounds, backend=backend).results[0]
+    """bytes/s one way between two ranks, by the message with the highest rate."""
+    times: dict[int, list[float]] = spawn(probes.ping_pong, 2, rounds, backend=backend).results[0]
     return max(nbytes / min(samples) for nbytes, samples in times.items())
 
 
 def one_core(window: float = 0.25) -> tuple[float, float]:
     """(FLOP/s of float32 matrix products, bytes/s of its memory) of one core; `window` seconds for each."""
-    return spawn(core_rates, 1, window, backend="gloo").results[0]
+    rates: tuple[float, float] = spawn(core_rates, 1, window, backend="gloo").results[0]
+    return rates
 
 
 def core_rates(rank: int, world_size: int, window: float) -> tuple[float, float]:
     device = torch.device("cpu")
-    return tuple(median(found(device, window)) for found in (float32_samples, probes.bandwidth_samples))
-
-
-def float32_samples(device: torch.device, window: float) -> list[float]:
-    return probes.peak_samples(torch.float32, device, window)
+    peak = median(probes.peak_samples(torch.float32, device, window))
+    return peak, median(probes.bandwidth_samples(device, window))
 
 
 def gpu_links(rank: int, world_size: int, window: float) -> dict[str, float]:

@@ -22,8 +22,8 @@ from ...diagnosis.failure_report import is_innocent, report_failures
 from ...diagnosis.silent_mistakes import silent_mistake
 from ...events.failure import Failure
 from ...events.isend_ends import bound_by_receives
-from ...events.rank_state import RankState
-from ...recording.reader import read_events, read_memory
+from ...recording.notes import GroupMembers, Note
+from ...recording.reader import read_memory, read_state
 from ...recording.recorded_group import install
 from ...recording.recorder import Recorder
 from ...recording.torch_private import set_pickler_of_objects, set_timeout
@@ -53,8 +53,8 @@ class JobWorld:
         self.made = None  # the default group, if it is ours
         self.groups_made = 0
         self.recorder = Recorder(self.take_note, time.monotonic())
-        self.group_notes: list[tuple] = []  # a group stays over many calls, and is noted once
-        self.notes: list[tuple] = []  # of this call
+        self.group_notes: list[Note] = []  # a group stays over many calls, and is noted once
+        self.notes: list[Note] = []  # of this call
         self.running = False
         self.over = ""  # the report of the failure that ended this world
         self.told: set[int] = set()  # world sizes that were asked for
@@ -62,8 +62,8 @@ class JobWorld:
         set_pickler_of_objects(ClassesByName)
         atexit.register(self.leave)
 
-    def take_note(self, note: tuple) -> None:
-        (self.group_notes if note[0] == "group" else self.notes).append(note)
+    def take_note(self, note: Note) -> None:
+        (self.group_notes if isinstance(note, GroupMembers) else self.notes).append(note)
 
     # --- one call of spawn
 
@@ -86,7 +86,7 @@ class JobWorld:
         finally:
             self.running = False
         results, output, records, elapsed = zip(*outcomes, strict=True)
-        states = [RankState(rank, finished=True, **read_events(rank, *its)) for rank, its in enumerate(records)]
+        states = [read_state(rank, notes, table, True) for rank, (notes, table) in enumerate(records)]
         bound_by_receives(states)
         run = Run(
             world_size=self.size,
@@ -120,7 +120,7 @@ class JobWorld:
                 if exit.code not in (None, 0):
                     raise
                 result = None
-        self.recorder.settle()
+        self.recorder.finish()
         seconds = self.recorder.now()
         result = pickle_result(result, ClassesByNameTensorsByValue)
         record = [*self.group_notes, *self.notes], self.recorder.rows()

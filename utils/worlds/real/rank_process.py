@@ -23,7 +23,8 @@ import torch
 import torch.distributed as dist
 
 from ...recording import recorded_group, recorder, regions
-from ...recording.call_table import SharedTable, pack_note
+from ...recording.call_table import SharedTable
+from ...recording.notes import pack_note
 from ...recording.torch_private import COMPILER
 from ..common import rank_environment, this_rank
 from ..common.protocol import FINISHED, SYNCHRONISED, Request, path_in
@@ -156,8 +157,8 @@ def perform(rank: int, request: Request) -> bytes:
             fn, args, kwargs = pickle.load(program)
         result = fn(rank, request.world_size, *args, **kwargs)
         threading._shutdown()  # wait for threads that the program left behind, as multiprocessing does
-        if regions.recorder is not None:
-            regions.recorder.settle()
+        if isinstance(regions.recorder, recorder.Recorder):
+            regions.recorder.finish()
         return pickle_result(result)
     except SystemExit as exit:
         return pickle_result(None) if exit.code in (None, 0) else pickle.dumps(failure(exit, request.zero))

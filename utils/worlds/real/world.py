@@ -310,7 +310,7 @@ class RealWorld:
     def update_states(self) -> None:
         self.news()
         for record in self.records:
-            vars(self.states[record.rank]).update(record.state())
+            self.states[record.rank] = record.state(self.states[record.rank].finished)
 
     def raise_if_stuck(self) -> None:
         self.update_states()

@@ -16,8 +16,9 @@ from ...diagnosis.failure_report import how_it_died, report_failures
 from ...diagnosis.silent_mistakes import silent_mistake
 from ...events.event import Event, Region
 from ...events.failure import Failure
-from ...events.memory_samples import peak_of
+from ...events.memory_samples import MemoryNote, peak_of
 from ...events.rank_state import RankState
+from ...report.collective_charges import Charge
 from ...report.run import Run
 from ..common.protocol import Request, path_in
 from ..real.ordered_output import OrderedOutput
@@ -176,8 +177,8 @@ class VirtualWorld(RealWorld):
             events=events,
             elapsed=max(last, *(told["clock"] for told in ranks)),
             regions=regions,
-            memory_notes=[[("virtual", list(t["memory"]), peak_of(t["memory"])[0])] for t in ranks],
-            algorithms=algorithms,
+            memory_notes=[[MemoryNote("virtual", list(t["memory"]), peak_of(t["memory"])[0])] for t in ranks],
+            algorithms=[Charge(*kind) for kind in algorithms],
         )
 
 

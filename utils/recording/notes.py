@@ -1,0 +1,148 @@
+"""What a rank notes beside its table of calls: one class for each kind of note.
+
+They hold only what marshal, Python's fastest way to pack, can pack: numbers, text, and tuples or lists of them. `call`
+is the index of a call, which is its row in the table.
+"""
+
+from __future__ import annotations
+
+import marshal
+import struct
+from collections.abc import Callable
+from typing import NamedTuple, get_args
+
+from ..events.memory_samples import MemoryNote
+
+SIZE = struct.Struct("=I")  # of a packed note, in front of it
+
+
+class CallKind(NamedTuple):
+    """What all calls whose row has this number as its KIND share: the fields of Event, without the group's members."""
+
+    number: int
+    op: str
+    group: str
+    peer: int | None
+    tag: int
+    bytes: int
+    dtype: str
+    shape: tuple[int, ...]
+    reduce_op: str
+    is_async: bool
+    where: str
+
+
+class WaitLine(NamedTuple):
+    """What this number means as the LINE of a row."""
+
+    number: int
+    where: str
+
+
+class GroupMembers(NamedTuple):
+    """Written before the first call on a group."""
+
+    group: str
+    members: tuple[int, ...]
+
+
+class CallFailed(NamedTuple):
+    """A call raised."""
+
+    call: int
+    time: float
+
+
+class MessageLost(NamedTuple):
+    """The handle of a message was thrown away before anything had waited for it."""
+
+    call: int
+    time: float
+
+
+class MessageSource(NamedTuple):
+    """Which rank sent what a receive from any source has received."""
+
+    call: int
+    rank: int
+
+
+class CallLayout(NamedTuple):
+    """A call has a tensor that is not contiguous."""
+
+    call: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+class GroupBegun(NamedTuple):
+    """The rank begins to make a group (new_group, or a device mesh)."""
+
+    number: int
+    group: str
+    members: tuple[int, ...]
+    start: float
+    where: str
+
+
+class GroupMade(NamedTuple):
+    """The group of this number is there, or making it has raised."""
+
+    number: int
+    end: float
+
+
+class HandleDropped(NamedTuple):
+    """The program is over and never asked this handle for its result."""
+
+    call: int
+    where: str
+
+
+class RegionEnded(NamedTuple):
+    """A stretch of compute with a name is over."""
+
+    name: str
+    start: float
+    end: float
+
+
+class DeviceTime(NamedTuple):
+    """When the GPU worked on a call; known once the program is over."""
+
+    call: int
+    start: float
+    end: float
+
+
+Note = (
+    CallKind
+    | WaitLine
+    | GroupMembers
+    | CallFailed
+    | MessageLost
+    | MessageSource
+    | CallLayout
+    | GroupBegun
+    | GroupMade
+    | HandleDropped
+    | RegionEnded
+    | DeviceTime
+    | MemoryNote
+)
+BY_NAME: dict[str, Callable[..., Note]] = {kind.__name__: kind for kind in get_args(Note)}
+
+
+def pack_note(note: Note) -> bytes:
+    packed = marshal.dumps((type(note).__name__, *note))  # marshal refuses subclasses of tuple
+    return SIZE.pack(len(packed)) + packed
+
+
+def unpack_notes(data: bytes) -> tuple[list[Note], bytes]:
+    """The whole notes at the beginning of `data`, and the bytes after them: part of a note that is still written."""
+    notes, at = [], 0
+    while len(data) >= at + SIZE.size and len(data) >= (end := at + SIZE.size + SIZE.unpack_from(data, at)[0]):
+        name, *fields = marshal.loads(data[at + SIZE.size : end])
+        notes.append(BY_NAME[name](*fields))
+        at = end
+    return notes, data[at:]
