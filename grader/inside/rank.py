@@ -38,9 +38,9 @@ from utils.recording.torch_private import OpOverload
 from utils.worlds.common import pickling, rank_environment
 from utils.worlds.common.protocol import Request
 from utils.worlds.virtual import data_movement, virtual_clock
-from utils.worlds.virtual.engine import Clock, Engine, Prints, enter, patch_torch
+from utils.worlds.virtual.engine import Engine, Prints, VirtualRecorder, enter, patch_torch
 from utils.worlds.virtual.gpu import VirtualGpu
-from utils.worlds.virtual.network import VirtualCall
+from utils.worlds.virtual.network import Charges, VirtualCall
 from utils.worlds.virtual.rank import VirtualRank
 from utils.worlds.virtual.scheduler import Scheduler
 
@@ -76,7 +76,7 @@ def run_once(order: RunOrder, connection: socket.socket) -> None:
     world = world_for(order, connection)
     enter(world)
     if world.virtual:
-        virtual_clock.take_over(world.turns)
+        virtual_clock.patch_time(world.scheduler)
     world.run()
     world.hub.send(world.last_message())
 
@@ -129,21 +129,21 @@ class RankWorld(Engine):
             device=order.device,
         )
         super().__init__(request, order.program)
-        self.prints: Printed = Printed(self.turns)
+        self.prints: Printed = Printed(self.scheduler)
         self.memories: list[HubMemory] = []
 
     def make_network(self) -> HubNetwork:
         return self.hub
 
-    def make_turns(self) -> SingleRankScheduler:
+    def make_scheduler(self) -> SingleRankScheduler:
         return SingleRankScheduler(self.hub.earliest, self.hub.commit, self.local_rank)
 
     def make_ranks(self) -> list[VirtualRank]:
         self.rank = RemoteRank(self.number, self)
         return [self.rank]
 
-    def make_recorder(self) -> Clock:
-        return HubRecorder(self.turns, self.hub, self.virtual)
+    def make_recorder(self) -> VirtualRecorder:
+        return HubRecorder(self)
 
     def load_program(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
         function = slices.load(self.order.code)
@@ -185,7 +185,7 @@ class RankWorld(Engine):
             answer = self.hub.request({"do": "join", "store": name, "rank": rank, "size": size})
             self.default_group = answer["members"]
 
-    def numbers_of(self, ranks: Iterable[int]) -> tuple[int, ...]:
+    def to_world_ranks(self, ranks: Iterable[int]) -> tuple[int, ...]:
         group = self.default_group
         return tuple(ranks if group is None else (group[rank] for rank in ranks))
 
@@ -199,15 +199,15 @@ class SingleRankScheduler(Scheduler):
     def run(self, ranks: Sequence[Any]) -> None:
         [rank] = ranks
         self.make_ready(rank)
-        self.next()
-        rank.come_in()
+        self.next_rank()
+        rank.switch_in()
         try:
             rank.work()
         finally:
             rank.finished = True
 
-    def give_away(self, rank: Any) -> None:
-        if self.next() is not rank:
+    def suspend(self, rank: Any) -> None:
+        if self.next_rank() is not rank:
             raise SystemExit(1)  # the hub has closed the connection
 
 
@@ -217,17 +217,17 @@ class RemoteRank(VirtualRank):
     world: RankWorld
     ident = property(lambda self: threading.main_thread().ident)
 
-    def bring_random_numbers(self) -> None:
+    def restore_random_state(self) -> None:
         """Nothing to do: the host has seeded all generators."""
 
-    def asked_for(self, call: VirtualCall) -> None:
-        if call.event.index in self.unasked:
+    def mark_used(self, call: VirtualCall) -> None:
+        if call.event.index in self.unused:
             self.world.hub.tell({"do": "asked", "index": call.event.index})
-        super().asked_for(call)
+        super().mark_used(call)
 
-    def begins_to_wait(self, call: VirtualCall) -> None:
+    def record_wait(self, call: VirtualCall) -> None:
         before = call.waited
-        super().begins_to_wait(call)
+        super().record_wait(call)
         if call.waited is not None and before is None:
             index, where = call.event.index, call.waited_at
             self.world.hub.tell({"do": "waits", "index": index, "where": where, "clock": self.clock})
@@ -236,7 +236,7 @@ class RemoteRank(VirtualRank):
         self.world.hub.directly = directly
         super().call(call, directly, tensors, dense)
 
-    def hands_out(self, work: Any) -> None:
+    def handle_created(self, work: Any) -> None:
         """As with Gloo, a message is lost if its handle is thrown away too early; in virtual time it arrives anyway."""
         if not self.world.virtual and work.call.event.is_async and work.call.event.op in POINT_TO_POINT:
             weakref.finalize(work, self.thrown_away, work.call).atexit = False
@@ -246,7 +246,7 @@ class RemoteRank(VirtualRank):
             self.world.hub.tell({"do": "dropped", "index": call.event.index})
 
     def make_group(self, name: str, members: tuple[int, ...], make: Callable[[], Any]) -> Any:
-        members = self.world.numbers_of(members)
+        members = self.world.to_world_ranks(members)
         where = who_called()[0]
         request = {"do": "make", "group": name, "members": list(members), "where": where, "clock": self.clock}
         self.clock = max(self.clock, self.world.hub.request(request).get("clock", 0.0))
@@ -256,11 +256,10 @@ class RemoteRank(VirtualRank):
 class HubNetwork:
     """Stands in for the network: passes requests to the hub, and its answers to the rank."""
 
-    calls = 0
-    algorithms: ClassVar[dict[Any, Any]] = {}
-
     def __init__(self, connection: socket.socket, world: RankWorld):
         self.connection, self.world, self.directly = connection, world, False
+        self.calls = 0  # it is the hub that counts, and charges
+        self.algorithms: Charges = {}
         self.up_to_date = True  # the hub has just sent all its news; at first there are none
 
     def send(self, message: bytes) -> None:
@@ -304,7 +303,7 @@ class HubNetwork:
             "args": [plain(arg) for arg in args],
             "strides": strides_of(call),
         }
-        with self.world.turns.own_work():
+        with self.world.scheduler.bookkeeping():
             self.request(message, buffer_for)
 
     # What the scheduler asks of a network. Nothing happens before the hub's next answer, and with it all of it has.
@@ -314,11 +313,11 @@ class HubNetwork:
         return math.inf if up_to_date or self.world.rank.finished else -1.0
 
     def commit(self) -> list[VirtualRank]:
-        rank, turns = self.world.rank, self.world.turns
+        rank, scheduler = self.world.rank, self.world.scheduler
         self.up_to_date = True
-        only_looks = bool(turns.ready)
+        only_looks = bool(scheduler.ready)
         message = {"do": "look"} if only_looks else {"do": "wait", "for": [call.event.index for call in rank.awaited]}
-        with turns.own_work():
+        with scheduler.bookkeeping():
             for index, end, source, tensors in self.request({**message, "clock": rank.clock})["came"]:
                 self.complete(rank.calls[index], end, source, tensors)
         if only_looks:
@@ -336,7 +335,7 @@ class HubNetwork:
         call.source, call.args = source, ()
 
 
-def outputs_of(call: VirtualCall) -> list[torch.Tensor]:
+def outputs_of(call: VirtualCall) -> Sequence[torch.Tensor]:
     """The tensors that a call fills, in order."""
     return [] if call.event.op in ("send", "barrier") else tensors_in(call.args[:1])
 
@@ -379,28 +378,26 @@ class ZeroedMemory(VirtualGpu):
         return function(*args, **kwargs).zero_()
 
 
-class HubRecorder(Clock):
+class HubRecorder(VirtualRecorder):
     """Where there is no virtual time, a region begins and ends at a place in the hub's order of events."""
 
-    def __init__(self, turns: Scheduler, hub: HubNetwork, virtual: bool):
-        super().__init__(turns)
-        self.hub, self.virtual = hub, virtual
+    world: RankWorld
 
     def mark(self) -> float:
-        if self.virtual:
+        if self.world.virtual:
             return self.now()
-        mark: float = self.hub.request({"do": "mark"})["mark"]
+        mark: float = self.world.hub.request({"do": "mark"})["mark"]
         return mark
 
     def span(self, kind: str, name: str, start: float, end: float) -> None:
-        self.hub.tell({"do": "span", "name": name, "start": start, "end": end})
+        self.world.hub.tell({"do": "span", "name": name, "start": start, "end": end})
 
 
 class Printed(Prints):
     """What the rank prints, up to MAX_PRINTED characters."""
 
-    def __init__(self, turns: Scheduler):
-        super().__init__(turns)
+    def __init__(self, scheduler: Scheduler):
+        super().__init__(scheduler)
         self.text = ""
 
     def write(self, text: str) -> int:

@@ -30,14 +30,14 @@ from utils.diagnosis.errors import RankCrashed, RankTimeout
 from utils.events.event import Event, Region
 from utils.events.failure import Failure, Frame
 from utils.events.memory_samples import KINDS, MemoryNote, peak_of
-from utils.events.rank_state import RankState
+from utils.events.rank_state import RankState, TensorLayout
 from utils.kit.slow_memory import SlowMemory
 from utils.recording.reader import making
 from utils.recording.torch_calls import OPERATIONS, OUTPUT_FIRST, tensors_in
 from utils.report.collective_charges import Charge
 from utils.report.run import Run
 from utils.worlds.virtual import data_movement
-from utils.worlds.virtual.argument_checks import misfit
+from utils.worlds.virtual.argument_checks import argument_error
 from utils.worlds.virtual.network import Network, VirtualCall
 from utils.worlds.virtual.world import raise_what_went_wrong
 
@@ -171,7 +171,7 @@ class Hub:
             rank.unasked[index] = call.event.where
         if message["strides"] is not None:
             shape, strides = message["strides"]
-            rank.strides[index] = tuple(map(int, shape)), tuple(map(int, strides))
+            rank.strides[index] = TensorLayout(tuple(map(int, shape)), tuple(map(int, strides)))
         try:
             self.network.ask(call)
         except RuntimeError as error:
@@ -196,7 +196,7 @@ class Hub:
         first = handed_in[0] if handed_in else None
         if not self.virtual and any(tensor.is_meta for tensor in tensors_in(args)):
             raise Breach("a tensor without values")
-        if misfit(method, op, args, len(group[1]), reduce_op):
+        if argument_error(method, op, args, len(group[1]), reduce_op):
             raise Breach("a call that does not fit its group")
         event = Event(
             rank=rank.number,

@@ -12,9 +12,9 @@ from grader.inside.codec import DTYPES, Breach
 from grader.judging.rank_connection import RankConnection
 from utils.events.event import Event, Region
 from utils.events.failure import Failure
-from utils.events.rank_state import RankState
+from utils.events.rank_state import RankState, TensorLayout
 from utils.kit.slow_memory import SlowMemory
-from utils.worlds.virtual.engine import final
+from utils.worlds.virtual.engine import event_fields
 from utils.worlds.virtual.network import VirtualCall
 
 MAX_BYTES = 1 << 30  # sent and received by all ranks of one run together
@@ -58,11 +58,11 @@ class Rank:
         self.groups_made: list[Event] = []
         self.regions: list[Region] = []
         self.marks: set[float] = set()
-        self.strides: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        self.strides: dict[int, TensorLayout] = {}
         self.unasked: dict[int, str] = {}
         self.lost: set[int] = set()
         self.unreported: list[int] = []  # calls whose completion it has not been told yet
-        self.outputs: dict[int, list[torch.Tensor]] = {}
+        self.outputs: dict[int, Sequence[torch.Tensor]] = {}
         self.waits_for: list[VirtualCall] | None = None
         self.reply: Callable[[], dict[str, Any]] | None = None
         self.messages = 0
@@ -71,7 +71,7 @@ class Rank:
         self.breach = ""
         self.over = False  # it sends nothing more
 
-    def has_got(self, call: VirtualCall) -> None:
+    def on_completed(self, call: VirtualCall) -> None:
         """The network calls this when a call that the rank waits for is done."""
         self.clock = max(self.clock, call.end or 0.0)
         for other in self.waits_for or ():
@@ -84,7 +84,7 @@ class Rank:
     def state(self) -> RankState:
         return RankState(
             self.number,
-            events=[Event(*final(call)) for call in self.calls],
+            events=[Event(*event_fields(call)) for call in self.calls],
             groups_made=self.groups_made,
             waits={call.event.index: call.waited_at for call in self.calls if call.waited is not None},
             lost=self.lost,

@@ -1,4 +1,4 @@
-"""utils/cluster.py, presets.py, collective_costs.py: clusters as data, and what a collective costs on one."""
+"""utils/cluster: clusters as data, and what a collective costs on one."""
 
 import pickle
 from dataclasses import replace
@@ -74,10 +74,10 @@ def test_across_nodes_a_ring_pays_the_slow_link_in_every_step_and_a_tree_in_ever
     assert of("all_reduce", [0, 8, 1, 9]).candidates == of("all_reduce", [96, 97, 40, 41]).candidates
 
 
-def test_a_tree_over_nodes_is_what_messages_along_it_take():
+def test_a_tree_over_nodes_costs_what_its_messages_take():
     """Broadcast and scatter over 4 nodes x 8 ranks, message by message: each half sends to the other, and so on."""
 
-    def arrival(ranks, start, pieces):  # of the last of `ranks`, of which the first has everything at `start`
+    def arrival(ranks, start, pieces):  # at the last of `ranks`, if the first has everything at `start`
         if len(ranks) == 1:
             return start
         half = len(ranks) // 2
@@ -108,11 +108,11 @@ def test_ranks_that_share_a_nic_wait_for_each_others_bytes_but_not_for_their_lat
     for nics, sharing in ((None, 1), (4, 2), (1, 8)):
         machine = replace(EXACT, nics=nics)
         assert of(op, range(32), machine).candidates["hierarchical"] == inside_and_between(op, sharing)
-    spread = [8 * node + gpu for node in range(4) for gpu in (0, 2, 4, 6)]  # none shares one of 4 NICs
+    spread = [8 * node + gpu for node in range(4) for gpu in (0, 2, 4, 6)]  # no two share one of 4 NICs
     assert of(op, spread, replace(EXACT, nics=4)).candidates == of(op, spread).candidates
 
 
-def test_pairs_of_an_all_to_all_inside_nodes_and_between_them_are_counted_apart():
+def test_pairs_of_an_all_to_all_inside_nodes_and_between_them_are_counted_separately():
     expected = 7 * (A + N / 32 * B) + 24 * SLOW_A + 2 * 24 * N / 32 * SLOW_B
     assert of("all_to_all", range(32), replace(EXACT, nics=4)).candidates["pairwise"] == expected
 
@@ -136,7 +136,7 @@ def test_tree_and_ring_cross_where_the_formulas_say(ranks, units):
     crossing = (ranks - 1 - depth) / (depth - Fraction(ranks - 1, ranks)) * A / B
     assert float(crossing * B / A) == pytest.approx(units, abs=0.05)
     below, at, above = (of("all_reduce", range(ranks), machine, crossing + step) for step in (-1, 0, 1))
-    assert (below.algorithm, at.algorithm, above.algorithm) == ("tree", "ring", "ring")  # a tie: the first listed
+    assert (below.algorithm, at.algorithm, above.algorithm) == ("tree", "ring", "ring")  # at a tie, the first listed
     assert at.candidates["tree"] == at.candidates["ring"]
 
 
@@ -151,7 +151,7 @@ def test_a_switch_that_adds_up():
         *("all_reduce", "reduce", "reduce_scatter", "barrier")
     }
     across = of("all_reduce", range(32), nvlink_sharp).candidates
-    assert "in-switch" not in across  # no one switch connects them, but a part of the hierarchy has one
+    assert "in-switch" not in across  # no single switch connects them all, but part of the hierarchy has one
     assert across["hierarchical"] == inside_and_between("all_reduce", 1) - 6 * A
     infiniband_sharp = replace(EXACT, inter=replace(EXACT.inter, reduces=True), nics=4)
     assert of("all_reduce", range(0, 32, 8), infiniband_sharp).candidates["in-switch"] == 2 * SLOW_A + N * SLOW_B
@@ -168,19 +168,19 @@ def test_one_rank_and_a_cluster_without_costs():
         assert of(op, range(32), free).algorithm == next(iter(of(op, range(32)).candidates))
 
 
-def test_a_cost_says_what_it_is_made_of_and_why():
+def test_a_cost_says_what_it_consists_of_and_why():
     machine = find_cluster("ethernet-cloud", 32)
     shown = repr(of("all_reduce", range(32), machine, 1e8))
     assert shown.startswith("all_reduce of 100 MB, 32 ranks, 4 nodes of ethernet-cloud\n")
     assert "* hierarchical" in shown and "6 x 50 µs   2 x 18.75 MB / 25 GB/s" in shown
     why = of("all_reduce", range(8), machine, 8).why
-    assert why == "tree: 18 µs; ring 42 µs: latency decides, 18 µs of it in tree, 42 µs in ring"
+    assert why == "tree: 18 µs; ring 42 µs: latency decides, 18 µs in tree, 42 µs in ring"
     why = of("all_reduce", range(8), machine, 1e9).why
-    assert why == "ring: 3.931 ms; tree 13.35 ms: the bytes decide, they take 3.889 ms in ring, 13.33 ms in tree"
+    assert why == "ring: 3.931 ms; tree 13.35 ms: the bytes decide, 3.889 ms in ring, 13.33 ms in tree"
     assert all(of(op, ranks, machine, 1e6).why for op in OPS for ranks in (range(8), range(32), [3]))
 
 
-def test_groups_that_lie_alike_share_a_layout_and_its_cost_is_computed_once():
+def test_groups_placed_alike_share_a_layout_whose_cost_is_computed_once():
     columns = {Layout.of(EXACT, range(gpu, 128, 8)) for gpu in range(8)}
     assert columns == {Layout(size=16, nodes=16, per_node=1, most=1, least=1, sharing=1)}
     assert Layout.of(replace(EXACT, nics=2), [0, 1, 2, 4, 9]).sharing == 3
@@ -214,7 +214,7 @@ def test_a_cluster_is_a_value():
 @pytest.mark.parametrize(
     "flops, dtype, peak",
     [
-        ({"bf16": 8, "fp32": 2, "tf32": 4}, "float32", 2),  # torch uses tf32 only if told to
+        ({"bf16": 8, "fp32": 2, "tf32": 4}, "float32", 2),  # torch uses tf32 only on request
         ({"bf16": 8, "fp32": 2, "tf32": 4}, "tf32", 4),
         ({"bfloat16": 8, "float32": 2}, "bfloat16", 8),
         ({"bf16": 8, "fp32": 2}, "torch.float16", 8),
@@ -231,51 +231,63 @@ def test_a_cluster_is_a_value():
         ({"bf16": inf}, "float64", inf),
     ],
 )
-def test_peaks_by_dtype_and_the_neighbour_that_stands_in(flops, dtype, peak):
+def test_peaks_by_dtype_and_the_dtype_that_stands_in(flops, dtype, peak):
     assert Gpu(flops, 1, 1).peak(dtype) == peak
 
 
 @pytest.mark.parametrize(
     "make, error, words",
     [
-        (lambda: Link(2e-6, 0), ValueError, "Link.bandwidth is 0: it takes bytes/s one way, above 0, such as 450e9"),
+        (
+            lambda: Link(2e-6, 0),
+            ValueError,
+            "Link.bandwidth is 0; it must be above 0, in bytes/s one way, such as 450e9",
+        ),
         (lambda: Link(2e-6, -1.5), ValueError, "Link.bandwidth is -1.5"),
         (lambda: Link(2e-6, nan), ValueError, "Link.bandwidth is nan"),
         (
             lambda: Link(2e-6, "450 GB/s"),
             TypeError,
-            "Link.bandwidth is '450 GB/s': it takes a number, in bytes/s",
+            "Link.bandwidth is '450 GB/s'; it must be a number, in bytes/s",
         ),
-        (lambda: Link(-1e-6, 1), ValueError, "Link.alpha is -1e-06: it takes seconds, 0 or more, such as 2e-6"),
-        (lambda: Link(inf, 1), ValueError, "Link.alpha is inf: nothing would ever end"),
-        (lambda: Link(True, 1), TypeError, "Link.alpha is True: it takes a number"),
+        (lambda: Link(-1e-6, 1), ValueError, "Link.alpha is -1e-06; it must be 0 or more, in seconds, such as 2e-6"),
+        (lambda: Link(inf, 1), ValueError, "Link.alpha is inf, so nothing would ever finish"),
+        (lambda: Link(True, 1), TypeError, "Link.alpha is True; it must be a number"),
         (lambda: Link(1, 1, reduces="yes"), TypeError, "Link.reduces is 'yes'"),
-        (lambda: Gpu({}, 1, 1), ValueError, "Gpu.flops is empty: it takes FLOP/s"),
-        (lambda: Gpu(989e12, 1, 1), TypeError, "Gpu.flops is 989000000000000.0: it takes FLOP/s for each dtype"),
+        (lambda: Gpu({}, 1, 1), ValueError, "Gpu.flops is empty; it must give the FLOP/s"),
+        (lambda: Gpu(989e12, 1, 1), TypeError, "Gpu.flops is 989000000000000.0; it must give the FLOP/s of each dtype"),
         (lambda: Gpu({"bf61": 1}, 1, 1), ValueError, "no dtype 'bf61': did you mean 'bf16'"),
         (lambda: Gpu({"bf16": 1, "bfloat16": 2}, 1, 1), ValueError, "two peaks for bf16: bf16, bfloat16"),
-        (lambda: Gpu({"bf16": 0}, 1, 1), ValueError, r"Gpu.flops\['bf16'\] is 0: it takes FLOP/s, dense, above 0"),
-        (lambda: Gpu({"bf16": 1}, None, 1), TypeError, "Gpu.memory is None: it takes a number, in bytes"),
-        (lambda: Gpu({"bf16": 1}, 1, 0), ValueError, "Gpu.bandwidth is 0: it takes bytes/s"),
-        (lambda: Gpu({"bf16": 1}, 1, 1, launch=-1), ValueError, "Gpu.launch is -1: it takes seconds"),
+        (lambda: Gpu({"bf16": 0}, 1, 1), ValueError, r"Gpu.flops\['bf16'\] is 0; it must be above 0, in FLOP/s, dense"),
+        (lambda: Gpu({"bf16": 1}, None, 1), TypeError, "Gpu.memory is None; it must be a number, in bytes"),
+        (lambda: Gpu({"bf16": 1}, 1, 0), ValueError, "Gpu.bandwidth is 0; it must be above 0, in bytes/s"),
+        (lambda: Gpu({"bf16": 1}, 1, 1, launch=-1), ValueError, "Gpu.launch is -1; it must be 0 or more, in seconds"),
         (lambda: GPU.peak("floaty32"), ValueError, "no dtype 'floaty32': did you mean 'float32'"),
         (lambda: replace(EXACT, nodes=0), ValueError, "Cluster.nodes is 0"),
-        (lambda: replace(EXACT, gpus_per_node=8.0), TypeError, "Cluster.gpus_per_node is 8.0: it takes a whole number"),
-        (lambda: replace(EXACT, nics=3), ValueError, "Cluster.nics is 3, for 8 GPUs in each node"),
-        (lambda: replace(EXACT, nics=16), ValueError, "Cluster.nics is 16, for 8 GPUs.*Add their bandwidths"),
-        (lambda: replace(EXACT, inter=50e9), TypeError, r"Cluster.inter is 50000000000.0: it takes a Link\(...\)"),
-        (lambda: replace(EXACT, gpu="h100"), TypeError, r"Cluster.gpu is 'h100': it takes a Gpu\(...\)"),
+        (
+            lambda: replace(EXACT, gpus_per_node=8.0),
+            TypeError,
+            "gpus_per_node is 8.0; it must be a whole number",
+        ),
+        (lambda: replace(EXACT, nics=3), ValueError, "Cluster.nics is 3, with 8 GPUs per node"),
+        (lambda: replace(EXACT, nics=16), ValueError, "Cluster.nics is 16, with 8 GPUs.*add up their bandwidths"),
+        (lambda: replace(EXACT, inter=50e9), TypeError, r"Cluster.inter is 50000000000.0; it must be a Link\(...\)"),
+        (lambda: replace(EXACT, gpu="h100"), TypeError, r"Cluster.gpu is 'h100'; it must be a Gpu\(...\)"),
         (lambda: replace(EXACT, name=""), TypeError, "Cluster.name is ''"),
         (lambda: find_cluster("dgx-h10", 8), ValueError, "no cluster 'dgx-h10': did you mean 'dgx-h100'.*gb200-nvl72"),
-        (lambda: find_cluster(None, 8), TypeError, "cluster is None: it takes a Cluster or a name: dgx-a100"),
+        (
+            lambda: find_cluster(None, 8),
+            TypeError,
+            "cluster is None; it must be a Cluster or one of the names dgx",
+        ),
         (lambda: find_cluster("laptop", 0), ValueError, "world_size is 0"),
         (
             lambda: find_cluster(EXACT, 129),
             ValueError,
             r"129 ranks don't fit on 'exact': .* room for 128.*nodes=17\)",
         ),
-        (lambda: Layout.of(EXACT, []), ValueError, "one rank or more"),
-        (lambda: Layout.of(EXACT, [1, 1]), ValueError, "each once"),
+        (lambda: Layout.of(EXACT, []), ValueError, "at least one rank"),
+        (lambda: Layout.of(EXACT, [1, 1]), ValueError, "each rank only once"),
         (lambda: Layout.of(EXACT, [0, 128]), ValueError, "no rank 128"),
         (lambda: of("allreduce", range(8)), ValueError, "no collective 'allreduce': did you mean 'all_reduce'"),
         (lambda: of("all_reduce", range(8), nbytes=-1), ValueError, "nbytes is -1"),
@@ -283,7 +295,7 @@ def test_peaks_by_dtype_and_the_neighbour_that_stands_in(flops, dtype, peak):
         (lambda: of("all_reduce", range(8), nbytes="1 MB"), TypeError, "nbytes is '1 MB'"),
     ],
 )
-def test_nonsense_is_refused_in_words(make, error, words):
+def test_nonsense_is_refused_with_a_message(make, error, words):
     with pytest.raises(error, match=words):
         make()
 
@@ -292,7 +304,7 @@ def test_nonsense_is_refused_in_words(make, error, words):
 
 
 def test_presets_are_dense_and_one_way():
-    """The figures that circulate doubled: peaks with sparsity, links with both directions together."""
+    """The figures that are often quoted doubled: peaks with sparsity, links with both directions together."""
     a100, h100, b200, rack = (PRESETS[name] for name in ("dgx-a100", "dgx-h100", "dgx-b200", "gb200-nvl72"))
     assert [a100.gpu.peak(name) for name in ("bfloat16", "tf32", "float32", "int8")] == [
         312e12,
@@ -324,14 +336,14 @@ def test_presets_are_dense_and_one_way():
         ("gb200-nvl72", range(72), 8 * 2**30, 8 * 2**30 / 423e9),
     ],
 )
-def test_presets_are_near_what_was_measured_on_such_machines(name, ranks, nbytes, published):
+def test_presets_come_close_to_published_measurements(name, ranks, nbytes, published):
     machine = find_cluster(name, max(ranks) + 1)
     assert of("all_reduce", ranks, machine, nbytes).seconds == pytest.approx(
         published, rel=0.08 if nbytes > 1e9 else 0.2
     )
 
 
-def test_a_name_grows_to_as_many_nodes_as_the_ranks_need():
+def test_a_preset_gets_as_many_nodes_as_the_ranks_need():
     assert [find_cluster("dgx-h100", ranks).nodes for ranks in (1, 8, 9, 1024)] == [1, 1, 2, 128]
     assert find_cluster("gb200-nvl72", 73).nodes == 2
     assert find_cluster(EXACT, 128) is EXACT
@@ -368,7 +380,7 @@ def texts(picture) -> list[str]:
 def test_describe_prints_every_number_and_draws_the_nodes(capsys):
     picture = find_cluster("ethernet-cloud", 1024).describe()
     printed = capsys.readouterr().out
-    assert printed.startswith("ethernet-cloud: 128 nodes x 8 GPUs = 1,024 ranks; 4 NICs a node, one for 2 GPUs\n")
+    assert printed.startswith("ethernet-cloud: 128 nodes x 8 GPUs = 1,024 ranks; 4 NICs per node, one for 2 GPUs\n")
     [bf16] = [line.split() for line in printed.splitlines() if line.split()[:1] == ["bf16"]]
     assert bf16 == ["bf16", "989", "TFLOP/s", "295", "2,200", "79,100"]  # 989e12 / 3.35e12, / 450e9, / 12.5e9
     assert "25 GB/s     50 µs" in printed and "80 GB of it" in printed
@@ -380,7 +392,7 @@ def test_describe_prints_every_number_and_draws_the_nodes(capsys):
     assert picture.title == "ethernet-cloud: 128 nodes x 8 GPUs"
 
 
-def test_one_node_is_drawn_without_a_network_and_large_ones_fit_on_a_screen():
+def test_one_node_is_drawn_without_a_network_and_large_clusters_fit_on_a_screen():
     one = figures.cluster(find_cluster("dgx-h100", 8))
     assert boxes(one, "GPU") == 8 and boxes(one, "NIC") == 0 and not any("between" in text for text in texts(one))
     rack = figures.cluster(find_cluster("gb200-nvl72", 720))

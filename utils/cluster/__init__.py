@@ -1,4 +1,4 @@
-"""Clusters as data: what GPUs and links can do, the presets by name, and what each collective costs on them.
+"""Clusters as data: what GPUs and links can do, presets by name, and what each collective costs on them.
 
 For lessons, checks and the virtual world: `from ... import Cluster, Gpu, Link, find_cluster`.
 """

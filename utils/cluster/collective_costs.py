@@ -1,54 +1,52 @@
-"""What one collective costs on a cluster, by the closed forms of the textbooks, and which algorithm is the cheapest.
+"""What one collective costs on a cluster, by the textbooks' closed forms, and which algorithm is the cheapest.
 
     layout = Layout.of(cluster, ranks)
     cost("all_reduce", 25e6, cluster, layout)     # a table: every algorithm, its messages, its bytes, its time
 
 The model: a message of m bytes takes alpha + m beta, where beta = 1 / bandwidth. A rank can send one message and
-receive one at the same time (single port, full duplex). Adding is free. Nobody else uses the network. With P ranks that
-share one kind of link, and n bytes as nccl-tests count them (see `cost`):
+receive one at the same time (single port, full duplex). Adding is free, and nothing else uses the network. With P ranks
+connected by one kind of link, and n bytes as nccl-tests count them (see `cost`):
 
     all_reduce       ring                     2 (P-1) alpha + 2 (P-1)/P n beta
                      tree                     2 ceil(log2 P) (alpha + n beta)               to a root and back
-                     in-switch                2 alpha + n beta                              up, added, and down again
+                     in-switch                2 alpha + n beta                              up, added, and back down
     all_gather,      ring                     (P-1) alpha + (P-1)/P n beta
-    reduce_scatter   tree                     2 ceil(log2 P) alpha + ((P-1)/P + ceil(log2 P)) n beta    by way of a root
+    reduce_scatter   tree                     2 ceil(log2 P) alpha + ((P-1)/P + ceil(log2 P)) n beta    through a root
                      in-switch                alpha + (P-1)/P n beta                        reduce_scatter only
     broadcast,       tree                     ceil(log2 P) (alpha + n beta)
     reduce           scatter + all-gather     (ceil(log2 P) + P-1) alpha + 2 (P-1)/P n beta
                      in-switch                alpha + n beta                                reduce only
     gather,          tree                     ceil(log2 P) alpha + (P-1)/P n beta
-    scatter          straight                 (P-1) alpha + (P-1)/P n beta                  root and each other rank
+    scatter          straight                 (P-1) alpha + (P-1)/P n beta                  root with each other rank
     all_to_all       pairwise                 (P-1) alpha + (P-1)/P n beta
-    barrier          as an all_reduce of 0 bytes
+    barrier          an all_reduce of 0 bytes
 
 (Thakur, Rabenseifner and Gropp, Optimization of collective communication operations in MPICH, 2005; Chan, Heimlich,
-Purkayastha and van de Geijn, Collective communication: theory, practice, and experience, 2007. Halving and doubling,
-few messages AND few bytes, is not among them: NCCL has none for an all-reduce.)
+Purkayastha and van de Geijn, Collective communication: theory, practice, and experience, 2007. Recursive halving and
+doubling, with few messages AND few bytes, is left out because NCCL does not have it for all-reduce.)
 
-On several nodes, with up to L ranks on each of M, ranks are first put in order of nodes, as libraries do. Then
+On M nodes with up to L ranks each, ranks are first sorted by node, as libraries do. Then
 
-    ring             every step waits for its slowest message, which crosses: the slow link counts in each of them
+    ring             every step waits for its slowest message, which crosses nodes: each step pays for the slow link
     tree             ceil(log2 L) levels inside the nodes, ceil(log2 M) between them
-    hierarchical     (L equal, L > 1) a piece of the work inside each node, so that each of its ranks then talks to
-                     those of its own place in the other nodes, all at once, about n/L bytes: see `hierarchical`
+    hierarchical     (all L equal, L > 1) part of the work inside each node; then each rank works with the ranks at the
+                     same place in the other nodes, all of them at once, on about n/L bytes: see `hierarchical`
 
-Ring and tree have one message at a time on each node's way out. In `hierarchical` and `pairwise` all ranks of a node
-send at once; those that share a NIC share its bandwidth: their bytes take as many times as long, their alpha does not.
+Ring and tree send one message at a time out of each node. In `hierarchical` and `pairwise` all ranks of a node send at
+once, and those that share a NIC share its bandwidth: k of them take k times as long for their bytes, but not for alpha.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from numbers import Real
 from typing import NamedTuple
 
 from ..text import tables
 from ..text.units import nearest, plural, quantity
-from .hardware import Cluster, Link
+from .hardware import Cluster, Link, check_number
 
 OPS = (
     *("all_reduce", "broadcast", "reduce", "gather", "scatter"),
@@ -58,13 +56,13 @@ OPS = (
 
 @dataclass(frozen=True)
 class Layout:
-    """How the ranks of a group lie on a cluster: all that a cost depends on. Groups that lie alike are equal.
+    """How the ranks of a group are placed on a cluster: all that a cost depends on. Groups placed alike are equal.
 
-    size           ranks
-    nodes          nodes that they are on
-    per_node       ranks on each of these nodes, None if that differs
-    most, least    the same where they are most and where they are fewest
-    sharing        the most ranks of the group that share one NIC
+    size           number of ranks
+    nodes          number of nodes that they are on
+    per_node       ranks on each of these nodes, None if the numbers differ
+    most, least    ranks on the fullest and on the emptiest of these nodes
+    sharing        the largest number of the group's ranks that share one NIC
     """
 
     size: int
@@ -76,12 +74,12 @@ class Layout:
 
     @classmethod
     def of(cls, cluster: Cluster, ranks: Iterable[int]) -> Layout:
-        """Raises ValueError if there is no rank, one twice, or one that the cluster doesn't have."""
+        """Raises ValueError if there are no ranks, one is there twice, or the cluster doesn't have one."""
         ranks = tuple(ranks)
         if not ranks or len(set(ranks)) < len(ranks):
-            raise ValueError(f"ranks are {ranks}: a group has one rank or more, each once")
+            raise ValueError(f"ranks are {ranks}; a group has at least one rank, and each rank only once")
         for rank in (min(ranks), max(ranks)):
-            cluster.node_of(rank)  # raises if there is none
+            cluster.node_of(rank)  # raises if there is no such rank
         nodes = Counter(rank // cluster.gpus_per_node for rank in ranks).values()
         nics = Counter(rank // cluster.gpus_per_nic for rank in ranks).values()  # numbered through all nodes
         most, least = max(nodes), min(nodes)
@@ -89,8 +87,11 @@ class Layout:
 
 
 class Part(NamedTuple):
-    """A stretch of an algorithm: so many messages one after another, and the bytes of all of them together, on the rank
-    that is busiest. `sharing` ranks send over one NIC meanwhile.
+    """A phase of an algorithm, on its busiest rank.
+
+    messages   how many, one after another
+    nbytes     bytes of all of them together
+    sharing    how many ranks send over the same NIC at the same time
     """
 
     name: str
@@ -114,10 +115,11 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Group:
-    """`size` ranks on `nodes` nodes: what the algorithms below see. Inside a node they use `intra`, else `inter`.
+    """`size` ranks on `nodes` nodes, as the algorithms see them: `intra` links inside nodes, `inter` between them.
 
-    alone    ranks that send over one NIC when one rank of each node sends
-    crowd    the same when all do
+    most, least     ranks on the fullest and on the emptiest node
+    sharing_one     ranks that send over the same NIC when one rank of each node sends
+    sharing_all     the same when all ranks send
     """
 
     size: int
@@ -126,33 +128,35 @@ class Group:
     least: int
     intra: Link
     inter: Link
-    alone: int = 1
-    crowd: int = 1
+    sharing_one: int = 1
+    sharing_all: int = 1
 
     def ring(self, nbytes: float, name: str = "around the ring") -> list[Part]:
-        """Reduce-scatter, or all-gather: P-1 steps of n/P bytes, as slow as the slowest message of a step."""
+        """Reduce-scatter or all-gather: P-1 steps of n/P bytes, each as slow as its slowest message."""
         links = [self.intra] * (self.most > 1) + [self.inter] * (self.nodes > 1)
         slowest = max(links, key=lambda link: link.seconds(nbytes / self.size))
-        return [Part(name, self.size - 1, (self.size - 1) * nbytes / self.size, slowest, self.alone)]
+        return [Part(name, self.size - 1, (self.size - 1) * nbytes / self.size, slowest, self.sharing_one)]
 
     def tree(self, nbytes: float, name: str = "tree") -> list[Part]:
-        """Reduce, or broadcast: all n bytes at each level."""
+        """Reduce or broadcast: all n bytes at each level."""
         inside, between = levels(self.most), levels(self.nodes)
-        return self.parts(name, inside, inside * nbytes, between, between * nbytes, self.alone)
+        return self.parts(name, inside, inside * nbytes, between, between * nbytes, self.sharing_one)
 
     def fan(self, nbytes: float, name: str = "tree") -> list[Part]:
-        """Gather, or scatter, by a tree: each level has half as many bytes as the one nearer to the root."""
+        """Gather or scatter along a tree: each level moves half as many bytes as the one nearer the root."""
         piece = nbytes / self.size
         inside, between = (self.most - 1) * piece, (self.size - self.least) * piece
-        return self.parts(name, levels(self.most), inside, levels(self.nodes), between, self.alone)
+        return self.parts(name, levels(self.most), inside, levels(self.nodes), between, self.sharing_one)
 
     def straight(self, nbytes: float, sharing: int, name: str = "straight") -> list[Part]:
-        """One message of n/P bytes to every other rank, or from it. The rank looked at has the fewest on its node."""
+        """One message of n/P bytes to each other rank, or from it. The slowest rank is on the emptiest node."""
         piece, inside, between = nbytes / self.size, self.least - 1, self.size - self.least
         return self.parts(name, inside, inside * piece, between, between * piece, sharing)
 
-    def parts(self, name, inside: int, inside_bytes, between: int, between_bytes, sharing: int) -> list[Part]:
-        """What happens inside the nodes and what between them; one of the two where the other does not occur."""
+    def parts(
+        self, name: str, inside: int, inside_bytes: float, between: int, between_bytes: float, sharing: int
+    ) -> list[Part]:
+        """The messages inside the nodes and those between them, where there are any."""
         both = [Part(name, inside, inside_bytes, self.intra)] * (inside > 0)
         both += [Part(name, between, between_bytes, self.inter, sharing)] * (between > 0)
         if len(both) == 2:
@@ -161,18 +165,18 @@ class Group:
 
     @property
     def switch(self) -> Link | None:
-        """The link whose switch adds up, if one connects the whole group."""
+        """The link whose switch adds up, if a single one connects the whole group."""
         link = self.intra if self.nodes == 1 else self.inter if self.most == 1 else None
         return link if link is not None and link.reduces else None
 
 
 def levels(ranks: int) -> int:
-    """Of a binomial tree: ceil(log2 ranks)."""
+    """Levels of a binomial tree: ceil(log2 ranks)."""
     return (ranks - 1).bit_length()
 
 
 def algorithms(op: str, n: float, group: Group) -> dict[str, list[Part]]:
-    """{name: parts} for n bytes, of everything but `hierarchical`; see the table above."""
+    """{name: parts} for n bytes of every algorithm in the table above, that is, all but `hierarchical`."""
     match op:
         case "all_reduce" | "barrier":
             found = {
@@ -190,23 +194,23 @@ def algorithms(op: str, n: float, group: Group) -> dict[str, list[Part]]:
             long = [*group.ring(n, "reduce-scatter"), *group.fan(n, "gather")]
             found = {"tree": group.tree(n), "reduce-scatter + gather": long}
         case "gather" | "scatter":
-            found = {"tree": group.fan(n), "straight": group.straight(n, group.alone)}
+            found = {"tree": group.fan(n), "straight": group.straight(n, group.sharing_one)}
         case "all_to_all":
-            found = {"pairwise": group.straight(n, group.crowd, "pairwise")}
+            found = {"pairwise": group.straight(n, group.sharing_all, "pairwise")}
     if group.switch is not None:
         others = (group.size - 1) * n / group.size
         hops = {"all_reduce": (2, n), "barrier": (2, n), "reduce": (1, n), "reduce_scatter": (1, others)}
         if op in hops:
-            found["in-switch"] = [Part("the switch adds up", *hops[op], group.switch, group.alone)]
+            found["in-switch"] = [Part("the switch adds up", *hops[op], group.switch, group.sharing_one)]
     return found
 
 
 def hierarchical(op: str, nbytes: float, layout: Layout, cluster: Cluster) -> list[Part]:
-    """A piece of the work inside each node, the rest between ranks of the same place in their nodes, all at once.
+    """Part of the work inside each node, the rest between the ranks at the same place in their nodes, all at once.
 
-    Inside by rings (trees for scatter and gather), or in the switch; between by whatever is the cheapest.
+    Inside nodes by rings (trees for scatter and gather) or in the switch; between nodes by the cheapest algorithm.
     """
-    local = layout.per_node
+    local = layout.most  # as many on every node
     inner = Group(local, 1, local, local, cluster.intra, cluster.inter)
     outer = Group(layout.nodes, layout.nodes, 1, 1, cluster.intra, cluster.inter, layout.sharing, layout.sharing)
     [reduce_scatter] = algorithms("reduce_scatter", nbytes, inner).get("in-switch") or inner.ring(nbytes)
@@ -233,7 +237,7 @@ def hierarchical(op: str, nbytes: float, layout: Layout, cluster: Cluster) -> li
 
 
 def total(name: str, parts: list[Part]) -> Part:
-    """Parts over the same link as one."""
+    """Parts over the same link, as one Part."""
     return parts[0]._replace(
         name=name, messages=sum(part.messages for part in parts), nbytes=sum(part.nbytes for part in parts)
     )
@@ -244,7 +248,7 @@ def seconds_of(parts: list[Part]) -> float:
 
 
 def cheapest(found: dict[str, list[Part]]) -> str:
-    """The first named of those that cost the least."""
+    """The name of the cheapest; the first of several that cost the same."""
     return min(found, key=lambda name: seconds_of(found[name]))
 
 
@@ -252,8 +256,8 @@ def cheapest(found: dict[str, list[Part]]) -> str:
 class Cost:
     """What a collective costs.
 
-    algorithm, seconds    the cheapest
-    candidates            {algorithm: seconds} of all that were considered
+    algorithm, seconds    of the cheapest
+    candidates            {algorithm: seconds} of all
     parts                 {algorithm: its Parts}
     """
 
@@ -265,31 +269,31 @@ class Cost:
 
     @property
     def why(self) -> str:
-        """One sentence: what it costs, what else would cost, and what decides."""
+        """One sentence: what it costs, what the others would cost, and what makes the difference."""
         if len(self.candidates) == 1:
-            return f"{self.algorithm}: {quantity(self.seconds, 's')}; nothing else was considered"
-        others = sorted((name for name in self.candidates if name != self.algorithm), key=self.candidates.get)
+            return f"{self.algorithm}: {quantity(self.seconds, 's')}, the only algorithm here"
+        others = sorted((name for name in self.candidates if name != self.algorithm), key=self.candidates.__getitem__)
         rest = ", ".join(f"{name} {quantity(self.candidates[name], 's')}" for name in others)
         return f"{self.algorithm}: {quantity(self.seconds, 's')}; {rest}: {self.reason(others[0])}"
 
     def reason(self, second: str) -> str:
         """Why the cheapest is cheaper than the second cheapest."""
         best, other = self.parts[self.algorithm], self.parts[second]
-        waits, waits_else = (sum(part.latency for part in parts) for parts in (best, other))
-        moves, moves_else = (sum(part.transfer for part in parts) for parts in (best, other))
+        latency, latency_2 = (sum(part.latency for part in parts) for parts in (best, other))
+        transfer, transfer_2 = (sum(part.transfer for part in parts) for parts in (best, other))
         if self.seconds == self.candidates[second]:
-            return f"no difference, so the first is taken, before {second}"
-        latency = f"{quantity(waits, 's')} of it in {self.algorithm}, {quantity(waits_else, 's')} in {second}"
-        transfer = f"{quantity(moves, 's')} in {self.algorithm}, {quantity(moves_else, 's')} in {second}"
-        if waits < waits_else and moves < moves_else:
-            return f"both its latency and its bytes take less time than with {second}"
-        if waits < waits_else and moves == moves_else:
+            return f"a tie with {second}, so the one listed first is taken"
+        if latency < latency_2 and transfer < transfer_2:
+            return f"both its latency and its bytes take less time than those of {second}"
+        if latency < latency_2 and transfer == transfer_2:
             return f"less latency than {second}, and its bytes take no longer"
-        if waits < waits_else:
-            return f"latency decides, {latency}"
-        if waits > waits_else:
-            return f"the bytes decide, they take {transfer}"
-        return f"as much latency as in {second}, but the bytes take less time"
+        if latency < latency_2:
+            seconds = f"{quantity(latency, 's')} in {self.algorithm}, {quantity(latency_2, 's')} in {second}"
+            return f"latency decides, {seconds}"
+        if latency > latency_2:
+            seconds = f"{quantity(transfer, 's')} in {self.algorithm}, {quantity(transfer_2, 's')} in {second}"
+            return f"the bytes decide, {seconds}"
+        return f"the same latency as {second}, but its bytes take less time"
 
     def __repr__(self) -> str:
         rows = []
@@ -299,39 +303,37 @@ class Cost:
             if len(parts) != 1:
                 rows.append((mark + name, "", "", "", whole))
             for part in parts:
-                alone = len(parts) == 1
-                waits = f"{part.messages:,} x {quantity(part.link.alpha, 's')}"
+                latency = f"{part.messages:,} x {quantity(part.link.alpha, 's')}"
                 shared = f"{part.sharing} x " if part.sharing > 1 else ""
-                moves = f"{shared}{quantity(part.nbytes, 'B')} / {quantity(part.link.bandwidth, 'B/s')}"
-                shown = (mark + name, "", waits, moves, whole)
-                rows.append(shown if alone else ("", part.name, waits, moves, quantity(part.seconds, "s")))
+                transfer = f"{shared}{quantity(part.nbytes, 'B')} / {quantity(part.link.bandwidth, 'B/s')}"
+                names = (mark + name, "") if len(parts) == 1 else ("", part.name)
+                rows.append((*names, latency, transfer, quantity(part.seconds, "s")))
         header = ["algorithm", "part", "messages x latency", "bytes / bandwidth", "time"]
         return f"{self.title}\n\n{tables.text(header, rows)}\n\n{self.why}"
 
 
 @lru_cache(maxsize=4096)
 def cost(op: str, nbytes: float, cluster: Cluster, layout: Layout) -> Cost:
-    """What one collective costs from when the last rank has called it until the last has its result.
+    """What one collective costs, from when the last rank calls it until the last rank has its result.
 
     nbytes      as nccl-tests count: the tensor for all_reduce, broadcast and reduce; the WHOLE result, of all ranks,
-                for all_gather and gather; the WHOLE input for reduce_scatter and scatter; for all_to_all the input of
-                the rank that has most, with the part that it keeps; for barrier it doesn't count
+                for all_gather and gather; the WHOLE input for reduce_scatter and scatter; for all_to_all the largest
+                input of any rank, including the part that it keeps; ignored for barrier
 
-    Raises ValueError for an unknown op and for a nonsensical number of bytes, TypeError for what is no number.
+    Raises ValueError for an unknown op or an impossible number of bytes, TypeError if nbytes is not a number.
     """
     if op not in OPS:
         raise ValueError(f"there is no collective {op!r}{nearest(op, OPS)} There are {', '.join(OPS)}.")
-    if isinstance(nbytes, bool) or not isinstance(nbytes, Real):
-        raise TypeError(f"nbytes is {nbytes!r}: it takes a number of bytes")
-    if not 0 <= nbytes < math.inf:
-        raise ValueError(f"nbytes is {nbytes!r}: it takes a number of bytes, 0 or more")
+    check_number("nbytes", nbytes, "bytes", "25e6", may_be_zero=True)
     nbytes = 0 * nbytes if op == "barrier" else nbytes
-    lying = f"{plural(layout.size, 'rank')}, {plural(layout.nodes, 'node')} of {cluster.name}"
-    title = f"{op} of {quantity(nbytes, 'B')}, {lying}"
+    title = (
+        f"{op} of {quantity(nbytes, 'B')}, {plural(layout.size, 'rank')}, "
+        f"{plural(layout.nodes, 'node')} of {cluster.name}"
+    )
     if layout.size == 1:
         return Cost("nothing to do", 0.0, {"nothing to do": 0.0}, {"nothing to do": []}, title)
-    ends = (layout.size, layout.nodes, layout.most, layout.least)
-    found = algorithms(op, nbytes, Group(*ends, cluster.intra, cluster.inter, crowd=layout.sharing))
+    placement = (layout.size, layout.nodes, layout.most, layout.least)
+    found = algorithms(op, nbytes, Group(*placement, cluster.intra, cluster.inter, sharing_all=layout.sharing))
     if layout.nodes > 1 and layout.per_node is not None and layout.per_node > 1:
         found["hierarchical"] = hierarchical(op, nbytes, layout, cluster)
     seconds = {name: seconds_of(parts) for name, parts in found.items()}

@@ -1,4 +1,4 @@
-"""A cluster in words: all its numbers and where they come from, for a terminal."""
+"""A cluster as text: all its numbers and where they come from, for a terminal."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 def cluster_text(cluster: Cluster) -> str:
     """All numbers of a cluster, for a terminal.
 
-    Ridge points: how many FLOP a GPU must do for each byte that it reads, or gets from another GPU, so that computing
-    takes as long as that. Between nodes all GPUs of a node are at it at once.
+    A ridge point is how many FLOP a GPU must do per byte that it reads from memory, or receives from another GPU, for
+    computing to take as long as moving. Between nodes, all GPUs of a node receive at once.
     """
     gpu, intra, inter = cluster.gpu, cluster.intra, cluster.inter
     share = inter.bandwidth / cluster.gpus_per_nic
@@ -27,14 +27,14 @@ def cluster_text(cluster: Cluster) -> str:
         for dtype, peak in gpu.flops.items()
     ]
     ways = [
-        ("memory of a GPU", quantity(gpu.bandwidth, "B/s"), "", f"{quantity(gpu.memory, 'B')} of it"),
+        ("GPU memory", quantity(gpu.bandwidth, "B/s"), "", f"{quantity(gpu.memory, 'B')} of it"),
         ("inside a node", quantity(intra.bandwidth, "B/s"), quantity(intra.alpha, "s"), adds(intra)),
         ("between nodes", quantity(inter.bandwidth, "B/s"), quantity(inter.alpha, "s"), adds(inter)),
     ]
-    sharing = "one for each GPU" if cluster.gpus_per_nic == 1 else f"one for {cluster.gpus_per_nic} GPUs"
+    sharing = "one per GPU" if cluster.gpus_per_nic == 1 else f"one for {cluster.gpus_per_nic} GPUs"
     title = f"{cluster.name}: {plural(cluster.nodes, 'node')} x {plural(cluster.gpus_per_node, 'GPU')}"
     lines = [
-        f"{title} = {plural(cluster.size, 'rank')}; {plural(nics, 'NIC')} a node, {sharing}",
+        f"{title} = {plural(cluster.size, 'rank')}; {plural(nics, 'NIC')} per node, {sharing}",
         f"every operation takes at least {quantity(gpu.launch, 's')}",
         "",
         tables.text(["dtype", "dense peak", "FLOP/byte: memory", "inside a node", "between nodes"], peaks),

@@ -6,13 +6,13 @@
     mine.describe()                                # a table and a picture
     find_cluster("dgx-h100", 1024).describe()      # a machine that one can buy: see presets.py
 
-Three things that are often mistaken, each by a factor of two:
+Three numbers that are easy to get wrong, the first two by a factor of two:
 
-    flops       DENSE peaks; the large print of a datasheet is often "with sparsity", twice as much
-    bandwidth   of a link: bytes/s ONE WAY; "900 GB/s NVLink" is both ways together, 450e9 here
+    flops       DENSE peaks; the headline figure in a datasheet is often "with sparsity", twice as much
+    bandwidth   of a link: bytes/s ONE WAY; "900 GB/s NVLink" counts both directions, so it is 450e9 here
     units       FLOP/s, bytes, bytes/s, seconds: no giga, no bits; a NIC of 400 Gb/s has 50e9
 
-float("inf") is a legal peak, memory and bandwidth: that cost is then zero. alpha and launch may be 0.
+A peak, a memory or a bandwidth may be float("inf"): that cost is then zero. alpha and launch may be 0.
 """
 
 from __future__ import annotations
@@ -21,14 +21,18 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
+from typing import TYPE_CHECKING
 
 from ..text.units import nearest
 from .description import cluster_text
 
-# From narrow to wide: a GPU without units for a dtype computes in the next wider one that it has.
+if TYPE_CHECKING:
+    from ..figures.picture import Picture
+
+# From narrow to wide: a GPU that has no units for a dtype computes in the next wider one it has.
 LADDER = ("fp4", "fp8", "fp16", "bf16", "tf32", "fp32", "fp64")
-TWINS = {"fp16": "bf16", "bf16": "fp16"}  # the same units, the same speed
-SHORT = {
+TWINS = {"fp16": "bf16", "bf16": "fp16"}  # the same units at the same speed
+DATASHEET_NAMES = {
     **{name: name for name in (*LADDER, "int8")},
     **{"float64": "fp64", "complex128": "fp64", "float32": "fp32", "complex64": "fp32", "float16": "fp16"},
     **{"complex32": "fp16", "bfloat16": "bf16", "uint8": "int8", "bool": "int8"},
@@ -37,25 +41,28 @@ SHORT = {
 
 
 def dtype_name(dtype: str) -> str:
-    """The name of a dtype in a datasheet's table: "bf16" for "bfloat16", "torch.bfloat16" and "bf16"."""
+    """What datasheets call a dtype: "bf16" for "bfloat16", "torch.bfloat16" and "bf16".
+
+    Raises ValueError for an unknown name.
+    """
     name = str(dtype).removeprefix("torch.").lower()
     name = "fp8" if name.startswith("float8") else "fp4" if name.startswith("float4") else name
-    if name not in SHORT:
+    if name not in DATASHEET_NAMES:
         names = ", ".join((*LADDER, "int8"))
         raise ValueError(
-            f"there is no dtype {str(dtype)!r}{nearest(name, SHORT)} There are {names}, and torch's names."
+            f"there is no dtype {str(dtype)!r}{nearest(name, DATASHEET_NAMES)} There are {names}, and torch's names."
         )
-    return SHORT[name]
+    return DATASHEET_NAMES[name]
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """What one rank computes with (a CPU's core in the preset "laptop").
+    """The processor of one rank (in the preset "laptop", a CPU core).
 
     flops       {dtype: FLOP/s}, dense; keys as in a datasheet ("bf16") or as in torch ("bfloat16")
     memory      bytes
     bandwidth   bytes/s between memory and chip
-    launch      seconds that every operation takes at least, however small
+    launch      seconds that even the smallest operation takes
     """
 
     flops: dict[str, float]
@@ -63,38 +70,38 @@ class Gpu:
     bandwidth: float
     launch: float = 0.0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not isinstance(self.flops, Mapping):
-            raise TypeError(f'Gpu.flops is {self.flops!r}: it takes FLOP/s for each dtype, such as {{"bf16": 989e12}}')
+            raise TypeError(f'Gpu.flops is {self.flops!r}; it must give the FLOP/s of each dtype: {{"bf16": 989e12}}')
         if not self.flops:
-            raise ValueError('Gpu.flops is empty: it takes FLOP/s for one dtype or more, such as {"bf16": 989e12}')
-        table = {}
+            raise ValueError('Gpu.flops is empty; it must give the FLOP/s of at least one dtype: {"bf16": 989e12}')
+        table: dict[str, float] = {}
         for dtype, peak in self.flops.items():
             if dtype_name(dtype) in table:
                 raise ValueError(f"Gpu.flops has two peaks for {dtype_name(dtype)}: {', '.join(map(str, self.flops))}")
-            table[dtype_name(dtype)] = number(f"Gpu.flops[{dtype!r}]", peak, "FLOP/s, dense", "989e12")
+            table[dtype_name(dtype)] = peak
+            check_number(f"Gpu.flops[{dtype!r}]", peak, "FLOP/s, dense", "989e12")
         object.__setattr__(self, "flops", table)
-        number("Gpu.memory", self.memory, "bytes", "80e9")
-        number("Gpu.bandwidth", self.bandwidth, "bytes/s", "3.35e12")
-        number("Gpu.launch", self.launch, "seconds", "4e-6", cost=True)
+        check_number("Gpu.memory", self.memory, "bytes", "80e9")
+        check_number("Gpu.bandwidth", self.bandwidth, "bytes/s", "3.35e12")
+        check_number("Gpu.launch", self.launch, "seconds", "4e-6", may_be_zero=True)
 
-    def __hash__(self):  # a dict has none; equal GPUs have equal memory
+    def __hash__(self) -> int:  # a dict has none, and equal GPUs are equal in these too
         return hash((self.memory, self.bandwidth, self.launch))
 
     def peak(self, dtype: str) -> float:
         """FLOP/s for a dtype of torch, such as "float32" or "bfloat16".
 
-        float32 means fp32: torch uses tf32 only if it is told to. What the table lacks is computed in the other 16-bit
-        format, else in the next wider one that the table has (fp8 on an A100: as bf16). If it has no wider one, the
-        widest it has counts, and half of that for float64. Integers of more than 8 bits go like fp32.
+        float32 means fp32, because torch uses tf32 only on request. A dtype that the table lacks is computed in the
+        other 16-bit format, or else in the next wider one that the table has (fp8 on an A100: as bf16). If there is no
+        wider one, the widest counts, at half speed for float64. Integers of more than 8 bits are as fast as fp32.
 
-        Raises ValueError for a name that is no dtype.
+        Raises ValueError for an unknown name.
         """
         name = dtype_name(dtype)
-        if name in self.flops:
-            return self.flops[name]
-        if TWINS.get(name) in self.flops:
-            return self.flops[TWINS[name]]
+        for same_speed in (name, TWINS.get(name, name)):
+            if same_speed in self.flops:
+                return self.flops[same_speed]
         step = LADDER.index("fp8") - 1 if name == "int8" else LADDER.index(name)
         wider = [other for other in LADDER[step + 1 :] if other in self.flops]
         if wider:
@@ -105,10 +112,10 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Link:
-    """The way from one rank to another: a message of n bytes takes alpha + n / bandwidth.
+    """The connection from one rank to another: a message of n bytes takes alpha + n / bandwidth seconds.
 
     alpha       seconds until the first byte arrives
-    bandwidth   bytes/s ONE WAY; each rank can send and receive at once (full duplex)
+    bandwidth   bytes/s ONE WAY; a rank can send and receive at the same time (full duplex)
     reduces     whether the switch adds up what passes through it (NVLink SHARP, InfiniBand SHARP)
     """
 
@@ -116,25 +123,25 @@ class Link:
     bandwidth: float
     reduces: bool = False
 
-    def __post_init__(self):
-        number("Link.alpha", self.alpha, "seconds", "2e-6", cost=True)
-        number("Link.bandwidth", self.bandwidth, "bytes/s one way", "450e9")
+    def __post_init__(self) -> None:
+        check_number("Link.alpha", self.alpha, "seconds", "2e-6", may_be_zero=True)
+        check_number("Link.bandwidth", self.bandwidth, "bytes/s one way", "450e9")
         if not isinstance(self.reduces, bool):
-            raise TypeError(f"Link.reduces is {self.reduces!r}: it takes True (the switch adds up) or False")
+            raise TypeError(f"Link.reduces is {self.reduces!r}; it must be True (the switch adds up) or False")
 
     def seconds(self, nbytes: float) -> float:
-        """How long one message of `nbytes` takes, alone on the link."""
+        """How long one message of `nbytes` takes when nothing else uses the link."""
         return self.alpha + nbytes / self.bandwidth
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """Nodes of equal GPUs. Ranks fill node 0 first, then node 1, ...
+    """Nodes with identical GPUs, one rank per GPU. Ranks fill node 0 first, then node 1, ...
 
-    intra     the link between two GPUs of a node
+    intra     the link between two GPUs of the same node
     inter     the link between GPUs of different nodes: one NIC
-    nics      how many NICs a node has; neighbours share one (ranks 0 and 1 of 8 share NIC 0 of 4). None: one each
-    sources   where the numbers come from, a sentence each
+    nics      NICs per node; neighbours share one (with 4 NICs, ranks 0 and 1 of 8 share NIC 0). None: one per GPU
+    sources   where the numbers come from, one sentence each
     """
 
     name: str
@@ -146,30 +153,31 @@ class Cluster:
     nics: int | None = None
     sources: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
-            raise TypeError(f"Cluster.name is {self.name!r}: it takes a text, such as 'mine'")
-        count("Cluster.nodes", self.nodes, "nodes")
-        count("Cluster.gpus_per_node", self.gpus_per_node, "GPUs in each node")
+            raise TypeError(f"Cluster.name is {self.name!r}; it must be a text, such as 'mine'")
+        check_count("Cluster.nodes", self.nodes, "nodes")
+        check_count("Cluster.gpus_per_node", self.gpus_per_node, "GPUs per node")
         for name, value, kind in (("gpu", self.gpu, Gpu), ("intra", self.intra, Link), ("inter", self.inter, Link)):
             if not isinstance(value, kind):
-                raise TypeError(f"Cluster.{name} is {value!r}: it takes a {kind.__name__}(...)")
+                raise TypeError(f"Cluster.{name} is {value!r}; it must be a {kind.__name__}(...)")
         if self.nics is not None:
-            count("Cluster.nics", self.nics, "NICs in each node")
+            check_count("Cluster.nics", self.nics, "NICs per node")
             if self.gpus_per_node % self.nics:
                 raise ValueError(
-                    f"Cluster.nics is {self.nics}, for {self.gpus_per_node} GPUs in each node: every NIC serves the "
-                    "same number of GPUs here, so it takes a divisor of that. More NICs than GPUs? Add their bandwidths"
+                    f"Cluster.nics is {self.nics}, with {self.gpus_per_node} GPUs per node. Each NIC must serve the "
+                    "same number of GPUs, so nics must divide gpus_per_node. If there are more NICs than GPUs, give "
+                    "one per GPU and add up their bandwidths."
                 )
-        sources = (self.sources,) if isinstance(self.sources, str) else tuple(self.sources)
-        object.__setattr__(self, "sources", sources)
+        sources: object = self.sources
+        object.__setattr__(self, "sources", (sources,) if isinstance(sources, str) else tuple(self.sources))
 
-    def __hash__(self):  # short, since every look-up of a cost needs it
+    def __hash__(self) -> int:  # short, since every look-up of a cost needs it
         return hash((self.name, self.nodes, self.gpus_per_node))
 
     @property
     def size(self) -> int:
-        """How many ranks there is room for."""
+        """How many ranks fit."""
         return self.nodes * self.gpus_per_node
 
     @property
@@ -177,20 +185,20 @@ class Cluster:
         return self.gpus_per_node // (self.nics or self.gpus_per_node)
 
     def node_of(self, rank: int) -> int:
-        """Raises ValueError if the cluster has no such rank."""
+        """The node a rank is on. Raises ValueError if the cluster has no such rank."""
         if not 0 <= rank < self.size:
             raise ValueError(f"there is no rank {rank} in {self.name!r}: it has ranks 0 to {self.size - 1}")
         return rank // self.gpus_per_node
 
     def nic_of(self, rank: int) -> tuple[int, int]:
-        """(node, NIC of that node) by which a rank reaches other nodes."""
+        """(node, NIC of that node) through which a rank reaches other nodes."""
         return self.node_of(rank), rank % self.gpus_per_node // self.gpus_per_nic
 
     def link(self, a: int, b: int) -> Link:
         """What connects two ranks: `intra` if they share a node, else `inter`."""
         return self.intra if self.node_of(a) == self.node_of(b) else self.inter
 
-    def describe(self):
+    def describe(self) -> Picture:
         """Print all numbers, and return a picture of nodes, GPUs and links."""
         from .. import figures
 
@@ -198,25 +206,23 @@ class Cluster:
         return figures.cluster(self)
 
 
-# ---- refusals
+# ---- checks of arguments
 
 
-def number(where: str, value, unit: str, example: str, cost: bool = False):
-    """`value`, if it is a number above 0 (a `cost`: 0 or above, and finite). Else TypeError or ValueError."""
+def check_number(name: str, value: object, unit: str, example: str, may_be_zero: bool = False) -> None:
+    """TypeError or ValueError unless `value` is a number above 0; one that may be 0 must be finite."""
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(f"{where} is {value!r}: it takes a number, in {unit}, such as {example}")
-    if math.isnan(value) or value < 0 or (not cost and value == 0):
-        raise ValueError(
-            f"{where} is {value!r}: it takes {unit}, {'0 or more' if cost else 'above 0'}, such as {example}"
-        )
-    if cost and math.isinf(value):
-        raise ValueError(f"{where} is {value!r}: nothing would ever end. It takes {unit}, such as {example}")
-    return value
+        raise TypeError(f"{name} is {value!r}; it must be a number, in {unit}, such as {example}")
+    if math.isnan(value) or value < 0 or (value == 0 and not may_be_zero):
+        least = "0 or more" if may_be_zero else "above 0"
+        raise ValueError(f"{name} is {value!r}; it must be {least}, in {unit}, such as {example}")
+    if may_be_zero and math.isinf(value):
+        raise ValueError(f"{name} is {value!r}, so nothing would ever finish; it takes {unit}, such as {example}")
 
 
-def count(where: str, value, things: str) -> None:
-    """TypeError or ValueError unless `value` is a whole number from 1 on."""
+def check_count(name: str, value: object, things: str) -> None:
+    """TypeError or ValueError unless `value` is a whole number, 1 or more."""
     if isinstance(value, bool) or not isinstance(value, Integral):
-        raise TypeError(f"{where} is {value!r}: it takes a whole number of {things}")
+        raise TypeError(f"{name} is {value!r}; it must be a whole number of {things}")
     if value < 1:
-        raise ValueError(f"{where} is {value}: it takes a number of {things}, 1 or more")
+        raise ValueError(f"{name} is {value}; there must be 1 or more {things}")

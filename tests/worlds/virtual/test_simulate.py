@@ -1,4 +1,4 @@
-"""simulate, as its users call it: the Run, what is refused, and what is read when a program is wrong."""
+"""`simulate` as its users call it: the Run, calls that are refused, and the reports about wrong programs."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ def exchange(rank, world_size):
     return x
 
 
-def test_a_run_has_what_the_run_of_spawn_has():
+def test_a_run_has_all_that_a_run_of_spawn_has():
     virtual, real = simulate(exchange, 3, device="cpu"), spawn(exchange, 3)
     assert isinstance(virtual, Run)
     assert all(torch.equal(a, b) for a, b in zip(virtual.results, real.results, strict=True))
@@ -52,7 +52,7 @@ def test_prints_come_in_the_order_of_spawn(capsys):
     assert virtual.startswith("[rank 0] before\n[rank 1] before\n")
 
 
-def test_a_cluster_of_ones_own_takes_five_lines():
+def test_a_custom_cluster_takes_five_lines():
     mine = Cluster(
         "mine",
         nodes=4,
@@ -83,7 +83,7 @@ def test_a_cluster_of_ones_own_takes_five_lines():
         (lambda: simulate(lambda rank: rank, 2), "takes its rank and the world size first"),
     ],
 )
-def test_what_can_not_work_is_refused(call, words):
+def test_calls_that_cannot_work_are_refused(call, words):
     with pytest.raises((ValueError, TypeError), match=words):
         call()
 
@@ -148,14 +148,14 @@ def test_reports_are_those_of_spawn(program):
     assert len(virtual.value.events) == len(real.value.events)
 
 
-def test_what_gloo_lets_pass_is_a_mistake_that_stops_a_virtual_world():
+def test_mismatches_that_gloo_lets_pass_stop_a_virtual_world():
     with pytest.raises(WorldStuck, match="rank 0 brought float32 .4., rank 1 brought int32 .4."):
         simulate(dtypes_differ, 3)
     with pytest.raises(WorldStuck, match="rank 0 brought float32 .3., rank 1 brought float32 .4., rank 2 brought"):
         simulate(shapes_differ, 3)
 
 
-def test_of_many_ranks_those_that_are_alike_share_a_line():
+def test_ranks_in_the_same_state_share_a_line():
     with pytest.raises(WorldStuck) as stuck:
         simulate(one_skips, 64)
     lines = str(stuck.value).splitlines()
@@ -168,7 +168,7 @@ def test_of_many_ranks_those_that_are_alike_share_a_line():
     assert "0 → 1 → 2 → 3 → 4 → ... → 63 → 0" in lines[-1]
 
 
-def test_a_value_that_is_not_there_is_explained():
+def test_asking_for_a_value_that_does_not_exist_is_explained():
     def asks(rank, world_size, how):
         x = torch.randn(3)
         return x.sum().item() if how == "item" else x.tolist() if how == "tolist" else bool(x[0] > 0)
@@ -179,7 +179,7 @@ def test_a_value_that_is_not_there_is_explained():
         assert simulate(asks, 2, how, device="cpu").results[0] is not None
 
 
-def test_regions_are_in_virtual_time_and_without_them_it_is_what_the_gpu_was_busy_with():
+def test_regions_are_in_virtual_time_and_default_to_what_the_gpu_computed():
     def named(rank, world_size):
         with region("forward"):
             torch.empty(1000, 1000) @ torch.empty(1000, 1000)
@@ -198,7 +198,7 @@ def test_regions_are_in_virtual_time_and_without_them_it_is_what_the_gpu_was_bus
     assert run.elapsed == 2e-3 + 2 * 1e-3  # a barrier is a tree of two steps
 
 
-def test_the_kernel_stays_as_it_was(monkeypatch):
+def test_the_kernel_is_left_as_it_was(monkeypatch):
     monkeypatch.setenv("RANK_OF_MINE", "x")
     environment = dict(os.environ)
     state = torch.get_rng_state()
@@ -216,7 +216,7 @@ def test_the_kernel_stays_as_it_was(monkeypatch):
     assert not dist.is_initialized()
 
 
-def test_each_rank_has_its_own_copy_of_what_the_program_brings_along():
+def test_each_rank_has_its_own_copy_of_what_the_program_captures():
     weights, seen = torch.zeros(2), []
 
     def program(rank, world_size):
@@ -231,7 +231,7 @@ def test_each_rank_has_its_own_copy_of_what_the_program_brings_along():
     assert seen == []
 
 
-def test_a_process_that_dies_or_never_ends_is_told(monkeypatch):
+def test_a_process_that_dies_or_never_ends_is_reported(monkeypatch):
     def dies(rank, world_size):
         os._exit(3)
 
@@ -251,14 +251,14 @@ def test_a_process_that_dies_or_never_ends_is_told(monkeypatch):
     assert "while rank == 1:" in report
 
 
-def test_a_zygote_that_was_killed_is_started_again():
+def test_a_killed_zygote_is_started_again():
     zygote.start()
     os.kill(zygote.process.pid, signal.SIGKILL)
     zygote.process.wait()
     assert simulate(exchange, 2).world_size == 2
 
 
-def test_in_a_notebook_an_interrupt_says_where_the_ranks_are_and_a_long_run_how_far_it_is():
+def test_in_a_notebook_a_long_run_shows_its_progress_and_an_interrupt_where_the_ranks_are():
     notebook = Notebook()
     try:
         notebook.run("from utils import simulate\nimport torch, torch.distributed as dist")

@@ -1,5 +1,5 @@
-"""Memory of virtual ranks: the figures of the literature, found by running sharded programs on tensors without values;
-what is for what; a GPU that runs out.
+"""Memory of virtual ranks: the literature's figures, reproduced by running sharded programs on tensors without values;
+the kinds of memory; a GPU that runs out of it.
 """
 
 from dataclasses import replace
@@ -24,7 +24,7 @@ N = 7_500_000_000  # parameters
 
 
 def model_states(rank, world_size, stage, n=N):
-    """One step of mixed-precision Adam; stage 1 shards the optimizer's states, 2 the gradients too, 3 all of it."""
+    """A step of mixed-precision Adam. Stage 1 shards the optimizer states, 2 the gradients too, 3 everything."""
     own = n // world_size
     weights = torch.nn.Parameter(torch.empty(own if stage == 3 else n, dtype=torch.bfloat16))
     master = torch.nn.Parameter(torch.empty(own if stage else n, dtype=torch.float32))
@@ -52,7 +52,7 @@ def model_states(rank, world_size, stage, n=N):
         return storages.live, storages.by_kind()
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning")  # torch 2.13 renames both calls; 2.11 has the old names only
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # torch 2.13 renamed both calls; 2.11 has only the old names
 @pytest.mark.parametrize("stage, gigabytes", [(0, 120), (1, 31.4), (2, 16.6), (3, 1.9)])
 def test_model_states_of_zero_on_64_gpus(stage, gigabytes):
     """Rajbhandari et al. 2020, figure 1: 7.5 billion parameters, mixed-precision Adam, 16 bytes each."""
@@ -61,7 +61,7 @@ def test_model_states_of_zero_on_64_gpus(stage, gigabytes):
     assert round(live / 1e9, 1) == gigabytes
     d = 64
     exact = {0: 16, 1: 4 + 12 / d, 2: 2 + 14 / d, 3: 16 / d}[stage] * N
-    assert live == pytest.approx(exact, abs=100)  # Adam counts its steps
+    assert live == pytest.approx(exact, abs=100)  # Adam also stores its step count
     assert kinds["optimizer state"] == pytest.approx(8 * N / (d if stage else 1), abs=8)
     assert all(result == run.results[0] for result in run.results)
 
@@ -88,7 +88,7 @@ class Layer(torch.nn.Module):
 
 
 def test_activations_of_gpt_3():
-    """s b h (34 + 5 a s / h) bytes a layer, 275.4 GB in all (Korthikanti et al. 2022, equation 2)."""
+    """s b h (34 + 5 a s / h) bytes per layer, 275.4 GB in all (Korthikanti et al. 2022, equation 2)."""
     s, b, h, a, layers = 2048, 1, 12288, 96, 96
 
     def program(rank, world_size):
@@ -109,7 +109,7 @@ def test_activations_of_gpt_3():
     assert after["activations"] == 2 * s * b * h  # the input, which the program still holds
 
 
-def test_every_kind_is_told_apart():
+def test_every_kind_of_memory_is_recognised():
     d, batch = 64, 8
 
     def program(rank, world_size):
@@ -137,7 +137,7 @@ def test_every_kind_is_told_apart():
     assert memory.peak[0] >= 4 * square
 
 
-def test_what_a_stage_receives_is_no_parameter():
+def test_what_a_stage_receives_is_not_a_parameter():
     def stage(rank, world_size):
         model, x = torch.nn.Linear(16, 16, bias=False), torch.empty(16, 16)
         if rank == 0:
@@ -154,7 +154,7 @@ def test_what_a_stage_receives_is_no_parameter():
     assert (kinds["parameters"], kinds["gradients"], kinds["activations"]) == (square, square, square)
 
 
-def test_a_gpu_that_runs_out_says_who_needs_what_and_what_holds_it():
+def test_a_gpu_out_of_memory_says_how_much_is_needed_and_what_holds_it():
     small = replace(PLENTY, name="small", gpu=replace(PLENTY.gpu, memory=80e9))
 
     def program(rank, world_size):

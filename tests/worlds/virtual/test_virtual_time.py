@@ -1,6 +1,6 @@
-"""Time on the virtual cluster: rank programs made of messages take what the textbooks' closed forms say, exactly.
+"""Time on the virtual cluster: rank programs made of messages take exactly what the textbooks' closed forms say.
 
-alpha and beta here are powers of two, so that sums of them are exact, whatever the order: times are compared with ==.
+alpha and beta are powers of two here, so their sums are exact in any order, and times are compared with ==.
 """
 
 import functools
@@ -41,7 +41,7 @@ def took(run) -> dict[str, float]:
     return {name: max(r.end for r in rows) - rows[0].start for name, rows in spans.items()}
 
 
-# --- algorithms, as a student writes them: `team` are the ranks that take part
+# --- algorithms as a student writes them; `team`: the ranks that take part
 
 
 def naive_all_reduce(x, rank, team):
@@ -111,7 +111,7 @@ def recursive_doubling(x, rank, team):
 
 def halving_doubling(x, rank, team):
     place, step = team.index(rank), len(team) // 2
-    parts = [x]  # each the half of the one before
+    parts = [x]  # each is half of the one before
     others = []
     while step:
         lower, upper = parts[-1].chunk(2)
@@ -183,7 +183,7 @@ def scatter_at_once(x, rank, team):
 
 
 def swap(x, rank, team):
-    """Neighbours, in pairs, each with the other: all at once, both ways."""
+    """Neighbours in pairs exchange tensors, all at once, in both directions."""
     other = team.index(rank) ^ 1
     if other < len(team):
         works = [dist.isend(x, team[other]), dist.irecv(torch.empty_like(x), team[other])]
@@ -192,7 +192,7 @@ def swap(x, rank, team):
 
 
 # p ranks, n bytes (of the whole), a alpha, b beta
-levels = lambda p: (p - 1).bit_length()
+levels = lambda p: (p - 1).bit_length()  # noqa: E731 one of the formulas
 FORMS = {
     naive_all_reduce: lambda p, n, a, b: 2 * (p - 1) * (a + n * b),
     tree_all_reduce: lambda p, n, a, b: 2 * levels(p) * (a + n * b),
@@ -232,7 +232,7 @@ def times(size, alpha, beta):
 
 @pytest.mark.parametrize("alpha, beta", [(ALPHA, BETA), (0.0, BETA), (ALPHA, 0.0)])
 @pytest.mark.parametrize("form", FORMS)
-def test_messages_take_what_the_closed_form_says(form, alpha, beta):
+def test_messages_take_what_the_closed_forms_say(form, alpha, beta):
     for size in (2, 3, 4, 5, 8, 16) if alpha and beta else (2, 5, 8):
         if form in forms_of(size):
             seen = [times(size, alpha, beta)[f"{form.__name__} {count}"] for count in PER_RANK]
@@ -282,7 +282,7 @@ def test_two_tiers(local, nodes):
         assert seen[f"ring_all_reduce {count}"] == 2 * (size - 1) * (SLOW_ALPHA + chunk * SLOW_BETA)
 
 
-def test_a_machine_that_one_can_buy():
+def test_a_machine_that_you_can_buy():
     def program(rank, world_size):
         chunk, got = torch.empty(10**6), torch.empty(10**6)
         for _ in range(2 * (world_size - 1)):
@@ -342,7 +342,7 @@ def messages(run):
     return sorted(((e.rank, e.peer, e.tag, e.start, e.end) for e in sends), key=lambda row: row[-1])
 
 
-def test_a_receive_from_anybody_takes_the_message_that_comes_first():
+def test_a_receive_from_any_source_takes_the_message_that_comes_first():
     def program(rank, world_size):
         x = torch.empty(1000)
         compute([0, 3, 1, 2][rank])
@@ -360,8 +360,8 @@ def test_a_receive_from_anybody_takes_the_message_that_comes_first():
     assert [e.peer for e in run.events if e.op == "recv"] == [2, 3, 1]
 
 
-def test_a_message_goes_to_who_names_its_sender_unless_somebody_took_it_before():
-    """As on Gloo: what was asked for before a message came counts, and then what was asked for first."""
+def test_a_message_goes_to_the_receive_that_names_its_sender_unless_another_took_it_before():
+    """As on Gloo: receives called before the message was sent come first, and among those the earliest."""
 
     def program(rank, world_size, receiver, message_at, named_at):
         if rank == receiver:
@@ -377,7 +377,7 @@ def test_a_message_goes_to_who_names_its_sender_unless_somebody_took_it_before()
         return (anybody.item(), named.item()) if rank == receiver else None
 
     where = cluster(gpu=STEPS)
-    for receiver in (0, 1):  # whoever of the two has the first turn
+    for receiver in (0, 1):  # whichever of the two has the first turn
         for (message_at, named_at), right in {(2, 0): (2, 1), (2, 1): (2, 1), (0, 2): (1, 2)}.items():
             run = simulate(program, 2, receiver, message_at, named_at, cluster=where, device="cpu")
             assert run.results[receiver] == right
@@ -398,7 +398,7 @@ def test_tags_are_received_in_any_order():
     assert messages(run) == [(0, 1, tag, 0.0, n * ONE) for n, tag in ((1, 9), (2, 7), (3, 8))]
 
 
-def test_a_message_without_bytes_takes_the_latency():
+def test_an_empty_message_takes_the_latency():
     def program(rank, world_size):
         if rank == 0:
             dist.send(torch.empty(0), 1)
@@ -408,7 +408,7 @@ def test_a_message_without_bytes_takes_the_latency():
     assert simulate(program, 2, cluster=cluster()).elapsed == ALPHA
 
 
-def test_a_world_ends_with_its_last_message_though_its_sender_has_finished():
+def test_a_world_ends_with_its_last_message_even_if_the_sender_has_finished():
     def program(rank, world_size):
         if rank == 0:
             dist.isend(torch.empty(1000), 1)
@@ -422,8 +422,8 @@ def test_a_world_ends_with_its_last_message_though_its_sender_has_finished():
     assert simulate(lambda rank, size: compute(rank), 3, cluster=cluster(gpu=STEPS)).elapsed == 2 * STEP
 
 
-def test_asking_again_and_again_comes_to_an_end():
-    """Rank 0 must answer rank 2 before rank 1 can send: who asks in a loop waits for whatever comes first."""
+def test_polling_in_a_loop_ends():
+    """Rank 0 must answer rank 2 before rank 1 can send: polling in a loop waits for whichever comes first."""
 
     def program(rank, world_size):
         x, got = torch.empty(1000), []
@@ -447,7 +447,7 @@ def test_asking_again_and_again_comes_to_an_end():
     assert run.elapsed == 10 * STEP + 3 * ONE
 
 
-def test_asking_between_computations_costs_nothing():
+def test_polling_between_computations_costs_nothing():
     def program(rank, world_size):
         work = dist.isend(torch.empty(1000), 1) if rank == 0 else dist.irecv(torch.empty(1000), 0)
         steps = 0
@@ -462,7 +462,7 @@ def test_asking_between_computations_costs_nothing():
     assert run.elapsed == 3 * STEP
 
 
-def test_who_makes_a_group_goes_on_when_all_its_members_have_come():
+def test_making_a_group_waits_for_all_its_members():
     def program(rank, world_size):
         if rank == 0:
             dist.recv(torch.empty(1000), 2)
@@ -487,13 +487,17 @@ def test_a_message_to_oneself_is_refused():
 
 
 def random_traffic(rank, world_size, seed):
-    """Messages and collectives between ranks drawn by lot, each asked for at its own moment, and waited for late."""
-    lot = random.Random(seed)  # the same on all ranks
-    groups = [dist.new_group(sorted(lot.sample(range(world_size), size))) for size in (2, 3, world_size)]
+    """Messages and collectives between random ranks, each called at its own moment and waited for late."""
+    draw = random.Random(seed)  # the same on all ranks
+    groups = [dist.new_group(sorted(draw.sample(range(world_size), size))) for size in (2, 3, world_size)]
     works = []
     for _ in range(40):
-        kind, x, (source, target) = lot.randrange(6), torch.empty(lot.randrange(4000)), lot.sample(range(world_size), 2)
-        length, waits = [[lot.randrange(20_000) for _ in range(world_size)][rank] for _ in range(2)]
+        kind, x, (source, target) = (
+            draw.randrange(6),
+            torch.empty(draw.randrange(4000)),
+            draw.sample(range(world_size), 2),
+        )
+        length, waits = [[draw.randrange(20_000) for _ in range(world_size)][rank] for _ in range(2)]
         torch.empty(1, length) @ torch.empty(length, 1)
         if kind < 3 and dist.get_rank(groups[kind]) >= 0:
             works.append(dist.all_reduce(x, group=groups[kind], async_op=True))
@@ -508,7 +512,7 @@ def random_traffic(rank, world_size, seed):
 
 
 def as_early_as_possible(run, where):
-    """[(event, its end)] if of all messages and collectives, the one that can begin first always does."""
+    """[(event, its end)] if the message or collective that can begin first always does."""
     together, numbers, free, ends = defaultdict(list), Counter(), defaultdict(float), []
     for event in run.events:
         between = {"send": (event.rank, event.peer), "recv": (event.peer, event.rank)}.get(event.op)
@@ -543,7 +547,7 @@ def as_early_as_possible(run, where):
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_of_all_that_could_begin_the_earliest_does(seed):
+def test_the_earliest_transfer_that_could_begin_does(seed):
     where = cluster(2, 3, gpu=STEPS, alpha=2.0**-9, beta=2.0**-21)
     run = simulate(random_traffic, 6, seed, cluster=where)
     assert all(event.end == end for event, end in as_early_as_possible(run, where))
@@ -567,7 +571,7 @@ def one_forward_one_backward(rank, stages, batches, chunks):
 
 
 def interleaved(rank, stages, batches, chunks):
-    """Of Megatron: groups of `stages` microbatches go through chunk 0, then chunk 1, ..."""
+    """As in Megatron: groups of `stages` microbatches go through chunk 0, then chunk 1, ..."""
     ahead = min(2 * (stages - 1 - rank) + (chunks - 1) * stages, batches * chunks)
     places = [(k // stages % chunks, k // (stages * chunks) * stages + k % stages) for k in range(batches * chunks)]
     forward = [("forward", chunk, batch) for chunk, batch in places]
@@ -583,7 +587,7 @@ def pipeline(rank, stages, schedule, batches, chunks):
     kept, sent = {}, []
     for step, chunk, batch in schedule(rank, stages, batches, chunks):
         stage = chunk * stages + rank
-        tag = 2 * (batch * (last + 1) + stage)  # of what goes on from here; a gradient that comes back has one more
+        tag = 2 * (batch * (last + 1) + stage)  # of what this stage sends on; a gradient coming back has one more
         if step == "forward":
             x = torch.zeros(16, 16)
             if stage > 0:
@@ -615,13 +619,13 @@ def program_of_pipelines(rank, world_size, cases):
 
 
 def most_activations(run, rank, within):
-    """How many microbatches' activations a rank holds at most at one time in a region: what lies between two layers,
-    and but on the first stage what came in.
+    """The largest number of microbatches whose activations a rank holds at one time in a region: the tensor between its
+    two layers and, except on the first stage, its input.
     """
     [span] = [r for r in run.regions if r.rank == rank and r.name == within]
     [(_, samples, _)] = run.memory_notes[rank]
     live = [n for seconds, kind, n in samples if kind == "activations" and span.start <= seconds <= span.end]
-    return max(live) / (16 * 16 * 4) // (2 if rank > 0 else 1)  # down: the last input may still be there
+    return max(live) / (16 * 16 * 4) // (2 if rank > 0 else 1)  # rounded down: the last input may still exist
 
 
 @pytest.mark.parametrize("stages", [2, 4, 8])
@@ -655,7 +659,7 @@ def all_reduces(*sizes):
     return [dist.all_reduce(torch.empty(size), async_op=True) for size in sizes]
 
 
-def test_communication_beside_computing_takes_as_long_as_the_longer_of_the_two():
+def test_overlapped_computing_and_communication_take_as_long_as_the_longer_of_the_two():
     def program(rank, world_size):
         for steps in (0, 1, 100):
             dist.barrier()
@@ -668,7 +672,7 @@ def test_communication_beside_computing_takes_as_long_as_the_longer_of_the_two()
                 compute(steps)
                 dist.all_reduce(torch.empty(10**6))
             dist.barrier()
-            with region(f"late {steps}"):  # one of them comes when the others have long asked
+            with region(f"late {steps}"):  # one rank calls long after the others
                 compute(steps * (rank == 2))
                 dist.all_reduce(torch.empty(10**6))
 
@@ -680,7 +684,7 @@ def test_communication_beside_computing_takes_as_long_as_the_longer_of_the_two()
         assert seen[f"after {steps}"] == seen[f"late {steps}"] == steps * STEP + all_reduce
 
 
-def test_collectives_of_a_group_come_one_after_another_and_those_in_nodes_run_beside_those_across():
+def test_collectives_of_one_group_run_in_turn_and_those_inside_nodes_beside_those_across():
     def program(rank, world_size):
         inside = [dist.new_group([first, first + 1]) for first in (0, 2)][rank // 2]
         across = [dist.new_group([first, first + 2]) for first in (0, 1)][rank % 2]
@@ -705,7 +709,7 @@ def test_collectives_of_a_group_come_one_after_another_and_those_in_nodes_run_be
 
 
 def data_parallel(rank, world_size, rows):
-    """One step of a hand-written DDP: four buckets of two layers, each sent off as soon as its gradients are there."""
+    """A step of a hand-written DDP: four buckets of two layers, each all-reduced as soon as its gradients exist."""
     model = nn.Sequential(*(nn.Linear(16, 16, bias=False) for _ in range(8)))
     parameters = list(model.parameters())
     buckets = [parameters[first : first + 2] for first in (6, 4, 2, 0)]
@@ -728,7 +732,7 @@ def data_parallel(rank, world_size, rows):
                 p.grad.copy_(mean.view_as(p))
 
 
-def test_of_a_data_parallel_step_only_the_last_bucket_is_exposed():
+def test_in_a_data_parallel_step_only_the_last_bucket_is_exposed():
     def program(rank, world_size):
         for rows in (16, 1024):
             data_parallel(rank, world_size, rows)
@@ -738,7 +742,7 @@ def test_of_a_data_parallel_step_only_the_last_bucket_is_exposed():
     all_reduce = seconds_of("all_reduce", 2 * 16 * 16 * 4, where, range(4))
     for rows in (16, 1024):
         product = rows / 16 * STEP
-        # Two products a layer in backward, but the first layer needs no gradient of its input.
+        # Two products per layer in backward, but the first layer needs no gradient with respect to its input.
         ready = [8 * product + 4 * bucket * product for bucket in (1, 2, 3)] + [8 * product + 15 * product]
         end = 0.0
         for moment in ready:
@@ -746,11 +750,11 @@ def test_of_a_data_parallel_step_only_the_last_bucket_is_exposed():
         assert seen[f"step {rows}"] == end
     assert STEP < all_reduce < 60 * STEP
     assert seen["step 1024"] == 23 * 64 * STEP + all_reduce
-    assert seen["step 16"] == 12 * STEP + 4 * all_reduce  # the network is what it waits for
+    assert seen["step 16"] == 12 * STEP + 4 * all_reduce  # it waits for the network
 
 
 def native_collectives(rank, world_size, members):
-    """Each of them once; returns {op: bytes of the whole}."""
+    """Each of them once; returns the bytes of the whole."""
     group, size, root = dist.new_group(members), len(members), members[-1]
     if rank not in members:
         return None
@@ -780,11 +784,11 @@ def test_native_collectives_cost_what_the_tables_say(members):
     assert sum(times for _, _, _, times, _ in run.algorithms) == 9
 
 
-# --- the same again
+# --- reproducibility
 
 
 def a_bit_of_everything(rank, world_size):
-    """Whose turn it is matters in nearly every line."""
+    """A program in which the order of turns matters on nearly every line."""
     pair = [dist.new_group([first, first + 1]) for first in range(0, world_size, 2)][rank // 2]
     x = torch.empty(1000)
     works = [dist.all_reduce(torch.empty(size), async_op=True) for size in (10, 1000)]
@@ -817,7 +821,7 @@ def test_a_program_takes_the_same_course_each_time():
 
 
 def benchmark(rank, world_size, numel):
-    """What a student's benchmark does, with clocks that a cell has imported in three ways."""
+    """What a student's benchmark does, with clocks imported in three ways."""
     from time import perf_counter_ns
 
     x, seconds = torch.ones(numel), []
@@ -829,17 +833,17 @@ def benchmark(rank, world_size, numel):
     return seconds
 
 
-def test_pythons_clocks_are_those_of_the_virtual_rank():
+def test_pythons_clocks_read_the_virtual_ranks_clock():
     run = simulate(benchmark, 4, 1000, cluster=cluster())
     want = seconds_of("all_reduce", 4000, cluster(), range(4))
     for seconds in run.results:
         for by_float, by_ns, by_another in seconds:
             assert by_float == by_another == pytest.approx(want, rel=1e-12)
             assert by_ns == pytest.approx(want, abs=1e-9)
-    assert time.perf_counter() > 1  # the notebook's own is as it was
+    assert time.perf_counter() > 1  # the notebook's own clock is unchanged
 
 
-def test_sleep_lets_virtual_time_pass_and_no_other():
+def test_sleep_takes_virtual_time_and_no_real_time():
     def late(rank, world_size):
         time.sleep(100.0 * rank)
         dist.barrier()
@@ -851,7 +855,7 @@ def test_sleep_lets_virtual_time_pass_and_no_other():
     assert time.monotonic() - before < 60
 
 
-def test_a_rank_may_wait_for_a_handle_by_sleeping():
+def test_a_rank_may_poll_a_handle_between_sleeps():
     def poll(rank, world_size):
         x = torch.ones(1 << 20)
         handle, times = dist.all_reduce(x, async_op=True), 0

@@ -1,6 +1,6 @@
-"""Values on a virtual cluster: random rank programs get what real ranks get; with sizes only, what still has values.
+"""Values on a virtual cluster: random rank programs get what real ranks get, and some values exist on "meta" too.
 
-A program is drawn as data, a list of steps, and every rank of either world works through the steps that it is in.
+A program is drawn as data, a list of steps; in both worlds every rank works through the steps that it takes part in.
 """
 
 import copy
@@ -49,9 +49,9 @@ class Collective:
 
 @dataclass(frozen=True)
 class Messages:
-    """pairs: (sender, receiver, tag), one after another
+    """pairs: (sender, receiver, tag), in order
 
-    how   "blocking", "asynchronous", "batched"; "from anybody": only the first, with a tag that nobody else uses
+    how   "blocking", "asynchronous", "batched"; "any source": only the first pair, with a tag of its own
     """
 
     how: str
@@ -62,7 +62,7 @@ class Messages:
 
 @dataclass(frozen=True)
 class Other:
-    what: str  # "barrier", "compute", "wait" for all that is open
+    what: str  # "barrier", "compute", or "wait" for all open handles
     group: int
 
 
@@ -78,20 +78,20 @@ def programs(draw):
         Collective, st.sampled_from(COLLECTIVES), group, reduce_op=reduce_op, root=rank, is_async=st.booleans(), **kind
     ).filter(lambda step: step.can_be)
     pairs = st.lists(st.tuples(rank, rank, st.integers(0, 2)).filter(lambda p: p[0] != p[1]), min_size=1, max_size=4)
-    ways = st.sampled_from(["blocking", "asynchronous", "batched", "from anybody"])
+    ways = st.sampled_from(["blocking", "asynchronous", "batched", "any source"])
     other = st.builds(Other, st.sampled_from(["barrier", "compute", "wait"]), group)
     step = st.one_of(collective, collective, st.builds(Messages, ways, pairs, **kind), other)
     return world_size, groups, draw(st.lists(step, min_size=15, max_size=30))
 
 
 def numbers(rank, salt, dtype, shape):
-    """Small integers, others on each rank: their sums and products are exact in every dtype."""
+    """Small integers, different on each rank: their sums and products are exact in every dtype."""
     count = torch.Size(shape).numel()
     return ((torch.arange(count) * 3 + rank * 5 + salt) % 4).to(dtype).view(shape)
 
 
 def work(rank, world_size, groups, steps):
-    """Returns what each step has brought to this rank."""
+    """Returns what this rank has received in each step."""
     made = [dist.group.WORLD, *(dist.new_group(ranks) for ranks in groups)]
     members = [list(range(world_size)), *groups]
     got, handles = [], []
@@ -101,7 +101,7 @@ def work(rank, world_size, groups, steps):
         elif rank in members[step.group]:
             group, team = made[step.group], members[step.group]
             if isinstance(step, Collective):
-                result, handle = call(step, rank, salt, group, team)
+                result, handle = getattr(Call(step, rank, salt, group, team), step.op)()
                 got.append(result)
                 handles += [handle] if step.is_async else []
             elif step.what == "barrier":
@@ -116,61 +116,79 @@ def work(rank, world_size, groups, steps):
     return got
 
 
-def call(step, rank, salt, group, team):
-    """(what the collective brings to this rank, its handle)"""
-    size, place = len(team), team.index(rank)
-    root = team[step.root % size]
-    shape = step.shape or (1,)
-    reduced, options = getattr(dist.ReduceOp, step.reduce_op), {"group": group, "async_op": step.is_async}
+class Call:
+    """One rank's call of a collective: a method for each, which returns (what this rank receives, the handle)."""
 
-    def mine(*dimensions):
-        return numbers(rank, salt, step.dtype, dimensions)
+    def __init__(self, step, rank, salt, group, team):
+        self.step, self.rank, self.salt, self.team = step, rank, salt, team
+        self.size, self.root = len(team), team[step.root % len(team)]
+        self.options = {"group": group, "async_op": step.is_async}
+        self.reduced = {"op": getattr(dist.ReduceOp, step.reduce_op), **self.options}
+        self.x, self.y = self.mine(*step.shape), self.room(*step.shape)
+        self.shape = step.shape or (1,)
+        self.whole = self.size * self.shape[0], *self.shape[1:]
 
-    def room(*dimensions):
-        return torch.zeros(dimensions, dtype=step.dtype)
+    def mine(self, *dimensions):
+        return numbers(self.rank, self.salt, self.step.dtype, dimensions)
 
-    def list_of(make):
-        return [make(*step.shape) for _ in team]
+    def room(self, *dimensions):
+        return torch.zeros(dimensions, dtype=self.step.dtype)
 
-    x, y = mine(*step.shape), room(*step.shape)
-    if step.op == "broadcast":
-        return x, dist.broadcast(x, src=root, **options)
-    if step.op == "all_reduce":
-        return x, dist.all_reduce(x, op=reduced, **options)
-    if step.op == "reduce":
-        handle = dist.reduce(x, dst=root, op=reduced, **options)
-        return x if rank == root else None, handle  # Gloo leaves its intermediate sums with the others
-    if step.op == "gather":
-        into = list_of(room) if rank == root else None
-        return into, dist.gather(x, into, dst=root, **options)
-    if step.op == "scatter":
-        return y, dist.scatter(y, list_of(mine) if rank == root else None, src=root, **options)
-    if step.op == "all_gather":
-        into = list_of(room)
-        return into, dist.all_gather(into, x, **options)
-    if step.op == "reduce_scatter":
-        return y, dist.reduce_scatter(y, list_of(mine), op=reduced, **options)
-    if step.op == "all_to_all":
-        into = list_of(room)
-        return into, dist.all_to_all(into, list_of(mine), **options)
-    whole = size * shape[0], *shape[1:]
-    if step.op == "all_gather_into_one":
-        into = room(*whole)
-        return into, all_gather_single(into, mine(*shape), **options)
-    if step.op == "reduce_scatter_of_one":
-        into = room(*shape)
-        return into, reduce_scatter_single(into, mine(*whole), op=reduced, **options)
-    rows = [[(sender + 2 * receiver + salt) % 3 for receiver in range(size)] for sender in range(size)]
-    given, taken = rows[place], [row[place] for row in rows]
-    into = room(sum(taken), *shape[1:])
-    return into, dist.all_to_all_single(into, mine(sum(given), *shape[1:]), taken, given, **options)
+    def list_of(self, make, only_root=False):
+        return None if only_root and self.rank != self.root else [make(*self.step.shape) for _ in self.team]
+
+    def broadcast(self):
+        return self.x, dist.broadcast(self.x, src=self.root, **self.options)
+
+    def all_reduce(self):
+        return self.x, dist.all_reduce(self.x, **self.reduced)
+
+    def reduce(self):
+        handle = dist.reduce(self.x, dst=self.root, **self.reduced)
+        return self.x if self.rank == self.root else None, handle  # Gloo leaves intermediate sums on the others
+
+    def gather(self):
+        into = self.list_of(self.room, only_root=True)
+        return into, dist.gather(self.x, into, dst=self.root, **self.options)
+
+    def scatter(self):
+        given = self.list_of(self.mine, only_root=True)
+        return self.y, dist.scatter(self.y, given, src=self.root, **self.options)
+
+    def all_gather(self):
+        into = self.list_of(self.room)
+        return into, dist.all_gather(into, self.x, **self.options)
+
+    def reduce_scatter(self):
+        return self.y, dist.reduce_scatter(self.y, self.list_of(self.mine), **self.reduced)
+
+    def all_to_all(self):
+        into = self.list_of(self.room)
+        return into, dist.all_to_all(into, self.list_of(self.mine), **self.options)
+
+    def all_gather_into_one(self):
+        into = self.room(*self.whole)
+        return into, all_gather_single(into, self.mine(*self.shape), **self.options)
+
+    def reduce_scatter_of_one(self):
+        into = self.room(*self.shape)
+        return into, reduce_scatter_single(into, self.mine(*self.whole), **self.reduced)
+
+    def all_to_all_uneven(self):
+        place = self.team.index(self.rank)
+        rows = [
+            [(sender + 2 * receiver + self.salt) % 3 for receiver in range(self.size)] for sender in range(self.size)
+        ]
+        given, taken = rows[place], [row[place] for row in rows]
+        into = self.room(sum(taken), *self.shape[1:])
+        return into, dist.all_to_all_single(into, self.mine(sum(given), *self.shape[1:]), taken, given, **self.options)
 
 
 def send_and_receive(step, rank, salt, got):
-    """Do this rank's part of the messages; returns handles that are open."""
+    """Do this rank's part of the messages; returns the open handles."""
     handles, batch = [], []
-    anybody = step.how == "from anybody"
-    for sender, receiver, tag in [(*step.pairs[0][:2], 10 + salt)] if anybody else step.pairs:
+    any_source = step.how == "any source"
+    for sender, receiver, tag in [(*step.pairs[0][:2], 10 + salt)] if any_source else step.pairs:
         if rank not in (sender, receiver):
             continue
         sends, other = rank == sender, receiver if rank == sender else sender
@@ -183,15 +201,15 @@ def send_and_receive(step, rank, salt, got):
         elif sends:
             dist.send(x, other, tag=tag)
         else:
-            dist.recv(x, None if anybody else other, tag=tag)
+            dist.recv(x, None if any_source else other, tag=tag)
     return handles + (dist.batch_isend_irecv(batch) if batch else [])
 
 
 # --- both worlds
 
 
-def asked_for(event):
-    """An Event but for its times, and for the names that torch gives to groups."""
+def without_times(event):
+    """An Event without its times and without the names that torch gives to groups."""
     call = event.op, event.group == "world", event.members, event.peer, event.tag, event.reduce_op, event.is_async
     tensor = event.bytes, event.dtype, event.shape
     return event.rank, event.index, *call, *tensor, event.where, event.waited is None
@@ -212,18 +230,18 @@ def test_random_programs_are_the_same_in_both_worlds(program):
     real = spawn(work, world_size, groups, steps)
     virtual = simulate(work, world_size, groups, steps, device="cpu")
     assert alike(virtual.results, real.results)
-    assert list(map(asked_for, virtual.events)) == list(map(asked_for, real.events))
+    assert list(map(without_times, virtual.events)) == list(map(without_times, real.events))
     assert repr(virtual.traffic()) == repr(real.traffic())
     sizes_only = simulate(work, world_size, groups, steps)
-    assert list(map(asked_for, sizes_only.events)) == list(map(asked_for, virtual.events))
+    assert list(map(without_times, sizes_only.events)) == list(map(without_times, virtual.events))
     times = [(event.start, event.end) for event in virtual.events]
     assert [(event.start, event.end) for event in sizes_only.events] == times  # values change no times
     assert sizes_only.elapsed == virtual.elapsed
 
 
-def test_what_is_each_process_s_own_is_each_ranks_own_whatever_the_turns():
+def test_each_rank_has_its_own_random_numbers_and_environment_in_any_order_of_turns():
     def draws(rank, world_size):
-        drawn = [torch.rand(1).item(), random.random(), numpy.random.rand()]  # alike on all ranks
+        drawn = [torch.rand(1).item(), random.random(), numpy.random.rand()]  # the same on all ranks
         torch.manual_seed(rank)
         generator = torch.Generator().manual_seed(rank)
         for seed in (None, rank):
@@ -242,12 +260,12 @@ def test_what_is_each_process_s_own_is_each_ranks_own_whatever_the_turns():
 # --- device="meta"
 
 
-captured = torch.ones(3, 4)  # in the notebook; a rank that has only sizes gets only its size
+captured = torch.ones(3, 4)  # in the notebook; with sizes only, a rank gets only its size
 indices = torch.tensor([3, 1])
 
 
 def still_known(rank, world_size):
-    """Integers that steer a program keep their values, and numbers do."""
+    """Integers that steer a program keep their values, and so do single numbers."""
     samples = DistributedSampler(range(10), world_size, rank, seed=1)
     expert = torch.arange(6) % 2
     tokens = torch.randn(6, 4)
@@ -271,7 +289,7 @@ def test_with_sizes_only_integers_keep_their_values():
 
 
 class Model(nn.Module):
-    """A transformer's block, convolution, and experts whose sizes are known."""
+    """A transformer block, a convolution, and experts of known sizes."""
 
     def __init__(self, words=32, width=16):
         super().__init__()
@@ -289,7 +307,7 @@ class Model(nn.Module):
         x = self.mix(x.transpose(1, 2)).transpose(1, 2)
         weight, chosen = self.router(x).softmax(-1).topk(1)
         sent = torch.empty_like(x)
-        dist.all_to_all_single(sent, self.expert(x))  # as many tokens from each rank to each
+        dist.all_to_all_single(sent, self.expert(x))  # the same number of tokens from each rank to each
         return self.head(torch.where(chosen > 1, x, weight * sent))
 
 
@@ -313,16 +331,16 @@ def training(rank, world_size):
     return [p.shape for p in model.parameters()], schedule.get_last_lr()
 
 
-def test_with_sizes_only_a_model_is_trained_as_with_values():
+def test_with_sizes_only_a_model_trains_as_with_values():
     virtual, real = simulate(training, 2), spawn(training, 2)
     assert virtual.results == real.results
-    assert list(map(asked_for, virtual.events)) == list(map(asked_for, real.events))
+    assert list(map(without_times, virtual.events)) == list(map(without_times, real.events))
     assert virtual.output[0] == "tensor(..., device='meta', size=())\n"
 
 
 @pytest.mark.parametrize(
     "ask", [torch.Tensor.item, float, bool, torch.Tensor.tolist, torch.Tensor.numpy, "{:.2f}".format]
 )
-def test_with_sizes_only_a_value_that_is_asked_for_is_refused(ask):
+def test_with_sizes_only_asking_for_a_value_is_refused(ask):
     with pytest.raises(RankFailed, match=r"needs the values of a tensor, and on device='meta' tensors have sizes only"):
         simulate(lambda rank, world_size: ask(torch.randn(3).sum()), 1)

@@ -1,4 +1,4 @@
-"""torch's own wrappers on a virtual cluster: the same calls and gradients as on real ranks, in the time of a GPU."""
+"""torch's own wrappers on a virtual cluster: the same calls and gradients as on real ranks, in a GPU's time."""
 
 import math
 
@@ -81,7 +81,7 @@ def ddp(rank, world_size):
     got.append(train(partly_used, rank))
 
     uneven = data_parallel()
-    if torch.empty(1).is_meta:  # join asks how many ranks are left
+    if torch.empty(1).is_meta:  # join needs to know how many ranks are left
         return got
     with uneven.join():
         for _ in range(1 + rank % 2):
@@ -90,7 +90,7 @@ def ddp(rank, world_size):
 
 
 def zero_optimizer(rank, world_size):
-    from torch.distributed.optim import ZeroRedundancyOptimizer  # warns of what it imports itself
+    from torch.distributed.optim import ZeroRedundancyOptimizer  # it warns about its own imports
 
     model = DistributedDataParallel(mlp())
     train(
@@ -183,8 +183,8 @@ def groups_and_objects(rank, world_size):
 
     words = ["from 0", {"a": 1}] if rank == 0 else [None, None]
     dist.broadcast_object_list(words, src=0)
-    everybody = [None] * world_size
-    dist.all_gather_object(everybody, "x" * rank)
+    objects = [None] * world_size
+    dist.all_gather_object(objects, "x" * rank)
     gathered = [None] * world_size if rank == last else None
     dist.gather_object(rank, gathered, dst=last)
 
@@ -201,11 +201,11 @@ def groups_and_objects(rank, world_size):
     new = [functional.all_reduce(rows, "sum", grid["rows"]), gather_rows(rows, 0, grid["columns"])]
     new.append(scatter_rows(rows, "avg", 0, dist.group.WORLD))
     dist.monitored_barrier()
-    return [*got, *shares, words, everybody, gathered, uneven, one, other, *(tensor + 0 for tensor in new)]
+    return [*got, *shares, words, objects, gathered, uneven, one, other, *(tensor + 0 for tensor in new)]
 
 
 def what(event):
-    """What a call has in common on a real and on a virtual cluster: all but times and torch's names of groups."""
+    """What a call has in common on real and virtual ranks: everything but times and torch's names of groups."""
     group = "world" if event.group == "world" else "a group"
     call = event.op, group, event.members, event.peer, event.tag, event.reduce_op, event.is_async, event.where
     return event.rank, event.index, *call, event.bytes, event.dtype, event.shape
@@ -222,8 +222,8 @@ def assert_alike(got, expected, exactly):
 
 
 @pytest.mark.parametrize("program", [ddp, fsdp, tensor_parallel, pipelines, groups_and_objects, zero_optimizer])
-def test_wrappers_make_the_calls_and_the_gradients_that_they_make_on_real_ranks(program):
-    """Gloo adds up in another order than we do, which shows with more than two numbers."""
+def test_wrappers_make_the_same_calls_and_gradients_as_on_real_ranks(program):
+    """Gloo adds in a different order from ours, which shows with more than two numbers."""
     for world_size in (2,) if program is zero_optimizer else (2, 4):
         real, virtual = spawn(program, world_size), simulate(program, world_size, device="cpu")
         assert [what(event) for event in virtual.events] == [what(event) for event in real.events]
@@ -236,7 +236,7 @@ def test_wrappers_make_the_calls_and_the_gradients_that_they_make_on_real_ranks(
     assert sizes_only == expected
 
 
-# --- their time and memory, exactly: a multiplication of matrices takes one second, nothing else takes any
+# --- their time and memory, exactly: a matrix product takes one second, and nothing else takes any
 
 ROWS = 8
 GPU = Gpu(flops={"fp32": 2 * ROWS * WIDTH * WIDTH}, memory=math.inf, bandwidth=math.inf, launch=0.0)
@@ -272,7 +272,7 @@ def test_ddp_reduces_a_bucket_while_it_computes_the_gradients_of_the_next(device
 
 
 @pytest.mark.parametrize("schedule", ["ScheduleGPipe", "Schedule1F1B"])
-def test_a_pipeline_of_torch_has_the_bubble_of_the_textbooks(schedule):
+def test_torchs_pipelines_have_the_bubble_of_the_textbooks(schedule):
     microbatches, stages = 8, 4
 
     def program(rank, world_size):
@@ -292,7 +292,7 @@ def test_a_pipeline_of_torch_has_the_bubble_of_the_textbooks(schedule):
 
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_fsdp_holds_the_shards_of_all_layers_and_the_whole_of_one(device):
+def test_fsdp_holds_the_shards_of_all_layers_and_one_whole_layer(device):
     def program(rank, world_size, layers, reshard):
         model = mlp(layers)
         for layer in model:
@@ -310,7 +310,7 @@ def test_fsdp_holds_the_shards_of_all_layers_and_the_whole_of_one(device):
     assert most(6, reshard=False) - most(3, reshard=False) == pytest.approx(3 * layer / 4 + 3 * layer, rel=0.01)
 
 
-# --- what can't be
+# --- what can't work
 
 
 def join_without_values(rank, world_size):
@@ -328,11 +328,11 @@ def loss_in_a_sentence(rank, world_size):
     print(f"loss {mlp(1)(torch.ones(1, WIDTH)).mean():.2f}")
 
 
-def too_few_places(rank, world_size):
+def too_short_a_list(rank, world_size):
     dist.all_gather([torch.empty(1)], torch.ones(1))
 
 
-def too_small_a_place(rank, world_size):
+def too_small_an_output(rank, world_size):
     all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
     all_gather_single(torch.empty(3), torch.ones(2))
 
@@ -354,16 +354,16 @@ def nobody_sets_it(rank, world_size):
     "program, words",
     [
         (join_without_values, r"\.item\(\) needs the values of a tensor, and on device='meta' tensors have sizes only"),
-        (autocast_without_values, r"autocast does nothing to tensors that have sizes only.*bfloat16"),
+        (autocast_without_values, r"autocast has no effect on device='meta', where tensors have sizes only.*bfloat16"),
         (loss_in_a_sentence, r"It needs the values of a tensor"),
-        (too_few_places, r"all_gather on 2 ranks needs a list of 2 tensors, one for each rank, and got 1"),
-        (too_small_a_place, r"the tensor of all is 2 times as large as the one of a rank, and got \[3\] and \[2\]"),
+        (too_short_a_list, r"all_gather on 2 ranks needs a list of 2 tensors, one per rank; it got 1"),
+        (too_small_an_output, r"shapes \[3\] and \[2\]: the one for all ranks must have 2 times as many elements"),
         (bits_of_floats, r"all_reduce can't take the BAND of float32"),
         (more_than_expected, r"rank 0 sends 2 elements to rank 0, which expects 1 from it"),
         (nobody_sets_it, r"rank 0 waits for \['key of 1'\] in the store, and no rank sets them"),
     ],
 )
-def test_what_can_not_be_done_is_said(program, words):
+def test_what_cannot_work_is_explained(program, words):
     with pytest.raises(RankFailed, match=words):
         simulate(program, 2)
 

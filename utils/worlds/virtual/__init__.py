@@ -1,4 +1,4 @@
-"""The virtual cluster: the same rank program, with threads for ranks, a clock for each, and a model of the hardware."""
+"""The virtual cluster: the same rank programs, run by threads with virtual clocks on a model of the hardware."""
 
 from .launch import simulate
 

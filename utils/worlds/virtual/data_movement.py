@@ -1,12 +1,18 @@
-"""What a message or a collective does with the values, once all have called it. Reductions go in the order of ranks."""
+"""What a message or a collective does to the values, once all its ranks have called it.
+
+A reduction adds in the order of the group's ranks.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 
 from .network import VirtualCall
 
-REDUCTIONS = {
+REDUCTIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "sum": torch.Tensor.add_,
     "avg": torch.Tensor.add_,
     "product": torch.Tensor.mul_,
@@ -17,75 +23,108 @@ REDUCTIONS = {
     "bxor": torch.Tensor.bitwise_xor_,
 }
 
-Part = tuple[list[torch.Tensor], list[torch.Tensor]]  # what a rank hands in, and where it wants the result
+ONE_TENSOR_GATHERS = ("_allgather_base", "all_gather_single")
+
+Buffers = tuple[list[torch.Tensor], list[torch.Tensor]]  # (what a rank hands in, where it wants the result)
 
 
 def deliver(calls: list[VirtualCall]) -> None:
-    """Write what each call gets into its tensors; of a tensor without values ("meta") there is nothing to write.
+    """Write into each call's tensors what it receives. Tensors without values ("meta") have nothing to write.
 
     calls   of a message: the send, then the receive; of a collective: in the order of the group
     """
     event = calls[0].event
-    if event.op == "barrier" or any(first(call.args).is_meta for call in calls):
+    if event.op == "barrier" or any(is_meta(call.args) for call in calls):
         return
     if event.op == "send":
         write(calls[1].args[0][0], calls[0].args[0][0])
-    elif calls[0].method in ("_allgather_base", "all_gather_single"):  # not a piece for each pair of ranks
+    elif all(call.method in ONE_TENSOR_GATHERS for call in calls):  # put together once, not once per rank
         if not any(call.args[1].is_meta for call in calls):
             whole = torch.cat([flat(call.args[1]) for call in calls])
             for call in calls:
                 write(call.args[0], whole)
     else:
-        root = None if event.peer is None else event.members.index(event.peer)
-        for part in zip(*(parts(call) for call in calls), strict=True):
+        root = -1 if event.peer is None else event.members.index(event.peer)
+        for part in zip(*(buffers_of(call) for call in calls), strict=True):
             tensors = [tensor for given, taken in part for tensor in (*given, *taken)]
             if not any(tensor.is_meta for tensor in tensors):
-                exchange(event.op, event.reduce_op, root, list(part))
+                COLLECTIVES[event.op](list(part), root, event.reduce_op)
 
 
-def first(value) -> torch.Tensor | None:
-    """The first tensor in nested lists."""
+def is_meta(args: tuple[Any, ...]) -> bool:
+    """Whether the first tensor in nested lists has no values."""
+    found = first_tensor(args)
+    return found is not None and found.is_meta
+
+
+def first_tensor(value: Any) -> torch.Tensor | None:
     if isinstance(value, torch.Tensor):
         return value
     for item in value if isinstance(value, (list, tuple)) else ():
-        if (found := first(item)) is not None:
+        if (found := first_tensor(item)) is not None:
             return found
     return None
 
 
-def exchange(op: str, reduce_op: str, root: int | None, ranks: list[Part]) -> None:
-    """One collective on one tensor of each rank."""
-    if op == "all_reduce":
-        total = reduced(reduce_op, [given[0] for given, _ in ranks])
-        for _, taken in ranks:
-            write(taken[0], total)
-    elif op == "reduce":
-        write(ranks[root][1][0], reduced(reduce_op, [given[0] for given, _ in ranks]))
-    elif op == "broadcast":
-        for place, (_, taken) in enumerate(ranks):
-            if place != root:
-                write(taken[0], ranks[root][0][0])
-    elif op in ("all_gather", "gather"):
-        for _, taken in ranks:
-            for into, (given, _) in zip(taken, ranks, strict=False):
-                write(into, given[0])
-    elif op == "scatter":
-        for given, (_, taken) in zip(ranks[root][0], ranks, strict=True):
-            write(taken[0], given)
-    elif op == "reduce_scatter":
-        for place, (_, taken) in enumerate(ranks):
-            write(taken[0], reduced(reduce_op, [given[place] for given, _ in ranks]))
-    elif op == "all_to_all":
-        for place, (_, taken) in enumerate(ranks):
-            for into, (given, _) in zip(taken, ranks, strict=True):
-                write(into, given[place])
+# --- the collectives, each on the Buffers of all ranks; root: its place in the group
+
+
+def all_reduce(ranks: list[Buffers], root: int, reduce_op: str) -> None:
+    total = reduced(reduce_op, [given[0] for given, _ in ranks])
+    for _, taken in ranks:
+        write(taken[0], total)
+
+
+def reduce(ranks: list[Buffers], root: int, reduce_op: str) -> None:
+    write(ranks[root][1][0], reduced(reduce_op, [given[0] for given, _ in ranks]))
+
+
+def broadcast(ranks: list[Buffers], root: int, reduce_op: str) -> None:
+    for place, (_, taken) in enumerate(ranks):
+        if place != root:
+            write(taken[0], ranks[root][0][0])
+
+
+def gather(ranks: list[Buffers], root: int, reduce_op: str) -> None:
+    """All-gather too: only the ranks that take the result have tensors for it."""
+    for _, taken in ranks:
+        for into, (given, _) in zip(taken, ranks, strict=False):
+            write(into, given[0])
+
+
+def scatter(ranks: list[Buffers], root: int, reduce_op: str) -> None:
+    for given, (_, taken) in zip(ranks[root][0], ranks, strict=True):
+        write(taken[0], given)
+
+
+def reduce_scatter(ranks: list[Buffers], root: int, reduce_op: str) -> None:
+    for place, (_, taken) in enumerate(ranks):
+        write(taken[0], reduced(reduce_op, [given[place] for given, _ in ranks]))
+
+
+def all_to_all(ranks: list[Buffers], root: int, reduce_op: str) -> None:
+    for place, (_, taken) in enumerate(ranks):
+        for into, (given, _) in zip(taken, ranks, strict=True):
+            write(into, given[place])
+
+
+COLLECTIVES: dict[str, Callable[[list[Buffers], int, str], None]] = {
+    "all_reduce": all_reduce,
+    "reduce": reduce,
+    "broadcast": broadcast,
+    "all_gather": gather,
+    "gather": gather,
+    "scatter": scatter,
+    "reduce_scatter": reduce_scatter,
+    "all_to_all": all_to_all,
+}
 
 
 def reduced(op: str, tensors: list[torch.Tensor]) -> torch.Tensor:
-    """Number by number, whatever the tensors' shapes."""
-    numbers = [tensor.data if tensor.is_sparse else flat(tensor) for tensor in tensors]
-    total = numbers[0].clone()
-    for one in numbers[1:]:
+    """Element by element in memory order; the tensors' shapes may differ."""
+    values = [tensor.data if tensor.is_sparse else flat(tensor) for tensor in tensors]
+    total = values[0].clone()
+    for one in values[1:]:
         REDUCTIONS[op](total, one)
     if op == "avg":
         total.div_(len(tensors))
@@ -93,7 +132,7 @@ def reduced(op: str, tensors: list[torch.Tensor]) -> torch.Tensor:
 
 
 def write(into: torch.Tensor, what: torch.Tensor) -> None:
-    """As Gloo does: what fits, and bytes as they are; autograd is not told."""
+    """As Gloo does: as many bytes as fit, uninterpreted, and unseen by autograd."""
     if into.is_meta or what.is_meta:
         return
     if into.is_sparse:
@@ -111,39 +150,83 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.data.view(-1) if tensor.is_contiguous() else tensor.data.flatten()
 
 
-def parts(call: VirtualCall) -> list[Part]:
-    """The call's tensors, a part for each collective in it: there are several where torch puts some into one call."""
-    args, size = call.args, len(call.event.members)
-    method = call.method
-    if method in ("allreduce", "allreduce_coalesced", "broadcast", "reduce"):
-        return [([tensor], [tensor]) for tensor in args[0]]
-    if method == "allgather":
-        return [([given], taken) for given, taken in zip(args[1], args[0], strict=True)]
-    if method == "allgather_coalesced":
-        return [([given], [of_rank[number] for of_rank in args[0]]) for number, given in enumerate(args[1])]
-    if method in ("allgather_into_tensor_coalesced", "all_gather_single_coalesced"):
-        return [([given], slices(taken, size)) for given, taken in zip(args[1], args[0], strict=True)]
-    if method == "gather":
-        return [([args[1][0]], args[0][0] if args[0] else [])]
-    if method == "scatter":
-        return [(args[1][0] if args[1] else [], [args[0][0]])]
-    if method == "reduce_scatter":
-        return [(given, [taken]) for given, taken in zip(args[1], args[0], strict=True)]
-    if method in ("_reduce_scatter_base", "reduce_scatter_single"):
-        return [(slices(args[1], size), [args[0]])]
-    if method in ("reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced"):
-        return [(slices(given, size), [taken]) for given, taken in zip(args[1], args[0], strict=True)]
-    if method == "alltoall":
-        return [(args[1], args[0])]
-    out, given, out_sizes, given_sizes = args[:4]  # alltoall_base, all_to_all_single
-    return [(pieces(given, given_sizes, size), pieces(out, out_sizes, size))]
+# --- the tensors of a call: Buffers for each collective in it, since torch may put several into one call
 
 
-def slices(tensor: torch.Tensor, size: int) -> list[torch.Tensor]:
-    """A tensor as one piece of its memory for each rank."""
+def buffers_of(call: VirtualCall) -> list[Buffers]:
+    return [*BUFFERS[call.method](call.args, len(call.event.members))]
+
+
+def in_place(args: tuple[Any, ...], size: int) -> Iterable[Buffers]:
+    return (([tensor], [tensor]) for tensor in args[0])
+
+
+def tensor_to_list(args: tuple[Any, ...], size: int) -> Iterable[Buffers]:
+    return (([given], taken) for given, taken in zip(args[1], args[0], strict=True))
+
+
+def tensor_to_list_coalesced(args: tuple[Any, ...], size: int) -> Iterable[Buffers]:
+    return (([given], [of_rank[number] for of_rank in args[0]]) for number, given in enumerate(args[1]))
+
+
+def tensor_to_whole(args: tuple[Any, ...], size: int) -> Iterable[Buffers]:
+    return (([given], equal_slices(taken, size)) for given, taken in zip(args[1], args[0], strict=True))
+
+
+def tensor_to_one_whole(args: tuple[Any, ...], size: int) -> Iterable[Buffers]:
+    return [([args[1]], equal_slices(args[0], size))]
+
+
+def gathered(args: tuple[Any, ...], size: int) -> Iterable[Buffers]:
+    return [([args[1][0]], args[0][0] if args[0] else [])]
+
+
+def scattered(args: tuple[Any, ...], size: int) -> Iterable[Buffers]:
+    return [(args[1][0] if args[1] else [], [args[0][0]])]
+
+
+def list_to_tensor(args: tuple[Any, ...], size: int) -> Iterable[Buffers]:
+    return ((given, [taken]) for given, taken in zip(args[1], args[0], strict=True))
+
+
+def whole_to_tensor(args: tuple[Any, ...], size: int) -> Iterable[Buffers]:
+    return [(equal_slices(args[1], size), [args[0]])]
+
+
+def whole_to_tensor_coalesced(args: tuple[Any, ...], size: int) -> Iterable[Buffers]:
+    return ((equal_slices(given, size), [taken]) for given, taken in zip(args[1], args[0], strict=True))
+
+
+def list_to_list(args: tuple[Any, ...], size: int) -> Iterable[Buffers]:
+    return [(args[1], args[0])]
+
+
+def rows_to_rows(args: tuple[Any, ...], size: int) -> Iterable[Buffers]:
+    out, given, out_rows, given_rows = args[:4]
+    return [(split_rows(given, given_rows, size), split_rows(out, out_rows, size))]
+
+
+BUFFERS: dict[str, Callable[[tuple[Any, ...], int], Iterable[Buffers]]] = {
+    **dict.fromkeys(["allreduce", "allreduce_coalesced", "broadcast", "reduce"], in_place),
+    "allgather": tensor_to_list,
+    "allgather_coalesced": tensor_to_list_coalesced,
+    **dict.fromkeys(["allgather_into_tensor_coalesced", "all_gather_single_coalesced"], tensor_to_whole),
+    **dict.fromkeys(ONE_TENSOR_GATHERS, tensor_to_one_whole),
+    "gather": gathered,
+    "scatter": scattered,
+    "reduce_scatter": list_to_tensor,
+    **dict.fromkeys(["_reduce_scatter_base", "reduce_scatter_single"], whole_to_tensor),
+    **dict.fromkeys(["reduce_scatter_tensor_coalesced", "reduce_scatter_single_coalesced"], whole_to_tensor_coalesced),
+    "alltoall": list_to_list,
+    **dict.fromkeys(["alltoall_base", "all_to_all_single"], rows_to_rows),
+}
+
+
+def equal_slices(tensor: torch.Tensor, size: int) -> list[torch.Tensor]:
+    """A tensor's memory as one slice per rank."""
     return list(flat(tensor).chunk(size)) if tensor.numel() else [tensor] * size
 
 
-def pieces(tensor: torch.Tensor, rows: list[int], size: int) -> list[torch.Tensor]:
-    """A tensor cut along its first dimension: `rows` of it for each rank, or alike."""
+def split_rows(tensor: torch.Tensor, rows: list[int], size: int) -> list[torch.Tensor]:
+    """A tensor cut along its first dimension: rows[i] rows for rank i, the same number for each if `rows` is empty."""
     return list(tensor.data.split(rows)) if rows else list(tensor.data.chunk(size))

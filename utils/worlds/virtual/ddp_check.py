@@ -1,32 +1,37 @@
-"""DDP's check that all ranks have the same parameters: asks the network as torch's own does, and makes less of it.
+"""DDP's check that all ranks have the same parameters: the same calls to the network as torch's own, with less effort.
 
-torch's makes a tensor for each pair of ranks, a million on 1,024 of them. Here the answers come in one tensor a rank,
-and all of it is bookkeeping that costs the virtual GPU nothing.
+torch's check makes a tensor for each pair of ranks, a million of them on 1,024 ranks. Here each rank gets the answers
+in one tensor, and all of it is bookkeeping that costs the virtual GPU nothing.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
 
 from ...recording.torch_private import set_ddp_verification
 
-all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # torch 2.13 has renamed it
+if TYPE_CHECKING:
+    from .engine import Engine
+
+all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # renamed in torch 2.13
 
 
-def take_over(world) -> None:
-    def verify(group, parameters, logger=None) -> None:
-        with world.turns.own_work():
+def patch_ddp(world: Engine) -> None:
+    def verify(group: dist.ProcessGroup, parameters: list[torch.Tensor], logger: Any = None) -> None:
+        with world.scheduler.bookkeeping():
             check(group, parameters)
 
     set_ddp_verification(verify)
 
 
-def check(group, parameters: list[torch.Tensor]) -> None:
-    """Raises RuntimeError, in torch's words, on a rank whose parameters are not those of the group's first."""
+def check(group: dist.ProcessGroup, parameters: list[torch.Tensor]) -> None:
+    """Raises RuntimeError, in torch's words, on a rank whose parameters differ from those of the group's first rank."""
     rank, count = dist.get_rank(group), torch.tensor([len(parameters)])
     counts = torch.empty(dist.get_world_size(group), dtype=torch.int64)
-    all_gather(counts, count, group=group, async_op=True).wait()  # asynchronous, as torch's own calls it
+    all_gather(counts, count, group=group, async_op=True).wait()  # asynchronous, as in torch's own check
     for other, theirs in enumerate(counts.tolist()):
         if theirs != len(parameters):
             raise RuntimeError(
@@ -35,7 +40,9 @@ def check(group, parameters: list[torch.Tensor]) -> None:
             )
     mine = torch.tensor([number for p in parameters for number in (*p.shape, *p.stride())], dtype=torch.int64)
     first = mine.clone()
-    dist.broadcast(first, group=group, group_src=0, async_op=True).wait()
+    work = dist.broadcast(first, group=group, group_src=0, async_op=True)
+    assert work is not None
+    work.wait()
     for place, parameter in enumerate(parameters):
         begin = sum(2 * other.dim() for other in parameters[:place])
         here = slice(begin, begin + 2 * parameter.dim())

@@ -1,6 +1,6 @@
-"""The world of a virtual cluster, in a process of its own: its ranks, its network, and what is told of them.
+"""The world of a virtual cluster, in a process of its own: its ranks, its network, and what it reports at the end.
 
-Everything that a rank may do to its process (environment, random numbers, output) happens here, not in the kernel.
+Whatever a rank does to its process (environment, random numbers, output) happens here, not in the kernel.
 """
 
 from __future__ import annotations
@@ -11,17 +11,20 @@ import os
 import pickle
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import astuple, fields
+from datetime import timedelta
 from operator import attrgetter
-from time import monotonic  # the machine's: virtual_clock.py gives ranks another
-from typing import Any
+from time import monotonic  # the machine's clock: virtual_clock.py gives ranks another
+from types import FrameType
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from ...cluster.hardware import Cluster
 from ...events.event import Event, Region
 from ...recording import regions
 from ...recording.storages import Storages
@@ -31,40 +34,44 @@ from ..common import pickling, rank_environment
 from ..common.protocol import NEWS_IS, SPEAKS, SYNCHRONISED, Request, path_in
 from ..common.result import pickle_result
 from . import data_movement, ddp_check, gpu_semantics, meta_tensors, torch_wrappers, virtual_clock
-from .gpu import VirtualGpu
-from .network import Network, VirtualCall
+from .gpu import Plan, VirtualGpu
+from .network import Network, NetworkInterface, VirtualCall
+from .outcome import RankRecord, Refusal, WorldOutcome
 from .process_group import VirtualGroup
 from .rank import VirtualRank
 from .scheduler import Scheduler, TooManyRanks
 
-GRACE = 0.5  # seconds that the other ranks have to come as far as they can, once one has failed
-NEWS = 0.2  # seconds between two lines about how far we are
+GRACE = 0.5  # seconds that the other ranks have to get as far as they can, once one has failed
+PROGRESS_EVERY = 0.2  # seconds
 FLUSH = 1 << 16  # bytes
+
+Shared = TypeVar("Shared", bound=Hashable)
 
 
 class Engine:
-    """The ranks of one call of `simulate`."""
+    """The ranks of one call of `simulate`, and all that they share."""
 
     def __init__(self, request: Request, program: bytes):
         self.request, self.program = request, program
+        assert isinstance(request.cluster, Cluster)
         self.size, self.cluster = request.world_size, request.cluster
         self.only_sizes = request.device == "meta"
         self.network = self.make_network()
-        self.turns = self.make_turns()
-        self.turns.on_turn = self.tell_news
+        self.scheduler = self.make_scheduler()
+        self.scheduler.on_turn = self.report_progress
         self.store = dist.HashStore()
-        self.everybody = {rank: rank for rank in range(self.size)}  # global rank -> rank in the default group
-        self.plans: dict = {}
-        self.shared: dict = {}
-        self.coming: dict[tuple, list] = {}  # groups that are being made -> the members that have come
-        self.prints = Prints(self.turns)
-        self.next_news = monotonic() + NEWS
+        self.world_group_ranks = {rank: rank for rank in range(self.size)}  # global rank -> rank in the default group
+        self.plans: dict[tuple[Any, ...], Plan] = {}
+        self.shared: dict[Any, Any] = {}
+        self.waiting_members: dict[tuple[str, tuple[int, ...]], list[VirtualRank]] = {}  # by the group they make
+        self.prints = Prints(self.scheduler)
+        self.next_report = monotonic() + PROGRESS_EVERY
         self.ranks = self.make_ranks()
 
-    def make_network(self) -> Network:
+    def make_network(self) -> NetworkInterface:
         return Network(self.cluster, self.size, self.deliver)
 
-    def make_turns(self) -> Scheduler:
+    def make_scheduler(self) -> Scheduler:
         return Scheduler(self.network.earliest, self.network.commit, self.local_rank)
 
     def local_rank(self, rank: int) -> int:
@@ -76,86 +83,90 @@ class Engine:
     def make_gpu(self, rank: VirtualRank) -> VirtualGpu:
         return VirtualGpu(rank, self.cluster.gpu, self.only_sizes, self.plans)
 
+    @property
+    def running(self) -> VirtualRank:
+        """The rank whose turn it is: what torch calls on a rank's thread asks for the rank here."""
+        rank = self.scheduler.running
+        assert isinstance(rank, VirtualRank)
+        return rank
+
     def run(self) -> None:
-        self.turns.run(self.ranks)
+        self.scheduler.run(self.ranks)
         self.prints.flush()
 
-    def share(self, value):
+    def share(self, value: Shared) -> Shared:
         """The same object for all who hold an equal one."""
-        return self.shared.setdefault(value, value)
+        return self.shared.setdefault(value, value)  # type: ignore[no-any-return]
 
     def deliver(self, calls: list[VirtualCall]) -> None:
-        with self.turns.own_work():
+        with self.scheduler.bookkeeping():
             data_movement.deliver(calls)
 
-    def join(self, store, rank: int, size: int) -> None:
-        """A rank makes its default group: all ranks of the world, each by its own number."""
+    def join(self, store: dist.Store, rank: int, size: int) -> None:
+        """Called when a rank makes its default group, which here consists of all ranks, by their own numbers."""
 
-    def numbers_of(self, ranks) -> tuple[int, ...]:
-        """The world's ranks that torch's default group calls so."""
+    def to_world_ranks(self, ranks: Iterable[int]) -> tuple[int, ...]:
+        """The world's numbers of ranks that torch's default group numbers so."""
         return self.share(tuple(ranks))
 
-    def pack_result(self, result):
+    def pack_result(self, result: Any) -> bytes:
         return pickle_result(result)
 
-    def load_program(self):
-        """A copy of the program for one rank; what it has brought along has no values in a world that has none."""
-        return (EmptyUnpickler if self.only_sizes else pickle.Unpickler)(io.BytesIO(self.program)).load()
+    def load_program(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+        """A copy for one rank: (function, args, kwargs). In a world without values its tensors have none either."""
+        unpickler = EmptyUnpickler if self.only_sizes else pickle.Unpickler
+        return unpickler(io.BytesIO(self.program)).load()  # type: ignore[no-any-return]
 
-    def meet(self, group: tuple, rank: VirtualRank) -> None:
+    def meet(self, group: tuple[str, tuple[int, ...]], rank: VirtualRank) -> None:
         """Wait until all members of a group, (name, members), have come to make it."""
-        come = self.coming.setdefault(group, [])
-        come.append(rank)
-        if len(come) == len(group[1]):
-            del self.coming[group]
-            now = max(member.clock for member in come)
-            for member in come:
-                member.clock = now
-            for other in come[:-1]:
-                self.turns.make_ready(other)
-        else:
-            self.turns.give_away(rank)
+        present = self.waiting_members.setdefault(group, [])
+        present.append(rank)
+        if len(present) < len(group[1]):
+            self.scheduler.suspend(rank)
+            return
+        del self.waiting_members[group]
+        now = max(member.clock for member in present)
+        for member in present:
+            member.clock = now
+        for other in present[:-1]:
+            self.scheduler.make_ready(other)
 
-    def make_recorder(self) -> Clock:
-        return Clock(self.turns)
+    def make_recorder(self) -> VirtualRecorder:
+        return VirtualRecorder(self)
 
-    def somebody_failed(self) -> None:
-        self.turns.give_up = self.turns.give_up or monotonic() + GRACE
+    def rank_failed(self) -> None:
+        self.scheduler.deadline = self.scheduler.deadline or monotonic() + GRACE
 
-    def tell_news(self) -> None:
-        """How far we are, for somebody who looks on."""
+    def report_progress(self) -> None:
+        """How far the ranks are, for the progress bar in the notebook."""
         now = monotonic()
-        if now >= self.next_news:
-            self.next_news = now + NEWS
+        if now >= self.next_report:
+            self.next_report = now + PROGRESS_EVERY
             running = [rank.clock for rank in self.ranks if not rank.finished]
             if running:
                 self.prints.news(f"{min(running):.9f} {self.network.calls} {self.size - len(running)}")
 
-    # --- what is told in the end
+    # --- at the end
 
-    def outcome(self) -> bytes:
-        ranks = [self.told(rank) for rank in self.ranks]
-        return pickle.dumps(
-            {
-                "ranks": marshal.dumps(ranks),
-                "results": [rank.result for rank in self.ranks],
-                "failures": {rank.number: rank.failure for rank in self.ranks if rank.failure is not None},
-                "algorithms": [(*kind, *charged) for kind, charged in self.network.algorithms.items()],
-            }
-        )
+    def outcome(self) -> WorldOutcome:
+        return {
+            "ranks": marshal.dumps([self.record_of(rank) for rank in self.ranks]),
+            "results": [rank.result for rank in self.ranks],
+            "failures": {rank.number: rank.failure for rank in self.ranks if rank.failure is not None},
+            "algorithms": [(*kind, *charge) for kind, charge in self.network.algorithms.items()],
+        }
 
-    def told(self, rank: VirtualRank) -> dict:
-        """One rank, in what marshal can write."""
+    def record_of(self, rank: VirtualRank) -> RankRecord:
         return {
             "finished": rank.finished,
             "clock": rank.clock,
-            "events": [final(call) for call in rank.calls],
+            "events": [event_fields(call) for call in rank.calls],
             "waits": {call.event.index: call.waited_at for call in rank.calls if call.waited is not None},
             "groups_made": list(map(astuple, rank.groups_made)),
             "strides": rank.strides,
-            "dropped": rank.unasked if rank.finished else {},
+            "dropped": rank.unused if rank.finished else {},
             "regions": list(map(astuple, rank.regions)),
-            "busy": self.share(tuple(map(tuple, rank.busy))),
+            "busy": self.share(tuple((start, end) for start, end in rank.busy)),
             "memory": self.share(tuple(rank.storages.samples())),
         }
 
@@ -163,31 +174,32 @@ class Engine:
 EVENT = attrgetter(*(field.name for field in fields(Event)))
 
 
-def final(call: VirtualCall) -> tuple:
-    """The fields of its Event, as they have turned out."""
+def event_fields(call: VirtualCall) -> tuple[Any, ...]:
+    """The fields of its Event, now that it is known when it ended, who sent it, and when it was waited for."""
     *before, peer, tag, nbytes, dtype, shape, reduce_op, is_async, start, _, where, _ = EVENT(call.event)
     peer = peer if call.source is None else call.source
     return *before, peer, tag, nbytes, dtype, shape, reduce_op, is_async, start, call.end, where, call.waited
 
 
 class EmptyUnpickler(pickle.Unpickler):
-    """Reads a program, and the tensors that it has brought along without their values."""
+    """Reads a program, with the tensors in it but without their values."""
 
-    def find_class(self, module: str, name: str):
+    def find_class(self, module: str, name: str) -> Any:
         found = super().find_class(module, name)
         return unpack_empty if found is pickling.unpack else found
 
 
-def unpack_empty(data, dtype: torch.dtype, shape: tuple) -> torch.Tensor:
-    device = "meta" if meta_tensors.is_data(dtype, len(shape)) else "cpu"
-    return torch.empty(shape, dtype=dtype, device="meta") if device == "meta" else pickling.unpack(data, dtype, shape)
+def unpack_empty(data: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    if meta_tensors.is_data(dtype, len(shape)):
+        return torch.empty(shape, dtype=dtype, device="meta")
+    return pickling.unpack(data, dtype, shape)
 
 
 class Prints(io.TextIOBase):
-    """The stream that all ranks print to: one pipe, in which a sign says whose text follows."""
+    """The stream that all ranks print to: a single pipe, in which a mark says whose text follows."""
 
-    def __init__(self, turns: Scheduler):
-        self.turns = turns
+    def __init__(self, scheduler: Scheduler):
+        self.scheduler = scheduler
         self.buffer = bytearray()
         self.speaker: int | None = None
 
@@ -195,7 +207,7 @@ class Prints(io.TextIOBase):
         return True
 
     def write(self, text: str) -> int:
-        running = self.turns.running
+        running = self.scheduler.running
         self.say(running.number if running is not None else 0, text.encode("utf-8", "backslashreplace"))
         return len(text)
 
@@ -220,90 +232,95 @@ class Prints(io.TextIOBase):
             data = data[os.write(rank_environment.marks, data) :]
 
 
-class Clock:
-    """Takes the place of the recorder for `region` and `track_memory`: times are those of the rank that runs."""
+class VirtualRecorder:
+    """Stands in for the recorder in `region` and `track_memory`: times are those of the running rank."""
 
-    def __init__(self, turns: Scheduler):
-        self.turns = turns
+    def __init__(self, world: Engine):
+        self.world = world
 
     def now(self) -> float:
-        return self.turns.running.clock
+        return self.world.running.clock
 
-    mark = now
+    def mark(self) -> float:
+        return self.now()
 
     def span(self, kind: str, name: str, start: float, end: float) -> None:
-        self.turns.running.regions.append(Region(self.turns.running.number, name, start, end))
+        rank = self.world.running
+        rank.regions.append(Region(rank.number, name, start, end))
 
     @property
     def storages(self) -> Storages:
         """What `track_memory` would count is counted anyway."""
-        return self.turns.running.storages
+        return self.world.running.storages
 
 
 def run_virtual_world(_: int, request: Request) -> bytes:
-    """Run the program of `request` on all its ranks; returns what the launcher wants to know (launch.py)."""
+    """Run the program of `request` on all its ranks. Returns a WorldOutcome or a Refusal, pickled, for world.py."""
     rank_environment.adopt_environment(request)
     with open(os.path.join(request.folder, "program"), "rb") as file:
         world = Engine(request, file.read())
     patch_torch(world)
     enter(world)
-    virtual_clock.take_over(world.turns)
-    tell_lines_when_asked(world)
+    virtual_clock.patch_time(world.scheduler)
+    dump_positions_on_signal(world)
+    outcome: WorldOutcome | Refusal
     try:
         world.run()
+        outcome = world.outcome()
     except TooManyRanks as error:
-        return pickle.dumps({"refused": str(error)})
-    return world.outcome()
+        outcome = {"refused": str(error)}
+    return pickle.dumps(outcome)
 
 
 def patch_torch(world: Engine) -> None:
-    """Make this process one of a virtual cluster: its groups are those of the rank that runs."""
-    set_thread_isolation_mode(True)  # torch's registry of groups is each thread's own
-    register_optimizer_step_post_hook(lambda optimizer, *_: world.turns.running.storages.count_state(optimizer))
+    """Make this process one of a virtual cluster: its groups are those of the running rank."""
+    set_thread_isolation_mode(True)  # torch's C++ registry of groups becomes one per thread
+    register_optimizer_step_post_hook(lambda optimizer, *_: world.running.storages.count_state(optimizer))
 
     class VirtualGloo(VirtualGroup):
-        def __init__(self, store, rank, size, timeout):
+        def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta):
             super().__init__(world, rank, size)
 
-    c10d.ProcessGroupGloo = VirtualGloo
+    c10d.ProcessGroupGloo = VirtualGloo  # type: ignore[assignment,misc]
 
     def make_group(asked: NewGroup, make: Callable[[], Any]) -> Any:
         if not asked.members:  # the default group
             made = make()
             world.join(asked.store, asked.rank, asked.size)
             return made
-        return world.turns.running.make_group(asked.name, tuple(asked.members), make)
+        return world.running.make_group(asked.name, tuple(asked.members), make)
 
     wrap_making_of_groups(make_group)
-    torch_wrappers.take_over(world)
-    ddp_check.take_over(world)
+    torch_wrappers.patch_wrappers(world)
+    ddp_check.patch_ddp(world)
 
 
 def enter(world: Engine) -> None:
-    """What programs find around them is this world's: its size, where prints go, what regions and memory are told."""
+    """Make this process's surroundings this world's: its size, where prints go, who records regions and memory."""
     os.environ.update(WORLD_SIZE=str(world.size), LOCAL_WORLD_SIZE=str(min(world.size, world.cluster.gpus_per_node)))
-    sys.stdout = sys.stderr = sys.__stdout__ = sys.__stderr__ = world.prints
+    for stream in ("stdout", "stderr", "__stdout__", "__stderr__"):
+        setattr(sys, stream, world.prints)
     regions.recorder = world.make_recorder()
     if world.only_sizes:
-        gpu_semantics.take_over()
-        torch_wrappers.take_over_without_values()
+        gpu_semantics.patch_functional()
+        torch_wrappers.patch_for_meta_tensors()
 
 
-def tell_lines_when_asked(world: Engine) -> None:
-    """A signal makes this process write down at which line each rank is, and what it has called so far."""
+def dump_positions_on_signal(world: Engine) -> None:
+    """On SIGUSR1 this process writes to a file at which line each rank is, and what it has called so far."""
     path = path_in(world.request.folder, "where", 0)
 
-    def tell_lines(*_) -> None:
+    def dump(*_: object) -> None:
         frames = sys._current_frames()
-        lines = {rank.number: students_line(frames.get(rank.ident)) for rank in world.ranks if not rank.finished}
+        lines = {rank.number: students_line(frames.get(rank.ident or 0)) for rank in world.ranks if not rank.finished}
         with open(path + ".part", "wb") as file:
-            pickle.dump((lines, [world.told(rank) for rank in world.ranks]), file)
+            pickle.dump((lines, [world.record_of(rank) for rank in world.ranks]), file)
         os.replace(path + ".part", path)
 
-    signal.signal(signal.SIGUSR1, tell_lines)
+    signal.signal(signal.SIGUSR1, dump)
 
 
-def students_line(frame) -> str:
+def students_line(frame: FrameType | None) -> str:
     """ "file:line" of the innermost line of a stack that is the student's; "" if there is none."""
     while frame is not None:
         if source_lines.is_students(frame.f_code.co_filename):

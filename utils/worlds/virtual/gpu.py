@@ -1,19 +1,20 @@
-"""The GPU of a virtual rank: what an operation costs, what its tensors take and, with sizes only, what comes out.
+"""The GPU of a virtual rank: the time an operation takes, the memory its tensors take, and without values its result.
 
 torch calls `VirtualGpu` for each operation of a rank, after autograd has done its part. By the roofline model it takes
 
     max(FLOPs / peak of the dtype, bytes read and written / memory bandwidth) + launch
 
-FLOPs are torch's own count (torch.utils.flop_counter: matrix products, convolutions, attention); everything else is
-bound by its bytes. A view costs nothing.
+FLOPs are torch's own count (torch.utils.flop_counter: matrix products, convolutions, attention); every other operation
+is bound by its bytes. A view costs nothing.
 
-With device="meta" tensors have sizes and no values, and nothing is computed (meta_tensors.py).
+With device="meta" tensors have sizes but no values, and nothing is computed (meta_tensors.py).
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.flop_counter import flop_registry
@@ -35,6 +36,9 @@ from ...recording.torch_private import (
 )
 from . import meta_tensors
 
+if TYPE_CHECKING:
+    from .rank import VirtualRank
+
 aten = torch.ops.aten
 NO_KERNEL = {
     aten.empty,
@@ -49,11 +53,11 @@ NO_KERNEL = {
     aten.resize_,
     aten.set_,
 }
-# These read as much of their first tensor as they write: what they pick out of it.
+# These read only as much of their first tensor as they write.
 PICK = {aten.embedding, aten.index_select, aten.gather, aten.index, aten.take}
-# These write their first tensor, and don't read it.
+# These write their first tensor without reading it.
 OVERWRITE = {aten.copy_, aten.fill_, aten.zero_, aten.normal_, aten.uniform_, aten.random_, aten.bernoulli_}
-# Functional collectives that reduce or send a copy of what they are given.
+# Functional collectives that work on a copy of their input.
 COPIES_FIRST = {
     functional_collectives.all_reduce,
     functional_collectives.all_reduce_coalesced,
@@ -61,19 +65,23 @@ COPIES_FIRST = {
 }
 
 
-class Plan:
-    """What an operation on tensors of given shapes costs and, perhaps, what comes out of it without doing it.
+Output = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 
-    outputs   (size, strides, dtype) of each, or None for each that is no tensor; None if it has to be done
-    kind      what holds the outputs: torch.Tensor, tuple, list; "in place" if the first argument comes out
+
+class Plan:
+    """What an operation on tensors of given shapes costs and, if known, its result without carrying it out.
+
+    outputs   (size, strides, dtype) of each output, None for one that is not a tensor
+    kind      what holds the outputs: torch.Tensor, tuple, list; "in place" if the result is the first argument; None if
+              the operation has to be carried out
     """
 
     __slots__ = ("kind", "outputs", "seconds")
 
-    def __init__(self, seconds: float, outputs: list | None = None, kind=None):
+    def __init__(self, seconds: float, outputs: Iterable[Output | None] = (), kind: Any = None):
         self.seconds, self.outputs, self.kind = seconds, outputs, kind
 
-    def result(self, args):
+    def result(self, args: tuple[Any, ...]) -> Any:
         if self.kind == "in place":
             return args[0]
         made = [
@@ -84,29 +92,35 @@ class Plan:
 
 
 class VirtualGpu(TorchDispatchMode):
-    """The operations of one rank: each moves the rank's clock and is counted in its memory.
+    """Carries out the operations of one rank: each moves the rank's clock and counts in its memory.
 
     plans   {operation and shapes: Plan}, shared by the ranks of a world
     """
 
-    def __init__(self, rank, gpu: Gpu, only_sizes: bool, plans: dict):
-        super().__init__()
+    def __init__(self, rank: VirtualRank, gpu: Gpu, only_sizes: bool, plans: dict[tuple[Any, ...], Plan]):
+        super().__init__()  # type: ignore[no-untyped-call]
         self.rank, self.gpu, self.only_sizes, self.plans = rank, gpu, only_sizes, plans
-        self.turns, self.storages = rank.turns, rank.storages
+        self.scheduler, self.storages = rank.scheduler, rank.storages
         self.watched = WeakIdKeyDictionary()  # parameters whose gradients are counted
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # torch would put a wrapper around each call; nothing is compiled here
+        return False  # otherwise torch puts a wrapper around each call, though nothing is compiled here
 
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self,
+        function: OpOverload[..., Any],
+        types: Iterable[type[torch.Tensor]],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
         kwargs = kwargs or {}
-        if self.turns.ours or get_dispatch_mode(FAKE) is not None:  # DTensor asks fake tensors what comes out
+        if self.scheduler.in_bookkeeping or get_dispatch_mode(FAKE) is not None:  # DTensor's fake tensors cost nothing
             return function(*args, **kwargs)
         if types and any(kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for kind in types):
             self.watch(args)
-            return NotImplemented  # a DTensor, say: the operations on what it consists of come here
-        if asks_the_network(function):
+            return NotImplemented  # a DTensor, say: the operations on its parts come here in turn
+        if is_functional_collective(function):
             return self.functional_collective(function, args, kwargs)
         if self.only_sizes:
             args, kwargs = meta_tensors.arguments(function, args, kwargs)
@@ -128,14 +142,16 @@ class VirtualGpu(TorchDispatchMode):
             self.count(result)
         return result
 
-    def do(self, function: OpOverload, args, kwargs):
+    def do(self, function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.only_sizes:
             return meta_tensors.do(function, args, kwargs)
         return function(*args, **kwargs)
 
-    def functional_collective(self, function: OpOverload, args, kwargs):
-        """One of torch's functional collectives (DTensor's): it calls the process group, and no kernel but the
-        copy that it reduces or broadcasts. Of tensors without values torch itself would ask nobody.
+    def functional_collective(
+        self, function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """One of torch's functional collectives (DTensor uses them): it calls the process group, and its only kernel is
+        the copy of what it reduces or broadcasts. For tensors without values torch itself would not call the group.
         """
         if function.overloadpacket in COPIES_FIRST:
             for tensor in tensors_in(args[:1]):
@@ -147,8 +163,8 @@ class VirtualGpu(TorchDispatchMode):
         self.count(result)
         return result
 
-    def watch(self, args) -> None:
-        """Count parameters as such, and their gradients as soon as they are there."""
+    def watch(self, args: tuple[Any, ...]) -> None:
+        """Count parameters as parameters, and their gradients as soon as they exist."""
         for tensor in args:
             if is_parameter(tensor) and tensor not in self.watched and tensor not in self.rank.received:
                 self.watched[tensor] = True
@@ -156,7 +172,7 @@ class VirtualGpu(TorchDispatchMode):
                 if tensor.requires_grad:
                     tensor.register_post_accumulate_grad_hook(lambda p: self.storages.count(p.grad, GRADIENTS))
 
-    def count(self, result) -> None:
+    def count(self, result: Any) -> None:
         for tensor in tensors_in((result,)):
             self.storages.count(tensor)
         if self.storages.live > self.gpu.memory:
@@ -164,19 +180,19 @@ class VirtualGpu(TorchDispatchMode):
 
 
 @functools.cache
-def asks_the_network(function: OpOverload) -> bool:
-    return function.namespace == functional_collectives.name
+def is_functional_collective(function: OpOverload[..., Any]) -> bool:
+    return bool(function.namespace == functional_collectives.name)
 
 
-def is_parameter(value) -> bool:
-    """Also a plain tensor that requires a gradient and is no result; in backward that can't be told."""
+def is_parameter(value: Any) -> bool:
+    """Also true of a plain tensor that requires a gradient and is not a result; in backward it is hard to tell."""
     if isinstance(value, torch.nn.Parameter):
         return True
     return isinstance(value, torch.Tensor) and value.requires_grad and value.is_leaf and torch.is_grad_enabled()
 
 
-def key_of(function: OpOverload, args, kwargs) -> tuple | None:
-    """What a plan depends on; None if it can't be told."""
+def key_of(function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
+    """What a plan depends on; None if that can't be used as a key."""
     try:
         key = (function, *map(signature, args), *((name, signature(value)) for name, value in kwargs.items()))
         hash(key)
@@ -185,7 +201,7 @@ def key_of(function: OpOverload, args, kwargs) -> tuple | None:
     return key
 
 
-def signature(value):
+def signature(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
         return value.shape, value.stride(), value.dtype, value.is_meta
     if isinstance(value, (list, tuple)):
@@ -195,7 +211,9 @@ def signature(value):
     return value
 
 
-def make_plan(function: OpOverload, args, kwargs, result, gpu: Gpu) -> Plan:
+def make_plan(
+    function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, gpu: Gpu
+) -> Plan:
     seconds = seconds_of(function, args, kwargs, result, gpu)
     outputs = list(result) if isinstance(result, (list, tuple)) else [result]
     tensors = [output for output in outputs if output is not None]
@@ -207,12 +225,14 @@ def make_plan(function: OpOverload, args, kwargs, result, gpu: Gpu) -> Plan:
         return Plan(seconds, made, torch.Tensor if isinstance(result, torch.Tensor) else type(result))
     changes_its_shape = torch.Tag.inplace_view in function.tags or function.overloadpacket in (aten.resize_, aten.set_)
     if args and result is args[0] and not changes_its_shape:
-        return Plan(seconds, None, "in place")
+        return Plan(seconds, kind="in place")
     return Plan(seconds)
 
 
-def seconds_of(function: OpOverload, args, kwargs, result, gpu: Gpu) -> float:
-    """By the roofline model; 0 for what is no kernel on a GPU."""
+def seconds_of(
+    function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, gpu: Gpu
+) -> float:
+    """By the roofline model; 0 if the operation runs no kernel on a GPU."""
     packet = function.overloadpacket
     if function.is_view or packet in NO_KERNEL:
         return 0.0
@@ -229,7 +249,7 @@ def seconds_of(function: OpOverload, args, kwargs, result, gpu: Gpu) -> float:
     return max(computing, moved / gpu.bandwidth) + gpu.launch
 
 
-def tensors_in(values) -> Iterator[torch.Tensor]:
+def tensors_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value
@@ -238,7 +258,7 @@ def tensors_in(values) -> Iterator[torch.Tensor]:
 
 
 def nbytes(tensor: torch.Tensor) -> int:
-    """Of what lies in memory: a dimension that is only repeated (stride 0) counts once."""
+    """Bytes in memory: a dimension that is merely repeated (stride 0) counts once."""
     count = tensor.element_size()
     if tensor.layout is not torch.strided:
         return tensor.numel() * count

@@ -1,9 +1,11 @@
-"""Where torch chooses by device how it does something, tensors without values get what a GPU would do.
+"""Where torch chooses an implementation by device, tensors without values get the GPU's.
 
-Dropout is one kernel there, which keeps a mask of one byte an element; attention does not keep the scores.
+There dropout is one kernel, which keeps a mask of one byte per element, and attention does not keep the scores.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -12,16 +14,25 @@ from ...recording.torch_private import flash_attention
 
 plain_dropout = functional.dropout
 plain_attention = functional.scaled_dot_product_attention
-MOST_FLASH_DIMENSIONS = 256  # of a head
+MOST_FLASH_DIMENSIONS = 256  # per head
 
 
-def dropout(input, p: float = 0.5, training: bool = True, inplace: bool = False):
+def dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> torch.Tensor:
     if not (input.is_meta and training and 0 < p < 1) or inplace:
         return plain_dropout(input, p, training, inplace)
     return torch.native_dropout(input, p, True)[0]
 
 
-def attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, **others):
+def attention(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: torch.Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    **others: Any,
+) -> torch.Tensor:
     can_flash = (
         query.is_meta
         and attn_mask is None
@@ -32,9 +43,10 @@ def attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False,
     )
     if not can_flash:
         return plain_attention(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **others)
-    return flash_attention(query, key, value, dropout_p, is_causal, scale=scale)[0]
+    output: torch.Tensor = flash_attention(query, key, value, dropout_p, is_causal, scale=scale)[0]
+    return output
 
 
-def take_over() -> None:
+def patch_functional() -> None:
     functional.dropout = dropout
-    functional.scaled_dot_product_attention = attention
+    functional.scaled_dot_product_attention = attention  # type: ignore[assignment]

@@ -1,10 +1,14 @@
-"""When each link is free: a message holds its sender's way out and its receiver's way in."""
+"""When each link is free: a message occupies its sender's outgoing link and its receiver's incoming one."""
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 from ...cluster.hardware import Cluster
+
+TIERS = ("intra", "inter")
+Nic = tuple[int, int]  # (node, number on that node)
 
 
 class LinkOccupancy:
@@ -12,47 +16,48 @@ class LinkOccupancy:
 
     def __init__(self, cluster: Cluster, size: int):
         self.cluster = cluster
-        self.out = {tier: [0.0] * size for tier in ("intra", "inter")}
-        self.into = {tier: [0.0] * size for tier in ("intra", "inter")}
+        self.outgoing = {tier: [0.0] * size for tier in TIERS}
+        self.incoming = {tier: [0.0] * size for tier in TIERS}
         self.nodes = [cluster.node_of(rank) for rank in range(size)]
         shared = cluster.nics is not None and cluster.nics < cluster.gpus_per_node
-        self.cards = [cluster.nic_of(rank) for rank in range(size)] if shared else None
-        self.card_out: dict[tuple, float] = defaultdict(float)
-        self.card_in: dict[tuple, float] = defaultdict(float)
+        self.nics = [cluster.nic_of(rank) for rank in range(size)] if shared else None
+        self.nic_outgoing: dict[Nic, float] = defaultdict(float)
+        self.nic_incoming: dict[Nic, float] = defaultdict(float)
 
-    def tier(self, ranks) -> str:
+    def tier(self, ranks: Sequence[int]) -> str:
         first = self.nodes[ranks[0]]
         return "intra" if all(self.nodes[rank] == first for rank in ranks) else "inter"
 
     def free_for_message(self, sender: int, receiver: int) -> float:
-        """From when on the sender's way out and the receiver's way in are free."""
-        intra, inter = (max(self.out[tier][sender], self.into[tier][receiver]) for tier in ("intra", "inter"))
-        if self.cards and self.nodes[sender] != self.nodes[receiver]:
-            return max(intra, inter, self.card_out[self.cards[sender]], self.card_in[self.cards[receiver]])
+        """The time from which the sender's outgoing links and the receiver's incoming ones are free, in seconds."""
+        intra, inter = (max(self.outgoing[tier][sender], self.incoming[tier][receiver]) for tier in TIERS)
+        if self.nics and self.nodes[sender] != self.nodes[receiver]:
+            return max(intra, inter, self.nic_outgoing[self.nics[sender]], self.nic_incoming[self.nics[receiver]])
         return max(intra, inter)
 
     def take_for_message(self, sender: int, receiver: int, start: float, nbytes: int) -> float:
         """Returns when the message has arrived."""
         link = self.cluster.link(sender, receiver)
         end = start + link.seconds(nbytes)
-        for tier in ("intra", "inter"):
-            self.out[tier][sender] = self.into[tier][receiver] = end
-        if self.cards and self.nodes[sender] != self.nodes[receiver]:
-            off_the_card = start + nbytes / link.bandwidth
-            self.card_out[self.cards[sender]] = self.card_in[self.cards[receiver]] = off_the_card
+        for tier in TIERS:
+            self.outgoing[tier][sender] = self.incoming[tier][receiver] = end
+        if self.nics and self.nodes[sender] != self.nodes[receiver]:
+            nic_free = start + nbytes / link.bandwidth
+            self.nic_outgoing[self.nics[sender]] = self.nic_incoming[self.nics[receiver]] = nic_free
         return end
 
-    def free_for_collective(self, ranks, tier: str) -> float:
-        out, into = self.out[tier], self.into[tier]
-        free = max(max(out[rank] for rank in ranks), max(into[rank] for rank in ranks))
-        if self.cards and tier == "inter":
-            free = max(free, *(max(self.card_out[c], self.card_in[c]) for c in {self.cards[rank] for rank in ranks}))
+    def free_for_collective(self, ranks: Sequence[int], tier: str) -> float:
+        outgoing, incoming = self.outgoing[tier], self.incoming[tier]
+        free = max(max(outgoing[rank] for rank in ranks), max(incoming[rank] for rank in ranks))
+        if self.nics and tier == "inter":
+            nics = {self.nics[rank] for rank in ranks}
+            free = max(free, *(max(self.nic_outgoing[nic], self.nic_incoming[nic]) for nic in nics))
         return free
 
-    def take_for_collective(self, ranks, tier: str, end: float) -> None:
-        out, into = self.out[tier], self.into[tier]
+    def take_for_collective(self, ranks: Sequence[int], tier: str, end: float) -> None:
+        outgoing, incoming = self.outgoing[tier], self.incoming[tier]
         for rank in ranks:
-            out[rank] = into[rank] = end
-        if self.cards and tier == "inter":
+            outgoing[rank] = incoming[rank] = end
+        if self.nics and tier == "inter":
             for rank in ranks:
-                self.card_out[self.cards[rank]] = self.card_in[self.cards[rank]] = end
+                self.nic_outgoing[self.nics[rank]] = self.nic_incoming[self.nics[rank]] = end

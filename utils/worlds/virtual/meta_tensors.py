@@ -1,50 +1,54 @@
-"""device="meta": tensors that have sizes and no values, whatever device the program asks for.
+"""device="meta": tensors that have sizes but no values, whatever device the program asks for.
 
-Left on the CPU, with their values, are the integers that a program makes itself (the ranks of a group, a permutation
-of samples) and numbers without a dimension (an optimizer's step): they steer the program. Where such a tensor meets one
-without values, what comes out has none.
+Integers that a program makes itself (the ranks of a group, a permutation of samples) and numbers without a dimension
+(an optimizer's step) stay on the CPU with their values, because they steer the program. Where such a tensor meets one
+without values, the result has none.
 """
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 
 from ...recording.torch_private import OpOverload, local_scalar_dense, schema_of
 
 aten = torch.ops.aten
-# What these make is of integers unless a float is among their arguments, or always.
+# Functions that make integers: unless a float is among their arguments; always.
 BY_ARGUMENTS, INTEGERS = {aten.arange, aten.full, aten.scalar_tensor}, {aten.randint, aten.randperm}
-BY_MASK = {aten.index, aten.index_put, aten.index_put_}  # may take a mask for an index
+BY_MASK = {aten.index, aten.index_put, aten.index_put_}  # whose index may be a mask
 READS_A_VALUE = {local_scalar_dense, aten.is_nonzero, aten.equal, aten.nonzero, aten.masked_select}
 
 
 class NoValues(RuntimeError):
-    """The program asked for a value in a world that has only sizes."""
+    """The program asked for a value in a world that only has sizes."""
 
     def __init__(self, what: str):
         super().__init__(
-            f"{what} needs the values of a tensor, and on device='meta' tensors have sizes only. (So do .item(), "
-            ".tolist(), f'{loss:.2f}' and an `if` on a tensor.) Ask for values with simulate(..., device='cpu'), or "
-            "take from sizes, ranks and integers what the program must know."
+            f"{what} needs the values of a tensor, and on device='meta' tensors have sizes only. (.item(), .tolist(), "
+            "f'{loss:.2f}' and an `if` on a tensor need them too.) Compute values with simulate(..., device='cpu'), or "
+            "let the program decide by sizes, ranks and integers."
         )
 
 
 @functools.cache
-def place_of_device(function: OpOverload) -> int | None:
-    """Which argument says on what device the result shall be; None if there is none."""
+def place_of_device(function: OpOverload[..., Any]) -> int | None:
+    """Which argument is the device of the result; None if there is none."""
     names = [argument.name for argument in schema_of(function).arguments]
     return names.index("device") if "device" in names else None
 
 
-def arguments(function: OpOverload, args: tuple, kwargs: dict) -> tuple[tuple, dict]:
-    """The arguments with which `function` makes tensors without values where there shall be none."""
+def arguments(
+    function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments with which `function` makes tensors without values wherever they should have none."""
     with_values, without = kinds(args)
     if with_values and without:
         if function.overloadpacket in BY_MASK:
-            args = (args[0], chosen(args[1]), *args[2:])
-        args = tuple(map(emptied, args))
+            args = (args[0], masks_to_indices(args[1]), *args[2:])
+        args = tuple(map(without_values, args))
     place = place_of_device(function)
     if place is not None:
         asked = args[place] if place < len(args) else kwargs.get("device")
@@ -55,20 +59,22 @@ def arguments(function: OpOverload, args: tuple, kwargs: dict) -> tuple[tuple, d
             kwargs = {**kwargs, "device": device}
         kwargs.pop("pin_memory", None)
     elif function.overloadpacket is aten.lift_fresh and is_data(args[0].dtype, args[0].dim()):
-        args = (emptied(args[0]),)
+        args = (without_values(args[0]),)
     return args, kwargs
 
 
-def chosen(indices: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
-    """Of a mask that has values, the places that it chooses: how many there are is the size of what comes out."""
-    places: list[torch.Tensor | None] = []
+def masks_to_indices(indices: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
+    """Each mask that has values as the indices it selects: their number is the size of the result."""
+    selected: list[torch.Tensor | None] = []
     for index in indices:
-        is_mask = index is not None and index.dtype in (torch.bool, torch.uint8) and not index.is_meta
-        places += index.nonzero(as_tuple=True) if is_mask else [index]
-    return places
+        if index is not None and index.dtype in (torch.bool, torch.uint8) and not index.is_meta:
+            selected += index.nonzero(as_tuple=True)
+        else:
+            selected.append(index)
+    return selected
 
 
-def kinds(args) -> tuple[bool, bool]:
+def kinds(args: Iterable[Any]) -> tuple[bool, bool]:
     """Whether there are tensors with values and a dimension, and tensors without values."""
     with_values = without = False
     for argument in args:
@@ -83,21 +89,31 @@ def kinds(args) -> tuple[bool, bool]:
     return with_values, without
 
 
-def emptied(value):
-    """Tensors without their values."""
+def without_values(value: Any) -> Any:
+    """A tensor, or nested lists of them, stripped of the values; numbers without a dimension keep theirs."""
     if isinstance(value, torch.Tensor):
         return value if value.is_meta or not value.dim() else value.to("meta")
-    return type(value)(map(emptied, value)) if type(value) in (list, tuple) else value
+    return type(value)(map(without_values, value)) if type(value) in (list, tuple) else value
 
 
 def is_data(dtype: torch.dtype, dimensions: int) -> bool:
-    """Whether such a tensor is data, whose values nobody needs to know; else it steers the program."""
+    """Whether such a tensor is data, whose values don't matter here; otherwise it steers the program."""
     return (dtype.is_floating_point or dtype.is_complex) and dimensions > 0
 
 
-def device_for(function: OpOverload, args, kwargs, asked, without_values: bool) -> str | None:
-    """Where to make it. asked: the device that the program asks for, if it does."""
-    if without_values:
+def device_for(
+    function: OpOverload[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    asked: torch.device | str | None,
+    any_without: bool,
+) -> str | None:
+    """Where to make the result.
+
+    asked         the device that the program asks for, if any
+    any_without   whether an argument has no values
+    """
+    if any_without:
         return None if asked is None else "meta"
     tensor = next((argument for argument in args if isinstance(argument, torch.Tensor)), None)
     packet = function.overloadpacket
@@ -119,8 +135,8 @@ def device_for(function: OpOverload, args, kwargs, asked, without_values: bool) 
     return "meta" if is_data(dtype, dimensions) else "cpu"
 
 
-def do(function: OpOverload, args, kwargs):
-    """Do it; raises NoValues if it can't be done without values."""
+def do(function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Carry out an operation. Raises NoValues if that takes values which are not there."""
     _, without = kinds(args)
     packet = function.overloadpacket
     name = ".item()" if packet is local_scalar_dense else packet.__name__

@@ -1,6 +1,9 @@
-"""`play`: take the steps of a pipeline schedule on a virtual cluster; a step sleeps for what it costs."""
+"""`play`: run a pipeline schedule on a virtual cluster. A step sleeps for as long as it takes."""
+
+from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -9,6 +12,9 @@ from ...cluster.hardware import Cluster, Gpu, Link
 from ...kit.pipeline_schedule import Step, costs_of, needed, read
 from ...recording.regions import region
 from .launch import simulate
+
+if TYPE_CHECKING:
+    from ...report.run import Run
 
 FREE = Link(alpha=0.0, bandwidth=float("inf"))
 
@@ -19,8 +25,12 @@ def free_messages(ranks: int) -> Cluster:
     return Cluster("messages are free", nodes=1, gpus_per_node=ranks, gpu=idle, intra=FREE, inter=FREE)
 
 
-def play(schedules: list, costs: dict | None = None, cluster: Cluster | None = None):
-    """Take all steps on a virtual cluster: a Run. A step sleeps for what it costs, a message is one number.
+def play(schedules: list[Any], costs: dict[str, float] | None = None, cluster: Cluster | None = None) -> Run:
+    """Run a schedule: each step sleeps for as long as it takes, each message is a single number.
+
+    schedules   the steps of each rank, as `read` takes them
+    costs       {kind of step: seconds}; what `costs_of` says if left out
+    cluster     one on which messages take no time if left out
 
     Raises WorldStuck, with a report, if the schedule gets stuck.
     """
@@ -29,8 +39,8 @@ def play(schedules: list, costs: dict | None = None, cluster: Cluster | None = N
     return simulate(walk, len(steps), steps, costs or costs_of(steps), cluster=cluster)
 
 
-def walk(rank: int, world_size: int, schedules: list[list[Step]], costs: dict) -> None:
-    """One rank's way through its steps: receive, work, send without waiting."""
+def walk(rank: int, world_size: int, schedules: list[list[Step]], costs: dict[str, float]) -> None:
+    """The rank program. For each of the rank's steps: receive its input, sleep, send its output without waiting."""
     last = world_size * (1 + max(step.chunk for steps in schedules for step in steps)) - 1
     sends = []
     for step in schedules[rank]:
@@ -45,14 +55,15 @@ def walk(rank: int, world_size: int, schedules: list[list[Step]], costs: dict) -
             message = tag(step.kind, step.microbatch, target)
             sends.append(dist.isend(torch.empty(1), dst=target % world_size, tag=message))
     for handle in sends:
+        assert handle is not None
         handle.wait()
 
 
 def tag(kind: str, microbatch: int, stage: int) -> int:
-    """The number of the message that a step of a stage waits for: F of microbatch 3 on stage 2 is 200030, B 200031.
+    """The tag of the message that a step of a stage waits for: F of microbatch 3 on stage 2 has 200030, B has 200031.
 
     Raises ValueError for more than 9,999 microbatches.
     """
     if not 0 <= microbatch < 10_000:
-        raise ValueError(f"there is no tag for microbatch {microbatch}: 0 to 9,999 have one")
+        raise ValueError(f"there is no tag for microbatch {microbatch}: only microbatches 0 to 9,999 have one")
     return stage * 100_000 + microbatch * 10 + (kind == "B")

@@ -1,8 +1,11 @@
-"""The process group of a virtual rank: torch's own API, and torch's own wrappers, talk to the network through it."""
+"""The process group of a virtual rank, through which torch's own API and its wrappers reach the virtual network."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import timedelta
 from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -20,44 +23,48 @@ from ...recording.torch_private import (
     register_backend,
     when_backward_ends,
 )
-from .argument_checks import misfit
+from .argument_checks import argument_error
 from .network import VirtualCall
+
+if TYPE_CHECKING:
+    from .engine import Engine
+    from .rank import VirtualRank
 
 
 class VirtualWork(Work):
-    """The handle of a call: `wait()` brings the rank's clock to the moment at which its result is there.
+    """The handle of a call: `wait()` brings the rank's clock to the moment at which the call is complete.
 
-    from_python   whether a function of torch.distributed made the call, not C++ (DDP)
+    from_python   whether a function of torch.distributed made the call, rather than C++ (DDP)
     """
 
-    def __init__(self, call: VirtualCall, rank, tensors: list[torch.Tensor], from_python: bool):
+    def __init__(self, call: VirtualCall, rank: VirtualRank, tensors: list[torch.Tensor], from_python: bool):
         super().__init__()
         self.call, self.rank, self.tensors, self.from_python = call, rank, tensors, from_python
         self.future: VirtualFuture | None = None
 
-    def wait(self, timeout=None) -> bool:
+    def wait(self, timeout: timedelta | None = None) -> bool:
         self.rank.wait_for(self.call)
-        self.keep_promise()
+        self.resolve_future()
         return True
 
     def is_completed(self) -> bool:
-        self.rank.asked_for(self.call)
-        if not self.rank.has_come(self.call):
+        self.rank.mark_used(self.call)
+        if not self.rank.poll(self.call):
             return False
-        self.keep_promise()
+        self.resolve_future()
         return True
 
-    def keep_promise(self) -> None:
-        if self.rank.promised.pop(self, None):
-            self.future.set_result(self.tensors)
+    def resolve_future(self) -> None:
+        if future := self.rank.pending_futures.pop(self, None):
+            future.set_result(self.tensors)
 
     def is_success(self) -> bool:
         return self.is_completed()
 
-    def exception(self):
+    def exception(self) -> None:
         return None
 
-    def result(self):
+    def result(self) -> list[torch.Tensor]:
         self.wait()
         return self.tensors
 
@@ -75,26 +82,27 @@ class VirtualWork(Work):
     _source_rank = source_rank
 
     def get_future(self) -> VirtualFuture:
-        """C++ waits for a future where nobody asks us, and nobody else would get a turn: so we wait before it does.
+        """Its future, waited for early: C++ waits for futures without asking us, and then no other rank gets a turn.
 
-        DDP's C++ asks for one in the middle of backward and waits when backward ends, so we wait just before that. When
-        no operation of a backward runs (a static graph's first reduction, join), it waits at once, and so do we.
+        DDP's C++ takes one in the middle of backward and waits for it when backward ends, so we wait just before that.
+        When no operation of a backward is running (a static graph's first reduction, join), it waits at once, and so
+        do we.
         """
         if self.future is None:
-            self.rank.asked_for(self.call)
+            self.rank.mark_used(self.call)
             self.future = VirtualFuture(self)
-            self.rank.promised[self] = self.future
+            self.rank.pending_futures[self] = self.future
             if self.call.end is not None and self.rank.clock >= self.call.end:
                 self.wait()
             elif current_autograd_node() is not None:
-                when_backward_ends(self.wait)
+                when_backward_ends(self.synchronize)
             elif not self.from_python or current_graph_task_id() != -1:
                 self.wait()
         return self.future
 
 
-class VirtualFuture(torch.futures.Future):
-    """The future of a virtual work, or what `then` has made of it."""
+class VirtualFuture(torch.futures.Future[Any]):
+    """The future of a VirtualWork, or one that `then` has made from it."""
 
     def __init__(self, work: VirtualWork):
         super().__init__()
@@ -103,21 +111,21 @@ class VirtualFuture(torch.futures.Future):
     def done(self) -> bool:
         return self.work.is_completed()
 
-    def wait(self):
+    def wait(self) -> Any:
         self.work.wait()
         return super().wait()
 
-    def value(self):
+    def value(self) -> Any:
         self.work.wait()
         return super().value()
 
-    def then(self, callback) -> VirtualFuture:
+    def then(self, callback: Callable[[VirtualFuture], Any]) -> VirtualFuture:
         after = VirtualFuture(self.work)
 
-        def run(_) -> None:
+        def run(_: Any) -> None:
             try:
                 after.set_result(callback(self))
-            except Exception as error:  # whoever waits for `after` gets it
+            except Exception as error:  # raised where `after` is waited for
                 after.set_exception(error)
 
         super().then(run)
@@ -127,41 +135,42 @@ class VirtualFuture(torch.futures.Future):
 class VirtualGroup(dist.ProcessGroup):
     """A process group whose calls go to the network of a virtual cluster."""
 
-    def __init__(self, world, rank: int, size: int):
-        super().__init__(rank, size)
+    def __init__(self, world: Engine, rank: int, size: int):
+        super().__init__(rank, size)  # type: ignore[call-arg]
         self.world = world
-        backend = fake_backend(rank, size)  # for names and time-outs
+        backend = fake_backend(rank, size)  # for names and timeouts
         register_backend(self, ["cpu", "meta", "cuda"], dist.ProcessGroup.BackendType.GLOO, backend)
-        self.options = SimpleNamespace()  # torch writes into them what nobody here reads
-        self._members = self._name = None
+        self.options = SimpleNamespace()  # torch writes to it; unused here
+        self._members: tuple[int, ...] | None = None
+        self._key: str | None = None
 
-    def _set_sequence_number_for_group(self):
+    def _set_sequence_number_for_group(self) -> None:
         pass
 
     def getBackendName(self) -> str:
-        """Not "gloo" for C++: DDP's logger would take the backend for Gloo's own and read from it what isn't there."""
+        """Not "gloo": DDP's C++ logger would take the backend for Gloo's own and read fields that it doesn't have."""
         return "virtual"
 
     @property
     def members(self) -> tuple[int, ...]:
         """Global ranks, in group order."""
         if self._members is None:
-            self._members = self.world.numbers_of(dist.get_process_group_ranks(self))
+            self._members = self.world.to_world_ranks(dist.get_process_group_ranks(self))
         return self._members
 
     @property
-    def name(self) -> str:
-        """ "world" for the default group, torch's name for another."""
-        if self._name is None:
-            self._name = "world" if self is dist.group.WORLD else self.group_name
-        return self._name
+    def key(self) -> str:
+        """What events call it: "world" for the default group, torch's name for any other."""
+        if self._key is None:
+            self._key = "world" if self is dist.group.WORLD else self.group_name
+        return self._key
 
 
-def _virtual(method: str, op: str):
+def _virtual(method: str, op: str) -> Callable[..., VirtualWork]:
     """The method of VirtualGroup that asks the network for `op`."""
 
-    def call(self, *args, **kwargs):
-        rank, (where, function, directly) = self.world.turns.running, who_called()
+    def call(self: VirtualGroup, *args: Any, **kwargs: Any) -> VirtualWork:
+        rank, (where, function, directly) = self.world.running, who_called()
         options = args[-1] if args else None
         tensors = torch_calls.tensors_in(args[1] if op in OUTPUT_FIRST and len(args) > 1 else args[:1])
         first = tensors[0] if tensors else None
@@ -169,7 +178,7 @@ def _virtual(method: str, op: str):
             rank=rank.number,
             index=len(rank.calls),
             op=op,
-            group=self.name,
+            group=self.key,
             members=self.members,
             peer=torch_calls.peer_of(op, method, args, options, self.members),
             tag=(args[1] if method == "recv_anysource" else args[2]) if op in POINT_TO_POINT else 0,
@@ -182,15 +191,15 @@ def _virtual(method: str, op: str):
             end=None,
             where=where,
         )
-        if said := misfit(method, op, args, len(self.members), event.reduce_op):
-            raise RuntimeError(said)
+        if error := argument_error(method, op, args, len(self.members), event.reduce_op):
+            raise RuntimeError(error)
         request = VirtualCall(event, method, args)
         dense = [
             tensor for position in TAKEN_AS_DENSE.get(method, ()) for tensor in torch_calls.tensors_in(args[position])
         ]
         rank.call(request, directly, torch_calls.tensors_in(args), dense)
         work = VirtualWork(request, rank, torch_calls.tensors_in(args[:1]), from_python=bool(function))
-        rank.hands_out(work)
+        rank.handle_created(work)
         return work
 
     call.__name__ = method

@@ -1,9 +1,24 @@
-"""One virtual rank: what it has computed, asked of the network, and holds in memory."""
+"""One virtual rank: what it computes, asks of the network, and holds in memory.
+
+A program may poll a handle in a loop, `while not work.is_completed(): ...`, and on a virtual cluster polling takes no
+time: the clock would stand still and the loop would never end. So `poll` moves the clock itself, the second time round:
+
+    first poll at this moment of the clock    let all that happens before this moment happen; is the result there?
+      |  yes -> True                          no -> remember the call in `polled`, False
+      v
+    same call, same moment, again             nothing else can make time pass: `wait_for_first_polled`
+      |                                       waits until the first of the calls in `polled` is complete
+      v
+    any later moment                          `polled` is forgotten, and all this starts again
+"""
 
 from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -21,28 +36,29 @@ from .meta_tensors import NoValues
 from .network import VirtualCall
 from .scheduler import RankThread
 
-NO_STORAGE = re.compile(r"\bmeta\b|unallocated storage|Tensor\.__format__")  # what torch says when there are no values
+if TYPE_CHECKING:
+    from .engine import Engine
+    from .process_group import VirtualFuture, VirtualWork
+
+NO_STORAGE = re.compile(r"\bmeta\b|unallocated storage|Tensor\.__format__")  # torch's errors about missing values
 
 
 class VirtualRank(RankThread):
-    """A rank of the world `world` (world.py)."""
+    """A rank of the world `world` (engine.py)."""
 
-    def __init__(self, number: int, world):
-        super().__init__(number, world.turns)
+    def __init__(self, number: int, world: Engine):
+        super().__init__(number, world.scheduler)
         self.world = world
         self.calls: list[VirtualCall] = []
         self.groups_made: list[Event] = []
         self.regions: list[Region] = []
-        self.busy: list[list[float]] = []  # [start, end] of what it has computed
-        self.strides: dict[int, tuple] = {}
-        self.received = WeakIdKeyDictionary()  # what a message has come into: no parameter, whatever it requires
-        self.awaited: list[VirtualCall] = []  # what it waits for, or has waited for last
-        self.in_vain: list[
-            VirtualCall
-        ] = []  # what had not come when it was asked about at `looked_at`, a moment of its clock
-        self.looked_at = -1.0
-        self.promised: dict = {}  # VirtualWork -> its future, of which the result is not there yet (process_group.py)
-        self.unasked: dict[int, str] = {}  # index -> where, of asynchronous calls of which nobody has asked the result
+        self.strides: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}  # index of a call -> (shape, strides)
+        self.received = WeakIdKeyDictionary()  # tensors filled by messages: not parameters, even if they need gradients
+        self.awaited: list[VirtualCall] = []  # what it waits for, or waited for last
+        self.polled: list[VirtualCall] = []  # polled in vain at the moment `polled_at` of its clock
+        self.polled_at = -1.0
+        self.pending_futures: dict[VirtualWork, VirtualFuture] = {}  # handed out, result not set yet
+        self.unused: dict[int, str] = {}  # index -> where: asynchronous calls whose handle has never been used
         self.storages = Storages(lambda: self.clock, devices=("cpu", "meta"))
         self.result: bytes | None = None
         self.failure: Failure | None = None
@@ -51,14 +67,14 @@ class VirtualRank(RankThread):
         """Join the world, run the program, and keep what it returned or raised."""
         world = self.world
         try:
-            with world.turns.own_work():
+            with world.scheduler.bookkeeping():
                 dist.init_process_group("gloo", store=world.store, rank=self.number, world_size=world.size)
-                self.groups.pg_group_ranks[dist.group.WORLD] = world.everybody  # torch makes one for each rank
+                self.groups.pg_group_ranks[dist.group.WORLD] = world.world_group_ranks  # torch makes one per rank
                 fn, args, kwargs = world.load_program()
             gpu = world.make_gpu(self)
             with saved_tensors_hooks(self.storages.saved_for_backward, lambda tensor: tensor), gpu:
                 result = fn(self.number, world.size, *args, **kwargs)
-            with world.turns.own_work():
+            with world.scheduler.bookkeeping():
                 self.result = world.pack_result(result)
         except SystemExit as exit:
             if exit.code in (None, 0):
@@ -70,85 +86,85 @@ class VirtualRank(RankThread):
                 error.add_note(str(NoValues("It")))
             self.failure = failure(error, 0.0)
         if self.failure is not None:
-            world.somebody_failed()
+            world.rank_failed()
 
-    # --- time
-
-    def compute(self, seconds: float) -> None:
-        start, self.clock = self.clock, self.clock + seconds
-        if self.busy and self.busy[-1][1] == start:
-            self.busy[-1][1] = self.clock
-        else:
-            self.busy.append([start, self.clock])
+    # --- waiting
 
     def wait_for(self, call: VirtualCall) -> None:
-        """Until the result of `call` is there: bring the clock to that moment."""
-        self.asked_for(call)
-        self.begins_to_wait(call)
+        """Wait until `call` is complete: bring the clock to that moment."""
+        self.mark_used(call)
+        self.record_wait(call)
         if call.end is None:
-            self.wait_for_first([call])
+            self.suspend_until_first([call])
+        assert call.end is not None
         self.clock = max(self.clock, call.end)
 
-    def begins_to_wait(self, call: VirtualCall) -> None:
+    def record_wait(self, call: VirtualCall) -> None:
         if call.event.is_async and call.waited is None:
             call.waited, call.waited_at = self.clock, who_called()[0]
 
-    def wait_for_first(self, calls: list[VirtualCall]) -> None:
-        """Until the network says of one of `calls` when its result is there, and that moment has come."""
+    def suspend_until_first(self, calls: list[VirtualCall]) -> None:
+        """Until the network has completed one of `calls`, and this rank's clock has reached its end."""
         self.awaited = calls
         for call in calls:
             call.waiter = self
-        self.turns.give_away(self)
+        self.scheduler.suspend(self)
 
-    def has_got(self, call: VirtualCall) -> None:
-        """The network says when the result of `call`, for which it waits, is there."""
+    def on_completed(self, call: VirtualCall) -> None:
+        """The network has completed `call`, for which this rank waits."""
+        assert call.end is not None
         self.clock = max(self.clock, call.end)
         for other in self.awaited:
             other.waiter = None
 
-    def has_come(self, call: VirtualCall) -> bool:
-        """Whether the result of `call` is there at this rank's time.
-
-        Asked twice at one moment of its clock, it waits for the first of all that it was asked about at that moment:
-        nothing else would make the time pass.
-        """
-        if self.looked_at != self.clock:
-            self.looked_at, self.in_vain = self.clock, []
-        if call in self.in_vain:
-            self.let_time_pass()
+    def poll(self, call: VirtualCall) -> bool:
+        """Whether `call` is complete at this moment of the clock. May move the clock: see the top of this file."""
+        if self.polled_at != self.clock:
+            self.polled_at, self.polled = self.clock, []
+        if call in self.polled:
+            self.wait_for_first_polled()
         elif call.end is None:
-            self.turns.look_around(self)
-        if call.end is not None and call.end <= self.clock:
+            self.scheduler.yield_turn(self)
+        if self.has_ended(call):
             return True
-        if call not in self.in_vain:
-            self.in_vain.append(call)
+        if call not in self.polled:
+            self.polled.append(call)
         return False
 
-    def let_time_pass(self) -> None:
-        """Until the first of what it was asked about in vain is there, if none has come since."""
-        asked = self.in_vain
-        self.in_vain = [call for call in asked if call.end is None or call.end > self.clock]
-        if len(self.in_vain) < len(asked):
+    def has_ended(self, call: VirtualCall) -> bool:
+        return call.end is not None and call.end <= self.clock
+
+    def wait_for_first_polled(self) -> None:
+        """Wait until the first of the polled calls is complete, unless one has been completed since it was polled."""
+        polled = self.polled
+        self.polled = [call for call in polled if not self.has_ended(call)]
+        if len(self.polled) < len(polled):
             return
-        known = [call.end for call in asked if call.end is not None]
-        if known:
-            self.clock = min(known)
+        ends = [call.end for call in polled if call.end is not None]
+        if ends:
+            self.clock = min(ends)
             return
-        for call in asked:
-            self.begins_to_wait(call)
-        self.wait_for_first(asked)
-        for call in asked:
-            if call.end is None or call.end > self.clock:
-                call.waited = None  # for nothing has come of it yet
+        for call in polled:
+            self.record_wait(call)
+        self.suspend_until_first(polled)
+        for call in polled:
+            if not self.has_ended(call):
+                call.waited = None  # the wait was for another
 
     # --- the network
 
     def call(self, call: VirtualCall, directly: bool, tensors: list[torch.Tensor], dense: list[torch.Tensor]) -> None:
-        """Make a call. directly: by a line of the program's own; dense: what must lie in memory without gaps."""
+        """Make a call.
+
+        directly   whether a line of the program made it, not a wrapper such as DDP
+        dense      tensors that Gloo takes to lie in memory without gaps
+
+        Raises RuntimeError in a thread that the program has started, and for a message of a rank to itself.
+        """
         if threading.get_ident() != self.ident:
             raise RuntimeError(
-                f"a thread of rank {self.number}'s own called {call.event.op}: on a virtual cluster a rank is a thread "
-                "itself, and only it can use the network. Start the call with async_op=True instead, and wait later."
+                f"a thread that rank {self.number} started called {call.event.op}. On a virtual cluster a rank is a "
+                "thread itself, and no other can use the network. Start the call with async_op=True and wait later."
             )
         event = call.event
         self.calls.append(call)
@@ -160,39 +176,38 @@ class VirtualRank(RankThread):
             if tensor.layout is torch.strided and not tensor.is_contiguous():
                 self.strides[event.index] = tuple(tensor.shape), tensor.stride()
         if event.is_async and directly:
-            self.unasked[event.index] = event.where
+            self.unused[event.index] = event.where
         if event.op not in POINT_TO_POINT and event.group == "world":
             self.world.prints.synchronised(self.number)
         self.world.network.ask(call)
 
-    def hands_out(self, work) -> None:
-        """A call's handle goes to the program. Here a message arrives, whatever becomes of its handle."""
+    def handle_created(self, work: VirtualWork) -> None:
+        """The program gets the handle of a call. Here a message arrives, whatever becomes of its handle."""
 
-    def asked_for(self, call: VirtualCall) -> None:
-        self.unasked.pop(call.event.index, None)
+    def mark_used(self, call: VirtualCall) -> None:
+        self.unused.pop(call.event.index, None)
 
-    def make_group(self, name: str, members: tuple[int, ...], make):
+    def make_group(self, name: str, members: tuple[int, ...], make: Callable[[], Any]) -> Any:
         """Call `make`, which makes a group, once all members have come to make it."""
-        fields = {"group": name, "members": members, "where": who_called()[0], "start": self.clock}
         number = len(self.groups_made)
-        self.groups_made.append(making(self.number, number, end=None, **fields))
+        self.groups_made.append(making(self.number, number, name, members, self.clock, None, who_called()[0]))
         if self.number in members:
             self.world.meet((name, members), self)
-        self.groups_made[number] = making(self.number, number, end=self.clock, **fields)
+        self.groups_made[number] = replace(self.groups_made[number], end=self.clock)
         return make()
 
     # --- memory
 
-    def out_of_memory(self, limit: float) -> None:
-        """Raises what a GPU's allocator would: who needs how much, how much there is, and what holds it."""
-        asked_for = self.storages.sizes[-1]
+    def out_of_memory(self, limit: float) -> NoReturn:
+        """Raises what a GPU's allocator would: how much is needed, how much there is, and what holds it."""
+        requested = self.storages.sizes[-1]
         held = self.storages.by_kind()
-        held[self.storages.kinds[-1]] -= asked_for
+        held[self.storages.kinds[-1]] -= requested
         holders = sorted((-size, kind) for kind, size in held.items() if size)
         holds = f" and holds {', '.join(f'{in_gb(-size)} of {kind}' for size, kind in holders)}" if holders else ""
         raise torch.OutOfMemoryError(
             f"rank {self.number} is out of memory: needs {in_gb(self.storages.live)} of {in_gb(limit)}. "
-            f"It asks for {in_gb(asked_for)}{holds}."
+            f"It asks for {in_gb(requested)}{holds}."
         )
 
 

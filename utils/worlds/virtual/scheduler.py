@@ -1,7 +1,10 @@
-"""Ranks as threads of which one runs at a time: always the one whose clock is furthest behind.
+"""A cooperative scheduler: ranks are threads, and only one runs at a time, the one whose clock is furthest behind.
 
-A rank gives its turn away when it must know what the others do: when it waits. Who is next is decided by the virtual
-clocks alone, never by the machine's scheduler, so that a program takes the same course each time.
+A rank gives up its turn when it needs to know what the others do, that is, when it waits. Only the virtual clocks
+decide which rank runs next, never the machine's own scheduler, so a program takes the same course every time.
+
+    run -> next_rank: the rank that is furthest behind, once every earlier transfer is done -> resume it
+           it runs until it waits (`suspend`) or finishes -> next_rank -> ... -> None: all have finished, or are stuck
 """
 
 from __future__ import annotations
@@ -11,9 +14,10 @@ import math
 import os
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from time import monotonic  # the machine's: virtual_clock.py gives ranks another
+from time import monotonic  # the machine's clock: virtual_clock.py gives ranks another
+from typing import Any
 
 import numpy.random
 import torch
@@ -22,95 +26,115 @@ from ...recording.torch_private import GroupsOfProcess, set_groups_of_process
 
 
 class Groups(GroupsOfProcess):
-    """What torch keeps of its process groups; there it is one for a process, here it must be one for each rank."""
+    """torch's registry of process groups: torch has one per process, and here there must be one per rank."""
 
-    pg_map = pg_names = pg_group_ranks = pg_backend_config = tags_to_pg = pg_to_tag = None
+    _replaced: Any = None  # in torch they are properties, which read what the process shares
+    pg_map = pg_names = pg_group_ranks = pg_backend_config = tags_to_pg = pg_to_tag = _replaced
     group_count = 0
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__()
         self.pg_map, self.pg_names, self.pg_group_ranks, self.pg_backend_config = {}, {}, {}, {}
         self.tags_to_pg, self.pg_to_tag = {}, {}
 
 
 class TooManyRanks(RuntimeError):
-    """There is no room for so many threads."""
+    """The machine does not allow this many threads."""
 
 
 class RankThread(threading.Thread):
-    """One rank's thread, its clock, and what is each process's own where ranks are processes.
+    """One rank: a thread, its virtual clock, and its own copy of what each process would have if ranks were processes.
 
-    clock   seconds since the world began at which what it has asked of its GPU so far is done
+    clock   seconds since the world began; everything that the rank has asked of its GPU so far is done by then
+    busy    [start, end] of each stretch in which it computed
     """
 
-    def __init__(self, number: int, turns: Scheduler):
+    def __init__(self, number: int, scheduler: Scheduler):
         super().__init__(name=f"rank {number}", daemon=True)
-        self.number, self.turns = number, turns
+        self.number, self.scheduler = number, scheduler
         self.clock = 0.0
+        self.busy: list[list[float]] = []
         self.finished = False
-        self.ours = False  # see Turns
-        self.baton = threading.Lock()
-        self.baton.acquire()
+        self.in_bookkeeping = False  # the scheduler's flag, kept here while another rank runs
+        self.turn = threading.Lock()  # released to resume the rank
+        self.turn.acquire()
         self.groups = Groups()
-        self.random = None  # states of the generators of torch, Python and numpy; None before its first turn
+        self.random: tuple[Any, ...] | None = None  # states of torch's, Python's and numpy's generators
 
     def work(self) -> None:
-        """What the rank does when its first turn has come."""
+        """What the rank does, from its first turn on."""
         raise NotImplementedError
 
     def run(self) -> None:
-        self.baton.acquire()
-        self.come_in()
+        self.turn.acquire()
+        self.switch_in()
         try:
             self.work()
         finally:
             self.finished = True
-            self.turns.give_away(self)
+            self.scheduler.suspend(self)
 
-    def come_in(self) -> None:
-        """From now on, what belongs to a process is this rank's."""
-        self.turns.running, self.turns.ours = self, self.ours
+    def compute(self, seconds: float) -> None:
+        """Move the clock on by a stretch of computing."""
+        start, self.clock = self.clock, self.clock + seconds
+        if self.busy and self.busy[-1][1] == start:
+            self.busy[-1][1] = self.clock
+        else:
+            self.busy.append([start, self.clock])
+
+    def switch_in(self) -> None:
+        """Make everything that belongs to the process this rank's."""
+        self.scheduler.running, self.scheduler.in_bookkeeping = self, self.in_bookkeeping
         set_groups_of_process(self.groups)
-        self.bring_random_numbers()
+        self.restore_random_state()
         os.environ["RANK"] = str(self.number)
-        os.environ["LOCAL_RANK"] = str(self.turns.local_rank(self.number))
+        os.environ["LOCAL_RANK"] = str(self.scheduler.local_rank(self.number))
 
-    def bring_random_numbers(self) -> None:
-        """Every rank begins with those with which the world began, numpy's with seed 0."""
+    def switch_out(self) -> None:
+        """Save what the next rank's `switch_in` will overwrite."""
+        self.in_bookkeeping = self.scheduler.in_bookkeeping
+        assert self.random is not None  # since the first turn
+        self.random = torch.default_generator.get_state(), random.getstate(), self.random[2]
+
+    def restore_random_state(self) -> None:
+        """Every rank starts from the generators' states at the beginning of the world; numpy's starts from seed 0."""
         if self.random is None:
             numpys = numpy.random.MT19937(0)
             numpys._legacy_seeding(0)
-            self.random = *self.turns.random, numpys
+            self.random = *self.scheduler.random, numpys
         torchs, pythons, numpys = self.random
         torch.default_generator.set_state(torchs)
         random.setstate(pythons)
-        numpy.random.set_bit_generator(numpys)
-
-    def go_out(self) -> None:
-        self.ours = self.turns.ours
-        self.random = torch.default_generator.get_state(), random.getstate(), self.random[2]
+        numpy.random.set_bit_generator(numpys)  # type: ignore[attr-defined]
 
 
 class Scheduler:
-    """Whose turn it is.
+    """Decides which rank runs.
 
     earliest    of the network: when its next transfer could begin; inf if there is none
-    commit      of the network: do that transfer; returns the ranks that have waited for it
-    local_rank  of a rank, among those on its node
+    commit      of the network: carry out that transfer; returns the ranks that were waiting for it
+    local_rank  a rank's place on its node
     """
 
-    def __init__(self, earliest: Callable[[], float], commit: Callable[[], list], local_rank: Callable[[int], int]):
+    random: tuple[torch.Tensor, tuple[Any, ...]]  # states of torch's and Python's generators when the world began
+
+    def __init__(
+        self,
+        earliest: Callable[[], float],
+        commit: Callable[[], Sequence[RankThread]],
+        local_rank: Callable[[int], int],
+    ):
         self.earliest, self.commit, self.local_rank = earliest, commit, local_rank
-        self.ready: list[tuple[float, int, RankThread]] = []  # a heap
+        self.ready: list[tuple[float, int, RankThread]] = []  # a heap of (clock, number, rank)
         self.running: RankThread | None = None
-        self.ours = False  # whether what is computed now is our own work, not the program's
-        self.over = threading.Event()
-        self.broken: BaseException | None = None  # what went wrong in our own code
-        self.give_up: float | None = None  # the machine's time after which nobody gets a turn any more
+        self.in_bookkeeping = False  # whether the running rank does the simulator's work, not the program's
+        self.done = threading.Event()
+        self.error: BaseException | None = None  # a mistake in the simulator itself
+        self.deadline: float | None = None  # on the machine's clock: no rank gets another turn after that
         self.on_turn: Callable[[], None] = lambda: None
 
-    def run(self, ranks: list[RankThread]) -> None:
-        """Until all have finished, or none can go on."""
+    def run(self, ranks: Sequence[RankThread]) -> None:
+        """Returns when all ranks have finished or none can go on. Raises TooManyRanks."""
         self.random = torch.default_generator.get_state(), random.getstate()
         for rank in ranks:
             self.make_ready(rank)
@@ -118,21 +142,23 @@ class Scheduler:
                 rank.start()
             except RuntimeError:  # "can't start new thread"
                 raise TooManyRanks(f"This machine does not allow {len(ranks)} threads: use fewer ranks.") from None
-        self.next().baton.release()
-        self.over.wait()
-        if self.broken is not None:
-            raise self.broken
+        first = self.next_rank()
+        if first is not None:
+            first.turn.release()
+            self.done.wait()
+        if self.error is not None:
+            raise self.error
 
     def make_ready(self, rank: RankThread) -> None:
         heapq.heappush(self.ready, (rank.clock, rank.number, rank))
 
-    def next(self) -> RankThread | None:
-        """Whose turn it is now; None if nobody can go on.
+    def next_rank(self) -> RankThread | None:
+        """The rank whose turn it is; None if none can go on.
 
-        A transfer may begin only when no rank that can run could still ask for an earlier one.
+        A transfer may begin only when no rank that is ready could still ask for an earlier one.
         """
         self.on_turn()
-        if self.give_up is not None and monotonic() > self.give_up:
+        if self.deadline is not None and monotonic() > self.deadline:
             return None
         while True:
             earliest = self.earliest()
@@ -143,33 +169,33 @@ class Scheduler:
             for rank in self.commit():
                 self.make_ready(rank)
 
-    def give_away(self, rank: RankThread) -> None:
-        """`rank` waits, or has finished; it goes on when somebody has made it ready and its turn has come."""
+    def suspend(self, rank: RankThread) -> None:
+        """Let others run: `rank` waits, or has finished. Returns when it has been made ready and its turn has come."""
         try:
-            following = self.next()
-        except BaseException as error:  # ours: without this, all would wait for ever
-            following, self.broken = None, error
+            following = self.next_rank()
+        except BaseException as error:  # the simulator's: every thread would wait forever
+            following, self.error = None, error
         if following is rank:
             return
-        rank.go_out()
+        rank.switch_out()
         if following is None:
-            self.over.set()
+            self.done.set()
         else:
-            following.baton.release()
+            following.turn.release()
         if not rank.finished:
-            rank.baton.acquire()
-            rank.come_in()
+            rank.turn.acquire()
+            rank.switch_in()
 
-    def look_around(self, rank: RankThread) -> None:
+    def yield_turn(self, rank: RankThread) -> None:
         """Let everything happen that happens before this rank's clock."""
         self.make_ready(rank)
-        self.give_away(rank)
+        self.suspend(rank)
 
     @contextmanager
-    def own_work(self) -> Iterator[None]:
-        """What is computed inside is ours, not the program's: it costs the virtual GPU nothing."""
-        before, self.ours = self.ours, True
+    def bookkeeping(self) -> Iterator[None]:
+        """What is computed inside is the simulator's work, not the program's: it costs the virtual GPU nothing."""
+        before, self.in_bookkeeping = self.in_bookkeeping, True
         try:
             yield
         finally:
-            self.ours = before
+            self.in_bookkeeping = before

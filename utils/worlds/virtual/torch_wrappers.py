@@ -1,8 +1,11 @@
-"""Torch's own wrappers in a virtual cluster: what must be patched in torch, in the process of the cluster only."""
+"""torch's own wrappers (DDP, FSDP, DTensor) on a virtual cluster: what is patched in torch, in that process only."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -17,11 +20,16 @@ from ...recording.torch_private import (
     wrap_loss_parallel,
 )
 
-FIRST_PAUSE, LONGEST_PAUSE = 1e-6, 1e6  # seconds between two looks for a key in the store
+if TYPE_CHECKING:
+    from torch.distributed.device_mesh import DeviceMesh
+
+    from .engine import Engine
+
+FIRST_PAUSE, LONGEST_PAUSE = 1e-6, 1e6  # virtual seconds between two looks for a key in the store
 
 
-def take_over(world) -> None:
-    """Make them run on the ranks of `world`: threads, which share what each process would have of its own."""
+def patch_wrappers(world: Engine) -> None:
+    """Make them run on the ranks of `world`: threads, which share what processes would each have for themselves."""
     enter_fake_mode_once()
     wait_for_futures(world)
     wait_for_keys(world)
@@ -29,67 +37,71 @@ def take_over(world) -> None:
     keep_loss_parallel()
 
 
-def take_over_without_values() -> None:
-    """Where tensors have sizes only."""
-    torch.autocast.__enter__ = refuse_autocast(torch.autocast.__enter__)
+def patch_for_meta_tensors() -> None:
+    """What is patched besides where tensors have sizes only."""
+    torch.autocast.__enter__ = refuse_autocast(torch.autocast.__enter__)  # type: ignore[method-assign]
     let_fsdp_take_meta_parameters()
     set_mesh_functions(mesh_broadcast, mesh_scatter)
 
 
 @functools.cache
 def enter_fake_mode_once() -> None:
-    """DTensor's first one, in the middle of a backward, crashes a build for CUDA where no GPU is."""
+    """DTensor's first one, in the middle of a backward, crashes a CUDA build on a machine without a GPU."""
     with FakeTensorMode():
         pass
 
 
-def wait_for_futures(world) -> None:
-    """A future that C++ has made of ours (`collect_all`, DDP's hooks under join) is waited for in C++, and nobody else
-    would get a turn meanwhile: so the rank waits for the works behind its futures first, in the order of the calls.
+def wait_for_futures(world: Engine) -> None:
+    """C++ waits for futures that it has made from ours (`collect_all`, DDP's hooks under join), and meanwhile no other
+    rank gets a turn. So the rank first waits for the works behind its futures, in the order of the calls.
     """
     wait = Future.wait
 
-    def wait_in_turn(future):
-        promised = world.turns.running.promised
-        while promised and not future.done():
-            next(iter(promised)).wait()
+    def wait_in_turn(future: Future[Any]) -> Any:
+        pending = world.running.pending_futures
+        while pending and not future.done():
+            next(iter(pending)).wait()
         return wait(future)
 
-    Future.wait = wait_in_turn
+    Future.wait = wait_in_turn  # type: ignore[method-assign,assignment]
 
 
-def wait_for_keys(world) -> None:
-    """The store waits in C++ for keys that nobody can set meanwhile: so the rank looks again and again, ever later."""
+def wait_for_keys(world: Engine) -> None:
+    """The store waits for keys in C++, and meanwhile no rank can set them. So the rank polls, less and less often."""
     get, wait = dist.Store.get, dist.Store.wait
 
-    def look(store, keys: list[str]) -> None:
-        rank, pause = world.turns.running, FIRST_PAUSE
+    def poll(store: dist.Store, keys: list[str]) -> None:
+        rank, pause = world.running, FIRST_PAUSE
         while not store.check(keys):
             if pause > LONGEST_PAUSE:
                 raise RuntimeError(f"rank {rank.number} waits for {keys} in the store, and no rank sets them.")
             rank.clock += pause
             pause *= 1.1
-            world.turns.look_around(rank)
+            world.scheduler.yield_turn(rank)
 
-    def get_in_turn(store, key):
-        look(store, [key])
+    def get_in_turn(store: dist.Store, key: str) -> bytes:
+        poll(store, [key])
         return get(store, key)
 
-    def wait_in_turn(store, keys, timeout=None):
-        look(store, keys)
-        return wait(store, keys)
+    def wait_in_turn(store: dist.Store, keys: list[str], timeout: timedelta | None = None) -> None:
+        poll(store, keys)
+        wait(store, keys)
 
-    dist.Store.get, dist.Store.wait = get_in_turn, wait_in_turn
+    dist.Store.get, dist.Store.wait = get_in_turn, wait_in_turn  # type: ignore[method-assign,assignment]
 
 
-def count_resized(world) -> None:
-    """FSDP frees what it has gathered by resizing its storage, which is no operation that the GPU is shown."""
+def count_resized(world: Engine) -> None:
+    """FSDP frees what it has gathered by resizing its storage, and the GPU does not see that as an operation."""
     resize = torch.UntypedStorage.resize_
-    torch.UntypedStorage.resize_ = lambda storage, size: world.turns.running.storages.see(resize(storage, size))
+
+    def counted(storage: torch.UntypedStorage, size: int) -> torch.UntypedStorage:
+        return world.running.storages.see(resize(storage, size))
+
+    torch.UntypedStorage.resize_ = counted  # type: ignore[method-assign,assignment]
 
 
 def keep_loss_parallel() -> None:
-    """`loss_parallel` changes DTensor while it is entered: it stays changed until the last rank has left it."""
+    """`loss_parallel` changes DTensor for as long as it is entered: it stays changed until the last rank has left."""
     inside = 0
 
     def counted(enable: Switch, disable: Switch) -> tuple[Switch, Switch]:
@@ -109,26 +121,41 @@ def keep_loss_parallel() -> None:
     wrap_loss_parallel(counted)
 
 
-def refuse_autocast(enter):
-    """torch has no autocast for tensors without values: it would do nothing, and all would take the time of float32."""
+def refuse_autocast(enter: Callable[[torch.autocast], Any]) -> Callable[[torch.autocast], Any]:
+    """torch's autocast ignores tensors without values, so every operation would take the time of float32."""
 
-    def enter_or_refuse(context):
+    def enter_or_refuse(context: torch.autocast) -> Any:
         if is_on(context):
             raise RuntimeError(
-                "torch.autocast does nothing to tensors that have sizes only. On device='meta' ask for the dtype: "
-                "model.to(torch.bfloat16), or FSDP's MixedPrecisionPolicy. Or simulate(..., device='cpu')."
+                "torch.autocast has no effect on device='meta', where tensors have sizes only. Choose the dtype "
+                "yourself, with model.to(torch.bfloat16) or FSDP's MixedPrecisionPolicy, or use "
+                "simulate(..., device='cpu')."
             )
         return enter(context)
 
     return enter_or_refuse
 
 
-def mesh_scatter(output, scatter_list, mesh, mesh_dim=0, async_op=False, *, group_src=0):
+def mesh_scatter(
+    output: torch.Tensor,
+    scatter_list: list[torch.Tensor],
+    mesh: DeviceMesh,
+    mesh_dim: int = 0,
+    async_op: bool = False,
+    *,
+    group_src: int = 0,
+) -> dist.Work | None:
     """torch's own sends nothing if `output` has no values."""
     group = mesh.get_group(mesh_dim)
     given = scatter_list if dist.get_rank(group) == group_src else None
-    return dist.scatter(output, given, group=group, async_op=async_op, group_src=group_src)
+    return dist.scatter(  # type: ignore[no-any-return]
+        output, given, group=group, async_op=async_op, group_src=group_src
+    )
 
 
-def mesh_broadcast(tensor, mesh, mesh_dim=0, async_op=False, *, group_src=0):
-    return dist.broadcast(tensor, group=mesh.get_group(mesh_dim), async_op=async_op, group_src=group_src)
+def mesh_broadcast(
+    tensor: torch.Tensor, mesh: DeviceMesh, mesh_dim: int = 0, async_op: bool = False, *, group_src: int = 0
+) -> dist.Work | None:
+    return dist.broadcast(  # type: ignore[no-any-return]
+        tensor, group=mesh.get_group(mesh_dim), async_op=async_op, group_src=group_src
+    )

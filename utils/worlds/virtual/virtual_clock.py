@@ -1,8 +1,10 @@
-"""Python's own clocks, as a virtual rank reads them: a program that times itself gets the times of the cluster.
+"""Python's own clocks, as a virtual rank reads them: a program that times itself gets the cluster's times.
 
-`time.perf_counter`, `monotonic` and `time` (and their `_ns`) give the clock of the rank that asks, which starts at 0;
-`time.sleep` lets it pass. Outside of the ranks they stay what they are.
+`time.perf_counter`, `monotonic` and `time` (and their `_ns` versions) read the clock of the calling rank, which starts
+at 0; `time.sleep` moves it on. Outside the ranks they are unchanged.
 """
+
+from __future__ import annotations
 
 import time
 from collections.abc import Callable
@@ -12,25 +14,25 @@ from .scheduler import Scheduler
 CLOCKS = ("perf_counter", "monotonic", "time")
 
 
-def take_over(turns: Scheduler) -> None:
-    """From now on, for all ranks of this process."""
+def patch_time(scheduler: Scheduler) -> None:
+    """Make Python's clocks virtual for all ranks of this process."""
     for name in CLOCKS:
-        setattr(time, name, of_the_rank(turns, getattr(time, name), lambda seconds: seconds))
-        setattr(
-            time, f"{name}_ns", of_the_rank(turns, getattr(time, f"{name}_ns"), lambda seconds: round(seconds * 1e9))
-        )
-    really_sleep = time.sleep
+        real, real_ns = getattr(time, name), getattr(time, f"{name}_ns")
+        setattr(time, name, rank_clock(scheduler, real, lambda seconds: seconds))
+        setattr(time, f"{name}_ns", rank_clock(scheduler, real_ns, lambda seconds: round(seconds * 1e9)))
+    real_sleep = time.sleep
 
     def sleep(seconds: float) -> None:
-        if turns.running is None or not seconds > 0:  # what is no length of time is refused in Python's words
-            return really_sleep(seconds)
-        turns.running.compute(float(seconds))
+        if scheduler.running is None or not seconds > 0:  # for a wrong argument, Python's own error
+            real_sleep(seconds)
+        else:
+            scheduler.running.compute(float(seconds))
 
-    time.sleep = sleep
+    time.sleep = sleep  # type: ignore[assignment]
 
 
-def of_the_rank(turns: Scheduler, really: Callable, shown: Callable) -> Callable:
+def rank_clock(scheduler: Scheduler, real: Callable[[], float], shown: Callable[[float], float]) -> Callable[[], float]:
     def clock() -> float:
-        return really() if turns.running is None else shown(turns.running.clock)
+        return real() if scheduler.running is None else shown(scheduler.running.clock)
 
     return clock
