@@ -1,4 +1,4 @@
-"""The hub against ranks that say anything at all: it always answers, soon, with a run or with why there is none."""
+"""The hub against ranks that send anything at all: it ends soon, with a run or with the reason why there is none."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ QUICK = settings(max_examples=150, deadline=None, suppress_health_check=list(Hea
 
 
 def told(said: list[bytes], virtual: bool) -> object:
-    """What comes of a run whose ranks say these bytes and end: a Run, or the error in its place."""
+    """The outcome of a run whose ranks send these bytes and end: a Run, or the error instead."""
     pairs = [socket.socketpair() for _ in said]
     for (_, theirs), data in zip(pairs, said, strict=True):
         theirs.setblocking(False)
@@ -119,7 +119,7 @@ RIGHT = [
 
 @st.composite
 def nearly_right(draw) -> dict:
-    """A message of the protocol in which a field or two are something else, or are missing."""
+    """A message of the protocol in which one or two fields are replaced or missing."""
     message = dict(draw(st.sampled_from(RIGHT)))
     if message["do"] == "call" and draw(st.booleans()):
         message["method"] = draw(st.sampled_from(METHODS))
@@ -138,7 +138,7 @@ def packed(message: dict) -> bytes:
 
 @st.composite
 def damaged(draw) -> bytes:
-    """Messages with a few bytes changed, left out or put in."""
+    """Messages with a few bytes changed, removed or inserted."""
     data = bytearray(b"".join(map(packed, draw(st.lists(st.sampled_from(RIGHT), min_size=1, max_size=3)))))
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, len(data) - 1))
@@ -164,7 +164,7 @@ def text(json: str, data: bytes = b"") -> bytes:
     return codec.HEADER.pack(len(json), len(data)) + json.encode() + data
 
 
-def test_what_takes_hours_or_gigabytes_to_read_is_not_read():
+def test_messages_that_would_take_hours_or_gigabytes_are_refused():
     same_hash = ",".join(str(n * (2**61 - 1)) for n in range(5_500))
     tensors = ",".join(f'"{n}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}' for n in range(2_000))
     lying = struct.pack("<Q", 2**40) + b"{" + tensors.encode() + b"}"
@@ -181,8 +181,8 @@ def test_what_takes_hours_or_gigabytes_to_read_is_not_read():
         assert isinstance(told([said], False), RankError)
 
 
-def test_the_same_protocol_with_nothing_changed_is_a_run():
-    """So that what is fuzzed above is not refused for a reason of its own."""
+def test_the_unchanged_messages_make_a_run():
+    """So the messages above are not refused for a reason of their own."""
     done = RIGHT[-2]
     run = told([b"".join(map(packed, [CALL, {"do": "wait", "for": [0], "clock": 0.0}, done]))] * 2, True)
     assert run.results and [event.op for event in run.events] == ["all_reduce"] * 2
