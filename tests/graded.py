@@ -1,4 +1,4 @@
-"""Notebooks to be judged without a course: a lesson's cells with answers of a test's choice."""
+"""Notebooks to judge without a course: a lesson's cells, with answers that a test chooses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def lesson(name: str) -> Lesson:
 
 
 def notebook(name: str, answers: dict[str, str] | None = None, judged: Iterable[str] | None = None) -> NotebookNode:
-    """The solution, but for `answers`, {exercise: its cell}. judged: which checks it has, all if None."""
+    """The solution, except for `answers`, {exercise: its cell}. judged: the checks that it has; all if None."""
     cells = []
     for cell in lesson(name).cells:
         if cell.check and (judged is None or cell.check.id in judged):
@@ -31,7 +31,7 @@ def notebook(name: str, answers: dict[str, str] | None = None, judged: Iterable[
 
 
 def check_cell(lesson: str, name: str, exercise: str, judges: str, points: float) -> NotebookNode:
-    """A check as the gradebook has it, with its hidden test."""
+    """A check as it stands in the gradebook, with its hidden test."""
     call = f'({exercise.replace("-", "_")}, judges="{judges}")'
     hidden = f'from grader.hidden import hidden_tests_for\nhidden_tests_for("{lesson}"){call}'
     kind = {"grade": True, "solution": False, "locked": True, "task": False, "schema_version": 3}

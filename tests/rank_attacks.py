@@ -1,4 +1,4 @@
-"""How a rank may try to reach another one: source that real ranks run. tests/test_ranks.py says what comes of it.
+"""How a rank may try to reach another one: source that real ranks run. test_rank_host.py says what must come of it.
 
 Each attack is a pair: what one rank leaves, and how another one looks for it. `say` tells the test something, `hear`
 waits for its answer. No pytest here: an ordinary user runs this too, with the system's Python (python rank_attacks.py).
@@ -69,7 +69,7 @@ def writable():
             found.add(top)
     return found
 """
-# name: (what one rank leaves, how another looks for it); both end with what they say
+# name: (what one rank leaves, how another looks for it); both end by sending something
 PAIRS = {
     "TCP": (
         'server = socket.create_server(("", 0)); answers(server); say(server.getsockname()[1])',
@@ -256,7 +256,7 @@ NOT_OUTSIDE = ["the times of a device", "files"]  # they would change this machi
 
 
 def host(limits: Limits | None = None, sandboxed: bool = True, **how) -> RankHost:
-    """A host whose ranks run what they are told."""
+    """A host whose ranks run the source that they are sent."""
     if sandboxed:
         how = {"files": {"/probe/probe.py": PROBE}, **how}
     return RankHost(
@@ -273,7 +273,7 @@ def run(rank: Rank, source: str) -> None:
 
 
 def heard(rank: Rank) -> object:
-    """What it says next; None when it has ended."""
+    """Its next message; None if it has ended."""
     rank.socket.settimeout(30)
     words = b""
     with contextlib.suppress(ConnectionResetError):
@@ -290,7 +290,7 @@ def ended(box: RankHost, ranks: list[Rank]) -> list[int]:
 
 
 def both(box: RankHost, name: str) -> list[bool]:
-    """Whether one rank finds what another has left: while that one lives, and after its world has ended."""
+    """Whether a rank finds what another has left: while the other is alive, and after its world has ended."""
     leave, look = PAIRS[name]
     ranks = box.start(2)
     run(ranks[0], textwrap.dedent(leave) + "\nhear()")  # it stays

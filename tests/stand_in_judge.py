@@ -1,4 +1,4 @@
-"""A judge that runs nothing: a submission says in a comment what it earns. For tests of what comes after judging.
+"""A judge that runs nothing: a comment in the submission says what it earns. For tests of what comes after judging.
 
 # earns 2 1.5 0
 """

@@ -1,6 +1,6 @@
 """A Dask worker that judges without running anything: `dask worker --preload tests.stand_in_worker`.
 
-With DOOMED in its environment, the path of a named pipe, it says there that it has begun a notebook, and never ends.
+If its environment has DOOMED, the path of a named pipe, it writes there that it has begun a notebook, and never ends.
 """
 
 from __future__ import annotations

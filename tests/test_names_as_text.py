@@ -42,7 +42,7 @@ def test_modules_that_makefiles_run_exist(makefile, module):
     assert importlib.util.find_spec(module), f"{makefile} runs `-m {module}`"
 
 
-@pytest.mark.parametrize("module", [*rank_process.PRELOADED, *zygote.preload, *rank_host.PRELOADED, *warm_up.FURTHER])
+@pytest.mark.parametrize("module", [*rank_process.PRELOADED, *zygote.preload, *rank_host.PRELOADED, *warm_up.MODULES])
 def test_modules_that_are_imported_ahead_of_time_exist(module):
     assert importlib.util.find_spec(module)
 

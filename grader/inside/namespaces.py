@@ -1,8 +1,9 @@
-"""Rooms: where ranks live alone. Each has namespaces of its own for processes, mounts, network, IPC and host name.
+"""Namespaces for ranks: every rank has its own for processes, mounts, network, IPC and host name.
 
-A room is held by its first process, a few lines that wait; when it is killed, the kernel kills all others in it, before
-it is gone. A small process beside the host makes rooms, started before torch is imported: it forks in a millisecond.
-While nothing is asked, it makes as many as were asked for last.
+A set of namespaces is held by the first process of its PID namespace, which does nothing but wait. When that process is
+killed, the kernel kills all others in the namespace before it is gone. A small process beside the host makes the sets.
+It is started before torch is imported, so it forks in a millisecond. While it is idle, it prepares as many as were
+requested last.
 """
 
 from __future__ import annotations
@@ -21,72 +22,77 @@ FOLDERS = ("/tmp", "/dev/shm")
 DEVICES = ("full", "null", "random", "tty", "urandom", "zero")
 MOST_FILES = 5_000  # in each of them
 FIRST_PID, PIDS = 1000, 30_000
-WORDS = 4096  # bytes in a message, at most
-AHEAD = 4  # rooms made before any was asked for
+MAX_MESSAGE = 4096  # bytes
+PREPARED = 4  # sets that are made before any was requested
 
 
-class Rooms:
-    """The process that makes rooms, seen from the host."""
+class NamespacePool:
+    """The host's side: asks the process that makes namespaces for some."""
 
-    def __init__(self, settings: dict):
-        self.line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    def __init__(self, home: str, disk: int, gpus: bool):
+        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if os.fork() == 0:
             try:
-                Maker(theirs, settings).serve()
+                NamespaceMaker(theirs, home, disk, gpus).serve()
             finally:
                 os._exit(0)
         theirs.close()
 
-    def ask_for(self, count: int) -> None:
-        self.line.send(str(count).encode())
+    def request(self, count: int) -> None:
+        self.socket.send(str(count).encode())
 
     def next(self) -> int:
-        """A pidfd of the first process of the next room; raises OSError when it could not be made."""
-        words, descriptors, _, _ = socket.recv_fds(self.line, WORDS, 1)
+        """A pidfd of the first process of the next set. Raises OSError if it could not be made."""
+        reason, descriptors, _, _ = socket.recv_fds(self.socket, MAX_MESSAGE, 1)
         if not descriptors:
-            raise OSError(words.decode(errors="replace") or "the process that makes rooms is gone")
+            raise OSError(reason.decode(errors="replace") or "the process that makes namespaces is gone")
         return descriptors[0]
 
 
-class Maker:
-    def __init__(self, line: socket.socket, settings: dict):
-        self.line, self.settings = line, settings
+class NamespaceMaker:
+    """The process that makes namespaces.
+
+    home   a folder in each; disk: bytes in each of FOLDERS; gpus: whether ranks use GPUs
+    """
+
+    def __init__(self, socket: socket.socket, home: str, disk: int, gpus: bool):
+        self.socket, self.home, self.disk, self.gpus = socket, home, disk, gpus
         self.own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         self.shown = mounted()
         self.made = 0
         self.spare: list[int] = []
-        for device in DEVICES:  # one for all rooms: its times can't be changed
+        for device in DEVICES:  # all ranks share them, so nobody may change their times
             privileges.make_read_only(f"/dev/{device}")
-        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel buries the first processes
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the kernel reaps the first processes
 
     def serve(self) -> None:
-        """Until the host is gone."""
-        wanted = AHEAD
+        """Answer requests until the host is gone."""
+        wanted = PREPARED
         while True:
             has_chores = len(self.spare) < wanted
-            if select.select([self.line], [], [], 0 if has_chores else None)[0]:
-                if not (order := self.line.recv(WORDS)):
+            if select.select([self.socket], [], [], 0 if has_chores else None)[0]:
+                if not (request := self.socket.recv(MAX_MESSAGE)):
                     return
-                wanted = int(order)
+                wanted = int(request)
                 for _ in range(wanted):
                     self.hand_over()
             elif has_chores:
                 try:
                     self.spare.append(self.make())
-                except OSError:  # there is no room for more
+                except OSError:  # the limits allow no more
                     wanted = 0
 
     def hand_over(self) -> None:
         try:
             first = self.spare.pop(0) if self.spare else self.make()
         except OSError as error:
-            self.line.send(str(error).encode()[:WORDS])
+            self.socket.send(str(error).encode()[:MAX_MESSAGE])
         else:
-            socket.send_fds(self.line, [b"."], [first])
+            socket.send_fds(self.socket, [b"."], [first])
             os.close(first)
 
     def make(self) -> int:
-        """Make a room; returns a pidfd of its first process."""
+        """Make a set of namespaces. Returns a pidfd of its first process."""
         self.made += 1
         ready, says_ready = os.pipe()
         with os.fdopen(ready, "rb", 0) as answer:
@@ -97,63 +103,63 @@ class Maker:
                         self.hold(says_ready)
                     first = os.pidfd_open(pid)
                 finally:
-                    privileges.enter(self.own_pids, privileges.CLONE_NEWPID)
+                    privileges.enter_namespaces(self.own_pids, privileges.CLONE_NEWPID)
             finally:
                 os.close(says_ready)
-            if (words := answer.read(WORDS)) == b".":
+            if (said := answer.read(MAX_MESSAGE)) == b".":
                 return first
         os.close(first)
-        raise OSError(words.decode(errors="replace") or "the first process of a room was killed")
+        raise OSError(said.decode(errors="replace") or "the first process of a PID namespace was killed")
 
     def hold(self, says_ready: int) -> None:
-        """The first process of a room: furnish it, then wait for the end. Never returns."""
+        """The first process: furnish its namespaces, then wait to be killed. Never returns."""
         try:
             os.setsid()
             privileges.unshare(privileges.ALL_BUT_PID)
             self.furnish()
-            privileges.keep_only(says_ready)
+            privileges.close_all_but(says_ready)
             says_ready = 3
             privileges.drop_capabilities(None)
-            privileges.call("prctl", privileges.PR_SET_DUMPABLE, 0, 0, 0, 0)  # nobody looks into it
-            signal.signal(signal.SIGINT, signal.SIG_DFL)  # from inside, a signal reaches it only where it has a handler
+            privileges.call("prctl", privileges.PR_SET_DUMPABLE, 0, 0, 0, 0)  # no other process may look into it
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # signals from inside reach it only if it handles them
             os.write(says_ready, b".")
             os.close(says_ready)
             while True:
-                signal.pause()  # orphans are buried by the kernel: SIGCHLD is ignored
+                signal.pause()  # the kernel reaps orphans: SIGCHLD is ignored
         except OSError as error:
-            os.write(says_ready, str(error).encode()[:WORDS])
+            os.write(says_ready, str(error).encode()[:MAX_MESSAGE])
         finally:
             os._exit(1)
 
     def furnish(self) -> None:
-        """A /proc that shows this room alone, folders to write in, no terminal."""
+        """Mount a /proc that shows only these processes, and folders to write in; hide terminals."""
         secure = MS_NOSUID | MS_NODEV
         privileges.mount("proc", "/proc", secure | MS_NOEXEC)
-        next_pid(FIRST_PID + self.made % PIDS)  # one for each rank: they can be told apart
-        if not self.settings[
-            "gpus"
-        ]:  # a driver reads more than the processes; others would learn from it of each other
+        set_next_pid(FIRST_PID + self.made % PIDS)  # ranks get different pids
+        if (
+            not self.gpus
+        ):  # a GPU's driver reads more of /proc than its processes; ranks could learn of each other there
             privileges.mount("proc", "/proc", MS_REMOUNT | secure | MS_NOEXEC, "subset=pid")
         for folder in FOLDERS:
             shown = [(path, os.open(path, os.O_RDONLY)) for path in self.shown if path.startswith(folder + "/")]
-            privileges.mount("tmpfs", folder, secure, f"mode=1777,size={self.settings['disk']},nr_inodes={MOST_FILES}")
+            privileges.mount("tmpfs", folder, secure, f"mode=1777,size={self.disk},nr_inodes={MOST_FILES}")
             for path, fd in shown:
                 show(path, fd)
         privileges.mount("tmpfs", "/dev/pts", MS_RDONLY | secure | MS_NOEXEC, "size=4k,nr_inodes=1")
-        os.mkdir(self.settings["home"])
-        os.chmod(self.settings["home"], 0o777)
+        os.mkdir(self.home)
+        os.chmod(self.home, 0o777)
 
 
 def mounted() -> list[str]:
-    """Where something is mounted: what is given to all, such as a course that lies in /tmp."""
+    """All mount points, among them what every rank may see, such as a course that lies in /tmp."""
     with open("/proc/self/mountinfo") as file:
         paths = [line.split()[4] for line in file]
     return [path.encode().decode("unicode_escape") for path in paths]
 
 
 def show(path: str, fd: int) -> None:
-    """Let what was seen there before the folder above was covered be seen again: a file is copied, a folder mounted."""
-    if os.path.exists(path):  # it came with a folder
+    """Show again what lay at a path before the folder above it was covered: copy a file, mount a folder."""
+    if os.path.exists(path):  # it came with a folder above it
         os.close(fd)
     elif stat.S_ISDIR(os.fstat(fd).st_mode):
         os.makedirs(path, exist_ok=True)
@@ -168,12 +174,12 @@ def show(path: str, fd: int) -> None:
         os.chmod(path, 0o444)
 
 
-def next_pid(number: int) -> None:
-    """The next process here gets this pid."""
+def set_next_pid(number: int) -> None:
+    """Let the next process here get this pid."""
     try:
         with open("/proc/sys/kernel/ns_last_pid", "w") as file:
             file.write(str(number - 1))
-    except OSError:  # a kernel without it: use pids up
+    except OSError:  # this kernel does not allow it: use up a few pids instead
         for _ in range(number % 50):
             if os.fork() == 0:
                 os._exit(0)

@@ -1,6 +1,6 @@
-"""How a process leaves behind what it may not have: descriptors, its user, capabilities, system calls.
+"""How a process gives up what it must not have: descriptors, its user, capabilities, system calls.
 
-Linux only; straight calls of the C library, since Python 3.11 has no names for them.
+Linux only. It calls the C library directly, because Python 3.11 does not offer these calls.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ def unshare(namespaces: int) -> None:
     call("unshare", namespaces)
 
 
-def enter(descriptor: int, namespaces: int) -> None:
-    """Join namespaces: those of a process, by its pidfd, or the one that the descriptor is."""
+def enter_namespaces(descriptor: int, namespaces: int) -> None:
+    """Join namespaces of a process, given its pidfd, or the one namespace that the descriptor stands for."""
     call("setns", descriptor, namespaces)
 
 
@@ -47,13 +47,13 @@ def mount(kind: str, folder: str, flags: int, options: str = "") -> None:
 
 
 def make_read_only(path: str) -> None:
-    """What is mounted there: it can still be opened, and a device still be written to."""
-    flags = os.statvfs(path).f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC)  # as they are
+    """Remount what is mounted there. It can still be opened, and a device can still be written to."""
+    flags = os.statvfs(path).f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC)  # these stay
     call("mount", None, path.encode(), None, MS_REMOUNT | MS_BIND | MS_RDONLY | flags, None)
 
 
-def keep_only(descriptor: int) -> None:
-    """It becomes number 3; 0, 1 and 2 lead nowhere; all others are closed."""
+def close_all_but(descriptor: int) -> None:
+    """It becomes number 3; 0, 1 and 2 lead to /dev/null; all others are closed."""
     if descriptor != 3:
         os.dup2(descriptor, 3)
     nowhere = os.open(os.devnull, os.O_RDWR)
@@ -63,11 +63,11 @@ def keep_only(descriptor: int) -> None:
 
 
 def drop_capabilities(user: int | None) -> None:
-    """Keep none, never get one; and be `user`, where we may choose."""
+    """Give up all capabilities for good, and become `user` unless it is None."""
     for capability in range(64):
         try:
             call("prctl", PR_CAPBSET_DROP, capability, 0, 0, 0)
-        except OSError:  # the kernel knows no more of them
+        except OSError:  # the kernel has no more of them
             break
     call("prctl", PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     if user is not None:
@@ -79,8 +79,8 @@ def drop_capabilities(user: int | None) -> None:
     call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
 
 
-def forbid(instructions: bytes) -> None:
-    """Let the kernel refuse the system calls that this filter names, from now on and in all children."""
+def install_filter(instructions: bytes) -> None:
+    """Make the kernel refuse the system calls that a seccomp filter names, from now on and in all children."""
     if instructions:
         program = FilterProgram(len(instructions) // 8, instructions)
         call("prctl", PR_SET_SECCOMP, SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0)

@@ -1,10 +1,10 @@
-"""One rank of a graded run: a process of its own that loads the student's answer, runs it, and reaches the hub alone.
+"""One rank of a graded run: a process of its own that loads the student's function, runs it, and talks only to the hub.
 
-It is a world of the virtual cluster (utils/worlds/virtual/engine.py) with a single rank in it: what that rank asks of the
-network goes over a socket to the hub, and what all of it comes to is decided there. So nothing in this process has to
-be believed, and the student may read and change all of it.
+It is a world of the virtual cluster (utils/worlds/virtual/engine.py) with a single rank. What that rank asks of the
+network goes over a socket to the hub, which decides what happens. So the judge need not trust anything in this process,
+and the student may read and change all of it.
 
-    order (pickled, from the judge) -> calls and what else it asks, an answer to each -> done or failed
+    an order from the judge -> requests, each with its answer -> done or failed
 """
 
 from __future__ import annotations
@@ -14,18 +14,20 @@ import math
 import os
 import pickle
 import socket
-import struct
 import sys
 import threading
 import weakref
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple
-from typing import Any
+from datetime import timedelta
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
 
 from grader.inside import codec, slices
 from grader.inside.host import seed
+from grader.inside.orders import ReadOrder, RunOrder, receive_order
 from utils.checks.runner import call_with
 from utils.events.matching import POINT_TO_POINT
 from utils.kit import shared_file
@@ -36,9 +38,9 @@ from utils.recording.torch_private import OpOverload
 from utils.worlds.common import pickling, rank_environment
 from utils.worlds.common.protocol import Request
 from utils.worlds.virtual import data_movement, virtual_clock
-from utils.worlds.virtual.engine import Engine, VirtualRecorder, enter, patch_torch
+from utils.worlds.virtual.engine import Engine, Prints, VirtualRecorder, enter, patch_torch
 from utils.worlds.virtual.gpu import VirtualGpu
-from utils.worlds.virtual.network import VirtualCall
+from utils.worlds.virtual.network import Charges, VirtualCall
 from utils.worlds.virtual.rank import VirtualRank
 from utils.worlds.virtual.scheduler import Scheduler
 
@@ -51,73 +53,71 @@ UNWRITTEN = {
     aten.new_empty_strided,
     aten.resize_,
 }
-LENGTH = struct.Struct("!Q")
-MOST_PRINTED = 1 << 20  # characters that are told; no more are kept
+MAX_PRINTED = 1 << 20  # characters that are kept and sent
 rank_environment.machinery.add(os.path.join(os.path.dirname(__file__), ""))
 
 
-def main(line: socket.socket) -> None:
-    """What the process does: read the notebook's cells for the judge, or be a rank, once or in several runs."""
-    order = next_order(line)
-    if "read" in order:
-        codec.send(line, {"do": "done", "answers": slices.read(**order["read"])})
+def main(connection: socket.socket) -> None:
+    """What the process does: read the notebook's cells for the judge, or be a rank, in one run or several."""
+    order = receive_order(connection)
+    if isinstance(order, ReadOrder):
+        codec.send(connection, {"do": "done", "slices": slices.read(order.cells, order.wanted)})
         return
-    play(order, line)
-    while order["more"]:
-        leave()
-        order = next_order(line)
-        play(order, line)
+    run_once(order, connection)
+    while order.more_runs:
+        clean_up()
+        order = receive_order(connection)
+        assert isinstance(order, RunOrder)
+        run_once(order, connection)
 
 
-def next_order(line: socket.socket) -> dict[str, Any]:
-    [length] = LENGTH.unpack(codec.read_all(line, LENGTH.size))
-    return pickle.loads(codec.read_all(line, length))
-
-
-def play(order: dict[str, Any], line: socket.socket) -> None:
+def run_once(order: RunOrder, connection: socket.socket) -> None:
     """Be the rank of one run."""
-    world = world_of(order, line)
+    world = world_for(order, connection)
     enter(world)
     if world.virtual:
         virtual_clock.patch_time(world.scheduler)
     world.run()
-    world.wire.tell(world.told_in_the_end())
+    world.hub.send(world.last_message())
 
 
-def leave() -> None:
-    """Before the next run: what a process of its own would find."""
+def clean_up() -> None:
+    """Before the next run: restore what a fresh process would find."""
     if dist.is_initialized():
         dist.destroy_process_group()
     seed()
 
 
-stage: list[RankWorld] = []  # the world that torch has been told of in this process
+the_world: list[RankWorld] = []  # the one that torch was patched for in this process, if it was
 
 
-def world_of(order: dict[str, Any], line: socket.socket) -> RankWorld:
-    """The world of an order. Torch is patched once in a process, so the world that it was patched for begins anew."""
-    if stage:
-        stage[0].__init__(order, line)
+def world_for(order: RunOrder, connection: socket.socket) -> RankWorld:
+    if the_world:
+        the_world[0].reset(order, connection)
     else:
-        stage.append(RankWorld(order, line))
-        patch_torch(stage[0])
-        talk_to_the_hub(stage[0])
-    return stage[0]
+        the_world.append(RankWorld(order, connection))
+        patch_torch(the_world[0])
+        share_through_hub(the_world[0])
+    return the_world[0]
 
 
 class RankWorld(Engine):
-    """The world as one rank sees it: itself, and a wire to the hub.
+    """The world as one rank sees it: itself, and a connection to the hub.
 
-    virtual   whether it has virtual time; else the hub knows the order in which things happen, and the rank no time
+    virtual   whether the run has virtual time; if not, the hub knows the order of events, and the rank knows no times
     """
 
-    def __init__(self, order: dict[str, Any], line: socket.socket):
-        self.order, self.number, self.virtual = order, order["rank"], order["virtual"]
-        self.wire = Wire(line, self)
-        self.joined = 0  # how often it has made a default group
-        self.others: list[int] | None = None  # the world's numbers of the ranks of the default group it has made itself
+    def __init__(self, order: RunOrder, connection: socket.socket):
+        self.reset(order, connection)
+
+    def reset(self, order: RunOrder, connection: socket.socket) -> None:
+        """Begin a run; called again for each further run, because torch can be patched only once, for this object."""
+        self.order, self.number, self.virtual = order, order.rank, order.virtual
+        self.hub = HubNetwork(connection, self)
+        self.times_joined = 0  # how often the program has made a default group
+        self.default_group: list[int] | None = None  # its ranks, once the program has made one of its own
         request = Request(
-            world_size=order["world_size"],
+            world_size=order.world_size,
             backend="gloo",
             folder="/tmp",
             zero=0.0,
@@ -125,40 +125,40 @@ class RankWorld(Engine):
             working_directory="/tmp",
             sys_path=[],
             sources={},
-            cluster=order["cluster"],
-            device=order["device"],
+            cluster=order.cluster,
+            device=order.device,
         )
-        super().__init__(request, order["program"])
-        self.prints = Printed()
+        super().__init__(request, order.program)
+        self.prints: Printed = Printed(self.scheduler)
         self.memories: list[HubMemory] = []
 
-    def make_network(self) -> Wire:
-        return self.wire
+    def make_network(self) -> HubNetwork:
+        return self.hub
 
-    def make_scheduler(self) -> TurnsOfOne:
-        return TurnsOfOne(self.wire.earliest, self.wire.commit, self.local_rank)
+    def make_scheduler(self) -> SingleRankScheduler:
+        return SingleRankScheduler(self.hub.earliest, self.hub.commit, self.local_rank)
 
     def make_ranks(self) -> list[VirtualRank]:
         self.rank = RemoteRank(self.number, self)
         return [self.rank]
 
     def make_recorder(self) -> VirtualRecorder:
-        return RegionsOfTheHub(self, self.wire, self.virtual)
+        return HubRecorder(self)
 
-    def load_program(self):
-        answer = slices.load(self.order["answer"])
-        function, mine, same, catch = ProgramUnpickler(self.program, answer, self).load()
-        return call_with, (function, mine, same, catch), {}
+    def load_program(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+        function = slices.load(self.order.code)
+        function, own_inputs, same, catch = ProgramUnpickler(self.program, function, self).load()
+        return call_with, (function, own_inputs, same, catch), {}
 
     def make_gpu(self, rank: VirtualRank) -> VirtualGpu:
-        return WithoutGarbage(rank, self.cluster.gpu, self.only_sizes, self.plans)
+        return ZeroedMemory(rank, self.cluster.gpu, self.only_sizes, self.plans)
 
-    def pack_result(self, outcome: tuple | None) -> bytes:
+    def pack_result(self, outcome: tuple[Any, list[Any], bool] | None) -> bytes:
         for memory in self.memories:
             memory.write_back()
         result, after, shared = outcome or (None, [], False)
-        told = {"result": result, "after": [state_of(value) for value in after], "shared": shared}
-        return codec.pack({"do": "done", **told, **self.claims()}, known=lambda value: known(value))
+        message = {"result": result, "after": [state_of(value) for value in after], "shared": shared}
+        return codec.pack({"do": "done", **message, **self.claims()}, placeholder_for)
 
     def claims(self) -> dict[str, Any]:
         """What only the rank can know."""
@@ -170,29 +170,33 @@ class RankWorld(Engine):
             "printed": self.prints.text,
         }
 
-    def told_in_the_end(self) -> bytes:
-        if self.rank.failure is None:
+    def last_message(self) -> bytes:
+        failure = self.rank.failure
+        if failure is None:
+            assert self.rank.result is not None
             return self.rank.result
-        said = self.rank.failure
-        frames = [list(astuple(frame)) for frame in said.frames[-50:]]
-        return codec.pack({"do": "failed", "kind": said.kind, "message": said.message, "frames": frames})
+        frames = [list(astuple(frame)) for frame in failure.frames[-50:]]
+        return codec.pack({"do": "failed", "kind": failure.kind, "message": failure.message, "frames": frames})
 
-    def join(self, store, rank: int, size: int) -> None:
-        self.joined += 1
-        if self.joined > 1:
-            name = store.get(HubStore.NAME).decode()
-            self.others = self.wire.exchange({"do": "join", "store": name, "rank": rank, "size": size})["members"]
+    def join(self, store: dist.Store, rank: int, size: int) -> None:
+        self.times_joined += 1
+        if self.times_joined > 1:
+            name = store.get(HubStore.NAME_KEY).decode()
+            answer = self.hub.request({"do": "join", "store": name, "rank": rank, "size": size})
+            self.default_group = answer["members"]
 
-    def to_world_ranks(self, ranks) -> tuple[int, ...]:
-        return tuple(ranks if self.others is None else (self.others[rank] for rank in ranks))
+    def to_world_ranks(self, ranks: Iterable[int]) -> tuple[int, ...]:
+        group = self.default_group
+        return tuple(ranks if group is None else (group[rank] for rank in ranks))
 
 
-class TurnsOfOne(Scheduler):
-    """The turns of the one rank of this process. It runs in the main thread, as a program of its own would: there it
-    may handle signals, for one.
+class SingleRankScheduler(Scheduler):
+    """The scheduler of the one rank of this process.
+
+    The rank runs in the main thread, as an ordinary program would: there it may handle signals, for example.
     """
 
-    def run(self, ranks: list[RemoteRank]) -> None:
+    def run(self, ranks: Sequence[Any]) -> None:
         [rank] = ranks
         self.make_ready(rank)
         self.next_rank()
@@ -202,67 +206,73 @@ class TurnsOfOne(Scheduler):
         finally:
             rank.finished = True
 
-    def suspend(self, rank: RemoteRank) -> None:
+    def suspend(self, rank: Any) -> None:
         if self.next_rank() is not rank:
-            raise SystemExit(1)  # the hub has nothing more to say
+            raise SystemExit(1)  # the hub has closed the connection
 
 
 class RemoteRank(VirtualRank):
     """The one rank of this process."""
 
+    world: RankWorld
     ident = property(lambda self: threading.main_thread().ident)
 
     def restore_random_state(self) -> None:
-        """They are in place: the host has seeded all generators."""
+        """Nothing to do: the host has seeded all generators."""
 
     def mark_used(self, call: VirtualCall) -> None:
         if call.event.index in self.unused:
-            self.world.wire.tell(codec.pack({"do": "asked", "index": call.event.index}))
+            self.world.hub.tell({"do": "asked", "index": call.event.index})
         super().mark_used(call)
 
     def record_wait(self, call: VirtualCall) -> None:
         before = call.waited
         super().record_wait(call)
         if call.waited is not None and before is None:
-            told = {"do": "waits", "index": call.event.index, "where": call.waited_at, "clock": self.clock}
-            self.world.wire.tell(codec.pack(told))
+            index, where = call.event.index, call.waited_at
+            self.world.hub.tell({"do": "waits", "index": index, "where": where, "clock": self.clock})
 
-    def call(self, call: VirtualCall, directly: bool, tensors: list, dense: list) -> None:
-        self.world.wire.directly = directly
+    def call(self, call: VirtualCall, directly: bool, tensors: list[torch.Tensor], dense: list[torch.Tensor]) -> None:
+        self.world.hub.directly = directly
         super().call(call, directly, tensors, dense)
 
-    def handle_created(self, work) -> None:
-        """A message whose handle is thrown away too early is lost, as with Gloo; not where `simulate` keeps it."""
+    def handle_created(self, work: Any) -> None:
+        """As with Gloo, a message is lost if its handle is thrown away too early; in virtual time it arrives anyway."""
         if not self.world.virtual and work.call.event.is_async and work.call.event.op in POINT_TO_POINT:
             weakref.finalize(work, self.thrown_away, work.call).atexit = False
 
     def thrown_away(self, call: VirtualCall) -> None:
         if call.end is None and call.waited is None:
-            self.world.wire.tell(codec.pack({"do": "dropped", "index": call.event.index}))
+            self.world.hub.tell({"do": "dropped", "index": call.event.index})
 
-    def make_group(self, name: str, members: tuple[int, ...], make):
+    def make_group(self, name: str, members: tuple[int, ...], make: Callable[[], Any]) -> Any:
         members = self.world.to_world_ranks(members)
-        told = {"do": "make", "group": name, "members": list(members), "where": who_called()[0], "clock": self.clock}
-        self.clock = max(self.clock, self.world.wire.exchange(told).get("clock", 0.0))
+        where = who_called()[0]
+        request = {"do": "make", "group": name, "members": list(members), "where": where, "clock": self.clock}
+        self.clock = max(self.clock, self.world.hub.request(request).get("clock", 0.0))
         return make()
 
 
-class Wire:
-    """Takes the place of the network: asks the hub, and hands on what it answers."""
+class HubNetwork:
+    """Stands in for the network: passes requests to the hub, and its answers to the rank."""
 
-    calls, algorithms = 0, {}
+    def __init__(self, connection: socket.socket, world: RankWorld):
+        self.connection, self.world, self.directly = connection, world, False
+        self.calls = 0  # it is the hub that counts, and charges
+        self.algorithms: Charges = {}
+        self.up_to_date = True  # the hub has just sent all its news; at first there are none
 
-    def __init__(self, line: socket.socket, world: RankWorld):
-        self.line, self.world, self.directly = line, world, False
-        self.told = True  # whether the hub has just said what has come; at first there is nothing to be told
+    def send(self, message: bytes) -> None:
+        self.connection.sendall(message)
 
-    def tell(self, message: bytes) -> None:
-        self.line.sendall(message)
+    def tell(self, message: dict[str, Any]) -> None:
+        """Send a message that the hub does not answer."""
+        self.send(codec.pack(message))
 
-    def exchange(self, message: dict[str, Any]) -> dict[str, Any]:
-        """Ask and wait for the answer; raises the error that the hub answers with."""
-        codec.send(self.line, message)
-        answer = codec.receive(self.line)
+    def request(self, message: dict[str, Any], placeholder_for: codec.PlaceholderFor | None = None) -> dict[str, Any]:
+        """Send a message and wait for the answer. Raises the error that the hub answers with."""
+        self.send(codec.pack(message, placeholder_for))
+        answer = codec.receive(self.connection)
         if answer is None:
             raise SystemExit(1)  # the judge is gone
         if "error" in answer:
@@ -271,14 +281,14 @@ class Wire:
 
     def ask(self, call: VirtualCall) -> None:
         event, args = call.event, call.args
-        only_room = {id(tensor) for tensor in outputs_of(call) if not reads_output(call)}
+        buffers = {id(tensor) for tensor in outputs_of(call) if not reads_output(call)}
 
-        def known(value):
-            if isinstance(value, torch.Tensor) and id(value) in only_room and not value.is_meta:
-                return {"room": [str(value.dtype).removeprefix("torch."), list(value.shape)]}
+        def buffer_for(value: Any) -> dict[str, Any] | None:
+            if isinstance(value, torch.Tensor) and id(value) in buffers and not value.is_meta:
+                return {"buffer": [str(value.dtype).removeprefix("torch."), list(value.shape)]}
             return None
 
-        told = {
+        message = {
             "do": "call",
             "method": call.method,
             "group": event.group,
@@ -294,29 +304,23 @@ class Wire:
             "strides": strides_of(call),
         }
         with self.world.scheduler.bookkeeping():
-            codec.send(self.line, told, known)
-            answer = codec.receive(self.line)
-        if answer is None:
-            raise SystemExit(1)
-        if "error" in answer:
-            raise answer["error"]
+            self.request(message, buffer_for)
 
-    # what the rank's turns ask of a network: nothing comes earlier than the hub's word, and after it all has come
+    # What the scheduler asks of a network. Nothing happens before the hub's next answer, and with it all of it has.
 
     def earliest(self) -> float:
-        told, self.told = self.told, False
-        return math.inf if told or self.world.rank.finished else -1.0
+        up_to_date, self.up_to_date = self.up_to_date, False
+        return math.inf if up_to_date or self.world.rank.finished else -1.0
 
     def commit(self) -> list[VirtualRank]:
         rank, scheduler = self.world.rank, self.world.scheduler
-        self.told = True
-        looks = bool(scheduler.ready)
-        told = {"do": "look"} if looks else {"do": "wait", "for": [call.event.index for call in rank.awaited]}
+        self.up_to_date = True
+        only_looks = bool(scheduler.ready)
+        message = {"do": "look"} if only_looks else {"do": "wait", "for": [call.event.index for call in rank.awaited]}
         with scheduler.bookkeeping():
-            answer = self.exchange({**told, "clock": rank.clock})
-            for index, end, source, tensors in answer["came"]:
-                self.has_come(rank.calls[index], end, source, tensors)
-        if looks:
+            for index, end, source, tensors in self.request({**message, "clock": rank.clock})["came"]:
+                self.complete(rank.calls[index], end, source, tensors)
+        if only_looks:
             return []
         for call in rank.awaited:
             call.waiter = None
@@ -324,32 +328,32 @@ class Wire:
         rank.clock = max(rank.clock, first)
         return [rank]
 
-    def has_come(self, call: VirtualCall, end: float | None, source: int | None, tensors: list[torch.Tensor]) -> None:
-        for into, what in zip(outputs_of(call), tensors, strict=True):
-            data_movement.write(into, what)
+    def complete(self, call: VirtualCall, end: float | None, source: int | None, tensors: list[torch.Tensor]) -> None:
+        for output, values in zip(outputs_of(call), tensors, strict=True):
+            data_movement.write(output, values)
         call.end = self.world.rank.clock if end is None else end
         call.source, call.args = source, ()
 
 
-def outputs_of(call: VirtualCall) -> list[torch.Tensor]:
+def outputs_of(call: VirtualCall) -> Sequence[torch.Tensor]:
     """The tensors that a call fills, in order."""
     return [] if call.event.op in ("send", "barrier") else tensors_in(call.args[:1])
 
 
 def reads_output(call: VirtualCall) -> bool:
-    """Whether what it fills is also what it hands in."""
+    """Whether the tensors that it fills are also its input."""
     return call.event.op not in (*OUTPUT_FIRST, "recv")
 
 
-def plain(arg):
-    """An argument without torch's options."""
+def plain(arg: Any) -> Any:
+    """An argument without torch's option objects."""
     if isinstance(arg, (list, tuple)):
         return [plain(item) for item in arg]
     return arg if isinstance(arg, (torch.Tensor, int)) and not isinstance(arg, bool) else None
 
 
-def strides_of(call: VirtualCall) -> list | None:
-    """(shape, strides) of a tensor that Gloo would take for one without gaps."""
+def strides_of(call: VirtualCall) -> list[list[int]] | None:
+    """(shape, strides) of a tensor with gaps that Gloo would take for one without."""
     for position in TAKEN_AS_DENSE.get(call.method, ()):
         for tensor in tensors_in(call.args[position]):
             if tensor.layout is torch.strided and not tensor.is_contiguous():
@@ -357,49 +361,48 @@ def strides_of(call: VirtualCall) -> list | None:
     return None
 
 
-class WithoutGarbage(VirtualGpu):
-    """Memory that nobody has written yet holds the same in every process: what is sent of it can be compared."""
+class ZeroedMemory(VirtualGpu):
+    """Fills new memory with zeros: in every process it then holds the same, so messages sent from it are comparable."""
 
-    def do(self, function: OpOverload, args, kwargs):
+    def do(self, function: OpOverload, args: Any, kwargs: Any) -> Any:
         packet = function.overloadpacket
         if self.only_sizes or packet not in UNWRITTEN:
             return super().do(function, args, kwargs)
         if packet is torch.ops.aten.resize_:
-            held = args[0].untyped_storage().nbytes()
+            before = args[0].untyped_storage().nbytes()
             result = function(*args, **kwargs)
             with torch.no_grad():
                 whole = torch.empty(0, dtype=torch.uint8).set_(result.untyped_storage())
-                whole[held:] = 0
+                whole[before:] = 0
             return result
         return function(*args, **kwargs).zero_()
 
 
-class RegionsOfTheHub(VirtualRecorder):
-    """Where there is no virtual time, a region is known by its place in the order of all that the hub hears."""
+class HubRecorder(VirtualRecorder):
+    """Where there is no virtual time, a region begins and ends at a place in the hub's order of events."""
 
-    def __init__(self, world: RankWorld, wire: Wire, virtual: bool):
-        super().__init__(world)
-        self.wire, self.virtual = wire, virtual
+    world: RankWorld
 
     def mark(self) -> float:
-        return self.now() if self.virtual else self.wire.exchange({"do": "mark"})["mark"]
+        if self.world.virtual:
+            return self.now()
+        mark: float = self.world.hub.request({"do": "mark"})["mark"]
+        return mark
 
     def span(self, kind: str, name: str, start: float, end: float) -> None:
-        self.wire.tell(codec.pack({"do": "span", "name": name, "start": start, "end": end}))
+        self.world.hub.tell({"do": "span", "name": name, "start": start, "end": end})
 
 
-class Printed(io.TextIOBase):
-    """What the rank prints: its beginning is told, the rest is not kept."""
+class Printed(Prints):
+    """What the rank prints, up to MAX_PRINTED characters."""
 
-    def __init__(self):
+    def __init__(self, scheduler: Scheduler):
+        super().__init__(scheduler)
         self.text = ""
 
-    def writable(self) -> bool:
-        return True
-
     def write(self, text: str) -> int:
-        if len(self.text) < MOST_PRINTED:
-            self.text += text[: MOST_PRINTED - len(self.text)]
+        if len(self.text) < MAX_PRINTED:
+            self.text += text[: MAX_PRINTED - len(self.text)]
         return len(text)
 
     def synchronised(self, rank: int) -> None:
@@ -408,133 +411,145 @@ class Printed(io.TextIOBase):
     def news(self, text: str) -> None:
         pass
 
+    def flush(self) -> None:
+        pass
 
-# ---- what an exercise uses besides torch.distributed, and the ranks share -------------------------------------------
+
+# ---- what ranks share besides torch.distributed ----------------------------------------------------------------------
 
 
 class ProgramUnpickler(pickle.Unpickler):
-    """Reads what the judge sends; in place of the answer and of memories it has signs."""
+    """Reads the judge's program, which has placeholders for the student's function and for memories."""
 
-    def __init__(self, program: bytes, answer, world: RankWorld):
+    def __init__(self, program: bytes, function: Callable[..., Any], world: RankWorld):
         super().__init__(io.BytesIO(program))
-        self.answer, self.world = answer, world
+        self.function, self.world = function, world
 
-    def persistent_load(self, sign):
-        if sign == "answer":
-            return self.answer
-        self.world.memories.append(HubMemory(self.world.wire, *sign))
+    def persistent_load(self, placeholder: Any) -> Any:
+        if placeholder == "answer":
+            return self.function
+        number, room = placeholder
+        self.world.memories.append(HubMemory(self.world.hub, number, room))
         return self.world.memories[-1]
 
 
 class HubMemory(SlowMemory):
-    """A memory that lies at the hub, where its traffic is counted."""
+    """A memory that lives at the hub, which counts its traffic.
 
-    def __init__(self, wire: Wire, number: int, room: int):
+    borrowed   arrays that the program uses directly, without load and store
+    """
+
+    def __init__(self, hub: HubNetwork, number: int, room: int):
         super().__init__({}, room)
-        self.wire, self.number = wire, number
-        self.looked_at: dict[
-            str, torch.Tensor
-        ] = {}  # arrays of which the program has taken hold, beside load and store
+        self.hub, self.number = hub, number
+        self.borrowed: dict[str, torch.Tensor] = {}
         del self.arrays
 
-    def __getattr__(self, name: str):
+    def __getattr__(self, name: str) -> dict[str, torch.Tensor]:
         if name != "arrays":
-            raise AttributeError(f"a SlowMemory has no {name!r}")
-        self.looked_at = self.looked_at or self.wire.exchange({"do": "arrays", "memory": self.number})["arrays"]
-        return self.looked_at
+            raise AttributeError(f"a SlowMemory has no attribute {name!r}")
+        self.borrowed = self.borrowed or self.ask("arrays")["arrays"]
+        return self.borrowed
+
+    def ask(self, word: str, **fields: Any) -> dict[str, Any]:
+        return self.hub.request({"do": word, "memory": self.number, **fields})
 
     def write_back(self) -> None:
-        """What was written into arrays that the program has taken hold of."""
-        if self.looked_at:
-            told = {"do": "overwrite", "memory": self.number, "arrays": self.looked_at}
-            self.wire.tell(codec.pack(told))
+        """Send what the program has written into borrowed arrays."""
+        if self.borrowed:
+            self.hub.tell({"do": "overwrite", "memory": self.number, "arrays": self.borrowed})
 
-    def fetch(self, name: str, where: tuple) -> torch.Tensor:
+    def fetch(self, name: str, where: tuple[slice, ...]) -> torch.Tensor:
         self.write_back()
-        return self.wire.exchange({"do": "load", "memory": self.number, "name": name, "where": parts(where)})["tile"]
+        tile: torch.Tensor = self.ask("load", name=name, where=as_lists(where))["tile"]
+        return tile
 
-    def put(self, name: str, tile: torch.Tensor, where: tuple) -> int:
+    def put(self, name: str, tile: torch.Tensor, where: tuple[slice, ...]) -> int:
         self.write_back()
-        if self.looked_at:
-            self.looked_at[name][where].copy_(tile)
-        told = {"do": "store", "memory": self.number, "name": name, "where": parts(where), "tile": tile}
-        return self.wire.exchange(told)["bytes"]
+        if self.borrowed:
+            self.borrowed[name][where].copy_(tile)
+        nbytes: int = self.ask("store", name=name, where=as_lists(where), tile=tile)["bytes"]
+        return nbytes
 
 
-def parts(where: tuple) -> list:
+def as_lists(where: tuple[slice, ...]) -> list[list[Any]]:
     return [[part.start, part.stop, part.step] for part in where]
 
 
 class HubStore(dist.Store):
-    """Where ranks meet that were given a store, by the name of its file or address: the keys lie at the hub."""
+    """A store where ranks meet, identified by the name of its file or address. The hub holds its keys."""
 
-    NAME = "name of the store"
-    kept: list[HubStore] = []
+    NAME_KEY = "name of the store"  # get() returns the store's name for it
+    alive: ClassVar[list[HubStore]] = []  # torch keeps only the C++ half of a store alive
 
     def __init__(self, name: str, world: RankWorld):
         super().__init__()
         self.name, self.world = name, world
-        self.kept.append(self)  # torch keeps the C++ half of it alone
+        self.alive.append(self)
 
-    def ask(self, what: str, key: str, value: bytes = b"", amount: int = 0) -> Any:
-        told = {"do": "keys", "store": self.name, "what": what, "key": key, "value": value.hex(), "amount": amount}
-        return self.world.wire.exchange(told)["value"]
+    def ask(self, word: str, key: str, **fields: Any) -> Any:
+        return self.world.hub.request({"do": word, "store": self.name, "key": key, **fields})["value"]
 
-    def set(self, key: str, value) -> None:
-        self.ask("set", key, value.encode() if isinstance(value, str) else bytes(value))
+    def set(self, key: str, value: str | bytes) -> None:
+        self.ask("key_set", key, value=(value.encode() if isinstance(value, str) else bytes(value)).hex())
 
     def get(self, key: str) -> bytes:
-        return self.name.encode() if key.endswith(self.NAME) else bytes.fromhex(self.ask("get", key))
+        return self.name.encode() if key.endswith(self.NAME_KEY) else bytes.fromhex(self.ask("key_get", key))
 
     def add(self, key: str, amount: int) -> int:
-        return self.ask("add", key, amount=amount)
+        total: int = self.ask("key_add", key, amount=amount)
+        return total
 
     def check(self, keys: list[str]) -> bool:
-        return all(key.endswith(self.NAME) or self.ask("check", key) for key in keys)
+        return all(key.endswith(self.NAME_KEY) or self.ask("key_check", key) for key in keys)
 
-    def wait(self, keys: list[str], timeout=None) -> None:
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         for key in keys:
-            self.ask("get", key)
+            self.ask("key_get", key)
 
 
-def talk_to_the_hub(world: RankWorld) -> None:
-    """Files and stores that ranks share lie at the hub: a rank's own folders are seen by nobody else."""
+def share_through_hub(world: RankWorld) -> None:
+    """Let the hub hold the files and stores that ranks share: no rank can see another's folders."""
 
-    def file_store(path, world_size=-1):
+    def file_store(path: object, world_size: int = -1) -> HubStore:
         return HubStore(f"file {path}", world)
 
-    def tcp_store(host_name, port, *args, **kwargs):
+    def tcp_store(host_name: str, port: int, *args: Any, **kwargs: Any) -> HubStore:
         return HubStore(f"tcp {host_name}:{port}", world)
 
     for module in (dist, sys.modules["torch.distributed.rendezvous"]):  # dist.rendezvous is a function
-        module.FileStore, module.TCPStore = file_store, tcp_store
+        vars(module).update(FileStore=file_store, TCPStore=tcp_store)
 
-    def append(file, line: str) -> None:
-        world.wire.exchange({"do": "append", "path": str(file.path), "line": line})
+    def append(file: shared_file.SharedFile, line: str) -> None:
+        world.hub.request({"do": "append", "path": str(file.path), "line": line})
 
-    def lines(file) -> list[str]:
-        return world.wire.exchange({"do": "lines", "path": str(file.path)})["lines"]
+    def lines(file: shared_file.SharedFile) -> list[str]:
+        found: list[str] = world.hub.request({"do": "lines", "path": str(file.path)})["lines"]
+        return found
 
-    shared_file.SharedFile.append, shared_file.SharedFile.lines = append, lines
+    for method in (append, lines):
+        setattr(shared_file.SharedFile, method.__name__, method)
 
 
-def known(value) -> dict | None:
-    """What stands for something that the judge has itself."""
+def placeholder_for(value: Any) -> dict[str, Any] | None:
+    """The placeholder of something that lives at the hub."""
     return {"memory": value.number} if type(value) is HubMemory else None
 
 
-def state_of(value) -> list:
-    """An input after the call: ["value", it], or of an object that has state ["state", what it holds]."""
+def state_of(value: Any) -> list[Any]:
+    """An input after the call: ["value", it], or for an object that has state, ["state", its attributes]."""
     if isinstance(value, torch.nn.Module):
         tensors = {**dict(value.named_parameters()), **dict(value.named_buffers())}
         return ["state", {name: tensor.detach() for name, tensor in tensors.items()}]
     owner = getattr(value, "__self__", value)
-    if type(owner).__module__.startswith("utils.") and hasattr(owner, "__dict__") and known(owner) is None:
+    if type(owner).__module__.startswith("utils.") and hasattr(owner, "__dict__") and placeholder_for(owner) is None:
         return ["state", dict(vars(owner))]
     return ["value", value]
 
 
-def strided(data, dtype: torch.dtype, shape: tuple, strides: tuple, requires_grad: bool) -> torch.Tensor:
-    """A tensor by its values, with gaps where it has had them, and nothing of what lay in the gaps."""
+def strided(
+    data: Any, dtype: torch.dtype, shape: tuple[int, ...], strides: tuple[int, ...], requires_grad: bool
+) -> torch.Tensor:
+    """A tensor from its values, with gaps where it had gaps, and nothing of what lay in them."""
     tensor = torch.empty_strided(shape, strides, dtype=dtype)
     return tensor.copy_(pickling.unpack(data, dtype, shape)).requires_grad_(requires_grad)

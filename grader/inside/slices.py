@@ -1,15 +1,15 @@
-"""Which statements of a notebook a function needs, and that function, with nothing else of the notebook executed.
+"""A program slicer for notebooks: which statements a function needs, and the function, with nothing else executed.
 
-    read(cells, wanted) -> [answer]        reads; runs nothing
-    load(answer) -> function               executes the answer's statements in a fresh __main__
+    read(cells, wanted) -> [Slice]        reads; runs nothing
+    load(slice) -> function               executes the slice's statements in a fresh __main__
 
-Needed is what gives the function its value at the place of its check, what that reads, and so on: imports, helper
-functions, classes, tables, and statements that change one of them (`TABLE[1] = 2`, `sizes.append(3)`,
-`Model.forward = f`, `@register`). All as a notebook would have it that was run from top to bottom up to the check.
-Not needed are demos, prints, figures and calls of spawn: they may be slow, noisy or wrong.
+A slice holds what gives the function its value at the place of its check, whatever that reads, and so on: imports,
+helper functions, classes, tables, and statements that change one of them (`TABLE[1] = 2`, `sizes.append(3)`,
+`Model.forward = f`, `@register`), all as in a notebook that was run from top to bottom up to the check. Demos, prints,
+figures and calls of spawn stay out: they may be slow, noisy or wrong.
 
-Errors name a line as "cell of ring-all-reduce, line 7": that is the file's name of the code of this cell, in tracebacks
-too, and linecache knows its text. Cells that hold no wanted function are "cell 12", counted among those given.
+Errors name a line as "cell of ring-all-reduce, line 7". That is also the file name of the cell's code in tracebacks,
+and linecache knows its text. Cells that define no wanted function are called "cell 12", counting the cells given.
 """
 
 from __future__ import annotations
@@ -28,45 +28,76 @@ import types
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from typing import Any, TypedDict
 
 from grader.inside.statements import Statement, all_arguments, cell_statements
 
 BUILTINS = set(dir(builtins)) | {"__name__", "__file__", "__doc__", "__builtins__"}
 WORLDS = ("spawn", "simulate")
 NO_WORLD = (
-    "grading loads your answer on a rank, and a rank can't start other ranks: compute the value inside the function, "
-    "or write it down as a number"
+    "grading loads your answer on a rank, and a rank can't start other ranks. Compute the value inside the function, "
+    "or write it as a number"
 )
 
 
 class LoadError(Exception):
-    """The function can't be had; the text is for the student."""
+    """The function can't be loaded; the text tells the student why."""
+
+
+class Piece(TypedDict):
+    """One statement of a slice.
+
+    cell, line   where it begins: the cell's number from 0, and the line in that cell
+    label        what errors call the cell
+    binds        the names that it binds
+    """
+
+    cell: int
+    line: int
+    label: str
+    source: str
+    binds: list[str]
+
+
+class Slice(TypedDict):
+    """A function, with the statements that it needs. Plain data: it travels from the sandbox to the judge and back.
+
+    parameters   its parameters' names; None if there is no such function
+    problem      why there is none
+    pieces       the statements that it needs
+    rest         the statements to try if one of those fails or a name is missing: also earlier definitions of the same
+                 names, as a cell that fails leaves them, and statements that may bind names in ways that can't be read
+    missing      names that it needs and that nothing binds
+    """
+
+    name: str
+    parameters: list[str] | None
+    problem: str
+    pieces: list[Piece]
+    rest: list[Piece]
+    missing: list[str]
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------
 
 
-def read(cells: list[str], wanted: list[tuple[str, int]], labels: list[str] | None = None) -> list[dict]:
-    """What each wanted function needs: plain data, in the order of `wanted`.
+def read(cells: list[str], wanted: list[tuple[str, int]], labels: list[str] | None = None) -> list[Slice]:
+    """The slice of each wanted function, in the order of `wanted`.
 
-    cells   the sources of the code cells that are no checks, in the notebook's order
-    wanted  (the function's name, how many of the cells stand before its check)
-    labels  how errors name the cells, unless as said above
-
-    An answer: {"name", "parameters": their names, or None if there is no such function, "problem": why there is none,
-    "pieces": the statements that it needs, "rest": those to try if one of them fails or a name is "missing": earlier
-    values of the same names, as a cell that fails leaves them, and whatever may bind names unseen}.
-    A piece: {"cell": number from 0, "line": its first line in the cell, "label", "source", "binds": names}.
+    cells    the sources of the code cells that are not checks, in the notebook's order
+    wanted   (the function's name, how many of the cells stand before its check)
+    labels   what errors call the cells, if not as described above
     """
     notebook = Notebook(cells, wanted, labels)
-    return [notebook.answer(name, before) for name, before in wanted]
+    return [notebook.slice_of(name, before) for name, before in wanted]
 
 
 class Notebook:
-    """All statements of a notebook, in order, and who binds and changes which name."""
+    """All statements of a notebook, in order, and which of them bind and change each name."""
 
     def __init__(self, cells: list[str], wanted: list[tuple[str, int]], labels: list[str] | None):
-        self.cells, self.errors = cells, {}
+        self.cells = cells
+        self.errors: dict[int, Exception] = {}
         self.statements: list[Statement] = []
         self.cell_of: list[int] = []
         for number, source in enumerate(cells):
@@ -75,12 +106,13 @@ class Notebook:
             self.cell_of += [number] * len(found)
             if error is not None:
                 self.errors[number] = error
-        self.binders, self.changers = defaultdict(list), defaultdict(list)
+        self.binders: dict[str, list[int]] = defaultdict(list)  # name -> the statements that bind it, in order
+        self.changers: dict[str, list[int]] = defaultdict(list)
         for number, one in enumerate(self.statements):
             for name in one.binds:
                 self.binders[name].append(number)
         self.effects: dict[str, tuple[set[str], bool]] = {}
-        self.aliases = defaultdict(set)
+        self.aliases: dict[str, set[str]] = defaultdict(set)
         for name, other in set().union(*(one.aliases for one in self.statements)):
             self.aliases[name] |= self.not_imported({other})
         for number, one in enumerate(self.statements):
@@ -101,11 +133,11 @@ class Notebook:
     # -- effects
 
     def changed_by(self, one: Statement) -> set[str]:
-        """The names that a statement changes: itself, or by calling functions of the notebook that do."""
-        names = one.changes | self.not_imported(one.methods)
+        """The names whose objects a statement changes, also through functions of the notebook that it calls."""
+        names = one.changes | self.not_imported(one.may_change)
         for function, given in one.calls:
-            touched, changes_arguments = self.effects_of(function)
-            names |= touched | (set(given) if changes_arguments else set())
+            changed, changes_arguments = self.effects_of(function)
+            names |= changed | (set(given) if changes_arguments else set())
         todo = list(names)
         while todo:
             new = self.aliases.get(todo.pop(), set()) - names
@@ -114,93 +146,98 @@ class Notebook:
         return names
 
     def not_imported(self, names: set[str]) -> set[str]:
-        """Without modules, of which calling a function changes nothing of the notebook."""
+        """All but modules: calling a module's function changes nothing in the notebook."""
         return {name for name in names if not all(self.statements[one].is_import for one in self.binders.get(name, []))}
 
     def effects_of(self, function: str) -> tuple[set[str], bool]:
-        """The names that a function of the notebook changes when it is called, and whether it changes an argument."""
+        """The names whose objects a function of the notebook changes when called; whether it changes an argument."""
         if function not in self.effects:
-            touched, changes_arguments, seen, todo = set(), False, {function}, [function]
+            changed: set[str] = set()
+            changes_arguments, seen, todo = False, {function}, [function]
             while todo:
                 for number in self.binders.get(todo.pop(), ()):
                     one = self.statements[number]
-                    touched |= one.touches | self.not_imported(one.asks)
-                    changes_arguments |= one.arguments
-                    todo += (one.now | one.later) - seen
-                    seen |= one.now | one.later
-            self.effects[function] = touched, changes_arguments
+                    changed |= one.changes_later | self.not_imported(one.may_change_later)
+                    changes_arguments |= one.changes_arguments
+                    todo += (one.reads | one.reads_later) - seen
+                    seen |= one.reads | one.reads_later
+            self.effects[function] = changed, changes_arguments
         return self.effects[function]
 
-    # -- one answer
+    # -- one slice
 
-    def answer(self, name: str, before: int) -> dict:
+    def slice_of(self, name: str, before: int) -> Slice:
         end = next((number for number, cell in enumerate(self.cell_of) if cell >= before), len(self.statements))
-        answer = {"name": name, "parameters": None, "problem": "", "pieces": [], "rest": [], "missing": []}
+        made = Slice(name=name, parameters=None, problem="", pieces=[], rest=[], missing=[])
         if not any(number < end for number in [*self.binders.get(name, []), *self.changers.get(name, [])]):
-            return {**answer, "problem": self.why_missing(name, before)}
+            made["problem"] = self.why_missing(name, before)
+            return made
         needed, missing = self.needed(name, end)
-        rest, _ = self.needed(name, end, all_values=True)
-        if missing and any(cell < before for cell in self.errors) | any(one.dynamic for one in self.statements[:end]):
+        rest, _ = self.needed(name, end, all_definitions=True)
+        if missing and (
+            any(cell < before for cell in self.errors) or any(one.dynamic for one in self.statements[:end])
+        ):
             rest |= {number for number, one in enumerate(self.statements[:end]) if is_definition(one)}
-        answer["parameters"], answer["missing"] = self.parameters(name, end), sorted(missing)
-        answer["pieces"] = [self.piece(number) for number in sorted(needed)]
-        answer["rest"] = [self.piece(number) for number in sorted(rest)] if rest != needed else []
-        return answer
+        made["parameters"], made["missing"] = self.parameters(name, end), sorted(missing)
+        made["pieces"] = [self.piece(number) for number in sorted(needed)]
+        made["rest"] = [self.piece(number) for number in sorted(rest)] if rest != needed else []
+        return made
 
-    def piece(self, number: int) -> dict:
+    def piece(self, number: int) -> Piece:
         one, cell = self.statements[number], self.cell_of[number]
-        label = self.labels[cell]
-        return {"cell": cell, "line": one.line, "label": label, "source": one.source, "binds": sorted(one.binds)}
+        return Piece(cell=cell, line=one.line, label=self.labels[cell], source=one.source, binds=sorted(one.binds))
 
-    def needed(self, name: str, end: int, all_values: bool = False) -> tuple[set[int], set[str]]:
-        """The statements that `name` needs at `end`, and the names among theirs that nothing binds. Those that bind
-        names in a way that can't be read off them (exec, globals, setattr) are needed where they mention one. With
-        `all_values` all that give a name a value are, not only those whose value it still has.
+    def needed(self, name: str, end: int, all_definitions: bool = False) -> tuple[set[int], set[str]]:
+        """The statements that `name` needs at `end`, and the names they use that nothing binds.
 
-        A name is needed as it is when a statement reads it (`at`), and what a function in it reads as that is when
-        the function runs: at any time up to `until`.
+        Follows def-use chains backwards. A use is (name, at, until). `at` is the statement that reads the name: the
+        definitions that reach it are needed. A function reads its names only when it runs, which may be at any time up
+        to `until`, so changes of the object are needed up to there. Statements that bind names in a way that can't be
+        read off them (exec, globals, setattr) are needed if they mention the name.
+
+        all_definitions: needed are all definitions of a name before `at`, not only those that reach it
         """
-        always = {number for number, one in enumerate(self.statements[:end]) if one.is_always_needed}
+        chosen = {number for number, one in enumerate(self.statements[:end]) if one.is_always_needed}
         dynamic = [number for number, one in enumerate(self.statements[:end]) if one.dynamic]
-        chosen, missing = set(always), set()
-        todo, seen = [(name, end, end)], set()
-        while todo:
-            name, at, until = todo.pop()
-            if (name, at, until) in seen:
+        missing: set[str] = set()
+        uses, seen = [(name, end, end)], set()
+        while uses:
+            use = name, at, until = uses.pop()
+            if use in seen:
                 continue
-            seen.add((name, at, until))
-            found = self.reaching(name, at, all_values)
+            seen.add(use)
+            found = self.reaching_definitions(name, at, all_definitions)
             found += between(self.changers.get(name, []), found[0] + 1 if found else 0, until)
             if not found and name not in BUILTINS:
                 missing.add(name)
             found += [number for number in dynamic if self.mentions(number, name)]
-            has_functions = any(self.statements[number].later for number in found)
+            chosen.update(found)
+            has_functions = any(self.statements[number].reads_later for number in found)
             for number in found:
-                chosen.add(number)
                 one = self.statements[number]
-                adds = number < at and name not in one.sure and not has_functions  # to a value that is found already
-                read = one.now - {name} if adds else one.now
-                todo += [(other, number, when) for other in read for when in (number, until)]
-                todo += [(other, until, until) for other in one.later]
+                adds = number < at and name not in one.always_binds and not has_functions  # to a value found elsewhere
+                reads = one.reads - {name} if adds else one.reads
+                uses += [(other, number, when) for other in reads for when in (number, until)]
+                uses += [(other, until, until) for other in one.reads_later]
         return chosen, missing
 
-    def reaching(self, name: str, at: int, all_values: bool) -> list[int]:
+    def reaching_definitions(self, name: str, at: int, all_definitions: bool) -> list[int]:
         """The statements that may have given a name the value that it has at `at`, in order."""
         binders = self.binders.get(name, [])
         end = first = bisect_left(binders, at)
         while first > 0:
             first -= 1
-            if name in self.statements[binders[first]].sure and not all_values:
+            if name in self.statements[binders[first]].always_binds and not all_definitions:
                 break
         return binders[first:end]
 
     def mentions(self, number: int, name: str) -> bool:
         return re.search(rf"\b{re.escape(name)}\b", self.statements[number].source) is not None
 
-    # -- what is known without running anything
+    # -- what can be told without running anything
 
     def parameters(self, name: str, at: int, depth: int = 10) -> list[str]:
-        """The names of a function's parameters, as far as they can be read; of `noisily(f)` those of f."""
+        """The names of a function's parameters, as far as they can be read; for `noisily(f)` those of f."""
         found = [number for number in self.binders.get(name, []) if number < at]
         node = self.statements[found[-1]].node if found and depth else None
         inner = [one for one in ast.walk(node) if getattr(one, "name", None) == name] if node else []
@@ -252,26 +289,26 @@ class Notebook:
 
 
 def between(numbers: list[int], first: int, end: int) -> list[int]:
-    """Of numbers in order those from `first` to before `end`."""
+    """The part of sorted numbers from `first` to before `end`."""
     return numbers[bisect_left(numbers, first) : bisect_left(numbers, end)]
 
 
 def is_definition(one: Statement) -> bool:
-    """Whether a statement only defines something, and starts no ranks, checks or figures for it."""
+    """Whether a statement only defines something, without starting ranks, checks or figures."""
     kinds = ast.Import | ast.ImportFrom | ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
     if one.dynamic or isinstance(one.node, kinds):
         return True
     demo = {*WORLDS, "check", "checks_for", "figures", "plt", "print", "display", "input"}
-    return isinstance(one.node, ast.Assign | ast.AnnAssign) and not one.now & demo
+    return isinstance(one.node, ast.Assign | ast.AnnAssign) and not one.reads & demo
 
 
 def defines(source: str, name: str) -> bool:
-    """Whether a text that may be no Python looks as if it defined a function."""
+    """Whether a text, which need not be valid Python, looks as if it defines this function."""
     return re.search(rf"\b(def|class)\s+{re.escape(name)}\b|^{re.escape(name)}\s*=", source, re.MULTILINE) is not None
 
 
 def unreadable(error: Exception, label: str) -> str:
-    """Why a cell is no Python, as Python says it: with the line, and a caret below."""
+    """Why a cell is not valid Python, in Python's words: with the line, and a caret below it."""
     if not isinstance(error, SyntaxError):
         return f"{label} can't be read as Python ({type(error).__name__}: {error})."
     said = traceback.TracebackException(type(error), error, None)
@@ -283,43 +320,51 @@ def unreadable(error: Exception, label: str) -> str:
 # ---- loading ---------------------------------------------------------------------------------------------------------
 
 
-def load(answer: dict, namespace_name: str = "__main__") -> Callable:
-    """The function of an answer, in a module of its own that becomes `sys.modules[namespace_name]`.
+def load(code: Slice, namespace_name: str = "__main__") -> Callable[..., Any]:
+    """The function of a slice, in a module of its own that becomes `sys.modules[namespace_name]`.
 
-    A statement that raises is passed over: it matters when the function is not there then, or when it reads a name that
-    is not; then it says which statement should have given it. Raises LoadError.
+    A statement that raises is skipped. That matters only if the function is missing afterwards, or if it reads a
+    missing name: then the error says which statement should have bound it. Raises LoadError.
     """
-    if answer["problem"]:
-        raise LoadError(answer["problem"])
-    name, pieces = answer["name"], answer["pieces"]
+    if code["problem"]:
+        raise LoadError(code["problem"])
+    name, pieces = code["name"], code["pieces"]
     with no_worlds():
         module, failures = execute(pieces, namespace_name)
-        wanting = [name, *answer["missing"], *(one for piece, _ in failures for one in piece["binds"])]
-        if answer["rest"] and not all(hasattr(module, one) for one in wanting):
-            pieces = answer["rest"]
+        expected = [name, *code["missing"], *(one for piece, _ in failures for one in piece["binds"])]
+        if code["rest"] and not all(hasattr(module, one) for one in expected):
+            pieces = code["rest"]
             module, failures = execute(pieces, namespace_name)
         lost = {one: words for piece, words in failures for one in piece["binds"] if not hasattr(module, one)}
         if lost:
             module, failures = execute(pieces, namespace_name, explain=lost)
     if not hasattr(module, name):
-        told = [words for piece, words in failures if name in piece["binds"]] or [words for _, words in failures]
-        raise LoadError(told[-1] if told else f"Nothing gives `{name}` a value when its cell runs.")
-    function = getattr(module, name)
+        reasons = [words for piece, words in failures if name in piece["binds"]] or [words for _, words in failures]
+        raise LoadError(reasons[-1] if reasons else f"Nothing gives `{name}` a value when its cell runs.")
+    function: Any = getattr(module, name)
     if not callable(function):
-        of = type(function).__name__
+        kind = type(function).__name__
         where = next(f"{piece['label']}, line {piece['line']}" for piece in reversed(pieces) if name in piece["binds"])
-        raise LoadError(f"{where}: `{name}` is a value of type {of} here, not a function: give the value another name.")
-    return function
+        raise LoadError(
+            f"{where}: `{name}` is a value of type {kind} here, not a function. Give the value a different name."
+        )
+    return function  # type: ignore[no-any-return]
 
 
-def execute(pieces: list[dict], namespace_name: str, explain: dict | None = None) -> tuple[types.ModuleType, list]:
-    """Execute statements in a fresh module. Returns it, and (piece, words) of each that raised."""
+def execute(
+    pieces: list[Piece], namespace_name: str, explain: dict[str, str] | None = None
+) -> tuple[types.ModuleType, list[tuple[Piece, str]]]:
+    """Execute statements in a fresh module. Returns the module, and (piece, what happened) for each that raised.
+
+    explain: why names are missing, for the error of a statement that reads one
+    """
     module = types.ModuleType(namespace_name)
     sys.modules[namespace_name] = module
     if explain:
-        module.__builtins__ = Explained(explain)
+        vars(module)["__builtins__"] = ExplainingBuiltins(explain)
     remember_text(pieces)
-    failures, flags = [], ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    failures: list[tuple[Piece, str]] = []
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     for piece in pieces:
         try:
             text = "\n" * (piece["line"] - 1) + piece["source"]
@@ -329,7 +374,7 @@ def execute(pieces: list[dict], namespace_name: str, explain: dict | None = None
             if code.co_flags & inspect.CO_COROUTINE:
                 asyncio.run(result)
         except BaseException as error:
-            failures.append((piece, why_failed(error, piece)))
+            failures.append((piece, what_happened(error, piece)))
     return module, failures
 
 
@@ -338,40 +383,40 @@ for feature in __import__("__future__").all_feature_names:
     FUTURE |= getattr(__import__("__future__"), feature).compiler_flag
 
 
-class Lost(NameError):
-    """A name has no value, because the statement that gives it one raised."""
+class LostName(NameError):
+    """A name has no value because the statement that binds it raised."""
 
 
-Lost.__name__ = "NameError"  # what students know it by
+LostName.__name__ = "NameError"  # the name that students know
 
 
-class Explained(dict):
-    """The builtins, for a module in which statements failed: who reads a name that one of them binds learns why."""
+class ExplainingBuiltins(dict[str, Any]):
+    """Builtins for a module in which statements failed: reading a name that one of them binds raises the reason."""
 
     def __init__(self, explanations: dict[str, str]):
         super().__init__(vars(builtins))
         self.explanations = explanations
 
-    def __missing__(self, name: str):
+    def __missing__(self, name: str) -> Any:
         if name in self.explanations:
-            raise Lost(f"name {name!r} is not defined, because of {self.explanations[name]}", name=name)
+            raise LostName(f"name {name!r} is not defined, because of {self.explanations[name]}", name=name)
         raise KeyError(name)
 
 
 class NoWorld(RuntimeError):
-    """A notebook's statement wanted ranks while it was loaded on one."""
+    """A statement of the notebook called spawn or simulate while it was loaded on a rank."""
 
 
 @contextlib.contextmanager
 def no_worlds() -> Iterator[None]:
-    """While statements are loaded, spawn and simulate say that they can't be had; afterwards they are the real ones."""
-    import utils  # only here: what reads notebooks needs none of it
+    """While statements are loaded, spawn and simulate raise NoWorld; afterwards they are the real ones again."""
+    import utils  # only here: reading notebooks does not need it
 
     real = {name: getattr(utils, name) for name in WORLDS}
     loading = [True]
 
-    def guarded(name: str) -> Callable:
-        def world(*args, **kwargs):
+    def guarded(name: str) -> Callable[..., Any]:
+        def world(*args: Any, **kwargs: Any) -> Any:
             if loading:
                 raise NoWorld(f"{name} was called: {NO_WORLD}")
             return real[name](*args, **kwargs)
@@ -389,7 +434,7 @@ def no_worlds() -> Iterator[None]:
             setattr(utils, name, real[name])
 
 
-def remember_text(pieces: list[dict]) -> None:
+def remember_text(pieces: list[Piece]) -> None:
     """Give linecache the cells' lines, so that tracebacks show them and inspect.getsource finds them."""
     cells: dict[str, list[str]] = {}
     for piece in pieces:
@@ -402,10 +447,10 @@ def remember_text(pieces: list[dict]) -> None:
         linecache.cache[label] = (len(lines), None, [line + "\n" for line in lines], label)
 
 
-def why_failed(error: BaseException, piece: dict) -> str:
-    """In words: where, what, and what usually causes it."""
+def what_happened(error: BaseException, piece: Piece) -> str:
+    """Where a statement raised, what, and the usual cause."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == piece["label"]]
-    line = frames[-1].lineno if frames else getattr(error, "lineno", None) or piece["line"]
+    line: int = (frames[-1].lineno if frames else getattr(error, "lineno", None)) or piece["line"]
     source = linecache.getline(piece["label"], line).strip()
     try:
         said = str(error)[:1000]
@@ -417,16 +462,16 @@ def why_failed(error: BaseException, piece: dict) -> str:
 
 
 def usual_cause(error: BaseException) -> str:
-    if isinstance(error, Lost):
+    if isinstance(error, LostName):
         return ""  # it says so itself
     if isinstance(error, ModuleNotFoundError):
-        return "That module is not installed where grading runs: do without it, or use what requirements.txt names."
+        return "That module is not installed where grading runs: use only what requirements.txt lists."
     if isinstance(error, NameError):
-        return "Is it defined in a cell below, or in one that was deleted? Restart the kernel and run all cells."
+        return "Is it defined in a cell further down, or in one that was deleted? Restart the kernel and run all cells."
     if isinstance(error, FileNotFoundError):
-        return "Files beside the notebook are not there in grading: put what the function needs into the notebook."
+        return "Grading does not have the files beside the notebook: put what the function needs into the notebook."
     if isinstance(error, EOFError):
-        return "Nobody can type anything in grading: write the value down."
+        return "Nobody can type an answer during grading: write the value in the code."
     if isinstance(error, SystemExit):
-        return "It leaves Python: remove it."
+        return "It leaves Python: remove that line."
     return ""

@@ -1,29 +1,29 @@
-"""A notebook's cell -> its top-level statements, and of each: which names it binds, reads and changes. Runs nothing.
+"""The top-level statements of a notebook's cell, and the names that each of them binds, reads and changes.
 
-    cell_statements(source) -> ([Statement], error)        error: why a part of the cell is no Python, or None
+    cell_statements(source) -> ([Statement], error)        error: why a part of the cell is not valid Python, or None
 
-A name is one of the notebook's own, so a global: what is local to a function, class or comprehension never shows.
+All names are globals of the notebook. Names that are local to a function, class or comprehension don't count. Nothing
+of the cell is executed.
 """
 
 from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from IPython.core.inputtransformer2 import TransformerManager
 
-MAX_CELL = 1_000_000  # characters; nobody writes so much
+MAX_CELL = 1_000_000  # characters, far more than anybody writes
 WITH_A_BODY = {"time", "timeit", "capture", "prun"}  # cell magics whose cell is Python
-CONTINUES = re.compile(r"(else|elif|except|finally)\b|[)\]}]")  # a line that no statement starts with
+CONTINUES = re.compile(r"(else|elif|except|finally)\b|[)\]}]")  # a line that can't begin a statement
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
-# Methods that change what they are called on, functions that change what they are given (and `zero_`, torch's own way
-# to say so), functions that give out parts of what
-# they are given, and names by which more can happen than can be read.
+# Methods that change their object and functions that change their arguments (by torch's convention also `zero_` and the
+# like), functions that return parts of their arguments, and names through which code can do more than can be read.
 CHANGING_METHOD = re.compile(
     r"append|appendleft|extend|insert|pop|popitem|popleft|remove|clear|update|setdefault|add|discard|sort|reverse|put"
     r"|\w+_update|register\w*|load_state_dict|\w*[^\W_]_"
@@ -35,30 +35,35 @@ DYNAMIC = {"exec", "eval", "globals", "locals", "vars", "setattr", "delattr", "_
 
 @dataclass
 class Statement:
-    """One top-level statement; an import of several names counts as several.
+    """One top-level statement; an import of several names counts as several statements.
 
-    line      its first line in the cell, from 1
-    binds     names that it gives a value; sure: those that get one whatever happens, and lose their old one
-    now       names that are read when it runs; later: when a function in it runs
-    changes   names whose objects it changes; methods: whose objects it may change, unless they are modules
-    touches   names that a function in it binds or changes; asks: that one may change, unless they are modules
-    arguments whether a function in it changes what it is given
-    aliases   pairs (name, other): what changes the first may change the second, as after `table = TABLES[1]`
-    calls     the functions that are called by name when it runs, each with the names that it is given
+    line               its first line in the cell, from 1
+    binds              names that it gives a value
+    always_binds       those that certainly get a new value, so that earlier definitions don't reach beyond it
+    reads              names that it reads when it runs
+    reads_later        names that a function in it reads, so when that runs
+    changes            names whose objects it changes
+    may_change         names whose objects it may change, unless they are modules
+    changes_later      names that a function in it binds, or whose objects one changes
+    may_change_later   names whose objects a function in it may change, unless they are modules
+    changes_arguments  whether a function in it changes its arguments
+    aliases            pairs (name, other): changing the first may change the second, as after `table = TABLES[1]`
+    calls              the functions that it calls by name, each with the names among the arguments
+    dynamic            whether it can bind and change names in ways that can't be read
     """
 
     node: ast.stmt
     source: str
     line: int
     binds: set[str] = field(default_factory=set)
-    sure: set[str] = field(default_factory=set)
-    now: set[str] = field(default_factory=set)
-    later: set[str] = field(default_factory=set)
+    always_binds: set[str] = field(default_factory=set)
+    reads: set[str] = field(default_factory=set)
+    reads_later: set[str] = field(default_factory=set)
     changes: set[str] = field(default_factory=set)
-    methods: set[str] = field(default_factory=set)
-    touches: set[str] = field(default_factory=set)
-    asks: set[str] = field(default_factory=set)
-    arguments: bool = False
+    may_change: set[str] = field(default_factory=set)
+    changes_later: set[str] = field(default_factory=set)
+    may_change_later: set[str] = field(default_factory=set)
+    changes_arguments: bool = False
     aliases: set[tuple[str, str]] = field(default_factory=set)
     calls: list[tuple[str, list[str]]] = field(default_factory=list)
     dynamic: bool = False
@@ -69,7 +74,7 @@ class Statement:
 
     @property
     def is_always_needed(self) -> bool:
-        """An import of nobody knows which names, or one that says how all that follows is to be read."""
+        """`from x import *`, whose names are unknown, or `from __future__ import`, which affects all that follows."""
         if not isinstance(self.node, ast.ImportFrom):
             return False
         return self.node.module == "__future__" or self.node.names[0].name == "*"
@@ -79,12 +84,14 @@ class Statement:
 
 
 def cell_statements(source: str) -> tuple[list[Statement], Exception | None]:
-    """The statements of a cell. Of one that is no Python, those before and after what is wrong, and the error."""
+    """The statements of a cell. If it is not valid Python: those around the mistake, and the error."""
     if len(source) > MAX_CELL:
         return [], ValueError(f"the cell holds {len(source):,} characters, too many to be read")
+    body = without_cell_magics(source)
+    if body is None:
+        return [], None
     try:
-        body = without_cell_magics(source)
-        return statements(body) if body is not None else [], None
+        return statements(body), None
     except SyntaxError as error:
         return list(statements_around_errors(body)), error
     except (ValueError, RecursionError, MemoryError, OverflowError) as error:
@@ -98,7 +105,7 @@ def statements(body: str) -> list[Statement]:
 
 
 def parse(body: str) -> tuple[str, ast.Module]:
-    """A cell's Python, and its tree. IPython's own lines (%magic, !command, thing?) become `pass`."""
+    """A cell's Python and its syntax tree. Lines for IPython (%magic, !command, thing?) become `pass`."""
     try:
         return body, ast.parse(body)
     except SyntaxError:
@@ -107,11 +114,11 @@ def parse(body: str) -> tuple[str, ast.Module]:
 
 
 def without_cell_magics(source: str) -> str | None:
-    """The cell with `%%time` and its like as empty lines; None for a cell in another language."""
+    """The cell with `%%time` and the like replaced by empty lines; None if it is in a different language."""
     lines = source.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
     for number, line in enumerate(lines):
         if line.startswith("%%"):
-            if re.match(r"%%(\w*)", line)[1] not in WITH_A_BODY:
+            if re.findall(r"%%(\w*)", line)[0] not in WITH_A_BODY:
                 return None
             lines[number] = ""
         elif line.strip():
@@ -120,7 +127,7 @@ def without_cell_magics(source: str) -> str | None:
 
 
 def without_magics(body: str) -> str:
-    """What IPython makes of a cell, line for line."""
+    """What IPython turns a cell into, line for line."""
     manager = TransformerManager()
     lines = body.split("\n")
     first = next((number for number, line in enumerate(lines) if line.strip()), 0)
@@ -133,13 +140,13 @@ def without_magics(body: str) -> str:
         if not changed:
             break
         same = next((number for number, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), 0)
-        new[same + 1 : same + 1] = ["\n"] * (len(old) - len(new))  # it had gone over several lines
+        new[same + 1 : same + 1] = ["\n"] * (len(old) - len(new))  # the command spanned several lines
     text = "\n" * first + "".join(new)
     return re.sub(r"^([ \t]*)get_ipython\(\)\.\w+\(.*\)[ \t]*$", r"\1pass", text, flags=re.MULTILINE)
 
 
 def statements_around_errors(body: str) -> Iterator[Statement]:
-    """The statements of a cell that can be read one by one."""
+    """Those statements of a cell that can be parsed on their own."""
     lines = body.split("\n")
     starts = [n for n, line in enumerate(lines) if line[:1].strip(" \t#") and not CONTINUES.match(line)]
     starts.append(len(lines))
@@ -166,12 +173,12 @@ def of_node(node: ast.stmt, lines: list[bytes]) -> Iterator[Statement]:
         source = ast.unparse(one) if one is not node else text_of(node, first, lines)
         statement = Statement(one, source, first)
         Names(statement).visit(one)
-        statement.sure = sure_names(one)
+        statement.always_binds = always_bound(one)
         yield statement
 
 
 def each_import(node: ast.stmt) -> list[ast.stmt]:
-    """`from a import b, c` as two statements; any other one as it is."""
+    """`from a import b, c` as two statements; any other statement as it is."""
     if isinstance(node, ast.Import) and len(node.names) > 1:
         return [ast.Import([alias]) for alias in node.names]
     if isinstance(node, ast.ImportFrom) and len(node.names) > 1:
@@ -186,7 +193,7 @@ def text_of(node: ast.stmt, first: int, lines: list[bytes]) -> str:
     return b"\n".join(part).decode()
 
 
-def sure_names(node: ast.stmt) -> set[str]:
+def always_bound(node: ast.stmt) -> set[str]:
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return {node.name}
     if isinstance(node, ast.Import):
@@ -195,16 +202,17 @@ def sure_names(node: ast.stmt) -> set[str]:
         return {alias.asname or alias.name for alias in node.names}
     targets = node.targets if isinstance(node, ast.Assign) else []
     targets = [node.target] if isinstance(node, ast.AnnAssign) and node.value else targets
-    return {name.id for target in targets for name in ast.walk(target) if is_stored(name)}
+    return {name for target in targets for name in stored_names(target)}
 
 
-def is_stored(node: ast.AST) -> bool:
-    return isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+def stored_names(node: ast.AST) -> list[str]:
+    """The names that are assigned to in a target."""
+    return [one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)]
 
 
 @dataclass
 class Scope:
-    """What a name can mean inside a function, class or comprehension."""
+    """The local names of a function, class or comprehension."""
 
     names: set[str]
     parameters: set[str] = field(default_factory=set)
@@ -214,12 +222,13 @@ class Scope:
 
 
 class Names(ast.NodeVisitor):
-    """Fills a Statement. It goes into functions, with a scope for each, and notes what is not local there."""
+    """Fills in a Statement. Descends into functions, with a scope for each, and notes the names that are not local."""
 
     def __init__(self, statement: Statement):
-        self.to, self.scopes, self.depth = statement, [], 0  # depth: of functions, whose lines run later
+        self.to, self.depth = statement, 0  # depth: how many functions we are inside of, whose lines run later
+        self.scopes: list[Scope] = []
 
-    # -- what is noted
+    # -- notes
 
     def scope_of(self, name: str) -> Scope | None:
         for scope in reversed(self.scopes):
@@ -231,7 +240,7 @@ class Names(ast.NodeVisitor):
 
     def read(self, name: str) -> None:
         if self.scope_of(name) is None:
-            (self.to.later if self.depth else self.to.now).add(name)
+            (self.to.reads_later if self.depth else self.to.reads).add(name)
 
     def bind(self, name: str) -> None:
         inner = self.scopes[-1] if self.scopes else None
@@ -239,13 +248,14 @@ class Names(ast.NodeVisitor):
             if inner.is_class:
                 inner.names.add(name)
         else:
-            (self.to.touches if self.depth else self.to.binds).add(name)
+            (self.to.changes_later if self.depth else self.to.binds).add(name)
 
     def change(self, node: ast.AST, for_sure: bool = True) -> None:
-        """Note that the object which `node` is a part of changes; not for sure where a method of it is called."""
-        hard, soft = (self.to.touches, self.to.asks) if self.depth else (self.to.changes, self.to.methods)
+        """Note that the object changes that `node` is a part of. Where a method of it is called, that is not sure."""
+        to = self.to
+        certain, possible = (to.changes_later, to.may_change_later) if self.depth else (to.changes, to.may_change)
         first = root(node)
-        todo, seen = [first], {None}
+        todo, seen = [first] if first else [], set[str]()
         while todo:
             name = todo.pop()
             if name in seen:
@@ -253,14 +263,14 @@ class Names(ast.NodeVisitor):
             seen.add(name)
             scope = self.scope_of(name)
             if scope is None:
-                (hard if for_sure and name == first else soft).add(name)
+                (certain if for_sure and name == first else possible).add(name)
             else:
-                self.to.arguments |= name in scope.parameters
+                self.to.changes_arguments |= name in scope.parameters
                 todo += scope.aliases.get(name, ())
 
     def alias(self, target: ast.AST, value: ast.AST) -> None:
         others = roots(value)
-        for name in [one.id for one in ast.walk(target) if is_stored(one)] if others else ():
+        for name in stored_names(target) if others else ():
             if self.scopes:
                 self.scopes[-1].aliases.setdefault(name, set()).update(others)
             else:
@@ -345,7 +355,7 @@ class Names(ast.NodeVisitor):
         self.generic_visit(node)
 
     def annotation(self, node: ast.expr | None) -> None:
-        """What it names, in quotes too; an annotation that can't be read later is no harm."""
+        """Note the names in it, in quotes too. A name too many does no harm."""
         for one in ast.walk(node) if node is not None else ():
             if isinstance(one, ast.Name):
                 self.read(one.id)
@@ -410,16 +420,16 @@ class Names(ast.NodeVisitor):
         names, declared = bound_in(body)
         parameters = {argument.arg for argument in every}
         of_class = bool(self.scopes) and self.scopes[-1].is_class
-        own = {every[0].arg} if of_class and every else set()  # an object may change itself
+        own = {every[0].arg} if of_class and every else set()  # `self`: an object may change itself
         type_parameters = {one.name for one in getattr(node, "type_params", ())}
-        kept = self.scopes
-        self.scopes = [scope for scope in kept if not scope.is_class]
+        outer = self.scopes
+        self.scopes = [scope for scope in outer if not scope.is_class]
         self.scopes.append(Scope(names | parameters | type_parameters, parameters - own, declared))
         self.depth += 1
         for one in body:
             self.visit(one)
         self.depth -= 1
-        self.scopes = kept
+        self.scopes = outer
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         self.decorators(node)
@@ -434,8 +444,8 @@ class Names(ast.NodeVisitor):
         self.scopes.pop()
         self.bind(node.name)
 
-    def comprehension(self, node: ast.AST) -> None:
-        targets = {n.id for one in node.generators for n in ast.walk(one.target) if is_stored(n)}
+    def comprehension(self, node: ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp) -> None:
+        targets = {name for one in node.generators for name in stored_names(one.target)}
         self.visit(node.generators[0].iter)
         for walrus in ast.walk(node):
             if isinstance(walrus, ast.NamedExpr):
@@ -458,9 +468,11 @@ def all_arguments(arguments: ast.arguments) -> list[ast.arg]:
     return [*arguments.posonlyargs, *arguments.args, *(one for part in stars for one in part if one)]
 
 
-def bound_in(body: list[ast.AST]) -> tuple[set[str], set[str]]:
+def bound_in(body: Sequence[ast.AST]) -> tuple[set[str], set[str]]:
     """The names that are local to a scope, and those that it declares global."""
-    names, elsewhere, declared = set(), set(), set()
+    names: set[str] = set()
+    elsewhere: set[str] = set()
+    declared: set[str] = set()
     todo: list[ast.AST] = list(body)
     while todo:
         node = todo.pop()
@@ -498,7 +510,7 @@ def root(node: ast.AST) -> str | None:
 
 
 def roots(node: ast.AST) -> set[str]:
-    """The names whose objects, or parts of them, a value may be."""
+    """The names whose objects, or parts of whose objects, a value may be."""
     if isinstance(node, ast.Tuple | ast.List):
         return set().union(*map(roots, node.elts))
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in PASSING_ON:

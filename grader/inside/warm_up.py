@@ -1,8 +1,8 @@
-"""Imported by the host: what a rank would do for the first time has been done once, and every rank is a copy of that.
+"""Imported by the host: does everything once that a rank does for the first time, so that every fork has it done.
 
-A rank of a world of two is played to its end, with what the hub would answer written down beforehand. Torch imports,
-looks up and remembers much when it is first asked for something, and each page of memory that a fork is the first to
-write to costs it more than what it computes there. It runs no student code.
+A rank of a world of two runs to its end, against answers of the hub that were written beforehand. Torch imports, looks
+up and caches much on first use, and a fork pays more for each page of memory it writes first than for what it computes
+there. No student code runs here.
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ import os
 import pickle
 import socket
 import sys
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from grader.inside import codec, rank, slices
+from grader.inside.orders import RunOrder, send_order
 from utils.checks.runner import links
 from utils.worlds.common import pickling
 from utils.worlds.real.rank_process import PRELOADED
 from utils.worlds.virtual import torch_wrappers
 
-FURTHER = ("safetensors.torch", "statistics", "utils.checks.gradients", "utils.kit.mlp", "utils.kit.tied_mlp")
+MODULES = ("safetensors.torch", "statistics", "utils.checks.gradients", "utils.kit.mlp", "utils.kit.tied_mlp")
 CELL = """
 import torch
 import torch.distributed as dist
@@ -41,59 +43,58 @@ def answer(x, rank, world_size):
     return torch.stack(every).sum(0) * 2 + rank
 """
 X = torch.arange(4.0)
-OUTPUTS = [[], [X], [X], [X, X], []]  # what each of its calls brings
+OUTPUTS = [[], [X], [X], [X, X], []]  # what each of its calls delivers
 
 
-def rehearse() -> None:
-    for module in (*PRELOADED, *FURTHER):  # what programs of the lessons use, and what torch imports late
+def warm_up() -> None:
+    for module in (*PRELOADED, *MODULES):  # what the lessons' programs use, and what torch imports late
         importlib.import_module(module)
     torch_wrappers.enter_fake_mode_once()
-    streams, environment = (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__), dict(os.environ)
+    streams = {name: getattr(sys, name) for name in ("stdout", "stderr", "__stdout__", "__stderr__")}
+    environment = dict(os.environ)
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        data = pickle.dumps(order())
-        ours.sendall(rank.LENGTH.pack(len(data)) + data)
+        send_order(ours, order())
         for number, tensors in enumerate(OUTPUTS):
             codec.send(ours, {})
             codec.send(ours, {"came": [[number, None, 1, tensors]]})
         rank.main(theirs)
-        told = last_of(ours)
-    sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__ = streams
+        last = last_message(ours)
+    vars(sys).update(streams)
     os.environ.clear()
     os.environ.update(environment)
     dist.destroy_process_group()
-    if told["do"] != "done":
-        raise RuntimeError(f"the rehearsal of a rank failed: {told}")
+    if last["do"] != "done":
+        raise RuntimeError(f"warming up a rank failed: {last}")
 
 
-def order() -> dict:
-    [answer] = slices.read([CELL], [("answer", 1)])
+def order() -> RunOrder:
+    [code] = slices.read([CELL], [("answer", 1)])
     file = io.BytesIO()
-    Program(file).dump((rehearse, [X], {}, ()))
+    ProgramPickler(file).dump((warm_up, [X], {}, ()))
     cluster = links(2, alpha=0.0, bandwidth=math.inf)
-    return {"rank": 0, "world_size": 2, "virtual": False, "cluster": cluster, "device": "cpu", "answer": answer,
-            "program": file.getvalue(), "more": False}  # fmt: skip
+    return RunOrder(0, 2, False, cluster, "cpu", code, file.getvalue())
 
 
-class Program(pickle.Pickler):
-    """What the judge's ProgramPickler writes."""
+class ProgramPickler(pickle.Pickler):
+    """Writes what the judge's ProgramPickler would; `warm_up` stands for the student's function."""
 
-    def persistent_id(self, value):
-        return "answer" if value is rehearse else None
+    def persistent_id(self, value: Any) -> str | None:
+        return "answer" if value is warm_up else None
 
-    def reducer_override(self, value):
+    def reducer_override(self, value: Any) -> Any:
         if type(value) is not torch.Tensor:
             return NotImplemented
         _, (data, dtype, shape) = pickling.pack(value)
         return rank.strided, (data, dtype, shape, value.stride(), False)
 
 
-def last_of(line: socket.socket) -> dict:
-    """The last message that was sent."""
-    line.settimeout(10)
-    while (message := codec.receive(line, known=lambda room: room))["do"] not in ("done", "failed"):
-        pass
-    return message
+def last_message(connection: socket.socket) -> dict[str, Any]:
+    connection.settimeout(10)
+    while (message := codec.receive(connection, resolve=lambda placeholder: placeholder)) is not None:
+        if message["do"] in ("done", "failed"):
+            return message
+    raise EOFError
 
 
-rehearse()
+warm_up()

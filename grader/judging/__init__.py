@@ -1,1 +1,1 @@
-"""Judging one notebook: the checks run here, on values that sandboxed ranks return and messages that the hub has counted."""
+"""Judging one notebook: checks run here, on values from sandboxed ranks and messages that the hub has counted."""

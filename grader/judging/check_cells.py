@@ -1,4 +1,4 @@
-"""What a notebook's official check cells say, and the numbers that its inputs are drawn with."""
+"""A notebook's official check cells, and the salt that its inputs are drawn with."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ LESSON = re.compile(r'^hidden_tests_for\("(\w+)"\)', re.MULTILINE)
 
 @dataclass(frozen=True)
 class CheckCell:
-    """What an official check cell says: which function it judges, in what respect, for how many points.
+    """An official check cell: the function that it judges, in what respect, and for how many points.
 
-    before  how many cells of code stand before it
+    before  the number of code cells before it, not counting checks
     """
 
     name: str
@@ -31,11 +31,8 @@ class CheckCell:
     before: int
 
 
-# ---- what the notebook says ------------------------------------------------------------------------------------------
-
-
 def read_notebook(nb: NotebookNode) -> tuple[list[str], list[CheckCell]]:
-    """(the text of all cells of code that are no checks, what the checks say). Raises ValueError for an odd check."""
+    """The sources of all code cells that are not checks, and the checks. Raises ValueError for a malformed check."""
     cells: list[str] = []
     official = []
     for cell in nb.cells:
@@ -69,11 +66,12 @@ def lesson_of(nb: NotebookNode) -> str:
 
 
 def salt_of(cells: list[str], parts: list[Checks]) -> int:
-    """The same each time the submission is judged, and nothing that its code can know: that can read its own cells, but
-    not the hidden tests.
+    """A number that is the same each time the submission is judged, and that its code can't compute.
+
+    It depends on the cells, which the code can read, and on the files of the hidden tests, which it can't.
     """
-    files = {sys.modules[function.__module__].__file__ for part in parts for function in part.functions.values()}
-    known = hashlib.sha256("\0".join(cells).encode("utf-8", "surrogatepass"))
+    files = {sys.modules[function.__module__].__file__ or "" for part in parts for function in part.functions.values()}
+    digest = hashlib.sha256("\0".join(cells).encode("utf-8", "surrogatepass"))
     for file in sorted(files):
-        known.update(Path(file).read_bytes())
-    return int.from_bytes(known.digest()[:5], "big")
+        digest.update(Path(file).read_bytes())
+    return int.from_bytes(digest.digest()[:5], "big")

@@ -1,32 +1,36 @@
-"""The network of a graded run: every message of every rank passes through here, is counted here, and is timed here.
+"""The network of a graded run: every message of every rank passes through here, where it is counted and timed.
 
-It is the network of the virtual cluster (utils/worlds/virtual/network.py) with ranks that are sandboxed processes. They have
-nothing in common but this hub, so what it has seen is all there is: the events that traffic is judged by are made here,
-from the tensors that came, and a value that a rank returns can only have come from its own inputs and through the hub.
+It is the network of the virtual cluster (utils/worlds/virtual/network.py), with sandboxed processes as ranks. Ranks
+have no connection but this hub. So the hub makes the events that traffic is judged by, from the tensors that arrive,
+and the value that a rank returns can only come from its own inputs and from what the hub has delivered.
 
-    Hub(lines, cluster, virtual=False).run() -> Run, or what `spawn` would raise
+    Hub(connections, cluster, virtual=False).run() -> Run, or raises what `spawn` would raise
 
-Nothing that a rank sends is believed but what it can only know itself: its result, how long it computed, what it holds
-in memory. What is no message ends the rank (Breach). One rank runs at a time, in the order of virtual time.
+The hub believes a rank only where nothing else can be known: its result, how long it computed, what it holds in memory.
+Anything that is not a valid request ends the rank (Breach). One rank runs at a time, in the order of virtual time.
+
+HANDLERS, at the end, is the protocol: each request by its word. Fields are untrusted: see untrusted.py.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from grader.inside.codec import Breach
-from grader.judging.hub_rank import MOST_CALLS, MOST_NOTES, Known, Rank
+from grader.judging import hub_storage
+from grader.judging.hub_rank import MAX_CALLS, MAX_OTHER_MESSAGES, Finished, Placeholders, Rank, RankResult
 from grader.judging.rank_connection import RankConnection
+from grader.judging.untrusted import Message, cell_line, index_into, text, whole
 from utils.cluster import Cluster
 from utils.diagnosis.errors import RankCrashed, RankTimeout
 from utils.events.event import Event, Region
 from utils.events.failure import Failure, Frame
 from utils.events.memory_samples import KINDS, MemoryNote, peak_of
-from utils.events.rank_state import RankState
+from utils.events.rank_state import RankState, TensorLayout
 from utils.kit.slow_memory import SlowMemory
 from utils.recording.reader import making
 from utils.recording.torch_calls import OPERATIONS, OUTPUT_FIRST, tensors_in
@@ -38,37 +42,37 @@ from utils.worlds.virtual.network import Network, VirtualCall
 from utils.worlds.virtual.world import raise_what_went_wrong
 
 TICK = 1e-6
-PLACE = re.compile(r"cell (\d+|of [\w-]+):\d{1,6}")  # as inside/slices.py names cells
 REDUCTIONS = {"", "sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum"}
 
 
 class Hub:
-    """lines    to each rank, which has got its order
-    cluster   whose links and costs count; virtual: whether its times do. If not, the order of all that the hub hears is
-              the time of the events, and the ranks are told none
-    memories  what lies here and ranks load from
+    """Runs one world: gives each rank its turn, answers its requests, and puts together what happened.
+
+    connections   one to each rank; the rank has received its order
+    cluster       whose links and costs apply
+    virtual       whether time is the cluster's. If not, an event's time is its place in the order of all requests, and
+                  ranks are told no times
+    memories      SlowMemories that live here and that ranks load from
     """
 
     def __init__(
         self,
-        lines: list[RankConnection],
+        connections: Sequence[RankConnection],
         cluster: Cluster,
         virtual: bool,
-        memories: list[SlowMemory] = (),
+        memories: Sequence[SlowMemory] = (),
     ):
-        self.size, self.cluster, self.virtual = len(lines), cluster, virtual
-        self.memories, self.known = memories, Known(memories)
-        self.ranks = [Rank(number, line) for number, line in enumerate(lines)]
-        for line in lines:
-            line.take = self.known.take
+        self.size, self.cluster, self.virtual = len(connections), cluster, virtual
+        self.memories, self.placeholders = memories, Placeholders(memories)
+        self.ranks = [Rank(number, connection) for number, connection in enumerate(connections)]
+        for connection in connections:
+            connection.count = self.placeholders.count
         self.network = Network(cluster, self.size, data_movement.deliver)
-        self.ready: list[tuple[float, int, Rank]] = []
+        self.ready: list[tuple[float, int, Rank]] = []  # a heap
         self.ticks = 0
-        self.coming: dict[tuple, list[Rank]] = {}
-        self.stores: dict[str, dict[str, bytes]] = {}
-        self.written: dict[tuple[str, str], float] = {}  # (store, key) -> when
-        self.missed: dict[tuple[str, str], list[Rank]] = {}  # (store, key) -> who waits for it
-        self.joining: dict[str, dict[int, Rank]] = {}
+        self.making_group: dict[tuple[str, tuple[int, ...]], list[Rank]] = {}  # the members that have arrived
+        self.joining: dict[str, dict[int, Rank]] = {}  # store -> {rank in the new default group: who}
+        self.key_stores = hub_storage.KeyStores()
         self.files: dict[str, list[str]] = {}
         everybody = tuple(range(self.size))
         for rank in self.ranks:
@@ -77,17 +81,17 @@ class Hub:
     # ---- whose turn it is
 
     def run(self) -> Run:
-        """Until all ranks have finished, or none can go on. Raises what `spawn` and `simulate` raise."""
+        """Run until all ranks have finished or none can continue. Raises what `spawn` and `simulate` raise."""
         for rank in self.ranks:
             self.make_ready(rank)
-        while (rank := self.next()) is not None:
-            self.turn(rank)
+        while (following := self.next_rank()) is not None:
+            self.run_until_it_waits(following)
         return self.outcome()
 
     def make_ready(self, rank: Rank) -> None:
         heapq.heappush(self.ready, (rank.clock, rank.number, rank))
 
-    def next(self) -> Rank | None:
+    def next_rank(self) -> Rank | None:
         """A transfer may begin only when no rank that can run could still ask for an earlier one."""
         while True:
             earliest = self.network.earliest()
@@ -98,94 +102,96 @@ class Hub:
             for rank in self.network.commit():
                 self.make_ready(rank)
 
-    def turn(self, rank: Rank) -> None:
-        """Let a rank run until it waits, or is over."""
+    def run_until_it_waits(self, rank: Rank) -> None:
+        """Give a rank its turn: until it waits for other ranks, or is over."""
         try:
-            if rank.answer is not None:
-                answer, rank.answer = rank.answer, None
-                rank.line.say(answer())
+            if rank.reply is not None:
+                reply, rank.reply = rank.reply, None
+                rank.connection.answer(reply())
             while not rank.over:
-                message = rank.line.hear(self.known)
+                message = rank.connection.receive(self.placeholders.resolve)
                 if message is None:
                     rank.over = True
-                elif self.hear(rank, message):
+                elif self.handle(rank, message):
                     return
         except TimeoutError:
-            raise self.too_long(rank) from None
+            raise self.timeout_of(rank) from None
         except OSError:  # the rank has closed its end
             rank.over = True
         except Breach as breach:
             rank.breach, rank.over = str(breach), True
 
-    def too_long(self, rank: Rank) -> RankTimeout:
+    def timeout_of(self, rank: Rank) -> RankTimeout:
         where = f", after {rank.calls[-1].event.op} at {rank.calls[-1].event.where}" if rank.calls else ""
-        return RankTimeout(f"rank {rank.number} took too long{where}.\n\nIs there a loop without an end?")
+        return RankTimeout(f"rank {rank.number} took too long{where}.\n\nIs there a loop that never ends?")
 
-    def now(self, rank: Rank, message: dict) -> float:
-        """The time of what a rank does: its own where time is virtual, else a place in the order of all."""
+    def now(self, rank: Rank, message: Message) -> float:
+        """The time of a rank's request: by the rank's clock if time is virtual, else its place in the order of all."""
         if not self.virtual:
             self.ticks += 1
             rank.clock = max(rank.clock, self.ticks * TICK)
         else:
             claimed = message.get("clock", rank.clock)
             if type(claimed) not in (int, float) or not math.isfinite(claimed):
-                raise Breach("a clock that shows no time")
+                raise Breach("a clock reading that is not a time")
             rank.clock = max(rank.clock, float(claimed))
         return rank.clock
 
-    # ---- what a rank says
+    # ---- requests
 
-    def hear(self, rank: Rank, message: dict) -> bool:
-        """Do what a message asks for; returns whether the rank's turn is over."""
-        rank.notes += 1
-        if rank.notes > MOST_CALLS + MOST_NOTES:
+    def handle(self, rank: Rank, message: Message) -> bool:
+        """Do what a message asks for. Returns whether the rank's turn is over."""
+        rank.messages += 1
+        if rank.messages > MAX_CALLS + MAX_OTHER_MESSAGES:
             raise Breach("more messages than any answer needs")
-        do = message.get("do")
-        handle = getattr(self, f"do_{do}", None) if type(do) is str else None
-        if handle is None:
-            raise Breach("a message of no known kind")
+        word = message.get("do")
+        handler = HANDLERS.get(word) if type(word) is str else None
+        if handler is None:
+            raise Breach("a request of an unknown kind")
         try:
-            return bool(handle(rank, message))
+            return bool(handler(self, rank, message))
         except (Breach, OSError):
             raise
         except Exception as error:  # whatever a forged message leads to
-            raise Breach(f"a message that asks for nothing that there is ({type(error).__name__})") from None
+            raise Breach(f"a malformed request ({type(error).__name__})") from None
 
-    def tell(self, rank: Rank, **answer: Any) -> None:
-        rank.line.say(answer)
+    def answer(self, rank: Rank, **answer: Any) -> None:
+        rank.connection.answer(answer)
 
-    def do_call(self, rank: Rank, message: dict) -> None:
-        if len(rank.calls) >= MOST_CALLS:
-            raise Breach(f"more than {MOST_CALLS:,} calls")
-        call = self.call_of(rank, message)
+    def call(self, rank: Rank, message: Message) -> None:
+        """A send, a receive or a collective."""
+        if len(rank.calls) >= MAX_CALLS:
+            raise Breach(f"more than {MAX_CALLS:,} calls")
+        call = self.read_call(rank, message)
+        index = call.event.index
         rank.calls.append(call)
         if call.event.op != "send" and call.event.op != "barrier":
-            rank.outputs[call.event.index] = tensors_in(call.args[:1])
+            rank.outputs[index] = tensors_in(call.args[:1])
         if call.event.is_async and message["directly"] is True:
-            rank.unasked[call.event.index] = call.event.where
+            rank.unasked[index] = call.event.where
         if message["strides"] is not None:
             shape, strides = message["strides"]
-            rank.strides[call.event.index] = tuple(map(int, shape)), tuple(map(int, strides))
+            rank.strides[index] = TensorLayout(tuple(map(int, shape)), tuple(map(int, strides)))
         try:
             self.network.ask(call)
         except RuntimeError as error:
-            self.tell(rank, error=error)
+            self.answer(rank, error=error)
         else:
-            self.tell(rank)
-        rank.untold.append(call.event.index)
+            self.answer(rank)
+        rank.unreported.append(index)
 
-    def call_of(self, rank: Rank, message: dict) -> VirtualCall:
-        """The call that a message asks for; what it hands in is counted from the tensors that have come with it."""
+    def read_call(self, rank: Rank, message: Message) -> VirtualCall:
+        """The call that a message asks for. Its bytes are counted from the tensors that came with the message."""
         method, args = message["method"], message["args"]
         op = OPERATIONS[method]
         group = text(message["group"]), tuple(message["members"])
         if group not in rank.groups:
-            raise Breach("a call on a group that it is not in")
+            raise Breach("a call on a group that it does not belong to")
         peer, tag, reduce_op = message["peer"], message["tag"], message["reduce_op"]
         if (peer is not None and peer not in group[1]) or type(tag) is not int or reduce_op not in REDUCTIONS:
             raise Breach("a call that no program can make")
         if op in ("send", "recv") and peer is None and method != "recv_anysource":
-            raise Breach("a message from nobody, or to nobody")
+            raise Breach("a point-to-point message without a peer")
         handed_in = tensors_in(args[1] if op in OUTPUT_FIRST and len(args) > 1 else args[:1])
         first = handed_in[0] if handed_in else None
         if not self.virtual and any(tensor.is_meta for tensor in tensors_in(args)):
@@ -207,254 +213,186 @@ class Hub:
             is_async=message["is_async"] is True,
             start=self.now(rank, message),
             end=None,
-            where=place(message["where"]),
+            where=cell_line(message["where"]),
         )
         return VirtualCall(event, method, tuple(args))
 
-    def do_wait(self, rank: Rank, message: dict) -> bool:
+    def wait(self, rank: Rank, message: Message) -> bool:
+        """Wait for the first of some calls to be done."""
         self.now(rank, message)
-        rank.waits_for = [rank.calls[index] for index in message["for"]]
-        rank.answer = lambda: self.what_has_come(rank)
-        come = [call for call in rank.waits_for if call.end is not None]
-        if come:
-            rank.clock = max(rank.clock, min(call.end for call in come))
+        rank.waits_for = [rank.calls[index_into(rank.calls, index)] for index in message["for"]]
+        rank.reply = lambda: self.news_for(rank)
+        ends = [call.end for call in rank.waits_for if call.end is not None]
+        if ends:
+            rank.clock = max(rank.clock, min(ends))
             self.make_ready(rank)
         else:
             for call in rank.waits_for:
                 call.waiter = rank
         return True
 
-    def do_look(self, rank: Rank, message: dict) -> bool:
+    def look(self, rank: Rank, message: Message) -> bool:
         """Let everything happen that happens before this rank's clock."""
         self.now(rank, message)
-        rank.answer = lambda: self.what_has_come(rank)
+        rank.reply = lambda: self.news_for(rank)
         self.make_ready(rank)
         return True
 
-    def what_has_come(self, rank: Rank) -> dict:
+    def news_for(self, rank: Rank) -> dict[str, Any]:
+        """The calls that are done and that the rank does not know about yet, with what they delivered."""
         rank.waits_for = None
-        come = [index for index in rank.untold if rank.calls[index].end is not None]
-        rank.untold = [index for index in rank.untold if rank.calls[index].end is None]
-        told = []
-        for index in come:
+        done = [index for index in rank.unreported if rank.calls[index].end is not None]
+        rank.unreported = [index for index in rank.unreported if rank.calls[index].end is None]
+        news = []
+        for index in done:
             call = rank.calls[index]
-            told.append([index, call.end if self.virtual else None, call.source, rank.outputs.pop(index, [])])
-        return {"came": told}
+            news.append([index, call.end if self.virtual else None, call.source, rank.outputs.pop(index, [])])
+        return {"came": news}
 
-    def do_asked(self, rank: Rank, message: dict) -> None:
+    def asked(self, rank: Rank, message: Message) -> None:
+        """The program has asked about an asynchronous call's result."""
         rank.unasked.pop(message["index"], None)
 
-    def do_dropped(self, rank: Rank, message: dict) -> None:
-        """A message whose handle was thrown away before it met its other end never does."""
-        call = rank.calls[message["index"]]
+    def dropped(self, rank: Rank, message: Message) -> None:
+        """The program has thrown away a message's handle. If the message had not met its other end, it never will."""
+        call = rank.calls[index_into(rank.calls, message["index"])]
         if call.transfer is None and self.network.withdraw(call):
             rank.lost.add(call.event.index)
 
-    def do_waits(self, rank: Rank, message: dict) -> None:
-        call = rank.calls[message["index"]]
-        call.waited, call.waited_at = self.now(rank, message), place(message["where"])
+    def waits(self, rank: Rank, message: Message) -> None:
+        """The program begins to wait for an asynchronous call."""
+        call = rank.calls[index_into(rank.calls, message["index"])]
+        call.waited, call.waited_at = self.now(rank, message), cell_line(message["where"])
 
     # ---- groups
 
-    def do_make(self, rank: Rank, message: dict) -> bool:
-        """A rank makes a group: it goes on once all members have come to make it."""
+    def make_group(self, rank: Rank, message: Message) -> bool:
+        """A rank makes a group. A member continues once all members have arrived."""
         name, members = text(message["group"]), tuple(message["members"])
         if not all(type(one) is int and 0 <= one < self.size for one in members) or len(set(members)) < len(members):
-            raise Breach("a group of ranks that there are not")
-        made = {"group": name, "members": members, "where": place(message["where"]), "start": self.now(rank, message)}
+            raise Breach("a group with ranks that do not exist")
+        where, start = cell_line(message["where"]), self.now(rank, message)
         number = len(rank.groups_made)
-        rank.groups_made.append(making(rank.number, number, end=None, **made))
 
-        def answer() -> dict:
+        def made(end: float | None) -> Event:
+            return making(rank.number, number, group=name, members=members, start=start, end=end, where=where)
+
+        def reply() -> dict[str, Any]:
             rank.groups.add((name, members))
-            rank.groups_made[number] = making(rank.number, number, end=self.now(rank, {}), **made)
+            rank.groups_made[number] = made(self.now(rank, {}))
             return {"clock": rank.clock} if self.virtual else {}
 
+        rank.groups_made.append(made(None))
         if rank.number not in members:
-            rank.groups_made[number] = making(rank.number, number, end=rank.clock, **made)
-            self.tell(rank)
+            rank.groups_made[number] = made(rank.clock)
+            self.answer(rank)
             return False
-        rank.answer = answer
-        come = self.coming.setdefault((name, members), [])
-        come.append(rank)
-        if len(come) == len(members):
-            del self.coming[name, members]
-            self.go_on_together(come)
+        rank.reply = reply
+        arrived = self.making_group.setdefault((name, members), [])
+        arrived.append(rank)
+        if len(arrived) == len(members):
+            del self.making_group[name, members]
+            self.continue_together(arrived)
         return True
 
-    def go_on_together(self, ranks: list[Rank]) -> None:
+    def continue_together(self, ranks: list[Rank]) -> None:
         now = max(rank.clock for rank in ranks)
         for rank in ranks:
             rank.clock = now
             self.make_ready(rank)
 
-    def do_join(self, rank: Rank, message: dict) -> bool:
-        """A rank makes a default group of its own: with all who name the same store, in the order of their numbers."""
-        name, number, size = text(message["store"]), message["rank"], message["size"]
-        come = self.joining.setdefault(name, {})
-        if number in come or not 0 <= number < size or rank in come.values():
-            self.tell(
-                rank, error=RuntimeError(f"rank {number} has joined twice at {name}: each rank has its own number")
-            )
+    def join(self, rank: Rank, message: Message) -> bool:
+        """A rank makes a default group, with all that name the same store, in the order of the numbers they claim."""
+        store, number, size = text(message["store"]), whole(message["rank"]), whole(message["size"])
+        arrived = self.joining.setdefault(store, {})
+        if number in arrived or not 0 <= number < size or rank in arrived.values():
+            said = f"rank {number} has joined twice at {store}: each rank must use its own number"
+            self.answer(rank, error=RuntimeError(said))
             return False
-        come[number] = rank
-        rank.answer = lambda: {"members": members}
-        members: list[int] = []
-        if len(come) == size:
-            del self.joining[name]
-            members += [come[one].number for one in range(size)]
-            for one in come.values():
+        arrived[number] = rank
+        members: list[int] = []  # filled in when all have arrived
+        rank.reply = lambda: {"members": members}
+        if len(arrived) == size:
+            del self.joining[store]
+            members += [arrived[one].number for one in range(size)]
+            for one in arrived.values():
                 one.groups.add(("world", tuple(members)))
-                one.answer = lambda: {"members": members}
-            self.go_on_together(list(come.values()))
+                one.reply = lambda: {"members": members}
+            self.continue_together(list(arrived.values()))
         return True
 
-    # ---- stores, files and memories that lie here
-
-    def pay(self, rank: Rank, nbytes: int) -> None:
-        """What is written there or read takes as long as a message: else values could travel in no time."""
+    def charge(self, rank: Rank, nbytes: int) -> None:
+        """A store or a shared file costs as much time as a message, or values could travel through it for free."""
         if self.virtual:
             rank.clock += self.cluster.inter.alpha + nbytes / self.cluster.inter.bandwidth
 
-    def do_keys(self, rank: Rank, message: dict) -> bool:
-        name, what, key = text(message["store"]), message["what"], text(message["key"])
-        keys = self.stores.setdefault(name, {})
-        if what == "get":
-
-            def answer() -> dict:
-                rank.clock = max(rank.clock, self.written[name, key])
-                self.pay(rank, len(keys[key]))
-                return {"value": keys[key].hex()}
-
-            rank.answer = answer
-            if key in keys:
-                self.make_ready(rank)
-            else:
-                self.missed.setdefault((name, key), []).append(rank)
-            return True
-        if what == "check":
-            self.tell(rank, value=key in keys)
-            return False
-        if len(keys) > 10_000 or len(message["value"]) > 1 << 20:
-            raise Breach("a store that overflows")
-        before = int(keys.get(key, b"0")) if what == "add" else 0
-        keys[key] = str(before + int(message["amount"])).encode() if what == "add" else bytes.fromhex(message["value"])
-        self.pay(rank, len(keys[key]))
-        self.written[name, key] = rank.clock
-        self.tell(rank, value=before + int(message["amount"]))
-        for other in self.missed.pop((name, key), []):
-            self.make_ready(other)
-        return False
-
-    def do_append(self, rank: Rank, message: dict) -> None:
-        lines = self.files.setdefault(text(message["path"]), [])
-        if len(lines) > 10_000:
-            raise Breach("a file that overflows")
-        start = self.now(rank, {})
-        lines.append(text(message["line"]))
-        self.pay(rank, len(message["line"]))
-        rank.regions.append(Region(rank.number, "append", start, self.now(rank, {})))
-        self.tell(rank)
-
-    def do_lines(self, rank: Rank, message: dict) -> None:
-        start = self.now(rank, {})
-        lines = list(self.files.get(text(message["path"]), []))
-        self.pay(rank, sum(map(len, lines)))
-        rank.regions.append(Region(rank.number, "read", start, self.now(rank, {})))
-        self.tell(rank, lines=lines)
-
-    def do_load(self, rank: Rank, message: dict) -> None:
-        memory, where = self.memories[message["memory"]], [slice(*part) for part in message["where"]]
-        try:
-            tile = memory.load(message["name"], *where)
-        except (KeyError, TypeError, ValueError, RuntimeError) as error:
-            self.tell(rank, error=error)
-        else:
-            self.tell(rank, tile=tile)
-
-    def do_arrays(self, rank: Rank, message: dict) -> None:
-        """A rank looks at what lies in a memory without loading it: that is not counted, and the check will see it."""
-        self.tell(rank, arrays=self.memories[message["memory"]].arrays)
-
-    def do_overwrite(self, rank: Rank, message: dict) -> None:
-        arrays = self.memories[message["memory"]].arrays
-        for name, array in message["arrays"].items():
-            arrays[name].copy_(array)
-
-    def do_store(self, rank: Rank, message: dict) -> None:
-        memory, where = self.memories[message["memory"]], [slice(*part) for part in message["where"]]
-        before = memory.stored
-        try:
-            memory.store(message["name"], message["tile"], *where)
-        except (KeyError, TypeError, ValueError) as error:
-            self.tell(rank, error=error)
-        else:
-            self.tell(rank, bytes=memory.stored - before)
-
     # ---- regions, and the end
 
-    def do_mark(self, rank: Rank, message: dict) -> None:
+    def mark(self, rank: Rank, message: Message) -> None:
+        """A place in the order of events, at which a region begins or ends."""
         mark = self.now(rank, {})
         rank.marks.add(mark)
-        self.tell(rank, mark=mark)
+        self.answer(rank, mark=mark)
 
-    def do_span(self, rank: Rank, message: dict) -> None:
+    def span(self, rank: Rank, message: Message) -> None:
+        """A region, from its start to its end."""
         start, end = float(message["start"]), float(message["end"])
         if not 0 <= start <= end or (not self.virtual and not {start, end} <= rank.marks):
-            raise Breach("a region that was not")
+            raise Breach("a region that never took place")
         rank.regions.append(Region(rank.number, text(message["name"]), start, end))
 
-    def do_done(self, rank: Rank, message: dict) -> bool:
+    def done(self, rank: Rank, message: Message) -> bool:
+        """The program has returned."""
         self.now(rank, message)
-        if type(message["after"]) is not list or type(message["shared"]) is not bool:
-            raise Breach("no result")
+        result, after, shared = message["result"], message["after"], message["shared"]
+        if type(after) is not list or type(shared) is not bool:
+            raise Breach("something that is not a result")
         busy = [Region(rank.number, "compute", float(start), float(end)) for start, end in message["busy"]]
         samples = [(float(when), kind, int(nbytes)) for when, kind, nbytes in message["memory"] if kind in KINDS]
-        rank.done = {**message, "busy": busy, "memory": samples, "printed": text(message["printed"], 1 << 20)}
+        printed = text(message["printed"], 1 << 20)
+        rank.finished = Finished(RankResult(result, after, shared), busy, samples, printed)
         rank.over = True
         return True
 
-    def do_failed(self, rank: Rank, message: dict) -> bool:
-        frames = [
+    def failed(self, rank: Rank, message: Message) -> bool:
+        """The program has raised."""
+        frames = tuple(
             Frame(text(file), int(line), text(function), text(source))
             for file, line, function, source in message["frames"]
-        ]
-        rank.failure = Failure(
-            text(message["kind"]), text(message["message"], 8000), tuple(frames), self.ticks + rank.clock
         )
+        what, moment = text(message["message"], 8000), self.ticks + rank.clock
+        rank.failure = Failure(text(message["kind"]), what, frames, moment)
         rank.over = True
         return True
 
-    # ---- what came of it
+    # ---- the run as a whole
 
     def outcome(self) -> Run:
-        states = [self.settled(rank) for rank in self.ranks]
+        states = [self.final_state(rank) for rank in self.ranks]
         failures = {rank.number: rank.failure for rank in self.ranks if rank.failure is not None}
-        gone = [rank for rank in self.ranks if rank.over and rank.done is None and rank.failure is None]
+        gone = [rank for rank in self.ranks if rank.over and rank.finished is None and rank.failure is None]
         if gone and not failures:
-            raise RankCrashed("; ".join(f"rank {rank.number} {rank.how_it_went()}" for rank in gone) + ".")
+            raise RankCrashed("; ".join(f"rank {rank.number} {rank.how_it_ended()}" for rank in gone) + ".")
         raise_what_went_wrong(states, failures)
+        finished = [rank.finished for rank in self.ranks if rank.finished is not None]  # all of them
         events = [event for state in states for event in state.events]
         regions = [region for state in states for region in state.regions]
-        regions = regions or [span for rank in self.ranks for span in rank.done["busy"]]
         last = max((event.end for event in events if event.end is not None), default=0.0)
         return Run(
             world_size=self.size,
             world="graded",
             backend=self.cluster.name,
-            results=[(rank.done["result"], rank.done["after"], rank.done["shared"]) for rank in self.ranks],
-            output=[rank.done["printed"] for rank in self.ranks],
+            results=[one.result for one in finished],
+            output=[one.printed for one in finished],
             events=events,
             elapsed=max(last, *(rank.clock for rank in self.ranks)),
-            regions=regions,
-            memory_notes=[
-                [MemoryNote("virtual", rank.done["memory"], peak_of(rank.done["memory"])[0])] for rank in self.ranks
-            ],
+            regions=regions or [span for one in finished for span in one.busy],
+            memory_notes=[[MemoryNote("virtual", one.memory, peak_of(one.memory)[0])] for one in finished],
             algorithms=[Charge(*kind, *charged) for kind, charged in self.network.algorithms.items()],
         )
 
-    def settled(self, rank: Rank) -> RankState:
-        """A rank's state; without virtual time, what it has started and never asked about has no end, as with spawn."""
+    def final_state(self, rank: Rank) -> RankState:
+        """A rank's state. In real time an asynchronous call that it never asked about has no end, as with spawn."""
         state = rank.state
         if not self.virtual:
             state.events = [
@@ -464,13 +402,29 @@ class Hub:
         return state
 
 
-def text(value: Any, most: int = 1000) -> str:
-    if type(value) is not str:
-        raise Breach("no text")
-    return value[:most]
+# ---- the protocol: each request by its word. A handler returns True when the rank's turn is over.
 
-
-def place(value: Any) -> str:
-    """Where a call stands. Who explains why a world is stuck opens that file, so it must be a cell of the notebook."""
-    where = text(value)
-    return where if PLACE.fullmatch(where) else ""
+HANDLERS: dict[str, Callable[[Hub, Rank, Message], bool | None]] = {
+    "call": Hub.call,
+    "wait": Hub.wait,
+    "look": Hub.look,
+    "asked": Hub.asked,
+    "dropped": Hub.dropped,
+    "waits": Hub.waits,
+    "make": Hub.make_group,
+    "join": Hub.join,
+    "mark": Hub.mark,
+    "span": Hub.span,
+    "done": Hub.done,
+    "failed": Hub.failed,
+    "key_get": hub_storage.key_get,
+    "key_check": hub_storage.key_check,
+    "key_set": hub_storage.key_set,
+    "key_add": hub_storage.key_add,
+    "append": hub_storage.append,
+    "lines": hub_storage.lines,
+    "load": hub_storage.load,
+    "arrays": hub_storage.arrays,
+    "overwrite": hub_storage.overwrite,
+    "store": hub_storage.store,
+}

@@ -1,10 +1,10 @@
-"""A rank as the hub knows it."""
+"""One rank of a graded run as the hub sees it, and the values that ranks name without sending them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 
@@ -12,51 +12,73 @@ from grader.inside.codec import DTYPES, Breach
 from grader.judging.rank_connection import RankConnection
 from utils.events.event import Event, Region
 from utils.events.failure import Failure
-from utils.events.rank_state import RankState
+from utils.events.rank_state import RankState, TensorLayout
 from utils.kit.slow_memory import SlowMemory
 from utils.worlds.virtual.engine import event_fields
 from utils.worlds.virtual.network import VirtualCall
 
-MOST_BYTES = 1 << 30  # that the ranks of one run may send and receive, together
-MOST_CALLS, MOST_NOTES = 50_000, 100_000  # of one rank in one run
+MAX_BYTES = 1 << 30  # sent and received by all ranks of one run together
+MAX_CALLS, MAX_OTHER_MESSAGES = 50_000, 100_000  # per rank and run
+
+
+class RankResult(NamedTuple):
+    """What a rank's call of the student's function came to.
+
+    result        what it returned
+    inputs_after  its inputs after the call, as `state_of` in inside/rank.py describes them
+    shared        whether the result shares memory with an input
+    """
+
+    result: Any
+    inputs_after: list[Any]
+    shared: bool
+
+
+class Finished(NamedTuple):
+    """The last message of a rank whose program returned."""
+
+    result: RankResult
+    busy: list[Region]
+    memory: list[tuple[float, str, int]]
+    printed: str
 
 
 class Rank:
-    """A rank as the hub knows it.
+    """A rank as the hub sees it.
 
-    waits_for   calls; it goes on when one of them has come. None when it waits for nothing of the kind
-    answer      what it is told when its turn has come
+    waits_for   the calls that it waits for: it continues when the first of them is done. None when it waits for no call
+    reply       makes the answer that it gets when its turn comes; None when it expects none
     """
 
-    def __init__(self, number: int, line: RankConnection):
-        self.number, self.line = number, line
+    def __init__(self, number: int, connection: RankConnection):
+        self.number, self.connection = number, connection
         self.clock = 0.0
         self.calls: list[VirtualCall] = []
-        self.groups: set[tuple] = set()
+        self.groups: set[tuple[str, tuple[int, ...]]] = set()
         self.groups_made: list[Event] = []
         self.regions: list[Region] = []
         self.marks: set[float] = set()
-        self.strides: dict[int, tuple] = {}
+        self.strides: dict[int, TensorLayout] = {}
         self.unasked: dict[int, str] = {}
         self.lost: set[int] = set()
-        self.untold: list[int] = []  # calls of which it does not know that they have come
-        self.outputs: dict[int, list[torch.Tensor]] = {}
+        self.unreported: list[int] = []  # calls whose completion it has not been told yet
+        self.outputs: dict[int, Sequence[torch.Tensor]] = {}
         self.waits_for: list[VirtualCall] | None = None
-        self.answer: Callable[[], dict] | None = None
-        self.notes = 0
-        self.done: dict | None = None
+        self.reply: Callable[[], dict[str, Any]] | None = None
+        self.messages = 0
+        self.finished: Finished | None = None
         self.failure: Failure | None = None
         self.breach = ""
-        self.over = False  # it will say no more
+        self.over = False  # it sends nothing more
 
     def on_completed(self, call: VirtualCall) -> None:
-        """The network says when the result of a call, for which it waits, is there."""
-        self.clock = max(self.clock, call.end)
+        """The network calls this when a call that the rank waits for is done."""
+        self.clock = max(self.clock, call.end or 0.0)
         for other in self.waits_for or ():
             other.waiter = None
 
-    def how_it_went(self) -> str:
-        return f"was stopped, for it sent the grader {self.breach}" if self.breach else "ended without a result"
+    def how_it_ended(self) -> str:
+        return f"was stopped because it sent the grader {self.breach}" if self.breach else "ended without a result"
 
     @property
     def state(self) -> RankState:
@@ -67,29 +89,29 @@ class Rank:
             waits={call.event.index: call.waited_at for call in self.calls if call.waited is not None},
             lost=self.lost,
             strides=self.strides,
-            dropped=self.unasked if self.done else {},
+            dropped=self.unasked if self.finished else {},
             regions=self.regions,
-            finished=self.done is not None,
+            finished=self.finished is not None,
         )
 
 
-class Known:
-    """What ranks mean that they can't send: room to receive into, or a memory that lies here.
+class Placeholders:
+    """Resolves the placeholders in messages: a buffer to receive into, or a SlowMemory that lives here.
 
-    What all that they hand over takes here has an end.
+    It also counts all bytes that arrive, and ends the run once they exceed MAX_BYTES.
     """
 
-    def __init__(self, memories: list[SlowMemory]):
-        self.memories, self.bytes_left = memories, MOST_BYTES
+    def __init__(self, memories: Sequence[SlowMemory]):
+        self.memories, self.bytes_left = memories, MAX_BYTES
 
-    def __call__(self, stands: Any) -> Any:
-        if type(stands) is dict and "room" in stands:
-            name, shape = stands["room"]
-            self.take(math.prod(shape) * DTYPES[name].itemsize)
+    def resolve(self, placeholder: Any) -> Any:
+        if type(placeholder) is dict and "buffer" in placeholder:
+            name, shape = placeholder["buffer"]
+            self.count(math.prod(shape) * DTYPES[name].itemsize)
             return torch.zeros(shape, dtype=DTYPES[name])
-        return self.memories[stands["memory"]]
+        return self.memories[placeholder["memory"]]
 
-    def take(self, nbytes: int) -> None:
+    def count(self, nbytes: int) -> None:
         self.bytes_left -= nbytes
         if self.bytes_left < 0 or nbytes < 0:
-            raise Breach(f"the ranks send and receive more than {MOST_BYTES >> 20} MB")
+            raise Breach(f"more than {MAX_BYTES >> 20} MB, counting what all ranks send and receive")

@@ -1,8 +1,8 @@
-"""What a rank and the hub say to each other: bounded in time and bytes, and written down.
+"""The connection between the hub and a rank: limited in time and bytes, and recorded.
 
-Written down so that it can be played again: `replay` answers a second process of the same rank with what the first was
-answered. That one is alone. Whatever it comes to it has from its own inputs and from messages; what it should have
-learnt otherwise, from how long another rank slept, say, it does not know this time.
+The record makes a replay possible: `replay` gives a second process of the same rank the answers that the first one got.
+The second process runs alone, so its result can depend only on its own inputs and on messages. Anything that the first
+process learned some other way, from how long another rank slept, say, is missing this time.
 """
 
 from __future__ import annotations
@@ -11,90 +11,100 @@ import hashlib
 import socket
 from collections.abc import Callable
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from grader.inside import codec
 
+Argument = TypeVar("Argument")
+Done = TypeVar("Done")
+
 
 class Diverged(Exception):
-    """Played again, a rank says something else, at a place where all it had been told was the same."""
+    """In a replay, a rank sent something else than the first time, although it had received the same answers."""
+
+
+class Exchange(NamedTuple):
+    """One message of a rank and the hub's answer to it."""
+
+    digest: bytes  # of the message
+    answer: bytes  # b"" if it got none
 
 
 class RankConnection:
     """The hub's end of the socket to a rank.
 
-    until   the machine's time (monotonic) at which nothing more is waited for
-    take    is told how many bytes come, and raises Breach when there are too many
-    spent   whether the rank has computed for too long: asked every second that is waited for it
-    log     (digest of what was heard, what was said to it) in order
+    until           the machine's time (monotonic) at which waiting ends
+    count           called with the number of bytes about to arrive; raises Breach when they are too many
+    has_overspent   whether the rank has computed for too long; polled once a second while waiting
+    log             every message of the rank with its answer, in order
     """
 
     def __init__(
         self,
         socket: socket.socket,
         until: float,
-        take: Callable[[int], None] = lambda count: None,
-        spent: Callable[[], bool] = lambda: False,
+        count: Callable[[int], None] = lambda nbytes: None,
+        has_overspent: Callable[[], bool] = lambda: False,
     ):
-        self.socket, self.until, self.take, self.spent = socket, until, take, spent
-        self.log: list[tuple[bytes, bytes]] = []
-        self.heard = hashlib.sha256()
+        self.socket, self.until, self.count, self.has_overspent = socket, until, count, has_overspent
+        self.log: list[Exchange] = []
+        self.received = hashlib.sha256()
 
-    def hear(self, known: Callable[[dict], Any]) -> dict[str, Any] | None:
+    def receive(self, resolve: Callable[[Any], Any]) -> dict[str, Any] | None:
         """The next message; None when the rank has closed its end. Raises Breach, TimeoutError, OSError."""
-        self.heard = hashlib.sha256()
-        message = codec.receive(self.socket, known, self.read)
-        self.log.append((self.heard.digest(), b""))
+        self.received = hashlib.sha256()
+        message = codec.receive(self.socket, resolve, self.read)
+        self.log.append(Exchange(self.received.digest(), b""))
         return message
 
-    def say(self, answer: dict[str, Any]) -> None:
+    def answer(self, answer: dict[str, Any]) -> None:
         self.send(codec.pack(answer))
 
-    def send(self, words: bytes) -> None:
-        left = memoryview(words)
+    def send(self, data: bytes) -> None:
+        left = memoryview(data)
         try:
             while left:
-                left = left[self.patiently(self.socket.send, left) :]
-        except (BrokenPipeError, ConnectionResetError):  # it listens no more; what it has said can still be heard
+                left = left[self.before_deadline(self.socket.send, left) :]
+        except (BrokenPipeError, ConnectionResetError):  # it has stopped listening; what it sent can still be read
             pass
         if self.log:
-            self.log[-1] = self.log[-1][0], words
+            self.log[-1] = Exchange(self.log[-1].digest, data)
 
-    def read(self, count: int) -> bytes:
-        self.take(count)
+    def read(self, nbytes: int) -> bytes:
+        self.count(nbytes)
         data = bytearray()
-        while len(data) < count:
-            part = self.patiently(self.socket.recv, min(count - len(data), 1 << 20))
+        while len(data) < nbytes:
+            part = self.before_deadline(self.socket.recv, min(nbytes - len(data), 1 << 20))
             if not part:
                 break
             data += part
-        self.heard.update(data)
+        self.received.update(data)
         return bytes(data)
 
-    def patiently(self, do: Callable, what: Any) -> Any:
-        """Do it as soon as it can be done. Raises TimeoutError when the rank has had its time."""
+    def before_deadline(self, act: Callable[[Argument], Done], argument: Argument) -> Done:
+        """Call `act`, which waits for the socket. Raises TimeoutError when the rank has used up its time."""
         while True:
             left = self.until - monotonic()
             if left <= 0:
                 raise TimeoutError
             self.socket.settimeout(min(left, 1.0))
             try:
-                return do(what)
+                return act(argument)
             except TimeoutError:
-                if self.spent():
+                if self.has_overspent():
                     raise
 
 
-def replay(log: list[tuple[bytes, bytes]], line: RankConnection, known: Callable[[dict], Any]) -> dict[str, Any]:
-    """What a rank comes to that is answered as another was: the message that ends it. Raises Diverged."""
+def replay(log: list[Exchange], connection: RankConnection, resolve: Callable[[Any], Any]) -> dict[str, Any]:
+    """Give a rank the answers in `log`. Returns its last message ("done" or "failed"). Raises Diverged."""
     for digest, answer in log:
-        message = line.hear(known)
+        message = connection.receive(resolve)
         if message is None:
             raise Diverged
         if message.get("do") in ("done", "failed"):
             return message
-        if line.log[-1][0] != digest:
+        if connection.log[-1].digest != digest:
             raise Diverged
         if answer:
-            line.send(answer)
+            connection.send(answer)
     raise Diverged

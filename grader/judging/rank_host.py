@@ -1,11 +1,11 @@
-"""Rank processes that share nothing, asked for from outside.
+"""Rank processes that share nothing, started from outside their sandbox.
 
-    with RankHost(Limits(wall=60)) as host:          # returns at once; inside, torch is being imported meanwhile
-        ranks = host.start(4)                        # each has a number, and a socket whose other end the process has
+    with RankHost(Limits(wall=60)) as host:          # returns at once, while torch is imported inside
+        ranks = host.start(4)                        # each has a number, and a socket to its process
         ...
-        statuses = host.end(ranks)                   # nothing of them is left
+        statuses = host.end(ranks)                   # afterwards nothing of them is left
 
-One sandbox holds the host (grader/inside/host.py), which forks the ranks; each lives in namespaces of its own.
+A single sandbox holds the host (grader/inside/host.py), which forks the ranks, each into namespaces of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import IO, Any, NoReturn
 
 from grader.sandbox import bubblewrap, seccomp
 from grader.sandbox.bubblewrap import HOME, INSIDE, MB, ROOT, UTILS, End, Limits, NoSandbox
@@ -41,12 +41,12 @@ PRELOADED = (
     "utils.worlds.virtual",
     "grader.inside.warm_up",
 )
-MOST_RANKS = 250  # descriptors in one message: at most 253
+MAX_RANKS = 250  # descriptors in one message: at most 253
 DISK = 20 * MB  # in each of a rank's two folders
-ANSWER = 65536  # bytes, at most
-NONSENSE = "the process that makes ranks spoke nonsense"
+MAX_ANSWER = 65536  # bytes
+NONSENSE = "the process that forks ranks sent a malformed answer"
 DEFAULT = Limits()
-GRACE = 10  # seconds after the wall time in which the warden has to end the sandbox
+GRACE = 10  # seconds after the wall time, for the resource monitor to end the sandbox
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",  # a process with more than one thread can't be forked safely
     "OPENBLAS_NUM_THREADS": "1",
@@ -58,19 +58,22 @@ ENVIRONMENT = {
 
 
 class HostGone(Exception):
-    """There are no ranks any more, and can be none; the text says why."""
+    """The host has ended, so there are no ranks and can be none; the text says why."""
 
 
 @dataclass(frozen=True, eq=False)
 class Rank:
-    number: int  # no two ranks of a host have the same
-    socket: socket.socket  # its other end is all that the process has
+    number: int  # unique among the ranks of a host
+    socket: socket.socket  # the process has the other end, and no other descriptor
 
 
 class RankHost:
-    """Starts and ends ranks. `modules` are imported before the ranks are forked; `entry` is what a rank calls.
+    """Starts and ends ranks.
 
-    `how`: further fields of Sandbox. With sandboxed=False the ranks are plain processes, which can do what we can.
+    modules    imported before ranks are forked
+    entry      "module:function", which a rank calls with its socket
+    options    further fields of Sandbox
+    sandboxed  False: ranks are plain processes, which can do whatever we can
     """
 
     def __init__(
@@ -82,7 +85,7 @@ class RankHost:
         entry: str = ENTRY,
         modules: Sequence[str] = PRELOADED,
         env: Mapping[str, str] | None = None,
-        **how: object,
+        **options: Any,
     ):
         self.limits, self.sandboxed = limits, sandboxed
         self.lock = threading.Lock()
@@ -91,19 +94,20 @@ class RankHost:
         self.reason: str | None = None
         self.is_ready = False
         self.unread = b""
-        self.complaints = tempfile.TemporaryFile()
+        self.stderr: IO[bytes] = tempfile.TemporaryFile()
         self.deadline = time.monotonic() + limits.wall + GRACE
-        self.line, theirs = socket.socketpair()
+        self.socket, theirs = socket.socketpair()
         command = [sys.executable, "-c", PROGRAM, str(theirs.fileno())]
         with theirs:
+            self.box: bubblewrap.Sandbox | Unconfined
             if sandboxed:
                 self.box = bubblewrap.start(
                     command, makes_namespaces=True, limits=limits, gpus=gpus, read_only=(UTILS, *INSIDE),
                     env={**ENVIRONMENT, **(env or {})}, pass_fds=[theirs.fileno()],
-                    stdout=self.complaints, stderr=self.complaints, **how,
+                    stdout=self.stderr, stderr=self.stderr, **options,
                 )  # fmt: skip
             else:
-                self.box = Unconfined(command, limits, env or {}, theirs.fileno(), self.complaints)
+                self.box = Unconfined(command, limits, env or {}, theirs.fileno(), self.stderr)
         settings = {
             "sandboxed": sandboxed,
             "modules": list(modules),
@@ -114,14 +118,14 @@ class RankHost:
             "gpus": gpus,
             "filter": base64.b64encode(seccomp.filter_program(alone=True)).decode(),
         }
-        self.tell(settings, [])
+        self.send(settings, [])
 
     # ---- ranks -------------------------------------------------------------------------------------------------------
 
     def start(self, count: int) -> list[Rank]:
-        """Start ranks, all at once. The first call waits until the host is ready."""
-        if not 1 <= count <= MOST_RANKS:
-            raise ValueError(f"{count} ranks; 1 to {MOST_RANKS} can be started at once")
+        """Start ranks, all at once. The first call waits until the host is ready. Raises HostGone."""
+        if not 1 <= count <= MAX_RANKS:
+            raise ValueError(f"{count} ranks; 1 to {MAX_RANKS} can be started at once")
         with self.lock:
             if not self.is_ready:
                 self.is_ready = self.answer().get("ready") is True or self.give_up(NONSENSE)
@@ -130,7 +134,7 @@ class RankHost:
             self.number += count
             self.ranks |= {rank.number: rank for rank in ranks}
             try:
-                self.tell({"start": [rank.number for rank in ranks]}, [theirs.fileno() for _, theirs in pairs])
+                self.send({"start": [rank.number for rank in ranks]}, [theirs.fileno() for _, theirs in pairs])
             finally:
                 for _, theirs in pairs:
                     theirs.close()
@@ -139,22 +143,22 @@ class RankHost:
             return ranks
 
     def end(self, ranks: Sequence[Rank]) -> list[int]:
-        """End what is left of them. Returns once nothing is: how each ended, as a shell has it (137: we killed it).
+        """Kill what is left of them, and wait until nothing is. Returns their statuses, as a shell reports them.
 
-        Our ends of their sockets stay open: what they said can still be read.
+        Our ends of their sockets stay open, so their last messages can still be read. Raises HostGone.
         """
         with self.lock:
-            numbers = [rank.number for rank in ranks if self.ranks.pop(rank.number)]
-            self.tell({"end": numbers}, [])
+            numbers = [self.ranks.pop(rank.number).number for rank in ranks]
+            self.send({"end": numbers}, [])
             statuses = self.answer().get("ended")
             if not isinstance(statuses, list) or [type(one) for one in statuses] != [int] * len(numbers):
                 self.give_up(NONSENSE)
             return statuses
 
     def used(self, ranks: Sequence[Rank]) -> list[float]:
-        """Seconds that each has computed so far."""
+        """The CPU seconds of each so far. Raises HostGone."""
         with self.lock:
-            self.tell({"used": [rank.number for rank in ranks]}, [])
+            self.send({"used": [rank.number for rank in ranks]}, [])
             used = self.answer().get("used")
             if not isinstance(used, list) or [type(one) for one in used] != [float] * len(ranks):
                 self.give_up(NONSENSE)
@@ -168,9 +172,9 @@ class RankHost:
 
     @property
     def stopped(self) -> str | None:
-        """Why there are no ranks any more; None while all is well.
+        """Why the host has ended; None while all is well.
 
-        The host is asked, if it can answer: its ranks' sockets close a moment before the sandbox is known to be gone.
+        Asks the host, if it can still answer: its ranks' sockets close a moment before the sandbox is known to be gone.
         """
         with contextlib.suppress(HostGone):
             if self.reason is None and self.is_ready:
@@ -180,14 +184,16 @@ class RankHost:
         return self.reason
 
     def close(self) -> End:
-        """End all of it."""
-        self.line.close()
-        if not self.sandboxed and self.is_ready:  # it ends what its ranks have left, when it sees that we are gone
+        """End the host and all ranks."""
+        self.socket.close()
+        if (
+            not self.sandboxed and self.is_ready
+        ):  # it kills what its ranks have left behind once it notices that we are gone
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.box.process.wait(GRACE)
         end = self.box.kill()
         self.reason = self.reason or "it was closed"
-        self.complaints.close()
+        self.stderr.close()
         for rank in self.ranks.values():
             rank.socket.close()
         return end
@@ -198,71 +204,71 @@ class RankHost:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ---- talking to it -----------------------------------------------------------------------------------------------
+    # ---- messages ----------------------------------------------------------------------------------------------------
 
-    def tell(self, words: dict, descriptors: Sequence[int]) -> None:
-        message = json.dumps(words).encode() + b"\n"
+    def send(self, request: Mapping[str, object], descriptors: Sequence[int]) -> None:
+        message = json.dumps(request).encode() + b"\n"
         try:
-            self.line.settimeout(self.patience())
-            sent = socket.send_fds(self.line, [message], descriptors)
-            self.line.sendall(message[sent:])
+            self.socket.settimeout(self.seconds_left())
+            sent = socket.send_fds(self.socket, [message], descriptors)
+            self.socket.sendall(message[sent:])
         except OSError:
             self.give_up()
 
-    def answer(self) -> dict:
-        """The next line of the host, as long as it may be, or HostGone."""
+    def answer(self) -> dict[str, Any]:
+        """The host's next line. Raises HostGone, also if it is too long or malformed."""
         while b"\n" not in self.unread:
             try:
-                self.line.settimeout(self.patience())
-                more = self.line.recv(ANSWER)
+                self.socket.settimeout(self.seconds_left())
+                more = self.socket.recv(MAX_ANSWER)
             except OSError:
                 more = b""
             if not more:
                 self.give_up()
             self.unread += more
-            if len(self.unread) > ANSWER:
+            if len(self.unread) > MAX_ANSWER:
                 self.give_up(NONSENSE)
         line, _, self.unread = self.unread.partition(b"\n")
         try:
-            words = json.loads(line)
+            answer = json.loads(line)
         except (ValueError, RecursionError):
             self.give_up(NONSENSE)
-        if not isinstance(words, dict):
+        if not isinstance(answer, dict):
             self.give_up(NONSENSE)
-        if "failed" in words:
-            self.give_up(str(words["failed"])[:1000])
-        return words
+        if "failed" in answer:
+            self.give_up(str(answer["failed"])[:1000])
+        return answer
 
-    def patience(self) -> float:
+    def seconds_left(self) -> float:
         return max(0.01, self.deadline - time.monotonic())
 
     def give_up(self, reason: str | None = None) -> NoReturn:
-        """End what there still is, and say why. No reason: it has ended by itself, or is past its time."""
+        """End all of it and raise HostGone. No reason: it has ended by itself, or has exceeded its time."""
         if reason is None and time.monotonic() > self.deadline:
             reason = f"took longer than {self.limits.wall:g} s"
         if reason is not None:
             self.box.kill()
-        self.reason = self.reason or reason or self.why()
+        self.reason = self.reason or reason or self.why_ended()
         raise HostGone(self.reason)
 
-    def why(self) -> str:
+    def why_ended(self) -> str:
         end = self.box.wait()
         if end.stopped:
             return end.stopped
-        self.complaints.seek(0)
-        last = self.complaints.read(ANSWER).decode(errors="replace").strip().split("\n")[-1]
-        return f"the process that makes ranks ended with status {end.status}" + (f": {last}" if last else "")
+        self.stderr.seek(0)
+        last = self.stderr.read(MAX_ANSWER).decode(errors="replace").strip().split("\n")[-1]
+        return f"the process that forks ranks ended with status {end.status}" + (f": {last}" if last else "")
 
 
 class Unconfined:
-    """The host as a plain process. Looks like a Sandbox."""
+    """The host as a plain process, with the interface of a Sandbox."""
 
     user = None
 
-    def __init__(self, command: list[str], limits: Limits, env: Mapping[str, str], control: int, complaints: object):
+    def __init__(self, command: list[str], limits: Limits, env: Mapping[str, str], control: int, stderr: IO[bytes]):
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         self.process = subprocess.Popen(
-            command, pass_fds=[control], stdin=subprocess.DEVNULL, stdout=complaints, stderr=complaints,
+            command, pass_fds=[control], stdin=subprocess.DEVNULL, stdout=stderr, stderr=stderr,
             env={**os.environ, "PYTHONPATH": path, **ENVIRONMENT, **env}, start_new_session=True,
         )  # fmt: skip
         self.stopped: str | None = None

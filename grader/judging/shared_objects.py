@@ -1,4 +1,4 @@
-"""Programs on their way to sandboxed ranks: what is pickled by value, and what stays with the hub."""
+"""Programs on their way to sandboxed ranks: what is pickled by value, and what stays with the judge."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ import cloudpickle
 import torch
 
 from grader.inside.codec import Other
-from grader.inside.rank import LENGTH, strided
+from grader.inside.orders import ReadOrder, RunOrder, send_order
+from grader.inside.rank import strided
 from utils.checks.inputs import Draws
 from utils.checks.runner import Runner
 from utils.kit.slow_memory import SlowMemory
@@ -24,36 +25,40 @@ from utils.worlds.common import pickling
 READ_SECONDS = 60  # for reading a notebook's cells
 
 
-def give_order(line: socket.socket, order: dict) -> None:
-    """What a rank gets first. It is made here, so it may be a pickle."""
-    data = pickle.dumps(order)
-    line.settimeout(READ_SECONDS)
-    line.sendall(LENGTH.pack(len(data)) + data)
+def give_order(connection: socket.socket, order: ReadOrder | RunOrder) -> None:
+    connection.settimeout(READ_SECONDS)
+    send_order(connection, order)
 
 
 class NotForRanks(Exception):
-    """A check hands its ranks what would tell them each other's inputs. The check is wrong, not the answer."""
+    """A check hands its ranks something that reveals each other's inputs. The check is wrong, not the answer."""
 
 
-def pack_program(program: tuple, function: Callable, memories: list[SlowMemory]) -> bytes:
-    """What a rank shall call, with its own inputs and nobody else's. Raises NotForRanks."""
+def pack_program(program: tuple[Any, ...], function: Callable[..., Any], memories: list[SlowMemory]) -> bytes:
+    """What one rank calls, with its own inputs and no others.
+
+    function   the student's; a placeholder takes its place
+    memories   the SlowMemories in the program are added to it; placeholders take theirs
+
+    Raises NotForRanks.
+    """
     file = io.BytesIO()
     ProgramPickler(file, function, memories).dump(program)
     return file.getvalue()
 
 
 class ProgramPickler(cloudpickle.Pickler):
-    """Puts signs where the student's function and memories stand; tensors go by their values.
+    """Puts placeholders where the student's function and memories stand, and sends tensors by value.
 
-    A view goes without the storage that it is a part of: that may hold what other ranks have, or what is expected. And
-    what inputs are drawn from does not go at all.
+    A view travels without the rest of its storage, which may hold other ranks' inputs or the expected values. The
+    generators that inputs are drawn from do not travel at all.
     """
 
-    def __init__(self, file, function: Callable, memories: list[SlowMemory]):
+    def __init__(self, file: io.BytesIO, function: Callable[..., Any], memories: list[SlowMemory]):
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
         self.function, self.memories = function, memories
 
-    def persistent_id(self, value: Any):
+    def persistent_id(self, value: Any) -> Any:
         if value is self.function:
             return "answer"
         if isinstance(value, SlowMemory):
@@ -61,11 +66,11 @@ class ProgramPickler(cloudpickle.Pickler):
             return len(self.memories) - 1, value.room
         return None
 
-    def reducer_override(self, value: Any):
+    def reducer_override(self, value: Any) -> Any:
         if isinstance(value, Draws | Runner | torch.Generator):
             raise NotForRanks(
                 f"the check of {self.function.__name__} hands a {type(value).__name__} to its ranks, as an input or in "
-                "a function that uses one: whoever has it can draw the inputs of all ranks. Draw in the check, and "
+                "a function that uses one. A rank that has it can draw the inputs of all ranks. Draw in the check, and "
                 "hand over the tensors."
             )
         if type(value) is torch.Tensor and value.layout is torch.strided and not value.is_meta and value.is_leaf:
@@ -75,24 +80,21 @@ class ProgramPickler(cloudpickle.Pickler):
         return super().reducer_override(value)
 
 
-def restored(original: Any, told: Any) -> Any:
-    """An input as it was after the call; of one that has state, a copy of ours with the state that was told."""
-    kind, state = told if type(told) is list and len(told) == 2 else ("", None)
+def restored(original: Any, described: Any) -> Any:
+    """An input as it was after the call, from the rank's description; an object with state is a copy of ours."""
+    kind, state = described if type(described) is list and len(described) == 2 else ("", None)
     if kind == "value":
         return state
     if kind != "state" or type(state) is not dict:
-        return Other("nothing", "nothing that can be judged")
+        return Other("nothing", "a value that can't be judged")
     if isinstance(original, torch.nn.Module):
         model = copy.deepcopy(original)
         tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-        if state.keys() != tensors.keys() or not all(type(one) in TENSORS for one in state.values()):
-            return Other("module", "another model")
+        if state.keys() != tensors.keys() or not set(map(type, state.values())) <= {torch.Tensor, torch.nn.Parameter}:
+            return Other("module", "a different model")
         for name, tensor in tensors.items():
             tensor.data = state[name].detach()
         return model
     owner = copy.copy(getattr(original, "__self__", original))
     owner.__dict__.update({str(name): value for name, value in state.items()})
     return types.MethodType(original.__func__, owner) if inspect.ismethod(original) else owner
-
-
-TENSORS = (torch.Tensor, torch.nn.Parameter)

@@ -1,4 +1,4 @@
-"""What grading says of a submission: a verdict on each check, and what a person should look at. Plain data, as JSON.
+"""The outcome of grading a submission: a verdict on each check, and what a person should look at. Plain data, as JSON.
 
 judge.py makes it; the gradebook, the feedback page and the report are made from it.
 """
@@ -13,15 +13,16 @@ PASSED, PART, WRONG, BLANK, STUCK, NOT_RUN = "passed", "part", "wrong", "blank",
 
 @dataclass
 class Verdict:
-    """On one check cell.
+    """The verdict on one check cell.
 
     check    the cell's name, "ring-all-reduce-traffic"
-    points   earned; most: that it can give
-    kind     "passed", "part" (of the points), "wrong", "blank" (nothing written), "stuck" (stopped for taking too long
-             or too much), "not run"
+    points   earned
+    most     the points that the check can give
+    kind     "passed", "part" (of the points), "wrong", "blank" (nothing written), "stuck" (stopped because it took too
+             long or used too much), "not run"
     said     what was asked, seen and expected, in the words of the check; never a hidden test's source
-    mistake  the usual mistake that it was recognised as; "" if as none
-    hidden   whether it is a hidden test that says it
+    mistake  the usual mistake that the check has recognised; "" if none
+    hidden   whether the words are those of a hidden test
     """
 
     check: str
@@ -38,7 +39,7 @@ class Flag:
     """Something that a person should look at.
 
     what      "took too long", "damaged notebook", "tried to escape", ...
-    evidence  what was seen, a few lines; it may quote the submission, so it is not to be trusted
+    evidence  what was seen, in a few lines; it may quote the submission, so don't trust it
     """
 
     what: str
@@ -47,10 +48,11 @@ class Flag:
 
 @dataclass
 class Judgement:
-    """Of one submission.
+    """The judgement of one submission.
 
-    troubles  one line each, for the student and the instructor: what was repaired, what could not be run
-    seconds   that the judging took
+    troubles  for the student and the instructor, one line each: what was repaired, what could not be run
+    looks     for the instructor
+    seconds   how long judging took
     """
 
     lesson: str
@@ -65,7 +67,7 @@ class Judgement:
     @classmethod
     def from_json(cls, text: str) -> Judgement:
         """Raises ValueError or TypeError for anything that `to_json` does not write."""
-        said = json.loads(text)
-        said["verdicts"] = [Verdict(**one) for one in said["verdicts"]]
-        said["looks"] = [Flag(**one) for one in said["looks"]]
-        return cls(**said)
+        fields = json.loads(text)
+        fields["verdicts"] = [Verdict(**one) for one in fields["verdicts"]]
+        fields["looks"] = [Flag(**one) for one in fields["looks"]]
+        return cls(**fields)

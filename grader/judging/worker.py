@@ -1,6 +1,6 @@
-"""What judges one notebook, here or on a worker of a cluster (dask_cluster.py), which needs nothing else of the course.
+"""Judging one notebook, here or on a worker of a cluster (dask_cluster.py), which needs nothing else of the course.
 
-It imports little: each process that judges pays for it.
+It imports little, because every process that judges pays for the imports.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from grader.sandbox import bubblewrap
 
 @dataclass(frozen=True)
 class JudgeSettings:
-    """How submissions are judged: what c.Judge of the configuration says."""
+    """How submissions are judged: the settings in c.Judge of the configuration."""
 
     checks: str
     hidden: str
     sandboxed: bool
     seconds: float
 
-    def judge(self, nb: NotebookNode, progress: Callable | None = None) -> Judgement:
-        """Judge a notebook whose cells are official."""
-        from grader.judging.judge import judge  # it imports torch, which who only writes a gradebook can do without
+    def judge(self, nb: NotebookNode, progress: Callable[[int, int], None] | None = None) -> Judgement:
+        """Judge a notebook whose check cells are official."""
+        from grader.judging.judge import judge  # imports torch, which writing a gradebook does not need
 
         return judge(nb, **asdict(self), progress=progress)
 
 
 def judge_text(text: str, how: JudgeSettings) -> str:
-    """Notebook and judgement as text."""
+    """The same, with notebook and judgement as text."""
     return how.judge(nbformat.reads(text, as_version=4)).to_json()
 
 
 def why_not(how: JudgeSettings) -> str | None:
-    """Why there can be no judging here; None when there can."""
+    """Why this machine can't judge; None if it can."""
     return bubblewrap.why_not() if how.sandboxed else None

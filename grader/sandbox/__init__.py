@@ -1,1 +1,1 @@
-"""Running a program that is not trusted: bubblewrap, a process that watches what it takes, and a filter of system calls."""
+"""Running untrusted programs: bubblewrap, a process that watches their resources, and a filter for system calls."""

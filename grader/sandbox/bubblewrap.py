@@ -1,13 +1,15 @@
-"""A sandbox: a command sees a read-only system, the course's Python and `utils`, what it is given, and nothing else.
+"""A sandbox, in which a command sees a read-only system, the course's Python and `utils`, the files it is given, and
+nothing else.
 
     done = run([sys.executable, "-c", "print(6 * 7)"])            # done.stdout, done.status, done.stopped
     box = start(command, pass_fds=[fd], limits=Limits(wall=60))   # box.wait(), box.kill(), box.path("/tmp/answer")
 
-Inside: namespaces of its own for network (only loopback), processes, IPC, mounts and host name; no home, no course, an
-environment of a few variables, a private /tmp and /dev/shm of limited size. Nothing that it writes is on a disk, and
-nothing outlives it. bubblewrap (`bwrap`) makes it; grader/sandbox/resource_monitor.py watches it.
+Inside, it has its own namespaces for network (only loopback), processes, IPC, mounts and host name; no home, no course,
+an environment of a few variables, and a private /tmp and /dev/shm of limited size. Nothing that it writes goes to a
+disk, and nothing outlives it. bubblewrap (`bwrap`) makes it; resource_monitor.py watches it.
 
-Who grades as an ordinary user needs user namespaces. root needs none: the command then runs as a user that nobody is.
+Grading as an ordinary user needs user namespaces. Grading as root does not: the command then runs under an otherwise
+unused user id.
 """
 
 from __future__ import annotations
@@ -25,19 +27,23 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from grader.sandbox import resource_monitor, seccomp
 
 ROOT = Path(__file__).resolve().parents[2]
 UTILS = ROOT / "utils"
-INSIDE = (ROOT / "grader" / "__init__.py", ROOT / "grader" / "inside")  # what grading runs in there; no secret in it
+INSIDE = (
+    ROOT / "grader" / "__init__.py",
+    ROOT / "grader" / "inside",
+)  # what grading runs in there; it holds no secrets
 HOME = "/tmp/home"  # inside
-MARK = "/.sandbox"  # who finds it is inside
-OLDEST = (0, 8)  # bubblewrap that limits a tmpfs and forbids further user namespaces
+MARK = "/.sandbox"  # a file that exists only inside
+OLDEST = (0, 8)  # the first bubblewrap that can limit a tmpfs and forbid further user namespaces
 SYSTEM = ["/usr", "/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime"]
 LINKS_OR_FOLDERS = ["/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32"]
 NAMESPACES = ["--unshare-net", "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
-FROM_OUTSIDE = [  # variables that say nothing of the person who grades
+FROM_OUTSIDE = [  # variables that reveal nothing about the person who grades
     *("LANG", "LC_ALL", "LC_CTYPE", "TZ"),
     *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "SPAWN_WITHOUT_FORK", "NBGRADER_EXECUTION", "CUDA_VISIBLE_DEVICES"),
 ]
@@ -48,53 +54,53 @@ GB, MB = 10**9, 10**6
 
 @dataclass(frozen=True)
 class Limits:
-    """What all processes of a sandbox may take together. Beyond `processes`, `files` or `disk` a call fails inside;
-    beyond the others the sandbox is ended.
+    """What all processes of a sandbox may use together.
 
-    Memory is looked at 20 times a second, so it can be more for that long. Where systemd gives us a control group, the
-    kernel bounds memory and processes itself.
+    Beyond `processes`, `files` or `disk`, calls fail inside; beyond the others, the sandbox is ended. Memory is checked
+    20 times a second, so it can exceed the limit for that long. Where systemd gives us a control group, the kernel
+    itself limits memory and processes.
     """
 
     wall: float = 600  # seconds from start to end
     cpu: float = 1800  # seconds of computing
     memory: int = 4 * GB
-    processes: int = 3000  # with their threads: simulate takes one for each rank
+    processes: int = 3000  # including their threads: simulate uses one per rank
     files: int = 4096  # open at a time, in each process
-    disk: int = 500 * MB  # in /tmp, and as much in /dev/shm; it is memory
+    disk: int = 500 * MB  # in /tmp, and as much again in /dev/shm; it is memory
     output: int = 20 * MB  # to stdout and stderr
 
 
 class NoSandbox(Exception):
-    """There can be no sandbox here; the text says why, and what to install or enable."""
+    """This machine can't make a sandbox; the text says why, and what to install or enable."""
 
 
 @dataclass(frozen=True)
 class End:
     """How a sandbox ended."""
 
-    status: int  # of the command, as a shell has it
+    status: int  # of the command, as a shell reports it
     stopped: str | None  # why it was ended: "took longer than 600 s"
-    memory: int = 0  # most bytes at a time
+    memory: int = 0  # bytes, at the peak
     cpu: float = 0  # seconds
     wall: float = 0
     stdout: bytes = b""
     stderr: bytes = b""
 
 
-# ---- can there be one? -----------------------------------------------------------------------------------------------
+# ---- is it possible here? --------------------------------------------------------------------------------------------
 
 
 @functools.cache
 def why_not() -> str | None:
-    """Why there can be no sandbox on this machine, and what to do; None when there can."""
+    """Why this machine can't make a sandbox, and what to do about it; None if it can."""
     if not sys.platform.startswith("linux"):
-        return "The sandbox needs Linux; on another system grade in the container of grader/Dockerfile."
+        return "The sandbox needs Linux. On other systems, grade in the container of grader/Dockerfile."
     if not shutil.which("bwrap"):
-        return "The sandbox needs bubblewrap, and there is no `bwrap` here: run `make system`, or install bubblewrap."
+        return "The sandbox needs bubblewrap, and `bwrap` was not found here: run `make system`, or install bubblewrap."
     said = subprocess.run(["bwrap", "--version"], capture_output=True, text=True).stdout
     version = tuple(map(int, re.findall(r"\d+", said)))
     if version[:2] < OLDEST:
-        return f"The sandbox needs bubblewrap 0.8 or newer, and here is {said.strip() or 'one that says no version'}."
+        return f"The sandbox needs bubblewrap 0.8 or newer; this one is {said.strip() or 'of an unknown version'}."
     needed = [sys.executable, str(UTILS / "__init__.py")]
     end = _run(["sh", "-c", 'for path; do test -r "$path" || echo "$path"; done', "sh", *needed])
     if end.status != 0:
@@ -106,45 +112,46 @@ def why_not() -> str | None:
 
 
 def cure() -> str:
-    """What usually forbids it, looked up on this machine."""
+    """What to do about the usual obstacle, looked up on this machine."""
     settings = {
-        "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": ("1", "`make system` allows it"),
+        "/proc/sys/kernel/apparmor_restrict_unprivileged_userns": ("1", "`make system` allows them"),
         "/proc/sys/kernel/unprivileged_userns_clone": ("0", "`sudo sysctl kernel.unprivileged_userns_clone=1` does"),
         "/proc/sys/user/max_user_namespaces": ("0", "`sudo sysctl user.max_user_namespaces=10000` does"),
     }
     for path, (forbids, enable) in settings.items():
         with contextlib.suppress(OSError):
             if Path(path).read_text().strip() == forbids:
-                return f"User namespaces are forbidden to ordinary users ({path} is {forbids}): {enable}."
-    return "It needs user namespaces: in a container, start that as grader/Dockerfile says."
+                return f"Ordinary users may not make user namespaces ({path} is {forbids}): {enable}."
+    return "It needs user namespaces: if this is a container, start it as grader/Dockerfile says."
 
 
 def require() -> None:
-    """Raises NoSandbox when there can be none."""
+    """Raises NoSandbox if this machine can't make one."""
     if reason := why_not():
         raise NoSandbox(reason)
 
 
 def as_root() -> bool:
     """Whether namespaces can be made without user namespaces: root, and not the root of a confined container."""
-    able = int(re.search(r"CapEff:\s*(\w+)", Path("/proc/self/status").read_text())[1], 16)
+    found = re.search(r"CapEff:\s*(\w+)", Path("/proc/self/status").read_text())
+    capabilities = int(found[1], 16) if found else 0
     cap_sys_admin = 21
-    return os.geteuid() == 0 and bool(able >> cap_sys_admin & 1)
+    return os.geteuid() == 0 and bool(capabilities >> cap_sys_admin & 1)
 
 
 # ---- what it sees ----------------------------------------------------------------------------------------------------
 
 
 def python_folders() -> list[Path]:
-    """Where this Python and its packages lie."""
+    """The folders of this Python and its packages."""
     found = [Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).resolve().parent.parent]
     found += [path.resolve() for path in found]
     return [path for path in dict.fromkeys(found) if path.parts[:2] != ("/", "usr")]
 
 
 def view(read_only: Sequence[str | Path], gpus: bool) -> list[str]:
-    """bwrap's arguments for the read-only part. The course and home stay hidden, should they lie below one of these."""
-    words = []
+    """bwrap's arguments for the read-only part. The course and home stay hidden, even below a folder that is shown."""
+    words: list[str] = []
     for path in map(Path, LINKS_OR_FOLDERS):
         if path.is_symlink():
             words += ["--symlink", os.readlink(path), str(path)]
@@ -170,7 +177,7 @@ def bind(path: Path) -> list[str]:
 
 
 def parents(path: Path) -> list[str]:
-    """The folders above it; bwrap alone would make them for its own user only."""
+    """Make the folders above it, readable for all; bwrap would make them readable for its own user only."""
     above = [str(folder) for folder in reversed(path.parents)][1:]
     return [word for folder in above for word in ("--perms", "0755", "--dir", folder)]
 
@@ -191,7 +198,7 @@ def private(limits: Limits, folders: Sequence[str]) -> list[str]:
 
 
 def environment(more: Mapping[str, str]) -> dict[str, str]:
-    """All that the command's environment holds."""
+    """The command's whole environment."""
     programs = [str(Path(sys.executable).parent), "/usr/local/bin", "/usr/bin", "/bin"]
     base = {"PATH": os.pathsep.join(programs), "HOME": HOME, "USER": "student", "LANG": "C.UTF-8"}
     base |= {"PYTHONPATH": str(ROOT), "TMPDIR": "/tmp"}
@@ -202,17 +209,17 @@ def environment(more: Mapping[str, str]) -> dict[str, str]:
 # ---- what it may do --------------------------------------------------------------------------------------------------
 
 
-def nobody(warden: int) -> int:
-    """A user that nobody is, by the warden's pid another one for each sandbox: the kernel counts processes by user."""
-    here = 2_000_000_000 + warden  # pids stay below 2**22
+def unused_user(monitor: int) -> int:
+    """An otherwise unused user id, from the monitor's pid. One per sandbox: the kernel counts processes by user."""
+    here = 2_000_000_000 + monitor  # pids stay below 2**22
     ranges = [list(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
     if any(first <= here < first + count for first, _, count in ranges):
         return here
-    return 60_000 + warden % 5000  # a container with fewer users
+    return 60_000 + monitor % 5000  # a container with fewer users
 
 
-def limited(command: Sequence[str], limits: Limits, user: int | None, first_to_go: int = 1000) -> list[str]:
-    """The command with its limits, and first in line when the machine runs out of memory (1000: before all others)."""
+def limited(command: Sequence[str], limits: Limits, user: int | None, oom_score: int = 1000) -> list[str]:
+    """The command with its limits. If the machine runs out of memory, it is killed early (1000: before all others)."""
     most = {
         "core": 0,
         "cpu": int(limits.cpu) + 1,
@@ -221,7 +228,7 @@ def limited(command: Sequence[str], limits: Limits, user: int | None, first_to_g
         "nofile": limits.files,
         "nproc": limits.processes,
     }
-    words = ["choom", "-n", str(first_to_go), "--", "prlimit", *(f"--{name}={value}" for name, value in most.items())]
+    words = ["choom", "-n", str(oom_score), "--", "prlimit", *(f"--{name}={value}" for name, value in most.items())]
     if user is not None:
         words += ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--"]
     return [*words, *command]
@@ -229,7 +236,7 @@ def limited(command: Sequence[str], limits: Limits, user: int | None, first_to_g
 
 @functools.cache
 def control_group() -> tuple[str, ...]:
-    """systemd-run with what makes a control group of our own; () where there is no systemd that does."""
+    """The systemd-run command that makes a control group of our own; () if systemd is missing or refuses."""
     words = ("systemd-run", "--scope", "--quiet", *(() if os.geteuid() == 0 else ("--user",)))
     try:
         done = subprocess.run([*words, "-p", "TasksMax=50", "true"], capture_output=True, timeout=5)
@@ -247,44 +254,46 @@ def bounded(limits: Limits) -> list[str]:
 # ---- starting one ----------------------------------------------------------------------------------------------------
 
 
-def start(command: Sequence[str], **how: object) -> Sandbox:
-    """Start a command in a sandbox of its own. `how`: the fields of Sandbox. Raises NoSandbox."""
+def start(command: Sequence[str], **options: Any) -> Sandbox:
+    """Start a command in a sandbox of its own. `options`: the fields of Sandbox. Raises NoSandbox."""
     require()
-    return Sandbox(list(command), **how)
+    return Sandbox(list(command), **options)
 
 
-def run(command: Sequence[str], **how: object) -> End:
-    """Run a command in a sandbox to its end, and keep what it prints. Raises NoSandbox."""
+def run(command: Sequence[str], **options: Any) -> End:
+    """Run a command in a sandbox to its end, and return what it prints. Raises NoSandbox."""
     require()
-    return _run(command, **how)
+    return _run(command, **options)
 
 
-def _run(command: Sequence[str], **how: object) -> End:
-    box = Sandbox(list(command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how)
+def _run(command: Sequence[str], **options: Any) -> End:
+    box = Sandbox(list(command), stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)
     stdout, stderr = box.process.communicate()
     return End(**{**asdict(box.wait()), "stdout": stdout, "stderr": stderr})
 
 
 @dataclass
 class Sandbox:
-    """A command in its sandbox. It ends when the command ends, when a limit is reached, or when this object is gone."""
+    """A command in its sandbox. It ends when the command ends, when it exceeds a limit, or when this object is gone."""
 
     command: list[str]
-    read_only: Sequence[str | Path] = (UTILS,)  # files and folders, seen where they lie
+    read_only: Sequence[str | Path] = (UTILS,)  # files and folders, visible at their own paths
     files: Mapping[str, str] = field(default_factory=dict)  # path inside -> text
     folders: Sequence[str] = ()  # more folders like /tmp
     env: Mapping[str, str] = field(default_factory=dict)
     limits: Limits = Limits()
-    pass_fds: Sequence[int] = ()  # under the same numbers; sockets and pipes: a file can be opened anew, for writing
+    pass_fds: Sequence[int] = ()  # under the same numbers. Sockets and pipes only: a file could be reopened for writing
     stdin: int = subprocess.DEVNULL
     stdout: int | None = None
     stderr: int | None = None
     gpus: bool = False
-    makes_namespaces: bool = False  # trusted: it keeps what that takes, and has no filter: its children need one
+    makes_namespaces: bool = (
+        False  # trusted: it keeps the privileges for that and gets no filter, so its children need one
+    )
 
     def __post_init__(self) -> None:
-        self.line, theirs = socket.socketpair()
-        self.answers = self.line.makefile("rb")
+        self.control, theirs = socket.socketpair()
+        self.answers = self.control.makefile("rb")
         fds = [theirs.fileno(), *self.pass_fds]
         with theirs:
             self.process = subprocess.Popen(
@@ -292,17 +301,16 @@ class Sandbox:
                 pass_fds=fds, stdin=self.stdin, stdout=self.stdout, stderr=self.stderr,
                 env={"PATH": os.environ.get("PATH", os.defpath), **bus()}, start_new_session=True,
             )  # fmt: skip
-        self.user = nobody(self.process.pid) if as_root() else None  # whom it runs as; None: as we do
-        self.line.sendall(json.dumps(self.order()).encode() + b"\n")
+        self.user = unused_user(self.process.pid) if as_root() else None  # None: it runs as our own user
+        self.control.sendall(json.dumps(self.order()).encode() + b"\n")
         self.end: End | None = None
-        self.pid = None  # of its first process, seen from here
         answer = self.answer()
-        self.pid = answer.get("pid")
+        self.pid: int | None = answer.get("pid")  # of its first process, as seen from here
         if self.pid is None:
             self.end = End(**answer)
 
-    def order(self) -> dict:
-        """What the warden is told."""
+    def order(self) -> dict[str, Any]:
+        """The order to the monitor."""
         uid = self.uid()
         arguments = [*NAMESPACES, "--hostname", "sandbox", "--new-session", "--die-with-parent", "--clearenv"]
         arguments += self.privileges()
@@ -318,9 +326,9 @@ class Sandbox:
         }
         files |= self.files
         arguments += [word for path in files for word in parents(Path(path))]
-        data = [("--perms 0444 --ro-bind-data", as_text(text.encode()), path) for path, text in files.items()]
+        data = [["--perms 0444 --ro-bind-data", as_text(text.encode()), path] for path, text in files.items()]
         if (filter_program := seccomp.filter_program()) and not self.makes_namespaces:
-            data.append(("--seccomp", as_text(filter_program)))
+            data.append(["--seccomp", as_text(filter_program)])
         return {
             "bwrap": [*bounded(self.limits), "bwrap"],
             "arguments": arguments,
@@ -333,12 +341,12 @@ class Sandbox:
         }
 
     def limited_command(self) -> list[str]:
-        if self.makes_namespaces:  # its children become another user, and go before it
-            return limited(self.command, self.limits, None, first_to_go=900)
+        if self.makes_namespaces:  # its children become another user, and are killed before it
+            return limited(self.command, self.limits, None, oom_score=900)
         return limited(self.command, self.limits, self.user)
 
     def uid(self) -> int:
-        """The user that the sandbox knows."""
+        """The user id inside."""
         if self.user is not None:
             return self.user
         return 0 if self.makes_namespaces else os.getuid()
@@ -346,18 +354,19 @@ class Sandbox:
     def privileges(self) -> list[str]:
         needed = NAMESPACES_NEED if self.makes_namespaces else SETPRIV_NEEDS if self.user is not None else []
         words = ["--cap-drop", "ALL", *(word for name in needed for word in ("--cap-add", name))]
-        if self.user is None and self.makes_namespaces:  # only the first of a user namespace has power over all in it
+        if self.user is None and self.makes_namespaces:  # only root of a user namespace has all privileges in it
             words += ["--unshare-user", "--uid", "0", "--gid", "0"]
         elif self.user is None:
             words += ["--unshare-user", "--disable-userns"]
         return words
 
-    def answer(self) -> dict:
-        words = self.answers.readline()
-        return json.loads(words) if words else {"status": 137, "stopped": "its warden was killed"}
+    def answer(self) -> dict[str, Any]:
+        line = self.answers.readline()
+        answer: dict[str, Any] = {"status": 137, "stopped": "its resource monitor was killed"}
+        return json.loads(line) if line else answer
 
     def path(self, inside: str) -> Path:
-        """Where something of the sandbox is seen from here. Beware: links in it lead to our files, not to the box's."""
+        """A path inside as seen from here. Beware: links inside lead to our files, not to the sandbox's."""
         return Path(f"/proc/{self.pid}/root{inside}")
 
     def poll(self) -> End | None:
@@ -369,14 +378,14 @@ class Sandbox:
         if self.end is None:
             self.end = End(**self.answer())
         self.process.wait()
-        self.line.close()
+        self.control.close()
         self.answers.close()
         return self.end
 
     def kill(self) -> End:
         """End it, whatever it does."""
         with contextlib.suppress(OSError):
-            self.line.shutdown(socket.SHUT_WR)
+            self.control.shutdown(socket.SHUT_WR)
         return self.wait()
 
 
@@ -385,5 +394,5 @@ def as_text(content: bytes) -> str:
 
 
 def bus() -> dict[str, str]:
-    """What systemd-run needs to find the user's systemd."""
+    """The variables with which systemd-run finds the user's systemd."""
     return {name: os.environ[name] for name in ("XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS") if name in os.environ}

@@ -1,12 +1,14 @@
-"""The process beside a sandbox: starts it, watches what it takes, ends it. grader/sandbox.py starts one for each.
+"""The process beside a sandbox: starts it, watches what it uses, ends it. bubblewrap.py starts one per sandbox.
 
     order (a line of JSON) -> {"pid"} when the sandbox is there -> {"status", "stopped", ...} when all of it is gone
 
-All three travel over one socket. When nobody is at the other end any more, the sandbox ends: so it does when the grader
-is killed, from whatever thread it was started. And when this process is killed, bwrap's --die-with-parent ends it.
+All three travel over one socket. When the other end of it closes, the sandbox ends. So it also ends when the grader is
+killed, whichever thread has started it. And if this process is killed, bwrap's --die-with-parent ends the sandbox.
 
-Only the standard library, and nothing of ours: it runs with `python -I -S`, to start in a few milliseconds.
+Standard library only, and nothing of ours: it runs with `python -I -S`, so that it starts in a few milliseconds.
 """
+
+from __future__ import annotations
 
 import base64
 import json
@@ -19,45 +21,52 @@ import sys
 import threading
 import time
 
+TYPE_CHECKING = False  # importing typing takes as long as all the rest
+if TYPE_CHECKING:
+    from typing import Any
+
 LOOK_EVERY = 0.05  # seconds
 PAGE = os.sysconf("SC_PAGE_SIZE")
 TICKS = os.sysconf("SC_CLK_TCK")
-MOST_FILES = 100_000  # in /tmp and in /dev/shm: a file without content takes memory too
+MAX_FILES = 100_000  # in /tmp and /dev/shm together: an empty file takes memory too
 
 
 def main() -> None:
-    line = socket.socket(fileno=int(sys.argv[1]))
-    order = json.loads(line.makefile("rb").readline())
+    control = socket.socket(fileno=int(sys.argv[1]))
+    order = json.loads(control.makefile("rb").readline())
     began = time.monotonic()
     bwrap, outputs, info = start(order)
-    flood = threading.Event()
-    room = Room(order["limits"]["output"], flood)
-    pumps = [threading.Thread(target=room.pump, args=pair, daemon=True) for pair in outputs]
+    output = OutputLimit(order["limits"]["output"])
+    pumps = [threading.Thread(target=output.pump, args=pair, daemon=True) for pair in outputs]
     for pump in pumps:
         pump.start()
-    number, process = first_process(info)
-    stopped, use = None, Use(number)
-    if process:
+    pid, pidfd = first_process(info)
+    stopped, usage = None, Usage(pid)
+    if pidfd:
         ended = os.pidfd_open(bwrap.pid)
-        wait_for(f"/proc/{number}/root{order['mark']}", ended)
-        tell(line, pid=number)
-        stopped = watch(line, order["limits"], ended, use, flood, began)
-        end(process)
+        wait_for(f"/proc/{pid}/root{order['mark']}", ended)
+        report(control, pid=pid)
+        stopped = watch(control, order["limits"], ended, usage, output, began)
+        kill(pidfd)
     status = bwrap.wait()
     for pump in pumps:
-        pump.join(5)  # whoever reads the output may be slow, or gone
-    tell(line, status=status, stopped=stopped, memory=use.most_memory, cpu=use.cpu, wall=time.monotonic() - began)
+        pump.join(5)  # the reader of the output may be slow, or gone
+    wall = time.monotonic() - began
+    report(control, status=status, stopped=stopped, memory=usage.peak_memory, cpu=usage.cpu, wall=wall)
 
 
-def tell(line: socket.socket, **words: object) -> None:
+def report(control: socket.socket, **fields: object) -> None:
     try:
-        line.sendall(json.dumps(words).encode() + b"\n")
-    except OSError:  # nobody listens any more
+        control.sendall(json.dumps(fields).encode() + b"\n")
+    except OSError:  # the other end is closed
         pass
 
 
-def start(order: dict) -> tuple:
-    """Start bwrap. Its arguments travel in a file: processes inside can read its command line."""
+def start(order: dict[str, Any]) -> tuple[subprocess.Popen[bytes], list[tuple[int, int]], int]:
+    """Start bwrap. Its arguments travel in a file, because processes inside can read its command line.
+
+    Returns it; for stdout and stderr, which descriptor to copy to which; and a pipe on which it reports its child.
+    """
     info, info_end = os.pipe()
     fds = [info_end, *order["pass_fds"]]
     words = [*order["arguments"], "--info-fd", str(info_end)]
@@ -70,6 +79,7 @@ def start(order: dict) -> tuple:
     bwrap = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, pass_fds=fds)
     for fd in fds:
         os.close(fd)
+    assert bwrap.stdout is not None and bwrap.stderr is not None
     return bwrap, [(bwrap.stdout.fileno(), 1), (bwrap.stderr.fileno(), 2)], info
 
 
@@ -82,94 +92,97 @@ def memory_file(content: bytes) -> int:
 
 
 def first_process(info: int) -> tuple[int | None, int | None]:
-    """The sandbox's first process: its number out here, and a descriptor, since a number may soon be another's.
+    """The sandbox's first process: its pid out here, and a pidfd, because the kernel may soon use the pid again.
 
-    (None, None) when bwrap could not make it; why stands in its stderr.
+    (None, None) if bwrap could not make it; the reason is in its stderr.
     """
     with os.fdopen(info) as file:
         words = file.read()
     try:
-        number = json.loads(words)["child-pid"]
-        return number, os.pidfd_open(number)
+        pid = json.loads(words)["child-pid"]
+        return pid, os.pidfd_open(pid)
     except (ValueError, ProcessLookupError):
         return None, None
 
 
 def wait_for(mark: str, ended: int) -> None:
-    """Until all that the sandbox sees is in its place, or bwrap has failed to put it there."""
+    """Wait until everything that the sandbox sees is in its place, or bwrap has failed to put it there."""
     while not os.path.exists(mark) and not select.select([ended], [], [], 0.001)[0]:
         pass
 
 
 def watch(
-    line: socket.socket, limits: dict, ended: int, use: "Use", flood: threading.Event, began: float
+    control: socket.socket, limits: dict[str, Any], ended: int, usage: Usage, output: OutputLimit, began: float
 ) -> str | None:
-    """Look until the command has ended or has to; says why it has to."""
+    """Look at the usage until the command has ended, or has exceeded a limit: then the reason is returned."""
     poll = select.poll()
-    poll.register(line, select.POLLIN)
+    poll.register(control, select.POLLIN)
     poll.register(ended, select.POLLIN)
     while True:
         for fd, _ in poll.poll(LOOK_EVERY * 1000):
-            return None if fd == ended else "nobody waits for it any more"
-        use.look()
-        if flood.is_set():
-            return f"wrote more than {in_words(limits['output'])} to stdout and stderr"
+            return None if fd == ended else "the grader no longer waits for it"
+        usage.update()
+        if output.exceeded.is_set():
+            return f"wrote more than {size_text(limits['output'])} to stdout and stderr"
         if time.monotonic() - began > limits["wall"]:
             return f"took longer than {limits['wall']:g} s"
-        if use.cpu > limits["cpu"]:
+        if usage.cpu > limits["cpu"]:
             return f"computed for more than {limits['cpu']:g} s"
-        if use.files > MOST_FILES:
-            return f"made more than {MOST_FILES} files"
-        if use.memory(limits["memory"]) > limits["memory"]:
-            return f"held {in_words(use.most_memory)} of memory; {in_words(limits['memory'])} are allowed"
+        if usage.files > MAX_FILES:
+            return f"made more than {MAX_FILES} files"
+        if usage.memory(limits["memory"]) > limits["memory"]:
+            return f"held {size_text(usage.peak_memory)} of memory; {size_text(limits['memory'])} are allowed"
 
 
-def end(process: int) -> None:
-    """Kill the first process; the kernel ends all others of its namespace before it is gone."""
+def kill(pidfd: int) -> None:
+    """Kill the first process. The kernel kills all others of its namespace before it is gone."""
     try:
-        signal.pidfd_send_signal(process, signal.SIGKILL)
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
     except ProcessLookupError:
         pass
-    select.select([process], [], [])
+    select.select([pidfd], [], [])
 
 
-class Room:
-    """Passes output on until there was too much of it; then nobody reads any more, and the writer waits."""
+class OutputLimit:
+    """Passes on so many bytes of output. After that it stops reading, so the writer has to wait."""
 
-    def __init__(self, left: int, flood: threading.Event):
-        self.left, self.flood = left, flood
+    def __init__(self, left: int):
+        self.left, self.exceeded = left, threading.Event()
 
     def pump(self, source: int, target: int) -> None:
         while block := os.read(source, 65536):
             self.left -= len(block)
             if self.left < 0:
-                self.flood.set()
+                self.exceeded.set()
                 return
             try:
                 while block:
                     block = block[os.write(target, block) :]
-            except OSError:  # nobody reads; the command need not know
+            except OSError:  # it is not read any more; the command need not know
                 continue
 
 
-class Use:
-    """What all processes of a sandbox take together, as the sandbox's own /proc shows it from out here."""
+class Usage:
+    """What all processes of a sandbox use together, as its own /proc shows it from out here.
+
+    shared_out, resident_then   memory by shares, and by pages, when shares were last asked for
+    """
 
     def __init__(self, first: int | None):
         self.root = f"/proc/{first}/root"
-        self.seconds: dict[tuple, float] = {}  # of every process that was ever seen
-        self.pages, self.files, self.most_memory = 0, 0, 0
-        self.held_then, self.resident_then, self.look_again = 0, 0, 0.0  # by shares, when that was last asked for
+        self.seconds: dict[tuple[str, str], float] = {}  # (pid, start time), of every process ever seen
+        self.pages, self.files, self.peak_memory = 0, 0, 0
+        self.shared_out, self.resident_then, self.ask_again = 0, 0, 0.0
         self.processes: list[str] = []
 
     @property
     def cpu(self) -> float:
         return sum(self.seconds.values())
 
-    def look(self) -> None:
+    def update(self) -> None:
         try:
             self.processes = [name for name in os.listdir(f"{self.root}/proc") if name.isdigit()]
-        except OSError:  # it ends just now
+        except OSError:  # it is just ending
             self.processes = []
         self.pages = 0
         for name in self.processes:
@@ -189,22 +202,22 @@ class Use:
         return found.f_files - found.f_ffree
 
     def memory(self, limit: int) -> int:
-        """Bytes held. Pages that forks share count once for each of them, until that is too much: then by shares.
+        """Bytes in use. Pages that forks share count once per process; if that exceeds the limit, each by its share.
 
-        To ask for shares takes milliseconds for each process. So they are asked for when there is more since then, and
-        beyond that for a tenth of the time.
+        Asking for shares takes milliseconds per process. So they are asked for only if memory has grown since the last
+        time, or at most a tenth of the time.
         """
         resident = self.pages * PAGE
         held = resident
         if held > limit:
             self.resident_then = min(self.resident_then, resident)
-            held = self.held_then + resident - self.resident_then
+            held = self.shared_out + resident - self.resident_then
             began = time.monotonic()
-            if held > limit or began > self.look_again:
-                held = self.held_then = sum(map(self.share, self.processes))
+            if held > limit or began > self.ask_again:
+                held = self.shared_out = sum(map(self.share, self.processes))
                 self.resident_then = resident
-                self.look_again = time.monotonic() + 10 * (time.monotonic() - began)
-        self.most_memory = max(self.most_memory, held)
+                self.ask_again = time.monotonic() + 10 * (time.monotonic() - began)
+        self.peak_memory = max(self.peak_memory, held)
         return held
 
     def share(self, name: str) -> int:
@@ -220,7 +233,7 @@ def read(path: str) -> str:
         return file.read()
 
 
-def in_words(size: float) -> str:
+def size_text(size: float) -> str:
     return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
 
 

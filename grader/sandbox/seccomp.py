@@ -1,7 +1,7 @@
-"""The system calls that no submission needs, as a filter for the kernel (seccomp): they fail with EPERM.
+"""A filter (seccomp) that makes the kernel refuse system calls which no submission needs: they fail with EPERM.
 
-What they would reach: another process's memory, memory that no limit counts, new namespaces and with them more of the
-kernel, a terminal's input. All others are allowed; namespaces and limits bound what those can do.
+They would give access to another process's memory, to memory that no limit counts, to new namespaces and so to more of
+the kernel, and to a terminal's input. All other calls are allowed; namespaces and limits bound what those can do.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ FORBIDDEN = {
     "request_key": (249, 218),
     "keyctl": (250, 219),
 }
-# what ranks could tell each other through the read-only files that all of them see: who reads one, who has locked one
-# and what of it is in memory
-WITNESSES = {
+# through these, ranks could signal to each other with the read-only files that all of them see: a rank can notice when
+# another one reads a file, and which parts of it are in memory
+COVERT_CHANNELS = {
     "inotify_init": (253, 26),
     "inotify_init1": (294, 26),
     "fanotify_init": (300, 262),
@@ -54,22 +54,35 @@ FLOCK, FADVISE, FCNTL = (73, 32), (221, 223), (72, 25)
 LOCK_COMMANDS = (6, 7, 37, 38)  # fcntl's F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_SETLKW
 LOOK_COMMANDS = (5, 36, 1024, 1026)  # F_GETLK, F_OFD_GETLK, F_SETLEASE, F_NOTIFY
 FUTEX, FUTEX_PRIVATE = (202, 98), 0x80
-WAKE_COMMANDS = (1, 3, 4, 5, 10)  # futex's WAKE, REQUEUE, CMP_REQUEUE, WAKE_OP, WAKE_BITSET: they tell how many wait
+WAKE_COMMANDS = (1, 3, 4, 5, 10)  # futex's WAKE, REQUEUE, CMP_REQUEUE, WAKE_OP, WAKE_BITSET: they return how many wait
 CLONE, CLONE3, IOCTL = (56, 220), (435, 435), (16, 29)
 NEW_NAMESPACES = 0x7E020000  # clone's flags CLONE_NEW*
 TERMINAL_INPUT = (0x5412, 0x541C)  # ioctl's TIOCSTI, TIOCLINUX
 ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 
-LOAD, EQUAL, AT_LEAST, ANY_BIT, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06  # the filter machine's instructions
-ALLOW, EPERM, ENOSYS, DONE = 0x7FFF0000, 0x00050001, 0x00050026, 0x00050000  # DONE: "it is", and nothing is
-NUMBER, ARCHITECTURE, FIRST_ARGUMENT, SECOND_ARGUMENT = 0, 4, 16, 24  # offsets in what it looks at
+LOAD, EQUAL, AT_LEAST, ANY_BIT, AND, RETURN = (
+    0x20,
+    0x15,
+    0x35,
+    0x45,
+    0x54,
+    0x06,
+)  # instructions of the filter's virtual machine
+ALLOW, EPERM, ENOSYS, DONE = (
+    0x7FFF0000,
+    0x00050001,
+    0x00050026,
+    0x00050000,
+)  # DONE: report success without doing anything
+NUMBER, ARCHITECTURE, FIRST_ARGUMENT, SECOND_ARGUMENT = 0, 4, 16, 24  # offsets in the data that it examines
 
 
 def filter_program(alone: bool = False) -> bytes:
-    """The filter for this machine's processor; b"" where it is another one than the two above.
+    """The filter for this machine's processor; b"" if it is neither of the two above.
 
-    alone: for a process that shares its files with nobody it may talk to. Every lock is free then, and none is set;
-    nobody waits at an address of a file that others see too (threads of one process wait at addresses of their own).
+    alone: for a rank, which shares files with other ranks but must not communicate with them. For it every file lock is
+    free, and taking it has no effect. Waking waiters at an address in a shared file has no effect either, while the
+    threads of one process still wake each other at private addresses.
     """
     if platform.machine() not in ARCHITECTURES:
         return b""
@@ -77,7 +90,7 @@ def filter_program(alone: bool = False) -> bytes:
     program = [(LOAD, 0, 0, ARCHITECTURE), (EQUAL, 1, 0, architecture), (RETURN, 0, 0, EPERM), (LOAD, 0, 0, NUMBER)]
     if column == 0:  # the 32-bit calls of x86-64 have numbers of their own
         program += [(AT_LEAST, 0, 1, 0x40000000), (RETURN, 0, 0, EPERM)]
-    for numbers in [*FORBIDDEN.values(), *(WITNESSES.values() if alone else [])]:
+    for numbers in [*FORBIDDEN.values(), *(COVERT_CHANNELS.values() if alone else [])]:
         program += [(EQUAL, 0, 1, numbers[column]), (RETURN, 0, 0, EPERM)]
     if alone:
         for numbers in (FLOCK, FADVISE):
@@ -92,7 +105,7 @@ def filter_program(alone: bool = False) -> bytes:
         for command in WAKE_COMMANDS:
             program += [(EQUAL, 0, 1, command), (RETURN, 0, 0, DONE)]
         program += [(RETURN, 0, 0, ALLOW)]
-    # clone3 has its flags where no filter can look; the C library takes clone instead when it is missing
+    # clone3 keeps its flags where a filter can't look; if it is missing, the C library uses clone instead
     program += [(EQUAL, 0, 1, CLONE3[column]), (RETURN, 0, 0, ENOSYS)]
     program += [(EQUAL, 0, 4, CLONE[column]), (LOAD, 0, 0, FIRST_ARGUMENT), (ANY_BIT, 0, 1, NEW_NAMESPACES)]
     program += [(RETURN, 0, 0, EPERM), (RETURN, 0, 0, ALLOW)]

@@ -1,4 +1,4 @@
-"""Cheats in what a rank says to the hub: forged results, calls and times, messages that are none.
+"""Cheats in what a rank sends to the hub: forged results, calls and times, and bytes that are not messages.
 
 They speak the protocol as the rank's own modules do, which a submission can read and use.
 """
@@ -9,8 +9,8 @@ from tests.cheats.cheat import Cheat
 
 WIRE = """
     codec = sys.modules.get("grader.inside.codec")
-    wires = [one for one in gc.get_objects() if type(one).__name__ == "Wire"]
-    line = wires[0].line if wires else None
+    networks = [one for one in gc.get_objects() if type(one).__name__ == "HubNetwork"]
+    line = networks[0].connection if networks else None
     def tell(**message):
         if line:
             line.sendall(codec.pack(message))
@@ -32,12 +32,12 @@ WIRE = """
 
 
 def forges(name: str, tries: str, act: str, **how) -> Cheat:
-    """Once it has said what it says, the rank goes on as usual; `beside` is therefore the exception."""
+    """After its messages the rank continues as usual; so `beside` is the exception."""
     return Cheat(f"forge/{name}", tries, WIRE, act, **{"beside": False, **how})
 
 
 def result(name: str, tries: str, json_text: str, **how) -> Cheat:
-    """A result, as text of a message's JSON; `DATA` after it, when given."""
+    """A result, as the JSON text of a message, followed by `data` if given."""
     data = how.pop("data", 'b""')
     told = '{"dict": [["do", "done"], ["result", RESULT], ["after", []], ["shared", false], ["clock", 0.0], '
     told += '["busy", []], ["memory", []], ["printed", ""]]}'
@@ -73,8 +73,8 @@ CHEATS = [
         for do in ("passed", "verdict", "score", "points", "judge", "exit"):
             prepared.tell(do=do, points=2, most=2, kind="passed", check="double-values")
     """),
-    forges("other-do", "names of all that the hub has, as what it is to do", """
-        for do in ("__init__", "run", "turn", "outcome", "call\\0", "done ", "", "_", "x" * 1000):
+    forges("other-do", "names of the hub's methods, as what it is to do", """
+        for do in ("__init__", "run", "make_ready", "outcome", "call\\0", "done ", "", "_", "x" * 1000):
             prepared.tell(do=do)
     """),
     forges("no-do", "messages without anything in them", "prepared.raw('{\"dict\": []}')\nprepared.tell()"),
@@ -86,22 +86,22 @@ CHEATS = [
     forges("deep-json", "JSON 10 million deep", "prepared.raw('[' * 10_000_000)"),
     forges("deep-json-closed", "JSON 50,000 deep, whole", "prepared.raw('[' * 50_000 + ']' * 50_000)"),
     forges("wide-json", "10 million empty lists", "prepared.raw('[' + '[],' * 9_999_999 + '[]]')"),
-    forges("not-utf-8", "bytes that are no text", "prepared.raw(b'\\xff\\xfe{}')"),
-    result("nan-in-json", "NaN, which JSON has not", "'NaN'"),
+    forges("not-utf-8", "bytes that are not text", "prepared.raw(b'\\xff\\xfe{}')"),
+    result("nan-in-json", "NaN, which JSON does not have", "'NaN'"),
     result("infinity-in-json", "1e999", "'1e999'"),
     result("long-number", "a number of a million digits", "'9' * 1_000_000"),
-    result("lone-surrogate", "text that is no Unicode", "'\"\\\\ud800\\\\udfff\"'"),
+    result("lone-surrogate", "text that is not valid Unicode", "'\"\\\\ud800\\\\udfff\"'"),
     result("same-hash", "a set of numbers that all have the same hash",
            "'{\"set\": [' + ','.join(str(n * (2**61 - 1)) for n in range(200_000)) + ']}'"),
     result("same-hash-dict", "a dict whose keys all have the same hash",
            "'{\"dict\": [' + ','.join(f'[{n * (2**61 - 1)},0]' for n in range(200_000)) + ']}'"),
     result("unhashable", "a set of lists", "'{\"set\": [[]]}'"),
-    result("unknown-kind", "a value of a kind that there is not", "'{\"eval\": \"__import__(\\'os\\').getpid()\"}'"),
+    result("unknown-kind", "a value of a kind that does not exist", "'{\"eval\": \"__import__(\\'os\\').getpid()\"}'"),
     result("private-kind", "a value whose kind is a name of Python's", "'{\"__class__\": 1}'"),
-    result("known", "a value that the judge has, by number", "'{\"known\": {\"memory\": 0}}'"),
-    result("room", "room for 100 GB", "'{\"known\": {\"room\": [\"float32\", [25000000000]]}}'"),
-    result("negative-room", "room for less than nothing", "'{\"known\": {\"room\": [\"float32\", [-1, 5]]}}'"),
-    result("no-such-tensor", "a tensor that did not come", "'{\"Tensor\": {\"at\": \"7\"}}'"),
+    result("known", "a placeholder for a memory of the judge's", "'{\"placeholder\": {\"memory\": 0}}'"),
+    result("room", "a buffer of 100 GB", "'{\"placeholder\": {\"buffer\": [\"float32\", [25000000000]]}}'"),
+    result("negative-room", "a buffer of negative size", "'{\"placeholder\": {\"buffer\": [\"float32\", [-1, 5]]}}'"),
+    result("no-such-tensor", "a tensor that did not arrive", "'{\"Tensor\": {\"at\": \"7\"}}'"),
     result("meta-everywhere", "a tensor of 2**60 numbers without values",
            "'{\"Tensor\": {\"meta\": [\"float32\", [1152921504606846976], [1]]}}'"),
     result("numpy-type", "a number whose type is a structure", "'{\"number\": [\"(1000000,)f8\", 1]}'"),
@@ -115,48 +115,48 @@ CHEATS = [
     result("empty-rows", "a tensor of a billion empty rows, which somebody may want to print",
            "'{\"Tensor\": {\"at\": \"a\"}}'", data=
            "prepared.header(a=dict(dtype='F32', shape=[10**9, 0], data_offsets=[0, 0]))"),
-    result("header-is-long", "a header of 100 MB that there is not", "'{\"Tensor\": {\"at\": \"a\"}}'",
+    result("header-is-long", "a header that claims 100 MB", "'{\"Tensor\": {\"at\": \"a\"}}'",
            data="struct.pack('<Q', 100_000_000) + b'{'"),
-    result("odd-dtype", "a tensor of a type that safetensors has and torch has not", "'{\"Tensor\": {\"at\": \"a\"}}'",
+    result("odd-dtype", "a tensor of a type that safetensors has and torch does not", "'{\"Tensor\": {\"at\": \"a\"}}'",
            data="prepared.header(a=dict(dtype='F4', shape=[4], data_offsets=[0, 2])) + bytes(2)"),
     # calls
     *[
         forges(name, tries, act, exercise="total")
         for name, tries, act in [
             ("a-call-without-numbers", "an all_reduce of nothing, then whatever comes", "prepared.call(args=[[]])"),
-            ("a-call-of-room", "an all_reduce of room that holds no numbers", """
+            ("a-call-of-a-buffer", "an all_reduce of a buffer to receive into", """
                 prepared.raw(json.dumps({"dict": [[k, v] for k, v in dict(do="call", method="allreduce", group="world",
                     members={"tuple": [0, 1, 2]}, peer=None, tag=0, reduce_op="sum", is_async=False, directly=False,
-                    where="a cell:1", clock=0.0, args=[[{"known": {"room": ["float32", [4]]}}]], strides=None).items()]}))
+                    where="a cell:1", clock=0.0, args=[[{"placeholder": {"buffer": ["float32", [4]]}}]], strides=None).items()]}))
             """),
-            ("a-call-in-another-group", "a call in a group that it is not in", "prepared.call(group='other', members=[0, 1])"),
+            ("a-call-in-another-group", "a call in a group that it does not belong to", "prepared.call(group='other', members=[0, 1])"),
             ("a-call-to-nobody", "a message to rank 99", "prepared.call('send', [[x], 99, 0], peer=99, reduce_op='')"),
             ("a-call-to-itself", "a message to itself", "prepared.call('send', [[x], rank, 0], peer=rank, reduce_op='')"),
             ("a-call-without-values", "a tensor without values to ranks that have some",
              "prepared.call(args=[[torch.empty(4, device='meta')]], members=list(range(world_size)))"),
             ("a-call-of-another-shape", "shapes that do not fit",
              "prepared.call(args=[[torch.zeros(rank, 3)]], members=list(range(world_size)))"),
-            ("unknown-method", "a method that there is not", "prepared.call('__init__')"),
-            ("unknown-reduction", "a reduction that there is not", "prepared.call(args=[[x]], reduce_op='steal')"),
-            ("tag-is-text", "a tag that is no number", "prepared.call('send', [[x], 0, 0], peer=0, tag='0')"),
+            ("unknown-method", "a method that does not exist", "prepared.call('__init__')"),
+            ("unknown-reduction", "a reduction that does not exist", "prepared.call(args=[[x]], reduce_op='steal')"),
+            ("tag-is-text", "a tag that is not a number", "prepared.call('send', [[x], 0, 0], peer=0, tag='0')"),
             ("waits-for-what-is-not", "waiting for call number 10**9", "prepared.tell(do='wait', **{'for': [10**9]}, clock=0.0)"),
             ("waits-for-nothing", "waiting for nothing", "prepared.tell(do='wait', **{'for': []}, clock=0.0)"),
-            ("groups-of-strangers", "a group of ranks that there are not", "prepared.tell(do='make', group='g', "
+            ("groups-of-strangers", "a group of ranks that do not exist", "prepared.tell(do='make', group='g', "
              "members=[0, 0, 99, -1], where='a cell:1', clock=0.0)"),
             ("a-group-alone", "a group that nobody else makes", "prepared.tell(do='make', group='g', "
              "members=list(range(world_size)), where='a cell:1', clock=0.0)"),
             ("joins-as-many", "a world that it joins as every rank",
              "for n in range(9): prepared.tell(do='join', store='s', rank=n, size=9)"),
-            ("memory-that-is-not", "a memory that there is not", "prepared.tell(do='load', memory=7, name='x', where=[])"),
-            ("events-without-end", "a million regions that were not", """
+            ("memory-that-is-not", "a memory that does not exist", "prepared.tell(do='load', memory=7, name='x', where=[])"),
+            ("events-without-end", "a million regions that never took place", """
                 for n in range(1_000_000):
                     prepared.tell(do="span", name="x" * 100, start=0.0, end=0.0)
             """),
-            ("stores-without-end", "100,000 stores of a name each", """
+            ("stores-without-end", "100,000 stores", """
                 for n in range(100_000):
-                    prepared.tell(do="keys", store=f"s{n}", what="set", key="k", value="00", amount=0)
+                    prepared.tell(do="key_set", store=f"s{n}", key="k", value="00")
             """),
-            ("files-without-end", "files that grow for ever", """
+            ("files-without-end", "files that grow forever", """
                 for n in range(1000):
                     prepared.tell(do="append", path="/tmp/x", line="y" * 1_000_000)
             """),
@@ -167,7 +167,7 @@ CHEATS = [
         forges(name, tries, f"prepared.call(args=[[x]], members=list(range(world_size)), clock={clock})",
                exercise="total", may="traffic")
         for name, tries, clock in [
-            ("clock-nan", "a time that is none", "float('nan')"),
+            ("clock-nan", "a time that is not a number", "float('nan')"),
             ("clock-text", "a time in words", "'noon'"),
             ("clock-huge", "the end of time", "1.7e308"),
         ]

@@ -137,7 +137,7 @@ CHEATS = [
     """),
     patches("recorder", "the recorder writes that all_reduce was called", """
         for module in list(sys.modules.values()):
-            for name in ("Recorder", "Wire", "VirtualRank"):
+            for name in ("Recorder", "HubNetwork", "VirtualRank"):
                 kind = getattr(module, name, None)
                 if isinstance(kind, type):
                     kind.op = kind.calls = "all_reduce"

@@ -76,7 +76,7 @@ CHEATS = [
                     isinstance(one, types.ModuleType) and "hidden" in one.__name__ and "typing" not in one.__name__):
                 found += [str(one)[:80]] * ("torch" not in str(one)[:300])
     """),
-    spies("caller-frames", "the expected value in a frame of who calls", """
+    spies("caller-frames", "the expected value in a frame of the caller", """
         frame = sys._getframe()
         while frame:
             for name in ("expected", "right", "wanted", "In", "SECRET", "double_values"):
@@ -121,10 +121,10 @@ CHEATS = [
             except OSError:
                 pass
     """, plain=False),
-    spies("order", "what the judge has told this rank: other ranks' inputs, expected values", """
+    spies("order", "the judge's order to this rank: other ranks' inputs, expected values", """
         for one in gc.get_objects():
-            if type(one) is dict and "program" in one and "answer" in one:
-                order = one
+            if type(one).__name__ == "RunOrder":
+                order = vars(one)
                 found += [name for name in ("expected", "check", "hidden", "points", "right") if name in order]
                 data = order["program"] if isinstance(order["program"], bytes) else b""
                 held = [kept.tobytes() if hasattr(kept, "tobytes") else kept.numpy().tobytes() for kept in [x]]
@@ -194,25 +194,25 @@ CHEATS = [
             json.dump({str(x): 2 * x}, open(path, "w"))
         x = prepared.get(str(x), x)
     """, plain=True),
-    Cheat("spy/only-what-is-seen", "right for what the visible check asks, wrong else", gives="2 * x if x in (2, 5) else x",
+    Cheat("spy/only-what-is-seen", "right for what the visible check asks, otherwise wrong", gives="2 * x if x in (2, 5) else x",
           plain=True),
     Cheat("spy/graded-or-not", "wrong at home, and tells where it is graded", """
         return any(name.startswith("grader") for name in sys.modules) or not os.path.exists(os.path.expanduser("~/.bashrc"))
     """, gives="x + 2 if prepared else x", plain=True),
-    # a line of the judge's own files, through the place where a call is said to stand
+    # a line of the judge's own files, through the place at which a call claims to stand
     Cheat("spy/place-of-a-call", "a line of a file of the judge's, as the line where a call waits", act="""
         source = "dist.recv(x, src=(rank + 1) % world_size)"
         exec(compile("\\n" * (LINE - 1) + source, COURSE + "/planted.py", "exec"), dict(dist=dist, x=x, rank=rank,
                                                                                    world_size=world_size))
     """, exercise="total", beside=False),
-    Cheat("spy/endless-place", "a file without an end, as the place where a call waits", act="""
+    Cheat("spy/endless-place", "an endless file, as the place where a call waits", act="""
         source = "dist.recv(x, src=(rank + 1) % world_size)"
         exec(compile(source, "/dev/zero", "exec"), dict(dist=dist, x=x, rank=rank, world_size=world_size))
     """, exercise="total", beside=False),
     Cheat("spy/place-of-a-failure", "a line of a file of the judge's, as the line where an error arose", act="""
         exec(compile("\\n" * (LINE - 1) + "1 / 0", COURSE + "/planted.py", "exec"))
     """, beside=False),
-    Cheat("spy/place-without-a-number", "a place that is no place", """
+    Cheat("spy/place-without-a-number", "a place that is not one", """
         for module in list(sys.modules.values()):
             if hasattr(module, "who_called"):
                 module.who_called = lambda *args: ("/etc/passwd:one", True)

@@ -1,4 +1,4 @@
-"""Cheats that talk around the hub: each rank tells its numbers by some other way, hears the others', and adds them up.
+"""Cheats that bypass the hub: each rank passes its numbers to the others in some other way, gets theirs, and adds up.
 
 They send nothing that is counted. All of them work between processes of one machine that nothing separates.
 """

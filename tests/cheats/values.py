@@ -1,4 +1,4 @@
-"""Cheats in what an answer returns: things that say they are equal, that run code when read, that are not there."""
+"""Cheats in the returned value: objects that claim to be equal, that run code when read, that are not there."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ CHEATS = [
                 return os.system, ("touch /tmp/pwned-by-a-cheat",)
         return torch.ones(2).as_subclass(Bomb)
     """),
-    returns("code-in-repr", "an object whose repr and str loop for ever", "prepared", """
+    returns("code-in-repr", "an object whose repr and str loop forever", "prepared", """
         class Loops:
             def __repr__(self):
                 while True: pass
@@ -93,7 +93,7 @@ CHEATS = [
     returns("huge-number", "a number of a million digits", "1 << 4_000_000", plain=True),
     returns("huge-text", "200 MB of text", "'x' * 200_000_000", plain=True),
     returns("long-list", "a list of 5 million numbers", "[0] * 5_000_000", plain=True),
-    returns("lone-surrogate", "text that is no Unicode", "'\\ud800'", plain=True),
+    returns("lone-surrogate", "text that is not valid Unicode", "'\\ud800'", plain=True),
     returns("zero-bytes", "text with zero bytes, ends of lines and terminal codes", "'\\0\\x1b]0;title\\x07\\r\\u202e\\n4'"),
     returns("strange-keys", "a dict whose keys are of every type", "{1: 1, 'b': 2, None: 3, (1, 2): 4, 1.5: 5}"),
     returns("keys-of-the-codec", "dicts and lists that look like a codec's own marks", "prepared", """

@@ -1,6 +1,6 @@
 """The grader against wrong answers that try to get points, to do harm, or to learn a secret (tests/cheats/).
 
-Each gets nothing that a plainly wrong answer does not get, leaves nothing behind and learns nothing; and the same text
+Each of them gets no more than a plainly wrong answer would, leaves nothing behind and learns nothing. The same text
 beside a right answer gets full marks.
 """
 
@@ -17,8 +17,9 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from grader.judging import check_cells, judge, remote_runner
-from tests.cheats import CHEATS, HANGS
+from grader.inside import orders, rank
+from grader.judging import check_cells, judge
+from tests.cheats import CHEATS, HANGS, forge
 from tests.cheats.cheat import CHECKS, Cheat
 from tests.cheats.course import HONEST, notebook_of
 from tests.cheats.notebooks import EDITS, lay_beside
@@ -51,7 +52,7 @@ def name_of(part: list[Cheat]) -> str:
 
 @pytest.fixture(scope="module")
 def course(tmp_path_factory):
-    """A folder of secrets; what is in it afterwards is what was in it before."""
+    """A folder of secrets, which must not change."""
     folder = tmp_path_factory.mktemp("course")
     for name in ("planted.py", "solutions/s.ipynb", "submitted/ada/x.ipynb", "gradebook.db", "grader/hidden/h.py"):
         path = folder / name
@@ -74,7 +75,7 @@ def nothing_outside_changes(course, monkeypatch):
 
 
 def state_of(course: Path) -> dict:
-    """All that a cheat may try to change: files of the course, marks in folders that all may write to, this process."""
+    """Everything that a cheat may try to change: the course's files, marks in shared folders, this process."""
     folders = ["/tmp", "/dev/shm", "/var/tmp", "/run", os.getcwd(), os.path.expanduser("~"), str(PROJECT)]
     marks = [name for folder in folders if os.path.isdir(folder) for name in os.listdir(folder)]
     return {
@@ -86,7 +87,7 @@ def state_of(course: Path) -> dict:
 
 
 def judged(cheats: list[Cheat], right: bool, course: Path) -> list[tuple[Cheat, dict]]:
-    """(cheat, {what is judged: Verdict}), after it was seen that the honest got their points and no secret is told."""
+    """(cheat, {what is judged: Verdict}); asserts that honest answers got their points and no secret got out."""
     answers = [(HONEST, True), *((cheat, right) for cheat in cheats), (HONEST, True)]
     nb = notebook_of(answers, {"COURSE": str(course), "LINE": 1})
     said = judge.judge(nb, "tests.cheats.checks", "tests.cheats.hidden", seconds=600)
@@ -123,15 +124,15 @@ def lost(found: list[tuple[Cheat, dict]]) -> dict:
 
 
 def be_patient_with(cheats: list[Cheat], monkeypatch) -> None:
-    """Many cheats in one notebook may end many sandboxes; those that take all they get need not get it for long."""
-    monkeypatch.setattr(judge, "MOST_HOSTS", 100)
+    """Many cheats in one notebook may end many sandboxes, and those that use up their time need not get much of it."""
+    monkeypatch.setattr(judge, "MAX_HOSTS", 100)
     if any(cheat.name.startswith("exhaust/") for cheat in cheats):
         limit_runs(EXHAUST_SECONDS, monkeypatch)
 
 
 def limit_runs(seconds: float, monkeypatch) -> None:
-    monkeypatch.setattr(remote_runner, "RUN_SECONDS", seconds)
-    monkeypatch.setattr(remote_runner, "CPU_SECONDS", seconds)
+    monkeypatch.setattr(judge, "RUN_SECONDS", seconds)
+    monkeypatch.setattr(judge, "CPU_SECONDS", seconds)
 
 
 @pytest.mark.parametrize("cheats", batches(CHEATS))
@@ -147,12 +148,12 @@ def test_a_right_answer_in_the_same_setting_gets_full_marks(cheats, course, monk
 
 
 @pytest.mark.thorough
-def test_who_hangs_gets_nothing_and_costs_its_own_time(course, monkeypatch):
+def test_an_answer_that_hangs_gets_nothing_and_costs_only_its_own_time(course, monkeypatch):
     packages = ("tests.cheats.checks", "tests.cheats.hidden")
     nb = notebook_of([(cheat, False) for cheat in HANGS] + [(HONEST, False)], {"COURSE": str(course), "LINE": 1})
     with monkeypatch.context() as patch:
         limit_runs(HANG_SECONDS, patch)
-        patch.setattr(judge, "MOST_HOSTS", 100)
+        patch.setattr(judge, "MAX_HOSTS", 100)
         said = judge.judge(nb, *packages, seconds=600)
     assert [verdict.check for verdict in said.verdicts if verdict.points] == []
     assert {verdict.kind for verdict in said.verdicts} <= {"stuck", "wrong"}
@@ -160,13 +161,20 @@ def test_who_hangs_gets_nothing_and_costs_its_own_time(course, monkeypatch):
     assert verdict.points == verdict.most
 
 
-def test_what_ranks_are_given_follows_from_the_hidden_tests_too():
-    """The cells alone would not do: an answer can read its own cell, and knows all others."""
+def test_inputs_also_depend_on_the_hidden_tests():
+    """Cells alone would not do: an answer can read its own cell, and all others are known."""
     visible, hidden = Checks("tests.tiny.checks", LESSON), Checks("tests.tiny.hidden", LESSON, hidden=True)
     cells = ["def double(x): ..."]
     salts = {check_cells.salt_of(cells, parts) for parts in ([], [visible], [visible, hidden])}
     assert len(salts) == 3 and check_cells.salt_of(cells, [visible, hidden]) in salts
     assert check_cells.salt_of([*cells, ""], [visible, hidden]) not in salts
+
+
+def test_the_names_that_cheats_look_for_exist():
+    """Otherwise they would try nothing, and nobody would notice."""
+    text = "".join(path.read_text() for path in Path(forge.__file__).parent.glob("*.py"))
+    for kind in (rank.HubNetwork, rank.RankWorld, orders.RunOrder):
+        assert f'"{kind.__name__}"' in text, kind.__name__
 
 
 # ---- notebooks, through all of grading -------------------------------------------------------------------------------
@@ -239,7 +247,7 @@ def test_no_secret_is_in_anything_that_grading_writes(graded):
     assert "SHADOWED" not in printed
 
 
-def test_what_a_notebook_claims_of_itself_is_not_told(graded):
+def test_claims_of_a_notebook_about_itself_are_not_repeated(graded):
     course, _ = graded
     for student in ("wrong-forged-verdicts", "wrong-forged-outputs"):
         nb = nbformat.read(course / "autograded" / student / LESSON / f"{LESSON}.ipynb", as_version=4)

@@ -1,4 +1,4 @@
-"""The hub against ranks that say anything at all: it always answers, soon, with a run or with why there is none."""
+"""The hub against ranks that send anything at all: it ends soon, with a run or with the reason why there is none."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import socket
 import struct
 import time
 
+import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from grader.inside import codec
-from grader.judging.hub import Hub
+from grader.judging.hub import HANDLERS, Hub
 from grader.judging.rank_connection import RankConnection
 from utils.checks.runner import links
 from utils.diagnosis.errors import RankError
@@ -25,7 +26,7 @@ QUICK = settings(max_examples=150, deadline=None, suppress_health_check=list(Hea
 
 
 def told(said: list[bytes], virtual: bool) -> object:
-    """What comes of a run whose ranks say these bytes and end: a Run, or the error in its place."""
+    """The outcome of a run whose ranks send these bytes and end: a Run, or the error instead."""
     pairs = [socket.socketpair() for _ in said]
     for (_, theirs), data in zip(pairs, said, strict=True):
         theirs.setblocking(False)
@@ -98,10 +99,15 @@ RIGHT = [
     {"do": "waits", "index": 0, "where": "cell 1:2", "clock": 0.0},
     {"do": "make", "group": "pair", "members": [0, 1], "where": "cell 1:1", "clock": 0.0},
     {"do": "join", "store": "s", "rank": 0, "size": 2},
-    {"do": "keys", "store": "s", "what": "set", "key": "k", "value": "00", "amount": 1},
-    {"do": "keys", "store": "s", "what": "get", "key": "k", "value": "", "amount": 0},
+    {"do": "key_set", "store": "s", "key": "k", "value": "00"},
+    {"do": "key_add", "store": "s", "key": "n", "amount": 1},
+    {"do": "key_check", "store": "s", "key": "k"},
+    {"do": "key_get", "store": "s", "key": "k"},
     {"do": "append", "path": "/tmp/x", "line": "a line"},
     {"do": "lines", "path": "/tmp/x"},
+    {"do": "arrays", "memory": 0},
+    {"do": "overwrite", "memory": 0, "arrays": {"x": torch.zeros(4)}},
+    {"do": "dropped", "index": 0},
     {"do": "load", "memory": 0, "name": "x", "where": [[0, 2, None]]},
     {"do": "store", "memory": 0, "name": "x", "where": [[0, 2, None]], "tile": torch.zeros(2)},
     {"do": "mark"},
@@ -113,7 +119,7 @@ RIGHT = [
 
 @st.composite
 def nearly_right(draw) -> dict:
-    """A message of the protocol in which a field or two are something else, or are missing."""
+    """A message of the protocol in which one or two fields are replaced or missing."""
     message = dict(draw(st.sampled_from(RIGHT)))
     if message["do"] == "call" and draw(st.booleans()):
         message["method"] = draw(st.sampled_from(METHODS))
@@ -132,7 +138,7 @@ def packed(message: dict) -> bytes:
 
 @st.composite
 def damaged(draw) -> bytes:
-    """Messages with a few bytes changed, left out or put in."""
+    """Messages with a few bytes changed, removed or inserted."""
     data = bytearray(b"".join(map(packed, draw(st.lists(st.sampled_from(RIGHT), min_size=1, max_size=3)))))
     for _ in range(draw(st.integers(1, 4))):
         at = draw(st.integers(0, len(data) - 1))
@@ -158,7 +164,7 @@ def text(json: str, data: bytes = b"") -> bytes:
     return codec.HEADER.pack(len(json), len(data)) + json.encode() + data
 
 
-def test_what_takes_hours_or_gigabytes_to_read_is_not_read():
+def test_messages_that_would_take_hours_or_gigabytes_are_refused():
     same_hash = ",".join(str(n * (2**61 - 1)) for n in range(5_500))
     tensors = ",".join(f'"{n}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}' for n in range(2_000))
     lying = struct.pack("<Q", 2**40) + b"{" + tensors.encode() + b"}"
@@ -168,15 +174,31 @@ def test_what_takes_hours_or_gigabytes_to_read_is_not_read():
         text("[" + "[]," * 40_000 + "[]]"),
         text("9" * 100_000),
         text('{"Tensor":{"at":"0"}}', lying),
-        text('{"known":{"room":["float32",[1000000000000]]}}'),
+        text('{"placeholder":{"buffer":["float32",[1000000000000]]}}'),
         codec.HEADER.pack(2**32 - 1, 2**64 - 1),
-        codec.HEADER.pack(codec.MOST_TEXT, codec.MOST_TENSORS),
+        codec.HEADER.pack(codec.MAX_TEXT, codec.MAX_TENSORS),
     ):
         assert isinstance(told([said], False), RankError)
 
 
-def test_the_same_protocol_with_nothing_changed_is_a_run():
-    """So that what is fuzzed above is not refused for a reason of its own."""
+def test_the_unchanged_messages_make_a_run():
+    """So the messages above are not refused for a reason of their own."""
     done = RIGHT[-2]
     run = told([b"".join(map(packed, [CALL, {"do": "wait", "for": [0], "clock": 0.0}, done]))] * 2, True)
     assert run.results and [event.op for event in run.events] == ["all_reduce"] * 2
+
+
+# ---- the protocol is a table
+
+
+def test_every_request_of_the_protocol_is_fuzzed():
+    assert {message["do"] for message in RIGHT} == set(HANDLERS)
+
+
+@pytest.mark.parametrize(
+    "word", ["__init__", "run", "outcome", "answer", "handle", "read_call", "do_call", "", None, ["done"]]
+)
+def test_no_word_outside_the_table_reaches_anything(word):
+    """Not even the name of a method of the hub, or of a function in its module."""
+    error = told([packed({**RIGHT[-2], "do": word})], False)
+    assert isinstance(error, RankError) and "a request of an unknown kind" in str(error)

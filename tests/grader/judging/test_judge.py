@@ -1,4 +1,4 @@
-"""The judge on whole lessons: right answers earn all points, wrong ones none, and are told why; what it stops."""
+"""The judge on whole lessons: right answers earn all points, wrong ones none and an explanation; and what it stops."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 
 from grader.authoring.lesson import find_lessons
 from grader.authoring.markers import clear_solution
-from grader.judging import judge, remote_runner
+from grader.judging import judge, replay
 from grader.judging.hub import Hub
 from grader.judging.shared_objects import NotForRanks
 from tests.graded import judged, lesson, notebook, points
@@ -41,7 +41,7 @@ WHOLE = [LESSONS[0], *(pytest.param(one, marks=pytest.mark.thorough) for one in 
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_the_solution_has_all_points(name):
+def test_the_solution_gets_all_points(name):
     said = judged(name)
     assert [(verdict.check, verdict.said) for verdict in said.verdicts if verdict.kind != "passed"] == []
     assert points(said) == {check.id: check.points for check in lesson(name).checks}
@@ -76,8 +76,8 @@ def mutants_to_judge() -> list:
 
 
 @pytest.mark.parametrize("name, mutant", mutants_to_judge())
-def test_a_wrong_answer_has_no_points_and_is_told_why(name, mutant):
-    """In the words of the check, but where the hub stops the ranks before Gloo would."""
+def test_a_wrong_answer_gets_no_points_and_an_explanation(name, mutant):
+    """The explanation is the check's, except where the hub stops the ranks before Gloo would."""
     source = as_student(mutant.apply(lesson(name).exercises[mutant.exercise].source))
     said = judged(name, {mutant.exercise: source}, [f"{mutant.exercise}-{mutant.caught_by}"])
     [verdict] = said.verdicts
@@ -88,7 +88,7 @@ def test_a_wrong_answer_has_no_points_and_is_told_why(name, mutant):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", LESSONS)
-def test_right_answers_in_another_form_have_all_points(name):
+def test_right_answers_in_a_different_form_get_all_points(name):
     for variant in also_right(name):
         checks = {check.id: check.points for check in lesson(name).checks if check.exercise == variant.exercise}
         source = as_student(variant.apply(lesson(name).exercises[variant.exercise].source))
@@ -96,20 +96,20 @@ def test_right_answers_in_another_form_have_all_points(name):
         assert points(said) == checks, (variant, [verdict.said for verdict in said.verdicts])
 
 
-def test_what_is_not_written_is_said_to_be_blank():
+def test_an_unwritten_answer_is_reported_as_blank():
     sources = lesson(COLLECTIVES).exercises
     said = judged(COLLECTIVES, {name: clear_solution(one.source) for name, one in sources.items()})
     assert {verdict.kind for verdict in said.verdicts} == {"blank"}
     assert set(points(said).values()) == {0}
 
 
-def test_an_endless_loop_costs_its_own_exercise_alone(monkeypatch):
-    monkeypatch.setattr(remote_runner, "CPU_SECONDS", 2)
+def test_an_endless_loop_costs_only_its_own_exercise(monkeypatch):
+    monkeypatch.setattr(judge, "CPU_SECONDS", 2)
     others = ["scatter-by-hand-values"]
     said = judged(COLLECTIVES, broadcast("while True: pass"), [*BROADCAST, *others])
     assert [verdict.kind for verdict in said.verdicts] == ["stuck", "stuck", "passed"]
     assert "took too long" in said.verdicts[0].said
-    assert [look.what for look in said.looks] == ["took too long or too much"]
+    assert [look.what for look in said.looks] == [judge.TOOK_TOO_LONG]
 
 
 @pytest.mark.parametrize(
@@ -122,18 +122,18 @@ def test_an_endless_loop_costs_its_own_exercise_alone(monkeypatch):
         ([0.5, 2.9, 2.9, 2.9], [False, True, True, True]),  # it is not the first one's fault
     ],
 )
-def test_a_rank_may_compute_so_long_and_all_of_a_run_together(used, too_long, monkeypatch):
+def test_the_limits_on_computing_of_one_rank_and_of_all_ranks_of_a_run(used, too_long, monkeypatch):
     one = judge.Judging([], [], True, until=monotonic() + 60, draws=Draws())
     monkeypatch.setattr(one, "host", SimpleNamespace(used=lambda ranks: used))
-    lines = one.lines_to([SimpleNamespace(socket=None)] * len(used))
-    assert [line.spent() for line in lines] == too_long
+    connections = one.connect([SimpleNamespace(socket=None)] * len(used))
+    assert [connection.has_overspent() for connection in connections] == too_long
 
 
 @pytest.mark.parametrize(
     "body, hosts", [("while True: pass", 1), pytest.param("os.write(3, bytes(100))", 2, marks=pytest.mark.thorough)]
 )
-def test_what_only_took_long_costs_no_host(body, hosts, monkeypatch):
-    """The next submission has the same one, unless this one has tried something."""
+def test_a_submission_that_only_took_too_long_leaves_its_host_to_the_next(body, hosts, monkeypatch):
+    """Unless this one has tried something, the next submission gets the same host."""
     started = []
 
     class Counted(judge.RankHost):
@@ -141,7 +141,7 @@ def test_what_only_took_long_costs_no_host(body, hosts, monkeypatch):
             started.append(self)
             super().__init__(*args, **how)
 
-    monkeypatch.setattr(remote_runner, "CPU_SECONDS", 1)
+    monkeypatch.setattr(judge, "CPU_SECONDS", 1)
     monkeypatch.setattr(judge, "spare", [])
     monkeypatch.setattr(judge, "RankHost", Counted)
     said = judged(COLLECTIVES, broadcast(body, "import os"), BROADCAST[1:])
@@ -152,14 +152,14 @@ def test_what_only_took_long_costs_no_host(body, hosts, monkeypatch):
     judge.close_hosts()
 
 
-def test_when_its_time_is_over_the_rest_is_not_run():
+def test_when_the_time_is_over_the_remaining_checks_are_not_run():
     said = judged(COLLECTIVES, None, BROADCAST, seconds=0)
     assert [verdict.kind for verdict in said.verdicts] == ["not run", "not run"]
     assert "not judged: broadcast-by-hand-values, broadcast-by-hand-traffic" in said.troubles[0]
 
 
-def test_random_numbers_are_those_of_spawn():
-    """An answer that draws some has tried them in its notebook."""
+def test_random_numbers_are_the_same_as_with_spawn():
+    """A student whose answer draws random numbers has tried it with spawn."""
     draw = "random.random(), numpy.random.rand(), numpy.random.randn(), torch.rand(1).item()"
     modules = {"random": random, "numpy": numpy, "torch": torch}
     here = spawn(lambda rank, world_size: eval(draw, modules), 2).results
@@ -179,7 +179,7 @@ def test_an_error_shows_the_line_of_the_cell():
     assert re.search(r"cell of broadcast-by-hand, line 4", said.verdicts[0].said)
 
 
-def test_a_missing_function_and_a_broken_cell_are_told():
+def test_a_missing_function_and_a_broken_cell_are_reported():
     said = judged(COLLECTIVES, {"broadcast-by-hand": "def broadcast(x): return x"}, BROADCAST[:1])
     assert said.verdicts[0].kind == "wrong"
     assert "broadcast_by_hand" in said.verdicts[0].said
@@ -208,47 +208,47 @@ return x.clone() if rank == root else torch.full_like(x, 10 * (root + 1) + round
 """
 
 
-def test_what_a_rank_learns_from_the_clock_is_not_judged(monkeypatch):
-    """Were it run once only, a rank could learn a value from how long another one takes."""
+def test_a_value_learnt_from_the_clock_earns_nothing(monkeypatch):
+    """If it ran only once, a rank could learn a value from how long another rank takes."""
     answers = broadcast(BY_TIME, TIMING)
     said = judged(COLLECTIVES, answers, BROADCAST[:1])
     assert said.verdicts[0].points == 0
 
 
-def test_on_virtual_ranks_too_what_is_judged_follows_from_inputs_and_messages():
-    """It sends its process's number, which changes nothing but what is sent."""
+def test_on_virtual_ranks_too_a_result_must_follow_from_inputs_and_messages():
+    """It sends its pid, which changes only its messages."""
     source = as_student(lesson("09_pipeline_parallelism").exercises["split-layers"].source)
     body = "    import os\n    dist.all_reduce(torch.tensor(float(os.getpid())))\n"
     head = re.search(r"def split_layers\(.*?:\n", source, re.DOTALL)[0]
     answers = {"split-layers": source.replace(head, head + body)}
     said = judged("09_pipeline_parallelism", answers, ["split-layers-values"])
     assert said.verdicts[0].points == 0
-    assert "did something else when it was run once more" in said.verdicts[0].said
+    assert "did something else when it was run again" in said.verdicts[0].said
 
 
 @pytest.fixture
 def started(monkeypatch):
-    """How many ranks were started, each time; the first is the one that reads the cells."""
+    """How many ranks were started each time; the first one reads the cells."""
     counts = []
-    start = judge.Judging.ranks_of
-    monkeypatch.setattr(judge.Judging, "ranks_of", lambda self, count: counts.append(count) or start(self, count))
+    start = judge.Judging.start_ranks
+    monkeypatch.setattr(judge.Judging, "start_ranks", lambda self, count: counts.append(count) or start(self, count))
     return counts
 
 
-def test_a_rank_plays_its_part_alone_once_for_all_runs_of_a_check(started):
+def test_one_process_replays_a_rank_in_all_runs_of_a_check(started):
     """Hidden runs of 5, 3 and 1 ranks, four of each."""
     assert judged(COLLECTIVES, None, ["call-rooted-values"]).verdicts[0].kind == "passed"
     assert started[1:] == [4] * 4 + [5] * 4 + [3] * 4 + [1] * 4 + [1] * 5
 
 
-def test_where_no_value_is_looked_at_nothing_is_played_again(started):
+def test_nothing_is_replayed_where_no_value_is_read(started):
     assert judged(COLLECTIVES, None, BROADCAST[1:]).verdicts[0].kind == "passed"
     assert started[1:] == [4, 5, 1]
 
 
-def test_what_is_held_of_runs_is_bounded(started, monkeypatch):
-    """Where it is too much, they are played again at once."""
-    monkeypatch.setattr(remote_runner, "MOST_HELD", 0)
+def test_the_memory_for_recordings_is_bounded(started, monkeypatch):
+    """When recordings take too much memory, they are replayed at once."""
+    monkeypatch.setattr(replay, "MAX_RECORDED", 0)
     assert judged(COLLECTIVES, None, ["all-gather-from-rooted-values"]).verdicts[0].kind == "passed"
     assert started[1:] == [2, 4, 3, *[1] * 3, 5, *[1] * 5, 1]
 
@@ -263,22 +263,22 @@ for other in range(world_size):
 """
 
 
-def test_what_the_hub_has_made_of_a_run_is_not_held(monkeypatch):
-    """Only what was said: a rank can make the hub write down much more than that."""
+def test_no_hub_is_kept_for_a_replay(monkeypatch):
+    """Only its messages are: a rank can make a hub store much more than those."""
     alive = []
 
-    def count(runner) -> None:
+    def count(runner, recordings) -> None:
         gc.collect()
-        alive.append((len(runner.played), sum(type(one) is Hub for one in gc.get_objects())))
+        alive.append((len(runner.recordings), sum(type(one) is Hub for one in gc.get_objects())))
 
-    monkeypatch.setattr(remote_runner.ReplayCheck, "confirm", count)
+    monkeypatch.setattr(replay.ReplayCheck, "replay_all", count)
     judged(COLLECTIVES, None, ["call-rooted-values"])
     assert alive == [(12 - 4, 0)]  # runs of one rank need no other
 
 
-def test_as_many_bytes_as_a_run_may_take_may_each_rank_take_again(started, monkeypatch):
-    """8 ranks: 7 MB sent, room for 7 MB to receive them."""
-    monkeypatch.setattr("grader.judging.hub_rank.MOST_BYTES", 16 << 20)
+def test_in_a_replay_each_rank_may_receive_as_much_as_the_whole_run(started, monkeypatch):
+    """8 ranks: 7 MB sent, and buffers of 7 MB to receive them."""
+    monkeypatch.setattr("grader.judging.hub_rank.MAX_BYTES", 16 << 20)
     large = RIGHT_BROADCAST.replace("result", "large")
     body = f"import torch\nlarge = torch.zeros(1 << 18)\n{large.replace('x.clone()', 'large')}{RIGHT_BROADCAST}"
     said = judged(COLLECTIVES, broadcast(body + "return result"), BROADCAST[:1])
@@ -296,16 +296,16 @@ def test_as_many_bytes_as_a_run_may_take_may_each_rank_take_again(started, monke
     ],
     ids=["builtins", "environment", "default dtype", "a file"],
 )
-def test_what_an_answer_leaves_in_its_process_costs_no_points(leaves):
-    """In the process of a student's rank there was no run before this one."""
+def test_leftovers_of_an_answer_in_its_process_cost_no_points(leaves):
+    """At home, no other run came before in a rank's process."""
     answer = broadcast(f"{leaves}{RIGHT_BROADCAST}return result + wrong", "import builtins, os")
     said = judged(COLLECTIVES, answer, BROADCAST[:1])
     assert said.verdicts[0].kind == "passed", said.verdicts[0].said
     assert not said.looks
 
 
-def test_random_numbers_begin_anew_in_each_run(started):
-    """Else the parts that a rank plays alone would not be the same, and be played a third time."""
+def test_random_numbers_start_afresh_in_each_run(started):
+    """Otherwise the replays would differ, and each rank would have to be replayed once more."""
     first = (
         random.Random(0).random(),
         numpy.random.RandomState(0).rand(),
@@ -318,8 +318,8 @@ def test_random_numbers_begin_anew_in_each_run(started):
     assert started[1:] == [4, 2, 3, 3, 8, 5, 1] + [1] * 8
 
 
-def test_what_a_rank_remembers_of_a_run_says_nothing_of_the_next(monkeypatch):
-    """Each run gets numbers of its own, so the runs before do not tell what another rank has now."""
+def test_remembering_a_run_does_not_help_in_the_next(monkeypatch):
+    """Every run gets new numbers, so earlier runs don't reveal what another rank has now."""
     drawn = []
 
     @check("broadcast-by-hand")
@@ -333,7 +333,7 @@ def test_what_a_rank_remembers_of_a_run_says_nothing_of_the_next(monkeypatch):
     assert len({tuple(x.tolist()) for _, x in drawn}) == 3
 
 
-def test_inputs_can_not_be_known_beforehand():
+def test_inputs_can_not_be_predicted():
     known = "from utils.checks.inputs import Draws\n"
     body = "return Draws().different_integers(world_size, tuple(x.shape), x.dtype)[root]"
     said = judged(COLLECTIVES, broadcast(body, known), BROADCAST[:1])
@@ -341,11 +341,11 @@ def test_inputs_can_not_be_known_beforehand():
     assert "returned [" in said.verdicts[0].said  # numbers, but not the right ones: it is no error that has stopped it
 
 
-def test_what_is_judged_once_more_is_given_the_very_same_inputs(monkeypatch):
-    drawn = {remote_runner.ReplayCheck: [], remote_runner.ReplayAlone: []}
+def test_a_second_judging_gets_the_very_same_inputs(monkeypatch):
+    drawn = {replay.ReplayCheck: [], replay.ReplayAlone: []}
 
-    def not_the_same(runner, **_) -> None:
-        raise remote_runner.NotTheSame
+    def differs(runner, recordings) -> None:
+        raise replay.ReplayDiffers
 
     @check("broadcast-by-hand")
     def two_runs(run):
@@ -355,7 +355,7 @@ def test_what_is_judged_once_more_is_given_the_very_same_inputs(monkeypatch):
             run(2, xs, root=0)
 
     monkeypatch.setattr(import_module("grader.hidden.01_collectives"), "broadcast_by_hand_values", two_runs)
-    monkeypatch.setattr(remote_runner.ReplayCheck, "confirm", not_the_same)
+    monkeypatch.setattr(replay.ReplayCheck, "replay_all", differs)
     said = judged(COLLECTIVES, broadcast(RIGHT_BROADCAST + "return result"), BROADCAST[:1])
     assert said.verdicts[0].kind == "passed", said.verdicts[0].said
     (first, second), again = drawn.values()
@@ -363,7 +363,7 @@ def test_what_is_judged_once_more_is_given_the_very_same_inputs(monkeypatch):
 
 
 def test_a_check_that_hands_its_draws_to_ranks_is_refused(monkeypatch):
-    """It is not the student's fault, so it is no verdict: who wrote the check has to hear of it."""
+    """It is not the student's fault, so there is no verdict: the author of the check must learn of it."""
 
     @check("broadcast-by-hand")
     def tells_too_much(run):
@@ -377,13 +377,13 @@ def test_a_check_that_hands_its_draws_to_ranks_is_refused(monkeypatch):
         judged(COLLECTIVES, None, BROADCAST[:1])
 
 
-def test_it_is_the_same_each_time():
+def test_the_judgement_is_the_same_each_time():
     wrong = broadcast("return x")
     first, second = (judged(COLLECTIVES, wrong, BROADCAST) for _ in range(2))
     assert first.verdicts == second.verdicts
 
 
-def test_a_check_cell_that_is_no_check_is_refused():
+def test_a_malformed_check_cell_is_refused():
     strange = notebook(COLLECTIVES, None, BROADCAST)
     check = next(cell for cell in strange.cells if cell.metadata.get("nbgrader"))
     check.source = "assert True"

@@ -1,4 +1,4 @@
-"""Ranks share nothing, whatever they try; and ending them ends all of them. Each attack is real code in real ranks."""
+"""Ranks share nothing, whatever they try, and ending them leaves nothing. Each attack is real code in real ranks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from grader.inside.host import PROCESSES_BESIDE, PROCESSES_OF_A_RANK
+from grader.inside.host import EXTRA_PROCESSES, PROCESSES_PER_RANK
 from grader.judging import rank_host as ranks_module
 from grader.judging.rank_host import HostGone, NoSandbox, RankHost
 from grader.sandbox import bubblewrap
@@ -39,7 +39,7 @@ def host():
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
-    """A host without a sandbox: what plain processes can do."""
+    """A host without a sandbox, to see what plain processes can do."""
     folder = tmp_path_factory.mktemp("probe")
     (folder / "probe.py").write_text(PROBE)
     with rank_attacks.host(sandboxed=False, env={"PYTHONPATH": f"{PROJECT}:{folder}"}) as host:
@@ -47,7 +47,7 @@ def plain(tmp_path_factory):
 
 
 def said_by(host, source: str, count: int = 1) -> list:
-    """What each of some ranks says, once."""
+    """One message of each of these ranks."""
     ranks = host.start(count)
     for rank in ranks:
         run(rank, source)
@@ -66,7 +66,7 @@ def test_a_rank_reaches_no_other_of_its_world_or_of_an_earlier_one(host, name):
 
 @pytest.mark.parametrize("name", sorted(PAIRS.keys() - {*FAIL_ANYWHERE, *NOT_OUTSIDE}))
 def test_without_a_sandbox_they_reach_each_other(plain, name):
-    """So it is the sandbox that keeps them apart, in the test above."""
+    """So in the test above it is the sandbox that keeps them apart."""
     assert both(plain, name)[0] is True
 
 
@@ -105,7 +105,7 @@ def test_signals_to_all_numbers_hit_no_other_rank(host):
     ended(host, ranks)
 
 
-def test_each_rank_has_a_pid_of_its_own_and_another_user_than_the_host(host):
+def test_each_rank_has_its_own_pid_and_a_different_user_from_the_host(host):
     said = said_by(host, "say([os.getpid(), os.getuid()])", 4)
     assert len({pid for pid, _ in said}) == 4
     if bubblewrap.as_root():
@@ -124,7 +124,7 @@ def test_it_sees_no_course_no_home_and_no_environment_of_the_judge(monkeypatch):
         assert said_by(host, look) == [[["__init__.py", "inside"], False, []]]
 
 
-def test_what_all_are_given_is_seen_wherever_it_lies():
+def test_shared_folders_are_visible_wherever_they_lie():
     """A course may lie in /tmp."""
     files = {"/probe/probe.py": PROBE, "/tmp/a b/given": "x", "/tmp/a b/c/given": "y", "/dev/shm/given": "z"}
     look = """
@@ -145,7 +145,7 @@ def test_what_all_are_given_is_seen_wherever_it_lies():
 
 
 @pytest.mark.parametrize("kind", ["host", "plain"])
-def test_how_each_ended_is_told(kind, request):
+def test_the_status_of_each_rank_is_reported(kind, request):
     host = request.getfixturevalue(kind)
     ranks = host.start(4)
     for rank, source in zip(
@@ -219,7 +219,7 @@ def test_no_process_outlives_the_host(sandboxed, tmp_path):
 
 
 def test_what_a_rank_leaves_behind_ends_when_its_process_ends(host):
-    """Nobody has to ask for it: its socket, which the left processes hold, closes then."""
+    """Without a request: its socket, which those processes hold open, closes then."""
     [rank] = ranks = host.start(1)
     mark = f"left-behind-{os.getpid()}-{time.time()}"
     run(rank, f"MARK = {mark!r}\n" + textwrap.dedent(LEAVE))
@@ -231,7 +231,7 @@ def test_what_a_rank_leaves_behind_ends_when_its_process_ends(host):
 
 @pytest.mark.parametrize("processes", [60, Limits.processes])
 def test_a_fork_bomb_is_bounded_and_the_next_ranks_start(processes):
-    """By what the sandbox bears, or by what ranks may start."""
+    """By the sandbox's limit on processes, or by that of the ranks."""
     bomb = """
         made = 0
         try:
@@ -243,7 +243,7 @@ def test_a_fork_bomb_is_bounded_and_the_next_ranks_start(processes):
             say(made)
         time.sleep(60)
     """
-    most = min(processes, PROCESSES_OF_A_RANK + PROCESSES_BESIDE)
+    most = min(processes, PROCESSES_PER_RANK + EXTRA_PROCESSES)
     with rank_attacks.host(replace(QUICK, processes=processes)) as host:
         assert most / 3 < said_by(host, bomb)[0] < most
         assert said_by(host, "say(1)", 2) == [1, 1]
@@ -279,7 +279,7 @@ def test_no_process_is_left_when_the_judge_or_the_host_is_killed(killed, sandbox
         wait_until(lambda: not processes_with(mark))
         if killed == "host":
             assert judge.stdout.readline() == "None None\n"
-            assert judge.stdout.readline().startswith("gone: the process that makes ranks ended with status 137")
+            assert judge.stdout.readline().startswith("gone: the process that forks ranks ended with status 137")
 
 
 def wait_until(condition) -> None:
@@ -347,13 +347,13 @@ def test_without_a_sandbox_it_refuses(monkeypatch):
 @pytest.mark.parametrize(
     "words", [b"x" * 10**6, b"[1]\n", b"\xff\n", b'{"started": "2"}\n', b'{"ready": 1}\n', b"[" * 60_000 + b"\n"]
 )
-def test_nonsense_of_the_host_is_its_end(words):
-    """It is trusted, but shares the sandbox with those that are not."""
+def test_a_malformed_answer_ends_the_host(words):
+    """The host is trusted, but it shares the sandbox with processes that are not."""
     with rank_attacks.host() as host:
         host.start(1)
         ours, theirs = socket.socketpair()
-        host.line.close()
-        host.line = ours
+        host.socket.close()
+        host.socket = ours
         with theirs:
             theirs.settimeout(0.5)
             try:

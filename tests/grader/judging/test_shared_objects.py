@@ -1,4 +1,4 @@
-"""grader/judging/shared_objects.py: nothing reaches a rank that would tell it what the others were given."""
+"""grader/judging/shared_objects.py: nothing reaches a rank from which it could learn the other ranks' inputs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DRAWS = Draws(SALT)
 
 
 def answer(x):
-    raise TypeError("a check calls the student's function by `run` alone")
+    raise TypeError("a check may call the student's function only through `run`")
 
 
 def packed(*held) -> bytes:
@@ -31,7 +31,7 @@ def uses(it) -> Callable:
 
 
 def salted(run_or_draws) -> Callable:
-    """What a check might write without a thought: the function draws where it is called, and so it needs the draws."""
+    """What a check might write without thinking: the function draws when it is called, so it needs the draws."""
 
     def driver(function, x):
         return function(x, run_or_draws.different_integers(2, 3))
@@ -45,7 +45,7 @@ class Holder:
 
 
 def global_of_a_check(function, x):
-    """Of a module that travels by value, as those of the hidden tests do."""
+    """From a module that is pickled by value, like those of the hidden tests."""
     return function(x, DRAWS.integers(3))
 
 
@@ -84,7 +84,7 @@ def test_what_inputs_are_drawn_from_stays_with_the_check(held, where, by_value):
 
 @pytest.fixture
 def by_value():
-    """This module travels as those of checks do: judge.by_value."""
+    """Pickle this module as those of checks are pickled: see judge.pickle_by_value."""
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     yield
     cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
@@ -97,6 +97,6 @@ def test_what_was_drawn_may_go_and_so_may_a_class_without_a_salt():
 
 
 def test_the_salt_would_be_found_in_a_program():
-    """Else the line above says nothing: this is how a number lies in a pickle."""
+    """Otherwise the test above proves nothing: this is what a number looks like in a pickle."""
     assert SALT.to_bytes(5, "little") in pickle.dumps(Draws(SALT))
     assert SALT.to_bytes(5, "little") in packed(SALT)

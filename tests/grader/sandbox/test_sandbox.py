@@ -199,7 +199,7 @@ def test_two_sandboxes_share_nothing(tmp_path):
     )
     assert said(inside(look)) == "False [] 2"
     assert first.path("/tmp/note").read_text() == "x", "we can look in"
-    assert first.kill().stopped == "nobody waits for it any more"
+    assert first.kill().stopped == "the grader no longer waits for it"
 
 
 # ---- the network -----------------------------------------------------------------------------------------------------
@@ -335,8 +335,8 @@ def test_no_process_outlives_the_command():
     assert processes_with(mark + "-inside") == []
 
 
-@pytest.mark.parametrize("killed", ["grader", "warden"])
-def test_it_ends_with_the_grader_and_with_its_warden(killed):
+@pytest.mark.parametrize("killed", ["grader", "monitor"])
+def test_it_ends_with_the_grader_and_with_its_monitor(killed):
     """Started from a thread that has ended: the end of a thread is not the end of the grader."""
     mark = f"orphan-{killed}-{os.getpid()}"
     source = f"""
@@ -352,9 +352,9 @@ def test_it_ends_with_the_grader_and_with_its_warden(killed):
     """
     command = [sys.executable, "-c", textwrap.dedent(source)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=PROJECT) as grader:
-        warden, end = grader.stdout.readline().split()
+        monitor, end = grader.stdout.readline().split()
         assert end == "None" and processes_with(mark)
-        os.kill(grader.pid if killed == "grader" else int(warden), signal.SIGKILL)
+        os.kill(grader.pid if killed == "grader" else int(monitor), signal.SIGKILL)
         deadline = time.monotonic() + 10
         while processes_with(mark):
             assert time.monotonic() < deadline
@@ -535,9 +535,9 @@ def why_not(**variables: str) -> str:
 
 
 def test_without_bubblewrap_it_says_what_to_install(tmp_path):
-    assert "there is no `bwrap` here: run `make system`" in why_not(PATH=str(tmp_path))
+    assert "`bwrap` was not found here: run `make system`" in why_not(PATH=str(tmp_path))
     for name, script, words in (
-        ("old", "echo bubblewrap 0.6.1", "0.8 or newer, and here is bubblewrap 0.6.1"),
+        ("old", "echo bubblewrap 0.6.1", "0.8 or newer; this one is bubblewrap 0.6.1"),
         (
             "forbidden",
             'test "$1" = --version && echo bubblewrap 0.8.0 && exit; echo "bwrap: No permissions" >&2; exit 1',
@@ -613,4 +613,4 @@ def test_an_ordinary_user_gets_the_same_sandbox():
         "OSError: [Errno 30] Read-only file system: '/x' None",
     ]
     assert "400 MB are allowed" in memory
-    assert started == "True nobody waits for it any more"
+    assert started == "True the grader no longer waits for it"
