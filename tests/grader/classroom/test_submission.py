@@ -122,7 +122,9 @@ def test_what_is_no_notebook_is_reported(student, name):
 def test_the_notebook_of_another_lesson(student):
     other = new_notebook(cells=[cell("def halve(x): return x / 2", "halve", solution=True)])
     nb = read(student, nbformat.writes(other))
-    assert problems(nb) == ["none of its cells belongs to 90_tiny: it is the notebook of 89_other"] and nb.metadata.not_run
+    assert (
+        problems(nb) == ["none of its cells belongs to 90_tiny: it is the notebook of 89_other"] and nb.metadata.not_run
+    )
     nb = read(student, nbformat.writes(new_notebook(cells=[new_code_cell("x = 1")])))
     assert problems(nb) == ["none of its cells belongs to 90_tiny: is it the notebook of another lesson?"]
     assert problems(read(student, nbformat.writes(new_notebook()))) == problems(nb)
@@ -347,7 +349,10 @@ def with_widgets(content):
 DAMAGES = {
     strip_metadata: [],
     strip_ids: [],
-    strip_both: ["the answer to double was found in cell 3, not in the exercise's own cell", "the answer to total .* cell 5"],
+    strip_both: [
+        "the answer to double was found in cell 3, not in the exercise's own cell",
+        "the answer to total .* cell 5",
+    ],
     edit_metadata: [],
     odd_metadata: [],
     another_kernel: ["its language was set to 'R', but it is graded as Python"],
@@ -498,16 +503,23 @@ def test_a_notebook_under_another_name(course, student, name):
         assert problems(nb) == ["there is no 90_tiny.ipynb"]
     else:
         [line] = problems(nb)
-        assert is_whole(nb) and line.isprintable() and line.endswith("was read instead, because there is no 90_tiny.ipynb")
+        assert (
+            is_whole(nb) and line.isprintable() and line.endswith("was read instead, because there is no 90_tiny.ipynb")
+        )
 
 
 def test_a_notebook_of_another_lesson_beside_the_right_one(course, student):
     read(student, answered(course), name="mine")
     nb = read(student, nbformat.writes(new_notebook(cells=[new_markdown_cell("# other")])))
     assert is_whole(nb)
-    assert problems(nb)[0].startswith("mine.ipynb was read instead, because 90_tiny.ipynb: none of its cells belongs to 90_tiny")
+    assert problems(nb)[0].startswith(
+        "mine.ipynb was read instead, because 90_tiny.ipynb: none of its cells belongs to 90_tiny"
+    )
     nb = read(student, b"%PDF")
-    assert is_whole(nb) and "mine.ipynb was read instead, because 90_tiny.ipynb: the file is not a notebook" in problems(nb)[0]
+    assert (
+        is_whole(nb)
+        and "mine.ipynb was read instead, because 90_tiny.ipynb: the file is not a notebook" in problems(nb)[0]
+    )
 
 
 def test_several_notebooks_that_could_be_meant(course, student):
