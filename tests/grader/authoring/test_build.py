@@ -763,7 +763,8 @@ def test_a_build_that_is_interrupted_writes_nothing(course):
     write_lesson(
         course, TINY.replace("# %%\nprint", "# %%\nopen('started', 'w').close()\nimport time; time.sleep(60)\nprint")
     )
-    code = "import sys, pathlib; from grader.authoring import build; sys.exit(build.command(root=pathlib.Path(sys.argv[1])))"
+    code = "import sys; from pathlib import Path; from grader.authoring.build import command\n"
+    code += "sys.exit(command(root=Path(sys.argv[1])))"
     process = subprocess.Popen([sys.executable, "-c", code, course], cwd=ROOT, stderr=subprocess.PIPE, text=True)
     try:
         deadline = time.monotonic() + 60
