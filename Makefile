@@ -1,12 +1,12 @@
-# `make` lists the verbs. Each one first makes the environment in .venv, or repairs it: setup_env.py.
-#   make PYTHON=python3.12 lab      another Python for a new .venv
+# `make` lists the verbs. Each one first creates or repairs the environment in .venv, with setup_env.py.
+#   make PYTHON=python3.12 lab      a different Python for a new .venv
 #   make LAB_ARGS="--port 9000" lab      make TEST_ARGS="-k spawn" test      make BENCH_ARGS="--quick launchers" bench
 PYTHON ?= python3
 VENV   := .venv
 COURSE :=
 
 run = "$(VENV)/bin/python"
-unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV      # another environment's, maybe; this one needs none of them
+unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV      # may belong to another environment
 
 .DEFAULT_GOAL := help
 .PHONY: help system env lab test thorough build grade release script lint bench clean distclean
@@ -14,61 +14,61 @@ unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV      # another environment's, maybe; 
 help: ## list the verbs
 	@sed -n 's/^\([a-z]*\):.*## /  make \1|/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
 
-system: ## install bubblewrap, for grading, and Chromium, for its tests, with apt; asks for root's rights
+system: ## install bubblewrap (for grading) and Chromium (for the tests) with apt; needs root
 	@MAKE="$(MAKE)" sh grader/system.sh "$(VENV)"
 
 env:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 6))' 2>/dev/null || \
-	  { echo "set-up: '$(PYTHON)' is not a Python 3 that runs. Install Python 3.11 or newer, or name one: make PYTHON=python3.12"; exit 1; } >&2
+	  { echo "set-up: can't run '$(PYTHON)' as Python 3. Install Python 3.11 or newer, or choose one: make PYTHON=python3.12"; exit 1; } >&2
 	@$(PYTHON) setup_env.py --venv "$(VENV)"
 
 lab: env ## open the lessons in JupyterLab
 	@PATH="$$(cd "$(VENV)/bin" && pwd):$$PATH" $(run) -m jupyterlab --LabApp.default_url=/lab/tree/notebooks \
 	  --Application.log_level=$(log_level) $(root_flag) $(browser_flag) $(print_flag) $(LAB_ARGS)
 
-# Jupyter says where it is in any case when the token is its own; with a token or options of yours, only in its log.
+# Jupyter prints its address if it made up the token itself; with your own token or options, it only logs it.
 log_level    = $(if $(JUPYTER_TOKEN)$(LAB_ARGS),INFO,WARN)
 root_flag    = $(if $(filter 0,$(shell id -u)),--allow-root)
 browser_flag = $(if $(DISPLAY)$(WAYLAND_DISPLAY)$(filter Darwin,$(shell uname)),,--no-browser)
-# Bytes a second: at its own 1e6 Jupyter drops most of what ranks print in a loop.
+# Bytes per second: at the default 1e6, Jupyter drops most of what ranks print in a loop.
 print_flag   = --ZMQChannelsWebsocketConnection.iopub_data_rate_limit=1e9
 
-test: env ## test everything: units, lessons, notebooks
+test: env ## run all tests: units, lessons, notebooks
 	@$(run) -m pytest $(all_cores) $(TEST_ARGS)
 
-# Two at a time for each core, since tests wait a lot; a file of tests stays together. One after the other: -n 0
+# Two workers per core, since tests wait a lot; each file's tests stay together. To run them one by one: -n 0
 workers   = $(shell $(run) -c 'import os; print(2 * min(os.cpu_count() or 1, 8))')
 all_cores = -n $(workers) --dist loadfile --no-loadscope-reorder
 
-thorough: env ## test what takes too long for every change: all cheats, every solution graded, 50 kills
+thorough: env ## run the tests that take too long for every change: all cheats, every solution graded, 50 kills
 	@$(run) -m pytest $(all_cores) -m thorough $(TEST_ARGS)
 
-build: env ## make both notebooks of every lesson from solutions/*.py
+build: env ## build both notebooks of every lesson from solutions/*.py
 	@$(run) -m grader build
 
-grade: env ## grade the sample class, or yours: make COURSE=. grade (GRADE_ARGS=--help: one student, again, elsewhere)
+grade: env ## grade the sample class, or yours: make COURSE=. grade (options: make grade GRADE_ARGS=--help)
 	@$(if $(COURSE),,$(run) -m tests.sample_class)
 	@$(run) -m grader grade --course "$(or $(COURSE),build/sample-class)" $(GRADE_ARGS)
 
-release: env ## make the students' bundle in dist/
+release: env ## pack the students' bundle into dist/
 	@$(run) -m grader release
 
-script: env ## make a script of a lesson, for torchrun and SLURM: make script LESSON=01_collectives
+script: env ## turn a lesson into a script for torchrun and SLURM: make script LESSON=01_collectives
 	@$(run) -m utils.worlds.jobs.notebook_script "solutions/$(lesson)/$(lesson).ipynb"
 
 lesson = $(or $(LESSON),$(error Which lesson? For example: make script LESSON=01_collectives))
 
-lint: env ## check the style of the code, and its types
+lint: env ## check the code's style and types
 	@$(run) -m ruff check
 	@$(run) -m ruff format --check
 	@$(run) -m mypy
 
-bench: env ## measure spawn beside other launchers, and grading beside nbgrader, on this machine
+bench: env ## compare spawn with other launchers, and grading with nbgrader, on this machine
 	@$(run) -m tests.bench $(BENCH_ARGS)
 
-clean: ## remove what was built and the caches; submissions, grades and .venv stay
+clean: ## remove build products and caches; keep submissions, grades and .venv
 	rm -rf build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
 	find . -path ./.venv -prune -o \( -name __pycache__ -o -name .ipynb_checkpoints \) -print0 | xargs -0 rm -rf
 
-distclean: clean ## remove .venv as well
+distclean: clean ## also remove .venv
 	rm -rf .venv

@@ -1,4 +1,4 @@
-"""For all of pytest: kernels that tests start find `utils` and `grader`, and behave as they do outside of pytest."""
+"""For all tests: kernels that tests start can import `utils` and `grader`, and behave as they do outside pytest."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ _launch_kernel = local_provisioner.launch_kernel
 
 
 def launch_kernel(command, **options):
-    """A kernel that sees PYTEST_CURRENT_TEST captures less of what its children print than one that does not."""
+    """Start a kernel without PYTEST_CURRENT_TEST, which makes it capture less of what its children print."""
     if options.get("env") is not None:
         options["env"].pop("PYTEST_CURRENT_TEST", None)
     return _launch_kernel(command, **options)
@@ -24,7 +24,7 @@ local_provisioner.launch_kernel = launch_kernel
 
 
 def pytest_configure(config):
-    """`pytest --nbval solutions/` compares everything but times, cell numbers, addresses and device names."""
+    """Make `pytest --nbval solutions/` ignore times, cell numbers, addresses and device names."""
     if not getattr(config.option, "nbval_sanitize_with", None):
         config.option.nbval_sanitize_with = str(ROOT / "tests" / "nbval_sanitize.cfg")
 
@@ -36,13 +36,13 @@ def root() -> Path:
 
 
 def pytest_collection_modifyitems(items):
-    """Files marked `long` come first, those of many minutes before all, so that no core waits for one in the end."""
+    """Start the files marked `long` first, the longest at the very start, so that no core is left waiting for one."""
     marks = {item: item.get_closest_marker("long") for item in items}
     items.sort(key=lambda item: -marks[item].kwargs.get("minutes", 1) if marks[item] else 0)
 
 
 def pytest_runtest_setup(item):
-    """Grading needs a sandbox. A contributor's machine may have none; on CI its absence is a failure, not a skip."""
+    """Skip tests that need a sandbox on machines that can't make one, except on CI, where they then fail."""
     if item.get_closest_marker("sandbox") and not os.environ.get("CI"):
         from grader.sandbox.bubblewrap import why_not
 

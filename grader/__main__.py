@@ -1,4 +1,4 @@
-"""`python -m grader`: see commands.py. Processes that judge load this file too, so it imports nothing for them."""
+"""`python -m grader`: see commands.py. Judging processes load this file too, so it imports nothing at the top."""
 
 if __name__ == "__main__":
     from grader.commands import main

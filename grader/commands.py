@@ -1,4 +1,4 @@
-"""What an instructor does from the command line: `python -m grader`; the Makefile's verbs call it."""
+"""The instructor's command line, `python -m grader`. The Makefile's verbs call it."""
 
 from __future__ import annotations
 
@@ -22,24 +22,26 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-Lessons = Annotated[list[str] | None, typer.Argument(help="names such as 01_collectives; all without names")]
-CourseFolder = Annotated[Path, typer.Option("--course", help="the course's folder, with its nbgrader_config.py")]
-Jobs = Annotated[int | None, typer.Option(min=1, help="submissions judged at a time; as many as there are cores")]
-Students = Annotated[list[str] | None, typer.Option("--student", help="only this one; may be said more than once")]
-New = Annotated[bool, typer.Option("--new", help="only what has no grade yet")]
-Regrade = Annotated[bool, typer.Option("--regrade", help="judge again what was judged already")]
-Scheduler = Annotated[str | None, typer.Option(help="address of a Dask scheduler, whose workers judge instead of us")]
-WithoutSandbox = Annotated[bool, typer.Option("--without-sandbox", help="submissions get all rights that you have")]
-Notebook = Annotated[Path, typer.Argument(help="a notebook, a student's or the solution")]
+Lessons = Annotated[list[str] | None, typer.Argument(help="names such as 01_collectives; without names, all lessons")]
+CourseFolder = Annotated[Path, typer.Option("--course", help="the course's folder, which holds nbgrader_config.py")]
+Jobs = Annotated[
+    int | None, typer.Option(min=1, help="how many submissions to judge at a time; by default one per core")
+]
+Students = Annotated[list[str] | None, typer.Option("--student", help="grade only this student; can be repeated")]
+New = Annotated[bool, typer.Option("--new", help="only submissions that have no grade yet")]
+Regrade = Annotated[bool, typer.Option("--regrade", help="judge again, even what was judged already")]
+Scheduler = Annotated[str | None, typer.Option(help="address of a Dask scheduler whose workers do the judging")]
+WithoutSandbox = Annotated[bool, typer.Option("--without-sandbox", help="run submissions with all your rights")]
+Notebook = Annotated[Path, typer.Argument(help="a student's notebook, or the solution")]
 
 
 @app.command()
 def build(
     lessons: Lessons = None,
-    force: Annotated[bool, typer.Option(help="run lessons again that have not changed")] = False,
-    check: Annotated[bool, typer.Option(help="build nothing, fail when a notebook differs from its source")] = False,
+    force: Annotated[bool, typer.Option(help="run all lessons again, even if they have not changed")] = False,
+    check: Annotated[bool, typer.Option(help="build nothing; fail if a notebook differs from its source")] = False,
 ) -> None:
-    """Make both notebooks of each lesson from solutions/*.py."""
+    """Build both notebooks of each lesson from solutions/*.py."""
     raise typer.Exit(building.command(lessons or [], force=force, check=check))
 
 
@@ -54,16 +56,16 @@ def grade(
     course: CourseFolder = Path(),
     without_sandbox: WithoutSandbox = False,
 ) -> None:
-    """Grade what was handed in and is new or has changed: table, grades.csv, feedback pages, a report.
+    """Grade all submissions that are new or have changed: table, grades.csv, feedback pages, a report.
 
-    What was judged is kept: after Ctrl-C, or a crash, the same command goes on where it stopped.
+    Judgements are cached: after Ctrl-C or a crash, the same command continues where it stopped.
     """
     if new and regrade:
-        raise ClassroomError("--new and --regrade contradict each other: say one of them")
+        raise ClassroomError("--new and --regrade contradict each other: choose one of them")
     opened = open_course(course, without_sandbox)
     for name in lessons or opened.lessons():
         grade_class.collect(opened, name)
-    names = of_students(opened, lessons or handed_in(opened), student or [])
+    names = lessons_of(opened, lessons or handed_in(opened), student or [])
     options = GradeOptions(tuple(student or ()), new, regrade, jobs, scheduler)
     graded = [grade_class.grade_class(opened, name, options) for name in names]
     for one in graded:
@@ -78,7 +80,7 @@ def grade(
 
 @app.command()
 def report(lessons: Lessons = None, course: CourseFolder = Path()) -> None:
-    """Write the instructor's page about what is graded already; nothing is run."""
+    """Write the instructor's page from the existing grades, without running anything."""
     opened = Course.at(course)
     names = lessons or handed_in(opened)
     for name in names:
@@ -88,7 +90,7 @@ def report(lessons: Lessons = None, course: CourseFolder = Path()) -> None:
 
 @app.command()
 def table(lessons: Lessons = None, course: CourseFolder = Path()) -> None:
-    """Print the table of what is graded already; nothing is run."""
+    """Print the table of the existing grades, without running anything."""
     opened = Course.at(course)
     for name in lessons or handed_in(opened):
         grade_class.find_lesson(opened, name)
@@ -97,7 +99,7 @@ def table(lessons: Lessons = None, course: CourseFolder = Path()) -> None:
 
 @app.command()
 def validate(notebook: Notebook, course: CourseFolder = Path(), without_sandbox: WithoutSandbox = False) -> None:
-    """Judge a notebook's checks as grading will; exits with 1 unless all pass (`nbgrader validate` exits with 0)."""
+    """Judge a notebook's checks as grading will. Exits with 1 unless all pass (`nbgrader validate` exits with 0)."""
     if not judge_one(notebook, open_course(course, without_sandbox)):
         raise typer.Exit(1)
 
@@ -116,7 +118,7 @@ def open_course(folder: Path, without_sandbox: bool) -> Course:
 
 
 def handed_in(course: Course) -> list[str]:
-    """The lessons of which somebody has handed in something."""
+    """The lessons with at least one submission."""
     names = [name for name in course.lessons() if course.students(name)]
     if not names:
         expected = course.folder("submitted", "STUDENT", "LESSON") / "LESSON.ipynb"
@@ -124,8 +126,8 @@ def handed_in(course: Course) -> list[str]:
     return names
 
 
-def of_students(course: Course, lessons: list[str], students: list[str]) -> list[str]:
-    """Of the lessons, those that one of the students has handed in; all, when none are named."""
+def lessons_of(course: Course, lessons: list[str], students: list[str]) -> list[str]:
+    """The lessons that at least one of these students has handed in; all lessons if no student is named."""
     for student in students:
         if not any(student in course.students(lesson) for lesson in lessons):
             raise ClassroomError(f"{student} has not handed in {' or '.join(lessons)}")

@@ -1,14 +1,15 @@
-"""Lesson source -> both of its notebooks. `make build`, `python -m grader build` and tests/test_notebooks.py call it.
+"""Build both notebooks of a lesson from its source. Used by `make build` and tests/lessons/test_notebooks.py.
 
     solutions/NN_topic.py            written by hand, read by grader.authoring.lesson
       -> solutions/NN_topic/NN_topic.ipynb    executed, outputs kept; hidden tests appended to the check cells
-      -> notebooks/NN_topic/NN_topic.ipynb    what students get, made from it by nbgrader's own preprocessors
+      -> notebooks/NN_topic/NN_topic.ipynb    the students' version, made from it by nbgrader's own preprocessors
 
-    build(names, force) -> [name]    makes what has changed
-    drift(names) -> [text]           what is not as the sources say, without executing anything
-    command(names, force, check)     the same for a command line: prints, returns the exit code
+    build(names, force) -> [name]    builds the lessons that have changed
+    drift(names) -> [text]           lists what differs from the sources, without executing anything
+    command(names, force, check)     the same for the command line: prints, returns the exit code
 
-Cell ids come from the exercises' names, all other ids from the cell's text, so a rebuild gives the same bytes.
+The ids of exercises and checks come from the exercises' names, all others from the cell's text, so building again
+gives the same bytes.
 """
 
 from __future__ import annotations
@@ -46,6 +47,11 @@ MADE_FROM = (
     "<small>Made from `{file}` by `make build`. Authors: change that file, not this notebook. "
     "Students: write your answers right here.</small>"
 )
+NEW_CELL: dict[str, Callable[..., NotebookNode]] = {
+    "markdown": new_markdown_cell,
+    "code": new_code_cell,
+    "raw": new_raw_cell,
+}
 HIDDEN_TESTS = """
 ### BEGIN HIDDEN TESTS
 from grader.hidden import hidden_tests_for
@@ -53,7 +59,7 @@ hidden_tests_for("{lesson}")({function}, judges="{judges}")
 ### END HIDDEN TESTS"""
 
 
-# ---- what is to be made ----------------------------------------------------------------------------------------------
+# ---- the instructor's notebook ---------------------------------------------------------------------------------------
 
 
 def solution_path(lesson: Lesson) -> Path:
@@ -65,7 +71,7 @@ def release_path(lesson: Lesson) -> Path:
 
 
 def read_lessons(names: Iterable[str] = (), root: Path = ROOT) -> list[Lesson]:
-    """Read the lessons called `names` (all without names). Raises BuildError with the problems of all of them."""
+    """Read the lessons called `names`, or all lessons. Raises BuildError with the problems of all of them."""
     lessons, problems = [], []
     for path in find_lessons(names, root):
         try:
@@ -78,11 +84,11 @@ def read_lessons(names: Iterable[str] = (), root: Path = ROOT) -> list[Lesson]:
 
 
 def hidden_tests(lesson: Lesson) -> set[tuple[str, str]]:
-    """The (exercise, judges) pairs that have a hidden test. Raises BuildError for one that no check cell would run."""
+    """The (exercise, judges) pairs with a hidden test. Raises BuildError if no check cell would run one of them."""
     file = f"grader/hidden/{lesson.name}.py"
     if not (lesson.root / file).exists():
         return set()
-    from grader.hidden import hidden_tests_for  # imports torch: only where it is needed
+    from grader.hidden import hidden_tests_for  # imports torch, so only when needed
 
     try:
         pairs = set(hidden_tests_for(lesson.name).registered)
@@ -91,13 +97,14 @@ def hidden_tests(lesson: Lesson) -> set[tuple[str, str]]:
     unused = pairs - {(check.exercise, check.judges) for check in lesson.checks}
     if unused:
         raise BuildError(
-            Problem(file, 1, f"the hidden test of {e!r} for its {j!r} never runs: no check") for e, j in sorted(unused)
+            Problem(file, 1, f"the hidden test of {e!r} for {j!r} never runs: there is no such check")
+            for e, j in sorted(unused)
         )
     return pairs
 
 
 def notebook_of(lesson: Lesson) -> NotebookNode:
-    """The lesson as the instructor's notebook, not executed yet. Cell i + 1 of it is cell i of the lesson."""
+    """The lesson as the instructor's notebook, not yet executed. Its cell i + 1 is the lesson's cell i."""
     hidden = hidden_tests(lesson)
     made_from = new_markdown_cell(MADE_FROM.format(file=lesson.file), id="made-from")
     seen: Counter[str] = Counter()
@@ -118,8 +125,7 @@ def notebook_cell(cell: Cell, lesson: Lesson, hidden: set[tuple[str, str]], seen
             function = lesson.exercises[check.exercise].function
             source += HIDDEN_TESTS.format(lesson=lesson.name, function=function, judges=check.judges)
         return new_code_cell(source, id=check.id, metadata=metadata)
-    new_cell: Callable[..., NotebookNode] = {"markdown": new_markdown_cell, "code": new_code_cell, "raw": new_raw_cell}[cell.kind]
-    return new_cell(cell.source, id=content_id(cell, seen), metadata=metadata)
+    return NEW_CELL[cell.kind](cell.source, id=content_id(cell, seen), metadata=metadata)
 
 
 def nbgrader_metadata(
@@ -130,7 +136,7 @@ def nbgrader_metadata(
 
 
 def content_id(cell: Cell, seen: Counter[str]) -> str:
-    """An id that stays when other cells come or go: `code-` or `text-` and a hash; the second of two twins gets -2."""
+    """A stable id: `code-` or `text-` and a hash of the text. The second of two equal cells gets -2."""
     kind = "code" if cell.kind == "code" else "text"
     name = f"{kind}-{hashlib.sha256(cell.source.encode()).hexdigest()[:8]}"
     seen[name] += 1
@@ -138,7 +144,7 @@ def content_id(cell: Cell, seen: Counter[str]) -> str:
 
 
 def bytes_of(notebook: NotebookNode) -> bytes:
-    """A notebook as it stands on disk."""
+    """A notebook's bytes as written to disk."""
     return (nbformat.writes(notebook) + "\n").encode()
 
 
@@ -146,38 +152,38 @@ def bytes_of(notebook: NotebookNode) -> bytes:
 
 
 def release_of(lesson: Lesson, notebook: NotebookNode) -> bytes:
-    """What students get: `nbgrader generate_assignment NN_topic --no-db` with the course's configuration.
+    """The students' version: `nbgrader generate_assignment NN_topic --no-db` with the course's configuration.
 
-    It runs in a folder of its own, so nothing but the notebook can come out of it.
+    nbgrader runs in an empty folder, so no other file can end up in the release.
     """
-    from nbgrader.converters import GenerateAssignment  # 1.7 s, so only where it is needed
+    from nbgrader.converters import GenerateAssignment  # takes 1.7 s, so only when needed
     from nbgrader.converters.base import NbGraderException
     from nbgrader.coursedir import CourseDirectory
     from traitlets.config.loader import PyFileConfigLoader
 
-    said = io.StringIO()
-    log = logging.Logger("generate_assignment", logging.ERROR)  # its own: heard by nobody else
-    log.addHandler(logging.StreamHandler(said))
-    with tempfile.TemporaryDirectory() as course, search_paths_kept():
+    messages = io.StringIO()
+    log = logging.Logger("generate_assignment", logging.ERROR)  # not connected to any other logger
+    log.addHandler(logging.StreamHandler(messages))
+    with tempfile.TemporaryDirectory() as course, search_paths_restored():
         source = Path(course, "solutions", lesson.name, f"{lesson.name}.ipynb")
         write(source, bytes_of(notebook))
         config = PyFileConfigLoader("nbgrader_config.py", path=str(lesson.root)).load_config()
         config.CourseDirectory.source_directory = "solutions"
         config.CourseDirectory.release_directory = "notebooks"
-        config.SaveCells.enabled = False  # this and no_database are what --no-db says
+        config.SaveCells.enabled = False  # this and no_database are what --no-db sets
         coursedir = CourseDirectory(config=config, root=course, assignment_id=lesson.name)
         converter = GenerateAssignment(coursedir=coursedir, config=config, no_database=True, log=log)
         try:
             converter.start()
         except NbGraderException as error:
-            reasons = re.findall(r"^[\w.]+: .*", said.getvalue(), re.MULTILINE) or [str(error)]
+            reasons = re.findall(r"^[\w.]+: .*", messages.getvalue(), re.MULTILINE) or [str(error)]
             raise BuildError([Problem(lesson.file, 1, f"nbgrader can't make the release: {reasons[-1]}")]) from error
         return Path(course, "notebooks", lesson.name, f"{lesson.name}.ipynb").read_bytes()
 
 
 @contextmanager
-def search_paths_kept() -> Iterator[None]:
-    """nbgrader_config.py puts its course in front of the search paths: let that end with the release."""
+def search_paths_restored() -> Iterator[None]:
+    """Undo at the end of the `with` block what nbgrader_config.py adds to the search paths."""
     path, environment = sys.path[:], dict(os.environ)
     try:
         yield
@@ -188,9 +194,9 @@ def search_paths_kept() -> Iterator[None]:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write a file so that an interruption leaves the old one or the new one, never half of it.
+    """Write a file atomically: after an interruption there is the old one or the new one, never half a file.
 
-    The unfinished file waits outside the lesson's folder: nbgrader copies whatever lies in there to students.
+    The unfinished file is outside the lesson's folder, because nbgrader copies everything in that folder to students.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.parent.parent / f".{path.name}.unfinished"
@@ -202,10 +208,10 @@ def write(path: Path, content: bytes) -> None:
 
 
 def build(names: Iterable[str] = (), force: bool = False, root: Path = ROOT) -> list[str]:
-    """Make the notebooks of the lessons called `names` (all without names) where they differ from their source.
+    """Build the notebooks of the lessons called `names`, or of all, if they differ from their source.
 
-    force: execute and write again in any case. Returns the names of the lessons that were made.
-    Raises BuildError for what has to be repaired first; then the notebooks of that lesson stay as they were.
+    force: execute and write them even if nothing has changed. Returns the names of the lessons that were built.
+    Raises BuildError with everything that must be fixed first; that lesson's notebooks then stay as they were.
     """
     wanted = [(lesson, notebook_of(lesson)) for lesson in read_lessons(names, root)]
     to_do = [pair for pair in wanted if force or drift_of(*pair)]
@@ -226,9 +232,9 @@ def build(names: Iterable[str] = (), force: bool = False, root: Path = ROOT) -> 
 
 
 def drift(names: Iterable[str] = (), root: Path = ROOT) -> list[str]:
-    """What in solutions/*/ and notebooks/*/ is not as the sources say, one line each; nothing is executed.
+    """Differences between the notebooks on disk and their sources, one line each. Executes nothing.
 
-    Without names also what has no source. Raises BuildError for a source that can't be built.
+    Without names, also reports folders without a source. Raises BuildError if a source can't be built.
     """
     names = list(names)
     lessons = read_lessons(names, root)
@@ -237,7 +243,7 @@ def drift(names: Iterable[str] = (), root: Path = ROOT) -> list[str]:
 
 
 def drift_of(lesson: Lesson, notebook: NotebookNode) -> list[str]:
-    """What differs between a lesson's two notebooks on disk and the (not executed) notebook they should be."""
+    """How a lesson's two notebooks on disk differ from `notebook`, which need not be executed."""
     root = lesson.root
     solution, release = solution_path(lesson), release_path(lesson)
     old = read_notebook(solution)
@@ -248,7 +254,7 @@ def drift_of(lesson: Lesson, notebook: NotebookNode) -> list[str]:
         if difference:
             found.append(f"{solution.relative_to(root)} {difference}: run `make build`")
     if release.exists() and release.read_bytes() != release_of(lesson, without_outputs(notebook)):
-        found.append(f"{release.relative_to(root)} is not what nbgrader makes of {lesson.file}: run `make build`")
+        found.append(f"{release.relative_to(root)} is not what nbgrader makes from {lesson.file}: run `make build`")
     return found
 
 
@@ -263,20 +269,20 @@ def first_difference(lesson: Lesson, wanted: NotebookNode, old: NotebookNode | N
     if not executed(old):
         return "was not executed from top to bottom"
     if bytes_of(old) != path.read_bytes():
-        return "was written by something else"
+        return "was not written by `make build`"
     return None
 
 
 def read_notebook(path: Path) -> NotebookNode | None:
-    """The notebook at `path`; None when there is none or it is damaged."""
+    """The notebook at `path`, or None if it is missing or damaged."""
     try:
         return nbformat.reads(path.read_text(encoding="utf-8"), as_version=4)
-    except Exception:  # no file, no JSON, JSON of another kind
+    except Exception:  # no file, not JSON, or not a notebook
         return None
 
 
 def strays(lesson: Lesson) -> Iterator[str]:
-    """Files that lie beside a lesson's notebooks."""
+    """Files in the lesson's folders other than its notebooks."""
     for path in (solution_path(lesson), release_path(lesson)):
         for other in sorted(path.parent.glob("[!._]*")):
             if other != path:
@@ -296,11 +302,11 @@ def without_source(root: Path = ROOT) -> Iterator[str]:
 
 
 def command(names: Iterable[str] = (), force: bool = False, check: bool = False, root: Path = ROOT) -> int:
-    """`python -m grader build`: build, or with check only compare; prints what was done and returns the exit code."""
+    """`python -m grader build`: build, or with `check` only compare. Prints the result and returns the exit code."""
     try:
         if check:
             found = drift(names, root)
-            print("\n".join(found) or "all notebooks are as their sources say")
+            print("\n".join(found) or "all notebooks match their sources")
             return int(bool(found))
         made = build(names, force, root)
         left = drift(names, root)
@@ -308,8 +314,8 @@ def command(names: Iterable[str] = (), force: bool = False, check: bool = False,
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("stopped; the notebooks that were not finished are as they were", file=sys.stderr)
+        print("stopped; unfinished notebooks are unchanged", file=sys.stderr)
         return 130
     print(f"built {', '.join(made)}" if made else "nothing to build")
-    print("\n".join(left) or "all notebooks are as their sources say")
+    print("\n".join(left) or "all notebooks match their sources")
     return int(bool(left))

@@ -1,4 +1,4 @@
-"""Runs a lesson's notebook from top to bottom and keeps what it shows. `grader.authoring.build` calls it."""
+"""Run a lesson's notebook from top to bottom and keep its outputs. `grader.authoring.build` calls this."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ ANSI = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def execute(lesson: Lesson, notebook: NotebookNode, folder: Path, after_cell: Callable[[], None]) -> None:
-    """Run the notebook in a fresh kernel, in `folder`, and keep its outputs; `after_cell` is called after each cell.
+    """Run the notebook in a fresh kernel, in `folder`, and keep its outputs. Calls `after_cell` after each cell.
 
-    A cell tagged raises-exception may raise. Raises BuildError, naming the lesson's line, when any other cell fails,
-    when a check cell prints to stderr or shows a value (nbgrader would give 0 points for it), and when an output
-    shows a path of this machine.
+    A cell tagged raises-exception may raise. Raises BuildError with the lesson's line if any other cell fails, if a
+    check cell prints to stderr or shows a value (nbgrader would give it 0 points), or if an output shows a path of
+    this machine.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as sockets:
@@ -42,14 +42,14 @@ def execute(lesson: Lesson, notebook: NotebookNode, folder: Path, after_cell: Ca
 
 
 def run(lesson: Lesson, notebook: NotebookNode, folder: Path, sockets: str, after_cell: Callable[[], None]) -> None:
-    """Run all cells. The kernel talks through files in `sockets`: a free port may be taken before the kernel has it."""
+    """Run all cells. The kernel uses Unix sockets in `sockets`, since a free port could be taken before it starts."""
     started = []
     client = NotebookClient(
         notebook,
         config=Config(ConnectionFileMixin={"transport": "ipc", "ip": f"{sockets}/kernel"}),
         timeout=CELL_TIMEOUT,
         kernel_name="python3",
-        extra_arguments=["--IPKernelApp.log_level=50"],  # what it logs when it is interrupted is not for authors
+        extra_arguments=["--IPKernelApp.log_level=50"],  # hides the kernel's own log of an interrupt
         record_timing=False,
         coalesce_streams=True,
         store_widget_state=False,
@@ -61,7 +61,7 @@ def run(lesson: Lesson, notebook: NotebookNode, folder: Path, sockets: str, afte
     try:
         client.execute(env=os.environ | {"PYTHONPATH": python_path})
     except Exception as error:
-        if getattr(client, "_async_cleanup_kernel_future", None):  # Ctrl-C: nbclient stops the kernel, then stumbles
+        if getattr(client, "_async_cleanup_kernel_future", None):  # on Ctrl-C nbclient stops the kernel, then fails
             raise KeyboardInterrupt from None
         if not isinstance(error, CellControlSignal | DeadKernelError):
             raise
@@ -70,9 +70,9 @@ def run(lesson: Lesson, notebook: NotebookNode, folder: Path, sockets: str, afte
 
 
 def failure(lesson: Lesson, cell: Cell, error: Exception) -> Problem:
-    """What went wrong in a cell, and at which line of the lesson."""
+    """What went wrong in a cell, and on which line of the lesson."""
     if not isinstance(error, CellExecutionError):
-        what = "did not end" if isinstance(error, CellControlSignal) else "killed its kernel"
+        what = "did not finish" if isinstance(error, CellControlSignal) else "killed its kernel"
         return Problem(lesson.file, cell.line, f"this cell {what}: {str(error).splitlines()[0]}")
     frames = re.findall(r"Cell In\[\d+\], line (\d+)", ANSI.sub("", error.traceback))  # the first is in this cell
     line = cell.body_line + int(frames[0]) - 1 if frames else cell.body_line
@@ -81,7 +81,7 @@ def failure(lesson: Lesson, cell: Cell, error: Exception) -> Problem:
 
 
 def tidy(notebook: NotebookNode) -> None:
-    """Leave nothing that differs from run to run: executions are counted from 1, the kernel's version is dropped."""
+    """Remove everything that differs between runs: number the executions from 1, drop the kernel's version."""
     notebook.metadata = nbformat.from_dict(METADATA)
     for count, cell in enumerate(code_cells(notebook), 1):
         cell.execution_count = count
@@ -98,10 +98,10 @@ def output_problems(lesson: Lesson, notebook: NotebookNode) -> Iterator[Problem]
             if cell.check and output.get("name") != "stdout":
                 kind = output.get("name", output.output_type)
                 yield Problem(
-                    lesson.file, cell.line, f"the check shows {kind}, where nbgrader reads points: print only"
+                    lesson.file, cell.line, f"this check outputs {kind}, which nbgrader reads as points: only print"
                 )
         if any(str(path) in str(outputs) for path in (lesson.root, sys.prefix)):
-            yield Problem(lesson.file, cell.line, "the output shows a path of this machine: shorten it")
+            yield Problem(lesson.file, cell.line, "the output shows a path on this machine: shorten it")
 
 
 def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
@@ -109,7 +109,10 @@ def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
 
 
 def take_outputs(notebook: NotebookNode, old: NotebookNode | None) -> bool:
-    """Keep the outputs of an older build when its code is the same, so that a change of text executes nothing."""
+    """Copy the outputs of an earlier build if the code is the same, so that editing text executes nothing.
+
+    Returns whether they were copied.
+    """
     if old is None or not executed(old):
         return False
     if what_runs(old) != what_runs(notebook):
@@ -129,7 +132,7 @@ def executed(notebook: NotebookNode) -> bool:
 
 
 def without_outputs(notebook: NotebookNode) -> NotebookNode:
-    """A copy as it was before it ran."""
+    """A copy without outputs, as before it ran."""
     bare = nbformat.from_dict(notebook)
     for cell in code_cells(bare):
         cell.outputs, cell.execution_count = [], None

@@ -1,9 +1,9 @@
-"""Reads a lesson's written source, `solutions/NN_topic.py`, and refuses what is malformed in it.
+"""Read a lesson's source, `solutions/NN_topic.py`, and report everything malformed in it.
 
-A source is a jupytext percent script with the markers of `grader.authoring.markers`. `grader.authoring.build` makes the notebooks from what
-this returns; tests read exercises through it too.
+A source is a jupytext percent script with the markers of `grader.authoring.markers`. `grader.authoring.build` makes
+the notebooks from the result, and tests read exercises with it.
 
-    read_lesson(path) -> Lesson             every problem of the file at once, as a BuildError
+    read_lesson(path) -> Lesson             raises one BuildError with every problem in the file
     find_lessons(names, root) -> [Path]
 """
 
@@ -36,7 +36,7 @@ from grader.authoring.markers import (
 
 ROOT = Path(__file__).resolve().parents[2]
 LESSON_NAME = re.compile(r"\d\d(_[a-z0-9]+)+")
-HEADER = re.compile(r"# ---\n(#.*\n)*?# ---\n")  # jupytext's own, when the file was saved from JupyterLab
+HEADER = re.compile(r"# ---\n(#.*\n)*?# ---\n")  # jupytext adds it when the file is saved from JupyterLab
 NOT_HERE = re.compile(r"(BEGIN|END) (HIDDEN TESTS|MARK SCHEME)|### (HASHED )?AUTOTEST|grader\.hidden")
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x85\u2028\u2029]")
 POINTS = re.compile(r"(\d+(?:\.\d+)?) points?(?::(.*))?")
@@ -47,7 +47,7 @@ POINTS = re.compile(r"(\d+(?:\.\d+)?) points?(?::(.*))?")
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell. `line` is the line of its `# %%` marker, `body_line` that of its first line of source (both from 1)."""
+    """One cell. `line` is the line of its `# %%` marker, `body_line` the first line of its source (both from 1)."""
 
     kind: str  # "markdown", "code" or "raw"
     source: str
@@ -60,7 +60,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Exercise:
-    """A function that students write. `source` is the whole cell with its solution, `line` that of its marker."""
+    """A function that students write. `source` is the whole cell, solution included; `line` is its marker's."""
 
     name: str
     source: str
@@ -68,13 +68,13 @@ class Exercise:
 
     @property
     def function(self) -> str:
-        """The name of the Python function: `broadcast-by-hand` is `broadcast_by_hand`."""
+        """The name of the Python function: `broadcast_by_hand` for `broadcast-by-hand`."""
         return function_of(self.name)
 
 
 @dataclass(frozen=True)
 class Check:
-    """A graded cell: what it judges of which exercise, for how many points (all or nothing)."""
+    """A graded cell: which exercise it checks, what it judges, and its points."""
 
     exercise: str
     judges: str
@@ -89,7 +89,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Lesson:
-    """A lesson as it is written: cells in order, exercises by name (in order), checks in order."""
+    """A lesson as written: cells, exercises by name, and checks, all in order."""
 
     path: Path
     cells: tuple[Cell, ...]
@@ -98,7 +98,7 @@ class Lesson:
 
     @property
     def name(self) -> str:
-        """`01_collectives`: the file, both notebook folders, the gradebook's assignment."""
+        """`01_collectives`: names the file, both notebook folders and the gradebook's assignment."""
         return self.path.stem
 
     @property
@@ -108,7 +108,7 @@ class Lesson:
 
     @property
     def file(self) -> str:
-        """`solutions/01_collectives.py`: how messages name the source."""
+        """`solutions/01_collectives.py`, the name in messages."""
         return shown(self.path)
 
     @property
@@ -118,7 +118,7 @@ class Lesson:
 
 @dataclass(frozen=True, order=True)
 class Problem:
-    """One thing to repair, and where."""
+    """One thing to fix, and where it is."""
 
     file: str
     line: int
@@ -129,7 +129,7 @@ class Problem:
 
 
 class BuildError(Exception):
-    """What has to be repaired before a lesson can be built; its text is one line a problem, ready to be shown."""
+    """A lesson can't be built until these problems are fixed. The message has one line per problem."""
 
     def __init__(self, problems: Iterable[Problem | str]):
         self.problems = list(problems)
@@ -148,14 +148,16 @@ def shown(path: Path) -> str:
 
 
 def find_lessons(names: Iterable[str] = (), root: Path = ROOT) -> list[Path]:
-    """The sources of the lessons called `names` (`01_collectives` or the path of its file); all of them without names.
+    """The sources of the lessons called `names` (`01_collectives`, or the file's path), or of all lessons.
 
-    Raises BuildError for a name that is no lesson, and for a file in solutions/ that is not called NN_topic.py.
+    Raises BuildError if there is no such lesson, or if a file in solutions/ is not called NN_topic.py.
     """
     sources = {path.stem: path for path in sorted((root / "solutions").glob("*.py"))}
     wrong = [name for name in sources if not LESSON_NAME.fullmatch(name)]
     if wrong:
-        raise BuildError(Problem(f"solutions/{name}.py", 1, "a lesson's file is called NN_topic.py") for name in wrong)
+        raise BuildError(
+            Problem(f"solutions/{name}.py", 1, "a lesson's file must be called NN_topic.py") for name in wrong
+        )
     if not sources:
         raise BuildError(["there is no lesson: solutions/ holds no NN_topic.py"])
     wanted = [Path(name).stem for name in names]
@@ -167,7 +169,7 @@ def find_lessons(names: Iterable[str] = (), root: Path = ROOT) -> list[Path]:
 
 
 def read_lesson(path: str | Path) -> Lesson:
-    """Read one lesson. Raises BuildError with everything that is wrong in the file, in the order of its lines."""
+    """Read one lesson. Raises BuildError with every problem in the file, in the order of the lines."""
     path = Path(path).resolve()
     reader = Reader(path)
     cells = reader.read_cells(reader.read_text())
@@ -182,7 +184,7 @@ def read_lesson(path: str | Path) -> Lesson:
 
 
 class Reader:
-    """Reads one file and collects what is wrong with it, so that an author repairs it in one go."""
+    """Reads one file and collects its problems, so that the author can fix them all at once."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -199,7 +201,10 @@ class Reader:
 
     def read_text(self) -> str:
         if not LESSON_NAME.fullmatch(self.path.stem) or self.path.suffix != ".py":
-            self.wrong(1, "a lesson's file is called NN_topic.py, as 01_collectives.py: small letters, digits and _")
+            self.wrong(
+                1,
+                "a lesson's file must be called NN_topic.py, such as 01_collectives.py (lower-case, digits, _)",
+            )
         text = ""
         try:
             text = self.path.read_bytes().decode("utf-8-sig")
@@ -221,7 +226,7 @@ class Reader:
         return text
 
     def read_cells(self, text: str) -> list[Cell]:
-        """Cut the text where jupytext cuts it, and find the line of each cell."""
+        """Split the text into cells with jupytext, and find the line of each."""
         lines = text.split("\n")
         marker_lines = [number for number, line in enumerate(lines, 1) if MARKER.match(line)]
         header = HEADER.match(text)
@@ -233,7 +238,7 @@ class Reader:
         self.stop_if_wrong()
         cells, free = [], 1
         for cell in self.cut(lines, marker_lines):
-            line = next(number for number in marker_lines if number >= free)  # those before stand inside a string
+            line = next(number for number in marker_lines if number >= free)  # the ones skipped are inside strings
             free = line + 1 + cell.source.count("\n")
             source = cell.source.lstrip("\n")
             body_line = line + 1 + len(cell.source) - len(source)
@@ -241,7 +246,7 @@ class Reader:
         return cells
 
     def cut(self, lines: list[str], marker_lines: list[int]) -> list[Any]:
-        """jupytext's cells. It stops at a marker whose tags are no list; then that marker is named."""
+        """jupytext's cells. If it fails, because some marker's tags are not a list, report that marker."""
         try:
             return jupytext.reads("\n".join(lines[marker_lines[0] - 1 :]), fmt="py:percent").cells
         except Exception as error:
@@ -265,17 +270,17 @@ class Reader:
             self.code(cell)
         return cell
 
-    # -- what stands in a cell
+    # -- the text of a cell
 
     def text(self, cell: Cell) -> None:
-        """Marks that nbgrader would act on, or that are misspelled, in a cell of any kind."""
+        """Find marks that nbgrader would act on, and misspelled marks, in a cell of any kind."""
         comments = comment_lines(cell.source) if cell.kind == "code" else set()
         for line, content in enumerate(cell.source.split("\n"), cell.body_line):
             if found := NOT_HERE.search(content):
                 where = f"grader/hidden/{self.path.name}"
-                self.wrong(line, f"{found[0]!r} has no place here: hidden tests live in {where}")
+                self.wrong(line, f"{found[0]!r} doesn't belong here: hidden tests go in {where}")
             if line - cell.body_line in comments and MARKER.match(content):
-                self.wrong(line, "jupytext takes this marker for part of a string: mind the quotes above it")
+                self.wrong(line, "jupytext takes this marker for part of a string: check the quotes above it")
             elif line - cell.body_line in comments and ALMOST_MARKER.match(content):
                 self.wrong(line, "this looks like a cell marker: start it with '# %% '")
             if REGION.fullmatch(content) or not mentions_region(content):
@@ -289,7 +294,7 @@ class Reader:
         marks = [i for i, line in enumerate(cell.source.split("\n")) if REGION.fullmatch(line)]
         if cell.exercise is None:
             if marks:
-                self.wrong(cell.body_line + marks[0], f"a solution stands outside an exercise: {FOR_EXAMPLE}")
+                self.wrong(cell.body_line + marks[0], f"a solution outside an exercise: {FOR_EXAMPLE}")
         elif not marks:
             self.wrong(cell.line, f"exercise {cell.exercise!r} has no ### BEGIN SOLUTION and ### END SOLUTION")
         if cell.check is not None:
@@ -306,11 +311,11 @@ class Reader:
         try:
             right = ast.dump(parse(cell.source)) == ast.dump(ast.parse(expected))
         except SyntaxError:
-            right = not check.exercise.isidentifier()  # said already, about the name or the code
+            right = not check.exercise.isidentifier()  # reported already, for the name or the code
         if not right:
-            self.wrong(cell.line, f"a check cell holds one line: {expected}")
+            self.wrong(cell.line, f"a check cell must hold exactly one line: {expected}")
 
-    # -- what cells say together
+    # -- all cells together
 
     def exercises(self, cells: list[Cell]) -> dict[str, Exercise]:
         exercises: dict[str, Exercise] = {}
@@ -318,7 +323,7 @@ class Reader:
             if not cell.exercise:
                 continue
             if cell.exercise in exercises:
-                first = f"the first in line {exercises[cell.exercise].line}"
+                first = f"the first on line {exercises[cell.exercise].line}"
                 self.wrong(cell.line, f"two exercises are called {cell.exercise!r} ({first}): rename one")
             elif cell.kind == "code":
                 exercises[cell.exercise] = Exercise(cell.exercise, cell.source, cell.line)
@@ -326,7 +331,7 @@ class Reader:
         return exercises
 
     def function(self, cell: Cell, exercise: str) -> None:
-        """The cell has to define the exercise's function, and what a student gets of it has to be Python."""
+        """Check that the cell defines the exercise's function, and that the student's version of it is valid Python."""
         name = function_of(exercise)
         if any(problem.line >= cell.body_line for problem in self.problems_of(cell)):
             return
@@ -339,12 +344,14 @@ class Reader:
         if name in given:
             return
         if name in whole:
-            self.wrong(cell.line, f"def {name} stands inside the solution: move BEGIN SOLUTION below it")
+            self.wrong(cell.line, f"def {name} is inside the solution: move BEGIN SOLUTION below it")
         elif whole:
             there = ", ".join(whole)
-            self.wrong(cell.line, f"exercise {cell.exercise!r} needs def {name}(...), this cell defines {there}")
+            self.wrong(cell.line, f"exercise {cell.exercise!r} needs def {name}(...), but this cell defines {there}")
         else:
-            self.wrong(cell.line, f"exercise {cell.exercise!r} needs def {name}(...), this cell defines no function")
+            self.wrong(
+                cell.line, f"exercise {cell.exercise!r} needs def {name}(...), but this cell defines no function"
+            )
 
     def problems_of(self, cell: Cell) -> Iterator[Problem]:
         last = cell.body_line + cell.source.count("\n")
@@ -356,13 +363,13 @@ class Reader:
             first = seen.setdefault((check.exercise, check.judges), check)
             exercise = exercises.get(check.exercise)
             if first is not check:
-                both = f"{check.exercise!r} for its {check.judges!r} (the first in line {first.line})"
-                self.wrong(check.line, f"two checks judge {both}: remove one, or change judges=")
+                both = f"judge the {check.judges!r} of {check.exercise!r} (the first on line {first.line})"
+                self.wrong(check.line, f"two checks {both}: remove one, or change judges=")
             if exercise is None and check.exercise:
-                hint = nearest(check.exercise, exercises) or "; there is none" * (not exercises)
-                self.wrong(check.line, f"check of an unknown exercise {check.exercise!r}{hint}")
+                hint = nearest(check.exercise, exercises) or "; there are no exercises" * (not exercises)
+                self.wrong(check.line, f"this check names the unknown exercise {check.exercise!r}{hint}")
             elif exercise is not None and check.line < exercise.line:
-                self.wrong(check.line, f"the check stands before its exercise (line {exercise.line}): move it below")
+                self.wrong(check.line, f"this check comes before its exercise (line {exercise.line}): move it below")
         return list(seen.values())
 
     def unique_ids(self, exercises: dict[str, Exercise], checks: list[Check]) -> None:
@@ -370,10 +377,12 @@ class Reader:
             if check.id in exercises:
                 self.wrong(check.line, f"the cell id {check.id!r} is also the name of an exercise: rename one")
             if len(check.id) > 64:
-                self.wrong(check.line, f"{check.id!r} is longer than the 64 letters of a cell's id: shorten the name")
+                self.wrong(
+                    check.line, f"{check.id!r} is longer than a cell's id can be (64 characters): shorten the name"
+                )
 
     def stated_points(self, cells: list[Cell], checks: list[Check]) -> None:
-        """The line `difficulty ... · 5 points: values 2, traffic 3` above an exercise says what its checks give."""
+        """Check that `difficulty ... · 5 points: values 2, traffic 3` above an exercise agrees with its checks."""
         stated: tuple[int, str, str | None] | None = None
         for cell in cells:
             if cell.kind == "markdown":
@@ -389,7 +398,7 @@ class Reader:
                 stated = None
 
     def stated_exercises(self, first: Cell, exercises: dict[str, Exercise]) -> None:
-        """The line `about two hours · 16 exercises` at the top of a lesson has to count them right."""
+        """Check that `about two hours · 16 exercises` at the top of a lesson gives the right number."""
         for line, content in enumerate(first.source.split("\n"), first.body_line):
             stated = re.search(r"· (\d+) exercises?\b", content)
             if first.kind == "markdown" and stated and int(stated[1]) != len(exercises):
@@ -400,20 +409,20 @@ class Reader:
 
 
 def parse(source: str) -> ast.Module:
-    """A cell's syntax tree; magics and a top-level await are fine, as in a notebook."""
+    """A cell's syntax tree. Magics and top-level await are allowed, as in a notebook."""
     python = TransformerManager().transform_cell(source)
     return compile(python, "cell", "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
 
 
 def comment_lines(source: str) -> set[int]:
-    """The lines of a cell, from 0, that are nothing but a comment to Python (a # inside a string is none)."""
+    """The lines of a cell (from 0) that are only a comment. A # inside a string doesn't count."""
     lines = set()
     try:
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
             if token.type == tokenize.COMMENT and not token.line[: token.start[1]].strip():
                 lines.add(token.start[0] - 1)
     except (tokenize.TokenError, SyntaxError):
-        pass  # said where the cell is parsed
+        pass  # reported when the cell is parsed
     return lines
 
 

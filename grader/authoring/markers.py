@@ -1,9 +1,9 @@
 """The markers of a lesson's source: the line that starts a cell, and the region that holds an answer.
 
     # %% exercise="broadcast-by-hand"                           a function with ### BEGIN SOLUTION ... ### END SOLUTION
-    # %% check="broadcast-by-hand" judges="values" points=2     one call of check(); judges is "values" unless told
+    # %% check="broadcast-by-hand" judges="values" points=2     one call of check(); judges is "values" by default
 
-`grader.authoring.lesson` reads a whole source with it and says where each problem stands.
+`grader.authoring.lesson` uses it to read a whole source, and reports the line of each problem.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Any
 
 KEYS = ("exercise", "check", "judges", "points", "tags")
 GIVE_POINTS_AWAY = {"skip-execution", "raises-exception"}  # a cell that never runs, a check that may fail
-STUB = "# YOUR CODE HERE\nraise NotImplementedError()"  # nbgrader's own, so that both make the same release
+STUB = "# YOUR CODE HERE\nraise NotImplementedError()"  # the same as nbgrader's, so that both give the same release
 FOR_EXAMPLE = 'write # %% exercise="broadcast-by-hand", or # %% check="broadcast-by-hand" judges="values" points=2'
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
-MARKER = re.compile(r"\s*#\s*(%%%*(?=\s|$)|<codecell>\s*$|In\[[0-9 ]*\]:?\s*$)")  # every line that jupytext cuts at
+MARKER = re.compile(r"\s*#\s*(%%%*(?=\s|$)|<codecell>\s*$|In\[[0-9 ]*\]:?\s*$)")  # wherever jupytext starts a new cell
 OPTION = re.compile(r"""([A-Za-z_]\w*)\s*=\s*("[^"]*"|'[^']*'|\[[^\]]*\]|[^\s"'\[]*)""")
 ALMOST_MARKER = re.compile(r"""\s*#[#\s%]*(exercise|check)\s*=\s*["']""")
 REGION = re.compile(r"\s*### (BEGIN|END) SOLUTION\s*")
 ALMOST_REGION = re.compile(r"\s*#+\s*(begin|end)[\s_-]*sol\w*", re.IGNORECASE)
 
-Wrong = Callable[[str], None]  # is told each problem
+Wrong = Callable[[str], None]  # called with each problem
 
 
 # ---- the line that starts a cell -------------------------------------------------------------------------------------
@@ -38,7 +38,7 @@ Wrong = Callable[[str], None]  # is told each problem
 
 @dataclass(frozen=True)
 class Marker:
-    """What a cell's first line says: an exercise's name, or what its check judges for how many points; its tags."""
+    """What a cell's marker says: the name of an exercise, or what a check judges and its points; and tags."""
 
     exercise: str | None = None
     check: str | None = None
@@ -49,7 +49,7 @@ class Marker:
 
 @dataclass(frozen=True)
 class Unreadable:
-    """A value that is no Python literal, as it was written."""
+    """The text of a value that isn't a Python literal."""
 
     text: str
 
@@ -58,9 +58,9 @@ class Unreadable:
 
 
 def read_marker(line: str, kind: str, wrong: Wrong) -> Marker:
-    """Read the line that starts a cell of this kind ("code", "markdown", "raw"). A problem leaves its part out."""
+    """Read the marker of a cell of this kind ("code", "markdown", "raw"). Parts with a problem are left out."""
     options = read_options(line, wrong)
-    in_its_place(options, kind, wrong)
+    check_placement(options, kind, wrong)
     is_check = "check" in options
     return Marker(
         exercise=read_name(options, "exercise", wrong),
@@ -72,7 +72,7 @@ def read_marker(line: str, kind: str, wrong: Wrong) -> Marker:
 
 
 def read_options(line: str, wrong: Wrong) -> dict[str, Any]:
-    """The key=value pairs of a marker. A key that is nearly right counts as the right one from there on."""
+    """The key=value pairs of a marker. After a misspelled key is reported, it counts as the right one."""
     if not re.match(r"# ?%%(\s|$)", line):
         wrong(f"write a cell marker as '# %%' at the start of the line, not {line.strip()!r}")
     marker = MARKER.match(line)
@@ -80,7 +80,7 @@ def read_options(line: str, wrong: Wrong) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for key, value in OPTION.findall(text):
         if key not in KEYS:
-            wrong(f"unknown key {key}={nearest(key, KEYS)}; a marker knows {', '.join(KEYS)}")
+            wrong(f"unknown key {key}={nearest(key, KEYS)}; the keys are {', '.join(KEYS)}")
             key = next(iter(difflib.get_close_matches(key, KEYS, 1)), key)
         if key in options:
             wrong(f"{key}= is given twice: keep one")
@@ -98,19 +98,19 @@ def value_of(text: str) -> Any:
         return Unreadable(text)
 
 
-def in_its_place(options: dict[str, Any], kind: str, wrong: Wrong) -> None:
+def check_placement(options: dict[str, Any], kind: str, wrong: Wrong) -> None:
     ours = [key for key in ("exercise", "check", "judges", "points") if key in options]
     if ours and kind != "code":
-        wrong(f"{ours[0]}= stands on a {kind} cell: write the marker without [{kind}]")
+        wrong(f"{ours[0]}= doesn't go on a {kind} cell: write the marker without [{kind}]")
     if "exercise" in options and "check" in options:
-        wrong("a cell is an exercise or a check: make two cells of it")
+        wrong("a cell is either an exercise or a check: split it in two")
     for key in ("judges", "points"):
         if key in options and "check" not in options:
             wrong(f"{key}= belongs to a check: {FOR_EXAMPLE}")
 
 
 def read_name(options: dict[str, Any], key: str, wrong: Wrong) -> str | None:
-    """A name as it was written, right or wrong; None where there is nothing that could be one."""
+    """A name as written, valid or not; None if there is nothing that could be one."""
     value = options.get(key)
     if isinstance(value, Unreadable) and value.text:
         wrong(f'{key}={value} needs quotes: write {key}="{value}"')
@@ -118,13 +118,13 @@ def read_name(options: dict[str, Any], key: str, wrong: Wrong) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) or not value:
-        wrong(f"{key}={'' if isinstance(value, Unreadable) else repr(value)} is no name: {FOR_EXAMPLE}")
+        wrong(f"{key}={'' if isinstance(value, Unreadable) else repr(value)} is not a name: {FOR_EXAMPLE}")
         return None
     if not NAME.fullmatch(value):
         small = re.sub(r"[^a-z0-9]+", "-", value.lower()).strip("-0123456789") or "broadcast-by-hand"
-        wrong(f"{key}={value!r}: a name is small letters, digits and -, as {small!r}")
+        wrong(f"{key}={value!r}: a name consists of lower-case letters, digits and -, such as {small!r}")
     elif keyword.iskeyword(value):
-        wrong(f"{key}={value!r} is a word of Python's own: choose another name")
+        wrong(f"{key}={value!r} is a Python keyword: choose another name")
     return value
 
 
@@ -132,11 +132,11 @@ def read_points(value: Any, wrong: Wrong) -> float:
     if value is None:
         wrong("points are missing: write points=2")
     elif isinstance(value, str):
-        wrong(f"points={value!r} is a text: write points=2, without quotes")
+        wrong(f"points={value!r} is a string: write points=2, without quotes")
     elif isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         wrong(f"points={value} is not a number: write points=2")
     elif value <= 0:
-        wrong(f"points={value}: a check is worth more than 0, write points=2")
+        wrong(f"points={value}: a check must be worth more than 0, for example points=2")
     else:
         return int(value) if value == int(value) else value
     return 0
@@ -145,7 +145,7 @@ def read_points(value: Any, wrong: Wrong) -> float:
 def read_tags(options: dict[str, Any], wrong: Wrong) -> tuple[str, ...]:
     tags = options.get("tags", [])
     if not isinstance(tags, list) or not all(isinstance(tag, str) and tag for tag in tags):
-        wrong(f'tags={tags} is no list of texts: write tags=["nbval-ignore-output"]')
+        wrong(f'tags={tags} is not a list of strings: write tags=["nbval-ignore-output"]')
         return ()
     if "exercise" in options or "check" in options:
         for tag in GIVE_POINTS_AWAY.intersection(tags):
@@ -154,7 +154,7 @@ def read_tags(options: dict[str, Any], wrong: Wrong) -> tuple[str, ...]:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """`: did you mean 'x'?`, or nothing when no name is near."""
+    """`: did you mean 'x'?`, or "" if no name is close."""
     near = difflib.get_close_matches(name, list(names), 1)
     return f": did you mean {near[0]!r}?" if near else ""
 
@@ -163,7 +163,7 @@ def nearest(name: str, names: Iterable[str]) -> str:
 
 
 def solution_lines(source: str) -> list[tuple[int, str]]:
-    """The lines between BEGIN and END SOLUTION with their number in `source`, from 0; the two marks are left out."""
+    """The lines between BEGIN and END SOLUTION, without the two marks, each with its number in `source` (from 0)."""
     lines, inside = [], False
     for number, line in enumerate(source.split("\n")):
         mark = REGION.fullmatch(line)
@@ -175,7 +175,7 @@ def solution_lines(source: str) -> list[tuple[int, str]]:
 
 
 def replace_solution(source: str, body: str) -> str:
-    """`source` with every solution region, marks included, replaced by `body`, indented as its BEGIN line is."""
+    """`source` with every solution region, marks included, replaced by `body`, indented like its BEGIN line."""
     lines, inside = [], False
     for line in source.split("\n"):
         mark = REGION.fullmatch(line)
@@ -189,12 +189,12 @@ def replace_solution(source: str, body: str) -> str:
 
 
 def clear_solution(source: str) -> str:
-    """An exercise cell as a student gets it: the same text that nbgrader puts into the release."""
+    """An exercise cell as students get it, with the same text as in nbgrader's release."""
     return replace_solution(source, STUB)
 
 
 def mentions_region(line: str) -> bool:
-    """Whether nbgrader, which looks for the words anywhere in a line, or a person would take it for a region's mark."""
+    """Whether a person, or nbgrader, which searches the whole line, would take it for the mark of a region."""
     return bool(ALMOST_REGION.match(line)) or "BEGIN SOLUTION" in line or "END SOLUTION" in line
 
 
@@ -208,7 +208,7 @@ def region_problems(source: str) -> Iterator[tuple[int, str]]:
             continue
         if mark[1] == "BEGIN":
             if begin is not None:
-                yield number, "BEGIN SOLUTION inside a solution: close the first one with ### END SOLUTION"
+                yield number, "BEGIN SOLUTION inside a solution: end the first one with ### END SOLUTION"
             begin = number
         elif begin is None:
             yield number, "END SOLUTION without a BEGIN: put ### BEGIN SOLUTION before the answer"
@@ -224,7 +224,7 @@ def answer_problems(lines: list[str], begin: int, end: int) -> Iterator[tuple[in
     if not answer:
         yield begin, "the solution is empty: write the answer between BEGIN and END SOLUTION"
     elif indent(answer[0]) != indent(lines[begin]):
-        yield begin, "indent BEGIN SOLUTION exactly as the first line of the answer: the student's stub stands there"
+        yield begin, "indent BEGIN SOLUTION exactly like the first line of the answer: the student's stub goes there"
 
 
 def indent(line: str) -> str:

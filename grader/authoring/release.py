@@ -1,14 +1,14 @@
-"""The student bundle, `dist/distributed-training.zip`. `make release`, `python -m grader release` call it.
+"""Pack the students' bundle, `dist/distributed-training.zip`. `make release` calls this.
 
-    bundle(root) -> Path             refuses when a notebook drifts from its source, or when an answer is in the bundle
-    leaks(file, lessons) -> [Leak]   the proof: every line of an answer, or of the graders' own, that stands in a bundle
-    command(root)                    the same for a command line: prints, returns the exit code
+    bundle(root) -> Path             refuses if a notebook differs from its source, or if an answer is in the bundle
+    leaks(file, lessons) -> [Leak]   the proof: every line of a bundle that holds part of an answer, or grader code
+    command(root)                    the same for the command line: prints, returns the exit code
 
-A line of an answer **tells** something when it
-  - has at least 16 characters, spaces and the comment at its end not counted;
+A line of an answer is **telling** if it
+  - has at least 16 characters, not counting spaces and a comment at its end;
   - is more than the head of a block (`for peer in range(world_size):`) or a `return` of plain names;
-  - stands nowhere in what the lessons give anyway: their text, their other cells, the frames of their exercises.
-A telling line leaks when it stands in any line of the bundle, spaces not counted, as code, in a comment or in a string.
+  - appears nowhere in what the lessons give away: their text, their other cells, the frames of their exercises.
+A telling line leaks if any line of the bundle contains it, ignoring spaces, as code, in a comment or in a string.
 """
 
 from __future__ import annotations
@@ -29,36 +29,36 @@ from grader.authoring.lesson import ROOT, BuildError, Lesson
 from grader.authoring.markers import clear_solution, solution_lines
 
 NAME = "distributed-training"
-DATE = (2020, 1, 1, 0, 0, 0)  # of every file in the zip: the same content gives the same bytes
+DATE = (2020, 1, 1, 0, 0, 0)  # for every file in the zip, so that the same content gives the same bytes
 FROM_ROOT = ("LICENSE", "setup_env.py")
-FOR_TEACHERS = "# For teachers"  # the line of requirements.txt where the students' part ends
-SHORTEST = 16
-SAYS_NOTHING = re.compile(r"(for|if|elif|else|while|with|try|except|finally)\b.*:|return [\w., ]+")
+FOR_TEACHERS = "# For teachers"  # ends the students' part of requirements.txt
+MIN_TELLING = 16  # characters
+NOT_TELLING = re.compile(r"(for|if|elif|else|while|with|try|except|finally)\b.*:|return [\w., ]+")
 NOT_FOR_STUDENTS = re.compile(r"(BEGIN|END) SOLUTION|HIDDEN TESTS|grader\.hidden|tests\.mutants")
 
 
-# ---- what goes in ----------------------------------------------------------------------------------------------------
+# ---- contents --------------------------------------------------------------------------------------------------------
 
 
 def contents(lessons: Iterable[Lesson], root: Path = ROOT) -> dict[str, bytes]:
-    """The files of the bundle by their path in it. Raises BuildError when a part is missing."""
+    """The bundle's files, {path in the bundle: content}. Raises BuildError if one is missing."""
     templates = root / "grader" / "bundle"
     files = {path.relative_to(root): path for path in (release_path(lesson) for lesson in lessons)}
-    files |= {path.relative_to(root): path for path in kept_files(root / "utils")}
-    files |= {path.relative_to(templates): path for path in kept_files(templates)}
+    files |= {path.relative_to(root): path for path in visible_files(root / "utils")}
+    files |= {path.relative_to(templates): path for path in visible_files(templates)}
     files |= {Path(name): root / name for name in FROM_ROOT}
     files[Path("requirements.txt")] = root / "requirements.txt"
     wanted = {*files.values(), templates / "README.md", templates / "Makefile", root / "utils" / "__init__.py"}
     missing = sorted(path for path in wanted if not path.is_file())
     if missing:
-        raise BuildError(f"the bundle needs {path.relative_to(root)}: there is no such file" for path in missing)
+        raise BuildError(f"the bundle needs {path.relative_to(root)}, but there is no such file" for path in missing)
     entries = {name.as_posix(): path.read_bytes() for name, path in files.items()}
     entries["requirements.txt"] = student_requirements(entries["requirements.txt"].decode()).encode()
     return entries
 
 
-def kept_files(folder: Path) -> Iterator[Path]:
-    """The files below a folder, without caches and hidden ones."""
+def visible_files(folder: Path) -> Iterator[Path]:
+    """All files below a folder, except hidden ones and caches."""
     for path in sorted(folder.rglob("*")):
         hidden = any(part.startswith((".", "__pycache__")) for part in path.relative_to(folder).parts)
         if path.is_file() and path.suffix != ".pyc" and not hidden:
@@ -66,22 +66,24 @@ def kept_files(folder: Path) -> Iterator[Path]:
 
 
 def student_requirements(text: str) -> str:
-    """The part of requirements.txt above its line `# For teachers ...`. Raises BuildError when it has none."""
+    """The part of requirements.txt above the line `# For teachers ...`. Raises BuildError if that line is missing."""
     students, line, _ = text.partition(f"\n{FOR_TEACHERS}")
     if not line:
-        raise BuildError([f"requirements.txt has no line {FOR_TEACHERS!r}: what follows it is left out of the bundle"])
+        raise BuildError(
+            [f"requirements.txt has no line {FOR_TEACHERS!r}, which separates what is left out of the bundle"]
+        )
     return students.rstrip() + "\n"
 
 
 def zipped(entries: dict[str, bytes]) -> bytes:
-    """The entries as a zip file, in one folder; the same entries give the same bytes."""
+    """The entries as a zip file with one top folder. The same entries give the same bytes."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as bundle:
         for name in sorted(entries):
             info = zipfile.ZipInfo(f"{NAME}/{name}", DATE)
             info.compress_type = zipfile.ZIP_DEFLATED
             info.external_attr = 0o100644 << 16
-            info.create_system = 3  # Unix, wherever it is made
+            info.create_system = 3  # Unix, on any machine
             bundle.writestr(info, entries[name])
     return packed.getvalue()
 
@@ -91,7 +93,7 @@ def zipped(entries: dict[str, bytes]) -> bytes:
 
 @dataclass(frozen=True)
 class Leak:
-    """A line of a bundle that no student may see: where it stands, and what it is."""
+    """A line of a bundle that no student may see: where it is, and what is wrong with it."""
 
     file: str
     line: int
@@ -102,7 +104,7 @@ class Leak:
 
 
 def leaks(file: str | Path | IO[bytes], lessons: Iterable[Lesson]) -> list[Leak]:
-    """Everything in the zip `file` that tells an answer of `lessons`, or belongs to the graders."""
+    """Everything in the zip `file` that gives away an answer of `lessons`, or belongs to the grader."""
     answers = telling_lines(lessons)
     found = []
     with zipfile.ZipFile(file) as bundle:
@@ -126,14 +128,14 @@ def leaks_of(line: str, answers: dict[str, str]) -> Iterator[str]:
 
 
 def telling_lines(lessons: Iterable[Lesson]) -> dict[str, str]:
-    """{line of an answer, spaces left out: exercise} for the lines that tell something (see the top of this file)."""
+    """{line of an answer without spaces: exercise} for the telling lines (see the top of this file)."""
     lessons = list(lessons)
     given = "\n".join(squeeze(line) for lesson in lessons for line in given_lines(lesson))
     telling = {}
     for exercise in (exercise for lesson in lessons for exercise in lesson.exercises.values()):
         for _, line in solution_lines(exercise.source):
             line = without_comment(line).strip()
-            if len(squeeze(line)) >= SHORTEST and not SAYS_NOTHING.fullmatch(line) and squeeze(line) not in given:
+            if len(squeeze(line)) >= MIN_TELLING and not NOT_TELLING.fullmatch(line) and squeeze(line) not in given:
                 telling[squeeze(line)] = exercise.name
     return telling
 
@@ -144,7 +146,7 @@ def given_lines(lesson: Lesson) -> Iterator[str]:
 
 
 def without_comment(line: str) -> str:
-    """The line without a comment at its end; a line that is a comment stays."""
+    """The line without a comment at its end. A line that is only a comment stays."""
     return re.sub(r"(?<=\S)\s+# .*$", "", line)
 
 
@@ -153,7 +155,7 @@ def squeeze(line: str) -> str:
 
 
 def lines_of(name: str, content: bytes) -> Iterator[tuple[int, str]]:
-    """The lines of a file and their numbers; of a notebook the lines in its cells, whose number is that of the cell."""
+    """The numbered lines of a file; for a notebook, the lines in its cells, with the cell's number."""
     text = content.decode("utf-8", errors="replace")
     if name.endswith(".ipynb"):
         for number, cell in enumerate(json.loads(text)["cells"], 1):
@@ -163,7 +165,7 @@ def lines_of(name: str, content: bytes) -> Iterator[tuple[int, str]]:
 
 
 def strings_in(value: Any) -> Iterator[str]:
-    """Every text in a JSON value; a list of lines counts as lines, not as one text."""
+    """Every string in a JSON value. A list of lines gives its lines, not one text."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, list):
@@ -174,13 +176,13 @@ def strings_in(value: Any) -> Iterator[str]:
             yield from strings_in(item)
 
 
-# ---- making it -------------------------------------------------------------------------------------------------------
+# ---- making the bundle -----------------------------------------------------------------------------------------------
 
 
 def bundle(root: Path = ROOT) -> Path:
     """Make dist/distributed-training.zip and return its path.
 
-    Raises BuildError when a notebook is not what its source says, when a part is missing, and when an answer is in it.
+    Raises BuildError if a notebook differs from its source, if a file is missing, or if the bundle holds an answer.
     """
     drifted = drift(root=root)
     if drifted:
@@ -199,7 +201,7 @@ def bundle(root: Path = ROOT) -> Path:
 
 
 def command(root: Path = ROOT) -> int:
-    """`python -m grader release`: make the bundle, say what is in it, return the exit code."""
+    """`python -m grader release`: make the bundle, print what is in it, return the exit code."""
     try:
         path = bundle(root)
     except BuildError as error:

@@ -1,4 +1,4 @@
-"""`nbgrader collect` without links: one in the exchange could lead to any file that the collecting person may read."""
+"""`nbgrader collect` that refuses links: a link in the exchange could point at any file the instructor can read."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from pathlib import Path
 
 from nbgrader.exchange.default import ExchangeCollect
 
-INSTEAD = "links.txt"
+NOTE = "links.txt"
 
 
 class Collect(ExchangeCollect):
-    """Takes no submission that is, or holds, a link; a file in its place says so."""
+    """Skips a submission that is a link or contains one, and leaves a note in its place."""
 
     def do_copy(self, src: str, dest: str, log: object = None) -> None:
         links = list(links_in(Path(src)))
         if not links:
             super().do_copy(src, dest, log)
             return
-        self.log.error("%s is not collected: it holds links, which lead elsewhere: %s", src, links)
+        self.log.error("%s was not collected: it contains links to other places: %s", src, links)
         os.makedirs(dest)
-        Path(dest, INSTEAD).write_text(f"Not collected, because these are links to elsewhere: {links}\n")
+        Path(dest, NOTE).write_text(f"Not collected, because these are links to other places: {links}\n")
 
 
 def links_in(folder: Path) -> Iterator[str]:

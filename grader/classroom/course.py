@@ -1,4 +1,4 @@
-"""A course: a folder with an nbgrader_config.py, and nbgrader's commands in it."""
+"""A course: a folder with an nbgrader_config.py, in which nbgrader's commands run."""
 
 from __future__ import annotations
 
@@ -24,42 +24,41 @@ CONFIG = "nbgrader_config.py"
 
 
 class ClassroomError(Exception):
-    """What a person has to change before this can be done, in one line."""
+    """This can't be done until somebody changes what this one line says."""
 
 
 @dataclass(frozen=True)
 class Course:
-    """A folder with an nbgrader_config.py, and what stands in that file."""
+    """A folder with an nbgrader_config.py, and the configuration in that file."""
 
     root: Path
     config: Config
 
     @classmethod
     def at(cls, folder: str | Path) -> Course:
-        """Open the course in `folder`. Raises ClassroomError when there is none."""
+        """Open the course in `folder`. Raises ClassroomError if there isn't one."""
         root = Path(folder).resolve()
         if not (root / CONFIG).is_file():
-            raise ClassroomError(f"{folder} is no course: there is no {CONFIG} in it; name another with --course")
+            raise ClassroomError(f"{folder} is not a course: it has no {CONFIG}; name another folder with --course")
         return cls(root, PyFileConfigLoader(CONFIG, path=str(root)).load_config())
 
     def without_sandbox(self) -> None:
-        """Let submissions run with the rights of whoever calls this, because they said so."""
+        """Let submissions run with all the rights of the person grading, who has asked for this."""
         self.config.Judge.sandbox = False
 
     def require_sandbox(self) -> None:
-        """Raises ClassroomError where submissions can't be run in a sandbox and nobody said that they may without."""
-        reason = bubblewrap.why_not() if self.how.sandboxed else None
+        """Raises ClassroomError if a sandbox is required but this machine can't make one."""
+        reason = bubblewrap.why_not() if self.judge_settings.sandboxed else None
         if reason:
-            raise ClassroomError(f"{reason} To run submissions with all your rights instead, say --without-sandbox.")
+            raise ClassroomError(f"{reason} To run submissions with all your rights instead, add --without-sandbox.")
 
     @property
-    def how(self) -> JudgeSettings:
-        """How submissions are judged here."""
-        return Judge(config=self.config).how
+    def judge_settings(self) -> JudgeSettings:
+        return Judge(config=self.config).settings
 
     @property
     def autograding(self) -> Autograde:
-        """nbgrader's own, for what the configuration says of it."""
+        """nbgrader's own converter, for its configured steps."""
         return Autograde(coursedir=self.directories, config=self.config)
 
     @property
@@ -82,14 +81,17 @@ class Course:
         )
 
     def students(self, lesson: str) -> list[str]:
-        """Who has handed in something, whatever it is."""
+        """Everyone who has handed in something, even if it isn't a notebook."""
         return sorted(path.parent.name for path in self.folder("submitted", "*", "").parent.glob(f"*/{lesson}"))
 
     def log_file(self, lesson: str, name: str) -> Path:
         return self.root / "logs" / lesson / f"{name}.log"
 
     def nbgrader(self, step: type, lesson: str, **options: object) -> str | None:
-        """Take a step of nbgrader's, a converter or an exchange's; what it logs goes to a file. Says why it failed."""
+        """Run one of nbgrader's steps (a converter, or one of the exchange's) and log to a file.
+
+        Returns None if it worked, otherwise one line about the failure.
+        """
         directories = CourseDirectory(config=self.config, root=str(self.root), assignment_id=lesson)
         try:
             with self.log_to(path := self.log_file(lesson, step.__name__)):
@@ -97,21 +99,21 @@ class Course:
         except (Exception, SystemExit) as error:
             lines = re.findall(r"\[ERROR\] (.*)", path.read_text(errors="replace"))
             first = lines[0] if lines else f"{type(error).__name__}: {error}"
-            return f"nbgrader's {step.__name__} of {lesson} failed: {first} (all of it: {path})"
+            return f"nbgrader's {step.__name__} of {lesson} failed: {first} (the full log: {path})"
         return None
 
     def must(self, step: type, lesson: str, **options: object) -> None:
-        """Take a step without which nothing else makes sense; raises ClassroomError if it fails."""
+        """Run a step that everything after it depends on. Raises ClassroomError if it fails."""
         if why := self.nbgrader(step, lesson, **options):
             raise ClassroomError(why)
 
     @contextmanager
     def log_to(self, path: Path, mode: str = "w") -> Iterator[None]:
-        """What nbgrader logs meanwhile goes to this file, with the error that ends it."""
+        """Send what nbgrader logs in the `with` block to this file, along with the error that ends the block."""
         path.parent.mkdir(parents=True, exist_ok=True)
         handler = logging.FileHandler(path, mode, encoding="utf-8", errors="backslashreplace")
         handler.setFormatter(logging.Formatter("[%(levelname)s] %(message)s"))
-        logger: logging.Logger = get_logger()  # type: ignore[assignment]  # an adapter only inside of applications
+        logger: logging.Logger = get_logger()  # type: ignore[assignment]  # an adapter only inside applications
         before = logger.propagate, logger.level
         logger.addHandler(handler)
         logger.propagate = False
@@ -119,7 +121,7 @@ class Course:
         try:
             yield
         except BaseException:
-            logger.exception("this could not be done")
+            logger.exception("this step failed")
             raise
         finally:
             logger.removeHandler(handler)

@@ -1,7 +1,7 @@
-"""Judges submissions on all cores of this machine, or on the machines of a Dask cluster.
+"""Judge submissions on all cores of this machine, or on the machines of a Dask cluster.
 
-To a worker goes a notebook as text and how to judge it; back comes a judgement as text. It sees no folder of the course
-and no gradebook, so it may stand anywhere where `grader` can be imported.
+A worker receives a notebook as text and the settings, and returns a judgement as text. It needs neither the course's
+folder nor the gradebook, so it can run on any machine where `grader` can be imported.
 """
 
 from __future__ import annotations
@@ -25,67 +25,67 @@ from grader.judging.verdict import Flag, Judgement
 from grader.judging.worker import JudgeSettings, judge_text, why_not
 from grader.sandbox import bubblewrap
 
-DEATHS = 3  # of workers, that one submission may cost
+MAX_WORKER_DEATHS = 3  # per submission
 SETTINGS = {
-    "distributed.scheduler.allowed-failures": DEATHS - 1,
-    "distributed.scheduler.worker-saturation": 1.0,  # a worker has one submission: it alone is suspected if it dies
+    "distributed.scheduler.allowed-failures": MAX_WORKER_DEATHS - 1,
+    "distributed.scheduler.worker-saturation": 1.0,  # one submission per worker: if it dies, the suspect is clear
     "distributed.scheduler.http.routes": [],
     "distributed.worker.http.routes": [],
 }
-CONNECT = "30s"
-FIRST_WORKER = 60  # seconds to wait for one
+CONNECT_TIMEOUT = "30s"
+FIRST_WORKER_TIMEOUT = 60  # seconds
 
 
 class ClusterError(Exception):
-    """What a person has to change before anything can be judged, in one line."""
+    """Nothing can be judged until somebody changes what this one line says."""
 
 
 def judge_all(
-    lesson: str, work: dict[str, str], how: JudgeSettings, jobs: int | None = None, scheduler: str | None = None
+    lesson: str, work: dict[str, str], settings: JudgeSettings, jobs: int | None = None, scheduler: str | None = None
 ) -> Iterator[tuple[str, Judgement, bool]]:
-    """Judge notebooks: name -> text. Yields (name, judgement, whether it was judged), in the order in which they end.
+    """Judge notebooks, {name: text}. Yields (name, judgement, whether it could be judged) as each one finishes.
 
-    Not judged is what raised an error on a worker, or killed three of them: its judgement says so, and gives no points.
-    jobs: processes on this machine, as many as there are cores; scheduler: the address of a Dask scheduler instead.
-    Raises ClusterError when there is no cluster or no sandbox on its workers.
+    A notebook can't be judged if it raises an error on a worker, or kills three of them. Its judgement says so, and
+    gives no points. jobs: processes on this machine, by default one per core; scheduler: the address of a Dask
+    scheduler to use instead. Raises ClusterError if there is no cluster, or no sandbox on its workers.
     """
     if not work:
         return
     with client_of(min(jobs or os.cpu_count() or 1, len(work)), scheduler) as client:
-        require_sandboxes(client, how)
+        require_sandboxes(client, settings)
         done: SimpleQueue[Any] = SimpleQueue()
-        futures = {client.submit(judge_text, text, how, pure=False): name for name, text in work.items()}
+        futures = {client.submit(judge_text, text, settings, pure=False): name for name, text in work.items()}
         for future in futures:
             future.add_done_callback(done.put)
         for _ in futures:
-            future = next_of(done, client)
+            future = wait_for_next(done, client)
             yield futures[future], *judgement_of(future, lesson)
 
 
 def judgement_of(future: Any, lesson: str) -> tuple[Judgement, bool]:
     if future.cancelled():
-        raise ClusterError("the Dask scheduler has gone away; run the same again to go on from here")
+        raise ClusterError("the Dask scheduler has gone away; run the same command again to continue from here")
     error = future.exception()
     if error is None:
         return Judgement.from_json(future.result()), True
     if isinstance(error, bubblewrap.NoSandbox):
         raise ClusterError(f"a worker says: {error}")
     if isinstance(error, KilledWorker):
-        words = f"could not be judged: the process that judged it died, {error.allowed_failures + 1} times in a row"
+        problem = f"could not be judged: the judging process died {error.allowed_failures + 1} times in a row"
     else:
-        words = "could not be judged, because of an error in the grader"
+        problem = "could not be judged, because of an error in the grader"
     evidence = "".join(traceback.format_exception(error))
-    return Judgement(lesson, troubles=[words], looks=[Flag("could not be judged", evidence)]), False
+    return Judgement(lesson, troubles=[problem], looks=[Flag("could not be judged", evidence)]), False
 
 
-def next_of(done: SimpleQueue[Any], client: Client) -> Any:
-    """The next future that is done; says so on the screen as long as there is no worker."""
+def wait_for_next(done: SimpleQueue[Any], client: Client) -> Any:
+    """The next future to finish. Prints a line every minute while no worker is connected."""
     while True:
         try:
             return done.get(timeout=60)
         except Empty:
             if not client.scheduler_info()["workers"]:
-                tqdm.write(f"no worker is connected to {client.scheduler.address}: waiting for one")
+                tqdm.write(f"waiting for a worker: none is connected to {client.scheduler.address}")
 
 
 # ---- clusters --------------------------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ def client_of(processes: int, scheduler: str | None) -> Iterator[Client]:
         if scheduler is None:
             scheduler = stack.enter_context(local_cluster(processes))
         try:
-            client = stack.enter_context(Client(scheduler, timeout=CONNECT, set_as_default=False))
+            client = stack.enter_context(Client(scheduler, timeout=CONNECT_TIMEOUT, set_as_default=False))
         except (OSError, ValueError) as error:
             raise ClusterError(f"there is no Dask scheduler at {scheduler}: {str(error).splitlines()[0]}") from error
         yield client
@@ -106,9 +106,9 @@ def client_of(processes: int, scheduler: str | None) -> Iterator[Client]:
 
 @contextmanager
 def local_cluster(processes: int) -> Iterator[LocalCluster]:
-    """Processes of one thread each, on ports that are free; quiet."""
+    """Single-threaded worker processes on free ports, which log nothing."""
     with TemporaryDirectory(prefix="grading-") as folder:
-        with interrupts_for_us_alone():
+        with children_ignore_interrupts():
             cluster = LocalCluster(
                 n_workers=processes,
                 threads_per_worker=1,
@@ -122,8 +122,8 @@ def local_cluster(processes: int) -> Iterator[LocalCluster]:
 
 
 @contextmanager
-def interrupts_for_us_alone() -> Iterator[None]:
-    """What is started meanwhile does not hear Ctrl-C: we end it, and it prints nothing about that."""
+def children_ignore_interrupts() -> Iterator[None]:
+    """Processes started in the `with` block ignore Ctrl-C. This process ends them, so they print no tracebacks."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -134,11 +134,11 @@ def interrupts_for_us_alone() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def require_sandboxes(client: Client, how: JudgeSettings) -> None:
-    """Raises ClusterError when there are no workers, or they can't judge."""
+def require_sandboxes(client: Client, settings: JudgeSettings) -> None:
+    """Raises ClusterError if there are no workers, or if they can't judge."""
     try:
-        client.wait_for_workers(1, timeout=FIRST_WORKER)
-        reasons = client.run(why_not, how)
+        client.wait_for_workers(1, timeout=FIRST_WORKER_TIMEOUT)
+        reasons = client.run(why_not, settings)
     except TimeoutError:
         raise ClusterError(f"no worker is connected to the Dask scheduler at {client.scheduler.address}") from None
     except ImportError as error:

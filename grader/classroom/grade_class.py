@@ -51,8 +51,8 @@ class GradeOptions:
 def grade_class(course: Course, lesson: str, options: GradeOptions = GradeOptions()) -> Grades:
     """Grade everything in submitted/ for a lesson, and write the feedback pages.
 
-    Raises ClassroomError if there is no such lesson, if nothing was handed in, or if nothing can be judged. A submission
-    that can't be graded raises nothing: `Grades.troubles` has a line about it.
+    Raises ClassroomError if there is no such lesson, if nothing was handed in, or if nothing can be judged. A
+    submission that can't be graded raises nothing: `Grades.troubles` has a line about it.
     """
     find_lesson(course, lesson)
     if not options.scheduler:
@@ -62,7 +62,9 @@ def grade_class(course: Course, lesson: str, options: GradeOptions = GradeOption
     if not students:
         expected = course.folder("submitted", "STUDENT", lesson) / f"{lesson}.ipynb"
         raise ClassroomError(f"nobody has handed in {lesson}: submissions are expected as {expected}")
-    this = autograde(course, lesson, [one for one in students if one in options.students or not options.students], options)
+    this = autograde(
+        course, lesson, [one for one in students if one in options.students or not options.students], options
+    )
     print(f"{lesson}: {this}")
     if why := course.nbgrader(GenerateFeedback, lesson):
         print(why)
@@ -110,7 +112,8 @@ def autograde(course: Course, lesson: str, students: Iterable[str], options: Gra
     texts = {student: nbformat.writes(nb) for student, (nb, _) in this.to_judge.items()}
     with tqdm(total=len(texts), desc=f"{lesson}: judging", unit="submission", disable=None) as bar:
         try:
-            for student, judgement, sound in judge_all(lesson, texts, course.how, options.jobs, options.scheduler):
+            results = judge_all(lesson, texts, course.judge_settings, options.jobs, options.scheduler)
+            for student, judgement, sound in results:
                 this.judged(student, judgement, sound)
                 bar.update()
         except ClusterError as error:
@@ -138,7 +141,7 @@ class Round:
 
     def take_over_or_wait(self, one: OneSubmission) -> bool:
         nb = one.read()
-        digest = digest_of(nb, self.lesson, self.course.how)
+        digest = digest_of(nb, self.lesson, self.course.judge_settings)
         if self.options.regrade:
             self.cache.drop(one.student)
         judgement = Judgement(self.lesson) if nb.metadata.get("not_run") else self.cache.find(one.student, digest)
@@ -157,17 +160,17 @@ class Round:
         one = OneSubmission(self.course, self.lesson, student)
         nb, digest = self.to_judge[student]
 
-        def keep_and_take_over() -> bool:
+        def store_and_take_over() -> bool:
             if sound:
-                self.cache.keep(student, digest, judgement)
+                self.cache.store(student, digest, judgement)
             one.take_over(nb, digest, judgement)
             return True
 
-        self.safely(one, "a", keep_and_take_over)
+        self.safely(one, "a", store_and_take_over)
         self.counts["judged"] += 1
 
     def safely(self, one: OneSubmission, mode: str, act: Callable[[], bool]) -> None:
-        """Act on one submission, log what nbgrader says, and print its problems. `act` says whether the work is done."""
+        """Act on one submission, log nbgrader's messages, and print its problems. `act` returns whether it is done."""
         try:
             with self.course.log_to(self.course.log_file(self.lesson, one.student), mode):
                 done = act()

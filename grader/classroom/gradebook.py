@@ -1,7 +1,7 @@
-"""nbgrader's gradebook, written as one: all that grading one submission writes is there, or nothing of it.
+"""Transactions for nbgrader's gradebook: the grades of a submission are written all together or not at all.
 
-nbgrader commits after every grade, so what is interrupted half-way stays half-way. Here its commits wait for the end.
-Several may grade at a time, in formgrader too: who finds the gradebook taken waits for it.
+nbgrader commits after every grade, so an interruption leaves a submission half graded. Here the commits wait until the
+end. Several processes may grade at once, formgrader among them: a process that finds the gradebook locked waits.
 """
 
 from __future__ import annotations
@@ -18,36 +18,36 @@ from sqlalchemy import Engine, event
 from sqlalchemy.exc import SAWarning
 from sqlalchemy.orm import scoped_session, sessionmaker
 
-PATIENCE = 120  # seconds; writing a submission takes a twentieth of one
+LOCK_TIMEOUT = 120  # seconds; writing a submission takes 0.05
 
-warnings.filterwarnings("ignore", category=SAWarning)  # SQLAlchemy 2.1 has many for nbgrader's authors
+warnings.filterwarnings("ignore", category=SAWarning)  # SQLAlchemy 2.1 warns nbgrader's authors often
 
 
 @event.listens_for(Engine, "connect")  # type: ignore[untyped-decorator]
 def wait_for_others(connection: object, record: object) -> None:
-    """Let every nbgrader that loads this file wait for others, rather than stop with "database is locked" after 5 s."""
+    """Make nbgrader wait for other processes instead of failing with "database is locked" after 5 s."""
     if isinstance(connection, sqlite3.Connection):
-        connection.execute(f"PRAGMA busy_timeout = {PATIENCE * 1000}")
+        connection.execute(f"PRAGMA busy_timeout = {LOCK_TIMEOUT * 1000}")
 
 
 @contextmanager
 def one_transaction(db_url: str) -> Iterator[Gradebook]:
-    """A gradebook that keeps what was written in the `with` block when the block ends, and nothing if it raises.
+    """A gradebook that commits when the `with` block ends, and rolls everything back if the block raises.
 
-    Nobody else writes meanwhile, so what is read in the block is still true when it ends.
+    No other process can write during the block, so what you read in it is still true at its end.
     """
     with Gradebook(db_url, course_id="") as gradebook, gradebook.engine.connect() as connection, connection.begin():
         if connection.dialect.name == "sqlite":
-            connection.exec_driver_sql("BEGIN IMMEDIATE")  # Python's sqlite3 begins only before the first write
+            connection.exec_driver_sql("BEGIN IMMEDIATE")  # by itself, Python's sqlite3 waits for the first write
         gradebook.db.remove()
-        # A session in somebody else's transaction: its commits write, and don't commit.
+        # A session inside our transaction: its commits write but don't commit.
         gradebook.db = scoped_session(sessionmaker(bind=connection, autoflush=True))
         yield gradebook
         gradebook.db.flush()
 
 
 def replace_file(path: Path, content: bytes, mode: int = 0o644) -> None:
-    """Write a file so that whoever reads it, now or after a crash, finds the old one or the new one."""
+    """Write a file atomically: any reader, even after a crash, finds the old content or the new, never a mix."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.unfinished")
     try:

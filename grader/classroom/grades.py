@@ -1,4 +1,4 @@
-"""The grades of a class, read from the gradebook: as a table, as CSV, by exercise."""
+"""The grades of a class, read from the gradebook: by exercise, as a table for the terminal, and as CSV."""
 
 from __future__ import annotations
 
@@ -14,16 +14,14 @@ from grader.classroom.course import Course
 from grader.classroom.submission import problems
 from grader.classroom.take_over import OneSubmission
 
-# ---- what came of it -------------------------------------------------------------------------------------------------
-
 
 @dataclass
 class Grades:
-    """What a class has earned in one lesson. Points are after late penalties and a person's corrections."""
+    """What a class has earned in one lesson, with the corrections that a person made."""
 
     lesson: str
     exercises: dict[str, list[str]]  # exercise -> its checks
-    points: dict[str, float]  # check -> points that it can give
+    points: dict[str, float]  # check -> its maximum
     earned: dict[str, dict[str, float]]  # student -> check -> points
     penalty: dict[str, float] = field(default_factory=dict)  # student -> points taken off for being late
     troubles: dict[str, list[str]] = field(default_factory=dict)  # student -> what went wrong, one line each
@@ -36,7 +34,7 @@ class Grades:
 
 
 def read_grades(course: Course, lesson: str) -> Grades:
-    """Read a lesson's grades from the gradebook; who handed in nothing that could be graded has 0."""
+    """Read a lesson's grades from the gradebook. Submissions that could not be graded get 0."""
     with course.gradebook() as gradebook:
         notebook = gradebook.find_notebook(lesson, lesson)
         points = {cell.name: cell.max_score for cell in notebook.grade_cells}
@@ -55,7 +53,7 @@ def read_grades(course: Course, lesson: str) -> Grades:
 
 
 def by_exercise(exercises: Iterable[str], checks: Iterable[str]) -> dict[str, list[str]]:
-    """Which checks belong to which exercise: `ring-all-reduce-values` to `ring-all-reduce`, not to `ring`."""
+    """The checks of each exercise: `ring-all-reduce-values` belongs to `ring-all-reduce`, not to `ring`."""
     found: dict[str, list[str]] = {}
     exercises = list(exercises)
     for check in checks:
@@ -69,17 +67,17 @@ def find_problems(course: Course, lesson: str, student: str) -> list[str]:
     one = OneSubmission(course, lesson, student)
     if not one.holds_a_notebook:
         others = sorted(path.name for path in one.handed_in.parent.iterdir() if path.name != "timestamp.txt")
-        return [f"no {lesson}.ipynb was handed in; there is: {', '.join(others) or 'nothing'}"]
+        return [f"no {lesson}.ipynb was handed in, only: {', '.join(others) or 'nothing'}"]
     if not one.autograded.is_file():
         return [f"could not be graded: see {course.log_file(lesson, student)}"]
     try:
         return problems(nbformat.read(one.autograded, as_version=4))
     except Exception as error:  # what nbformat raises for damaged files is not documented
-        return [f"its graded notebook can't be read ({type(error).__name__}): grade it again"]
+        return [f"the graded notebook can't be read ({type(error).__name__}): grade it again"]
 
 
 def write_csv(all_grades: list[Grades], path: Path) -> None:
-    """One row a student, one column a check (`lesson/check`), a total for each lesson and one for all."""
+    """Write one row per student, with a column per check (`lesson/check`), a total per lesson and an overall total."""
     students = sorted({student for grades in all_grades for student in grades.earned})
     with path.open("w", newline="", encoding="utf-8") as file:
         names = [[*(f"{one.lesson}/{check}" for check in one.points), f"{one.lesson}/total"] for one in all_grades]
@@ -95,7 +93,7 @@ def write_csv(all_grades: list[Grades], path: Path) -> None:
 
 
 def table(grades: Grades, width: int = 100) -> str:
-    """Students by exercise, exercises as numbers with their names below; broken into parts that fit `width`."""
+    """A row per student and a numbered column per exercise, their names below; in parts no wider than `width`."""
     names = list(grades.exercises)
     maximum = {name: sum(grades.points[check] for check in checks) for name, checks in grades.exercises.items()}
     rows = {student: [grades.of_exercise(student, name) for name in names] for student in grades.earned}
@@ -118,5 +116,5 @@ def table(grades: Grades, width: int = 100) -> str:
 
 
 def printable(text: str) -> str:
-    """Without what a terminal obeys: names of files are a student's own."""
+    """The text without control characters: a file name chosen by a student could hold some."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)

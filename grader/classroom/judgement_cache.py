@@ -1,6 +1,6 @@
-"""Judgements kept in the course's folder, so that nothing is judged twice: judgements/LESSON/STUDENT.json.
+"""A cache of judgements in the course's folder, judgements/LESSON/STUDENT.json, so that nothing is judged twice.
 
-One is good as long as nothing that it was made from has changed: the student's text, the lesson, checks and limits.
+An entry is valid until one of its inputs changes: the student's text, the lesson, the checks or the limits.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from grader.judging.worker import JudgeSettings
 
 @dataclass(frozen=True)
 class JudgementCache:
-    """The judgements of one lesson."""
+    """The cached judgements of one lesson."""
 
     folder: Path
 
     def find(self, student: str, digest: str) -> Judgement | None:
-        """The judgement of what has this digest; None when there is none, or it can't be read."""
+        """The student's judgement if it was made from inputs with this digest; None if there isn't one to be read."""
         try:
-            kept = json.loads(self.file(student).read_text(encoding="utf-8"))
-            return Judgement.from_json(json.dumps(kept["judgement"])) if kept["digest"] == digest else None
+            entry = json.loads(self.file(student).read_text(encoding="utf-8"))
+            return Judgement.from_json(json.dumps(entry["judgement"])) if entry["digest"] == digest else None
         except (OSError, ValueError, TypeError, KeyError):
             return None
 
-    def keep(self, student: str, digest: str, judgement: Judgement) -> None:
+    def store(self, student: str, digest: str, judgement: Judgement) -> None:
         text = json.dumps({"digest": digest, "judgement": asdict(judgement)}, indent=1)
         replace_file(self.file(student), text.encode())
 
@@ -43,23 +43,23 @@ class JudgementCache:
         return self.folder / f"{student}.json"
 
 
-def digest_of(nb: NotebookNode, lesson: str, how: JudgeSettings) -> str:
-    """A number for all that a judgement of this notebook is made from."""
+def digest_of(nb: NotebookNode, lesson: str, settings: JudgeSettings) -> str:
+    """A hash of everything that a judgement of this notebook depends on."""
     cells = [(cell.cell_type, cell.source, cell.metadata.get("nbgrader")) for cell in nb.cells]
-    text = json.dumps([cells, asdict(how)], sort_keys=True)
-    return hashlib.sha256(f"{text}\n{sources_of(lesson, how)}".encode()).hexdigest()
+    text = json.dumps([cells, asdict(settings)], sort_keys=True)
+    return hashlib.sha256(f"{text}\n{digests_of_checks(lesson, settings)}".encode()).hexdigest()
 
 
-def sources_of(lesson: str, how: JudgeSettings) -> list[str]:
-    """A digest of each file with checks of this lesson, or with what all lessons' checks are made of."""
+def digests_of_checks(lesson: str, settings: JudgeSettings) -> list[str]:
+    """A digest of each file that holds this lesson's checks, or code that the checks of all lessons share."""
     files = []
-    for package in sorted({how.checks, how.hidden, "utils.checks"}):
+    for package in sorted({settings.checks, settings.hidden, "utils.checks"}):
         spec = find_spec(package)
-        folders = [Path(one) for one in spec.submodule_search_locations or []] if spec else []
-        files += [file for one in folders for file in sorted(one.glob("*.py")) if is_of(file.stem, lesson)]
+        folders = map(Path, spec.submodule_search_locations or []) if spec else []
+        files += [file for one in folders for file in sorted(one.glob("*.py")) if concerns(file.stem, lesson)]
     return [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
 
 
-def is_of(module: str, lesson: str) -> bool:
-    """Whether a module of checks matters to a lesson: lessons' own begin with their number, 01_collectives."""
+def concerns(module: str, lesson: str) -> bool:
+    """Whether a module of checks matters to a lesson. Those of other lessons start with a number, as 01_collectives."""
     return module == lesson or not module[:1].isdigit()

@@ -1,8 +1,9 @@
-"""Autograding, plugged into nbgrader by `nbgrader_config.py`: what earns points is what the judge said, nothing else.
+"""The two preprocessors that grade inside nbgrader. Points come from the judge's verdicts and from nothing else.
 
-A submission goes   Submission (reads the file) -> OfficialCells -> Judge -> SaveGrades
-with nbgrader's own steps in between; grader/pages/feedback.py has the way back. `nbgrader autograde` and formgrader's button
-take this road, and so does a whole class (grader/classroom.py), which brings the judgements along.
+    Submission (reads the file) -> OfficialCells -> Judge -> SaveGrades
+
+with nbgrader's own steps in between (nbgrader_config.py lists them all). `nbgrader autograde` and formgrader's button
+run these steps. So does grading a whole class (grade_class.py), which passes in judgements it already has.
 """
 
 from __future__ import annotations
@@ -22,26 +23,26 @@ from grader.classroom.submission import add_problem, grade_id, problems
 from grader.judging.verdict import NOT_RUN, PASSED, Judgement, Verdict
 from grader.judging.worker import JudgeSettings
 
-MOST_WORDS = 20_000  # characters of what a check says
-CUT = "\n... the rest of this was cut off ..."
+MAX_MESSAGE = 20_000  # characters
+CUT = "\n... the rest was cut off ..."
 NOT_JUDGED = "This check was not run: 0 points."
 
 
 class Judge(NbGraderPreprocessor):
-    """Puts a verdict into each check cell: the judge's, or those of a judgement that `resources` bring along.
+    """Puts a verdict into each check cell, from the judgement in `resources` or, without one, from the judge.
 
-    Nothing that a submission has in its outputs or metadata is left.
+    Removes every output and all metadata that came with the submission.
     """
 
-    checks = Unicode("utils.checks", help="the package with the visible checks, one module a lesson").tag(config=True)
-    hidden = Unicode("grader.hidden", help="the package with the hidden tests, one module a lesson").tag(config=True)
+    checks = Unicode("utils.checks", help="package of the visible checks, one module per lesson").tag(config=True)
+    hidden = Unicode("grader.hidden", help="package of the hidden tests, one module per lesson").tag(config=True)
     sandbox = Bool(
-        True, help="run submissions in a sandbox; without one they have the rights of the person who grades"
+        True, help="run submissions in a sandbox; without one they run with all rights of the person who grades"
     ).tag(config=True)
-    seconds = Float(600, help="seconds for a submission; what is not judged by then is not run").tag(config=True)
+    seconds = Float(600, help="time limit for one submission; checks not reached by then are not run").tag(config=True)
 
     @property
-    def how(self) -> JudgeSettings:
+    def settings(self) -> JudgeSettings:
         return JudgeSettings(self.checks, self.hidden, self.sandbox, self.seconds)
 
     def preprocess(self, nb: NotebookNode, resources: dict[str, Any]) -> tuple[NotebookNode, dict[str, Any]]:
@@ -49,25 +50,25 @@ class Judge(NbGraderPreprocessor):
         clear(nb)
         judgement = resources.pop("judgement", None)
         if not judgement:
-            judgement = Judgement(resources["nbgrader"]["assignment"]) if not_run else self.how.judge(nb)
-        said = {verdict.check: verdict for verdict in judgement.verdicts}
+            judgement = Judgement(resources["nbgrader"]["assignment"]) if not_run else self.settings.judge(nb)
+        verdicts = {verdict.check: verdict for verdict in judgement.verdicts}
         for cell in filter(is_check, nb.cells):
             points = float(cell.metadata.nbgrader["points"])
-            show(said.get(grade_id(cell), Verdict(grade_id(cell), 0.0, points, NOT_RUN, NOT_JUDGED)), cell)
+            show(verdicts.get(grade_id(cell), Verdict(grade_id(cell), 0.0, points, NOT_RUN, NOT_JUDGED)), cell)
         nb.metadata["judgement"] = asdict(judgement)
         nb.metadata["troubles"] = [*before, *judgement.troubles]
-        nb.metadata["digest"] = resources.pop("digest", "")  # of what was judged: see judgement_cache.py
+        nb.metadata["digest"] = resources.pop("digest", "")  # what this judgement depends on: see judgement_cache.py
         resources["judged"] = True
         return nb, resources
 
 
 def is_check(cell: NotebookNode) -> bool:
-    """A code cell with points that a person does not grade."""
+    """Whether this is a code cell with points, other than one that a person grades."""
     return cell.cell_type == "code" and utils.is_grade(cell) and not utils.is_solution(cell)
 
 
 def clear(nb: NotebookNode) -> None:
-    """Leave the text of the cells, what nbgrader knows of them, and the kernel that nbgrader has set."""
+    """Remove everything but the cells' text, nbgrader's metadata, and the kernel that nbgrader has set."""
     nb.metadata = NotebookNode({name: nb.metadata[name] for name in ("kernelspec",) if name in nb.metadata})
     for cell in nb.cells:
         cell.metadata = NotebookNode({name: cell.metadata[name] for name in ("nbgrader",) if name in cell.metadata})
@@ -76,20 +77,20 @@ def clear(nb: NotebookNode) -> None:
 
 
 def show(verdict: Verdict, cell: NotebookNode) -> None:
-    """Put a verdict into its check cell: as data for whoever reads it, as an output for formgrader."""
+    """Put a verdict into its check cell, both as metadata and as an output that formgrader shows."""
     cell.metadata["verdict"] = asdict(verdict)
-    words = verdict.said or verdict.kind
-    words = words if len(words) <= MOST_WORDS else words[:MOST_WORDS] + CUT
+    text = verdict.said or verdict.kind
+    text = text if len(text) <= MAX_MESSAGE else text[:MAX_MESSAGE] + CUT
     if verdict.kind == PASSED:
-        cell.outputs = [new_output("stream", name="stdout", text=words)]
+        cell.outputs = [new_output("stream", name="stdout", text=text)]
     else:
-        cell.outputs = [new_output("error", ename="CheckFailed", evalue=words, traceback=[words])]
+        cell.outputs = [new_output("error", ename="CheckFailed", evalue=text, traceback=[text])]
 
 
 class SaveGrades(SaveAutoGrades, AssignLatePenalties):
-    """Writes the points of the verdicts, comments and the late penalty into the gradebook, all at once.
+    """Writes the verdicts' points, the comments and the late penalty to the gradebook in one transaction.
 
-    Cells that a person grades, and what a person has written, are nbgrader's own affair, as ever.
+    nbgrader handles cells that a person grades, and anything a person has entered, as it always does.
     """
 
     def preprocess(self, nb: NotebookNode, resources: dict[str, Any]) -> tuple[NotebookNode, dict[str, Any]]:
@@ -98,7 +99,7 @@ class SaveGrades(SaveAutoGrades, AssignLatePenalties):
         self.points = points_of(nb, judged=resources.get("judged", False))
         self.init_plugin()
         with one_transaction(ids["db_url"]) as self.gradebook:
-            if "timestamp" in ids:  # who comes through nbgrader's own Autograde is in the gradebook by now
+            if "timestamp" in ids:  # nbgrader's own Autograde has added the submission already
                 self._add_submission(ids["timestamp"])
             nb, resources = Preprocessor.preprocess(self, nb, resources)
             self._add_late_penalty()
@@ -115,7 +116,7 @@ class SaveGrades(SaveAutoGrades, AssignLatePenalties):
             return
         grade = self.gradebook.find_grade(grade_id(cell), self.notebook_id, self.assignment_id, self.student_id)
         grade.auto_score = self.points[grade_id(cell)]
-        grade.needs_manual_grade = grade.manual_score is not None  # a person has said otherwise: may they look again
+        grade.needs_manual_grade = grade.manual_score is not None  # a person overrode it and should check again
 
     def _add_late_penalty(self) -> None:
         self.gradebook.db.flush()
@@ -129,15 +130,17 @@ class SaveGrades(SaveAutoGrades, AssignLatePenalties):
 
 
 def points_of(nb: NotebookNode, judged: bool) -> dict[str, float]:
-    """The points of each check: those of the verdict that Judge has just put there, when they are points at all.
+    """The points of each check, from the verdict that Judge has put there; 0 if those aren't valid points.
 
-    judged: whether Judge was here. Without it a verdict is the submission's own, and worth nothing.
+    judged: whether Judge has run. If not, any verdict is one the submission brought along, and counts for nothing.
     """
     found = {}
     for cell in filter(is_check, nb.cells):
         verdict, most = cell.metadata.get("verdict", {}), float(cell.metadata.nbgrader["points"])
         points = verdict.get("points") if judged else None
-        if not isinstance(points, int | float) or isinstance(points, bool) or not 0 <= points <= most:  # nan is not
+        if (
+            not isinstance(points, int | float) or isinstance(points, bool) or not 0 <= points <= most
+        ):  # nan fails this too
             add_problem(nb, f"check {grade_id(cell)} has no verdict with 0 to {most:g} points: 0 points")
             points = 0.0
         found[grade_id(cell)] = float(points)

@@ -1,9 +1,9 @@
-"""Reads the file that somebody handed in, whatever it is, and says what had to be repaired for it.
+"""Read the file that a student handed in, whatever it is, and report what had to be repaired.
 
     read_file(path) -> NotebookNode, repairs       raises NotANotebook
 
-Only what grading looks at is read: the cells' text, the names that they claim, the kernel. Outputs, attachments and
-widgets are skipped before anything is made of them, so that 200 MB of output cost no memory.
+Only what grading needs is read: the cells' text, the names they claim, the kernel. Outputs, attachments and widgets
+are skipped before the JSON is parsed, so 200 MB of output cost no memory.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from nbformat.notebooknode import NotebookNode
 MAX_FILE = 2**30  # bytes
 MAX_CELL = 1_000_000  # characters
 MAX_CELLS = 5_000
-KEPT = ("kernelspec", "language_info", "troubles", "not_run")  # of the notebook's metadata
+METADATA = ("kernelspec", "language_info", "troubles", "not_run")  # the rest of the notebook's metadata is dropped
 TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
 SKIPPED = {b'"outputs"', b'"attachments"', b'"widgets"'}
 VALUE = re.compile(rb"\s*:\s*(?=[\[{])")
-INSTEAD = {
+OTHER_FORMATS = {  # first characters -> what the file is
     "%PDF": "a PDF: hand in the .ipynb file itself",
     "<": "a web page: in JupyterLab use File > Download to get the .ipynb file",
     "PK\3\4": "a zip archive: hand in the .ipynb file itself",
@@ -33,29 +33,29 @@ INSTEAD = {
 
 
 class NotANotebook(Exception):
-    """The file can't be graded at all; the text says why, in a line."""
+    """The file can't be graded at all; the message is one line with the reason."""
 
 
 def read_file(path: str | Path) -> tuple[NotebookNode, list[str]]:
-    """Read a notebook, in the current format. Raises NotANotebook."""
+    """Read a notebook and convert it to the current format. Raises NotANotebook."""
     return read_bytes(bytes_of(Path(path)))
 
 
 def bytes_of(path: Path) -> bytes:
-    """The content of an ordinary file: links may lead anywhere, and pipes never end."""
+    """The content of a regular file. Anything else is refused: a link may point anywhere, and a pipe may never end."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         if path.is_symlink():
-            raise NotANotebook("the file is a link to another one, which is not read") from None
+            raise NotANotebook("the file is a link, and links are not followed") from None
         raise NotANotebook(f"the file can't be read: {os.strerror(error.errno or 0)}") from None
     try:
         status = os.fstat(file)
         if not stat.S_ISREG(status.st_mode):
-            what = "a folder" if stat.S_ISDIR(status.st_mode) else "no ordinary file"
-            raise NotANotebook(f"there is {what} under the notebook's name")
+            what = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+            raise NotANotebook(f"what has the notebook's name is {what}")
         if status.st_size > MAX_FILE:
-            raise NotANotebook(f"the file holds {status.st_size:,} bytes, too many to be read")
+            raise NotANotebook(f"the file is too large to be read ({status.st_size:,} bytes)")
         with open(file, "rb", closefd=False) as stream:
             return stream.read(MAX_FILE)
     finally:
@@ -63,24 +63,26 @@ def bytes_of(path: Path) -> bytes:
 
 
 def read_bytes(data: bytes) -> tuple[NotebookNode, list[str]]:
-    """As `read_file`, of the file's content."""
+    """Like `read_file`, for the content of a file."""
     repairs: list[str] = []
     encoding = json.detect_encoding(data[:1000])
     if not encoding.startswith("utf-8"):
         data = data.decode(encoding, "replace").encode()
-        repairs.append(f"the file was written as {encoding.upper()}, not as UTF-8")
+        repairs.append(f"the file was saved as {encoding.upper()}, not as UTF-8")
     data = data.removeprefix(b"\xef\xbb\xbf").lstrip()
     if not data:
         raise NotANotebook("the file is empty")
     if not data.startswith(b"{"):
         start = data[:8].decode("utf-8", "replace")
-        what = next((words for mark, words in INSTEAD.items() if start.startswith(mark)), f"it starts with {start!r}")
+        what = next(
+            (words for mark, words in OTHER_FORMATS.items() if start.startswith(mark)), f"it starts with {start!r}"
+        )
         raise NotANotebook(f"the file is not a notebook: {what}")
     try:
         text = without_outputs(data).decode()
     except UnicodeDecodeError:
         text = without_outputs(data).decode("utf-8", "replace")
-        repairs.append("bytes that are no UTF-8 were replaced")
+        repairs.append("bytes that are not valid UTF-8 were replaced")
     try:
         return notebook_of(parsed(text, repairs), repairs), repairs
     except RecursionError:
@@ -111,13 +113,13 @@ def parsed(text: str, repairs: list[str]) -> dict[str, Any]:
     except ValueError:
         cells = readable_cells(text)
     if not cells:
-        raise NotANotebook("the notebook is damaged and can't be read (it is cut off, or no JSON)")
+        raise NotANotebook("the notebook is damaged and can't be read (it is cut off, or not JSON)")
     repairs.append(f"the file is damaged: only its first {count(len(cells), 'cell')} could be read")
     return {"nbformat": 4, "cells": cells}
 
 
 def readable_cells(text: str) -> list[Any]:
-    """The cells of a damaged file up to where it is damaged."""
+    """The cells of a damaged file, up to the damage."""
     separator = re.compile(r"[\s,]*")
     start = re.search(r'"cells"\s*:\s*\[', text)
     cells, at, decoder = [], start.end() if start else len(text), json.JSONDecoder()
@@ -135,33 +137,33 @@ def readable_cells(text: str) -> list[Any]:
 
 
 def notebook_of(content: Any, repairs: list[str]) -> NotebookNode:
-    """The cells with their text and metadata about grading, whatever else the file holds."""
+    """The cells with their text and nbgrader's metadata, whatever else the file holds."""
     cells, old = cells_in(content), content.get("nbformat") if isinstance(content, dict) else None
     if cells is None:
         raise NotANotebook("the notebook is damaged and can't be read (it has no cells)")
     if old != 4:
-        repairs.append(f"the notebook is in format {str(old)[:20]}: it was read as well as that goes")
+        repairs.append(f"the notebook is in format {str(old)[:20]}: it was read as well as possible")
     read = [cell_of(cell) for cell in cells]
     found = [cell for cell in read if cell is not None]
     if len(found) < len(cells):
         repairs.append(f"{count(len(cells) - len(found), 'damaged cell')} left out")
     for what, number in [
-        (f"held more than {MAX_CELL:,} characters and was left out", sum(shorten(cell) for cell in found)),
-        ("held half characters, which were replaced", sum(make_whole(cell) for cell in found)),
+        (f"of more than {MAX_CELL:,} characters left out", sum(shorten(cell) for cell in found)),
+        ("with half a UTF-16 pair, which was replaced", sum(replace_surrogates(cell) for cell in found)),
     ]:
         if number:
             repairs.append(f"{count(number, 'cell')} {what}")
     if len(found) > MAX_CELLS:
-        repairs.append(f"it holds {len(found):,} cells, of which the first {MAX_CELLS:,} that are not empty were read")
+        repairs.append(f"it holds {len(found):,} cells: only the first {MAX_CELLS:,} that are not empty were read")
         found = [cell for cell in found if cell.source.strip()][:MAX_CELLS]
     give_ids(found)
     metadata = content.get("metadata") if isinstance(content.get("metadata"), dict) else {}
-    metadata = {name: metadata[name] for name in KEPT if name in metadata}
+    metadata = {name: metadata[name] for name in METADATA if name in metadata}
     return nbformat.from_dict({"nbformat": 4, "nbformat_minor": 5, "metadata": metadata, "cells": found})
 
 
 def cells_in(content: Any) -> list[Any] | None:
-    """The list of cells; of format 3 those of all its worksheets."""
+    """The list of cells; in format 3, those of all worksheets. None if there is no such list."""
     if not isinstance(content, dict):
         return None
     if isinstance(content.get("cells"), list):
@@ -174,7 +176,7 @@ def cells_in(content: Any) -> list[Any] | None:
 
 
 def cell_of(raw: Any) -> NotebookNode | None:
-    """One cell in the current format; None for what is no cell."""
+    """One cell in the current format, or None if `raw` isn't a cell."""
     if not isinstance(raw, dict) or not isinstance(raw.get("cell_type"), str):
         return None
     kind, source = raw["cell_type"], raw.get("source", raw.get("input", ""))
@@ -182,12 +184,10 @@ def cell_of(raw: Any) -> NotebookNode | None:
         source = "".join(part for part in source if isinstance(part, str))
     if not isinstance(source, str):
         return None
-    if kind == "heading":  # of format 3
+    if kind == "heading":  # format 3
         level = raw.get("level")
-        kind, source = (
-            "markdown",
-            "#" * (level if isinstance(level, int) and level in range(1, 7) else 1) + f" {source}",
-        )
+        level = level if isinstance(level, int) and level in range(1, 7) else 1
+        kind, source = "markdown", f"{'#' * level} {source}"
     kind = kind if kind in ("code", "markdown") else "raw"
     metadata = raw.get("metadata")
     cell = NotebookNode(cell_type=kind, metadata=NotebookNode(), source=source)
@@ -201,7 +201,7 @@ def cell_of(raw: Any) -> NotebookNode | None:
 
 
 def give_ids(cells: list[NotebookNode]) -> None:
-    """Every cell its own id. One that has another's keeps the name that it claims by it."""
+    """Give every cell an id of its own. A copy of an earlier id still counts as the name that the cell claims."""
     seen: set[str] = set()
     for number, cell in enumerate(cells):
         if cell.get("id") in seen:
@@ -214,12 +214,12 @@ def give_ids(cells: list[NotebookNode]) -> None:
 def shorten(cell: NotebookNode) -> bool:
     if len(cell.source) <= MAX_CELL:
         return False
-    cell.source = f"# This cell held {len(cell.source):,} characters, too many to be read."
+    cell.source = f"# This cell was too long to be read ({len(cell.source):,} characters)."
     return True
 
 
-def make_whole(cell: NotebookNode) -> bool:
-    """Half of a pair of UTF-16 is no character: no file can hold it."""
+def replace_surrogates(cell: NotebookNode) -> bool:
+    """Replace lone surrogates (half a UTF-16 pair), which no file can hold. Returns whether there were any."""
     try:
         cell.source.encode()
         return False

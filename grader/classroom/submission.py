@@ -1,18 +1,18 @@
-"""What was handed in, as far as it can be taken over: the student's text in the official cells, and nothing else.
+"""Rebuild a submission: put the student's text into the official cells, and keep nothing else.
 
     Submission (finds and reads the file) -> OfficialCells -> nbgrader's OverwriteCells
 
-What an official cell says and is worth comes from the gradebook, never from the submission. Where things stand:
+The text and the points of an official cell come from the gradebook, never from the submission. The order of the cells:
 
 - The student's cells keep their order.
-- A cell is an exercise's answer if its metadata or its id says so; of several the last that defines the function. If
-  there is none, or it still is as it was given, the last cell that defines the function is.
-- A check stays where the student has it. One that was moved, lost, or stands above its answer goes to its place in the
-  release: above the next cell of the release, and in any case below its answer. So what is judged is an answer with all
-  that stands above it, and above that place.
+- A cell is the answer to an exercise if its metadata or its id says so; if several do, the last one that defines the
+  function. If none does, or it has not been changed, the answer is the last cell that defines the function.
+- A check stays where the student has it. If it was moved or deleted, or is above its answer, it goes to its place in
+  the release: above the next cell of the release, and always below its answer. So a check sees its answer, every cell
+  above that, and every cell above the check's own place.
 
-What was repaired on the way is kept in the notebook, one line each (`troubles`): the feedback page and
-`python -m grader grade` tell it.
+Each repair is one line in the notebook's metadata (`troubles`), which the feedback page and `python -m grader grade`
+show.
 """
 
 from __future__ import annotations
@@ -50,19 +50,19 @@ NEW_CELL: dict[str, Callable[..., NotebookNode]] = {
     "raw": new_raw_cell,
 }
 HIDDEN = re.compile(r"^[^\n]*### BEGIN HIDDEN TESTS.*?### END HIDDEN TESTS[^\n]*$", re.MULTILINE | re.DOTALL)
-MOST_FILES = 10  # of a folder that are looked at
+MAX_FILES = 10  # in one folder
 
 
 # ---- what went wrong -------------------------------------------------------------------------------------------------
 
 
 def add_problem(nb: NotebookNode, text: str) -> None:
-    """Note one line about this submission."""
+    """Add one line about this submission to its notebook."""
     nb.metadata.setdefault("troubles", []).append(text)
 
 
 def problems(nb: NotebookNode) -> list[str]:
-    """What went wrong while this submission was graded, one line each."""
+    """What went wrong while this submission was graded, one line per problem."""
     return list(nb.metadata.get("troubles", []))
 
 
@@ -70,7 +70,7 @@ def problems(nb: NotebookNode) -> list[str]:
 
 
 class Submission(NotebookExporter):
-    """Reads a submitted file. One that is no notebook becomes an empty one, with the reason in `resources`."""
+    """Reads a submitted file. If it isn't a notebook, the result is an empty one, with the reason in `resources`."""
 
     def from_filename(self, filename: str, resources: dict[str, Any] | None = None, **kw: Any) -> tuple[Any, ...]:
         path, resources = Path(filename), {} if resources is None else resources
@@ -91,7 +91,7 @@ class Submission(NotebookExporter):
 
 
 def read_notebook(file_stream: io.IOBase) -> NotebookNode:
-    """Read a notebook in the current format; raises NotANotebook, whatever the file holds instead."""
+    """Read a notebook and convert it to the current format. Raises NotANotebook if the file holds anything else."""
     try:
         content = file_stream.read()
     except UnicodeDecodeError as error:
@@ -100,16 +100,18 @@ def read_notebook(file_stream: io.IOBase) -> NotebookNode:
 
 
 def find_notebook(path: Path, ids: dict[str, Any] | None) -> tuple[NotebookNode, list[str]]:
-    """The lesson's notebook, and what had to be repaired. It is the file of this name, unless that is not of the lesson
-    (or missing) and exactly one other notebook in the folder is. Raises NotANotebook.
+    """The lesson's notebook, and what had to be repaired. Raises NotANotebook.
+
+    If the file of this name is missing or belongs to another lesson, and exactly one other notebook in the folder
+    belongs to this one, that one is read instead.
     """
     others = notebooks_beside(path)
     try:
         nb, repairs = read_file(path)
         if not others or ids is None or is_of_lesson(nb, ids):
-            beside = [f"there is also {', '.join(shown(one) for one in others)}: not read"] if others else []
+            beside = [f"not read: {', '.join(shown(one) for one in others)}"] if others else []
             return nb, [*repairs, *beside]
-        reason = NotANotebook(f"none of its cells is of {path.stem}: is it the notebook of another lesson?")
+        reason = NotANotebook(f"none of its cells belongs to {path.stem}: is it the notebook of another lesson?")
     except NotANotebook as error:
         reason = error
     found = []
@@ -119,26 +121,28 @@ def find_notebook(path: Path, ids: dict[str, Any] | None) -> tuple[NotebookNode,
         except NotANotebook:
             continue
         if ids and is_of_lesson(nb, ids):
-            found.append((nb, [f"{shown(other)} was read, for {said_of(path, reason)}", *repairs]))
+            found.append((nb, [f"{shown(other)} was read instead, because {because(path, reason)}", *repairs]))
     if len(found) == 1:
         return found[0]
     if found:
-        raise NotANotebook(f"{said_of(path, reason)}, and {len(found)} other notebooks could be meant: rename one")
-    raise reason if path.exists() or path.is_symlink() else NotANotebook(said_of(path, reason))
+        raise NotANotebook(
+            f"{because(path, reason)}, and {len(found)} other notebooks could be the right one: rename one"
+        )
+    raise reason if path.exists() or path.is_symlink() else NotANotebook(because(path, reason))
 
 
-def said_of(path: Path, reason: NotANotebook) -> str:
+def because(path: Path, reason: NotANotebook) -> str:
     return f"{path.name}: {reason}" if path.exists() or path.is_symlink() else f"there is no {path.name}"
 
 
 def notebooks_beside(path: Path) -> list[Path]:
-    """The other notebooks in its folder, ordinary files all."""
+    """The other notebooks in its folder that are regular files."""
     found = (one for one in sorted(path.parent.glob("*.ipynb")) if one.name != path.name and one.name[0] != ".")
-    return [one for one in found if one.is_file() and not one.is_symlink()][:MOST_FILES]
+    return [one for one in found if one.is_file() and not one.is_symlink()][:MAX_FILES]
 
 
 def shown(path: Path) -> str:
-    """A file's name, which is a student's own, without what a terminal obeys."""
+    """A file's name without control characters: students choose these names."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in path.name)
 
 
@@ -155,7 +159,7 @@ def is_of_lesson(nb: NotebookNode, ids: dict[str, Any]) -> bool:
 
 
 class Lesson:
-    """The cells of the release that nbgrader tracks, in order."""
+    """The release's cells that nbgrader tracks, in order."""
 
     def __init__(self, notebook: Notebook):
         self.cells = {cell.name: Official(cell, official_metadata(cell, notebook)) for cell in notebook.source_cells}
@@ -184,12 +188,12 @@ class Official:
 
     @property
     def is_restored(self) -> bool:
-        """Whether it is put back when it is missing: all but a plain answer, whose blank form would be in the way."""
+        """Whether it is put back if missing. A plain answer isn't: its empty stub would override the real one."""
         return self.metadata["grade"] or self.metadata["locked"]
 
     @cached_property
     def given(self) -> str:
-        """Its text as students get it."""
+        """The text that students get."""
         return plain(HIDDEN.sub("", self.source_cell.source))
 
     def cell(self, source: str, number: str) -> NotebookNode:
@@ -213,16 +217,14 @@ def official_metadata(cell: SourceCell, notebook: Notebook) -> dict[str, Any]:
 
 
 def defines(source: str, exercise: str) -> bool:
-    """Whether a text defines an exercise's function: that of `ring-all-reduce` is `ring_all_reduce`."""
+    """Whether a text defines an exercise's function, which is `ring_all_reduce` for `ring-all-reduce`."""
     name = re.escape(exercise.replace("-", "_"))
-    return (
-        re.search(rf"^[ \t]*((async[ \t]+)?def|class)[ \t]+{name}\b|^{name}[ \t]*=[^=]", source, re.MULTILINE)
-        is not None
-    )
+    definition = rf"^[ \t]*((async[ \t]+)?def|class)[ \t]+{name}\b|^{name}[ \t]*=[^=]"
+    return bool(re.search(definition, source, re.MULTILINE))
 
 
 def plain(source: str) -> str:
-    """A text without what editors change by themselves."""
+    """A text without the white space that editors change by themselves."""
     return "\n".join(line.rstrip() for line in source.strip().splitlines())
 
 
@@ -230,10 +232,10 @@ def plain(source: str) -> str:
 
 
 class OfficialCells(NbGraderPreprocessor):
-    """Keeps the student's text, cell by cell, and nothing else; what a cell is and is worth comes from the gradebook.
+    """Keeps the text of each cell and nothing else; each cell's type and points come from the gradebook.
 
-    Tags (skip-execution!), points, flags and outputs of the submission are dropped, a copied check cell becomes an
-    ordinary cell, a deleted one is put back.
+    The submission's tags (skip-execution!), points, flags and outputs are dropped. A copy of a check cell becomes an
+    ordinary cell, and a deleted one is put back.
     """
 
     def preprocess(self, nb: NotebookNode, resources: dict[str, Any]) -> tuple[NotebookNode, dict[str, Any]]:
@@ -244,7 +246,7 @@ class OfficialCells(NbGraderPreprocessor):
             clean = new_notebook(cells=taken.cells)
             wrong = resources.get("not_a_notebook")
             if not wrong and not taken.found:
-                wrong = f"none of its cells is of {ids['notebook']}: {whose(nb, gradebook, ids['assignment'])}"
+                wrong = f"none of its cells belongs to {ids['notebook']}: {whose(nb, gradebook, ids['assignment'])}"
             lines = [*resources.get("repairs", []), *([wrong] if wrong else [*language(nb), *taken.repairs])]
             for line in lines:
                 add_problem(clean, line)
@@ -254,18 +256,18 @@ class OfficialCells(NbGraderPreprocessor):
 
 
 def claim(cell: NotebookNode) -> str | None:
-    """The official name that a cell says it has; a tool that drops metadata leaves the id."""
+    """The official name that a cell claims. A tool that drops metadata usually leaves the id."""
     name = cell.metadata.get("nbgrader", {}).get("grade_id")
     return name if isinstance(name, str) else cell.get("id")
 
 
 def grade_id(cell: NotebookNode) -> str:
-    """The name by which nbgrader knows a cell; "" if it knows none."""
+    """nbgrader's name for a cell; "" if it has none."""
     return str(cell.metadata.get("nbgrader", {}).get("grade_id") or "")
 
 
 def whose(nb: NotebookNode, gradebook: Gradebook, lesson: str) -> str:
-    """The lesson that a notebook is of, as a question where that is not known."""
+    """Which lesson a notebook belongs to, in words; as a question if that isn't known."""
     names = {claim(cell) for cell in nb.cells} - {None}
     for other in gradebook.assignments:
         if other.name != lesson and any(cell.name in names for one in other.notebooks for cell in one.source_cells):
@@ -278,13 +280,13 @@ def language(nb: NotebookNode) -> list[str]:
         one = nb.metadata.get(place)
         said = isinstance(one, dict) and one.get("language" if place == "kernelspec" else "name")
         if isinstance(said, str) and said and not said.lower().startswith(("python", "ipython")):
-            return [f"its language was set to {said[:20]!r}: it is graded as Python"]
+            return [f"its language was set to {said[:20]!r}, but it is graded as Python"]
     return []
 
 
 @dataclass
 class Item:
-    """A cell on its way: the student's text, and the official cell that it is."""
+    """A cell of the submission: the student's text, and the official cell it turns out to be."""
 
     text: str
     kind: str
@@ -297,7 +299,7 @@ class Item:
 
 
 class Taken:
-    """The cells of a submission as they are graded, and what was repaired for that, one line each."""
+    """The cells of a submission in the form in which they are graded, and one line per repair."""
 
     def __init__(self, lesson: Lesson, nb: NotebookNode):
         self.lesson = lesson
@@ -309,8 +311,8 @@ class Taken:
             if not official.is_answer:
                 self.find_locked(name, official)
         self.found = any(item.name for item in self.items)
-        self.tell_turned()
-        self.keep_edited()
+        self.report_changed_types()
+        self.keep_edits()
         self.place()
         self.cells = [self.cell(item, f"cell-{at}") for at, item in enumerate(self.items)]
 
@@ -330,10 +332,12 @@ class Taken:
         chosen = candidates[-1]
         chosen.name = name
         if len(claiming) > 1:
-            self.repairs.append(f"{name} has {len(claiming)} cells: what counts is cell {chosen.number}")
+            self.repairs.append(f"{name} has {len(claiming)} cells: cell {chosen.number} counts")
             self.items = [item for item in self.items if item not in claiming or item is chosen or item in written]
         elif chosen not in claiming and chosen in elsewhere:
-            self.repairs.append(f"the answer to {name} was found in cell {chosen.number}, which is no cell of it")
+            self.repairs.append(
+                f"the answer to {name} was found in cell {chosen.number}, not in the exercise's own cell"
+            )
             self.items = [item for item in self.items if item not in claiming]
 
     def find_locked(self, name: str, official: Official) -> None:
@@ -343,7 +347,7 @@ class Taken:
         for item in [*claiming, *same][:1]:
             item.name = name
 
-    def tell_turned(self) -> None:
+    def report_changed_types(self) -> None:
         turned = [item for item in self.items if item.name and item.kind != self.kind_of(item.name)]
         if turned:
             kinds = " and ".join(sorted({item.kind for item in turned}))
@@ -353,8 +357,8 @@ class Taken:
     def kind_of(self, name: str) -> str:
         return self.lesson.cells[name].source_cell.cell_type
 
-    def keep_edited(self) -> None:
-        """What somebody wrote into a locked cell becomes a cell of its own above it."""
+    def keep_edits(self) -> None:
+        """Text that was written into a locked cell becomes a cell of its own, above the locked one."""
         edited = [item for item in self.items if item.name and self.is_edited(item, item.name)]
         for item in edited:
             if item.text.strip():
@@ -371,10 +375,10 @@ class Taken:
             plain(official.source_cell.source),
         )
 
-    # -- where it stands
+    # -- the order of the cells
 
     def place(self) -> None:
-        """Bring the checks to their places, and put back what is missing."""
+        """Move checks back to their places, and put back missing cells."""
         rank = {name: number for number, name in enumerate(self.lesson.order)}
         here = {item.name: at for at, item in enumerate(self.items) if item.name}
         lost = [name for name, one in self.lesson.cells.items() if one.is_restored and name not in here]
@@ -393,10 +397,10 @@ class Taken:
             self.repairs.append(f"moved {count(len(astray), 'cell')} back into place: {', '.join(astray)}")
         missing = [name for name in self.lesson.answers if name not in here and name not in lost]
         if missing:
-            self.repairs.append(f"there is no answer to {', '.join(missing)}: no cell defines what it asks for")
+            self.repairs.append(f"there is no answer to {', '.join(missing)}: no cell defines the function")
 
     def place_of(self, name: str, rank: dict[str, int], placed: set[str]) -> int:
-        """Above the next cell of the release that is in its place, and below its answer and that answer's checks."""
+        """Above the next cell of the release that is in place, but below its answer and that answer's checks."""
         answer = self.lesson.answer_of(name)
         at = next(
             (at for at, item in enumerate(self.items) if item.name in placed and rank[item.name] > rank[name]),
@@ -408,7 +412,7 @@ class Taken:
                 at = max(at, other + 1)
         return at
 
-    # -- what comes out
+    # -- the result
 
     def cell(self, item: Item, number: str) -> NotebookNode:
         if item.name is None:
@@ -419,7 +423,7 @@ class Taken:
 
 
 def in_order(ranked: list[tuple[int, str]], heavy: Iterable[str]) -> set[str]:
-    """The largest part of a sequence that is in order; the heavy ones count more than all others."""
+    """The longest subsequence that is in order; one heavy name counts for more than all the light ones together."""
     best: list[tuple[int, list[str]]] = []
     for at, (rank, name) in enumerate(ranked):
         before = max((best[i] for i in range(at) if ranked[i][0] < rank), key=lambda one: one[0], default=(0, []))

@@ -1,7 +1,7 @@
-"""One submission's way through nbgrader's own steps, but for the judging between them: read it, take it over.
+"""One submission: read it with nbgrader's steps before judging, and record its judgement with the steps after it.
 
-What is taken over is first in the gradebook, in one transaction, then in autograded/, in one step. Interrupted between
-these, it is done again: `is_taken_over` says so.
+Recording (`take_over`) writes to the gradebook in one transaction, then replaces the file in autograded/. If it is
+interrupted between the two, `is_taken_over` is false and the next run does both again.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from grader.judging.verdict import Judgement
 
 @dataclass(frozen=True)
 class OneSubmission:
-    """What a student has handed in for a lesson."""
+    """What one student handed in for one lesson."""
 
     course: Course
     lesson: str
@@ -36,7 +36,7 @@ class OneSubmission:
 
     @property
     def holds_a_notebook(self) -> bool:
-        """Whether there is one at all, under whatever name; `read` finds the one that is meant."""
+        """Whether there is a notebook under any name. `read` finds the right one."""
         return any(self.handed_in.parent.glob("*.ipynb"))
 
     @property
@@ -45,7 +45,7 @@ class OneSubmission:
 
     @property
     def timestamp(self) -> datetime | None:
-        """When it was handed in; None where nothing says so. Raises ValueError for what is no time."""
+        """When it was handed in; None if it has no time stamp. Raises ValueError if the time stamp can't be read."""
         path = self.handed_in.with_name("timestamp.txt")
         text = path.read_text().strip() if is_file(path) else ""
         return parse_utc(text) if text else None
@@ -57,7 +57,7 @@ class OneSubmission:
         return nbformat.reads(text, as_version=4)
 
     def take_over(self, nb: NotebookNode, digest: str, judgement: Judgement) -> None:
-        """Write what `read` gave and its judgement into the gradebook and autograded/."""
+        """Write what `read` returned, and its judgement, to the gradebook and to autograded/."""
         exporter = self.exporter(self.course.autograding.autograde_preprocessors)
         text, _ = exporter.from_notebook_node(
             nb, resources={**self.resources(), "judgement": judgement, "digest": digest}
@@ -69,11 +69,11 @@ class OneSubmission:
         self.course.autograding.set_permissions(self.lesson, self.student)
 
     def is_graded(self) -> bool:
-        """Whether there is a judged notebook, of this submission or of an older one."""
+        """Whether there is a judged notebook, of this submission or an earlier one."""
         return "judgement" in self.read_autograded().metadata
 
     def is_taken_over(self, gradebook: Gradebook, digest: str, judgement: Judgement) -> bool:
-        """Whether autograded/ and the gradebook have this judgement of this text, and when it was handed in."""
+        """Whether autograded/ and the gradebook already hold this judgement of this text, and its time stamp."""
         nb = self.read_autograded()
         if nb.metadata.get("judgement") != asdict(judgement) or nb.metadata.get("digest") != digest:
             return False
@@ -87,7 +87,7 @@ class OneSubmission:
         return same and (not self.timestamp or submission.timestamp == self.timestamp)
 
     def read_autograded(self) -> NotebookNode:
-        """The notebook in autograded/; an empty one when there is none that can be read."""
+        """The notebook in autograded/, or an empty one if it is missing or can't be read."""
         try:
             return nbformat.read(self.autograded, as_version=4)
         except Exception:  # what nbformat raises for damaged files is not documented
@@ -98,7 +98,7 @@ class OneSubmission:
         more = {"db_url": self.course.directories.db_url, "timestamp": self.timestamp}
         return {"unique_key": self.lesson, "nbgrader": {**ids, **more}}
 
-    def exporter(self, preprocessors: list[Any]) -> Any:  # of nbconvert, which has no types
+    def exporter(self, preprocessors: list[Any]) -> Any:  # nbconvert has no types
         autograding = self.course.autograding
         exporter = autograding.exporter_class(config=autograding.config)
         for one in preprocessors:
@@ -107,5 +107,5 @@ class OneSubmission:
 
 
 def is_file(path: Path) -> bool:
-    """A file, and no link to one elsewhere."""
+    """Whether this is a regular file, not a link to one."""
     return path.is_file() and not path.is_symlink()

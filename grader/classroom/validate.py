@@ -13,6 +13,7 @@ from grader.classroom.nbgrader_plugins import clear, is_check
 from grader.classroom.submission import NotANotebook, grade_id, read_notebook
 from grader.judging.verdict import PASSED
 
+
 def validate(notebook: Path, course: Course) -> bool:
     """Judge a notebook's checks as grading will and print what each says. Returns whether all of them passed.
 
@@ -29,7 +30,7 @@ def validate(notebook: Path, course: Course) -> bool:
         raise ClassroomError(f"{notebook} holds no check of a lesson of this course")
     course.require_sandbox()
     clear(nb)
-    judgement = course.how.judge(nb)
+    judgement = course.judge_settings.judge(nb)
     for line in judgement.troubles:
         print(printable(line))
     for verdict in judgement.verdicts:

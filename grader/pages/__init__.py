@@ -1,7 +1,7 @@
-"""Pages for students and instructors: static, one file each, nothing in them runs and nothing is loaded from elsewhere.
+"""Pages for students and instructors: static, a single file each, without scripts and without external resources.
 
-What a template shows is text unless it comes from grader/pages/sanitize.py; and the browser is told to allow nothing but the
-page's own style, so that what slips through stays dead.
+Templates escape everything that doesn't come from grader/pages/sanitize.py. As a second defence, each page's content
+security policy allows nothing but the page's own style.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pygments.formatters import HtmlFormatter
 
 FOLDER = Path(__file__).resolve().parent
-HERE_ONLY = "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; style-src 'sha256-{}'"
+POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; img-src data:; style-src 'sha256-{}'"
 INVISIBLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff\ud800-\udfff]")
 
 
 def page(template: str, **values: object) -> str:
-    """The page made from a template of this folder."""
+    """A page rendered from one of this folder's templates."""
     style = (FOLDER / "page.css").read_text() + HtmlFormatter(style="friendly").get_style_defs(".code")
-    policy = HERE_ONLY.format(b64encode(sha256(style.encode()).digest()).decode())
+    policy = POLICY.format(b64encode(sha256(style.encode()).digest()).decode())
     return templates().get_template(template).render(style=style, policy=policy, **values)
 
 
@@ -39,11 +39,11 @@ def templates() -> Environment:
 
 
 def number(points: float) -> str:
-    """Points in few characters: 2, 1.5, 0.33."""
+    """Points as short as possible: 2, 1.5, 0.33."""
     return f"{round(float(points), 2):g}"
 
 
 def visible(text: object, longest: int = 6000) -> str:
-    """A text that others wrote, cut, without characters that hide, reorder or control what stands beside them."""
+    """Text from others, cut to `longest`, without characters that hide, reorder or control the text around them."""
     text = INVISIBLE.sub("\N{REPLACEMENT CHARACTER}", str(text).replace("\r\n", "\n"))
     return text if len(text) <= longest else f"{text[:longest]}\n... {len(text) - longest:,} more characters"

@@ -1,8 +1,8 @@
-"""Feedback that students may read: what was asked, seen and expected, in the words of the checks.
+"""The feedback page for a student: each check's message says what it called, what it got and what it expected.
 
-Plugged into `nbgrader generate_feedback` by `nbgrader_config.py`. It shows the student's own cells, and of the checks
-what grading kept as data (`cell.metadata["verdict"]`, `nb.metadata["judgement"]`): no source of a check, no output.
-Whoever wrote what: nothing in a page is active (grader/pages/sanitize.py, grader/pages).
+nbgrader_config.py plugs it into `nbgrader generate_feedback`. The page shows the student's own cells and the verdicts
+that grading stored as metadata (`cell.metadata["verdict"]`, `nb.metadata["judgement"]`), but no check's source and no
+output. Nothing on it is active, no matter who wrote it (sanitize.py and the policy in grader/pages/__init__.py).
 """
 
 from __future__ import annotations
@@ -27,25 +27,25 @@ from grader.classroom.submission import count, grade_id
 from grader.judging.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG
 from grader.pages import number, page, visible
 from grader.pages.marks import MARKS, Mark, amount, judgement_of, verdict_of
-from grader.pages.sanitize import KEPT, LONGEST, from_markdown
+from grader.pages.sanitize import CACHE_SIZE, LONGEST, from_markdown
 
-# What is said where a check has no words.
-SAYS = {
-    BLANK: "Nothing is written yet in this exercise's cell.",
-    STUCK: "It took too long, or too much, and was stopped. Does a loop never end?",
+# For verdicts without a message.
+DEFAULT_MESSAGES = {
+    BLANK: "You have not written anything in this exercise's cell yet.",
+    STUCK: "It took too long or used too much memory, and was stopped. Is there a loop that never ends?",
     NOT_RUN: "This check was not run.",
 }
-# An absolute path: of the machine that graded, unless the student wrote it.
+# An absolute path, which is one on the grading machine unless the student wrote it.
 PATH = re.compile(r"(?<![\w.:/~-])/(?:[\w.@+-]+/)+([\w.@+-]+)")
 
 
 class FeedbackPage(Exporter):
-    """A student's page of one graded notebook, whose cells know their points and comments (nbgrader's GetGrades)."""
+    """A student's page for one graded notebook. nbgrader's GetGrades has put points and comments into its cells."""
 
     file_extension = ".html"
     output_mimetype = "text/html"
 
-    def from_notebook_node(  # type: ignore[override]  # nbconvert's own exporters return text as well
+    def from_notebook_node(  # type: ignore[override]  # nbconvert's own exporters return text too
         self, nb: NotebookNode, resources: dict[str, Any] | None = None, **kw: Any
     ) -> tuple[str, dict[str, Any]]:
         nb, resources = super().from_notebook_node(nb, resources, **kw)
@@ -54,10 +54,10 @@ class FeedbackPage(Exporter):
 
 @dataclass(frozen=True)
 class Judged:
-    """What earned points, or did not: a check, or an answer that a person grades."""
+    """One thing that can earn points: a check, or an answer that a person grades."""
 
     name: str
-    what: str  # in its exercise: "values"
+    what: str  # within its exercise: "values"
     points: float
     most: float
     mark: Mark
@@ -85,7 +85,7 @@ class Exercise:
 
 
 def feedback(nb: NotebookNode, about: dict[str, Any]) -> str:
-    """The page. `about`: nbgrader's student, notebook, score, max_score, late_penalty."""
+    """The page as HTML. `about`: nbgrader's student, notebook, score, max_score, late_penalty."""
     answers = [grade_id(cell) for cell in nb.cells if utils.is_solution(cell)]
     own = "\n".join(cell.source for cell in nb.cells if not is_check(cell))
     exercises: dict[str, list[Judged]] = {}
@@ -106,13 +106,13 @@ def feedback(nb: NotebookNode, about: dict[str, Any]) -> str:
 
 
 def parts(nb: NotebookNode, answers: list[str], own: str) -> Iterator[dict[str, Any]]:
-    """The notebook from top to bottom: answers, checks, and what stands between them, folded."""
-    for stands_between, cells in groupby(nb.cells, lambda cell: not has_points(cell) and not utils.is_solution(cell)):
-        together = list(cells)
-        if stands_between:
-            yield {"kind": "between", "summary": summary(together), "cells": [shown(cell) for cell in together]}
+    """The notebook from top to bottom: answers, checks, and the cells between them, which are folded away."""
+    for is_between, group in groupby(nb.cells, lambda cell: not has_points(cell) and not utils.is_solution(cell)):
+        cells = list(group)
+        if is_between:
+            yield {"kind": "between", "summary": summary(cells), "cells": [rendered(cell) for cell in cells]}
             continue
-        for cell in together:
+        for cell in cells:
             if is_check(cell):
                 yield {"kind": "check", "check": judged(cell, answers, own)}
             else:
@@ -120,17 +120,17 @@ def parts(nb: NotebookNode, answers: list[str], own: str) -> Iterator[dict[str, 
                 yield {
                     "kind": "answer",
                     "name": grade_id(cell),
-                    "html": shown(cell),
+                    "html": rendered(cell),
                     "by_hand": judged(cell, answers, own) if has_points(cell) else None,
                     "comment": Markup(from_markdown(visible(comment))) if comment else "",
                 }
 
 
 def judged(cell: NotebookNode, answers: list[str], own: str) -> Judged:
-    """A cell's points, after a person's corrections, and why."""
+    """A cell's points, including a person's corrections, and the reason for them."""
     name, score, most = grade_id(cell), *(amount(cell.metadata.nbgrader.get(key)) for key in ("score", "points"))
     css = MARKS[PASSED if score >= most else PART if score > 0 else WRONG].css
-    by_hand = Mark("✎", "read by a person", f"{number(score)} of {number(most)}", css)
+    by_hand = Mark("✎", "graded by a person", f"{number(score)} of {number(most)}", css)
     if not is_check(cell):
         return Judged(name, "by hand", score, most, by_hand)
     verdict = verdict_of(cell)
@@ -141,7 +141,7 @@ def judged(cell: NotebookNode, answers: list[str], own: str) -> Judged:
         score,
         most,
         by_hand if changed else MARKS[verdict.kind],
-        without_folders(visible(verdict.said), own).strip("\n") or SAYS.get(verdict.kind, ""),
+        without_folders(visible(verdict.said), own).strip("\n") or DEFAULT_MESSAGES.get(verdict.kind, ""),
         f"A person changed the points from {number(verdict.points)} to {number(score)}." if changed else "",
         verdict.hidden,
     )
@@ -152,7 +152,7 @@ def has_points(cell: NotebookNode) -> bool:
 
 
 def exercise_of(check: str, answers: list[str]) -> str:
-    """`ring-all-reduce-values` belongs to `ring-all-reduce`, not to `ring`."""
+    """The exercise of a check: `ring-all-reduce-values` belongs to `ring-all-reduce`, not to `ring`."""
     names = [name for name in answers if check == name or check.startswith(f"{name}-")]
     return max(names, key=len, default=check.rpartition("-")[0] or check)
 
@@ -162,14 +162,14 @@ def title_of(lesson: str) -> str:
 
 
 def summary(cells: list[NotebookNode]) -> str:
-    """What is folded away: its first heading, and how much it is."""
+    """A line for the folded cells: their first heading, and how many there are."""
     texts = (cell.source for cell in cells if cell.cell_type == "markdown")
     heading = next((found[1] for text in texts if (found := re.search(r"^#{1,4} +(.+)", text, re.MULTILINE))), "")
     return f"{visible(heading, 80) or 'In between'} · {count(len(cells), 'cell')}"
 
 
-def shown(cell: NotebookNode) -> Markup:
-    """The cell's text, laid out; a very long one is cut."""
+def rendered(cell: NotebookNode) -> Markup:
+    """The cell's text as HTML, cut if it is very long."""
     source = visible(cell.source, LONGEST)
     if cell.cell_type == "code":
         return highlighted(source)
@@ -178,11 +178,11 @@ def shown(cell: NotebookNode) -> Markup:
     return Markup("<pre>{}</pre>").format(source)
 
 
-@lru_cache(KEPT)
+@lru_cache(CACHE_SIZE)
 def highlighted(source: str) -> Markup:
     return Markup(highlight(source, PythonLexer(stripnl=False), HtmlFormatter(cssclass="code", nowrap=False)))
 
 
 def without_folders(text: str, own: str) -> str:
-    """The text with the names of files alone, but for paths that stand in the student's own cells."""
+    """The text with paths shortened to the file's name, except for paths in the student's own cells."""
     return PATH.sub(lambda path: path[0] if path[0] in own else path[1], text)

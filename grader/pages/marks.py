@@ -1,4 +1,4 @@
-"""How a verdict looks on a page: a sign, words and a colour for each kind. And how one is read from a notebook."""
+"""The look of each kind of verdict on a page (sign, words, colour), and reading verdicts from a graded notebook."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from grader.judging.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG, F
 
 @dataclass(frozen=True)
 class Mark:
-    """sign: one character; words: for a line of its own; short: behind a name; css: its class in page.css."""
+    """sign: one character; words: for a line of its own; short: for use after a name; css: its class in page.css."""
 
     sign: str
     words: str
@@ -33,12 +33,12 @@ MARKS = {
 
 
 def verdict_of(cell: NotebookNode) -> Verdict:
-    """What grading kept in a check cell; "not run" when it kept nothing, or something odd."""
+    """The verdict that grading stored in a check cell; "not run" if there is none, or not a valid one."""
     about = cell.metadata.get("nbgrader", {})
     name, most = str(about.get("grade_id", "")), amount(about.get("points"))
-    kept = cell.metadata.get("verdict")
-    kept = kept if isinstance(kept, dict) else {}
-    known = {field.name: kept[field.name] for field in fields(Verdict) if field.name in kept}
+    stored = cell.metadata.get("verdict")
+    stored = stored if isinstance(stored, dict) else {}
+    known = {field.name: stored[field.name] for field in fields(Verdict) if field.name in stored}
     found = Verdict(**{"check": name, "points": 0.0, "most": most, "kind": NOT_RUN, **known})
     found.check, found.points, found.most = name, amount(found.points), most
     found.kind = found.kind if isinstance(found.kind, str) and found.kind in MARKS else NOT_RUN
@@ -48,26 +48,27 @@ def verdict_of(cell: NotebookNode) -> Verdict:
 
 
 def judgement_of(nb: NotebookNode) -> Judgement:
-    """What grading kept of the whole submission, and the verdicts of its cells."""
-    kept = nb.metadata.get("judgement")
-    kept = kept if isinstance(kept, dict) else {}
-    lines = [*listed(nb.metadata.get("troubles")), *listed(kept.get("troubles"))]
-    looks = [one for one in listed(kept.get("looks"), dict) if isinstance(one.get("what"), str)]
+    """The judgement that grading stored for the whole submission, with the verdicts of its cells."""
+    stored = nb.metadata.get("judgement")
+    stored = stored if isinstance(stored, dict) else {}
+    problems = [*items_of(nb.metadata.get("troubles")), *items_of(stored.get("troubles"))]
+    flags = [one for one in items_of(stored.get("looks"), dict) if isinstance(one.get("what"), str)]
     return Judgement(
-        lesson=str(kept.get("lesson", "")),
+        lesson=str(stored.get("lesson", "")),
         verdicts=[verdict_of(cell) for cell in nb.cells if is_check(cell)],
-        troubles=list(dict.fromkeys(lines)),
-        looks=[Flag(one["what"], str(one.get("evidence", ""))) for one in looks],
-        seconds=amount(kept.get("seconds")),
+        troubles=list(dict.fromkeys(problems)),
+        looks=[Flag(one["what"], str(one.get("evidence", ""))) for one in flags],
+        seconds=amount(stored.get("seconds")),
     )
 
 
-def listed(value: object, kind: type = str) -> list[Any]:
+def items_of(value: object, kind: type = str) -> list[Any]:
+    """The items of this type, if the value is a list at all."""
     return [one for one in value if isinstance(one, kind)] if isinstance(value, list) else []
 
 
 def amount(value: object) -> float:
-    """A number of points or seconds; 0 for what is none."""
+    """A number of points or seconds; 0 for anything that isn't a finite number."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
         return 0.0
     return float(value)

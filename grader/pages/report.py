@@ -1,7 +1,7 @@
-"""The instructor's page: how a class did, which mistakes were common, and which submissions need a look.
+"""The instructor's page: how a class did, which mistakes were common, and which submissions need attention.
 
-Made from the gradebook (points, as a person may have changed them) and from what grading kept in the autograded
-notebooks (why). A notebook that is missing or odd costs the page nothing but its own words.
+The points come from the gradebook, including a person's corrections; the reasons come from the verdicts stored in the
+autograded notebooks. If a notebook is missing or damaged, only its own reasons are missing from the page.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KINDS = (PASSED, PART, WRONG, BLANK, STUCK, NOT_RUN)
 SHARES = {PASSED: "all points", PART: "some", WRONG: "none"}
 BINS = 10
 NUMBERS = re.compile(r"\[[^\[\]]*\]|(?<!\w)[-+]?\d[\d.,]*(?:e[-+]?\d+)?")  # [1 2 3], 4.5e-6
-Part = tuple[float, str, str]  # of a bar: share, class of its colour, what it says
+Segment = tuple[float, str, str]  # of a bar: its share, the CSS class of its colour, its label
 
 
 def write_report(course: Course, lessons: list[str]) -> Path:
@@ -43,11 +43,11 @@ def write_report(course: Course, lessons: list[str]) -> Path:
 
 @dataclass
 class Class:
-    """A lesson's grades, and what grading said of each submission."""
+    """A lesson's grades, and the judgement of each submission."""
 
     grades: Grades
-    judgements: dict[str, Judgement] = field(default_factory=dict)  # of who has an autograded notebook
-    links: dict[str, dict[str, str]] = field(default_factory=dict)  # student -> {what: where, seen from the report}
+    judgements: dict[str, Judgement] = field(default_factory=dict)  # of students with an autograded notebook
+    links: dict[str, dict[str, str]] = field(default_factory=dict)  # student -> {what: relative URL}
     enrolled: int = 0
 
 
@@ -63,7 +63,7 @@ def read_class(course: Course, lesson: str) -> Class:
         found.links[student] = {what: link(file, course.root) for what, file in files.items() if file.is_file()}
         try:
             found.judgements[student] = judgement_of(nbformat.read(notebook, as_version=4))
-        except Exception:  # the grades' troubles say why
+        except Exception:  # `grades.troubles` says why
             continue
     return found
 
@@ -80,7 +80,7 @@ def report(classes: list[Class]) -> str:
 
 
 def lesson_values(one: Class) -> dict[str, Any]:
-    """What the template shows of one lesson."""
+    """The values of the template for one lesson."""
     grades = one.grades
     totals = {student: grades.total(student) for student in grades.earned}
     most = sum(grades.points.values())
@@ -93,15 +93,15 @@ def lesson_values(one: Class) -> dict[str, Any]:
             (number(mean(totals.values())), "mean"),
             (f"{number(min(totals.values()))} to {number(max(totals.values()))}", "lowest to highest"),
         ]
-    looks = needs_a_look(one)
-    facts.append((f"{len(looks)}", "to look at"))
+    flagged = flagged_submissions(one)
+    facts.append((f"{len(flagged)}", "need attention"))
     return {
         "name": visible(grades.lesson, 80),
         "facts": facts,
         "histogram": histogram(totals, most),
         "exercises": [exercise_row(one, name) for name in grades.exercises],
         "mistakes": common_mistakes(one),
-        "looks": looks,
+        "flagged": flagged,
         "students": student_rows(one, totals),
         "numbers": list(enumerate(map(visible, grades.exercises), 1)),
         "most": most,
@@ -109,7 +109,7 @@ def lesson_values(one: Class) -> dict[str, Any]:
 
 
 def exercise_row(one: Class, name: str) -> dict[str, Any]:
-    """An exercise's points over the class, and how each of its checks went."""
+    """An exercise's points across the class, and how each of its checks went."""
     grades = one.grades
     most = sum(grades.points[check] for check in grades.exercises[name])
     points = [grades.of_exercise(student, name) for student in grades.earned]
@@ -119,7 +119,7 @@ def exercise_row(one: Class, name: str) -> dict[str, Any]:
         "mean": mean(points) if points else 0.0,
         "most": most,
         "bar": bar(how_many, SHARES),
-        "counts": said(how_many, SHARES),
+        "counts": counts_text(how_many, SHARES),
         "checks": [check_row(one, name, check) for check in grades.exercises[name]],
     }
 
@@ -128,34 +128,34 @@ def check_row(one: Class, exercise: str, check: str) -> dict[str, Any]:
     points = [earned[check] for earned in one.grades.earned.values()]
     most, name = one.grades.points[check], check.removeprefix(exercise).strip("-") or check
     kinds, words = kinds_of(one, check), {kind: mark.words for kind, mark in MARKS.items()}
-    if one.judgements and set(kinds) == {NOT_RUN}:  # nobody has a verdict: a person reads these
+    if one.judgements and set(kinds) == {NOT_RUN}:  # no verdicts at all: a person grades these
         kinds, words = shares(points, most), SHARES
     return {
         "name": visible(name, 80),
         "mean": mean(points) if points else 0.0,
         "most": most,
         "bar": bar(kinds, words),
-        "counts": said(kinds, words),
+        "counts": counts_text(kinds, words),
     }
 
 
 def kinds_of(one: Class, check: str) -> Counter[str]:
-    """How often each kind of verdict; who has no verdict on it counts as "not run"."""
-    found = (next((v.kind for v in said.verdicts if v.check == check), NOT_RUN) for said in one.judgements.values())
+    """How often each kind of verdict occurs. Submissions without a verdict on this check count as "not run"."""
+    found = (next((v.kind for v in each.verdicts if v.check == check), NOT_RUN) for each in one.judgements.values())
     return Counter({NOT_RUN: len(one.grades.earned) - len(one.judgements)}) + Counter(found)
 
 
 def shares(points: list[float], most: float) -> Counter[str]:
-    """How many have all of the points, some, and none."""
+    """How many submissions have all of the points, some of them, and none."""
     return Counter(PASSED if got >= most else PART if got > 0 else WRONG for got in points)
 
 
-def bar(how_many: Counter[str], words: dict[str, str]) -> list[Part]:
+def bar(how_many: Counter[str], words: dict[str, str]) -> list[Segment]:
     whole = sum(how_many.values()) or 1
     return [(how_many[kind] / whole, MARKS[kind].css, f"{words[kind]}: {how_many[kind]}") for kind in words]
 
 
-def said(how_many: Counter[str], words: dict[str, str]) -> str:
+def counts_text(how_many: Counter[str], words: dict[str, str]) -> str:
     return ", ".join(f"{how_many[kind]} {words[kind]}" for kind in words if how_many[kind])
 
 
@@ -163,7 +163,7 @@ def said(how_many: Counter[str], words: dict[str, str]) -> str:
 
 
 def histogram(totals: dict[str, float], most: float) -> dict[str, Any]:
-    """A column for each tenth of the points, a square for each student in it."""
+    """One column for each tenth of the points, with one square per student."""
     columns: list[list[str]] = [[] for _ in range(BINS)]
     for student, total in sorted(totals.items(), key=lambda item: item[1]):
         place = int(BINS * total / most) if most else 0
@@ -183,7 +183,7 @@ def histogram(totals: dict[str, float], most: float) -> dict[str, Any]:
 
 @dataclass
 class Mistake:
-    """The same thing that several students did: in which exercise, what, who, and the words of one check."""
+    """A mistake that students share: in which exercise, what it was, who made it, and one of the checks' messages."""
 
     exercise: str
     what: str
@@ -194,7 +194,7 @@ class Mistake:
 
 
 def common_mistakes(one: Class) -> list[Mistake]:
-    """What was not passed, the same things together, what most students did first."""
+    """Failed checks grouped by exercise and mistake, the most frequent mistake first."""
     exercise_of = {check: name for name, checks in one.grades.exercises.items() for check in checks}
     groups: dict[tuple[Any, ...], list[Any]] = defaultdict(list)
     for student, judgement in one.judgements.items():
@@ -219,40 +219,40 @@ def common_mistakes(one: Class) -> list[Mistake]:
 
 
 def what_happened(verdict: Verdict) -> str:
-    """The mistake that was recognised; else what was seen, without its numbers, so that like things come together."""
+    """The mistake that was recognised, or else the result without its numbers, so that similar ones form one group."""
     if verdict.mistake.strip():
         return " ".join(verdict.mistake.split())
     lines = [line.strip() for line in verdict.said.splitlines() if line.strip()]
-    seen = lines[1] if len(lines) > 1 else "".join(lines)  # behind the line that says what was asked
-    return NUMBERS.sub("…", seen[:300]) or "no usual mistake"
+    seen = lines[1] if len(lines) > 1 else "".join(lines)  # the first line is the call
+    return NUMBERS.sub("…", seen[:300]) or "no known mistake"
 
 
-# ---- to look at ------------------------------------------------------------------------------------------------------
+# ---- submissions that need attention ---------------------------------------------------------------------------------
 
 
-def needs_a_look(one: Class) -> list[dict[str, Any]]:
-    """Submissions that a person should look at, each with what was seen."""
+def flagged_submissions(one: Class) -> list[dict[str, Any]]:
+    """Submissions that a person should look at, each with the reasons."""
     found = []
     for student in one.grades.earned:
         judgement = one.judgements.get(student, Judgement(one.grades.lesson))
-        reasons = [(visible(look.what, 80), visible(look.evidence, 3000)) for look in judgement.looks]
+        reasons = [(visible(flag.what, 80), visible(flag.evidence, 3000)) for flag in judgement.looks]
         stuck = [verdict.check for verdict in judgement.verdicts if verdict.kind == STUCK]
         if stuck and not any("too long" in what or "stopped" in what for what, _ in reasons):
             reasons.append((f"stopped in {count(len(stuck), 'check')}", visible("\n".join(stuck))))
-        lines = dict.fromkeys([*judgement.troubles, *one.grades.troubles.get(student, [])])
-        if lines:
-            first, *more = lines
+        problems = dict.fromkeys([*judgement.troubles, *one.grades.troubles.get(student, [])])
+        if problems:
+            first, *more = problems
             reasons.append((visible(first, 300), visible("\n".join(more), 3000)))
         if reasons:
             found.append({"student": visible(student, 80), "links": one.links[student], "reasons": reasons})
     return found
 
 
-# ---- everybody -------------------------------------------------------------------------------------------------------
+# ---- all students ----------------------------------------------------------------------------------------------------
 
 
 def student_rows(one: Class, totals: dict[str, float]) -> list[dict[str, Any]]:
-    """A row a student, best first: points of each exercise, in colour, and where to read more."""
+    """One row per student, best first: the points of each exercise, coloured, and links to more."""
     rows = []
     for student in sorted(totals, key=lambda name: (-totals[name], name)):
         cells = []

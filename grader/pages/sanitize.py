@@ -1,7 +1,7 @@
-"""What may stand in a page that shows a submission: nothing that runs, loads, or poses as a part of the page.
+"""Sanitize what a page shows of a submission: nothing may run, load a resource, or pass itself off as the page's own.
 
-The students' pages (feedback.py) drop the rest. In formgrader, where a person is logged in, nbgrader's own templates
-show the autograded notebook as it is; so `PassiveCells` makes it harmless before it is written.
+The students' pages (feedback.py) drop everything else. Formgrader, where an instructor is logged in, uses nbgrader's
+own templates, which show the autograded notebook as it is; so `PassiveCells` makes it harmless before it is written.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ TAGS = {
 }
 # fmt: on
 HEADINGS = {"h1", "h2", "h3", "h4", "h5", "h6"}
-PICTURES = tuple(f"data:image/{kind};base64," for kind in ("png", "jpeg", "gif"))  # an SVG can hold a script
+PICTURES = tuple(f"data:image/{kind};base64," for kind in ("png", "jpeg", "gif"))  # an SVG can contain a script
 LINKS = re.compile(r"(#|https?://|mailto:)[^\x00-\x20]*", re.IGNORECASE)
 CLASSES = re.compile(r"highlight|anchor-link|[a-z]{1,2}[a-z0-9]?|language-\w+|task-list-item(-checkbox)?")  # Markdown's
 ALIGNED = re.compile(r"text-align: ?(left|right|center);?")
-# What MathJax obeys beyond formulas.
+# MathJax commands that do more than typeset.
 ACTIVE_TEX = re.compile(r"\\(href|url|require|class|cssId|style|html\w*|data|toggle|mmlToken|unicode|action)\b", re.I)
-LONGEST = 20_000  # characters of Markdown that are worth laying out
-KEPT = 500  # texts of which it is known how they are laid out: most are the lesson's own, the same in every notebook
+LONGEST = 20_000  # characters of Markdown to render
+CACHE_SIZE = 500  # rendered texts: most are the lesson's own, the same in every notebook
 
 
 def allowed(tag: str, name: str, value: str) -> bool:
-    """Whether an attribute may stay: what Markdown itself makes, links to pages, pictures that are in the page."""
+    """Whether an attribute may stay: those that Markdown itself produces, links to pages, embedded pictures."""
     match tag, name:
         case "img", "src":
             return value.startswith(PICTURES)
@@ -54,21 +54,21 @@ def allowed(tag: str, name: str, value: str) -> bool:
 
 
 def cleaned(html: str) -> str:
-    """The same HTML without anything that is not in TAGS and `allowed`; the text in it stays."""
+    """The same HTML with only the tags in TAGS and the `allowed` attributes; all text stays."""
     return bleach.clean(html, tags=TAGS, attributes=allowed, protocols=["http", "https", "mailto", "data"], strip=True)
 
 
-@lru_cache(KEPT)
+@lru_cache(CACHE_SIZE)
 def from_markdown(text: str) -> str:
-    """Markdown as HTML in which nothing is active. Too long to be prose, or not to be laid out: as it was written."""
+    """Markdown as HTML with nothing active in it. Text that is too long or can't be rendered is shown as typed."""
     try:
         return cleaned(render(text)) if len(text) <= LONGEST else literal(text)
-    except (InvalidNotebook, RecursionError):  # a picture that is not there; nested without end
+    except (InvalidNotebook, RecursionError):  # a missing picture; nested too deeply
         return literal(text)
 
 
 def render(text: str, **options: Any) -> str:
-    """As nbconvert does, with all the HTML that was typed into it."""
+    """Markdown as HTML, the way nbconvert renders it, including any HTML that was typed into it."""
     return MarkdownWithMath(renderer=IPythonRenderer(escape=False, **options)).render(text)
 
 
@@ -76,13 +76,13 @@ def literal(text: str) -> str:
     return f"<pre>{bleach.clean(text, tags=set())}</pre>"
 
 
-# ---- for pages of nbgrader's own -------------------------------------------------------------------------------------
+# ---- for nbgrader's own pages ----------------------------------------------------------------------------------------
 
 
 class PassiveCells(NbGraderPreprocessor):
-    """Text in which something is active, or which may not be shown at all, becomes a block that shows it as typed.
+    """Turns text cells with active or forbidden content into a code block that shows the source as typed.
 
-    Of code cells everything is text; outputs are the grader's own.
+    Code cells need nothing: their source is shown as text, and their outputs are the grader's own.
     """
 
     def preprocess(self, nb: NotebookNode, resources: dict[str, Any]) -> tuple[NotebookNode, dict[str, Any]]:
@@ -97,17 +97,17 @@ class PassiveCells(NbGraderPreprocessor):
 
 
 def names_in_formgrader(cell: NotebookNode) -> Iterator[str]:
-    """The ids by which formgrader's script finds where points and comments go; a heading could take one."""
+    """The ids by which formgrader's script finds the fields for points and comments; a heading could claim one."""
     if utils.is_grade(cell) or utils.is_solution(cell) or utils.is_task(cell):
         name = cell.metadata.nbgrader["grade_id"]
         yield from (name, f"{name}_extra_credit", f"{name}-comment")
 
 
-@lru_cache(KEPT)
+@lru_cache(CACHE_SIZE)
 def harmless(text: str, taken: frozenset[str] = frozenset()) -> bool:
-    """Whether Markdown, laid out by nbconvert, is HTML that `cleaned` would leave as it is.
+    """Whether nbconvert renders this Markdown to HTML that `cleaned` would leave unchanged.
 
-    And whole HTML: a stray end tag would end a part of the page, one that is missing would swallow the next.
+    The HTML must also be well formed: a stray end tag would close part of the page, a missing one would swallow more.
     """
     if len(text) > LONGEST:
         return False
@@ -122,7 +122,7 @@ def harmless(text: str, taken: frozenset[str] = frozenset()) -> bool:
 
 
 def prose(element: Element) -> Iterator[str]:
-    """The text in an element that is not code: where MathJax looks for formulas."""
+    """The text in an element outside code, where MathJax looks for formulas."""
     yield element.text or ""
     for child in element:
         yield from prose(child) if child.tag not in ("pre", "code") else ()
@@ -131,7 +131,7 @@ def prose(element: Element) -> Iterator[str]:
 
 def may_stay(element: Element, taken: frozenset[str]) -> bool:
     tag = element.tag
-    if tag not in TAGS:  # comments have a function for a tag
+    if tag not in TAGS:  # the "tag" of a comment is a function
         return False
     return all(
         tag in HEADINGS and value not in taken if name == "id" else allowed(tag, name, value)
@@ -140,7 +140,7 @@ def may_stay(element: Element, taken: frozenset[str]) -> bool:
 
 
 def fenced(text: str) -> str:
-    """As a block of code, whose fence is longer than any in it."""
+    """The text as a code block, with a fence longer than any inside it."""
     longest = max(map(len, re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}\n{text}\n{fence}"

@@ -171,39 +171,39 @@ MALFORMED = {
         "unknown exercise 'ad-one': did you mean 'add-one'?",
     ),
     "check without a name": (CHECK, "# %% check points=1", 22, "check has no value: write"),
-    "check with an empty name": (CHECK, '# %% check="" points=1', 22, "check='' is no name"),
+    "check with an empty name": (CHECK, '# %% check="" points=1', 22, "check='' is not a name"),
     "exercise without a name": (EXERCISE, "# %% exercise", 15, "exercise has no value: write"),
-    "exercise with nothing after =": (EXERCISE, "# %% exercise=", 15, "exercise= is no name"),
+    "exercise with nothing after =": (EXERCISE, "# %% exercise=", 15, "exercise= is not a name"),
     "name without quotes": (EXERCISE, "# %% exercise=add-one", 15, 'needs quotes: write exercise="add-one"'),
     "quote not closed": (EXERCISE, '# %% exercise="add-one', 15, "can't read"),
-    "name is a number": (EXERCISE, "# %% exercise=3", 15, "exercise=3 is no name"),
-    "name with capitals": (EXERCISE, '# %% exercise="Add One"', 15, "small letters, digits and -"),
+    "name is a number": (EXERCISE, "# %% exercise=3", 15, "exercise=3 is not a name"),
+    "name with capitals": (EXERCISE, '# %% exercise="Add One"', 15, "lower-case letters, digits and -"),
     "name with underscore": (EXERCISE, '# %% exercise="add_one"', 15, "'add-one'"),
-    "name is a keyword": (EXERCISE, '# %% exercise="lambda"', 15, "a word of Python's own"),
-    "name too long": ("add-one", "add-" + "o" * 70, 22, "longer than the 64 letters"),
+    "name is a keyword": (EXERCISE, '# %% exercise="lambda"', 15, "a Python keyword"),
+    "name too long": ("add-one", "add-" + "o" * 70, 22, "(64 characters)"),
     "two exercises of one name": (
         "# %%\nprint",
         EXERCISE + "\ndef add_one(x):\n" + BEGIN + ANSWER + END + "\n# %%\nprint",
         28,
-        "two exercises are called 'add-one' (the first in line 15)",
+        "two exercises are called 'add-one' (the first on line 15)",
     ),
     "two checks of one thing": (
         TYPES,
         "points=2",
         25,
-        "two checks judge 'add-one' for its 'values' (the first in line 22)",
+        "two checks judge the 'values' of 'add-one' (the first on line 22)",
     ),
     "missing END": (END, "", 18, "BEGIN SOLUTION without an END"),
     "missing BEGIN": (BEGIN, "", 19, "END SOLUTION without a BEGIN"),
     "nested BEGIN": (ANSWER, BEGIN + ANSWER, 19, "BEGIN SOLUTION inside a solution"),
     "no solution": (BEGIN + ANSWER + END, ANSWER, 15, "has no ### BEGIN SOLUTION"),
     "empty solution": (ANSWER, "", 18, "the solution is empty"),
-    "solution outside an exercise": (EXERCISE, "# %%", 16 + 2, "a solution stands outside an exercise"),
+    "solution outside an exercise": (EXERCISE, "# %%", 16 + 2, "a solution outside an exercise"),
     "mark with other words": (BEGIN, "    ### BEGIN SOLUTION (easy)\n", 18, "alone on its line"),
     "mark in small letters": (BEGIN, "    # begin solution\n", 18, "alone on its line"),
     "mark misspelled": (END, "    ### END SOLUTON\n", 20, "alone on its line"),
     "mark in markdown": ("# A lesson of one", "# BEGIN SOLUTION of one", 4, "alone on its line"),
-    "BEGIN indented otherwise": (BEGIN, "### BEGIN SOLUTION\n", 18, "indent BEGIN SOLUTION exactly as"),
+    "BEGIN indented otherwise": (BEGIN, "### BEGIN SOLUTION\n", 18, "indent BEGIN SOLUTION exactly like"),
     "not Python once cleared": (
         BEGIN + ANSWER + END,
         "    if x:\n" + "    " + BEGIN + "    " + ANSWER + "    " + END + "  else:\n    pass\n",
@@ -220,7 +220,7 @@ MALFORMED = {
         "def add_one(x)",
         "def add_two(x)",
         15,
-        "needs def add_one(...), this cell defines add_two",
+        "needs def add_one(...), but this cell defines add_two",
     ),
     "no function": (WHOLE, "### BEGIN SOLUTION\nx = 1\n### END SOLUTION\n", 15, "this cell defines no function"),
     "points missing": (CHECK, '# %% check="add-one"', 22, "points are missing"),
@@ -240,26 +240,26 @@ MALFORMED = {
     "singular points": ("points=1.5", "point=1.5", 22, "unknown key point=: did you mean 'points'?"),
     "points on an exercise": (EXERCISE, EXERCISE + " points=2", 15, "points= belongs to a check"),
     "judges without a check": ("# %%\nprint", '# %% judges="values"\nprint', 28, "judges= belongs to a check"),
-    "judges no name": (TYPES, 'judges="The Types" points=2', 25, "small letters, digits and -"),
-    "exercise and check in one": (EXERCISE, EXERCISE + ' check="add-one" points=1', 15, "make two cells of it"),
+    "judges no name": (TYPES, 'judges="The Types" points=2', 25, "lower-case letters, digits and -"),
+    "exercise and check in one": (EXERCISE, EXERCISE + ' check="add-one" points=1', 15, "split it in two"),
     "marker on markdown": (
         "# %% [markdown]\n# ## Add",
         '# %% [markdown] exercise="b"\n# ## Add',
         11,
-        "stands on a markdown cell",
+        "doesn't go on a markdown cell",
     ),
     "check on markdown": (
         "# %% [markdown]\n# ## Add",
         '# %% [markdown] check="b" points=1\n# ## Add',
         11,
-        "stands on a markdown cell",
+        "doesn't go on a markdown cell",
     ),
     "words in a marker": (EXERCISE, "# %% Here we go", 15, "can't read 'Here'"),
     "json in a marker": (EXERCISE, '# %% {"exercise": "add-one"}', 15, "can't read"),
     "marker inside a cell": ("def check(", '## %% check="add-one" points=2\ndef check(', 7, "looks like a cell marker"),
     "marker indented": (EXERCISE, " " + EXERCISE, 15, "at the start of the line"),
     "marker of another kind": ("# %%\nprint", "# In[3]:\nprint", 28, "write a cell marker as '# %%'"),
-    "tags no list": ("# %%\nprint", '# %% tags="slow"\nprint', 28, "tags=slow is no list"),
+    "tags no list": ("# %%\nprint", '# %% tags="slow"\nprint', 28, "tags=slow is not a list"),
     "tag that gives points": (CHECK, CHECK + ' tags=["skip-execution"]', 22, "would give points for nothing"),
     "check cell of another function": (
         'check(add_one, judges="values")',
@@ -284,15 +284,15 @@ MALFORMED = {
         "# %%\nprint",
         "# %%\n### BEGIN HIDDEN TESTS\nprint",
         29,
-        "hidden tests live in grader/hidden/01_tiny.py",
+        "hidden tests go in grader/hidden/01_tiny.py",
     ),
     "import of the hidden tests": (
         "# %%\nprint",
         "# %%\nfrom grader.hidden import x\nprint",
         29,
-        "hidden tests live in",
+        "hidden tests go in",
     ),
-    "autotest in the source": ("# %%\nprint", "# %%\n### AUTOTEST add_one(1)\nprint", 29, "has no place here"),
+    "autotest in the source": ("# %%\nprint", "# %%\n### AUTOTEST add_one(1)\nprint", 29, "doesn't belong here"),
     "heading states other points": (
         "3.5 points: values 1.5, types 2",
         "4 points",
@@ -345,7 +345,7 @@ def test_a_malformed_lesson_is_refused(tmp_path, case):
 def test_a_check_stands_below_its_exercise(tmp_path):
     above = '# %% check="add-one" judges="early" points=1\ncheck(add_one, judges="early")\n\n' + EXERCISE
     text = TINY.replace(EXERCISE, above).replace("3.5 points: values 1.5, types 2", "easy")
-    assert problems(tmp_path, text) == [(15, "the check stands before its exercise (line 18): move it below")]
+    assert problems(tmp_path, text) == [(15, "this check comes before its exercise (line 18): move it below")]
 
 
 def test_a_check_and_an_exercise_of_one_id(tmp_path):
@@ -397,7 +397,7 @@ def test_lessons_are_found_by_name(course):
     ):
         find_lessons(["02_moore"], course)
     write_lesson(course, TINY, "helper")
-    with pytest.raises(BuildError, match=r"solutions/helper.py:1: a lesson's file is called NN_topic.py"):
+    with pytest.raises(BuildError, match=r"solutions/helper.py:1: a lesson's file must be called NN_topic.py"):
         find_lessons(root=course)
 
 
@@ -556,7 +556,11 @@ DRIFTS = {
     ),
     "cell added to the solution": (SOLUTION, lambda nb: nb.cells.append(nbformat.v4.new_code_cell("1")), "says"),
     "outputs cleared": (SOLUTION, lambda nb: nb.cells[5].update(execution_count=None, outputs=[]), "was not executed"),
-    "text of the release": (RELEASE, lambda nb: nb.cells[1].update(source="# Other"), "is not what nbgrader makes of"),
+    "text of the release": (
+        RELEASE,
+        lambda nb: nb.cells[1].update(source="# Other"),
+        "is not what nbgrader makes from",
+    ),
     "points of the release": (
         RELEASE,
         lambda nb: nb.cells[5].metadata.nbgrader.update(points=9),
@@ -638,7 +642,7 @@ def test_outputs_are_no_drift(restored):
 def test_a_notebook_saved_in_another_form_is_drift(restored):
     notebook = json.loads((restored / SOLUTION).read_text())
     (restored / SOLUTION).write_text(json.dumps(notebook))
-    assert build.drift(root=restored) == [f"{SOLUTION} was written by something else: run `make build`"]
+    assert build.drift(root=restored) == [f"{SOLUTION} was not written by `make build`: run `make build`"]
 
 
 # ---- failing ---------------------------------------------------------------------------------------------------------
@@ -680,7 +684,7 @@ def test_a_dead_kernel_is_told(course):
 def test_a_cell_that_does_not_end_is_told(course, monkeypatch):
     monkeypatch.setattr(execute, "CELL_TIMEOUT", 2)
     assert failing(course, 'print("add_one', 'import time; time.sleep(60)\nprint("add_one').startswith(
-        "solutions/01_tiny.py:28: this cell did not end"
+        "solutions/01_tiny.py:28: this cell did not finish"
     )
 
 
@@ -691,13 +695,13 @@ def test_a_cell_that_does_not_end_is_told(course, monkeypatch):
 def test_a_check_that_nbgrader_would_misread_is_refused(course, code, shows):
     """nbgrader gives 0 points for any stderr, and takes a value for the score."""
     write_lesson(course, TINY.replace('print(judges, "right")', code))
-    with pytest.raises(BuildError, match=f"01_tiny.py:22: the check shows {shows}"):
+    with pytest.raises(BuildError, match=f"01_tiny.py:22: this check outputs {shows}"):
         build.build(root=course)
 
 
 def test_a_path_of_this_machine_is_refused(course):
     told = failing(course, "add_one(3))", "add_one(3), __import__('os').getcwd())")
-    assert told == "solutions/01_tiny.py:28: the output shows a path of this machine: shorten it"
+    assert told == "solutions/01_tiny.py:28: the output shows a path on this machine: shorten it"
 
 
 def test_a_hidden_test_that_no_check_runs_is_refused(course, monkeypatch):
@@ -709,7 +713,7 @@ def test_a_hidden_test_that_no_check_runs_is_refused(course, monkeypatch):
     monkeypatch.setitem(sys.modules, "grader.hidden", type("m", (), {"hidden_tests_for": lambda lesson: Tests}))
     lesson = read_lesson(course / "solutions" / "01_tiny.py")
     with pytest.raises(
-        BuildError, match="grader/hidden/01_tiny.py:1: the hidden test of 'add-one' for its 'traffic' never"
+        BuildError, match="grader/hidden/01_tiny.py:1: the hidden test of 'add-one' for 'traffic' never"
     ):
         build.hidden_tests(lesson)
     Tests.registered = {("add-one", "values")}
@@ -732,10 +736,10 @@ def test_the_command_says_what_it_did(course, capfd):
     assert build.command(check=True, root=course) == 1
     assert "01_tiny.ipynb is missing: run `make build`" in capfd.readouterr().out
     assert build.command(root=course) == 0
-    assert capfd.readouterr() == ("built 01_tiny\nall notebooks are as their sources say\n", "")
+    assert capfd.readouterr() == ("built 01_tiny\nall notebooks match their sources\n", "")
     assert build.command(root=course) == 0
     assert build.command(check=True, root=course) == 0
-    told = "nothing to build\nall notebooks are as their sources say\nall notebooks are as their sources say\n"
+    told = "nothing to build\nall notebooks match their sources\nall notebooks match their sources\n"
     assert capfd.readouterr().out == told
 
 
@@ -759,7 +763,8 @@ def test_a_build_that_is_interrupted_writes_nothing(course):
     write_lesson(
         course, TINY.replace("# %%\nprint", "# %%\nopen('started', 'w').close()\nimport time; time.sleep(60)\nprint")
     )
-    code = "import sys, pathlib; from grader.authoring import build; sys.exit(build.command(root=pathlib.Path(sys.argv[1])))"
+    code = "import sys; from pathlib import Path; from grader.authoring.build import command\n"
+    code += "sys.exit(command(root=Path(sys.argv[1])))"
     process = subprocess.Popen([sys.executable, "-c", code, course], cwd=ROOT, stderr=subprocess.PIPE, text=True)
     try:
         deadline = time.monotonic() + 60
@@ -769,5 +774,5 @@ def test_a_build_that_is_interrupted_writes_nothing(course):
         _, said = process.communicate(timeout=60)
     finally:
         process.kill()
-    assert process.returncode == 130 and said.strip().endswith("the notebooks that were not finished are as they were")
+    assert process.returncode == 130 and said.strip().endswith("unfinished notebooks are unchanged")
     assert contents(course) == {}

@@ -141,7 +141,7 @@ def test_drift_stops_the_bundle(course):
 @pytest.mark.parametrize("name", ["LICENSE", "grader/bundle/README.md", "grader/bundle/Makefile", "requirements.txt"])
 def test_a_missing_part_stops_the_bundle(course, name):
     (course / name).unlink()
-    with pytest.raises(BuildError, match=f"the bundle needs {name}: there is no such file"):
+    with pytest.raises(BuildError, match=f"the bundle needs {name}, but there is no such file"):
         release.bundle(course)
 
 

@@ -135,7 +135,7 @@ def test_a_flood_of_words_is_cut():
     judgement = Judgement(LESSON, [Verdict("total-values", 0, 3, WRONG, "y" * 3_000_000)])
     nb, _ = Judge().preprocess(checked(3), {"nbgrader": {}, "judgement": judgement})
     assert len(nb.cells[0].outputs[0].evalue) < 30_000
-    assert nb.cells[0].outputs[0].evalue.endswith("the rest of this was cut off ...")
+    assert nb.cells[0].outputs[0].evalue.endswith("the rest was cut off ...")
 
 
 # ---- nbgrader's own --------------------------------------------------------------------------------------------------

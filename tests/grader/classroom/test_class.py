@@ -107,7 +107,7 @@ def test_new_and_changed_submissions_are_judged_and_nothing_twice(made, grade, j
 
 def test_a_judgement_is_of_this_text_these_checks_and_these_limits(made, monkeypatch, tmp_path):
     nb = lesson()
-    how = made.how
+    how = made.judge_settings
     assert digest_of(nb, LESSON, how) == digest_of(lesson(), LESSON, how)
     other = lesson()
     other.cells[2].source += " "
@@ -182,7 +182,7 @@ def test_who_breaks_the_judge_or_kills_its_process_is_told_and_the_others_are_ju
     done = {student: (judgement, sound) for student, judgement, sound in judge_all(LESSON, work, how, jobs=2)}
     assert {student for student, (_, sound) in done.items() if sound} == {"ada", "di", "ed"}
     assert all(done[student][0].verdicts[0].points == 2 for student in ("ada", "di", "ed"))
-    assert done["bo"][0].troubles == ["could not be judged: the process that judged it died, 3 times in a row"]
+    assert done["bo"][0].troubles == ["could not be judged: the judging process died 3 times in a row"]
     assert done["cy"][0].troubles == ["could not be judged, because of an error in the grader"]
     [look] = done["cy"][0].looks
     assert look.what == "could not be judged" and "the judge is at its wit's end" in look.evidence
@@ -227,13 +227,13 @@ def test_bad_input_is_one_line(made, grade, tmp_path, monkeypatch):
     (made.root / "solutions" / "92_written.py").write_text("# %% [markdown]\n# # Not built\n")
     assert "92_written is written but not built" in refused("grade", "92_written")
     monkeypatch.setattr(bubblewrap, "why_not", lambda: "There is no bwrap.")
-    assert "There is no bwrap. To run submissions with all your rights instead, say --without-sandbox." in refused(
+    assert "There is no bwrap. To run submissions with all your rights instead, add --without-sandbox." in refused(
         "grade"
     )
 
 
 def test_a_folder_that_is_no_course_and_one_where_nobody_has_handed_in(made, tmp_path, monkeypatch):
-    with pytest.raises(ClassroomError, match="is no course: there is no nbgrader_config.py in it"):
+    with pytest.raises(ClassroomError, match="is not a course: it has no nbgrader_config.py"):
         Course.at(tmp_path)
     course = Course.at(make_course(tmp_path))
     monkeypatch.setattr(bubblewrap, "why_not", lambda: None)
@@ -265,7 +265,7 @@ def test_who_handed_in_no_notebook_is_told_and_has_0(made, grade):
     folder.mkdir(parents=True)
     (folder / "thoughts.docx").write_text("I did my best")
     said = grade("grade", "--student", "forgetful")
-    assert f"forgetful: no {LESSON}.ipynb was handed in; there is: thoughts.docx" in said
+    assert f"forgetful: no {LESSON}.ipynb was handed in, only: thoughts.docx" in said
     assert "forgetful,0,0,0,0,0" in (made.root / "grades.csv").read_text().splitlines()
 
 

@@ -122,31 +122,33 @@ def test_what_is_no_notebook_is_reported(student, name):
 def test_the_notebook_of_another_lesson(student):
     other = new_notebook(cells=[cell("def halve(x): return x / 2", "halve", solution=True)])
     nb = read(student, nbformat.writes(other))
-    assert problems(nb) == ["none of its cells is of 90_tiny: it is the notebook of 89_other"] and nb.metadata.not_run
+    assert (
+        problems(nb) == ["none of its cells belongs to 90_tiny: it is the notebook of 89_other"] and nb.metadata.not_run
+    )
     nb = read(student, nbformat.writes(new_notebook(cells=[new_code_cell("x = 1")])))
-    assert problems(nb) == ["none of its cells is of 90_tiny: is it the notebook of another lesson?"]
+    assert problems(nb) == ["none of its cells belongs to 90_tiny: is it the notebook of another lesson?"]
     assert problems(read(student, nbformat.writes(new_notebook()))) == problems(nb)
 
 
 def test_things_that_are_no_file(student, tmp_path):
     path = student.handed_in
     os.mkfifo(path)
-    assert problems(student.read()) == ["there is no ordinary file under the notebook's name"]
+    assert problems(student.read()) == ["what has the notebook's name is not a regular file"]
     path.unlink()
     path.mkdir()
-    assert problems(student.read()) == ["there is a folder under the notebook's name"]
+    assert problems(student.read()) == ["what has the notebook's name is a folder"]
     path.rmdir()
     (tmp_path / "secret").write_text("{}")
     path.symlink_to(tmp_path / "secret")
-    assert problems(student.read()) == ["the file is a link to another one, which is not read"]
+    assert problems(student.read()) == ["the file is a link, and links are not followed"]
     path.unlink()
     path.symlink_to("nowhere")
-    assert problems(student.read()) == ["the file is a link to another one, which is not read"]
+    assert problems(student.read()) == ["the file is a link, and links are not followed"]
     path.unlink()
     [line] = problems(student.read())
     assert line == "there is no 90_tiny.ipynb"
     path.symlink_to("/dev/zero")
-    assert problems(student.read()) == ["the file is a link to another one, which is not read"]
+    assert problems(student.read()) == ["the file is a link, and links are not followed"]
 
 
 # ---- damage that is repaired
@@ -347,13 +349,16 @@ def with_widgets(content):
 DAMAGES = {
     strip_metadata: [],
     strip_ids: [],
-    strip_both: ["the answer to double was found in cell 3, which is no cell of it", "the answer to total .* cell 5"],
+    strip_both: [
+        "the answer to double was found in cell 3, not in the exercise's own cell",
+        "the answer to total .* cell 5",
+    ],
     edit_metadata: [],
     odd_metadata: [],
-    another_kernel: ["its language was set to 'R': it is graded as Python"],
+    another_kernel: ["its language was set to 'R', but it is graded as Python"],
     delete_checks: ["put back 3 missing cells: double-values, total-values, total-traffic"],
-    duplicate_all: ["double has 2 cells: what counts is cell 6", "total has 2 cells: what counts is cell 10"],
-    stub_copied_below: ["double has 2 cells: what counts is cell 3"],
+    duplicate_all: ["double has 2 cells: cell 6 counts", "total has 2 cells: cell 10 counts"],
+    stub_copied_below: ["double has 2 cells: cell 3 counts"],
     checks_first: ["moved 3 cells back into place: double-values, total-values, total-traffic"],
     check_at_the_end: ["moved 1 cell back into place: double-values"],
     check_above_its_answer: ["moved 1 cell back into place: total-values"],
@@ -366,13 +371,13 @@ DAMAGES = {
     other_sources: ["5 damaged cells left out"],
     old_format: ["the notebook is in format 3"],
     newer_format: ["the notebook is in format 5"],
-    half_characters: ["1 cell held half characters, which were replaced"],
+    half_characters: ["1 cell with half a UTF-16 pair, which was replaced"],
     deep_output: [],
     conflict: ["the file is damaged: only its first 7 cells could be read"],
-    many_cells: ["it holds 100,007 cells, of which the first 5,000 that are not empty were read"],
-    long_cell: ["1 cell held more than 1,000,000 characters and was left out"],
+    many_cells: ["it holds 100,007 cells: only the first 5,000 that are not empty were read"],
+    long_cell: ["1 cell of more than 1,000,000 characters left out"],
     answers_in_other_cells: ["the answer to double was found in cell 4", "the answer to total was found in cell 7"],
-    two_answers: ["double has 2 cells: what counts is cell 4"],
+    two_answers: ["double has 2 cells: cell 4 counts"],
     with_widgets: [],
 }
 
@@ -393,14 +398,14 @@ def test_damage_is_repaired_and_told_of(course, student, damage):
 def test_other_encodings(course, student, encoding):
     nb = read(student, json.dumps(answered(course)).encode(encoding))
     assert is_whole(nb)
-    assert [line[:23] for line in problems(nb)] == ([] if "8" in encoding else ["the file was written as"])
+    assert [line[:23] for line in problems(nb)] == ([] if "8" in encoding else ["the file was saved as U"])
 
 
 def test_bytes_that_are_no_utf_8(course, student):
     content = answered(course)
     content["cells"].append({"cell_type": "code", "source": "# für", "metadata": {}})
     nb = read(student, json.dumps(content, ensure_ascii=False).encode("latin-1"))
-    assert is_whole(nb) and problems(nb) == ["bytes that are no UTF-8 were replaced"]
+    assert is_whole(nb) and problems(nb) == ["bytes that are not valid UTF-8 were replaced"]
     assert nb.cells[-1].source == "# f\ufffdr"
 
 
@@ -412,7 +417,7 @@ def test_a_file_that_is_cut_off_keeps_the_cells_before(course, student):
     assert problems(nb) == [
         "the file is damaged: only its first 4 cells could be read",
         "put back 2 missing cells: total-values, total-traffic",
-        "there is no answer to total: no cell defines what it asks for",
+        "there is no answer to total: no cell defines the function",
     ]
 
 
@@ -474,7 +479,7 @@ def test_cells_that_share_an_id_claim_the_same(course, student):
     nb = read(student, content)
     assert text_of(nb, "double") == RIGHT["double"] and nb.cells[-2].source == RIGHT["double"]
     assert names(nb)[-2:] == ["double", "double-values"]
-    assert problems(nb)[0] == "double has 3 cells: what counts is cell 9"
+    assert problems(nb)[0] == "double has 3 cells: cell 9 counts"
 
 
 def test_blank_work_stays_blank(course, student):
@@ -488,7 +493,7 @@ def test_blank_work_stays_blank(course, student):
 def test_another_notebook_in_the_folder_is_told_of(course, student):
     read(student, answered(course, double=WRONG["double"]), name="another")
     nb = read(student, answered(course))
-    assert is_whole(nb) and problems(nb) == ["there is also another.ipynb: not read"]
+    assert is_whole(nb) and problems(nb) == ["not read: another.ipynb"]
 
 
 @pytest.mark.parametrize("name", [f"{LESSON} (1)", f"{LESSON}-Copy1", "Untitled", ".hidden", "\u202eodd\nname"])
@@ -498,23 +503,30 @@ def test_a_notebook_under_another_name(course, student, name):
         assert problems(nb) == ["there is no 90_tiny.ipynb"]
     else:
         [line] = problems(nb)
-        assert is_whole(nb) and line.isprintable() and line.endswith("was read, for there is no 90_tiny.ipynb")
+        assert (
+            is_whole(nb) and line.isprintable() and line.endswith("was read instead, because there is no 90_tiny.ipynb")
+        )
 
 
 def test_a_notebook_of_another_lesson_beside_the_right_one(course, student):
     read(student, answered(course), name="mine")
     nb = read(student, nbformat.writes(new_notebook(cells=[new_markdown_cell("# other")])))
     assert is_whole(nb)
-    assert problems(nb)[0].startswith("mine.ipynb was read, for 90_tiny.ipynb: none of its cells is of 90_tiny")
+    assert problems(nb)[0].startswith(
+        "mine.ipynb was read instead, because 90_tiny.ipynb: none of its cells belongs to 90_tiny"
+    )
     nb = read(student, b"%PDF")
-    assert is_whole(nb) and "mine.ipynb was read, for 90_tiny.ipynb: the file is not a notebook" in problems(nb)[0]
+    assert (
+        is_whole(nb)
+        and "mine.ipynb was read instead, because 90_tiny.ipynb: the file is not a notebook" in problems(nb)[0]
+    )
 
 
 def test_several_notebooks_that_could_be_meant(course, student):
     for name in ("one", "two"):
         read(student, answered(course), name=name)
     nb = student.read()
-    assert problems(nb) == ["there is no 90_tiny.ipynb, and 2 other notebooks could be meant: rename one"]
+    assert problems(nb) == ["there is no 90_tiny.ipynb, and 2 other notebooks could be the right one: rename one"]
     assert nb.metadata.not_run
 
 

@@ -255,7 +255,7 @@ def test_what_a_person_grades_has_its_place():
     essay = new_markdown_cell("Rings are *fair*.", metadata={"nbgrader": {**about, "score": 3, "comment": "Why?"}})
     html = page_of(graded(essay))
     text = text_of(html)
-    assert "essay 3 / 4 by hand 3 of 4" in text and "read by a person 3 of 4 points" in text
+    assert "essay 3 / 4 by hand 3 of 4" in text and "graded by a person 3 of 4 points" in text
     assert "Rings are <em>fair</em>." in html and "Comment Why?" in text
 
 
@@ -264,7 +264,7 @@ def test_every_kind_of_verdict_has_words(kind):
     said = {name: Verdict(name, 0, points, kind) for name, points in POINTS.items()}
     text = text_of(page_of(graded(said=said)))
     words = {
-        PASSED: "passed", PART: "part of the points", WRONG: "not passed", BLANK: "Nothing is written yet",
+        PASSED: "passed", PART: "part of the points", WRONG: "not passed", BLANK: "You have not written anything",
         STUCK: "Does a loop never end?", NOT_RUN: "This check was not run.",
     }  # fmt: skip
     assert words[kind] in text
@@ -350,7 +350,7 @@ def test_the_report_counts():
     html = report([class_of(8)])
     text = text_of(html)
     assert_passive(html)
-    assert "8 handed in" in text and "2 to look at" in text
+    assert "8 handed in" in text and "2 need attention" in text
     assert "2 passed, 2 not passed, 2 nothing written, 2 stopped" in text
     assert "2 all points, 6 none" in text
     assert re.search("2 × double: That is its square.", text)
@@ -445,7 +445,7 @@ def test_the_report_of_a_course_survives_odd_notebooks(tiny):
     assert_passive(html)
     text = text_of(html)
     assert "4 handed in" in text
-    assert "open('/etc/passwd')" in text and "can't be read" in text and "there is: nothing" in text
+    assert "open('/etc/passwd')" in text and "can't be read" in text and "handed in, only: nothing" in text
     links = {link["href"] for link in BeautifulSoup(html, "html.parser").find_all("a")}
     assert f"feedback/ada/{LESSON}/{LESSON}.html" in links
     assert all((path.parent / link).is_file() for link in links if not link.startswith("#"))

@@ -501,11 +501,11 @@ def test_a_gpu_can_be_passed_in():
 def test_grading_refuses_without_a_sandbox_until_told_otherwise(monkeypatch):
     monkeypatch.setattr(bubblewrap, "why_not", lambda: "There is no bwrap.")
     course = Course.at(PROJECT)
-    with pytest.raises(ClassroomError, match="There is no bwrap. .* say --without-sandbox"):
+    with pytest.raises(ClassroomError, match="There is no bwrap. .* add --without-sandbox"):
         course.require_sandbox()
     course.without_sandbox()
     course.require_sandbox()
-    assert not course.how.sandboxed
+    assert not course.judge_settings.sandboxed
 
 
 def test_links_are_not_collected(course):
