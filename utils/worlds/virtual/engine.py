@@ -31,7 +31,7 @@ from ...recording.storages import Storages
 from ...recording.torch_private import NewGroup, set_thread_isolation_mode, wrap_making_of_groups
 from ...text import source_lines
 from ..common import pickling, rank_environment
-from ..common.outcome import Refused, VirtualOutcome
+from ..common.outcome import RankRecord, Refused, VirtualOutcome
 from ..common.protocol import NEWS_IS, SPEAKS, SYNCHRONISED, Request, path_in
 from ..common.result import pickle_result
 from . import data_movement, ddp_check, gpu_semantics, meta_tensors, torch_wrappers, virtual_clock
