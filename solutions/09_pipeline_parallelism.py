@@ -60,8 +60,8 @@ print(f"{all_reduce / boundary:.0f} times as many")
 # - **bubble**: time in which a rank has nothing to do.
 #
 # The model is the course's MLP, in `utils/kit/mlp.py`: a layer is `gelu(x @ weight)`, the loss is the mean of the
-# squared outputs. `mlp.forward(weights, x)` applies some layers, `mlp.serial_gradients(weights, batch)` is what one process
-# computes: the truth that all of yours must equal.
+# squared outputs. `mlp.forward(weights, x)` applies some layers, `mlp.serial_gradients(weights, batch)` is what one
+# process computes: the truth that all of yours must equal.
 
 # %%
 weights, batch = mlp.make_weights(num_layers=4, num_dim=8), mlp.make_batch(batch_size=6, num_dim=8)
