@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import os
 
 NAME = __name__.rpartition(".")[0].rpartition(".")[0]  # what `import NAME` takes
-FOLDER = Path(__file__).resolve().parents[1]
-IMPORT_ROOT = Path(__file__).resolve().parents[__name__.count(".")]  # the folder that must be on sys.path
+FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+IMPORT_ROOT = os.path.normpath(os.path.join(FOLDER, *[".."] * (NAME.count(".") + 1)))  # must be on sys.path

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import linecache
 import os
 import re
-import site
 import sys
-import sysconfig
 
 from .package import FOLDER
 
@@ -49,9 +46,13 @@ def is_students(file: str) -> bool:
 @functools.cache
 def library_prefixes() -> tuple[str, ...]:
     """How the paths of files that no student wrote begin: of Python itself, installed packages, torch, this package."""
+    import importlib.util  # only here, so that importing the package is quick
+    import site
+    import sysconfig
+
     paths = sysconfig.get_paths()
     folders = {paths[kind] for kind in ("stdlib", "platstdlib", "purelib", "platlib")}
-    folders |= {*site.getsitepackages(), site.getusersitepackages(), str(FOLDER)}
+    folders |= {*site.getsitepackages(), site.getusersitepackages(), FOLDER}
     torch = importlib.util.find_spec("torch")  # doesn't import it; it may be a build outside site-packages
     folders |= {*((torch and torch.submodule_search_locations) or ())}
     real = {os.path.realpath(folder) for folder in folders}

@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("notebook", type=Path)
     parser.add_argument("-o", "--output", type=Path, help="the script (default: build/scripts/NAME.py of the course)")
     given = parser.parse_args(arguments)
-    output = given.output or IMPORT_ROOT / "build" / "scripts" / f"{given.notebook.stem}.py"
+    output = given.output or Path(IMPORT_ROOT, "build", "scripts") / f"{given.notebook.stem}.py"
     try:
         notebook = nbformat.read(given.notebook, as_version=4)
         text = script_text(notebook, given.notebook, output)
@@ -66,8 +66,8 @@ def main(arguments: list[str] | None = None) -> None:
 def script_text(notebook: NotebookNode, path: Path, output: Path) -> str:
     """The notebook at `path` as the text of a script that will be written to `output`. Raises CellError."""
     depth = (
-        len(output.resolve().relative_to(IMPORT_ROOT).parts) - 1
-        if output.resolve().is_relative_to(IMPORT_ROOT)
+        len(output.resolve().relative_to(os.path.realpath(IMPORT_ROOT)).parts) - 1
+        if output.resolve().is_relative_to(os.path.realpath(IMPORT_ROOT))
         else None
     )
     head = HEAD.format(

@@ -23,7 +23,7 @@ PATIENCE = 1  # seconds that it has for ending by itself
 IN_ZYGOTE = "SPAWN_ZYGOTE"  # environment variable: importing this package here starts nothing
 ZYGOTES_ENVIRONMENT = {
     IN_ZYGOTE: "1",
-    "PYTHONPATH": str(IMPORT_ROOT),
+    "PYTHONPATH": IMPORT_ROOT,
     "OMP_NUM_THREADS": "1",  # a process with more than one thread can't be forked safely
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
