@@ -1,4 +1,4 @@
-"""A real kernel for tests: runs cells, shows what a student would see, can be interrupted, restarted and killed."""
+"""A real kernel for tests: runs cells, shows what students would see, can be interrupted, restarted and killed."""
 
 import os
 import queue
@@ -9,11 +9,11 @@ from jupyter_client.manager import KernelManager
 
 
 class Notebook:
-    """A kernel that runs one cell after another and keeps what each showed."""
+    """A kernel that runs one cell after another and collects the output of each."""
 
     def __init__(self):
         self.manager = KernelManager(kernel_name="python3")
-        self.manager.start_kernel(extra_arguments=["--HistoryManager.enabled=False"])  # a file that opens by itself
+        self.manager.start_kernel(extra_arguments=["--HistoryManager.enabled=False"])  # a file that it would open
         self.client = self.manager.client()
         self.client.start_channels()
         self.client.wait_for_ready(timeout=60)
@@ -56,7 +56,7 @@ class Notebook:
 
 
 def processes_of_session(zygote: int) -> list[int]:
-    """Pids of the zygote and its ranks: they share a session of their own. Zombies do not count."""
+    """Pids of the zygote and its ranks: they have a session of their own. Zombies do not count."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -70,7 +70,7 @@ def processes_of_session(zygote: int) -> list[int]:
 
 
 def processes_with(mark: str) -> list[int]:
-    """Living processes, of the whole machine, with this word in their command line."""
+    """Living processes on the whole machine that have this word in their command line."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:

@@ -1,4 +1,4 @@
-"""`make bench`: what it says of what it measured, and that a launcher which fails stops nobody. No time is judged."""
+"""`make bench`: its reports, and that a failing launcher does not stop the others. No test depends on a time."""
 
 import sys
 import time
@@ -80,7 +80,7 @@ def verdicts(measured: dict) -> list[tuple[str, str]]:
     return [goal.judge(measured)[2:] for goal in GOALS]
 
 
-def test_goals_are_judged_by_medians_and_by_the_worst():
+def test_goals_are_judged_by_medians_and_worst_cases():
     assert verdicts(MEASURED) == [
         ("50 x", "met"),
         ("1.5 x", "not met"),
@@ -101,7 +101,7 @@ def test_goals_are_judged_by_medians_and_by_the_worst():
 
 
 @pytest.mark.parametrize("part", list(OPEN_WITHOUT))
-def test_what_was_not_measured_is_neither_met_nor_not(part):
+def test_goals_without_measurements_are_neither_met_nor_missed(part):
     less = {name: value for name, value in MEASURED.items() if name != part}
     open_goals = [verdict for _, verdict in verdicts(less)].count("not measured")
     assert open_goals == OPEN_WITHOUT[part]
@@ -114,7 +114,7 @@ def test_a_goal_whose_launcher_failed_is_not_measured():
     assert f"{OURS:<27}  failed: CellFailed: why" in show.report(without_ours)
 
 
-def test_the_tables_and_the_figure_say_all(tmp_path):
+def test_the_report_is_complete_and_a_figure_is_drawn(tmp_path):
     table = [line.split() for line in show.launchers(MEASURED["launchers"]).splitlines()[3:]]
     assert table == [
         ["ipyparallel", "7.00", "0.070", "0.040", "0.040", "0.040", "1", "0.050"],
@@ -127,13 +127,13 @@ def test_the_tables_and_the_figure_say_all(tmp_path):
     report = show.report(MEASURED)
     assert report.startswith("torch 2.13.0, Python 3.11.7, 2 cores, load 1.5 at the start (busy")
     assert "kept between calls, processes: 1" in report and "import torch, utils" in report and "fsdp2" in report
-    assert "submissions a minute                          2.00     12.00" in report
+    assert "submissions per minute                        2.00     12.00" in report
     assert "verdicts of both: 26, of which 1 differ\n  hang-00 ring-values: plain 0, this 2" in report
     figure.draw(MEASURED, tmp_path / "launchers.png")
     assert (tmp_path / "launchers.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_launcher_that_fails_says_why_and_the_others_go_on(monkeypatch):
+def test_a_failing_launcher_says_why_and_the_others_go_on(monkeypatch):
     monkeypatch.setattr(side_by_side, "AFTER_THE_IMPORT", 0)
     launchers = [
         Launcher(RIGHT),
@@ -151,7 +151,7 @@ def test_a_launcher_that_fails_says_why_and_the_others_go_on(monkeypatch):
     assert rows["refused"]["failed"] == "not installed: no network"
 
 
-def test_a_kernel_leaves_no_process_even_one_that_has_left_its_group():
+def test_a_kernel_leaves_no_process_not_even_outside_its_group():
     start = "import subprocess; daemon = subprocess.Popen(command, stdout=-1, start_new_session=True)"
     command = [sys.executable, "-c", "import time; print('begun', flush=True); time.sleep(600)"]
     with Kernel(sys.executable) as kernel:
@@ -162,7 +162,7 @@ def test_a_kernel_leaves_no_process_even_one_that_has_left_its_group():
     assert marked(kernel.mark) == []
 
 
-def test_every_competitor_is_pinned_and_every_launcher_has_a_name_of_its_own():
+def test_every_competitor_is_pinned_and_every_launcher_has_its_own_name():
     lines = environment.COMPETITORS.read_text().splitlines()
     pinned = {line.split("==")[0] for line in lines if environment.PINNED.fullmatch(line)}
     assert pinned and len(pinned) == sum(not line.startswith("#") for line in lines)
@@ -174,7 +174,7 @@ def test_every_competitor_is_pinned_and_every_launcher_has_a_name_of_its_own():
 # --- the virtual cluster
 
 
-def test_predictions_are_shown_beside_what_was_measured_with_ratio_and_median_error():
+def test_predictions_are_shown_with_measurements_ratios_and_median_errors():
     titles, tables = zip(*virtual_tables.tables(MEASURED["virtual"]), strict=True)
     machines, collectives, steps, speed = tables
     assert machines[1] == ["2 ranks", "100 GFLOP/s", "12 GB/s", "1 µs", "40 µs", "3 GB/s"]
@@ -194,14 +194,14 @@ def test_predictions_are_shown_beside_what_was_measured_with_ratio_and_median_er
     assert all(title in show.report(MEASURED) for title in titles)
 
 
-def test_a_program_that_failed_on_the_virtual_cluster_is_not_measured():
+def test_a_failed_program_on_the_virtual_cluster_is_not_measured():
     times = {**MEASURED["virtual"]["seconds"], PIPELINE: [5.0, {"failed": "RankCrashed: why"}]}
     failed = {**MEASURED, "virtual": {**MEASURED["virtual"], "seconds": times, "peak": None}}
     assert [verdict for _, verdict in verdicts(failed)][-5:-1] == ["met", "met", "not measured", "not measured"]
     assert "RankCrashed: why" in show.report(failed)
 
 
-def test_a_region_lasts_from_its_last_beginning_to_its_last_end_and_the_first_time_does_not_count():
+def test_a_region_lasts_from_its_last_start_to_its_last_end_without_the_first_time():
     spans = [(0, 0, 90), (0, 100, 103), (0, 200, 202), (0, 300, 309)]
     spans += [(1, 0, 90), (1, 101, 105), (1, 199, 201), (1, 300, 302)]  # 4, 2 and 9 seconds
     regions = [Region(rank, "step", start, end) for rank, start, end in spans]
@@ -212,7 +212,7 @@ def test_a_region_lasts_from_its_last_beginning_to_its_last_end_and_the_first_ti
 MACHINE = Cluster("m", 1, 8, Gpu({"fp32": 1e11}, 8e9, 1e10, 1e-6), Link(4e-5, 3e9), Link(4e-5, 3e9))
 
 
-def test_the_sweep_is_predicted_to_take_what_the_collectives_cost(monkeypatch):
+def test_the_predicted_sweep_takes_the_cost_of_its_collectives(monkeypatch):
     monkeypatch.setattr(predictions, "SIZES", [1 << 10, 1 << 22])
     run = simulate(predictions.sweep, 4, 2, cluster=MACHINE)
     for key, seconds in predictions.seconds_of(run).items():
@@ -226,8 +226,8 @@ def test_the_sweep_is_predicted_to_take_what_the_collectives_cost(monkeypatch):
 
 
 def test_the_pipeline_of_the_bench_has_the_bubble_of_1f1b():
-    """Forward one product, backward two: but the first rank's input needs no gradient, so the last microbatch ends one
-    product earlier: (M + P - 1) microbatches of three products, less one. Only products and the network take time.
+    """Forward is one product, backward two. The first rank's input needs no gradient, so the last microbatch ends one
+    product earlier: (M + P - 1) microbatches of three products, minus one. Only products take time here.
     """
     free = Link(0.0, float("inf"))
     gpu = Gpu({"fp32": 1e12}, memory=float("inf"), bandwidth=float("inf"))
@@ -237,7 +237,7 @@ def test_the_pipeline_of_the_bench_has_the_bubble_of_1f1b():
     assert run.elapsed == pytest.approx((3 * (6 + 4 - 1) - 1) * product)
 
 
-def test_the_memory_that_a_process_of_a_kernel_has_held_is_seen():
+def test_the_peak_memory_of_a_kernels_process_is_sampled():
     hold = "import time; held = bytearray(b'1') * 300_000_000; print('held', flush=True); time.sleep(600)"
     with Kernel(sys.executable) as kernel:
         kernel.run("import subprocess")
@@ -246,10 +246,10 @@ def test_the_memory_that_a_process_of_a_kernel_has_held_is_seen():
             kernel.run(f"holder = {started}; holder.stdout.readline()")
             give_up = time.monotonic() + 30
             while memory.peak < 300e6 and time.monotonic() < give_up:
-                pass  # the other thread looks again and again
+                pass  # the other thread keeps sampling
         assert 300e6 < memory.peak < 400e6
 
 
-def test_the_schedules_are_drawn_and_have_the_bubble_of_the_textbooks(tmp_path, capsys):
+def test_the_schedules_are_drawn_and_have_the_textbook_bubble(tmp_path, capsys):
     assert [path.name for path in schedules.draw(tmp_path) if path.stat().st_size] == ["gpipe.png", "1f1b.png"]
     assert capsys.readouterr().out.count("69 ms, of which 30.4% bubble") == 2  # 7 / 23

@@ -1,4 +1,4 @@
-"""Names of files and modules that stand somewhere as text: no import shows it when one of them is wrong."""
+"""Names of files and modules that are written as text, where no import would reveal that one is wrong."""
 
 from __future__ import annotations
 
@@ -29,7 +29,11 @@ MAKEFILES = ["Makefile", "grader/bundle/Makefile"]
 
 
 def modules_of_makefiles() -> list[tuple[str, str]]:
-    found = [(name, module) for name in MAKEFILES for module in re.findall(r"\$\(run\) -m ([\w.]+)", (ROOT / name).read_text())]
+    found = [
+        (name, module)
+        for name in MAKEFILES
+        for module in re.findall(r"\$\(run\) -m ([\w.]+)", (ROOT / name).read_text())
+    ]
     return sorted(set(found))
 
 
@@ -48,13 +52,13 @@ def test_no_zygote_starts_in_a_graded_rank():
 
 
 @pytest.mark.parametrize("world", [RealWorld, VirtualWorld])
-def test_what_the_processes_of_a_world_do_exists_and_is_preloaded(world):
+def test_the_entry_of_a_worlds_processes_exists_and_is_preloaded(world):
     module, _, function = world.entry.partition(":")
     assert callable(getattr(importlib.import_module(module), function))
-    assert module in (*zygote.preload, rank_process.__name__), "each rank would import it for itself"
+    assert module in (*zygote.preload, rank_process.__name__), "each rank would have to import it itself"
 
 
-def test_every_file_that_is_not_python_is_package_data():
+def test_every_file_other_than_python_is_package_data():
     packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]
     shipped = {path for top, globs in packages.items() for glob in globs for path in (ROOT / top).glob(glob)}
     assert all(any((ROOT / top).glob(glob)) for top, globs in packages.items() for glob in globs)
@@ -73,7 +77,7 @@ def sum_by_library(rank, world_size):
 
 
 @pytest.mark.parametrize("run", [spawn, simulate])
-def test_a_call_that_utils_makes_for_the_student_is_on_the_students_line(run):
+def test_a_call_that_utils_makes_for_the_student_is_attributed_to_the_students_line(run):
     wheres = {event.where.rpartition(":")[0] for event in run(sum_by_library, 2).events}
     assert wheres == {__file__}
 

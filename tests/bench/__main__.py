@@ -1,4 +1,4 @@
-"""`python -m tests.bench`: measure, print tables and goals, save the numbers and a figure in build/bench/."""
+"""`python -m tests.bench`: measures, prints tables and goals, saves numbers and figures in build/bench/."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class Benchmark(StrEnum):
     GRADING = "grading"
 
 
-Chosen = Annotated[list[Benchmark] | None, typer.Argument(help="which to run; all unless named")]
-Quick = Annotated[bool, typer.Option("--quick", help="fewer repeats: a first look in half the time")]
+Chosen = Annotated[list[Benchmark] | None, typer.Argument(help="which to run (default: all)")]
+Quick = Annotated[bool, typer.Option("--quick", help="fewer repeats, in half the time")]
 
 
 def main(benchmarks: Chosen = None, quick: Quick = False) -> None:
-    """Measure `spawn` beside other launchers, what its ranks take, the virtual cluster beside the real machine, and
-    grading a class beside plain nbgrader.
+    """Compare `spawn` with other launchers, the virtual cluster with the real machine, and grading a class with plain
+    nbgrader; measure the time and memory of ranks.
 
-    Some minutes, half an hour with the class: leave the machine alone.
+    Takes some minutes, half an hour with the class. Run nothing else meanwhile.
     """
     if not sys.platform.startswith("linux"):
-        sys.exit("bench: it reads memory and finds processes in /proc, so it needs Linux.")
+        sys.exit("bench: needs Linux, because it reads /proc to find processes and their memory.")
     chosen = benchmarks or list(Benchmark)
     rounds = 2 if quick else 5
     measured: dict = {"machine": environment.describe()}

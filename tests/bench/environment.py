@@ -1,4 +1,4 @@
-"""The competitors' environment, build/bench-env. It sees the course's packages, so torch is not installed twice."""
+"""The competitors' environment, build/bench-env. It uses the course's packages, so torch is not installed twice."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ PINNED = re.compile(r"^([\w.-]+)==\S+$", re.MULTILINE)
 
 
 def make() -> tuple[str, dict[str, str]]:
-    """Make the environment or bring it up to date: its Python, and {package: why it can't be installed}."""
+    """Make or update the environment. Returns (its Python, {package: why it can't be installed})."""
     venv.create(FOLDER, symlinks=True, with_pip=False)
     python = FOLDER / "bin" / "python"
     packages = sysconfig.get_path("purelib", "venv", vars={"base": str(FOLDER)})
     course_packages = sysconfig.get_path("purelib")
     Path(packages, "course.pth").write_text(f"import site; site.addsitedir({course_packages!r})\n")
 
-    constraints = FOLDER / "constraints.txt"  # what the course has stays as it is
+    constraints = FOLDER / "constraints.txt"  # keeps the versions of the course's packages
     names = PINNED.findall((ROOT / "requirements.txt").read_text())
     constraints.write_text("".join(f"{name}=={version(name)}\n" for name in names))
 
@@ -41,24 +41,24 @@ def make() -> tuple[str, dict[str, str]]:
 
 
 def install(python: Path, requirement: str, constraints: Path) -> str:
-    """Have pip install one package; returns why it could not, in one line, or ""."""
+    """Install one package with pip. Returns why that failed, in one line, or ""."""
     command = [str(python), "-m", "pip", "install", "--quiet", "--no-input", "--constraint", str(constraints)]
     done = subprocess.run([*command, requirement], capture_output=True, text=True)
     if done.returncode == 0:
         return ""
-    lines = done.stderr.strip().splitlines() or ["pip did not say why"]
+    lines = done.stderr.strip().splitlines() or ["pip gave no reason"]
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
     return f"not installed: {(errors or lines)[-1]}"
 
 
 def refusal(source: str, refused: dict[str, str]) -> str | None:
-    """Why the cell `source` can't run, if it imports a package that could not be installed."""
+    """Why the cell `source` can't run, if it imports a package that couldn't be installed."""
     imported = re.findall(r"^(?:import|from) (\w+)", source, re.MULTILINE)
     return next((why for package, why in refused.items() if package in imported), None)
 
 
 def describe() -> dict[str, str | int]:
-    """The machine and the versions, for the head of the table."""
+    """The machine and the versions, for the head of the report."""
     return {
         "torch": version("torch"),
         "python": ".".join(map(str, sys.version_info[:3])),

@@ -1,4 +1,4 @@
-"""What was hoped for, beside what was measured: met or not. Nothing is asserted; another machine, another answer."""
+"""The goals and whether the measurements meet them. Nothing is asserted, since the answer depends on the machine."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ TORCHS = "torch.multiprocessing.spawn"
 
 @dataclass(frozen=True)
 class Goal:
-    """`measure` takes all that was measured; it raises LookupError where its part was not measured or failed."""
+    """`measure` gets all measurements; it raises LookupError if the ones it needs are missing or failed."""
 
     text: str
     limit: float
     unit: str
     measure: Callable[[dict], float]
     at_least: bool = False
-    names: Callable[[dict], str] = lambda measured: ""  # whom the text speaks of, as {}
+    names: Callable[[dict], str] = lambda measured: ""  # replaces {} in the text
 
     def judge(self, measured: dict) -> tuple[str, str, str, str]:
         """(what, the limit, what was measured, "met" or "not met" or "not measured")."""
@@ -100,7 +100,7 @@ def milliseconds_of_the_import(measured: dict) -> float:
 
 
 def simulated(measured: dict, program: str) -> float:
-    """Seconds of `simulate`, the median; LookupError if one of its calls failed."""
+    """The median seconds of `simulate`. Raises LookupError if a call failed."""
     taken = measured["virtual"]["seconds"][program]
     if any(isinstance(seconds, dict) for seconds in taken):
         raise LookupError(f"{program} failed")

@@ -1,8 +1,8 @@
-"""A class graded by plain nbgrader and by us: submissions a minute, what one that hangs costs, whether verdicts agree.
+"""A class graded by plain nbgrader and by this grader: submissions per minute, the cost of hangs, and agreement.
 
-Plain: nbgrader's own steps in its own kernel, one submission after the other, 30 s for a cell. It grades a sample of
-each kind of submission, since all would take most of an hour; its time for the class is that of the sample, by kind.
-Ours: all of the class, `python -m grader grade` from its start to its end, release and feedback pages included.
+Plain: nbgrader's own steps in its own kernel, one submission after the other, 30 s per cell. It grades a sample of each
+kind of submission, since all would take most of an hour; its time for the class is extrapolated by kind.
+Ours: the whole class, by `python -m grader grade` from start to end, including release and feedback pages.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from tests.sample_class import as_student
 
 LESSON = "01_collectives"
 KINDS = {"solution": 10, "blank": 4, "mutant": 22, "hang": 4}  # a class of 40
-SAMPLE = {"solution": 2, "blank": 1, "mutant": 4, "hang": 2}  # for plain nbgrader
+SAMPLE = {"solution": 2, "blank": 1, "mutant": 4, "hang": 2}  # that plain nbgrader grades
 QUICK = {"solution": 3, "blank": 1, "mutant": 4, "hang": 2}
 QUICK_SAMPLE = {"solution": 1, "blank": 1, "mutant": 1, "hang": 1}
-# One loops whenever it is called, one as soon as its cell runs.
+# One loops when it is called, the other as soon as its cell runs.
 HANGS = [
     {"broadcast-by-hand": "def broadcast_by_hand(x, rank, world_size, root):\n    while True:\n        pass"},
     {"scatter-by-hand": "while True:\n    pass"},
@@ -51,7 +51,7 @@ def measure(quick: bool = False) -> dict:
         ours = make_class(Path(folder) / "ours", OURS.format(root=str(ROOT)), kinds)
         plain = make_class(Path(folder) / "plain", PLAIN, sample)
         seconds, cpu = timed(ours, "grader", "grade", LESSON)
-        # With no submission: what it takes to start, which a whole class pays once.
+        # Without submissions: the start-up time, which a class pays once.
         start, start_cpu = timed(plain, "nbgrader", "autograde", LESSON, "--student=nobody", fails=True)
         by_kind, cpu_by_kind = {}, {}
         for kind, number in sample.items():
@@ -71,7 +71,7 @@ def measure(quick: bool = False) -> dict:
 
 
 def make_class(folder: Path, config: str, kinds: dict[str, int]) -> Path:
-    """A course with its submissions, named by their kind; the first of a kind are the same in every class."""
+    """A course with submissions named by their kind; the first ones of a kind are the same in every class."""
     lesson = read_lesson(find_lessons([LESSON])[0])
     source = folder / "solutions" / LESSON / f"{LESSON}.ipynb"
     source.parent.mkdir(parents=True)
@@ -81,7 +81,7 @@ def make_class(folder: Path, config: str, kinds: dict[str, int]) -> Path:
     solution = {name: as_student(exercise.source) for name, exercise in lesson.exercises.items()}
     mutants = [
         {one.exercise: as_student(one.apply(lesson.exercises[one.exercise].source))}
-        for one in mutants_of(LESSON)[::3]  # of every exercise some
+        for one in mutants_of(LESSON)[::3]  # some of every exercise
     ]
     answers = {
         "solution": [solution],
@@ -101,7 +101,7 @@ def make_class(folder: Path, config: str, kinds: dict[str, int]) -> Path:
 
 
 def run(folder: Path, module: str, *args: str, fails: bool | None = False) -> None:
-    """Run a command in a class's folder. fails: whether it has to exit with an error; None if it may."""
+    """Run a command in the folder of a class. fails: whether it must exit with an error; None: it may."""
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)])
     done = subprocess.run([sys.executable, "-m", module, *args], cwd=folder, env=env, text=True, capture_output=True)
@@ -110,7 +110,7 @@ def run(folder: Path, module: str, *args: str, fails: bool | None = False) -> No
 
 
 def timed(folder: Path, *command: str, **how: bool | None) -> tuple[float, float]:
-    """(seconds, seconds of the CPU in all its processes), the second of which a busy machine does not change."""
+    """(seconds, CPU seconds of all its processes); the latter hardly depend on how busy the machine is."""
     began, before = perf_counter(), os.times()
     run(folder, *command, **how)
     after = os.times()
@@ -119,13 +119,13 @@ def timed(folder: Path, *command: str, **how: bool | None) -> tuple[float, float
 
 
 def judging_of(folder: Path, kind: str) -> float:
-    """Seconds that judging one took, on average."""
+    """Mean seconds for judging one submission."""
     files = list((folder / "judgements" / LESSON).glob(f"{kind}-*.json"))
     return sum(json.loads(file.read_text())["judgement"]["seconds"] for file in files) / len(files)
 
 
 def points_in(folder: Path) -> dict[tuple[str, str], float]:
-    """(student, check) -> points, for whom nbgrader has graded."""
+    """{(student, check): points} for everything that nbgrader has graded."""
     query = """select student_id, base_cell.name, grade.auto_score from grade
         join submitted_notebook on submitted_notebook.id = grade.notebook_id
         join submitted_assignment on submitted_assignment.id = submitted_notebook.assignment_id
@@ -135,17 +135,17 @@ def points_in(folder: Path) -> dict[tuple[str, str], float]:
 
 
 def compare(plain: dict, ours: dict) -> dict:
-    """How many verdicts there are in both, and which differ."""
+    """How many verdicts both have, and which of them differ."""
     both = sorted(plain.keys() & ours.keys())
     differ = [(*key, plain[key], ours[key]) for key in both if plain[key] != ours[key]]
     return {"both": len(both), "differ": differ}
 
 
-# ---- what it comes to ------------------------------------------------------------------------------------------------
+# ---- results
 
 
 def plain_seconds(measured: dict, by_kind: str = "plain_by_kind") -> float:
-    """For the whole class, by kind."""
+    """Seconds for the whole class, extrapolated by kind."""
     return sum(measured[by_kind][kind] * number for kind, number in measured["kinds"].items())
 
 
@@ -154,16 +154,15 @@ def times_as_fast(measured: dict) -> float:
 
 
 def table(measured: dict) -> str:
-    """As text."""
     size, seconds = sum(measured["kinds"].values()), {"plain": plain_seconds(measured), "ours": measured["seconds"]}
     counts = ", ".join(f"{number} {kind}" for kind, number in measured["kinds"].items())
     sampled = ", ".join(f"{number} {kind}" for kind, number in measured["sample"].items())
     lines = [
-        f"a class of {size} submissions of {LESSON} ({counts}); plain nbgrader has graded {sampled}",
+        f"a class of {size} submissions of {LESSON} ({counts}); plain nbgrader graded {sampled}",
         f"{'':34}{'plain nbgrader':>16}{'this':>10}",
-        f"{'submissions a minute':34}{60 * size / seconds['plain']:16.2f}{60 * size / seconds['ours']:10.2f}",
+        f"{'submissions per minute':34}{60 * size / seconds['plain']:16.2f}{60 * size / seconds['ours']:10.2f}",
         f"{'seconds for the class':34}{seconds['plain']:16.0f}{seconds['ours']:10.0f}",
-        f"{'  of the CPU':34}{plain_seconds(measured, 'plain_cpu_by_kind'):16.0f}{measured['cpu']:10.0f}",
+        f"{'  CPU seconds':34}{plain_seconds(measured, 'plain_cpu_by_kind'):16.0f}{measured['cpu']:10.0f}",
     ]
     for kind, mean in measured["plain_by_kind"].items():
         lines.append(f"{f'seconds for one {kind}':34}{mean:16.1f}{measured['by_kind'][kind]:10.1f}")

@@ -1,4 +1,4 @@
-"""What a cell pays for `import utils`, beyond torch's own import: fresh interpreters, taken in turns."""
+"""What `import utils` adds to the import of torch, in fresh interpreters that take turns."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ UTILS_PART = "import torch, utils: the part of utils"
 
 
 def measure(repeats: int) -> dict[str, list[float]]:
-    """{what: its seconds}. One run of each goes before, for the disk's cache.
+    """{what: its seconds}. A first run of each, for the disk's cache, doesn't count.
 
-    The part of utils is taken within one run: the difference of two runs drowns in what torch's import varies by.
+    The part of utils is timed within one run, because the time of torch's import varies by more than that between runs.
     """
     times: dict[str, list[float]] = {}
     for turn in tqdm(range(repeats + 1), "import", leave=False):
@@ -31,13 +31,13 @@ def measure(repeats: int) -> dict[str, list[float]]:
 
 
 def seconds_of(modules: list[str]) -> list[float]:
-    """Seconds of each of these imports, one after the other in one fresh interpreter."""
+    """Seconds of each of these imports, in this order in one fresh interpreter."""
     clock = "clock.append(time.perf_counter())"
     code = [f"import time; clock = []; {clock}", *(f"import {module}; {clock}" for module in modules), "print(*clock)"]
     mark = uuid.uuid4().hex
     try:
         said = subprocess.check_output([sys.executable, "-c", "\n".join(code)], env=marked_environment(mark), text=True)
     finally:
-        end_marked(mark)  # else the process that utils has started takes from the next one's time
+        end_marked(mark)  # else the process that utils has started slows down the next run
     clock = [float(word) for word in said.split()]
     return [after - before for before, after in zip(clock, clock[1:], strict=False)]

@@ -1,4 +1,4 @@
-"""A real kernel, run cell by cell as a notebook does, of which no process stays."""
+"""A real kernel, run cell by cell as a notebook does, that leaves no process behind."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from jupyter_client.manager import KernelManager
 
 ROOT = Path(__file__).resolve().parents[2]
 STOPWATCH = Path(__file__).with_name("stopwatch.py").read_text()
-MARK = "COURSE_BENCH"  # environment variable: whatever has started a process, it can be found again
+MARK = "COURSE_BENCH"  # environment variable by which every process of a kernel can be found
 PATIENCE = 120  # seconds that a cell may take
 
 
 class CellFailed(Exception):
-    """Why a cell did not do what it should, in one line."""
+    """A cell failed; the message says why, in one line."""
 
 
 class Kernel:
-    """A fresh kernel of `python`. It finds the course, has settings and a /tmp of its own, and knows the stopwatch."""
+    """A fresh kernel of `python`, with the course on its path, its own settings and /tmp, and the stopwatch defined."""
 
-    def __init__(self, python: str):
+    def __init__(self, python: str) -> None:
         self.mark = uuid.uuid4().hex
         self.folder = tempfile.TemporaryDirectory(prefix="bench-")
         self.manager = KernelManager(kernel_name="python3")
@@ -44,37 +44,37 @@ class Kernel:
             raise
 
     def run(self, cell: str, value: str = "None"):
-        """Run a cell, then return the value of an expression. Raises CellFailed."""
+        """Run a cell and return the value of an expression, a literal. Raises CellFailed."""
         wanted = {"value": value}
         options = {"user_expressions": wanted, "allow_stdin": False, "output_hook": lambda message: None}
         try:
             reply = self.client.execute_interactive(cell, timeout=PATIENCE, **options)["content"]
         except TimeoutError:
             state = "does not answer" if self.manager.is_alive() else "is dead"
-            raise CellFailed(f"after {PATIENCE} s the cell has not ended; the kernel {state}") from None
+            raise CellFailed(f"the cell did not finish within {PATIENCE} s; the kernel {state}") from None
         if reply["status"] != "ok":
             raise CellFailed(in_one_line(reply.get("ename", "aborted"), reply.get("evalue", "")))
         return ast.literal_eval(reply["user_expressions"]["value"]["data"]["text/plain"])
 
     def evaluate(self, expression: str):
-        """Run a cell that computes `expression`, and return its value."""
+        """Run a cell that computes `expression`, and return its value. Raises CellFailed."""
         return self.run(f"answer = {expression}", value="answer")
 
     def helpers(self) -> list[int]:
-        """The processes that were started from this kernel and are there now."""
+        """The live processes that were started from this kernel."""
         return [pid for pid in marked(self.mark) if pid != self.manager.provisioner.pid]
 
-    def settle(self) -> None:
-        """Wait until all that was started from this kernel is at rest: the next one to be timed needs the machine.
+    def wait_until_idle(self) -> None:
+        """Wait until the processes of this kernel use no processor time, so that they do not disturb the next timing.
 
-        Some launchers return while their processes still end; spawn may be making its next world ready.
+        Some launchers return while their processes are still ending; spawn may be preparing its next world.
         """
         give_up = time.monotonic() + 30
-        before, at_rest = processor_time(self.mark), False
-        while not at_rest and time.monotonic() < give_up:
+        before, idle = processor_time(self.mark), False
+        while not idle and time.monotonic() < give_up:
             time.sleep(0.2)
             now = processor_time(self.mark)
-            at_rest = now.keys() == before.keys() and sum(now.values()) - sum(before.values()) < 0.02
+            idle = now.keys() == before.keys() and sum(now.values()) - sum(before.values()) < 0.02
             before = now
 
     def __enter__(self) -> Kernel:
@@ -84,7 +84,7 @@ class Kernel:
         self.close()
 
     def close(self) -> None:
-        """End the kernel and all that it has started, engines that have left its process group too."""
+        """End the kernel and everything it has started, even processes that have left its process group."""
         self.client.stop_channels()
         self.manager.shutdown_kernel(now=True)
         end_marked(self.mark)
@@ -92,7 +92,7 @@ class Kernel:
 
 
 def in_one_line(name: str, message: str) -> str:
-    """An error by its name and the line that tells most: of a traceback within it the last, else the first."""
+    """An error's name and its most telling line: the last if the message holds a traceback, else the first."""
     lines = [line.strip() for line in message.splitlines() if line.strip()] or [""]
     return f"{name}: {lines[-1] if 'Traceback' in message else lines[0]}"
 
@@ -102,12 +102,12 @@ def marked_environment(mark: str, **more: str) -> dict[str, str]:
 
 
 def marked(mark: str) -> list[int]:
-    """All live processes that were started, by whomever, with this mark in their environment."""
+    """All live processes with this mark in their environment."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             environment = Path(f"/proc/{pid}/environ").read_bytes()
-        except OSError:  # gone, or somebody else's
+        except OSError:  # gone, or another user's
             continue
         if f"{MARK}={mark}".encode() in environment.split(b"\0"):
             found.append(int(pid))
@@ -115,21 +115,21 @@ def marked(mark: str) -> list[int]:
 
 
 def processor_time(mark: str) -> dict[int, float]:
-    """{pid: seconds of processor time so far} of the marked processes."""
+    """{pid: seconds of processor time so far} for the marked processes."""
     used = {}
     for pid in marked(mark):
         try:
             fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
-        used[pid] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # in user mode, in the system
+        used[pid] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # user and system time
     return used
 
 
 def end_marked(mark: str) -> None:
-    """Kill the marked processes, and wait until they are gone: what is measured next has the machine to itself.
+    """Kill the marked processes and wait until they are gone, so that they do not disturb what is measured next.
 
-    They are gone when two looks find none: while it starts another program a process shows no environment.
+    Twice in a row none must be found, because a process in the middle of an exec shows no environment.
     """
     found, found_before = marked(mark), True
     while found or found_before:

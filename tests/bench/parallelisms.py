@@ -1,4 +1,4 @@
-"""A cell: one training step of each parallelism, and a way to ask what memory its ranks have of their own."""
+"""A cell: one training step of each parallelism, and a function that measures the memory of its ranks."""
 
 from pathlib import Path
 
@@ -58,13 +58,13 @@ def call(program, world_size):
 
 
 def memory(program, world_size):
-    """For each rank its memory in bytes, read while all ranks are alive and have run `program`: "private", "pss"."""
+    """Each rank's memory in bytes, "private" and "pss", read when all ranks have run `program` and are still alive."""
 
     def measured(rank, world_size):
         program(rank, world_size)
         dist.barrier()  # all have run it
         lines = Path("/proc/self/smaps_rollup").read_text().splitlines()[1:]
-        dist.barrier()  # nobody ends before all have read
+        dist.barrier()  # no rank exits before all have read
         sizes = {name: 1024 * int(kilobytes) for name, kilobytes, _ in (line.split() for line in lines)}
         return {"private": sizes["Private_Clean:"] + sizes["Private_Dirty:"], "pss": sizes["Pss:"]}
 

@@ -1,6 +1,6 @@
-"""A cell: the same rank programs for real and on a virtual copy of this machine, and what their regions took in each.
+"""A cell: the same rank programs on real ranks and on a virtual copy of this machine, and how long their regions took.
 
-One instrument for both worlds: `region`, whose times are real in the one and virtual in the other.
+`region` measures both worlds: its times are real in one and virtual in the other.
 """
 
 from statistics import median
@@ -12,14 +12,14 @@ from torch import nn
 from utils import measure_this_machine, region, simulate, spawn
 
 SIZES = [1 << 10, 16 << 10, 256 << 10, 4 << 20, 16 << 20]  # bytes, as nccl-tests count: of the whole
-SWEEPS, STEPS = 7, 9  # how often each is measured for real, after a first time that doesn't count
+SWEEPS, STEPS = 7, 9  # repeats on real ranks, after a first one that doesn't count
 BATCH = 128
 
 clusters = {}
 
 
 def calibrate(world_size):
-    """Measure this machine for so many ranks; {"fp32": FLOP/s, "memory": bytes/s, "launch": s, "alpha": s, ...}."""
+    """This machine as measured with `world_size` ranks: {"fp32": FLOP/s, "memory": bytes/s, "alpha": s, ...}."""
     cluster = clusters[world_size] = measure_this_machine(world_size, backend="gloo")
     gpu, link = cluster.gpu, cluster.intra
     numbers = {"fp32": gpu.flops["fp32"], "memory": gpu.bandwidth, "launch": gpu.launch}
@@ -30,13 +30,13 @@ def calibrate(world_size):
 
 
 def collectives(rank, world_size, nbytes):
-    """{name: a call of it}, with tensors of its own."""
+    """{name: a function that calls it}, with their own tensors."""
     whole, other = torch.ones(nbytes // 4), torch.ones(nbytes // 4)
     parts, part = list(other.chunk(world_size)), torch.ones(nbytes // 4 // world_size)
-    to_and_fro = {0: (dist.send, dist.recv), 1: (dist.recv, dist.send)}.get(rank, ())
+    there_and_back = {0: (dist.send, dist.recv), 1: (dist.recv, dist.send)}.get(rank, ())
     return {
-        "ping-pong": lambda: [way(whole, 1 - rank) for way in to_and_fro],
-        "all_reduce": lambda: dist.all_reduce(whole, dist.ReduceOp.MAX),  # of ones, a sum would grow without end
+        "ping-pong": lambda: [way(whole, 1 - rank) for way in there_and_back],
+        "all_reduce": lambda: dist.all_reduce(whole, dist.ReduceOp.MAX),  # a sum would grow with every call
         "broadcast": lambda: dist.broadcast(whole, 0),
         "all_gather": lambda: dist.all_gather(parts, part),
         "reduce_scatter": lambda: dist.reduce_scatter(part, parts, dist.ReduceOp.MAX),
@@ -49,7 +49,7 @@ def calls_in_a_row(nbytes):
 
 
 def sweep(rank, world_size, turns):
-    """Every collective in every size, some calls in a row, as benchmarks do; `turns` times, by turns."""
+    """Every collective at every size, some calls in a row, as in benchmarks; all of that `turns` times."""
     programs = {nbytes: collectives(rank, world_size, nbytes) for nbytes in SIZES}
     for _ in range(turns):
         for nbytes, calls in programs.items():
@@ -61,8 +61,7 @@ def sweep(rank, world_size, turns):
 
 
 def seconds_of(run):
-    """{region: seconds from when its last rank has begun it until the last has ended it, the median of all but the
-    first time}."""
+    """{region: seconds from its last start on any rank to its last end, the median of all but the first time}."""
     spans = {}
     for span in run.regions:
         spans.setdefault(span.name, {}).setdefault(span.rank, []).append(span)
@@ -102,7 +101,7 @@ class MLP(nn.Module):
 
 
 def train(rank, world_size, layers, width, steps):
-    """Steps of torch's DDP, each begun by all together."""
+    """Steps of torch's DDP, each after a barrier."""
     model = nn.parallel.DistributedDataParallel(MLP(layers, width))
     optimizer = torch.optim.AdamW(model.parameters())
     x = torch.randn(BATCH, width)

@@ -1,7 +1,7 @@
-"""A cell: what recording costs. The same all-reduce on a recorded group and on a plain one, by turns, in one run.
+"""A cell: the cost of recording. The same all-reduce on a recorded group and a plain one, in turns, in one run.
 
-Both go over the same Gloo connections: a second group has its own threads, and is slower or quicker for reasons of its
-own, by more than is to be measured here.
+Both use the same Gloo connections. A second group would have its own threads, whose speed differs by more than the cost
+measured here.
 """
 
 import statistics
@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from utils import spawn
 
-BLOCKS = 21  # of calls on one group, then on the other; the median block counts
+BLOCKS = 21  # of calls on one group, then on the other; the result is the median block
 
 
 def call(elements: int, calls: int) -> dict[str, float]:
@@ -20,7 +20,7 @@ def call(elements: int, calls: int) -> dict[str, float]:
 
 
 def times(rank: int, world_size: int, elements: int, calls: int) -> dict[str, float]:
-    """{"off": ..., "on": ...}: seconds a call, on rank 0."""
+    """{"off": ..., "on": ...}: seconds per call, on rank 0."""
     groups = {"off": dist.group.WORLD.inner, "on": dist.group.WORLD}
     x = torch.zeros(elements)
     seconds = {name: [] for name in groups}

@@ -1,4 +1,4 @@
-"""What was measured, as tables."""
+"""The measurements as tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.bench.side_by_side import A_QUICK_STUDENT, AFTER_THE_IMPORT, OURS, WO
 
 
 def report(measured: dict) -> str:
-    """All tables, for what was measured."""
+    """The tables of everything measured, and the goals."""
     parts = {"launchers": launchers, "programs": programs, "memory": memory, "import": imports, "recorder": recorder}
     tables = [show(measured[name]) for name, show in parts.items() if name in measured]
     if "virtual" in measured:
@@ -30,7 +30,7 @@ def head(machine: dict) -> str:
 def launchers(rows: dict) -> str:
     title = (
         f"{WORLD_SIZE} ranks: init + all-reduce + results, in seconds\n"
-        f"(first: {AFTER_THE_IMPORT:g} s after the import; later: back to back, and cells {A_QUICK_STUDENT:g} s apart)"
+        f"(first: {AFTER_THE_IMPORT:g} s after the import; later: in a row, and in cells {A_QUICK_STUDENT:g} s apart)"
     )
     lines = [["", "start", "first", "later: median", "least", "most", "calls", "apart"]]
     for name, row in by_speed(rows):
@@ -48,7 +48,7 @@ def launchers(rows: dict) -> str:
 
 
 def by_speed(rows: dict) -> list[tuple[str, dict]]:
-    """The fastest first, those that failed last."""
+    """Fastest first; launchers that failed come last."""
     return sorted(rows.items(), key=lambda item: median(item[1].get("later") or [float("inf")]))
 
 
@@ -69,7 +69,7 @@ def memory(measured: dict) -> str:
         lines.append([name, *(f"{max(rank[kind] for rank in row['ranks']) / 1e6:.1f}" for kind in ("private", "pss"))])
     kept = measured["kept"]
     lines.append([f"kept between calls, processes: {len(kept)}", "", f"{sum(kept) / 1e6:.1f}"])
-    title = f"{OURS}: memory of the largest of {WORLD_SIZE} ranks, in MB (PSS: what is shared counts in parts)"
+    title = f"{OURS}: memory of the largest of {WORLD_SIZE} ranks, in MB (PSS: shared memory counts in parts)"
     return f"{title}\n{aligned(lines)}"
 
 
@@ -83,7 +83,7 @@ def recorder(sizes: dict) -> str:
     for size, row in sizes.items():
         off, on = row["off"], row["on"]
         lines.append([size, f"{off * 1e6:.1f}", f"{on * 1e6:.1f}", f"{on / off - 1:.1%}"])
-    return f"an all-reduce on 2 ranks, not recorded and recorded by turns, a call\n{aligned(lines)}"
+    return f"an all-reduce on 2 ranks, per call, without and with recording\n{aligned(lines)}"
 
 
 def goals(measured: dict) -> str:
@@ -99,7 +99,7 @@ def seconds(value: float) -> str:
 
 
 def aligned(lines: list[list[str]]) -> str:
-    """Columns, the first to the left, the others to the right. A line of two cells is a name and free words."""
+    """Columns, the first aligned left, the others right. A line of two cells is a name and free text."""
     rows = [line for line in lines if len(line) != 2]
     left = max(len(line[0]) for line in lines)
     widths = [max(map(len, column)) for column in zip_longest(*(row[1:] for row in rows), fillvalue="")]

@@ -1,7 +1,6 @@
-"""Every launcher in a kernel of its own: 4 ranks, init + all-reduce + results, as a student's cells do it.
+"""Each launcher in its own kernel: 4 ranks, init + all-reduce + results, as in a student's cells.
 
-All kernels are open at the same time, and the later calls go round by round from one to the next, so that a moment in
-which the machine is busy falls on all of them.
+All kernels are open at the same time, and later calls take turns in rounds, so that a disturbance hits them all.
 """
 
 from __future__ import annotations
@@ -20,14 +19,14 @@ from tests.bench.kernel import CellFailed, Kernel
 WORLD_SIZE = 4
 OURS = "utils.spawn"
 CALLS_A_ROUND = 4
-AFTER_THE_IMPORT = 2.0  # seconds between the cell that imports and the first call: a student types it
+AFTER_THE_IMPORT = 2.0  # seconds between the cell that imports and the first call, which a student has to type
 A_QUICK_STUDENT = 0.3  # seconds between two cells
 
 
 class Launcher:
-    """A file of cells, told apart by its first line: `name: what it does`."""
+    """A file of cells, whose docstring is `name: what it does`."""
 
-    def __init__(self, source: str):
+    def __init__(self, source: str) -> None:
         self.source = source
         self.name, self.about = ast.get_docstring(ast.parse(source)).split(": ", 1)
         self.has_start, self.has_stop = ("\ndef start(" in source), ("\ndef stop(" in source)
@@ -38,9 +37,9 @@ def all_launchers() -> list[Launcher]:
 
 
 class Session:
-    """A launcher in its kernel, and what has been measured of it."""
+    """A launcher in its kernel, and its measurements so far."""
 
-    def __init__(self, launcher: Launcher, python: str, refused: dict[str, str]):
+    def __init__(self, launcher: Launcher, python: str, refused: dict[str, str]) -> None:
         self.launcher, self.python = launcher, python
         self.kernel: Kernel | None = None
         self.failed = refusal(launcher.source, refused)  # None, or why it takes no further part
@@ -50,13 +49,13 @@ class Session:
         if self.failed is None:
             try:
                 step(self)
-                self.kernel.settle()
+                self.kernel.wait_until_idle()
             except CellFailed as error:
                 self.failed = str(error)
                 self.close()
 
     def begin(self) -> None:
-        """Import, start what has to be started, and the first call."""
+        """Import, start engines if the launcher has any, and make the first call."""
         if self.launcher.name == OURS:
             self.measured["first_at_once"] = self.first_at_once()
         self.kernel = Kernel(self.python)
@@ -67,13 +66,13 @@ class Session:
         self.measured["first"] = self.call()
 
     def first_at_once(self) -> float:
-        """The first call in the very cell that imports, in another kernel."""
+        """The first call in the same cell as the import, in a separate kernel."""
         with Kernel(self.python) as kernel:
             cell = f"{self.launcher.source}\nanswer = timed(call, {WORLD_SIZE})"
             return checked([kernel.run(cell, value="answer")], WORLD_SIZE)[0]
 
     def later_calls(self) -> None:
-        """A round: calls back to back; cell after cell too, where a pause can be felt; for ours also of 8 ranks."""
+        """One round: calls in a row; if they are fast, also with pauses between cells; for ours, also with 8 ranks."""
         self.measured["later"] += self.calls_in_a_row(WORLD_SIZE)
         if statistics.median(self.measured["later"]) < 1:
             for _ in range(CALLS_A_ROUND):
@@ -98,13 +97,13 @@ class Session:
         return checked(self.kernel.evaluate(f"timed_in_a_row({CALLS_A_ROUND}, call, {world_size})"), world_size)
 
     def record(self) -> dict:
-        """All that was measured; of a launcher that has failed only why."""
+        """Everything measured; if the launcher failed, only why."""
         about = {"about": self.launcher.about, "failed": self.failed}
         return about if self.failed else {**about, **self.measured}
 
 
 def checked(answers: list[tuple[float, list]], world_size: int) -> list[float]:
-    """The seconds of calls, once it is sure that each summed up the ranks on every rank."""
+    """The seconds of the calls. Raises CellFailed unless each returned the sum of the ranks on every rank."""
     expected = [world_size * (world_size - 1) / 2] * world_size
     for _, results in answers:
         if results != expected:

@@ -1,4 +1,4 @@
-"""The first cell of every kernel of the bench: the clock, the same for all. Imports nothing that a launcher imports."""
+"""The first cell in every kernel: the same clock for all. Imports nothing that a launcher imports."""
 
 import time
 
@@ -11,7 +11,7 @@ def timed(call, *args):
 
 
 def timed_in_a_row(most, call, *args):
-    """Back to back: `most` calls, or as many as begin within two seconds."""
+    """`most` calls in a row, or as many as start within two seconds."""
     taken = []
     while len(taken) < most and sum(seconds for seconds, _ in taken) < 2:
         taken.append(timed(call, *args))

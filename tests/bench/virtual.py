@@ -1,4 +1,4 @@
-"""The virtual cluster: what it predicts beside what was measured on this machine; how quick it is, and what it takes.
+"""The virtual cluster: its predictions against measurements on this machine; its speed and its memory.
 
 Cells: predictions.py, virtual_speed.py. Tables: virtual_tables.py.
 """
@@ -27,18 +27,18 @@ PROGRAMS = {
     **{name: f"ddp, {ranks}" for ranks, name in DDP.items()},
     PIPELINE: "one_f_one_b, 64, 64",
 }
-LOOK = 0.02  # seconds between two looks at the memory
+INTERVAL = 0.02  # seconds between two samples of the memory
 
 
 def measure_predictions() -> dict[str, dict]:
     """{"machines": {ranks: what was found}, "collectives": {ranks: rows}, "steps": {ranks: rows}}.
 
-    Rows as in predictions.py; what failed has {"failed": why} in their place.
+    Rows as in predictions.py, or {"failed": why}.
     """
     measured: dict = {"machines": {}, "collectives": {}, "steps": {}}
     with Kernel(sys.executable) as kernel:
         kernel.run(PREDICTIONS)
-        kernel.settle()
+        kernel.wait_until_idle()
         for ranks in tqdm(TRAINED, "predictions", leave=False):
             measured["machines"][ranks] = evaluate(kernel, f"calibrate({ranks})")
             measured["steps"][ranks] = evaluate(kernel, f"compare_steps({ranks}, {MODELS})")
@@ -48,19 +48,19 @@ def measure_predictions() -> dict[str, dict]:
 
 
 def measure_speed(rounds: int) -> dict[str, dict]:
-    """{"seconds": {program: [of each call of simulate]}, "peak": bytes of the largest DDP step, None if it failed}.
+    """{"seconds": {program: [one per call of simulate]}, "peak": bytes of the largest DDP step, None if it failed}.
 
-    By turns, so that a moment in which the machine is busy falls on all.
+    Programs take turns, so that a disturbance hits them all.
     """
     with Kernel(sys.executable) as kernel:
         kernel.run(SPEED)
-        kernel.settle()
-        evaluate(kernel, "seconds(ddp, 2)")  # whoever is the first pays for imports
+        kernel.wait_until_idle()
+        evaluate(kernel, "seconds(ddp, 2)")  # the first call pays for imports
         times = {name: [] for name in PROGRAMS}
         for _ in tqdm(range(rounds), "virtual speed", leave=False):
             for name, call in PROGRAMS.items():
                 times[name].append(evaluate(kernel, f"seconds({call})"))
-        with PeakMemory(kernel) as memory:  # nobody looks while the clock runs
+        with PeakMemory(kernel) as memory:  # in a run of its own, which is not timed
             done = evaluate(kernel, f"seconds({PROGRAMS[DDP[1024]]})")
         return {"seconds": times, "peak": None if isinstance(done, dict) else memory.peak}
 
@@ -74,11 +74,11 @@ def evaluate(kernel: Kernel, expression: str):
 
 
 class PeakMemory:
-    """The most memory that any one process started from a kernel, such as that of a virtual cluster, has held."""
+    """The peak memory of any single process started from a kernel, such as that of a virtual cluster, in bytes."""
 
-    def __init__(self, kernel: Kernel):
+    def __init__(self, kernel: Kernel) -> None:
         self.kernel, self.peak, self.over = kernel, 0, threading.Event()
-        self.thread = threading.Thread(target=self.look)
+        self.thread = threading.Thread(target=self.sample)
 
     def __enter__(self) -> PeakMemory:
         self.thread.start()
@@ -88,13 +88,13 @@ class PeakMemory:
         self.over.set()
         self.thread.join()
 
-    def look(self) -> None:
-        while not self.over.wait(LOOK):
+    def sample(self) -> None:
+        while not self.over.wait(INTERVAL):
             self.peak = max([self.peak, *map(most_held, self.kernel.helpers())])
 
 
 def most_held(pid: int) -> int:
-    """Bytes that a process has had in memory at once, up to now; 0 if it is gone."""
+    """The peak memory of a process so far, in bytes; 0 if it is gone."""
     try:
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""A cell: rank programs for the virtual cluster, sizes only, and how long `simulate` takes for them."""
+"""A cell: rank programs for the virtual cluster, without values, and how long `simulate` takes to run them."""
 
 import time
 
@@ -23,7 +23,7 @@ def all_reduces(rank, world_size, times):
 
 
 def ddp(rank, world_size):
-    """A step of an MLP without an optimizer: forward, backward, and an all-reduce of each gradient."""
+    """One step of an MLP without an optimizer: forward, backward, and an all-reduce per gradient."""
     weights = [torch.empty(WIDTH, WIDTH, requires_grad=True) for _ in range(LAYERS)]
     x = torch.empty(BATCH, WIDTH)
     for w in weights:
@@ -33,46 +33,54 @@ def ddp(rank, world_size):
         dist.all_reduce(w.grad)
 
 
-def one_f_one_b(rank, world_size, microbatches):
-    """A layer on each rank; as many forwards ahead as ranks follow, then one forward and one backward by turns."""
-    w = torch.empty(WIDTH, WIDTH, requires_grad=True)
-    under_way, sent = [], []
+class Stage:
+    """This rank's layer of a pipeline, its microbatches in flight and the messages that it has sent."""
 
-    def forward():
+    def __init__(self, rank, world_size):
+        self.previous = rank - 1 if rank > 0 else None
+        self.next = rank + 1 if rank < world_size - 1 else None
+        self.w = torch.empty(WIDTH, WIDTH, requires_grad=True)
+        self.in_flight, self.sent = [], []
+
+    def forward(self):
         x = torch.empty(BATCH, WIDTH)
-        if rank > 0:
-            dist.recv(x, rank - 1)
+        if self.previous is not None:
+            dist.recv(x, self.previous)
             x.requires_grad_()
-        y = torch.nn.functional.gelu(x @ w)
-        if rank < world_size - 1:
-            sent.append(dist.isend(y.detach(), rank + 1))
-        under_way.append((x, y))
+        y = torch.nn.functional.gelu(x @ self.w)
+        if self.next is not None:
+            self.sent.append(dist.isend(y.detach(), self.next))
+        self.in_flight.append((x, y))
 
-    def backward():
-        x, y = under_way.pop(0)
-        if rank < world_size - 1:
+    def backward(self):
+        x, y = self.in_flight.pop(0)
+        if self.next is not None:
             gradient = torch.empty_like(y)
-            dist.recv(gradient, rank + 1)
+            dist.recv(gradient, self.next)
             y.backward(gradient)
         else:
             y.square().mean().backward()
-        if rank > 0:
-            sent.append(dist.isend(x.grad, rank - 1))
+        if self.previous is not None:
+            self.sent.append(dist.isend(x.grad, self.previous))
 
+
+def one_f_one_b(rank, world_size, microbatches):
+    """One layer per rank: as many forwards first as ranks follow, then alternately one forward and one backward."""
+    stage = Stage(rank, world_size)
     ahead = min(microbatches, world_size - 1 - rank)
     for _ in range(ahead):
-        forward()
+        stage.forward()
     for _ in range(microbatches - ahead):
-        forward()
-        backward()
+        stage.forward()
+        stage.backward()
     for _ in range(ahead):
-        backward()
-    for handle in sent:
+        stage.backward()
+    for handle in stage.sent:
         handle.wait()
 
 
 def seconds(program, world_size, *args):
-    """Real time of one call of `simulate`, from its start to the Run."""
+    """Real time of one call of `simulate`."""
     began = time.perf_counter()
     simulate(program, world_size, *args)
     return time.perf_counter() - began

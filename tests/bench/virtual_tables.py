@@ -1,6 +1,6 @@
-"""The tables of the virtual cluster: predicted over measured, and why a row is off; the time that `simulate` takes.
+"""The tables of the virtual cluster: predicted over measured times, and why they differ; the time `simulate` takes.
 
-A ratio of 0.5: the program took twice as long as predicted. The error of a row is |ratio - 1|.
+A ratio of 0.5 means that the program took twice as long as predicted. The error of a row is |ratio - 1|.
 """
 
 from __future__ import annotations
@@ -10,22 +10,21 @@ from statistics import median
 from tests.bench.virtual import OPERATIONS
 from utils.text.units import plural, quantity
 
-# Where the real thing does something else than the model: Gloo's algorithms are in gloo/*.cc, torch's use of them in
-# ProcessGroupGloo.cpp.
+# Where reality differs from the model. Gloo's algorithms are in gloo/*.cc, torch's use of them in ProcessGroupGloo.cpp.
 WHY = {
-    "ping-pong": "latency and bandwidth were fitted to such messages: one line for all sizes",
-    "all_reduce": "Gloo goes round the ring at every size, in twice as many messages, and adding takes time",
-    "broadcast": "the model's own tree; but Gloo's collectives run on a thread of their own, which must wake up",
-    "all_gather": "Gloo's ring has twice as many messages, and torch copies all of the result into the list",
-    "reduce_scatter": "Gloo has none that torch would use: it makes an all-reduce of each rank's part instead",
-    "all_to_all": "the model's own messages; but that thread must wake up, and the same cores both send and receive",
+    "ping-pong": "latency and bandwidth were fitted to such messages, one line for all sizes",
+    "all_reduce": "Gloo uses a ring at every size, with twice as many messages, and adding takes time",
+    "broadcast": "the same tree as in the model, but Gloo's collectives run on their own thread, which must wake up",
+    "all_gather": "Gloo's ring has twice as many messages, and torch copies the whole result into the list",
+    "reduce_scatter": "torch uses none of Gloo's; it all-reduces each rank's part instead",
+    "all_to_all": "the same messages as in the model, but that thread must wake up, and cores both send and receive",
 }
 OF_THE_COLLECTIVES = """\
-(all of them: the ranks share the cores that carry the messages, so no link is anybody's own; with more ranks than
-cores each message also waits until its receiver has a core)"""
+(for all of them: the ranks share the cores that carry the messages, so no rank has a link to itself; with more ranks
+than cores, each message also waits until its receiver gets a core)"""
 OF_THE_STEPS = """\
-(in backward Gloo's messages need the cores that compute, so little overlaps; a small model stays in the caches, where
-the optimizer is faster than the memory it is charged for; what autograd and DDP do themselves is not in the model)"""
+(in backward, Gloo's messages need the cores that compute, so little overlaps; a small model stays in the caches, where
+the optimizer is faster than the model's memory bandwidth; the overhead of autograd and DDP is not modelled)"""
 PARTS = ["forward", "backward", "optimizer"]
 
 
@@ -40,7 +39,7 @@ def tables(measured: dict) -> list[tuple[str, list[list[str]]]]:
 
 
 def machines(by_ranks: dict) -> tuple[str, list[list[str]]]:
-    """What calibration has found."""
+    """The results of the calibration."""
     units = {"fp32": "FLOP/s", "memory": "B/s", "launch": "s", "alpha": "s", "bandwidth": "B/s"}
     lines = [["", "fp32", "memory", "launch", "link: latency", "one way"]]
     for ranks, found in by_ranks.items():
@@ -48,11 +47,11 @@ def machines(by_ranks: dict) -> tuple[str, list[list[str]]]:
         lines.append(
             [plural(ranks, "rank"), *(failed or (quantity(found[name], unit) for name, unit in units.items()))]
         )
-    return "this machine as measure_this_machine finds it: what each rank has while all are at work", lines
+    return "this machine as measured by measure_this_machine: per rank, with all ranks at work", lines
 
 
 def collectives(by_ranks: dict) -> tuple[str, list[list[str]]]:
-    """A block for each collective, a row for each size, three columns for each number of ranks."""
+    """A block per collective, a row per size, and three columns per number of ranks."""
     header, lines, errors = [""], [], []
     blocks: dict[str, dict[int, list[str]]] = {}
     for ranks, rows in by_ranks.items():
@@ -66,7 +65,7 @@ def collectives(by_ranks: dict) -> tuple[str, list[list[str]]]:
     for name, sizes in blocks.items():
         lines.append([name, WHY[name]])
         lines += [[f"  {size(nbytes)}", *cells] for nbytes, cells in sizes.items()]
-    title = f"collectives over Gloo, and as predicted for this machine, calls in a row\n{OF_THE_COLLECTIVES}"
+    title = f"collectives over Gloo, measured and predicted for this machine, calls in a row\n{OF_THE_COLLECTIVES}"
     return title, [header, *lines, ["median error", *errors]]
 
 
@@ -80,7 +79,7 @@ def steps(by_ranks: dict) -> tuple[str, list[list[str]]]:
             parts = [compared(*times[part])[-1] for part in PARTS]
             lines.append([f"{plural(ranks, 'rank')}, {layers} x {width}", *compared(*times["step"]), *parts])
             errors.append(times["step"])
-    title = f"a step of torch's DDP with AdamW, an MLP of so many layers x width\n{OF_THE_STEPS}"
+    title = f"a step of torch's DDP with AdamW on an MLP, layers x width\n{OF_THE_STEPS}"
     return title, [*lines, ["median error", "", "", error(errors), *[""] * len(PARTS)]]
 
 
@@ -93,7 +92,7 @@ def speed(measured: dict) -> tuple[str, list[list[str]]]:
             continue
         rate = f"{OPERATIONS[name] / median(taken):,.0f}" if name in OPERATIONS else ""
         lines.append([name, *(f"{value:.2f}" for value in (median(taken), min(taken), max(taken))), rate])
-    return "simulate, sizes only, from the call to the Run, in seconds", lines
+    return "simulate, without values, from the call to the Run, in seconds", lines
 
 
 def compared(measured: float, predicted: float) -> list[str]:
@@ -101,7 +100,7 @@ def compared(measured: float, predicted: float) -> list[str]:
 
 
 def error(rows: list[tuple]) -> str:
-    """The median of |predicted / measured - 1|; these are the last two of each row."""
+    """The median of |predicted / measured - 1|; the two are the last of each row."""
     return f"{median(abs(predicted / measured - 1) for *_, measured, predicted in rows):.0%}" if rows else ""
 
 

@@ -1,4 +1,4 @@
-"""What spawn's ranks take: the time of a training step of each parallelism, start to end; memory; recording."""
+"""The cost of spawn's ranks: time of a training step of each parallelism, start to end; memory; recording."""
 
 from __future__ import annotations
 
@@ -15,26 +15,27 @@ RECORDER = Path(__file__).with_name("recorder.py").read_text()
 PARALLELISMS = ["ddp", "fsdp2", "tensor_parallel", "pipelining"]
 PROGRAMS = ["all_reduce", *PARALLELISMS]
 SMALL, LARGE = "4 bytes", "4 MB"
-AT_ONCE = "ddp, at once after the import"
+AT_ONCE = "ddp, immediately after the import"
 
 
 def measure_time(rounds: int) -> dict[str, dict]:
     """{program: {"first": seconds, "later": [seconds], "failed": why or None}}.
 
-    A student reads before the next cell, so what `import utils` has started is at rest then. And once in a hurry.
+    A student reads before running the next cell, so what `import utils` has started is idle by then. One call does not
+    wait for that.
     """
     with Kernel(sys.executable) as kernel:
         kernel.run(CELL)
         in_a_hurry = attempt(time_of, kernel, "ddp", 1)
     with Kernel(sys.executable) as kernel:
         kernel.run(CELL)
-        kernel.settle()
+        kernel.wait_until_idle()
         times = {name: attempt(time_of, kernel, name, rounds) for name in tqdm(PROGRAMS, "programs", leave=False)}
     return {**times, AT_ONCE: in_a_hurry}
 
 
 def time_of(kernel: Kernel, program: str, rounds: int) -> dict:
-    """The first call, then `rounds` cells of calls back to back."""
+    """The first call, then `rounds` cells of calls in a row."""
     first, _ = kernel.evaluate(f"timed(call, {program}, {WORLD_SIZE})")
     later = []
     for _ in range(rounds):
@@ -43,12 +44,14 @@ def time_of(kernel: Kernel, program: str, rounds: int) -> dict:
 
 
 def measure_memory() -> dict[str, dict]:
-    """{program: {"ranks": [{"private": bytes, "pss": bytes}], "failed": ...}}; "kept": what waits between two calls."""
+    """{"programs": {program: {"ranks": [{"private": bytes, "pss": bytes}], "failed": ...}},
+    "kept": [bytes of each process that waits between two calls]}.
+    """
     with Kernel(sys.executable) as kernel:
         kernel.run(CELL)
-        kernel.settle()
+        kernel.wait_until_idle()
         measured = {name: attempt(memory_of, kernel, name) for name in tqdm(PROGRAMS, "memory", leave=False)}
-        kernel.settle()
+        kernel.wait_until_idle()
         return {"programs": measured, "kept": [proportional_memory(pid) for pid in kernel.helpers()]}
 
 
@@ -57,11 +60,11 @@ def memory_of(kernel: Kernel, program: str) -> dict:
 
 
 def measure_recording() -> dict[str, dict[str, float]]:
-    """{"4 bytes": {"off": seconds a call, "on": ...}, "4 MB": ...}."""
+    """{"4 bytes": {"off": seconds per call, "on": ...}, "4 MB": ...}."""
     sizes = {SMALL: (1, 200), LARGE: (1 << 20, 8)}  # elements, calls
     with Kernel(sys.executable) as kernel:
         kernel.run(RECORDER)
-        kernel.settle()
+        kernel.wait_until_idle()
         return {size: kernel.evaluate(f"call{how}") for size, how in tqdm(sizes.items(), "recorder", leave=False)}
 
 
@@ -73,6 +76,6 @@ def attempt(measure, kernel: Kernel, *args) -> dict:
 
 
 def proportional_memory(pid: int) -> int:
-    """Bytes of a process; what it shares with others is divided by how many share it."""
+    """Bytes of a process; memory that it shares is divided among those that share it."""
     lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))

@@ -1,4 +1,4 @@
-"""From events to "who waits for whom": the cases that real ranks reach only by luck, made by hand."""
+"""Finding deadlocks from events: the cases that real ranks reach only by luck, made by hand."""
 
 import sys
 
@@ -20,19 +20,19 @@ def test_a_send_that_was_started_and_dropped():
     assert "has finished without waiting for what it had started" in deadlock_report([receiver, sender])
 
 
-def test_a_send_that_is_on_its_way_is_no_stuck_world():
+def test_a_world_is_not_stuck_while_a_send_is_on_its_way():
     receiver = RankState(0, [event(0, 0, "recv", 1)])
     sender = RankState(1, [event(1, 0, "send", 0, is_async=True)], waits={0: ""})
     assert deadlock_report([receiver, sender]) is None
 
 
-def test_a_large_collective_with_equal_numbers_of_elements_is_no_stuck_world():
+def test_shapes_with_equal_numbers_of_elements_do_not_stop_a_collective():
     states = [RankState(0, [event(0, 0, "all_reduce", None, shape=(4,))])]
     states += [RankState(1, [event(1, 0, "all_reduce", None, shape=(2, 2))])]
     assert deadlock_report(states) is None
 
 
-def test_a_message_on_another_group_is_not_the_one_that_is_waited_for():
+def test_a_recv_waits_for_a_message_on_its_own_group():
     receiver = RankState(0, [event(0, 0, "recv", 1)])
     sender = RankState(1, [event(1, 0, "send", 0, group="pair")])
     assert "from rank 1 on the whole world, which sends on the group of ranks 0 and 1" in deadlock_report(
@@ -40,8 +40,8 @@ def test_a_message_on_another_group_is_not_the_one_that_is_waited_for():
     )
 
 
-def test_a_message_to_one_who_takes_anybodys_is_no_stuck_world():
-    """The first receive from anybody has got rank 2's message; the one from rank 1 is still on its way."""
+def test_a_world_is_not_stuck_while_a_message_to_a_recv_from_any_source_is_on_its_way():
+    """Rank 2's message has been received; the one from rank 1 is still on its way."""
     root = RankState(0, [event(0, 0, "recv", 2, end=1.0), event(0, 1, "recv", None)])
     others = [RankState(rank, [event(rank, 0, "send", 0)]) for rank in (1, 2)]
     assert deadlock_report([root, *others]) is None
@@ -50,7 +50,7 @@ def test_a_message_to_one_who_takes_anybodys_is_no_stuck_world():
     )
 
 
-def test_since_when_is_told_of_those_who_have_waited_for_long():
+def test_long_waits_are_reported_with_their_length():
     states = [RankState(0, [event(0, 0, "recv", 1)]), RankState(1, finished=True)]
     assert "for" not in deadlock_report(states, now=4.0).splitlines()[0]
     assert "waits in recv from 1 for 12 s" in deadlock_report(states, now=12.2)
@@ -58,19 +58,19 @@ def test_since_when_is_told_of_those_who_have_waited_for_long():
     assert "waits in recv from 1 for 7 s" in deadlock_report(states, now=12.2)
 
 
-def test_a_circle_that_one_rank_waits_for_from_outside():
+def test_a_cycle_that_a_rank_outside_it_waits_for():
     peers = {0: 2, 1: 2, 2: 3, 3: 1}
     states = [RankState(rank, [event(rank, 0, "send", peer)]) for rank, peer in peers.items()]
     assert "1 → 2 → 3 → 1" in deadlock_report(states)
 
 
-def test_a_lost_message_is_blamed_even_if_others_wait_elsewhere():
+def test_a_lost_message_is_blamed_even_if_other_ranks_wait_elsewhere():
     receiver = RankState(0, [event(0, 0, "recv", 1)])
     sender = RankState(1, [event(1, 0, "send", 0, is_async=True), event(1, 1, "barrier", None)], lost={0})
     assert "Rank 1 has thrown away the handle of its isend to 0." in deadlock_report([receiver, sender])
 
 
-def test_a_group_whose_name_means_another_one_elsewhere_can_not_be_trusted():
+def test_a_group_whose_name_means_different_ranks_elsewhere():
     def state(rank, members, **more):
         making = event(rank, 0, "new_group", None, group="1", members=members, end=1.0)
         return RankState(rank, groups_made=[making], **more)
@@ -81,8 +81,8 @@ def test_a_group_whose_name_means_another_one_elsewhere_can_not_be_trusted():
 
 
 @pytest.mark.parametrize("look", [deadlock_report, explain_silence])
-def test_looking_takes_time_in_proportion_to_the_number_of_calls(look):
-    """Counted in lines that run, which are the same each time."""
+def test_the_time_it_takes_is_proportional_to_the_number_of_calls(look):
+    """Counted in lines run, a number that is the same each time."""
 
     def took(calls):
         states = [

@@ -1,4 +1,4 @@
-"""utils/figures: pictures of all-reduce algorithms and of time against bytes; what is drawn, not its pixels."""
+"""figures: all-reduce algorithms, and time against size; what is drawn, not its pixels."""
 
 import pytest
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
@@ -17,7 +17,7 @@ def arrows(panel) -> int:
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 8])
-def test_after_all_steps_of_a_ring_each_place_has_its_own_chunk_complete(size):
+def test_after_all_steps_of_a_ring_each_place_has_its_complete_chunk(size):
     held = held_in_ring(size, size - 1)
     complete = "+".join("abcdefgh"[:size])
     assert [[text == complete for text in chunks] for chunks in held] == [
@@ -25,7 +25,7 @@ def test_after_all_steps_of_a_ring_each_place_has_its_own_chunk_complete(size):
     ]
 
 
-def test_a_step_of_a_ring_has_an_arrow_for_each_place_and_one_more_that_comes_in():
+def test_a_step_of_a_ring_has_an_arrow_per_place_and_one_that_re_enters():
     before, after = figures.ring(4, step=1).axes
     assert (arrows(before), arrows(after)) == (5, 0)
     assert "c+d" in texts(before) and "a+c+d" not in texts(before)
@@ -33,13 +33,13 @@ def test_a_step_of_a_ring_has_an_arrow_for_each_place_and_one_more_that_comes_in
 
 
 @pytest.mark.parametrize(("size", "step"), [(4, 3), (4, -1), (9, 0)])
-def test_a_ring_has_so_many_steps_and_no_more_places_than_letters(size, step):
+def test_impossible_rings_are_refused(size, step):
     with pytest.raises(ValueError, match="steps 0 to 2, not|room for 1 to 8"):
         figures.ring(size, step)
 
 
 @pytest.mark.parametrize(("size", "rounds"), [(2, 1), (5, 3), (6, 3), (8, 3)])
-def test_a_tree_has_one_message_for_each_place_but_the_root(size, rounds):
+def test_a_tree_has_one_message_per_place_except_for_the_root(size, rounds):
     [panel] = figures.tree(size).axes
     assert arrows(panel) == size - 1
     assert sum(text.startswith("distance") for text in texts(panel)) == rounds
@@ -53,7 +53,7 @@ def test_halving_pairs_all_places_in_each_round(size):
     assert "at the end" in texts(panel)
 
 
-def test_every_extra_place_hands_in_and_gets_the_result():
+def test_every_extra_place_sends_and_receives():
     [panel] = figures.folding(7).axes
     assert arrows(panel) == 2 * 3
     assert "all-reduce among 4" in texts(panel)

@@ -1,4 +1,4 @@
-"""utils/figures: what is drawn (cells, lanes, bars, labels, colours), not its pixels."""
+"""figures: what is drawn (cells, lanes, bars, labels, colours), not its pixels."""
 
 import dataclasses
 import itertools
@@ -12,6 +12,7 @@ from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from utils import figures
 from utils.events.event import Event, Region
+from utils.events.memory_samples import MemoryNote
 from utils.report.memory import Memory
 from utils.report.run import Run
 
@@ -31,7 +32,7 @@ def stripes(panel) -> list[str]:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("world_size", [1, 2, 4, 8])
-def test_every_collective_has_a_before_and_an_after_with_all_ranks(name, world_size):
+def test_every_collective_shows_all_ranks_before_and_after(name, world_size):
     before, after = figures.collective(name, world_size, root=world_size - 1).axes
     for panel in (before, after):
         assert len(texts(panel)[: world_size * 9]) > world_size
@@ -39,14 +40,14 @@ def test_every_collective_has_a_before_and_an_after_with_all_ranks(name, world_s
             assert (f"rank {rank}" if world_size < 5 else str(rank)) in texts(panel)
 
 
-def test_a_broadcast_paints_every_rank_in_the_colour_of_the_root():
+def test_a_broadcast_gives_every_rank_the_colour_of_the_root():
     before, after = figures.collective("broadcast", 4, root=2).axes
     assert stripes(before) == [figures.COLOURS[2]]
     assert stripes(after) == [figures.COLOURS[2]] * 4
     assert texts(before).count("") == 3
 
 
-def test_a_sum_has_a_stripe_of_every_rank():
+def test_a_sum_has_a_stripe_per_rank():
     _, after = figures.collective("reduce", 4, root=1).axes
     assert stripes(after) == figures.COLOURS[:4]
     assert "a+b+c+d" in texts(after)
@@ -59,14 +60,14 @@ def test_an_all_to_all_is_drawn_as_a_transpose():
     assert after[1] == ["a1", "b1", "c1"]
 
 
-def test_the_two_halves_make_an_all_reduce():
+def test_the_two_halves_make_up_an_all_reduce():
     before, between, after = figures.halves(4).axes
     assert texts(between).count("a2+b2+c2+d2") == 1
     assert texts(after).count("a2+b2+c2+d2") == 4
     assert [panel.get_title() for panel in (before, between, after)][1:] == ["after reduce-scatter", "after all-gather"]
 
 
-def test_a_transpose_keeps_the_colour_of_the_rank_that_had_the_number():
+def test_a_transpose_keeps_the_colour_of_each_number():
     matrix, turned = figures.transpose(world_size=2, rows=2, columns=3).axes
     assert len(stripes(matrix)) == len(stripes(turned)) == 24
     colour_in_matrix = dict(zip(texts(matrix), stripes(matrix), strict=False))
@@ -100,11 +101,11 @@ def luminance(colour) -> float:
 
 
 @pytest.mark.parametrize("colour", sorted({*figures.COLOURS, *figures.KINDS}))
-def test_black_letters_can_be_read_on_every_colour(colour):
-    assert (luminance(colour) + 0.05) / 0.05 > 4.5  # what the web's guidelines ask of text
+def test_black_letters_are_readable_on_every_colour(colour):
+    assert (luminance(colour) + 0.05) / 0.05 > 4.5  # what the web's accessibility guidelines require of text
 
 
-# What eyes without green, red or blue cones see of linear RGB: Machado, Oliveira and Fernandes 2009.
+# How eyes without green, red or blue cones see linear RGB: Machado, Oliveira and Fernandes 2009.
 EYES = {
     "all cones": [[1, 0, 0], [0, 1, 0], [0, 0, 1]],
     "no green": [[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]],
@@ -115,13 +116,13 @@ TO_XYZ = numpy.array([[0.434, 0.376, 0.190], [0.213, 0.715, 0.072], [0.018, 0.10
 
 
 def lab(colour: str, eyes) -> numpy.ndarray:
-    """A colour as seen, where distances are those that are felt: about 2 can just be told apart side by side."""
+    """A colour in a space where distances are perceived ones: about 2 is just noticeable side by side."""
     x, y, z = numpy.cbrt(TO_XYZ @ (numpy.array(eyes) @ numpy.array(to_rgb(colour)) ** 2.2).clip(0, 1))
     return numpy.array([116 * y, 500 * (x - y), 200 * (y - z)])
 
 
 @pytest.mark.parametrize("eyes", EYES)
-def test_kinds_of_work_can_be_told_apart_by_everybody(eyes):
+def test_everyone_can_tell_kinds_of_work_apart(eyes):
     seen = [lab(colour, EYES[eyes]) for colour in figures.KINDS]
     assert min(numpy.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 12
 
@@ -132,7 +133,7 @@ def test_too_many_ranks_are_refused(world_size):
         figures.collective("broadcast", world_size)
 
 
-# ---- of a run
+# ---- pictures of a run
 
 
 def call(rank, index, op, start, end, is_async=False, peer=None):
@@ -144,7 +145,7 @@ def run_of(events=(), regions=(), world_size=2):
 
 
 def boxes(picture) -> list[tuple]:
-    """(what, left, right, top, bottom) of all bars, in the units of the axes; many bars may be one patch."""
+    """(what, left, right, top, bottom) of all bars, in units of the axes; one patch may hold many bars."""
     found = []
     for patch in picture.axes[0].patches:
         for corners in patch.get_path().vertices.reshape(-1, 5, 2).round(6):
@@ -154,12 +155,12 @@ def boxes(picture) -> list[tuple]:
 
 
 def bars(picture, lane) -> list[tuple]:
-    """(what, start, end) of all that is drawn in a lane, in the unit of the axis."""
+    """(what, start, end) of everything drawn in a lane, in units of the axis."""
     return sorted((what, left, right) for what, left, right, top, _ in boxes(picture) if lane <= top < lane + 1)
 
 
 def names(picture) -> list[str]:
-    """What stands beside the lanes."""
+    """The labels of the lanes."""
     return [label.get_text() for label in picture.axes[0].get_yticklabels()]
 
 
@@ -177,14 +178,14 @@ CALLS = [
 ]
 
 
-def test_a_timeline_has_a_lane_for_each_rank_with_compute_calls_and_bubbles():
+def test_a_timeline_has_a_lane_per_rank_with_compute_calls_and_bubbles():
     picture = figures.timeline(run_of(CALLS, STEP))
     [panel] = picture.axes
     assert names(picture) == ["rank 0", "rank 1"]
     assert panel.get_xlabel() == "ms since the first bar" and panel.get_xlim() == (0, pytest.approx(15))
     assert bars(picture, 0) == [
         ("asynchronous: all_reduce", 7, 13),
-        ("asynchronous: all_reduce", 8, 15),  # nobody waited for it: to the end
+        ("asynchronous: all_reduce", 8, 15),  # no rank waited for it, so it lasts to the end
         ("bubble", 4, 6),
         ("compute: backward", 6, 10),
         ("compute: forward", 0, 2),
@@ -202,7 +203,7 @@ def test_a_timeline_has_a_lane_for_each_rank_with_compute_calls_and_bubbles():
     assert {"forward 0", "forward 1", "backward", "recv"} <= set(texts(panel))
 
 
-def test_regions_of_one_kind_share_a_colour_and_waiting_is_striped():
+def test_regions_of_a_kind_share_a_colour_and_waiting_is_striped():
     panel = figures.timeline(run_of(CALLS, STEP)).axes[0]
     colours = {what: {p.get_facecolor() for p in panel.patches if p.get_gid() == what} for what in (FORWARD, BACKWARD)}
     hatch = {patch.get_gid(): patch.get_hatch() for patch in panel.patches}
@@ -211,7 +212,7 @@ def test_regions_of_one_kind_share_a_colour_and_waiting_is_striped():
     assert hatch["asynchronous: all_reduce"] is None and hatch[BACKWARD] is None
 
 
-def test_calls_in_flight_together_and_nested_regions_do_not_hide_each_other():
+def test_concurrent_calls_and_nested_regions_do_not_hide_each_other():
     calls = [call(0, i, "all_reduce", 0.1 * i, 2.0, is_async=True) for i in range(6)]
     regions = [Region(0, "inner", 0.5, 0.6), Region(0, "outer", 0.0, 1.0)]
     drawn = {}
@@ -224,14 +225,14 @@ def test_calls_in_flight_together_and_nested_regions_do_not_hide_each_other():
     assert outer_top < top < bottom < calls[0][0]
 
 
-def test_a_label_is_drawn_whole_or_as_its_number_or_not_at_all():
+def test_a_label_is_shown_in_full_or_as_its_number_or_not_at_all():
     regions = [Region(0, "forward 1", 0, 50), Region(0, "forward 22", 50, 53), Region(0, "forward 3", 53, 53.1)]
     panel = figures.timeline(run_of([], [*regions, Region(0, "rest", 60, 100)], 1)).axes[0]
     assert texts(panel) == ["forward 1", "22", "rest"]
 
 
 @pytest.mark.parametrize("span, unit", [(2.0, "s"), (2e-3, "ms"), (2e-6, "µs"), (0.0, "µs")])
-def test_the_axis_has_the_unit_that_fits(span, unit):
+def test_the_axis_uses_a_fitting_unit(span, unit):
     picture = figures.timeline(run_of([], [Region(0, "a", 1.0, 1.0 + span)]))
     assert picture.axes[0].get_xlabel().startswith(unit + " ")
     picture._repr_png_()
@@ -242,11 +243,11 @@ def test_a_timeline_of_one_region_shows_nothing_else():
     assert picture.axes[0].get_xlim() == (0, pytest.approx(4))
     assert bars(picture, 1) == [("blocking: recv", 0, 4), ("bubble", 0, 4)]
     assert "forward" not in [text.get_text() for text in picture.legends[0].get_texts()]
-    with pytest.raises(ValueError, match="no rank was in a region 'sideways'.*'forward 0', 'forward 1', 'backward'"):
+    with pytest.raises(ValueError, match="no rank entered a region 'sideways'.*'forward 0', 'forward 1', 'backward'"):
         figures.timeline(run_of(CALLS, STEP), within="sideways")
 
 
-def test_a_run_without_regions_has_a_timeline_and_one_without_anything_says_what_to_do():
+def test_a_timeline_needs_regions_or_calls_and_says_so():
     picture = figures.timeline(run_of(CALLS))
     assert [what for what, _, _ in bars(picture, 1)] == ["blocking: recv"]
     with pytest.raises(ValueError, match="with region"):
@@ -263,7 +264,7 @@ def test_sixteen_ranks_fit_on_a_screen():
 
 
 def world_of(size, kinds):
-    """Each of the kinds takes a little longer than the one before; whom ranks call, and in which group, differs."""
+    """`kinds` kinds of ranks, each a little slower than the one before; every rank has a different peer."""
     regions, calls = [], []
     for rank in range(size):
         t = 1 + rank * kinds // size / 1000
@@ -272,11 +273,11 @@ def world_of(size, kinds):
     return run_of(calls, regions, size)
 
 
-def test_many_ranks_that_did_the_same_share_a_lane():
+def test_many_equal_ranks_share_a_lane():
     picture = world_of(1024, kinds=3).timeline()
     assert names(picture) == ["ranks 0-341", "ranks 342-682", "ranks 683-1023"]
     assert [bars(picture, lane)[-1] for lane in range(3)] == [(FORWARD, 0, t) for t in (1, 1.001, 1.002)]
-    assert len(boxes(picture)) == 3 * 4 + 2  # the first two are done a little earlier: a bubble
+    assert len(boxes(picture)) == 3 * 4 + 2  # the first two finish a little earlier: a bubble
     assert names(world_of(16, kinds=1).timeline()) == [f"rank {rank}" for rank in range(16)]
     interleaved = run_of([call(rank, 0, "all_reduce", 0, 1 + rank % 8) for rank in range(64)], [], 64)
     assert names(interleaved.timeline())[0] == "ranks 0, 8, ... 56\n(8 alike)"
@@ -286,21 +287,21 @@ DIFFERENT = [{"op": "broadcast"}, {"start": 1.5}, {"end": 3.0}, {"is_async": Tru
 
 
 @pytest.mark.parametrize("different", DIFFERENT)
-def test_a_lane_is_not_shared_with_a_rank_whose_calls_look_different(different):
+def test_ranks_with_different_calls_do_not_share_a_lane(different):
     calls = [call(rank, 0, "all_reduce", 1, 2) for rank in range(20)]
     calls[7] = dataclasses.replace(calls[7], **different)
     assert names(run_of(calls, [], 20).timeline()) == ["ranks 0-6, 8-19", "rank 7"]
 
 
-def test_ranks_look_alike_if_what_is_drawn_of_them_does():
-    """Outside of the picture they may differ; inside, of those that have no region at all nothing is a bubble."""
+def test_ranks_share_a_lane_if_they_look_alike_in_the_time_shown():
+    """They may differ outside it. A rank without any region has no bubbles, so it is different."""
     regions = [Region(rank, "later", 4 + rank % 2, 6) for rank in range(20) if rank != 7]
     picture = run_of([], [Region(0, "step", 0, 3), *regions], 20).timeline("step", ranks=range(1, 20))
     assert names(picture) == ["ranks 1-6, 8-19", "rank 7"]
     assert bars(picture, 0) == [("bubble", 0, 3)] and bars(picture, 1) == []
 
 
-def test_a_timeline_of_some_ranks_keeps_the_times_and_the_colours_of_all():
+def test_a_timeline_of_some_ranks_keeps_the_times_and_colours_of_all():
     run = run_of(CALLS, STEP)
     every, some = run.timeline(), run.timeline(ranks=[1])
     assert names(some) == ["rank 1"] and bars(some, 0) == bars(every, 1)
@@ -314,7 +315,7 @@ def test_a_timeline_of_some_ranks_keeps_the_times_and_the_colours_of_all():
             run.timeline(ranks=ranks)
 
 
-def test_of_too_many_different_lanes_some_are_shown_and_the_picture_says_which():
+def test_a_timeline_of_too_many_lanes_shows_some_and_says_which():
     run = world_of(200, kinds=200)
     run.events.append(call(77, 2, "all_reduce", 8, 12, is_async=True))
     run.regions[2 * 33 + 1] = Region(33, "backward", 2.9, 3)  # it idles most of the time
@@ -322,12 +323,12 @@ def test_of_too_many_different_lanes_some_are_shown_and_the_picture_says_which()
     assert {"rank 0", "rank 33", "rank 77", "rank 199"} <= set(names(picture))
     number, note = len(names(picture)), picture.axes[0].get_title()
     assert 60 <= number <= 64 and note.startswith(f"{number} of 200 different lanes")
-    assert "finish, rank 77" in note and "most, rank 33" in note
+    assert "finish (rank 77)" in note and "most (rank 33)" in note
     assert picture.get_figheight() * 80 < 1000
     assert not world_of(64, kinds=64).timeline().axes[0].get_title()
 
 
-def test_thousands_of_bars_are_few_shapes():
+def test_thousands_of_bars_become_few_shapes():
     regions = [Region(0, f"forward {i}", i, i + 0.9) for i in range(5000)]
     calls = [call(0, i, "all_reduce", i + 0.5, i + 0.9, is_async=i % 2 == 0) for i in range(5000)]
     picture = figures.timeline(run_of(calls, regions, 1))
@@ -341,7 +342,7 @@ def sends(size):
 
 
 @pytest.mark.parametrize("size, numbers", [(2, 2), (16, 16), (17, 0)])
-def test_a_heat_map_has_numbers_up_to_sixteen_ranks(size, numbers):
+def test_a_heatmap_has_numbers_up_to_sixteen_ranks(size, numbers):
     traffic = Run(size, "spawn", "gloo", [], [], sends(size), 1.0).traffic()
     picture = traffic.heatmap()
     assert texts(picture.axes[0]).count("8") == numbers
@@ -350,7 +351,7 @@ def test_a_heat_map_has_numbers_up_to_sixteen_ranks(size, numbers):
         run.traffic().heatmap()._repr_png_()
 
 
-def test_the_heat_map_of_a_large_world_loses_no_message():
+def test_the_heatmap_of_a_large_world_loses_no_message():
     size = 700
     [panel, scale] = Run(size, "virtual", "nccl", [], [], sends(size), 1.0).traffic().heatmap().axes
     [image] = panel.images
@@ -362,9 +363,9 @@ def test_the_heat_map_of_a_large_world_loses_no_message():
     assert "3 x 3 ranks" in scale.get_ylabel()
 
 
-def test_live_bytes_has_a_lane_for_each_rank_that_tracked_with_its_peak():
+def test_live_bytes_has_a_lane_with_the_peak_for_each_rank_that_tracked():
     samples = [(1.0, "parameters", 4000), (1.0, "activations", 0), (1.5, "activations", 2000), (2.0, "activations", 0)]
-    picture = Memory([[("cpu", samples, 6000)], [], [("cpu", samples[:1], 4000)]]).figure()
+    picture = Memory([[MemoryNote("cpu", samples, 6000)], [], [MemoryNote("cpu", samples[:1], 4000)]]).figure()
     assert [panel.get_ylabel() for panel in picture.axes] == ["rank 0", "rank 2"]
     assert [texts(panel) for panel in picture.axes] == [["peak\n6 kB"], ["peak\n4 kB"]]
     assert [text.get_text() for text in picture.legends[0].get_texts()] == ["parameters", "activations"]
@@ -373,16 +374,17 @@ def test_live_bytes_has_a_lane_for_each_rank_that_tracked_with_its_peak():
     assert activations.get_datalim(picture.axes[0].transData).ymax == 6
 
 
-def test_live_bytes_shows_a_peak_that_lasted_no_time():
+def test_live_bytes_shows_a_peak_of_no_duration():
     samples = [(0.0, "other", 1000), (1.0, "other", 3000), (1.0, "other", 2000), (2.0, "other", 0)]
-    [panel] = Memory([[("virtual", samples, 3000)]]).figure().axes
+    [panel] = Memory([[MemoryNote("virtual", samples, 3000)]]).figure().axes
     outline = panel.lines[0]
     assert outline.get_xydata().tolist() == [[0, 1], [1, 3], [1, 2], [2, 0]]
 
 
-def test_live_bytes_of_many_ranks_has_a_lane_for_those_alike_and_the_extremes_of_too_many():
+def test_live_bytes_of_many_ranks_groups_equal_ones_and_keeps_the_extremes():
     def notes(peak, at=1.0):
-        return [("cpu", [(0.0, "communication", 0), (at, "communication", peak), (2.0, "communication", 0)], peak)]
+        samples = [(0.0, "communication", 0), (at, "communication", peak), (2.0, "communication", 0)]
+        return [MemoryNote("cpu", samples, peak)]
 
     picture = Memory([notes(1000 + 1000 * (rank >= 512), at=0.5 + rank // 768) for rank in range(1024)]).figure()
     assert [panel.get_ylabel() for panel in picture.axes] == ["ranks 0-511", "ranks 512-767", "ranks 768-1023"]
@@ -391,7 +393,7 @@ def test_live_bytes_of_many_ranks_has_a_lane_for_those_alike_and_the_extremes_of
     peaks[8], peaks[21] = 5000, 500
     picture = Memory([notes(peak) for peak in peaks]).figure()
     assert len(picture.axes) == 16 and {"rank 8", "rank 21"} < {panel.get_ylabel() for panel in picture.axes}
-    assert any("16 of 50 different lanes" in text and "rank 8, and" in text for text in texts(picture))
+    assert any("16 of 50 different lanes" in text and "(rank 8) and" in text for text in texts(picture))
 
 
 def test_importing_utils_imports_neither_matplotlib_nor_torch():
@@ -406,7 +408,7 @@ def words_in(picture) -> list[str]:
     return [text.get_text() for panel in picture.axes for text in panel.texts]
 
 
-def test_a_data_parallel_step_names_the_rows_of_each_rank():
+def test_a_data_parallel_step_shows_the_rows_of_each_rank():
     words = words_in(figures.data_parallel_step([3, 1, 0]))
     assert {"0 to 2", "3", "none", "rank 2"} <= set(words)
 
@@ -416,11 +418,11 @@ def test_buckets_are_drawn_under_their_parameters_with_their_bytes():
     assert {"bucket 0", "400 bytes", "bucket 1", "40 bytes"} <= set(words)
 
 
-def test_overlap_says_how_much_is_exposed():
+def test_overlap_shows_how_much_is_exposed():
     words = words_in(figures.overlap({"one": ([10.0], [4.0]), "two": ([5.0, 10.0], [2.5, 2.5])}, backward=10.0))
     assert {"4 ms exposed", "2.5 ms exposed"} <= set(words)
 
 
-def test_a_batch_norm_is_framed_across_ranks_and_a_layer_norm_is_not():
+def test_only_the_batch_norm_is_framed_across_ranks():
     batch, layer = figures.norms(world_size=2, rows=3, columns=4).axes
     assert batch.patches[-1].get_height() > 5 and layer.patches[-1].get_height() < 1

@@ -1,4 +1,4 @@
-"""utils/figures/shardings.py: who owns which part, and that pictures have the same bytes each time."""
+"""figures/shardings.py: who owns which part, and that pictures have the same bytes each time."""
 
 import pytest
 from matplotlib.colors import to_hex
@@ -13,7 +13,7 @@ def texts(picture) -> list[str]:
 
 
 def boxes(picture) -> dict[str, list[str]]:
-    """The colours of the boxes, by the text in their middle."""
+    """The colours of the boxes, by the text inside them."""
     panel, found = picture.axes[0], {}
     for patch in panel.patches:
         if isinstance(patch, Rectangle):
@@ -24,7 +24,7 @@ def boxes(picture) -> dict[str, list[str]]:
     return found
 
 
-def test_a_head_is_one_ranks_and_a_block_of_columns_is_not_by_heads():
+def test_a_rank_owns_whole_heads_but_a_block_of_columns_splits_them():
     owners = boxes(figures.qkv_columns(num_heads=4, tp_size=2))
     for head in range(4):
         by_heads = {owners[f"{kind}{head}"][0] for kind in "qkv"}
@@ -40,14 +40,14 @@ def test_every_rank_has_its_part_of_the_weight(cut, tp_size):
         assert set(owners[f"rank {rank}"]) == {COLOURS[rank]}
 
 
-def test_sequence_parallelism_has_other_doors_and_nothing_whole():
+def test_sequence_parallelism_has_different_doors_and_nothing_whole():
     alone, sequence = (figures.layer_doors(flag) for flag in (False, True))
     assert [text for text in texts(alone) if text in ("f", "g")] == ["f", "g"] * 2
     assert [text for text in texts(sequence) if text in ("gather", "scatter")] == ["gather", "scatter"] * 2
     assert "whole" in texts(alone) and "whole" not in texts(sequence)
 
 
-def test_the_mlp_has_a_lane_for_each_rank():
+def test_the_mlp_has_a_lane_per_rank():
     assert [text for text in texts(figures.sharded_mlp(4)) if text.startswith("rank")] == [
         f"rank {r}" for r in range(4)
     ]

@@ -666,7 +666,12 @@ also_right(
     """,
 )
 
-mutant("fused-chain", "start-and-end", says="by slices", replace=('load("x", here)', 'load("x", start, start + block)'))
+mutant(
+    "fused-chain",
+    "start-and-end",
+    says="one slice per dimension",
+    replace=('load("x", here)', 'load("x", start, start + block)'),
+)
 mutant(
     "fused-chain",
     "looks-into-the-arrays",

@@ -1,4 +1,4 @@
-"""Wrong answers to lesson 03: at least two an exercise. Form: see `tests/mutants/__init__.py`."""
+"""Wrong answers to lesson 03: at least two per exercise. Form: see `tests/mutants/__init__.py`."""
 
 from tests.mutants import answers
 

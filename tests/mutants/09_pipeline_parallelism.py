@@ -1,4 +1,4 @@
-"""Wrong answers to lesson 09: at least two an exercise. Form: see `tests/mutants/__init__.py`."""
+"""Wrong answers to lesson 09: at least two per exercise. Form: see `tests/mutants/__init__.py`."""
 
 from tests.mutants import answers
 
@@ -127,7 +127,7 @@ also_right(
 mutant(
     "microbatch-forward",
     "equal-microbatches-only",
-    says="what it does not fill stays as it was",
+    says="the rest of that tensor stays as it was",
     replace=(
         "x = microbatch if rank == 0 else torch.empty_like(microbatch)",
         "x = microbatch if rank == 0 else torch.empty_like(batch[:micro_batch_size])",
@@ -988,7 +988,7 @@ mutant(
     "run-schedule",
     "sends-twice",
     "traffic",
-    says="must name the same tag",
+    says="must use the same tag",
     replace=("kept[c, m] = x, y", "kept[c, m] = x, y; dist.send(y.detach(), dst=after) if stage < last else None"),
 )
 mutant(

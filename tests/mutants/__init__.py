@@ -1,11 +1,11 @@
-"""Wrong answers that people really give, one file a lesson, each with the check that catches it and what that says.
+"""Wrong answers that people really give, one file per lesson, each with the check that catches it and its message.
 
     mutant("reduce-by-hand", "forgets-itself", caught_by="values", says="the sum of the others", replace=(old, new))
     mutant("reduce-by-hand", "averages", caught_by="values", says="the mean", body="...")
 
-`tests/test_lessons.py` proves that each is caught; the sample class for `make grade` is made from some of them.
+`tests/lessons/test_lessons.py` proves that each is caught. The sample class for `make grade` is made from some of them.
 
-Right answers in another form than the solution's are kept beside them, in a list ALSO_RIGHT: nothing may reject them.
+Right answers that differ from the solution are in a list ALSO_RIGHT: no check may reject them.
 
     also_right("reduce-by-hand", "receives-from-anybody", body="...")
 """
@@ -20,10 +20,10 @@ from grader.authoring.markers import replace_solution, solution_lines
 
 @dataclass(frozen=True)
 class Variant:
-    """An answer to one exercise that is not the solution; one of the three says how it differs.
+    """An answer to one exercise other than the solution, given in one of three ways.
 
-    replace: (old, new), or several such pairs: text of the solution and what stands there instead.
-    body: what stands in each of the solution's regions.
+    replace: (old, new), or several such pairs: text of the solution and its replacement.
+    body: the contents of each of the solution's regions.
     cell: the exercise's whole cell.
     """
 
@@ -34,7 +34,7 @@ class Variant:
     cell: str | None = None
 
     def apply(self, source: str) -> str:
-        """The exercise's cell with this answer in it. Raises ValueError if the solution has no such text to replace."""
+        """The exercise's cell with this answer in it. Raises ValueError if the solution lacks the text to replace."""
         if self.cell is not None:
             return textwrap.dedent(self.cell)
         if self.body is not None:
@@ -51,7 +51,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Mutant(Variant):
-    """A wrong answer. `hidden`: only the hidden test catches it, the visible check passes it."""
+    """A wrong answer. `hidden`: it passes the visible check, and only the hidden test catches it."""
 
     caught_by: str = "values"
     says: str = ""
@@ -59,7 +59,7 @@ class Mutant(Variant):
 
 
 def answers() -> tuple[list[Mutant], list[Variant], Callable, Callable]:
-    """What a lesson's file begins with: two empty lists, `mutant` adds to the first, `also_right` to the second."""
+    """Two empty lists, a function `mutant` that adds to the first, and `also_right` that adds to the second."""
     wrong: list[Mutant] = []
     right: list[Variant] = []
 
@@ -73,10 +73,10 @@ def answers() -> tuple[list[Mutant], list[Variant], Callable, Callable]:
 
 
 def mutants_of(lesson: str) -> list[Mutant]:
-    """The wrong answers kept for a lesson, from `tests/mutants/{lesson}.py`."""
+    """The wrong answers to a lesson, from `tests/mutants/{lesson}.py`."""
     return importlib.import_module(f"tests.mutants.{lesson}").MUTANTS
 
 
 def also_right(lesson: str) -> list[Variant]:
-    """Right answers in another form that are kept for a lesson."""
+    """A lesson's right answers that differ from the solution."""
     return getattr(importlib.import_module(f"tests.mutants.{lesson}"), "ALSO_RIGHT", [])

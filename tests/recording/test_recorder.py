@@ -1,4 +1,4 @@
-"""What a rank's calls become: events of torch's own wrappers too, against formulas; times from completion; regions."""
+"""What the recorder makes of calls, also those of torch's own wrappers: their events, their times; and regions."""
 
 import time
 
@@ -9,7 +9,7 @@ import torch.distributed as dist
 from utils import SilentMistake, region, spawn
 
 
-def test_an_asynchronous_call_ends_when_its_work_does_not_when_it_is_waited_for():
+def test_an_asynchronous_call_ends_when_its_work_ends_not_when_it_is_waited_for():
     def program(rank, world_size):
         work = dist.all_reduce(torch.ones(4), async_op=True)
         time.sleep(0.3)
@@ -22,7 +22,7 @@ def test_an_asynchronous_call_ends_when_its_work_does_not_when_it_is_waited_for(
     assert all(event.waited - event.start > 0.25 for event in run.events)
 
 
-def test_a_send_is_over_when_its_receive_is_waited_for_or_not():
+def test_a_send_ends_no_later_than_its_receive_waited_for_or_not():
     def program(rank, world_size):
         x = torch.ones(4)
         if rank == 1:
@@ -36,7 +36,7 @@ def test_a_send_is_over_when_its_receive_is_waited_for_or_not():
             return second.is_completed()
 
     run = spawn(program, 2)
-    assert run.results[0] is False  # all that Gloo says of a message that nobody has waited for
+    assert run.results[0] is False  # all Gloo says about a message that nothing has waited for
     (first, second, _), (one, other, _) = (run.events[:3], run.events[3:])
     assert first.is_async and first.start < first.end <= one.end < first.waited
     assert second.is_async and second.waited is None and second.end <= other.end < first.waited
@@ -52,7 +52,7 @@ def test_a_table_of_calls_grows():
     run = spawn(program, 1)
     assert [event.index for event in run.events] == list(range(4000))
     assert all(event.reduce_op == "max" and event.start <= event.end for event in run.events)
-    assert run.results == [1]  # what all have in common is noted once
+    assert run.results == [1]  # what the calls share is noted once
 
 
 def test_a_recorded_group_has_the_name_that_torch_gives_it():
@@ -87,7 +87,7 @@ def test_calls_that_differ_are_kept_apart():
     ]
 
 
-def test_a_call_that_nobody_waits_for_ends_too():
+def test_a_call_that_is_never_waited_for_has_an_end_too():
     def program(rank, world_size):
         dist.all_reduce(torch.ones(4), async_op=True)
         dist.barrier()
@@ -98,7 +98,7 @@ def test_a_call_that_nobody_waits_for_ends_too():
     assert len(caught.value.events) == 4 and all(event.end is not None for event in caught.value.events)
 
 
-def test_regions_are_named_nested_and_kept_when_they_raise():
+def test_regions_nest_and_are_recorded_even_if_they_raise():
     @region("step")
     def step():
         with region("forward"):

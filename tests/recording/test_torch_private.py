@@ -1,4 +1,4 @@
-"""torch's private names: all in one module, which says at once when one of them is missing."""
+"""torch's private names: they stand in one module, whose import fails with advice if one of them is missing."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ HOME = "utils/recording/torch_private.py"
 
 
 def imported_again() -> None:
-    """What importing the module does, in a torch that may have lost something since."""
+    """Run the module as an import would, in a torch that may have lost something since."""
     runpy.run_path(str(ROOT / HOME))
 
 
-# --- what is there, and what is said of what is not
+# --- names that exist, and names that are missing
 
 
 def test_all_names_are_there():
@@ -50,7 +50,7 @@ assert (_api.mesh_broadcast, placement_types.mesh_scatter, loss._enable_custom_l
 """
 
 
-def test_what_is_slow_to_import_is_looked_up_when_it_is_needed_and_is_there():
+def test_what_is_slow_to_import_is_looked_up_only_when_it_is_needed():
     subprocess.run([sys.executable, "-c", LATE], check=True, cwd=ROOT)
 
 
@@ -64,27 +64,27 @@ def test_what_is_slow_to_import_is_looked_up_when_it_is_needed_and_is_there():
         (c10d, "_World"),
         (c10d._World, "pg_group_ranks"),
         (dist.ProcessGroup, "_register_backend"),
-        (torch._C._distributed_c10d.Work, "_source_rank"),  # a method that we define for torch to call
+        (torch._C._distributed_c10d.Work, "_source_rank"),  # a method that our class defines for torch to call
     ],
 )
-def test_a_missing_name_is_told_with_versions_and_what_to_do(monkeypatch, owner, name):
+def test_the_error_about_a_missing_name_has_the_versions_and_what_to_do(monkeypatch, owner, name):
     monkeypatch.delattr(owner, name)
     monkeypatch.setattr(torch, "__version__", "2.99.0+cpu")
-    with pytest.raises(ImportError) as told:
+    with pytest.raises(ImportError) as caught:
         imported_again()
-    said = str(told.value)
+    said = str(caught.value)
     assert said.startswith("torch 2.99.0+cpu lacks a private name that this package needs: ")
     assert f"'{name}'" in said and owner.__name__.rpartition(".")[2] in said
-    assert said.endswith("The package was tried with torch 2.13.0: pip install torch==2.13.0")
+    assert said.endswith("The package was tested with torch 2.13.0: pip install torch==2.13.0")
 
 
-def test_a_missing_module_is_told(monkeypatch):
+def test_a_missing_module_is_reported(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils._pytree", None)
     with pytest.raises(ImportError, match=r"private name that this package needs: .*torch\.utils\._pytree.*2\.13\.0"):
         imported_again()
 
 
-def test_what_is_looked_up_later_is_told_too(monkeypatch):
+def test_a_missing_name_that_is_looked_up_later_is_reported_too(monkeypatch):
     from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
     monkeypatch.delattr(FSDPParamGroup, "_validate_no_meta_params")
@@ -92,20 +92,20 @@ def test_what_is_looked_up_later_is_told_too(monkeypatch):
         torch_private.let_fsdp_take_meta_parameters()
 
 
-def test_whoever_imports_a_file_that_needs_torch_sees_it():
+def test_importing_a_file_that_needs_the_name_shows_the_error():
     code = "import torch; del torch._C._distributed_c10d.Work; import utils.recording.recorded_group"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert re.match(r"ImportError: torch 2\S+ lacks .* 'Work' .*torch==2.13.0$", done.stderr.splitlines()[-1])
 
 
-def test_the_version_that_is_named_is_the_one_that_is_installed_with_the_course():
-    assert f"torch=={torch_private.TRIED_WITH}\n" in (ROOT / "requirements.txt").read_text()
+def test_the_version_in_the_error_is_the_one_that_the_course_installs():
+    assert f"torch=={torch_private.TESTED_WITH}\n" in (ROOT / "requirements.txt").read_text()
 
 
 # --- the function that makes a group
 
 
-def test_arguments_are_told_by_the_names_of_their_parameters():
+def test_arguments_are_bound_to_the_names_of_their_parameters():
     def make(group_name, store, *, timeout=None, backend="gloo", global_ranks_in_group, group_rank, group_size):
         return group_name, group_rank
 
@@ -124,7 +124,7 @@ def test_arguments_are_told_by_the_names_of_their_parameters():
     ) == "wrapped twice"  # fmt: skip
 
 
-def test_a_missing_parameter_is_told_when_it_is_wrapped_and_when_the_module_is_imported(monkeypatch):
+def test_a_missing_parameter_is_reported_when_the_function_is_wrapped_and_at_import(monkeypatch):
     def make(group_size, group_rank, ranks, backend, store, group_name):
         raise AssertionError
 
@@ -153,9 +153,9 @@ def test_groups_of_this_process_are_made_through_the_wrapper(monkeypatch):
     assert [(new.size, new.rank, new.members) for new in asked] == [(3, 1, []), (2, 0, [1, 2])]
 
 
-# --- nobody else touches them
+# --- no other file touches them
 
-OTHERS = {  # private names that are not torch's, and whose they are
+OTHERS = {  # private names of other packages -> the package
     "_exit": "os",
     "_getframe": "sys",
     "_current_frames": "sys",
@@ -175,8 +175,10 @@ def is_private(name: str) -> bool:
 
 
 def touches(source: str) -> Iterator[tuple[int, str]]:
-    """(line, what) of each private name in a file that may be torch's: nothing says of which class an object is, so
-    every one counts that is neither defined in that file, and used through `self`, nor known to be another's.
+    """(line, what) of each private name in a file that may be torch's.
+
+    The class of an object is unknown, so every private name counts unless it is another package's, or is defined in
+    that file and used through `self`.
     """
     tree = ast.parse(source)
     own = {name for node in ast.walk(tree) for name in defined_by(node)}
@@ -201,7 +203,7 @@ def touches(source: str) -> Iterator[tuple[int, str]]:
 
 
 def defined_by(node: ast.AST) -> Iterator[str]:
-    """The names of methods, of a class's variables and of what is assigned to `self`."""
+    """Names of methods, class variables and attributes assigned to `self`."""
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
         yield node.name
     targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
@@ -214,7 +216,7 @@ def defined_by(node: ast.AST) -> Iterator[str]:
 
 
 def imported_by(node: ast.AST) -> list[str]:
-    """Full dotted names; of relative imports none, since those are ours."""
+    """Full dotted names. Relative imports are left out, since those are ours."""
     if isinstance(node, ast.Import):
         return [alias.name for alias in node.names]
     if isinstance(node, ast.ImportFrom) and not node.level:
@@ -231,7 +233,7 @@ def test_no_other_file_touches_a_private_name_of_torch():
         for line, what in touches(path.read_text(encoding="utf-8"))
     ]
     assert not found, "\n" + "\n".join(
-        [*found, f"torch's private names are to be had from {HOME}; if it is another's: OTHERS"]
+        [*found, f"{HOME} is the place for torch's private names; names of other packages go into OTHERS here"]
     )
 
 
@@ -263,11 +265,11 @@ def test_a_private_name_is_found_with_its_line(source):
     "source",
     [
         "from .call_table import _SIZE",
-        "class Group:\n    def __init__(self):\n        self._name = self._f()\n    def _f(self): ...",
+        "class Group:\n    def f(self):\n        self._a = self.__dict__\n        self._g()\n    def _g(self): ...",
         "os._exit(1)",
         "'a word about torch._dynamo'",
         "_own = dist.group.WORLD",
     ],
 )
-def test_what_is_not_torchs_is_left_alone(source):
+def test_names_that_are_not_torchs_are_left_alone(source):
     assert list(touches(IMPORT + source)) == []

@@ -1,4 +1,4 @@
-"""utils/memory: live bytes against numbers worked out by hand; what is freed is gone; kinds; what a Run says of it."""
+"""track_memory and run.memory(): live bytes, their kinds and their peak, against numbers worked out by hand."""
 
 import re
 import time
@@ -87,7 +87,7 @@ def test_a_storage_counts_once_until_its_last_view_is_gone():
         assert tracker.live == 60
 
 
-def test_when_the_block_is_over_nothing_is_followed_any_more():
+def test_nothing_is_followed_after_the_block():
     layer, resize = torch.nn.Linear(4, 4), torch.UntypedStorage.resize_
     with track_memory(layer) as tracker:
         inside = torch.ones(4)
@@ -112,7 +112,7 @@ def test_fsdp_holds_a_shard_of_everything_and_one_whole_layer():
             model(x).sum().backward()
             deadline = time.monotonic() + 10
             while tracker.live > parameters and time.monotonic() < deadline:
-                time.sleep(0.001)  # the last buffer is free once a thread of Gloo's has let go of it
+                time.sleep(0.001)  # the last buffer is free once one of Gloo's threads has let go of it
             return tracker.live
 
     parameters = 8 * 16 * 16 * FLOAT
@@ -124,7 +124,7 @@ def test_fsdp_holds_a_shard_of_everything_and_one_whole_layer():
     assert max(of_kind) == parameters // 2 + 16 * 16 * FLOAT  # one layer at a time is whole
 
 
-def test_printed_it_is_the_same_in_every_run_and_says_who_did_not_track():
+def test_the_table_is_the_same_in_every_run_and_shows_which_ranks_did_not_track():
     def program(rank, world_size):
         layer = torch.nn.Linear(1000, 2)
         if rank:
@@ -143,7 +143,7 @@ def test_printed_it_is_the_same_in_every_run_and_says_who_did_not_track():
     assert "<td>not tracked</td>" in memories[0]._repr_html_() and "color: inherit" in memories[0]._repr_html_()
 
 
-def test_the_peak_is_where_the_most_was_alive_for_the_first_time():
+def test_the_peak_is_the_first_moment_with_the_most_bytes_alive():
     samples = [(0.0, "a", 5), (1.0, "b", 4), (2.0, "b", 1), (3.0, "a", 8), (4.0, "b", 0), (5.0, "b", 1)]
     assert totals(samples) == [(0.0, 5), (1.0, 9), (2.0, 6), (3.0, 9), (4.0, 8), (5.0, 9)]
     assert peak_of(samples) == (9, {"a": 5, "b": 4})
@@ -153,9 +153,9 @@ def test_the_peak_is_where_the_most_was_alive_for_the_first_time():
 
 def test_in_a_large_world_ranks_with_the_same_peak_share_a_row():
     def notes(rank):
-        at = rank / 1000  # at other times
+        at = rank / 1000  # at different times
         samples = [(at, "parameters", 4000), (at, "communication", 1000 * (rank % 64 == 63))]
-        return [("virtual", samples, sum(nbytes for _, _, nbytes in samples))] if rank < 1000 else []
+        return [MemoryNote("virtual", samples, sum(nbytes for _, _, nbytes in samples))] if rank < 1000 else []
 
     header, some, others, none = repr(Memory([notes(rank) for rank in range(1024)])).splitlines()
     assert header.split() == ["rank", "peak", "bytes", "parameters", "communication"]
@@ -164,14 +164,14 @@ def test_in_a_large_world_ranks_with_the_same_peak_share_a_row():
     assert none.split() == ["1000-1023", "not", "tracked"]
 
 
-def test_who_did_not_ask_is_told_how():
+def test_without_track_memory_the_error_says_how_to_use_it():
     with pytest.raises(ValueError, match=r"with track_memory\(model, optimizer\)"):
         spawn(lambda rank, world_size: None, 1).memory()
     with pytest.raises(TypeError, match="modules, optimizers and tensors.*'model'"), track_memory("model"):
         pass
 
 
-def test_what_a_gpus_allocator_says_goes_before_what_was_tracked(monkeypatch):
+def test_what_a_gpus_allocator_reports_replaces_what_was_tracked_on_the_cpu(monkeypatch):
     notes = []
     recorder = Recorder(notes.append, zero=0.0)
     given_out = iter([100, 40])
@@ -180,7 +180,7 @@ def test_what_a_gpus_allocator_says_goes_before_what_was_tracked(monkeypatch):
     monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: next(given_out))
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 250)
     monkeypatch.setattr(recorder, "seconds", float)
-    recorder.span("region", "forward", 1, 2)  # marks that are no seconds yet
+    recorder.span("region", "forward", 1, 2)  # marks that are not in seconds yet
     recorder.finish()
     allocated = next(note for note in notes if isinstance(note, MemoryNote))
     memory = Memory([[MemoryNote("cpu", [(0.0, "other", 7)], 7), allocated]])
@@ -190,7 +190,7 @@ def test_what_a_gpus_allocator_says_goes_before_what_was_tracked(monkeypatch):
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_on_a_gpu_nobody_has_to_ask():
+def test_on_a_gpu_memory_is_recorded_without_asking():
     def program(rank, world_size):
         from utils import region
 

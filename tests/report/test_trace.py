@@ -1,4 +1,4 @@
-"""utils/trace: what is written is Chrome's trace-event format and says what happened; utils/lanes below it."""
+"""run.save_trace() writes Chrome's trace-event format; the bars behind it, which timelines use too."""
 
 import json
 import random
@@ -14,7 +14,7 @@ from utils.events.event import Event, Region
 from utils.report.perfetto import chrome_trace
 from utils.report.run import Run
 
-# Which fields an entry must have, by phase: the format's own document, "Trace Event Format", and Perfetto's importer.
+# The fields an entry must have, by phase: from the document "Trace Event Format", and from Perfetto's importer.
 REQUIRED = {
     "M": {"name", "pid", "args"},
     "X": {"name", "cat", "ts", "dur", "pid", "tid"},
@@ -25,7 +25,7 @@ METADATA = {"process_name": str, "thread_name": str, "process_sort_index": int, 
 
 
 def validate(trace: dict) -> None:
-    """Raise AssertionError where a trace is not what chrome://tracing and Perfetto read."""
+    """Raise AssertionError if chrome://tracing or Perfetto could not read the trace."""
     assert set(trace) <= {"traceEvents", "displayTimeUnit", "otherData"} and trace["displayTimeUnit"] in ("ms", "ns")
     slices, flows, named = defaultdict(list), defaultdict(dict), {}
     for entry in trace["traceEvents"]:
@@ -35,7 +35,7 @@ def validate(trace: dict) -> None:
             [value] = entry["args"].values()
             assert isinstance(value, METADATA[entry["name"]])
             if entry["name"] == "thread_name":
-                assert entry["tid"] not in (0, entry["pid"], *named), "Perfetto would take it for another thread"
+                assert entry["tid"] not in (0, entry["pid"], *named), "Perfetto would mistake it for another thread"
                 named[entry["tid"]] = entry["pid"]
             continue
         assert isinstance(entry["ts"], (int, float)) and entry["ts"] >= 0
@@ -53,7 +53,7 @@ def validate(trace: dict) -> None:
         for end in ends.values():
             of_thread = slices[end["pid"], end["tid"]]
             assert any(start <= end["ts"] <= stop for start, stop in of_thread), "an arrow hangs in the air"
-    for of_thread in slices.values():  # slices of a thread nest, or lie after each other
+    for of_thread in slices.values():  # slices of a thread nest or follow each other
         open_until = []
         for start, stop in of_thread:
             open_until = [end for end in open_until if end > start + 2e-3]  # times are rounded to a nanosecond
@@ -109,7 +109,7 @@ def test_a_real_run_is_a_valid_trace_with_an_arrow_for_each_message(program, wor
     assert {e["tid"] for e in entries if e.get("cat") == "region"} == (compute if run.regions else set())
 
 
-def test_times_are_microseconds_and_what_overlaps_has_threads_of_its_own():
+def test_times_are_in_microseconds_and_overlapping_calls_get_separate_threads():
     regions = [Region(0, "inner", 0.002, 0.003), Region(0, "outer", 0.001, 0.004)]
     calls = [
         call(0, 0, "all_reduce", 0.001, 0.003, is_async=True),
@@ -130,7 +130,7 @@ def test_times_are_microseconds_and_what_overlaps_has_threads_of_its_own():
     assert threads == ["compute", "communication", "communication 2"]
 
 
-def test_messages_are_matched_in_order_for_each_pair_and_tag_and_not_by_guessing():
+def test_messages_are_matched_in_order_per_pair_and_tag_without_guessing():
     first, second, other_tag = (call(0, i, "send", i, i + 5, peer=1, tag=tag) for i, tag in enumerate((0, 0, 7)))
     later, earlier = call(1, 0, "recv", 0, 9, peer=0, tag=7), call(1, 1, "recv", 3, 9, peer=0)
     assert bars.messages([first, second, other_tag, later, earlier]) == [(other_tag, later), (first, earlier)]
@@ -147,7 +147,7 @@ def test_messages_are_matched_in_order_for_each_pair_and_tag_and_not_by_guessing
         lambda entries: next(e for e in entries if e["ph"] == "s").update(tid=3),
     ],
 )
-def test_the_validation_itself_can_fail(spoil):
+def test_the_validation_can_fail(spoil):
     trace = chrome_trace(run_of([call(0, 0, "send", 1, 2, peer=1), call(1, 0, "recv", 1.5, 2, peer=0)]))
     validate(trace)
     spoil(trace["traceEvents"])
@@ -155,14 +155,14 @@ def test_the_validation_itself_can_fail(spoil):
         validate(trace)
 
 
-def test_a_bubble_is_time_without_a_region_between_the_first_and_the_last_of_all():
+def test_a_bubble_is_time_outside_regions_between_the_first_and_the_last_of_any_rank():
     regions = [Region(0, "a", 2, 3), Region(0, "b", 2.5, 5), Region(0, "c", 7, 8)]
     assert bars.bubbles(regions, 1, 9) == [(1, 2), (5, 7), (8, 9)]
     assert bars.bubbles(regions[:2], 2, 5) == []
     assert bars.bubbles([], 1, 9) == []
 
 
-def test_of_regions_that_start_together_the_longer_one_is_outside():
+def test_if_regions_start_together_the_longer_one_is_the_outer_one():
     inner, outer, after = Region(0, "inner", 1, 2), Region(0, "outer", 1, 3), Region(0, "after", 3, 4)
     assert bars.depths([inner, outer, after]) == [(outer, 0), (inner, 1), (after, 0)]
 
@@ -186,7 +186,7 @@ def test_a_rank_is_blocked_where_a_region_and_a_blocking_call_overlap():
     assert bars.blocked(regions, []) == bars.blocked([], calls) == []
 
 
-def test_regions_of_one_kind_differ_in_numbers_only():
+def test_regions_of_the_same_kind_differ_only_in_numbers():
     assert bars.stem("forward 3") == bars.stem("forward 12") == "forward"
     assert bars.stem("layer 2 backward 3") == bars.stem("layer 1 backward 7")
     assert bars.stem("3") == "3"

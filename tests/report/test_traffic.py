@@ -1,4 +1,4 @@
-"""utils/traffic: what the program sent itself is counted, what its collectives imply is computed, and both apart."""
+"""run.traffic(): the program's own messages are counted; what its collectives imply is computed."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ from utils.report.traffic import Collective
 
 
 def ring_by_hand(rank, world_size):
-    """All-reduce in a ring, and the library's beside it."""
+    """An all-reduce in a ring, and then the library's own."""
     x = torch.ones(world_size * 6)
     chunks = list(x.clone().chunk(world_size))
     for step in range(2 * (world_size - 1)):
@@ -72,7 +72,7 @@ def test_each_collective_implies_what_its_algorithm_sends():
     assert [traffic.sent(rank) for rank in range(4)] == [(0, 0)] * 4
 
 
-def test_printed_it_is_the_same_in_every_run_and_keeps_the_two_apart():
+def test_the_tables_are_the_same_in_every_run_and_keep_messages_and_collectives_apart():
     first, second = (spawn(ring_by_hand, 3).traffic() for _ in range(2))
     assert repr(first) == repr(second)
     own, collectives = repr(first).split("\n\n")

@@ -1,4 +1,4 @@
-"""utils/alike: who shares a row, what it is called, and which are shown if there are too many."""
+"""Sets of ranks: which ranks share a row, how it is labelled, and which are shown if there are too many."""
 
 import pytest
 
@@ -18,17 +18,17 @@ from utils.text.rank_sets import FEW, format_ranks, group_alike, lane_name, spre
         ([0, 1, 4, 6, 8, 9], 3, "0-1, 4, 6 and 2 more"),
     ],
 )
-def test_ranks_are_named_in_stretches_and_if_these_are_many_by_their_step_or_their_number(ranks, most, name):
+def test_ranks_are_named_by_stretches_and_many_stretches_by_their_step_or_number(ranks, most, name):
     assert format_ranks(list(ranks), most) == name
 
 
-def test_a_lane_is_called_by_its_rank_or_ranks():
+def test_a_lane_is_labelled_with_its_ranks():
     assert lane_name([7]) == "rank 7"
     assert lane_name([0, 1, 2]) == "ranks 0-2"
     assert lane_name(list(range(0, 64, 8))) == "ranks 0, 8, ... 56\n(8 alike)"
 
 
-def test_alike_is_put_together_once_there_are_many():
+def test_ranks_that_look_alike_are_grouped_if_there_are_many():
     few, many = range(FEW), range(FEW + 1)
     assert group_alike(few, ["same"] * FEW) == [[rank] for rank in few]
     assert group_alike(many, [rank % 2 for rank in many]) == [list(many[::2]), list(many[1::2])]
@@ -37,7 +37,7 @@ def test_alike_is_put_together_once_there_are_many():
 
 @pytest.mark.parametrize("always", [(), (0,), (1, 2), (500, 998)])
 @pytest.mark.parametrize("number", [16, 17, 1000])
-def test_a_choice_has_the_first_the_last_and_who_must_be_there_and_leaves_no_wide_gap(number, always):
+def test_a_selection_has_the_first_the_last_and_all_required_ones_and_no_wide_gap(number, always):
     always = [place for place in always if place < number]
     places = spread(number, 16, always)
     assert places == sorted(set(places)) and len(places) <= 16

@@ -1,4 +1,4 @@
-"""utils/text/source_lines.py: which files are the student's own."""
+"""Which files count as the student's own."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_files_of_libraries_and_of_this_package(file):
     assert not is_students(file)
 
 
-def test_recorder_reports_and_pickling_give_the_same_answer():
+def test_recorder_reports_and_pickling_agree():
     assert all(callers.is_students(file) == is_students(file) for file in (*STUDENTS, *OTHERS))
     assert unpicklable.source_lines.is_students is is_students
 
@@ -86,7 +86,9 @@ def all_reduce_twice(x):
         ("course", ".venv/lib/python3.12/site-packages", "program.py:7"),  # a library's: the line that calls it
     ],
 )
-def test_a_call_is_on_the_students_line_whatever_the_folders_are_called(tmp_path, root, folder, helper_in, counts):
+def test_a_call_is_attributed_to_the_students_line_whatever_the_folders_are_called(
+    tmp_path, root, folder, helper_in, counts
+):
     home = tmp_path / folder
     (home / helper_in).mkdir(parents=True)
     (home / helper_in / "helper.py").write_text(HELPER)

@@ -302,10 +302,10 @@ def median_and_spread_values(run: Runner) -> None:
     judge_median(run, [[1.0, 5.0, 2.0, 80.0, 3.0], [8.0, 2.0, 70.0, 3.0, 4.0, 6.0]])
 
 
-def judge_bytes(run: Runner, collectives: list[str], handed_in: list[int]) -> None:
+def judge_bytes(run: Runner, collectives: list[str], passed_in: list[int]) -> None:
     world_size = len(collectives)
-    answer = run(world_size, collectives, handed_in)
-    for collective, nbytes, got in zip(collectives, handed_in, answer.results, strict=True):
+    answer = run(world_size, collectives, passed_in)
+    for collective, nbytes, got in zip(collectives, passed_in, answer.results, strict=True):
         usual = {
             "one chunk of it: S is the whole tensor, all chunks together": nbytes / world_size,
             "what all ranks hold together: S counts the data gathered, scattered or exchanged only once": nbytes

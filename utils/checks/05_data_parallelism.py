@@ -39,7 +39,7 @@ Gradients = list[Tensor | None]  # one per parameter, None where it has none
 Mistakes = Mapping[str, Sequence[Gradients]]  # {the mistake in words: the gradients it leads to on each rank}
 
 
-# ---- models, and what one process makes of them
+# ---- models, and their gradients in one process
 
 
 def mlps(world_size: int, layers: int = 2, dim: int = 2, seed: int = 0) -> Models:
@@ -101,7 +101,7 @@ def usual_mistakes(local: Sequence[Gradients]) -> Mistakes:
 
 def expect_gradients(answer: Answer, right: Gradients, mistakes: Mistakes, models: Models) -> None:
     """Judge what each rank returned, then that the weights have not changed. mistakes[words][rank][parameter]."""
-    for rank, got in [*enumerate(answer.results)][::-1]:  # what rank 0 holds is both its own and rank 0's
+    for rank, got in [*enumerate(answer.results)][::-1]:  # rank 0's own is also "rank 0's", so it comes last
         if not isinstance(got, list | tuple) or len(got) != len(right):
             kind = plural(len(got), "entry") if isinstance(got, list | tuple) else f"a {type(got).__name__}"
             raise CheckFailed(f"rank {rank} returned {kind}", f"a list of {plural(len(right), 'gradient')}")
@@ -571,7 +571,7 @@ def judge_end(run: Runner, ready: list[float], took: list[float]) -> None:
                 ready[-1] + took[-1] if ready else None
             ),
             "the sum of all: no all-reduce starts before its bucket is ready": float(sum(took)),
-            "the end of all of them started after backward, one after another: each starts as soon as it is ready": (
+            "the end if all start after backward, one after another: each starts as soon as it is ready": (
                 ready[-1] + sum(took) if ready else None
             ),
             "the end if all ran at the same time: the network does one at a time": max(

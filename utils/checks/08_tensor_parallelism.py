@@ -291,7 +291,7 @@ def judge_row_parallel(
                     + (size - 1) * bias,
                     "the product of this rank's rows: a partial sum, to be added up over the ranks": mine["x_local"]
                     @ mine["w_local"],
-                    "the product of this rank's rows plus the bias: a partial sum, to be added up before the bias": mine[
+                    "the product of this rank's rows plus the bias: a partial sum, to be added up first": mine[
                         "x_local"
                     ]
                     @ mine["w_local"]
@@ -339,7 +339,7 @@ def row_parallel_traffic(run: Runner) -> str:
 # ---- part 2
 
 
-def beside(function: Callable[..., Any]) -> Callable[..., torch.Tensor]:
+def in_a_sum(function: Callable[..., Any]) -> Callable[..., torch.Tensor]:
     """z = f(x) + (s + 2 x): the gradient f gets is also that of the other summand, and x is used outside f, too."""
 
     def added(x: torch.Tensor, s: torch.Tensor, **known: Any) -> torch.Tensor:
@@ -369,7 +369,7 @@ def judge_copy(
     x, s = run.draws.integers(shape, dtype, seed=1), run.draws.integers(shape, dtype, seed=2)
     grads = [spread(run.draws.integers(shape, dtype, seed=20 + place) + 10 * (place + 1)) for place in order]
     given = per_rank(len(order), x=x, s=s)
-    answer = run(len(order), given, grads, through=drive, groups=groups, around=beside)
+    answer = run(len(order), given, grads, through=drive, groups=groups, around=in_a_sum)
     for rank, result in enumerate(answer.results):
         total = added(grads[peer] for peer in peers_of(rank, groups, size))
         mistakes = {
@@ -377,7 +377,7 @@ def judge_copy(
                 "this rank's own part: x is used on all ranks, so sum their gradients": 3 * grads[rank],
                 "the mean over the ranks: gradients add up": total / size + 2 * grads[rank],
                 f"summed twice, {size} times too large": size * total + 2 * grads[rank],
-                "the sum of what x gets outside f, too: sum only the gradient that comes back through f": 3 * total,
+                "the sum of x's gradient outside f, too: sum only the gradient that comes back through f": 3 * total,
             },
             "s": {
                 "the sum over the ranks, though s did not go through f: you overwrote the tensor that backward was "
@@ -469,7 +469,7 @@ def judge_gather(
         peers = peers_of(rank, groups, size)
         mine = grad.chunk(size, -1)[peers.index(rank)]
         whole = torch.cat([xs[peer] for peer in peers], dim=-1)
-        mistakes = {
+        mistakes: dict[str, Mistakes] = {
             "output": {
                 "the shards joined along dimension 0: features are the last dimension": torch.cat(
                     [xs[p] for p in peers], 0
@@ -649,7 +649,7 @@ def judge_embedding(
 
     for rank, result in enumerate(answer.results):
         local = right["table"].chunk(size)[rank]
-        mistakes = {
+        mistakes: dict[str, Mistakes] = {
             "output": {
                 "this rank's lookups: add them up over the ranks": found(rank),
                 "the sum of all lookups, those of other ranks' tokens included: put zeros there": sum(looked_up),
@@ -835,7 +835,7 @@ def judge_attention(run: Runner, size: int, B: int, S: int, D: int, heads: int, 
     blocks = sum(some(whole["x"], w, v) for w, v in zip(whole["w_qkv"].chunk(size, 1), rows, strict=True))
     same_rows = sum(some(whole["x"], w, rows[0]) for w in w_local)
     for rank, result in enumerate(answer.results):
-        mistakes = {
+        mistakes: dict[str, Mistakes] = {
             "output": {
                 "the output of this rank's heads: a partial sum. Where is g?": local[rank][0],
                 f"{size} times too large: each rank computes all heads": size * y,

@@ -649,7 +649,7 @@ def one_f_one_b_time(run: Runner) -> str:
     return judge_bubble(schedules, 8)
 
 
-# ---- part 5: a stage, with schedules that are right
+# ---- part 5: a stage, on schedules that are right
 
 
 def step_list(text: str) -> list[RawStep]:

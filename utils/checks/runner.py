@@ -201,7 +201,7 @@ ADVICE = {
         "has no .grad."
     ),
     r"<--> \[none\]\)": NO_CONNECTION,  # Gloo
-    " itself: a message goes to another rank": NO_CONNECTION,  # ours, on virtual ranks
+    r"rank \d+ (sends to|receives from) itself": NO_CONNECTION,  # ours, on virtual ranks
 }
 
 

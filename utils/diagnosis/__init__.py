@@ -1,1 +1,1 @@
-"""What went wrong, in words: deadlocks, silent mistakes, failures, and the exceptions that carry the reports."""
+"""What went wrong, explained: deadlocks, silent mistakes, failures, and the exceptions that carry the reports."""

@@ -1,6 +1,8 @@
-"""The exceptions that `spawn` and `simulate` raise. Each one's text is the whole report; notebooks show nothing else."""
+"""The exceptions that `spawn` and `simulate` raise. The text of each is a whole report, and all that notebooks show."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from ..events.event import Event
 
@@ -8,16 +10,16 @@ from ..events.event import Event
 class RankError(RuntimeError):
     """Something went wrong on the ranks.
 
-    rank     the rank to look at first, None where no single one is to blame
-    results  what each rank returned, None for those that returned nothing
-    output   what each rank had printed
-    events   what each rank had recorded
+    rank     the rank to look at first; None if no single rank is to blame
+    results  what each rank returned; None for those that did not return
+    output   what each rank printed
+    events   every Event of every rank
     """
 
-    def __init__(self, report: str, rank: int | None = None):
+    def __init__(self, report: str, rank: int | None = None) -> None:
         super().__init__(report)
         self.rank = rank
-        self.results: list = []
+        self.results: list[Any] = []
         self.output: list[str] = []
         self.events: list[Event] = []
 
@@ -31,25 +33,25 @@ class RankFailed(RankError):
 
 
 class RankCrashed(RankError):
-    """A rank's process died: killed by a signal, or left without saying why."""
+    """A rank's process died: a signal killed it, or it exited without an exception."""
 
 
 class WorldStuck(RankError):
-    """No rank could move any more: each waited for another."""
+    """A deadlock: no rank could move any more, because each waited for another."""
 
 
 class SilentMistake(RankError):
-    """All ranks have finished, and the values they hold can't be what was meant; `results` holds them all the same."""
+    """All ranks finished, but their values can't be what was meant. `results` holds them all the same."""
 
 
 class RankTimeout(RankError):
-    """The ranks had not finished when the time was up."""
+    """The time was up before the ranks had finished."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """The student interrupted the kernel; its text says where the ranks were. Notebooks show it without a traceback."""
+    """The student interrupted the kernel. The text says where the ranks were; notebooks show it without a traceback."""
 
     _render_traceback_ = RankError._render_traceback_
 
 
-Interrupted.__name__ = "KeyboardInterrupt"  # what everybody knows it by
+Interrupted.__name__ = "KeyboardInterrupt"  # the name everybody knows

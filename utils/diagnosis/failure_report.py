@@ -1,4 +1,4 @@
-"""The report of a world in which a rank raised an exception or its process died."""
+"""The reports of worlds in which a rank raised an exception or its process died."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from ..text import source_lines
 from .errors import RankCrashed, RankFailed
 from .words import call_text, ranks_text
 
-# What a rank says when it is not to blame: another one went away while it was talking to it.
+# The error of a rank that is not to blame: another rank went away while the two were communicating.
 INNOCENT = re.compile(
     r"[Cc]onnection (was )?(closed|reset|refused)|Broken pipe|Socket closed|closed by peer|Application timeout"
     r"|failed to pass monitoredBarrier|NCCL .*remote|remote process exited"
 )
 
-SIGNALS = {
+SIGNALS: dict[int, str] = {
     signal.SIGSEGV: "a crash in compiled code",
     signal.SIGBUS: "a crash in compiled code",
     signal.SIGFPE: "a crash in compiled code",
@@ -26,34 +26,38 @@ SIGNALS = {
     signal.SIGTERM: "from outside",
 }
 
+MOST_FRAMES = 5  # of a traceback, shown from its beginning and again from its end
 
-MOST_FRAMES = 5  # lines of a traceback that are shown from its beginning, and as many from its end
-
-# What a C++ library prints before it gives up; it belongs in the report, not among the prints.
+# What a C++ library prints before it aborts. It belongs in the report, not in the program's output.
 GIVES_UP = re.compile(r"terminate called after throwing an instance of ")
 LAST_WORDS = re.compile(r"  what\(\):\s+(\[enforce fail at \S+\] )?(?P<said>.*)")
 
 
 def is_innocent(failure: Failure) -> bool:
-    """Whether a rank only lost its connection to one that went away: torch says so, not the student's own code."""
+    """Whether the rank merely lost its connection to one that went away: torch raised, not the student's own code."""
     raised_by_library = not failure.frames or not source_lines.is_students(failure.frames[-1].file)
     return raised_by_library and INNOCENT.search(failure.message) is not None
 
 
 def report_failures(failures: dict[int, Failure], waiting: dict[int, Event], died: dict[int, int]) -> RankFailed:
-    """One report for all exceptions, the first one first; those who waited, lost contact or died are a footnote."""
+    """One report for all exceptions, the earliest first, with footnotes on ranks that waited, lost contact or died.
+
+    failures   {rank: its exception}; not empty
+    waiting    {rank: the call it was inside}
+    died       {rank: exit code of its process}
+    """
     to_blame = {rank: failure for rank, failure in failures.items() if not is_innocent(failure)}
     to_blame = to_blame or failures
-    told: dict[tuple, list[int]] = {}
+    same: dict[tuple[str, str, tuple[Frame, ...]], list[int]] = {}
     for rank, failure in sorted(to_blame.items(), key=lambda item: item[1].time):
-        told.setdefault((failure.kind, failure.message, tuple(failure.frames)), []).append(rank)
+        same.setdefault((failure.kind, failure.message, tuple(failure.frames)), []).append(rank)
     parts = []
-    for (kind, message, frames), who in told.items():
-        lines = [f"{ranks_text(sorted(who)).lower()} raised {kind}: {message}".rstrip(": ")]
+    for (kind, message, frames), ranks in same.items():
+        lines = [f"{ranks_text(sorted(ranks)).lower()} raised {kind}: {message}".rstrip(": ")]
         shown = students_frames(frames)
         lines += [line for frame in shown[:MOST_FRAMES] for line in frame_lines(frame)]
         if len(shown) > 2 * MOST_FRAMES:
-            lines.append(f"  ... {len(shown) - 2 * MOST_FRAMES} calls deeper ...")
+            lines.append(f"  ... {len(shown) - 2 * MOST_FRAMES} more calls ...")
         lines += [line for frame in shown[MOST_FRAMES:][-MOST_FRAMES:] for line in frame_lines(frame)]
         parts.append("\n".join(lines))
     places: dict[str, list[int]] = {}
@@ -61,8 +65,8 @@ def report_failures(failures: dict[int, Failure], waiting: dict[int, Event], die
         places.setdefault("waiting in " + call_text(event), []).append(rank)
     for rank in sorted(set(failures) - set(to_blame)):
         places.setdefault("cut off in the middle of a message", []).append(rank)
-    for what, who in places.items():
-        parts.append(f"({ranks_text(who)} {'was' if len(who) == 1 else 'were'} {what}.)")
+    for what, ranks in places.items():
+        parts.append(f"({ranks_text(ranks)} {'was' if len(ranks) == 1 else 'were'} {what}.)")
     parts += [f"(Rank {rank} {how_it_died(code)}.)" for rank, code in died.items()]
     first = min(to_blame, key=lambda rank: to_blame[rank].time)
     return RankFailed("\n\n".join(parts), rank=first)
@@ -75,15 +79,15 @@ def frame_lines(frame: Frame) -> list[str]:
 
 
 def students_frames(frames: tuple[Frame, ...]) -> list[Frame]:
-    """The student's lines of a traceback, with the library's last line if the student has none in it."""
+    """The student's lines of a traceback; if there are none, its last line."""
     return [frame for frame in frames if source_lines.is_students(frame.file)] or list(frames[-1:])
 
 
 def how_it_died(exit_code: int) -> str:
     if exit_code == 0:
-        return "left with exit code 0 before its function had returned: something called os._exit"
+        return "exited with code 0 before its function had returned: something called os._exit"
     if exit_code > 0:
-        return f"left with exit code {exit_code}: something called os._exit, or its interpreter could not go on"
+        return f"exited with code {exit_code}: something called os._exit, or its interpreter could not continue"
     try:
         name = signal.Signals(-exit_code).name
     except ValueError:  # a real-time signal has no name
@@ -94,13 +98,17 @@ def how_it_died(exit_code: int) -> str:
 def report_crash(
     rank: int, exit_code: int, last_place: str, events: list[Event], last_words: list[str], hint: str
 ) -> RankCrashed:
-    """A rank that died without an exception: what ended it, its last line, call and (its library's) words."""
+    """The report of a rank that died without an exception: what ended it, its last line and its last call.
+
+    last_words   what its C++ library printed before it aborted
+    hint         how its last call differs from those of other ranks, or ""
+    """
     lines = [f"rank {rank} {how_it_died(exit_code)}."]
     if last_place:
         lines.append(f"  it was at {last_place}")
     if events:
         last_event = events[-1]
-        state = "not ended" if last_event.end is None else "ended"
+        state = "not completed" if last_event.end is None else "completed"
         where = source_lines.place(last_event.where)
         lines.append(f"  its last call to the network, {state}: {call_text(last_event)} at {where}")
     else:

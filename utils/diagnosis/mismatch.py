@@ -1,8 +1,9 @@
-"""How calls that belong together differ although they must not."""
+"""Forbidden differences between calls that belong together."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 
 from ..events.event import Event
 from ..text.rank_sets import FEW
@@ -13,16 +14,16 @@ SAME_SIZE = ("broadcast", "reduce", "all_reduce", "gather", "all_gather", "reduc
 SAME_ORDER = "Every rank of a group must call the same collectives in the same order."
 
 
-# --- collectives
+def difference(partners: Mapping[int, Event | None]) -> str:
+    """How the ranks' calls of one collective differ where they must not, as sentences; "" if they don't.
 
-
-def difference(partners: dict[int, Event | None]) -> str:
-    """In what the calls of the group's ranks at one place differ, though they must not; "" if in nothing."""
+    partners   {rank: its call, or None if it has not made one}
+    """
     made = {rank: event for rank, event in partners.items() if event is not None}
     op = next(iter(made.values())).op
     if len({e.op for e in made.values()}) > 1:
         conditions = {e.op: condition for e in made.values() if (condition := inside_which_if(e))}
-        hint = "".join(f" The {op} stands inside {condition}." for op, condition in conditions.items())
+        hint = "".join(f" The {op} is inside {condition}." for op, condition in conditions.items())
         return f"{each(made, 'called', lambda e: e.op)}. {SAME_ORDER}{hint if len(conditions) == 1 else ''}"
     if len({e.peer for e in made.values()}) > 1:
         return f"{each(made, 'named root', lambda e: e.peer)}. All ranks must name the same root."
@@ -33,7 +34,8 @@ def difference(partners: dict[int, Event | None]) -> str:
     return ""
 
 
-def each(made: dict[int, Event], verb: str, what) -> str:
+def each(made: dict[int, Event], verb: str, what: Callable[[Event], object]) -> str:
+    """ "rank 0 called all_reduce, rank 1 called barrier"."""
     alike: dict[str, list[int]] = {}
     for rank, event in made.items():
         text = str(what(event))
@@ -42,18 +44,15 @@ def each(made: dict[int, Event], verb: str, what) -> str:
     return ", ".join(parts if len(parts) <= FEW else [*parts[:4], "...", parts[-1]])
 
 
-# --- messages
-
-
 def message_mismatch(one: Event, other: Event) -> str:
-    """In what a send and its receive differ, though they must not; "" if in nothing."""
+    """How a send and its receive differ where they must not, as sentences; "" if they don't."""
     send, receive = (one, other) if one.op == "send" else (other, one)
     if send.bytes > receive.bytes:
-        what = f"whose recv has room for {tensor_text(receive)} only"
+        what = f"whose recv only has room for {tensor_text(receive)}"
     elif send.bytes < receive.bytes:
-        what = f"which received it into {tensor_text(receive)}: what it does not fill stays as it was"
-    elif send.dtype != receive.dtype and "uint8" not in (send.dtype, receive.dtype):  # raw bytes fit everything
-        what = f"which received it into {tensor_text(receive)}: there its bytes mean other numbers"
+        what = f"which received it into {tensor_text(receive)}: the rest of that tensor stays as it was"
+    elif send.dtype != receive.dtype and "uint8" not in (send.dtype, receive.dtype):  # raw bytes fit any dtype
+        what = f"which received it into {tensor_text(receive)}, where the same bytes mean different numbers"
     else:
         return ""
     return (

@@ -1,13 +1,14 @@
-"""Mistakes that raise nothing: Gloo returns, with wrong values. Found by comparing what all ranks have recorded.
+"""Mistakes that raise no error: Gloo returns, with wrong values. They are found by comparing the ranks' records.
 
-A right program must never be accused: calls are compared only in what must agree, groups and messages with a call that
-raised are left out, and what a program does with a tensor is not guessed at.
+A correct program must never be accused. So calls are compared only where they must agree, groups and messages with a
+call that raised are left out, and there is no guessing about what a program does with a tensor.
 """
 
 from __future__ import annotations
 
 import linecache
 from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
 
 from ..events.event import Event
 from ..events.matching import Matching
@@ -18,65 +19,71 @@ from .mismatch import SAME_ORDER, difference, message_mismatch
 from .why_stuck import groups_in_another_order
 from .words import call_text, ranks_text, tensor_text
 
-# Who gets values from a call, and so must wait before it uses them: every rank, or the root only, or all but the root.
+# The ranks that get values from a call, and must wait before they use them: all, only the root, all but the root.
 FOR_ALL = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "recv")
 FOR_THE_ROOT = ("reduce", "gather")
 FOR_THE_OTHERS = ("broadcast", "scatter")
-IN_PLACE = ("all_reduce", "broadcast", "reduce")  # their tensors are read and written in the order of memory
-
+IN_PLACE = ("all_reduce", "broadcast", "reduce")  # these read and write their tensors in memory order
 
 Finding = tuple[list[Event], str]  # calls to show, and what is wrong with them
 NOTHING: Finding = ([], "")
 
 
 def silent_mistake(states: list[RankState]) -> SilentMistake | None:
-    """The error of a world that ran to its end; None if nothing speaks against its values."""
+    """The error of a world in which every rank finished; None if there is no evidence against its values."""
     report = explain_silence(states)
     if not report:
         return None
-    return SilentMistake(f"every rank ran to its end, but its values can't be trusted.\n{report}")
+    return SilentMistake(f"every rank finished, but the values can't be trusted.\n{report}")
 
 
 def explain_silence(states: list[RankState]) -> str:
-    """The report of a world that ran to its end and can't have done what was meant; "" if nothing speaks against it."""
+    """The report of a world in which every rank finished but one made a mistake; "" if there is no evidence of one."""
     matching = Matching(states)
-    for look_at in (groups, orders, collectives, messages, memory, handles):
-        calls, sentence = look_at(matching)
+    for find in (
+        find_different_groups,
+        find_swapped_calls,
+        find_different_collectives,
+        find_different_messages,
+        find_unfit_layouts,
+        find_dropped_handles,
+    ):
+        calls, sentence = find(matching)
         if sentence:
             lines = [f"  rank {e.rank}  {call_text(e):<32}  {place(e.where)}".rstrip() for e in calls]
             return "\n".join([*lines, "", sentence])
     return ""
 
 
-def groups(matching: Matching) -> Finding:
-    said = groups_in_another_order(matching.states)
-    return [event for state in matching.states for event in state.groups_made] if said else [], said
+def find_different_groups(matching: Matching) -> Finding:
+    sentence = groups_in_another_order(matching.states)
+    return ([event for state in matching.states for event in state.groups_made], sentence) if sentence else NOTHING
 
 
-def orders(matching: Matching) -> Finding:
-    """Two ranks that make the same calls in another order: as they differ in what is handed in, or in their lines."""
+def find_swapped_calls(matching: Matching) -> Finding:
+    """Two ranks that make the same calls in different orders: it shows in their tensors, or in the lines of code."""
     for calls in sound_groups(matching):
         first, *others = calls.values()
         for other in others:
-            span = swapped([contents(event) for event in first], [contents(event) for event in other])
-            if first[span]:
+            span = swapped_span([contents(event) for event in first], [contents(event) for event in other])
+            if span is not None:
                 mine, its = first[span][0], other[span][0]
-                return [mine, its], met_each_other(mine, what(mine), its, what(its))
+                return [mine, its], met_each_other(mine, contents_text(mine), its, contents_text(its))
             if [event.where for event in first] != [event.where for event in other]:
-                span = swapped([text(event) for event in first], [text(event) for event in other])
-                if first[span] and written_apart(first[span], other[span]):
+                span = swapped_span([line_text(event) for event in first], [line_text(event) for event in other])
+                if span is not None and written_apart(first[span], other[span]):
                     mine, its = first[span][0], other[span][0]
-                    return [mine, its], met_each_other(mine, f"`{text(mine)}`", its, f"`{text(its)}`")
+                    return [mine, its], met_each_other(mine, f"`{line_text(mine)}`", its, f"`{line_text(its)}`")
     return NOTHING
 
 
-def collectives(matching: Matching) -> Finding:
+def find_different_collectives(matching: Matching) -> Finding:
     for calls in sound_groups(matching):
         for partners in columns(calls):
             made = [event for event in partners.values() if event is not None]
             missing = [rank for rank, event in partners.items() if event is None]
-            if not missing and (said := difference(partners)):
-                return made, said
+            if not missing and (sentence := difference(partners)):
+                return made, sentence
             if missing and any(event.end is not None for event in made):
                 return (
                     made,
@@ -85,7 +92,7 @@ def collectives(matching: Matching) -> Finding:
     return NOTHING
 
 
-def messages(matching: Matching) -> Finding:
+def find_different_messages(matching: Matching) -> Finding:
     failed = {(state.rank, index) for state in matching.states for index in state.failed}
     for channel, sends in matching.sends.items():
         both = sends + matching.receives.get(channel, [])
@@ -93,12 +100,12 @@ def messages(matching: Matching) -> Finding:
             continue
         for send in sends:
             receive = matching.other_end(send)
-            if receive is not None and (said := message_mismatch(send, receive)):
-                return [send, receive], said
+            if receive is not None and (sentence := message_mismatch(send, receive)):
+                return [send, receive], sentence
     return NOTHING
 
 
-def memory(matching: Matching) -> Finding:
+def find_unfit_layouts(matching: Matching) -> Finding:
     for state in matching.states:
         if state.strides:
             by_index = {event.index: event for event in state.events}
@@ -109,25 +116,25 @@ def memory(matching: Matching) -> Finding:
                 if has_gaps(shape, strides):
                     return [event], (
                         f"Rank {state.rank} handed {event.op} a view with gaps (shape {list(shape)}, strides "
-                        f"{list(strides)}): Gloo takes numbers that lie side by side in memory, and took others. "
-                        "Hand in x.contiguous(), and copy what comes out back into the view."
+                        f"{list(strides)}), but Gloo works on consecutive memory, so it used the wrong numbers. "
+                        "Hand in x.contiguous(), and copy the result back into the view."
                     )
                 if event.op in IN_PLACE and (other := in_another_layout(event, matching)) is not None:
                     return [event, other], (
-                        f"The numbers of rank {state.rank}'s tensor lie in another order in memory than those of "
-                        f"rank {other.rank}'s (is one a transpose?), and {event.op} goes by memory. "
+                        f"Rank {state.rank}'s tensor is laid out differently in memory from rank {other.rank}'s "
+                        f"(is one a transpose?), and {event.op} goes by the order in memory. "
                         "Hand in x.contiguous() on every rank."
                     )
     return NOTHING
 
 
-def handles(matching: Matching) -> Finding:
+def find_dropped_handles(matching: Matching) -> Finding:
     for state in matching.states:
         for event in state.events if state.dropped else ():
             if event.index in state.dropped and gets_values(event):
                 return [event], (
                     f"Rank {state.rank} started an asynchronous {event.op} and never waited for it: its result may not "
-                    "be there yet when it is used. Keep the handle, and call its wait() before you use the tensor."
+                    "be there yet when you use it. Keep the handle, and call its wait() before you use the tensor."
                 )
     return NOTHING
 
@@ -135,48 +142,51 @@ def handles(matching: Matching) -> Finding:
 # --- collectives
 
 
-def sound_groups(matching: Matching):
-    """{rank: its collectives} of each group in which every call went well."""
+def sound_groups(matching: Matching) -> Iterator[dict[int, list[Event]]]:
+    """{rank: its collectives} for each group in which no call raised."""
     failed = {(state.rank, index) for state in matching.states for index in state.failed}
     for (_, members), calls in matching.collectives.items():
         if not any((event.rank, event.index) in failed for events in calls.values() for event in events):
             yield {rank: calls.get(rank, []) for rank in members}
 
 
-def columns(calls: dict[int, list[Event]]):
-    """{rank: its call, or None} for each place in the order of a group's calls at which they are not all alike."""
+def columns(calls: dict[int, list[Event]]) -> Iterator[dict[int, Event | None]]:
+    """{rank: its call, or None} for each place in the order of a group's calls where the calls are not all alike."""
     for number in range(max(map(len, calls.values()))):
         partners = {rank: events[number] if number < len(events) else None for rank, events in calls.items()}
         if len({event and contents(event) for event in partners.values()}) > 1:
             yield partners
 
 
-def contents(event: Event) -> tuple:
+def contents(event: Event) -> Hashable:
     return event.op, event.peer, event.reduce_op, event.dtype, event.shape
 
 
-def text(event: Event) -> str:
+def line_text(event: Event) -> str:
+    """The student's line: "dist.all_reduce(a)"."""
     file, _, line = event.where.rpartition(":")
     return linecache.getline(file, int(line)).strip() if file else ""
 
 
-def what(event: Event) -> str:
+def contents_text(event: Event) -> str:
     """ "all_reduce (max) of int32 [2]"."""
-    asked = f"{event.op} ({event.reduce_op})" if event.reduce_op else call_text(event)
-    return f"{asked} of {tensor_text(event)}" if event.dtype else asked
+    call = f"{event.op} ({event.reduce_op})" if event.reduce_op else call_text(event)
+    return f"{call} of {tensor_text(event)}" if event.dtype else call
 
 
-def swapped(mine: list, its: list) -> slice:
-    """From the first to the last place at which they differ, if both hold the same there in another order."""
+def swapped_span(mine: Sequence[Hashable], its: Sequence[Hashable]) -> slice | None:
+    """From the first to the last place where they differ, if both hold the same there in different orders."""
     places = [place for place, (one, other) in enumerate(zip(mine, its, strict=False)) if one != other]
-    span = slice(places[0], places[-1] + 1) if places else slice(0)
-    return span if Counter(mine[span]) == Counter(its[span]) else slice(0)
+    if not places:
+        return None
+    span = slice(places[0], places[-1] + 1)
+    return span if Counter(mine[span]) == Counter(its[span]) else None
 
 
 def written_apart(mine: list[Event], its: list[Event]) -> bool:
-    """Whether two ranks have taken ways of their own, whose calls differ in the tensor only: `all_reduce(a)`, `(b)`.
+    """Whether two ranks run different lines whose calls differ only in the tensor: `all_reduce(a)`, `all_reduce(b)`.
 
-    Not on lines that both ranks pass: there it may be somebody's turn, `all_reduce(mine if rank == turn else zeros)`.
+    On a line that both run, ranks may be taking turns: `all_reduce(mine if rank == turn else zeros)`.
     """
     return (
         all(event.op in FOR_ALL and event.where for event in mine + its)
@@ -187,7 +197,7 @@ def written_apart(mine: list[Event], its: list[Event]) -> bool:
 
 def met_each_other(mine: Event, one: str, its: Event, other: str) -> str:
     return (
-        f"Rank {mine.rank}'s {one} met rank {its.rank}'s {other}: both ranks make both calls, but in another order. "
+        f"Rank {mine.rank}'s {one} met rank {its.rank}'s {other}: both ranks make both calls, but in different orders. "
         + SAME_ORDER
     )
 
@@ -195,8 +205,8 @@ def met_each_other(mine: Event, one: str, its: Event, other: str) -> str:
 # --- memory
 
 
-def has_gaps(shape: tuple, strides: tuple) -> bool:
-    """Whether other numbers lie between those of a tensor, or some of its numbers are the same one."""
+def has_gaps(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    """Whether a tensor's numbers have others between them in memory, or share a place."""
     expected = 1
     for stride, size in sorted((stride, size) for size, stride in zip(shape, strides, strict=True) if size > 1):
         if stride != expected:
@@ -206,17 +216,18 @@ def has_gaps(shape: tuple, strides: tuple) -> bool:
 
 
 def in_another_layout(event: Event, matching: Matching) -> Event | None:
-    """The call of another rank whose tensor has the same shape and lies in memory in another order."""
+    """Another rank's call whose tensor has the same shape but a different order in memory."""
     own = matching.states[event.rank].strides[event.index]
     for other in matching.partners(event).values():
-        same_shape = other is not None and other.shape == event.shape
-        if same_shape and matching.states[other.rank].strides.get(other.index) != own:
+        if other is None or other.shape != event.shape:
+            continue
+        if matching.states[other.rank].strides.get(other.index) != own:
             return other
     return None
 
 
 def gets_values(event: Event) -> bool:
-    """Whether this rank's tensors are changed by the call."""
+    """Whether the call changes this rank's tensors."""
     if event.op in FOR_THE_ROOT:
         return event.rank == event.peer
     if event.op in FOR_THE_OTHERS:

@@ -1,4 +1,4 @@
-"""Why no rank can move: the kind of mistake, in a sentence or two that name ranks and calls and the usual fix."""
+"""Why no rank can move: the likely mistake in a sentence or two that name the ranks, the calls and the usual fix."""
 
 from __future__ import annotations
 
@@ -11,24 +11,23 @@ from .words import call_text, group_text, inside_which_if, ordinal, ranks_text
 
 EVERYONE_FIRST = {
     "send": ("sends", "Let one rank of each pair receive first, or use isend and wait after the receive."),
-    "recv": ("receives", "A message must be sent before it can arrive: let somebody send first."),
+    "recv": ("receives", "A message must be sent before it can arrive: let one rank send first."),
 }
-ALL_GROUPS = "Every rank must call new_group for every group, in the same order, also for one that it is not in."
+ALL_GROUPS = "Every rank must call new_group for every group in the same order, even for groups that it is not in."
 
 
 def likely_mistake(blocked: dict[int, Event], matching: Matching) -> str:
-    """Why nobody can move. blocked: {rank: the call it is inside of}."""
+    """Why no rank can move. blocked: {rank: the call it is inside}."""
     if any(event.op == "new_group" or not is_one_group(event, matching.states) for event in blocked.values()):
         return unmade_group(blocked, matching.states)
     collectives = [event for event in blocked.values() if event.op not in POINT_TO_POINT]
     for event in collectives:
-        if said := difference(matching.partners(event)):
-            return said
-    if said := lost_message(blocked, matching):
-        return said
+        if sentence := difference(matching.partners(event)):
+            return sentence
+    if sentence := lost_message(blocked, matching):
+        return sentence
     for event in collectives:
-        missing = [rank for rank, partner in matching.partners(event).items() if partner is None]
-        if missing:
+        if missing := missing_from(event, matching):
             return missing_rank(event, missing, blocked, matching)
     return unmet_messages(blocked, matching)
 
@@ -38,29 +37,34 @@ def missing_rank(event: Event, missing: list[int], blocked: dict[int, Event], ma
     finished = [rank for rank in missing if states[rank].finished]
     condition = inside_which_if(event)
     if finished:
-        mend = f"take it out of the {condition}" if condition else "look for an early return, or an `if` around it"
+        fix = f"take it out of the {condition}" if condition else "look for an early return, or an `if` around it"
         return (
-            f"{ranks_text(finished)} never called this {event.op} and {'has' if len(finished) == 1 else 'have'} finished. "
-            f"A collective returns only when every rank of its group has called it: {mend}."
+            f"{ranks_text(finished)} never called this {event.op} and {'has' if len(finished) == 1 else 'have'} "
+            f"finished. A collective returns only when every rank of its group has called it: {fix}."
         )
     for rank in missing:
         other = blocked[rank]
-        if other.op not in POINT_TO_POINT and matching.partners(other).get(event.rank, other) is None:
+        if other.op not in POINT_TO_POINT and event.rank in missing_from(other, matching):
             mine, its = group_text(event, states[event.rank]), group_text(other, states[rank])
             return (
                 f"Rank {event.rank} uses {mine} first, rank {rank} uses {its} first: each waits for the other. "
                 "Ranks that share several groups must use them in the same order."
             )
     elsewhere = "; ".join(f"rank {rank} is in {call_text(blocked[rank])}" for rank in missing)
-    hint = f" The {event.op} stands inside {condition}." if condition else ""
+    hint = f" The {event.op} is inside {condition}." if condition else ""
     return (
         f"{ranks_text(event.members)} must all call {event.op}, but {elsewhere}. "
-        f"Every rank must make the calls that belong together, in the same order.{hint}"
+        f"All of them must make their common calls in the same order.{hint}"
     )
 
 
+def missing_from(collective: Event, matching: Matching) -> list[int]:
+    """The members of its group that have not called it yet."""
+    return [rank for rank, partner in matching.partners(collective).items() if partner is None]
+
+
 def lost_message(blocked: dict[int, Event], matching: Matching) -> str:
-    """A message that does not arrive because the handle of its send or receive was thrown away; "" if there is none."""
+    """A sentence about a message that can't arrive because its handle was thrown away; "" if there is none."""
     for event in blocked.values():
         if event.op in POINT_TO_POINT:
             lost = matching.other_end(event)
@@ -68,14 +72,14 @@ def lost_message(blocked: dict[int, Event], matching: Matching) -> str:
             lost = next(iter(lost_receives(event, matching.states)), None)
         if lost is not None and lost.index in matching.states[lost.rank].lost:
             return (
-                f"Rank {lost.rank} has thrown away the handle of its i{call_text(lost)}. The message may then never arrive, "
-                "and what comes after it gets stuck too: keep each handle, and call its wait()."
+                f"Rank {lost.rank} has thrown away the handle of its i{call_text(lost)}. The message may never arrive, "
+                "and everything after it gets stuck too: keep each handle, and call its wait()."
             )
     return ""
 
 
 def lost_receives(event: Event, states: list[RankState]) -> list[Event]:
-    """Receives whose handle a member of the group has thrown away: Gloo's connection does not get over it."""
+    """Receives whose handle a member of the group has thrown away: Gloo's connection never recovers from that."""
     return [e for rank in event.members if states[rank].lost for e in states[rank].events if is_lost(e, states[rank])]
 
 
@@ -93,13 +97,14 @@ def unmet_messages(blocked: dict[int, Event], matching: Matching) -> str:
                 if send.group == event.group and send.tag != event.tag:
                     return (
                         f"Rank {event.rank} waits for a message with tag {event.tag} from rank {send.rank}, which "
-                        f"sends with tag {send.tag}. A send and its recv must name the same tag."
+                        f"sends with tag {send.tag}. A send and its recv must use the same tag."
                     )
                 if send.group != event.group:
                     return (
                         f"Rank {event.rank} waits for a message from rank {send.rank} on "
-                        f"{group_text(event, states[event.rank])}, which sends on {group_text(send, states[send.rank])}. "
-                        "A send and its recv must name the same group."
+                        f"{group_text(event, states[event.rank])}, "
+                        f"which sends on {group_text(send, states[send.rank])}. "
+                        "A send and its recv must use the same group."
                     )
     hint = wrong_way(messages, sends)
     for op, (verb, remedy) in EVERYONE_FIRST.items():
@@ -112,49 +117,48 @@ def unmet_messages(blocked: dict[int, Event], matching: Matching) -> str:
         if event.peer is not None and states[event.peer].finished:
             return left_alone(event, states[event.peer]) + hint
     seen = "; ".join(f"rank {rank} is in {call_text(event)}" for rank, event in blocked.items())
-    return (
-        f"No send meets its receive: {seen}. For each send there must be a recv on the other rank, with the same tag."
-        + hint
-    )
+    return f"No send matches a receive: {seen}. Each send needs a recv on the other rank, with the same tag." + hint
 
 
 def left_alone(event: Event, finished: RankState) -> str:
-    """A message whose other end has finished."""
+    """A sentence about a message whose other end has finished."""
     dropped = any(e.op in POINT_TO_POINT and finished.has_dropped(e) and e.peer == event.rank for e in finished.events)
     waits_for = "waits for a message from" if event.op == "recv" else "sends a message to"
-    but = "without sending it" if event.op == "recv" else "without receiving it"
-    but = "without waiting for what it had started: keep each handle and call its wait()" if dropped else but
+    without = "without sending it" if event.op == "recv" else "without receiving it"
+    if dropped:
+        without = "without waiting for what it had started: keep each handle and call its wait()"
     return (
-        f"Rank {event.rank} {waits_for} rank {event.peer}, which has finished {but}. "
-        "Count the sends and the receives of each pair: they must match one to one, tags too."
+        f"Rank {event.rank} {waits_for} rank {event.peer}, which has finished {without}. "
+        "Count the sends and receives of each pair: they must match one to one, including their tags."
     )
 
 
 def wrong_way(messages: list[Event], sends: list[Event]) -> str:
-    """A hint, if somebody sends to a rank that waits for another one."""
+    """A hint, if a rank sends to one that waits for a different rank; else ""."""
     for event in messages:
         for send in sends:
             if event.op == "recv" and send.peer == event.rank and send.rank != event.peer is not None:
                 return (
-                    f" Rank {event.rank} waits for rank {event.peer} while rank {send.rank} sends to it: "
-                    "is a src or a dst wrong?"
+                    f" Rank {event.rank} waits for rank {event.peer}, but it is rank {send.rank} that sends to rank "
+                    f"{event.rank}: is a src or a dst wrong?"
                 )
     return ""
 
 
 def find_cycle(waits_for: dict[int, int | None]) -> list[int]:
-    """A circle in who waits for whom, beginning at its smallest rank; [] if there is none."""
-    seen = set()
+    """The ranks of a cycle in `waits_for`, beginning at the smallest; [] if there is none."""
+    seen: set[int] = set()
     for start in sorted(waits_for):
-        path, rank = [], start
-        while rank in waits_for and rank not in seen:
+        path: list[int] = []
+        rank: int | None = start
+        while rank is not None and rank in waits_for and rank not in seen:
             seen.add(rank)
             path.append(rank)
             rank = waits_for[rank]
         if rank in path:
-            circle = path[path.index(rank) :]
-            first = circle.index(min(circle))
-            return circle[first:] + circle[:first]
+            cycle = path[path.index(rank) :]
+            first = cycle.index(min(cycle))
+            return cycle[first:] + cycle[:first]
     return []
 
 
@@ -162,9 +166,9 @@ def find_cycle(waits_for: dict[int, int | None]) -> list[int]:
 
 
 def unmade_group(blocked: dict[int, Event], states: list[RankState]) -> str:
-    """Why a rank waits in new_group."""
-    if said := groups_in_another_order(states):
-        return said
+    """Why a rank waits in new_group, or for members who mean a different group."""
+    if sentence := groups_in_another_order(states):
+        return sentence
     for event in blocked.values():
         if event.op == "new_group":
             missing = [
@@ -180,16 +184,16 @@ def unmade_group(blocked: dict[int, Event], states: list[RankState]) -> str:
 
 
 def is_one_group(event: Event, states: list[RankState]) -> bool:
-    """Whether the group of this call is the same one for all who have made a group of its name: torch numbers them."""
+    """Whether all ranks that made a group of this name mean the same group: torch names groups by numbering them."""
     return all(
         made.members == event.members for state in states for made in state.groups_made if made.group == event.group
     )
 
 
 def groups_in_another_order(states: list[RankState]) -> str:
-    """The first place at which ranks make different groups, as a sentence; "" if there is none.
+    """Sentences about the first place at which ranks make different groups; "" if there is none.
 
-    Groups made with use_local_synchronization have other names than numbers, and only their members make them.
+    Groups made with use_local_synchronization don't count: only their members make them. Their names are not numbers.
     """
     made = {state.rank: [e for e in state.groups_made if e.group.isdigit()] for state in states}
     for place in range(max(map(len, made.values()), default=0)):
@@ -205,7 +209,7 @@ def groups_in_another_order(states: list[RankState]) -> str:
             return f"{ranks_text(skipped)} skipped the group of {ranks_text(here[first]).lower()}, {them}. {ALL_GROUPS}"
         mine, its = ranks_text(here[first]).lower(), ranks_text(here[others[0]]).lower()
         return (
-            f"Rank {first} makes the group of {mine} as its {ordinal(place + 1)}, rank {others[0]} the group of {its}. "
-            "Every rank must make all groups in the same order."
+            f"The {ordinal(place + 1)} group that rank {first} makes is that of {mine}; on rank {others[0]} it is that "
+            f"of {its}. Every rank must make all groups in the same order."
         )
     return ""

@@ -1,19 +1,18 @@
-"""Calls, ranks, tensors and groups in words, for reports."""
+"""Calls, ranks, tensors and groups as text, for reports."""
 
 from __future__ import annotations
 
 import ast
 import linecache
+from collections.abc import Sequence
 
 from ..events.event import Event
 from ..events.rank_state import RankState
 from ..text.rank_sets import format_ranks
 
-# --- words
-
 
 def call_text(event: Event) -> str:
-    """The call in short: `recv from 1`, `broadcast (root 0)`, `all_reduce`, `new_group [0, 1]`."""
+    """A call in brief: `recv from 1`, `broadcast (root 0)`, `all_reduce`, `new_group [0, 1]`."""
     if event.op == "send":
         return f"send to {event.peer}"
     if event.op == "recv":
@@ -23,8 +22,8 @@ def call_text(event: Event) -> str:
     return event.op if event.peer is None else f"{event.op} (root {event.peer})"
 
 
-def ranks_text(numbers) -> str:
-    """ "Rank 2", "Ranks 0 and 3", "Ranks 0, 1 and 3"; of more than eight, "Ranks 0-62, 64"."""
+def ranks_text(numbers: Sequence[int]) -> str:
+    """ "Rank 2", "Ranks 0 and 3", "Ranks 0, 1 and 3"; for more than eight, "Ranks 0-62, 64"."""
     if len(numbers) > 8:
         return f"Ranks {format_ranks(list(numbers))}"
     *first, last = [str(number) for number in numbers]
@@ -37,7 +36,7 @@ def tensor_text(event: Event) -> str:
 
 
 def group_text(event: Event, state: RankState) -> str:
-    """ "the whole world", "the group of ranks 0 and 1", or "the 2nd group of ..." if there are more of the same."""
+    """ "the whole world", "the group of ranks 0 and 1", or "the 2nd group of ..." if several have the same ranks."""
     if event.group == "world":
         return "the whole world"
     same = [made.group for made in state.groups_made if made.members == event.members]
@@ -50,17 +49,17 @@ def ordinal(number: int) -> str:
 
 
 def inside_which_if(event: Event) -> str:
-    """The innermost `if` about the rank that the student's line stands in, "`if rank == 0`"; "" if there is none."""
+    """The innermost `if` about the rank around the student's line, as "`if rank == 0`"; "" if there is none."""
     file, _, line = event.where.rpartition(":")
     try:
         tree = ast.parse("".join(linecache.getlines(file)))
-    except SyntaxError:  # a cell with magic in it
+    except SyntaxError:  # a cell with an IPython magic
         return ""
     found = ""
     for node in ast.walk(tree):  # outer ones come before inner ones
         if isinstance(node, ast.If) and mentions_rank(node.test):
             for body, where in ((node.body, "`if {}`"), (node.orelse, "`else` of `if {}`")):
-                if body and body[0].lineno <= int(line) <= body[-1].end_lineno:
+                if body and body[0].lineno <= int(line) <= (body[-1].end_lineno or 0):
                     found = where.format(ast.unparse(node.test))
     return found
 

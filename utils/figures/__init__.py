@@ -1,30 +1,30 @@
-"""Every picture of the course, drawn by matplotlib; notebooks call these functions and show what they return.
+"""Every picture of the course, drawn with matplotlib. A notebook shows what these functions return.
 
 collective("broadcast", world_size=4, root=1)    before and after, ranks as columns
 halves(world_size=4)                             all-reduce as reduce-scatter and all-gather
 transpose(world_size=2, rows=2, columns=3)       the bands of a matrix and of its transpose
-stages([before, after], ["before", "after"])     any of the above is made of these
-timeline(run)                                    who computed and who communicated when: a lane for each rank
-traffic(run, "broadcast by hand")                who sent how many bytes to whom
-live_bytes(run.memory())                         how many bytes each rank held when
-sweep(sizes, seconds, bandwidths, "all_reduce")  time and bandwidth over the size, with a fitted line and limits
-cluster(find_cluster("dgx-h100", 64))            nodes, GPUs and links of a cluster, with their speeds
-rendezvous(world_size=4)                         ranks that know a store, then each other
+stages([before, after], ["before", "after"], "")  what collective and halves are made of
+timeline(run)                                    who computed and who communicated when: a lane per rank
+traffic(run, "broadcast by hand")                who sent how many bytes to whom; heatmap: of a Traffic
+live_bytes(run.memory())                         how many bytes each rank held over time
+sweep(sizes, seconds, bandwidths, "all_reduce")  time and bandwidth over size, with a fitted line and limits
+cluster(find_cluster("dgx-h100", 64))            a cluster's nodes, GPUs and links, with their speeds
+rendezvous(world_size=4)                         ranks that know only a store, then each other
 bandwidths(nbytes, seconds, levels)              how fast one core copies, from its caches to memory
-roofline(peak, bandwidth, {"x + y": 1 / 6})      what is possible at each arithmetic intensity
-tiles(tiles_a_side=4, row=1, column=2, step=0)   what a tiled matrix product needs at one step
-topology(matrix, "a machine", ring=[0, 2, 1])    which GPUs are wired how
-ring(size=4, step=0)                             a step of it; also tree, halving, folding, two_levels, pairwise
-time_curves({"ring": [(1000, 2e-5)]}, "title")   time against bytes, and where the fastest changes
-data_parallel_step([3, 3, 2])                    rows, weights and gradients of each rank, and their mean
-buckets([[2], [1, 0]], [8, 8, 8])                which parameter's gradient goes in which bucket
-overlap({"one": ([2.0], [1.0])}, backward=2.0)   backward above the all-reduces of its buckets
+roofline(peak, bandwidth, {"x + y": 1 / 6}, "")  attainable FLOP/s at each arithmetic intensity
+tiles(tiles_a_side=4, row=1, column=2, step=0)   what one step of a tiled matrix product needs
+topology(matrix, "a machine", ring=[0, 2, 1])    how GPUs are wired
+ring(size=4, step=0)                             one step; also tree, halving, folding, two_levels, pairwise
+time_curves({"ring": [(1000, 2e-5)]}, "title")   time against size, and where the fastest changes
+data_parallel_step([3, 3, 2])                    each rank's rows, weights and gradient, and the mean
+buckets([[2], [1, 0]], [8, 8, 8])                which gradients go into which bucket
+overlap({"one": ([2.0], [1.0])}, backward=2.0)   backward, and below it the all-reduces of its buckets
 norms(world_size=2)                              which numbers of a batch share a mean
 pipeline(["layers 0-3", "layers 4-7"])           the stages of a pipeline, and what travels between them
-schedule([[("F", 0), ("B", 0)]] * 2)             which rank takes which step of a pipeline when
-sharded_matmul("columns", tp_size=2)             x @ w with w cut in columns, or in rows; sharded_mlp: both, one after
-                                                 the other; qkv_columns: of attention
-doors("f", "g")                                  what the two ends of a sharded region do; layer_doors: in a whole layer
+schedule([[("F", 0), ("B", 0)]] * 2)             each rank's steps of a pipeline over time
+sharded_matmul("columns", tp_size=2)             x @ w with w cut into columns or rows; sharded_mlp: both in turn;
+                                                 qkv_columns: those of attention
+doors("f", "g")                                  what the two ends of a sharded region do; layer_doors: in a layer
 """
 
 from .algorithms import folding, halving, pairwise, ring, tree, two_levels

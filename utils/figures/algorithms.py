@@ -1,30 +1,35 @@
-"""How an all-reduce algorithm moves numbers: who sends to whom in which round. A place is a position in the team."""
+"""How all-reduce algorithms move data: who sends to whom in each round. A place is a position in the team."""
+
+from __future__ import annotations
 
 import math
+from typing import TypeAlias
 
+from matplotlib.axes import Axes
 from matplotlib.patches import Circle, FancyArrowPatch, FancyBboxPatch, Rectangle
 
 from .collectives import LETTERS, draw_cell, enough_colours
-from .picture import COLOURS, GREY, INK, PAPER, Picture
+from .picture import COLOURS, GREY, INK, PAPER, Look, Picture
 
+Point: TypeAlias = tuple[float, float]
 ROUND = "round,pad=0,rounding_size=0.15"
 
 
-def arrow(panel, start: tuple, end: tuple, bend: float = 0, colour: str = INK, shrink: float = 10) -> None:
-    """From one point to another, leaving `shrink` points free at both ends."""
+def arrow(panel: Axes, start: Point, end: Point, bend: float = 0, colour: str = INK, shrink: float = 10) -> None:
+    """From one point to another, with a gap of `shrink` points at both ends."""
     style = f"arc3,rad={bend}"
-    size = {"mutation_scale": 11, "linewidth": 1.4, "shrinkA": shrink, "shrinkB": shrink, "zorder": 2}
+    size: Look = {"mutation_scale": 11, "linewidth": 1.4, "shrinkA": shrink, "shrinkB": shrink, "zorder": 2}
     panel.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", connectionstyle=style, color=colour, **size))
 
 
-def disc(panel, x: float, y: float, text, colour: str = COLOURS[1], radius: float = 0.26) -> None:
+def disc(panel: Axes, x: float, y: float, text: object, colour: str = COLOURS[1], radius: float = 0.26) -> None:
     panel.add_patch(Circle((x, y), radius, facecolor=colour, edgecolor=INK, linewidth=0.8, zorder=3))
     panel.text(x, y, str(text), ha="center", va="center", color="black", fontsize=9, zorder=4)
 
 
-def panels_of(picture: Picture, count: int, top: float = 0.62):
-    """Panels side by side, without axes. top: inches that the title takes."""
-    panels = picture.subplots(1, count, squeeze=False)[0]
+def panels_of(picture: Picture, count: int, top: float = 0.62) -> list[Axes]:
+    """Panels side by side, without axes. top: inches for the title."""
+    panels: list[Axes] = picture.subplots(1, count, squeeze=False)[0].tolist()
     for panel in panels:
         panel.axis("off")
     picture.subplots_adjust(left=0.01, right=0.99, bottom=0.03, top=1 - top / picture.get_figheight(), wspace=0.06)
@@ -35,9 +40,9 @@ def panels_of(picture: Picture, count: int, top: float = 0.62):
 
 
 def ring(size: int = 4, step: int = 0) -> Picture:
-    """A step of a ring reduce-scatter: what each place holds of each chunk before it and after it, and what it sends.
+    """One step of a ring reduce-scatter: what each place holds of each chunk before and after it, and what it sends.
 
-    Raises ValueError if there is no such step, or no room for so many places.
+    Raises ValueError if there is no such step, or if there are too many places to draw.
     """
     enough_colours(size)
     if not 0 <= step < size - 1:
@@ -55,7 +60,7 @@ def ring(size: int = 4, step: int = 0) -> Picture:
 
 
 def held_in_ring(size: int, steps: int) -> list[list[str]]:
-    """held[place][chunk]: whose numbers are added up there after so many steps, such as "a+d"."""
+    """held[place][chunk]: whose numbers that chunk sums after `steps` steps, such as "a+d"."""
     held = [[LETTERS[place]] * size for place in range(size)]
     for step in range(steps):
         sent = [held[place][(place - 1 - step) % size] for place in range(size)]
@@ -65,7 +70,7 @@ def held_in_ring(size: int, steps: int) -> list[list[str]]:
     return held
 
 
-def draw_ring_state(panel, held: list[list[str]], name: str) -> None:
+def draw_ring_state(panel: Axes, held: list[list[str]], name: str) -> None:
     size = len(held)
     panel.set(xlim=(-1.3, size + 0.12), ylim=(size - 0.4, -1.1))
     panel.set_title(name, color=INK, fontsize=10)
@@ -76,12 +81,12 @@ def draw_ring_state(panel, held: list[list[str]], name: str) -> None:
         for chunk, text in enumerate(chunks):
             draw_cell(panel, place, chunk, text)
             if len(set(text) & set(LETTERS)) == size:  # complete
-                frame = {"fill": False, "edgecolor": INK, "linewidth": 2.6}
+                frame: Look = {"fill": False, "edgecolor": INK, "linewidth": 2.6}
                 panel.add_patch(Rectangle((place - 0.46, chunk - 0.42), 0.92, 0.84, **frame))
 
 
-def draw_passing(panel, place: int, chunk: int, size: int) -> None:
-    """An arrow from a cell to its neighbour on the right; the last place's leaves the picture, to return at place 0."""
+def draw_passing(panel: Axes, place: int, chunk: int, size: int) -> None:
+    """An arrow from a cell to its right neighbour. The last place's leaves the picture and re-enters at place 0."""
     arrow(panel, (place + 0.18, chunk + 0.3), (place + 0.98, chunk + 0.3), shrink=0)
     if place == size - 1:
         arrow(panel, (-0.6, chunk + 0.3), (-0.12, chunk + 0.3), shrink=0)
@@ -91,7 +96,7 @@ def draw_passing(panel, place: int, chunk: int, size: int) -> None:
 
 
 def tree(size: int = 8) -> Picture:
-    """The way up a binomial tree: in each round some places send what they have summed, and are done."""
+    """Reducing up a binomial tree: in each round some places send their sums and are done."""
     rounds = (size - 1).bit_length()
     picture = Picture(0.6 * (size + 1.4), 0.55 + 0.6 * (rounds + 0.9), f"binomial tree of {size}: up")
     [panel] = panels_of(picture, 1, top=0.4)
@@ -114,7 +119,7 @@ def tree(size: int = 8) -> Picture:
 
 
 def halving(size: int = 8) -> Picture:
-    """The first half of halving-doubling: partners, and which part of the tensor each place completes."""
+    """The first half of halving-doubling: who exchanges with whom, and which part of the tensor each place keeps."""
     rounds = (size - 1).bit_length()
     picture = Picture(1.12 * size + 1.3, 1.0 + 0.98 * (rounds + 1), f"halving among {size}")
     [panel] = panels_of(picture, 1, top=0.4)
@@ -133,22 +138,22 @@ def halving(size: int = 8) -> Picture:
     return picture
 
 
-def draw_parts(panel, place: int, row: int, size: int, distance: int) -> None:
-    """The tensor of a place as `size` boxes: what it keeps in this round, what it gives away, what it no longer has."""
-    keep = (distance or 1) * (place // (distance or 1))  # the first chunk of what it keeps
-    give = keep ^ distance
+def draw_parts(panel: Axes, place: int, row: int, size: int, distance: int) -> None:
+    """A place's tensor as `size` boxes: what it keeps in this round, what it sends, what it no longer has."""
+    keep = (distance or 1) * (place // (distance or 1))  # the first chunk that it keeps
+    send = keep ^ distance
     for chunk in range(size):
         colour = PAPER
         if keep <= chunk < keep + (distance or 1):
             colour = COLOURS[2]
-        elif distance and give <= chunk < give + distance:
+        elif distance and send <= chunk < send + distance:
             colour = COLOURS[0]
         left = place - 0.42 + chunk * 0.84 / size
-        box = {"facecolor": colour, "edgecolor": GREY, "linewidth": 0.6}
+        box: Look = {"facecolor": colour, "edgecolor": GREY, "linewidth": 0.6}
         panel.add_patch(Rectangle((left, row), 0.84 / size, 0.24, **box))
 
 
-def draw_partners(panel, place: int, partner: int, row: int) -> None:
+def draw_partners(panel: Axes, place: int, partner: int, row: int) -> None:
     panel.add_patch(
         FancyArrowPatch(
             *((place, row), (partner, row)),
@@ -164,17 +169,17 @@ def draw_partners(panel, place: int, partner: int, row: int) -> None:
 
 
 def folding(size: int = 6) -> Picture:
-    """How places that are too many for a power of two hand in their numbers, wait, and get the result."""
+    """How the places beyond a power of two send their data, wait, and get the result."""
     power = 2 ** (size.bit_length() - 1)
-    picture = Picture(0.62 * (size + 2.6), 0.5 + 0.62 * 4.3, f"{size} places: {power}, and {size - power} extra")
+    picture = Picture(0.62 * (size + 2.6), 0.5 + 0.62 * 4.3, f"{size} places: {power} and {size - power} extra")
     [panel] = panels_of(picture, 1, top=0.4)
     panel.set(xlim=(-3.0, size - 0.4), ylim=(3.2, -1.1), aspect="equal")
-    for row, words in enumerate(("the extra ones hand in", f"all-reduce among {power}", "and get the result")):
+    for row, words in enumerate(("extra places send", f"all-reduce among {power}", "extra places receive")):
         panel.text(-0.7, row, words, ha="right", va="center", color=INK, fontsize=9)
         for place in range(size):
             asleep = row == 1 and place >= power
             disc(panel, place, row, place, PAPER if asleep else COLOURS[1] if place < power else COLOURS[0])
-    box = {"boxstyle": ROUND, "facecolor": COLOURS[2], "edgecolor": INK, "linewidth": 0.8, "alpha": 0.5}
+    box: Look = {"boxstyle": ROUND, "facecolor": COLOURS[2], "edgecolor": INK, "linewidth": 0.8, "alpha": 0.5}
     panel.add_patch(FancyBboxPatch((-0.4, 0.6), power - 0.2, 0.8, **box))
     for place in range(power, size):
         arrow(panel, (place, 0), (place - power, 0), bend=0.3)
@@ -186,7 +191,7 @@ def folding(size: int = 6) -> Picture:
 
 
 def two_levels(nodes: int = 2, local: int = 4) -> Picture:
-    """The three steps of a hierarchical all-reduce: a frame around each team; a row is a node, a column a seat."""
+    """The three steps of a hierarchical all-reduce, with a frame around each team. Rows are nodes, columns seats."""
     names = ["1. reduce-scatter inside", "2. all-reduce across", "3. all-gather inside"]
     picture = Picture(3 * 0.6 * (local + 1.4), 0.85 + 0.6 * nodes, f"{nodes} nodes of {local} ranks")
     for number, (panel, name) in enumerate(zip(panels_of(picture, 3), names, strict=True)):
@@ -194,7 +199,12 @@ def two_levels(nodes: int = 2, local: int = 4) -> Picture:
         panel.set_title(name, color=INK, fontsize=10)
         across, inside = [(seat, 0, 1, nodes) for seat in range(local)], [(0, node, local, 1) for node in range(nodes)]
         for frame, (x, y, wide, tall) in enumerate(across if number == 1 else inside):
-            box = {"boxstyle": ROUND, "facecolor": COLOURS[frame % len(COLOURS)], "edgecolor": INK, "linewidth": 0.8}
+            box: Look = {
+                "boxstyle": ROUND,
+                "facecolor": COLOURS[frame % len(COLOURS)],
+                "edgecolor": INK,
+                "linewidth": 0.8,
+            }
             panel.add_patch(FancyBboxPatch((x - 0.4, y - 0.4), wide - 0.2, tall - 0.2, **box))
         for node in range(nodes):
             panel.text(-0.6, node, f"node {node}", ha="right", va="center", color=INK, fontsize=9)
@@ -204,7 +214,7 @@ def two_levels(nodes: int = 2, local: int = 4) -> Picture:
 
 
 def pairwise(size: int = 4) -> Picture:
-    """The steps of a pairwise all-to-all: in step s every place sends to the one s further on."""
+    """The steps of a pairwise all-to-all: in step s every place sends to the one s places further on."""
     picture = Picture(1.75 * (size - 1) + 0.3, 2.45, f"pairwise all-to-all among {size}")
     angles = [math.pi / 2 - 2 * math.pi * place / size for place in range(size)]
     points = [(math.cos(angle), math.sin(angle)) for angle in angles]

@@ -1,31 +1,32 @@
-"""The nodes of a cluster, the GPUs in them, and what connects them."""
+"""The nodes of a cluster, their GPUs, and what connects them."""
 
 from __future__ import annotations
 
 from math import ceil
 from typing import TYPE_CHECKING
 
+from matplotlib.axes import Axes
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
 from ..text.units import plural, quantity
-from .picture import COLOURS, GREY, INK, PAPER, Picture
+from .picture import COLOURS, GREY, INK, PAPER, Look, Picture
 
 if TYPE_CHECKING:
     from ..cluster.hardware import Cluster, Link
 
 GPU, INSIDE, BETWEEN = COLOURS[3], COLOURS[2], COLOURS[1]
-MOST_NODES = 2  # drawn; a box with a number stands for all others
-ROW, MOST_GPUS = 12, 96  # GPUs side by side at most, and in all; of more there is a number
-MOST_NICS = 8  # drawn one by one in a node; more are one bar
+MOST_NODES = 2  # drawn; a box with a number stands for the others
+ROW, MOST_GPUS = 12, 96  # GPUs side by side, and in all; of the rest only the number is shown
+MOST_NICS = 8  # drawn separately in a node; more become one bar
 ROUND = "round,pad=0,rounding_size=0.1"
-# In inches; the panel's axes count inches too, y from the upper edge of the nodes downwards.
+# In inches, as are the panel's axes; y points down from the top of the nodes.
 STEP = 0.46  # from a GPU to the next
-NARROW = 3.1  # a node is at least so wide, for the words in it
+NARROW = 3.1  # the least width of a node, for the text in it
 BAR, NIC, GAP, FOLDED = 0.34, 0.24, 0.2, 1.0  # heights of a switch and a NIC, between nodes, width of the last box
 
 
 def cluster(machine: Cluster) -> Picture:
-    """Nodes as boxes with their GPUs, the link inside them and the one between them with bandwidth and latency."""
+    """Nodes as boxes with their GPUs, and the links inside and between them with bandwidth and latency."""
     drawn, columns = min(machine.nodes, MOST_NODES), columns_of(machine.gpus_per_node)
     rows = rows_of(machine.gpus_per_node, columns)
     folded, network = machine.nodes - drawn, machine.nodes > 1
@@ -50,7 +51,7 @@ def cluster(machine: Cluster) -> Picture:
 
 
 def columns_of(gpus: int) -> int:
-    """How many of a node's GPUs lie side by side: all, or rows of equal length if that goes."""
+    """How many of a node's GPUs lie side by side: all of them, or rows of equal length if possible."""
     return gpus if gpus <= ROW else next((n for n in range(ROW, ROW // 2, -1) if gpus % n == 0), ROW)
 
 
@@ -62,8 +63,8 @@ def label(link: Link) -> str:
     return f"{quantity(link.bandwidth, 'B/s')} one way, {quantity(link.alpha, 's')}"
 
 
-def draw_node(panel, machine: Cluster, node: int, left: float, wide: float, tall: float, columns: int) -> None:
-    """Its GPUs, numbered by rank; the switch between them; its NICs, if there is another node."""
+def draw_node(panel: Axes, machine: Cluster, node: int, left: float, wide: float, tall: float, columns: int) -> None:
+    """Its GPUs, numbered by rank, the switch between them and, if there are more nodes, its NICs."""
     panel.add_patch(FancyBboxPatch((left, 0), wide, tall, ROUND, facecolor="none", edgecolor=INK, gid="node"))
     panel.text(left + wide / 2, -0.13, f"node {node}", ha="center", va="center", color=INK, fontsize=9)
     start = left + (wide - columns * STEP) / 2
@@ -81,8 +82,8 @@ def draw_node(panel, machine: Cluster, node: int, left: float, wide: float, tall
         draw_nics(panel, machine, start, columns * STEP, y + BAR, tall)
 
 
-def draw_nics(panel, machine: Cluster, start: float, wide: float, switch: float, tall: float) -> None:
-    """Each below the GPUs that share it, wired to the `switch` above and to the network below."""
+def draw_nics(panel: Axes, machine: Cluster, start: float, wide: float, switch: float, tall: float) -> None:
+    """Each NIC lies below the GPUs that share it, wired to the `switch` above and the network below."""
     nics = machine.nics or machine.gpus_per_node
     boxes, words = (nics, "NIC") if nics <= MOST_NICS else (1, f"{nics} NICs")
     share, y = wide / boxes, switch + 0.15
@@ -93,20 +94,29 @@ def draw_nics(panel, machine: Cluster, start: float, wide: float, switch: float,
         draw_box(panel, (middle - size / 2, y), size, NIC, words, BETWEEN, 7, "NIC")
 
 
-def draw_bar(panel, left: float, right: float, y: float, words: str, colour: str, link: Link) -> None:
+def draw_bar(panel: Axes, left: float, right: float, y: float, words: str, colour: str, link: Link) -> None:
     """A switch, as wide as what it connects."""
     draw_box(panel, (left, y), right - left, BAR, words + (", adds up" if link.reduces else ""), colour, 8.5, "switch")
 
 
-def draw_box(panel, corner, width: float, height: float, words: str, colour: str, size: float, gid: str) -> None:
+def draw_box(
+    panel: Axes,
+    corner: tuple[float, float],
+    width: float,
+    height: float,
+    words: str,
+    colour: str,
+    size: float,
+    gid: str,
+) -> None:
     panel.add_patch(Rectangle(corner, width, height, facecolor=colour, edgecolor=GREY, gid=gid))
     x, y = corner[0] + width / 2, corner[1] + height / 2
     panel.text(x, y, words, ha="center", va="center_baseline", color="black", fontsize=size)
 
 
-def draw_folded(panel, number: int, left: float, tall: float) -> None:
-    """A box that stands for all nodes that are not drawn."""
-    look = {"facecolor": PAPER, "edgecolor": GREY, "linestyle": ":", "linewidth": 1.2, "gid": "more nodes"}
+def draw_folded(panel: Axes, number: int, left: float, tall: float) -> None:
+    """A box for all nodes that are not drawn."""
+    look: Look = {"facecolor": PAPER, "edgecolor": GREY, "linestyle": ":", "linewidth": 1.2, "gid": "more nodes"}
     panel.add_patch(FancyBboxPatch((left, 0), FOLDED, tall, ROUND, **look))
     words = f"x {number:,}\nmore"
     panel.text(left + FOLDED / 2, tall / 2, words, ha="center", va="center", color=INK, fontsize=10)

@@ -1,17 +1,27 @@
-"""What each rank holds before and after a collective. A colour means the rank that a value came from, and so does its
-letter, for eyes that see colours otherwise.
+"""What each rank holds before and after a collective. A colour stands for the rank that a value came from; so does its
+letter, for the colour-blind.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from .picture import COLOURS, GREY, INK, PAPER, Picture
 
 LETTERS = "abcdefgh"  # rank 0's numbers are a, rank 1's are b, ...
 MOST_RANKS = len(LETTERS)
+State: TypeAlias = list[list[str]]  # each rank's cells
 
 
 def collective(name: str, world_size: int = 4, root: int = 0) -> Picture:
-    """What each rank holds before and after the collective `name`, such as "broadcast" or "all_gather"."""
+    """What each rank holds before and after the collective `name`, such as "broadcast" or "all_gather".
+
+    Raises ValueError for more than 8 ranks.
+    """
     enough_colours(world_size)
     before, after = cells_of(name, world_size, root)
     rooted = name in ("broadcast", "scatter", "gather", "reduce")
@@ -19,8 +29,8 @@ def collective(name: str, world_size: int = 4, root: int = 0) -> Picture:
     return stages([before, after], ["before", "after"], title)
 
 
-def cells_of(name: str, world_size: int, root: int) -> tuple[list, list]:
-    """(before, after) of a collective: for each rank its cells from top to bottom.
+def cells_of(name: str, world_size: int, root: int) -> tuple[State, State]:
+    """(before, after) of a collective: each rank's cells from top to bottom.
 
     A cell is a text such as "b" (rank 1's tensor), "b2" (chunk 2 of it) or "a2+b2" (a sum); "" is an empty buffer.
     """
@@ -31,7 +41,7 @@ def cells_of(name: str, world_size: int, root: int) -> tuple[list, list]:
     total = "+".join(everything)
     sums = ["+".join(f"{LETTERS[rank]}{chunk}" for rank in ranks) for chunk in ranks]
 
-    def only_root(cells):
+    def only_root(cells: list[str]) -> State:
         return [cells if rank == root else [""] for rank in ranks]
 
     return {
@@ -55,11 +65,11 @@ def halves(world_size: int = 4) -> Picture:
     return stages([before, between, after], names, "all-reduce = reduce-scatter + all-gather")
 
 
-def stages(states: list[list[list[str]]], names: list[str], title: str) -> Picture:
-    """Panels side by side, one for each state of the world: for each rank its cells (see `cells_of`)."""
+def stages(states: list[State], names: list[str], title: str) -> Picture:
+    """One panel per state of the world, side by side; a state is each rank's cells (see `cells_of`)."""
     world_size, deepest = len(states[0]), max(len(cells) for state in states for cells in state)
     longest = max(len(cell) for state in states for cells in state for cell in cells)
-    wide = 0.55 + 0.05 * max(0, longest - 2)  # inches of a column: room for a sum such as a0+b0+c0+d0
+    wide = 0.55 + 0.05 * max(0, longest - 2)  # inches of a column, with room for a sum such as a0+b0+c0+d0
     picture = Picture(len(states) * (world_size * wide + 0.5) + 0.2, 1.25 + 0.34 * deepest, title)
     panels = picture.subplots(1, len(states), squeeze=False)[0]
     for panel, state, name in zip(panels, states, names, strict=True):
@@ -82,8 +92,8 @@ def stages(states: list[list[list[str]]], names: list[str], title: str) -> Pictu
     return picture
 
 
-def draw_cell(panel, x: float, y: float, text: str) -> None:
-    """A box around (x, y), striped in the colours of the ranks whose letters are in `text`; dashed if it is empty."""
+def draw_cell(panel: Axes, x: float, y: float, text: str) -> None:
+    """A box around (x, y), striped in the colours of the ranks whose letters are in `text`; dotted if it is empty."""
     sources = [LETTERS.index(letter) for letter in text if letter in LETTERS]
     left, top, width, height = x - 0.46, y - 0.42, 0.92, 0.84
     for stripe, source in enumerate(sources):
@@ -104,12 +114,12 @@ def draw_cell(panel, x: float, y: float, text: str) -> None:
 
 
 def transpose(world_size: int = 2, rows: int = 2, columns: int = 3) -> Picture:
-    """A matrix and its transpose, both cut in bands: a rank has `rows` rows of one, `columns` rows of the other."""
+    """A matrix and its transpose, cut into bands: a rank has `rows` rows of one and `columns` rows of the other."""
     enough_colours(world_size)
     tall, wide = world_size * rows, world_size * columns
     numbers = [[10 * row + column for column in range(wide)] for row in range(tall)]
     turned = [list(column) for column in zip(*numbers, strict=True)]
-    title = "transpose: the colour is the rank that had it"
+    title = "transpose: the colour is the rank that held it"
     picture = Picture(0.42 * (wide + tall) + 3.2, 0.34 * max(tall, wide) + 1.2, title)
     left, right = picture.subplots(1, 2, width_ratios=[wide + 2, tall + 2])
     draw_bands(left, numbers, rows, source=lambda row, column: row // rows, name="A")
@@ -120,8 +130,8 @@ def transpose(world_size: int = 2, rows: int = 2, columns: int = 3) -> Picture:
     return picture
 
 
-def draw_bands(panel, matrix: list[list[int]], band: int, source, name: str) -> None:
-    """A matrix with its rows framed in bands, one a rank; source(row, column): the rank whose colour a number has."""
+def draw_bands(panel: Axes, matrix: list[list[int]], band: int, source: Callable[[int, int], int], name: str) -> None:
+    """A matrix whose rows are framed in bands, one per rank. source(row, column): whose colour a number has."""
     width = len(matrix[0])
     panel.set(xlim=(-2.5, width - 0.4))
     panel.set_title(name, color=INK, fontsize=10)
@@ -138,6 +148,6 @@ def draw_bands(panel, matrix: list[list[int]], band: int, source, name: str) -> 
 
 
 def enough_colours(world_size: int) -> None:
-    """Raise ValueError if there are not enough letters and colours for so many ranks."""
+    """Raises ValueError if there are more ranks than letters and colours."""
     if not 1 <= world_size <= MOST_RANKS:
         raise ValueError(f"a picture has room for 1 to {MOST_RANKS} ranks, not {world_size}")

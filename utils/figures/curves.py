@@ -1,26 +1,28 @@
-"""Time against size, both axes logarithmic: which algorithm is fastest for how many bytes."""
+"""Time against size on logarithmic axes: which algorithm is fastest for how many bytes."""
+
+from __future__ import annotations
 
 import math
 
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from ..text.units import quantity
-from .picture import GREY, INK, KINDS, Picture
+from .picture import GREY, INK, KINDS, Look, Picture
 
 MARKERS = "osD^vPX"
 INKS = [KINDS[number] for number in (0, 1, 2, 4, 5, 6)]  # without yellow: too light for a thin line
 
 
 def time_curves(curves: dict[str, list[tuple[float, float]]], title: str, dots: str = "") -> Picture:
-    """A line for each of {name: [(bytes, seconds), ...]}; `dots` is the name of one that gets dots without a line.
+    """A line for each of {name: [(bytes, seconds), ...]}, except for the one named `dots`, which gets only dots.
 
-    All curves have the same sizes. Where the lowest line changes, a dotted one says at which size.
+    All curves have the same sizes. A dotted vertical line marks each size at which the fastest changes.
     """
     picture = Picture(7.2, 4.2, title)
     panel = picture.add_axes((0.13, 0.13, 0.84, 0.76))
     lines = {name: points for name, points in curves.items() if name != dots}
     for number, (name, points) in enumerate(lines.items()):
-        style = {"marker": MARKERS[number % len(MARKERS)], "markersize": 4.5, "linewidth": 1.6}
+        style: Look = {"marker": MARKERS[number % len(MARKERS)], "markersize": 4.5, "linewidth": 1.6}
         panel.plot(*zip(*points, strict=True), label=name, color=INKS[number % len(INKS)], **style)
     if dots:
         style = {"linestyle": "", "marker": "o", "markersize": 11, "markerfacecolor": "none", "color": INK}
@@ -43,7 +45,7 @@ def time_curves(curves: dict[str, list[tuple[float, float]]], title: str, dots: 
 def crossings(curves: dict[str, list[tuple[float, float]]]) -> list[tuple[float, str, str]]:
     """[(bytes, the fastest below, the fastest above), ...], between the sizes at which the curves are known.
 
-    A curve is a straight line between two sizes, as a time is that depends on bytes by alpha + n / B.
+    Between two sizes a curve is taken as a straight line, like alpha + n / B.
     """
     found = []
     points = list(zip(*curves.values(), strict=True))  # for each size, every curve's point
@@ -57,9 +59,7 @@ def crossings(curves: dict[str, list[tuple[float, float]]]) -> list[tuple[float,
     return found
 
 
-def fastest(names: list[str], row: tuple) -> str:
-    """The name with the least time; of several that are equal up to rounding, the last."""
+def fastest(names: list[str], row: tuple[tuple[float, float], ...]) -> str:
+    """The name with the least time; if several are equal up to rounding, the last."""
     least = min(seconds for _, seconds in row)
-    return next(
-        name for name, (_, seconds) in reversed([*zip(names, row, strict=True)]) if math.isclose(seconds, least)
-    )
+    return [name for name, (_, seconds) in zip(names, row, strict=True) if math.isclose(seconds, least)][-1]

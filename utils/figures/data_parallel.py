@@ -1,5 +1,8 @@
-"""Data parallelism: one step, which gradient goes in which bucket, what overlaps, what a norm averages over."""
+"""Data parallelism: one step, gradients in buckets, overlap, and what a norm averages over."""
 
+from __future__ import annotations
+
+from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 
 from .collectives import enough_colours
@@ -9,7 +12,7 @@ STEPS = ("rows of the batch", "weights", "gradient", "after the all-reduce")
 
 
 def data_parallel_step(shards: list[int]) -> Picture:
-    """One step, a column for each rank: its rows, the weights, its gradient, the mean. shards[r]: rows of rank r."""
+    """One step, a column per rank: rows, weights, gradient, mean of gradients. shards[r]: how many rows rank r has."""
     world_size = len(shards)
     enough_colours(world_size)
     picture = Picture(1.35 * world_size + 2.1, 2.6, "one step of data parallelism")
@@ -36,8 +39,8 @@ def rows_of(first: int, rows: int) -> str:
     return f"{first} to {first + rows - 1}" if rows > 1 else str(first)
 
 
-def box(panel, x: float, y: float, text: str, colours: list[str], width: float = 0.9) -> None:
-    """A box around (x, y), striped in `colours`, with a text in it."""
+def box(panel: Axes, x: float, y: float, text: str, colours: list[str], width: float = 0.9) -> None:
+    """A box around (x, y), striped in `colours`, with text in it."""
     part = width / len(colours)
     for stripe, colour in enumerate(colours):
         left = x - width / 2 + stripe * part
@@ -47,9 +50,9 @@ def box(panel, x: float, y: float, text: str, colours: list[str], width: float =
 
 
 def buckets(members: list[list[int]], sizes: list[int]) -> Picture:
-    """The parameters in forward order, each as wide as it is large, in the colour of its bucket.
+    """The parameters in forward order, in the colours of their buckets; widths are proportional to their sizes.
 
-    members: for each bucket its parameters, as `make_buckets` returns them; sizes: bytes of each parameter.
+    members: each bucket's parameters, as `make_buckets` returns them; sizes: bytes of each parameter.
     """
     bucket_of = {number: bucket for bucket, numbers in enumerate(members) for number in numbers}
     picture = Picture(8, 1.85, "the last layers' gradients are ready first, and fill the first bucket")
@@ -76,14 +79,17 @@ def buckets(members: list[list[int]], sizes: list[int]) -> Picture:
 
 
 def overlap(plans: dict[str, tuple[list[float], list[float]]], backward: float, unit: str = "ms") -> Picture:
-    """For each plan (name: (ready, took) of its buckets) the backward pass above the all-reduces on the network."""
-    ends = {}
+    """For each plan the backward pass, and below it the all-reduces of its buckets on the network.
+
+    plans   {name: (when each bucket is ready, how long its all-reduce takes)}, in `unit`, as is `backward`
+    """
+    ends: dict[str, list[float]] = {}
     for name, (ready, took) in plans.items():
-        ends[name] = end = [0.0]
+        ends[name] = [0.0]
         for at, long in zip(ready, took, strict=True):
-            end.append(max(end[-1], at) + long)
-    latest = max(end[-1] for end in ends.values())
-    picture = Picture(8, 0.7 + 0.8 * len(plans), "what is left of the communication when backward is over")
+            ends[name].append(max(ends[name][-1], at) + long)
+    latest = max(of_plan[-1] for of_plan in ends.values())
+    picture = Picture(8, 0.7 + 0.8 * len(plans), "communication still exposed after the backward pass")
     panel = picture.add_axes((0.16, 0.03, 0.66, 0.9 - 0.34 / picture.get_figheight()))
     panel.set(xlim=(-0.003 * latest, 1.003 * latest), ylim=(len(plans) - 0.5 + 0.06, -0.5))
     panel.axis("off")
@@ -99,14 +105,14 @@ def overlap(plans: dict[str, tuple[list[float], list[float]]], backward: float, 
     return picture
 
 
-def bar(panel, start: float, length: float, top: float, colour: str, text: str) -> None:
+def bar(panel: Axes, start: float, length: float, top: float, colour: str, text: str) -> None:
     panel.add_patch(Rectangle((start, top), length, 0.34, facecolor=colour, edgecolor=INK, linewidth=0.8))
     if length > 0.02 * panel.get_xlim()[1] * len(text):
         panel.text(start + length / 2, top + 0.17, text, ha="center", va="center", color="black", fontsize=8)
 
 
 def norms(world_size: int = 2, rows: int = 3, columns: int = 4) -> Picture:
-    """Over which numbers of the batch a batch norm and a layer norm take their means; a colour is a rank."""
+    """Which numbers of the batch share a mean in a batch norm and in a layer norm; a colour is a rank."""
     enough_colours(world_size)
     picture = Picture(7.2, 0.3 * world_size * rows + 1.35, "which numbers share a mean")
     panels = picture.subplots(1, 2)

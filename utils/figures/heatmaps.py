@@ -1,25 +1,33 @@
 """Who sent how many bytes to whom."""
 
+from __future__ import annotations
+
 import math
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy
 from matplotlib.colors import to_rgba
 from matplotlib.patches import FancyBboxPatch
 
-from .picture import BYTES, COLOURS, GREY, INK, Picture, fitting
+from .picture import BYTES, COLOURS, GREY, INK, Look, Picture, fitting
 
-MOST_ROOMY = 8  # ranks; the cells of more are smaller
-MOST_NUMBERS = 16  # ranks; the cells of more have shades only
-MOST_CELLS = 256  # in a row; smaller ones would fall between the pixels
+if TYPE_CHECKING:
+    from ..report.run import Run
+    from ..report.traffic import Traffic
+
+Matrix: TypeAlias = "numpy.ndarray[tuple[int, ...], numpy.dtype[numpy.float64]]"
+MOST_ROOMY = 8  # ranks; with more, cells are smaller
+MOST_NUMBERS = 16  # ranks; with more, cells have shades instead of numbers
+MOST_CELLS = 256  # in a row; smaller ones would fall between pixels
 
 
-def traffic(run, title: str) -> Picture:
-    """Bytes sent by send and isend in `run`: a row for each source, a column for each destination."""
+def traffic(run: Run, title: str) -> Picture:
+    """Bytes sent with send and isend in `run`: one row per source, one column per destination."""
     return heatmap(run.traffic(), title)
 
 
-def heatmap(table, title: str) -> Picture:
-    """The same for a Traffic. A colour means the source; the more bytes, the stronger it is."""
+def heatmap(table: Traffic, title: str) -> Picture:
+    """The same for a Traffic. The colour is that of the source, stronger the more bytes it sends."""
     size = len(table.bytes)
     if size > MOST_NUMBERS:
         return heatmap_in_shades(table, title)
@@ -51,34 +59,35 @@ def heatmap(table, title: str) -> Picture:
     return picture
 
 
-def heatmap_in_shades(table, title: str) -> Picture:
-    """The same for so many ranks that numbers don't fit; of very many, those side by side share a cell."""
+def heatmap_in_shades(table: Traffic, title: str) -> Picture:
+    """The same without numbers, for many ranks; if there are very many, adjacent ranks share a cell."""
     picture = Picture(7.2, 6.4, title)
     picture.subplots_adjust(left=0.11, right=0.96, bottom=0.09, top=0.93)
     panel = picture.subplots()
     size = len(table.bytes)
-    block = -(-size // MOST_CELLS)  # ranks that share a row, or a column
+    block = -(-size // MOST_CELLS)  # ranks per row and per column
     sent = most_of_blocks(numpy.array(table.bytes, dtype=float), block)
     unit, nbytes = fitting(BYTES, sent.max())
     edge = len(sent) * block - 0.5
-    look = {"cmap": "cividis_r", "vmin": 0, "vmax": sent.max() / nbytes or 1, "interpolation": "nearest"}
-    cells = numpy.where(sent, sent / nbytes, numpy.nan)  # nothing sent: left white
+    look: Look = {"cmap": "cividis_r", "vmin": 0, "vmax": sent.max() / nbytes or 1, "interpolation": "nearest"}
+    cells = numpy.where(sent, sent / nbytes, numpy.nan)  # white if nothing was sent
     shades = panel.imshow(cells, extent=(-0.5, edge, edge, -0.5), **look)
     step = 2 ** math.ceil(math.log2(size / 8))
-    frame = size / 100  # else the line around would hide the cells at the edge
+    frame = size / 100  # keeps the border from hiding the cells at the edge
     panel.set(xlim=(-0.5 - frame, size - 0.5 + frame), ylim=(size - 0.5 + frame, -0.5 - frame))
     panel.set(xticks=range(0, size, step), yticks=range(0, size, step))
     panel.set_xlabel("to rank", color=INK)
     panel.set_ylabel("from rank", color=INK)
     panel.tick_params(colors=INK, labelsize=9)
-    label = unit if block == 1 else f"{unit}, the most from one to another among {block} x {block} ranks"
+    label = unit if block == 1 else f"{unit}, the maximum over {block} x {block} ranks"
     picture.colorbar(shades, label=label, format="{x:,.4g}", shrink=0.75)
     return picture
 
 
-def most_of_blocks(matrix: numpy.ndarray, block: int) -> numpy.ndarray:
-    """(n, n) -> (n / block, n / block), rounded up: the largest number of each block."""
+def most_of_blocks(matrix: Matrix, block: int) -> Matrix:
+    """(n, n) -> (n / block, n / block), rounded up: the maximum of each block."""
     cells = -(-len(matrix) // block)
     missing = cells * block - len(matrix)
     whole = numpy.pad(matrix, (0, missing))
-    return whole.reshape(cells, block, cells, block).max(axis=(1, 3))
+    most: Matrix = whole.reshape(cells, block, cells, block).max(axis=(1, 3))
+    return most

@@ -1,18 +1,24 @@
-"""One machine from the inside: how its ranks meet, how fast each level moves bytes, and how its GPUs are wired."""
+"""One machine from the inside: how its ranks meet, how fast its levels move bytes, and how its GPUs are wired."""
+
+from __future__ import annotations
 
 import math
 
+from matplotlib.axes import Axes
 from matplotlib.patches import Circle, Rectangle
 
 from ..kit.gpu_topology import speed
 from ..text.units import quantity
-from .picture import COLOURS, GREY, INK, KINDS, PAPER, Picture
+from .picture import COLOURS, GREY, INK, KINDS, PAPER, Look, Picture
 
 WIRES = {"NVLink": KINDS[2], "PIX": KINDS[6], "PXB": KINDS[6], "PHB": KINDS[0], "NODE": KINDS[0], "SYS": KINDS[5]}
 
 
 def bandwidths(nbytes: list[int], seconds: list[float], levels: dict[str, float]) -> Picture:
-    """Bytes/s of copies of `nbytes` bytes, which read n and write n, over the 2 n bytes that they touch."""
+    """Bytes/s of copies of n bytes, for each n in `nbytes`, over the 2 n bytes that they read and write.
+
+    levels   {name: how many bytes fit in it}, smallest first
+    """
     picture = Picture(7.2, 3.2, "How fast one core copies")
     panel = picture.subplots()
     touched = [2 * n for n in nbytes]
@@ -34,7 +40,10 @@ def bandwidths(nbytes: list[int], seconds: list[float], levels: dict[str, float]
 
 
 def roofline(peak: float, bandwidth: float, points: dict[str, float], title: str) -> Picture:
-    """FLOP/s that are possible at each arithmetic intensity. points: {name: FLOP per byte}."""
+    """The FLOP/s attainable at each arithmetic intensity.
+
+    peak in FLOP/s, bandwidth in bytes/s, points {name: FLOP per byte}
+    """
     picture = Picture(7.2, 3.4, title)
     panel = picture.subplots()
     ridge = peak / bandwidth
@@ -44,10 +53,10 @@ def roofline(peak: float, bandwidth: float, points: dict[str, float], title: str
     panel.set(xlim=(low, high), ylim=(low * bandwidth / 1e12, peak / 1e12 * 4))
     panel.text(ridge * 1.1, low * bandwidth / 1e12 * 2, f"ridge point: {ridge:.0f}", color=INK, fontsize=9)
     for colour, (name, intensity) in zip(KINDS, points.items(), strict=False):
-        possible = min(peak, intensity * bandwidth) / 1e12
-        panel.plot([intensity], [possible], "o", color=colour, markersize=8)
-        panel.annotate(name, (intensity, possible), (8, -12), textcoords="offset points", color=INK, fontsize=9)
-    panel.set_xlabel("FLOP for each byte moved", color=INK)
+        attainable = min(peak, intensity * bandwidth) / 1e12
+        panel.plot([intensity], [attainable], "o", color=colour, markersize=8)
+        panel.annotate(name, (intensity, attainable), (8, -12), textcoords="offset points", color=INK, fontsize=9)
+    panel.set_xlabel("FLOP per byte moved", color=INK)
     panel.set_ylabel("TFLOP/s", color=INK)
     for axis in (panel.xaxis, panel.yaxis):
         axis.set_major_formatter(lambda amount, _: f"{amount:g}")
@@ -56,7 +65,7 @@ def roofline(peak: float, bandwidth: float, points: dict[str, float], title: str
 
 
 def tiles(tiles_a_side: int, row: int, column: int, step: int) -> Picture:
-    """C = A B in tiles: the tile of C in the making, and the tiles of A and B of one step of its sum."""
+    """C = A B in tiles: the tile of C being computed, and the tiles of A and B that one step of its sum needs."""
     picture = Picture(6.4, 2.5, f"one tile of C, step {step + 1} of {tiles_a_side}")
     panel = picture.add_axes((0, 0, 1, 0.86))
     panel.set(xlim=(-0.6, 3 * tiles_a_side + 3.2), ylim=(tiles_a_side + 0.9, -0.3))
@@ -78,9 +87,9 @@ def tiles(tiles_a_side: int, row: int, column: int, step: int) -> Picture:
 
 
 def topology(matrix: list[list[str]], title: str, ring: list[int] | None = None) -> Picture:
-    """GPUs in a circle and what joins each pair, matrix[i][j] such as "NV4"; of a ring only its links are strong.
+    """GPUs in a circle, and the link of each pair, matrix[i][j], such as "NV4". With a ring, all other links are pale.
 
-    Drawn: NVLinks, the wider the more of them, and what goes through PCIe, the slowest below.
+    The more NVLinks, the wider the line; fast links are drawn over slow ones.
     """
     picture = Picture(5.6, 3.9, title)
     panel = picture.add_axes((0, 0, 1, 0.9))
@@ -93,7 +102,10 @@ def topology(matrix: list[list[str]], title: str, ring: list[int] | None = None)
     pairs = sorted(((i, j) for i in range(size) for j in range(i)), key=lambda pair: speed(matrix[pair[0]][pair[1]]))
     for i, j in pairs:
         strong = ring is None or frozenset((i, j)) in in_ring
-        look = {"alpha": 1.0 if strong else 0.13, "linewidth": width(matrix[i][j]) * (1.4 if in_ring and strong else 1)}
+        look: Look = {
+            "alpha": 1.0 if strong else 0.13,
+            "linewidth": width(matrix[i][j]) * (1.4 if in_ring and strong else 1),
+        }
         panel.plot(*zip(spots[i], spots[j], strict=True), color=WIRES[kind(matrix[i][j])], zorder=1, **look)
     draw_circles(panel, spots)
     labels = sorted({matrix[i][j] for i, j in pairs}, key=speed, reverse=True)
@@ -106,13 +118,13 @@ def topology(matrix: list[list[str]], title: str, ring: list[int] | None = None)
 
 
 def rendezvous(world_size: int) -> Picture:
-    """Ranks that know only the store, and the same ranks joined with each other."""
+    """Ranks that know only the store, and the same ranks once all are connected."""
     picture = Picture(6.4, 3.1, "a rendezvous")
-    strangers, joined = picture.subplots(1, 2)
+    apart, joined = picture.subplots(1, 2)
     spots = around(world_size)
     for panel, words in (
-        (strangers, "each writes its address, and reads the others'"),
-        (joined, "then all are joined"),
+        (apart, "each writes its address, and reads the others'"),
+        (joined, "then all are connected"),
     ):
         panel.set(xlim=(-1.5, 1.5), ylim=(-1.25, 1.25))
         panel.set_aspect("equal")
@@ -120,22 +132,22 @@ def rendezvous(world_size: int) -> Picture:
         panel.set_title(words, color=INK, fontsize=9)
         draw_circles(panel, spots)
     for number, (x, y) in enumerate(spots):
-        strangers.plot([0, x], [0, y], color=GREY, linestyle=":", linewidth=1.5, zorder=0)
+        apart.plot([0, x], [0, y], color=GREY, linestyle=":", linewidth=1.5, zorder=0)
         for other in spots[:number]:
             joined.plot(*zip((x, y), other, strict=True), color=KINDS[2], linewidth=1.5, zorder=0)
-    strangers.add_patch(Rectangle((-0.32, -0.17), 0.64, 0.34, facecolor=COLOURS[1], edgecolor=INK))
-    strangers.text(0, 0, "store", ha="center", va="center_baseline", color="black", fontsize=10)
+    apart.add_patch(Rectangle((-0.32, -0.17), 0.64, 0.34, facecolor=COLOURS[1], edgecolor=INK))
+    apart.text(0, 0, "store", ha="center", va="center_baseline", color="black", fontsize=10)
     picture.subplots_adjust(left=0.02, right=0.98, bottom=0.02, top=0.83, wspace=0.05)
     return picture
 
 
 def around(count: int) -> list[tuple[float, float]]:
-    """So many places on a circle, clockwise from the top."""
+    """`count` places on a circle, clockwise from the top."""
     angles = [math.pi / 2 - 2 * math.pi * place / count for place in range(count)]
     return [(math.cos(angle), math.sin(angle)) for angle in angles]
 
 
-def draw_circles(panel, spots: list[tuple[float, float]]) -> None:
+def draw_circles(panel: Axes, spots: list[tuple[float, float]]) -> None:
     """A numbered circle at each place."""
     for number, (x, y) in enumerate(spots):
         panel.add_patch(Circle((x, y), 0.14, facecolor=COLOURS[3], edgecolor=INK, zorder=2))
@@ -147,5 +159,5 @@ def kind(label: str) -> str:
 
 
 def width(label: str) -> float:
-    """Points: more NVLinks are drawn wider."""
+    """Line width in points: more NVLinks are drawn wider."""
     return min(4.5, 1.2 + 1.2 * math.log2(int(label[2:]))) if label.startswith("NV") else 0.9

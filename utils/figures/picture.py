@@ -1,23 +1,28 @@
-"""What all pictures of the course share: the paper, the ink, the colours."""
+"""What all pictures of the course share: paper, ink and colours."""
+
+from __future__ import annotations
 
 import io
+from typing import Any, TypeAlias
 
 from matplotlib.figure import Figure
+
+Look: TypeAlias = dict[str, Any]  # keyword arguments of matplotlib
 
 SECONDS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6))
 BYTES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("bytes", 1.0))
 
-# Okabe and Ito's colours, chosen to be told apart by everybody; all light enough for black letters.
+# Okabe and Ito's colours, which everyone can tell apart, in shades light enough for black letters.
 COLOURS = ["#E69F00", "#56B4E9", "#3DB891", "#F0E442", "#D98CB3", "#7FA6D6", "#E0875A", "#BBBBBB"]
-# The same for kinds of work, in bars that may be thin: as dark as black letters allow, so that they differ more.
+# The same for kinds of work in thin bars: as dark as black letters allow, so that they differ more.
 KINDS = ["#E69F00", "#56B4E9", "#009E73", "#F0E442", "#CC79A7", "#D55E00", "#2E7FBF"]
-INK, GREY, PAPER = "#222222", "#8A8A8A", "#FFFFFF"  # white paper reads in light and in dark themes
+INK, GREY, PAPER = "#222222", "#8A8A8A", "#FFFFFF"  # white paper is readable in light and dark themes
 
 
 class Picture(Figure):
-    """A matplotlib figure that shows itself in a notebook as a small PNG, the same bytes each time."""
+    """A matplotlib figure that a notebook shows as a small PNG, with the same bytes every time."""
 
-    def __init__(self, width: float, height: float, title: str):
+    def __init__(self, width: float, height: float, title: str) -> None:  # in inches
         super().__init__(figsize=(width, height), facecolor=PAPER)
         self.title = title
         self.suptitle(title, color=INK, fontsize=12, fontweight="bold", x=0.5, y=max(0.97, 1 - 0.12 / height))
@@ -32,10 +37,10 @@ class Picture(Figure):
 
 
 def fitting(units: tuple[tuple[str, float], ...], amount: float) -> tuple[str, float]:
-    """The first of the units, from large to small, of which there is at least one in `amount`; else the last."""
+    """The first of the units, ordered from large to small, that fits into `amount`; else the last."""
     return next((unit for unit in units if amount >= unit[1]), units[-1])
 
 
 def margin(names: list[str], fontsize: float) -> float:
-    """Inches that names beside a panel take, and a little room."""
+    """Inches for the longest of the names beside a panel, plus a little room."""
     return max(len(line) for name in names for line in name.split("\n")) * 0.6 * fontsize / 72 + 0.15

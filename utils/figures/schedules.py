@@ -1,18 +1,24 @@
-"""A pipeline: its stages and what travels between them; its schedule, a row for each rank, a box for each step."""
+"""A pipeline: its stages and what travels between them, and its schedule, with a row per rank and a box per step."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from matplotlib.axes import Axes
 from matplotlib.patches import Patch, Rectangle
 
-from ..kit.pipeline_schedule import costs_of, read, run_through
-from .picture import GREY, INK, PAPER, Picture
+from ..kit.pipeline_schedule import Schedules, Step, costs_of, read, run_through
+from .picture import GREY, INK, PAPER, Look, Picture
 
 COLOURS = {"F": ["#56B4E9", "#A6D8F3", "#2E7FBF", "#CFE8F7"], "B": ["#E69F00", "#F5CE7A", "#D55E00", "#FAE5B8"]}
 COLOURS["W"] = ["#3DB891", "#A3DBC8", "#009E73", "#CFEDE3"]
 NAMES = {"F": "forward", "B": "backward", "W": "weight gradient"}
-STUCK = "#CC2222"
+DEADLOCK = "#CC2222"
 
 
 def pipeline(layers: list[str]) -> Picture:
-    """The stages side by side, and what crosses their boundaries. layers[r]: the words in the box of rank r."""
+    """The stages side by side, and what crosses their boundaries. layers[r]: the text in rank r's box."""
     picture = Picture(11, 1.9, "activations go forward, the gradient of each stage's input comes back")
     panel = picture.add_axes((0.01, 0.02, 0.98, 0.78))
     panel.set(xlim=(-0.35, 2 * len(layers) - 0.65), ylim=(-0.1, 1.1))
@@ -27,17 +33,19 @@ def pipeline(layers: list[str]) -> Picture:
     return picture
 
 
-def arrow(panel, start: float, end: float, height: float, words: str, colour: str) -> None:
-    look = {"arrowstyle": "-|>", "color": colour, "linewidth": 1.8}
+def arrow(panel: Axes, start: float, end: float, height: float, words: str, colour: str) -> None:
+    look: Look = {"arrowstyle": "-|>", "color": colour, "linewidth": 1.8}
     panel.annotate("", (end, height), (start, height), arrowprops=look)
     panel.text((start + end) / 2, height + 0.06, words, ha="center", va="bottom", color=INK, fontsize=8.5)
 
 
-def schedule(schedules: list, title: str = "", costs: dict | None = None) -> Picture:
-    """Who takes which step when, if messages take no time; the number in a box is the microbatch, white is idle.
+def schedule(schedules: Schedules, title: str = "", costs: Mapping[str, float] | None = None) -> Picture:
+    """Each rank's steps over time, if messages take no time. The number in a box is the microbatch; white is idle.
 
-    Of a schedule that gets stuck: the steps that can be taken, then in red the one that each rank waits to take.
-    costs   seconds of a step of each kind; if not given, F 1 and B 2, or F, B and W 1 each
+    If the schedule deadlocks: the steps that can be taken and, in red, the one that each rank waits to take.
+    costs   seconds per step of each kind; by default F 1 and B 2, or F, B and W 1 each
+
+    Raises ValueError for a malformed step.
     """
     steps = read(schedules)
     costs = costs or costs_of(steps)
@@ -48,33 +56,33 @@ def schedule(schedules: list, title: str = "", costs: dict | None = None) -> Pic
     picture = Picture(11, 1.25 + 0.4 * ranks, title or "schedule")
     panel = picture.subplots()
     picture.subplots_adjust(0.07, 0.72 / picture.get_figheight(), 0.985, 1 - 0.42 / picture.get_figheight())
-    end = max(end, 4 * max(costs.values()))  # a schedule that is stuck at once has a readable picture too
+    end = max(end, 4 * max(costs.values()))  # keeps the picture readable if nothing can run
     panel.set(xlim=(-0.003 * end, 1.003 * end), ylim=(ranks, 0))
     panel.set_yticks([rank + 0.5 for rank in range(ranks)], [f"rank {rank}" for rank in range(ranks)])
     panel.tick_params(length=0, colors=INK, labelsize=9)
     panel.spines[:].set_visible(False)
-    room = 0.9 * 11 / end  # inches of a second
+    room = 0.9 * 11 / end  # inches per second
     for rank, step, start, stop in slots:
         colours = COLOURS[step.kind]
         box(panel, rank, start, stop, str(step.microbatch), room, facecolor=colours[step.chunk % len(colours)])
     for rank, start in waits_from.items():
         step = waiting[rank][0]
-        look = {"facecolor": PAPER, "edgecolor": STUCK, "linestyle": "--"}
+        look: Look = {"facecolor": PAPER, "edgecolor": DEADLOCK, "linestyle": "--"}
         box(panel, rank, start, start + costs[step.kind], f"{step.kind}{step.microbatch}", room, **look)
     picture.legend(handles=legend(steps, bool(waiting)), loc="lower center", ncols=8, frameon=False, fontsize=9)
     return picture
 
 
-def box(panel, rank: int, start: float, end: float, text: str, room: float, **look) -> None:
-    look = {"edgecolor": INK, "linewidth": 0.7, **look}
-    panel.add_patch(Rectangle((start, rank + 0.06), end - start, 0.88, **look))
+def box(panel: Axes, rank: int, start: float, end: float, text: str, room: float, **look: Any) -> None:
+    style: Look = {"edgecolor": INK, "linewidth": 0.7, **look}
+    panel.add_patch(Rectangle((start, rank + 0.06), end - start, 0.88, **style))
     size = min(9.0, (end - start) * room * 72 / (0.62 * len(text) + 0.3))
     if size >= 5:
         panel.text((start + end) / 2, rank + 0.5, text, ha="center", va="center_baseline", color="black", fontsize=size)
 
 
-def legend(schedules: list, has_stuck: bool) -> list[Patch]:
-    """A patch for each kind of step and chunk that there is."""
+def legend(schedules: list[list[Step]], deadlocked: bool) -> list[Patch]:
+    """A patch for each kind of step and chunk in the schedules."""
     there = sorted(
         {(step.kind, step.chunk) for steps in schedules for step in steps}, key=lambda k: ("FBW".index(k[0]), k)
     )
@@ -88,6 +96,6 @@ def legend(schedules: list, has_stuck: bool) -> list[Patch]:
         )
         for kind, chunk in there
     ]
-    if has_stuck:
-        handles.append(Patch(facecolor=PAPER, edgecolor=STUCK, linestyle="--", label="waits for ever"))
+    if deadlocked:
+        handles.append(Patch(facecolor=PAPER, edgecolor=DEADLOCK, linestyle="--", label="waits forever"))
     return [*handles, Patch(facecolor=PAPER, edgecolor=GREY, linewidth=0.4, label="idle")]

@@ -1,28 +1,39 @@
-"""How tensor parallelism cuts: matrix products, an MLP, the columns of attention, and the doors around sharded regions.
+"""What tensor parallelism shards: matrix products, an MLP, attention; and the doors around sharded regions.
 
-A colour is a rank, as in the other pictures; white means that every rank has it whole.
+A colour is a rank, as in the other pictures; white means that every rank has all of it.
 """
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
-from .picture import COLOURS, GREY, INK, PAPER, Picture
+from .picture import COLOURS, GREY, INK, PAPER, Look, Picture
+
+Point: TypeAlias = tuple[float, float]
 
 
 def sharded_matmul(cut: str, tp_size: int = 2) -> Picture:
-    """x @ w = y with w cut in "columns" or "rows": which parts each rank has, and what comes out."""
+    """x @ w = y with w cut into "columns" or "rows": which parts each rank has, and what it computes.
+
+    Raises KeyError for any other `cut`.
+    """
     columns = {"columns": True, "rows": False}[cut]
-    picture = Picture(7.4, 2.9, f"{cut[:-1]}-parallel: w is cut in {cut}")
+    picture = Picture(7.4, 2.9, f"{cut[:-1]}-parallel: w is cut into {cut}")
     panel = sheet(picture, 15, 5.4)
-    ranks = range(tp_size)
+    ranks, names = range(tp_size), [f"rank {rank}" for rank in range(tp_size)]
     if columns:
         matrix(panel, 0.2, 1.2, 3, 3, [PAPER], True, "x", "whole on every rank")
-        matrix(panel, 4.2, 1.2, 4, 3, [COLOURS[r] for r in ranks], True, "w", "columns", letters(ranks))
-        matrix(panel, 9.2, 1.2, 4, 3, [COLOURS[r] for r in ranks], True, "y", "features, side by side", letters(ranks))
+        matrix(panel, 4.2, 1.2, 4, 3, [COLOURS[r] for r in ranks], True, "w", "columns", names)
+        matrix(panel, 9.2, 1.2, 4, 3, [COLOURS[r] for r in ranks], True, "y", "features, side by side", names)
     else:
-        matrix(panel, 0.2, 1.2, 3.6, 3, [COLOURS[r] for r in ranks], True, "x", "features", letters(ranks))
-        matrix(panel, 4.8, 1.0, 2.6, 3.4, [COLOURS[r] for r in ranks], False, "w", "rows", letters(ranks))
+        matrix(panel, 0.2, 1.2, 3.6, 3, [COLOURS[r] for r in ranks], True, "x", "features", names)
+        matrix(panel, 4.8, 1.0, 2.6, 3.4, [COLOURS[r] for r in ranks], False, "w", "rows", names)
         for r in ranks:
-            matrix(panel, 8.5 + 3.2 * r, 1.2, 2.5, 3, [COLOURS[r]], True, "y" if r == 0 else "", "", letters([r]))
+            matrix(panel, 8.5 + 3.2 * r, 1.2, 2.5, 3, [COLOURS[r]], True, "y" if r == 0 else "", "", [names[r]])
             if r:
                 panel.text(8.15 + 3.2 * r, 2.7, "+", ha="center", va="center", color=INK, fontsize=14)
         panel.text(8.5 + 1.6 * tp_size - 0.3, 4.75, "partial sums, to be added", **small())
@@ -32,8 +43,8 @@ def sharded_matmul(cut: str, tp_size: int = 2) -> Picture:
 
 
 def sharded_mlp(tp_size: int = 2) -> Picture:
-    """The Megatron MLP: columns of the first matrix, gelu, rows of the second; f in front, g behind."""
-    picture = Picture(8.6, 1.0 + 0.6 * tp_size, "columns, then rows: one lane a rank, nothing sent inside")
+    """The Megatron MLP: columns of the first matrix, gelu, rows of the second; door f in front, door g behind."""
+    picture = Picture(8.6, 1.0 + 0.6 * tp_size, "columns, then rows: one lane per rank, no communication inside")
     panel = sheet(picture, 17.4, 0.3 + 1.3 * tp_size)
     middle = 0.925 + 0.65 * (tp_size - 1)
     for x, name in ((1.6, "f"), (13.8, "g")):
@@ -61,7 +72,7 @@ def doors(first: str, second: str) -> Picture:
     """What the two doors of a sharded region do in each direction."""
     picture = Picture(7.2, 2.3, "the two doors of a sharded region")
     panel = sheet(picture, 14, 4)
-    box(panel, 4.6, 1.2, 4.8, 1.6, COLOURS[0], "sharded region:\neach rank its own part")
+    box(panel, 4.6, 1.2, 4.8, 1.6, COLOURS[0], "sharded region:\neach rank has its own part")
     for x, name, there, back in ((3, first, "copy", "all-reduce"), (11, second, "all-reduce", "copy")):
         circle(panel, x, 2, name)
         panel.text(x, 0.95, there, **small())
@@ -77,18 +88,17 @@ def doors(first: str, second: str) -> Picture:
 
 
 def qkv_columns(num_heads: int = 4, tp_size: int = 2) -> Picture:
-    """The columns of w_qkv: whose they are by heads, and what cutting in blocks of neighbours would do."""
-    picture = Picture(8.0, 2.6, "the columns of w_qkv, one box a head")
+    """The columns of w_qkv: which rank owns them if cut by heads, and if cut into contiguous blocks."""
+    picture = Picture(8.0, 2.6, "the columns of w_qkv, one box per head")
     panel = sheet(picture, 3 * num_heads + 4.6, 4.4)
     total = 3 * num_heads
-    for y, title, owner in (
-        (0.9, "by heads", lambda column: column % num_heads * tp_size // num_heads),
-        (2.9, "in blocks", lambda column: column * tp_size // total),
-    ):
+    by_heads = [column % num_heads * tp_size // num_heads for column in range(total)]
+    in_blocks = [column * tp_size // total for column in range(total)]
+    for y, title, owners in ((0.9, "by heads", by_heads), (2.9, "in blocks", in_blocks)):
         panel.text(3.9, y + 0.4, title, ha="right", va="center", color=INK, fontsize=9)
-        for column in range(total):
+        for column, owner in enumerate(owners):
             name = f"{'qkv'[column // num_heads]}{column % num_heads}"
-            box(panel, 4.2 + column, y, 1, 0.8, COLOURS[owner(column)], name)
+            box(panel, 4.2 + column, y, 1, 0.8, COLOURS[owner], name)
         note = "right: a rank has q, k and v of its heads" if y < 2 else "wrong: rank 0 has q0 but no v0"
         panel.text(4.2 + total / 2, y + 1.15, note, **small())
     for rank in range(tp_size):
@@ -98,9 +108,9 @@ def qkv_columns(num_heads: int = 4, tp_size: int = 2) -> Picture:
 
 
 def layer_doors(sequence_parallel: bool) -> Picture:
-    """A transformer layer as a strip: which stretches are whole, cut by heads or features, cut by tokens; the doors."""
+    """A transformer layer from left to right: what is whole, sharded by features or by tokens, and the doors."""
     title = "with sequence parallelism" if sequence_parallel else "tensor parallelism alone"
-    picture = Picture(8.8, 2.1, f"{title}: what one of two ranks keeps")
+    picture = Picture(8.8, 2.1, f"{title}: what each of two ranks stores")
     panel = sheet(picture, 20, 3.6)
     enter, leave = ("gather", "scatter") if sequence_parallel else ("f", "g")
     narrow = 0.8
@@ -130,38 +140,45 @@ def layer_doors(sequence_parallel: bool) -> Picture:
 # ---- strokes
 
 
-def sheet(picture: Picture, wide: float, tall: float):
-    """A panel without axes, (0, 0) at its top left."""
+def sheet(picture: Picture, wide: float, tall: float) -> Axes:
+    """A panel without axes, with (0, 0) at its top left."""
     panel = picture.add_axes((0.01, 0.02, 0.98, 1 - 0.4 / picture.get_figheight()))
     panel.set(xlim=(0, wide), ylim=(tall, 0))
     panel.axis("off")
     return panel
 
 
-def small() -> dict:
+def small() -> Look:
     return {"ha": "center", "va": "center", "color": INK, "fontsize": 8.5}
 
 
-def letters(ranks) -> list[str]:
-    return [f"rank {rank}" for rank in ranks]
-
-
-def box(panel, x: float, y: float, wide: float, tall: float, colour: str, text: str) -> None:
+def box(panel: Axes, x: float, y: float, wide: float, tall: float, colour: str, text: str) -> None:
     panel.add_patch(Rectangle((x, y), wide, tall, facecolor=colour, edgecolor=INK, linewidth=1))
     panel.text(x + wide / 2, y + tall / 2, text, ha="center", va="center", color="black", fontsize=8.5)
 
 
-def circle(panel, x: float, y: float, name: str) -> None:
+def circle(panel: Axes, x: float, y: float, name: str) -> None:
     panel.plot([x], [y], marker="o", markersize=22, markerfacecolor=PAPER, markeredgecolor=INK)
     panel.text(x, y, name, ha="center", va="center", color=INK, fontsize=11, fontweight="bold", style="italic")
 
 
-def arrow(panel, start: tuple, end: tuple, colour: str = INK) -> None:
+def arrow(panel: Axes, start: Point, end: Point, colour: str = INK) -> None:
     panel.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=9, color=colour, linewidth=1))
 
 
-def matrix(panel, x, y, wide, tall, colours, in_columns: bool, name: str, note: str, labels=()) -> None:
-    """A rectangle cut in as many stripes as there are colours; its name and a note above it."""
+def matrix(
+    panel: Axes,
+    x: float,
+    y: float,
+    wide: float,
+    tall: float,
+    colours: list[str],
+    in_columns: bool,
+    name: str,
+    note: str,
+    labels: Sequence[str] = (),
+) -> None:
+    """A rectangle with a stripe per colour, its name above and a note below it."""
     part = (wide if in_columns else tall) / len(colours)
     for index, colour in enumerate(colours):
         left, top = (x + index * part, y) if in_columns else (x, y + index * part)

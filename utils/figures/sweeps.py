@@ -1,11 +1,16 @@
-"""How long a collective takes, and how many bytes a second that is, over the sizes of a sweep."""
+"""How long a collective takes, and how many bytes per second that is, over the sizes of a sweep."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal, TypeAlias
 
-from .picture import GREY, INK, KINDS, Picture
+from matplotlib.axes import Axes
 
+from .picture import GREY, INK, KINDS, Look, Picture
+
+LegendPlace: TypeAlias = Literal["upper left", "lower right"]
+Units: TypeAlias = tuple[tuple[float, str], ...]  # (factor, name), largest first
 TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 SIZES = ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"), (1, "B"))
 RATES = ((1e12, "TB/s"), (1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s"), (1, "B/s"))
@@ -20,15 +25,15 @@ def sweep(
     model: tuple[float, float] | None = None,
     limits: dict[str, float] | None = None,
 ) -> Picture:
-    """Two panels side by side, all axes logarithmic: time with the fitted line, and bus bandwidth with what bounds it.
+    """Two panels with logarithmic axes: times with the fitted line, and bus bandwidths with what bounds them.
 
-    sizes       bytes; seconds and bandwidths (bytes/s): one for each size
-    model       (alpha, beta): seconds, seconds a byte
+    sizes       bytes; seconds and bandwidths (bytes/s): one per size
+    model       (alpha, beta): seconds, seconds per byte
     limits      {what it is: bytes/s}
     """
     picture = Picture(10.2, 4.0, title)
     times, rates = picture.subplots(1, 2)
-    measured = {"color": KINDS[0], "marker": "o", "markersize": 5, "markeredgecolor": INK, "markeredgewidth": 0.4}
+    measured: Look = {"color": KINDS[0], "marker": "o", "markersize": 5, "markeredgecolor": INK, "markeredgewidth": 0.4}
     times.plot(sizes, seconds, label="measured", **measured)
     if model is not None:
         draw_model(times, sizes, *model)
@@ -36,13 +41,13 @@ def sweep(
     for (name, rate), dashes, colour in zip((limits or {}).items(), DASHES, KINDS[1:], strict=False):
         rates.axhline(rate, color=colour, linestyle=dashes, linewidth=1.6, label=f"{name}: {words(rate, RATES)}")
     dress(times, "time", TIMES, sizes, "upper left")
-    dress(rates, "bytes a second", RATES, sizes, "lower right")
+    dress(rates, "bytes per second", RATES, sizes, "lower right")
     picture.subplots_adjust(left=0.075, right=0.985, bottom=0.13, top=0.86, wspace=0.22)
     return picture
 
 
-def draw_model(panel, sizes: Sequence[float], alpha: float, beta: float) -> None:
-    """The line alpha + n beta, and the size at which both parts are alike."""
+def draw_model(panel: Axes, sizes: Sequence[float], alpha: float, beta: float) -> None:
+    """The line alpha + n beta, and the size at which both terms are equal."""
     smallest, largest = min(sizes), max(sizes)
     points = [smallest * (largest / smallest) ** (step / 100) for step in range(101)]
     line = [alpha + beta * size for size in points]
@@ -53,7 +58,7 @@ def draw_model(panel, sizes: Sequence[float], alpha: float, beta: float) -> None
         panel.axvline(half, color=GREY, linewidth=1, linestyle=":", label=f"alpha / beta: {words(half, SIZES)}")
 
 
-def dress(panel, what: str, units, sizes: Sequence[float], legend: str) -> None:
+def dress(panel: Axes, what: str, units: Units, sizes: Sequence[float], legend: LegendPlace) -> None:
     panel.set(xscale="log", yscale="log")
     panel.set_xlabel("size", color=INK)
     panel.set_ylabel(what, color=INK)
@@ -70,7 +75,7 @@ def dress(panel, what: str, units, sizes: Sequence[float], legend: str) -> None:
     panel.legend(loc=legend, fontsize=8, frameon=True, framealpha=0.9, edgecolor="none", labelcolor=INK)
 
 
-def words(amount: float, units) -> str:
-    """In the largest unit of which there is one, to three digits."""
+def words(amount: float, units: Units) -> str:
+    """With three digits, in the largest unit that fits."""
     factor, unit = next((pair for pair in units if amount >= pair[0] * 0.9995), units[-1])
     return f"{amount / factor:.3g} {unit}"

@@ -1,13 +1,13 @@
-"""Every private name of torch that this package uses, bound here under a public one.
+"""Every private name of torch that this package uses, bound here to a public one.
 
 torch promises nothing about names that begin with an underscore: some changed between 2.11 and 2.13 alone (see
-torch_calls.py). Kept in one place, and looked up when this module is imported, a name that has gone is told at once, by
-its name and with what to do about it, not in the middle of somebody's program. What torch would take long to import is
-looked up by functions, when it is first needed.
+torch_calls.py). They are all looked up when this module is imported. So if a name is gone, an error says at once which
+one and what to do, instead of in the middle of a student's program. Only what is slow to import is looked up later, by
+functions, when it is first needed.
 
-Not here: the names of methods that torch calls on classes of ours, such as `_source_rank`, which have to be defined
-there (that torch still has them is checked below); and the methods in the table of torch_calls.py, which has those of
-several versions and takes whichever is there.
+Two kinds of private names stand elsewhere: methods that torch calls on our classes, such as `_source_rank`, are defined
+in those classes (whether torch still has them is checked below); and the table in torch_calls.py lists the methods of
+several versions and takes whichever exist.
 """
 
 from __future__ import annotations
@@ -76,19 +76,19 @@ __all__ = [
     "wrap_making_of_groups",
 ]
 
-TRIED_WITH = "2.13.0"
+TESTED_WITH = "2.13.0"
 
 
 def missing(what: str) -> ImportError:
     return ImportError(
         f"torch {torch.__version__} lacks a private name that this package needs: {what}. Any version of torch may "
-        f"change such names. The package was tried with torch {TRIED_WITH}: pip install torch=={TRIED_WITH}"
+        f"change such names. The package was tested with torch {TESTED_WITH}: pip install torch=={TESTED_WITH}"
     )
 
 
 @contextmanager
 def needed() -> Iterator[None]:
-    """What is imported or looked up inside has to be there."""
+    """Turns a failing import or lookup inside into the ImportError of `missing`."""
     try:
         yield
     except (ImportError, AttributeError) as error:
@@ -116,16 +116,16 @@ with needed():
 
     # Operators, and the namespace of those that DTensor calls the network with.
     functional_collectives = torch.ops._c10d_functional
-    functional_collectives.all_reduce  # noqa: B018, torch makes an empty namespace for any name
+    functional_collectives.all_reduce  # noqa: B018, the line above succeeds for any name
     local_scalar_dense = torch.ops.aten._local_scalar_dense
     unsafe_view = torch.ops.aten._unsafe_view
     flash_attention = torch.ops.aten._scaled_dot_product_flash_attention
 
-COMPILER = "torch._dynamo"  # only its name: to import it takes a second
+COMPILER = "torch._dynamo"  # only its name: importing it takes a second
 
 
 def check_attributes() -> None:
-    """Look for what is used of torch's objects: also the methods that classes of ours define for torch to call."""
+    """Look up the attributes we use, and the methods that our classes define for torch to call."""
     for owner, names in (
         (c10d, "_world _pickler _new_process_group_helper ProcessGroupGloo"),
         (GroupsOfProcess, "pg_map pg_names pg_group_ranks pg_backend_config tags_to_pg pg_to_tag group_count"),
@@ -139,7 +139,10 @@ def check_attributes() -> None:
         (torch.ops.aten.add.Tensor, "_schema _op_dk"),
         (torch.Tensor, "_base"),
         (torch.UntypedStorage, "_cdata"),
-        (torch.nn.Module(), "_parameters _buffers _modules"),  # worlds/common/unpicklable.py, which does without torch
+        (
+            torch.nn.Module(),
+            "_parameters _buffers _modules",
+        ),  # worlds/common/unpicklable.py, which does not import torch
         (torch.autograd.Variable, "_execution_engine"),
         (torch.autocast("cpu", enabled=False), "_enabled"),
         (ddp, "_verify_param_shape_across_processes"),
@@ -154,11 +157,11 @@ with needed():
     check_attributes()
 
 
-# --- attributes, looked up at every operation: so in C
+# --- attributes, read at every operation and therefore in C
 
 schema_of: Callable[[OpOverload], Any] = attrgetter("_schema")
 address_of: Callable[[torch.UntypedStorage], int] = attrgetter("_cdata")
-base_of: Callable[[torch.Tensor], torch.Tensor | None] = attrgetter("_base")  # what it is a view of
+base_of: Callable[[torch.Tensor], torch.Tensor | None] = attrgetter("_base")  # the tensor it is a view of
 is_on: Callable[[torch.autocast], bool] = attrgetter("_enabled")
 
 
@@ -168,7 +171,7 @@ def call_kernel(function: OpOverload, key: DispatchKey, *args: Any, **kwargs: An
 
 
 def when_backward_ends(callback: Callable[[], None]) -> None:
-    """To be called inside a backward."""
+    """Call `callback` when the backward pass that is running now ends."""
     torch.autograd.Variable._execution_engine.queue_callback(callback)
 
 
@@ -176,14 +179,14 @@ def when_backward_ends(callback: Callable[[], None]) -> None:
 
 
 def fake_backend(rank: int, size: int) -> Backend:
-    """One that does nothing, and has names and timeouts."""
+    """A backend that communicates nothing, but has a name and a timeout."""
     return FakeProcessGroup._create_internal(rank, size, FakeProcessGroup.Options())  # type: ignore[call-arg]
 
 
 def register_backend(
     group: dist.ProcessGroup, devices: Iterable[str], kind: dist.ProcessGroup.BackendType, backend: Backend
 ) -> None:
-    """Let `group` use `backend` for tensors on `devices`, and where it isn't told which."""
+    """Let `group` use `backend` for tensors on `devices`, and by default."""
     group._set_default_backend(kind)
     for device in devices:
         group._register_backend(torch.device(device), kind, backend)
@@ -198,26 +201,26 @@ def set_timeout(backend: ProcessGroupGloo, timeout: timedelta) -> None:
 
 
 def source_rank_of(work: Work) -> int:
-    """Who sent, by its rank in the group, what a receive from any source has received."""
+    """The sender, as a rank in the group, of what a receive from any source has received."""
     return work._source_rank()
 
 
 def set_groups_of_process(groups: GroupsOfProcess) -> None:
-    """From now on, the groups of this process are those that `groups` knows of."""
+    """From now on, the groups of this process are those in `groups`."""
     c10d._world = groups
 
 
 def set_pickler_of_objects(pickler: type[pickle.Pickler]) -> None:
-    """What object collectives pickle with."""
+    """From now on, object collectives pickle with `pickler`."""
     c10d._pickler = pickler
 
 
 class NewGroup(NamedTuple):
-    """What torch's function that makes a group is asked for, under names of ours; torch's own are in PARAMETERS."""
+    """The arguments of torch's function that makes a group, under our names; PARAMETERS has torch's own."""
 
     size: int
     rank: int  # of this process, in the group
-    members: list[int]  # global ranks, in group order; none for the default group
+    members: list[int]  # global ranks, in group order; empty for the default group
     backend: str
     store: dist.Store
     name: str
@@ -236,7 +239,7 @@ Around = Callable[[NewGroup, Callable[[], Any]], Any]
 
 
 def signature_of_maker(make: Maker) -> inspect.Signature:
-    """Its signature. Raises ImportError if it has other parameters than those we know how to read."""
+    """The signature of `make`. Raises ImportError if it lacks one of the PARAMETERS."""
     signature = inspect.signature(make)
     for name in PARAMETERS.values():
         if name not in signature.parameters:
@@ -245,9 +248,9 @@ def signature_of_maker(make: Maker) -> inspect.Signature:
 
 
 def wrapped_maker(make: Maker, around: Around) -> Maker:
-    """`make`, torch's function that makes a group, as `around(what is asked for, a call of make)`.
+    """torch's function `make`, which makes a group, wrapped: a call of it becomes `around(arguments, call make)`.
 
-    Arguments are told by the names of their parameters, since torch hands over some by place and some by name.
+    Arguments are bound to the names of their parameters, since torch passes some by position and some by name.
     """
     signature = signature_of_maker(make)
 
@@ -265,24 +268,24 @@ signature_of_maker(c10d._new_process_group_helper)
 
 
 def wrap_making_of_groups(around: Around) -> None:
-    """From now on, every group of this process is made through `around`: see wrapped_maker."""
+    """From now on, every group of this process is made through `around` (see wrapped_maker)."""
     c10d._new_process_group_helper = wrapped_maker(c10d._new_process_group_helper, around)
 
 
-# --- torch's wrappers: most are not imported before somebody uses them
+# --- torch's wrappers: most are only imported when they are used
 
 
 Switch = Callable[[], None]
 
 
 def set_ddp_verification(verify: Callable[..., None]) -> None:
-    """How DDP finds out whether all ranks have the same parameters."""
+    """From now on, DDP calls `verify` to find out whether all ranks have the same parameters."""
     ddp._verify_param_shape_across_processes = verify
 
 
 @functools.cache
 def async_collective_tensor() -> type[AsyncCollectiveTensor]:
-    """The class of what a functional collective returns: a tensor that is waited for when it is used."""
+    """The class of tensors that functional collectives return: the first use of one waits for it."""
     with needed():
         from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
@@ -290,16 +293,16 @@ def async_collective_tensor() -> type[AsyncCollectiveTensor]:
 
 
 def let_fsdp_take_meta_parameters() -> None:
-    """FSDP does not say any more that parameters without values were never filled."""
+    """From now on, FSDP accepts parameters on the meta device, which have no values."""
     with needed():
         from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
-        FSDPParamGroup._validate_no_meta_params  # noqa: B018, it has to be there to be replaced
+        FSDPParamGroup._validate_no_meta_params  # noqa: B018, it must exist to be replaced
     FSDPParamGroup._validate_no_meta_params = lambda group: None  # type: ignore[method-assign]
 
 
 def set_mesh_functions(broadcast: Callable[..., Any], scatter: Callable[..., Any]) -> None:
-    """What DTensor hands out values with: it has imported both into several modules."""
+    """From now on, DTensor distributes values with these. It has imported them into several modules."""
     with needed():
         from torch.distributed.tensor import _api, _collective_utils, placement_types
 
@@ -308,12 +311,12 @@ def set_mesh_functions(broadcast: Callable[..., Any], scatter: Callable[..., Any
             ("mesh_scatter", scatter, (_collective_utils, placement_types)),
         ):
             for module in modules:
-                getattr(module, name)  # it has to be there to be replaced
+                getattr(module, name)  # it must exist to be replaced
                 setattr(module, name, function)
 
 
 def wrap_loss_parallel(around: Callable[[Switch, Switch], tuple[Switch, Switch]]) -> None:
-    """What `loss_parallel` does to DTensor when it is entered and left becomes `around(what it did, what it undid)`."""
+    """Replace what `loss_parallel` does to DTensor on entering and on leaving by `around(enter, leave)`."""
     with needed():
         from torch.distributed.tensor.parallel import loss
 

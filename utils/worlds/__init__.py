@@ -1,2 +1,2 @@
-"""The worlds that a rank program can run in: `real` (processes), `virtual` (a simulated cluster) and `jobs` (torchrun and
+"""The worlds that a rank program can run in: `real` (processes), `virtual` (a simulated cluster), `jobs` (torchrun and
 SLURM). `common` holds what they share. Use them through `spawn` and `simulate`."""

@@ -1,4 +1,4 @@
-"""ipyparallel: engines that stay and have imported torch; a new process group each call"""
+"""ipyparallel: persistent engines that have imported torch; a new process group per call"""
 
 import logging
 import tempfile

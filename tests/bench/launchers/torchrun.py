@@ -1,4 +1,4 @@
-"""torchrun: a command of its own, and fresh interpreters below it"""
+"""torchrun: a separate command that starts fresh interpreters"""
 
 import os
 import subprocess

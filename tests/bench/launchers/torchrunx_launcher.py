@@ -1,4 +1,4 @@
-"""torchrunx: an agent, and fresh interpreters below it"""
+"""torchrunx: an agent that starts fresh interpreters"""
 
 import torch
 import torch.distributed as dist

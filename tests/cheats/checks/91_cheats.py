@@ -1,4 +1,4 @@
-"""The visible checks: of `double-7` those of `double`, and so on. So one notebook holds many cheats."""
+"""The visible checks: `double-7` has those of `double`, and so on, so that one notebook can hold many cheats."""
 
 from importlib import import_module
 
@@ -21,7 +21,7 @@ CHECKS = {
 
 
 def numbered(checks: dict) -> dict:
-    """{a name of its own: each check, for each number}"""
+    """{unique name: check}: each of `checks` once for each number."""
 
     def of(function):
         return lambda run: function(run)

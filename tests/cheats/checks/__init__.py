@@ -1,1 +1,1 @@
-"""The checks of a lesson that asks for the same few functions again and again, once for each cheat."""
+"""The checks of a lesson that asks for the same few functions over and over, once for each cheat."""

@@ -1,4 +1,4 @@
-"""The hidden tests: those of the tiny lesson, for each number."""
+"""The hidden tests: those of the tiny lesson, once for each number."""
 
 from importlib import import_module
 

@@ -1,4 +1,4 @@
-"""A program on its way to the ranks: what travels, what is refused before any process starts, and in which words."""
+"""A program on its way to the ranks: what travels, and what is refused, with which words, before a process starts."""
 
 import functools
 import io
@@ -23,12 +23,14 @@ from utils.worlds.common.program import LARGE, pickle_program
 
 lock = threading.Lock()
 
-pytestmark = pytest.mark.filterwarnings("error::UserWarning")  # a warning goes to stderr, and nbgrader gives 0 for that
+pytestmark = pytest.mark.filterwarnings(
+    "error::UserWarning"
+)  # a warning would go to stderr, for which nbgrader gives 0 points
 
 
 @pytest.fixture
 def no_process(monkeypatch):
-    """No process may start: the error comes before."""
+    """No process may start, because the error comes first."""
 
     def start(*_):
         raise AssertionError("a world was made")
@@ -40,7 +42,7 @@ def refusal(fn, *args, **kwargs) -> str:
     began = time.monotonic()
     with pytest.raises(TypeError) as caught:
         spawn(fn, 2, *args, **kwargs)
-    assert time.monotonic() - began < 1  # it is milliseconds; the machine may be busy
+    assert time.monotonic() - began < 1  # it takes milliseconds, but the machine may be busy
     assert str(caught.value).count("\n") == 0 and caught.value.__suppress_context__
     return str(caught.value)
 
@@ -55,7 +57,7 @@ class Callback:
 
 class Trainer:
     def __init__(self, **held):
-        self.callback = Callback(self)  # a way back: the search must not go round in it, nor blame it
+        self.callback = Callback(self)  # a cycle: the search must neither loop in it nor blame it
         self.held = held
 
     def work(self, rank, world_size):
@@ -170,7 +172,7 @@ UNPICKLABLE = {
 
 
 @pytest.mark.parametrize("kind", UNPICKLABLE)
-def test_what_belongs_to_a_process_is_refused(kind, no_process):
+def test_objects_that_belong_to_a_process_are_refused(kind, no_process):
     settings = {"thing": UNPICKLABLE[kind]()}
     words = refusal(lambda rank, world_size: settings)
     name = "`settings`" if kind == "a list" else "`settings['thing']`"  # too deep to say where
@@ -189,7 +191,7 @@ def test_a_process_group_and_a_mesh_of_the_notebook_are_refused(no_process):
 
 
 def programs_with_a_cuda_tensor():
-    """Tensors without memory, whose device is a GPU that need not be there."""
+    """Tensors without memory, on a GPU that need not exist."""
     with FakeTensorMode():
         x = torch.empty(3, device="cuda")
         weight = torch.nn.Parameter(torch.empty(3, device="cuda:1"))
@@ -285,13 +287,13 @@ def test_a_text_file_that_is_open_arrives_as_a_copy(tmp_path):
         assert file.readline() == "second\n"
 
 
-def test_in_a_notebook_too():
+def test_all_of_this_in_a_notebook():
     notebook = Notebook()
     try:
         notebook.run("import torch\nfrom utils import spawn\nbig = torch.ones(20_000_000)")
         shown = notebook.run("def work(rank, world_size):\n    !ls\nspawn(work, 2)")
         assert "`get_ipython`, which work uses, (a method) can't be sent to the ranks" in shown["error"]
-        assert "Lines with % or ! work in the notebook only" in shown["error"]
+        assert "Lines with % or ! work only in the notebook" in shown["error"]
         shown = notebook.run("run = spawn(lambda rank, n: big.sum().item(), 2)\nprint(run.results)")
         assert shown["stdout"].splitlines() == [
             "This program takes 80 MB along: `big`, which a lambda uses (80 MB); "

@@ -1,4 +1,4 @@
-"""What a rank returns, on its way to the notebook: values arrive on the CPU, or an error names rank, type and place."""
+"""Results on their way to the notebook: values arrive on the CPU, or an error names the rank, type and place."""
 
 import pickle
 import resource
@@ -13,16 +13,16 @@ import torch
 import torch.distributed as dist
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
-from utils import RankFailed, spawn
+from utils import RankFailed, simulate, spawn
 from utils.worlds.common.result import CannotReturn, pickle_result
 
 
 def there_and_back(value):
-    return pickle.loads(pickle_result(value))[1]
+    return pickle.loads(pickle_result(value)).value
 
 
 class Tagged(torch.Tensor):
-    """A student's own kind of tensor."""
+    """A tensor class of the student's own."""
 
 
 def quantised():
@@ -72,16 +72,16 @@ def test_views_are_cut_out_of_their_storage():
     assert len(pickle_result([storage[:2], storage[5:7], weight])) < 2000
     first, second, _ = there_and_back([storage[:2], storage[:2], weight])
     first += 1
-    assert second.tolist() == [0, 0]  # they shared memory in the rank; here each is a value of its own
+    assert second.tolist() == [0, 0]  # they shared memory on the rank; here each has its own
 
 
-def test_one_tensor_that_is_returned_twice_stays_one():
+def test_a_tensor_that_is_returned_twice_stays_one_tensor():
     weight = torch.nn.Parameter(torch.ones(2))
     first, second = there_and_back([weight, weight])
     assert first is second and isinstance(first, torch.nn.Parameter) and first.requires_grad
 
 
-def test_a_subclass_stays_one_and_keeps_its_attributes():
+def test_a_tensor_subclass_keeps_its_class_and_attributes():
     tagged = torch.arange(6.0).as_subclass(Tagged)[1:3]
     tagged.note = "labels"
     arrived = there_and_back(tagged)
@@ -125,7 +125,7 @@ def sharded(rank, world_size, placements, how=lambda x: x):
     return {"step": 1, "weights": [how(x.redistribute(placements=placements))]}
 
 
-def test_a_shard_is_not_taken_for_the_whole():
+def test_a_shard_is_not_mistaken_for_the_whole():
     with pytest.raises(RankFailed) as caught:
         spawn(sharded, 2, [Shard(0)])
     assert str(caught.value) == (
@@ -144,7 +144,7 @@ def test_a_dtensor_that_is_whole_on_its_rank_arrives(world_size, placements):
         assert type(result["weights"][0]) is torch.Tensor and result["weights"][0].tolist() == list(range(8))
 
 
-def test_a_partial_sum_is_not_taken_for_the_sum():
+def test_a_partial_sum_is_not_mistaken_for_the_sum():
     def program(rank, world_size):
         mesh = dist.init_device_mesh("cpu", (world_size,))
         return DTensor.from_local(torch.ones(2), mesh, [Partial()])
@@ -153,7 +153,7 @@ def test_a_partial_sum_is_not_taken_for_the_sum():
         spawn(program, 2)
 
 
-def test_replicas_on_other_ranks_are_not_here():
+def test_a_rank_outside_the_mesh_has_no_replica():
     def program(rank, world_size):
         mesh = dist.device_mesh.DeviceMesh("cpu", [0])
         return dist.tensor.distribute_tensor(torch.ones(2), mesh, [Replicate()]) if rank == 1 else None
@@ -200,14 +200,14 @@ def test_a_model_in_ddp_is_not_returned_with_its_group():
         ({"a": [0, threading.Lock()]}, "it returned a dict, whose ['a'][1] is a lock, which can't be sent"),
     ],
 )
-def test_what_cannot_travel_is_named(value, words):
+def test_a_part_that_cannot_travel_is_named(value, words):
     with pytest.raises(CannotReturn) as caught:
         pickle_result(value)
     assert str(caught.value).startswith(words)
     assert str(caught.value).endswith("Return tensors, numbers, strings, or lists and dicts of them.")
 
 
-def test_the_error_of_a_gpu_is_not_taken_for_one_of_travelling():
+def test_an_error_of_a_gpu_is_not_mistaken_for_one_of_pickling():
     class Broken(torch.Tensor):
         def __reduce_ex__(self, protocol):
             raise torch.AcceleratorError("CUDA error: device-side assert triggered")
@@ -216,7 +216,7 @@ def test_the_error_of_a_gpu_is_not_taken_for_one_of_travelling():
         pickle_result(torch.ones(1).as_subclass(Broken))
 
 
-def test_what_cannot_be_unpacked_in_the_notebook_is_one_clear_error():
+def test_a_result_that_cannot_be_unpickled_is_one_clear_error():
     class Fussy(Exception):
         def __init__(self, code, text):
             super().__init__(text)
@@ -225,8 +225,19 @@ def test_what_cannot_be_unpacked_in_the_notebook_is_one_clear_error():
         spawn(lambda rank, n: Fussy(3, "no") if rank == 0 else None, 2)
 
 
+def test_an_error_of_simulate_brings_along_what_the_other_ranks_returned():
+    def program(rank, world_size):
+        if rank == 1:
+            raise ValueError("no luck")
+        return rank
+
+    with pytest.raises(RankFailed) as caught:
+        simulate(program, 3)
+    assert caught.value.results == [0, None, 2]
+
+
 def test_no_room_for_a_result_is_one_clear_error(tmp_path, monkeypatch):
-    """A limit on the size of files stands for a full disk: writing fails, in the middle, in the same way."""
+    """A limit on the size of files stands in for a full disk: writing fails half-way, with the same kind of error."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
 
     def program(rank, world_size):
@@ -244,7 +255,7 @@ def test_no_room_for_a_result_is_one_clear_error(tmp_path, monkeypatch):
 
 
 def test_a_large_result_is_copied_once():
-    """Beside the tensor there is room for one more of its size, not for the four that torch's own way takes."""
+    """There is room for one more tensor of this size, but not for the four that torch's own way takes."""
     value = torch.zeros(25_000_000)
     limit = resource.getrlimit(resource.RLIMIT_AS)
     with open("/proc/self/statm") as memory:

@@ -1,4 +1,4 @@
-"""What torchrun and SLURM say of a job: who is a rank, who is the first, by which network it is reached."""
+"""What torchrun and SLURM tell about a job: what is a rank, which one is first, over which network it is reached."""
 
 import collections
 import os
@@ -21,7 +21,7 @@ TASK = {
 
 @pytest.fixture
 def environment(monkeypatch):
-    """An environment without any variable."""
+    """An empty environment."""
     monkeypatch.setattr(os, "environ", {})
     return os.environ
 
@@ -47,7 +47,11 @@ def test_first_host_of_a_list(nodes, first):
 def test_a_task_of_srun_gets_what_torch_needs(environment):
     environment |= TASK
     assert detect.launcher() == "slurm" and not detect.is_first_process()
-    environment |= {"MASTER_ADDR": "10.1.1.1", "LOCAL_RANK": "0", "GLOO_SOCKET_IFNAME": "ib0"}  # by hand: they stay
+    environment |= {
+        "MASTER_ADDR": "10.1.1.1",
+        "LOCAL_RANK": "0",
+        "GLOO_SOCKET_IFNAME": "ib0",
+    }  # set by hand, so they stay
     detect.set_variables()
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "GLOO_SOCKET_IFNAME")
     assert [environment[name] for name in names] == ["5", "8", "0", "10.1.1.1", "24567", "ib0"]
@@ -60,7 +64,7 @@ def test_not_every_process_in_a_job_is_a_rank(environment, monkeypatch):
     assert detect.launcher() is None  # a task of one
     environment.pop("SLURM_STEP_NUM_TASKS")
     environment |= {"SLURM_NTASKS": "8", "SLURM_PROCID": "0"}
-    assert detect.launcher() is None  # a batch script, which is to call srun
+    assert detect.launcher() is None  # a batch script, which should call srun
     environment |= {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
     assert detect.launcher() == "torchrun"
     monkeypatch.setattr(IPython, "get_ipython", object)
@@ -99,30 +103,30 @@ def machine(monkeypatch):
 @pytest.mark.parametrize(
     ("first", "interface"),
     [
-        ("gpu03", "ib0"),  # another machine: the way to it
-        ("10.0.0.5", "ib0"),  # this one: what has the address
+        ("gpu03", "ib0"),  # another machine: the interface on the route to it
+        ("10.0.0.5", "ib0"),  # this machine: the interface that has the address
         ("localhost", "lo"),
         ("127.0.0.1", "lo"),
-        ("here", "eno1"),  # this one, by a name that only means loopback here: the way out
+        ("here", "eno1"),  # this machine, by a name that means loopback only here: the interface towards other networks
     ],
 )
 def test_interface_towards_the_first_machine(machine, first, interface):
     assert network_interface.interface_towards(first) == interface
 
 
-def test_a_name_that_is_loopback_without_a_way_out(machine):
+def test_a_name_that_means_loopback_without_other_networks(machine):
     del machine["192."]
-    assert network_interface.interface_towards("here") in ("eno1", "ib0")  # one that is up and no loopback
+    assert network_interface.interface_towards("here") in ("eno1", "ib0")  # one that is up and not loopback
 
 
 def test_a_first_machine_that_is_not_found_says_what_to_do(machine):
     with pytest.raises(RuntimeError, match=r"MASTER_ADDR=gpu99 .*torchrun --master-addr 10"):
         network_interface.interface_towards("gpu99")
-    with pytest.raises(RuntimeError, match="no way to the first one of the job: MASTER_ADDR=far"):
+    with pytest.raises(RuntimeError, match="no route to the first one of the job: MASTER_ADDR=far"):
         network_interface.interface_towards("far")
 
 
 def test_the_interface_of_this_machine_is_found():
-    """The same on the real network, as far as every machine has it: a loopback."""
+    """The same on the real network, of which every machine has at least loopback."""
     assert network_interface.interface_towards("127.0.0.1") in psutil.net_if_addrs()
     assert network_interface.source_address(socket.AF_INET, ("127.0.0.1", 1)) == "127.0.0.1"

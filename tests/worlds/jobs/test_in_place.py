@@ -26,12 +26,12 @@ from utils.worlds.jobs.notebook_script import main as make_script
 
 pytestmark = pytest.mark.long
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
-DEADLINE = 120  # seconds; no run of these needs a quarter of it
+DEADLINE = 120  # seconds; none of these runs needs a quarter of it
 
 
 @pytest.fixture
 def run(root, tmp_path):
-    """Runs a command in a folder of its own, with these variables; returns what subprocess.run does."""
+    """Runs a command in a folder of its own, with these variables. Returns what subprocess.run returns."""
 
     def run(*command, **variables):
         inherited = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
@@ -52,7 +52,7 @@ def run(root, tmp_path):
 
 @pytest.fixture
 def on_loopback(run):
-    """Runs torchrun twice, as on two machines. They meet at a store of ours, so nobody has to find a free port."""
+    """Runs torchrun twice, as on two machines. They meet at a store of ours, so no free port has to be found."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     meet = ["--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{store.port}", "--rdzv-conf=is_host=0"]
 
@@ -109,7 +109,7 @@ def two_machines(run, tmp_path):
 
 @pytest.fixture
 def two_nodes(request):
-    """Two machines, or what comes near to them."""
+    """Two machines, or the closest thing to them that this one allows."""
     try:
         return request.getfixturevalue("two_machines")
     except pytest.skip.Exception:
@@ -197,7 +197,7 @@ def test_what_a_run_holds_is_what_it_holds_after_spawn(run, tmp_path):
     def of_script(text):
         return [line for line in text.splitlines() if not line.startswith("[rank ")]
 
-    asked = "spawn: 3 ranks asked for; under torchrun the whole job takes part, 2 ranks."
+    asked = "spawn: you asked for 3 ranks; under torchrun all 2 ranks of the job take part."
     assert of_script(in_place.stdout)[-2:] == ["torchrun", asked]
     assert of_script(in_place.stdout)[:-2] == of_script(spawned.stdout)[:-1]
     assert "0 0 all_reduce (0, 1) None 8 float32 (2,) False" in in_place.stdout
@@ -209,7 +209,7 @@ def test_what_a_run_holds_is_what_it_holds_after_spawn(run, tmp_path):
     assert not re.search("Traceback|destroy_process_group", in_place.stderr)
 
 
-def test_prints_are_marked_and_shown_at_once_and_kept():
+def test_prints_are_marked_shown_at_once_and_recorded():
     screen = io.StringIO()
     with redirect_stdout(screen), marked_output(3) as kept:
         print("a", 1)
@@ -255,10 +255,7 @@ def test_a_rank_that_raises_ends_the_job_and_is_named(on_loopback, tmp_path):
     assert "[rank1]: ValueError: boom" in guilty.stderr
     said = 'rank 1 raised ValueError: boom\n  script.py, line 7, in work\n      raise ValueError("boom")\n'
     assert innocent.stdout == said
-    assert (
-        "[rank0]: utils.diagnosis.errors.RankFailed: This job's world has ended: rank 1 raised"
-        in innocent.stderr
-    )
+    assert "[rank0]: utils.diagnosis.errors.RankFailed: This job's world has ended: rank 1 raised" in innocent.stderr
 
 
 WAITED_FOR = """
@@ -268,7 +265,7 @@ from utils import spawn
 
 def work(rank, world_size):
     if rank == 0:
-        threading.Event().wait()  # busy for ever, and far from the network
+        threading.Event().wait()  # busy forever, and not using the network
     left_alone = dist.all_reduce(torch.ones(1), async_op=True)
     raise ValueError("boom")
 
@@ -348,12 +345,12 @@ print(run, run.results, run.output, traffic.sent(0), os.environ["MASTER_ADDR"], 
 
 
 def test_tasks_of_srun_on_two_machines(two_machines, tmp_path):
-    """With SLURM's variables set by hand. The first machine's name is 127.0.1.1 there: nobody else would reach it."""
+    """SLURM's variables are set by hand. There, the first machine's name is 127.0.1.1, which the other can't reach."""
     (tmp_path / "script.py").write_text(UNDER_SLURM)
     step = "SLURM_JOB_ID=4321 SLURM_STEP_NUM_TASKS=2 SLURM_STEP_NODELIST='gpu[03-04]' SLURM_LOCALID=0"
     both = two_machines.both(*(f"{step} SLURM_PROCID={rank} {sys.executable} script.py" for rank in range(2)))
     assert [done.returncode for done in both] == [0, 0], both[0].stderr + both[1].stderr
-    said = "spawn: 4 ranks asked for; under slurm the whole job takes part, 2 ranks.\n[rank 0] cable\n"
+    said = "spawn: you asked for 4 ranks; under slurm all 2 ranks of the job take part.\n[rank 0] cable\n"
     run = "Run(2 ranks, slurm, gloo) [None, None] ['cable\\n', 'cable\\n'] (1, 12) gpu03 24321\n"
     assert [done.stdout for done in both] == [said + run, "[rank 1] cable\n"]
 
@@ -383,4 +380,4 @@ def test_nccl_where_each_rank_has_a_gpu_of_its_own(run, tmp_path):
     assert f"{'1 rank' if count == 1 else f'{count} ranks'}, torchrun, nccl) [tensor([" in alone.stdout, alone.stderr
     shared = run(*TORCHRUN, "--standalone", f"--nproc-per-node={count + 1}", "script.py")
     assert f"({count + 1} ranks, torchrun, gloo)" in shared.stdout, shared.stderr
-    assert f"{count + 1} ranks, and not a GPU for each" in shared.stdout
+    assert f"There is no GPU for each of {count + 1} ranks" in shared.stdout

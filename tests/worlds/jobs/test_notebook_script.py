@@ -1,4 +1,4 @@
-"""A notebook as a script: what of it stays, what is printed, and how the script runs."""
+"""A notebook as a script: which parts stay, what is printed, and how the script runs."""
 
 import os
 import re
@@ -66,7 +66,7 @@ def test_a_script_shows_what_the_notebook_shows(tmp_path, root, capsys):
 def test_an_unfinished_notebook_says_which_answers_are_missing(tmp_path, capsys):
     blank = new_code_cell("def add_up(x):\n    # YOUR CODE HERE\n    raise NotImplementedError()", metadata=SOLUTION)
     made_of([blank], tmp_path)
-    assert "Not written yet, so it will stop at the first of them that is called: add-up." in capsys.readouterr().out
+    assert "It will stop at the first call to an exercise that is not written yet: add-up." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -90,10 +90,10 @@ def test_the_last_value_of_a_cell_is_printed(source, shown):
     assert code(source, 1) == shown
 
 
-def test_what_is_no_notebook_or_no_python_is_refused_in_one_line(tmp_path):
+def test_a_file_that_is_not_a_notebook_or_not_python_is_refused_in_one_line(tmp_path):
     with pytest.raises(CellError, match="cell 7, line 2, is not Python"):
         code("x = 1\nx = = 2", 7)
-    for text, words in [("{", "is no notebook"), (None, "can't be read: No such file")]:
+    for text, words in [("{", "is not a notebook"), (None, "can't be read: No such file")]:
         path = tmp_path / "bad.ipynb"
         path.unlink(missing_ok=True)
         if text is not None:

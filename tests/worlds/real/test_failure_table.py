@@ -1,4 +1,4 @@
-"""What a student reads when ranks go wrong, and how soon: in a real kernel, one row a failure.
+"""What a student reads when ranks go wrong, and how soon: in a real kernel, one row per failure.
 
 Each row is run as a cell; the report must hold the words, in time, and the next call must work, with nothing left of
 the world before.
@@ -21,13 +21,13 @@ from tests.kernel import Notebook, processes_of_session, wait_until_gone, zygote
 class Row:
     name: str
     body: str  # of the program, with `rank` and `world_size`
-    reads: list[str]  # what the report must hold, in this order
+    reads: list[str]  # what the report must contain, in this order
     seconds: float  # from the call to the report
-    never: tuple[str, ...] = ("onnection", "terminate called")  # what must not be shown at all
+    never: tuple[str, ...] = ("onnection", "terminate called")  # what must not appear at all
     options: str = ""  # of spawn
 
 
-QUIET = 0.05  # seconds that four Pythons need for their start on two quiet cores
+QUIET = 0.05  # seconds that four Pythons take to start on two idle cores
 OTHERS_WAIT = ["(Ranks 0 and 2 were waiting in barrier"]
 TABLE = [
     Row(
@@ -46,7 +46,7 @@ TABLE = [
     Row(
         "leaves",
         "if rank == 1: os._exit(7)\ndist.barrier()",
-        ["RankCrashed: rank 1 left with exit code 7: something called os._exit", "had not called the network yet"],
+        ["RankCrashed: rank 1 exited with code 7: something called os._exit", "had not called the network yet"],
         1,
     ),
     Row(
@@ -61,7 +61,7 @@ TABLE = [
         [
             "RankCrashed: rank 1 was killed by SIGKILL",
             "ran out of memory",
-            "its last call to the network, ended: barrier",
+            "its last call to the network, completed: barrier",
         ],
         1,
     ),
@@ -152,14 +152,14 @@ def notebook():
 
 
 def works(notebook: Notebook) -> bool:
-    """Whether a call of spawn does what it should, and nothing is left of the calls before."""
+    """Whether a call of spawn works, and nothing is left over from earlier calls."""
     shown = notebook.run("print(spawn(lambda rank, n: rank, 2).results)")
     zygote = zygote_of(notebook)
     return shown == {"stdout": "[0, 1]\n", "stderr": "", "error": None} and processes_of_session(zygote) == [zygote]
 
 
 def slowness() -> float:
-    """How many times slower than a quiet machine this one is now: a promise of one second is about a quiet one.
+    """How many times slower this machine is now than an idle one, for which the promised seconds hold.
 
     Measured by what has nothing to do with spawn, which might itself have become slow: four Pythons, started at once.
     """
@@ -197,7 +197,7 @@ def in_order(words: list[str], text: str) -> bool:
     return True
 
 
-def test_two_that_raise_are_both_told_the_first_first(notebook):
+def test_two_ranks_that_raise_are_both_reported_the_first_one_first(notebook):
     body = (
         "if rank == 2:\n    raise ValueError('first')\n"
         "if rank == 1:\n    time.sleep(0.2)\n    raise TypeError('second')\n"
@@ -241,7 +241,7 @@ def test_an_interrupt_ends_the_world_at_once(notebook, body):
 
 
 @pytest.mark.parametrize("death", ["kill", "restart"])
-def test_a_kernel_that_goes_leaves_nothing(death, tmp_path):
+def test_a_kernel_that_ends_leaves_nothing_behind(death, tmp_path):
     notebook = Notebook()
     try:
         notebook.run("from utils import spawn; import tempfile, time")
@@ -266,7 +266,7 @@ def test_a_kernel_that_goes_leaves_nothing(death, tmp_path):
         notebook.close()
 
 
-def test_a_zygote_that_is_killed_takes_its_ranks_along_and_the_next_call_works(notebook):
+def test_ranks_of_a_killed_zygote_end_and_the_next_call_works(notebook):
     zygote, limit = zygote_of(notebook), 1 * slowness()
     cell = notebook.send(
         "def endless(rank, world_size):\n    print('begun', flush=True)\n    time.sleep(600)\nspawn(endless, 4)"

@@ -1,4 +1,4 @@
-"""What goes wrong with CUDA in the ranks, and with CUDA in the notebook before them; and what one GPU does for several.
+"""What can go wrong with CUDA in the ranks, and with CUDA in the notebook before them; and one GPU for several ranks.
 
 Each test runs twice: first nothing has touched a GPU here, then this process, the notebook's, has. Most run in three
 worlds: NCCL with one rank, NCCL with two where two GPUs are free, and Gloo with two ranks that compute on one GPU.
@@ -24,8 +24,8 @@ from utils.worlds.real.zygote import client
 GPUS = torch.cuda.device_count()
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(GPUS == 0, reason="needs a GPU")]
 
-PATIENCE = 120  # seconds for a world that should end by itself: the first to open a GPU may take some
-TOO_LONG = 20  # seconds for one that should not
+PATIENCE = 120  # seconds for a world that should end by itself: opening the first GPU may take a while
+TOO_LONG = 20  # seconds for a world that should not
 
 
 @pytest.fixture(scope="module", params=["cuda in the ranks", "cuda in the notebook too"], autouse=True)
@@ -38,7 +38,7 @@ def cuda_in_the_notebook(request):
 
 @pytest.fixture(params=["nccl-1", "nccl-2", "gloo-2"])
 def world(request):
-    """{"world_size": ..., "backend": ...}: what to give to spawn."""
+    """{"world_size": ..., "backend": ...}: arguments for spawn."""
     backend, size = request.param.split("-")
     if backend == "nccl" and sum(not gpu.is_busy for gpu in find_gpus()) < int(size):
         pytest.skip(f"needs {size} free GPUs")
@@ -47,14 +47,14 @@ def world(request):
 
 @pytest.fixture
 def many(world):
-    """A world in which there is somebody to wait for."""
+    """A world of several ranks."""
     if world["world_size"] == 1:
         pytest.skip("a rank alone waits for nobody")
     return world
 
 
 def works_after_all() -> bool:
-    """Whether the next world is as good as new, and nobody is left of the last one."""
+    """Whether the next world works, and no process is left over from the last one."""
     pid = client.zygote.process.pid
     assert processes_of_session(pid) == [pid]
     run = spawn(lambda rank, n: torch.ones(3, device="cuda").sum().item(), 2, backend="gloo", timeout=PATIENCE)
@@ -62,7 +62,7 @@ def works_after_all() -> bool:
 
 
 def wait_for_everyone():
-    """A collective on the GPU, and until its result is there."""
+    """A collective on the GPU, waiting for its result."""
     x = torch.ones(1000, device="cuda")
     dist.all_reduce(x)
     return x.sum().item()
@@ -71,7 +71,7 @@ def wait_for_everyone():
 # --- when all is well
 
 
-def test_each_rank_of_nccl_has_a_gpu_of_its_own(world):
+def test_each_nccl_rank_has_its_own_gpu(world):
     def program(rank, world_size):
         x = torch.full((4,), float(rank), device=get_device())
         dist.all_reduce(x)
@@ -89,7 +89,7 @@ def test_each_rank_of_nccl_has_a_gpu_of_its_own(world):
         assert set(devices) == {torch.device("cpu")}
 
 
-def test_what_lies_on_a_gpu_arrives_on_the_cpu(world, cuda_in_the_notebook):
+def test_tensors_on_a_gpu_arrive_on_the_cpu(world, cuda_in_the_notebook):
     was_open = torch.cuda.is_initialized()
 
     def program(rank, world_size):
@@ -107,7 +107,7 @@ def test_what_lies_on_a_gpu_arrives_on_the_cpu(world, cuda_in_the_notebook):
     assert torch.cuda.is_initialized() == was_open
 
 
-def test_too_few_gpus_are_said_in_one_line(capfd):
+def test_too_few_gpus_are_reported_in_one_line(capfd):
     assert spawn(lambda rank, n: rank, GPUS + 1).backend == "gloo"
     out, err = capfd.readouterr()
     assert re.fullmatch(rf"{GPUS + 1} ranks and {GPUS} GPUs?.*: NCCL needs .* so this runs on the CPU\.\n", out)
@@ -149,7 +149,7 @@ def test_an_exception_while_others_wait(many, capfd):
 @pytest.mark.parametrize(
     "death, words",
     [
-        (lambda: os._exit(7), "exit code 7"),
+        (lambda: os._exit(7), "exited with code 7"),
         (lambda: os.kill(os.getpid(), signal.SIGKILL), "killed by SIGKILL"),
         (lambda: os.kill(os.getpid(), signal.SIGSEGV), "killed by SIGSEGV"),
     ],
@@ -178,7 +178,7 @@ def computes_without_end():
 
 
 @pytest.mark.parametrize("work", [launches_without_end, computes_without_end])
-def test_work_without_end_is_timed_out(world, work):
+def test_endless_work_is_timed_out(world, work):
     def program(rank, world_size):
         wait_for_everyone()
         if rank == world_size - 1:
@@ -253,7 +253,7 @@ def test_a_notebook_that_is_stopped_stops_its_ranks(work, how, cuda_in_the_noteb
             assert notebook.run(again)["stdout"] == "[2.0, 2.0]\n"
         else:
             os.kill(notebook.manager.provisioner.pid, signal.SIGKILL)
-            wait_until_gone(zygote, seconds=20)  # the driver takes a while to let go of a kernel that runs
+            wait_until_gone(zygote, seconds=20)  # the driver takes a while to end a running kernel
     finally:
         notebook.close()
 
@@ -261,7 +261,7 @@ def test_a_notebook_that_is_stopped_stops_its_ranks(work, how, cuda_in_the_noteb
 # --- what is on a GPU of the notebook stays there
 
 
-def test_what_the_notebook_has_on_a_gpu_is_refused(cuda_in_the_notebook):
+def test_tensors_of_the_notebook_on_a_gpu_are_refused(cuda_in_the_notebook):
     if not cuda_in_the_notebook:
         pytest.skip("nothing is there")
     x, model = torch.ones(3, device="cuda"), torch.nn.Linear(2, 2).cuda()
@@ -319,7 +319,7 @@ def test_memory_of_another_process_makes_a_gpu_busy_and_our_own_does_not(cuda_in
 
 
 def exchange(rank, world_size, name, device, backend):
-    """One collective of a sub-group over `backend`, on `device`; what this rank holds afterwards."""
+    """One collective of a sub-group over `backend`, on `device`. Returns what this rank holds afterwards."""
     group = dist.new_group(backend=backend)
     mine = torch.arange(4.0, device=device) + 10 * rank
     other = [torch.zeros(4, device=device) for _ in range(world_size)]
@@ -350,7 +350,7 @@ def exchange(rank, world_size, name, device, backend):
             "barrier": lambda: dist.barrier(group=group),
         }[name]()
     held = {"other": other, "flat": flat, "part": part, "pieces": own_pieces}
-    return held if name == "reduce" and rank != 0 else {**held, "mine": mine}  # undefined where it is not the root
+    return held if name == "reduce" and rank != 0 else {**held, "mine": mine}  # undefined except on the root
 
 
 COLLECTIVES = [
@@ -392,7 +392,7 @@ def test_gloo_with_tensors_on_one_gpu(world_size, capsys):
 
 
 def nccl_version() -> tuple[int, int]:
-    """Of the library that is installed, which may be newer than the one torch was built with."""
+    """The version of the installed library, which may be newer than the one torch was built with."""
     installed = [torch.cuda.nccl.version()[:2]]
     for distribution in importlib.metadata.distributions():
         if (distribution.name or "").startswith("nvidia-nccl-cu"):

@@ -1,4 +1,4 @@
-"""What ranks print, in the promised order, however it comes; the live bar; results of random patterns of messages."""
+"""What ranks print, in the promised order, however it arrives; the live bar; results of random patterns of messages."""
 
 import io
 import os
@@ -27,7 +27,7 @@ from utils.worlds.real.ordered_output import OrderedOutput
 
 
 def known_lines(rank, data):
-    """What the promise is about, read byte by byte: ([(epoch, rank, number, line)], epoch, whether it is finished)."""
+    """What has come from a rank, read byte by byte: ([(epoch, rank, number, line)], epoch, whether it is finished)."""
     lines, row, epoch = [], b"", 0
     while data:
         if data.startswith(FINISHED):
@@ -43,7 +43,7 @@ def known_lines(rank, data):
 
 
 def may_be_shown(received):
-    """All lines that nothing can come before any more, when this much has come from each rank."""
+    """All lines that no other line can come before any more, once this much has come from each rank."""
     known, epochs, finished = zip(*(known_lines(*one) for one in enumerate(received)), strict=True)
 
     def is_past(rank, epoch):
@@ -70,8 +70,8 @@ PIECES += [b"\xc3", b"\x1b[31m", b"\x1b", "\u2028\x0c".encode(), b"\xff\x00finis
     st.lists(st.lists(st.sampled_from(PIECES), max_size=12).map(b"".join), min_size=1, max_size=4),
     st.lists(st.tuples(st.integers(0, 3), st.integers(1, 25)), max_size=40),
 )
-def test_lines_come_in_order_and_as_soon_as_that_allows(streams, reads):
-    """However writes are cut into reads and ranks interleave; nothing is lost."""
+def test_lines_come_in_order_and_as_soon_as_possible(streams, reads):
+    """However the writes are cut into reads, and however the ranks interleave. Nothing is lost."""
     streams = [stream + FINISHED for stream in streams]
     output, shown, received = OrderedOutput(len(streams)), [], [b""] * len(streams)
     reads += [(rank, 10**6) for rank in range(len(streams))]
@@ -159,8 +159,8 @@ def test_a_bar_is_there_while_it_is_drawn():
     assert output.bar() is None
 
 
-def test_a_bar_that_has_ended_waits_for_no_more_than_it_must():
-    """Until something else is drawn or printed; and a collective that follows does not make it a later line."""
+def test_a_bar_that_has_ended_waits_no_longer_than_it_must():
+    """It waits until something else is drawn or printed. A collective that follows does not make it a later line."""
     output = OrderedOutput(2)
     output.feed(0, b"\r100 %\n")
     output.feed(0, b"\r0 of 5")
@@ -173,8 +173,8 @@ def test_a_bar_that_has_ended_waits_for_no_more_than_it_must():
     assert take(output) == ["[1] one line", "[0] after the barrier"]
 
 
-def test_large_and_small_pieces_take_the_time_they_must():
-    """10 MB in a single line, as a bar, in single bytes: none takes a time that grows with the square of its length."""
+def test_large_and_small_pieces_take_linear_time():
+    """10 MB in a single line, as a bar, in small reads: the time must not grow with the square of the length."""
     line = b"y" * 10_000_000
     reads = [line[at : at + 4096] for at in range(0, len(line), 4096)]
     assert lines_of(*reads, b"\n") == lines_of(b"x\r", *reads) == line.decode() + "\n"
@@ -207,7 +207,7 @@ def terminal(text):
 
 
 def jupyterlab(text):
-    """What JupyterLab makes of a stream: `processText` in its model.ts, which counts as JavaScript does."""
+    """What JupyterLab shows of a stream: `processText` in its model.ts, which counts characters like JavaScript."""
     units = text.encode("utf-16-le")
     shown, at = [], 0
     for unit in (units[i : i + 2] for i in range(0, len(units), 2)):
@@ -247,7 +247,7 @@ BARS = st.tuples(st.integers(0, 1), WORDS.map("bar {}\t\b".format)) | st.none()
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([0.3, 0.15, 0.01]), LINES, BARS)))
 def test_a_live_line_leaves_nothing_behind(is_terminal, steps):
-    """The text in the end is the one that there would be without live lines, for all that shows or compares it."""
+    """For everything that shows or compares output, the final text is the same as without live lines."""
     steps = [*steps, (0.0, [(0, "the bar's last state\n")], None)]
     expected = "".join(f"[rank {rank}] {line}" for _, lines, _ in steps for rank, line in lines)
     now, stream, screen = 0.0, Stream(), screen_module.Screen()
@@ -268,7 +268,7 @@ def test_a_live_line_leaves_nothing_behind(is_terminal, steps):
         assert jupyterlab(written) == nbval(written) == NBCLIENT.sub("", written) == expected
 
 
-def test_the_live_line_is_patient_slow_and_only_for_somebody_who_looks_on(monkeypatch):
+def test_the_live_line_is_patient_slow_and_only_for_someone_watching(monkeypatch):
     stream, clock = Stream(), SimpleNamespace(now=0.0)
     monkeypatch.setattr(screen_module, "time", SimpleNamespace(monotonic=lambda: clock.now))
     monkeypatch.setattr(sys, "stdout", stream)
@@ -312,7 +312,7 @@ def test_the_last_state_of_a_bar_is_kept_when_the_world_fails(capsys):
     assert caught.value.output == ["4/10\n"]
 
 
-def test_a_very_long_line_and_bytes_that_are_no_text_come_from_a_real_rank(capsys):
+def test_a_very_long_line_and_bytes_that_are_not_text_from_a_real_rank(capsys):
     def program(rank, world_size):
         print("y" * 10_000_000, end="", flush=True)
         os.write(2, b" and \xff\xfe\r\n\xe2\x82")
@@ -357,13 +357,14 @@ def test_warnings_and_logging_come_in_order_with_prints(capfd):
 def test_input_says_what_to_do_instead():
     with pytest.raises(RankFailed) as caught:
         spawn(lambda rank, n: input("name? "), 1)
-    assert "EOFError: a rank has no keyboard: ask in the notebook and pass the answer: spawn(work, 4, answer)" in str(
-        caught.value
+    assert (
+        "EOFError: a rank has no keyboard. Ask in the notebook and pass the answer on: spawn(work, 4, answer)"
+        in str(caught.value)
     )
     assert 'input("name? ")' in str(caught.value)
 
 
-def test_stdin_is_an_empty_file_also_for_what_a_rank_starts():
+def test_stdin_is_empty_also_for_processes_that_a_rank_starts():
     def program(rank, world_size):
         import subprocess
 
@@ -433,7 +434,7 @@ run = spawn(draw_bars, 3)
 UNSEEN = "utils.worlds.real.screen.PATIENCE = 1e9\n" + DRAWS_BARS + "utils.worlds.real.screen.PATIENCE = 0.2"
 
 
-def test_live_bars_are_seen_and_leave_no_trace(notebook):
+def test_live_bars_are_shown_and_leave_no_trace(notebook):
     seen, unseen = notebook.run(DRAWS_BARS), notebook.run(UNSEEN)
     assert seen["error"] is None and seen["stderr"] == ""
     assert "[rank 0] 😀 5/8\n[rank 0] in the middle\n[rank 1] 😀 5/8\n" in unseen["stdout"]
@@ -482,7 +483,7 @@ COLLECTIVES = ["all_reduce", "broadcast", "all_gather", "all_to_all", "messages"
 
 
 def contribution(step, rank, to, size, dtype):
-    """What `rank` brings to a step: whole numbers, so small that every sum of them is exact in every dtype."""
+    """The input of `rank` in a step: whole numbers, small enough that their sums are exact in every dtype."""
     return ((torch.arange(size) * 7 + 5 * rank + 3 * to + 11 * step) % 10).to(dtype)
 
 
@@ -493,7 +494,7 @@ def between(messages, world_size):
 
 
 def perform(rank, world_size, steps):
-    """Do the steps with real messages; returns what this rank holds after each."""
+    """Do the steps with real messages. Returns what this rank holds after each."""
     held = []
     for number, (what, size, dtype, root, messages) in enumerate(steps):
         mine = contribution(number, rank, 0, size, dtype)
@@ -526,7 +527,7 @@ def perform(rank, world_size, steps):
 
 
 def model(rank, world_size, steps):
-    """What `perform` has to return, by arithmetic alone."""
+    """What `perform` must return, computed without messages."""
     held = []
     for number, (what, size, dtype, root, messages) in enumerate(steps):
         everyones = [contribution(number, source, 0, size, dtype) for source in range(world_size)]

@@ -27,7 +27,7 @@ class FakeGpu:
 
 
 class FakeNvml(types.ModuleType):
-    """What installed_gpus.py uses of the module pynvml."""
+    """The part of pynvml that installed_gpus.py uses."""
 
     NVML_DEVICE_MIG_ENABLE = 1
 
@@ -100,7 +100,7 @@ def test_each_rank_gets_a_free_gpu_of_its_own(machine, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_busy_gpus_are_left_alone_and_said(machine, capfd):
+def test_busy_gpus_are_left_alone_and_a_line_says_so(machine, capfd):
     machine(0, 1, 2, 4)
     assert devices_of(choose_backend(None, 3)) == [3, 5, 6]
     assert devices_of(choose_backend("nccl", 1)) == [3]
@@ -123,30 +123,30 @@ def test_busy_gpus_are_left_alone_and_said(machine, capfd):
         ((), 0, ""),
     ],
 )
-def test_too_few_free_gpus_are_said_and_the_cpu_is_used(machine, capfd, busy, size, line):
+def test_with_too_few_free_gpus_the_cpu_is_used_and_a_line_says_so(machine, capfd, busy, size, line):
     machine(*busy, size=size)
     assert choose_backend(None, 4) == Placement("gloo")
     assert capfd.readouterr() == (line, "")
 
 
-def test_gloo_that_was_asked_for_does_not_look_at_gpus(machine, capfd):
+def test_asking_for_gloo_does_not_look_at_gpus(machine, capfd):
     machine()
     assert choose_backend("gloo", 2) == Placement("gloo")
     assert capfd.readouterr().out == "" and sys.modules["pynvml"].opened == 0
 
 
-def test_nccl_that_was_asked_for_and_cannot_be_had(machine):
+def test_asking_for_nccl_without_enough_gpus(machine):
     machine(0, 1, size=4)
     with pytest.raises(ValueError) as caught:
         choose_backend("nccl", 3)
     assert str(caught.value) == (
         'backend="nccl" needs a free GPU for each of 3 ranks, and this machine has 4, 2 of them busy (0-1). '
         "Held by others: GPU 0: 61 of 80 GB; GPU 1: 61 of 80 GB. "
-        'Leave backend out, or say backend="gloo", to run on the CPU.'
+        'Leave backend out, or use backend="gloo", to run on the CPU.'
     )
 
 
-def test_what_is_busy_is_seen_anew_at_every_call(machine):
+def test_every_call_looks_again_which_gpus_are_busy(machine):
     fakes = machine()
     assert devices_of(choose_backend(None, 1)) == [0]
     fakes[0].used = fakes[0].memory
@@ -157,18 +157,18 @@ def test_what_is_busy_is_seen_anew_at_every_call(machine):
 
 
 @pytest.mark.parametrize("used, is_free", [(15 * GB, True), (17 * GB, False)])
-def test_busy_begins_at_a_share_of_the_memory(machine, used, is_free):
+def test_a_gpu_is_busy_from_a_fraction_of_its_memory_on(machine, used, is_free):
     machine(size=1)[0].used = used
     assert (choose_backend(None, 1).backend == "nccl") == is_free
 
 
-def test_what_the_notebook_itself_holds_does_not_make_a_gpu_busy(machine, monkeypatch):
+def test_memory_of_the_notebook_itself_does_not_make_a_gpu_busy(machine, monkeypatch):
     fake = machine(0, size=1)[0]
     fake.processes = {os.getpid(): 60 * GB, 1: None}
     assert choose_backend(None, 1).backend == "nccl"
     fake.processes = {1: 60 * GB}
     assert choose_backend(None, 1).backend == "gloo"
-    # in a container its own number is not among NVML's, and torch says what it holds
+    # in a container its own pid is not among NVML's, but torch knows what it holds
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda index: [59 * GB][index])
@@ -184,7 +184,7 @@ def test_what_the_notebook_itself_holds_does_not_make_a_gpu_busy(machine, monkey
         ("5,1", [5, 1]),
         (" 5 , 1 ", [5, 1]),
         ("GPU-3abc,GPU-2", [3, 2]),
-        ("1,8,2", [1]),  # CUDA stops at the first that is not there
+        ("1,8,2", [1]),  # CUDA stops at the first that does not exist
         ("1,-1,2", [1]),
         ("1,1", []),
         ("", []),
@@ -203,7 +203,7 @@ def test_only_visible_gpus_count(machine, monkeypatch, setting, expected):
         assert choose_backend(None, 1) == Placement("gloo")
 
 
-def test_a_slice_of_a_gpu_is_one_gpu_that_is_left_as_it_is(machine, monkeypatch, capfd):
+def test_a_slice_of_a_gpu_counts_as_one_gpu_and_is_left_alone(machine, monkeypatch, capfd):
     fakes = machine(size=2)
     for setting, sliced in (("MIG-1234", None), (None, True)):
         fakes[0].sliced = sliced
@@ -217,10 +217,10 @@ def test_a_slice_of_a_gpu_is_one_gpu_that_is_left_as_it_is(machine, monkeypatch,
 
 
 def test_gpus_of_different_kinds_are_not_mixed_up(machine, monkeypatch, capfd):
-    """CUDA counts the fastest first, NVML by the slot; numbers of one mean nothing to the other."""
+    """CUDA numbers GPUs fastest first, NVML by slot, so the numbers of one mean nothing to the other."""
     machine(size=2)[0].name = "GT 710"
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    assert devices_of(choose_backend(None, 2)) == [0, 1]  # all of them: no number is read
+    assert devices_of(choose_backend(None, 2)) == [0, 1]  # all of them, so no number is read
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert choose_backend(None, 1) == Placement("nccl")
     assert "set CUDA_DEVICE_ORDER=PCI_BUS_ID" in capfd.readouterr().out
@@ -231,7 +231,7 @@ def test_gpus_of_different_kinds_are_not_mixed_up(machine, monkeypatch, capfd):
 # --- without NVML
 
 
-def test_an_nvml_that_does_not_answer_is_said_and_torch_counts(machine, monkeypatch, capfd):
+def test_if_nvml_does_not_answer_torch_counts_and_a_line_says_so(machine, monkeypatch, capfd):
     machine()
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     for broken, reason in (
@@ -243,12 +243,12 @@ def test_an_nvml_that_does_not_answer_is_said_and_torch_counts(machine, monkeypa
         monkeypatch.setitem(sys.modules, "pynvml", broken)
         assert choose_backend(None, 2) == Placement("nccl")
         assert capfd.readouterr() == (
-            f"Which GPUs are busy can't be seen here ({reason}); torch counts 2, which are taken for free.\n",
+            f"Can't tell which GPUs are busy ({reason}). Torch counts 2; all are assumed to be free.\n",
             "",
         )
 
 
-def test_a_machine_without_a_driver_or_a_torch_without_cuda_has_none(machine, monkeypatch, capfd):
+def test_no_gpus_without_a_driver_or_with_a_torch_without_cuda(machine, monkeypatch, capfd):
     machine()
     monkeypatch.setattr(dist, "is_nccl_available", lambda: False)
     assert choose_backend(None, 1) == Placement("gloo")
@@ -293,7 +293,7 @@ def test_a_device_is_the_ranks_own_gpu_on_nccl(monkeypatch):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     assert get_device() == get_device(5) == torch.device("cuda", 1)
     assert get_device(3) == torch.device("cuda", 3)
-    monkeypatch.delenv("LOCAL_WORLD_SIZE")  # by hand, with mpirun say: as many ranks on a machine as it has GPUs
+    monkeypatch.delenv("LOCAL_WORLD_SIZE")  # started by hand, with mpirun, say: one rank per GPU of each machine
     assert get_device(5) == torch.device("cuda", 1)
-    with pytest.raises(ValueError, match="no rank 8 among 8"):
+    with pytest.raises(ValueError, match="There is no rank 8: this world has 8 ranks"):
         get_device(8)

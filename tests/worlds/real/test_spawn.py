@@ -1,4 +1,4 @@
-"""`spawn` from plain Python: results, output, order, refusals, and what a student reads when a rank goes wrong."""
+"""`spawn` from plain Python: results, output, order, refusals, and the reports when a rank goes wrong."""
 
 import concurrent.futures
 import contextlib
@@ -63,7 +63,7 @@ def test_repr_is_the_same_every_time():
     assert repr(spawn(sum_of_ranks, 2)) == repr(spawn(sum_of_ranks, 2)) == "Run(2 ranks, spawn, gloo)"
 
 
-def test_ranks_are_processes_of_their_own_and_start_alike():
+def test_ranks_are_separate_processes_that_start_in_the_same_state():
     seen = []
 
     def program(rank, world_size):
@@ -101,7 +101,7 @@ def test_a_large_value_arrives_whole():
     assert spawn(lambda rank, n: torch.arange(10_000_000), 2).results[1][-1] == 9_999_999
 
 
-def test_environment_folder_and_modules_are_those_of_the_moment(tmp_path, monkeypatch):
+def test_ranks_see_the_current_environment_folder_and_modules(tmp_path, monkeypatch):
     def program(rank, world_size):
         import edited_between_calls
 
@@ -154,7 +154,7 @@ def test_torchs_own_wrappers_are_recorded():
     assert {"all_reduce", "all_gather", "reduce_scatter"} <= ops
 
 
-def test_sub_groups_speak_in_global_ranks():
+def test_events_of_sub_groups_have_global_ranks():
     def program(rank, world_size):
         pair = dist.new_group([1, 2])
         x = torch.full((1,), float(rank))
@@ -186,7 +186,7 @@ def test_output_comes_in_order_with_the_rank_in_front(capsys):
     assert run.output[1] == "before 1\nafter 1\nto stderr\n"
 
 
-def test_everything_that_is_written_arrives(capfd):
+def test_all_ways_of_writing_arrive(capfd):
     def program(rank, world_size):
         import logging
         import warnings
@@ -212,12 +212,12 @@ def test_everything_that_is_written_arrives(capfd):
     assert capfd.readouterr().err == ""
 
 
-def test_words_of_a_crash_are_shown_when_nothing_crashed(capsys):
+def test_a_print_that_looks_like_a_crash_is_shown(capsys):
     spawn(lambda rank, n: print("  what(): is a good question"), 1)
     assert capsys.readouterr().out == "[rank 0]   what(): is a good question\n"
 
 
-def test_much_output_is_not_lost(capsys):
+def test_large_output_is_not_lost(capsys):
     def program(rank, world_size):
         for number in range(20_000):
             print(f"line {number} of rank {rank} " + "x" * 80)
@@ -229,7 +229,7 @@ def test_much_output_is_not_lost(capsys):
         assert len(lines) == 20_000 and lines[-1].startswith(f"line 19999 of rank {rank}")
 
 
-def test_first_lines_are_shown_while_ranks_still_run(capsys, tmp_path):
+def test_first_lines_are_shown_while_ranks_are_running(capsys, tmp_path):
     """A rank waits for a file that appears only once its first line has been shown."""
     flag = tmp_path / "seen"
 
@@ -303,7 +303,7 @@ def test_order_of_output_is_by_synchronisations_then_rank(world_size, counts):
         (10_000, ValueError, "at most 128"),
     ],
 )
-def test_a_world_size_that_makes_no_sense(world_size, error, words):
+def test_an_impossible_world_size(world_size, error, words):
     with pytest.raises(error, match=words):
         spawn(sum_of_ranks, world_size)
 
@@ -315,12 +315,12 @@ def test_a_numpy_world_size_is_fine():
 
 
 @pytest.mark.parametrize("timeout", [0, -3, "soon", True, float("nan")])
-def test_a_timeout_that_makes_no_sense(timeout):
+def test_an_impossible_timeout(timeout):
     with pytest.raises(ValueError, match="timeout is in seconds"):
         spawn(sum_of_ranks, 2, timeout=timeout)
 
 
-def test_a_function_that_takes_no_rank():
+def test_a_function_without_a_rank_parameter():
     def hello():
         return 1
 
@@ -330,7 +330,7 @@ def test_a_function_that_takes_no_rank():
         spawn(lambda rank: rank, 2)
 
 
-def test_a_result_instead_of_a_function():
+def test_passing_a_result_instead_of_a_function():
     with pytest.raises(TypeError, match="Pass it without calling it"):
         spawn(sum_of_ranks(0, 1) if dist.is_initialized() else None, 2)
 
@@ -343,7 +343,7 @@ def test_a_missing_argument_is_named():
         spawn(program, 2)
 
 
-def test_what_cannot_be_pickled_is_named():
+def test_a_variable_that_cannot_be_pickled_is_named():
     lock = threading.Lock()
 
     def program(rank, world_size):
@@ -387,21 +387,21 @@ def test_the_rank_that_raised_is_named_and_not_those_that_waited():
     assert caught.value.rank == 2
 
 
-def test_the_same_mistake_on_every_rank_is_told_once():
+def test_the_same_mistake_on_every_rank_is_reported_once():
     with pytest.raises(RankFailed) as caught:
-        spawn(lambda rank, n: undefined_name, 3)
+        spawn(lambda rank, n: undefined_name, 3)  # noqa: F821
     assert str(caught.value).count("NameError") == 1
     assert str(caught.value).startswith("ranks 0, 1 and 2 raised NameError")
 
 
-def test_a_very_deep_traceback_is_cut_in_its_middle():
+def test_a_very_deep_traceback_is_cut_in_the_middle():
     def down(n):
         return down(n + 1)
 
     with pytest.raises(RankFailed) as caught:
         spawn(lambda rank, n: down(0), 1)
     report = str(caught.value)
-    assert "RecursionError" in report and "calls deeper" in report and len(report.splitlines()) < 30
+    assert "RecursionError" in report and "more calls" in report and len(report.splitlines()) < 30
 
 
 def test_a_finished_rank_is_not_blamed_for_leaving():
@@ -418,8 +418,8 @@ def test_a_finished_rank_is_not_blamed_for_leaving():
 @pytest.mark.parametrize(
     "death, words",
     [
-        (lambda: os._exit(7), "exit code 7"),
-        (lambda: os._exit(0), "exit code 0"),
+        (lambda: os._exit(7), "exited with code 7"),
+        (lambda: os._exit(0), "exited with code 0"),
         (lambda: os.kill(os.getpid(), signal.SIGKILL), "killed by SIGKILL .*ran out of memory"),
         (lambda: os.kill(os.getpid(), signal.SIGSEGV), "killed by SIGSEGV"),
     ],
@@ -486,7 +486,7 @@ def test_a_slow_rank_is_not_a_stuck_world():
     assert spawn(program, 2).results == ["done", "done"]
 
 
-def test_a_time_out_says_where_each_rank_was():
+def test_a_time_out_reports_where_each_rank_was():
     def program(rank, world_size):
         while rank == 1:
             pass
@@ -520,7 +520,7 @@ def test_output_before_a_failure_is_kept(capsys):
     assert capsys.readouterr().out.count("so far so good") == 2
 
 
-def test_a_call_that_raised_is_over():
+def test_a_rank_is_not_stuck_in_a_call_that_raised():
     def program(rank, world_size):
         if rank == 0:
             with contextlib.suppress(RuntimeError):
@@ -531,7 +531,7 @@ def test_a_call_that_raised_is_over():
     assert spawn(program, 2).results == ["done", "done"]
 
 
-def test_a_thread_that_waits_does_not_make_a_stuck_world():
+def test_a_waiting_thread_does_not_make_a_world_stuck():
     def program(rank, world_size):
         box = torch.zeros(1)
         listener = threading.Thread(target=lambda: dist.recv(box, src=(rank - 1) % world_size))
@@ -544,7 +544,7 @@ def test_a_thread_that_waits_does_not_make_a_stuck_world():
     assert spawn(program, 3).results == [2.0, 0.0, 1.0]
 
 
-def test_a_thread_that_is_left_behind_is_waited_for(capsys):
+def test_a_thread_that_is_still_running_is_waited_for(capsys):
     def program(rank, world_size):
         threading.Thread(target=lambda: (time.sleep(0.2), print("at last"))).start()
         threading.Thread(target=lambda: (time.sleep(60), print("never")), daemon=True).start()
@@ -555,19 +555,19 @@ def test_a_thread_that_is_left_behind_is_waited_for(capsys):
 
 
 @pytest.mark.parametrize("threads, expected", [("3", 3), ("2,4", 2), ("many", 1), ("0", 1), ("", 1)])
-def test_threads_are_one_unless_told_otherwise(monkeypatch, threads, expected):
+def test_a_rank_has_one_thread_by_default(monkeypatch, threads, expected):
     monkeypatch.setenv("OMP_NUM_THREADS", threads)
     assert spawn(lambda rank, n: torch.get_num_threads(), 1).results == [expected]
 
 
-def test_a_network_interface_that_is_not_there(monkeypatch):
+def test_a_network_interface_that_does_not_exist(monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth77")
     with pytest.raises(RankFailed, match="interface 'eth77'; this machine has .*lo"):
         spawn(sum_of_ranks, 2)
 
 
 @pytest.mark.parametrize("peer", [-1, 2])
-def test_a_neighbour_that_is_not_there_is_named(peer):
+def test_a_neighbour_that_does_not_exist_is_named(peer):
     def program(rank, world_size):
         dist.send(torch.ones(1), dst=peer)
 
@@ -588,7 +588,7 @@ def test_classes_of_the_program_travel_in_object_collectives():
     assert spawn(program, 2).results == [[0, 1], [0, 1]]
 
 
-def test_a_fork_inside_a_rank_does_not_answer_for_it():
+def test_a_fork_of_a_rank_does_not_answer_for_it():
     def program(rank, world_size):
         return "child" if os.fork() == 0 else "parent"
 
@@ -618,7 +618,7 @@ def test_what_a_rank_started_ends_with_it():
         lambda: setattr(sys, "stdout", object()),
     ],
 )
-def test_a_rank_may_do_to_its_output_what_it_likes(mischief):
+def test_a_rank_may_do_anything_to_its_output(mischief):
     def program(rank, world_size):
         mischief()
         dist.barrier()
@@ -639,11 +639,11 @@ def test_the_first_of_two_crashes_is_the_one_to_look_at():
         time.sleep(0.3)
         os._exit(4)
 
-    with pytest.raises(RankCrashed, match="rank 1 left with exit code 3"):
+    with pytest.raises(RankCrashed, match="rank 1 exited with code 3"):
         spawn(program, 2)
 
 
-def test_notes_causes_and_members_of_a_group_are_told():
+def test_notes_causes_and_members_of_a_group_are_reported():
     def program(rank, world_size):
         try:
             {}["lr"]
@@ -658,7 +658,7 @@ def test_notes_causes_and_members_of_a_group_are_told():
         assert words in str(caught.value)
 
 
-def test_a_students_own_connection_error_is_not_taken_for_an_innocent_one():
+def test_a_students_own_connection_error_is_blamed():
     def program(rank, world_size):
         raise ValueError("rank 0 has a bug") if rank == 0 else RuntimeError("Connection refused: my database")
 
@@ -667,17 +667,17 @@ def test_a_students_own_connection_error_is_not_taken_for_an_innocent_one():
     assert "rank 0 has a bug" in str(caught.value)
 
 
-def test_an_error_carries_the_results_that_there_are():
+def test_an_error_carries_the_results_so_far():
     def program(rank, world_size):
         return rank if rank == 0 else 1 / 0
 
     with pytest.raises(RankFailed) as caught:
         spawn(program, 2)
-    assert caught.value.results in ([0, None], [None, None])  # rank 0 may not have come to its end
+    assert caught.value.results in ([0, None], [None, None])  # rank 0 may not have finished
 
 
-def test_a_print_in_an_endless_loop_ends(monkeypatch, capsys):
-    monkeypatch.setattr("utils.worlds.real.world.MOST_PRINTED", 1 << 20)
+def test_printing_in_an_endless_loop_is_stopped(monkeypatch, capsys):
+    monkeypatch.setattr("utils.worlds.real.watchdog.MOST_PRINTED", 1 << 20)
 
     def program(rank, world_size):
         while rank == 1:
@@ -697,13 +697,13 @@ def test_an_async_function_is_refused():
         spawn(program, 2)
 
 
-def test_a_folder_that_is_gone_is_one_clear_line(tmp_path, monkeypatch):
+def test_a_deleted_folder_is_reported_in_one_line(tmp_path, monkeypatch):
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
     before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(RuntimeError, match="has been deleted"):
+    with pytest.raises(RuntimeError, match="folder has been deleted"):
         spawn(sum_of_ranks, 8)
     assert len(os.listdir("/proc/self/fd")) == before
 
@@ -711,7 +711,7 @@ def test_a_folder_that_is_gone_is_one_clear_line(tmp_path, monkeypatch):
 # --- nothing is left behind
 
 
-def test_many_calls_leave_nothing(tmp_path, monkeypatch):
+def test_many_calls_leave_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     spawn(sum_of_ranks, 2)
     descriptors, folders = leftovers()

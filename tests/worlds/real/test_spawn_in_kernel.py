@@ -1,4 +1,4 @@
-"""`spawn` as a student meets it: in a real kernel, where each cell shows its own output."""
+"""`spawn` as students use it: in a real kernel, where each cell shows its own output."""
 
 import json
 import os
@@ -20,7 +20,7 @@ def notebook():
     notebook.close()
 
 
-def test_a_function_of_a_cell_runs_on_ranks(notebook):
+def test_a_function_defined_in_a_cell_runs_on_ranks(notebook):
     shown = notebook.run(
         "def work(rank, world_size):\n"
         "    x = torch.tensor([float(rank)])\n"
@@ -36,7 +36,7 @@ def test_a_function_of_a_cell_runs_on_ranks(notebook):
     }
 
 
-def test_the_report_shows_the_line_of_the_cell_and_nothing_of_ours(notebook):
+def test_the_report_shows_lines_of_the_cell_and_none_of_ours(notebook):
     shown = notebook.run(
         "def broken(rank, world_size):\n    if rank == 1:\n        raise ValueError('no luck')\nspawn(broken, 2)"
     )
@@ -55,7 +55,7 @@ def test_a_stuck_world_shows_the_lines_of_the_cell(notebook):
     assert "Rank 1 never called this barrier and has finished" in shown["error"]
 
 
-def test_what_ranks_write_to_stderr_is_not_the_cells_stderr(notebook):
+def test_stderr_of_ranks_is_not_stderr_of_the_cell(notebook):
     shown = notebook.run(
         "def noisy(rank, world_size):\n"
         "    import warnings, sys\n"
@@ -77,7 +77,7 @@ def test_after_the_kernel_itself_has_computed(notebook):
     assert shown["stdout"] == "[600.0, 600.0]\n"
 
 
-def test_a_rank_set_by_hand_in_the_notebook_does_not_make_it_one(notebook):
+def test_setting_RANK_by_hand_does_not_make_the_notebook_a_rank(notebook):
     notebook.run("os.environ.update(RANK='0', WORLD_SIZE='1', MASTER_ADDR='localhost', MASTER_PORT='29500')")
     try:
         assert notebook.run("print(spawn(lambda rank, n: rank, 3).results)")["stdout"] == "[0, 1, 2]\n"
@@ -100,7 +100,14 @@ print(spawn(program, 3).results)
 
 def test_from_a_script_without_a_main_guard(tmp_path, root):
     (tmp_path / "script.py").write_text(PROGRAM)
-    command = [sys.executable, "-W", "error", "-X", "dev", "script.py"]  # nothing is left open at the end either
+    command = [
+        sys.executable,
+        "-W",
+        "error",
+        "-X",
+        "dev",
+        "script.py",
+    ]  # this also reports files that are left open at the end
     environment = {**os.environ, "PYTHONPATH": str(root), "PYTHONWARNINGS": ""}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr) == ("[3.0, 3.0, 3.0]\n", "")
@@ -156,8 +163,8 @@ def test_many_ranks(notebook, world_size):
     assert shown["stdout"] == f"{{{float(sum(range(world_size)))}}}\n"
 
 
-def test_three_hundred_calls_leave_nothing(notebook, tmp_path):
-    """Every tenth fails. Descriptors, temporary files and processes are what they were."""
+def test_three_hundred_calls_leave_nothing_behind(notebook, tmp_path):
+    """Every tenth call fails. Descriptors, temporary files and processes are the same as before."""
     zygote = zygote_of(notebook)
     notebook.run(f"{PROGRAM}\nimport json, tempfile; tempfile.tempdir = {str(tmp_path)!r}")
     count = f"print(json.dumps([len(os.listdir('/proc/self/fd')), len(os.listdir('/proc/{zygote}/fd'))]))"

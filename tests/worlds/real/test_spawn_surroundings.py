@@ -1,4 +1,4 @@
-"""`spawn` where the machine is odd: no network names, no room, few descriptors or processes, no safe fork."""
+"""`spawn` on unusual machines: no network names, no room, few descriptors or processes, no safe fork."""
 
 import os
 import subprocess
@@ -22,7 +22,7 @@ SUM = """
 
 @pytest.fixture
 def script(root, tmp_path):
-    """Runs `source` as a script, by a line of shell; returns what it printed. Its stderr must stay empty."""
+    """Runs `source` as a script, through a line of shell. Returns what it printed; its stderr must stay empty."""
 
     def run(source: str, shell: str = "exec {python} script.py", **environment) -> str:
         (tmp_path / "script.py").write_text(textwrap.dedent(SUM) + textwrap.dedent(source))
@@ -51,7 +51,7 @@ needs_namespaces = pytest.mark.skipif(
 
 @needs_namespaces
 def test_without_names_and_without_a_network(script):
-    """No DNS, no interface but loopback, a host name that nobody can resolve: FileStore and loopback need none."""
+    """No DNS, only loopback, a host name that can't be resolved: FileStore and loopback need none of these."""
     shell = (
         "exec unshare --net --uts bash -ec 'hostname no-such-host.invalid; ip link set lo up; exec {python} script.py'"
     )
@@ -61,7 +61,7 @@ def test_without_names_and_without_a_network(script):
 @needs_namespaces
 @pytest.mark.parametrize("options", ["size=64k", pytest.param("ro", marks=pytest.mark.thorough)])
 def test_a_temporary_folder_that_is_full_or_read_only(script, options, tmp_path):
-    """The world lies in memory then; without that too, one line says what is missing."""
+    """Then the world's folder is in memory; if that is full as well, one line says what is missing."""
     (tmp_path / "small").mkdir()
     inner = "mount -t tmpfs -o {options} none small; {more} export TMPDIR=$PWD/small; exec {{python}} script.py"
     shell = "exec unshare --mount bash -ec '" + inner + "'"
@@ -77,7 +77,7 @@ def test_a_temporary_folder_that_is_full_or_read_only(script, options, tmp_path)
     """
     no_memory = f"mount -t tmpfs -o {options} none /dev/shm;"
     says = script(source, shell.format(options=options, more=no_memory))
-    assert says.startswith("The ranks need a temporary folder with 8 MB free, and neither ") and says.count("\n") == 1
+    assert says.startswith("The ranks need a temporary folder with 8 MB free; neither ") and says.count("\n") == 1
 
 
 def test_few_descriptors(script):
@@ -89,7 +89,7 @@ def test_few_descriptors(script):
         print(spawn(program, 2).results)
     """
     said = script(source, "ulimit -n 60; exec {python} script.py")
-    assert said == "40 ranks need more open files than there may be: use fewer.\n[1.0, 1.0]\n"
+    assert said == "40 ranks need more open files than this process may have. Use fewer ranks.\n[1.0, 1.0]\n"
 
 
 FORKS_TWICE = """
@@ -116,7 +116,7 @@ def test_few_processes(script):
             print(error)
     """
     assert script(source, FORKS_TWICE=FORKS_TWICE) == (
-        "This machine does not allow 4 ranks: 2 of 4 ranks could be started: "
+        "This machine does not allow 4 ranks: only 2 of 4 could be started: "
         "[Errno 11] Resource temporarily unavailable. Use fewer.\n"
     )
 
@@ -148,13 +148,13 @@ def test_without_fork(script):
     assert script(source, SPAWN_WITHOUT_FORK="1").splitlines() == [
         "True 2",
         "rank 1 raised ValueError: no luck",
-        "rank 1 left with exit code 7: something called os._exit, or its interpreter could not go on.",
+        "rank 1 exited with code 7: something called os._exit, or its interpreter could not continue.",
         "no rank can move any more: each waits for another.",
     ]
 
 
 def test_a_fork_that_would_not_be_a_clean_start(script):
-    """With a second thread in the zygote, ranks are fresh interpreters, and one line says so, once."""
+    """With a second thread in the zygote, ranks are fresh interpreters, and a line says so once."""
     source = """
         from utils.worlds.real.zygote import client
         client.zygote.stop()

@@ -240,7 +240,7 @@ def test_a_process_that_dies_or_never_ends_is_reported(monkeypatch):
             pass
         dist.barrier()
 
-    with pytest.raises(RankCrashed, match="the process of the virtual cluster left with exit code 3"):
+    with pytest.raises(RankCrashed, match="the process of the virtual cluster exited with code 3"):
         simulate(dies, 2)
     monkeypatch.setattr(world, "MOST_SECONDS", 0.5)
     with pytest.raises(RankTimeout) as late:

@@ -1,1 +1,1 @@
-"""What every kind of rank shares: how a program travels to it, what surrounds it there, and how its result comes back."""
+"""What every kind of world shares: how a program travels to its ranks, what they find there, how results come back."""

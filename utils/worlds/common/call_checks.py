@@ -1,20 +1,25 @@
-"""What a call of `spawn` or `simulate` must look like: checked before any process starts."""
+"""What a call to `spawn` or `simulate` must look like. All of this is checked before any process starts."""
 
 from __future__ import annotations
 
 import inspect
 import operator
+from collections.abc import Callable
+from typing import Any
 
 DEFAULT_TIMEOUT = 60.0
-MAX_RANKS = 128  # real processes on one machine; also what fits in one message to the zygote
+MAX_PROCESSES = 128  # of one world; the zygote gets a descriptor for each in one message, which can carry 253
 
 
-def check_program(fn, args: tuple, kwargs: dict, who: str = "spawn") -> None:
+def check_program(
+    fn: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any], caller: str = "spawn"
+) -> None:
+    """Raises TypeError if `fn` is not a function, or can't be called with these arguments."""
     if not callable(fn):
-        raise TypeError(f"{who} needs a function, and got {fn!r}. Pass it without calling it: {who}(work, 4).")
+        raise TypeError(f"{caller} needs a function; got {fn!r}. Pass it without calling it: {caller}(work, 4).")
     name = getattr(fn, "__name__", type(fn).__name__)
     if inspect.iscoroutinefunction(fn):
-        raise TypeError(f"{name} is async; a rank program is an ordinary function: def {name}(rank, world_size, ...).")
+        raise TypeError(f"{name} is async. A rank program is an ordinary function: def {name}(rank, world_size, ...).")
     try:
         signature = inspect.signature(fn)
     except (TypeError, ValueError):  # some built-in functions have none
@@ -29,21 +34,23 @@ def check_program(fn, args: tuple, kwargs: dict, who: str = "spawn") -> None:
         ) from None
 
 
-def check_world_size(world_size, most: int | None = MAX_RANKS, who: str = "spawn") -> int:
+def check_world_size(world_size: Any, most: int | None = MAX_PROCESSES, caller: str = "spawn") -> int:
+    """`world_size` as an int. Raises TypeError unless it is a whole number, ValueError if it is too small or large."""
     if isinstance(world_size, bool) or not hasattr(world_size, "__index__"):
-        raise TypeError(f"world_size is how many ranks to start, a whole number; got {world_size!r}.")
-    world_size = operator.index(world_size)
-    if world_size < 1:
-        raise ValueError(f"world_size is how many ranks to start: at least 1, and got {world_size}.")
-    if most is not None and world_size > most:
-        what = {"spawn": "real processes", "simulate": "threads"}[who]
-        raise ValueError(f"world_size={world_size}: {who} starts {what} on this machine, at most {most}. Choose fewer.")
-    return world_size
+        raise TypeError(f"world_size is the number of ranks to start, a whole number; got {world_size!r}.")
+    size = operator.index(world_size)
+    if size < 1:
+        raise ValueError(f"world_size is the number of ranks to start: at least 1, and got {size}.")
+    if most is not None and size > most:
+        what = {"spawn": "real processes", "simulate": "threads"}[caller]
+        raise ValueError(f"world_size={size} is too many: {caller} starts {what} on this machine, at most {most}.")
+    return size
 
 
-def check_timeout(timeout) -> float:
+def check_timeout(timeout: float | None) -> float:
+    """`timeout` in seconds, or the default for None. Raises ValueError unless it is a number above 0."""
     if timeout is None:
         return DEFAULT_TIMEOUT
     if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
-        raise ValueError(f"timeout is in seconds, more than 0; got {timeout!r}.")
+        raise ValueError(f"timeout is in seconds and must be more than 0; got {timeout!r}.")
     return float(timeout)

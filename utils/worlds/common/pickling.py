@@ -1,29 +1,35 @@
-"""How things travel between the notebook and its ranks: what both directions have in common."""
+"""How values travel between the notebook and its ranks: what both directions have in common."""
 
 from __future__ import annotations
 
 import pickle
 import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy
+    import torch
 
 
 class CannotTravel(TypeError):
-    """Pickle would take this value, and where it arrives it would be of no use, or do harm."""
+    """Pickle would accept this value, but at its destination it would be useless or do harm."""
 
-    def __init__(self, value, why: str, advice: str):
+    def __init__(self, value: object, why: str, advice: str):
         super().__init__(why)
         self.value = value
         self.advice = advice
 
 
-def pickled_size(pickler: type[pickle.Pickler], value) -> int:
-    """How many bytes `value` would be, without keeping them. Raises what pickling it raises."""
+def pickled_size(pickler: Callable[[Any], pickle.Pickler], value: object) -> int:
+    """The size of `value` when pickled, in bytes, without keeping them. Raises whatever pickling it raises."""
     counter = _Counter()
     pickler(counter).dump(value)
     return counter.size
 
 
-def why_not(pickler: type[pickle.Pickler], value) -> Exception | None:
-    """The error that pickling `value` gives, or None."""
+def pickling_error(pickler: Callable[[Any], pickle.Pickler], value: object) -> Exception | None:
+    """The error that pickling `value` raises, or None."""
     try:
         pickled_size(pickler, value)
     except Exception as error:
@@ -32,24 +38,24 @@ def why_not(pickler: type[pickle.Pickler], value) -> Exception | None:
 
 
 class _Counter:
-    """A file that keeps nothing."""
+    """A file that keeps nothing but its size."""
 
     size = 0
 
-    def write(self, data) -> None:
+    def write(self, data: Any) -> None:
         self.size += memoryview(data).nbytes
 
 
-def imported_types(*names: tuple[str, str]) -> tuple[type, ...]:
-    """The classes of these names, (module, class), whose module is imported: of the others nobody holds an instance."""
+def imported_types(*names: tuple[str, str]) -> tuple[type[Any], ...]:
+    """The classes with these names, (module, class). A module that is not imported is left out: it has no instances."""
     found = (getattr(sys.modules.get(module), name, None) for module, name in names)
     return tuple(kind for kind in found if kind is not None)
 
 
-def pack(tensor) -> tuple:
-    """A strided tensor on the CPU, by its values, as a `__reduce__` would give it; its bytes are copied once.
+def pack(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor], tuple[Any, ...]]:
+    """A strided CPU tensor by its values, in the form that `__reduce__` returns. Its bytes are copied once.
 
-    torch's own way copies them several times, and takes the whole storage of a view along.
+    torch's own way copies them several times, and takes along the whole storage of a view.
     """
     import torch
 
@@ -57,7 +63,7 @@ def pack(tensor) -> tuple:
     return unpack, (values.reshape(-1).view(torch.uint8).numpy(), tensor.dtype, tuple(tensor.shape))
 
 
-def unpack(data, dtype, shape):
+def unpack(data: numpy.ndarray[Any, Any], dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
     import torch
 
     return torch.from_numpy(data).view(dtype).reshape(shape).clone()  # a clone owns its memory, so it can be resized

@@ -5,58 +5,70 @@ from __future__ import annotations
 import io
 import pickle
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import cloudpickle
 
-from .pickling import CannotTravel, imported_types, pack, pickled_size, why_not
-from .unpicklable import find_culprit, is_students, parts_of_call, variables_of_call
+from .pickling import CannotTravel, imported_types, pack, pickled_size, pickling_error
+from .unpicklable import find_culprit, parts_of_call, students_wrote, variables_of_call
 
-LARGE = 50e6  # bytes of program from which on it is said what makes it large
+LARGE = 50e6  # bytes: above this, a line says what makes the program so large
+
+Arguments = tuple[Any, ...]
+Keywords = dict[str, Any]
 
 MAKE_IT_INSIDE = "Each rank is a process of its own: make such things inside the function."
 ON_A_DEVICE = (("torch", "Tensor"), ("torch", "UntypedStorage"), ("torch", "Generator"))
-# These pickle, and would be broken where they arrive; with what to do instead.
+# These can be pickled, but would be broken where they arrive; with what to do instead.
 OF_THIS_PROCESS = {
     ("torch.distributed.device_mesh", "DeviceMesh"): MAKE_IT_INSIDE,
     ("tqdm.std", "tqdm"): MAKE_IT_INSIDE,
     ("IPython.core.interactiveshell", "InteractiveShell"): (
-        "Lines with % or ! work in the notebook only; a rank program uses plain Python, subprocess.run for a command."
+        "Lines with % or ! work only in the notebook. Rank programs use plain Python, and subprocess.run for commands."
     ),
 }
 
 
-def pickle_program(fn, args: tuple, kwargs: dict, world_size: int, pickler: type | None = None) -> bytes:
-    """The program by value, as bytes. Raises TypeError that names what can't travel; says in a line what is large.
+def pickle_program(
+    fn: Callable[..., object],
+    args: Arguments,
+    kwargs: Keywords,
+    world_size: int,
+    pickler: Callable[[Any], pickle.Pickler] | None = None,
+) -> bytes:
+    """The program by value, as bytes. If it is large, prints a line that says why.
 
-    A text file that is open for reading arrives as a copy of what it holds, at the same place in it.
+    A text file that is open for reading arrives as a copy of its contents, at the same position.
+    Raises TypeError that names the variable that can't travel.
     """
     module = sys.modules.get(getattr(fn, "__module__", None) or "")
-    if module is not None and module.__name__ != "__main__" and is_students(fn):
-        cloudpickle.register_pickle_by_value(module)  # as a cell's functions: the rank need not find or import its file
+    if module is not None and module.__name__ != "__main__" and students_wrote(fn):
+        cloudpickle.register_pickle_by_value(module)  # as with a cell's functions: the rank need not find its file
     program = io.BytesIO()
     try:
         (pickler or ProgramPickler)(program).dump((fn, args, kwargs))
     except Exception as error:
         raise TypeError(why_refused(fn, args, kwargs, error)) from None
     if program.tell() > LARGE:
-        print(what_is_large(fn, args, kwargs, program.tell(), world_size))
+        print(size_text(fn, args, kwargs, program.tell(), world_size))
     return program.getvalue()
 
 
 class ProgramPickler(cloudpickle.Pickler):
-    """Pickles by value what the notebook defines; refuses what is on a GPU or bound to this process."""
+    """Pickles by value whatever the notebook defines. Refuses anything on a GPU or bound to this process."""
 
-    def __init__(self, file):
+    def __init__(self, file: Any) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
         self.on_a_device = imported_types(*ON_A_DEVICE)
         self.of_this_process = imported_types(*OF_THIS_PROCESS)
 
-    def reducer_override(self, value):
+    def reducer_override(self, value: Any) -> Any:
         if isinstance(value, self.on_a_device):
             if value.device.type not in ("cpu", "meta"):
                 raise CannotTravel(
                     value,
-                    f"it is on {value.device}, and each rank opens the GPU for itself",
+                    f"it is on {value.device}, and each rank must open the GPU itself",
                     "Make it inside the function, on get_device(), or send it from the CPU: x.cpu().",
                 )
             if is_plain(value):
@@ -67,8 +79,8 @@ class ProgramPickler(cloudpickle.Pickler):
         return super().reducer_override(value)
 
 
-def is_plain(value) -> bool:
-    """Whether it is a tensor, and values, dtype and shape are all there is to it."""
+def is_plain(value: Any) -> bool:
+    """Whether it is a tensor with nothing more to it than values, dtype and shape."""
     import torch
 
     return (
@@ -80,22 +92,21 @@ def is_plain(value) -> bool:
     )
 
 
-def why_refused(fn, args: tuple, kwargs: dict, error: Exception) -> str:
+def why_refused(fn: Callable[..., object], args: Arguments, kwargs: Keywords, error: Exception) -> str:
     """Which variable of the program can't be pickled, why, and what to do."""
     roots = parts_of_call(fn, args, kwargs)
-    culprit, error = find_culprit(roots, lambda value: why_not(ProgramPickler, value)) or (roots[0], error)
-    if isinstance(error.__cause__, RecursionError):
-        error = "it is nested too deeply"
-    return f"{culprit} can't be sent to the ranks: {error}. {getattr(error, 'advice', MAKE_IT_INSIDE)}"
+    culprit, error = find_culprit(roots, lambda value: pickling_error(ProgramPickler, value)) or (roots[0], error)
+    why = "it is nested too deeply" if isinstance(error.__cause__, RecursionError) else error
+    return f"{culprit} can't be sent to the ranks: {why}. {getattr(error, 'advice', MAKE_IT_INSIDE)}"
 
 
-def what_is_large(fn, args: tuple, kwargs: dict, size: int, world_size: int) -> str:
+def size_text(fn: Callable[..., object], args: Arguments, kwargs: Keywords, size: int, world_size: int) -> str:
     """One line: how large the program is, which variables make it so, and what to do."""
     sizes = [
         (pickled_size(ProgramPickler, part.value), part) for part in variables_of_call(parts_of_call(fn, args, kwargs))
     ]
-    largest = [(bytes, part) for bytes, part in sorted(sizes, key=lambda pair: -pair[0]) if bytes > size / 10][:3]
-    named = ", ".join(f"`{part.name}`, {part.role} ({bytes / 1e6:,.0f} MB)" for bytes, part in largest)
+    largest = [(nbytes, part) for nbytes, part in sorted(sizes, key=lambda pair: -pair[0]) if nbytes > size / 10][:3]
+    named = ", ".join(f"`{part.name}`, {part.role} ({nbytes / 1e6:,.0f} MB)" for nbytes, part in largest)
     copies = f"each of the {world_size} ranks gets its own copy" if world_size > 1 else "the rank gets its own copy"
     return (
         f"This program takes {size / 1e6:,.0f} MB along{': ' + named if named else ''}; {copies}. "

@@ -1,28 +1,29 @@
-"""What the launcher and a rank say to each other. Imports nothing heavy: the kernel reads it before torch is there.
+"""What the kernel and a rank tell each other. Imports nothing heavy, because the kernel imports it before torch.
 
-Everything lies in the folder of the world: `request` and `program` (what to run), `store` (the rendezvous), and for
-each rank `notes-R` and `calls-R` (what it asked of the network, see recording/call_table.py), `stack-R` (its line, when it crashed or
-was asked) and `outcome-R`.
+The files are in the folder of the world: `request` and `program` (what to run), `store` (the rendezvous), and for each
+rank R `notes-R` and `calls-R` (what it asked of the network, see recording/call_table.py), `stack-R` (where it was when
+it crashed or was asked) and `outcome-R` (outcome.py).
 """
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from typing import Any
 
-# What a rank says inside its own output, in bytes that no text contains: that it has called one more collective on the
-# whole world; that its function is over and its outcome is there. It then waits to be ended, because a process that
-# leaves takes its connections with it, and the ranks that still need them would be blamed.
+# Marks that a rank writes into its own output, in bytes that no text contains: it has called one more collective on the
+# whole world; its function has returned and its outcome is there. It then waits to be ended: if its process exited, its
+# connections would close, and the ranks that still need them would fail and be blamed.
 SYNCHRONISED = b"\xff\x00synchronised\x00\xff"
 FINISHED = b"\xff\x00finished\x00\xff"
-# The one process of a virtual cluster says whose text follows; and how far it is: virtual seconds, calls, ranks done.
+# Marks of the one process of a virtual cluster: whose text follows; how far it is (virtual seconds, calls, ranks done).
 SPEAKS = b"\xff\x00rank %d\x00\xff"
 NEWS_IS = b"\xff\x00news %s\x00\xff"
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the launcher asks of each rank."""
+    """What the kernel asks of each process of a world."""
 
     world_size: int
     backend: str
@@ -31,10 +32,10 @@ class Request:
     environment: dict[str, str]
     working_directory: str
     sys_path: list[str]
-    sources: dict  # linecache entries of the notebook's cells, so that a traceback inside a rank shows their lines
-    entry: str = ""  # "module:function" of what the process does: (rank, request) -> its outcome, pickled
-    cluster: object = None  # a Cluster if the ranks are virtual: threads of one process
-    device: str = "cpu"  # theirs: "cpu", or "meta" for sizes without values
+    sources: dict[str, Any]  # linecache entries of the notebook's cells: tracebacks on the ranks show their lines
+    entry: str = ""  # "module:function" that the process runs: (rank, request) -> pickled outcome
+    cluster: Any = None  # a Cluster if the ranks are virtual, that is, threads of one process
+    device: str = "cpu"  # of virtual ranks: "cpu", or "meta" for sizes without values
 
 
 def path_in(folder: str, name: str, rank: int) -> str:

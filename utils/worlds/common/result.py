@@ -1,10 +1,11 @@
-"""What a rank returned, on its way to the notebook: as values, on the CPU; or one error that names what can't go."""
+"""A rank's result on its way to the notebook: values on the CPU, or one error naming the part that can't be sent."""
 
 from __future__ import annotations
 
 import io
 import os
 import pickle
+from typing import Any
 
 import cloudpickle
 import torch
@@ -17,44 +18,49 @@ from ...recording.torch_private import (
     rebuild_from_type,
     state_of_object,
 )
-from .pickling import CannotTravel, pack, why_not
-from .unpicklable import Part, a_type, find_culprit
+from .outcome import Result
+from .pickling import CannotTravel, pack, pickling_error
+from .unpicklable import Part, find_culprit, type_text
 
 
 class CannotReturn(TypeError):
-    """A rank returned something that can't travel to the notebook."""
+    """A rank returned something that can't be sent to the notebook."""
 
 
-def pickle_result(result, pickler: type[ResultPickler] | None = None) -> bytes:
-    """Pickle what a rank returned. Raises CannotReturn that names the type of what can't travel, and where it is.
+def pickle_result(result: object, pickler: type[ResultPickler] | None = None) -> bytes:
+    """Pickle what a rank returned, as a Result. Tensors travel as values: on the CPU, without a graph, and without the
+    rest of their storage.
 
-    Tensors travel as values: on the CPU, cut out of their storage, without a graph.
+    Raises CannotReturn that names the type of the part that can't be sent, and where it is.
     """
     outcome = io.BytesIO()
     try:
-        (pickler or ResultPickler)(outcome).dump(("result", result))
-    except (torch.AcceleratorError, torch.OutOfMemoryError):  # the program's own, which a GPU tells when next asked
+        (pickler or ResultPickler)(outcome).dump(Result(result))
+    except (
+        torch.AcceleratorError,
+        torch.OutOfMemoryError,
+    ):  # the program's own, which a GPU reports at the next call
         raise
     except Exception as error:
         raise CannotReturn(why_refused(result, error)) from None
     return outcome.getvalue()
 
 
-def why_refused(result, error: Exception) -> str:
+def why_refused(result: object, error: Exception) -> str:
     whole = Part(result, "")
-    part, error = find_culprit([whole], lambda value: why_not(ResultPickler, value)) or (whole, error)
+    part, error = find_culprit([whole], lambda value: pickling_error(ResultPickler, value)) or (whole, error)
     advice = getattr(error, "advice", "Return tensors, numbers, strings, or lists and dicts of them.")
-    where = f", whose {part.name} is {a_type(part.value)}" if part.name else ""
-    return f"it returned {a_type(result)}{where}, which can't be sent to the notebook ({error}). {advice}"
+    where = f", whose {part.name} is {type_text(part.value)}" if part.name else ""
+    return f"it returned {type_text(result)}{where}, which can't be sent to the notebook ({error}). {advice}"
 
 
 class ResultPickler(cloudpickle.Pickler):
-    """Pickles by value what the notebook defined, and tensors as their values."""
+    """Pickles by value whatever the notebook defined, and tensors as their values."""
 
-    def __init__(self, file):
+    def __init__(self, file: Any) -> None:
         super().__init__(file, protocol=pickle.HIGHEST_PROTOCOL)
 
-    def reducer_override(self, value):
+    def reducer_override(self, value: Any) -> Any:
         if isinstance(value, Tensor):
             return reduce_tensor(value)
         if isinstance(value, torch.nn.parallel.DistributedDataParallel):
@@ -64,8 +70,8 @@ class ResultPickler(cloudpickle.Pickler):
         return super().reducer_override(value)
 
 
-def reduce_tensor(tensor: Tensor):
-    """How pickle shall write `tensor`. Tensors that are parts of it, as a Parameter's data, come here by themselves."""
+def reduce_tensor(tensor: Tensor) -> Any:
+    """How pickle should write `tensor`. Tensors inside it, such as a Parameter's data, pass through here themselves."""
     if isinstance(tensor, async_collective_tensor()):
         tensor = tensor.wait()
     if isinstance(tensor, DTensor):
@@ -78,7 +84,7 @@ def reduce_tensor(tensor: Tensor):
     )
     if knows_how or tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
         return tensor.detach().cpu().__reduce_ex__(pickle.HIGHEST_PROTOCOL)
-    with DisableTorchFunctionSubclass():  # a subclass may do anything when it is asked
+    with DisableTorchFunctionSubclass():  # a subclass may do anything at any call
         rebuild, arguments = pack(tensor.detach().cpu())
     if kind is Tensor:
         return rebuild, arguments
@@ -86,7 +92,7 @@ def reduce_tensor(tensor: Tensor):
 
 
 def whole_values(tensor: DTensor) -> Tensor:
-    """The values of a DTensor of which this rank holds all. No rank waits for another here: that might be for ever."""
+    """The values of a DTensor, if this rank holds all of it. No communication here: a rank might wait forever."""
     mesh = tensor.device_mesh
     is_whole = all(place.is_replicate() or mesh.size(dim) == 1 for dim, place in enumerate(tensor.placements))
     if mesh.get_coordinate() is None or not is_whole:
@@ -99,7 +105,7 @@ def whole_values(tensor: DTensor) -> Tensor:
 
 
 def write_whole(path: str, data: bytes) -> None:
-    """Put `data` at `path`, whole or not at all. Raises CannotReturn with its size where there is no room for it."""
+    """Put `data` at `path`, whole or not at all. Raises CannotReturn, with the size, if there is no room for it."""
     try:
         with open(path + ".part", "wb") as file:
             file.write(data)

@@ -2,4 +2,4 @@
 
 from __future__ import annotations
 
-number: int | None = None  # set by the rank itself, before anything of the student's runs
+number: int | None = None  # set by the rank itself, before any student code runs

@@ -1,4 +1,4 @@
-"""Which part of a program, or of a result, is the one that can't travel: named as its author wrote it."""
+"""Which part of a program, or of a result, can't travel, named the way its author wrote it."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from ...text import source_lines
 from .pickling import CannotTravel
 
-DEEPEST = 50  # levels of a structure that are searched; a longer name would help nobody
-CARRIERS = (types.FunctionType, types.MethodType, functools.partial)  # they take variables along
+DEEPEST = 50  # levels of a structure that are searched; a longer name would be no help
+CARRIERS = (types.FunctionType, types.MethodType, functools.partial)  # these take variables along
 ALWAYS_FINE = (
     type(None),
     bool,
@@ -27,45 +28,45 @@ ALWAYS_FINE = (
     types.GetSetDescriptorType,
     types.MemberDescriptorType,
 )
-# What a torch module has as attributes, and keeps in these. Written out, since torch need not be imported here; that
-# torch still has them is checked in recording/torch_private.py.
+# Where a torch module keeps what it shows as attributes. Written out here, because torch may not be imported yet;
+# recording/torch_private.py checks that torch still has them.
 MODULE_TABLES = ("_parameters", "_buffers", "_modules")
 
 
 @dataclass(frozen=True)
 class Part:
-    """A value that travels: what its author calls it, and how it comes along ("which train uses", "argument 0")."""
+    """A value that travels: what its author calls it, and why it comes along ("which train uses", "argument 0")."""
 
-    value: object
+    value: Any
     name: str
     role: str = ""
 
     def __str__(self) -> str:
-        return f"`{self.name}`, {self.role}, ({a_type(self.value)})"
+        return f"`{self.name}`, {self.role}, ({type_text(self.value)})"
 
-    def inside(self, suffix: str, value) -> Part:
+    def inside(self, suffix: str, value: object) -> Part:
         return Part(value, self.name + suffix, self.role)
 
 
-def a_type(value) -> str:
-    """ "a lock", "an Event"."""
+def type_text(value: object) -> str:
+    """For example "a lock" or "an Event"."""
     name = type(value).__name__
     return f"{'an' if name[0] in 'AEIOUaeiou' else 'a'} {name}"
 
 
-def name_of(fn) -> str:
+def name_of(fn: Any) -> str:
     if isinstance(fn, functools.partial):
         return f"partial({name_of(fn.func)})"
-    name = getattr(fn, "__qualname__", type(fn).__name__).rpartition("<locals>.")[2]
+    name: str = getattr(fn, "__qualname__", type(fn).__name__).rpartition("<locals>.")[2]
     return "a lambda" if name == "<lambda>" else name
 
 
-def parts_of_call(fn, args: tuple, kwargs: dict) -> list[Part]:
+def parts_of_call(fn: Callable[..., object], args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Part]:
     """What `spawn(fn, world_size, *args, **kwargs)` sends: the program and its arguments."""
     try:
-        parameters = inspect.signature(fn).parameters.values()
-    except (TypeError, ValueError):  # some built-in functions have none
-        parameters = ()
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):  # some built-in functions have no signature
+        parameters = []
     by_position = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)][2:]
     names = by_position + [f"args[{number}]" for number in range(len(args) - len(by_position))]
     return [
@@ -76,13 +77,14 @@ def parts_of_call(fn, args: tuple, kwargs: dict) -> list[Part]:
 
 
 def parts(part: Part) -> Iterator[Part]:
-    """The named parts of `part`; a library's thing has none, as its insides mean nothing to a student."""
+    """The named parts of `part`. An object from a library has none, because its insides mean nothing to a student."""
     value = part.value
     if isinstance(value, types.FunctionType):
         yield from variables(value)
-    elif isinstance(value, types.MethodType) and is_students(value):
+    elif isinstance(value, types.MethodType) and students_wrote(value):
         yield Part(value.__self__, "self", f"which {name_of(value)} uses")
-        yield from variables(value.__func__)
+        function: Any = value.__func__
+        yield from variables(function)
     elif isinstance(value, functools.partial):
         yield part.inside(".func", value.func)
         yield from (part.inside(f".args[{number}]", argument) for number, argument in enumerate(value.args))
@@ -95,16 +97,16 @@ def parts(part: Part) -> Iterator[Part]:
         yield from (part.inside(f"[{reprlib.repr(key)}]", item) for key, item in value.items())
     elif isinstance(value, (list, tuple)):
         yield from (part.inside(f"[{number}]", item) for number, item in enumerate(value))
-    elif isinstance(value, type) and is_students(value):
+    elif isinstance(value, type) and students_wrote(value):
         yield from (Part(base, base.__name__, part.role) for base in value.__bases__)
         yield from (Part(item, f"{value.__name__}.{name}", part.role) for name, item in vars(value).items())
-    elif is_module(value) or is_students(type(value)):
+    elif is_module(value) or students_wrote(type(value)):
         yield from (part.inside(f".{name}", item) for name, item in attributes(value))
         yield Part(type(value), type(value).__name__, part.role)
 
 
-def attributes(value) -> Iterator[tuple[str, object]]:
-    """(name, value) of what an object holds; a torch module's parameters, buffers and modules under their own names."""
+def attributes(value: object) -> Iterator[tuple[str, object]]:
+    """(name, value) of an object's attributes, among them the parameters, buffers and modules of a torch module."""
     held = getattr(value, "__dict__", {})
     if is_module(value):
         for table in MODULE_TABLES:
@@ -115,7 +117,7 @@ def attributes(value) -> Iterator[tuple[str, object]]:
 
 
 def variables(function: types.FunctionType) -> Iterator[Part]:
-    """What a function takes along: variables from outside that it uses, and the defaults of its parameters."""
+    """What a function takes along: the outside variables that it uses, and the defaults of its parameters."""
     uses = f"which {name_of(function)} uses"
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
@@ -132,36 +134,36 @@ def variables(function: types.FunctionType) -> Iterator[Part]:
 
 
 def globals_in(code: types.CodeType) -> set[str]:
-    """The global names that a function's code mentions, and the code of the functions inside it."""
+    """The global names in a function's code, and in the code of the functions inside it."""
     own = {step.argval for step in dis.get_instructions(code) if step.opname.endswith("_GLOBAL")}
     return own.union(*(globals_in(inner) for inner in code.co_consts if isinstance(inner, types.CodeType)))
 
 
-def is_module(value) -> bool:
-    """Whether it is a torch module, ready to use."""
+def is_module(value: object) -> bool:
+    """Whether it is a torch module, after its __init__."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.nn.Module) and "_parameters" in vars(value)
 
 
-def is_students(thing) -> bool:
-    """Whether a class or function comes from the notebook, or from a file of the student's."""
-    module = getattr(thing, "__module__", None) or ""
+def students_wrote(definition: object) -> bool:
+    """Whether a class or function comes from the notebook, or from one of the student's own files."""
+    module = getattr(definition, "__module__", None) or ""
     file = getattr(sys.modules.get(module), "__file__", None) or "<frozen "
     return module == "__main__" or source_lines.is_students(file)
 
 
-def find_culprit(roots: list[Part], why_not: Callable[[object], Exception | None]) -> tuple[Part, Exception] | None:
-    """The smallest part that can't travel, and why. `why_not(value)` is the error that it gives, or None.
+def find_culprit(roots: list[Part], error_of: Callable[[object], Exception | None]) -> tuple[Part, Exception] | None:
+    """The smallest part that can't travel, and its error. `error_of(value)` is the error of pickling it, or None.
 
-    A part that can't travel is searched for one that can't either; the last is the culprit. A part that only leads back
-    to where the search has been (its `.parent`, say) is to blame only if nothing else is.
+    Inside a part that can't travel, we look for a smaller one that can't either; the last one found is the culprit. A
+    part that only leads back to where the search has been (through `.parent`, say) is to blame only if nothing else is.
     """
-    guilty: dict[int, Part] = {}  # kept alive, so that no id is used twice
+    guilty: dict[int, Part] = {}  # by id; holding the part keeps its id from being used again
     innocent: dict[int, Part] = {}
-    second_best = []
+    second_best: list[tuple[Part, Exception]] = []
 
     def search(part: Part, depth: int) -> tuple[Part, Exception] | None:
-        error = why_not(part.value)
+        error = error_of(part.value)
         if error is None:
             innocent[id(part.value)] = part
             return None
@@ -185,14 +187,14 @@ def find_culprit(roots: list[Part], why_not: Callable[[object], Exception | None
     return second_best[0] if second_best else None
 
 
-def is_itself_to_blame(value, error: Exception) -> bool:
-    """Whether no part of `value` is to blame: it was refused as a whole, or it is a structure without end."""
+def is_itself_to_blame(value: object, error: Exception) -> bool:
+    """Whether it is not a part of `value` that is to blame: it was refused as a whole, or is nested too deeply."""
     too_deep = isinstance(error.__cause__, RecursionError) and not isinstance(value, CARRIERS)
     return too_deep or (isinstance(error, CannotTravel) and error.value is value)
 
 
 def variables_of_call(roots: list[Part]) -> Iterator[Part]:
-    """Every variable that comes along, once: also those of the functions that the program calls."""
+    """Every variable that comes along, once, including those of the functions that the program calls."""
     seen: dict[int, Part] = {}
     waiting = list(reversed(roots))
     while waiting:
@@ -202,5 +204,5 @@ def variables_of_call(roots: list[Part]) -> Iterator[Part]:
         seen[id(part.value)] = part
         if not isinstance(part.value, CARRIERS):
             yield part
-        elif isinstance(part.value, functools.partial) or is_students(part.value):
+        elif isinstance(part.value, functools.partial) or students_wrote(part.value):
             waiting += reversed(list(parts(part)))

@@ -1,7 +1,7 @@
-"""The job that this process may be a rank of: who it is in it, and by which network it reaches the others.
+"""Whether this process is a rank of a job, which rank, and over which network it reaches the others.
 
 torchrun   has set RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT
-srun       has set SLURM's own; the five are made from them, each only where it is not set by hand
+srun       has set variables of SLURM's own; the five are made from those, except any that you have set by hand
 """
 
 from __future__ import annotations
@@ -9,17 +9,18 @@ from __future__ import annotations
 import os
 import re
 import sys
+from typing import Literal
 
 from .network_interface import interface_towards
 
 PORTS = range(20000, 30000)  # MASTER_PORT under SLURM: below the ports that Linux gives to outgoing connections
 
 
-def launcher() -> str | None:
-    """Who started this process as one rank of many: "torchrun", "slurm", or None if nobody did.
+def launcher() -> Literal["torchrun", "slurm"] | None:
+    """What started this process as one rank of many: "torchrun", "slurm", or None if it is not a rank.
 
-    A notebook's kernel is no rank: a tutorial's cell may have set these by hand, or the kernel runs inside a job. A
-    batch script is none either: only for what srun starts does SLURM count the tasks of the step.
+    A notebook's kernel is not a rank, although a tutorial's cell may have set the variables by hand, or the kernel may
+    run inside a job. Nor is a batch script: SLURM counts the tasks of the step only for processes that srun starts.
     """
     if in_notebook():
         return None
@@ -35,12 +36,12 @@ def in_notebook() -> bool:
 
 
 def is_first_process() -> bool:
-    """Whether this process is rank 0 of its job, or in none."""
+    """Whether this process is rank 0 of its job, or not in a job."""
     return launcher() is None or int(os.environ.get("RANK") or os.environ["SLURM_PROCID"]) == 0
 
 
 def set_variables() -> None:
-    """Make the environment what `torch.distributed` needs to join the world of this job."""
+    """Set the environment variables that `torch.distributed` needs to join the world of this job."""
     if launcher() == "slurm":
         for name, value in slurm_variables().items():
             os.environ.setdefault(name, value)
@@ -49,7 +50,7 @@ def set_variables() -> None:
 
 
 def slurm_variables() -> dict[str, str]:
-    """torchrun's variables, from those of the step that this task belongs to."""
+    """torchrun's variables, made from those of the SLURM step that this task belongs to."""
     nodes = os.environ.get("SLURM_STEP_NODELIST") or os.environ["SLURM_NODELIST"]
     return {
         "RANK": os.environ["SLURM_PROCID"],
@@ -61,6 +62,6 @@ def slurm_variables() -> dict[str, str]:
 
 
 def first_host(nodes: str) -> str:
-    """The first host of a list as SLURM writes it: gpu03 of "gpu[03-05,9],login1"."""
-    first = re.match(r"(\[[^\]]*\]|[^,\[])*", nodes.strip())[0]
-    return re.sub(r"\[(\w*)[^\]]*\]", r"\1", first)
+    """The first host of a list in SLURM's notation: gpu03 for "gpu[03-05,9],login1"."""
+    first = re.match(r"(\[[^\]]*\]|[^,\[])*", nodes.strip())
+    return re.sub(r"\[(\w*)[^\]]*\]", r"\1", first[0] if first else "")

@@ -1,24 +1,29 @@
 """`spawn` in a process that already is a rank, because torchrun or SLURM started it: the program runs in place.
 
-join the world of the job, once -> all begin together -> fn(rank, world_size, ...) with its own copy of what it uses
--> everybody's results, prints and events to everybody -> Run
+join the world of the job, once -> all begin together -> fn(rank, world_size, ...) on a copy of everything it uses
+-> every rank gets the results, prints and events of all -> Run
 
-Imports nothing heavy until it is needed: a kernel asks `already_a_rank` and goes another way.
+Imports nothing heavy until that is needed: in a kernel, `already_a_rank` is all that is called.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from ...report.run import Run
 from ..common import this_rank
 from . import detect
 from .marked_output import Muted
 
+if TYPE_CHECKING:
+    from .world import JobWorld
+
 
 def already_a_rank() -> bool:
-    """Whether this process was started as one rank of many, by torchrun or SLURM; raises on a rank of spawn itself."""
+    """Whether torchrun or SLURM started this process as one rank of many. Raises RuntimeError on a rank of spawn."""
     if this_rank.number is not None:
         raise RuntimeError(
             f"spawn was called on rank {this_rank.number}, inside a world that spawn made. "
@@ -27,26 +32,28 @@ def already_a_rank() -> bool:
     return detect.launcher() is not None
 
 
-def run_in_place(fn, world_size: int, args: tuple, kwargs: dict, backend: str | None) -> Run:
-    """Run the program on this very process, a rank of the job's world. All ranks take part, whatever `world_size` says.
+def run_in_place(
+    fn: Callable[..., object], world_size: int, args: tuple[Any, ...], kwargs: dict[str, Any], backend: str | None
+) -> Run:
+    """Run the program in this very process, a rank of the job's world. All ranks take part, whatever `world_size` says.
 
-    Prints appear at once. The default process group is made by the first call, unless the script has one already: then
-    that is used, and its calls are not recorded. An exception goes up as it is on the rank that raised it; the others
-    raise RankFailed as soon as they miss that rank. A silent mistake is raised on every
-    rank. Nobody watches for a deadlock: torch's own time-out ends one.
+    Prints appear at once. The first call makes the default process group, unless the script has one already; then that
+    one is used, and its calls are not recorded. The rank that raises an exception raises it unchanged; the others raise
+    RankFailed as soon as they miss that rank. A silent mistake is raised on every rank. Nothing watches for deadlocks:
+    torch's own time-out ends one.
     """
-    return world().run(fn, world_size, args, kwargs, backend)
+    return job_world().run(fn, world_size, args, kwargs, backend)
 
 
 @functools.cache
-def world():
-    """The world of this job, joined by the first call."""
+def job_world() -> JobWorld:
+    """The world of this job, which the first call joins."""
     from .world import JobWorld
 
     return JobWorld()
 
 
 def only_first_process_prints() -> None:
-    """From now on, what a script prints outside of rank programs appears once, not once a process."""
+    """From now on, whatever a script prints outside of rank programs appears once, not once per process."""
     if not detect.is_first_process():
-        sys.stdout = Muted(sys.stdout)
+        sys.stdout = cast(TextIO, Muted(sys.stdout))

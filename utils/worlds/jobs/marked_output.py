@@ -1,4 +1,4 @@
-"""The prints of a rank that shares its process with a script: marked, shown at once, and kept for the Run."""
+"""The prints of a rank that shares its process with a script: marked, shown at once, and recorded for the Run."""
 
 from __future__ import annotations
 
@@ -6,28 +6,32 @@ import contextlib
 import sys
 import threading
 from collections.abc import Iterator
+from typing import Any, TextIO
 
 
 @contextlib.contextmanager
 def marked_output(rank: int) -> Iterator[list[str]]:
-    """What Python prints on stdout or stderr appears with "[rank 3] " in front of each line. Yields the lines."""
-    kept: list[str] = []
+    """Whatever Python prints appears with "[rank 3] " in front of each line. Yields the lines so far."""
+    lines: list[str] = []
     screen = sys.stdout.stream if isinstance(sys.stdout, Muted) else sys.stdout
-    out, err = MarkedStream(screen, rank, kept), MarkedStream(sys.stderr, rank, kept)
+    out, err = MarkedStream(screen, rank, lines), MarkedStream(sys.stderr, rank, lines)
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            yield kept
+            yield lines
     finally:
         out.close_line()
         err.close_line()
 
 
 class MarkedStream:
-    """Stands in front of `stream`. A line is passed on whole, so that lines of several processes don't mix."""
+    """Stands in front of `stream`. Passes on whole lines, so that the lines of several processes don't mix."""
 
-    def __init__(self, stream, rank: int, kept: list[str]):
-        self.stream, self.mark, self.kept = stream, f"[rank {rank}] ", kept
-        self.line, self.shown = "", 0  # the line that has not ended yet, and how much of it is on the screen
+    def __init__(self, stream: TextIO, rank: int, lines: list[str]):
+        self.stream, self.mark, self.lines = stream, f"[rank {rank}] ", lines
+        self.line, self.shown = (
+            "",
+            0,
+        )  # the line that has not ended yet, and how many of its characters are on the screen
         self.lock = threading.Lock()
 
     def write(self, text: str) -> int:
@@ -35,7 +39,7 @@ class MarkedStream:
             *ended, rest = text.split("\n")
             for part in ended:
                 self.line += part
-                self.kept.append(self.line.rstrip("\r").rpartition("\r")[2] + "\n")  # a progress bar: its last state
+                self.lines.append(self.line.rstrip("\r").rpartition("\r")[2] + "\n")  # a progress bar: its last state
                 self.line += "\n"
                 self.show()
                 self.line, self.shown = "", 0
@@ -43,7 +47,7 @@ class MarkedStream:
         return len(text)
 
     def flush(self) -> None:
-        """Shows a line that has only begun, too: a progress bar, or an `end=""` that can't wait."""
+        """Show what there is of an unfinished line, too: a progress bar, or a print with `end=""`."""
         with self.lock:
             self.show()
 
@@ -58,18 +62,18 @@ class MarkedStream:
         if self.line:
             self.write("\n")
 
-    def __getattr__(self, name: str):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
 
 
 class Muted:
     """Stands in front of `stream` and lets nothing through."""
 
-    def __init__(self, stream):
+    def __init__(self, stream: TextIO):
         self.stream = stream
 
     def write(self, text: str) -> int:
         return len(text)
 
-    def __getattr__(self, name: str):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)

@@ -1,9 +1,9 @@
-"""A lesson's notebook as a script, for machines without a notebook: torchrun and SLURM run it as it is.
+"""A lesson's notebook as a script, for machines without Jupyter: torchrun and SLURM can run it.
 
     python -m notebook_script notebooks/01_collectives/01_collectives.ipynb [-o FILE]
 
-Text becomes comments, magics are left out, and so are checks and cells that fail on purpose, because these fix their
-own number of ranks. What a notebook shows of a cell's last line is printed.
+Text becomes comments. Magics are left out, and so are checks and cells that fail on purpose, because these need a fixed
+number of ranks. The value of a cell's last line, which a notebook would show, is printed.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from nbformat.notebooknode import NotebookNode
 from ...text.package import IMPORT_ROOT, NAME
 
 LEFT_OUT = {"raises-exception": "fails on purpose", "notebook-only": "only makes sense in the notebook"}  # by tag
-MAGIC = re.compile(r"^(\s*)(.*\bget_ipython\(\)\..*)$", re.MULTILINE)  # what IPython makes of one
-HEAD = '''"""{name}. Made from {notebook} by `make script`: change that, not this.
+MAGIC = re.compile(r"^(\s*)(.*\bget_ipython\(\)\..*)$", re.MULTILINE)  # what IPython turns a magic into
+HEAD = '''"""{name}. Made from {notebook} by `make script`: edit that, not this.
 
     python {script}                         each spawn starts its ranks on this machine
     torchrun --nproc-per-node 4 {script}    each spawn runs on these four
@@ -37,7 +37,7 @@ from {in_place} import only_first_process_prints
 only_first_process_prints()  # outside of rank programs'''
 PATH_TO_UTILS = """from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[{depth}]))  # where {package}/ is
+sys.path.insert(0, str(Path(__file__).resolve().parents[{depth}]))  # the folder of {package}/
 """
 
 
@@ -51,20 +51,20 @@ def main(arguments: list[str] | None = None) -> None:
     output = given.output or IMPORT_ROOT / "build" / "scripts" / f"{given.notebook.stem}.py"
     try:
         notebook = nbformat.read(given.notebook, as_version=4)
-        text = script_of(notebook, given.notebook, output)
+        text = script_text(notebook, given.notebook, output)
     except OSError as error:
         sys.exit(f"{given.notebook} can't be read: {error.strerror}.")
     except nbformat.reader.NotJSONError:
-        sys.exit(f"{given.notebook} is no notebook.")
+        sys.exit(f"{given.notebook} is not a notebook.")
     except CellError as error:
         sys.exit(f"{given.notebook}: {error}")
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(text, encoding="utf-8")
-    print(how_to_run(output, unwritten(notebook)))
+    print(how_to_run(output, missing_answers(notebook)))
 
 
-def script_of(notebook: NotebookNode, path: Path, output: Path) -> str:
-    """The notebook at `path` as the text of a script that will be at `output`. Raises CellError."""
+def script_text(notebook: NotebookNode, path: Path, output: Path) -> str:
+    """The notebook at `path` as the text of a script that will be written to `output`. Raises CellError."""
     depth = (
         len(output.resolve().relative_to(IMPORT_ROOT).parts) - 1
         if output.resolve().is_relative_to(IMPORT_ROOT)
@@ -72,8 +72,8 @@ def script_of(notebook: NotebookNode, path: Path, output: Path) -> str:
     )
     head = HEAD.format(
         name=path.stem,
-        notebook=shown(path),
-        script=shown(output),
+        notebook=path_text(path),
+        script=path_text(output),
         path="" if depth is None else PATH_TO_UTILS.format(depth=depth, package=NAME),
         in_place=f"{__package__}.in_place",
     )
@@ -105,11 +105,11 @@ def comment(text: str) -> str:
 
 
 class CellError(Exception):
-    """A cell that is no Python."""
+    """A cell is not Python."""
 
 
 def code(source: str, number: int) -> str:
-    """The source without its magics; a value in its last line is printed, unless a semicolon ends it."""
+    """The source without its magics. A value in its last line is printed, unless a semicolon follows it."""
     try:
         tree = ast.parse(source)
     except SyntaxError:
@@ -137,46 +137,47 @@ def ends_in_semicolon(source: str, last: ast.Expr) -> bool:
     return rest_of(source, last).lstrip().startswith(";")
 
 
-def rest_of(source: str, node: ast.AST) -> str:
-    """What stands behind a node: positions in a tree count bytes of UTF-8."""
+def rest_of(source: str, node: ast.stmt | ast.expr) -> str:
+    """The source after a node. Positions in a tree count bytes of UTF-8."""
+    assert node.end_lineno is not None
     lines = source.encode().split(b"\n")[node.end_lineno - 1 :]
     return b"\n".join([lines[0][node.end_col_offset :], *lines[1:]]).decode()
 
 
 def show(source: str, value: ast.expr) -> str:
-    """The source with its last value handed to sys.displayhook, which prints it as Python's own prompt does."""
+    """The source with its last value passed to sys.displayhook, which prints it as Python's own prompt does."""
     after = rest_of(source, value)
-    middle = ast.get_source_segment(source, value)
+    middle = ast.get_source_segment(source, value) or ""
     before = source[: len(source) - len(after) - len(middle)]
     brackets = ("((", "))") if isinstance(value, ast.Tuple) else ("(", ")")
     return f"{before}sys.displayhook{brackets[0]}{middle}{brackets[1]}{after}"
 
 
-# --- what is said about it
+# --- the message
 
 
-def unwritten(notebook: NotebookNode) -> list[str]:
+def missing_answers(notebook: NotebookNode) -> list[str]:
     """The exercises of a student's notebook that still raise NotImplementedError."""
     graded = [(cell.metadata.get("nbgrader", {}), cell.source) for cell in notebook.cells]
     return [about["grade_id"] for about, source in graded if about.get("solution") and "NotImplementedError" in source]
 
 
 def how_to_run(output: Path, missing: list[str]) -> str:
-    torchrun, script = shown(Path(sys.executable).parent / "torchrun"), shown(output)
+    torchrun, script = path_text(Path(sys.executable).parent / "torchrun"), path_text(output)
     lines = [
-        f"{script} is made. Four ranks on this machine:",
+        f"Wrote {script}. To run it with four ranks on this machine:",
         f"  {torchrun} --nproc-per-node 4 {script}",
-        "On two machines, the first at 10.0.0.1 (on the second say --node-rank 1):",
+        "On two machines, the first at 10.0.0.1 (on the second, use --node-rank 1):",
         f"  {torchrun} --nnodes 2 --node-rank 0 --nproc-per-node 4 --master-addr 10.0.0.1 --master-port 29500 {script}",
     ]
     if missing:
-        lines.append(f"Not written yet, so it will stop at the first of them that is called: {', '.join(missing)}.")
+        lines.append(f"It will stop at the first call to an exercise that is not written yet: {', '.join(missing)}.")
     return "\n".join(lines)
 
 
-def shown(path: Path) -> str:
-    """As one would type it here."""
-    path = Path(os.path.abspath(path))  # not resolved: an environment's Python is a link
+def path_text(path: Path) -> str:
+    """The path as you would type it here."""
+    path = Path(os.path.abspath(path))  # not resolved, because an environment's Python is a link
     return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 

@@ -1,18 +1,19 @@
-"""Which NVIDIA GPUs are here, and which of them are free, at this moment. Opens none of them."""
+"""Which NVIDIA GPUs this machine has, and which of them are free right now. Opens none of them."""
 
 from __future__ import annotations
 
 import os
 import sys
 from dataclasses import dataclass
+from typing import Any
 
-DRIVER = "/dev/nvidiactl"  # there where NVIDIA's driver is
-BUSY = 0.2  # a GPU is busy when processes other than this kernel hold more than this part of its memory
+DRIVER = "/dev/nvidiactl"  # exists where NVIDIA's driver is installed
+BUSY = 0.2  # a GPU is busy if processes other than this kernel hold more than this fraction of its memory
 
 
 @dataclass(frozen=True)
 class InstalledGpu:
-    """A GPU that torch may use here. Sizes in bytes; without a uuid it can't be told from the others."""
+    """A GPU that torch may use here. Sizes are in bytes. Without a uuid, it can't be told apart from the others."""
 
     number: int  # as nvidia-smi counts
     uuid: str = ""
@@ -28,7 +29,7 @@ class InstalledGpu:
 
 
 def find_gpus() -> list[InstalledGpu]:
-    """The GPUs that torch would use here, in its order, as they are at this moment. Opens none."""
+    """The GPUs that torch would use here, in torch's order, as they are right now. Opens none."""
     if not os.path.exists(DRIVER):
         return []
     import torch
@@ -38,17 +39,17 @@ def find_gpus() -> list[InstalledGpu]:
         return []
     try:
         return look_at_gpus()
-    except Exception as error:  # NVML is missing, not permitted, of another version than the driver, ...
+    except Exception as error:  # NVML is missing, not permitted, of a different version than the driver, ...
         gpus = [InstalledGpu(number) for number in range(torch.cuda.device_count())]
-        print(f"Which GPUs are busy can't be seen here ({error}); torch counts {len(gpus)}, which are taken for free.")
+        print(f"Can't tell which GPUs are busy ({error}). Torch counts {len(gpus)}; all are assumed to be free.")
         return gpus
 
 
 def look_at_gpus() -> list[InstalledGpu]:
-    """What NVML says of the GPUs that CUDA_VISIBLE_DEVICES leaves visible."""
+    """What NVML reports about the GPUs that CUDA_VISIBLE_DEVICES leaves visible."""
     import pynvml as nvml
 
-    nvml.nvmlInit()  # counts how often it is called; only the first costs something
+    nvml.nvmlInit()  # it counts its calls; only the first costs anything
     handles = [nvml.nvmlDeviceGetHandleByIndex(number) for number in range(nvml.nvmlDeviceGetCount())]
     uuids = [nvml.nvmlDeviceGetUUID(handle) for handle in handles]
     setting = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -72,7 +73,7 @@ def visible(setting: str | None, uuids: list[str]) -> list[int]:
         return list(range(len(uuids)))
     numbers = []
     for entry in map(str.strip, setting.split(",")):
-        if entry.startswith("GPU-"):  # the beginning of a uuid is enough
+        if entry.startswith("GPU-"):  # the first few characters of a uuid are enough
             found = [number for number, uuid in enumerate(uuids) if uuid.startswith(entry)]
         else:
             found = [int(entry)] if entry.isdecimal() and int(entry) < len(uuids) else []
@@ -82,18 +83,18 @@ def visible(setting: str | None, uuids: list[str]) -> list[int]:
     return numbers if len(set(numbers)) == len(numbers) else []
 
 
-def is_sliced(nvml, handle) -> bool:
+def is_sliced(nvml: Any, handle: object) -> bool:
     """Whether the GPU is split into MIG slices."""
     try:
-        return nvml.nvmlDeviceGetMigMode(handle)[0] == nvml.NVML_DEVICE_MIG_ENABLE
-    except nvml.NVMLError:  # most GPUs can't be
+        return bool(nvml.nvmlDeviceGetMigMode(handle)[0] == nvml.NVML_DEVICE_MIG_ENABLE)
+    except nvml.NVMLError:  # most GPUs can't be split
         return False
 
 
-def held_by_this_process(nvml, handle, index: int) -> int:
+def held_by_this_process(nvml: Any, handle: object, index: int) -> int:
     """Bytes of a GPU that this kernel holds itself.
 
-    In a container NVML knows processes by other numbers than they do; but what torch has taken, torch can tell.
+    In a container, NVML knows processes by different numbers than the container does, so torch is asked as well.
     """
     processes = nvml.nvmlDeviceGetComputeRunningProcesses(handle)
     by_number = sum(process.usedGpuMemory or 0 for process in processes if process.pid == os.getpid())
@@ -103,7 +104,7 @@ def held_by_this_process(nvml, handle, index: int) -> int:
 
 
 def spans(gpus: list[InstalledGpu]) -> str:
-    """Their numbers, "0-5, 7"."""
+    """Their numbers, as in "0-5, 7"."""
     runs: list[list[int]] = []
     for number in sorted(gpu.number for gpu in gpus):
         if runs and number == runs[-1][-1] + 1:

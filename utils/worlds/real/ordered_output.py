@@ -1,8 +1,8 @@
-"""The ranks' prints, in an order that does not depend on luck.
+"""The ranks' prints, in an order that is the same in every run.
 
-Lines sort by how many collectives on the whole world their rank had called when it ended them, then by rank, then as
-printed. A line is passed on as soon as nothing that belongs before it can still come; a progress bar's last state, as
-soon as it is sure to be the last.
+Lines are sorted by the number of collectives on the whole world that their rank had called when it ended the line,
+then by rank, then in the order of printing. A line is passed on as soon as nothing that belongs before it can still
+come; the last state of a progress bar, as soon as it is certain to be the last.
 """
 
 from __future__ import annotations
@@ -11,33 +11,31 @@ import re
 from collections import deque
 from collections.abc import Iterator
 
+from ..common.framing import Framing, is_only
 from ..common.protocol import FINISHED, SYNCHRONISED
 
 UP = b"\x1b[A"  # one row up: tqdm goes down to draw a nested bar, and comes back
-SIGNS = (SYNCHRONISED, FINISHED, UP)  # what is no text in a rank's output
-_SIGN = re.compile(b"(" + b"|".join(map(re.escape, SIGNS)) + b")")
-_BEGUN_SIGN = re.compile(b"|".join(re.escape(sign[:n]) + rb"\Z" for sign in SIGNS for n in range(1, len(sign))))
-_MOVE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-ln-~]")  # what moves a terminal's cursor or clears it: all but colours
+_MOVE = re.compile(r"\x1b\[[0-?]*[ -/]*[@-ln-~]")  # moves a terminal's cursor or clears it: every escape but colours
 
 
 class OrderedOutput:
-    """Takes the bytes that ranks write, in any order; `ready()` gives the lines that may be shown."""
+    """Takes the bytes that ranks write, in any order. `ready()` yields the lines that may be shown."""
 
     def __init__(self, world_size: int):
-        self.text: list[list[str]] = [[] for _ in range(world_size)]  # per rank: what has been passed on
+        self.text: list[list[str]] = [[] for _ in range(world_size)]  # per rank, what has been passed on
         self._ranks = [_RankOutput() for _ in range(world_size)]
         self._epoch, self._rank = 0, 0  # whose turn it is
 
     def feed(self, rank: int, data: bytes) -> None:
-        """`data` has come from `rank`."""
+        """Take in bytes that `rank` has written."""
         self._ranks[rank].feed(data)
 
     def is_closed(self, rank: int) -> bool:
-        """Whether `rank` has said that it is finished, or been closed."""
+        """Whether `rank` has said that it is finished, or has been closed."""
         return self._ranks[rank].closed
 
     def close(self, rank: int) -> None:
-        """No more will come from `rank`."""
+        """Nothing more will come from `rank`."""
         self._ranks[rank].close()
 
     def ready(self) -> Iterator[tuple[int, str]]:
@@ -60,21 +58,21 @@ class OrderedOutput:
 
 
 class _RankOutput:
-    """Makes lines of what one rank writes.
+    """Turns what one rank writes into lines.
 
     A row that is overwritten (\\r) is a progress bar: only its last state becomes a line. When such a row has ended, it
-    waits for what comes next, because tqdm may only have gone down to draw a nested bar once, and come back. Then the
-    row is not over, and what was drawn is its new state.
+    waits for what comes next, because tqdm may just have gone down to draw a nested bar once, and will come back. Then
+    the row has not ended after all, and what is drawn next is its new state.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.lines: deque[tuple[int, str]] = deque()  # (epoch, whole lines), not yet passed on
         self.epoch = 0
         self.closed = False
         self._row = [b""]  # the row that has not ended yet, in pieces; if it holds a \r, then in the first
         self._bar: bytes | None = None  # a bar's row that has ended and waits
         self._below = 0  # how many rows below it we are
-        self._tail = b""  # the last bytes seen: a sign may come in two reads
+        self._framing = Framing(SYNCHRONISED, FINISHED, UP)
 
     @property
     def is_spent(self) -> bool:
@@ -82,33 +80,27 @@ class _RankOutput:
 
     @property
     def next_epoch(self) -> int:
-        """Of the first line that has not been passed on, or of the first that can still come."""
+        """The epoch of the first line that has not been passed on, or of the next one that can come."""
         return self.lines[0][0] if self.lines else self.epoch
 
     def feed(self, data: bytes) -> None:
-        marks = len(data) // len(SYNCHRONISED)
-        if not self._tail and data == SYNCHRONISED * marks:  # the usual case in a program that communicates much
+        if not self._framing.tail and is_only(SYNCHRONISED, data):  # the usual case where ranks communicate much
             self._settle()
-            self.epoch += marks
+            self.epoch += len(data) // len(SYNCHRONISED)
             return
-        *pieces, last = _SIGN.split(self._tail + data)  # text and signs by turns
-        begun = _BEGUN_SIGN.search(last, max(len(last) - len(SYNCHRONISED), 0))
-        whole = begun.start() if begun else len(last)
-        self._tail = last[whole:]
-        for piece in (*pieces, last[:whole]):
-            if piece == SYNCHRONISED:
+        for mark, text in self._framing.split(data):
+            if mark == SYNCHRONISED:
                 self._settle()
                 self.epoch += 1
-            elif piece == FINISHED:
+            elif mark == FINISHED:
                 self._close()
-            elif piece == UP:
+            elif mark == UP:
                 self._come_back()
-            elif piece:
-                self._write(piece)
+            else:
+                self._write(text)
 
     def close(self) -> None:
-        tail, self._tail = self._tail, b""
-        self._write(tail)
+        self._write(self._framing.rest())
         self._close()
 
     def _close(self) -> None:
@@ -118,7 +110,7 @@ class _RankOutput:
         self.closed = True
 
     def bar(self) -> str:
-        """How the bar that is being drawn looks now; "" if there is none."""
+        """The bar that is being drawn, as it looks now; "" if there is none."""
         if self._bar is not None:
             return _last_state(_decode(self._bar))
         return _last_state(_decode(b"".join(self._row))) if b"\r" in self._row[0] else ""
@@ -126,14 +118,14 @@ class _RankOutput:
     def _write(self, text: bytes) -> None:
         if self._bar is None and b"\r" not in self._row[0] and b"\r" not in text:
             ended, newline, begun = text.rpartition(b"\n")
-            if newline:  # the usual case, and the quick one: many lines at once
+            if newline:  # the usual and quick case: many lines at once
                 self._add_lines(b"".join(self._row) + ended)
                 self._row = [begun]
             else:
                 self._row.append(begun)
         else:
-            *ended, begun = text.split(b"\n")
-            for rest in ended:
+            *rows, begun = text.split(b"\n")
+            for rest in rows:
                 self._extend_row(rest)
                 self._end_row()
             self._extend_row(begun)
@@ -144,7 +136,7 @@ class _RankOutput:
             row = b"".join(self._row)
             last = max(row.rstrip(b"\r").rfind(b"\r"), 0)  # where the last state begins
             is_drawn_again = row[:last].strip(b"\r ") != b""
-            if row and (row[last : last + 1] != b"\r" or is_drawn_again):  # it is no nested bar, drawn once
+            if row and (row[last : last + 1] != b"\r" or is_drawn_again):  # not a nested bar that is drawn once
                 self._settle()
             self._row = [row[last:]]
 
@@ -169,7 +161,7 @@ class _RankOutput:
                 self._bar = None
 
     def _settle(self) -> None:
-        """The bar that waits is over."""
+        """The waiting bar is final."""
         if self._bar is not None:
             self._add_lines(self._bar + b"\n" * (self._below - 1))
             self._bar = None
@@ -187,6 +179,6 @@ def _decode(rows: bytes) -> str:
 
 
 def _last_state(row: str) -> str:
-    """What is left of a row after all that was overwritten; without the spaces that wiped a longer state."""
+    """What a row shows after all the overwriting, without the spaces that wiped out a longer state."""
     _, overwritten, last = row.rstrip("\r").rpartition("\r")
     return last.rstrip(" ") if overwritten else last

@@ -1,7 +1,7 @@
 """What one rank does, from its fork to its exit.
 
 output to its pipe -> the kernel's environment -> join the world -> fn(rank, world_size, ...)
--> leave the outcome in a file -> wait to be ended
+-> leave the outcome in a file -> wait to be killed
 """
 
 from __future__ import annotations
@@ -18,13 +18,14 @@ import threading
 import time
 import traceback
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from ...recording import recorded_group, recorder, regions
 from ...recording.call_table import SharedTable
-from ...recording.notes import pack_note
+from ...recording.notes import Note, pack_note
 from ...recording.torch_private import COMPILER
 from ..common import rank_environment, this_rank
 from ..common.protocol import FINISHED, SYNCHRONISED, Request, path_in
@@ -32,7 +33,7 @@ from ..common.rank_environment import adopt_environment, failure, flush, redirec
 from ..common.result import CannotReturn, pickle_result, write_whole
 
 ALSO_PRELOADED = "SPAWN_PRELOAD"  # environment variable: names of further modules
-# What lessons use, besides torch: each of these would otherwise cost every rank of every call up to a second.
+# What lessons use besides torch. Importing one of these later would cost every rank of every call up to a second.
 PRELOADED = [
     "sympy",
     "torch.distributed.tensor.parallel",
@@ -44,26 +45,26 @@ PRELOADED = [
 
 
 def preload() -> None:
-    """Import what programs may use, also what other worlds have asked for (client.py): once, before ranks are made."""
+    """Import what programs may use, and what other worlds ask for (zygote/client.py), once, before ranks are made."""
     for module in (*PRELOADED, *os.environ.get(ALSO_PRELOADED, "").split()):
         importlib.import_module(module)
 
 
 def wait_for_call(door: int) -> None:
-    """What a fresh interpreter does: import torch, then wait at its door to be told which rank it is."""
+    """What a fresh interpreter does: import torch, then wait at its door until it learns which rank it is."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     with socket.socket(fileno=door) as ours:
         die_with_parent()
         preload()
         torch.manual_seed(0)
         message, outputs, _, _ = socket.recv_fds(ours, 4096, 1)
-    if message:  # else nobody will ever call
+    if message:  # otherwise the zygote is gone
         rank, folder = message.decode().split(" ", 1)
         run_rank(int(rank), folder, outputs[0])
 
 
 def run_rank(rank: int, folder: str, output: int) -> None:
-    """Become rank `rank` of the world in `folder`; never returns. Its prints go to the descriptor `output`."""
+    """Become rank `rank` of the world in `folder`, printing to the descriptor `output`. Never returns."""
     this_rank.number = rank
     me = os.getpid()
     try:
@@ -77,18 +78,18 @@ def run_rank(rank: int, folder: str, output: int) -> None:
             faulthandler.register(signal.SIGUSR1, file=stack, all_threads=False, chain=False)
             module, _, function = request.entry.partition(":")
             outcome = getattr(importlib.import_module(module), function)(rank, request)
-            if os.getpid() != me:  # a fork that the program made and that came back from it
+            if os.getpid() != me:  # a fork that the program made, which came back from it
                 return
             leave(rank, request, outcome)
             while True:
                 signal.pause()
-    except BaseException:  # ours, not the student's (a full disk, say): it is printed, and the rank counts as crashed
+    except BaseException:  # not the student's error (a full disk, say): it is printed, and the rank counts as crashed
         traceback.print_exc()
     finally:
         try:
             flush()
         finally:
-            os._exit(1)  # no atexit, no destructors: they may wait for ranks that are gone
+            os._exit(1)  # without atexit and destructors, which may wait for ranks that are gone
 
 
 def die_with_parent() -> None:
@@ -101,14 +102,14 @@ def die_with_parent() -> None:
 
 
 def watch_parent(parent: int) -> None:
-    """Where the system does not do it by itself: end this process when it has been handed to another parent."""
+    """For systems that do not do it: kill this process when its parent is gone."""
     while os.getppid() == parent:
         time.sleep(1)
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def enter(rank: int, request: Request) -> None:
-    """Put this process where the kernel is, tell it which rank it is, and join the world."""
+    """Set up this process like the kernel, with the variables of its rank, and join the world."""
     size = request.world_size
     adopt_environment(request)
     os.environ.update(
@@ -120,18 +121,21 @@ def enter(rank: int, request: Request) -> None:
         torch.cuda.set_device(rank)
     calls = SharedTable(path_in(request.folder, "calls", rank))
     notes = os.open(path_in(request.folder, "notes", rank), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    recorded_group.install(
-        recorder.Recorder(lambda note: os.write(notes, pack_note(note)), request.zero, note_synchronisation, calls)
-    )
+
+    def take_note(note: Note) -> None:
+        os.write(notes, pack_note(note))
+
+    recorded_group.install(recorder.Recorder(take_note, request.zero, mark_synchronisation, calls))
     dist.init_process_group(
         request.backend,
         store=dist.FileStore(os.path.join(request.folder, "store"), size),
         rank=rank,
         world_size=size,
-        timeout=timedelta(days=1),  # the launcher sees sooner that a world is stuck
+        timeout=timedelta(days=1),  # the kernel notices sooner that a world is stuck
     )
     if request.backend == "gloo":
-        dist.group.WORLD.inner.barrier().wait()  # nobody begins, and perhaps crashes, before all are connected
+        group: Any = dist.group.WORLD  # a RecordedGroup; the barrier is not part of the program
+        group.inner.barrier().wait()  # no rank begins, and perhaps crashes, before all are connected
 
 
 def check_interfaces(names: str) -> None:
@@ -140,23 +144,23 @@ def check_interfaces(names: str) -> None:
         if name not in known:
             raise ValueError(
                 f"GLOO_SOCKET_IFNAME names the network interface {name!r}; this machine has {', '.join(known)}. "
-                "Leave it to us: del os.environ['GLOO_SOCKET_IFNAME']."
+                "Delete the variable, and the right one is chosen for you: del os.environ['GLOO_SOCKET_IFNAME']."
             )
 
 
-def note_synchronisation() -> None:
+def mark_synchronisation() -> None:
     flush()
     os.write(rank_environment.marks, SYNCHRONISED)
 
 
 def perform(rank: int, request: Request) -> bytes:
-    """Run the program; the pickled outcome is ("result", what it returned) or a Failure."""
+    """Run the program. Returns its outcome, a Result or a Failure, pickled."""
     try:
         enter(rank, request)
         with open(os.path.join(request.folder, "program"), "rb") as program:
             fn, args, kwargs = pickle.load(program)
         result = fn(rank, request.world_size, *args, **kwargs)
-        threading._shutdown()  # wait for threads that the program left behind, as multiprocessing does
+        threading._shutdown()  # type: ignore[attr-defined]  # wait for the program's threads, as multiprocessing does
         if isinstance(regions.recorder, recorder.Recorder):
             regions.recorder.finish()
         return pickle_result(result)
@@ -167,7 +171,7 @@ def perform(rank: int, request: Request) -> bytes:
 
 
 def leave(rank: int, request: Request, outcome: bytes) -> None:
-    """Put the outcome where the launcher finds it, whole or not at all, and say that it is there."""
+    """Put the outcome where the kernel finds it, whole or not at all, and say that it is there."""
     path = path_in(request.folder, "outcome", rank)
     try:
         write_whole(path, outcome)

@@ -1,7 +1,7 @@
-"""What stands on the student's screen: the ranks' lines, and below them a live line, the bar that a rank draws now.
+"""What the student sees: the ranks' lines, and below them a live line, the progress bar that a rank is drawing.
 
-The live line is for somebody who looks on, and is overwritten in such a way that a notebook and a terminal end with the
-text that there would be without it. Tools that store or compare a cell's output (nbclient, nbval) get none.
+The live line is for someone who is watching. It is overwritten in such a way that the text left in a notebook or a
+terminal is the same as without it. Tools that store or compare a cell's output (nbclient, nbval) get no live line.
 """
 
 from __future__ import annotations
@@ -11,40 +11,43 @@ import shutil
 import sys
 import threading
 import time
+from typing import Any
 
-PATIENCE = 0.2  # seconds that a bar must last to be shown: a quick one leaves its last state only
-REDRAW = 0.1  # seconds between two states of it
+PATIENCE = 0.2  # seconds that a bar must last to be shown: of a quick one, only the last state appears
+REDRAW = 0.1  # seconds between two states of a bar
 FLUSH = 0.05  # seconds between two flushes: each is a message, and Jupyter drops the output of a cell that sends many
-WIDTH = 150  # characters of a live line; a terminal says how many it has
+WIDTH = 150  # characters of a live line, unless a terminal says how many it has
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
 CONTROL = re.compile(r"[\x00-\x1a\x1c-\x1f\x7f]")  # tabs, bells, backspaces, ...: not one column wide
 
 
 class Screen:
-    """The screen as one world writes to it. Worlds that run in threads at the same time share what stands there."""
+    """The screen, as one world writes to it. Worlds that run at the same time, in threads, share the live line."""
 
     lock = threading.Lock()
-    live = ""  # the live line that stands there
+    live = ""  # the live line that is on the screen now
 
-    def __init__(self):
-        self.rank: int | str | None = None  # whose bar we last saw,
-        self.since = 0.0  # and since when
+    def __init__(self) -> None:
+        self.rank: int | str | None = None  # whose bar we saw last
+        self.since = 0.0  # since when it has been that one's
         self.drawn = 0.0  # when the live line was last written
         self.flushed, self.is_flushed = 0.0, True
 
     def show(self, lines: list[tuple[int, str]], bar: tuple[int | str, str] | None) -> None:
-        """Write `lines`, pairs of a rank and whole lines, and below them `bar`, a rank's or one with a name, if it has
-        lasted."""
+        """Write `lines`, pairs of a rank and whole lines, and below them `bar`, if it has lasted long enough.
+
+        bar   (rank or name, its state)
+        """
         if sys.stdout is None:
             return
-        text = can_be_written("".join(with_rank(*pair) for pair in lines))
+        text = printable("".join(with_rank(*pair) for pair in lines))
         now = time.monotonic()
-        live = can_be_written(self.live_line(bar, now))
+        live = printable(self.live_line(bar, now))
         with self.lock:
             if text or (live != Screen.live and (not live or now - self.drawn >= REDRAW)):
                 before, Screen.live = Screen.live, live
                 self.drawn, self.is_flushed = now, False
-                sys.stdout.write(in_place_of(before, text + live))
+                sys.stdout.write(text_to_replace(before, text + live))
         if now - self.flushed >= FLUSH:
             self.flush()
 
@@ -65,40 +68,40 @@ class Screen:
 
 
 def with_rank(rank: int, lines: str) -> str:
-    """The same lines, each with its rank in front."""
+    """The same lines, each with "[rank N] " in front."""
     return f"[rank {rank}] " + lines[:-1].replace("\n", f"\n[rank {rank}] ") + "\n" if lines else ""
 
 
-def can_be_written(text: str) -> str:
-    """`text` with escapes for what the encoding of the screen lacks."""
+def printable(text: str) -> str:
+    """`text` with escapes for the characters that the screen's encoding lacks."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     return text.encode(encoding, "backslashreplace").decode(encoding)
 
 
-def in_place_of(live: str, text: str) -> str:
-    """What to write so that `text` stands where `live` stood, and nothing is left of it."""
+def text_to_replace(live: str, text: str) -> str:
+    """What to write so that `text` takes the place of the live line `live`, and nothing is left of that."""
     if not live:
         return text
     if is_terminal(sys.stdout):
         return "\r\x1b[K" + text
-    # Notebooks write over what is there: what is longer has to be taken back, a character a backspace.
+    # A notebook overwrites character by character, so whatever is longer must be deleted with backspaces.
     first, _, _ = text.partition("\n")
     return "\b" * (notebook_length(live) - notebook_length(first)) + "\r" + text
 
 
 def notebook_length(text: str) -> int:
-    """How many characters a notebook's page counts: JavaScript counts one that is not in the basic plane twice."""
+    """The length as a notebook's page counts it: to JavaScript, a character outside the basic plane counts as two."""
     return len(text.encode("utf-16-le")) // 2
 
 
-def is_terminal(stream) -> bool:
-    return hasattr(stream, "isatty") and stream.isatty()
+def is_terminal(stream: Any) -> bool:
+    return hasattr(stream, "isatty") and bool(stream.isatty())
 
 
-def is_watched(stream) -> bool:
-    """Whether somebody looks on while it is written: at a terminal, or in a notebook whose page can ask for input.
+def is_watched(stream: Any) -> bool:
+    """Whether someone is watching: at a terminal, or in a notebook whose page can ask for input.
 
-    What goes to a file is read later, and so is a cell that a tool runs (nbclient, nbval): those take no input.
+    A file is read later, and so is the output of a cell that a tool runs (nbclient, nbval): those take no input.
     """
     if is_terminal(stream):
         return True

@@ -1,4 +1,4 @@
-"""The temporary folder of a world: made where there is room for what its ranks record and return."""
+"""The temporary folder of a world, made where there is room for what its ranks record and return."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ def working_directory() -> str:
     try:
         return os.getcwd()
     except FileNotFoundError:
-        raise RuntimeError("The folder that this notebook runs in has been deleted: os.chdir to another one.") from None
+        raise RuntimeError("This notebook's folder has been deleted. Use os.chdir to move to another.") from None
 
 
 def make_folder(program_bytes: int) -> str:
-    """A new folder for a world: in the temporary folder or, where that is full or can't be written, in memory."""
+    """Make a folder for a world: in the temporary folder or, if that is full or can't be written to, in memory.
+
+    Raises RuntimeError if there is room in neither.
+    """
     for parent in (None, "/dev/shm"):
         try:
             folder = tempfile.mkdtemp(prefix="ranks-", dir=parent)
@@ -27,12 +30,12 @@ def make_folder(program_bytes: int) -> str:
             return folder
         os.rmdir(folder)
     raise RuntimeError(
-        f"The ranks need a temporary folder with {(program_bytes + ROOM) >> 20} MB free, and neither {temporary()} nor "
-        "/dev/shm is one. Make room there, or name another: os.environ['TMPDIR'] = ... before Python starts."
+        f"The ranks need a temporary folder with {(program_bytes + ROOM) >> 20} MB free; neither {temporary_name()} "
+        "nor /dev/shm has that. Make room there, or set TMPDIR to another folder before Python starts."
     )
 
 
-def temporary() -> str:
+def temporary_name() -> str:
     try:
         return tempfile.gettempdir()
     except OSError:

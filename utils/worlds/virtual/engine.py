@@ -31,12 +31,12 @@ from ...recording.storages import Storages
 from ...recording.torch_private import NewGroup, set_thread_isolation_mode, wrap_making_of_groups
 from ...text import source_lines
 from ..common import pickling, rank_environment
+from ..common.outcome import Refused, VirtualOutcome
 from ..common.protocol import NEWS_IS, SPEAKS, SYNCHRONISED, Request, path_in
 from ..common.result import pickle_result
 from . import data_movement, ddp_check, gpu_semantics, meta_tensors, torch_wrappers, virtual_clock
 from .gpu import Plan, VirtualGpu
 from .network import Network, NetworkInterface, VirtualCall
-from .outcome import RankRecord, Refusal, WorldOutcome
 from .process_group import VirtualGroup
 from .rank import VirtualRank
 from .scheduler import Scheduler, TooManyRanks
@@ -85,10 +85,8 @@ class Engine:
 
     @property
     def running(self) -> VirtualRank:
-        """The rank whose turn it is: what torch calls on a rank's thread asks for the rank here."""
-        rank = self.scheduler.running
-        assert isinstance(rank, VirtualRank)
-        return rank
+        """The rank whose turn it is, for what torch calls on a rank's thread."""
+        return self.scheduler.running  # type: ignore[return-value]
 
     def run(self) -> None:
         self.scheduler.run(self.ranks)
@@ -148,13 +146,13 @@ class Engine:
 
     # --- at the end
 
-    def outcome(self) -> WorldOutcome:
-        return {
-            "ranks": marshal.dumps([self.record_of(rank) for rank in self.ranks]),
-            "results": [rank.result for rank in self.ranks],
-            "failures": {rank.number: rank.failure for rank in self.ranks if rank.failure is not None},
-            "algorithms": [(*kind, *charge) for kind, charge in self.network.algorithms.items()],
-        }
+    def outcome(self) -> VirtualOutcome:
+        return VirtualOutcome(
+            ranks=marshal.dumps([self.record_of(rank) for rank in self.ranks]),
+            results=[rank.result for rank in self.ranks],
+            failures={rank.number: rank.failure for rank in self.ranks if rank.failure is not None},
+            algorithms=[(*kind, *charge) for kind, charge in self.network.algorithms.items()],
+        )
 
     def record_of(self, rank: VirtualRank) -> RankRecord:
         return {
@@ -255,7 +253,7 @@ class VirtualRecorder:
 
 
 def run_virtual_world(_: int, request: Request) -> bytes:
-    """Run the program of `request` on all its ranks. Returns a WorldOutcome or a Refusal, pickled, for world.py."""
+    """Run the program of `request` on all its ranks. Returns a VirtualOutcome or Refused, pickled, for world.py."""
     rank_environment.adopt_environment(request)
     with open(os.path.join(request.folder, "program"), "rb") as file:
         world = Engine(request, file.read())
@@ -263,12 +261,12 @@ def run_virtual_world(_: int, request: Request) -> bytes:
     enter(world)
     virtual_clock.patch_time(world.scheduler)
     dump_positions_on_signal(world)
-    outcome: WorldOutcome | Refusal
+    outcome: VirtualOutcome | Refused
     try:
         world.run()
         outcome = world.outcome()
     except TooManyRanks as error:
-        outcome = {"refused": str(error)}
+        outcome = Refused(str(error))
     return pickle.dumps(outcome)
 
 

@@ -68,14 +68,14 @@ class Transfer:
     number: int
 
 
-class Charge(NamedTuple):
+class Tally(NamedTuple):
     """What the collectives of one kind have been charged: how many there were, and the cost of each."""
 
     times: int
     cost: Cost
 
 
-Charges = dict[tuple[str, int, Layout], Charge]  # by (operation, bytes, layout)
+Tallies = dict[tuple[str, int, Layout], Tally]  # by (operation, bytes, layout)
 
 
 class GroupCalls:
@@ -92,9 +92,10 @@ class GroupCalls:
 class NetworkInterface(Protocol):
     """What ranks and scheduler need of a network: a `Network`, or a connection to one in another process."""
 
-    calls: int
-    algorithms: Charges
-
+    @property
+    def calls(self) -> int: ...
+    @property
+    def algorithms(self) -> Tallies: ...
     def ask(self, call: VirtualCall) -> None: ...
     def earliest(self) -> float: ...
     def commit(self) -> list[Any]: ...
@@ -114,7 +115,7 @@ class Network:
         self.heap: list[tuple[float, float, int, Transfer]] = []  # what could begin: (start, ready, number, transfer)
         self.numbers = itertools.count()
         self.calls = 0
-        self.algorithms: Charges = {}
+        self.algorithms: Tallies = {}
 
     # --- asking
 
@@ -280,7 +281,7 @@ class Network:
         kind = first.op, nbytes, layout
         charged = cost(first.op, nbytes, self.cluster, layout)
         times = self.algorithms[kind].times if kind in self.algorithms else 0
-        self.algorithms[kind] = Charge(times + 1, charged)
+        self.algorithms[kind] = Tally(times + 1, charged)
         return charged.seconds
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,7 @@ class VirtualWork(Work):
     from_python   whether a function of torch.distributed made the call, rather than C++ (DDP)
     """
 
-    def __init__(self, call: VirtualCall, rank: VirtualRank, tensors: list[torch.Tensor], from_python: bool):
+    def __init__(self, call: VirtualCall, rank: VirtualRank, tensors: Sequence[torch.Tensor], from_python: bool):
         super().__init__()
         self.call, self.rank, self.tensors, self.from_python = call, rank, tensors, from_python
         self.future: VirtualFuture | None = None
@@ -66,7 +66,7 @@ class VirtualWork(Work):
 
     def result(self) -> list[torch.Tensor]:
         self.wait()
-        return self.tensors
+        return list(self.tensors)
 
     def synchronize(self) -> None:
         self.wait()

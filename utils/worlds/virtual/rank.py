@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -153,7 +153,9 @@ class VirtualRank(RankThread):
 
     # --- the network
 
-    def call(self, call: VirtualCall, directly: bool, tensors: list[torch.Tensor], dense: list[torch.Tensor]) -> None:
+    def call(
+        self, call: VirtualCall, directly: bool, tensors: Sequence[torch.Tensor], dense: Sequence[torch.Tensor]
+    ) -> None:
         """Make a call.
 
         directly   whether a line of the program made it, not a wrapper such as DDP

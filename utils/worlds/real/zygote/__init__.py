@@ -1,1 +1,1 @@
-"""The process that makes ranks: started once, in the background, so that every later world starts in milliseconds."""
+"""The process that makes ranks. It is started once, in the background, so that every world starts in milliseconds."""

@@ -1,4 +1,4 @@
-"""The kernel's end of the zygote: starts it, starts it again if it was killed, and hands it worlds to make."""
+"""The kernel's end of the zygote: starts it, starts it again if it was killed, and asks it to make worlds."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ import subprocess
 import sys
 import tempfile
 import threading
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from typing import IO
 
 from ....text.package import IMPORT_ROOT
 from ...jobs import detect
 
 CAN_FORK = hasattr(os, "fork")  # not on Windows
 PROGRAM = f"from sys import argv; from {__package__}.server import main; main(int(argv[1]))"
-PATIENCE = 1  # seconds that it has to end itself
+PATIENCE = 1  # seconds that it has for ending by itself
 IN_ZYGOTE = "SPAWN_ZYGOTE"  # environment variable: importing this package here starts nothing
 ZYGOTES_ENVIRONMENT = {
     IN_ZYGOTE: "1",
@@ -26,86 +28,111 @@ ZYGOTES_ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "MKL_NUM_THREADS": "1",
     "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # look for GPUs without opening one
-    "TORCH_CPP_LOG_LEVEL": "FATAL",  # Gloo's own words on a lost connection; the report says it better
+    "TORCH_CPP_LOG_LEVEL": "FATAL",  # Gloo's messages about lost connections; our report says it better
 }
 
 
-class ZygoteClient:
-    """The process that forks our ranks: started once, started again if it is gone."""
+@dataclass
+class RunningZygote:
+    """The process that forks our ranks, while it lives."""
 
-    def __init__(self):
+    process: subprocess.Popen[bytes]
+    control: socket.socket
+    stderr: IO[bytes]  # a file: everything it has printed
+    owner: int  # the pid of the process that started it: a fork of that has none of its own
+
+
+class ZygoteClient:
+    """Starts the zygote, starts it again if it is gone, and asks it for ranks."""
+
+    def __init__(self) -> None:
         self.lock = threading.Lock()
         self.preload: list[str] = []  # modules of ours that ranks of other worlds will need
-        self.process: subprocess.Popen | None = None
-        self.control: socket.socket | None = None
-        self.complaints = None  # a file: what it said on stderr
-        self.owner = None
+        self.running: RunningZygote | None = None
+
+    @property
+    def process(self) -> subprocess.Popen[bytes] | None:
+        return self.running.process if self.running else None
 
     def start(self) -> None:
-        """Make sure that it runs; returns at once, while torch is still being imported over there."""
+        """Make sure that it runs. Returns at once, while torch is still being imported over there."""
         if not CAN_FORK:
             raise RuntimeError("spawn needs a system that can fork: Linux, macOS, or WSL on Windows.")
         with self.lock:
-            if self.owner != os.getpid() or self.process.poll() is not None:
-                self._start()
+            self._start_if_gone()
 
-    def _start(self) -> None:
+    def _start_if_gone(self) -> RunningZygote:
+        running = self.running
+        if running is None or running.owner != os.getpid() or running.process.poll() is not None:
+            running = self._start()
+        return running
+
+    def _start(self) -> RunningZygote:
         self.stop()
-        self.control, theirs = socket.socketpair()
-        self.complaints = tempfile.TemporaryFile()
+        control, theirs = socket.socketpair()
+        stderr = tempfile.TemporaryFile()
         with theirs:
-            self.process = subprocess.Popen(
+            process = subprocess.Popen(
                 [sys.executable, "-c", PROGRAM, str(theirs.fileno())],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                stdout=self.complaints,
-                stderr=self.complaints,
+                stdout=stderr,
+                stderr=stderr,
                 cwd=IMPORT_ROOT,
                 env={**os.environ, **ZYGOTES_ENVIRONMENT, "SPAWN_PRELOAD": " ".join(self.preload)},
                 start_new_session=True,  # Jupyter's interrupt is for the kernel, not for the ranks
             )
-        self.owner = os.getpid()
+        self.running = RunningZygote(process, control, stderr, os.getpid())
+        return self.running
 
     def stop(self) -> None:
-        """Let it end its ranks and itself, which it does when nobody is at our end of its socket."""
-        if self.control is not None:
-            self.control.close()
-            self.complaints.close()
-        if self.owner == os.getpid():
+        """Let it end its ranks and itself, which it does when our end of its socket closes."""
+        if self.running is None:
+            return
+        self.running.control.close()
+        self.running.stderr.close()
+        if self.running.owner == os.getpid():
+            process = self.running.process
             try:
-                self.process.wait(PATIENCE)
-            except subprocess.TimeoutExpired:  # it hangs: while it imports torch, say
-                self.process.kill()
-                self.process.wait()
+                process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:  # it hangs, in the import of torch, say
+                process.kill()
+                process.wait()
 
-    def make_world(self, world_size: int, folder: str, outputs: list[int]) -> Connection:
-        """Start the ranks of the world in `folder`, their prints going to `outputs`; returns the connection that tells
-        of them."""
+    def make_world(self, processes: int, folder: str, outputs: list[int]) -> Connection:
+        """Start the processes of the world in `folder`; what they print goes to the descriptors `outputs`.
+
+        Returns the connection on which the zygote reports (messages.py).
+        """
         self.start()
         with self.lock:
             try:
-                return self._hand_over(world_size, folder, outputs)
+                return hand_over(self._start_if_gone(), processes, folder, outputs)
             except OSError:  # it was killed a moment ago
-                self._start()
-                return self._hand_over(world_size, folder, outputs)
-
-    def _hand_over(self, world_size: int, folder: str, outputs: list[int]) -> Connection:
-        ours, theirs = socket.socketpair()
-        with theirs:
-            connection = Connection(ours.detach())
-            try:
-                socket.send_fds(self.control, [b"+"], [theirs.fileno(), *outputs])
-                connection.send((world_size, folder))
-            except OSError:
-                connection.close()
-                raise
-        return connection
+                return hand_over(self._start(), processes, folder, outputs)
 
     def last_words(self) -> str:
-        """The last line it wrote before it died."""
-        self.complaints.seek(0)
-        lines = self.complaints.read().decode(errors="replace").strip().splitlines()
+        """The last line it printed before it died."""
+        if self.running is None:
+            return ""
+        self.running.stderr.seek(0)
+        lines = self.running.stderr.read().decode(errors="replace").strip().splitlines()
         return lines[-1] if lines else ""
+
+
+def hand_over(running: RunningZygote, processes: int, folder: str, outputs: list[int]) -> Connection:
+    from .messages import MakeWorld  # only now, so that importing the package is quick
+
+    ours, theirs = socket.socketpair()
+    with theirs:
+        connection = Connection(ours.detach())
+        try:
+            socket.send_fds(running.control, [b"+"], [theirs.fileno(), *outputs])
+            connection.send(MakeWorld(processes, folder))
+        except OSError:
+            connection.close()
+            raise
+    return connection
 
 
 zygote = ZygoteClient()
@@ -113,9 +140,9 @@ atexit.register(zygote.stop)
 
 
 def start_zygote() -> None:
-    """Called when the package is imported: have the zygote import torch while the notebook does the same.
+    """Called when the package is imported: the zygote imports torch while the notebook does the same.
 
-    Not in a zygote, a rank, or a worker of somebody's pool; a worker that calls spawn gets its zygote then.
+    Does nothing in a zygote, a rank, or a worker of a process pool; a worker that calls spawn gets its zygote then.
     """
     is_worker = multiprocessing.parent_process() is not None
     if CAN_FORK and not (IN_ZYGOTE in os.environ or "RANK" in os.environ or detect.launcher() or is_worker):

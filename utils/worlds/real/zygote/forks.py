@@ -1,7 +1,7 @@
-"""Ranks as forks of this process, which has imported torch once: about a millisecond each, and every one a clean start.
+"""Ranks as forks of this process, which has imported torch once: about a millisecond each, and each a clean start.
 
-A fork is clean because this process runs nothing of the student's, opens no GPU and keeps one thread: one that has
-computed, or holds a lock in another thread, would leave its forks hanging.
+The start is clean because this process runs no student code, opens no GPU and has a single thread. Forks of a process
+that has computed, or in which another thread holds a lock, could hang.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ import signal
 from collections.abc import Iterable
 
 HUGE_PAGE = 2 << 20  # bytes
-PIECE = 4 * HUGE_PAGE  # takes some milliseconds: a call that comes meanwhile need not wait long
-MADV_COLLAPSE = 25  # Linux 6.1: make huge pages of what lies here, now
+PIECE = 4 * HUGE_PAGE  # takes some milliseconds, so that a call that comes meanwhile does not wait long
+MADV_COLLAPSE = 25  # Linux 6.1: turn this memory into huge pages, now
 
 
 class Forks:
-    """Makes ranks by `fork`, of a process that has imported all that lessons use."""
+    """Makes ranks by `fork`, from a process that has imported everything that lessons use."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         import torch
 
         from .. import rank_process
 
         rank_process.preload()
-        torch.manual_seed(0)  # here, once: it takes milliseconds, and every rank is a copy of this
+        torch.manual_seed(0)  # here, once, because it takes milliseconds; every rank is a copy of this process
         gc.collect()
-        gc.freeze()  # what is here now is shared by all ranks: keep the collector from touching it
+        gc.freeze()  # all ranks share what is in memory now: keep the collector from touching it
         self.run_rank = rank_process.run_rank
         self.pieces = iter(anonymous_memory())
 
-    def get_on(self, _: int) -> bool:
-        """Make huge pages of one more piece of memory; False if there is none left."""
+    def do_chore(self, _: int) -> bool:
+        """Turn one more piece of memory into huge pages; False if none is left."""
         piece = next(self.pieces, None)
         if piece is not None:
             collapse(*piece)
         return piece is not None
 
-    def whats_wrong(self) -> str:
-        """Why a fork would not be a clean start; "" if it would be."""
+    def problem(self) -> str:
+        """Why a fork would not be a clean start; "" if it would."""
         if not os.path.isdir("/proc/self/task"):
             return ""
         threads = len(os.listdir("/proc/self/task"))
@@ -51,28 +51,28 @@ class Forks:
             return "importing torch has opened a GPU"
         return ""
 
-    def make(self, rank: int, folder: str, output: int, not_the_ranks: Iterable[int]) -> int:
-        """Fork rank `rank` of the world in `folder`; returns its pid. It closes the descriptors `not_the_ranks`."""
+    def make(self, rank: int, folder: str, output: int, to_close: Iterable[int]) -> int:
+        """Fork rank `rank` of the world in `folder`, which closes the descriptors `to_close`. Returns its pid."""
         pid = os.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, signal.SIGINT):
                 signal.signal(number, signal.SIG_DFL)
-            for descriptor in not_the_ranks:
+            for descriptor in to_close:
                 os.close(descriptor)
             self.run_rank(rank, folder, output)
         try:
-            os.setpgid(pid, pid)  # the rank does it too; whoever comes first
+            os.setpgid(pid, pid)  # the rank does this too, and either may be first
         except OSError:  # it is already gone
             pass
         return pid
 
     def forget(self, pid: int) -> None:
-        """A child is gone that is no rank: this kind of nursery has none."""
+        """A child that is not a rank has ended. Here all children are ranks."""
 
 
 def anonymous_memory() -> list[tuple[int, int]]:
-    """(address, bytes) of this process's own memory, in small pieces; [] where nobody tells."""
+    """(address, bytes) of this process's own memory, in small pieces; [] where the system does not say."""
     if not os.path.exists("/proc/self/maps"):
         return []
     pieces = []
@@ -87,8 +87,8 @@ def anonymous_memory() -> list[tuple[int, int]]:
 
 
 def collapse(begin: int, length: int) -> None:
-    """Let this memory lie in huge pages: a fork then copies 512 times fewer entries, which makes it four times faster.
+    """Move this memory into huge pages. A fork then copies 512 times fewer entries, which makes it four times faster.
 
-    An older kernel, or one that has no huge page left, says no, and nothing changes.
+    An older kernel, or one that has no huge page left, refuses, and nothing changes.
     """
     ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(length), ctypes.c_int(MADV_COLLAPSE))

@@ -1,7 +1,7 @@
 """Ranks as fresh interpreters, for systems where a fork is not safe: macOS, or a torch whose import starts threads.
 
-One takes seconds to import torch. So some are kept ready that have done it and wait at a socket, their door, to be told
-which rank they are; each is used once, and replaced while the student reads what it printed.
+Each takes seconds to import torch. So a few are kept ready, which have imported it and wait at a socket, their door,
+until they learn which rank they are. Each is used once, and replaced while the student reads what it printed.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import sys
 from collections.abc import Iterable
 
 RANK_PROCESS = __package__.rpartition(".")[0] + ".rank_process"
-FIRST = 4  # how many are kept ready before the first call
-MOST = 8  # and how many at most: each takes about 150 MB
+FIRST = 4  # kept ready before the first call
+MOST = 8  # kept ready at any time: each takes about 150 MB
 
 
 class FreshInterpreters:
-    """Makes ranks of interpreters that wait; `get_on` starts new ones, as many as the last world had."""
+    """Makes ranks out of waiting interpreters. `do_chore` starts new ones, up to as many as the last world had."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.waiting: dict[int, socket.socket] = {}  # pid -> our end of its door
 
-    def get_on(self, last_size: int) -> bool:
-        """Start one more to wait; False if there are enough."""
+    def do_chore(self, last_size: int) -> bool:
+        """Start one more interpreter; False if enough are waiting."""
         if len(self.waiting) >= min(last_size or FIRST, MOST):
             return False
         self._start()
@@ -37,11 +37,11 @@ class FreshInterpreters:
             pid = os.posix_spawn(sys.executable, [sys.executable, "-c", program], os.environ)
         self.waiting[pid] = ours
 
-    def whats_wrong(self) -> str:
+    def problem(self) -> str:
         return ""
 
     def make(self, rank: int, folder: str, output: int, _: Iterable[int]) -> int:
-        """Tell one that it is rank `rank` of the world in `folder`; returns its pid."""
+        """Tell one interpreter that it is rank `rank` of the world in `folder`. Returns its pid."""
         while True:
             if not self.waiting:
                 self._start()
@@ -50,10 +50,10 @@ class FreshInterpreters:
                 try:
                     socket.send_fds(door, [f"{rank} {folder}".encode()], [output])
                     return pid
-                except OSError:  # it died while it waited
+                except OSError:  # it died while waiting
                     continue
 
     def forget(self, pid: int) -> None:
-        """It died while it waited."""
+        """If this was a waiting interpreter, it has died."""
         if pid in self.waiting:
             self.waiting.pop(pid).close()

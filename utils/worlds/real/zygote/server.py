@@ -1,13 +1,11 @@
 """The zygote: the process that makes ranks, and ends them.
 
-Importing the package starts it in the background, so that torch is imported here while the notebook does the same. It runs
-nothing of the student's. It ends when the kernel's end of its socket closes, however the kernel died, and its ranks end
-with it.
+Importing the package starts it in the background, so that torch is imported here while the notebook does the same. It
+runs no student code. When the kernel's end of its socket closes, however the kernel died, it ends with all its ranks.
 
-For each world the launcher hands over, on the control socket, a socket for that world and one output pipe per rank;
-then, on the world's socket, `(world size, folder)`. Back come `("started", world size)`, or `("refused", reason)`, and
-`("exit", rank, code)`; before them `("note", text)` if there is something to know. The launcher may send
-`("signal", number)`. A world whose socket closes is killed.
+For each world, the kernel sends a socket for that world and one output pipe per process over the control socket. On the
+world's socket (messages.py), the kernel sends MakeWorld, and later Signal. The zygote answers with Started or Refused,
+sometimes with a Note first, and with Exited for each process that ends. A world whose socket closes is killed.
 """
 
 from __future__ import annotations
@@ -22,10 +20,12 @@ import sys
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
+from ...common.call_checks import MAX_PROCESSES
+from ...common.outcome import Refused
 from .forks import Forks
 from .fresh_interpreters import FreshInterpreters
+from .messages import Exited, FromZygote, MakeWorld, Note, Signal, Started
 
-MAX_RANKS = 128  # descriptors in one message: at most 253
 WITHOUT_FORK = "SPAWN_WITHOUT_FORK"  # environment variable: make ranks of fresh interpreters, as on macOS
 
 
@@ -36,12 +36,12 @@ class WorldProcesses:
     connection: Connection
     folder: str
     ranks: dict[int, int] = field(default_factory=dict)  # pid -> rank
-    groups: list[int] = field(default_factory=list)  # process groups: a rank and what it started
+    groups: list[int] = field(default_factory=list)  # process groups: each has a rank and whatever that started
 
-    def tell(self, *message) -> None:
+    def tell(self, message: FromZygote) -> None:
         try:
             self.connection.send(message)
-        except OSError:  # the launcher is gone; its closed socket ends this world
+        except OSError:  # the kernel is gone; its closed socket ends this world
             pass
 
     def signal(self, number: int) -> None:
@@ -50,7 +50,7 @@ class WorldProcesses:
         for group in self.groups if number == signal.SIGKILL else ():
             try:
                 os.killpg(group, number)
-            except ProcessLookupError:  # nobody is left in it
+            except ProcessLookupError:  # it is empty by now
                 pass
 
     def end(self) -> None:
@@ -63,7 +63,7 @@ class WorldProcesses:
 
 
 class ZygoteServer:
-    """Serves one kernel: listens to its control socket, to the worlds' sockets, and for ranks that end."""
+    """Serves one kernel: listens on its control socket, on the worlds' sockets, and for ranks that end."""
 
     def __init__(self, control: socket.socket):
         self.control = control
@@ -71,16 +71,17 @@ class ZygoteServer:
         self.last_size = 0
         self.wake_read, self.wake_write = os.pipe()
         os.set_blocking(self.wake_write, False)
-        signal.signal(signal.SIGCHLD, lambda *_: None)  # only so that the pipe is written to
+        signal.signal(signal.SIGCHLD, lambda *_: None)  # only so that something is written to the pipe
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
         self.selector = selectors.DefaultSelector()
         self.selector.register(control, selectors.EVENT_READ)
         self.selector.register(self.wake_read, selectors.EVENT_READ)
         self.note = ""
-        self.nursery = FreshInterpreters() if WITHOUT_FORK in os.environ or sys.platform == "darwin" else Forks()
+        without_fork = WITHOUT_FORK in os.environ or sys.platform == "darwin"
+        self.nursery: Forks | FreshInterpreters = FreshInterpreters() if without_fork else Forks()
 
     def serve(self) -> None:
-        """Until the kernel is gone. While nothing is asked, the nursery prepares for what may be."""
+        """Work until the kernel is gone. In quiet moments, the nursery prepares for the next world."""
         has_chores = True
         while True:
             heard = self.selector.select(0 if has_chores and not self.worlds else None)
@@ -92,34 +93,34 @@ class ZygoteServer:
                     self.reap()
                 elif key.data in self.worlds:
                     self.obey(key.data)
-            has_chores = bool(heard) or (not self.worlds and self.nursery.get_on(self.last_size))
+            has_chores = bool(heard) or (not self.worlds and self.nursery.do_chore(self.last_size))
 
     def take_world(self) -> None:
-        message, descriptors, _, _ = socket.recv_fds(self.control, 1, MAX_RANKS + 1)
+        message, descriptors, _, _ = socket.recv_fds(self.control, 1, MAX_PROCESSES + 1)
         if not message:  # the kernel is gone
             for world in self.worlds:
                 world.end()
             os._exit(0)
         connection, outputs = Connection(descriptors[0]), descriptors[1:]
         try:
-            size, folder = connection.recv()
+            asked: MakeWorld = connection.recv()
         except (EOFError, OSError):
             connection.close()
         else:
-            world = WorldProcesses(connection, folder)
+            world = WorldProcesses(connection, asked.folder)
             self.worlds.append(world)
             self.selector.register(connection, selectors.EVENT_READ, world)
-            self.make_ranks(world, size, outputs)
+            self.make_ranks(world, asked.size, outputs)
         finally:
             for output in outputs:
                 os.close(output)
 
     def make_ranks(self, world: WorldProcesses, size: int, outputs: list[int]) -> None:
-        if wrong := self.nursery.whats_wrong():
+        if wrong := self.nursery.problem():
             self.nursery = FreshInterpreters()
             self.note = f"Each rank is a fresh interpreter, which takes seconds instead of milliseconds: {wrong}."
         if self.note:
-            world.tell("note", self.note)
+            world.tell(Note(self.note))
             self.note = ""
         self.last_size = size
         try:
@@ -128,13 +129,13 @@ class ZygoteServer:
                 world.ranks[pid] = rank
                 world.groups.append(pid)
         except OSError as error:  # no more processes, memory or descriptors to be had
-            world.tell("refused", f"{len(world.ranks)} of {size} ranks could be started: {error}")
+            world.tell(Refused(f"only {len(world.ranks)} of {size} could be started: {error}"))
             world.end()
         else:
-            world.tell("started", size)
+            world.tell(Started())
 
     def descriptors(self, outputs: list[int], but: int) -> list[int]:
-        """What a fork of this process must not keep open."""
+        """Those that the rank with output `but` must close after the fork."""
         own = [self.control.fileno(), self.wake_read, self.wake_write, self.selector.fileno()]
         return own + [world.connection.fileno() for world in self.worlds] + [o for o in outputs if o != but]
 
@@ -149,22 +150,22 @@ class ZygoteServer:
             self.nursery.forget(pid)
             for world in self.worlds:
                 if pid in world.ranks:
-                    world.tell("exit", world.ranks.pop(pid), os.waitstatus_to_exitcode(status))
+                    world.tell(Exited(world.ranks.pop(pid), os.waitstatus_to_exitcode(status)))
 
     def obey(self, world: WorldProcesses) -> None:
         try:
-            _, number = world.connection.recv()
+            asked: Signal = world.connection.recv()
         except (EOFError, OSError):
             world.end()
             self.selector.unregister(world.connection)
             world.connection.close()
             self.worlds.remove(world)
         else:
-            world.signal(number)
+            world.signal(asked.number)
 
 
 def main(control_descriptor: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Jupyter's interrupt is for the kernel; the launcher passes it on
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Jupyter's interrupt is for the kernel, which passes it on
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # many ranks have many pipes
     ZygoteServer(socket.socket(fileno=control_descriptor)).serve()

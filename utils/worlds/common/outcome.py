@@ -1,0 +1,73 @@
+"""How the process of a rank, or of a virtual cluster, can end: the classes that are pickled into its outcome file."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from ...events.failure import Failure
+
+if TYPE_CHECKING:
+    from ...cluster.collective_costs import Cost, Layout
+    from ...events.memory_samples import Sample
+
+
+@dataclass
+class Result:
+    """What a rank program returned."""
+
+    value: Any
+
+
+@dataclass
+class Refused:
+    """Why the ranks could not be started at all."""
+
+    reason: str
+
+
+@dataclass
+class VirtualOutcome:
+    """Everything that the process of a virtual cluster knows when its ranks have come to an end."""
+
+    ranks: bytes  # list[RankRecord], written by marshal: much quicker than pickle for a thousand ranks
+    results: list[bytes | None]  # per rank: a pickled Result, None if it returned nothing
+    failures: dict[int, Failure]
+    algorithms: list[tuple[str, int, Layout, int, Cost]]  # see Run.algorithms
+
+
+class RankRecord(TypedDict):
+    """What one virtual rank did, in types that marshal can write. Times are in seconds of the rank's clock.
+
+    events, groups_made   the fields of each Event, in order; regions: those of each Region
+    waits                 {index: where the rank began to wait} of asynchronous calls
+    strides               {index: (shape, strides)} of a tensor with gaps where Gloo expects none
+    dropped               {index: where} of asynchronous calls whose handle was never used
+    busy                  (start, end) of each stretch of computing
+    """
+
+    finished: bool
+    clock: float
+    events: list[tuple[Any, ...]]
+    waits: dict[int, str]
+    groups_made: list[tuple[Any, ...]]
+    strides: dict[int, tuple[tuple[int, ...], tuple[int, ...]]]
+    dropped: dict[int, str]
+    regions: list[tuple[Any, ...]]
+    busy: tuple[tuple[float, float], ...]
+    memory: tuple[Sample, ...]
+
+
+Outcome = Result | Failure | VirtualOutcome | Refused
+
+
+def read_outcome(path: str, seconds: float) -> Outcome:
+    """The outcome in this file; a Failure, with this time, if it can't be read. seconds: since the world began."""
+    with open(path, "rb") as file:
+        try:
+            outcome: Outcome = pickle.load(file)
+            return outcome
+        except (Exception, SystemExit) as error:
+            message = f"what it returned can't be read here: {type(error).__name__}: {error}"
+            return Failure("CannotReturn", message, (), seconds)
