@@ -40,7 +40,7 @@ from utils.worlds.common.protocol import Request
 from utils.worlds.virtual import data_movement, virtual_clock
 from utils.worlds.virtual.engine import Engine, Prints, VirtualRecorder, enter, patch_torch
 from utils.worlds.virtual.gpu import VirtualGpu
-from utils.worlds.virtual.network import Charges, VirtualCall
+from utils.worlds.virtual.network import Tallies, VirtualCall
 from utils.worlds.virtual.rank import VirtualRank
 from utils.worlds.virtual.scheduler import Scheduler
 
@@ -232,7 +232,9 @@ class RemoteRank(VirtualRank):
             index, where = call.event.index, call.waited_at
             self.world.hub.tell({"do": "waits", "index": index, "where": where, "clock": self.clock})
 
-    def call(self, call: VirtualCall, directly: bool, tensors: list[torch.Tensor], dense: list[torch.Tensor]) -> None:
+    def call(
+        self, call: VirtualCall, directly: bool, tensors: Sequence[torch.Tensor], dense: Sequence[torch.Tensor]
+    ) -> None:
         self.world.hub.directly = directly
         super().call(call, directly, tensors, dense)
 
@@ -259,7 +261,7 @@ class HubNetwork:
     def __init__(self, connection: socket.socket, world: RankWorld):
         self.connection, self.world, self.directly = connection, world, False
         self.calls = 0  # it is the hub that counts, and charges
-        self.algorithms: Charges = {}
+        self.algorithms: Tallies = {}
         self.up_to_date = True  # the hub has just sent all its news; at first there are none
 
     def send(self, message: bytes) -> None:
