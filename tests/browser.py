@@ -1,4 +1,4 @@
-"""A real browser that looks at our pages, headless Chromium, and tells what they tried behind the reader's back."""
+"""Headless Chromium opens our pages and records what they try to do behind the reader's back."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, Route, sync_playwright
 
-PATIENCE = 120_000  # milliseconds until a step counts as failed, on a machine that does much else
+PATIENCE = 120_000  # milliseconds until a step counts as failed, enough for a busy machine
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 class Visit:
-    """A page, and what it has tried: what it asked for elsewhere, dialogs, what its console says.
+    """An open page and what it has tried: requests to other places, dialogs, console messages.
 
     page         playwright's
     own          what it may load: addresses that begin so
@@ -44,14 +44,14 @@ class Visit:
         dialog.dismiss()
 
     def what_ran(self) -> list[str]:
-        """What active content of a submission did; it sets `window.hacked` wherever it runs."""
+        """What a submission's active content did: it sets `window.hacked` wherever it runs."""
         flags = [frame.evaluate("String(window.hacked)") for frame in self.page.frames]
         return [*self.dialogs, *self.left_the_machine, *(flag for flag in flags if flag != "undefined")]
 
 
 @contextmanager
 def open_browser() -> Iterator[Browser]:
-    """Chromium. Skips where there is none; on CI that is a failure."""
+    """Chromium. Without it, the tests are skipped, except on CI, where they fail."""
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=find_chromium(playwright.chromium.executable_path))
         try:
@@ -62,7 +62,7 @@ def open_browser() -> Iterator[Browser]:
 
 @contextmanager
 def visit(browser: Browser, own: str, **options: object) -> Iterator[Visit]:
-    """A window of a person who was never here before."""
+    """A browser window without any history."""
     context = browser.new_context(**options)
     context.set_default_timeout(PATIENCE)
     try:

@@ -30,7 +30,7 @@ from tests.mutants import mutants_of
 PROJECT = Path(__file__).resolve().parent.parent
 FOLDER = PROJECT / "build" / "sample-class"
 LESSON = "01_collectives"
-# What the mutant students hand in: a wrong answer, and which of its exercise's checks it has to fail for.
+# What the mutant students hand in: a wrong answer, and which of its exercise's checks must fail.
 MUTANT_STUDENTS: list[dict[str, str]] = [
     {
         "predict-rooted/always-root-0": "values",
@@ -61,7 +61,7 @@ MUTANT_STUDENTS: list[dict[str, str]] = [
     },
 ]
 ROSTER = "roster.json"
-CONFIG = '''"""The sample class: the course's own configuration, and an exchange in this folder."""
+CONFIG = '''"""The sample class: the course's own configuration, with an exchange in this folder."""
 
 load_subconfig("nbgrader_config.py", path={project!r})  # noqa: F821
 c = get_config()  # noqa: F821
@@ -72,7 +72,7 @@ NOISE = '''
 import functools, logging, subprocess, sys, warnings
 
 def noisily(function):
-    """Right answers, from somebody whose machine complains about everything."""
+    """Correct answers, from a student whose machine warns about everything."""
     @functools.wraps(function)
     def noisy(*args, **kwargs):
         warnings.warn("a warning")
@@ -89,7 +89,7 @@ print("and so does the kernel", file=sys.stderr)
 
 @dataclass(frozen=True)
 class Student:
-    """Somebody of the class: what they hand in, and the points of each check that they have to get for it."""
+    """A member of the class: what they hand in, and the points that each check must give them."""
 
     name: str
     who: str
@@ -98,7 +98,7 @@ class Student:
 
 
 def students_of(lesson: Lesson) -> list[Student]:
-    """The class: the solution, a blank notebook, a noisy right one, mutants, a file that is no notebook."""
+    """The class: the solution, a blank notebook, a noisy correct one, mutants, a file that is not a notebook."""
     solution = {name: as_student(exercise.source) for name, exercise in lesson.exercises.items()}
     full = {check.id: check.points for check in lesson.checks}
     nothing = dict.fromkeys(full, 0)
@@ -121,7 +121,7 @@ def students_of(lesson: Lesson) -> list[Student]:
 
 
 def as_student(source: str) -> str:
-    """An answer without the author's marks."""
+    """An answer without the marks around it."""
     return "\n".join(line for line in source.split("\n") if "### BEGIN" not in line and "### END" not in line)
 
 
@@ -130,11 +130,11 @@ def call(wrapper: str, exercise: str) -> str:
     return f"{name} = {wrapper}({name})"
 
 
-# ---- the road --------------------------------------------------------------------------------------------------------
+# ---- the exchange ----------------------------------------------------------------------------------------------------
 
 
 def make_class(folder: Path = FOLDER, name: str = LESSON) -> list[Student]:
-    """Make the class afresh, up to the submissions waiting in the exchange. Returns its students."""
+    """Make a new class, with its submissions waiting in the exchange. Returns its students."""
     lesson = read_lesson(find_lessons([name])[0])
     empty(folder)
     write(folder / "solutions" / name / f"{name}.ipynb", bytes_of(notebook_of(lesson)))
@@ -154,7 +154,7 @@ def make_class(folder: Path = FOLDER, name: str = LESSON) -> list[Student]:
 
 
 def empty(folder: Path) -> None:
-    """Remove the class that was made before, and nothing that is not one."""
+    """Remove a class made earlier, but never any other folder."""
     if folder.exists() and any(folder.iterdir()) and not (folder / ROSTER).exists():
         raise ClassroomError(f"{folder} is not empty and holds no sample class: name an empty folder")
     shutil.rmtree(folder, ignore_errors=True)
@@ -162,7 +162,7 @@ def empty(folder: Path) -> None:
 
 
 def hand_in(student: Student, course: Course, lesson: str) -> None:
-    """What a student does: fetch, edit, submit, in a folder of their own."""
+    """Do what a student does: fetch, edit and submit, in a folder of their own."""
     home = course.root / "students" / student.name
     home.mkdir(parents=True)
     travel(ExchangeFetchAssignment, course, home, lesson, student.name)
@@ -180,7 +180,7 @@ def edited(path: Path, answers: dict[str, str]) -> bytes:
 
 
 def travel(step: Callable, course: Course, folder: Path, lesson: str, student: str = "*") -> None:
-    """A step of nbgrader's exchange, as its command would take it in `folder`."""
+    """Run a step of nbgrader's exchange, as its command would in `folder`."""
     config = Config(course.config)
     config.Exchange.assignment_dir = str(folder)
     config.Exchange.cache = str(folder / "cache")

@@ -1,4 +1,4 @@
-"""Set-up: what a person meets before the first lesson. `make`, setup_env.py, requirements.txt, README.md.
+"""Set-up, everything before the first lesson: `make`, setup_env.py, requirements.txt, README.md.
 
 Installing torch takes minutes, so most tests set up a tiny course: the real Makefile and setup_env.py, a requirements
 file with one empty package, and a folder of wheels for an index.
@@ -69,20 +69,20 @@ class TinyCourse:
         }
 
     def set_up(self, *command, env=None):
-        """Run setup_env.py (or `command`) to its end."""
+        """Run setup_env.py (or `command`) to the end."""
         command = command or (sys.executable, "setup_env.py")
         env = env or self.environment()
         return subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, timeout=DEADLINE)
 
     def imports(self, module):
-        """Whether the environment's Python can import `module`, started in a folder that is not the course."""
+        """Whether the environment's Python can import `module` when it runs outside the course's folder."""
         command = [str(self.venv / "bin" / "python"), "-c", f"import {module}"]
         done = subprocess.run(command, cwd="/", env=self.environment(), capture_output=True, text=True)
         print(done.stderr)
         return done.returncode == 0
 
     def leave_a_note(self):
-        """A file that survives a repair, and does not survive making the environment anew."""
+        """A file that survives a repair, but not a newly created environment."""
         (self.venv / "note").write_text("still here")
 
     @property
@@ -91,7 +91,7 @@ class TinyCourse:
 
 
 def write_wheel(folder, name):
-    """The smallest package pip installs: one empty module."""
+    """The smallest package that pip can install: one empty module."""
     folder.mkdir(exist_ok=True)
     module = name.replace("-", "_")
     info = f"{module}-1.0.dist-info"
@@ -111,7 +111,7 @@ def one_line(text):
 
 @pytest.fixture(scope="module")
 def course(tmp_path_factory):
-    """Set up once, and by every test again: each finds it ready, breaks something, and sees it repaired."""
+    """Set up once for all tests; each finds it ready, breaks something, and sees it repaired."""
     course = TinyCourse(tmp_path_factory.mktemp("set up") / "a course")
     done = course.set_up()
     assert done.returncode == 0, done.stderr
@@ -126,21 +126,21 @@ def ready(course):
     return course
 
 
-# --- making and repairing ------------------------------------------------------------------------------------------
+# --- creating and repairing ----------------------------------------------------------------------------------------
 
 
-def test_what_is_required_can_be_imported_and_so_can_the_course_from_any_folder(ready):
+def test_the_requirements_and_the_course_can_be_imported_from_any_folder(ready):
     assert ready.imports("tiny_one")
     assert ready.imports("utils")
 
 
-def test_a_ready_environment_is_left_alone_and_nothing_is_said(ready):
+def test_a_ready_environment_is_left_alone_and_nothing_is_printed(ready):
     done = ready.set_up(env=ready.environment(PIP_FIND_LINKS=""))  # would fail if it ran pip for anything new
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert not ready.was_made_anew
 
 
-def test_a_ready_environment_does_not_need_the_right_python_any_more(ready):
+def test_a_ready_environment_no_longer_needs_the_right_python(ready):
     assert ready.set_up(*as_python(ready, version=(3, 9))).returncode == 0
 
 
@@ -151,7 +151,7 @@ def test_changed_requirements_are_installed_into_the_same_environment(ready):
     assert not ready.was_made_anew
 
 
-def test_an_environment_older_than_its_requirements_is_looked_over(ready):
+def test_an_environment_older_than_its_requirements_is_checked(ready):
     stamp = ready.venv / ".ready"
     later = stamp.stat().st_mtime + 1
     os.utime(ready.requirements, (later, later))
@@ -192,7 +192,7 @@ OTHER_DAMAGE = [break_the_python_link, remove_pip, leave_an_empty_folder, stop_b
     [remove_python, *(pytest.param(one, marks=pytest.mark.thorough) for one in OTHER_DAMAGE)],
     ids=lambda damage: damage.__name__,
 )
-def test_a_damaged_environment_is_made_anew(ready, damage):
+def test_a_damaged_environment_is_created_again(ready, damage):
     damage(ready)
     done = ready.set_up()
     assert done.returncode == 0, done.stderr
@@ -200,7 +200,7 @@ def test_a_damaged_environment_is_made_anew(ready, damage):
     assert ready.imports("tiny_one")
 
 
-def test_an_environment_that_was_moved_with_its_course_is_made_anew(ready, tmp_path):
+def test_an_environment_that_was_moved_with_its_course_is_created_again(ready, tmp_path):
     moved = TinyCourse(tmp_path / "moved")
     shutil.copytree(ready.venv, moved.venv, symlinks=True)
     assert moved.set_up().returncode == 0
@@ -208,7 +208,7 @@ def test_an_environment_that_was_moved_with_its_course_is_made_anew(ready, tmp_p
     assert str(moved.venv) in (moved.venv / "bin" / "activate").read_text()
 
 
-def test_an_environment_made_by_hand_is_kept_and_filled(tmp_path):
+def test_an_environment_created_by_hand_is_kept_and_filled(tmp_path):
     course = TinyCourse(tmp_path / "course")
     subprocess.run([sys.executable, "-m", "venv", str(course.venv)], check=True)
     course.leave_a_note()
@@ -218,7 +218,7 @@ def test_an_environment_made_by_hand_is_kept_and_filled(tmp_path):
 
 
 def test_killed_half_way_then_run_again(ready):
-    """The set-up is killed while pip waits for an index that never answers; the next one first waits for that pip."""
+    """Set-up is killed while pip waits for an index that never answers; the next set-up first waits for that pip."""
     ready.require("tiny-one", "tiny-three")
     with socket.create_server(("127.0.0.1", 0)) as index:
         url = f"http://127.0.0.1:{index.getsockname()[1]}/"
@@ -238,11 +238,11 @@ def test_killed_half_way_then_run_again(ready):
     assert ready.imports("tiny_three")
 
 
-# --- what is said when it cannot be made ---------------------------------------------------------------------------
+# --- messages when set-up fails -----------------------------------------------------------------------------------
 
 
 def as_python(course, version=None, without=()):
-    """A command that runs setup_env.py as another Python would: of another version, or without some modules."""
+    """A command that runs setup_env.py as if Python had a different version or lacked some modules."""
     disguise = f"import runpy, sys; sys.version_info = {version or tuple(sys.version_info)}; "
     disguise += "".join(f"sys.modules[{name!r}] = None; " for name in without)
     return sys.executable, "-c", disguise + "runpy.run_path('setup_env.py', run_name='__main__')"
@@ -253,7 +253,7 @@ def unmade(tmp_path):
     return TinyCourse(tmp_path / "course")
 
 
-def test_a_python_that_is_too_old_is_told_in_one_line(unmade):
+def test_a_python_that_is_too_old_is_reported_in_one_line(unmade):
     done = unmade.set_up(*as_python(unmade, version=(3, 9)))
     assert done.returncode != 0
     said = one_line(done.stderr)
@@ -265,21 +265,21 @@ def test_setup_env_can_be_read_by_an_old_python():
     ast.parse((ROOT / "setup_env.py").read_text(), feature_version=(3, 6))
 
 
-def test_a_python_that_is_not_there_is_told_in_one_line(unmade):
+def test_a_missing_python_is_reported_in_one_line(unmade):
     done = unmade.set_up("make", "--silent", "env", "PYTHON=python-of-nobody")
     assert done.returncode != 0
     said = done.stderr.splitlines()[0]
     assert "'python-of-nobody'" in said and "Install Python 3.11 or newer" in said
 
 
-def test_a_missing_venv_module_is_told_in_one_line(unmade):
+def test_a_missing_venv_module_is_reported_in_one_line(unmade):
     done = unmade.set_up(*as_python(unmade, without=["ensurepip"]))
     assert done.returncode != 0
     assert re.search(r"apt install python3\.\d+-venv", one_line(done.stderr))
     assert not unmade.venv.exists()
 
 
-def test_no_network_is_told_in_one_line_and_nothing_is_lost(ready):
+def test_a_missing_network_is_reported_in_one_line_and_nothing_is_lost(ready):
     ready.require("tiny-one", "tiny-four")
     with socket.socket() as closed:  # bound and never listening: whoever connects is refused
         closed.bind(("127.0.0.1", 0))
@@ -299,7 +299,7 @@ def test_no_network_is_told_in_one_line_and_nothing_is_lost(ready):
     assert not ready.was_made_anew
 
 
-def test_an_index_that_is_switched_off_is_told(ready):
+def test_a_disabled_index_is_reported(ready):
     ready.requirements.write_text("tiny-nobody==1.0\n")
     said = one_line(ready.set_up().stderr)
     assert "tiny-nobody==1.0" in said and "PIP_NO_INDEX" in said
@@ -325,8 +325,8 @@ def test_make_lists_the_verbs(command):
         assert re.search(rf"^  make {verb} +\w+", listed, re.MULTILINE), f"{verb} is not in:\n{listed}"
 
 
-def test_make_sets_up_whatever_the_shell_was_in_before(tmp_path):
-    """From another folder, in parallel, in a path with spaces, with other environments and pip settings around."""
+def test_make_sets_up_in_any_shell_environment(tmp_path):
+    """From another folder, in parallel, in a path with spaces, among other environments and pip settings."""
     course = TinyCourse(tmp_path / "with two spaces")
     trap = tmp_path / "trap"
     trap.mkdir()
@@ -358,7 +358,7 @@ def test_clean_keeps_submissions_grades_and_the_environment(tmp_path):
 
 @contextmanager
 def lab(tmp_path):
-    """JupyterLab as `make lab` starts it, on a port that it finds free; yields the address it prints, then ends it."""
+    """JupyterLab as `make lab` starts it, on a free port; yields the address it prints, then ends it."""
     env = {**os.environ, "JUPYTER_TOKEN": "test", "JUPYTER_RUNTIME_DIR": str(tmp_path / "runtime")}
     del env["PYTEST_CURRENT_TEST"]
     command = ["make", "-o", "env", f"VENV={sys.prefix}", "LAB_ARGS=--no-browser", "lab"]
@@ -377,7 +377,7 @@ def lab(tmp_path):
 
 
 def printed_address(make):
-    """Read what Lab prints until it says where it is."""
+    """Read Lab's output until it prints its address."""
     said, ends = [], time.monotonic() + DEADLINE
     while select.select([make.stdout], [], [], max(0, ends - time.monotonic()))[0]:
         line = make.stdout.readline().decode()
@@ -390,7 +390,7 @@ def printed_address(make):
 
 
 def wait_until_listening(address):
-    """Jupyter says where it is a moment before it is there."""
+    """Wait until it answers: Jupyter prints its address a moment before it listens."""
     ends = time.monotonic() + DEADLINE
     host, port = address.removeprefix("http://").split(":")
     while True:
@@ -441,14 +441,14 @@ def test_make_lab_serves_the_lessons_and_a_kernel_that_spawns_ranks(tmp_path):
 
 
 def requirement_parts():
-    """The names in requirements.txt: those of students, those of teachers and developers."""
+    """The names in requirements.txt: for students, and for teachers and developers."""
     students, developers = (ROOT / "requirements.txt").read_text().split("# For teachers and developers")
     pinned = r"^([A-Za-z0-9_.-]+)=="
     return re.findall(pinned, students, re.MULTILINE), re.findall(pinned, developers, re.MULTILINE)
 
 
 def imported_packages(*folders):
-    """The distributions that the Python files below `folders` import by name, anywhere in them."""
+    """The distributions that the Python files below `folders` import, anywhere in a file."""
     modules = set()
     for file in (file for folder in folders for file in (ROOT / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text())):
@@ -469,12 +469,12 @@ def test_every_requirement_is_pinned_and_named_once():
     assert "torch==2.13.0" in lines
 
 
-def test_students_get_every_package_that_what_they_import_needs():
+def test_students_get_every_package_that_utils_imports():
     students, _ = requirement_parts()
     assert imported_packages("utils") - set(students) == set()
 
 
-def test_every_package_that_is_imported_is_required():
+def test_every_imported_package_is_required():
     students, developers = requirement_parts()
     folders = ("utils", "grader", "solutions", "tests", "bench")
     assert imported_packages(*folders) - {*students, *developers} == set()
@@ -490,7 +490,7 @@ def test_every_make_verb_that_a_page_names_exists(page):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_every_path_and_link_in_a_page_exists(page):
-    """Links count from the page, paths in backquotes from the root. What `make` writes, and NN_topic need not exist."""
+    """Links are relative to the page, paths in backquotes to the root. Files that `make` writes need not exist."""
     text = (ROOT / page).read_text()
     links = {link.partition("#")[0] for link in re.findall(r"\]\((?!https?:|#)([^)\s]+)\)", text)}
     missing = {link for link in links if not ((ROOT / page).parent / link).exists()}
@@ -524,7 +524,7 @@ def test_the_pictures_of_the_packages_are_current():
 
 
 def test_every_name_in_the_architecture_page_is_in_the_code():
-    """Whatever it calls by name (`spawn`, `Network.commit`, `start_zygote()`) still has that name somewhere."""
+    """Every name on the page (`spawn`, `Network.commit`, `start_zygote()`) is still defined somewhere."""
     text = architecture.MERMAID.sub("", architecture.PAGE.read_text())
     named = set(re.findall(r"`([A-Za-z_][\w.]*)(?:\([^`]*\))?`", text))
     files = [*ROOT.glob("utils/**/*.py"), *ROOT.glob("grader/**/*.py")]
@@ -562,7 +562,7 @@ def test_what_the_readme_shows_is_what_a_lesson_prints():
 
 
 def text_of(cell):
-    """All that a cell shows, as text."""
+    """Everything a cell shows, as text."""
     parts = []
     for output in cell["outputs"]:
         text = (

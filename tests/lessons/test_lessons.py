@@ -27,7 +27,7 @@ MUTANTS = [pytest.param(name, mutant, id=f"{name}-{mutant}") for name in LESSONS
 
 
 def first_of_each_exercise(ones_of) -> list:
-    """(lesson, one) for all that `ones_of(lesson)` names; with `make test` the first to each exercise alone."""
+    """(lesson, one) for each of `ones_of(lesson)`; in `make test`, only the first of each exercise."""
     found, seen = [], set()
     for name in LESSONS:
         for one in ones_of(name):
@@ -42,14 +42,14 @@ VARIANTS = first_of_each_exercise(also_right)
 
 
 def run_cell(source: str, namespace: dict, name: str) -> None:
-    """Run a cell as a notebook does: tracebacks and the ranks' reports can show its lines."""
+    """Run a cell as a notebook does, so that tracebacks and the ranks' reports can show its lines."""
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     exec(compile(source, name, "exec"), namespace)
 
 
 @functools.cache
 def namespace_with_solutions(lesson: str) -> dict:
-    """What a kernel holds after the lesson's first code cell and all solutions."""
+    """A kernel's namespace after the lesson's first code cell and all solutions."""
     namespace = {"__name__": "__main__"}
     first = next(cell for cell in LESSONS[lesson].cells if cell.kind == "code")
     for cell in [first, *(cell for cell in LESSONS[lesson].cells if cell.exercise)]:
@@ -65,13 +65,13 @@ def answer(lesson: str, exercise: str, change=lambda source: source):
 
 
 def judges_of(lesson: str, check) -> list:
-    """The visible check, and the hidden test where there is one."""
+    """The visible check, and the hidden test if there is one."""
     hidden = hidden_tests_for(lesson)
     return [checks_for(lesson)] + [hidden] * ((check.exercise, check.judges) in hidden.registered)
 
 
 @pytest.mark.parametrize("lesson, check", CHECKS)
-def test_a_blank_fails_and_is_told_that_nothing_is_written(lesson, check):
+def test_a_blank_answer_fails_with_the_message_that_nothing_is_written(lesson, check):
     for judge in judges_of(lesson, check):
         with pytest.raises(CheckFailed, match="Not written yet") as failed:
             judge(answer(lesson, check.exercise, clear_solution), judges=check.judges)
@@ -96,8 +96,8 @@ def test_a_wrong_answer_is_caught(lesson, mutant):
 
 @pytest.mark.parametrize("hidden", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["visible", "hidden"])
 @pytest.mark.parametrize("lesson, variant", VARIANTS)
-def test_a_right_answer_in_another_form_passes(lesson, variant, hidden):
-    """The hidden tests, which are slower, judge by the same rules; so they take part in `make thorough` alone."""
+def test_a_correct_answer_in_a_different_form_passes(lesson, variant, hidden):
+    """The hidden tests are slower and judge by the same rules, so they only run in `make thorough`."""
     for check in LESSONS[lesson].checks:
         if check.exercise == variant.exercise:
             for judge in judges_of(lesson, check)[hidden:][:1]:
@@ -105,7 +105,7 @@ def test_a_right_answer_in_another_form_passes(lesson, variant, hidden):
 
 
 @pytest.mark.parametrize("lesson", LESSONS)
-def test_what_is_registered_is_what_the_lesson_asks(lesson):
+def test_the_registered_checks_are_those_of_the_lesson(lesson):
     asked = {(check.exercise, check.judges) for check in LESSONS[lesson].checks}
     assert checks_for(lesson).registered == asked
     assert hidden_tests_for(lesson).registered <= asked
@@ -118,14 +118,14 @@ def test_every_exercise_has_a_check_and_wrong_answers(lesson, exercise):
 
 
 @pytest.mark.parametrize("lesson", LESSONS)
-def test_mutants_have_names_of_their_own_and_know_their_exercise(lesson):
+def test_mutants_have_unique_names_and_an_exercise(lesson):
     names = [str(mutant) for mutant in mutants_of(lesson)]
     assert len(names) == len(set(names))
     assert {mutant.exercise for mutant in mutants_of(lesson)} <= set(LESSONS[lesson].exercises)
 
 
 @pytest.mark.parametrize("lesson, exercise", EXERCISES)
-def test_every_exercise_says_how_hard_and_how_long(lesson, exercise):
+def test_every_exercise_states_its_difficulty_and_time(lesson, exercise):
     cells = LESSONS[lesson].cells
     at = next(number for number, cell in enumerate(cells) if cell.exercise == exercise)
     texts = [cell.source for cell in cells[:at] if cell.kind == "markdown" and cell.source.startswith("## ")]

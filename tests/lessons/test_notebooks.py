@@ -1,4 +1,4 @@
-"""The notebooks that are checked in: what their sources say, and what comes out when they run again."""
+"""The committed notebooks match their sources, and give the same outputs when they run again."""
 
 import json
 import re
@@ -17,14 +17,14 @@ ROOT = Path(__file__).resolve().parents[2]
 LESSONS = [path.stem for path in find_lessons(root=ROOT)]
 
 
-def test_the_notebooks_are_what_their_sources_say():
+def test_the_notebooks_match_their_sources():
     drifted = build.drift(root=ROOT)
     assert not drifted, "\n" + "\n".join(drifted)
 
 
 @pytest.mark.parametrize("lesson", LESSONS)
 @pytest.mark.parametrize("folder", ["solutions", "notebooks"])
-def test_the_first_cell_says_what_the_notebook_was_made_from(folder, lesson):
+def test_the_first_cell_names_the_source(folder, lesson):
     notebook = nbformat.read(ROOT / folder / lesson / f"{lesson}.ipynb", as_version=4)
     nbformat.validate(notebook)
     assert notebook.cells[0].cell_type == "markdown"
@@ -32,7 +32,7 @@ def test_the_first_cell_says_what_the_notebook_was_made_from(folder, lesson):
 
 
 @pytest.mark.parametrize("lesson", LESSONS)
-def test_the_students_notebook_holds_nothing_of_the_graders(lesson):
+def test_the_students_notebook_holds_nothing_of_the_grader(lesson):
     text = (ROOT / "notebooks" / lesson / f"{lesson}.ipynb").read_text(encoding="utf-8")
     assert not re.search(r"(BEGIN|END) SOLUTION|HIDDEN TESTS|grader\.hidden", text)
     assert not any(cell.get("outputs") for cell in json.loads(text)["cells"])
@@ -52,13 +52,13 @@ def test_every_graded_cell_has_its_points(lesson):
 
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_the_solution_gives_the_same_outputs_when_it_runs_again(lesson):
-    """nbval, strict: every output of every cell is compared; times, addresses and device names count as equal."""
+    """nbval compares every output of every cell, except for times, addresses and device names."""
     done = nbval(ROOT / "solutions" / lesson / f"{lesson}.ipynb")
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]
 
 
 @pytest.mark.parametrize(("messages", "exit_code"), [(3, 0), (4, 1)])
-def test_nbval_is_strict_but_for_times_addresses_and_devices(tmp_path, messages, exit_code):
+def test_nbval_ignores_only_times_addresses_and_devices(tmp_path, messages, exit_code):
     output = nbformat.v4.new_output("stream", text=f"{messages} messages in 12 ms on cuda:1 at 0x8b, In[5]\n")
     cell = nbformat.v4.new_code_cell("print('3 messages in 0.31 s on cuda:0 at 0x7f3a, In[7]')", outputs=[output])
     cell.execution_count = 1
@@ -68,7 +68,7 @@ def test_nbval_is_strict_but_for_times_addresses_and_devices(tmp_path, messages,
 
 
 def nbval(notebook):
-    """Run a notebook and compare all its outputs, in a pytest of its own."""
+    """Run a notebook in a separate pytest and compare all its outputs."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--nbval", "--nbval-cell-timeout=120"]
     here = ["--nbval-current-env", "-c", ROOT / "pyproject.toml", "-p", "conftest"]
     for _ in range(3):  # a kernel whose free port was taken by another process never starts: that says nothing

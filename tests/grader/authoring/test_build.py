@@ -68,7 +68,7 @@ def write_lesson(course, text, name="01_tiny"):
 
 
 def problems(tmp_path, text, name="01_tiny"):
-    """[(line, text)] of what is wrong in a lesson."""
+    """The problems of a lesson, [(line, text)]."""
     (tmp_path / "solutions").mkdir(exist_ok=True)
     path = write_lesson(tmp_path, text, name)
     with pytest.raises(BuildError) as caught:
@@ -142,7 +142,7 @@ def test_magics_and_await_are_fine(course):
 )
 @settings(max_examples=60, deadline=None)
 def test_every_cell_knows_its_lines(tmp_path_factory, bodies):
-    """Whatever stands in the cells: a cell's source stands in the file at the lines it says, or the file is refused."""
+    """For any content: a cell's source is on the lines of the file that it reports, or the file is refused."""
     text = "".join("# %%\nstart = 0\n" + "\n".join(body) + "\n\n" for body in bodies)
     path = tmp_path_factory.mktemp("any") / "01_any.py"
     path.write_text(text)
@@ -342,7 +342,7 @@ def test_a_malformed_lesson_is_refused(tmp_path, case):
     assert any(at == line and text in said for at, said in found), found
 
 
-def test_a_check_stands_below_its_exercise(tmp_path):
+def test_a_check_must_be_below_its_exercise(tmp_path):
     above = '# %% check="add-one" judges="early" points=1\ncheck(add_one, judges="early")\n\n' + EXERCISE
     text = TINY.replace(EXERCISE, above).replace("3.5 points: values 1.5, types 2", "easy")
     assert problems(tmp_path, text) == [(15, "this check comes before its exercise (line 18): move it below")]
@@ -586,7 +586,7 @@ def built(tmp_path_factory):
 
 @pytest.fixture
 def restored(built):
-    """The built course; what a test changes in it is put back."""
+    """The built course; every change that a test makes is undone."""
     before = contents(built)
     yield built
     for path in built.rglob("*.ipynb"):
@@ -598,7 +598,7 @@ def restored(built):
 
 
 @pytest.mark.parametrize("case", DRIFTS)
-def test_drift_is_told(restored, case):
+def test_drift_is_reported(restored, case):
     path, change, text = DRIFTS[case]
     assert build.drift(root=restored) == []
     edit(restored / path, change)
@@ -613,7 +613,7 @@ def test_drift_of_the_source_is_told_for_both(restored):
     assert [text.split()[0] for text in build.drift(root=restored)] == [SOLUTION, RELEASE]
 
 
-def test_missing_damaged_stray_and_stale_are_told(restored):
+def test_missing_damaged_stray_and_stale_notebooks_are_reported(restored):
     (restored / RELEASE).unlink()
     (restored / SOLUTION).write_text("{ half a notebo")
     stray, stale = restored / "solutions/01_tiny/answers.py", restored / "notebooks/00_old/00_old.ipynb"
@@ -634,7 +634,7 @@ def test_missing_damaged_stray_and_stale_are_told(restored):
     assert build.build(root=restored) == ["01_tiny"] and build.drift(root=restored) == []
 
 
-def test_outputs_are_no_drift(restored):
+def test_different_outputs_are_not_drift(restored):
     edit(restored / SOLUTION, lambda nb: nb.cells[-1].outputs[0].update(text="on another machine\n"))
     assert build.drift(root=restored) == []
 
@@ -649,7 +649,7 @@ def test_a_notebook_saved_in_another_form_is_drift(restored):
 
 
 def failing(course, old, new):
-    """What a build of a changed lesson says; nothing may be written."""
+    """The error message when a changed lesson is built; nothing may be written."""
     write_lesson(course, TINY.replace(old, new))
     with pytest.raises(BuildError) as caught:
         build.build(root=course)
@@ -669,19 +669,19 @@ def test_the_line_in_a_cell_is_named(course):
     )
 
 
-def test_a_cell_may_raise_when_it_says_so(course):
+def test_a_cell_may_raise_if_its_tag_says_so(course):
     write_lesson(course, TINY.replace("# %%\nprint", '# %% tags=["raises-exception"]\n1 / 0\nprint'))
     assert build.build(root=course) == ["01_tiny"]
     assert read_both(course)[0].cells[-1].outputs[0].ename == "ZeroDivisionError"
 
 
-def test_a_dead_kernel_is_told(course):
+def test_a_dead_kernel_is_reported(course):
     assert failing(course, 'print("add_one', 'import os; os._exit(3)\nprint("add_one').startswith(
         "solutions/01_tiny.py:28: this cell killed its kernel"
     )
 
 
-def test_a_cell_that_does_not_end_is_told(course, monkeypatch):
+def test_a_cell_that_does_not_finish_is_reported(course, monkeypatch):
     monkeypatch.setattr(execute, "CELL_TIMEOUT", 2)
     assert failing(course, 'print("add_one', 'import time; time.sleep(60)\nprint("add_one').startswith(
         "solutions/01_tiny.py:28: this cell did not finish"
@@ -693,7 +693,7 @@ def test_a_cell_that_does_not_end_is_told(course, monkeypatch):
     [("import sys; print(judges, file=sys.stderr)", "stderr"), ("return 1", "execute_result")],
 )
 def test_a_check_that_nbgrader_would_misread_is_refused(course, code, shows):
-    """nbgrader gives 0 points for any stderr, and takes a value for the score."""
+    """nbgrader gives 0 points for any stderr, and reads a value as the score."""
     write_lesson(course, TINY.replace('print(judges, "right")', code))
     with pytest.raises(BuildError, match=f"01_tiny.py:22: this check outputs {shows}"):
         build.build(root=course)
@@ -743,7 +743,7 @@ def test_the_command_says_what_it_did(course, capfd):
     assert capfd.readouterr().out == told
 
 
-def test_the_command_says_what_it_can_not_repair(course, capfd):
+def test_the_command_reports_what_it_can_not_fix(course, capfd):
     build.build(root=course)
     (course / "solutions" / "01_tiny" / "answers.py").touch()
     assert build.command(root=course) == 1

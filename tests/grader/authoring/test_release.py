@@ -1,4 +1,4 @@
-"""grader/authoring/release.py: the student bundle works by itself, and no line of an answer is in it."""
+"""grader/authoring/release.py: the students' bundle works on its own and contains no line of an answer."""
 
 import io
 import json
@@ -53,7 +53,7 @@ def lessons():
 
 @pytest.fixture(scope="module")
 def made():
-    """The real bundle of this course, as bytes, made without touching dist/."""
+    """This course's real bundle, as bytes, made without touching dist/."""
     lessons = build.read_lessons(root=ROOT)
     return release.zipped(release.contents(lessons, ROOT))
 
@@ -68,7 +68,7 @@ def unpacked(made, tmp_path_factory):
 
 @pytest.fixture
 def course(tmp_path):
-    """A small course that is built and ready for release."""
+    """A small course, built and ready for release."""
     files = {
         "solutions/01_doubling.py": LESSON,
         "utils/__init__.py": CHECK,
@@ -90,7 +90,7 @@ def course(tmp_path):
 
 
 def plant(packed, name, text):
-    """The bundle with one more line in one of its files."""
+    """The bundle with one line added to one of its files."""
     entries = {}
     with zipfile.ZipFile(io.BytesIO(packed)) as bundle:
         entries = {entry.removeprefix(f"{release.NAME}/"): bundle.read(entry) for entry in bundle.namelist()}
@@ -139,7 +139,7 @@ def test_drift_stops_the_bundle(course):
 
 
 @pytest.mark.parametrize("name", ["LICENSE", "grader/bundle/README.md", "grader/bundle/Makefile", "requirements.txt"])
-def test_a_missing_part_stops_the_bundle(course, name):
+def test_a_missing_file_stops_the_bundle(course, name):
     (course / name).unlink()
     with pytest.raises(BuildError, match=f"the bundle needs {name}, but there is no such file"):
         release.bundle(course)
@@ -173,8 +173,8 @@ def test_the_command_says_what_it_made(course, capsys):
 # ---- the proof -------------------------------------------------------------------------------------------------------
 
 
-def test_which_lines_tell_something(course):
-    """Not the short ones, the heads of blocks, plain returns, and what the lesson gives anyway."""
+def test_which_lines_are_telling(course):
+    """Not short lines, heads of blocks, plain returns, or lines that the lesson gives away."""
     assert release.telling_lines(build.read_lessons(root=course)) == {"twice_the_sum=total*2": "double-it"}
 
 
@@ -184,7 +184,7 @@ def test_no_line_of_an_answer_is_in_the_bundle(made, lessons):
 
 
 def test_every_planted_line_is_found(made, lessons):
-    """The proof itself: each telling line, hidden in another place, is found."""
+    """The proof itself: every telling line is found, each hidden in a different place."""
     places = ["utils/__init__.py", "README.md", "Makefile", "requirements.txt", "notes.txt"]
     lines = list(release.telling_lines(lessons))
     for start, place in enumerate(places):
@@ -195,7 +195,7 @@ def test_every_planted_line_is_found(made, lessons):
 
 
 def test_an_answer_in_a_notebook_is_found(made, lessons):
-    """The instructor's notebook in place of the student's; a line in an output; a line in a cell's metadata."""
+    """The instructor's notebook instead of the students'; a line in an output; a line in a cell's metadata."""
     lesson = lessons[0]
     name = f"notebooks/{lesson.name}/{lesson.name}.ipynb"
     entries = release.contents(lessons, ROOT)
@@ -214,28 +214,28 @@ def test_an_answer_in_a_notebook_is_found(made, lessons):
 
 
 @pytest.mark.parametrize("mark", ["BEGIN SOLUTION", "END SOLUTION", "HIDDEN TESTS", "grader.hidden", "tests.mutants"])
-def test_marks_of_the_graders_are_found(made, lessons, mark):
+def test_marks_of_the_grader_are_found(made, lessons, mark):
     (leak,) = release.leaks(plant(made, "utils/__init__.py", f"text {mark}  # more"), lessons)
     assert leak.file == "utils/__init__.py" and mark in leak.what
 
 
 @pytest.mark.parametrize("name", ["solutions/a.py", "grader/hidden/01_a.py", "tests/mutants/a.py", "feedback/x.html"])
-def test_files_of_the_graders_are_found(made, lessons, name):
+def test_files_of_the_grader_are_found(made, lessons, name):
     assert [leak.file for leak in release.leaks(plant(made, name, "hello"), lessons)] == [name]
 
 
 # ---- a student's day -------------------------------------------------------------------------------------------------
 
 
-def test_nothing_of_the_graders_is_in_the_bundle(made):
+def test_nothing_of_the_grader_is_in_the_bundle(made):
     files = {"LICENSE", "Makefile", "README.md", "requirements.txt", "setup_env.py"}
     with zipfile.ZipFile(io.BytesIO(made)) as bundle:
         assert {name.split("/")[1] for name in bundle.namelist()} == {*files, "notebooks", "utils", "jupyter"}
         assert b"# For teachers" not in bundle.read(f"{release.NAME}/requirements.txt")
 
 
-def test_the_bundle_says_what_it_needs(unpacked):
-    """Every package that a lesson or utils imports is in the students' requirements, and they are what runs here."""
+def test_the_bundle_lists_the_packages_it_needs(unpacked):
+    """The students' requirements cover every package that a lesson or utils imports, in the versions installed here."""
     pip = [
         sys.executable,
         "-m",
@@ -253,7 +253,7 @@ def test_the_bundle_says_what_it_needs(unpacked):
 
 @pytest.fixture(scope="module")
 def student_python(unpacked):
-    """The bundle's own environment: a new one that borrows this one's packages and finds the bundle's utils."""
+    """A new environment for the bundle, which uses this one's packages and imports the bundle's utils."""
     venv = unpacked / ".venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True, timeout=300)
     packages = next(venv.glob("lib/python*/site-packages"))
@@ -266,8 +266,8 @@ def student_python(unpacked):
     return venv
 
 
-def test_a_student_starts_to_work(unpacked, student_python, lessons, monkeypatch):
-    """Unpacked in an empty folder, the first lesson runs to its first exercise, which says that it is not written."""
+def test_a_student_can_start_working(unpacked, student_python, lessons, monkeypatch):
+    """Unpacked into an empty folder, the first lesson runs up to its first exercise, which is not written yet."""
     monkeypatch.setenv("JUPYTER_PATH", str(student_python / "share" / "jupyter"))
     environment = {
         name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PYTEST_CURRENT_TEST")
@@ -291,7 +291,7 @@ def test_a_student_starts_to_work(unpacked, student_python, lessons, monkeypatch
 
 
 def test_every_lesson_finds_what_it_imports(unpacked, student_python, lessons):
-    """In the student's own Python, where nothing of the course is but the bundle."""
+    """In the student's own Python, which has nothing of the course but the bundle."""
     imports = [next(cell.source for cell in lesson.cells if cell.kind == "code") for lesson in lessons]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""nbgrader's side of grading, with a judge that runs nothing: points come from verdicts, the rest is nbgrader's."""
+"""nbgrader's side of grading, with a stand-in judge: points come from verdicts, and nbgrader does the rest."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ def course(made, monkeypatch):
 
 
 def plain_autograde(course: Course, student: str) -> None:
-    """As `nbgrader autograde --force` and formgrader's button do it."""
+    """The same as `nbgrader autograde --force` and formgrader's button."""
     directories = CourseDirectory(config=course.config, root=str(course.root), assignment_id=LESSON, student_id=student)
     Autograde(coursedir=directories, config=course.config, force=True).start()
 
 
 def in_formgrader(course: Course, student: str) -> dict:
-    """What formgrader shows of a submission."""
+    """The page that formgrader shows for a submission."""
     with course.gradebook() as gradebook:
         [shown] = [one for one in gradebook.submission_dicts(LESSON) if one["student"] == student]
         return shown
@@ -71,7 +71,7 @@ def grade(course: Course, student: str, check: str) -> tuple:
 
 
 def checked(points: object) -> nbformat.NotebookNode:
-    """A notebook with a check cell of 3 points, and a verdict that says how many were earned."""
+    """A notebook with a check cell worth 3 points, and a verdict that says how many were earned."""
     nb = new_notebook(cells=[check_cell("total", "values")])
     nb.cells[0].metadata["verdict"] = {"points": points}
     return nb
@@ -88,20 +88,20 @@ def test_points_of_a_verdict(points):
 
 
 @pytest.mark.parametrize("points", [math.nan, math.inf, -math.inf, -1, -0.001, 3.001, 100, True, "3", None, [3], {}])
-def test_what_is_no_number_of_points_earns_none_and_is_told(points):
+def test_an_invalid_number_of_points_earns_none_and_is_reported(points):
     nb = checked(points)
     assert points_of(nb, judged=True) == {"total-values": 0}
     assert nb.metadata["troubles"] == ["check total-values has no verdict with 0 to 3 points: 0 points"]
 
 
-def test_a_verdict_that_the_judge_has_not_just_given_earns_nothing():
+def test_a_verdict_that_did_not_come_from_the_judge_earns_nothing():
     assert points_of(checked(3), judged=False) == {"total-values": 0}
     nb = checked(3)
     del nb.cells[0].metadata["verdict"]
     assert points_of(nb, judged=True) == {"total-values": 0}
 
 
-def test_nothing_of_a_submission_is_left_in_outputs_and_metadata():
+def test_outputs_and_metadata_of_the_submission_are_removed():
     nb = checked(3)
     forged = {"verdict": {"points": 3}, "judgement": {}, "troubles": ["mine"], "kernelspec": {"name": "python3"}}
     nb.metadata.update(forged | {"digest": "mine", "widgets": {}})
@@ -124,14 +124,14 @@ def test_nothing_of_a_submission_is_left_in_outputs_and_metadata():
         assert made.metadata.digest == ""
 
 
-def test_a_check_that_the_judge_says_nothing_of_was_not_run():
+def test_a_check_without_a_verdict_counts_as_not_run():
     judgement = Judgement(LESSON, [Verdict("another", 3, 3, PASSED)])
     nb, _ = Judge().preprocess(checked(3), {"nbgrader": {}, "judgement": judgement})
     assert nb.cells[0].metadata.verdict.kind == NOT_RUN
     assert points_of(nb, judged=True) == {"total-values": 0}
 
 
-def test_a_flood_of_words_is_cut():
+def test_a_very_long_message_is_cut():
     judgement = Judgement(LESSON, [Verdict("total-values", 0, 3, WRONG, "y" * 3_000_000)])
     nb, _ = Judge().preprocess(checked(3), {"nbgrader": {}, "judgement": judgement})
     assert len(nb.cells[0].outputs[0].evalue) < 30_000
@@ -141,7 +141,7 @@ def test_a_flood_of_words_is_cut():
 # ---- nbgrader's own --------------------------------------------------------------------------------------------------
 
 
-def test_nbgrader_itself_and_the_class_give_the_same(course):
+def test_nbgraders_own_command_and_grading_a_class_give_the_same(course):
     hand_in(course.root, "ada", **earning(2, 1.5, 0))
     plain_autograde(course, "ada")
     plain, shown = autograded(course.root, "ada"), in_formgrader(course, "ada")
@@ -154,7 +154,7 @@ def test_nbgrader_itself_and_the_class_give_the_same(course):
     assert ours == plain and in_formgrader(course, "ada") == shown
 
 
-def test_what_a_person_writes_survives_grading_again(course):
+def test_a_persons_corrections_survive_regrading(course):
     hand_in(course.root, "bo", lambda nb: nb.cells[-1].update(source="Because of the ring."), **earning(0, 3, 1))
     plain_autograde(course, "bo")
     assert grade(course, "bo", "why") == (None, 0, True)
@@ -176,7 +176,7 @@ def test_what_a_person_writes_survives_grading_again(course):
     assert in_formgrader(course, "bo")["score"] == 1.25 + 5 + 1 + 4
 
 
-def test_nothing_written_where_a_person_grades_is_graded_as_nothing(course):
+def test_an_empty_answer_in_a_cell_graded_by_hand_gets_0(course):
     hand_in(course.root, "cy", **earning(2, 3, 1))
     autograde(course, LESSON, ["cy"])
     assert grade(course, "cy", "why") == (0, 0, False)
@@ -185,7 +185,7 @@ def test_nothing_written_where_a_person_grades_is_graded_as_nothing(course):
 
 
 @pytest.mark.parametrize("road", ["nbgrader", "class"])
-def test_who_is_late_pays_what_the_configuration_says(course, road, monkeypatch):
+def test_the_configured_late_penalty_is_applied(course, road, monkeypatch):
     student = f"late-{road}"
     monkeypatch.setitem(course.config.LateSubmissionPlugin, "penalty_method", "zero")
     path = hand_in(course.root, student, **earning(2, 3, 1))

@@ -1,4 +1,4 @@
-"""A class from submitted/ to the table: what is judged, what is taken over, what is told. The judge runs nothing."""
+"""Grading a class with a stand-in judge: what is judged, what is taken from the cache, what is reported."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import random
 import signal
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import nbformat
 import pytest
@@ -37,7 +37,7 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def judged(made, monkeypatch):
-    """Whom the class's judge was given, in this order; results come in another one each time."""
+    """The students that the judge was given, in order. Their results arrive in a different order each time."""
     names = []
 
     def judge_all(lesson: str, work: dict, *how: object) -> object:
@@ -66,7 +66,7 @@ def grade(made, judged, monkeypatch, capsys):
     return grade
 
 
-# ---- what is judged --------------------------------------------------------------------------------------------------
+# ---- judging ---------------------------------------------------------------------------------------------------------
 
 
 def test_new_and_changed_submissions_are_judged_and_nothing_twice(made, grade, judged):
@@ -105,34 +105,34 @@ def test_new_and_changed_submissions_are_judged_and_nothing_twice(made, grade, j
     assert (made.root / "grades.csv").read_bytes() == first
 
 
-def test_a_judgement_is_of_this_text_these_checks_and_these_limits(made, monkeypatch, tmp_path):
+def test_a_judgement_depends_on_the_text_the_checks_and_the_limits(made, monkeypatch, tmp_path):
     nb = lesson()
-    how = made.judge_settings
-    assert digest_of(nb, LESSON, how) == digest_of(lesson(), LESSON, how)
+    settings = made.judge_settings
+    assert digest_of(nb, LESSON, settings) == digest_of(lesson(), LESSON, settings)
     other = lesson()
     other.cells[2].source += " "
     moved = lesson()
     moved.cells[1:3] = reversed(moved.cells[1:3])
     worth = lesson()
     worth.cells[3].metadata.nbgrader.points = 3
-    others = [digest_of(nb, LESSON, how) for nb in (other, moved, worth)]
-    others.append(digest_of(nb, LESSON, type(how)(how.checks, how.hidden, how.sandboxed, how.seconds + 1)))
+    others = [digest_of(nb, LESSON, settings) for nb in (other, moved, worth)]
+    others.append(digest_of(nb, LESSON, replace(settings, seconds=settings.seconds + 1)))
     package = tmp_path / "checks_of_mine"
     package.mkdir()
     for name in ("__init__", LESSON, "01_other", "helper"):
         (package / f"{name}.py").write_text("")
     monkeypatch.syspath_prepend(tmp_path)
-    mine = type(how)("checks_of_mine", how.hidden, how.sandboxed, how.seconds)
+    mine = replace(settings, checks="checks_of_mine")
     others.append(before := digest_of(nb, LESSON, mine))
     (package / "01_other.py").write_text("# another lesson's")
     assert digest_of(nb, LESSON, mine) == before
     for name in (LESSON, "helper"):
         (package / f"{name}.py").write_text("# changed")
         others.append(digest_of(nb, LESSON, mine))
-    assert len({digest_of(nb, LESSON, how), *others}) == 1 + len(others)
+    assert len({digest_of(nb, LESSON, settings), *others}) == 1 + len(others)
 
 
-def test_a_kept_judgement_that_can_not_be_read_is_made_again(made, judged):
+def test_a_cached_judgement_that_can_not_be_read_is_made_again(made, judged):
     hand_in(made.root, "ada", **earning(*EARNED["ada"]))
     grade_class.autograde(made, LESSON, ["ada"])
     file = made.root / "judgements" / LESSON / "ada.json"
@@ -142,10 +142,10 @@ def test_a_kept_judgement_that_can_not_be_read_is_made_again(made, judged):
         assert str(grade_class.autograde(made, LESSON, ["ada"])) == "1 unchanged"
 
 
-# ---- what goes wrong -------------------------------------------------------------------------------------------------
+# ---- failures -------------------------------------------------------------------------------------------------------
 
 
-def test_one_that_can_not_be_graded_leaves_the_others_alone(made, judged, capsys, monkeypatch):
+def test_a_submission_that_can_not_be_graded_does_not_affect_the_others(made, judged, capsys, monkeypatch):
     hand_in(made.root, "ada", **earning(*EARNED["ada"]))
     hand_in(made.root, "late", **RIGHT).with_name("timestamp.txt").write_text("yesterday")
     hand_in_file(made.root, "pdf", b"%PDF-1.7")
@@ -160,7 +160,7 @@ def test_one_that_can_not_be_graded_leaves_the_others_alone(made, judged, capsys
 
 @dataclass(frozen=True)
 class Odd(StandIn):
-    """Raises, or kills the process that judges, when a submission says so."""
+    """Raises, or kills the judging process, if a submission says so."""
 
     def judge(self, nb: NotebookNode, progress: object = None) -> Judgement:
         text = nbformat.writes(nb)
@@ -172,7 +172,7 @@ class Odd(StandIn):
 
 
 @pytest.mark.long
-def test_who_breaks_the_judge_or_kills_its_process_is_told_and_the_others_are_judged():
+def test_breaking_the_judge_or_killing_its_process_is_reported_and_the_others_are_judged():
     how = Odd("tests.tiny.checks", "tests.tiny.hidden", False, 10)
     work = {}
     for student, answer in {"ada": "2 * x", "bo": "kill", "cy": "raise", "di": "3 * x", "ed": "4 * x"}.items():
@@ -188,7 +188,7 @@ def test_who_breaks_the_judge_or_kills_its_process_is_told_and_the_others_are_ju
     assert look.what == "could not be judged" and "the judge is at its wit's end" in look.evidence
 
 
-def test_what_could_not_be_judged_gives_no_points_and_is_judged_again(made, monkeypatch):
+def test_a_submission_that_could_not_be_judged_gets_no_points_and_is_judged_again(made, monkeypatch):
     hand_in(made.root, "ada", **earning(2, 2, 1))
     sound = [False, True]
 
@@ -232,7 +232,7 @@ def test_bad_input_is_one_line(made, grade, tmp_path, monkeypatch):
     )
 
 
-def test_a_folder_that_is_no_course_and_one_where_nobody_has_handed_in(made, tmp_path, monkeypatch):
+def test_a_folder_that_is_not_a_course_and_a_course_without_submissions(made, tmp_path, monkeypatch):
     with pytest.raises(ClassroomError, match="is not a course: it has no nbgrader_config.py"):
         Course.at(tmp_path)
     course = Course.at(make_course(tmp_path))
@@ -243,7 +243,7 @@ def test_a_folder_that_is_no_course_and_one_where_nobody_has_handed_in(made, tmp
 
 
 @pytest.mark.parametrize("points, code", [((2, 3, 1), 0), ((2, 2.5, 1), 1), ((0, 0, 0), 1)])
-def test_validate_says_what_each_check_said_and_exits_by_it(made, grade, tmp_path, monkeypatch, points, code):
+def test_validate_prints_each_verdict_and_sets_the_exit_code(made, grade, tmp_path, monkeypatch, points, code):
     seen = []
     monkeypatch.setattr(
         "grader.judging.worker.JudgeSettings.judge", lambda how, nb: seen.append(nb) or stand_in_judge.judge(nb)
@@ -260,7 +260,7 @@ def test_validate_says_what_each_check_said_and_exits_by_it(made, grade, tmp_pat
     assert "hidden_tests_for" in judged.cells[3].source and judged.cells[3].source != "pass"
 
 
-def test_who_handed_in_no_notebook_is_told_and_has_0(made, grade):
+def test_a_student_without_a_notebook_is_reported_and_gets_0(made, grade):
     folder = made.root / "submitted" / "forgetful" / LESSON
     folder.mkdir(parents=True)
     (folder / "thoughts.docx").write_text("I did my best")
@@ -272,7 +272,7 @@ def test_who_handed_in_no_notebook_is_told_and_has_0(made, grade):
 # ---- the table -------------------------------------------------------------------------------------------------------
 
 
-def test_a_wide_table_is_broken_into_parts_that_fit():
+def test_a_wide_table_is_split_into_parts_that_fit():
     checks = {f"exercise-{number}-values": 10.0 for number in range(40)}
     exercises = by_exercise([f"exercise-{number}" for number in range(40)], checks)
     grades = Grades("01_wide", exercises, checks, {f"student-{number}": dict(checks) for number in range(3)})

@@ -1,4 +1,4 @@
-"""A class on a Dask cluster: a scheduler and two workers, processes of their own, one of them killed half-way."""
+"""Grading on a Dask cluster: a scheduler and two workers in separate processes, one of which is killed half-way."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ create trigger counted after update of auto_score on grade begin insert into wri
 
 @pytest.fixture
 def start(tmp_path):
-    """Starts `python -m distributed.cli.NAME ...` and returns it; all of them end with the test."""
+    """Starts `python -m distributed.cli.NAME ...` and returns the process; all of them end with the test."""
     started = []
 
     def start(name: str, *args: str, **env: str) -> subprocess.Popen:
@@ -65,7 +65,7 @@ def start_worker(start, scheduler: str, *args: str, **env: str) -> subprocess.Po
     return process
 
 
-def test_one_of_two_workers_is_killed_half_way_and_nothing_is_lost_or_graded_twice(tmp_path, start, scheduler):
+def test_when_a_worker_is_killed_half_way_nothing_is_lost_or_graded_twice(tmp_path, start, scheduler):
     course = Course.at(make_course(tmp_path / "course"))
     course.must(GenerateAssignment, LESSON)
     expected = {}
@@ -102,7 +102,7 @@ def test_one_of_two_workers_is_killed_half_way_and_nothing_is_lost_or_graded_twi
     assert str(autograde(course, LESSON, STUDENTS, GradeOptions(scheduler="tcp://127.0.0.1:1"))) == "10 unchanged"
 
 
-def test_no_scheduler_no_worker_no_grader_is_one_line(scheduler, start, monkeypatch):
+def test_a_missing_scheduler_worker_or_grader_is_reported_in_one_line(scheduler, start, monkeypatch):
     def said(address: str) -> str:
         with pytest.raises(ClusterError) as error:
             list(

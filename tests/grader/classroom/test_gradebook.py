@@ -1,4 +1,4 @@
-"""The gradebook holds all grades of a submission or none of a round, whoever writes it and whenever they are killed."""
+"""The gradebook holds all of a submission's new grades or none, no matter who writes them and when they are killed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def course(made, monkeypatch):
 
 
 def points_of_round(number: int) -> tuple[float, ...]:
-    """No two rounds have the same."""
+    """Different points in every round."""
     return (number % 8 / 4, number % 12 / 4, number % 5 / 4)
 
 
@@ -60,7 +60,7 @@ def hand_in_round(course: Course, number: int) -> None:
 
 
 def in_the_gradebook(course: Course) -> dict[str, tuple[float | None, ...]]:
-    """student -> points of each check and the penalty, read with no help of ours."""
+    """student -> points of each check and the penalty, read with plain SQL."""
     query = """select student_id, base_cell.name, grade.auto_score, late_submission_penalty from grade
         join submitted_notebook on submitted_notebook.id = grade.notebook_id
         join submitted_assignment on submitted_assignment.id = submitted_notebook.assignment_id
@@ -87,7 +87,7 @@ def forked(act: Callable[[], object]) -> multiprocessing.Process:
 # ---- one transaction -------------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_there_before_the_end_and_nothing_after_an_error(tmp_path, course):
+def test_nothing_is_written_before_the_end_or_after_an_error(tmp_path, course):
     db_url = f"sqlite:///{tmp_path}/gradebook.db"
 
     def students() -> list[str]:
@@ -110,7 +110,7 @@ def test_nothing_is_there_before_the_end_and_nothing_after_an_error(tmp_path, co
     assert students() == ["ada", "bo"]
 
 
-def test_who_writes_a_file_and_fails_leaves_the_old_one(tmp_path, monkeypatch):
+def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "notebook.ipynb"
     replace_file(path, b"old", 0o444)
     replace_file(path, b"new", 0o444)
@@ -129,7 +129,7 @@ def test_who_writes_a_file_and_fails_leaves_the_old_one(tmp_path, monkeypatch):
 
 
 def killed_at_call(number: int, act: Callable[[], object]) -> None:
-    """Run `act` and die at a call of a function; print how many there were if it ends before."""
+    """Run `act` and die at some function call; if it ends first, print how many calls there were."""
     calls = 0
 
     def count(frame: object, event: str, argument: object) -> None:
@@ -145,8 +145,8 @@ def killed_at_call(number: int, act: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("times", [8, pytest.param(50, marks=pytest.mark.thorough)])
-def test_killed_at_random_points_it_is_never_half_written(course, tmp_path, monkeypatch, times):
-    """At a random call of a function or after a random time, in turn; a round that ends before it dies counts not."""
+def test_when_killed_at_random_points_it_is_never_half_written(course, tmp_path, monkeypatch, times):
+    """Killed at a random function call and after a random time, in turn. Rounds that finish first don't count."""
     monkeypatch.chdir(tmp_path)
 
     def grade() -> None:
@@ -191,8 +191,8 @@ def in_the_notebooks(course: Course) -> dict[str, tuple[float, ...]]:
     return {student: tuple(one["points"] for one in verdicts) for student, verdicts in there.items()}
 
 
-def test_what_was_judged_is_not_judged_again_after_a_kill(course, monkeypatch):
-    """Killed as soon as the first of two is in the gradebook; the next run judges the second alone."""
+def test_finished_judgements_are_not_repeated_after_a_kill(course, monkeypatch):
+    """Killed as soon as the first of two is in the gradebook. The next run judges only the second."""
     judged = []
 
     def judge_all(lesson: str, work: dict, *how: object) -> object:
@@ -219,11 +219,11 @@ def test_what_was_judged_is_not_judged_again_after_a_kill(course, monkeypatch):
     assert judged == STUDENTS[1:] + STUDENTS
 
 
-# ---- several at a time -----------------------------------------------------------------------------------------------
+# ---- concurrency -----------------------------------------------------------------------------------------------------
 
 
-def test_graders_and_a_person_write_at_the_same_time_and_nothing_is_lost(course):
-    """Two graders of the same students, again and again, and somebody in formgrader with manual points and comments."""
+def test_two_graders_and_a_person_write_at_the_same_time_and_nothing_is_lost(course):
+    """Two processes grade the same students over and over while somebody enters points and comments in formgrader."""
     hand_in_round(course, 112)
     autograde(course, LESSON, STUDENTS)
 
@@ -253,8 +253,8 @@ def test_graders_and_a_person_write_at_the_same_time_and_nothing_is_lost(course)
             assert gradebook.find_grade("total-values", LESSON, LESSON, student).extra_credit == 40
 
 
-def test_who_finds_the_gradebook_taken_waits(course):
-    """Longer than SQLite's own five seconds: an engine that was made after gradebook.py was loaded has its patience."""
+def test_a_process_that_finds_the_gradebook_locked_waits(course):
+    """Longer than SQLite's default of five seconds, for every engine created after gradebook.py was loaded."""
     with Gradebook(course.directories.db_url) as gradebook:
         [[milliseconds]] = gradebook.db.connection().exec_driver_sql("pragma busy_timeout").fetchall()
     assert milliseconds >= 60_000

@@ -1,4 +1,4 @@
-"""The sample class, graded once by `python -m grader grade`: each check of each student earns what the roster says."""
+"""The sample class, graded once by `python -m grader grade`: every check of every student earns the roster's points."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PROJECT = Path(__file__).resolve().parents[3]
 
 
 def grader(*args: object) -> subprocess.CompletedProcess:
-    """`python -m grader ...` from the project's folder, in a shell without the environment activated."""
+    """`python -m grader ...` in the project's folder, in a shell where the environment isn't activated."""
     env = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
     env["PATH"] = os.defpath
     command = [sys.executable, "-m", "grader", *map(str, args)]
@@ -37,7 +37,7 @@ def grader(*args: object) -> subprocess.CompletedProcess:
 
 @pytest.fixture(scope="session")
 def graded(tmp_path_factory):
-    """The sample class after grading: (folder, what `python -m grader grade` said, points by student and check)."""
+    """The sample class after grading: (folder, output of `python -m grader grade`, points by student and check)."""
     folder = tmp_path_factory.mktemp("sample") / "class"
     assert sample_class.make_class(folder) == sample_class.make_class(folder), "the class can be made twice in a row"
     done = grader("grade", "--course", folder)
@@ -57,7 +57,7 @@ def roster(graded):
 
 
 def page(folder: Path, student: str) -> str:
-    """A student's feedback as text, spaces and marks left out."""
+    """A student's feedback as text, without spaces and marks."""
     html = (folder / "feedback" / student / LESSON / f"{LESSON}.html").read_text()
     return squeezed(re.sub(r"<[^>]*>", "", html))
 
@@ -91,7 +91,7 @@ def test_the_roster_has_the_solution_a_blank_a_noisy_one_and_mutants(roster):
     assert any(mutant.hidden for mutant in mutants_of(LESSON) if str(mutant) in mutants)
 
 
-def test_table_and_troubles(graded, roster):
+def test_table_and_problems(graded, roster):
     folder, done, points = graded
     lines = done.stdout.splitlines()
     assert max(map(len, (line for line in lines if str(folder) not in line))) <= 100
@@ -117,7 +117,7 @@ def test_grading_again_gives_the_same(graded):
 # ---- feedback --------------------------------------------------------------------------------------------------------
 
 
-def test_feedback_tells_each_mutant_what_is_wrong(graded, roster):
+def test_feedback_tells_each_mutant_what_went_wrong(graded, roster):
     folder, _, _ = graded
     kept = {str(mutant): mutant for mutant in mutants_of(LESSON)}
     for student, entry in roster.items():
@@ -149,7 +149,7 @@ def test_the_gradebook_learns_the_lesson_that_make_build_releases(graded):
     assert release == release_of(read_lesson(find_lessons([LESSON])[0]), notebook)
 
 
-def test_the_class_spares_other_folders(tmp_path):
+def test_making_the_class_leaves_other_folders_alone(tmp_path):
     (tmp_path / "thesis.txt").write_text("years of work")
     with pytest.raises(ClassroomError, match="is not empty and holds no sample class"):
         sample_class.make_class(tmp_path)

@@ -1,4 +1,4 @@
-"""The exchange from the command line, by itself: release, list, fetch, submit, collect, grade, and the way back."""
+"""nbgrader's exchange from the command line: release, list, fetch, submit, collect, grade, and return the feedback."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COURSE = "distributed-training"
 
 @pytest.fixture(scope="module")
 def road(tmp_path_factory):
-    """A course, an exchange, and a student's own folder, which holds no configuration."""
+    """A course, an exchange, and a student's own folder without any configuration."""
     root = tmp_path_factory.mktemp("exchange")
     course = make_course(root / "course")
     for name in ("exchange", "ada"):
@@ -49,7 +49,7 @@ def test_release_list_fetch_submit_collect_autograde_export(road):
     answer(home, "def double(x):\n    return 2 * x")
     nbgrader(home, *submit)
     nbgrader(course, "collect", LESSON, "--update", exchange, "--ExchangeCollect.check_owner=False")
-    # Without --force: the new one is newer than what was graded. And years late.
+    # Without --force: this one is newer than the graded one. It is also years late.
     nbgrader(course, "autograde", LESSON, "--LateSubmissionPlugin.penalty_method=zero")
     nbgrader(course, "export", "--to=grades.csv")
     with (course / "grades.csv").open(newline="") as file:

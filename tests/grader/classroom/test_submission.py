@@ -1,4 +1,4 @@
-"""Whatever is handed in is read, repaired where that is safe, and told of; never fatal, never harmful."""
+"""Any submission is read, repaired where that is safe, and reported; none is fatal, none does harm."""
 
 import json
 import os
@@ -38,14 +38,14 @@ def course(tmp_path_factory):
 
 @pytest.fixture
 def student(course, tmp_path):
-    """Somebody who has handed in nothing yet."""
+    """A student who has not handed in anything yet."""
     one = OneSubmission(course, LESSON, f"student-{tmp_path.name}")
     one.handed_in.parent.mkdir(parents=True)
     return one
 
 
 def answered(course, **answers):
-    """The release with these answers, or right ones, as plain data."""
+    """The release as plain data, with these answers or correct ones."""
     nb = released(course.root)
     for one in nb.cells:
         name = one.metadata.get("nbgrader", {}).get("grade_id")
@@ -58,7 +58,7 @@ def by_name(content):
 
 
 def read(student, content, name=LESSON):
-    """The notebook as it is judged, of what is handed in: data, text or bytes."""
+    """The notebook that is judged when this is handed in: data, text or bytes."""
     content = json.dumps(content) if isinstance(content, dict | list) else content
     content = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
     (student.handed_in.parent / f"{name}.ipynb").write_bytes(content)
@@ -66,7 +66,7 @@ def read(student, content, name=LESSON):
 
 
 def names(nb):
-    """The official cells in order; "-" for others, without text."""
+    """The names of the official cells in order, and "-" for any other cell."""
     found = [one.metadata.get("nbgrader", {}).get("grade_id", "-") for one in nb.cells if one.cell_type != "markdown"]
     return [name for name in found if name != "-"]
 
@@ -76,7 +76,7 @@ def text_of(nb, name):
 
 
 def is_whole(nb):
-    """All cells there, in order, with the official text in the locked ones and the right answers in the others."""
+    """Whether all cells are there, in order: official text in the locked ones, correct answers in the others."""
     official = {"double-values": "SECRET_OF_DOUBLE", "total-values": "total, judges"}
     assert names(nb) == IN_ORDER
     assert {name: text_of(nb, name) for name in RIGHT} == RIGHT
@@ -89,7 +89,7 @@ def is_whole(nb):
     return True
 
 
-# ---- what is no notebook
+# ---- files that are not notebooks
 
 
 NO_NOTEBOOKS = {
@@ -111,7 +111,7 @@ NO_NOTEBOOKS = {
 
 
 @pytest.mark.parametrize("name", NO_NOTEBOOKS)
-def test_what_is_no_notebook_is_reported(student, name):
+def test_a_file_that_is_not_a_notebook_is_reported(student, name):
     content, words = NO_NOTEBOOKS[name]
     nb = read(student, content)
     assert nb.metadata["not_run"] is True and names(nb) == [one for one in IN_ORDER if one not in RIGHT]
@@ -130,7 +130,7 @@ def test_the_notebook_of_another_lesson(student):
     assert problems(read(student, nbformat.writes(new_notebook()))) == problems(nb)
 
 
-def test_things_that_are_no_file(student, tmp_path):
+def test_a_notebook_that_is_not_a_regular_file(student, tmp_path):
     path = student.handed_in
     os.mkfifo(path)
     assert problems(student.read()) == ["what has the notebook's name is not a regular file"]
@@ -318,7 +318,7 @@ def answers_at_the_end(content):
 
 
 def answers_in_other_cells(content):
-    """The cells as given stay where they are; the answers stand in new ones above them."""
+    """The given cells stay where they are, and the answers are in new cells above them."""
     blanks = {"double": "def double(x):\n    # YOUR CODE HERE\n    raise NotImplementedError()"}
     blanks["total"] = "def total(x, rank, world_size):\n    # YOUR CODE HERE\n    raise NotImplementedError()"
     for name, blank in blanks.items():
@@ -383,7 +383,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
-def test_damage_is_repaired_and_told_of(course, student, damage):
+def test_damage_is_repaired_and_reported(course, student, damage):
     content = answered(course)
     nb = read(student, damage(content) or content)
     assert is_whole(nb)
@@ -401,7 +401,7 @@ def test_other_encodings(course, student, encoding):
     assert [line[:23] for line in problems(nb)] == ([] if "8" in encoding else ["the file was saved as U"])
 
 
-def test_bytes_that_are_no_utf_8(course, student):
+def test_bytes_that_are_not_utf_8(course, student):
     content = answered(course)
     content["cells"].append({"cell_type": "code", "source": "# für", "metadata": {}})
     nb = read(student, json.dumps(content, ensure_ascii=False).encode("latin-1"))
@@ -409,7 +409,7 @@ def test_bytes_that_are_no_utf_8(course, student):
     assert nb.cells[-1].source == "# f\ufffdr"
 
 
-def test_a_file_that_is_cut_off_keeps_the_cells_before(course, student):
+def test_a_truncated_file_keeps_its_complete_cells(course, student):
     text = json.dumps(answered(course))
     nb = read(student, text[: text.index("def total")])
     assert text_of(nb, "double") == RIGHT["double"]
@@ -421,7 +421,7 @@ def test_a_file_that_is_cut_off_keeps_the_cells_before(course, student):
     ]
 
 
-def test_an_answer_counts_wherever_it_stands_and_its_check_goes_with_it(course, student):
+def test_an_answer_counts_wherever_it_is_and_its_check_moves_with_it(course, student):
     content = answered(course)
     answers_at_the_end(content)
     content["cells"].append({"cell_type": "code", "source": "mine = 1", "metadata": {}})
@@ -434,7 +434,7 @@ def test_an_answer_counts_wherever_it_stands_and_its_check_goes_with_it(course, 
     assert problems(nb) == ["moved 3 cells back into place: double-values, total-values, total-traffic"]
 
 
-def test_backwards_every_check_stands_below_its_answer(course, student):
+def test_in_a_reversed_notebook_every_check_is_below_its_answer(course, student):
     content = answered(course)
     backwards(content)
     order = names(read(student, content))
@@ -452,11 +452,11 @@ def test_the_students_cells_keep_their_order(course, student):
     steps = [one.source for one in nb.cells if one.source.startswith("step")]
     assert steps == [f"step = {at}" for at in range(4)]
     sources = [one.source for one in nb.cells]
-    # what stands between an answer and the next cell of the release counts for its check
+    # cells between an answer and the next cell of the release count for its check
     assert sources.index("step = 2") < sources.index(text_of(nb, "double-values")) < sources.index(RIGHT["total"])
 
 
-def test_what_was_written_into_a_check_is_read(course, student):
+def test_text_written_into_a_check_is_kept_as_a_cell(course, student):
     content = answered(course)
     answer_in_the_check(content)
     nb = read(student, content)
@@ -465,7 +465,7 @@ def test_what_was_written_into_a_check_is_read(course, student):
     assert problems(nb) == ["the text of 1 locked cell had been changed: double-values"]
 
 
-def test_of_two_answers_the_last_that_defines_the_function(course, student):
+def test_of_several_answers_the_last_that_defines_the_function_counts(course, student):
     content = answered(course)
     at = content["cells"].index(by_name(content)["double"])
     content["cells"].append({**content["cells"][at], "source": "# an afterthought", "id": "later"})
@@ -473,7 +473,7 @@ def test_of_two_answers_the_last_that_defines_the_function(course, student):
     assert text_of(nb, "double") == RIGHT["double"] and nb.cells[-1].source == "# an afterthought"
 
 
-def test_cells_that_share_an_id_claim_the_same(course, student):
+def test_cells_with_the_same_id_claim_the_same_name(course, student):
     content = answered(course)
     same_ids(content)
     nb = read(student, content)
@@ -490,7 +490,7 @@ def test_blank_work_stays_blank(course, student):
 # ---- the files in a folder
 
 
-def test_another_notebook_in_the_folder_is_told_of(course, student):
+def test_another_notebook_in_the_folder_is_reported(course, student):
     read(student, answered(course, double=WRONG["double"]), name="another")
     nb = read(student, answered(course))
     assert is_whole(nb) and problems(nb) == ["not read: another.ipynb"]
@@ -522,7 +522,7 @@ def test_a_notebook_of_another_lesson_beside_the_right_one(course, student):
     )
 
 
-def test_several_notebooks_that_could_be_meant(course, student):
+def test_several_notebooks_that_could_be_the_right_one(course, student):
     for name in ("one", "two"):
         read(student, answered(course), name=name)
     nb = student.read()
@@ -530,7 +530,7 @@ def test_several_notebooks_that_could_be_meant(course, student):
     assert nb.metadata.not_run
 
 
-def test_no_link_beside_it_is_read(course, student, tmp_path):
+def test_links_beside_it_are_not_read(course, student, tmp_path):
     (tmp_path / "secret.ipynb").write_text(json.dumps(answered(course)))
     (student.handed_in.parent / "mine.ipynb").symlink_to(tmp_path / "secret.ipynb")
     os.mkfifo(student.handed_in.parent / "pipe.ipynb")
@@ -570,7 +570,7 @@ def test_200_mb_of_output_cost_little(course, student):
     ),
     st.sampled_from([None, 1, "\t"]),
 )
-def test_without_outputs_is_the_same_but_for_the_outputs(value, indent):
+def test_without_outputs_changes_only_the_outputs(value, indent):
     def emptied(one):
         if isinstance(one, dict):
             return {
@@ -587,7 +587,7 @@ def test_without_outputs_is_the_same_but_for_the_outputs(value, indent):
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_damage_is_fatal(course, data):
-    """Bytes are cut out, doubled, or put in: either it is a notebook, or one line says why not."""
+    """Whichever bytes are removed, doubled or inserted, the result is a notebook or one line that says why it isn't."""
     content = bytearray(json.dumps(answered(course)).encode())
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(content)))
@@ -643,8 +643,8 @@ def test_edits_earn_nothing(course, student):
 
 
 @pytest.mark.long
-def test_nbgraders_own_command_takes_the_same_road(course, student):
-    """The reader is its exporter, too, and reads its own work again half-way."""
+def test_nbgraders_own_command_takes_the_same_steps(course, student):
+    """Its exporter is our reader, which also reads its own output again half-way."""
     content = answered(course)
     checks_first(content)
     hand_in_file(course.root, "by-command", json.dumps(content).encode())

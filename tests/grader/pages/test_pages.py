@@ -1,4 +1,4 @@
-"""The pages that people read after grading: a student's feedback, the instructor's report, formgrader.
+"""The pages to read after grading: a student's feedback, the instructor's report, formgrader.
 
 What a submission may hold to harm its reader is tried in each: as units, and in a real browser.
 """
@@ -35,7 +35,7 @@ from tests.tiny_course import LESSON, POINTS, RIGHT, hand_in, lesson, make_cours
 
 pytestmark = pytest.mark.long
 
-# Each would set window.hacked or ask an address for something.
+# Each would set window.hacked or send a request.
 AWAY = "http://outside.invalid"
 RUN = "window.hacked=1"
 HOSTILE = [
@@ -74,7 +74,7 @@ IDS = frozenset({"double-values", "double-comment"})
 
 
 def assert_passive(html):
-    """Nothing in a page is active or loads anything, and the browser is told so."""
+    """Nothing in a page is active or loads anything, and its policy forbids both."""
     soup = BeautifulSoup(html, "html.parser")
     policy = soup.find("meta", {"http-equiv": "Content-Security-Policy"})["content"]
     assert "default-src 'none'" in policy and "unsafe" not in policy
@@ -93,7 +93,7 @@ def assert_passive(html):
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_nothing_active_is_left_of_markdown(text):
+def test_nothing_active_is_left_in_markdown(text):
     html = from_markdown(text)
     assert not re.search(r"<(script|iframe|style|svg|math|object|form|meta|link|base|video|template)", html)
     assert not re.search(r"<[^>]*\s(on\w+|style|srcset)=", html)
@@ -101,7 +101,7 @@ def test_nothing_active_is_left_of_markdown(text):
 
 
 @pytest.mark.parametrize("text", HOSTILE + POSES)
-def test_formgrader_gets_harmful_text_as_typed(text):
+def test_formgrader_shows_harmful_text_as_typed(text):
     nb = lesson(new_markdown_cell(text))
     assert not harmless(text, IDS)
     nb, _ = PassiveCells().preprocess(nb, {})
@@ -111,7 +111,7 @@ def test_formgrader_gets_harmful_text_as_typed(text):
     assert PassiveCells().preprocess(nb, {})[0].cells[-1].source == fenced(text), "once is enough"
 
 
-def test_what_lessons_write_stays_as_it_is(root):
+def test_the_lessons_own_text_is_unchanged(root):
     for path in root.glob("notebooks/*/*.ipynb"):
         nb = nbformat.read(path, as_version=4)
         before = [cell.source for cell in nb.cells]
@@ -131,21 +131,21 @@ def test_ordinary_markdown_is_harmless(text):
     assert harmless(text, IDS)
 
 
-def test_a_heading_is_judged_anew_in_a_notebook_with_other_names():
-    """What is remembered of a text is of no use where it would take the name of a field of formgrader."""
+def test_a_heading_is_checked_again_in_a_notebook_with_different_names():
+    """A cached result doesn't apply if the heading would take the id of one of formgrader's fields."""
     assert harmless("# double-values")
     assert not harmless("# double-values", IDS)
     assert harmless("# double-values", frozenset({"total-values"}))
 
 
-def test_text_that_is_no_prose_is_not_laid_out():
+def test_text_that_is_not_prose_is_not_rendered():
     long = "[a](" * 100_000
     assert not harmless(long)
     assert from_markdown(long).startswith("<pre>")
     assert from_markdown("> " * 300 + "<script>") != ""
 
 
-def test_a_raw_cell_attachments_and_widgets_are_no_way_in():
+def test_raw_cells_attachments_and_widgets_let_nothing_in():
     nb = lesson(new_raw_cell(HOSTILE[0]), new_markdown_cell("![a](attachment:a.svg)"))
     nb.cells[-1].attachments = {"a.svg": {"image/svg+xml": HOSTILE[2]}}
     nb.metadata["widgets"] = {"application/vnd.jupyter.widget-state+json": {}}
@@ -156,7 +156,7 @@ def test_a_raw_cell_attachments_and_widgets_are_no_way_in():
     assert "widgets" not in nb.metadata
 
 
-def test_formgrader_takes_names_for_text_and_loads_nothing_from_elsewhere(root):
+def test_formgrader_escapes_names_and_loads_nothing_external(root):
     config = Course.at(root).config
     name = f"\"'>{HOSTILE[1]}"
     known = {"student": name, "first_name": name, "last_name": name, "notebook_path": name}
@@ -181,7 +181,7 @@ SAID = {
 
 
 def graded(*more, said=SAID, scores=(), troubles=(), looks=(), comment="", answers=RIGHT):
-    """A notebook as grading leaves it, and as nbgrader's GetGrades then fills it."""
+    """A notebook after grading, with the scores and comments that nbgrader's GetGrades adds."""
     nb = lesson(*more)
     for cell in nb.cells:
         about = cell.metadata.get("nbgrader")
@@ -211,7 +211,7 @@ def text_of(html):
     return re.sub(r"\s+", " ", BeautifulSoup(html, "html.parser").body.get_text(" "))
 
 
-def test_a_page_tells_points_and_why():
+def test_a_page_shows_points_and_reasons():
     html = page_of(graded())
     soup, text = BeautifulSoup(html, "html.parser"), text_of(html)
     assert "2.5 of 6 points" in text
@@ -225,13 +225,13 @@ def test_a_page_tells_points_and_why():
     assert_passive(html)
 
 
-def test_a_page_shows_answers_and_no_source_of_a_check():
+def test_a_page_shows_answers_but_no_source_of_a_check():
     html = page_of(graded(new_markdown_cell("my notes")))
     assert "my notes" in html and "x.clone()" in BeautifulSoup(html, "html.parser").text
     assert not re.search("HIDDEN TESTS|hidden_tests_for|judges", html)
 
 
-def test_a_page_tells_what_else_there_is_to_tell():
+def test_a_page_shows_problems_penalties_comments_and_corrections():
     html = page_of(
         graded(
             scores={"double-values": 2},
@@ -250,7 +250,7 @@ def test_a_page_tells_what_else_there_is_to_tell():
     assert "escape" not in text, "what a person should look at is not for the student"
 
 
-def test_what_a_person_grades_has_its_place():
+def test_an_answer_graded_by_hand_has_its_place():
     about = {"grade_id": "essay", "grade": True, "solution": True, "locked": False, "task": False, "points": 4}
     essay = new_markdown_cell("Rings are *fair*.", metadata={"nbgrader": {**about, "score": 3, "comment": "Why?"}})
     html = page_of(graded(essay))
@@ -275,7 +275,7 @@ def test_every_kind_of_verdict_has_words(kind):
     [None, 7, "passed", [], {}, {"kind": "splendid"}, {"points": "many", "said": 3}, {"points": float("nan")},
      {"points": [1], "kind": ["passed"], "said": None, "hidden": "yes", "unknown": 1}],
 )  # fmt: skip
-def test_an_odd_verdict_is_no_crash_and_no_point(odd):
+def test_an_odd_verdict_gives_neither_a_crash_nor_points(odd):
     nb = graded(said=dict.fromkeys(POINTS, None))
     for cell in nb.cells:
         if "verdict" in cell.metadata:
@@ -286,7 +286,7 @@ def test_an_odd_verdict_is_no_crash_and_no_point(odd):
 
 
 def hostile_notebook():
-    """Everything hostile, wherever a submission or a verdict that quotes it has room for it."""
+    """All hostile content, in every place of a submission, or of a verdict that quotes one, that can hold it."""
     many = "\n".join(HOSTILE)
     cells = [new_markdown_cell(text) for text in HOSTILE + POSES]
     code = new_code_cell(f'"""</code></pre>{many}"""', outputs=[new_output("display_data", {"text/html": many})])
@@ -298,13 +298,13 @@ def hostile_notebook():
     )
 
 
-def test_nothing_is_active_in_a_page_whoever_wrote_what():
+def test_nothing_is_active_in_a_page_no_matter_who_wrote_it():
     html = page_of(hostile_notebook(), student=f"ada{HOSTILE[1]}")
     assert_passive(html)
     assert "<script>" in text_of(html), "what was written is shown, as text"
 
 
-def test_a_path_is_told_only_to_who_wrote_it():
+def test_a_page_shows_only_paths_that_the_student_wrote():
     said = {
         "double-values": Verdict("double-values", 0, 2, WRONG, "x\n open('/my/own.txt') /opt/venv/lib/torch/x.py:3")
     }
@@ -312,14 +312,14 @@ def test_a_path_is_told_only_to_who_wrote_it():
     assert "open('/my/own.txt') x.py:3" in text and "venv" not in text
 
 
-def test_letters_that_hide_or_reorder_are_shown():
+def test_characters_that_hide_or_reorder_text_are_made_visible():
     said = {"double-values": Verdict("double-values", 0, 2, WRONG, "a\u202egnp.exe \x1b[31m\x00 \ud800 \ufeff")}
     html = page_of(graded(said=said, troubles=["\u2066x"]))
     assert not re.search("[\u202e\u2066\x1b\x00\ufeff]", html)
     html.encode()
 
 
-def test_a_flood_makes_no_flood_of_a_page():
+def test_a_huge_submission_makes_no_huge_page():
     said = {"double-values": Verdict("double-values", 0, 2, WRONG, "z" * 30_000_000)}
     html = page_of(graded(new_markdown_cell("y" * 10_000_000), said=said, answers={"double": "x = 1\n" * 1_000_000}))
     assert len(html) < 1_000_000
@@ -330,7 +330,7 @@ def test_a_flood_makes_no_flood_of_a_page():
 
 
 def class_of(number):
-    """A lesson's grades and judgements of so many students: right, wrong, blank and stuck ones take turns."""
+    """The grades and judgements of this many students: correct, wrong, blank and stuck in turn."""
     exercises = {"double": ["double-values"], "total": ["total-values", "total-traffic"]}
     grades = Grades(LESSON, exercises, POINTS, earned={})
     one = Class(grades)
@@ -363,7 +363,7 @@ def test_the_report_counts():
     assert sorted(squares)[0] == "student-00: 6" and len(squares) == 8
 
 
-def test_what_a_person_grades_is_not_called_not_run():
+def test_an_answer_graded_by_hand_is_not_called_not_run():
     one = class_of(8)
     one.grades.points = {**POINTS, "essay": 4}
     one.grades.exercises["essay"] = ["essay"]
@@ -372,7 +372,7 @@ def test_what_a_person_grades_is_not_called_not_run():
     assert text_of(report([one])).count("2 all points, 2 some, 4 none") == 4, "exercise and check, picture and words"
 
 
-def test_like_mistakes_come_together():
+def test_similar_mistakes_are_grouped():
     one = class_of(8)
     for student, words in zip(("student-01", "student-05"), ("[1 2.5]", "[3 -4e-6]"), strict=True):
         for verdict in one.judgements[student].verdicts:
@@ -381,7 +381,7 @@ def test_like_mistakes_come_together():
 
 
 @pytest.mark.parametrize("number", [0, 1, 3, 400])
-def test_the_report_suits_any_class(number):
+def test_the_report_works_for_any_class_size(number):
     html = report([class_of(number)])
     assert_passive(html)
     assert f"{number} handed in" in text_of(html)
@@ -406,21 +406,21 @@ def test_a_report_of_hostile_submissions_is_passive():
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory):
-    """A course whose lesson is released."""
+    """A course with a released lesson."""
     course = make_course(tmp_path_factory.mktemp("course"))
     convert(GenerateAssignment, course)
     return course
 
 
 def convert(step, course, student="*"):
-    """One of nbgrader's steps, without the seconds that its command takes to start."""
+    """Run one of nbgrader's steps in this process, since starting its command takes seconds."""
     config = Course.at(course).config
     where = CourseDirectory(config=config, root=str(course), assignment_id=LESSON, student_id=student)
     step(coursedir=where, config=config).start()
 
 
 def in_gradebook(course, student, nb):
-    """What grading of `nb` leaves in the course's folder."""
+    """Write what grading `nb` would leave in the course's folder."""
     hand_in(course, student)
     folder = course / "autograded" / student / LESSON
     folder.mkdir(parents=True)
@@ -474,8 +474,8 @@ def test_a_hostile_page_does_nothing_in_a_browser(browser, tmp_path):
         assert (seen.what_ran(), seen.console) == ([], [])
 
 
-def test_the_browser_would_have_seen_it(browser, tmp_path):
-    """The same content without what makes it passive: else the tests here prove nothing."""
+def test_the_browser_notices_active_content(browser, tmp_path):
+    """The same content without the sanitizer does act; otherwise these tests would prove nothing."""
     (tmp_path / "page.html").write_text("<h1>x</h1>" + HOSTILE[1] + HOSTILE[15])
     with visit(browser, f"{tmp_path.as_uri()}/") as seen:
         seen.page.goto(f"{tmp_path.as_uri()}/page.html")
@@ -483,7 +483,7 @@ def test_the_browser_would_have_seen_it(browser, tmp_path):
         assert "1" in seen.what_ran() and any(AWAY in address for address in seen.left_the_machine)
 
 
-def test_the_policy_alone_stops_what_slips_through(browser, tmp_path):
+def test_the_policy_alone_stops_active_content(browser, tmp_path):
     html = page_of(graded()).replace("<h1>", "".join(HOSTILE) + "<h1>", 1)
     (tmp_path / "page.html").write_text(html)
     with visit(browser, f"{tmp_path.as_uri()}/") as seen:
@@ -491,7 +491,7 @@ def test_the_policy_alone_stops_what_slips_through(browser, tmp_path):
         assert [one for one in seen.what_ran() if not one.startswith(AWAY)] == []
 
 
-def test_a_student_finds_the_way_through_the_page(browser, tmp_path):
+def test_a_student_can_navigate_the_page(browser, tmp_path):
     (tmp_path / "page.html").write_text(page_of(graded(new_markdown_cell("# My notes\nkept"))))
     with visit(browser, f"{tmp_path.as_uri()}/") as seen:
         seen.page.goto(f"{tmp_path.as_uri()}/page.html")
@@ -506,7 +506,7 @@ def test_a_student_finds_the_way_through_the_page(browser, tmp_path):
         assert (seen.what_ran(), seen.console) == ([], [])
 
 
-def test_an_instructor_finds_the_way_through_the_report(browser, tmp_path):
+def test_an_instructor_can_navigate_the_report(browser, tmp_path):
     page = tmp_path / "feedback" / "student-01" / LESSON / f"{LESSON}.html"
     page.parent.mkdir(parents=True)
     page.write_text(page_of(graded(), student="student-01"))
@@ -531,7 +531,7 @@ def test_an_instructor_finds_the_way_through_the_report(browser, tmp_path):
 
 @contextmanager
 def jupyter(course):
-    """A Jupyter server with formgrader in a course; gives its address and token."""
+    """A Jupyter server with formgrader for a course; yields its address and token."""
     own = course / "jupyter"
     places = {name: str(own / name) for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")}
     env = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "JUPYTER"))}
@@ -555,7 +555,7 @@ def jupyter(course):
 
 
 def address_of(server, log):
-    """Where the server listens, as soon as it does; it chose the port itself."""
+    """Wait until the server listens, and return its address; it chooses the port itself."""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         found = re.search(r"http://127\.0\.0\.1:(\d+)/", log.read_text())
@@ -575,7 +575,7 @@ def listens(port):
 
 
 class Formgrader:
-    """Formgrader as the person who grades uses it, logged in."""
+    """Formgrader as an instructor uses it, logged in."""
 
     def __init__(self, seen, address, token):
         self.seen, self.page, self.address = seen, seen.page, address
@@ -585,7 +585,7 @@ class Formgrader:
         self.page.wait_for_url("**/manage_submissions/**")
 
     def press(self, button, student):
-        """Press a button of a submission; returns what the window that comes then says."""
+        """Press a submission's button; returns the text of the dialog that appears."""
         self.page.goto(f"{self.address}formgrader/manage_submissions/{LESSON}")
         row = self.page.locator("tr", has=self.page.locator("td", has_text=re.compile(f"^{student}$")))
         row.locator(f".glyphicon-{button}").click()
@@ -599,7 +599,7 @@ class Formgrader:
         self.page.wait_for_function("window.formgrader?.grades?.loaded && window.formgrader.comments.loaded")
 
     def write(self, field, text, what):
-        """Fill a field and leave it, which saves it."""
+        """Fill in a field and leave it, which saves it."""
         with self.page.expect_response(lambda answer: f"/api/{what}/" in answer.url and answer.ok):
             self.page.locator(field).fill(text)
             self.page.locator(field).blur()
