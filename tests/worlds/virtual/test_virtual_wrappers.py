@@ -385,3 +385,12 @@ def test_models_that_differ_are_refused_in_torchs_words():
 def test_many_ranks(kind, world_size):
     run = simulate(getattr(parallelisms, kind), world_size)
     assert {event.rank for event in run.events} == set(range(world_size))
+
+
+def test_a_reduction_called_on_the_group_itself_without_options_is_a_sum():
+    def total(rank, world_size):
+        x = torch.full((2,), 1.0 + rank)
+        dist.group.WORLD.allreduce([x]).wait()
+        return x
+
+    assert simulate(total, 2, device="cpu").results[0].tolist() == [3.0, 3.0]

@@ -27,33 +27,48 @@ WHOLES = {  # method -> (which argument is the whole, which is one rank's share 
     "_reduce_scatter_base": (1, 0),
     "reduce_scatter_single": (1, 0),
 }
+IN_PLACE = {"allreduce", "allreduce_coalesced", "broadcast", "reduce"}  # their first argument is a list of tensors
 
 
 def argument_error(method: str, op: str, args: Sequence[Any], size: int, reduce_op: str) -> str:
     """Why the arguments of a call can't be right on a group of `size` ranks."""
-    if method in LISTS:
-        lists, like = (args[place] for place in LISTS[method])
-        for tensors, one in zip(lists, like, strict=False):  # ranks other than the root have no list
-            if error := list_error(op, tensors, one, size):
-                return error
-    elif method in WHOLES:
-        whole, share = (args[place] for place in WHOLES[method])
-        if whole.numel() != size * share.numel():
-            return (
-                f"{op} on {size} ranks got tensors of shapes {list(whole.shape)} and {list(share.shape)}: the one for "
-                f"all ranks must have {size} times as many elements as the one for a single rank."
-            )
-    elif method == "alltoall":
-        if len(args[0]) != size or len(args[1]) != size:
-            return (
-                f"{op} on {size} ranks needs two lists of {size} tensors, one tensor per rank; it got {len(args[0])} "
-                f"to receive into and {len(args[1])} to send."
-            )
-    elif op == "all_to_all":
-        return split_error(op, args[1], args[3], size) or split_error(op, args[0], args[2], size)
+    if error := tensors_error(method, op, args, size):
+        return error
     if reduce_op and not can_reduce(reduce_op, first_dtype(args)):
         return f"{op} can't take the {reduce_op.upper()} of {str(first_dtype(args)).removeprefix('torch.')}."
     return ""
+
+
+def tensors_error(method: str, op: str, args: Sequence[Any], size: int) -> str:
+    if method in LISTS:
+        lists, like = (args[place] for place in LISTS[method])
+        pairs = zip(lists, like, strict=False)  # ranks other than the root have no list
+        return next(filter(None, (list_error(op, tensors, one, size) for tensors, one in pairs)), "")
+    if method in WHOLES:
+        whole, share = (args[place] for place in WHOLES[method])
+        return whole_error(op, whole, share, size)
+    if method in IN_PLACE:
+        only_tensors = all(isinstance(tensor, torch.Tensor) for tensor in args[0])
+        return "" if only_tensors else f"{op} takes tensors, not lists of them."
+    if method == "alltoall":
+        if len(args[0]) == len(args[1]) == size:
+            return ""
+        return (
+            f"{op} on {size} ranks needs two lists of {size} tensors, one tensor per rank; it got {len(args[0])} "
+            f"to receive into and {len(args[1])} to send."
+        )
+    if op == "all_to_all":
+        return split_error(op, args[1], args[3], size) or split_error(op, args[0], args[2], size)
+    return ""
+
+
+def whole_error(op: str, whole: torch.Tensor, share: torch.Tensor, size: int) -> str:
+    if whole.numel() == size * share.numel():
+        return ""
+    return (
+        f"{op} on {size} ranks got tensors of shapes {list(whole.shape)} and {list(share.shape)}: the one for all "
+        f"ranks must have {size} times as many elements as the one for a single rank."
+    )
 
 
 def list_error(op: str, tensors: list[torch.Tensor], like: torch.Tensor | list[torch.Tensor], size: int) -> str:

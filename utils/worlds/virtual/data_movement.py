@@ -13,6 +13,7 @@ import torch
 from .network import VirtualCall
 
 REDUCTIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "": torch.Tensor.add_,  # torch's default, for a call without options
     "sum": torch.Tensor.add_,
     "avg": torch.Tensor.add_,
     "product": torch.Tensor.mul_,
