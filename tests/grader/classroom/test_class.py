@@ -275,8 +275,8 @@ def test_a_student_without_a_notebook_is_reported_and_gets_0(made, grade):
 def test_a_wide_table_is_split_into_parts_that_fit():
     checks = {f"exercise-{number}-values": 10.0 for number in range(40)}
     exercises = by_exercise([f"exercise-{number}" for number in range(40)], checks)
-    grades = Grades("01_wide", exercises, checks, {f"student-{number}": dict(checks) for number in range(3)})
-    lines = grades.table(grades).splitlines()
+    earned = {f"student-{number}": dict(checks) for number in range(3)}
+    lines = grades.table(Grades("01_wide", exercises, checks, earned)).splitlines()
     assert max(map(len, lines)) <= 100
     assert [line.split()[-1] for line in lines if line.startswith("student-1")][-1] == "400"
 

@@ -265,7 +265,7 @@ def test_every_kind_of_verdict_has_words(kind):
     text = text_of(page_of(graded(said=said)))
     words = {
         PASSED: "passed", PART: "part of the points", WRONG: "not passed", BLANK: "You have not written anything",
-        STUCK: "Does a loop never end?", NOT_RUN: "This check was not run.",
+        STUCK: "Is there a loop that never ends?", NOT_RUN: "This check was not run.",
     }  # fmt: skip
     assert words[kind] in text
 
