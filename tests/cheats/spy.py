@@ -124,7 +124,7 @@ CHEATS = [
     spies("order", "the judge's order to this rank: other ranks' inputs, expected values", """
         for one in gc.get_objects():
             if type(one).__name__ == "RunOrder":
-                order = vars(one)
+                order = {name: getattr(one, name) for name in one.__dataclass_fields__}
                 found += [name for name in ("expected", "check", "hidden", "points", "right") if name in order]
                 data = order["program"] if isinstance(order["program"], bytes) else b""
                 held = [kept.tobytes() if hasattr(kept, "tobytes") else kept.numpy().tobytes() for kept in [x]]
