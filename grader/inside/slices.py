@@ -473,5 +473,5 @@ def usual_cause(error: BaseException) -> str:
     if isinstance(error, EOFError):
         return "Nobody can type an answer during grading: write the value in the code."
     if isinstance(error, SystemExit):
-        return "It leaves Python: remove that line."
+        return "It exits Python: remove that line."
     return ""

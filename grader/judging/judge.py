@@ -155,7 +155,7 @@ class Judging:
         if self.host is None:
             self.hosts_started += 1
             if self.hosts_started > MAX_HOSTS:
-                raise HostGone("the submission has ended its sandbox again and again")
+                raise HostGone("the submission has crashed its sandbox too many times")
             self.host = host_for(self.sandboxed)
         return self.host.start(count)
 

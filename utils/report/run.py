@@ -24,7 +24,7 @@ class Run:
 
     world       "spawn": processes on this machine; "virtual": by `simulate`; "graded": by the grader, outside the
                 ranks; "torchrun" or "slurm": ranks that one of these launchers started
-    backend     "gloo" or "nccl"
+    backend     "gloo" or "nccl"; the name of the cluster if the ranks are virtual
     results[r]  what rank r returned
     output[r]   what rank r printed
     events      every Event, by rank, then in the order of the calls

@@ -91,7 +91,7 @@ def test_points_of_a_verdict(points):
 def test_an_invalid_number_of_points_earns_none_and_is_reported(points):
     nb = checked(points)
     assert points_of(nb, judged=True) == {"total-values": 0}
-    assert nb.metadata["troubles"] == ["check total-values has no verdict with 0 to 3 points: 0 points"]
+    assert nb.metadata["troubles"] == ["check total-values has no valid verdict (0 to 3 points), so it earns 0 points"]
 
 
 def test_a_verdict_that_did_not_come_from_the_judge_earns_nothing():

@@ -135,7 +135,7 @@ def test_the_variable_is_named_as_its_author_wrote_it(name, no_process):
         program.__qualname__ = "program"
     assert refusal(program) == (
         f"{name} (a lock) can't be sent to the ranks: cannot pickle '_thread.lock' object. "
-        "Each rank is a process of its own: make such things inside the function."
+        "Each rank is a process of its own: create it inside the function."
     )
 
 
@@ -177,7 +177,7 @@ def test_objects_that_belong_to_a_process_are_refused(kind, no_process):
     words = refusal(lambda rank, world_size: settings)
     name = "`settings`" if kind == "a list" else "`settings['thing']`"  # too deep to say where
     assert words.startswith(f"{name}, which a lambda uses, ({'a dict' if kind == 'a list' else kind}) can't be sent")
-    assert "make such things inside the function" in words
+    assert "create it inside the function" in words
 
 
 def test_a_process_group_and_a_mesh_of_the_notebook_are_refused(no_process):
@@ -234,7 +234,7 @@ def test_a_large_program_says_what_makes_it_large(capfd, no_process):
     out, err = capfd.readouterr()
     assert err == ""
     assert out == (
-        f"This program takes {size:.0f} MB along: `big`, which helper uses (100 MB), `batch`, argument 0 (50 MB); "
+        f"This program carries {size:.0f} MB with it: `big`, which helper uses (100 MB), `batch`, argument 0 (50 MB); "
         "each of the 4 ranks gets its own copy. Make or load it inside the function.\n"
     )
 
@@ -296,7 +296,7 @@ def test_all_of_this_in_a_notebook():
         assert "Lines with % or ! work only in the notebook" in shown["error"]
         shown = notebook.run("run = spawn(lambda rank, n: big.sum().item(), 2)\nprint(run.results)")
         assert shown["stdout"].splitlines() == [
-            "This program takes 80 MB along: `big`, which a lambda uses (80 MB); "
+            "This program carries 80 MB with it: `big`, which a lambda uses (80 MB); "
             "each of the 2 ranks gets its own copy. Make or load it inside the function.",
             "[20000000.0, 20000000.0]",
         ]

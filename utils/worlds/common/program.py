@@ -18,7 +18,7 @@ LARGE = 50e6  # bytes: above this, a line says what makes the program so large
 Arguments = tuple[Any, ...]
 Keywords = dict[str, Any]
 
-MAKE_IT_INSIDE = "Each rank is a process of its own: make such things inside the function."
+MAKE_IT_INSIDE = "Each rank is a process of its own: create it inside the function."
 ON_A_DEVICE = (("torch", "Tensor"), ("torch", "UntypedStorage"), ("torch", "Generator"))
 # These can be pickled, but would be broken where they arrive; with what to do instead.
 OF_THIS_PROCESS = {
@@ -109,6 +109,6 @@ def size_text(fn: Callable[..., object], args: Arguments, kwargs: Keywords, size
     named = ", ".join(f"`{part.name}`, {part.role} ({nbytes / 1e6:,.0f} MB)" for nbytes, part in largest)
     copies = f"each of the {world_size} ranks gets its own copy" if world_size > 1 else "the rank gets its own copy"
     return (
-        f"This program takes {size / 1e6:,.0f} MB along{': ' + named if named else ''}; {copies}. "
+        f"This program carries {size / 1e6:,.0f} MB with it{': ' + named if named else ''}; {copies}. "
         "Make or load it inside the function."
     )

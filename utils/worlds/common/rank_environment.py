@@ -47,7 +47,7 @@ def redirect(output: int) -> None:
     sys.stdout = sys.stderr = open(1, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)
     for name in ("__stdout__", "__stderr__"):
         setattr(sys, name, sys.stdout)
-    draw_bars_aserror_text()
+    draw_bars_as_text()
 
 
 def no_keyboard(prompt: object = "", /) -> NoReturn:
@@ -55,7 +55,7 @@ def no_keyboard(prompt: object = "", /) -> NoReturn:
     raise EOFError("a rank has no keyboard. Ask in the notebook and pass the answer on: spawn(work, 4, answer)")
 
 
-def draw_bars_aserror_text() -> None:
+def draw_bars_as_text() -> None:
     """Replace tqdm's bar for notebooks, which draws on a page that a rank does not have, by the plain one."""
     bars: Any = sys.modules.get("tqdm.std")  # torch imports it if it is installed
     if bars is not None:

@@ -34,7 +34,7 @@ def run_once(make: Callable[[], ProcessWorld], timeout: float) -> Run:
 
 
 class Watchdog:
-    """Listens to a world, and looks after each read how it is doing. It is in one of three states.
+    """Listens to a world, and checks its state after each read. It is in one of three states.
 
     starting   until the zygote has made the processes. The first call may have to wait for torch to be imported, so the
                time-out counts only once they are there.

@@ -187,7 +187,7 @@ class Scheduler:
             rank.switch_in()
 
     def yield_turn(self, rank: RankThread) -> None:
-        """Let everything happen that happens before this rank's clock."""
+        """Let everything happen that is due before this rank's clock."""
         self.make_ready(rank)
         self.suspend(rank)
 
