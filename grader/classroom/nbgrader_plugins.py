@@ -138,8 +138,7 @@ def points_of(nb: NotebookNode, judged: bool) -> dict[str, float]:
     for cell in filter(is_check, nb.cells):
         verdict, most = cell.metadata.get("verdict", {}), float(cell.metadata.nbgrader["points"])
         points = verdict.get("points") if judged else None
-        is_number = isinstance(points, int | float) and not isinstance(points, bool)
-        if not is_number or not 0 <= points <= most:  # nan fails this too
+        if not isinstance(points, int | float) or points is True or points is False or not 0 <= points <= most:
             add_problem(nb, f"check {grade_id(cell)} has no valid verdict (0 to {most:g} points), so it earns 0 points")
             points = 0.0
         found[grade_id(cell)] = float(points)
