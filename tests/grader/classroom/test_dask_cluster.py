@@ -113,7 +113,7 @@ def test_a_missing_scheduler_worker_or_grader_is_reported_in_one_line(scheduler,
         assert "\n" not in str(error.value)
         return str(error.value)
 
-    monkeypatch.setattr("grader.classroom.dask_cluster.CONNECT", "1s")
-    monkeypatch.setattr("grader.classroom.dask_cluster.FIRST_WORKER", 1)
+    monkeypatch.setattr("grader.classroom.dask_cluster.CONNECT_TIMEOUT", "1s")
+    monkeypatch.setattr("grader.classroom.dask_cluster.FIRST_WORKER_TIMEOUT", 1)
     assert "there is no Dask scheduler at tcp://127.0.0.1:1" in said("tcp://127.0.0.1:1")
     assert f"no worker is connected to the Dask scheduler at {scheduler}" in said(scheduler)
