@@ -6,14 +6,12 @@ as the rest.
 
 from __future__ import annotations
 
-from .benchmark.machine.calibrate import measure_this_machine
-from .diagnosis.errors import RankCrashed, RankError, RankFailed, RankTimeout, SilentMistake, WorldStuck
-from .events.event import Event, Region
-from .recording.regions import region
-from .recording.track_memory import track_memory
-from .report.run import Run
-from .worlds.real.launch import spawn
-from .worlds.real.placement import get_device
+from .benchmark.machine import measure_this_machine
+from .diagnosis import RankCrashed, RankError, RankFailed, RankTimeout, SilentMistake, WorldStuck
+from .events import Event, Region
+from .recording import region, track_memory
+from .report import Run
+from .worlds.real import get_device, spawn
 from .worlds.real.zygote.client import start_zygote
 from .worlds.virtual import simulate
 
