@@ -122,7 +122,7 @@ def test_this_machine_as_a_cluster_can_be_simulated(capfd):
 def test_impossible_calls_are_refused(monkeypatch):
     with pytest.raises(ValueError, match="at least 1, and got 0"):
         measure_this_machine(0, backend="gloo")
-    with pytest.raises(ValueError, match="backend is .* got 'mpi'"):
+    with pytest.raises(ValueError, match="backend must be .* got 'mpi'"):
         measure_this_machine(1, backend="mpi")
     for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1"}.items():  # torchrun's
         monkeypatch.setenv(name, value)
