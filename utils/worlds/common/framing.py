@@ -6,6 +6,7 @@ b"\\xff\\x00rank %d\\x00\\xff" stands for the mark of rank 0, of rank 1, and so 
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 
@@ -19,8 +20,7 @@ class Framing:
 
     def __init__(self, *marks: bytes):
         self._marks = marks
-        self._whole = re.compile(b"|".join(map(_pattern, marks)))  # the n-th group is the content of the n-th mark
-        self._begun = re.compile(b"|".join(_pattern_of_beginnings(mark) for mark in marks))
+        self._whole, self._begun = _patterns(marks)
         self._longest = max(len(mark) + LONGEST_CONTENT * _has_content(mark) for mark in marks)
         self.tail = b""  # what may be the beginning of a mark: the next read will tell
 
@@ -49,6 +49,12 @@ class Framing:
 def is_only(mark: bytes, data: bytes) -> bool:
     """Whether `data` is nothing but whole marks of this kind, or empty; a quick test for streams of many marks."""
     return data == mark * (len(data) // len(mark))
+
+
+@functools.cache  # every rank's stream has the same marks
+def _patterns(marks: tuple[bytes, ...]) -> tuple[re.Pattern[bytes], re.Pattern[bytes]]:
+    """(whole marks, in which the n-th group is the content of the n-th mark; a mark that the stream's end cuts off)."""
+    return re.compile(b"|".join(map(_pattern, marks))), re.compile(b"|".join(map(_pattern_of_beginnings, marks)))
 
 
 def _has_content(mark: bytes) -> bool:
