@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from utils.checks.registry import check
+from utils.checks.marking import check
 from utils.checks.runner import Runner
 from utils.checks.traffic import expect_calls, expect_traffic
 

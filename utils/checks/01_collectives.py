@@ -12,7 +12,7 @@ from .answer import Answer, CheckFailed
 from .compare import Mistakes, expect, expect_unchanged, plural
 from .equality import alike
 from .inputs import Draws
-from .registry import check
+from .marking import check
 from .runner import Runner
 from .traffic import expect_calls, expect_traffic
 
