@@ -404,7 +404,7 @@ mutant(
 mutant(
     "call-unrooted",
     "output-and-input-swapped",
-    says="rank 0 returned",
+    says="rank 3 returned",
     replace=("dist.all_to_all_single(received, x)", "dist.all_to_all_single(x.clone(), received)"),
 )
 mutant(

@@ -28,7 +28,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec
+from typing import Any, NamedTuple
 
 from ..cluster.hardware import Cluster
 from .answer import Answer, CheckFailed
@@ -41,7 +41,6 @@ from .show import show
 
 DRAWS = 8  # how often inputs are drawn in the search for some that tell all mistakes apart
 
-P = ParamSpec("P")
 CaseArguments = tuple[Any, ...] | dict[str, Any]  # of an oracle: (4, 2), or {"world_size": 4, "root": 2}
 Judgement = Callable[[Answer], str | None]  # raises CheckFailed, or returns what a student reads who has passed
 
@@ -97,8 +96,9 @@ class Case:
     inputs    the positional arguments: for each, a list with one entry per rank
     same      arguments that every rank gets, by name
     right     what each rank must return; a dict {name: ...} if a rank returns several things, as a tuple
-    mistakes  {a usual mistake, in words: what it leads to}; for several things, a dict {name: such a dict}.
-              Instead of a value, a function of what came back, which says whether it is that mistake
+    mistakes  {a usual mistake, in words: what it leads to}; for several things, a dict {name: such a dict}, where the
+              name "" is for what all of them are together. Instead of a value, a function of what came back, which
+              says whether it is that mistake
     explain   (what a rank returned, rank) -> what is wrong with it in words, where no mistake fits; "" for nothing
     rtol      the relative error to allow (see equality.py)
     seen      what comes before a wrong value in the message; may name {rank} and {part}
@@ -175,13 +175,19 @@ class Case:
             return
         values = self.unpacked(got, rank)
         for part, right, mistakes in self.parts(rank):
-            seen = (self.seen or ("rank {rank}: {part} is" if part else "rank {rank} returned")).format(
-                rank=rank, part=part
-            )
-            got = values[part]
-            if self.explain and not alike(got, right, self.rtol, strict=True) and (words := self.explain(got, rank)):
-                mistakes = {**mistakes, words: always}
-            expect(got, right, seen, mistakes, self.rtol)
+            if not alike(values[part], right, self.rtol, strict=True):
+                seen = self.seen or ("rank {rank}: {part} is" if part else "rank {rank} returned")
+                mistakes = {**self.mistaken_as_a_whole(got), **mistakes, **self.explained(values[part], rank)}
+                expect(values[part], right, seen.format(rank=rank, part=part), mistakes, self.rtol)
+
+    def mistaken_as_a_whole(self, got: Any) -> Mistakes:
+        """Where a rank returns several things: the mistakes that all of them show together."""
+        whole = self.mistakes.get("", {}) if isinstance(self.right, dict) else {}
+        return {words: always for words, wrong in whole.items() if alike(got, wrong, self.rtol)}
+
+    def explained(self, got: Any, rank: int) -> Mistakes:
+        words = self.explain(got, rank) if self.explain else ""
+        return {words: always} if words else {}
 
     def unpacked(self, got: Any, rank: int) -> Mapping[str, Any]:
         """{name: value} of what a rank returned; its name is "" if it is one value."""
@@ -197,13 +203,14 @@ class Case:
             of_rank = {words: at(wrong, rank, self.world_size) for words, wrong in mistakes.items()}
             yield part, at(right, rank, self.world_size), of_rank
 
-    def ambiguous(self) -> int:
-        """How many pairs of mistakes lead to the same wrong value, over all ranks."""
-        return sum(
-            same_twice(right, mistakes, self.rtol)
+    def ambiguous(self) -> frozenset[tuple[int, str, str, str]]:
+        """The pairs of mistakes that lead to the same wrong value: (rank, part, words, other words)."""
+        return frozenset(
+            (rank, part, one, other)
             for rank in range(self.world_size)
             if not self.must_be_none(rank)
-            for _, right, mistakes in self.parts(rank)
+            for part, right, mistakes in self.parts(rank)
+            for one, other in same_twice(right, mistakes, self.rtol)
         )
 
 
@@ -218,28 +225,30 @@ def as_tuple(got: Any, names: Sequence[str], rank: int) -> dict[str, Any]:
     return dict(zip(names, got, strict=True))
 
 
-def same_twice(right: Any, mistakes: Mistakes, rtol: float) -> int:
-    values = [wrong for wrong in mistakes.values() if not callable(wrong) and not alike(wrong, right, rtol)]
-    return sum(alike(one, other, rtol) for one, other in itertools.combinations(values, 2))
+def same_twice(right: Any, mistakes: Mistakes, rtol: float) -> Iterator[tuple[str, str]]:
+    wrong = {words: x for words, x in mistakes.items() if not callable(x) and not alike(x, right, rtol)}
+    for one, other in itertools.combinations(wrong, 2):
+        if alike(wrong[one], wrong[other], rtol):
+            yield one, other
 
 
 # ---- the engine
 
 
+Drawing = Callable[..., Case]  # (draws, *arguments)
+
+
 @dataclass(frozen=True)
-class Oracle(Generic[P]):
+class Oracle:
     """The checks of an exercise, made from one function that draws a case and says what is right.
 
-    A lesson's module holds it; `oracle` and `vary` make it. Calling it calls the function.
+    A lesson's module holds it; `oracle` and `vary` make it.
     """
 
     exercise: str
-    draw: Callable[Concatenate[Draws, P], Case]
+    draw: Drawing
     if_stuck: str
     cases: Mapping[str, Sequence[CaseArguments]]  # {what is judged: its cases}
-
-    def __call__(self, draws: Draws, *args: P.args, **kwargs: P.kwargs) -> Case:
-        return self.draw(draws, *args, **kwargs)
 
     def checks(self) -> list[Check]:
         return [Check(self.exercise, judges, self.if_stuck, self.judge(judges)) for judges in self.cases]
@@ -255,26 +264,25 @@ class Oracle(Generic[P]):
         return judge
 
     def drawn(self, draws: Draws, arguments: CaseArguments) -> Case:
-        """The case with these arguments, on inputs that tell its mistakes apart as far as any drawn here do."""
-        best, least = None, 0
-        for attempt in range(DRAWS):
-            case = self.case(draws.again(attempt), arguments)
-            ambiguous = case.ambiguous()
-            if best is None or ambiguous < least:
-                best, least = case, ambiguous
-            if not least:
+        """The case with these arguments, on inputs that tell its mistakes apart as far as they can be told apart."""
+        best = self.case(draws, arguments)
+        left = best.ambiguous()
+        for attempt in range(1, DRAWS):
+            if not left:
                 break
-        assert best is not None
+            other = self.case(draws.again(attempt), arguments)
+            again = other.ambiguous()
+            if again == left:
+                break  # no accident: with one rank, say, some mistakes always look the same
+            if len(again) < len(left):
+                best, left = other, again
         return best
 
     def case(self, draws: Draws, arguments: CaseArguments) -> Case:
-        draw: Callable[..., Case] = self.draw
-        return draw(draws, **arguments) if isinstance(arguments, dict) else draw(draws, *arguments)
+        return self.draw(draws, **arguments) if isinstance(arguments, dict) else self.draw(draws, *arguments)
 
 
-def oracle(
-    exercise: str = "", *, if_stuck: str = "", **cases: Sequence[CaseArguments]
-) -> Callable[[Callable[Concatenate[Draws, P], Case]], Oracle[P]]:
+def oracle(exercise: str = "", *, if_stuck: str = "", **cases: Sequence[CaseArguments]) -> Callable[[Drawing], Oracle]:
     """Make the checks of an exercise from a function (draws, *arguments) -> Case.
 
     exercise  by default, the one named like the function
@@ -282,12 +290,12 @@ def oracle(
     cases     values=[...], traffic=[...], ...: for each thing to judge, the function's arguments in each case
     """
 
-    def mark(draw: Callable[Concatenate[Draws, P], Case]) -> Oracle[P]:
+    def mark(draw: Drawing) -> Oracle:
         return Oracle(exercise or exercise_of(draw.__name__), draw, if_stuck, cases)
 
     return mark
 
 
-def vary(visible: Oracle[P], **cases: Sequence[CaseArguments]) -> Oracle[P]:
+def vary(visible: Oracle, **cases: Sequence[CaseArguments]) -> Oracle:
     """The same oracle with other cases: the hidden tests of the exercise."""
     return Oracle(visible.exercise, visible.draw, visible.if_stuck, cases)
