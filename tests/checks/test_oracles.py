@@ -79,6 +79,11 @@ def test_several_things_are_judged_by_name():
     assert failure(case, answered(6)).endswith("expected 2 values: the sum, the mean")
 
 
+def test_the_words_before_a_wrong_value_may_differ_from_rank_to_rank():
+    case = Case(right=[1, 2], seen=["for 0.5 you returned", "for 1.5 you returned"], world_size=2)
+    assert failure(case, answered(1, 3)) == "for 1.5 you returned 3, expected 2"
+
+
 def test_inputs_must_stay_and_memory_may_have_to_be_its_own():
     x = torch.ones(2)
     case = Case([[x]], right=x, own_memory=True)

@@ -101,7 +101,7 @@ class Case:
               says whether it is that mistake
     explain   (what a rank returned, rank) -> what is wrong with it in words, where no mistake fits; "" for nothing
     rtol      the relative error to allow (see equality.py)
-    seen      what comes before a wrong value in the message; may name {rank} and {part}
+    seen      what comes before a wrong value in the message; may name {rank} and {part}. A list: of each rank
     unpack    (what a rank returned, rank) -> {name: value}, where `right` is a dict; the default takes a tuple apart
     cluster   virtual ranks to run on; real ones by default
     clock     the virtual cluster on which time is judged
@@ -119,7 +119,7 @@ class Case:
     mistakes: Mapping[str, Any] = field(default_factory=dict)
     explain: Callable[[Any, int], str] | None = None
     rtol: float = 0
-    seen: str = ""
+    seen: str | list[str] = ""
     unpack: Callable[[Any, int], Mapping[str, Any]] | None = None
     world_size: int = 0
     cluster: Cluster | None = None
@@ -176,7 +176,9 @@ class Case:
         values = self.unpacked(got, rank)
         for part, right, mistakes in self.parts(rank):
             if not alike(values[part], right, self.rtol, strict=True):
-                seen = self.seen or ("rank {rank}: {part} is" if part else "rank {rank} returned")
+                seen = at(self.seen, rank, self.world_size) or (
+                    "rank {rank}: {part} is" if part else "rank {rank} returned"
+                )
                 mistakes = {**self.mistaken_as_a_whole(got), **mistakes, **self.explained(values[part], rank)}
                 expect(values[part], right, seen.format(rank=rank, part=part), mistakes, self.rtol)
 
