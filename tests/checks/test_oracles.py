@@ -92,6 +92,14 @@ def test_inputs_must_stay_and_memory_may_have_to_be_its_own():
     case.judge(answered(x, inputs_after=[[x]], shared=[False]), "values")
 
 
+def test_what_a_case_adds_is_judged_before_and_after_the_results():
+    said = []
+    case = Case(right=1, world_size=1, before=lambda answer: said.append("before"), also=lambda answer: "all of it")
+    assert case.judge(answered(1), "values") == "all of it"
+    failure(case, answered(2))
+    assert said == ["before", "before"]
+
+
 def test_traffic_is_judged_alone_or_after_the_values():
     case = Case(right=1, world_size=1, traffic=lambda answer: "two messages.")
     assert case.judge(answered(2), "traffic") == "two messages."

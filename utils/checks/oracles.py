@@ -111,7 +111,7 @@ class Case:
     unchanged whether inputs must be after the call what they were before
     own_memory  whether a result may not share memory with an input
     values_first  whether `traffic` and the others are judged only where the values are right
-    also      a further judgement of the values
+    before, also  further judgements of the values, before that of the ranks' results and after it
     traffic, time, memory  what judges the rest of an answer, by the functions of traffic.py or your own
     """
 
@@ -132,6 +132,7 @@ class Case:
     unchanged: bool = True
     own_memory: bool = False
     values_first: bool = False
+    before: Judgement | None = None
     also: Judgement | None = None
     traffic: Judgement | None = None
     time: Judgement | None = None
@@ -165,6 +166,8 @@ class Case:
 
     def judge_values(self, answer: Answer) -> str | None:
         ranks = range(self.world_size)
+        if self.before:
+            self.before(answer)
         for rank in sorted(ranks, key=lambda rank: (not self.must_be_none(rank), -rank)):
             self.judge_rank(answer.results[rank], rank)
         if self.unchanged:
