@@ -27,8 +27,11 @@ FOLDER = Path(__file__).parent / "recorded"
 FIELDS = ("inputs", "same", "right", "mistakes", "rtol", "seen", "advice", "world_size")  # of a Case, in a recorded one
 
 
-def recorded(lesson: str, exercise: str) -> Oracle:
-    """The checks of an exercise on recorded cases. Raises ValueError if there are none for it."""
+def recorded(lesson: str, exercise: str, **more: Any) -> Oracle:
+    """The checks of an exercise on recorded cases. Raises ValueError if there are none for it.
+
+    more: what a Case has that is no plain data, such as `cluster` or `through`
+    """
     path = FOLDER / f"{lesson}.json"
     of_lesson = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     if exercise not in of_lesson:
@@ -36,7 +39,7 @@ def recorded(lesson: str, exercise: str) -> Oracle:
     entry = of_lesson[exercise]
 
     def draw(_: Draws, judges: str, number: int) -> Case:
-        return Case(**{name: plain(value) for name, value in entry["cases"][judges][number].items()})
+        return Case(**{name: plain(value) for name, value in entry["cases"][judges][number].items()}, **more)
 
     cases = {judges: [(judges, number) for number in range(len(many))] for judges, many in entry["cases"].items()}
     return Oracle(exercise, draw, entry["if_stuck"], cases)
