@@ -212,7 +212,7 @@ def test_cases_of_one_process_are_judged_in_one_run():
     assert failure(both, answered((0, [0]), (9, [3]))) == (
         "for 3 you returned twice 9, expected 6\n  That is the square."
     )
-    assert failure(both, answered((1, [0]), (6, [3]))) == "for 0 you returned twice 1, expected 0"
+    assert failure(both, answered((1, [0]), (9, [3]))) == "for 0 you returned twice 1, expected 0"
     assert failure(both, answered((0, [0]), (6, 3))).startswith("for 3 you returned it in a list 3 (an int)")
 
 
