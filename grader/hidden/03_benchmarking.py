@@ -245,13 +245,13 @@ def swept(smallest: int, largest: int, step: int, itemsize: int, world_size: int
             nbytes for nbytes in right if nbytes < largest - largest % grain
         ],
         "the sizes rounded before they were multiplied: multiply the unrounded ones": at_once,
-        "a list of floats. Sizes are whole numbers: // instead of /": [float(nbytes) for nbytes in right],
     }
+    sweep = f"from {smallest} to {largest}, step {step}, {world_size} ranks, {itemsize} bytes per element"
     return Case(
         [[smallest], [largest], [step], [itemsize]],
         right=every(right),
         mistakes={words: every(wrong) for words, wrong in mistakes.items()},
-        seen=f"from {smallest} to {largest}, step {step}, {world_size} ranks, {itemsize} bytes per element: you returned",
+        seen=f"{sweep}: you returned",
     )
 
 

@@ -205,7 +205,7 @@ wrong("rounds-before-multiplying", "rounded before they were multiplied").replac
     "if possible > 0:", "nbytes = possible or nbytes\nif possible > 0:"
 )
 wrong("without-the-largest", "without the largest").replace("possible > 0", "possible > 0 and nbytes < largest")
-wrong("floats", "Sizes are whole numbers").replace("sizes.append(possible)", "sizes.append(possible / 1)")
+wrong("floats", "Whole numbers are wanted").replace("sizes.append(possible)", "sizes.append(possible / 1)")
 wrong("raises-small-sizes", "leave them out").replace(
     "if possible > 0:", "possible = max(possible, world_size * itemsize)\nif possible > 0:"
 )
@@ -265,7 +265,7 @@ wrong("turned-round", "wrong sign").replace("(beta_one - beta_other)", "(beta_ot
     "size if size > 0 else None", "size"
 )
 wrong("negative-sizes", "below 0").replace("size if size > 0 else None", "size")
-wrong("divides-by-zero", "divided by zero").replace("beta_one == beta_other", "False")
+wrong("divides-by-zero", "Two lines with the same beta are parallel").replace("beta_one == beta_other", "False")
 wrong("absolute", "only meet below 0").replace("size if size > 0 else None", "abs(size)")
 wrong("infinite", "infinite").replace("return None", "return math.inf")
 wrong("zero-is-a-size", "not above 0", hidden=True).replace("size > 0", "size >= 0")
