@@ -1,7 +1,7 @@
-"""Load the files that judge a lesson, utils/checks/NN_topic.py and grader/hidden/NN_topic.py.
+"""Load the three files that go with a lesson's source. An error in one of them is reported at its own line.
 
-visible_checks(lesson) and hidden_tests(lesson) give {(exercise, judges): line of the check}. An error in one of these
-files is reported at its own line.
+visible_checks(lesson) and hidden_tests(lesson) give {(exercise, judges): line of the check}, from utils/checks and
+grader/hidden. answers(lesson) gives the wrong and right answers from tests/mutants.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from grader.authoring.lesson import BuildError, Lesson, Problem
+from grader.authoring.variants import Answers, read_answers
 
 if TYPE_CHECKING:
     from utils.checks.registry import Check  # imports torch
@@ -24,9 +25,7 @@ Lines = dict[tuple[str, str], int]
 
 def visible_checks(lesson: Lesson) -> Lines:
     """The line of each visible check. Raises BuildError if there is no file, or if it can't be loaded."""
-    if not checks_file(lesson).exists():
-        what = "there is no such file: it holds the lesson's visible checks"
-        raise BuildError([Problem(f"utils/checks/{lesson.name}.py", 1, what)])
+    must_exist(checks_file(lesson), "the lesson's visible checks")
     return registered(checks_file(lesson), "utils.checks")
 
 
@@ -35,12 +34,36 @@ def hidden_tests(lesson: Lesson) -> Lines:
     return registered(hidden_file(lesson), "grader.hidden") if hidden_file(lesson).exists() else {}
 
 
+def answers(lesson: Lesson) -> Answers:
+    """The wrong and right answers. Raises BuildError if there is no file, or if it can't be loaded."""
+    path = answers_file(lesson)
+    must_exist(path, "wrong answers that the lesson's checks must catch, and right ones that they must not")
+    try:
+        return read_answers(path)
+    except Exception as error:
+        raise BuildError([located(error, path)]) from error
+
+
+def must_exist(path: Path, holds: str) -> None:
+    if not path.exists():
+        raise BuildError([Problem(name_of(path), 1, f"there is no such file: it holds {holds}")])
+
+
 def checks_file(lesson: Lesson) -> Path:
     return lesson.root / "utils" / "checks" / f"{lesson.name}.py"
 
 
 def hidden_file(lesson: Lesson) -> Path:
     return lesson.root / "grader" / "hidden" / f"{lesson.name}.py"
+
+
+def answers_file(lesson: Lesson) -> Path:
+    return lesson.root / "tests" / "mutants" / f"{lesson.name}.py"
+
+
+def name_of(path: Path) -> str:
+    """`utils/checks/01_collectives.py`, the name in messages."""
+    return "/".join(path.parts[-3:])
 
 
 def registered(path: Path, package: str) -> Lines:
@@ -74,7 +97,7 @@ def load(path: Path, package: str) -> ModuleType:
 
 def located(error: Exception, path: Path) -> Problem:
     """An error that came up in the file at `path`, with the last line there that led to it."""
-    file = "/".join(path.parts[-3:])
+    file = name_of(path)
     lines = [frame.lineno or 1 for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
     if isinstance(error, SyntaxError) and error.filename == str(path):
         return Problem(file, error.lineno or 1, f"not Python: {error.msg}")
@@ -86,5 +109,13 @@ def line_of(one: Check, path: Path) -> int:
     code = getattr(one.function, "__code__", None)
     if code and code.co_filename == str(path):
         return int(code.co_firstlineno)
+    return line_with(path, f'"{one.exercise}"')
+
+
+def line_with(path: Path, *texts: str) -> int:
+    """The first line that holds the first text, then the first from there on with the next; 1 if there is none."""
+    found = 0
     lines = path.read_text(encoding="utf-8").split("\n")
-    return next((number for number, line in enumerate(lines, 1) if f'"{one.exercise}"' in line), 1)
+    for text in texts:
+        found = next((number for number, line in enumerate(lines) if number >= found and text in line), found)
+    return found + 1

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator
 
-from grader.authoring.check_files import hidden_tests, visible_checks
-from grader.authoring.facts import NEEDS, headings_of
+from grader.authoring.check_files import answers, answers_file, hidden_tests, line_with, visible_checks
+from grader.authoring.facts import NEEDS, headings_of, plural
 from grader.authoring.lesson import BuildError, Lesson, Problem, parse
 
+FEWEST_WRONG = 2  # answers to an exercise
 Breaches = Iterator[Problem]
 
 
@@ -117,6 +119,27 @@ def never_run(lesson: Lesson, file: str, kind: str, lines: dict[tuple[str, str],
             yield Problem(file, line, what)
 
 
+# ---- tests/mutants/NN_topic.py
+
+
+def answers_fit(lesson: Lesson) -> Breaches:
+    """Each answer applies to its exercise's solution, and no two are the same."""
+    for text in answers(lesson).problems(lesson):
+        exercise, name = text.partition(": ")[0].split("/")
+        line = line_with(answers_file(lesson), f'to("{exercise}")', f'"{name}"')
+        yield Problem(f"tests/mutants/{lesson.name}.py", line, text)
+
+
+def every_exercise_has_wrong_answers(lesson: Lesson) -> Breaches:
+    """At least two, because a check that only the solution has passed proves little."""
+    counts = Counter(mutant.exercise for mutant in answers(lesson).wrong)
+    for name in lesson.exercises:
+        if counts[name] < FEWEST_WRONG:
+            line = line_with(answers_file(lesson), f'to("{name}")')
+            what = f"{plural(counts[name], 'wrong answer')} to {name!r}: give at least {FEWEST_WRONG}, usual ones"
+            yield Problem(f"tests/mutants/{lesson.name}.py", line, what)
+
+
 RULES: tuple[Callable[[Lesson], Breaches], ...] = (
     title_and_needs,
     headings,
@@ -125,4 +148,6 @@ RULES: tuple[Callable[[Lesson], Breaches], ...] = (
     every_check_cell_is_judged,
     every_visible_check_runs,
     every_hidden_test_runs,
+    answers_fit,
+    every_exercise_has_wrong_answers,
 )

@@ -50,6 +50,15 @@ check(double_it, judges="values")
 '''
 CHECK = "def check(function, judges):\n    assert function(1, 2) == 6\n    print('right')\n"
 REGISTERED = "from utils.checks.registry import check\n\n\n@check('double-it')\ndef double_it(run):\n    pass\n"
+ANSWERS = """\
+from grader.authoring.variants import Answers
+
+ANSWERS = Answers()
+
+wrong, right = ANSWERS.to("double-it")
+wrong("triples", "").replace("total * 2", "total * 3")
+wrong("only-left", "").body("return 2 * left")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +90,7 @@ def course(tmp_path):
         "utils/checks/01_doubling.py": REGISTERED,
         "utils/__pycache__/x.pyc": "",
         "utils/.ipynb_checkpoints/x.py": "",
+        "tests/mutants/01_doubling.py": ANSWERS,
         "grader/bundle/README.md": "# For you\n",
         "grader/bundle/Makefile": "lab:\n",
         "grader/bundle/jupyter/config.json": "{}\n",

@@ -9,6 +9,7 @@ from grader.authoring.lesson import BuildError, read_lesson
 from tests.grader.authoring.tiny_lesson import CHECKS, TINY, make_course, write_lesson
 
 SOURCE, VISIBLE, HIDDEN = "solutions/01_tiny.py", "utils/checks/01_tiny.py", "grader/hidden/01_tiny.py"
+MUTANTS = "tests/mutants/01_tiny.py"
 TYPES = '\n# %% check="add-one" judges="types" points=2\ncheck(add_one, judges="types")\n'
 
 
@@ -90,6 +91,34 @@ BREACHES = {
         "not Python",
     ),
     "checks that raise": (VISIBLE, '@check("add-one")', '@chekc("add-one")', f"{VISIBLE}:4", "NameError: name 'chekc'"),
+    "one wrong answer": (
+        MUTANTS,
+        'wrong("adds-nothing", "1 is not 2").body("return x")\n',
+        "",
+        f"{MUTANTS}:5",
+        "1 wrong answer to 'add-one': give at least 2",
+    ),
+    "wrong answer that no longer applies": (
+        MUTANTS,
+        '"x + 1", "x + 2"',
+        '"x + one", "x + 2"',
+        f"{MUTANTS}:6",
+        "add-one/adds-two: the solution has changed",
+    ),
+    "answer to no exercise": (
+        MUTANTS,
+        "right(",
+        'ANSWERS.to("add-two")[0]("a", "").body("pass")\nright(',
+        f"{MUTANTS}:8",
+        "add-two/a: 01_tiny has no such exercise",
+    ),
+    "answers that raise": (
+        MUTANTS,
+        'ANSWERS.to("add-one")',
+        "ANSWERS.too()",
+        f"{MUTANTS}:5",
+        "AttributeError: 'Answers'",
+    ),
 }
 
 
@@ -110,9 +139,14 @@ def test_an_import_in_a_function_is_fine(course):
     assert broken(course) == []
 
 
-def test_missing_checks_are_named(course):
-    (course / VISIBLE).unlink()
-    assert broken(course) == [f"{VISIBLE}:1: there is no such file: it holds the lesson's visible checks"]
+def test_missing_files_are_named(course):
+    for file in (VISIBLE, MUTANTS):
+        (course / file).unlink()
+    holds = "wrong answers that the lesson's checks must catch, and right ones that they must not"
+    assert broken(course) == [
+        f"{MUTANTS}:1: there is no such file: it holds {holds}",
+        f"{VISIBLE}:1: there is no such file: it holds the lesson's visible checks",
+    ]
 
 
 def test_a_hidden_test_that_no_check_cell_runs(course):

@@ -48,14 +48,25 @@ def add_one_values(run):
 def add_one_types(run):
     pass
 """
+ANSWERS = """\
+from grader.authoring.variants import Answers
+
+ANSWERS = Answers()
+
+wrong, right = ANSWERS.to("add-one")
+wrong("adds-two", "3 is not 2").replace("x + 1", "x + 2")
+wrong("adds-nothing", "1 is not 2").body("return x")
+right("turned-round").replace("x + 1", "1 + x")
+"""
 
 
 def make_course(root: Path) -> Path:
-    """Write the tiny lesson and its checks, with this project's own nbgrader_config.py."""
-    for folder in ("solutions", "utils/checks"):
+    """Write the tiny lesson, its checks and answers, with this project's own nbgrader_config.py."""
+    for folder in ("solutions", "utils/checks", "tests/mutants"):
         (root / folder).mkdir(parents=True)
     (root / "nbgrader_config.py").write_bytes((ROOT / "nbgrader_config.py").read_bytes())
     (root / "utils/checks/01_tiny.py").write_text(CHECKS)
+    (root / "tests/mutants/01_tiny.py").write_text(ANSWERS)
     write_lesson(root, TINY)
     return root
 
