@@ -104,6 +104,26 @@ def validate(notebook: Notebook, course: CourseFolder = Path(), without_sandbox:
         raise typer.Exit(1)
 
 
+@app.command(name="try")
+def try_(
+    lesson: Annotated[str, typer.Argument(help="its name, or how it begins: 05")],
+    exercise: Annotated[
+        str | None, typer.Argument(help="its name, or how it begins; without it, all exercises")
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="judge again at each save of one of the lesson's files")
+    ] = False,
+) -> None:
+    """Judge the solution, the blank, and all wrong and right answers; show what a student reads.
+
+    Exits with 1 unless each gets what it should. What does not comes last, with what to do about it.
+    With --watch, changes in utils/ and grader/ other than the lesson's own files need a restart.
+    """
+    from grader.authoring import try_out  # imports torch
+
+    raise typer.Exit(try_out.command(lesson, exercise, watch))
+
+
 @app.command()
 def release() -> None:
     """Make the students' bundle, dist/distributed-training.zip."""

@@ -1,0 +1,181 @@
+"""`python -m grader try`: what each answer to an exercise gets, and the exact words that a student reads.
+
+command("05", "ring")                 judge everything once, and print it
+command("05", "ring", watch=True)     the same, and again at each save; only what can have changed is judged again
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import textwrap
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import typer
+from tqdm import tqdm
+
+from grader.authoring.lesson import BuildError, find_lessons
+from grader.authoring.markers import nearest
+from grader.authoring.trial import Case, Result, cases_of, judge
+from grader.authoring.workbench import Workbench, cells_that_run, files_of, shown
+
+POLL = 0.2  # seconds between two looks at the files
+INDENT = "      "
+Stamps = dict[Path, tuple[int, int] | None]  # each file's time and size; None if there is no such file
+
+
+# ---- names -----------------------------------------------------------------------------------------------------------
+
+
+def the_one(name: str, names: Iterable[str], what: str) -> str:
+    """The name itself, or the only one that begins with it. Raises BuildError if there is none, or more than one."""
+    names = list(names)
+    found = [name] if name in names else [one for one in names if one.startswith(name)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise BuildError([f"{name!r} could be {' or '.join(found)}"])
+    raise BuildError([f"there is no {what} called {name!r}{nearest(name, names) or ': there are ' + ', '.join(names)}"])
+
+
+def lesson_called(name: str) -> str:
+    """`05_data_parallelism` for itself, for its file, or for "05". Raises BuildError if there is no such lesson."""
+    return the_one(Path(name).stem, [path.stem for path in find_lessons()], "lesson")
+
+
+# ---- judging ---------------------------------------------------------------------------------------------------------
+
+
+class TryOut:
+    """The answers to one exercise, or to all of a lesson, with what each got when it was last judged."""
+
+    def __init__(self, lesson: str, exercise: str | None) -> None:
+        self.lesson, self.exercise = lesson_called(lesson), exercise
+        self.judged: dict[str, Result] = {}  # by the content that led to it
+
+    def round(self, interrupted: Callable[[], bool] = lambda: False) -> bool:
+        """Judge what can have changed, and print it. Returns whether all is as it should be.
+
+        Stops between two answers when `interrupted()`; what was judged until then is kept.
+        Raises BuildError if the lesson can't be read, or has no such exercise.
+        """
+        start, results = time.monotonic(), dict[Case, Result]()
+        bench = Workbench.load(self.lesson)
+        exercises = list(bench.lesson.exercises)
+        cases = cases_of(bench, [the_one(self.exercise, exercises, "exercise")] if self.exercise else exercises)
+        with tqdm(total=len(cases), unit="answer", leave=False, disable=None) as bar:
+            for case in cases:
+                if interrupted():
+                    return False
+                bar.set_description(f"{case.exercise} {case}")
+                key = key_of(bench, case)
+                if key not in self.judged:
+                    self.judged[key] = judge(bench, case)
+                    bar.clear()
+                    print_result(case, self.judged[key])
+                results[case] = self.judged[key]
+                bar.update()
+        print_end(results, time.monotonic() - start)
+        return not any(result.problem for result in results.values())
+
+    def watch(self) -> None:
+        """A round at each save of one of the lesson's files, until Ctrl-C. Problems are printed, not raised."""
+        while True:
+            before = stamps(self.lesson)
+            try:
+                self.round(interrupted=lambda before=before: stamps(self.lesson) != before)  # type: ignore[misc]
+            except BuildError as error:
+                print_problems(error)
+            say("\nwaiting for a save (Ctrl-C ends this)", dim=True)
+            while (after := stamps(self.lesson)) == before:
+                time.sleep(POLL)
+            saved = [shown(path) for path in before if before[path] != after[path]]
+            say(f"\n{', '.join(saved)} saved", bold=True)
+
+
+def key_of(bench: Workbench, case: Case) -> str:
+    """Changes whenever something changes that the result can depend on."""
+    cells = [cell.source for cell in cells_that_run(bench.lesson)]
+    judges = [path.read_text() for path in files_of(bench.lesson.name)[1:3] if path.exists()]
+    return hashlib.sha256(repr((cells, judges, case)).encode()).hexdigest()
+
+
+def stamps(lesson: str) -> Stamps:
+    found: Stamps = {}
+    for path in files_of(lesson):
+        try:
+            state = path.stat()
+            found[path] = (state.st_mtime_ns, state.st_size)
+        except FileNotFoundError:
+            found[path] = None
+    return found
+
+
+# ---- printing --------------------------------------------------------------------------------------------------------
+
+MARKS = {True: "✓", False: "✗"}
+
+
+def say(text: str = "", colour: str | None = None, **style: bool) -> None:
+    """Print it; in colour only on a terminal, and not where NO_COLOR is set."""
+    typer.secho(text, fg=colour, color=False if os.environ.get("NO_COLOR") else None, **style)
+
+
+def print_result(case: Case, result: Result) -> None:
+    """One line, and under it what a student reads. Of an answer with a problem, both come later: see print_end."""
+    fine = not result.problem
+    line = f"{MARKS[fine]} {case.exercise} · {case}".ljust(60) + f" {result.problem or verdict(case)}"
+    say(f"{line}  ({result.seconds:.1f} s)", "green" if fine else "red")
+    if fine:
+        print_words(result.words)
+
+
+def verdict(case: Case) -> str:
+    """What an answer got that got what it should."""
+    if case.kind == "wrong":
+        return f"caught by {'the hidden test of ' * case.variant.hidden}{case.variant.caught_by}"
+    return "not written" if case.kind == "blank" else "passes"
+
+
+def print_words(words: str) -> None:
+    if words:
+        say(textwrap.indent(words, INDENT, lambda line: True))
+
+
+def print_end(results: dict[Case, Result], seconds: float) -> None:
+    """What is not as it should be, with what to do; then one line about everything."""
+    wrong = {case: result for case, result in results.items() if result.problem}
+    for case, result in wrong.items():
+        say(f"\n{MARKS[False]} {case.exercise} · {case}: {result.problem}", "red", bold=True)
+        say(f"{INDENT[4:]}{result.advice}")
+        print_words(result.words)
+    answers = f"{len(results)} answers"
+    if wrong:
+        say(f"\n{MARKS[False]} {len(wrong)} of {answers} not as it should be ({seconds:.1f} s)", "red", bold=True)
+    else:
+        say(f"\n{MARKS[True]} {answers}, all as they should be ({seconds:.1f} s)", "green", bold=True)
+
+
+def print_problems(error: BuildError) -> None:
+    for problem in error.problems:
+        say(f"{MARKS[False]} {problem}", "red")
+
+
+# ---- the command line ------------------------------------------------------------------------------------------------
+
+
+def command(lesson: str, exercise: str | None = None, watch: bool = False) -> int:
+    """`python -m grader try`: returns the exit code."""
+    try:
+        attempt = TryOut(lesson, exercise)
+        if watch:
+            attempt.watch()
+        return 0 if attempt.round() else 1
+    except BuildError as error:
+        print_problems(error)
+        return 1
+    except KeyboardInterrupt:
+        say("\nstopped")
+        return 0 if watch else 130
