@@ -32,6 +32,9 @@ New = Annotated[bool, typer.Option("--new", help="only submissions that have no 
 Regrade = Annotated[bool, typer.Option("--regrade", help="judge again, even what was judged already")]
 Scheduler = Annotated[str | None, typer.Option(help="address of a Dask scheduler whose workers do the judging")]
 WithoutSandbox = Annotated[bool, typer.Option("--without-sandbox", help="run submissions with all your rights")]
+Lesson = Annotated[str, typer.Argument(help="its name, or how it begins: 05")]
+Exercise = Annotated[str | None, typer.Argument(help="its name, or how it begins; without it, all exercises")]
+Watch = Annotated[bool, typer.Option("--watch", help="judge again at each save of one of the lesson's files")]
 Notebook = Annotated[Path, typer.Argument(help="a student's notebook, or the solution")]
 
 

@@ -141,7 +141,7 @@ def misworded(case: Case, way: Way, words: str) -> tuple[str, str]:
     if case.variant.says not in words:
         return f"the message does not say {case.variant.says!r}", "Correct the check, or the words that you expect."
     if not (first.startswith(f"{case.exercise} · {way.judges} ") and first.endswith("not passed")):
-        return f"the message starts with {first!r}", "Let the check raise CheckFailed, which gets its first line later."
+        return f"the message starts with {first!r}", "Let the check raise CheckFailed: its first line is added later."
     if way.hidden and ("hidden test" not in first or GIVES_AWAY.search(words)):
         return (
             "the hidden test's message gives away what is expected",

@@ -11,6 +11,7 @@ import os
 import textwrap
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import typer
@@ -22,6 +23,7 @@ from grader.authoring.trial import Case, Result, cases_of, judge
 from grader.authoring.workbench import Workbench, cells_that_run, files_of, shown
 
 POLL = 0.2  # seconds between two looks at the files
+BAR = "{n_fmt} of {total_fmt} {bar:20} {desc}"
 INDENT = "      "
 Stamps = dict[Path, tuple[int, int] | None]  # each file's time and size; None if there is no such file
 
@@ -65,7 +67,7 @@ class TryOut:
         bench = Workbench.load(self.lesson)
         exercises = list(bench.lesson.exercises)
         cases = cases_of(bench, [the_one(self.exercise, exercises, "exercise")] if self.exercise else exercises)
-        with tqdm(total=len(cases), unit="answer", leave=False, disable=None) as bar:
+        with tqdm(total=len(cases), leave=False, disable=None, bar_format=BAR) as bar:
             for case in cases:
                 if interrupted():
                     return False
@@ -85,14 +87,25 @@ class TryOut:
         while True:
             before = stamps(self.lesson)
             try:
-                self.round(interrupted=lambda before=before: stamps(self.lesson) != before)  # type: ignore[misc]
+                self.round(interrupted=partial(has_changed, self.lesson, before))
             except BuildError as error:
                 print_problems(error)
-            say("\nwaiting for a save (Ctrl-C ends this)", dim=True)
-            while (after := stamps(self.lesson)) == before:
-                time.sleep(POLL)
-            saved = [shown(path) for path in before if before[path] != after[path]]
-            say(f"\n{', '.join(saved)} saved", bold=True)
+            if not has_changed(self.lesson, before):
+                say("\nwaiting for a save (Ctrl-C ends this)")
+            say(f"\nsaved: {', '.join(saved_after(self.lesson, before))}", bold=True)
+
+
+def has_changed(lesson: str, before: Stamps) -> bool:
+    return stamps(lesson) != before
+
+
+def saved_after(lesson: str, before: Stamps) -> list[str]:
+    """Wait until files have changed and are at rest again, as a save can take several steps. Returns their names."""
+    last = stamps(lesson)
+    while last == before or last != stamps(lesson):
+        last = stamps(lesson)
+        time.sleep(POLL)
+    return [shown(path) for path in before if before[path] != last[path]]
 
 
 def key_of(bench: Workbench, case: Case) -> str:
@@ -118,9 +131,9 @@ def stamps(lesson: str) -> Stamps:
 MARKS = {True: "✓", False: "✗"}
 
 
-def say(text: str = "", colour: str | None = None, **style: bool) -> None:
+def say(text: str, colour: str | None = None, bold: bool = False) -> None:
     """Print it; in colour only on a terminal, and not where NO_COLOR is set."""
-    typer.secho(text, fg=colour, color=False if os.environ.get("NO_COLOR") else None, **style)
+    typer.secho(text, fg=colour, bold=bold or None, color=False if os.environ.get("NO_COLOR") else None)
 
 
 def print_result(case: Case, result: Result) -> None:
