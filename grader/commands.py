@@ -35,6 +35,9 @@ WithoutSandbox = Annotated[bool, typer.Option("--without-sandbox", help="run sub
 Lesson = Annotated[str, typer.Argument(help="its name, or how it begins: 05")]
 Exercise = Annotated[str | None, typer.Argument(help="its name, or how it begins; without it, all exercises")]
 Watch = Annotated[bool, typer.Option("--watch", help="judge again at each save of one of the lesson's files")]
+OpenNotebook = Annotated[
+    bool, typer.Option("--notebook", help="judge nothing; open the lesson as it is now in JupyterLab")
+]
 Notebook = Annotated[Path, typer.Argument(help="a student's notebook, or the solution")]
 
 
@@ -108,15 +111,7 @@ def validate(notebook: Notebook, course: CourseFolder = Path(), without_sandbox:
 
 
 @app.command(name="try")
-def try_(
-    lesson: Annotated[str, typer.Argument(help="its name, or how it begins: 05")],
-    exercise: Annotated[
-        str | None, typer.Argument(help="its name, or how it begins; without it, all exercises")
-    ] = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", help="judge again at each save of one of the lesson's files")
-    ] = False,
-) -> None:
+def try_(lesson: Lesson, exercise: Exercise = None, watch: Watch = False, notebook: OpenNotebook = False) -> None:
     """Judge the solution, the blank, and all wrong and right answers; show what a student reads.
 
     Exits with 1 unless each gets what it should. What does not comes last, with what to do about it.
@@ -124,7 +119,7 @@ def try_(
     """
     from grader.authoring import try_out  # imports torch
 
-    raise typer.Exit(try_out.command(lesson, exercise, watch))
+    raise typer.Exit(try_out.command(lesson, exercise, watch, notebook))
 
 
 @app.command()

@@ -17,8 +17,9 @@ from pathlib import Path
 import typer
 from tqdm import tqdm
 
-from grader.authoring.lesson import BuildError, find_lessons
+from grader.authoring.lesson import BuildError, Problem, find_lessons
 from grader.authoring.markers import nearest
+from grader.authoring.preview import open_in_lab, write_preview
 from grader.authoring.trial import Case, Result, cases_of, judge
 from grader.authoring.workbench import Workbench, cells_that_run, files_of, shown
 
@@ -89,7 +90,7 @@ class TryOut:
             try:
                 self.round(interrupted=partial(has_changed, self.lesson, before))
             except BuildError as error:
-                print_problems(error)
+                print_problems(error.problems)
             if not has_changed(self.lesson, before):
                 say("\nwaiting for a save (Ctrl-C ends this)")
             say(f"\nsaved: {', '.join(saved_after(self.lesson, before))}", bold=True)
@@ -171,23 +172,27 @@ def print_end(results: dict[Case, Result], seconds: float) -> None:
         say(f"\n{MARKS[True]} {answers}, all as they should be ({seconds:.1f} s)", "green", bold=True)
 
 
-def print_problems(error: BuildError) -> None:
-    for problem in error.problems:
+def print_problems(problems: Iterable[Problem | str]) -> None:
+    for problem in problems:
         say(f"{MARKS[False]} {problem}", "red")
 
 
 # ---- the command line ------------------------------------------------------------------------------------------------
 
 
-def command(lesson: str, exercise: str | None = None, watch: bool = False) -> int:
-    """`python -m grader try`: returns the exit code."""
+def command(lesson: str, exercise: str | None = None, watch: bool = False, notebook: bool = False) -> int:
+    """`python -m grader try`: returns the exit code. With `notebook`, becomes a JupyterLab instead."""
     try:
+        if notebook:
+            path, problems = write_preview(lesson_called(lesson))
+            print_problems(problems)
+            open_in_lab(path)
         attempt = TryOut(lesson, exercise)
         if watch:
             attempt.watch()
         return 0 if attempt.round() else 1
     except BuildError as error:
-        print_problems(error)
+        print_problems(error.problems)
         return 1
     except KeyboardInterrupt:
         say("\nstopped")
