@@ -15,7 +15,7 @@ import pytest
 from grader.authoring.lesson import find_lessons, read_lesson
 from grader.authoring.markers import clear_solution
 from grader.hidden import hidden_tests_for
-from tests.mutants import also_right, mutants_of
+from tests.mutants import also_right, answers_to, mutants_of
 from utils.checks import CheckFailed, checks_for
 
 pytestmark = pytest.mark.long(minutes=9)
@@ -76,6 +76,11 @@ def test_a_blank_answer_fails_with_the_message_that_nothing_is_written(lesson, c
         with pytest.raises(CheckFailed, match="Not written yet") as failed:
             judge(answer(lesson, check.exercise, clear_solution), judges=check.judges)
         assert "Traceback" not in str(failed.value)
+
+
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_the_answers_fit_the_exercises(lesson):
+    assert not list(answers_to(lesson).problems(LESSONS[lesson]))
 
 
 @pytest.mark.parametrize("lesson, mutant", MUTANTS)
