@@ -11,7 +11,7 @@ from importlib import import_module
 
 import torch
 
-from utils.checks.registry import check
+from utils.checks.marking import check
 from utils.checks.runner import Runner
 from utils.cluster import Gpu
 from utils.kit.gpu_topology import recorded

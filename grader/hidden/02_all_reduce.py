@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from utils.checks.registry import check
+from utils.checks.marking import check
 from utils.checks.runner import Runner
 
 visible = import_module("utils.checks.02_all_reduce")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 
 from utils.benchmark import nccl_conventions
-from utils.checks.registry import check
+from utils.checks.marking import check
 from utils.checks.runner import Runner
 from utils.checks.traffic import expect_calls
 

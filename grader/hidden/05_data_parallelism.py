@@ -10,7 +10,7 @@ from importlib import import_module
 import torch
 from torch import nn
 
-from utils.checks.registry import check
+from utils.checks.marking import check
 from utils.checks.runner import Runner
 
 visible = import_module("utils.checks.05_data_parallelism")

@@ -10,7 +10,7 @@ from importlib import import_module
 
 import torch
 
-from utils.checks.registry import check
+from utils.checks.marking import check
 from utils.checks.runner import Runner
 from utils.checks.traffic import expect_each_sent, expect_only_messages
 

@@ -8,7 +8,8 @@ from grader.hidden import hidden_tests_for
 from utils.checks import CheckFailed, checks_for
 from utils.checks.answer import Answer
 from utils.checks.compare import expect, expect_own_memory, expect_unchanged
-from utils.checks.registry import Check, Checks, check
+from utils.checks.marking import Check, check
+from utils.checks.registry import Checks
 from utils.checks.runner import Runner, links
 from utils.checks.show import show
 from utils.checks.traffic import expect_calls, expect_each_sent, expect_time, expect_traffic

@@ -176,7 +176,7 @@ wrong("gathers-on-rank-0", "called gather", caught_by="traffic").replace(
 )
 wrong("averages", "the mean").replace("dist.all_reduce(received)", "dist.all_reduce(received, op=dist.ReduceOp.AVG)")
 wrong("overwrites-its-input", "must stay as it was").replace("received = x.clone()", "received = x")
-wrong("output-and-input-swapped", "rank 0 returned").replace(
+wrong("output-and-input-swapped", "rank 3 returned").replace(
     "dist.all_to_all_single(received, x)", "dist.all_to_all_single(x.clone(), received)"
 )
 wrong("reduces-to-rank-0", "called reduce", caught_by="traffic").replace(

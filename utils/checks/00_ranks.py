@@ -22,7 +22,7 @@ from ..text.units import quantity
 from .answer import Answer, CheckFailed
 from .compare import expect, plural
 from .inputs import Draws
-from .registry import check
+from .marking import check
 from .runner import Runner
 
 

@@ -18,7 +18,7 @@ from ..cluster.hardware import Link
 from .answer import Answer, CheckFailed
 from .compare import expect, expect_own_memory, expect_unchanged, plural
 from .equality import alike
-from .registry import check
+from .marking import check
 from .runner import Runner, World, links
 from .traffic import expect_each_sent, expect_only_messages, expect_time, expect_traffic
 

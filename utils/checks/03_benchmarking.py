@@ -21,7 +21,7 @@ from ..benchmark.machine import probes
 from ..text.units import quantity
 from .answer import Answer, CheckFailed
 from .compare import expect_unchanged
-from .registry import check
+from .marking import check
 from .runner import Runner, links
 from .traffic import expect_calls
 

@@ -26,7 +26,7 @@ from .answer import Answer, CheckFailed
 from .compare import expect, expect_unchanged, plural
 from .equality import alike
 from .inputs import Draws
-from .registry import check
+from .marking import check
 from .runner import Runner
 from .traffic import expect_all_waited, expect_calls, expect_time
 

@@ -22,7 +22,7 @@ from .answer import Answer, CheckFailed
 from .compare import expect, expect_unchanged
 from .equality import alike
 from .inputs import Draws
-from .registry import check
+from .marking import check
 from .runner import Runner
 from .traffic import expect_each_sent, expect_only_messages, expect_time
 

@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-from utils.checks.registry import check
+from utils.checks.marking import check
 
 MOST = 120
 tiny = import_module("tests.tiny.checks.90_tiny")

@@ -23,7 +23,7 @@ from tests.mutants import also_right, mutants_of
 from tests.sample_class import as_student
 from utils import spawn
 from utils.checks.inputs import Draws
-from utils.checks.registry import check
+from utils.checks.marking import check
 
 pytestmark = [pytest.mark.long, pytest.mark.sandbox]
 LESSONS = [path.stem for path in find_lessons()]
