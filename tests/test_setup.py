@@ -548,11 +548,6 @@ def is_defined_in(name, file):
     return set(name.split(".")) <= {word for pair in defined for word in pair}
 
 
-def test_the_readme_has_one_row_for_each_lesson():
-    rows = re.findall(r"^\| \[?(\d\d) ", (ROOT / "README.md").read_text(), re.MULTILINE)
-    assert rows == sorted(path.name[:2] for path in (ROOT / "solutions").glob("[0-9][0-9]_*.py"))
-
-
 def test_what_the_readme_shows_is_what_a_lesson_prints():
     shown = re.findall(r"```python\n(.*?)```\n```\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     cells = [cell for path in (ROOT / "solutions").glob("*/*.ipynb") for cell in json.loads(path.read_text())["cells"]]
