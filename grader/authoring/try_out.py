@@ -17,11 +17,13 @@ from pathlib import Path
 import typer
 from tqdm import tqdm
 
-from grader.authoring.lesson import BuildError, Problem, find_lessons
+from grader.authoring.check_files import checks_file, hidden_file, name_of
+from grader.authoring.lesson import BuildError, Lesson, Problem, find_lessons
 from grader.authoring.markers import nearest
 from grader.authoring.preview import open_in_lab, write_preview
-from grader.authoring.trial import Case, Result, cases_of, judge
-from grader.authoring.workbench import Workbench, cells_that_run, files_of, shown
+from grader.authoring.trial import Candidate, Result, candidates, judge
+from grader.authoring.variants import Mutant
+from grader.authoring.workbench import Way, Workbench, cells_that_run, files_of
 
 POLL = 0.2  # seconds between two looks at the files
 BAR = "{n_fmt} of {total_fmt} {bar:20} {desc}"
@@ -55,8 +57,9 @@ class TryOut:
     """The answers to one exercise, or to all of a lesson, with what each got when it was last judged."""
 
     def __init__(self, lesson: str, exercise: str | None) -> None:
-        self.lesson, self.exercise = lesson_called(lesson), exercise
-        self.judged: dict[str, Result] = {}  # by the content that led to it
+        [self.source] = find_lessons([lesson_called(lesson)])
+        self.exercise = exercise
+        self.judged: dict[str, Result] = {}  # by what the result depends on
 
     def round(self, interrupted: Callable[[], bool] = lambda: False) -> bool:
         """Judge what can have changed, and print it. Returns whether all is as it should be.
@@ -64,67 +67,64 @@ class TryOut:
         Stops between two answers when `interrupted()`; what was judged until then is kept.
         Raises BuildError if the lesson can't be read, or has no such exercise.
         """
-        start, results = time.monotonic(), dict[Case, Result]()
-        bench = Workbench.load(self.lesson)
-        exercises = list(bench.lesson.exercises)
-        cases = cases_of(bench, [the_one(self.exercise, exercises, "exercise")] if self.exercise else exercises)
-        with tqdm(total=len(cases), leave=False, disable=None, bar_format=BAR) as bar:
-            for case in cases:
+        start, results = time.monotonic(), list[tuple[Candidate, Result]]()
+        bench = Workbench.load(self.source.stem)
+        names = list(bench.lesson.exercises)
+        to_judge = candidates(bench, [the_one(self.exercise, names, "exercise")] if self.exercise else names)
+        with tqdm(total=len(to_judge), leave=False, disable=None, bar_format=BAR) as bar:
+            for candidate in to_judge:
                 if interrupted():
                     return False
-                bar.set_description(f"{case.exercise} {case}")
-                key = key_of(bench, case)
+                bar.set_description_str(f"{candidate.exercise} · {candidate}")
+                key = key_of(bench, candidate)
                 if key not in self.judged:
-                    self.judged[key] = judge(bench, case)
+                    self.judged[key] = judge(bench, candidate)
                     bar.clear()
-                    print_result(case, self.judged[key])
-                results[case] = self.judged[key]
+                    print_result(candidate, self.judged[key])
+                results.append((candidate, self.judged[key]))
                 bar.update()
         print_end(results, time.monotonic() - start)
-        return not any(result.problem for result in results.values())
+        return not any(result.problem for _, result in results)
 
     def watch(self) -> None:
         """A round at each save of one of the lesson's files, until Ctrl-C. Problems are printed, not raised."""
         while True:
-            before = stamps(self.lesson)
+            before = self.stamps()
             try:
-                self.round(interrupted=partial(has_changed, self.lesson, before))
+                self.round(interrupted=partial(self.has_changed, before))
             except BuildError as error:
                 print_problems(error.problems)
-            if not has_changed(self.lesson, before):
+            if not self.has_changed(before):
                 say("\nwaiting for a save (Ctrl-C ends this)")
-            say(f"\nsaved: {', '.join(saved_after(self.lesson, before))}", bold=True)
+            say(f"\nsaved: {', '.join(self.saved_after(before))}", bold=True)
+
+    def stamps(self) -> Stamps:
+        found: Stamps = {}
+        for path in files_of(Lesson(self.source, ())):  # whether it can be read or not
+            try:
+                state = path.stat()
+                found[path] = (state.st_mtime_ns, state.st_size)
+            except FileNotFoundError:
+                found[path] = None
+        return found
+
+    def has_changed(self, before: Stamps) -> bool:
+        return self.stamps() != before
+
+    def saved_after(self, before: Stamps) -> list[str]:
+        """Wait until files have changed and are at rest again: a save can take several steps. Returns their names."""
+        last = self.stamps()
+        while last == before or self.has_changed(last):
+            last = self.stamps()
+            time.sleep(POLL)
+        return [name_of(path) for path in before if before[path] != last[path]]
 
 
-def has_changed(lesson: str, before: Stamps) -> bool:
-    return stamps(lesson) != before
-
-
-def saved_after(lesson: str, before: Stamps) -> list[str]:
-    """Wait until files have changed and are at rest again, as a save can take several steps. Returns their names."""
-    last = stamps(lesson)
-    while last == before or last != stamps(lesson):
-        last = stamps(lesson)
-        time.sleep(POLL)
-    return [shown(path) for path in before if before[path] != last[path]]
-
-
-def key_of(bench: Workbench, case: Case) -> str:
+def key_of(bench: Workbench, candidate: Candidate) -> str:
     """Changes whenever something changes that the result can depend on."""
     cells = [cell.source for cell in cells_that_run(bench.lesson)]
-    judges = [path.read_text() for path in files_of(bench.lesson.name)[1:3] if path.exists()]
-    return hashlib.sha256(repr((cells, judges, case)).encode()).hexdigest()
-
-
-def stamps(lesson: str) -> Stamps:
-    found: Stamps = {}
-    for path in files_of(lesson):
-        try:
-            state = path.stat()
-            found[path] = (state.st_mtime_ns, state.st_size)
-        except FileNotFoundError:
-            found[path] = None
-    return found
+    judges = [path.read_text() for path in (checks_file(bench.lesson), hidden_file(bench.lesson)) if path.exists()]
+    return hashlib.sha256(repr((cells, judges, candidate)).encode()).hexdigest()
 
 
 # ---- printing --------------------------------------------------------------------------------------------------------
@@ -137,20 +137,20 @@ def say(text: str, colour: str | None = None, bold: bool = False) -> None:
     typer.secho(text, fg=colour, bold=bold or None, color=False if os.environ.get("NO_COLOR") else None)
 
 
-def print_result(case: Case, result: Result) -> None:
+def print_result(candidate: Candidate, result: Result) -> None:
     """One line, and under it what a student reads. Of an answer with a problem, both come later: see print_end."""
     fine = not result.problem
-    line = f"{MARKS[fine]} {case.exercise} · {case}".ljust(60) + f" {result.problem or verdict(case)}"
+    line = f"{MARKS[fine]} {candidate.exercise} · {candidate}".ljust(60) + f" {result.problem or verdict(candidate)}"
     say(f"{line}  ({result.seconds:.1f} s)", "green" if fine else "red")
     if fine:
         print_words(result.words)
 
 
-def verdict(case: Case) -> str:
+def verdict(candidate: Candidate) -> str:
     """What an answer got that got what it should."""
-    if case.kind == "wrong":
-        return f"caught by {'the hidden test of ' * case.variant.hidden}{case.variant.caught_by}"
-    return "not written" if case.kind == "blank" else "passes"
+    if isinstance(candidate.variant, Mutant):
+        return f"caught by {Way(candidate.variant.caught_by, candidate.variant.hidden)}"
+    return "not written" if candidate.kind == "blank" else "passes"
 
 
 def print_words(words: str) -> None:
@@ -158,11 +158,11 @@ def print_words(words: str) -> None:
         say(textwrap.indent(words, INDENT, lambda line: True))
 
 
-def print_end(results: dict[Case, Result], seconds: float) -> None:
+def print_end(results: list[tuple[Candidate, Result]], seconds: float) -> None:
     """What is not as it should be, with what to do; then one line about everything."""
-    wrong = {case: result for case, result in results.items() if result.problem}
-    for case, result in wrong.items():
-        say(f"\n{MARKS[False]} {case.exercise} · {case}: {result.problem}", "red", bold=True)
+    wrong = [(candidate, result) for candidate, result in results if result.problem]
+    for candidate, result in wrong:
+        say(f"\n{MARKS[False]} {candidate.exercise} · {candidate}: {result.problem}", "red", bold=True)
         say(f"{INDENT[4:]}{result.advice}")
         print_words(result.words)
     answers = f"{len(results)} answers"

@@ -21,12 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grader.authoring.lesson import ROOT, BuildError, Cell, Lesson, Problem, find_lessons, read_lesson
-from grader.authoring.variants import Answers, read_answers
+from grader.authoring.check_files import answers, answers_file, checks_file, hidden_file, must_exist, name_of
+from grader.authoring.lesson import BuildError, Cell, Lesson, Problem, find_lessons, read_lesson
+from grader.authoring.variants import Answers
 from grader.hidden import hidden_tests_for
 from utils.checks import CheckFailed, Checks, checks_for
+from utils.checks.runner import Runner
 
-PACKAGES = ("utils.checks", "grader.hidden", "tests.mutants")  # each has a module per lesson
 CELL = re.compile(r"<(.*) from line (\d+)>")  # a cell of the lesson, as tracebacks name it
 
 Function = Callable[..., Any]
@@ -39,7 +40,7 @@ class Way(NamedTuple):
     hidden: bool = False
 
     def __str__(self) -> str:
-        return f"the {'hidden test' if self.hidden else 'visible check'} of {self.judges!r}"
+        return f"the {'hidden test' if self.hidden else 'check'} of {self.judges}"
 
 
 class Judged(NamedTuple):
@@ -50,7 +51,7 @@ class Judged(NamedTuple):
 
 
 class AnswerError(Exception):
-    """An answer that can't be judged: it does not fit the solution, or its cell does not run."""
+    """An answer that can't be judged: it doesn't fit the solution, or its cell doesn't run."""
 
 
 @dataclass(frozen=True)
@@ -65,40 +66,33 @@ class Workbench:
 
     @classmethod
     def load(cls, name: str) -> Workbench:
-        """Read the four files, even if they were read before. The last two may be missing.
+        """Read the four files, even if they were read before. The hidden tests may be missing.
 
         Raises BuildError with file and line if one of them can't be read.
         """
         [path] = find_lessons([name])
         lesson = read_lesson(path)
         forget(name)
-        _, checks, hidden, answers = files_of(name)
-        if not checks.exists():
-            raise BuildError([Problem(shown(checks), 1, "there is no such file: it holds the lesson's visible checks")])
-        with located():
-            return cls(
-                lesson,
-                checks_for(name),
-                hidden_tests_for(name) if hidden.exists() else None,
-                read_answers(answers) if answers.exists() else Answers(),
-                namespace_of(lesson),
-            )
+        must_exist(checks_file(lesson), "the lesson's visible checks")
+        with located(lesson):
+            visible = checks_for(name)
+            hidden = hidden_tests_for(name) if hidden_file(lesson).exists() else None
+            return cls(lesson, visible, hidden, answers(lesson), namespace_of(lesson))
 
     def ways(self, exercise: str) -> list[Way]:
         """All ways in which an exercise is judged: each visible check, then its hidden test if there is one."""
         hidden = self.hidden.registered if self.hidden else ()
-        asked = [check.judges for check in self.lesson.checks if check.exercise == exercise]
-        return [
-            Way(judges, is_hidden)
-            for judges in asked
-            for is_hidden in (False, True)
-            if not is_hidden or (exercise, judges) in hidden
-        ]
+        ways = []
+        for check in self.lesson.checks_of(exercise):
+            ways.append(Way(check.judges))
+            if (exercise, check.judges) in hidden:
+                ways.append(Way(check.judges, hidden=True))
+        return ways
 
     def answer(self, exercise: str, change: Callable[[str], str] = str) -> Function:
         """The exercise's function, from its cell as `change` leaves it; all other exercises are solved.
 
-        Raises AnswerError if the cell can't be changed so, or does not run.
+        Raises AnswerError if `change` raises ValueError, or if the cell doesn't run.
         """
         one = self.lesson.exercises[exercise]
         namespace = dict(self.namespace)
@@ -108,12 +102,10 @@ class Workbench:
             raise AnswerError(str(error)) from error
         try:
             run_cell(cell, namespace, f"<the answer to {exercise}>")
-            return namespace[one.function]
-        except SyntaxError as error:
-            line = (error.text or "").strip()
-            raise AnswerError(f"its cell is not Python: {error.msg}, line {error.lineno}: {line}") from error
+            function: Function = namespace[one.function]
         except Exception as error:
             raise AnswerError(f"its cell raises {type(error).__name__}: {error}") from error
+        return function
 
     def judge(self, answer: Function, exercise: str, way: Way) -> Judged:
         """Judge a function. What its ranks print is dropped.
@@ -122,33 +114,26 @@ class Workbench:
         """
         checks = self.hidden if way.hidden else self.visible
         if checks is None or (exercise, way.judges) not in checks.registered:
-            file = files_of(self.lesson.name)[2 if way.hidden else 1]
-            raise BuildError([Problem(shown(file), 1, f"no function is marked as {way} of {exercise!r}")])
-        with located(), contextlib.redirect_stdout(io.StringIO()) as said:
+            file = hidden_file(self.lesson) if way.hidden else checks_file(self.lesson)
+            raise BuildError([Problem(name_of(file), 1, f"here is no check of the {way.judges!r} of {exercise!r}")])
+        with located(self.lesson), contextlib.redirect_stdout(io.StringIO()):
             try:
-                checks(answer, judges=way.judges)
+                return Judged(True, checks.judge(answer, way.judges, Runner))
             except CheckFailed as failed:
                 return Judged(False, str(failed))
-        return Judged(True, said.getvalue().rstrip())
 
 
-# ---- reading -----------------------------------------------------------------------------------------------------
+# ---- reading ---------------------------------------------------------------------------------------------------------
 
 
-def files_of(name: str) -> list[Path]:
-    """The four files of a lesson: its source, its visible checks, its hidden tests, its wrong and right answers."""
-    folders = ["solutions", *(package.replace(".", "/") for package in PACKAGES)]
-    return [ROOT / folder / f"{name}.py" for folder in folders]
-
-
-def shown(path: Path) -> str:
-    """The file's name in messages."""
-    return path.relative_to(ROOT).as_posix()
+def files_of(lesson: Lesson) -> list[Path]:
+    """The lesson's four files."""
+    return [lesson.path, checks_file(lesson), hidden_file(lesson), answers_file(lesson)]
 
 
 def forget(name: str) -> None:
-    """Make Python read the modules of a lesson again when they are imported next."""
-    for package in PACKAGES:
+    """Make Python read the lesson's modules again when they are imported next."""
+    for package in ("utils.checks", "grader.hidden"):
         sys.modules.pop(f"{package}.{name}", None)
     importlib.invalidate_caches()
     linecache.checkcache()
@@ -173,34 +158,35 @@ def run_cell(source: str, namespace: dict[str, Any], name: str) -> None:
     exec(compile(source, name, "exec"), namespace)
 
 
+# ---- errors in the lesson's own code ---------------------------------------------------------------------------------
+
+
 @contextlib.contextmanager
-def located() -> Iterator[None]:
+def located(lesson: Lesson) -> Iterator[None]:
     """Turn an exception in the `with` block into a BuildError that names the lesson's file and line."""
     try:
         yield
     except BuildError:
         raise
     except Exception as error:
-        raise BuildError([problem_of(error)]) from error
+        raise BuildError([problem_of(error, lesson)]) from error
 
 
-def problem_of(error: Exception) -> Problem:
-    """Where in a lesson's files an exception comes from: the last line there that led to it."""
+def problem_of(error: Exception, lesson: Lesson) -> Problem:
+    """An error with the last line of the lesson's files that led to it."""
     text = f"{type(error).__name__}: {error}"
     frames = [(frame.filename, frame.lineno or 1) for frame in traceback.extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError) and error.filename:
         text = f"not Python: {error.msg}"
         frames.append((error.filename, error.lineno or 1))
-    places = [place for place in (place_of(*frame) for frame in frames) if place]
-    file, line = places[-1] if places else ("", 1)
-    return Problem(file or "the lesson", line, text)
+    places = [place for frame in frames for place in place_of(*frame, lesson)]
+    file, line = places[-1] if places else (lesson.file, 1)
+    return Problem(file, line, text)
 
 
-def place_of(file: str, line: int) -> tuple[str, int] | None:
-    """A line of one of the lesson's four files, or of a cell of its source; None for any other."""
+def place_of(file: str, line: int, lesson: Lesson) -> Iterator[tuple[str, int]]:
+    """A line of one of the lesson's files, or of a cell of its source, as messages name it; nothing for any other."""
     if cell := CELL.fullmatch(file):
-        return cell[1], int(cell[2]) + line - 1
-    path = Path(file)
-    if path.stem[:1].isdigit() and path.is_relative_to(ROOT):
-        return shown(path), line
-    return None
+        yield cell[1], int(cell[2]) + line - 1
+    elif Path(file) in files_of(lesson):
+        yield name_of(Path(file)), line
