@@ -6,19 +6,16 @@ grader/hidden. answers(lesson) gives the wrong and right answers from tests/muta
 
 from __future__ import annotations
 
+import ast
 import importlib
 import importlib.util
 import sys
 import traceback
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 from grader.authoring.lesson import BuildError, Lesson, Problem
 from grader.authoring.variants import Answers, read_answers
-
-if TYPE_CHECKING:
-    from utils.checks.registry import Check  # imports torch
 
 Lines = dict[tuple[str, str], int]
 
@@ -67,14 +64,27 @@ def name_of(path: Path) -> str:
 
 
 def registered(path: Path, package: str) -> Lines:
-    from utils.checks.registry import Check  # imports torch, so only when needed
+    from utils.checks.registry import checks_in  # imports torch, so only when needed
 
     try:
         module = load(path, package)
     except Exception as error:
         raise BuildError([located(error, path)]) from error
-    found = (one for one in vars(module).values() if isinstance(one, Check))
-    return {(one.exercise, one.judges): line_of(one, path) for one in found}
+    lines = lines_of_names(path)
+    return {
+        (one.exercise, one.judges): lines.get(name, 1) for name, item in vars(module).items() for one in checks_in(item)
+    }
+
+
+def lines_of_names(path: Path) -> dict[str, int]:
+    """The line of each function and variable of a module."""
+    lines = {}
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.FunctionDef):
+            lines[node.name] = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+        elif isinstance(node, ast.Assign):
+            lines |= {target.id: node.lineno for target in node.targets if isinstance(target, ast.Name)}
+    return lines
 
 
 def load(path: Path, package: str) -> ModuleType:
@@ -102,14 +112,6 @@ def located(error: Exception, path: Path) -> Problem:
     if isinstance(error, SyntaxError) and error.filename == str(path):
         return Problem(file, error.lineno or 1, f"not Python: {error.msg}")
     return Problem(file, lines[-1] if lines else 1, f"{type(error).__name__}: {error}")
-
-
-def line_of(one: Check, path: Path) -> int:
-    """Where a check stands: its function, or the first line with its exercise's name if that was made elsewhere."""
-    code = getattr(one.function, "__code__", None)
-    if code and code.co_filename == str(path):
-        return int(code.co_firstlineno)
-    return line_with(path, f'"{one.exercise}"')
 
 
 def line_with(path: Path, *texts: str) -> int:

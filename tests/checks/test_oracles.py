@@ -5,7 +5,7 @@ import torch
 
 from utils.checks import CheckFailed, Draws, expect_time, oracles, recorded
 from utils.checks.answer import Answer
-from utils.checks.oracles import Case, every, only_at, oracle, vary
+from utils.checks.oracles import Case, every, only_at, oracle, side_by_side, vary
 from utils.checks.registry import checks_in
 from utils.checks.runner import Runner, links
 from utils.report.run import Run
@@ -180,6 +180,32 @@ def test_the_inputs_of_other_attempts_differ_and_come_from_the_salt():
     first, again = Draws(5).again(0), Draws(5).again(1)
     assert first == Draws(5)
     assert again == Draws(5).again(1) != first
+
+
+def test_advice_on_an_error_goes_by_the_report():
+    case = Case([[0]], right=1, advice={"ZeroDivisionError": "Test for 0 before you divide."})
+    with pytest.raises(CheckFailed, match="ZeroDivisionError") as failed:
+        case.run(Runner(lambda x: 1 / x), "values")
+    assert failed.value.mistake == "Test for 0 before you divide."
+    with pytest.raises(CheckFailed, match="KeyError") as failed:
+        case.run(Runner(lambda x: {}[x]), "values")
+    assert failed.value.mistake == ""
+
+
+def test_cases_of_one_process_are_judged_in_one_run():
+    def case(number: int) -> Case:
+        right = {"twice": 2 * number, "it in a list": every([number])}
+        mistakes = {"twice": {"the square": number**2} if number else {}}
+        return Case([[number]], right=right, mistakes=mistakes, seen=f"for {number} you returned {{part}}")
+
+    both = side_by_side([case(0), case(3)])
+    assert both.world_size == 2
+    assert judged(oracle("twice", values=[()])(lambda draws: both), lambda number: (2 * number, [number])) is None
+    assert failure(both, answered((0, [0]), (9, [3]))) == (
+        "for 3 you returned twice 9, expected 6\n  That is the square."
+    )
+    assert failure(both, answered((1, [0]), (6, [3]))) == "for 0 you returned twice 1, expected 0"
+    assert failure(both, answered((0, [0]), (6, 3))).startswith("for 3 you returned it in a list 3 (an int)")
 
 
 # ---- recorded cases

@@ -26,8 +26,9 @@ mistakes look the same by accident are drawn again.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from ..cluster.hardware import Cluster
@@ -106,6 +107,7 @@ class Case:
     cluster   virtual ranks to run on; real ones by default
     clock     the virtual cluster on which time is judged
     through, catch  as for Runner
+    advice    {pattern in the report of ranks that failed: what to do about it}
     unchanged whether inputs must be after the call what they were before
     own_memory  whether a result may not share memory with an input
     values_first  whether `traffic` and the others are judged only where the values are right
@@ -126,6 +128,7 @@ class Case:
     clock: Cluster | None = None
     through: Callable[..., Any] | None = None
     catch: Catch = ()
+    advice: Mapping[str, str] = field(default_factory=dict)
     unchanged: bool = True
     own_memory: bool = False
     values_first: bool = False
@@ -141,9 +144,14 @@ class Case:
         """The student's function on this case's inputs."""
         cluster = self.clock if judges == "time" else self.cluster
         options: dict[str, Any] = {"catch": self.catch, "through": self.through, **self.same}
-        if cluster is None:
-            return run(self.world_size, *self.inputs, **options)
-        return run.virtual(self.world_size, *self.inputs, cluster=cluster, device="cpu", **options)
+        try:
+            if cluster is None:
+                return run(self.world_size, *self.inputs, **options)
+            return run.virtual(self.world_size, *self.inputs, cluster=cluster, device="cpu", **options)
+        except CheckFailed as failed:
+            fitting = (words for pattern, words in self.advice.items() if re.search(pattern, failed.saw))
+            failed.mistake = next(fitting, failed.mistake)
+            raise
 
     def judge(self, answer: Answer, judges: str) -> str | None:
         """Judge the values, traffic, time or memory. Returns what a student reads who has passed."""
@@ -214,6 +222,30 @@ class Case:
             for part, right, mistakes in self.parts(rank)
             for one, other in same_twice(right, mistakes, self.rtol)
         )
+
+
+def side_by_side(cases: Sequence[Case]) -> Case:
+    """One run instead of many: each rank has one of the cases, which are of one process each and ask the same."""
+    first, several = cases[0], isinstance(cases[0].right, dict)
+    rights = [case.right if several else {"": case.right} for case in cases]
+    usual = [case.mistakes if several else {"": case.mistakes} for case in cases]
+
+    def mistakes_in(part: str) -> dict[str, list[Any]]:
+        """Words that some cases lack have the right value there, which is no mistake."""
+        words = dict.fromkeys(words for mistakes in usual for words in mistakes.get(part, {}))
+        pairs = [(mistakes.get(part, {}), right[part]) for mistakes, right in zip(usual, rights, strict=True)]
+        return {one: [at(wrong.get(one, right), 0, 1) for wrong, right in pairs] for one in words}
+
+    right = {part: [at(of_case[part], 0, 1) for of_case in rights] for part in rights[0]}
+    mistakes = {part: mistakes_in(part) for part in right}
+    return replace(
+        first,
+        inputs=[[column[0] for column in columns] for columns in zip(*(case.inputs for case in cases), strict=True)],
+        right=right if several else right[""],
+        mistakes=mistakes if several else mistakes[""],
+        seen=[at(case.seen, 0, 1) for case in cases],
+        world_size=len(cases),
+    )
 
 
 def always(_: Any) -> bool:

@@ -24,7 +24,7 @@ from .inputs import Draws
 from .oracles import Case, Every, OnlyAt, Oracle
 
 FOLDER = Path(__file__).parent / "recorded"
-FIELDS = ("inputs", "same", "right", "mistakes", "rtol", "seen", "world_size")  # of a Case, in a recorded one
+FIELDS = ("inputs", "same", "right", "mistakes", "rtol", "seen", "advice", "world_size")  # of a Case, in a recorded one
 
 
 def recorded(lesson: str, exercise: str) -> Oracle:

@@ -49,7 +49,7 @@ def double_it(left, right):
 check(double_it, judges="values")
 '''
 CHECK = "def check(function, judges):\n    assert function(1, 2) == 6\n    print('right')\n"
-REGISTERED = "from utils.checks.registry import check\n\n\n@check('double-it')\ndef double_it(run):\n    pass\n"
+REGISTERED = "from utils.checks.marking import check\n\n\n@check('double-it')\ndef double_it(run):\n    pass\n"
 ANSWERS = """\
 from grader.authoring.variants import Answers
 

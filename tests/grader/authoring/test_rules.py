@@ -79,9 +79,17 @@ BREACHES = {
     "check made elsewhere": (
         VISIBLE,
         "def add_one_types(run):\n    pass",
-        "def add_one_types(run):\n    pass\n\nmade = check('more')(eval('lambda run: None'))  # \"more\"",
+        "def add_one_types(run):\n    pass\n\nmade = check('more')(print)",
         f"{VISIBLE}:13",
         "the visible check of 'more' for 'values' never runs",
+    ),
+    "oracle that never runs": (
+        VISIBLE,
+        "def add_one_types(run):\n    pass",
+        "def add_one_types(run):\n    pass\n\nfrom utils.checks.oracles import oracle\n\n"
+        "@oracle(values=[(2,)], time=[(3,)])\ndef add_one(draws, x):\n    pass",
+        f"{VISIBLE}:15",
+        "the visible check of 'add-one' for 'time' never runs",
     ),
     "checks that are not Python": (
         VISIBLE,
