@@ -19,7 +19,9 @@ def sum_by_hand(x: Tensor, others: list[int]) -> Tensor:
     ### END SOLUTION
     return total
 '''
-LESSON = Lesson(Path("solutions/07_sums.py"), (), {"sum-by-hand": Exercise("sum-by-hand", SOURCE, 1)})
+LESSON = Lesson(
+    Path("solutions/07_sums.py"), (), {"sum-by-hand": Exercise("sum-by-hand", SOURCE, 1, difficulty=2, minutes=10)}
+)
 
 
 def written(give) -> str:
