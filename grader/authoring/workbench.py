@@ -77,10 +77,10 @@ class Workbench:
         visible, hidden = checks_file(lesson), hidden_file(lesson)
         must_exist(visible, "the lesson's visible checks")
         forget(name)
-        if record:
-            write_record(lesson)
         with located(lesson):
             load(visible, "utils.checks")
+            if record:
+                write_record(lesson)
             if hidden.exists():
                 load(hidden, "grader.hidden")
             return cls(
