@@ -256,7 +256,7 @@ def test_an_answer_in_other_words_is_found(course):
         "utils/kit.py": "# not `1 - (p - 2) / p`,\n# but `1 - m / (p + m - 1)`\nx = (p - 2) / (m + p - 2)\n",
         "README.md": "The answer is `(p - 1) / (m + p - 1)`.\n",
         "notes.txt": "The answer is `(p - 1) / (m + p - 1)`.\n",
-        "utils/broken.py": "(p - 1) / (m + p - 1) is it\n",
+        "utils/broken.py": "(p - 1) / (m + p - 1) it is\n",
     }
     packed = release.zipped({name: text.encode() for name, text in files.items()})
     found = release.leaks_in_other_words(io.BytesIO(packed), build.read_lessons(root=course))
