@@ -18,7 +18,7 @@ from pathlib import Path
 import typer
 from tqdm import tqdm
 
-from grader.authoring.check_files import checks_file, hidden_file, name_of
+from grader.authoring.check_files import checks_file, hidden_file
 from grader.authoring.lesson import ROOT, BuildError, Lesson, Problem, find_lessons
 from grader.authoring.markers import nearest
 from grader.authoring.preview import open_in_lab, write_preview
@@ -120,7 +120,7 @@ class TryOut:
         while last == before or self.has_changed(last):
             last = self.stamps()
             time.sleep(POLL)
-        return [name_of(path) for path in before if before[path] != last[path]]
+        return [str(path.relative_to(self.root)) for path in before if before[path] != last[path]]
 
 
 def key_of(bench: Workbench, candidate: Candidate) -> str:

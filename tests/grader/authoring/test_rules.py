@@ -101,7 +101,7 @@ BREACHES = {
     "checks that raise": (VISIBLE, '@check("add-one")', '@chekc("add-one")', f"{VISIBLE}:4", "NameError: name 'chekc'"),
     "one wrong answer": (
         MUTANTS,
-        'wrong("adds-nothing", "1 is not 2").body("return x")\n',
+        'wrong("adds-nothing", "returned 1").body("return x")\n',
         "",
         f"{MUTANTS}:5",
         "1 wrong answer to 'add-one': give at least 2",
