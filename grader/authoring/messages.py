@@ -146,10 +146,15 @@ def shared_files(root: Path) -> list[Path]:
 
 def message_drift(lesson: Lesson) -> Iterator[str]:
     """A line if the file does not have exactly the lesson's wrong answers."""
+    name = name_of(file_of(lesson))
     have, want = list(read_messages(lesson)), [str(mutant) for mutant in answers(lesson).wrong]
-    if have != want:
-        different = next(iter({*have} ^ {*want}), "their order")
-        yield f"{name_of(file_of(lesson))} is out of date ({different}): run `make build`"
+    lacks = [f"it lacks {answer}" for answer in want if answer not in have]
+    gone = [f"there is no {answer} any more" for answer in have if answer not in want]
+    if not file_of(lesson).exists():
+        yield f"{name} is missing: run `make build`"
+    elif have != want:
+        what = [*lacks, *gone, "the answers are in another order"][0]
+        yield f"{name} is out of date, {what}: run `make build`"
 
 
 # ---- judging ---------------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ class Named(NamedTuple):
 
 def new_lesson(lesson: str, exercises: Sequence[str], root: Path = ROOT) -> list[Path]:
     """Write the lesson's four files. Raises BuildError if a name can't be used, or if one of the files exists."""
-    files = {root / folder / f"{lesson}.py": text for folder, text in texts(lesson, exercises, root).items()}
+    files = {root / folder / f"{lesson}.py": text for folder, text in texts(lesson, exercises).items()}
     there = [path.relative_to(root) for path in files if path.exists()]
     if there:
         raise BuildError(f"{path} is there already, and stays as it is: choose another name" for path in there)
@@ -47,7 +47,7 @@ def new_lesson(lesson: str, exercises: Sequence[str], root: Path = ROOT) -> list
     return list(files)
 
 
-def texts(lesson: str, exercises: Sequence[str], root: Path) -> dict[str, str]:
+def texts(lesson: str, exercises: Sequence[str]) -> dict[str, str]:
     """{folder: the text of the lesson's file there}. Raises BuildError if a name can't be used."""
     check_names(lesson, exercises)
     named = [Named(name, function_of(name), name.replace("-", " ").capitalize()) for name in exercises]
@@ -64,7 +64,7 @@ def texts(lesson: str, exercises: Sequence[str], root: Path) -> dict[str, str]:
         for template, folder in FOLDERS.items()
     }
     must_be_readable(lesson, made["solutions"])
-    return {folder: text if folder == "solutions" else formatted(text, root) for folder, text in made.items()}
+    return {folder: text if folder == "solutions" else formatted(text) for folder, text in made.items()}
 
 
 def check_names(lesson: str, exercises: Sequence[str]) -> None:
@@ -90,10 +90,10 @@ def must_be_readable(lesson: str, source: str) -> None:
             raise BuildError(getattr(problem, "text", problem) for problem in error.problems) from None
 
 
-def formatted(text: str, root: Path) -> str:
+def formatted(text: str) -> str:
     """The text as `make lint` wants it: a long name can make a line too long."""
     command = [sys.executable, "-m", "ruff", "format", "--quiet", "-"]
-    return subprocess.run(command, cwd=root, input=text, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(command, cwd=ROOT, input=text, capture_output=True, text=True, check=True).stdout
 
 
 def command(lesson: str, exercises: Sequence[str], root: Path = ROOT) -> int:

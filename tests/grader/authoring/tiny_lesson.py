@@ -100,10 +100,15 @@ def make_course(root: Path) -> Path:
 def make_judged_course(root: Path) -> Path:
     """The same course, with checks that judge, and a hidden test."""
     make_course(root)
+    make_judge(root)
     (root / "grader/hidden").mkdir(parents=True)
-    (root / "utils/checks/01_tiny.py").write_text(JUDGING)
     (root / "grader/hidden/01_tiny.py").write_text(HIDDEN)
     return root
+
+
+def make_judge(root: Path) -> None:
+    """Let the checks of the tiny course judge."""
+    (root / "utils/checks/01_tiny.py").write_text(JUDGING)
 
 
 def write_lesson(course: Path, text: str, name: str = "01_tiny") -> Path:
