@@ -47,6 +47,12 @@ def test_equal_is_accepted(value):
     expect(value.clone() if isinstance(value, torch.Tensor) else value, value, rank=0)
 
 
+def test_a_tuple_will_do_for_a_list():
+    expect(([1, 2], (ONE,)), [(1, 2), [ONE]], 0)
+    assert failure((1, 3), [1, 2]) == "  rank 2 returned [1, 3], expected [1, 2]"
+    assert "(a tuple)" in failure((1, 2), ONE)
+
+
 def test_a_wrong_value_says_rank_seen_and_expected():
     assert failure(torch.tensor([1.0, 3.0]), ONE) == "  rank 2 returned [1 3], expected [1 2]"
 

@@ -95,7 +95,8 @@ class Case:
 
     inputs    the positional arguments: for each, a list with one entry per rank
     same      arguments that every rank gets, by name
-    right     what each rank must return; a dict {name: ...} if a rank returns several things, as a tuple
+    right     what each rank must return; a dict {name: ...} if a rank returns several things, as a tuple. None where
+              many answers are right: `also` judges them by their properties
     mistakes  {a usual mistake, in words: what it leads to}; for several things, a dict {name: such a dict}, where the
               name "" is for what all of them are together. Instead of a value, a function of what came back, which
               says whether it is that mistake
@@ -104,7 +105,8 @@ class Case:
     seen      what comes before a wrong value in the message; may name {rank} and {part}
     unpack    (what a rank returned, rank) -> {name: value}, where `right` is a dict; the default takes a tuple apart
     cluster   virtual ranks to run on; real ones by default
-    clock     the virtual cluster on which time is judged
+    clock     the virtual cluster on which time and memory are judged; `cluster` by default
+    advice    {words in the report of a run that failed: what to do about it}
     through, catch  as for Runner
     unchanged whether inputs must be after the call what they were before
     own_memory  whether a result may not share memory with an input
@@ -124,6 +126,7 @@ class Case:
     world_size: int = 0
     cluster: Cluster | None = None
     clock: Cluster | None = None
+    advice: Mapping[str, str] = field(default_factory=dict)
     through: Callable[..., Any] | None = None
     catch: Catch = ()
     unchanged: bool = True
@@ -139,11 +142,16 @@ class Case:
 
     def run(self, run: Runner, judges: str) -> Answer:
         """The student's function on this case's inputs."""
-        cluster = self.clock if judges == "time" else self.cluster
+        cluster = (self.clock if judges in ("time", "memory") else None) or self.cluster
         options: dict[str, Any] = {"catch": self.catch, "through": self.through, **self.same}
-        if cluster is None:
-            return run(self.world_size, *self.inputs, **options)
-        return run.virtual(self.world_size, *self.inputs, cluster=cluster, device="cpu", **options)
+        try:
+            if cluster is None:
+                return run(self.world_size, *self.inputs, **options)
+            return run.virtual(self.world_size, *self.inputs, cluster=cluster, device="cpu", **options)
+        except CheckFailed as failed:
+            fitting = (advice for words, advice in self.advice.items() if words in failed.saw)
+            failed.mistake = next(fitting, failed.mistake)
+            raise
 
     def judge(self, answer: Answer, judges: str) -> str | None:
         """Judge the values, traffic, time or memory. Returns what a student reads who has passed."""
@@ -156,7 +164,7 @@ class Case:
         return remark
 
     def judge_values(self, answer: Answer) -> str | None:
-        ranks = range(self.world_size)
+        ranks = range(self.world_size) if self.right is not None else ()
         for rank in sorted(ranks, key=lambda rank: (not self.must_be_none(rank), -rank)):
             self.judge_rank(answer.results[rank], rank)
         if self.unchanged:
