@@ -186,8 +186,8 @@ STUCK_STAGE = (
     "the rank before, the activations to the rank after), or a tag that doesn't name the stage that needs the message."
 )
 
-# What a stage goes backward from by mistake: (its y, the gradient of the next stage's y) -> a gradient. It should be the
-# gradient of the next stage's x.
+# What a stage goes backward from by mistake, in place of the gradient of the next stage's x:
+# (its y, the gradient of the next stage's y) -> a gradient.
 USUAL_SENDS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "the gradient if each rank sends back that of its output: the rank before needs that of your input, x.grad": (
         lambda _, of_output: of_output
@@ -228,7 +228,7 @@ def wrong_sends(stages: Stages, batch: Tensor) -> dict[str, Stages]:
 
 
 def named(gradients: Any, name: str = "the gradient of weights") -> dict[str, Any]:
-    """{"the gradient of weights[0]": ..., "the gradient of weights[1]": ...} of a list; of lists in it, weights[1][0]."""
+    """{"the gradient of weights[0]": its first, ...} of a list of gradients; weights[0][0] and so on of lists in it."""
     if not isinstance(gradients, list | tuple):
         return {name: gradients}
     return {key: one for n, inner in enumerate(gradients) for key, one in named(inner, f"{name}[{n}]").items()}
@@ -237,7 +237,7 @@ def named(gradients: Any, name: str = "the gradient of weights") -> dict[str, An
 def backward(
     inputs: Sequence[Sequence[Any]],
     right: list[dict[str, Tensor]],
-    wrong: Mapping[str, list[dict[str, Tensor]]],
+    wrong: Mapping[str, list[dict[str, Any]]],
     dtype: torch.dtype,
     **judged: Any,
 ) -> Case:
@@ -304,7 +304,7 @@ def accumulate_gradients(draws: Draws, layers: int, rows: int, size: int, dtype:
     right, each = outcome(batch), list(map(outcome, batch.split(size)))
     sizes, count = [len(part) for part in batch.split(size)], len(each)
     shares, none = [n / rows for n in sizes], [0.0] * (count - 1)
-    factors = {
+    factors: dict[str, Sequence[float]] = {
         "the sum of the means: it is M times too large. Each microbatch counts by its rows, m / B": [1.0] * count,
         "every microbatch weighted by 1 / M: the short one counts too much. Use its rows, m / B": [1 / count] * count,
         "the last microbatch alone: don't zero the gradients in between": [*none, shares[-1]],
@@ -313,7 +313,7 @@ def accumulate_gradients(draws: Draws, layers: int, rows: int, size: int, dtype:
         "every microbatch weighted by micro_batch_size / B: the last one has fewer rows": [size / rows] * count,
         "every microbatch weighted by its rows, but not divided by the rows of the batch": sizes,
     }
-    wrong = {
+    wrong: dict[str, list[dict[str, Any]]] = {
         words: [{name: sum(f * of[name] for f, of in zip(by, each, strict=True)) for name in right}]
         for words, by in factors.items()
     }

@@ -26,8 +26,9 @@ mistakes look the same by accident are drawn again.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from ..cluster.hardware import Cluster
@@ -102,16 +103,17 @@ class Case:
               says whether it is that mistake
     explain   (what a rank returned, rank) -> what is wrong with it in words, where no mistake fits; "" for nothing
     rtol      the relative error to allow (see equality.py)
-    seen      what comes before a wrong value in the message; may name {rank} and {part}
+    seen      what comes before a wrong value in the message; may name {rank} and {part}. A list: of each rank
+    in_order  whether rank 0 is judged first; by default it is the last, since it is often right by luck
     unpack    (what a rank returned, rank) -> {name: value}, where `right` is a dict; the default takes a tuple apart
     cluster   virtual ranks to run on; real ones by default
     clock     the virtual cluster on which time and memory are judged; `cluster` by default
-    advice    {words in the report of a run that failed: what to do about it}
     through, catch  as for Runner
+    advice    {pattern in the report of ranks that failed: what to do about it}
     unchanged whether inputs must be after the call what they were before
     own_memory  whether a result may not share memory with an input
     values_first  whether `traffic` and the others are judged only where the values are right
-    also      a further judgement of the values
+    before, also  further judgements of the values, before that of the ranks' results and after it
     traffic, time, memory  what judges the rest of an answer, by the functions of traffic.py or your own
     """
 
@@ -121,17 +123,19 @@ class Case:
     mistakes: Mapping[str, Any] = field(default_factory=dict)
     explain: Callable[[Any, int], str] | None = None
     rtol: float = 0
-    seen: str = ""
+    seen: str | list[str] = ""
+    in_order: bool = False
     unpack: Callable[[Any, int], Mapping[str, Any]] | None = None
     world_size: int = 0
     cluster: Cluster | None = None
     clock: Cluster | None = None
-    advice: Mapping[str, str] = field(default_factory=dict)
     through: Callable[..., Any] | None = None
     catch: Catch = ()
+    advice: Mapping[str, str] = field(default_factory=dict)
     unchanged: bool = True
     own_memory: bool = False
     values_first: bool = False
+    before: Judgement | None = None
     also: Judgement | None = None
     traffic: Judgement | None = None
     time: Judgement | None = None
@@ -149,7 +153,7 @@ class Case:
                 return run(self.world_size, *self.inputs, **options)
             return run.virtual(self.world_size, *self.inputs, cluster=cluster, device="cpu", **options)
         except CheckFailed as failed:
-            fitting = (advice for words, advice in self.advice.items() if words in failed.saw)
+            fitting = (words for pattern, words in self.advice.items() if re.search(pattern, failed.saw))
             failed.mistake = next(fitting, failed.mistake)
             raise
 
@@ -165,7 +169,9 @@ class Case:
 
     def judge_values(self, answer: Answer) -> str | None:
         ranks = range(self.world_size) if self.right is not None else ()
-        for rank in sorted(ranks, key=lambda rank: (not self.must_be_none(rank), -rank)):
+        if self.before:
+            self.before(answer)
+        for rank in sorted(ranks if self.in_order else reversed(ranks), key=lambda rank: not self.must_be_none(rank)):
             self.judge_rank(answer.results[rank], rank)
         if self.unchanged:
             expect_unchanged(answer, *self.inputs)
@@ -184,7 +190,9 @@ class Case:
         values = self.unpacked(got, rank)
         for part, right, mistakes in self.parts(rank):
             if not alike(values[part], right, self.rtol, strict=True):
-                seen = self.seen or ("rank {rank}: {part} is" if part else "rank {rank} returned")
+                seen = at(self.seen, rank, self.world_size) or (
+                    "rank {rank}: {part} is" if part else "rank {rank} returned"
+                )
                 mistakes = {**self.mistaken_as_a_whole(got), **mistakes, **self.explained(values[part], rank)}
                 expect(values[part], right, seen.format(rank=rank, part=part), mistakes, self.rtol)
 
@@ -220,6 +228,31 @@ class Case:
             for part, right, mistakes in self.parts(rank)
             for one, other in same_twice(right, mistakes, self.rtol)
         )
+
+
+def side_by_side(cases: Sequence[Case]) -> Case:
+    """One run instead of many: each rank has one of the cases, which are of one process each and ask the same."""
+    first, several = cases[0], isinstance(cases[0].right, dict)
+    rights = [case.right if several else {"": case.right} for case in cases]
+    usual = [case.mistakes if several else {"": case.mistakes} for case in cases]
+
+    def mistakes_in(part: str) -> dict[str, list[Any]]:
+        """Words that some cases lack have the right value there, which is no mistake."""
+        words = dict.fromkeys(words for mistakes in usual for words in mistakes.get(part, {}))
+        pairs = [(mistakes.get(part, {}), right[part]) for mistakes, right in zip(usual, rights, strict=True)]
+        return {one: [at(wrong.get(one, right), 0, 1) for wrong, right in pairs] for one in words}
+
+    right = {part: [at(of_case[part], 0, 1) for of_case in rights] for part in rights[0]}
+    mistakes = {part: mistakes_in(part) for part in right}
+    return replace(
+        first,
+        inputs=[[column[0] for column in columns] for columns in zip(*(case.inputs for case in cases), strict=True)],
+        right=right if several else right[""],
+        mistakes=mistakes if several else mistakes[""],
+        seen=[at(case.seen, 0, 1) for case in cases],
+        in_order=True,
+        world_size=len(cases),
+    )
 
 
 def always(_: Any) -> bool:

@@ -24,7 +24,17 @@ from .inputs import Draws
 from .oracles import Case, Every, OnlyAt, Oracle
 
 FOLDER = Path(__file__).parent / "recorded"
-FIELDS = ("inputs", "same", "right", "mistakes", "rtol", "seen", "world_size")  # of a Case, in a recorded one
+FIELDS = (
+    "inputs",
+    "same",
+    "right",
+    "mistakes",
+    "rtol",
+    "seen",
+    "advice",
+    "in_order",
+    "world_size",
+)  # of a Case, in a recorded one
 
 
 def recorded(lesson: str, exercise: str) -> Oracle:

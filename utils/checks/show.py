@@ -24,7 +24,7 @@ def show(value: Any, other: Any = None, digits: int | None = None) -> str:
         text = plain(value)
     text = text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
     name = type(value).__name__
-    if value is None or same_kind(value, other):
+    if value is None or other is None or same_kind(value, other):
         return text
     return f"{text} ({'an' if name[0] in 'aeiou' else 'a'} {name})"
 

@@ -20,14 +20,19 @@ from grader.authoring.lesson import BuildError
 
 ROOT = Path(__file__).resolve().parents[3]
 LESSON = '''\
-# %% [markdown]
+# %% [markdown] question="What is twice the sum?"
 # # Doubling
+# *you need: nothing.*
+#
 # Here is a hint: `total = left_neighbour + right_neighbour`
 
 # %%
 from utils import check
 
-# %% exercise="double-it"
+# %% [markdown]
+# ## Double it
+
+# %% exercise="double-it" difficulty=1 minutes=5
 def double_it(left, right):
     """Return twice the sum."""
     left_neighbour, right_neighbour = left, right
@@ -44,6 +49,16 @@ def double_it(left, right):
 check(double_it, judges="values")
 '''
 CHECK = "def check(function, judges):\n    assert function(1, 2) == 6\n    print('right')\n"
+REGISTERED = "from utils.checks.marking import check\n\n\n@check('double-it')\ndef double_it(run):\n    pass\n"
+ANSWERS = """\
+from grader.authoring.variants import Answers
+
+ANSWERS = Answers()
+
+wrong, right = ANSWERS.to("double-it")
+wrong("triples", "").replace("total * 2", "total * 3")
+wrong("only-left", "").body("return 2 * left")
+"""
 
 
 @pytest.fixture(scope="module")
@@ -72,8 +87,10 @@ def course(tmp_path):
     files = {
         "solutions/01_doubling.py": LESSON,
         "utils/__init__.py": CHECK,
+        "utils/checks/01_doubling.py": REGISTERED,
         "utils/__pycache__/x.pyc": "",
         "utils/.ipynb_checkpoints/x.py": "",
+        "tests/mutants/01_doubling.py": ANSWERS,
         "grader/bundle/README.md": "# For you\n",
         "grader/bundle/Makefile": "lab:\n",
         "grader/bundle/jupyter/config.json": "{}\n",
@@ -117,6 +134,7 @@ def test_the_bundle_of_a_small_course(course):
                 "requirements.txt",
                 "setup_env.py",
                 "utils/__init__.py",
+                "utils/checks/01_doubling.py",
             )
         ]
         assert bundle.read("distributed-training/requirements.txt") == b"# For students\ntorch==2.13.0\n"
@@ -133,7 +151,7 @@ def test_the_same_course_gives_the_same_bytes(course):
 def test_drift_stops_the_bundle(course):
     source = course / "solutions" / "01_doubling.py"
     source.write_text(LESSON.replace("Return twice", "Return two times"))
-    with pytest.raises(BuildError, match="is not what solutions/01_doubling.py:8 says: run `make build`"):
+    with pytest.raises(BuildError, match="is not what solutions/01_doubling.py:13 says: run `make build`"):
         release.bundle(course)
     assert not (course / "dist").exists()
 
@@ -167,7 +185,7 @@ def test_an_answer_in_utils_stops_the_bundle(course, capsys):
 
 def test_the_command_says_what_it_made(course, capsys):
     assert release.command(course) == 0
-    assert capsys.readouterr().out == "dist/distributed-training.zip: 1 lesson, 8 files, no answer in it\n"
+    assert capsys.readouterr().out == "dist/distributed-training.zip: 1 lesson, 9 files, no answer in it\n"
 
 
 # ---- the proof -------------------------------------------------------------------------------------------------------

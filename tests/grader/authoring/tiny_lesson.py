@@ -1,0 +1,77 @@
+"""A course of one tiny lesson in a folder of its own, for the tests of building."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+TINY = '''\
+# %% [markdown] question="What is one more?"
+# # Tiny
+# *you need: nothing.*
+#
+# A lesson of one exercise.
+
+# %%
+def check(function, judges):
+    assert function(1) == 2, f"{function(1)} is not 2"
+    print(judges, "right")
+
+# %% [markdown]
+# ## Add one
+
+# %% exercise="add-one" difficulty=1 minutes=5
+def add_one(x):
+    """Return x + 1."""
+    ### BEGIN SOLUTION
+    return x + 1
+    ### END SOLUTION
+
+# %% check="add-one" points=1.5
+check(add_one, judges="values")
+
+# %% check="add-one" judges="types" points=2
+check(add_one, judges="types")
+
+# %%
+print("add_one(3) is", add_one(3))
+'''
+# The notebook's own `check` judges; these are here because a lesson needs them.
+CHECKS = """\
+from utils.checks.marking import check
+
+
+@check("add-one")
+def add_one_values(run):
+    pass
+
+
+@check("add-one", judges="types")
+def add_one_types(run):
+    pass
+"""
+ANSWERS = """\
+from grader.authoring.variants import Answers
+
+ANSWERS = Answers()
+
+wrong, right = ANSWERS.to("add-one")
+wrong("adds-two", "3 is not 2").replace("x + 1", "x + 2")
+wrong("adds-nothing", "1 is not 2").body("return x")
+right("turned-round").replace("x + 1", "1 + x")
+"""
+
+
+def make_course(root: Path) -> Path:
+    """Write the tiny lesson, its checks and answers, with this project's own nbgrader_config.py."""
+    for folder in ("solutions", "utils/checks", "tests/mutants"):
+        (root / folder).mkdir(parents=True)
+    (root / "nbgrader_config.py").write_bytes((ROOT / "nbgrader_config.py").read_bytes())
+    (root / "utils/checks/01_tiny.py").write_text(CHECKS)
+    (root / "tests/mutants/01_tiny.py").write_text(ANSWERS)
+    write_lesson(root, TINY)
+    return root
+
+
+def write_lesson(course: Path, text: str, name: str = "01_tiny") -> Path:
+    path = course / "solutions" / f"{name}.py"
+    path.write_text(text, encoding="utf-8")
+    return path
