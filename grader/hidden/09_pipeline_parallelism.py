@@ -23,28 +23,25 @@ F32 = torch.float32
 
 @oracle(values=[(11, 8), (13, 5), (3, 5), (7, 3), (1, 1)])
 def split_layers(_: Draws, layers: int, ranks: int) -> Case:
-    items, numbers = [f"layer {number}" for number in range(layers)], range(ranks)
-    size, ceiling = layers // ranks, -(-layers // ranks)
-    ends = [(rank + 1) * layers // ranks for rank in numbers]
-    pieces = [items[rank * size : (rank + 1) * size] for rank in numbers]
+    items, size = [f"layer {number}" for number in range(layers)], layers // ranks
+    wrong_sizes = {
+        "a cut into pieces of ceil(layers / P): the last ranks then get less, or nothing": [-(-layers // ranks)]
+        * ranks,
+        "a cut into pieces of layers // P: the leftover layers belong to no rank": [size] * ranks,
+        "a cut with all leftover layers on the last rank: then it is slower than all others": (
+            [size] * (ranks - 1) + [layers]
+        ),
+        "sizes that differ by one, but the larger ones are not on the first ranks": [
+            (rank + 1) * layers // ranks - rank * layers // ranks for rank in range(ranks)
+        ],
+    }
+    mistakes = {words: visible.cut(items, sizes) for words, sizes in wrong_sizes.items()}
+    mistakes["every P-th layer: a stage has consecutive layers"] = [items[rank::ranks] for rank in range(ranks)]
     return Case(
         [[items] * ranks],
-        right=visible.cut(items, [size + (rank < layers % ranks) for rank in numbers]),
+        right=visible.cut(items, [size + (rank < layers % ranks) for rank in range(ranks)]),
+        mistakes=mistakes if layers >= ranks else {},  # with fewer layers, different mistakes look the same
         seen=f"{layers} layers: rank {{rank}} got",
-        mistakes={
-            "a cut into pieces of ceil(layers / P): the last ranks then get less, or nothing": [
-                items[rank * ceiling : (rank + 1) * ceiling] for rank in numbers
-            ],
-            "a cut into pieces of layers // P: the leftover layers belong to no rank": pieces,
-            "a cut with all leftover layers on the last rank: then it is slower than all others": [
-                *pieces[:-1],
-                items[(ranks - 1) * size :],
-            ],
-            "every P-th layer: a stage has consecutive layers": [items[rank::ranks] for rank in numbers],
-            "sizes that differ by one, but the larger ones are not on the first ranks": [
-                items[start:end] for start, end in zip([0, *ends], ends, strict=False)
-            ],
-        },
     )
 
 
@@ -62,19 +59,14 @@ def bubble_shares(_: Draws, ranks: int, microbatches: int, most: float) -> Case:
         rtol=1e-9,
         seen=f"for P = {ranks}, M = {microbatches}, most = {most}: {{part}} is",
         mistakes={
-            "": {
-                "the two shares the wrong way round: the share of the total time comes first": (ideal, total, enough),
-            },
+            "": {"the right pair the wrong way round: the share of the total time comes first": (ideal, total, enough)},
             share: {
                 "the busy share: the bubble is the rest": 1 - total,
                 p_slots: ranks / (microbatches + ranks),
                 "the share of M + P slots: there are M + P - 1 slots": idle / (microbatches + ranks),
                 "the share of the ideal time": ideal,
             },
-            ideal_share: {
-                "the share of the total time": total,
-                p_slots: ranks / microbatches,
-            },
+            ideal_share: {"the share of the total time": total, p_slots: ranks / microbatches},
             smallest: {
                 "the smallest M for the share of the ideal time; here the total counts": enough_for_ideal,
                 "one too many: one fewer would do": enough + 1,
@@ -135,21 +127,14 @@ overlapped_forward = vary(
 
 # ---- gradients
 
-
-def in_pairs(ranks: int, microbatches: int) -> list[list[tuple[str, int]]]:
-    """Rank r starts with P - r forwards, then does a backward and a forward in turn."""
-    schedules = []
-    for rank in range(ranks):
-        ahead = ranks - rank
-        steps = [("F", m) for m in range(min(ahead, microbatches))]
-        for m in range(microbatches):
-            steps += [("B", m), *[("F", m + ahead)] * (m + ahead < microbatches)]
-        schedules.append(steps)
-    return schedules
-
-
 steps_of = visible.steps_of
 GPIPE = [steps_of("F0 F1 F2 F3 B0 B1 B2 B3")] * 3
+ALTERNATING = [
+    steps_of("F0 F1 F2 F3 B0 F4 B1 F5 B2 F6 B3 F7 B4 F8 B5 F9 B6 F10 B7 F11 B8 B9 B10 B11"),
+    steps_of("F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 F6 B4 F7 B5 F8 B6 F9 B7 F10 B8 F11 B9 B10 B11"),
+    steps_of("F0 F1 B0 F2 B1 F3 B2 F4 B3 F5 B4 F6 B5 F7 B6 F8 B7 F9 B8 F10 B9 F11 B10 B11"),
+    steps_of("F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7 F8 B8 F9 B9 F10 B10 F11 B11"),
+]
 REVERSED = [steps_of("F0 F1 F2 F3 B3 B2 B1 B0")] * 3
 
 backward_across = vary(
@@ -168,7 +153,7 @@ run_schedule = vary(
         ([steps_of("F0 B0")] * 2, (1, 1), 3, 5),
     ],
     traffic=[(visible.CHUNKED, (1,) * 4, 6, 3)],
-    memory=[(in_pairs(4, 12), (2,) * 4, 24, 2), (GPIPE, (2,) * 3, 4, 1)],
+    memory=[(ALTERNATING, (2,) * 4, 24, 2), (GPIPE, (2,) * 3, 4, 1)],
 )
 
 

@@ -30,7 +30,7 @@ from .traffic import expect_each_sent, expect_only_messages, expect_time
 DIM = 4
 EXACT = torch.float64  # sums in a different order differ in the last digits only
 RTOL = {torch.float64: 1e-7, torch.float32: 1e-3}
-LOSS = "the loss"
+LOSS = "the gradients are right, but the loss"  # it is compared last
 
 T = TypeVar("T")
 Sizes = tuple[int, ...]  # how many layers each stage has
@@ -66,6 +66,16 @@ def rows_take_time(ranks: int, message: float = 0.0) -> Cluster:
     gpu = Gpu(flops=dict.fromkeys(("fp64", "fp32"), 2 * DIM * DIM), memory=math.inf, bandwidth=math.inf)
     link = Link(alpha=message, bandwidth=math.inf)
     return Cluster("one row a second", nodes=1, gpus_per_node=ranks, gpu=gpu, intra=link, inter=link)
+
+
+def crossed(
+    nbytes: int, ranks: int, chunks: int = 1, microbatches: int = 1, back: bool = True, enough: str = ""
+) -> Judgement:
+    """Judge that activations cross each boundary between stages, and come back as a gradient; `nbytes` each way."""
+    last = ranks * chunks - 1
+    ways = [sum((stage < last) + (stage > 0) * back for stage in range(rank, last + 1, ranks)) for rank in range(ranks)]
+    messages, sent = [microbatches * n for n in ways], [nbytes * n for n in ways]
+    return lambda answer: expect_each_sent(answer, messages, sent, enough)
 
 
 # ---- forward, in parts 1, 2 and 6
@@ -115,13 +125,8 @@ def forward(draws: Draws, layers: Sizes, rows: int, size: int, dtype: torch.dtyp
 
 @oracle(values=[((2, 1, 1, 1), 3)], traffic=[((1, 1, 1), 5)], if_stuck=EACH_BOUNDARY)
 def naive_forward(draws: Draws, layers: Sizes, rows: int, dtype: torch.dtype = EXACT) -> Case:
-    messages = [1] * (len(layers) - 1) + [0]
-    nbytes = [count * rows * DIM * dtype.itemsize for count in messages]
-
-    def crossed_once(answer: Answer) -> str:
-        return expect_each_sent(answer, messages, nbytes, "Every boundary is crossed once.")
-
-    return forward(draws, layers, rows, 0, dtype, traffic=crossed_once)
+    once = crossed(rows * DIM * dtype.itemsize, len(layers), back=False, enough="Every boundary is crossed once.")
+    return forward(draws, layers, rows, 0, dtype, traffic=once)
 
 
 @oracle(values=[((2, 1, 1), 10, 4), ((1, 1), 6, 2)], time=[((1,) * 4, 12, 3)], if_stuck=EACH_BOUNDARY)
@@ -129,16 +134,11 @@ def microbatch_forward(draws: Draws, layers: Sizes, rows: int, size: int, dtype:
     """Time is judged with one layer on each rank, and messages that take none."""
     ranks = len(layers)
     serial = {"the time of one GPU: send each microbatch on before you compute the next": float(rows * ranks)}
-    clock, seconds = rows_take_time(ranks), rows + size * (ranks - 1)
-    return forward(
-        draws,
-        layers,
-        rows,
-        size,
-        dtype,
-        clock=clock,
-        time=lambda answer: expect_time(answer, seconds, recognise=serial),
-    )
+
+    def in_time(answer: Answer) -> str:
+        return expect_time(answer, rows + size * (ranks - 1), recognise=serial)
+
+    return forward(draws, layers, rows, size, dtype, clock=rows_take_time(ranks), time=in_time)
 
 
 @oracle(values=[((2, 1, 1), 10, 4), ((1, 1), 3, 1)], time=[((1, 1, 1), 15, 3, 2.0)], if_stuck=OVERLAP_STUCK)
@@ -252,7 +252,7 @@ def backward(
         return [of_rank.get(name) for of_rank in ranks]  # None where a rank has no such layer
 
     def unpack(got: Any, rank: int) -> dict[str, Any]:
-        loss, gradients = as_tuple(got, [LOSS, "the gradients"], rank).values() if LOSS in names else (None, got)
+        loss, gradients = as_tuple(got, ["the loss", "the gradients"], rank).values() if LOSS in names else (None, got)
         if named(gradients).keys() != of_gradients[rank].keys():
             raise CheckFailed(f"rank {rank} returned {show(gradients)}", f"a list with {', '.join(of_gradients[rank])}")
         return dict.fromkeys(names) | named(gradients) | {LOSS: loss}
@@ -271,14 +271,6 @@ def backward(
     )
 
 
-def crossed_both_ways(nbytes: int, ranks: int, chunks: int = 1, microbatches: int = 1, enough: str = "") -> Judgement:
-    """Judge that activations go up and a gradient comes down over each boundary, `nbytes` bytes in all of them."""
-    last = ranks * chunks - 1
-    times = [sum((stage > 0) + (stage < last) for stage in range(rank, last + 1, ranks)) for rank in range(ranks)]
-    messages, sent = [microbatches * n for n in times], [nbytes * n for n in times]
-    return lambda answer: expect_each_sent(answer, messages, sent, enough)
-
-
 @oracle(values=[((2, 2, 1), 3), ((1, 1), 4)], traffic=[((1,) * 4, 2)], if_stuck=BACK_AND_FORTH)
 def backward_across(draws: Draws, layers: Sizes, rows: int, dtype: torch.dtype = EXACT) -> Case:
     weights, batches = model(draws, sum(layers), rows, len(layers), dtype)
@@ -289,7 +281,7 @@ def backward_across(draws: Draws, layers: Sizes, rows: int, dtype: torch.dtype =
         right=list(map(named, cut(gradients, layers))),
         wrong={words: list(map(named, of)) for words, of in wrong_sends(stages, batch).items()},
         dtype=dtype,
-        traffic=crossed_both_ways(batch.nbytes, len(layers), enough="Each boundary is crossed once each way."),
+        traffic=crossed(batch.nbytes, len(layers), enough="Each boundary is crossed once each way."),
     )
 
 
@@ -379,7 +371,7 @@ def run_schedule(
             "KeyError": "A backward finds nothing under its key. F and B must use the same key, with the chunk in it."
         },
         clock=free_messages(ranks),
-        traffic=crossed_both_ways(batch.nbytes, ranks, chunks, len(parts), "M messages each way across each boundary."),
+        traffic=crossed(batch.nbytes, ranks, chunks, len(parts), enough="M messages each way across each boundary."),
         memory=lambda answer: expect_live_activations(answer, schedules, tensor=size * DIM * dtype.itemsize),
     )
 
@@ -445,10 +437,9 @@ def planned(
     ranks: int,
     microbatches: int,
     chunks: int,
-    values: Callable[[Schedule], object],
-    memory: Callable[[Schedule], str] | None = None,
+    expect_form: Callable[[Schedule], None],
 ) -> Case:
-    """A schedule for all ranks, one rank's steps from each. Many are right: judge their properties."""
+    """A schedule, each rank's steps from that rank. Many are right: judged are their form, memory and time."""
 
     def on_steps(judge: Callable[[Schedule], Any]) -> Judgement:
         return lambda answer: judge(runnable(answer.results, microbatches, chunks))
@@ -457,8 +448,8 @@ def planned(
         world_size=ranks,
         same={"num_microbatches": microbatches} | ({"num_chunks": chunks} if chunks > 1 else {}),
         cluster=free_messages(ranks),
-        also=on_steps(values),
-        memory=on_steps(memory) if memory else None,
+        also=on_steps(expect_form),
+        memory=on_steps(lambda schedule: expect_few_live(schedule, microbatches, chunks)),
         time=on_steps(lambda schedule: expect_small_bubble(schedule, microbatches, chunks)),
     )
 
@@ -490,19 +481,11 @@ def one_f_one_b(_: Draws, ranks: int, microbatches: int) -> Case:
                     "In the steady phase it does two of the same kind in a row.",
                 )
 
-    def expect_few_live(schedule: Schedule) -> str:
-        allowed = [min(microbatches, ranks - rank) for rank in range(ranks)]
-        too_long = "Its warm-up is {more} too long: the forward of the first pair counts, too."
-        live = expect_live(schedule, allowed, "microbatches", "That is all of them, as in GPipe.", too_long)
-        return f"live microbatches by rank: {live}; GPipe holds {microbatches} on each."
-
-    return planned(ranks, microbatches, 1, expect_in_turn, expect_few_live)
+    return planned(ranks, microbatches, 1, expect_in_turn)
 
 
 @oracle(values=[(2, 4, 2), (4, 8, 2)], memory=[(4, 12, 2)], time=[(4, 8, 2)])
 def interleaved(_: Draws, ranks: int, microbatches: int, chunks: int) -> Case:
-    forwards = microbatches * chunks
-
     def expect_groups(schedule: Schedule) -> None:
         expect_in_order(schedule)
         for rank, steps in enumerate(schedule):
@@ -513,14 +496,7 @@ def interleaved(_: Draws, ranks: int, microbatches: int, chunks: int) -> Case:
                     GROUPS,
                 )
 
-    def expect_few_live(schedule: Schedule) -> str:
-        allowed = [min(forwards, 2 * (ranks - 1 - rank) + (chunks - 1) * ranks + 1) for rank in range(ranks)]
-        everything = "That is all of them: go backward as soon as the warm-up is over."
-        too_long = "The warm-up is 2 (P - 1 - rank) + (v - 1) P forwards, and the steady phase adds one."
-        live = expect_live(schedule, allowed, "chunks of microbatches", everything, too_long)
-        return f"live by rank, in chunks: {live}; all forwards first would hold {forwards}."
-
-    return planned(ranks, microbatches, chunks, expect_groups, expect_few_live)
+    return planned(ranks, microbatches, chunks, expect_groups)
 
 
 # ---- properties of a schedule
@@ -579,14 +555,24 @@ def expect_in_order(schedule: Schedule) -> None:
                 )
 
 
-def expect_live(schedule: Schedule, allowed: list[int], what: str, everything: str, too_long: str) -> list[int]:
-    """Raise CheckFailed if more than so many are live on a rank: with one of two sentences. Returns how many are."""
+def expect_few_live(schedule: Schedule, microbatches: int, chunks: int) -> str:
+    """Raise CheckFailed if more microbatches are live on a rank than in 1F1B, or in interleaved 1F1B."""
+    ranks, forwards = len(schedule), microbatches * chunks
     live = [max(live_at(steps)) for steps in schedule]
-    for rank, (most, right) in enumerate(zip(live, allowed, strict=True)):
+    for rank, most in enumerate(live):
+        if chunks == 1:
+            what, right, as_in_gpipe = "microbatches", ranks - rank, "That is all of them, as in GPipe."
+            advice = f"Its warm-up is {most - right} too long: the forward of the first pair counts, too."
+        else:
+            what, right = "chunks of microbatches", 2 * (ranks - 1 - rank) + (chunks - 1) * ranks + 1
+            as_in_gpipe = "That is all of them: go backward as soon as the warm-up is over."
+            advice = "The warm-up is 2 (P - 1 - rank) + (v - 1) P forwards, and the steady phase adds one."
         if most > right:
-            why = everything if most == len(schedule[rank]) // 2 else too_long.format(more=most - right)
-            raise CheckFailed(f"{most} {what} are live on rank {rank}", f"{right} at most", why)
-    return live
+            advice = as_in_gpipe if most == forwards else advice
+            raise CheckFailed(f"{most} {what} are live on rank {rank}", f"{right} at most", advice)
+    if chunks == 1:
+        return f"live microbatches by rank: {live}; GPipe holds {forwards} on each."
+    return f"live by rank, in chunks: {live}; all forwards first would hold {forwards}."
 
 
 def expect_small_bubble(schedule: Schedule, microbatches: int, chunks: int) -> str:
