@@ -174,7 +174,7 @@ gpipe = vary(visible.gpipe, values=[(3, 7), (5, 2), (1, 3)], time=[(8, 3), (2, 9
 one_f_one_b = vary(
     visible.one_f_one_b,
     values=[(5, 7), (3, 3), (8, 1), (1, 4), (2, 6)],
-    memory=[(5, 9), (8, 3), (1, 5), (3, 3)],
+    memory=[(5, 9), (4, 2), (8, 3), (1, 5), (3, 3)],
     time=[(5, 9), (8, 3), (3, 3), (2, 1)],
 )
 interleaved = vary(

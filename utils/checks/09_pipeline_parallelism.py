@@ -469,7 +469,7 @@ def gpipe(_: Draws, ranks: int, microbatches: int) -> Case:
     return planned(ranks, microbatches, 1, expect_forwards_first)
 
 
-@oracle(values=[(4, 8), (4, 2)], memory=[(4, 8), (4, 2)], time=[(4, 8)])
+@oracle(values=[(4, 8), (4, 2)], memory=[(4, 8)], time=[(4, 8)])
 def one_f_one_b(_: Draws, ranks: int, microbatches: int) -> Case:
     def expect_in_turn(schedule: Schedule) -> None:
         expect_in_order(schedule)
