@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 from grader.authoring.check_files import answers, answers_file, checks_file, hidden_file, must_exist, name_of
 from grader.authoring.lesson import BuildError, Cell, Lesson, Problem, find_lessons, read_lesson
+from grader.authoring.records import write_record
 from grader.authoring.variants import Answers
 from grader.hidden import hidden_tests_for
 from utils.checks import CheckFailed, Checks, checks_for
@@ -74,6 +75,7 @@ class Workbench:
         lesson = read_lesson(path)
         forget(name)
         must_exist(checks_file(lesson), "the lesson's visible checks")
+        write_record(lesson)
         with located(lesson):
             visible = checks_for(name)
             hidden = hidden_tests_for(name) if hidden_file(lesson).exists() else None

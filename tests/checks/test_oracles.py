@@ -250,8 +250,8 @@ def test_recorded_cases_judge_as_the_oracle_does(tmp_path, monkeypatch):
     hidden = oracle("shares", values=[(4, 0.5)], if_stuck="never")(shares)
     (tmp_path / "99_x.json").write_text(recorded.written_down([hidden]))
     monkeypatch.setattr(recorded, "FOLDER", tmp_path)
-    visible = recorded.recorded("99_x", "shares")
-    [check] = visible.checks()
+    [check] = checks_in(recorded.recorded("99_x", "shares"))
+    visible = recorded.recorded("99_x", "shares").oracle()
     assert (check.exercise, check.judges, check.if_stuck) == ("shares", "values", "never")
     again = visible.drawn(Draws(7), visible.cases["values"][0])
     assert again == hidden.drawn(Draws(), (4, 0.5))
@@ -267,4 +267,4 @@ def test_what_is_no_plain_data_is_not_recorded():
 
 def test_a_case_that_was_never_recorded_says_what_to_do():
     with pytest.raises(ValueError, match=r"99_none\.json has no recorded case of 'x': run `make build`"):
-        recorded.recorded("99_none", "x")
+        checks_in(recorded.recorded("99_none", "x"))
