@@ -418,6 +418,8 @@ def test_a_passed_check_prints_one_line_and_its_remark(capsys):
         capsys.readouterr().out
         == "add-one · traffic · passed\n  no rank sent anything; 0 bytes in all. No fewer will do.\n"
     )
+    lesson_of(adds_quietly, hidden=True)(add_one, judges="traffic")
+    assert capsys.readouterr().out == "add-one · traffic · hidden test · passed\n"
 
 
 def test_unknown_lessons_and_functions_get_one_clear_line():
