@@ -260,6 +260,16 @@ def test_recorded_cases_judge_as_the_oracle_does(tmp_path, monkeypatch):
         judged(visible, lambda ranks, most: (0.25, [4, None, (1, "a")]))
 
 
+def test_what_is_no_plain_data_is_added_to_the_recorded_cases(tmp_path, monkeypatch):
+    def doubled(function, *inputs):
+        return 2 * function(*inputs)
+
+    hidden = oracle("sum-up", values=[()])(lambda draws: Case([[4]], right=8))
+    (tmp_path / "99_x.json").write_text(recorded.written_down([hidden]))
+    monkeypatch.setattr(recorded, "FOLDER", tmp_path)
+    assert judged(recorded.recorded("99_x", "sum-up", through=doubled).oracle(), lambda x: x) is None
+
+
 def test_what_is_no_plain_data_is_not_recorded():
     with pytest.raises(TypeError, match="sum-up can't be recorded: it holds a Tensor"):
         recorded.written_down([oracle("sum-up", values=[(2,)])(summed)])

@@ -94,7 +94,7 @@ def test_few_descriptors(script):
 
 FORKS_TWICE = """
 import os
-fork, left = os.fork, [1, 2]
+fork, left = os.fork, ["stand-in", "rank 0", "rank 1"]
 def fork_twice():
     if not left:
         raise BlockingIOError(11, 'Resource temporarily unavailable')
