@@ -1,8 +1,9 @@
 """The visible checks of lesson 09. Each is quick: one to three runs of one to four ranks. Form: see oracles.py.
 
-The truth about every gradient is one process with all layers. Many schedules are right, so a schedule is judged by its
-properties: kit/pipeline_schedule.py follows it, worlds/virtual/play_schedule.py plays it, and no stage takes part. A
-stage runs the schedules written out below.
+The truth about every gradient is one process with all layers. Many schedules are right, so a student's schedule is
+judged by its properties, without a student's stage: kit/pipeline_schedule.py follows it, and
+worlds/virtual/play_schedule.py plays it. A student's stage runs the schedules written out below. Which layers a rank
+has, and how large the bubble is, are recorded: grader/hidden/09_pipeline_parallelism.py has those oracles.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def model(
 
 
 def cut(items: Iterable[T], sizes: Iterable[int]) -> list[list[T]]:
-    """Consecutive items, so many to each stage."""
+    """Consecutive items: sizes[s] of them for stage s."""
     rest = iter(items)
     return [list(islice(rest, size)) for size in sizes]
 
@@ -91,7 +92,7 @@ OVERLAP_STUCK = (
 
 
 def forward(draws: Draws, layers: Sizes, rows: int, size: int, dtype: torch.dtype, **judged: Any) -> Case:
-    """The output of a batch that goes through stages of so many layers, in microbatches of `size` rows if not 0."""
+    """The output of a batch that goes through all stages, whole (size 0) or in microbatches of `size` rows."""
     weights, batches = model(draws, sum(layers), rows, len(layers), dtype)
     stages, batch = cut(weights, layers), batches[0]
     received, right = mlp.forward(sum(stages[:-1], []), batch), mlp.forward(weights, batch)
@@ -415,7 +416,7 @@ def live_at(steps: Sequence[RawStep]) -> list[int]:
 
 @oracle(values=[("F0 B0 F1 B1",), ("F0 F1 B0 F2 B1 F3 F4 B2 B3 B4",), ("F0 F1 F2 B2 B1 B0 F3 B3",)])
 def live_microbatches(_: Draws, text: str) -> Case:
-    """The truth is counted at each step: how many microbatches have begun and not ended."""
+    """The truth comes from counting, at each step, the microbatches that have begun and not ended."""
     steps = steps_of(text)
     kinds, right = "".join(step[0] for step in steps), max(live_at(steps), default=0)
     return Case(
@@ -433,13 +434,8 @@ def live_microbatches(_: Draws, text: str) -> Case:
     )
 
 
-def planned(
-    ranks: int,
-    microbatches: int,
-    chunks: int,
-    expect_form: Callable[[Schedule], None],
-) -> Case:
-    """A schedule, each rank's steps from that rank. Many are right: judged are their form, memory and time."""
+def planned(ranks: int, microbatches: int, chunks: int, expect_form: Callable[[Schedule], None]) -> Case:
+    """A schedule: each rank returns its steps. Many schedules are right, so form, memory and time are judged."""
 
     def on_steps(judge: Callable[[Schedule], Any]) -> Judgement:
         return lambda answer: judge(runnable(answer.results, microbatches, chunks))
@@ -520,8 +516,6 @@ def why_it_cannot_run(results: list[Any], microbatches: int, chunks: int) -> str
         return "A rank has nothing to do at all."
     if any(len(of_rank) < 2 * microbatches * chunks for of_rank in steps):
         return "Are the backwards after the last forward missing? Or the forwards of the warm-up?"
-    if len(steps) > 1 and all(of_rank == first for of_rank in steps):
-        return "Every rank has the same steps. The warm-up depends on the rank."
     if warm_up(first) < warm_up(last):
         return "The last rank has the longest warm-up, but rank 0 should: it is the other way round."
     if chunks > 1 and not_in_groups(first, len(steps) * chunks, len(steps)):
