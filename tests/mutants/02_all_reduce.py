@@ -679,7 +679,7 @@ wrong("upside-down", "upside down").replace(
 )
 wrong("forgets-alpha-and-bandwidth", "without alpha times bandwidth").replace(" * alpha * bandwidth", "")
 wrong("divides-by-bandwidth", "crossover(size=4").replace("alpha * bandwidth", "alpha / bandwidth")
-wrong("ring-sends-everything-once", "ZeroDivisionError").replace("rounds - (size - 1) / size", "rounds - 1")
+wrong("ring-sends-everything-once", "a ring that sends all n bytes").replace("rounds - (size - 1) / size", "rounds - 1")
 wrong("log2-not-rounded", "if it is not rounded up").replace("more_rounds =", "rounds = math.log2(size)\nmore_rounds =")
 wrong("rounded", "the right number, rounded").body(
     "return round(((size - 1) - rounds) / (rounds - (size - 1) / size) * alpha * bandwidth)"
@@ -704,7 +704,7 @@ wrong("ignores-the-candidates", "you chose 'halving-doubling'").replace(
     "min(candidates,", 'min(("naive", "tree", "ring", "halving-doubling"),'
 )
 wrong("the-last-of-equals", "not the first of them").replace("min(candidates,", "min(reversed(candidates),")
-wrong("its-own-formulas", "you chose", hidden=True).replace("seconds(name,", "all_reduce_seconds(name,")
+wrong("its-own-formulas", "`seconds` gives").replace("seconds(name,", "all_reduce_seconds(name,")
 wrong("returns-pair", "not one of the candidates").body(
     "return min((seconds(name, size, nbytes, alpha, bandwidth), name) for name in candidates)"
 )

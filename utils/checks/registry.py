@@ -65,7 +65,8 @@ class Checks:
             failed.header = " · ".join(words).ljust(WIDTH - len("not passed")) + "  not passed"
             failed.expected = "something else" if failed.expected and self.hidden else failed.expected
             raise failed from None
-        return f"{exercise} · {judges} · {'hidden test · ' * self.hidden}passed" + (f"\n  {remark}" if remark else "")
+        shown = f"\n  {remark}" if remark and not self.hidden else ""
+        return f"{exercise} · {judges} · {'hidden test · ' * self.hidden}passed{shown}"
 
 
 def checks_in(item: object) -> list[Check]:
