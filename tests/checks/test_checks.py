@@ -56,6 +56,12 @@ def test_equal_is_accepted(value):
     expect(value.clone() if isinstance(value, torch.Tensor) else value, value, rank=0)
 
 
+def test_a_tuple_will_do_for_a_list():
+    expect(([1, 2], (ONE,)), [(1, 2), [ONE]], 0)
+    assert failure((1, 3), [1, 2]) == "  rank 2 returned [1, 3], expected [1, 2]"
+    assert "(a tuple)" in failure((1, 2), ONE)
+
+
 def test_a_wrong_value_says_rank_seen_and_expected():
     assert failure(torch.tensor([1.0, 3.0]), ONE) == "  rank 2 returned [1 3], expected [1 2]"
 
@@ -444,6 +450,8 @@ def test_a_passed_check_prints_one_line_and_its_remark(capsys):
         capsys.readouterr().out
         == "add-one · traffic · passed\n  no rank sent anything; 0 bytes in all. No fewer will do.\n"
     )
+    lesson_of(adds_quietly, hidden=True)(add_one, judges="traffic")
+    assert capsys.readouterr().out == "add-one · traffic · hidden test · passed\n"
 
 
 def test_unknown_lessons_and_functions_get_one_clear_line():

@@ -96,7 +96,8 @@ class Case:
 
     inputs    the positional arguments: for each, a list with one entry per rank
     same      arguments that every rank gets, by name
-    right     what each rank must return; a dict {name: ...} if a rank returns several things, as a tuple
+    right     what each rank must return; a dict {name: ...} if a rank returns several things, as a tuple. None where
+              many answers are right: `also` judges them by their properties
     mistakes  {a usual mistake, in words: what it leads to}; for several things, a dict {name: such a dict}, where the
               name "" is for what all of them are together. Instead of a value, a function of what came back, which
               says whether it is that mistake
@@ -106,7 +107,7 @@ class Case:
     in_order  whether rank 0 is judged first; by default it is the last, since it is often right by luck
     unpack    (what a rank returned, rank) -> {name: value}, where `right` is a dict; the default takes a tuple apart
     cluster   virtual ranks to run on; real ones by default
-    clock     the virtual cluster on which time is judged
+    clock     the virtual cluster on which time and memory are judged; `cluster` by default
     through, catch  as for Runner
     advice    {pattern in the report of ranks that failed: what to do about it}
     unchanged whether inputs must be after the call what they were before
@@ -145,7 +146,7 @@ class Case:
 
     def run(self, run: Runner, judges: str) -> Answer:
         """The student's function on this case's inputs."""
-        cluster = self.clock if judges == "time" else self.cluster
+        cluster = (self.clock if judges in ("time", "memory") else None) or self.cluster
         options: dict[str, Any] = {"catch": self.catch, "through": self.through, **self.same}
         try:
             if cluster is None:
@@ -167,7 +168,7 @@ class Case:
         return remark
 
     def judge_values(self, answer: Answer) -> str | None:
-        ranks = range(self.world_size)
+        ranks = range(self.world_size) if self.right is not None else ()
         if self.before:
             self.before(answer)
         for rank in sorted(ranks if self.in_order else reversed(ranks), key=lambda rank: not self.must_be_none(rank)):

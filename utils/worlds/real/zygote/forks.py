@@ -10,7 +10,7 @@ import ctypes
 import gc
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 HUGE_PAGE = 2 << 20  # bytes
 PIECE = 4 * HUGE_PAGE  # takes some milliseconds, so that a call that comes meanwhile does not wait long
@@ -18,19 +18,27 @@ MADV_COLLAPSE = 25  # Linux 6.1: turn this memory into huge pages, now
 
 
 class Forks:
-    """Makes ranks by `fork`, from a process that has imported everything that lessons use."""
+    """Makes ranks by `fork`, from a process that has imported torch, and later everything that lessons use."""
 
     def __init__(self) -> None:
-        import torch
-
         from .. import rank_process
 
-        rank_process.preload()
-        torch.manual_seed(0)  # here, once, because it takes milliseconds; every rank is a copy of this process
+        self.preload, self.run_rank = rank_process.preload, rank_process.run_rank
+        self.pieces: Iterator[tuple[int, int]] = iter(())
+        self.seed_and_freeze()
+
+    def load_the_rest(self) -> None:
+        self.preload()
         gc.collect()
-        gc.freeze()  # all ranks share what is in memory now: keep the collector from touching it
-        self.run_rank = rank_process.run_rank
+        self.seed_and_freeze()
         self.pieces = iter(anonymous_memory())
+
+    def seed_and_freeze(self) -> None:
+        """Do here, once, what takes milliseconds and every rank would do: they are copies of this process."""
+        import torch
+
+        torch.manual_seed(0)
+        gc.freeze()  # all ranks share what is in memory now: keep the collector from touching it
 
     def do_chore(self, _: int) -> bool:
         """Turn one more piece of memory into huge pages; False if none is left."""
