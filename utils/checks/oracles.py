@@ -96,7 +96,8 @@ class Case:
 
     inputs    the positional arguments: for each, a list with one entry per rank
     same      arguments that every rank gets, by name
-    right     what each rank must return; a dict {name: ...} if a rank returns several things, as a tuple
+    right     what each rank must return; a dict {name: ...} if a rank returns several things, as a tuple. None where
+              many answers are right: `also` judges them by their properties
     mistakes  {a usual mistake, in words: what it leads to}; for several things, a dict {name: such a dict}, where the
               name "" is for what all of them are together. Instead of a value, a function of what came back, which
               says whether it is that mistake
@@ -167,7 +168,7 @@ class Case:
         return remark
 
     def judge_values(self, answer: Answer) -> str | None:
-        ranks = range(self.world_size)
+        ranks = range(self.world_size) if self.right is not None else ()
         if self.before:
             self.before(answer)
         for rank in sorted(ranks if self.in_order else reversed(ranks), key=lambda rank: not self.must_be_none(rank)):
