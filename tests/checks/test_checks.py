@@ -127,8 +127,8 @@ def test_one_rule_holds_for_numbers_lists_and_tensors():
     "got, expected, advice",
     [
         (torch.tensor(2.5), 2.5, "take .item() of it"),
-        (2.0, 2, "divide with //"),
-        ([2.0, 4.0], [2, 4], "divide with //"),
+        (2.0, 2, "divide whole numbers with //"),
+        ([2.0, 4.0], [2, 4], "divide whole numbers with //"),
         ([ONE.double()], [ONE], "the dtype of the input"),
     ],
 )
