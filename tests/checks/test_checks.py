@@ -140,13 +140,19 @@ def test_one_rule_holds_for_numbers_lists_and_tensors():
     "got, expected, advice",
     [
         (torch.tensor(2.5), 2.5, "take .item() of it"),
-        (2.0, 2, "divide with //"),
-        ([2.0, 4.0], [2, 4], "divide with //"),
+        (2.0, 2, "divide whole numbers with //"),
+        ([2.0, 4.0], [2, 4], "divide whole numbers with //"),
         ([ONE.double()], [ONE], "the dtype of the input"),
     ],
 )
 def test_the_right_value_in_the_wrong_type_is_said_to_be_that(got, expected, advice):
     assert advice in failure(got, expected)
+
+
+def test_the_numbers_of_a_dict_are_rounded_like_others():
+    with pytest.raises(CheckFailed) as failed:
+        expect({"L1": 0.1 + 0.2, "L2": 1.0}, {"L1": 0.1 + 0.3, "L2": 1.0}, 0, rtol=1e-6)
+    assert "{'L1': 0.3, 'L2': 1}, expected {'L1': 0.4, 'L2': 1} to 6 digits" in str(failed.value)
 
 
 def test_show_keeps_long_python_values_short():
