@@ -221,14 +221,6 @@ def test_advice_on_an_error_goes_by_the_report():
     assert failed.value.mistake == ""
 
 
-def test_where_many_answers_are_right_they_are_judged_by_their_properties():
-    def expect_even(answer: Answer) -> str:
-        assert answer.results == [2, 4]
-        return "both are even."
-
-    assert Case([[1, 2]], also=expect_even, unchanged=False).judge(answered(2, 4), "values") == "both are even."
-
-
 def test_cases_of_one_process_are_judged_in_one_run():
     def case(number: int) -> Case:
         right = {"twice": 2 * number, "it in a list": every([number])}
