@@ -44,6 +44,7 @@ from grader.authoring.lesson import (
     find_lessons,
     read_lesson,
 )
+from grader.authoring.records import record_drift, write_record
 from grader.authoring.rules import broken_rules
 
 MADE_FROM = (
@@ -207,6 +208,8 @@ def build(names: Iterable[str] = (), force: bool = False, root: Path = ROOT) -> 
     Raises BuildError with everything that must be fixed first; that lesson's notebooks then stay as they were.
     """
     names = list(names)
+    for lesson in read_lessons(names, root):
+        write_record(lesson)
     lessons = read_lessons_by_the_rules(names, root)
     wanted = [(lesson, notebook_of(lesson)) for lesson in lessons]
     to_do = [pair for pair in wanted if force or drift_of(*pair)]
@@ -234,7 +237,11 @@ def drift(names: Iterable[str] = (), root: Path = ROOT) -> list[str]:
     """
     names = list(names)
     lessons = read_lessons_by_the_rules(names, root)
-    found = [text for lesson in lessons for text in (*strays(lesson), *drift_of(lesson, notebook_of(lesson)))]
+    found = [
+        text
+        for lesson in lessons
+        for text in (*strays(lesson), *record_drift(lesson), *drift_of(lesson, notebook_of(lesson)))
+    ]
     return found if names else [*found, *table_drift(lessons, root), *without_source(root)]
 
 

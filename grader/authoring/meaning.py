@@ -24,7 +24,7 @@ TELLING = 4  # operations, whatever the names
 UNSEEN = (
     "an answer that takes other steps, such as a loop for a comprehension, or other calls for the same values; "
     "one spread over statements that are more than assignments; one in words, in LaTeX, or as the numbers that it "
-    "leads to; a line of an answer in other words that has fewer than three operations"
+    "leads to; an expression of fewer than four operations under other names, or of fewer than three"
 )
 
 

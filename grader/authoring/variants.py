@@ -21,7 +21,7 @@ import textwrap
 import tokenize
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -35,12 +35,13 @@ class Variant:
 
     exercise: str
     name: str
-    pairs: list[tuple[str, str]] = field(default_factory=list, kw_only=True)
-    whole_body: str = field(default="", kw_only=True)
-    whole_cell: str = field(default="", kw_only=True)
+    _: KW_ONLY
+    pairs: list[tuple[str, str]] = field(default_factory=list)
+    whole_body: str = ""
+    whole_cell: str = ""
 
     def replace(self, old: str, new: str) -> Self:
-        """Replace `old` by `new` in the solution, after the pairs given before."""
+        """Replace `old` with `new` in the solution, as earlier replacements have left it."""
         self.pairs.append((old, new))
         return self
 

@@ -1,5 +1,7 @@
 """utils/checks: what `expect` accepts and reports, what a check tells a student, and how it runs their function."""
 
+import math
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -109,6 +111,29 @@ def test_a_tolerance_must_be_asked_for():
     near = ONE * (1 + 1e-6)
     expect(near, ONE, 0, rtol=1e-5)
     failure(near, ONE)
+
+
+def test_one_rule_holds_for_numbers_lists_and_tensors():
+    close = {1.0: 1 + 1e-10, 3.0: 3, math.inf: math.inf}
+    for right, got in close.items():
+        expect([got, (got,)], [right, (right,)], 0, rtol=1e-9)
+    for right, got in ((1.0, 1 + 1e-8), (math.inf, 1e300), (2, 2.0), (0.0, 1e-12), (True, 1)):
+        with pytest.raises(CheckFailed):
+            expect([got], [right], 0, rtol=1e-9)
+    expect(torch.tensor([1e6, 1e-5]), torch.tensor([1e6, 0.0]), 0, rtol=1e-9)  # relative to the largest entry
+
+
+@pytest.mark.parametrize(
+    "got, expected, advice",
+    [
+        (torch.tensor(2.5), 2.5, "take .item() of it"),
+        (2.0, 2, "divide with //"),
+        ([2.0, 4.0], [2, 4], "divide with //"),
+        ([ONE.double()], [ONE], "the dtype of the input"),
+    ],
+)
+def test_the_right_value_in_the_wrong_type_is_said_to_be_that(got, expected, advice):
+    assert advice in failure(got, expected)
 
 
 def test_show_keeps_long_python_values_short():

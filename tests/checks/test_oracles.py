@@ -92,6 +92,14 @@ def test_inputs_must_stay_and_memory_may_have_to_be_its_own():
     case.judge(answered(x, inputs_after=[[x]], shared=[False]), "values")
 
 
+def test_what_a_case_adds_is_judged_before_and_after_the_results():
+    said = []
+    case = Case(right=1, world_size=1, before=lambda answer: said.append("before"), also=lambda answer: "all of it")
+    assert case.judge(answered(1), "values") == "all of it"
+    failure(case, answered(2))
+    assert said == ["before", "before"]
+
+
 def test_traffic_is_judged_alone_or_after_the_values():
     case = Case(right=1, world_size=1, traffic=lambda answer: "two messages.")
     assert case.judge(answered(2), "traffic") == "two messages."
@@ -204,7 +212,7 @@ def test_cases_of_one_process_are_judged_in_one_run():
     assert failure(both, answered((0, [0]), (9, [3]))) == (
         "for 3 you returned twice 9, expected 6\n  That is the square."
     )
-    assert failure(both, answered((1, [0]), (6, [3]))) == "for 0 you returned twice 1, expected 0"
+    assert failure(both, answered((1, [0]), (9, [3]))) == "for 0 you returned twice 1, expected 0"
     assert failure(both, answered((0, [0]), (6, 3))).startswith("for 3 you returned it in a list 3 (an int)")
 
 
@@ -225,8 +233,8 @@ def test_recorded_cases_judge_as_the_oracle_does(tmp_path, monkeypatch):
     hidden = oracle("shares", values=[(4, 0.5)], if_stuck="never")(shares)
     (tmp_path / "99_x.json").write_text(recorded.written_down([hidden]))
     monkeypatch.setattr(recorded, "FOLDER", tmp_path)
-    visible = recorded.recorded("99_x", "shares")
-    [check] = visible.checks()
+    [check] = checks_in(recorded.recorded("99_x", "shares"))
+    visible = recorded.recorded("99_x", "shares").oracle()
     assert (check.exercise, check.judges, check.if_stuck) == ("shares", "values", "never")
     again = visible.drawn(Draws(7), visible.cases["values"][0])
     assert again == hidden.drawn(Draws(), (4, 0.5))
@@ -242,4 +250,4 @@ def test_what_is_no_plain_data_is_not_recorded():
 
 def test_a_case_that_was_never_recorded_says_what_to_do():
     with pytest.raises(ValueError, match=r"99_none\.json has no recorded case of 'x': run `make build`"):
-        recorded.recorded("99_none", "x")
+        checks_in(recorded.recorded("99_none", "x"))

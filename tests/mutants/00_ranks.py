@@ -5,9 +5,11 @@ from grader.authoring.variants import Answers
 ANSWERS = Answers()
 
 wrong, right = ANSWERS.to("hello-ranks")
-wrong("swaps-rank-and-size", "how many ranks there are: ask get_rank()").replace(
-    "dist.get_rank", "dist.get_world_size"
-).replace('me["world_size"] = dist.get_world_size()', 'me["world_size"] = dist.get_rank()')
+wrong("swaps-rank-and-size", "how many ranks there are: ask get_rank()").body("""
+    me["rank"] = dist.get_world_size()
+    me["world_size"] = dist.get_rank()
+    me["device"] = str(get_device())
+""")
 wrong("device-itself", "take str(...) of it").replace("str(get_device())", "get_device()")
 wrong("always-rank-0", "each has its own").replace("dist.get_rank()", "0")
 wrong("last-rank-as-size", "world_size is").replace("get_world_size()", "get_world_size() - 1")
@@ -26,32 +28,30 @@ right("reads-the-environment").body(
 
 wrong, right = ANSWERS.to("rendezvous-by-hand")
 wrong("never-parts", "The first meeting must be over before the second").replace(
-    "everyone])\ndist.destroy_process_group()", "everyone])"
+    "gathered.append([int(one) for one in everyone])\ndist.destroy_process_group()",
+    "gathered.append([int(one) for one in everyone])",
 )
 wrong("parts-only-in-between", "still has a process group").replace(
     "store =", "if dist.is_initialized():\n    dist.destroy_process_group()\nstore ="
-).replace("everyone])\ndist.destroy_process_group()", "everyone])")
+).replace(
+    "gathered.append([int(one) for one in everyone])\ndist.destroy_process_group()",
+    "gathered.append([int(one) for one in everyone])",
+)
 wrong("numbers-ranks-backwards", "did not give its own `rank`").replace("rank=rank", "rank=world_size - 1 - rank")
 wrong("a-world-of-its-own", "names the same world_size").replace("world_size=world_size", "world_size=1")
 wrong("only-makes-the-store", "There is no process group, or no longer").replace(
     'dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)', "pass"
 )
-wrong("no-store", "give it store=store").replace(
-    'dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)',
-    'dist.init_process_group("gloo", rank=rank, world_size=world_size)',
-)
+wrong("no-store", "give it store=store").replace("store=store, ", "")
 wrong("path-as-store", "and not its path").replace("store=store", "store=path")
 wrong("parts-before-it-gathers", "destroy_process_group after it").replace(
     "everyone =", "dist.destroy_process_group()\neveryone ="
 )
-right("by-a-url").replace(
-    "store = dist.FileStore(path, world_size)",
-    'dist.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=world_size)',
-).replace(
-    'dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)', "everyone = [None] * world_size"
-).replace("everyone = [torch.empty(1) for _ in range(world_size)]", "dist.all_gather_object(everyone, number)").replace(
-    "dist.all_gather(everyone, torch.tensor([float(number)]))", "gathered.append(everyone)"
-).replace("gathered.append([int(one) for one in everyone])", "dist.barrier()")
+right("by-a-url").replace("store = dist.FileStore(path, world_size)", "").replace(
+    "store=store", 'init_method=f"file://{path}"'
+).replace("[torch.empty(1) for _ in range(world_size)]", "[None] * world_size").replace(
+    "dist.all_gather(everyone, torch.tensor([float(number)]))", "dist.all_gather_object(everyone, number)"
+).replace("gathered.append([int(one) for one in everyone])", "gathered.append(everyone)\ndist.barrier()")
 right("behind-a-prefix").replace("dist.FileStore(path, world_size)", 'dist.PrefixStore("met", dist.FileStore(path))')
 
 wrong, right = ANSWERS.to("take-turns")
@@ -111,7 +111,7 @@ wrong("leaves-empty-ranks-out", "averages of ranks that have numbers").body("""
     average = (both[0] / both[1]).item()
 """)
 wrong("returns-early", "an empty list still has to make the calls").replace(
-    "1, 3]}", "1, 3]}\nif not mine:\n    return 0.0, reading"
+    "sum_and_count =", "if not mine:\n    return 0.0, reading\nsum_and_count ="
 )
 wrong("divides-by-ranks", "what do you divide by?").replace("sum_and_count[1])", "world_size)")
 wrong("does-not-divide", "the sum of all numbers").replace("(sum_and_count[0] / sum_and_count[1])", "sum_and_count[0]")
@@ -164,7 +164,7 @@ wrong("swaps-the-calls", "each rank has a line in the report", caught_by="readin
     '"in all_reduce": [0, 2], "in barrier": [1]', '"in all_reduce": [1], "in barrier": [0, 2]'
 )
 wrong("leaves-the-last-step-out", "it counts too").replace("break", "averages.pop()\nbreak")
-wrong("leaves-without-the-barrier", "did not end at the barrier").replace("break", "return averages, {}\nbreak")
+wrong("leaves-without-the-barrier", "did not end at the barrier").replace("break", "return averages, {}")
 right("rank-0-tells").replace(
     "if averages[-1] < 1:", "stop = torch.tensor([int(averages[-1] < 1)])\ndist.broadcast(stop, src=0)\nif stop.item():"
 )
@@ -267,11 +267,15 @@ right("in-place-on-the-chip").body("""
     part = memory.load("x", slice(start, min(start + block, numel)))
     memory.store("y", part.mul_(scale).add_(shift).clamp_(min=0), slice(start, start + len(part)))
 """)
-right("from-the-end").replace("block = memory.room // 4", "end, block = numel, max(1, memory.room // 2)").replace(
-    "for start in range(0, numel, block):", "while end > 0:"
-).replace("slice(start, start + block)", "slice(max(0, end - block), end)").replace(
-    'x = memory.load("x", here)', 'memory.store("y", (memory.load("x", here) * scale + shift).clamp(min=0), here)'
-).replace('memory.store("y", torch.relu(x * scale + shift), here)', "end -= block")
+right("from-the-end").cell("""
+    def fused_chain(memory, numel, scale, shift):
+        end, block = numel, max(1, memory.room // 2)
+        while end > 0:
+            here = slice(max(0, end - block), end)
+            memory.store("y", (memory.load("x", here) * scale + shift).clamp(min=0), here)
+            end -= block
+        return memory
+""")
 
 wrong, right = ANSWERS.to("tiled-matmul")
 wrong("forgets-to-add", "add them up").replace("total = total + ", "total = ")
@@ -280,7 +284,7 @@ wrong("b-transposed", "a times b transposed").replace(
     'memory.load("b", inner, columns)', 'memory.load("b", columns, inner).T'
 )
 wrong("stores-every-step", "stays on the chip until it is complete", caught_by="traffic").replace(
-    "inner, columns)", 'inner, columns)\nmemory.store("c", total, rows, columns)'
+    '"b", inner, columns)', '"b", inner, columns)\nmemory.store("c", total, rows, columns)'
 )
 wrong("tiles-of-one-number", "times what is needed", caught_by="traffic").cell("""
     def tiled_matmul(memory, m, k, n):
@@ -350,7 +354,7 @@ wrong, right = ANSWERS.to("best-ring")
 wrong("rank-order", "its slowest link is SYS").replace("max(rings, key=slowest)", "list(range(len(matrix)))")
 wrong("leaves-it-open", "A ring is closed").replace("in range(len(ring))", "in range(1, len(ring))")
 wrong("worst-ring", "its slowest link is SYS").replace("max(rings", "min(rings")
-wrong("sums-the-speeds", "its slowest link is").replace("min", "sum")
+wrong("sums-the-speeds", "its slowest link is").replace("min(", "sum(")
 wrong("greedy", "its slowest link is").cell("""
     def best_ring(matrix):
         ring = [0]

@@ -104,7 +104,9 @@ wrong("sends-everything", "4 times the bytes", caught_by="traffic").body("""
         mine.copy_(everything.chunk(world_size)[rank])
 """)
 wrong("sends-everything-to-small-buffers", "or has a different size").replace("chunks[other]", "torch.cat(chunks)")
-wrong("wrong-dtype", "a different dtype", hidden=True).replace("root])", "root])\nmine = mine.float()")
+wrong("wrong-dtype", "a different dtype", hidden=True).replace(
+    "mine.copy_(chunks[root])", "mine.copy_(chunks[root])\nmine = mine.float()"
+)
 wrong("rebinds-its-buffer", "did not write it into `mine`").replace("mine.copy_(chunks[root])", "mine = chunks[root]")
 wrong("receives-from-anybody-but-the-root", "What usually causes this here").replace(
     "dist.recv(mine, src=root)", "dist.recv(mine, src=(rank + 1) % world_size)"
@@ -123,7 +125,7 @@ wrong("root-row-first", "the root's own row first").replace(
     "for row, other in enumerate(others, 1):\n"
     "    dist.recv(rows[row], src=other)",
 )
-wrong("returns-a-list", "a list: return one tensor").replace("dtype)", "dtype)\nrows = list(rows)")
+wrong("returns-a-list", "a list: return one tensor").replace("for other", "rows = list(rows)\nfor other")
 wrong("returns-its-own-everywhere", "Only the root").body("return x")
 wrong("sends-to-rank-0", "send to itself").replace("dist.send(x, dst=root)", "dist.send(x, dst=0)")
 right("from-whoever-comes").cell("""
@@ -199,8 +201,8 @@ wrong("first-half-alone", "your chunk of the sum, P times").replace(
     "dist.all_gather(chunks, mine)", "chunks = [mine] * world_size"
 )
 wrong("never-copies-x", "never copied into `padded`").replace("padded[: x.numel()] = x.reshape(-1)", "pass")
-wrong("averages", "the mean").replace("world_size)]", "world_size)]\nmine /= world_size")
-wrong("reduces-twice", "P times the sum").replace("world_size)]", "world_size)]\nmine *= world_size")
+wrong("averages", "the mean").replace("dist.all_gather", "mine /= world_size\ndist.all_gather")
+wrong("reduces-twice", "P times the sum").replace("dist.all_gather", "mine *= world_size\ndist.all_gather")
 wrong("gathers-whole-tensors", "called all_gather", caught_by="traffic").body("""
     padded[: x.numel()] = x.reshape(-1)
     everything = [torch.empty_like(padded) for _ in range(world_size)]
@@ -255,7 +257,7 @@ wrong("sums-the-products", "the products were summed").replace(
 )
 wrong("no-exchange", "nothing was exchanged").body("mean = shard.mean()")
 wrong("maximum-from-zero", "returned", hidden=True).replace(
-    "ReduceOp.MIN)", "ReduceOp.MIN)\nlargest = largest.clamp(min=0)"
+    "dist.all_reduce(largest,", "largest = largest.clamp(min=0)\ndist.all_reduce(largest,"
 )
 
 wrong, _ = ANSWERS.to("launch-then-wait")

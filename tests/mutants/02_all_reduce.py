@@ -37,8 +37,8 @@ wrong("for-in-team-with-itself", "no connection to itself").replace(
     "for other in others:\n    dist.recv", "for other in team:\n    dist.recv"
 )
 right("from-whoever-comes").replace("dist.recv(arrived, src=other)", "dist.recv(arrived)").replace(
-    "        for other in others:\n    dist.send(total, dst=other)",
-    "        for handle in [dist.isend(total, dst=other) for other in others]:\n    handle.wait()",
+    "for other in others:\n    dist.send(total, dst=other)",
+    "for handle in [dist.isend(total, dst=other) for other in others]:\n    handle.wait()",
 )
 
 wrong, right = ANSWERS.to("tree-all-reduce")
@@ -203,20 +203,9 @@ right("all-children-at-once").cell("""
 """)
 
 wrong, right = ANSWERS.to("ring-reduce-scatter")
-wrong("starts-with-its-own-chunk", "which chunk a place completes depends on which one it sends first").cell("""
-    def ring_reduce_scatter(x, team, rank):
-        place, size = team.index(rank), len(team)
-        right, left = team[(place + 1) % size], team[place - 1]
-        chunks = [chunk.clone() for chunk in x.tensor_split(size)]
-        for step in range(size - 1):
-            outgoing, incoming = (place - step) % size, (place - step - 1) % size
-            arrived = torch.empty_like(chunks[incoming])
-            sending = dist.isend(chunks[outgoing], dst=right)
-            dist.recv(arrived, src=left)
-            sending.wait()
-            chunks[incoming] += arrived
-        return chunks[(place + 1) % size]
-""")
+wrong("starts-with-its-own-chunk", "which chunk a place completes depends on which one it sends first").replace(
+    "place - 1 - step", "place - step"
+).replace("return chunks[place]", "return chunks[(place + 1) % size]")
 wrong("overwrites-instead-of-adding", "are missing").replace(
     "chunks[incoming] += arrived", "chunks[incoming].copy_(arrived)"
 )
@@ -269,18 +258,8 @@ wrong("equal-chunks", "chunks differ in length").replace(
     "arrived = torch.empty_like(chunks[incoming])", "arrived = torch.zeros(3, dtype=x.dtype)[: x.numel() // size]"
 )
 wrong("chunks-are-views", "must stay as it was").replace(
-    "def exchange(outgoing: Tensor, dst: int, incoming: Tensor, src: int) -> None:\n"
-    "    sending = dist.isend(outgoing, dst=dst)\n"
-    "    dist.recv(incoming, src=src)\n"
-    "    sending.wait()",
-    "",
-).replace("[chunk.clone() for chunk in x.tensor_split(size)]", "x.tensor_split(size)").replace(
-    "exchange(chunks[outgoing], right, arrived, left)\nchunks[incoming] += arrived",
-    "sending = dist.isend(chunks[outgoing], dst=right)\n"
-    "dist.recv(arrived, src=left)\n"
-    "sending.wait()\n"
-    "chunks[incoming].add_(arrived)",
-)
+    "[chunk.clone() for chunk in x.tensor_split(size)]", "x.tensor_split(size)"
+).replace("chunks[incoming] += arrived", "chunks[incoming].add_(arrived)")
 wrong("forgets-the-handle", "thrown away the handle").replace(
     "exchange(chunks[outgoing], right, arrived, left)",
     "dist.isend(chunks[outgoing], dst=right)\ndist.recv(arrived, src=left)",
@@ -519,7 +498,7 @@ wrong("all-extras-to-place-0", "the time of a queue", caught_by="time").cell("""
         return total
 """)
 wrong("sends-the-result-twice", "which has finished without receiving it").replace(
-    "dst=team[place + power])", "dst=team[place + power])\ndist.send(total, dst=team[place + power])"
+    "dist.send(total, ", "dist.send(total, dst=team[place + power])\ndist.send(total, "
 )
 wrong("throws-result-away", "is missing").replace("total = all_reduce(total", "all_reduce(total")
 right("partners-from-the-end").cell("""

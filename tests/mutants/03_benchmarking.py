@@ -5,63 +5,27 @@ from grader.authoring.variants import Answers
 ANSWERS = Answers()
 
 wrong, right = ANSWERS.to("time-once")
-wrong("never-waits", "the time to START it").replace(
-    "synchronize()\ndist.barrier()", "synchronize(); dist.barrier()"
-).replace("if handle is not None:\n    handle.wait()\nsynchronize()", "pass")
+wrong("never-waits", "the time to START it").replace("if handle is not None:\n    handle.wait()\nsynchronize()", "pass")
 wrong("synchronizes-instead-of-waiting", "the time to START it").replace(
-    "synchronize()\ndist.barrier()", "synchronize(); dist.barrier()"
-).replace("if handle is not None:\n    handle.wait()", "")
-wrong("no-barrier", "was not ready yet").replace("dist.barrier()", "").replace(
-    "if handle is not None:\n    handle.wait()\nsynchronize()",
-    "handle.wait() if handle is not None else None; synchronize()",
+    "if handle is not None:\n    handle.wait()", ""
 )
+wrong("no-barrier", "was not ready yet").replace("dist.barrier()", "pass")
 wrong("barrier-then-synchronize", "synchronize on each rank, then").replace(
-    "synchronize()\ndist.barrier()", "dist.barrier(); synchronize()"
-).replace(
-    "if handle is not None:\n    handle.wait()\nsynchronize()",
-    "handle.wait() if handle is not None else None; synchronize()",
+    "synchronize()\ndist.barrier()", "dist.barrier()\nsynchronize()"
 )
-wrong("old-work-counts", "earlier work still in the queue").replace("float:\n    synchronize()", "float:").replace(
-    "if handle is not None:\n    handle.wait()\nsynchronize()",
-    "handle.wait() if handle is not None else None; synchronize()",
-)
-wrong("no-synchronize-at-the-end", "synchronize at the end, too").replace(
-    "synchronize()\ndist.barrier()", "synchronize(); dist.barrier()"
-).replace("if handle is not None:\n    handle.wait()\nsynchronize()", "handle.wait() if handle is not None else None")
-wrong("meets-at-the-end", "including the barrier").replace(
-    "synchronize()\ndist.barrier()", "synchronize(); dist.barrier()"
-).replace(
-    "if handle is not None:\n    handle.wait()\nsynchronize()",
-    "handle.wait() if handle is not None else None; synchronize(); dist.barrier()",
-)
-wrong("no-barrier-at-all", "called all_reduce", caught_by="traffic").replace("dist.barrier()", "").replace(
-    "if handle is not None:\n    handle.wait()\nsynchronize()",
-    "handle.wait() if handle is not None else None; synchronize()",
-)
+wrong("old-work-counts", "earlier work still in the queue").replace("synchronize()\ndist.barrier()", "dist.barrier()")
+wrong("no-synchronize-at-the-end", "synchronize at the end, too").replace("synchronize()\nreturn", "return")
+wrong("meets-at-the-end", "including the barrier").replace("return", "dist.barrier()\nreturn")
+wrong("no-barrier-at-all", "called all_reduce", caught_by="traffic").replace("dist.barrier()", "pass")
 wrong("warms-up-inside", "called all_reduce, barrier, all_reduce", caught_by="traffic").replace(
-    "synchronize()\ndist.barrier()", "operation().wait(); synchronize(); dist.barrier()"
-).replace(
-    "if handle is not None:\n    handle.wait()\nsynchronize()",
-    "handle.wait() if handle is not None else None; synchronize()",
+    "synchronize()\ndist.barrier()", "operation().wait()\nsynchronize()\ndist.barrier()"
 )
 wrong("synchronizes-only-without-a-handle", "synchronize at the end, too").replace(
-    "synchronize()\ndist.barrier()", "synchronize(); dist.barrier()"
-).replace(
     "if handle is not None:\n    handle.wait()\nsynchronize()", "synchronize() if handle is None else handle.wait()"
 )
-wrong("start-minus-end", "the wrong sign").cell("""
-    def time_once(operation, synchronize):
-        synchronize(); dist.barrier()
-        start = time.perf_counter()
-        handle = operation()
-        handle.wait() if handle is not None else None; synchronize()
-        return start - time.perf_counter()
-""")
+wrong("start-minus-end", "the wrong sign").replace("time.perf_counter() - start", "start - time.perf_counter()")
 wrong("only-rank-0-meets", "rank 0  waits in barrier").replace(
-    "dist.barrier", "if dist.get_rank() == 0: dist.barrier"
-).replace(
-    "if handle is not None:\n    handle.wait()\nsynchronize()",
-    "handle.wait() if handle is not None else None; synchronize()",
+    "dist.barrier()", "if dist.get_rank() == 0:\n    dist.barrier()"
 )
 right("asks-for-wait").replace("start = time.perf_counter()", "synchronize()\nbefore = time.perf_counter_ns()").replace(
     "handle is not None", 'hasattr(handle, "wait")'
@@ -241,7 +205,7 @@ wrong("rounds-before-multiplying", "rounded before they were multiplied").replac
     "if possible > 0:", "nbytes = possible or nbytes\nif possible > 0:"
 )
 wrong("without-the-largest", "without the largest").replace("possible > 0", "possible > 0 and nbytes < largest")
-wrong("floats", "Sizes are whole numbers").replace("sizes.append(possible)", "sizes.append(possible / 1)")
+wrong("floats", "Whole numbers are wanted").replace("sizes.append(possible)", "sizes.append(possible / 1)")
 wrong("raises-small-sizes", "leave them out").replace(
     "if possible > 0:", "possible = max(possible, world_size * itemsize)\nif possible > 0:"
 )
@@ -301,7 +265,7 @@ wrong("turned-round", "wrong sign").replace("(beta_one - beta_other)", "(beta_ot
     "size if size > 0 else None", "size"
 )
 wrong("negative-sizes", "below 0").replace("size if size > 0 else None", "size")
-wrong("divides-by-zero", "divided by zero").replace("beta_one == beta_other", "False")
+wrong("divides-by-zero", "Two lines with the same beta are parallel").replace("beta_one == beta_other", "False")
 wrong("absolute", "only meet below 0").replace("size if size > 0 else None", "abs(size)")
 wrong("infinite", "infinite").replace("return None", "return math.inf")
 wrong("zero-is-a-size", "not above 0", hidden=True).replace("size > 0", "size >= 0")

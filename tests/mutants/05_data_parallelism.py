@@ -60,7 +60,7 @@ wrong("into-a-copy", "the model's own memory").replace(
     "dist.broadcast(tensor.detach(), src=0)", "dist.broadcast(tensor.detach().clone(), src=0)"
 )
 wrong("returns-copies", "in the model is").replace(
-    "buffers()]", "buffers()]\ntensors = [tensor.detach().clone() for tensor in tensors]"
+    "for tensor in tensors:", "tensors = [tensor.detach().clone() for tensor in tensors]\nfor tensor in tensors:"
 ).replace("dist.broadcast(tensor.detach(), src=0)", "dist.broadcast(tensor, src=0)")
 wrong("averages", "copy rank 0's").replace(
     "dist.broadcast(tensor.detach(), src=0)",
@@ -309,7 +309,7 @@ right("copies-back").replace(
     "parameters[index].grad.copy_(piece.view_as(parameters[index]))",
 )
 right("divides-first").replace("flights.append", "flat /= world_size\nflights.append").replace(
-    "        handle.wait()\nflat /= world_size", "        handle.wait()"
+    "handle.wait()\nflat /= world_size", "handle.wait()"
 )
 
 wrong, right = ANSWERS.to("communication-end")
@@ -332,31 +332,11 @@ wrong("averages-its-argument", "Average the gradients, not the parameters").repl
 wrong("if-for-while", "never started a bucket").replace(
     "while len(flights) < len(buckets) and", "if len(flights) < len(buckets) and"
 )
-wrong("as-they-are-ready", "started their buckets in different orders").cell("""
-    def overlap_by_hooks(model, shard, buckets, rank, world_size):
-        parameters = list(model.parameters())
-        missing = [len(bucket) for bucket in buckets]
-        flights = []
-
-        def one_more_is_ready(number, parameter):
-            missing[number] -= 1
-            if missing[number] == 0:
-                flat = torch.cat([parameters[index].grad.reshape(-1) for index in buckets[number]])
-                flights.append((buckets[number], flat, dist.all_reduce(flat, async_op=True)))
-
-        for number, bucket in enumerate(buckets):
-            for index in bucket:
-                parameters[index].register_post_accumulate_grad_hook(partial(one_more_is_ready, number))
-        loss = loss_of(model(shard))
-        with region("backward"):
-            loss.backward()
-        for bucket, flat, handle in flights:
-            handle.wait()
-            flat /= world_size
-            for index, piece in zip(bucket, flat.split([parameters[index].numel() for index in bucket])):
-                parameters[index].grad = piece.view_as(parameters[index])
-        return [parameter.grad for parameter in parameters]
-""")
+wrong("as-they-are-ready", "started their buckets in different orders").replace(
+    "while len(flights) < len(buckets) and missing[len(flights)] == 0:", "if missing[number] == 0:"
+).replace("buckets[len(flights)]", "buckets[number]").replace("append((flat", "append((buckets[number], flat").replace(
+    "for bucket, (flat, handle) in zip(buckets, flights):", "for bucket, flat, handle in flights:"
+)
 wrong("starts-with-the-first-gradient", "A hook ran before its gradient").replace(
     "missing[len(flights)] == 0:", "missing[len(flights)] < len(buckets[len(flights)]):"
 )
@@ -381,7 +361,8 @@ wrong("all-in-the-last-hook", "idle until backward is over", caught_by="time").r
     "missing[len(flights)]", "sum(missing)"
 )
 wrong("waits-in-the-hook", "a backward that waits for the network", caught_by="time").replace(
-    "True)))", "True)))\nflights[-1][1].wait()"
+    "flights.append((flat, dist.all_reduce(flat, async_op=True)))",
+    "flights.append((flat, dist.all_reduce(flat, async_op=True)))\nflights[-1][1].wait()",
 )
 wrong("blocks-in-the-hook", "blocked", caught_by="traffic").replace(
     "flights.append((flat, dist.all_reduce(flat, async_op=True)))",
@@ -406,7 +387,7 @@ wrong("no-buckets", "made 4 all-reduces", caught_by="traffic").cell("""
         return [parameter.grad for parameter in model.parameters()]
 """)
 wrong("waits-for-the-one-before", "a backward that waits for the network", caught_by="time", hidden=True).replace(
-    "flights)]])", "flights)]])\nif flights:\n    flights[-1][1].wait()"
+    "flights.append", "if flights:\n    flights[-1][1].wait()\nflights.append"
 )
 right("averages-in-flight").replace("async_op=True", "op=dist.ReduceOp.AVG, async_op=True").replace(
     "flat /= world_size", ""

@@ -119,9 +119,9 @@ right("clones-first").replace("x.view_as(x)", "x").replace(
 )
 
 wrong, right = ANSWERS.to("reduce-from-shards")
-wrong("dual-of-the-library", "it counts once").replace("tp_group):", "tp_group):\n    ctx.tp_group = tp_group").replace(
-    "grad, None", "all_reduce(grad, ctx.tp_group), None"
-)
+wrong("dual-of-the-library", "it counts once").replace(
+    "return all_reduce", "ctx.tp_group = tp_group\nreturn all_reduce"
+).replace("grad, None", "all_reduce(grad, ctx.tp_group), None")
 wrong("torch-distributed-nn", "it counts once").cell("""
     def reduce_from_shards(x_partial, tp_group):
         from torch.distributed.nn.functional import all_reduce as of_torch
@@ -142,7 +142,7 @@ wrong("bare-verb", "has no gradient").cell("""
         return all_reduce(x_partial, tp_group)
 """)
 wrong("shares-the-gradient-out", "with factor 1").replace(
-    "tp_group):", "tp_group):\n    ctx.size = dist.get_world_size(tp_group)"
+    "return all_reduce", "ctx.size = dist.get_world_size(tp_group)\nreturn all_reduce"
 ).replace("grad, None", "grad / ctx.size, None")
 right("detached-difference").cell("""
     def reduce_from_shards(x_partial, tp_group):

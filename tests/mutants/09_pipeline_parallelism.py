@@ -330,41 +330,9 @@ wrong("last-rank-instead-of-last-stage", "What usually causes this here").replac
     "if stage < last:\n    message", "if rank < world_size - 1:\n    message"
 )
 wrong("keeps-the-graph-with-the-message", "send y.detach()", caught_by="memory").replace("y.detach()", "y")
-wrong("all-forwards-first-whatever-the-steps", "Is something kept after its backward", caught_by="memory").cell("""
-    def run_schedule(batch, weights, steps, micro_batch_size, rank, world_size):
-        leaves = [[w.detach().requires_grad_() for w in chunk] for chunk in weights]
-        microbatches, last = batch.split(micro_batch_size), world_size * len(weights) - 1
-        before, after = (rank - 1) % world_size, (rank + 1) % world_size
-        kept, sends, total = {}, [], None
-        for kind, m, *chunk in sorted(steps, key=lambda step: step[0] == "B"):
-            c = chunk[0] if chunk else 0
-            stage = c * world_size + rank
-            x = microbatches[m] if stage == 0 else torch.empty_like(microbatches[m])
-            if kind == "F":
-                if stage > 0:
-                    dist.recv(x, src=before, tag=tag("F", m, stage))
-                    x.requires_grad_()
-                y = mlp.forward(leaves[c], x)
-                if stage < last:
-                    sends.append((dist.isend(y.detach(), dst=after, tag=tag("F", m, stage + 1)), y.detach()))
-                kept[c, m] = x, y
-                continue
-            x, y = kept.pop((c, m))
-            gradient = torch.empty_like(y)
-            if stage < last:
-                dist.recv(gradient, src=after, tag=tag("B", m, stage))
-                y.backward(gradient)
-            else:
-                loss = mlp.loss_of(y) * (len(y) / len(batch))
-                total = loss.detach() if total is None else total + loss.detach()
-                loss.backward()
-            if stage > 0:
-                sends.append((dist.isend(x.grad, dst=before, tag=tag("B", m, stage - 1)), x.grad))
-            del x, y
-        for handle, _ in sends:
-            handle.wait()
-        return total, [[leaf.grad for leaf in chunk] for chunk in leaves]
-""")
+wrong("all-forwards-first-whatever-the-steps", "Is something kept after its backward", caught_by="memory").replace(
+    "in steps:", 'in sorted(steps, key=lambda step: step[0] == "B"):'
+)
 right("receives-with-irecv-and-copies").replace(
     'dist.recv(x, src=before, tag=tag("F", m, stage))', 'dist.irecv(x, src=before, tag=tag("F", m, stage)).wait()'
 ).replace("y.detach", "y.detach().clone").replace("kept[c, m] = x, y", "kept[stage, m] = (x, y)").replace(
@@ -411,7 +379,7 @@ wrong("one-buffer", "rank").cell("""
 """)
 wrong("one-receive-too-many", "rank").replace("m + 1 < len(microbatches)", "True")
 wrong("waits-for-the-last-send-first", "nothing overlaps", caught_by="time").replace(
-    "microbatches)):", "microbatches)):\n    if sends:\n        sends[-1].wait()"
+    "range(len(microbatches)):", "range(len(microbatches)):\n    if sends:\n        sends[-1].wait()"
 )
 wrong("receives-all-then-computes", "times as long as is needed", caught_by="time").cell("""
     def overlapped_forward(batch, weights, micro_batch_size, rank, world_size):

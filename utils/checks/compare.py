@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from numbers import Integral
 from typing import Any
 
 import torch
@@ -40,9 +39,13 @@ def wrong_type(got: Any, expected: Any, rtol: float) -> str:
         return "That is a tensor: take .item() of it." if right else ""
     if not alike(got, expected, rtol):
         return ""
-    if isinstance(expected, Integral):
-        return "That is the right number, but a float: take int(...) of it, or divide with //."
-    return "That is the right numbers in a different dtype: create buffers with the dtype of the input."
+    if holds_tensors(expected):
+        return "That is the right numbers in a different dtype: create buffers with the dtype of the input."
+    return "That is right but for its type. Whole numbers are wanted: divide with //, or take int(...)."
+
+
+def holds_tensors(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) or isinstance(value, list | tuple) and any(map(holds_tensors, value))
 
 
 def recognised(got: Any, expected: Any, mistakes: Mistakes, rtol: float) -> str:

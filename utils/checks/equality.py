@@ -51,6 +51,8 @@ def will_do(got: object, right: object) -> bool:
 
 
 def near(got: float, right: float, rtol: float) -> bool:
+    if math.isinf(right):
+        return got == right
     return got == right or abs(got - right) <= rtol * abs(right) or (math.isnan(got) and math.isnan(right))
 
 

@@ -103,6 +103,7 @@ class Case:
     explain   (what a rank returned, rank) -> what is wrong with it in words, where no mistake fits; "" for nothing
     rtol      the relative error to allow (see equality.py)
     seen      what comes before a wrong value in the message; may name {rank} and {part}. A list: of each rank
+    in_order  whether rank 0 is judged first; by default it is the last, since it is often right by luck
     unpack    (what a rank returned, rank) -> {name: value}, where `right` is a dict; the default takes a tuple apart
     cluster   virtual ranks to run on; real ones by default
     clock     the virtual cluster on which time is judged
@@ -111,7 +112,7 @@ class Case:
     unchanged whether inputs must be after the call what they were before
     own_memory  whether a result may not share memory with an input
     values_first  whether `traffic` and the others are judged only where the values are right
-    also      a further judgement of the values
+    before, also  further judgements of the values, before that of the ranks' results and after it
     traffic, time, memory  what judges the rest of an answer, by the functions of traffic.py or your own
     """
 
@@ -122,6 +123,7 @@ class Case:
     explain: Callable[[Any, int], str] | None = None
     rtol: float = 0
     seen: str | list[str] = ""
+    in_order: bool = False
     unpack: Callable[[Any, int], Mapping[str, Any]] | None = None
     world_size: int = 0
     cluster: Cluster | None = None
@@ -132,6 +134,7 @@ class Case:
     unchanged: bool = True
     own_memory: bool = False
     values_first: bool = False
+    before: Judgement | None = None
     also: Judgement | None = None
     traffic: Judgement | None = None
     time: Judgement | None = None
@@ -165,7 +168,9 @@ class Case:
 
     def judge_values(self, answer: Answer) -> str | None:
         ranks = range(self.world_size)
-        for rank in sorted(ranks, key=lambda rank: (not self.must_be_none(rank), -rank)):
+        if self.before:
+            self.before(answer)
+        for rank in sorted(ranks if self.in_order else reversed(ranks), key=lambda rank: not self.must_be_none(rank)):
             self.judge_rank(answer.results[rank], rank)
         if self.unchanged:
             expect_unchanged(answer, *self.inputs)
@@ -244,6 +249,7 @@ def side_by_side(cases: Sequence[Case]) -> Case:
         right=right if several else right[""],
         mistakes=mistakes if several else mistakes[""],
         seen=[at(case.seen, 0, 1) for case in cases],
+        in_order=True,
         world_size=len(cases),
     )
 

@@ -17,29 +17,56 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .inputs import Draws
+from .marking import Check
 from .oracles import Case, Every, OnlyAt, Oracle
 
 FOLDER = Path(__file__).parent / "recorded"
-FIELDS = ("inputs", "same", "right", "mistakes", "rtol", "seen", "advice", "world_size")  # of a Case, in a recorded one
+FIELDS = (
+    "inputs",
+    "same",
+    "right",
+    "mistakes",
+    "rtol",
+    "seen",
+    "advice",
+    "in_order",
+    "world_size",
+)  # of a Case, in a recorded one
 
 
-def recorded(lesson: str, exercise: str) -> Oracle:
-    """The checks of an exercise on recorded cases. Raises ValueError if there are none for it."""
-    path = FOLDER / f"{lesson}.json"
-    of_lesson = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    if exercise not in of_lesson:
-        raise ValueError(f"{path.name} has no recorded case of {exercise!r}: run `make build`")
-    entry = of_lesson[exercise]
+@dataclass(frozen=True)
+class Recorded:
+    """The checks of an exercise on recorded cases. A lesson's module holds it; `recorded` makes it."""
 
-    def draw(_: Draws, judges: str, number: int) -> Case:
-        return Case(**{name: plain(value) for name, value in entry["cases"][judges][number].items()})
+    lesson: str
+    exercise: str
 
-    cases = {judges: [(judges, number) for number in range(len(many))] for judges, many in entry["cases"].items()}
-    return Oracle(exercise, draw, entry["if_stuck"], cases)
+    def checks(self) -> list[Check]:
+        """Raises ValueError if there is no recorded case of the exercise."""
+        return self.oracle().checks()
+
+    def oracle(self) -> Oracle:
+        path = FOLDER / f"{self.lesson}.json"
+        of_lesson = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        if self.exercise not in of_lesson:
+            raise ValueError(f"{path.name} has no recorded case of {self.exercise!r}: run `make build`")
+        entry = of_lesson[self.exercise]
+
+        def draw(_: Draws, judges: str, number: int) -> Case:
+            return Case(**{name: plain(value) for name, value in entry["cases"][judges][number].items()})
+
+        cases = {judges: [(judges, number) for number in range(len(many))] for judges, many in entry["cases"].items()}
+        return Oracle(self.exercise, draw, entry["if_stuck"], cases)
+
+
+def recorded(lesson: str, exercise: str) -> Recorded:
+    """The visible checks of an exercise whose oracle is hidden."""
+    return Recorded(lesson, exercise)
 
 
 def written_down(oracles: Sequence[Oracle]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 from .answer import CheckFailed
 from .marking import Check, CheckFunction, exercise_of
 from .oracles import Oracle
+from .recorded import Recorded
 from .runner import Runner
 
 WIDTH = 78  # columns of a message's first line
@@ -65,6 +66,6 @@ class Checks:
 
 def checks_in(item: object) -> list[Check]:
     """The checks that a variable of a lesson's module holds, if any."""
-    if isinstance(item, Oracle):
+    if isinstance(item, Oracle | Recorded):
         return item.checks()
     return [item] if isinstance(item, Check) else []

@@ -53,6 +53,7 @@ def rounded(value: Any, other: Any, rtol: float) -> str:
     if not rtol or not holds_floats(value):
         return show(value, other)
     digits = digits_of(rtol)
+    other = None if is_number(other) else other  # a whole number will do for a float
     return f"{show(value, other, digits)} to {digits} digits"
 
 
