@@ -108,8 +108,8 @@ BREACHES = {
     ),
     "wrong answer that no longer applies": (
         MUTANTS,
-        '"x + 1", "x + 2"',
-        '"x + one", "x + 2"',
+        '.body("return 2 + x")',
+        '.replace("x + one", "x")',
         f"{MUTANTS}:6",
         "add-one/adds-two: the solution has changed",
     ),

@@ -54,9 +54,9 @@ from grader.authoring.variants import Answers
 ANSWERS = Answers()
 
 wrong, right = ANSWERS.to("add-one")
-wrong("adds-two", "3 is not 2").replace("x + 1", "x + 2")
+wrong("adds-two", "3 is not 2").body("return 2 + x")
 wrong("adds-nothing", "1 is not 2").body("return x")
-right("turned-round").replace("x + 1", "1 + x")
+right("by-sum").body("return sum((x, 1))")
 """
 
 
