@@ -255,7 +255,7 @@ def one_deadlock(_: Draws, *losses: list[float]) -> Case:
 @check("one-failing-rank", judges="reading", if_stuck=CALLS_ALL)
 def one_failing_rank_reading(run: Runner) -> None:
     empty = LISTS.index([])
-    others = [rank for rank in range(len(LISTS)) if rank != empty]
+    others = sorted({*range(len(LISTS))} - {empty})
     where = "in the first line of the report"
     right = {
         "raised": (empty, f"One number: it is {where}."),
@@ -269,7 +269,7 @@ def one_failing_rank_reading(run: Runner) -> None:
 def one_deadlock_reading(run: Runner) -> None:
     leaves_after = [[loss < 1 for loss in mine].index(True) for mine in LOSSES]  # this step, each rank
     odd = leaves_after.index(min(leaves_after))
-    others = [rank for rank in range(len(LOSSES)) if rank != odd]
+    others = sorted({*range(len(LOSSES))} - {odd})
     where = "A list of numbers: each rank has a line in the report that names the call it waits in."
     steps = "Rank 1 left after the step in which its own loss was below 1: count the steps up to that one."
     right = {"in all_reduce": (others, where), "in barrier": ([odd], where), "steps": (leaves_after[odd] + 1, steps)}
