@@ -10,7 +10,7 @@ A line of an answer is **telling** if it
   - is more than the head of a block (`for peer in range(world_size):`) or a `return` of plain names;
   - appears nowhere in what the lessons give away: their text, their other cells, the frames of their exercises.
 A telling line leaks if any line of the bundle contains it, ignoring spaces, as code, in a comment or in a string.
-Spaces apart, this compares text: it can't see an answer with other names, or written in another way.
+Other names, or another way to write a formula, are found by their meaning; meaning.UNSEEN says what is not.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from typing import IO, Any
 from grader.authoring.build import drift, read_lessons, release_path
 from grader.authoring.lesson import ROOT, BuildError, Lesson, parse
 from grader.authoring.markers import clear_solution, solution_lines
-from grader.authoring.meaning import Piece, pieces, pieces_in_text
+from grader.authoring.meaning import UNSEEN, Piece, pieces, pieces_in_text
 
 NAME = "distributed-training"
 DATE = (2020, 1, 1, 0, 0, 0)  # for every file in the zip, so that the same content gives the same bytes
@@ -244,7 +244,7 @@ def bundle(root: Path = ROOT) -> Path:
         raise BuildError(drifted)
     lessons = read_lessons(root=root)
     packed = zipped(contents(lessons, root))
-    found = leaks(io.BytesIO(packed), lessons)
+    found = leaks(io.BytesIO(packed), lessons) + leaks_in_other_words(io.BytesIO(packed), lessons)
     if found:
         raise BuildError([f"the bundle was not made: {leak}" for leak in found])
     path = root / "dist" / f"{NAME}.zip"
@@ -266,6 +266,6 @@ def command(root: Path = ROOT) -> int:
         files = made.namelist()
     lessons = sum(name.endswith(".ipynb") for name in files)
     plural = "s" * (lessons != 1)
-    print(f"{path.relative_to(root)}: {lessons} lesson{plural}, {len(files)} files, no line of an answer in it")
-    print("The proof compares lines as text. It can't see an answer that is written differently.")
+    print(f"{path.relative_to(root)}: {lessons} lesson{plural}, {len(files)} files, no answer in it")
+    print(f"The proof compares text, formulas by value and other expressions by shape. It can't see {UNSEEN}.")
     return 0

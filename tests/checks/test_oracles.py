@@ -1,5 +1,8 @@
 """utils/checks/oracles.py: one function says what is right and what mistakes lead to, and the engine judges with it."""
 
+import json
+import math
+
 import pytest
 import torch
 
@@ -8,6 +11,7 @@ from utils.checks.answer import Answer
 from utils.checks.oracles import Case, every, only_at, oracle, side_by_side, vary
 from utils.checks.registry import checks_in
 from utils.checks.runner import Runner, links
+from utils.cluster import Gpu
 from utils.report.run import Run
 
 THREE = [1.0, 2.0, 3.0]
@@ -268,6 +272,11 @@ def test_what_is_no_plain_data_is_added_to_the_recorded_cases(tmp_path, monkeypa
     (tmp_path / "99_x.json").write_text(recorded.written_down([hidden]))
     monkeypatch.setattr(recorded, "FOLDER", tmp_path)
     assert judged(recorded.recorded("99_x", "sum-up", through=doubled).oracle(), lambda x: x) is None
+
+
+def test_a_gpu_can_be_recorded():
+    gpu = Gpu(flops={"bf16": 4e14, "fp32": math.inf}, memory=8e10, bandwidth=2e12, launch=3e-6)
+    assert recorded.plain(json.loads(json.dumps(recorded.tagged({"gpu": gpu})))) == {"gpu": gpu}
 
 
 def test_what_is_no_plain_data_is_not_recorded():

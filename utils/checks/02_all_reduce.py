@@ -353,10 +353,11 @@ def which_chunk(got: Any, me: Member) -> str:
             return f"your own chunk {chunk}, as it was at the start"
     if not isinstance(got, Tensor) or got.shape != me.chunk(me.x).shape:
         return ""
-    what = f"sum of chunk {me.place}"
     if words := counted(got, [me.chunk(x) for x in me.xs], me.team):
-        return f"a {what} in which {words}. Does each step send the chunk that the step before added to?"
-    return f"not a {what}: in each step, add the chunk that arrives to the chunk with the same number"
+        return (
+            f"chunk {me.place} of a sum in which {words}: each step must send the chunk that the step before added to"
+        )
+    return f"not a sum of chunk {me.place}: in each step, add the chunk that arrives to the chunk with the same number"
 
 
 @oracle(values=SUMS[:2], **ONCE_AROUND, if_stuck=ALL_AT_ONCE)
@@ -588,10 +589,12 @@ NAMES = ("naive", "tree", "ring", "halving-doubling")
 BOTH = ("tree", "ring")
 
 
-def price(prices: dict[str, float], known: tuple[float, ...], algorithm: str, *rest: float) -> float:
+def price(
+    prices: dict[str, float], known: Any, algorithm: str, size: int, nbytes: int, alpha: float, bandwidth: float
+) -> float:
     """An invented `seconds`, so that choose-algorithm is judged independently of all-reduce-seconds."""
-    if rest != known:
-        raise ValueError(f"seconds got (size, nbytes, alpha, bandwidth) = {rest}; choose_algorithm was given {known}")
+    if (asked := (size, nbytes, alpha, bandwidth)) != known:
+        raise ValueError(f"seconds got (size, nbytes, alpha, bandwidth) = {asked}; choose_algorithm was given {known}")
     return prices[algorithm]
 
 
@@ -607,24 +610,19 @@ def choose_algorithm(draws: Draws, candidates: tuple[str, ...], times: tuple[flo
     """times: what each of NAMES takes, in nanoseconds a byte."""
     size, nbytes = torch.randint(2, 10_000, (2,), generator=draws.generator()).tolist()
     prices = {name: nbytes * time * 1e-9 for name, time in zip(NAMES, times, strict=True)}
-    given = ", ".join(f"{name} {prices[name]:.5g} s" for name in candidates)
+    seconds = partial(price, prices, (size, nbytes, ALPHA, BANDWIDTH))
+    given = f"`seconds` gives {', '.join(f'{name} {prices[name]:.5g} s' for name in candidates)}"
     return Case(
-        same={
-            "nbytes": nbytes,
-            "size": size,
-            "alpha": ALPHA,
-            "bandwidth": BANDWIDTH,
-            "candidates": candidates,
-            "seconds": partial(price, prices, (size, nbytes, ALPHA, BANDWIDTH)),
-        },
+        [[one] for one in (nbytes, size, ALPHA, BANDWIDTH, candidates, seconds)],
         right=right,
         mistakes={
             "not one of the candidates: return a name from `candidates`": lambda got: got not in candidates,
-            f"as fast, but not the first of them. `seconds` gives {given}": lambda got: prices[got] == prices[right],
-            f"the slowest: the least time wins. `seconds` gives {given}": max(candidates, key=prices.__getitem__),
-            f"not the fastest. `seconds` gives {given}": always,
+            f"as fast, but not the first of them. {given}": lambda got: prices[got] == prices[right],
+            f"the slowest: the least time wins. {given}": max(candidates, key=prices.__getitem__),
+            f"not the fastest. {given}": always,
         },
         seen=f"{nbytes:,} bytes, {size:,} ranks, candidates {', '.join(candidates)}: you chose",
+        unchanged=False,  # a function that comes back from a rank equals no other
     )
 
 
@@ -649,12 +647,8 @@ def both_ways(pieces: int, x: Tensor, team: Team, rank: int) -> Tensor:
     return x + arrived if rank == min(team) else arrived + x
 
 
-CHOICE: dict[str, Any] = {
-    "alpha": ALPHA,
-    "bandwidth": BANDWIDTH,
-    "choose": by_size,
-    "algorithms": {"few": partial(both_ways, 1), "many": partial(both_ways, 2)},
-}
+ALGORITHMS = {"few": partial(both_ways, 1), "many": partial(both_ways, 2)}
+CHOICE: dict[str, Any] = {"alpha": ALPHA, "bandwidth": BANDWIDTH, "choose": by_size, "algorithms": ALGORITHMS}
 
 
 @oracle(values=[((2, 3),), ((5, 7), lambda x: x.T)], traffic=[(15,), (16,)])

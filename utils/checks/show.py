@@ -43,6 +43,8 @@ def plain(value: Any, digits: int | None = None) -> str:
     if isinstance(value, list | tuple) and value:
         items = ", ".join(plain(item, digits) for item in value)
         return f"[{items}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name!r}: {plain(item, digits)}" for name, item in value.items()) + "}"
     if digits and isinstance(value, float):
         return f"{value:.{digits}g}"
     return repr(value)
@@ -63,6 +65,8 @@ def digits_of(rtol: float) -> int:
 
 
 def holds_floats(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(holds_floats, value.values()))
     if isinstance(value, list | tuple):
         return any(map(holds_floats, value))
     if isinstance(value, torch.Tensor):

@@ -183,11 +183,21 @@ def test_an_answer_in_utils_stops_the_bundle(course, capsys):
     assert (course / "dist" / "distributed-training.zip").read_text() == "the one before"
 
 
+def test_an_answer_in_other_words_stops_the_bundle(course, capsys):
+    source = course / "solutions" / "01_doubling.py"
+    source.write_text(LESSON.replace("    x = 1", "    x = (left - 1) / (right + left - 1)"))
+    build.build(root=course)
+    (course / "utils" / "help.py").write_text("def f(p, m):\n    return (p - 1) / (m + p - 1)\n")
+    assert release.command(course) == 1
+    found = "utils/help.py:2: means the same as part of the answer of 'double-it': (p - 1) / (m + p - 1)"
+    assert capsys.readouterr() == ("", f"the bundle was not made: {found}\n")
+
+
 def test_the_command_says_what_it_made(course, capsys):
     assert release.command(course) == 0
     made, limits = capsys.readouterr().out.splitlines()
-    assert made == "dist/distributed-training.zip: 1 lesson, 9 files, no line of an answer in it"
-    assert limits == "The proof compares lines as text. It can't see an answer that is written differently."
+    assert made == "dist/distributed-training.zip: 1 lesson, 9 files, no answer in it"
+    assert limits.startswith("The proof compares text, formulas by value") and "It can't see an answer that" in limits
 
 
 # ---- the proof -------------------------------------------------------------------------------------------------------
@@ -201,6 +211,7 @@ def test_which_lines_are_telling(course):
 def test_no_line_of_an_answer_is_in_the_bundle(made, lessons):
     assert len(release.telling_lines(lessons)) >= len(lessons)
     assert release.leaks(io.BytesIO(made), lessons) == []
+    assert release.leaks_in_other_words(io.BytesIO(made), lessons) == []
 
 
 def test_every_planted_line_is_found(made, lessons):

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -12,7 +13,7 @@ import torch.distributed as dist
 from tests.kernel import Notebook, processes_of_session, wait_until_alone, wait_until_gone
 from utils import RankFailed, spawn
 from utils.worlds.real.zygote import client
-from utils.worlds.real.zygote.messages import AT_ONCE, WHEN_LOADED, when_to_make
+from utils.worlds.real.zygote.needs import AT_ONCE, WHEN_LOADED, when_to_make
 
 pytestmark = pytest.mark.long
 
@@ -62,8 +63,6 @@ def total(rank, world_size):
 
 
 def has_compiler(rank, world_size):
-    import sys
-
     torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
     return "torch._dynamo" in sys.modules, os.getppid()
 
@@ -122,7 +121,7 @@ def returns_a_part(rank, world_size):
 
 def test_ranks_are_the_same_before_and_after(loading, monkeypatch):
     """Whatever the kernel asks for, these are made by the stand-in: they import for themselves what they use."""
-    monkeypatch.setattr("utils.worlds.real.process_world.when_to_make", lambda program: AT_ONCE)
+    monkeypatch.setattr("utils.worlds.real.zygote.needs.when_to_make", lambda program: AT_ONCE)
 
     def outcomes():
         with pytest.raises(RankFailed) as caught:
@@ -152,6 +151,17 @@ def test_which_programs_wait_until_all_is_imported(names, when):
     namespace = {"__name__": "__main__"}
     exec(f"def program(rank, n):\n    {names}", namespace)
     assert when_to_make(pickle_program(namespace["program"], (), {}, 2)) == when
+
+
+def test_modules_of_ours_that_a_program_names_are_imported_once_for_all_ranks():
+    """That is, those which the notebook has imported; no others."""
+    import utils.kit.tied_mlp  # noqa: F401
+
+    def program(rank, world_size):
+        names = ["utils.kit.tied_mlp", "utils.worlds.jobs.notebook_script", "tests.kernel"]
+        return [name for name in names if name in sys.modules]
+
+    assert spawn(program, 2).results == [["utils.kit.tied_mlp"]] * 2
 
 
 @pytest.fixture

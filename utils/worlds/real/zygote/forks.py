@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import importlib
 import os
 import signal
+import sys
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 HUGE_PAGE = 2 << 20  # bytes
 PIECE = 4 * HUGE_PAGE  # takes some milliseconds, so that a call that comes meanwhile does not wait long
@@ -32,6 +35,14 @@ class Forks:
         gc.collect()
         self.seed_and_freeze()
         self.pieces = iter(anonymous_memory())
+
+    def learn(self, modules: list[str]) -> None:
+        """Import these, if they are here, for all ranks from now on."""
+        if new := [module for module in modules if module not in sys.modules]:
+            for module in new:
+                with suppress(Exception):  # a rank that needs it will say what is wrong
+                    importlib.import_module(module)
+            self.seed_and_freeze()
 
     def seed_and_freeze(self) -> None:
         """Do here, once, what takes milliseconds and every rank would do: they are copies of this process."""

@@ -1,33 +1,21 @@
-"""What the kernel and the zygote send each other: a byte on the control socket, then the rest on that of the world."""
+"""What the kernel and the zygote send each other on the socket of a world, pickled.
+
+The socket itself arrives on the control socket, with a byte that says when to make the world (needs.py).
+"""
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 
 from ...common.outcome import Refused
 
-# The byte that comes with the socket of a world: whether its ranks may be made before all that they use is imported.
-AT_ONCE, WHEN_LOADED = b"+", b"*"
-
-# Names in programs that use what takes a second to import. A rank made without it would import it by itself, and all
-# ranks at the same time. So this is only about speed.
-SLOW_TO_IMPORT = re.compile(
-    rb"optim|[Pp]arallel|checkpoint|compile|fsdp|fully_shard|pipelining|DTensor|distribute_|Shard|Replicate"
-    rb"|torch\.distributed\.(tensor|nn)|functional_collectives|track_memory"
-)
-
-
-def when_to_make(program: bytes) -> bytes:
-    """The byte for the world of this program, which is pickled with the function first."""
-    return WHEN_LOADED if SLOW_TO_IMPORT.search(program, 0, 1 << 20) else AT_ONCE
-
 
 class MakeWorld(NamedTuple):
-    """To the zygote, once: start this many processes, which find their request in this folder."""
+    """To the zygote, once: import these modules, then start this many processes. Their request is in this folder."""
 
     size: int
     folder: str
+    modules: list[str]
 
 
 class Signal(NamedTuple):

@@ -144,6 +144,7 @@ class ZygoteServer:
             world = WorldProcesses(connection, asked.folder)
             self.worlds.append(world)
             self.selector.register(connection, selectors.EVENT_READ, world)
+            self.nursery.learn(asked.modules)
             self.make_ranks(world, asked.size, outputs)
         finally:
             for output in outputs:

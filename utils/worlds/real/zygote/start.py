@@ -6,7 +6,7 @@ done. The stand-in then looks after the worlds it still has, and exits. Both mak
 stand-in's just has to import what it uses.
 
 The ranks of some programs would all import the same large modules, at the same time. The kernel asks for such a world
-with WHEN_LOADED (messages.py), and the stand-in passes it on to the zygote.
+with WHEN_LOADED (needs.py), and the stand-in passes it on to the zygote.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import sys
 
 from .forks import Forks
 from .fresh_interpreters import FreshInterpreters
-from .messages import WHEN_LOADED
+from .needs import WHEN_LOADED
 from .server import ZygoteServer
 
 WITHOUT_FORK = "SPAWN_WITHOUT_FORK"  # environment variable: make ranks of fresh interpreters, as on macOS
