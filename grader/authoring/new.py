@@ -1,6 +1,8 @@
 """`python -m grader new`: the four files of a lesson, with exercises that work, for their author to replace.
 
-new_lesson("06_compression", ["top-k", "error-feedback"])   -> the files that it has written
+    new_lesson("06_compression", ["top-k", "error-feedback"])   -> the files that it has written
+
+The texts are templates in the folder `template`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
 """`python -m grader try`: what each answer to an exercise gets, and the exact words that a student reads.
 
-command("05", "ring")                 judge everything once, and print it
-command("05", "ring", watch=True)     the same, and again at each save; only what can have changed is judged again
+    command("05", "ring")                 judge everything once, and print it
+    command("05", "ring", watch=True)     the same, and again at each save
+
+What can't have changed since it was judged is not judged again.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import os
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -84,8 +86,9 @@ class TryOut:
                     print_result(candidate, self.judged[key])
                 results.append((candidate, self.judged[key]))
                 bar.update()
-        print_end(results, time.monotonic() - start)
-        return not any(result.problem for _, result in results)
+        others = list(other_problems(bench, results))
+        print_end(results, others, time.monotonic() - start)
+        return not others and not any(result.problem for _, result in results)
 
     def watch(self) -> None:
         """A round at each save of one of the lesson's files, until Ctrl-C. Problems are printed, not raised."""
@@ -121,6 +124,16 @@ class TryOut:
             last = self.stamps()
             time.sleep(POLL)
         return [str(path.relative_to(self.root)) for path in before if before[path] != last[path]]
+
+
+def other_problems(bench: Workbench, results: list[tuple[Candidate, Result]]) -> Iterator[str]:
+    """What is wrong with answers beyond what each got: two are the same, say, or one is to no exercise."""
+    exercises = {candidate.exercise for candidate, _ in results}
+    for text in bench.answers.problems(bench.lesson):
+        exercise = text.partition("/")[0]
+        found = any(text in result.problem for _, result in results)
+        if not found and (exercise in exercises or exercise not in bench.lesson.exercises):
+            yield text
 
 
 def key_of(bench: Workbench, candidate: Candidate) -> str:
@@ -161,18 +174,22 @@ def print_words(words: str) -> None:
         say(textwrap.indent(words, INDENT, lambda line: True))
 
 
-def print_end(results: list[tuple[Candidate, Result]], seconds: float) -> None:
+def print_end(results: list[tuple[Candidate, Result]], others: list[str], seconds: float) -> None:
     """What is not as it should be, with what to do; then one line about everything."""
     wrong = [(candidate, result) for candidate, result in results if result.problem]
     for candidate, result in wrong:
         say(f"\n{MARKS[False]} {candidate.exercise} · {candidate}: {result.problem}", "red", bold=True)
         say(f"{INDENT[4:]}{result.advice}")
         print_words(result.words)
-    answers = f"{len(results)} answers"
-    if wrong:
-        say(f"\n{MARKS[False]} {len(wrong)} of {answers} not as it should be ({seconds:.1f} s)", "red", bold=True)
+    if others:
+        say("")
+        print_problems(others)
+    bad, seen = len(wrong) + len(others), f"{len(results)} answers"
+    if bad:
+        they = "it" if bad == 1 else "they"
+        say(f"\n{MARKS[False]} {bad} not as {they} should be, of {seen} ({seconds:.1f} s)", "red", bold=True)
     else:
-        say(f"\n{MARKS[True]} {answers}, all as they should be ({seconds:.1f} s)", "green", bold=True)
+        say(f"\n{MARKS[True]} {seen}, all as they should be ({seconds:.1f} s)", "green", bold=True)
 
 
 def print_problems(problems: Iterable[Problem | str]) -> None:

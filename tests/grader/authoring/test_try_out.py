@@ -102,7 +102,17 @@ def test_what_is_not_as_it_should_be_comes_last(course, capsys):
     assert "✗ add-one · wrong: adds-two" in first and "returned" not in first
     assert last.startswith("✗ add-one · wrong: adds-two: nothing catches it\n  Write a check that does; or ")
     assert "✗ add-one · wrong: adds-nothing: the message does not say 'ten'" in last
-    assert "        rank 0 returned 1, expected 2\n\n✗ 2 of 5 answers not as it should be" in last
+    assert "        rank 0 returned 1, expected 2\n\n✗ 2 not as they should be, of 5 answers" in last
+
+
+def test_an_answer_to_no_exercise_and_a_second_one_are_problems(course, capsys):
+    more = 'wrong("adds-2", "returned 3").body("return 2 + x")\nANSWERS.to("add-two")[1]("none").body("pass")\n'
+    (course / MUTANTS).write_text(ANSWERS.replace("right(", f"{more}right("))
+    assert not TryOut("01", "add-one", course).round()
+    assert capsys.readouterr().out.split("\n\n")[-2:-1] == [
+        "✗ add-one/adds-2: this is the same code as add-one/adds-two\n"
+        "✗ add-two/none: 01_tiny has no such exercise: did you mean 'add-one'?"
+    ]
 
 
 def test_only_what_can_have_changed_is_judged_again(course, judged):
