@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterable
@@ -17,8 +18,8 @@ from pathlib import Path
 import typer
 from tqdm import tqdm
 
-from grader.authoring.check_files import checks_file, hidden_file, name_of
-from grader.authoring.lesson import BuildError, Lesson, Problem, find_lessons
+from grader.authoring.check_files import checks_file, hidden_file
+from grader.authoring.lesson import ROOT, BuildError, Lesson, Problem, find_lessons
 from grader.authoring.markers import nearest
 from grader.authoring.preview import open_in_lab, write_preview
 from grader.authoring.trial import Candidate, Result, candidates, judge
@@ -45,9 +46,9 @@ def the_one(name: str, names: Iterable[str], what: str) -> str:
     raise BuildError([f"there is no {what} called {name!r}{nearest(name, names) or ': there are ' + ', '.join(names)}"])
 
 
-def lesson_called(name: str) -> str:
+def lesson_called(name: str, root: Path = ROOT) -> str:
     """`05_data_parallelism` for itself, for its file, or for "05". Raises BuildError if there is no such lesson."""
-    return the_one(Path(name).stem, [path.stem for path in find_lessons()], "lesson")
+    return the_one(Path(name).stem, [path.stem for path in find_lessons(root=root)], "lesson")
 
 
 # ---- judging ---------------------------------------------------------------------------------------------------------
@@ -56,9 +57,9 @@ def lesson_called(name: str) -> str:
 class TryOut:
     """The answers to one exercise, or to all of a lesson, with what each got when it was last judged."""
 
-    def __init__(self, lesson: str, exercise: str | None) -> None:
-        [self.source] = find_lessons([lesson_called(lesson)])
-        self.exercise = exercise
+    def __init__(self, lesson: str, exercise: str | None, root: Path = ROOT) -> None:
+        [self.source] = find_lessons([lesson_called(lesson, root)], root)
+        self.exercise, self.root = exercise, root
         self.judged: dict[str, Result] = {}  # by what the result depends on
 
     def round(self, interrupted: Callable[[], bool] = lambda: False) -> bool:
@@ -68,7 +69,7 @@ class TryOut:
         Raises BuildError if the lesson can't be read, or has no such exercise.
         """
         start, results = time.monotonic(), list[tuple[Candidate, Result]]()
-        bench = Workbench.load(self.source.stem)
+        bench = Workbench.load(self.source.stem, self.root, record=True)
         names = list(bench.lesson.exercises)
         to_judge = candidates(bench, [the_one(self.exercise, names, "exercise")] if self.exercise else names)
         with tqdm(total=len(to_judge), leave=False, disable=None, bar_format=BAR) as bar:
@@ -88,6 +89,8 @@ class TryOut:
 
     def watch(self) -> None:
         """A round at each save of one of the lesson's files, until Ctrl-C. Problems are printed, not raised."""
+        # Python would take a module's bytecode for that of one saved a moment later, if the two are of the same length.
+        sys.dont_write_bytecode = True
         while True:
             before = self.stamps()
             try:
@@ -117,7 +120,7 @@ class TryOut:
         while last == before or self.has_changed(last):
             last = self.stamps()
             time.sleep(POLL)
-        return [name_of(path) for path in before if before[path] != last[path]]
+        return [str(path.relative_to(self.root)) for path in before if before[path] != last[path]]
 
 
 def key_of(bench: Workbench, candidate: Candidate) -> str:

@@ -111,6 +111,23 @@ def test_traffic_is_judged_alone_or_after_the_values():
     assert failure(case, answered(2), "traffic").startswith("rank 0 returned 2")
 
 
+def test_where_many_answers_are_right_they_are_judged_by_their_properties():
+    def expect_odd(answer: Answer) -> str:
+        if not all(number % 2 for number in answer.results):
+            raise CheckFailed("an even number")
+        return "all odd"
+
+    case = Case(world_size=2, also=expect_odd)
+    assert case.judge(answered(1, 7), "values") == "all odd"
+    assert failure(case, answered(1, 6)) == "an even number"
+
+
+@pytest.mark.parametrize("judges, world", [("values", "spawn"), ("time", "virtual"), ("memory", "virtual")])
+def test_time_and_memory_are_judged_on_the_clock(judges, world):
+    case = Case([[0]], clock=links(1, 1e-6, 1e9))
+    assert case.run(Runner(lambda x: x + 1), judges).run.world == world
+
+
 # ---- tolerance
 
 
@@ -204,14 +221,6 @@ def test_advice_on_an_error_goes_by_the_report():
     assert failed.value.mistake == ""
 
 
-def test_where_many_answers_are_right_they_are_judged_by_their_properties():
-    def expect_even(answer: Answer) -> str:
-        assert answer.results == [2, 4]
-        return "both are even."
-
-    assert Case([[1, 2]], also=expect_even, unchanged=False).judge(answered(2, 4), "values") == "both are even."
-
-
 def test_cases_of_one_process_are_judged_in_one_run():
     def case(number: int) -> Case:
         right = {"twice": 2 * number, "it in a list": every([number])}
@@ -253,6 +262,16 @@ def test_recorded_cases_judge_as_the_oracle_does(tmp_path, monkeypatch):
     assert judged(visible, lambda ranks, most: (0.75, [4, None, (1, "a")])) is None
     with pytest.raises(CheckFailed, match=r"0\.25, expected 0\.75 to 9 digits\n  That is the rest\."):
         judged(visible, lambda ranks, most: (0.25, [4, None, (1, "a")]))
+
+
+def test_what_is_no_plain_data_is_added_to_the_recorded_cases(tmp_path, monkeypatch):
+    def doubled(function, *inputs):
+        return 2 * function(*inputs)
+
+    hidden = oracle("sum-up", values=[()])(lambda draws: Case([[4]], right=8))
+    (tmp_path / "99_x.json").write_text(recorded.written_down([hidden]))
+    monkeypatch.setattr(recorded, "FOLDER", tmp_path)
+    assert judged(recorded.recorded("99_x", "sum-up", through=doubled).oracle(), lambda x: x) is None
 
 
 def test_a_gpu_can_be_recorded():

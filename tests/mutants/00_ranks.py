@@ -13,7 +13,9 @@ wrong("swaps-rank-and-size", "how many ranks there are: ask get_rank()").body(""
 wrong("device-itself", "take str(...) of it").replace("str(get_device())", "get_device()")
 wrong("always-rank-0", "each has its own").replace("dist.get_rank()", "0")
 wrong("last-rank-as-size", "world_size is").replace("get_world_size()", "get_world_size() - 1")
-wrong("forgets-the-device", "says nothing about 'device'").replace('me["device"] = str(get_device())', "pass")
+wrong("forgets-the-device", "says nothing about 'device'", varies=True).replace(
+    'me["device"] = str(get_device())', "pass"
+)
 wrong("four-ranks", "world_size is", hidden=True).replace(
     "dist.get_world_size()", "4 if dist.get_world_size() > 2 else 2"
 )
@@ -38,7 +40,7 @@ wrong("parts-only-in-between", "still has a process group").replace(
     "gathered.append([int(one) for one in everyone])",
 )
 wrong("numbers-ranks-backwards", "did not give its own `rank`").replace("rank=rank", "rank=world_size - 1 - rank")
-wrong("a-world-of-its-own", "names the same world_size").replace("world_size=world_size", "world_size=1")
+wrong("a-world-of-its-own", "names the same world_size", varies=True).replace("world_size=world_size", "world_size=1")
 wrong("only-makes-the-store", "There is no process group, or no longer").replace(
     'dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)', "pass"
 )
@@ -76,7 +78,9 @@ wrong("one-barrier-for-all", "nothing guarantees it", caught_by="traffic").body(
         file.append(f"rank {rank}")
         dist.barrier()
 """)
-wrong("all-write-in-each-turn", "in each turn only one rank writes").replace("if order[turn] == rank:", "if True:")
+wrong("all-write-in-each-turn", "in each turn only one rank writes", varies=True).replace(
+    "if order[turn] == rank:", "if True:"
+)
 wrong("fakes-it", "appended 0 lines to the file", caught_by="traffic").replace("file = SharedFile(path)", "").replace(
     'if order[turn] == rank:\n    file.append(f"rank {rank}")', ""
 ).replace("file.lines()", '[f"rank {one}" for one in order]')

@@ -107,7 +107,7 @@ class Case:
     in_order  whether rank 0 is judged first; by default it is the last, since it is often right by luck
     unpack    (what a rank returned, rank) -> {name: value}, where `right` is a dict; by default, of a tuple or a dict
     cluster   virtual ranks to run on; real ones by default
-    clock     the virtual cluster on which time is judged
+    clock     the virtual cluster on which time and memory are judged; `cluster` by default
     through, catch  as for Runner
     advice    {pattern in the report of ranks that failed: what to do about it}
     unchanged whether inputs must be after the call what they were before
@@ -146,7 +146,7 @@ class Case:
 
     def run(self, run: Runner, judges: str) -> Answer:
         """The student's function on this case's inputs."""
-        cluster = self.clock if judges == "time" else self.cluster
+        cluster = (self.clock if judges in ("time", "memory") else None) or self.cluster
         options: dict[str, Any] = {"catch": self.catch, "through": self.through, **self.same}
         try:
             if cluster is None:

@@ -16,8 +16,8 @@ Everything in such a case is plain data: numbers, strings, None, lists, tuples, 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ class Recorded:
 
     lesson: str
     exercise: str
+    more: Mapping[str, Any] = field(default_factory=dict)  # of each Case
 
     def checks(self) -> list[Check]:
         """Raises ValueError if there is no recorded case of the exercise."""
@@ -59,15 +60,18 @@ class Recorded:
         entry = of_lesson[self.exercise]
 
         def draw(_: Draws, judges: str, number: int) -> Case:
-            return Case(**{name: plain(value) for name, value in entry["cases"][judges][number].items()})
+            return Case(**{name: plain(value) for name, value in entry["cases"][judges][number].items()}, **self.more)
 
         cases = {judges: [(judges, number) for number in range(len(many))] for judges, many in entry["cases"].items()}
         return Oracle(self.exercise, draw, entry["if_stuck"], cases)
 
 
-def recorded(lesson: str, exercise: str) -> Recorded:
-    """The visible checks of an exercise whose oracle is hidden."""
-    return Recorded(lesson, exercise)
+def recorded(lesson: str, exercise: str, **more: Any) -> Recorded:
+    """The visible checks of an exercise whose oracle is hidden.
+
+    more: what its cases have that is no plain data, such as `cluster` or `through`
+    """
+    return Recorded(lesson, exercise, more)
 
 
 def written_down(oracles: Sequence[Oracle]) -> str:

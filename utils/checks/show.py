@@ -24,16 +24,16 @@ def show(value: Any, other: Any = None, digits: int | None = None) -> str:
         text = plain(value)
     text = text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
     name = type(value).__name__
-    if (
-        value is None
-        or other is None
-        or type(value) is type(other)
-        or is_number(value)
-        and is_number(other)
-        and will_do(value, other)
-    ):
+    if value is None or other is None or same_kind(value, other):
         return text
     return f"{text} ({'an' if name[0] in 'aeiou' else 'a'} {name})"
+
+
+def same_kind(value: Any, other: Any) -> bool:
+    """Whether the type of `value` will do where `other` is right."""
+    if isinstance(value, list | tuple):
+        return isinstance(other, list | tuple)
+    return type(value) is type(other) or is_number(value) and is_number(other) and will_do(value, other)
 
 
 def plain(value: Any, digits: int | None = None) -> str:
