@@ -9,7 +9,7 @@ run = "$(VENV)/bin/python"
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV      # may belong to another environment
 
 .DEFAULT_GOAL := help
-.PHONY: help system env lab test thorough build grade release script lint bench clean distclean
+.PHONY: help system env lab test quick thorough build grade release script lint format bench clean distclean
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z]*\):.*## /  make \1|/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -40,6 +40,17 @@ test: env ## run all tests: units, lessons, notebooks
 workers   = $(shell $(run) -c 'import os; print(2 * min(os.cpu_count() or 1, 8))')
 all_cores = -n $(workers) --dist loadfile --no-loadscope-reorder
 
+quick: env ## check one lesson in a minute or two, its files, answers and notebooks: make quick LESSON=05
+	@$(run) -m ruff check --quiet $(lesson_files)
+	@$(run) -m ruff format --check --quiet --force-exclude $(lesson_files)
+	@$(run) -m mypy --no-error-summary $(filter utils/% grader/%,$(lesson_files))
+	@$(run) -m pytest -n $(workers) tests/lessons/test_lessons.py -k "$(lesson)" $(TEST_ARGS)
+	@$(run) -m grader build --check $(lesson)
+
+folders      = solutions utils/checks grader/hidden tests/mutants
+lesson_files = $(or $(strip $(foreach folder,$(folders),$(wildcard $(folder)/$(lesson).py))),$(error \
+  There is no lesson solutions/$(lesson).py))
+
 thorough: env ## run the tests that take too long for every change: all cheats, every solution graded, 50 kills
 	@$(run) -m pytest $(all_cores) -m thorough $(TEST_ARGS)
 
@@ -56,12 +67,18 @@ release: env ## pack the students' bundle into dist/
 script: env ## turn a lesson into a script for torchrun and SLURM: make script LESSON=01_collectives
 	@$(run) -m utils.worlds.jobs.notebook_script "solutions/$(lesson)/$(lesson).ipynb"
 
-lesson = $(or $(LESSON),$(error Which lesson? For example: make script LESSON=01_collectives))
+# LESSON=01 will do for LESSON=01_collectives.
+lesson = $(or $(if $(LESSON),$(notdir $(basename $(wildcard solutions/$(LESSON)_*.py)))),$(LESSON),$(error \
+  Which lesson? For example: LESSON=01_collectives))
 
 lint: env ## check the code's style and types
 	@$(run) -m ruff check
 	@$(run) -m ruff format --check
 	@$(run) -m mypy
+
+format: env ## sort imports, fix what ruff can fix, and format the code
+	@$(run) -m ruff check --fix-only
+	@$(run) -m ruff format
 
 bench: env ## compare spawn with other launchers, and grading with nbgrader, on this machine
 	@$(run) -m tests.bench $(BENCH_ARGS)

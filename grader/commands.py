@@ -32,6 +32,13 @@ New = Annotated[bool, typer.Option("--new", help="only submissions that have no 
 Regrade = Annotated[bool, typer.Option("--regrade", help="judge again, even what was judged already")]
 Scheduler = Annotated[str | None, typer.Option(help="address of a Dask scheduler whose workers do the judging")]
 WithoutSandbox = Annotated[bool, typer.Option("--without-sandbox", help="run submissions with all your rights")]
+NewLesson = Annotated[str, typer.Argument(help="its name: a number and a topic, such as 06_compression")]
+Lesson = Annotated[str, typer.Argument(help="its name, or how it begins: 05")]
+Exercise = Annotated[str | None, typer.Argument(help="its name, or how it begins; without it, all exercises")]
+Watch = Annotated[bool, typer.Option("--watch", help="judge again at each save of one of the lesson's files")]
+OpenNotebook = Annotated[
+    bool, typer.Option("--notebook", help="judge nothing; open the lesson as it is now in JupyterLab")
+]
 Notebook = Annotated[Path, typer.Argument(help="a student's notebook, or the solution")]
 
 
@@ -102,6 +109,29 @@ def validate(notebook: Notebook, course: CourseFolder = Path(), without_sandbox:
     """Judge a notebook's checks as grading will. Exits with 1 unless all pass (`nbgrader validate` exits with 0)."""
     if not judge_one(notebook, open_course(course, without_sandbox)):
         raise typer.Exit(1)
+
+
+@app.command()
+def new(
+    lesson: NewLesson,
+    exercises: Annotated[str, typer.Option(help="their names, with commas between: top-k,error-feedback")],
+) -> None:
+    """Write the four files of a new lesson, with exercises that work, for you to replace."""
+    from grader.authoring import new as creating
+
+    raise typer.Exit(creating.command(lesson, [name.strip() for name in exercises.split(",") if name.strip()]))
+
+
+@app.command(name="try")
+def try_(lesson: Lesson, exercise: Exercise = None, watch: Watch = False, notebook: OpenNotebook = False) -> None:
+    """Judge the solution, the blank, and all wrong and right answers; show what a student reads.
+
+    Exits with 1 unless each gets what it should. What does not comes last, with what to do about it.
+    With --watch, changes in utils/ and grader/ other than the lesson's own files need a restart.
+    """
+    from grader.authoring import try_out  # imports torch
+
+    raise typer.Exit(try_out.command(lesson, exercise, watch, notebook))
 
 
 @app.command()

@@ -1,6 +1,6 @@
-# %% [markdown]
+# %% [markdown] question="How do processes find each other, and why is training about moving data?"
 # # Processes and ranks
-# *about two hours · 13 exercises · you need: PyTorch tensors. You do not need: a GPU, or any experience with a second
+# *you need: PyTorch tensors. You do not need: a GPU, or any experience with a second
 # process.*
 #
 # This is the first lesson. At its end you have started processes that find each other, made them wait for each other,
@@ -83,7 +83,6 @@ spawn(my_part, 4).results
 
 # %% [markdown]
 # ## Hello ranks
-# difficulty ●○○○○ · about 5 minutes · 2 points: values 2
 #
 # Code deep inside a library gets no `rank` argument. It asks PyTorch's `torch.distributed`, here `dist`, which knows:
 # `dist.get_rank()` and `dist.get_world_size()`. And a rank needs to know **where** to put its tensors: `get_device()`
@@ -92,7 +91,7 @@ spawn(my_part, 4).results
 # In an exercise your lines take the place of `raise NotImplementedError()`. Run the cell, then the check below it: it
 # starts ranks that call your function, and says what it saw. Change, and run both again, as often as you like.
 
-# %% exercise="hello-ranks"
+# %% exercise="hello-ranks" difficulty=1 minutes=5
 def hello_ranks() -> dict:
     """Say who this process is. The function gets no arguments: ask the library.
 
@@ -139,7 +138,6 @@ spawn_anywhere(where_am_i, 2).results
 
 # %% [markdown]
 # ## Rendezvous by hand
-# difficulty ●●○○○ · about 10 minutes · 4 points: values 4
 #
 # Four processes have been started. How do they find each other? Each opens a socket and has an address, but nobody
 # knows the addresses of the others. So they need one place that all know beforehand: a **store**, in which each writes
@@ -170,7 +168,7 @@ figures.rendezvous(world_size=4)
 # path, where no file is yet. `dist.all_gather(everyone, mine)` fills the list `everyone` with the tensor `mine` of each
 # rank, in the order of the ranks.
 
-# %% exercise="rendezvous-by-hand"
+# %% exercise="rendezvous-by-hand" difficulty=2 minutes=10
 def rendezvous_by_hand(number: int, paths: list[str], rank: int, world_size: int) -> tuple[list, bool]:
     """Meet all other ranks at each path, gather everybody's number, and part again.
 
@@ -246,7 +244,6 @@ spawn(meet_over_tcp, 3).results[0]
 
 # %% [markdown]
 # ## Take turns
-# difficulty ●●○○○ · about 8 minutes · 4 points: values 2, traffic 2
 #
 # Ranks run at the same time, and nobody knows who is faster. If all write to one file, the lines come in any order. To
 # order them you need a **barrier**: `dist.barrier()` returns on any rank only when **every** rank has called it.
@@ -269,7 +266,7 @@ spawn(no_order, 4, tempfile.mkdtemp() + "/lines").results[0]
 #
 # Now let the ranks write in a **given order**, and let all read when everything is written. Do not sleep and hope.
 
-# %% exercise="take-turns"
+# %% exercise="take-turns" difficulty=2 minutes=8
 def take_turns(path: str, order: list[int], rank: int, world_size: int) -> list[str]:
     """Append "rank 0", "rank 1", ... to one file, one line by each rank, in the given order; then read the file.
 
@@ -320,7 +317,6 @@ spawn(backwards, 4, tempfile.mkdtemp() + "/lines").timeline()
 
 # %% [markdown]
 # ## One failing rank
-# difficulty ●●○○○ · about 8 minutes · 4 points: values 3, reading 1
 #
 # Each rank has a list of numbers, and they want the average of **all** numbers. `dist.all_reduce(x)` replaces `x` on
 # every rank by the sum of all ranks' `x`. Run the cell, and read the report from the top.
@@ -350,7 +346,7 @@ spawn(average_of_all, 4, [[10, 20], [30], [], [40, 50, 60]])
 # %% [markdown]
 # In the first, `[30]` counts as much as `[10, 20]`, and nothing counts as a number. What must be summed instead?
 
-# %% exercise="one-failing-rank"
+# %% exercise="one-failing-rank" difficulty=2 minutes=8
 def one_failing_rank(mine: list[float], rank: int, world_size: int) -> tuple[float, dict]:
     """Return the average of all numbers of all ranks, the same on every rank; and what the report above said.
 
@@ -383,7 +379,6 @@ check(one_failing_rank, judges="reading")
 
 # %% [markdown]
 # ## One deadlock
-# difficulty ●●○○○ · about 8 minutes · 4 points: values 3, reading 1
 #
 # Now the silent kind. Three ranks train. At each step they average their losses, and when the loss is small enough they
 # leave the loop and meet at a barrier, to save the model together. **Predict** what happens.
@@ -412,7 +407,7 @@ spawn(train, 3, [[6.0, 4.0, 2.0, 0.9], [5.0, 0.5, 1.0, 0.3], [7.0, 3.0, 0.6, 0.3
 #
 # The mending: a decision that all ranks must share has to be made from something that all ranks share.
 
-# %% exercise="one-deadlock"
+# %% exercise="one-deadlock" difficulty=2 minutes=8
 def one_deadlock(losses: list[float], rank: int, world_size: int) -> tuple[list[float], dict]:
     """Average the ranks' losses step by step; stop after the first step whose AVERAGE is below 1; meet at a barrier.
 
@@ -457,7 +452,6 @@ check(one_deadlock, judges="reading")
 
 # %% [markdown]
 # ## Memory wall
-# difficulty ●○○○○ · about 6 minutes · 2 points: values 2
 #
 # Training with the Adam optimizer in mixed precision keeps for **each** parameter:
 #
@@ -472,7 +466,7 @@ check(one_deadlock, judges="reading")
 # That is 16 bytes, and the values that layers keep for the way back come on top. **Predict**: does a model of 7 billion
 # parameters fit on a GPU of 80 GB? (GB are $10^9$ bytes everywhere in this course.)
 
-# %% exercise="memory-wall"
+# %% exercise="memory-wall" difficulty=1 minutes=6
 def memory_wall(parameters: float, gpu_memory: float, bytes_per_parameter: float = 16) -> tuple[float, int]:
     """How much memory the state of a model takes in training, and how many GPUs that needs at least.
 
@@ -525,7 +519,6 @@ figures.bandwidths(nbytes, seconds, memory_hierarchy.levels())
 
 # %% [markdown]
 # ## Bandwidth of levels
-# difficulty ●●○○○ · about 10 minutes · 3 points: values 3
 #
 # Turn such measurements into one number for each level. **Bandwidth** is bytes moved per second. A copy of $n$ bytes
 # reads $n$ and writes $n$: it **moves and touches** $2n$ bytes. It belongs to the first level that has room for all of
@@ -535,7 +528,7 @@ figures.bandwidths(nbytes, seconds, memory_hierarchy.levels())
 # **Predict** by hand, for levels `{"L1": 100, "memory": math.inf}` (bytes): copies of 20, 50 and 60 bytes take 4, 5 and
 # 60 seconds. Which belong to L1, and what are the two bandwidths?
 
-# %% exercise="bandwidth-of-levels"
+# %% exercise="bandwidth-of-levels" difficulty=2 minutes=10
 def bandwidth_of_levels(nbytes: list[int], seconds: list[float], levels: dict[str, float]) -> dict[str, float]:
     """The bandwidth of each level of a memory hierarchy, in bytes/s.
 
@@ -615,7 +608,6 @@ print(f"copied: {copied:.1f} s = {quantity(n / copied, 'B/s')}     RDMA: {n / wi
 
 # %% [markdown]
 # ## Arithmetic intensity
-# difficulty ●●○○○ · about 7 minutes · 2 points: values 2
 #
 # Moving takes time, computing takes time. Which of the two decides? Count both. The **arithmetic intensity** of an
 # operation is
@@ -628,7 +620,7 @@ print(f"copied: {copied:.1f} s = {quantity(n / copied, 'B/s')}     RDMA: {n / wi
 # A matrix product of $(m, k)$ and $(k, n)$ makes $m n$ numbers. Each is a sum of $k$ products: $k$ multiplications and
 # $k$ additions. **Predict**: does the intensity grow with the size?
 
-# %% exercise="arithmetic-intensity"
+# %% exercise="arithmetic-intensity" difficulty=2 minutes=7
 def arithmetic_intensity(m: int, k: int, n: int, element_size: int) -> float:
     """FLOP for each byte moved of a matrix product (m, k) @ (k, n); element_size: bytes of one number.
 
@@ -653,7 +645,6 @@ check(arithmetic_intensity, judges="values")
 
 # %% [markdown]
 # ## Roofline time
-# difficulty ●●○○○ · about 8 minutes · 4 points: values 2, time 2
 #
 # A GPU computes and moves data at the same time. So an operation takes as long as the **slower** of the two, plus the
 # time to launch it:
@@ -668,7 +659,7 @@ h100 = find_cluster("dgx-h100", 1).gpu
 points = {"x + y": 1 / 6, **{f"matmul {n}": arithmetic_intensity(n, n, n, 2) for n in (128, 4096)}}
 figures.roofline(h100.peak("bfloat16"), h100.bandwidth, points, "bfloat16 on an H100")
 
-# %% exercise="roofline-time"
+# %% exercise="roofline-time" difficulty=2 minutes=8
 def roofline_time(flops: float, moved: float, gpu: Gpu, dtype: str) -> tuple[float, str]:
     """How long an operation takes on `gpu`, and what binds it.
 
@@ -742,7 +733,6 @@ memory.arrays["y"], memory.loaded, memory.stored
 
 # %% [markdown]
 # ## Fused chain
-# difficulty ●●●○○ · about 10 minutes · 4 points: values 2, traffic 2
 #
 # `torch.relu(x * scale + shift)` looks like one line and is **three** operations. Each reads its input from memory and
 # writes its output there, and what it writes the next one reads again. Here is that, block by block:
@@ -768,7 +758,7 @@ f"{memory.moved:,} bytes moved for {1000 * 4:,} bytes of input"
 # %% [markdown]
 # A **fused** kernel does all three while a block is on the chip. **Predict**: how many bytes does it move?
 
-# %% exercise="fused-chain"
+# %% exercise="fused-chain" difficulty=3 minutes=10
 def fused_chain(memory: SlowMemory, numel: int, scale: float, shift: float) -> SlowMemory:
     """Fill "y" with relu(x * scale + shift); load each number of "x" once, store each of "y" once.
 
@@ -825,7 +815,6 @@ f"in blocks: {whole / in_blocks:.1f} times as fast; by the bytes alone it would 
 
 # %% [markdown]
 # ## Tiled matmul
-# difficulty ●●●●○ · about 18 minutes · 6 points: values 3, traffic 3
 #
 # "Each input is read once", said the intensity of a matrix product. But the matrices don't fit on the chip. The naive
 # product makes one number of $C$ after the other and reads a row of $A$ and a column of $B$ for each: every number of
@@ -841,7 +830,7 @@ figures.tiles(tiles_a_side=4, row=1, column=2, step=0)
 # A tile of $t \times t$ numbers, once loaded, is used for $t$ rows or columns of the result. **Predict** for $n = 64$
 # and $t = 16$: how many times is each number of $A$ loaded, and how many bytes are that for $A$ and $B$ in float32?
 
-# %% exercise="tiled-matmul"
+# %% exercise="tiled-matmul" difficulty=4 minutes=18
 def tiled_matmul(memory: SlowMemory, m: int, k: int, n: int) -> SlowMemory:
     """Fill "c" with a @ b, tile by tile: load each number of "a" ceil(n / tile) times and each of "b" ceil(m / tile)
     times at most, store each of "c" once.
@@ -913,7 +902,6 @@ print(gpu_topology.recorded("eight-cube-mesh"))
 
 # %% [markdown]
 # ## Read topology
-# difficulty ●●●○○ · about 12 minutes · 4 points: values 4
 #
 # Make a matrix of it: entry $(i, j)$ is the link from GPU $i$ to GPU $j$. Mind what is in the way:
 #
@@ -926,7 +914,7 @@ print(gpu_topology.recorded("eight-cube-mesh"))
 # %%
 gpu_topology.recorded("two-bridged")[:90]
 
-# %% exercise="read-topology"
+# %% exercise="read-topology" difficulty=3 minutes=12
 def read_topology(text: str) -> list[list[str]]:
     """The links between the GPUs of a machine, from the text of `nvidia-smi topo -m`.
 
@@ -969,7 +957,6 @@ figures.topology(here, "this machine") if len(here) > 1 else f"this machine has 
 
 # %% [markdown]
 # ## Best ring
-# difficulty ●●●○○ · about 10 minutes · 3 points: values 3
 #
 # Many algorithms send data **around a ring**: each GPU to the next, the last to the first, all at once. So the ring is
 # as fast as its **slowest** link. In which order should the GPUs stand? In rank order, this is the cube mesh:
@@ -981,7 +968,7 @@ figures.topology(cube_mesh, "in rank order", ring=list(range(8)))
 # `topology.speed(label)` gives a link's place from slow to fast: more is better. **Predict**: which link is the slowest
 # of that ring? Can a ring use `NV2` only? Follow the wide lines.
 
-# %% exercise="best-ring"
+# %% exercise="best-ring" difficulty=3 minutes=10
 def best_ring(matrix: list[list[str]]) -> list[int]:
     """An order of all GPUs, beginning with GPU 0, such that the slowest link of the ring is as fast as possible.
 

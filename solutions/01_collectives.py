@@ -1,6 +1,6 @@
-# %% [markdown]
+# %% [markdown] question="How do processes exchange tensors, and what happens when they disagree?"
 # # Collectives
-# *about two hours · 16 exercises · you need: PyTorch tensors. You do not need: any experience with a second process.*
+# *you need: PyTorch tensors. You do not need: any experience with a second process.*
 #
 # One GPU is not enough for a large model. So we take many, each with a process of its own, and from then on everything
 # depends on how these processes exchange tensors. They do it with eight operations, the **collectives**. Every method
@@ -158,14 +158,13 @@ figures.collective("reduce", world_size=4, root=1)
 
 # %% [markdown]
 # ## Predict rooted
-# difficulty ●○○○○ · about 6 minutes · 2 points: values 2
 #
 # Before we send anything: say what should come out. Here `held[rank]` is a plain list, "what that rank holds", and you
 # return what each rank holds afterwards. One process, no `torch`.
 #
 # **Predict** for `held = [[1, 2], [3, 4]]` and root 0: what are the four results?
 
-# %% exercise="predict-rooted"
+# %% exercise="predict-rooted" difficulty=1 minutes=6
 def predict_rooted(collective: str, held: list[list], root: int) -> list:
     """What each rank gets out of a rooted collective, with plain lists.
 
@@ -210,7 +209,6 @@ check(predict_rooted, judges="values")
 
 # %% [markdown]
 # ## Call rooted
-# difficulty ●○○○○ · about 7 minutes · 4 points: values 3, traffic 1
 #
 # Now the real calls. **Every** rank makes the call, and all name the same root: that is what makes it a collective.
 # What differs is who hands in what:
@@ -236,7 +234,7 @@ spawn(reduce_everywhere, 4).results
 # Only the root's result is promised. What the others are left with is whatever the algorithm had there: the Gloo
 # library uses their tensors as scratch paper. Never read them; here, return `None` instead.
 
-# %% exercise="call-rooted"
+# %% exercise="call-rooted" difficulty=1 minutes=7
 def call_rooted(x: Tensor, collective: str, root: int, rank: int, world_size: int) -> Tensor | None:
     """Make one rooted collective call on torch.distributed; `x` is left unchanged.
 
@@ -299,11 +297,10 @@ check(call_rooted, judges="traffic")
 
 # %% [markdown]
 # ## Broadcast by hand
-# difficulty ●●○○○ · about 7 minutes · 4 points: values 3, traffic 1
 #
 # The root sends its tensor to each of the others; each of the others receives once.
 
-# %% exercise="broadcast-by-hand"
+# %% exercise="broadcast-by-hand" difficulty=2 minutes=7
 def broadcast_by_hand(x: Tensor, root: int, rank: int, world_size: int) -> Tensor:
     """Return the root's `x` on every rank, by send and recv alone; P - 1 messages in all.
 
@@ -335,12 +332,11 @@ check(broadcast_by_hand, judges="traffic")
 
 # %% [markdown]
 # ## Scatter by hand
-# difficulty ●●○○○ · about 6 minutes · 4 points: values 3, traffic 1
 #
 # Like PyTorch's own scatter: every rank brings an empty tensor for its chunk, only the root has the list of chunks. The
 # chunks may have different sizes. What does the root do with its own?
 
-# %% exercise="scatter-by-hand"
+# %% exercise="scatter-by-hand" difficulty=2 minutes=6
 def scatter_by_hand(mine: Tensor, chunks: list[Tensor] | None, root: int, rank: int, world_size: int) -> Tensor:
     """Fill `mine` with the root's `chunks[rank]` and return it, by send and recv alone; P - 1 messages in all.
 
@@ -368,12 +364,11 @@ check(scatter_by_hand, judges="traffic")
 
 # %% [markdown]
 # ## Gather by hand
-# difficulty ●●○○○ · about 5 minutes · 4 points: values 3, traffic 1
 #
 # Now the arrows turn round: everybody sends to the root, and the root puts what comes from rank $r$ into row $r$. It
 # receives into `rows[r]` directly.
 
-# %% exercise="gather-by-hand"
+# %% exercise="gather-by-hand" difficulty=2 minutes=5
 def gather_by_hand(x: Tensor, root: int, rank: int, world_size: int) -> Tensor | None:
     """Return all ranks' `x` stacked in rank order on the root, None elsewhere; send and recv alone, P - 1 messages.
 
@@ -402,12 +397,11 @@ check(gather_by_hand, judges="traffic")
 
 # %% [markdown]
 # ## Reduce by hand
-# difficulty ●●○○○ · about 5 minutes · 4 points: values 3, traffic 1
 #
 # The root could gather and then add. But that needs room for $P$ tensors. Do it with room for two: the `total`, and one
 # tensor that has just `arrived`.
 
-# %% exercise="reduce-by-hand"
+# %% exercise="reduce-by-hand" difficulty=2 minutes=5
 def reduce_by_hand(x: Tensor, root: int, rank: int, world_size: int) -> Tensor | None:
     """Return the sum of all ranks' `x` on the root, None elsewhere; send and recv alone, P - 1 messages in all.
 
@@ -482,12 +476,11 @@ figures.collective("all_to_all", world_size=4)
 
 # %% [markdown]
 # ## Predict unrooted
-# difficulty ●●○○○ · about 7 minutes · 2 points: values 2
 #
 # Again with plain lists. `cut(numbers, P)` is given: it cuts a list into $P$ equal chunks. **Predict** for
 # `held = [[1, 2], [3, 4]]`. Which two of the four give every rank the same?
 
-# %% exercise="predict-unrooted"
+# %% exercise="predict-unrooted" difficulty=2 minutes=7
 def cut(numbers: list, parts: int) -> list[list]:
     size = len(numbers) // parts
     return [numbers[part * size : (part + 1) * size] for part in range(parts)]
@@ -530,7 +523,6 @@ check(predict_unrooted, judges="values")
 
 # %% [markdown]
 # ## Call unrooted
-# difficulty ●●○○○ · about 6 minutes · 4 points: values 3, traffic 1
 #
 # ```python
 # dist.all_gather(parts, x)                # parts: a list of P tensors to fill
@@ -541,7 +533,7 @@ check(predict_unrooted, judges="values")
 #
 # The output comes first, the input second. Turned round, many of these calls run and return rubbish.
 
-# %% exercise="call-unrooted"
+# %% exercise="call-unrooted" difficulty=2 minutes=6
 def call_unrooted(x: Tensor, collective: str, rank: int, world_size: int) -> Tensor:
     """Make one unrooted collective call on torch.distributed; `x` is left unchanged.
 
@@ -587,12 +579,11 @@ check(call_unrooted, judges="traffic")
 
 # %% [markdown]
 # ## All-gather from rooted
-# difficulty ●●○○○ · about 5 minutes · 3 points: values 2, traffic 1
 #
 # First gather, then broadcast: everybody has everything. The root does not matter; take rank 0. Mind that
 # `dist.broadcast` needs a tensor of the right size on every rank **before** it is called.
 
-# %% exercise="all-gather-from-rooted"
+# %% exercise="all-gather-from-rooted" difficulty=2 minutes=5
 def all_gather_from_rooted(x: Tensor, rank: int, world_size: int) -> Tensor:
     """Return all ranks' `x` stacked in rank order, on every rank: one dist.gather, then one dist.broadcast.
 
@@ -631,7 +622,6 @@ for world_size in (2, 4, 8):
 
 # %% [markdown]
 # ## All-reduce from halves
-# difficulty ●●●○○ · about 14 minutes · 5 points: values 3, traffic 2
 #
 # The most important identity of this course:
 #
@@ -648,7 +638,7 @@ figures.halves(world_size=4)
 # chunks; at the end cut the padding off and restore the shape. **Predict**: how long is a chunk for 10 numbers on 4
 # ranks?
 
-# %% exercise="all-reduce-from-halves"
+# %% exercise="all-reduce-from-halves" difficulty=3 minutes=14
 def all_reduce_from_halves(x: Tensor, rank: int, world_size: int) -> Tensor:
     """Return the sum of all ranks' `x`, on every rank: one dist.reduce_scatter, then one dist.all_gather.
 
@@ -681,7 +671,6 @@ check(all_reduce_from_halves, judges="traffic")
 
 # %% [markdown]
 # ## Distributed transpose
-# difficulty ●●●○○ · about 12 minutes · 5 points: values 4, traffic 1
 #
 # Look at the picture of the all-to-all again and read it as a matrix of chunks: what was in column $r$, row $d$ is
 # afterwards in column $d$, row $r$. An all-to-all **is** a transpose, of chunks.
@@ -693,7 +682,7 @@ check(all_reduce_from_halves, judges="traffic")
 # %%
 figures.transpose(world_size=2, rows=2, columns=3)
 
-# %% exercise="distributed-transpose"
+# %% exercise="distributed-transpose" difficulty=3 minutes=12
 def distributed_transpose(band: Tensor, rank: int, world_size: int) -> Tensor:
     """Transpose a matrix whose rows are spread over the ranks, with one all_to_all_single.
 
@@ -728,7 +717,6 @@ check(distributed_transpose, judges="traffic")
 
 # %% [markdown]
 # ## Dual of
-# difficulty ●●○○○ · about 6 minutes · 2 points: values 2
 #
 # Write the tensors of all ranks one under the other: a collective is then a (huge) **matrix** that maps this vector to
 # another. Its transpose is again a collective, its **dual**: play it backwards, and where a value was copied, add.
@@ -740,7 +728,7 @@ check(distributed_transpose, judges="traffic")
 # where $\langle a, b \rangle$ adds up the products of everything on all ranks. **Predict** the pairs from the pictures:
 # for which do the arrows turn round? Two are their own dual.
 
-# %% exercise="dual-of"
+# %% exercise="dual-of" difficulty=2 minutes=6
 def dual_of(collective: str) -> str:
     """The collective that goes backwards when `collective` goes forwards.
 
@@ -801,7 +789,6 @@ spawn(five_ways, 4).results[0]
 
 # %% [markdown]
 # ## Global statistics
-# difficulty ●●○○○ · about 7 minutes · 3 points: values 3
 #
 # Each rank has a shard of the data, and the shards have **different lengths**. What is the mean of all of it? `AVG`
 # gives the mean of the means, and that is another number. **Predict** both for the shards `[0, 0, 0]` and `[12]`.
@@ -819,7 +806,7 @@ spawn(mean_of_means, 2).results, torch.tensor([0.0, 0.0, 0.0, 12.0]).mean().item
 # The mean of means treats the short shard as if it were long. Later you'll see the same mistake as a wrong gradient, in
 # the last batch of an epoch. Which two numbers must be summed instead?
 
-# %% exercise="global-statistics"
+# %% exercise="global-statistics" difficulty=2 minutes=7
 def global_statistics(shard: Tensor, rank: int, world_size: int) -> Tensor:
     """Return the tensor [mean, min, max, product] of all numbers of all ranks, the same on every rank.
 
@@ -849,7 +836,6 @@ check(global_statistics, judges="values")
 
 # %% [markdown]
 # ## Launch, then wait
-# difficulty ●●○○○ · about 7 minutes · 4 points: values 2, traffic 2
 #
 # While a tensor is on its way a rank need not stand and wait. With `async_op=True` a collective only **starts**; it
 # returns a handle at once:
@@ -866,7 +852,7 @@ check(global_statistics, judges="values")
 # Start all of them first, then do the local work, then wait for **each**. "Start one, wait for it, start the next" is
 # the slow program in new clothes.
 
-# %% exercise="launch-then-wait"
+# %% exercise="launch-then-wait" difficulty=2 minutes=7
 def launch_then_wait(tensors: list[Tensor], rank: int, world_size: int) -> tuple[list[Tensor], Tensor]:
     """Sum each tensor over all ranks; while the sums are on their way, find this rank's largest number.
 
@@ -982,7 +968,6 @@ spawn(another_dtype, 2)
 
 # %% [markdown]
 # ## All-reduce any view
-# difficulty ●●○○○ · about 5 minutes · 3 points: values 3
 #
 # Rule 4. A column of a matrix, `x[:, 0]`, or every other number, `x[::2]`, is a **view**: its numbers have gaps between
 # them. Here each rank sums every other number of a tensor of ones. Expected, on 2 ranks: `[2, 1, 2, 1, 2, 1, 2, 1]`.
@@ -1000,7 +985,7 @@ spawn(sum_a_view, 2)
 # the first four in memory, gaps and all. (NCCL, on GPUs, refuses such a view with an error.) Write an all-reduce that
 # is right for any view. Remember that the caller looks at `view`, so the sum has to end up **in** it.
 
-# %% exercise="all-reduce-any-view"
+# %% exercise="all-reduce-any-view" difficulty=2 minutes=5
 def all_reduce_any_view(view: Tensor, rank: int, world_size: int) -> Tensor:
     """Sum `view` over all ranks, in place, whatever its strides are; return it.
 
@@ -1018,7 +1003,6 @@ check(all_reduce_any_view, judges="values")
 
 # %% [markdown]
 # ## Agree or explain
-# difficulty ●●●○○ · about 10 minutes · 4 points: values 4
 #
 # The last exercise makes a loud error out of a silent one. Before the all-reduce every rank learns everybody's shape
 # and dtype; if they differ, **every** rank raises the same error. Every rank, because if only the odd one raised, the
@@ -1031,7 +1015,7 @@ check(all_reduce_any_view, judges="values")
 # rank 2 brought (3,) torch.float64, but rank 0 brought (4,) torch.float32
 # ```
 
-# %% exercise="agree-or-explain"
+# %% exercise="agree-or-explain" difficulty=3 minutes=10
 def agree_or_explain(x: Tensor, rank: int, world_size: int) -> Tensor:
     """Return the sum of all ranks' `x`, or raise the same ValueError on every rank if shapes or dtypes differ.
 

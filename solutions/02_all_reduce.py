@@ -1,6 +1,6 @@
-# %% [markdown]
+# %% [markdown] question="Which all-reduce is the fastest for how many bytes, on which network, and why?"
 # # All-reduce from scratch
-# *about two and a half hours · 13 exercises · you need: lesson 01.*
+# *you need: lesson 01.*
 #
 # In data parallelism every GPU computes a gradient, and at every step all of them need the sum. That is one all-reduce
 # of all gradients, step after step, for weeks. So people have looked for good algorithms for decades.
@@ -96,7 +96,6 @@ def textbook(gpus: int, nodes: int = 1, inter: Link = None) -> Cluster:
 
 # %% [markdown]
 # ## Naive all-reduce
-# difficulty ●●○○○ · about 8 minutes · 5 points: values 3, traffic 2
 #
 # The first thing that comes to mind, and a fine thing to compare with. Everybody sends to place 0. It adds what comes
 # and sends the sum to everybody.
@@ -104,7 +103,7 @@ def textbook(gpus: int, nodes: int = 1, inter: Link = None) -> Cluster:
 # **Predict** for $P$ ranks and $n$ bytes: how many messages does place 0 send, how many receive? How long does all of
 # it take, when it can receive only one at a time?
 
-# %% exercise="naive-all-reduce"
+# %% exercise="naive-all-reduce" difficulty=2 minutes=8
 def naive_all_reduce(x: Tensor, team: list[int], rank: int) -> Tensor:
     """Return the sum of `x` over the team, on each of its ranks: all send to place 0, which sends the sum back.
 
@@ -153,7 +152,6 @@ run.timeline()
 
 # %% [markdown]
 # ## Tree all-reduce
-# difficulty ●●●○○ · about 15 minutes · 6 points: values 3, traffic 1, time 2
 #
 # While place 0 receives from place 1, places 2 and 3 stand idle: they could add their two tensors meanwhile. Then only
 # half as many sums are left. Do that again, and again:
@@ -174,7 +172,7 @@ figures.tree(size=6)
 # %% [markdown]
 # **Predict** for $P = 8$: how many messages are there in all, compared with the naive way? How long does it take?
 
-# %% exercise="tree-all-reduce"
+# %% exercise="tree-all-reduce" difficulty=3 minutes=15
 def tree_all_reduce(x: Tensor, team: list[int], rank: int) -> Tensor:
     """Return the sum of `x` over the team, on each of its ranks: up a binomial tree to place 0, and down again.
 
@@ -271,7 +269,6 @@ for size in (2, 4, 8, 16, 64):
 
 # %% [markdown]
 # ## Ring reduce-scatter
-# difficulty ●●●○○ · about 20 minutes · 6 points: values 3, traffic 2, time 1
 #
 # The ranks sit in a ring. In each of $P - 1$ steps every rank passes **one chunk** to its neighbour on the right, and
 # adds the chunk that comes from the left to its own. Numbers pile up as they travel: a chunk that has gone all the way
@@ -296,7 +293,7 @@ figures.ring(size=4, step=2)
 # A thick frame means complete. All ranks send at the same time, so nobody may wait for its own send before it receives:
 # lesson 01 had that deadlock. Both at once is what every algorithm from here on needs, so it has a name, `exchange`.
 
-# %% exercise="ring-reduce-scatter"
+# %% exercise="ring-reduce-scatter" difficulty=3 minutes=20
 def exchange(outgoing: Tensor, dst: int, incoming: Tensor, src: int) -> None:
     """Send `outgoing` to rank `dst` and, at the same time, fill `incoming` from rank `src`."""
     sending = dist.isend(outgoing, dst=dst)
@@ -350,7 +347,6 @@ check(ring_reduce_scatter, judges="time")
 
 # %% [markdown]
 # ## Ring all-gather
-# difficulty ●●○○○ · about 10 minutes · 5 points: values 2, traffic 2, time 1
 #
 # Now place $p$ owns chunk $p$, complete. Once more around the ring: pass on what has come last, but **copy**, don't
 # add. In step 0 everybody sends its own chunk.
@@ -361,7 +357,7 @@ check(ring_reduce_scatter, judges="time")
 #
 # **Predict**: in which step does place 0 of 4 receive chunk 1?
 
-# %% exercise="ring-all-gather"
+# %% exercise="ring-all-gather" difficulty=2 minutes=10
 def ring_all_gather(mine: Tensor, numel: int, team: list[int], rank: int) -> Tensor:
     """Return a tensor of `numel` elements, put together from the chunks of all places.
 
@@ -399,14 +395,13 @@ check(ring_all_gather, judges="time")
 
 # %% [markdown]
 # ## Ring all-reduce
-# difficulty ●○○○○ · about 5 minutes · 4 points: values 2, traffic 1, time 1
 #
 # Put the halves together. They come as arguments, so that you can put others in their place, and so that this exercise
 # is judged by itself.
 #
 # **Predict** the bytes that one rank sends for $n$ bytes on $P$ ranks. How do they grow with $P$?
 
-# %% exercise="ring-all-reduce"
+# %% exercise="ring-all-reduce" difficulty=1 minutes=5
 def ring_all_reduce(
     x: Tensor, team: list[int], rank: int, reduce_scatter=ring_reduce_scatter, all_gather=ring_all_gather
 ) -> Tensor:
@@ -483,11 +478,10 @@ figures.halving(size=8)
 
 # %% [markdown]
 # ## Halving-doubling
-# difficulty ●●●●○ · about 20 minutes · 6 points: values 3, traffic 2, time 1
 #
 # **Predict** for 8 ranks and 1 MB: the bytes which a rank sends in each of the 3 rounds of the first half. And in all?
 
-# %% exercise="halving-doubling"
+# %% exercise="halving-doubling" difficulty=4 minutes=20
 def halving_doubling(x: Tensor, team: list[int], rank: int) -> Tensor:
     """Return the sum of `x` over a team of 1, 2, 4, 8, ... ranks, on each of them.
 
@@ -546,7 +540,6 @@ check(halving_doubling, judges="time")
 
 # %% [markdown]
 # ## Halving-doubling any size
-# difficulty ●●●○○ · about 12 minutes · 5 points: values 3, traffic 1, time 1
 #
 # 6 is no power of two. The cure that the MPI library MPICH uses: make it one. The largest power of two that fits is 4,
 # so 2 ranks are **extra**. Each extra rank hands its numbers to one of the first 4, which adds them to its own; these
@@ -559,7 +552,7 @@ figures.folding(size=6)
 # The fold costs two messages of **all** $n$ bytes. **Predict**: for 1 MB on 9 ranks, about how many times as long does
 # it take as on 8?
 
-# %% exercise="halving-doubling-any-size"
+# %% exercise="halving-doubling-any-size" difficulty=3 minutes=12
 def halving_doubling_any_size(x: Tensor, team: list[int], rank: int, all_reduce=halving_doubling) -> Tensor:
     """Return the sum of `x` over a team of any size, on each of its ranks.
 
@@ -673,12 +666,11 @@ figures.two_levels(nodes=2, local=4)
 
 # %% [markdown]
 # ## Hierarchical all-reduce
-# difficulty ●●●○○ · about 12 minutes · 6 points: values 3, traffic 1, time 2
 #
 # **Predict** for 2 nodes of 4 ranks and $n$ bytes, with rings everywhere: how many bytes does a rank send inside its
 # node, how many to the other node?
 
-# %% exercise="hierarchical-all-reduce"
+# %% exercise="hierarchical-all-reduce" difficulty=3 minutes=12
 def hierarchical_all_reduce(
     x: Tensor,
     team: list[int],
@@ -758,7 +750,6 @@ for name in candidates:
 
 # %% [markdown]
 # ## Pairwise all-to-all
-# difficulty ●●○○○ · about 10 minutes · 5 points: values 3, traffic 1, time 1
 #
 # $P - 1$ messages, but in which order? If all send to place 0 first, then all to place 1, there is a queue in front of
 # one door and all other doors stand open. In a **pairwise** exchange, in step $s$ place $p$ sends to place $p + s$ and
@@ -767,7 +758,7 @@ for name in candidates:
 # %%
 figures.pairwise(size=4)
 
-# %% exercise="pairwise-all-to-all"
+# %% exercise="pairwise-all-to-all" difficulty=2 minutes=10
 def pairwise_all_to_all(x: Tensor, team: list[int], rank: int) -> Tensor:
     """Return chunk `place` of everybody's `x`, one after the other in the order of their places.
 
@@ -823,13 +814,12 @@ print(f"in rank order {queue * 1e6:.0f} µs, pairwise {doors * 1e6:.0f} µs: {qu
 
 # %% [markdown]
 # ## All-reduce seconds
-# difficulty ●●○○○ · about 10 minutes · 4 points: values 4
 #
 # Count the rounds of each algorithm, and the bytes that go through the busiest rank in them. You have predicted and
 # measured all of it; now write it down, for any $P$. Two things to think of: a tree has a whole number of rounds, and
 # halving-doubling folds when $P$ is not a power of two.
 
-# %% exercise="all-reduce-seconds"
+# %% exercise="all-reduce-seconds" difficulty=2 minutes=10
 def all_reduce_seconds(algorithm: str, size: int, nbytes: int, alpha: float, bandwidth: float) -> float:
     """Seconds that an all-reduce of `nbytes` bytes takes among `size` ranks (1 or more), by the alpha-beta model.
 
@@ -873,7 +863,6 @@ for size in (4, 6):
 
 # %% [markdown]
 # ## Crossover
-# difficulty ●●○○○ · about 8 minutes · 3 points: values 3
 #
 # Tree or ring? Set their two times equal and solve for $n$:
 #
@@ -882,7 +871,7 @@ for size in (4, 6):
 # On 2 and 3 ranks they have the same number of rounds, so the ring wins as soon as there is a byte: the crossover is
 # at 0. **Predict** before you compute: with twice the bandwidth, does the tree win more often, or less?
 
-# %% exercise="crossover"
+# %% exercise="crossover" difficulty=2 minutes=8
 def crossover(size: int, alpha: float, bandwidth: float) -> float:
     """The number of bytes above which a ring all-reduce is faster than a tree among `size` ranks (2 or more).
 
@@ -916,11 +905,10 @@ figures.time_curves({name: on_12[name] for name in ("tree", "ring")}, "tree and 
 
 # %% [markdown]
 # ## Choose algorithm
-# difficulty ●●○○○ · about 6 minutes · 3 points: values 3
 #
 # Don't build on thresholds: they change with $P$, $\alpha$ and $B$. Compute and compare.
 
-# %% exercise="choose-algorithm"
+# %% exercise="choose-algorithm" difficulty=2 minutes=6
 def choose_algorithm(
     nbytes: int,
     size: int,
@@ -948,13 +936,12 @@ for nbytes in (400, 40_000, 4_000_000, 400_000_000):
 
 # %% [markdown]
 # ## All-reduce
-# difficulty ●●○○○ · about 10 minutes · 4 points: values 3, traffic 1
 #
 # And this is an all-reduce as a library has it: any shape, any strides, and the algorithm is not the caller's business.
 # A tensor may be a column of a matrix, with gaps between its numbers, and messages know no gaps. So: flatten, choose,
 # run, restore the shape.
 
-# %% exercise="all-reduce"
+# %% exercise="all-reduce" difficulty=2 minutes=10
 def all_reduce(
     x: Tensor,
     team: list[int],

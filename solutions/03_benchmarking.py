@@ -1,6 +1,6 @@
-# %% [markdown]
+# %% [markdown] question="How fast is a collective, and would your number survive a reviewer?"
 # # Benchmarks that survive review
-# *about two hours · 12 exercises · you need: lesson 01, the eight collectives. Useful: the ring of lesson 02.*
+# *you need: lesson 01, the eight collectives. Useful: the ring of lesson 02.*
 #
 # How long does a collective take? It looks like four lines of code. Most benchmarks of collectives are wrong
 # nevertheless: they time the wrong thing, count the wrong bytes, or fit the wrong line, and nothing raises an error. A
@@ -22,6 +22,8 @@ import torch.distributed as dist
 from tqdm import tqdm
 
 from utils import figures, get_device, simulate, spawn
+from utils.benchmark import benchmark
+from utils.benchmark.machine.limits import machine_limits
 from utils.checks import checks_for
 from utils.cluster import Cluster, Gpu, Link
 
@@ -102,7 +104,6 @@ def second_try(rank, world_size):
 
 # %% [markdown]
 # ## Time once
-# difficulty ●●●○○ · about 12 minutes · 6 points: values 5, traffic 1
 #
 # A time is the difference of two moments, and both need care.
 #
@@ -119,7 +120,7 @@ def second_try(rank, world_size):
 # **Predict**: rank 1 still has half a second of work in its queue. What do the other ranks measure if you call the
 # barrier first and `synchronize` after it?
 
-# %% exercise="time-once"
+# %% exercise="time-once" difficulty=3 minutes=12
 def time_once(operation: Callable, synchronize: Callable) -> float:
     """Seconds that `operation` takes on this rank, counted from the moment when all ranks are ready for it.
 
@@ -173,7 +174,6 @@ def third_try(rank, world_size):
 
 # %% [markdown]
 # ## Times of the slowest
-# difficulty ●●○○○ · about 10 minutes · 5 points: values 4, traffic 1
 #
 # One time is no measurement. Here are 25 calls of the same all-reduce of 40 kB, on real processes of this machine:
 
@@ -200,7 +200,7 @@ print(f"in a typical call the slowest rank took {apart:.1f} times as long as the
 #
 # **Predict**: with rank 0's times `[3, 1, 1]` and rank 1's `[1, 1, 2]`, what is the result?
 
-# %% exercise="times-of-the-slowest"
+# %% exercise="times-of-the-slowest" difficulty=2 minutes=10
 def times_of_the_slowest(time_one: Callable, warmup: int, repeats: int) -> list[float]:
     """Seconds of each repeat, on whichever rank was slowest in that repeat; the same list on every rank.
 
@@ -233,7 +233,6 @@ check(times_of_the_slowest, judges="traffic")
 
 # %% [markdown]
 # ## Median and spread
-# difficulty ●●○○○ · about 7 minutes · 3 points: values 3
 #
 # Twenty times, one number. In one of them the machine did something else, and it took a hundred times as long.
 # **Predict** for `[1, 1, 2, 2, 100]`: which of mean, minimum and median is the answer that you want?
@@ -246,7 +245,7 @@ check(times_of_the_slowest, judges="traffic")
 # the median once more: of the **distances** from the median, here `[1, 1, 0, 0, 98]`, so 1. As a share of the median:
 # 0.5, or 50 %. If two benchmarks differ by less than their spreads, they don't differ.
 
-# %% exercise="median-and-spread"
+# %% exercise="median-and-spread" difficulty=2 minutes=7
 def median_and_spread(seconds: list[float]) -> tuple[float, float]:
     """The median of the times, and the median of their distances from it, as a share of it: (seconds, no unit).
 
@@ -318,7 +317,6 @@ print(f"mean {sum(times) / len(times) * 1e3:.2f} ms     median {middle * 1e3:.2f
 
 # %% [markdown]
 # ## Counted bytes
-# difficulty ●●○○○ · about 7 minutes · 3 points: values 3
 #
 # The **size** $S$ of a collective is that of the **whole**:
 #
@@ -335,7 +333,7 @@ print(f"mean {sum(times) / len(times) * 1e3:.2f} ms     median {middle * 1e3:.2f
 # %%
 figures.collective("all_gather", world_size=4)
 
-# %% exercise="counted-bytes"
+# %% exercise="counted-bytes" difficulty=2 minutes=7
 def counted_bytes(collective: str, handed_in: int, world_size: int) -> int:
     """The size S of a collective in bytes, as nccl-tests count it.
 
@@ -362,7 +360,6 @@ check(counted_bytes, judges="values")
 
 # %% [markdown]
 # ## Bandwidths
-# difficulty ●●○○○ · about 10 minutes · 4 points: values 4
 #
 # The **algorithm bandwidth** is $S$ divided by the time: `algbw`. It tells how soon you have your result. But it falls
 # as ranks are added, even if every link is as busy as it can be: each rank then has more to do for the same $S$.
@@ -383,7 +380,7 @@ check(counted_bytes, judges="values")
 #
 # **Predict**: 8 ranks all-reduce 1 GB in 10 ms. `algbw`? `busbw`?
 
-# %% exercise="bandwidths"
+# %% exercise="bandwidths" difficulty=2 minutes=10
 def bandwidths(collective: str, nbytes: int, seconds: float, world_size: int) -> tuple[float, float]:
     """(algbw, busbw) in GB/s, 1 GB being 1e9 bytes, as nccl-tests count them.
 
@@ -449,7 +446,6 @@ for ranks in (2, 8):
 
 # %% [markdown]
 # ## Find the mistakes
-# difficulty ●●●○○ · about 12 minutes · 4 points: values 4
 #
 # Now you are the reviewer. Somebody claims a bandwidth; you know the collective, the size, the time and the number of
 # ranks. You work out the right `busbw`, and if the claim differs, you look for the mistake. The usual ones, each of
@@ -467,7 +463,7 @@ for ranks in (2, 8):
 #
 # **Predict**: by what factor does each of the four change the figure of a reduce-scatter of 4 ranks?
 
-# %% exercise="find-the-mistakes"
+# %% exercise="find-the-mistakes" difficulty=3 minutes=12
 def find_the_mistakes(claim: float, collective: str, nbytes: int, seconds: float, world_size: int,
                       bandwidths: Callable) -> tuple[float, list[str] | None]:
     """The right busbw in GB/s, and the fewest mistakes that turn it into `claim`, or None if no subset does.
@@ -529,7 +525,6 @@ print(f"all-reduce {298 / 450:.0%} of the link, reduce-scatter {321 / 450:.0%}")
 
 # %% [markdown]
 # ## Sweep sizes
-# difficulty ●●○○○ · about 8 minutes · 3 points: values 3
 #
 # Sizes grow by a factor, since nothing new happens between 64 MB and 64 MB + 1 KB. And they must be possible: a
 # reduce-scatter of $S$ bytes needs $P$ equal chunks of whole numbers. So each size is **rounded down** to a multiple of
@@ -537,7 +532,7 @@ print(f"all-reduce {298 / 450:.0%} of the link, reduce-scatter {321 / 450:.0%}")
 #
 # **Predict**: the sizes from 10 to 200 bytes, each 4 times the one before, for 3 ranks and numbers of 4 bytes.
 
-# %% exercise="sweep-sizes"
+# %% exercise="sweep-sizes" difficulty=2 minutes=8
 def sweep_sizes(smallest: int, largest: int, step: int, itemsize: int, world_size: int) -> list[int]:
     """The sizes of a sweep in bytes: smallest, step * smallest, step ** 2 * smallest, ... while at most `largest`.
 
@@ -586,8 +581,6 @@ for nbytes, (seconds, spread), busbw in zip(sizes, run.results[0], buses):
 # No collective here can be faster than that.
 
 # %% tags=["nbval-ignore-output"]
-from utils.benchmark.machine.limits import machine_limits
-
 limits, rates = machine_limits(4, "gloo"), [busbw * 1e9 for busbw in buses]
 figures.sweep(sizes, times, rates, f"all-reduce of {run.world_size} ranks, this machine", limits=limits)
 
@@ -610,7 +603,6 @@ for name, rate in limits.items():
 
 # %% [markdown]
 # ## Fit
-# difficulty ●●●○○ · about 12 minutes · 4 points: values 4
 #
 # The usual fit, least squares, chooses the line for which the sum of $(\alpha + n_i \beta - t_i)^2$ is smallest. Times
 # of a sweep go from microseconds to a second. **Predict**: if the time of the largest size is 10 % off, by how much
@@ -638,7 +630,7 @@ print(f"usual least squares: alpha {(times_mean - slope * sizes_mean) * 1e6:.0f}
 # is smallest. Divided by $t_i$, it is an ordinary least-squares problem again: in each row, $\frac{1}{t_i} \alpha +
 # \frac{n_i}{t_i} \beta$ should come as close as possible to 1. `torch.linalg.lstsq(rows, ones).solution` solves it.
 
-# %% exercise="fit"
+# %% exercise="fit" difficulty=3 minutes=12
 def fit(sizes: list[int], seconds: list[float]) -> tuple[float, float]:
     """(alpha, beta): the line alpha + n * beta with the smallest sum of squared RELATIVE errors, computed in float64.
 
@@ -682,7 +674,6 @@ figures.sweep(sizes, times, rates, f"all-reduce of {run.world_size} ranks, and t
 
 # %% [markdown]
 # ## Size for share
-# difficulty ●●○○○ · about 6 minutes · 2 points: values 2
 #
 # How large must a message be to be worth its latency? At size $n$ the bandwidth is $n / (\alpha + n\beta)$; it grows
 # with $n$ and never quite reaches its peak, $1/\beta$.
@@ -692,7 +683,7 @@ figures.sweep(sizes, times, rates, f"all-reduce of {run.world_size} ranks, and t
 # Half is reached where latency and bytes take equally long: $n = \alpha / \beta$, the **half-bandwidth size**. Find the
 # size for any share $s$: solve $\frac{n}{\alpha + n\beta} = s \cdot \frac{1}{\beta}$ for $n$.
 
-# %% exercise="size-for-share"
+# %% exercise="size-for-share" difficulty=2 minutes=6
 def size_for_share(share: float, alpha: float, beta: float) -> float:
     """The size in bytes at which n / (alpha + n * beta) is `share` of its peak 1 / beta.
 
@@ -716,7 +707,6 @@ check(size_for_share, judges="values")
 
 # %% [markdown]
 # ## Crossover
-# difficulty ●●○○○ · about 8 minutes · 3 points: values 3
 #
 # Two algorithms, two lines: one with little latency, one with fast bytes. Below the **crossover** the first is faster,
 # above it the second. A library that knows it can choose (in lesson 02 you write one that does).
@@ -724,7 +714,7 @@ check(size_for_share, judges="values")
 # **Predict**: with `(alpha, beta)` of (10 µs, 3 ns) and (50 µs, 1 ns), at which size do they meet? And when do two
 # lines never meet at a size above 0?
 
-# %% exercise="crossover"
+# %% exercise="crossover" difficulty=2 minutes=8
 def crossover(one: tuple[float, float], other: tuple[float, float]) -> float | None:
     """The size in bytes, above 0, at which two algorithms take equally long; None if there is no such size, or many.
 
@@ -764,7 +754,6 @@ for nbytes in (72_000, 88_000):
 
 # %% [markdown]
 # ## Held-out errors
-# difficulty ●●○○○ · about 8 minutes · 3 points: values 3
 #
 # A line through points that it was fitted to proves little. The test of a model is a size that it has **not** seen:
 # leave one out, fit the others, predict the one, compare. Then leave out the next. The error is relative and has a
@@ -773,7 +762,7 @@ for nbytes in (72_000, 88_000):
 # **Predict** for the made-up machine, whose times are 10 % too long and 10 % too short by turns: how large are the
 # errors, and which have which sign?
 
-# %% exercise="held-out-errors"
+# %% exercise="held-out-errors" difficulty=2 minutes=8
 def held_out_errors(sizes: list[int], seconds: list[float], fit: Callable) -> list[float]:
     """For each size: predicted / measured - 1, predicted by a fit to all the other sizes.
 
@@ -808,7 +797,6 @@ for nbytes, error in zip(sizes, held_out_errors(sizes, times, fit)):
 
 # %% [markdown]
 # ## Recover the link
-# difficulty ●●●○○ · about 12 minutes · 4 points: values 4
 #
 # The last step goes from what you measure, a collective, to what you want to know, the link below it. If the all-reduce
 # is a ring of $P$ ranks, its $2(P-1)$ steps each send one chunk of $n/P$ bytes:
@@ -820,7 +808,7 @@ for nbytes, error in zip(sizes, held_out_errors(sizes, times, fit)):
 #
 # **Predict** for 2 ranks: how do the fitted $1/\beta$ and the link's $B$ compare? And for 1,000 ranks?
 
-# %% exercise="recover-the-link"
+# %% exercise="recover-the-link" difficulty=3 minutes=12
 def recover_the_link(sizes: list[int], seconds_of: Callable, fit: Callable, rank: int, world_size: int) -> tuple:
     """(alpha, bandwidth) of one link, in seconds and bytes/s, from ring all-reduces of the given sizes.
 
@@ -884,8 +872,6 @@ for ranks in (2, 5, 8):
 # `--cluster dgx-h100`. In a notebook:
 
 # %% tags=["notebook-only"]
-from utils.benchmark import benchmark
-
 table = benchmark("all_reduce", "1K..256M", world_size=8, cluster="dgx-h100", step=8)
 print(table)
 

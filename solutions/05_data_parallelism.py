@@ -1,6 +1,6 @@
-# %% [markdown]
+# %% [markdown] question="How do many replicas train as one, and how is their communication hidden?"
 # # Data parallelism
-# *about three hours · 14 exercises · you need: lesson 01 (all-reduce, broadcast, async handles), and how to train a
+# *you need: lesson 01 (all-reduce, broadcast, async handles), and how to train a
 # network in PyTorch. The closed forms of lesson 04 help, but are not needed.*
 #
 # Every rank holds the whole model and computes on other rows of the batch. One all-reduce of the gradients, and all go
@@ -60,7 +60,6 @@ figures.data_parallel_step([3, 3, 2, 2])
 
 # %% [markdown]
 # ## Shard the batch
-# difficulty ●○○○○ · about 6 minutes · 3 points: values 3
 #
 # A batch of 10 rows, 4 ranks: who gets which rows? Neighbours stay together, in order, and no rank has two rows more
 # than another.
@@ -70,7 +69,7 @@ figures.data_parallel_step([3, 3, 2, 2])
 # %%
 [[len(rows) for rows in torch.zeros(number, 1).chunk(4)] for number in (10, 5)]
 
-# %% exercise="shard-the-batch"
+# %% exercise="shard-the-batch" difficulty=1 minutes=6
 def shard_the_batch(batch: Tensor, rank: int, world_size: int) -> Tensor:
     """This rank's rows of the global batch; no communication.
 
@@ -113,14 +112,13 @@ print("the mean of all shards' gradients is:     ", all(torch.allclose(a, b) for
 
 # %% [markdown]
 # ## Average gradients
-# difficulty ●●○○○ · about 8 minutes · 4 points: values 3, traffic 1
 #
 # Now with ranks. After `loss.backward()` each parameter has its local gradient in `parameter.grad`. Make it the mean
 # over all ranks: one all-reduce for each parameter. This is the **naive** version. It will stay beside all others.
 #
 # **Predict**: an MLP with 3 layers of 4 x 4 in float64. How many all-reduces, how many bytes in each?
 
-# %% exercise="average-gradients"
+# %% exercise="average-gradients" difficulty=2 minutes=8
 def average_gradients(model: nn.Module, shard: Tensor, rank: int, world_size: int) -> list[Tensor]:
     """Forward and backward on this rank's shard; every parameter's grad becomes the mean over all ranks.
 
@@ -181,7 +179,6 @@ print(f"gradients 4 times too large; after five steps the weights are {apart / m
 
 # %% [markdown]
 # ## Broadcast weights
-# difficulty ●●○○○ · about 7 minutes · 4 points: values 3, traffic 1
 #
 # "The same weights before": who sees to that? If each rank draws its own, they differ for ever. All apply the same
 # update, so a difference at the start never goes away: plain SGD keeps it to the last digit.
@@ -206,7 +203,7 @@ spawn(different_starts, 2).results
 # **Predict**: a linear layer of 2 x 2 with a batch norm behind it. How many tensors are broadcast? Which of them are
 # buffers?
 
-# %% exercise="broadcast-weights"
+# %% exercise="broadcast-weights" difficulty=2 minutes=7
 def broadcast_weights(model: nn.Module, rank: int, world_size: int) -> list[Tensor]:
     """Give every replica the parameters and buffers of rank 0, in place.
 
@@ -232,7 +229,6 @@ check(broadcast_weights, judges="traffic")
 
 # %% [markdown]
 # ## Weigh uneven shards
-# difficulty ●●●○○ · about 10 minutes · 3 points: values 3
 #
 # The last batch of an epoch has 7 rows, and there are 4 ranks. Each rank's loss is the mean over **its own** rows. Is
 # the mean of the gradients still that of the batch? **Predict**, for one weight, two ranks, and a loss whose gradient
@@ -249,7 +245,7 @@ mean_of_means, mean_of_all
 #
 # where $n_r$ is the number of rows of rank $r$. No rank knows the others' $n_r$.
 
-# %% exercise="weigh-uneven-shards"
+# %% exercise="weigh-uneven-shards" difficulty=3 minutes=10
 def weigh_uneven_shards(model: nn.Module, shard: Tensor, rank: int, world_size: int) -> list[Tensor]:
     """As average_gradients, for shards of different sizes: the gradient of the mean loss over all rows of all ranks.
 
@@ -285,7 +281,6 @@ check(weigh_uneven_shards, judges="values")
 
 # %% [markdown]
 # ## Accumulate gradients
-# difficulty ●●●○○ · about 10 minutes · 4 points: values 2, traffic 2
 #
 # A shard that does not fit into memory is cut in **microbatches**. `backward` **adds** to `parameter.grad`, so after
 # the last microbatch the sum of all is there: accumulation comes for free. The network need not be bothered before.
@@ -293,7 +288,7 @@ check(weigh_uneven_shards, judges="values")
 # **Predict**: with 8 microbatches, what does it cost to all-reduce after each? And what would the gradient be, if the
 # sum that is in `grad` by then were averaged again and again?
 
-# %% exercise="accumulate-gradients"
+# %% exercise="accumulate-gradients" difficulty=3 minutes=10
 def accumulate_gradients(model: nn.Module, microbatches: list[Tensor], rank: int, world_size: int) -> list[Tensor]:
     """The gradient of the mean loss over all rows of all microbatches of all ranks.
 
@@ -332,7 +327,6 @@ check(accumulate_gradients, judges="traffic")
 
 # %% [markdown]
 # ## Epoch indices
-# difficulty ●●○○○ · about 10 minutes · 3 points: values 3
 #
 # So far somebody handed each rank its shard. In real life each rank reads its own samples from a data set, and a
 # **sampler** says which. Nobody talks: every rank draws the same order and takes its part. For that
@@ -343,7 +337,7 @@ check(accumulate_gradients, judges="traffic")
 #
 # **Predict**: 10 samples on 4 ranks. How many does a rank get, and how many are seen twice?
 
-# %% exercise="epoch-indices"
+# %% exercise="epoch-indices" difficulty=2 minutes=10
 def epoch_indices(num_samples: int, epoch: int, seed: int, rank: int, world_size: int) -> list[int]:
     """Which samples this rank sees in this epoch, in order; no communication.
 
@@ -414,13 +408,12 @@ run.costs()
 
 # %% [markdown]
 # ## Flat gradients
-# difficulty ●●○○○ · about 10 minutes · 4 points: values 2, traffic 2
 #
 # The cure: copy all gradients into one long tensor, all-reduce that, and cut it up again.
 #
 # **Predict**: what remains of the latency, with 48 layers? What does the one large all-reduce have to wait for?
 
-# %% exercise="flat-gradients"
+# %% exercise="flat-gradients" difficulty=2 minutes=10
 def flat_gradients(model: nn.Module, shard: Tensor, rank: int, world_size: int) -> list[Tensor]:
     """As average_gradients, with one all_reduce for all parameters together.
 
@@ -481,7 +474,6 @@ print("grad", parameter.grad.tolist(), "    flat tensor", once.tolist())
 
 # %% [markdown]
 # ## Make buckets
-# difficulty ●●○○○ · about 8 minutes · 3 points: values 3
 #
 # Which parameters go together? Those whose gradients are ready at about the same time: neighbours, from the last
 # parameter to the first. A bucket is full when the next parameter would make it larger than a cap. (PyTorch's default
@@ -495,7 +487,7 @@ figures.buckets([[7, 6], [5, 4, 3], [2], [1, 0]], sizes=[40, 40, 450, 120, 120, 
 # %% [markdown]
 # Here the cap is 400 bytes. Parameter 2 is larger than that all by itself, and has a bucket of its own.
 
-# %% exercise="make-buckets"
+# %% exercise="make-buckets" difficulty=2 minutes=8
 def make_buckets(sizes: list[int], cap: int) -> list[list[int]]:
     """Put parameters in buckets of at most `cap` bytes, from the last parameter to the first.
 
@@ -522,12 +514,11 @@ make_buckets([40, 40, 450, 120, 120, 120, 200, 200], cap=400)
 
 # %% [markdown]
 # ## Bucketed gradients
-# difficulty ●●○○○ · about 8 minutes · 4 points: values 2, traffic 2
 #
 # First without hooks: after `backward`, one flat tensor and one all-reduce for each bucket. Start all of them before
 # you wait for the first. **Predict**: compared with one flat all-reduce, does this cost more or less time?
 
-# %% exercise="bucketed-gradients"
+# %% exercise="bucketed-gradients" difficulty=2 minutes=8
 def bucketed_gradients(
     model: nn.Module, shard: Tensor, buckets: list[list[int]], rank: int, world_size: int
 ) -> list[Tensor]:
@@ -562,7 +553,6 @@ check(bucketed_gradients, judges="traffic")
 
 # %% [markdown]
 # ## Communication end
-# difficulty ●●○○○ · about 6 minutes · 2 points: values 2
 #
 # Before we let them overlap: what can be won? Bucket $i$ is **ready** at some moment of the backward pass, and its
 # all-reduce takes a while: a latency, and a time for its bytes. The network does one at a time, in order. In this
@@ -576,7 +566,7 @@ def plan(buckets, latency=0.4, transfer=3.6, backward=10.0):  # milliseconds
 
 figures.overlap({"one bucket": plan(1), "four": plan(4), "twenty-four": plan(24)}, backward=10.0)
 
-# %% exercise="communication-end"
+# %% exercise="communication-end" difficulty=2 minutes=6
 def communication_end(ready: list[float], took: list[float]) -> float:
     """When the last all-reduce is over; one process, no torch.
 
@@ -599,7 +589,6 @@ check(communication_end, judges="values")
 
 # %% [markdown]
 # ## Overlap by hooks
-# difficulty ●●●●○ · about 20 minutes · 8 points: values 3, traffic 2, time 3
 #
 # How do we get into the middle of `loss.backward()`? A **hook** is a function that autograd calls. There are two, with
 # names that are easily confused:
@@ -619,7 +608,7 @@ check(communication_end, judges="values")
 # its layers in another order on each rank, so bucket 1 may be complete before bucket 0 on some. Then it has to wait for
 # its turn. (Part 6 of lesson 01 showed what happens otherwise.)
 
-# %% exercise="overlap-by-hooks"
+# %% exercise="overlap-by-hooks" difficulty=4 minutes=20
 def overlap_by_hooks(
     model: nn.Module, shard: Tensor, buckets: list[list[int]], rank: int, world_size: int
 ) -> list[Tensor]:
@@ -757,13 +746,12 @@ spawn(naive_on_awkward, 2)
 
 # %% [markdown]
 # ## Average what is used
-# difficulty ●●●○○ · about 14 minutes · 4 points: values 4
 #
 # So first all ranks agree on **which** parameters somebody has used. Those are all-reduced by everybody; who has no
 # gradient brings zeros. What nobody has used stays `None`: with zeros instead, AdamW would go on moving it, by its
 # momentum and its weight decay.
 
-# %% exercise="average-what-is-used"
+# %% exercise="average-what-is-used" difficulty=3 minutes=14
 def average_what_is_used(model: nn.Module, shard: Tensor, rank: int, world_size: int) -> list[Tensor | None]:
     """As average_gradients, for a model with frozen and tied parameters, and others that some ranks do not use.
 
@@ -840,7 +828,6 @@ for norm in (nn.BatchNorm1d(6), nn.LayerNorm(6)):
 
 # %% [markdown]
 # ## Normalise globally
-# difficulty ●●●○○ · about 12 minutes · 4 points: values 3, traffic 1
 #
 # For each column: mean $\mu$ and variance $\sigma^2$ over **all** rows of all ranks, then
 # $\hat x = (x - \mu) / \sqrt{\sigma^2 + \epsilon}$. The variance divides by the number of rows, not by one less.
@@ -848,7 +835,7 @@ for norm in (nn.BatchNorm1d(6), nn.LayerNorm(6)):
 # **Predict**: which numbers must be summed over the ranks, if shards have different sizes? How many are these for 6
 # columns? The rows themselves stay where they are.
 
-# %% exercise="normalise-globally"
+# %% exercise="normalise-globally" difficulty=3 minutes=12
 def normalise_globally(x: Tensor, eps: float, rank: int, world_size: int) -> tuple[Tensor, Tensor]:
     """Batch norm's forward pass over the rows of all ranks, without weight and bias.
 
@@ -880,7 +867,6 @@ check(normalise_globally, judges="traffic")
 
 # %% [markdown]
 # ## Normalise backward
-# difficulty ●●●●○ · about 15 minutes · 4 points: values 3, traffic 1
 #
 # Now the backward pass. Every output depends on every row of every rank, by way of $\mu$ and $\sigma$. So the gradient
 # of a row depends on the incoming gradients $g$ of all rows everywhere. Worked out, for each column:
@@ -891,7 +877,7 @@ check(normalise_globally, judges="traffic")
 # where a bar is the mean over **all rows of all ranks**, and $L$ is the sum of the ranks' losses. **Predict**: if
 # each rank took these means over its own rows, would anything complain?
 
-# %% exercise="normalise-backward"
+# %% exercise="normalise-backward" difficulty=4 minutes=15
 def normalise_backward(g: Tensor, x_hat: Tensor, var: Tensor, eps: float, rank: int, world_size: int) -> Tensor:
     """The gradient with respect to `x` of normalise_globally, from the gradient `g` with respect to `x_hat`.
 

@@ -1,6 +1,6 @@
-# %% [markdown]
+# %% [markdown] question="How do several GPUs compute one layer together, and when does it pay?"
 # # Tensor parallelism
-# *about three hours · 13 exercises · you need: lesson 01 (all-reduce, all-gather, reduce-scatter), matrix products and
+# *you need: lesson 01 (all-reduce, all-gather, reduce-scatter), matrix products and
 # how PyTorch's autograd is used. Writing your own autograd functions is explained here.*
 #
 # Data parallelism gives each GPU other examples and the whole model. But what if one **layer** is too large, or one
@@ -109,7 +109,6 @@ spawn(three_verbs, 2).results
 
 # %% [markdown]
 # ## Shard of weight
-# difficulty ●●○○○ · about 10 minutes · 3 points: values 2, memory 1
 #
 # A sharded model should be **the same model**: its shards, put together, are the weight that one process would have
 # drawn. Otherwise you can't compare anything, and the number of GPUs changes what you train. Three things go wrong in
@@ -123,7 +122,7 @@ spawn(three_verbs, 2).results
 # The simple cure: every rank draws the whole weight with the same seed, and keeps its part. One more trap lies in
 # "keeps": a slice of a tensor is a view, and a view keeps **all** of the memory alive.
 
-# %% exercise="shard-of-weight"
+# %% exercise="shard-of-weight" difficulty=2 minutes=10
 def shard_of_weight(fan_in: int, fan_out: int, dim: int, seed: int, tp_rank: int, tp_size: int) -> Tensor:
     """Return this rank's part of a weight of (fan_in, fan_out) inputs and outputs, cut along `dim` in tp_size parts.
 
@@ -155,7 +154,6 @@ check(shard_of_weight, judges="memory")
 
 # %% [markdown]
 # ## Column parallel
-# difficulty ●●○○○ · about 12 minutes · 4 points: values 3, traffic 1
 #
 # First both directions by hand, without autograd. The layer is $y = x w + b$, the rank has columns of $w$, and so the
 # matching entries of $b$. `grad_local` is the gradient of the loss with respect to `y_local`. On one process you would
@@ -175,7 +173,7 @@ check(shard_of_weight, judges="memory")
 # rank computed. Every column of $w$ has used $x$, so $x$'s gradient is the sum over all columns, on all ranks.
 # </details>
 
-# %% exercise="column-parallel"
+# %% exercise="column-parallel" difficulty=2 minutes=12
 def column_parallel(
     x: Tensor, w_local: Tensor, b_local: Tensor, grad_local: Tensor, tp_group
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -200,7 +198,6 @@ check(column_parallel, judges="traffic")
 
 # %% [markdown]
 # ## Row parallel
-# difficulty ●●●○○ · about 12 minutes · 4 points: values 3, traffic 1
 #
 # Now the rank has rows of $w$ and the matching features of $x$. `y` has to be whole on every rank at the end, and then
 # its gradient `grad` is the same on every rank too.
@@ -216,7 +213,7 @@ check(column_parallel, judges="traffic")
 # alone, and the copies drift apart at the first optimizer step.)
 # </details>
 
-# %% exercise="row-parallel"
+# %% exercise="row-parallel" difficulty=3 minutes=12
 def row_parallel(
     x_local: Tensor, w_local: Tensor, bias: Tensor, grad: Tensor, tp_group
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -285,7 +282,6 @@ x.grad
 
 # %% [markdown]
 # ## Copy to shards
-# difficulty ●●○○○ · about 8 minutes · 4 points: values 3, traffic 1
 #
 # This is $f$. Forward hands on `x` as it is. Backward sums the gradients that come from the ranks' sharded regions.
 #
@@ -295,7 +291,7 @@ x.grad
 #
 # `x.view_as(x)` makes a second name for the same numbers: "a copy" for autograd that costs nothing.
 
-# %% exercise="copy-to-shards"
+# %% exercise="copy-to-shards" difficulty=2 minutes=8
 class CopyToShards(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, tp_group):
@@ -367,13 +363,12 @@ spawn(beside_a_product, 2).results
 
 # %% [markdown]
 # ## Reduce from shards
-# difficulty ●●○○○ · about 7 minutes · 3 points: values 2, traffic 1
 #
 # This is $g$. Forward sums the partial results; backward hands the gradient on, unchanged. Why unchanged? After $g$ all
 # ranks hold the same `y` and compute the same loss, which is **one** loss and not $t$ of them. Each partial summand
 # enters `y` once, with factor 1: so its gradient is `y`'s gradient.
 
-# %% exercise="reduce-from-shards"
+# %% exercise="reduce-from-shards" difficulty=2 minutes=7
 class ReduceFromShards(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x_partial, tp_group):
@@ -426,7 +421,6 @@ spawn(another_all_reduce, 4).results
 
 # %% [markdown]
 # ## Gather from shards
-# difficulty ●●○○○ · about 10 minutes · 4 points: values 3, traffic 1
 #
 # There is a simpler way to use several GPUs for an MLP, often shown first: every layer is column-parallel, and after
 # each the slices are **gathered**, so that the next layer has a whole `x` again:
@@ -440,7 +434,7 @@ spawn(another_all_reduce, 4).results
 # it becomes a function with a backward too. Features are the last dimension. **Predict** its backward: the whole `y`
 # has the same gradient on every rank. Which part of it belongs to this rank's shard?
 
-# %% exercise="gather-from-shards"
+# %% exercise="gather-from-shards" difficulty=2 minutes=10
 class GatherFromShards(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x_local, tp_group):
@@ -504,7 +498,6 @@ figures.sharded_mlp(tp_size=2)
 
 # %% [markdown]
 # ## Megatron mlp
-# difficulty ●●●○○ · about 12 minutes · 6 points: values 3, traffic 2, time 1
 #
 # $y = \text{gelu}(x\, w_{up} + b_{up})\, w_{down} + b_{down}$. The functions `f` and `g` are handed in: `f(x)`,
 # `g(x_partial)`, their group is already in them. Where does each stand, and where is each bias added? The time is
@@ -519,7 +512,7 @@ figures.sharded_mlp(tp_size=2)
 # the sum of the gelus: they would have to be added up there already.
 # </details>
 
-# %% exercise="megatron-mlp"
+# %% exercise="megatron-mlp" difficulty=3 minutes=12
 def megatron_mlp(
     x: Tensor, w_up_local: Tensor, b_up_local: Tensor, w_down_local: Tensor, b_down: Tensor, f, g
 ) -> Tensor:
@@ -588,7 +581,6 @@ megatron.traffic()
 
 # %% [markdown]
 # ## Parallel embedding
-# difficulty ●●●○○ · about 12 minutes · 4 points: values 3, traffic 1
 #
 # Cut the table along the vocabulary: rank $r$ has the rows from $r\,V/t$ to $(r+1)\,V/t$, without the last. A token is
 # on exactly one rank. That rank looks it up; the others contribute **zeros**, and $g$ adds everything up.
@@ -606,7 +598,7 @@ megatron.traffic()
 # zeros for the first token, then its own rows 0 and 4.
 # </details>
 
-# %% exercise="parallel-embedding"
+# %% exercise="parallel-embedding" difficulty=3 minutes=12
 def parallel_embedding(tokens: Tensor, table_local: Tensor, g, tp_rank: int) -> Tensor:
     """Look up tokens in a table whose rows are spread over the ranks; one all_reduce, forward.
 
@@ -638,7 +630,6 @@ check(parallel_embedding, judges="traffic")
 
 # %% [markdown]
 # ## Parallel cross entropy
-# difficulty ●●●●○ · about 20 minutes · 6 points: values 4, traffic 2
 #
 # The head is column-parallel: each rank has the logits of $V/t$ words. To gather them would be the largest message of
 # the whole model. What does the loss of one token need?
@@ -663,7 +654,7 @@ three_numbers = 3 * 2 * (t - 1) * tokens * 4 // t
 print(f"gathering: {gathering / 1e6:,.0f} MB     three numbers a token: {three_numbers / 1e6:.3f} MB")
 print(f"{gathering // three_numbers:,} times less")
 
-# %% exercise="parallel-cross-entropy"
+# %% exercise="parallel-cross-entropy" difficulty=4 minutes=20
 def parallel_cross_entropy(logits_local: Tensor, targets: Tensor, g, tp_group) -> Tensor:
     """The mean cross-entropy of all tokens, of logits whose words are spread over the ranks.
 
@@ -704,7 +695,6 @@ check(parallel_cross_entropy, judges="traffic")
 
 # %% [markdown]
 # ## Parallel attention
-# difficulty ●●●○○ · about 15 minutes · 5 points: values 4, traffic 1
 #
 # Attention is made for this. Each **head** works by itself: it makes its own q, k and v, attends, and what it
 # finds fills its own columns of the merged result. So a rank takes whole heads, $a/t$ of them. `w_qkv` is
@@ -729,7 +719,7 @@ figures.qkv_columns(num_heads=4, tp_size=2)
 # For this exercise each rank is handed the whole `w_qkv` and `w_out`, and cuts its part inside, so that the cutting is
 # yours too. A real program cuts once, when the model is made.
 
-# %% exercise="parallel-attention"
+# %% exercise="parallel-attention" difficulty=3 minutes=15
 def parallel_attention(
     x: Tensor, w_qkv: Tensor, w_out: Tensor, num_heads: int, f, g, tp_rank: int, tp_size: int
 ) -> Tensor:
@@ -792,7 +782,6 @@ figures.layer_doors(sequence_parallel=True)
 
 # %% [markdown]
 # ## Across sequence
-# difficulty ●●●○○ · about 12 minutes · 4 points: values 3, traffic 1
 #
 # Write both doors. The backward of each is the other one's forward. Why does the gather's backward **add**, when the
 # one of part 2 only took a slice? There every rank had the same gradient of the whole. Here what comes back has been
@@ -800,7 +789,7 @@ figures.layer_doors(sequence_parallel=True)
 #
 # The sequence is dimension 1 of (B, S, D).
 
-# %% exercise="across-sequence"
+# %% exercise="across-sequence" difficulty=3 minutes=12
 class GatherSequence(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x_local, tp_group):
@@ -846,7 +835,6 @@ check(across_sequence, judges="traffic")
 
 # %% [markdown]
 # ## Sequence parallel mlp
-# difficulty ●●●●○ · about 18 minutes · 7 points: values 4, traffic 1, memory 2
 #
 # Half a transformer layer: $y = x + \text{mlp}(\text{LayerNorm}(x))$, with `x` and `y` cut along the sequence.
 #
@@ -857,7 +845,7 @@ check(across_sequence, judges="traffic")
 # You already have a function with "forward nothing, backward all-reduce". It works for weights as well as for
 # activations.
 
-# %% exercise="sequence-parallel-mlp"
+# %% exercise="sequence-parallel-mlp" difficulty=4 minutes=18
 def sequence_parallel_mlp(
     x_local: Tensor,
     norm_weight: Tensor,
@@ -902,7 +890,6 @@ check(sequence_parallel_mlp, judges="memory")
 
 # %% [markdown]
 # ## Dropout generators
-# difficulty ●●○○○ · about 8 minutes · 2 points: values 2
 #
 # Dropout sets random numbers to zero. Which ones, is drawn by a generator of random numbers, and now it matters which
 # rank draws what.
@@ -913,7 +900,7 @@ check(sequence_parallel_mlp, judges="memory")
 #
 # So a rank has two generators. **Predict** for sequence parallelism: which one is for the dropout after `scatter`?
 
-# %% exercise="dropout-generators"
+# %% exercise="dropout-generators" difficulty=2 minutes=8
 def dropout_generators(seed: int, tp_rank: int) -> tuple[torch.Generator, torch.Generator]:
     """(for whole tensors, for shards): the first draws the same on every rank, the second something else on each.
 

@@ -1,6 +1,6 @@
-# %% [markdown]
+# %% [markdown] question="How do many GPUs share one model by its layers, and what keeps them busy?"
 # # Pipeline parallelism
-# *about three hours · 13 exercises · you need: lesson 01 (send, receive, handles), and `backward()` in PyTorch.*
+# *you need: lesson 01 (send, receive, handles), and `backward()` in PyTorch.*
 #
 # A model that is too large for one GPU can be cut by its layers: the first GPU has the first layers, the next GPU the
 # next ones. It sounds like the simplest of all methods. Then you look at the GPUs, and nearly all of them do nothing.
@@ -10,6 +10,7 @@
 # a plain list here: you can draw it, have it checked, count in it and run it.
 
 # %%
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from utils import figures, region, simulate, spawn
 from utils.checks import checks_for
-from utils.cluster import Cluster, Gpu, Link
+from utils.cluster import Cluster, Gpu, Link, find_cluster
 from utils.kit import mlp
 from utils.kit.pipeline_schedule import problem, timed
 from utils.worlds.virtual.play_schedule import FREE, play, tag
@@ -81,7 +82,6 @@ figures.pipeline(["layers 0, 1", "layers 2, 3", "layers 4, 5", "layers 6, 7"])
 
 # %% [markdown]
 # ## Split layers
-# difficulty ●○○○○ · about 5 minutes · 2 points: values 2
 #
 # Rank 0 gets the first layers, rank 1 the next, and so on. If the number of layers doesn't divide, some ranks get one
 # more. All others wait for the slowest stage, so the sizes may differ by **one** at most.
@@ -89,7 +89,7 @@ figures.pipeline(["layers 0, 1", "layers 2, 3", "layers 4, 5", "layers 6, 7"])
 # **Predict** for 10 layers on 4 ranks: how many does each rank get if you cut pieces of `ceil(10 / 4)` layers, as
 # `torch.chunk` does?
 
-# %% exercise="split-layers"
+# %% exercise="split-layers" difficulty=1 minutes=5
 def split_layers(weights: list, rank: int, world_size: int) -> list:
     """The layers of one rank: consecutive, in order, each layer on one rank.
 
@@ -121,7 +121,6 @@ check(split_layers, judges="values")
 
 # %% [markdown]
 # ## Naive forward
-# difficulty ●○○○○ · about 7 minutes · 3 points: values 2, traffic 1
 #
 # Now send a batch through the stages. Rank 0 has the input. Every other rank receives the activations of the rank
 # before it, applies its own layers, and sends the result to the rank after it. The last rank has the output.
@@ -130,7 +129,7 @@ check(split_layers, judges="values")
 #
 # **Predict**: how many messages are sent in all? While rank 2 computes, what do ranks 0, 1 and 3 do?
 
-# %% exercise="naive-forward"
+# %% exercise="naive-forward" difficulty=1 minutes=7
 def naive_forward(batch: Tensor, weights: list[Tensor], rank: int, world_size: int) -> Tensor | None:
     """Send the batch through all stages; return the output on the last rank, None elsewhere.
 
@@ -186,7 +185,6 @@ naive.timeline()
 
 # %% [markdown]
 # ## Microbatch forward
-# difficulty ●●○○○ · about 10 minutes · 4 points: values 2, time 2
 #
 # `batch.split(micro_batch_size)` cuts a tensor in pieces of so many rows. **The last piece may be shorter**: 10 rows in
 # microbatches of 4 are 4, 4 and 2.
@@ -194,7 +192,7 @@ naive.timeline()
 # **Predict** for 4 ranks and 4 microbatches: the naive forward took 8 ms. How long does this take? Count in slots: a
 # slot is the time of one microbatch on one stage.
 
-# %% exercise="microbatch-forward"
+# %% exercise="microbatch-forward" difficulty=2 minutes=10
 def microbatch_forward(
     batch: Tensor, weights: list[Tensor], micro_batch_size: int, rank: int, world_size: int
 ) -> Tensor | None:
@@ -237,7 +235,6 @@ run.timeline()
 
 # %% [markdown]
 # ## Bubble shares
-# difficulty ●●○○○ · about 7 minutes · 2 points: values 2
 #
 # So a rank idles in $P - 1$ slots. Here literature disagrees with itself, because there are two things to divide by:
 #
@@ -248,7 +245,7 @@ run.timeline()
 #
 # Return both, and how many microbatches it takes to push the share of the total time down to `most`.
 
-# %% exercise="bubble-shares"
+# %% exercise="bubble-shares" difficulty=2 minutes=7
 def bubble_shares(num_stages: int, num_microbatches: int, most: float) -> tuple[float, float, int]:
     """(bubble by total time, bubble by ideal time, the smallest M whose bubble by total time is `most` or less).
 
@@ -308,12 +305,11 @@ print("asked for:     ", x.grad)
 
 # %% [markdown]
 # ## Backward across
-# difficulty ●●●○○ · about 15 minutes · 4 points: values 3, traffic 1
 #
 # The whole batch at once, forward and backward. **Predict**: how many messages does rank 1 of 4 send, and to whom? What
 # is the shape of what travels back?
 
-# %% exercise="backward-across"
+# %% exercise="backward-across" difficulty=3 minutes=15
 def backward_across(batch: Tensor, weights: list[Tensor], rank: int, world_size: int) -> list[Tensor]:
     """The gradients of this rank's layers, those of mlp.loss_of(output of the last stage), for the whole batch.
 
@@ -369,7 +365,6 @@ spawn(compare, 4).results
 
 # %% [markdown]
 # ## Accumulate gradients
-# difficulty ●●○○○ · about 10 minutes · 3 points: values 3
 #
 # With microbatches `backward()` is called once for each, and PyTorch **adds** to `.grad`. So far so good. But the loss
 # is a **mean**. The sum of $M$ means is $M$ times too large, and so is the gradient. Divide each by $M$?
@@ -380,7 +375,7 @@ spawn(compare, 4).results
 #
 # No communication here, just one process.
 
-# %% exercise="accumulate-gradients"
+# %% exercise="accumulate-gradients" difficulty=2 minutes=10
 def accumulate_gradients(batch: Tensor, weights: list[Tensor], micro_batch_size: int) -> tuple[Tensor, list[Tensor]]:
     """(loss, gradient of each weight) of the whole batch, by one forward and one backward for each microbatch.
 
@@ -457,14 +452,13 @@ figures.schedule(second, "second")
 
 # %% [markdown]
 # ## GPipe
-# difficulty ●○○○○ · about 5 minutes · 3 points: values 2, time 1
 #
 # The simplest one: all forwards, then all backwards. It is named after a paper (GPipe, 2019). Both in the order of the
 # microbatches, on every rank.
 #
 # **Predict** with $M = 8$, $P = 4$, F = 1 s, B = 2 s: how long does it take, and which part of that is bubble?
 
-# %% exercise="gpipe"
+# %% exercise="gpipe" difficulty=1 minutes=5
 def gpipe(rank: int, world_size: int, num_microbatches: int) -> list[tuple]:
     """The steps of one rank: all forwards, in the order of the microbatches, then all backwards, in the same order.
 
@@ -494,7 +488,6 @@ print(f"{elapsed} s, bubble {1 - 24 / elapsed:.4f} of the total; (P - 1) / (M + 
 
 # %% [markdown]
 # ## Live microbatches
-# difficulty ●●○○○ · about 7 minutes · 2 points: values 2
 #
 # Time is not all. A forward **keeps** its activations until its backward has used them. A microbatch is **live** on a
 # rank from the beginning of its F to the end of its B. The largest number that is live at one time decides how much
@@ -502,7 +495,7 @@ print(f"{elapsed} s, bubble {1 - 24 / elapsed:.4f} of the total; (P - 1) / (M + 
 #
 # Count it from the steps. **Predict** for GPipe with $M = 8$.
 
-# %% exercise="live-microbatches"
+# %% exercise="live-microbatches" difficulty=2 minutes=7
 def live_microbatches(steps: list[tuple]) -> int:
     """The most microbatches that are live at one time on the rank that takes these steps, one after another.
 
@@ -528,7 +521,6 @@ check(live_microbatches, judges="values")
 
 # %% [markdown]
 # ## One F one B
-# difficulty ●●●○○ · about 15 minutes · 5 points: values 2, memory 2, time 1
 #
 # A backward frees memory, so do it as soon as it can be done. The last rank can go backward right after its first
 # forward. Rank $r$ can't: its first B comes when microbatch 0 has gone forward through all later stages and back again.
@@ -544,7 +536,7 @@ check(live_microbatches, judges="values")
 # **Predict** for $P = 4$, $M = 8$: how many microbatches are live on rank 0, 1, 2, 3? Is the bubble smaller than
 # GPipe's?
 
-# %% exercise="one-f-one-b"
+# %% exercise="one-f-one-b" difficulty=3 minutes=15
 def one_f_one_b(rank: int, world_size: int, num_microbatches: int) -> list[tuple]:
     """The steps of one rank in 1F1B: warm-up, then one forward and one backward in turn, then the backwards left.
 
@@ -619,7 +611,6 @@ spawn(steady_phase, 2)
 
 # %% [markdown]
 # ## Run schedule
-# difficulty ●●●●○ · about 20 minutes · 6 points: values 4, traffic 1, memory 1
 #
 # A rank may have several stages, its **chunks**; until part 7 it is one, chunk 0. Stage number, neighbours and the rest
 # are given. What is new is the `tag`: a number on a message. `recv` takes only a message with the tag it asks for, so
@@ -643,7 +634,7 @@ spawn(steady_phase, 2)
 #
 # **Predict**: which rank sends most, and how many messages is that?
 
-# %% exercise="run-schedule"
+# %% exercise="run-schedule" difficulty=4 minutes=20
 def run_schedule(
     batch: Tensor, weights: list[list[Tensor]], steps: list, micro_batch_size: int, rank: int, world_size: int
 ) -> tuple[Tensor | None, list[list[Tensor]]]:
@@ -796,7 +787,6 @@ run.timeline()
 
 # %% [markdown]
 # ## Overlapped forward
-# difficulty ●●●○○ · about 15 minutes · 4 points: values 2, time 2
 #
 # Two changes make the messages disappear behind the computing:
 #
@@ -809,7 +799,7 @@ run.timeline()
 # **Predict** the time with $c$ for a microbatch's computing on one stage and $t < c$ for a message: how often does $t$
 # count?
 
-# %% exercise="overlapped-forward"
+# %% exercise="overlapped-forward" difficulty=3 minutes=15
 def overlapped_forward(
     batch: Tensor, weights: list[Tensor], micro_batch_size: int, rank: int, world_size: int
 ) -> Tensor | None:
@@ -874,11 +864,10 @@ run.timeline()
 
 # %% [markdown]
 # ## Interleaved layers
-# difficulty ●●○○○ · about 6 minutes · 2 points: values 2
 #
 # **Predict** for 8 layers, 4 ranks and 2 chunks: which layers has rank 1?
 
-# %% exercise="interleaved-layers"
+# %% exercise="interleaved-layers" difficulty=2 minutes=6
 def interleaved_layers(weights: list, num_chunks: int, rank: int, world_size: int) -> list[list]:
     """For each chunk of this rank the list of its layers; chunk c of rank r is stage c * P + r.
 
@@ -898,7 +887,6 @@ check(interleaved_layers, judges="values")
 
 # %% [markdown]
 # ## Interleaved
-# difficulty ●●●●○ · about 20 minutes · 5 points: values 2, memory 1, time 2
 #
 # Which chunk when? Megatron-LM's order, for $M$ divisible by $P$: take the microbatches in **groups of $P$**. A group
 # goes through chunk 0, all $P$ of them; then through chunk 1; and so on. Then the next group. For 2 ranks, 4
@@ -920,7 +908,7 @@ check(interleaved_layers, judges="values")
 #
 # **Predict** the bubble for $P = 4$, $M = 8$, $v = 2$, beside that of 1F1B: 27 % of the total.
 
-# %% exercise="interleaved"
+# %% exercise="interleaved" difficulty=4 minutes=20
 def interleaved(rank: int, world_size: int, num_microbatches: int, num_chunks: int) -> list[tuple]:
     """The steps of one rank in interleaved 1F1B: ("F", microbatch, chunk) and ("B", microbatch, chunk).
 
@@ -1052,10 +1040,6 @@ def pipeline_parallel(rank, world_size, rows=ROWS, num_microbatches=16):
 # who is fastest on each, and who needs least memory.
 
 # %% tags=["notebook-only"]
-from dataclasses import replace
-
-from utils.cluster import find_cluster
-
 one_node = find_cluster("dgx-h100", 8)
 eight_nodes = replace(one_node, name="8 nodes with one GPU each", nodes=8, gpus_per_node=1, nics=None)
 STRATEGIES = {"data": data_parallel, "tensor": tensor_parallel, "pipeline": pipeline_parallel}

@@ -32,7 +32,9 @@ from nbformat.notebooknode import NotebookNode
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_raw_cell
 from tqdm import tqdm
 
+from grader.authoring.check_files import hidden_tests
 from grader.authoring.execute import METADATA, code_cells, execute, executed, take_outputs, without_outputs
+from grader.authoring.facts import readme_with, shown_cells
 from grader.authoring.lesson import (
     ROOT,
     BuildError,
@@ -42,6 +44,9 @@ from grader.authoring.lesson import (
     find_lessons,
     read_lesson,
 )
+from grader.authoring.messages import message_drift, update_messages
+from grader.authoring.records import record_drift, write_record
+from grader.authoring.rules import broken_rules
 
 MADE_FROM = (
     "<small>Made from `{file}` by `make build`. Authors: change that file, not this notebook. "
@@ -83,32 +88,21 @@ def read_lessons(names: Iterable[str] = (), root: Path = ROOT) -> list[Lesson]:
     return lessons
 
 
-def hidden_tests(lesson: Lesson) -> set[tuple[str, str]]:
-    """The (exercise, judges) pairs with a hidden test. Raises BuildError if no check cell would run one of them."""
-    file = f"grader/hidden/{lesson.name}.py"
-    if not (lesson.root / file).exists():
-        return set()
-    from grader.hidden import hidden_tests_for  # imports torch, so only when needed
-
-    try:
-        pairs = set(hidden_tests_for(lesson.name).registered)
-    except Exception as error:
-        raise BuildError([Problem(file, 1, f"can't be loaded: {type(error).__name__}: {error}")]) from error
-    unused = pairs - {(check.exercise, check.judges) for check in lesson.checks}
-    if unused:
-        raise BuildError(
-            Problem(file, 1, f"the hidden test of {e!r} for {j!r} never runs: there is no such check")
-            for e, j in sorted(unused)
-        )
-    return pairs
+def read_lessons_by_the_rules(names: Iterable[str] = (), root: Path = ROOT) -> list[Lesson]:
+    """As read_lessons. Raises BuildError with every breach of a rule."""
+    lessons = read_lessons(names, root)
+    problems = [problem for lesson in lessons for problem in broken_rules(lesson)]
+    if problems:
+        raise BuildError(problems)
+    return lessons
 
 
 def notebook_of(lesson: Lesson) -> NotebookNode:
     """The lesson as the instructor's notebook, not yet executed. Its cell i + 1 is the lesson's cell i."""
-    hidden = hidden_tests(lesson)
+    hidden = set(hidden_tests(lesson))
     made_from = new_markdown_cell(MADE_FROM.format(file=lesson.file), id="made-from")
     seen: Counter[str] = Counter()
-    cells = [notebook_cell(cell, lesson, hidden, seen) for cell in lesson.cells]
+    cells = [notebook_cell(cell, lesson, hidden, seen) for cell in shown_cells(lesson)]
     return new_notebook(cells=[made_from, *cells], metadata=METADATA)
 
 
@@ -210,10 +204,15 @@ def write(path: Path, content: bytes) -> None:
 def build(names: Iterable[str] = (), force: bool = False, root: Path = ROOT) -> list[str]:
     """Build the notebooks of the lessons called `names`, or of all, if they differ from their source.
 
-    force: execute and write them even if nothing has changed. Returns the names of the lessons that were built.
+    Without names, also write README.md's table of lessons. force: execute and write the notebooks even if nothing has
+    changed. Returns the names of the lessons that were built, and README.md if its table was.
     Raises BuildError with everything that must be fixed first; that lesson's notebooks then stay as they were.
     """
-    wanted = [(lesson, notebook_of(lesson)) for lesson in read_lessons(names, root)]
+    names = list(names)
+    for lesson in read_lessons(names, root):
+        write_record(lesson)
+    lessons = read_lessons_by_the_rules(names, root)
+    wanted = [(lesson, notebook_of(lesson)) for lesson in lessons]
     to_do = [pair for pair in wanted if force or drift_of(*pair)]
     to_run = {
         lesson.name: len(code_cells(notebook))
@@ -228,18 +227,23 @@ def build(names: Iterable[str] = (), force: bool = False, root: Path = ROOT) -> 
             release = release_of(lesson, notebook)
             write(solution_path(lesson), bytes_of(notebook))
             write(release_path(lesson), release)
-    return [lesson.name for lesson, _ in to_do]
+    return [lesson.name for lesson, _ in to_do] + ([] if names else write_table(lessons, root))
 
 
 def drift(names: Iterable[str] = (), root: Path = ROOT) -> list[str]:
     """Differences between the notebooks on disk and their sources, one line each. Executes nothing.
 
-    Without names, also reports folders without a source. Raises BuildError if a source can't be built.
+    Without names, also reports README.md's table of lessons and folders without a source. Raises BuildError if a
+    source can't be built.
     """
     names = list(names)
-    lessons = read_lessons(names, root)
-    found = [text for lesson in lessons for text in (*strays(lesson), *drift_of(lesson, notebook_of(lesson)))]
-    return found if names else found + list(without_source(root))
+    lessons = read_lessons_by_the_rules(names, root)
+    found = [
+        text
+        for lesson in lessons
+        for text in (*strays(lesson), *record_drift(lesson), *drift_of(lesson, notebook_of(lesson)))
+    ]
+    return found if names else [*found, *table_drift(lessons, root), *without_source(root)]
 
 
 def drift_of(lesson: Lesson, notebook: NotebookNode) -> list[str]:
@@ -273,6 +277,23 @@ def first_difference(lesson: Lesson, wanted: NotebookNode, old: NotebookNode | N
     return None
 
 
+def write_table(lessons: list[Lesson], root: Path) -> list[str]:
+    """Write README.md's table of lessons if it's out of date. Returns the names of the files that were written."""
+    if not table_drift(lessons, root):
+        return []
+    readme = root / "README.md"
+    readme.write_text(readme_with(readme.read_text(encoding="utf-8"), lessons), encoding="utf-8")
+    return [readme.name]
+
+
+def table_drift(lessons: list[Lesson], root: Path) -> list[str]:
+    """A line if README.md's table of lessons is out of date. A course without a README.md needs no table."""
+    readme = root / "README.md"
+    text = readme.read_text(encoding="utf-8") if readme.exists() else ""
+    out_of_date = text and text != readme_with(text, lessons)
+    return ["README.md's table of lessons is out of date: run `make build`"] if out_of_date else []
+
+
 def read_notebook(path: Path) -> NotebookNode | None:
     """The notebook at `path`, or None if it is missing or damaged."""
     try:
@@ -304,18 +325,16 @@ def without_source(root: Path = ROOT) -> Iterator[str]:
 def command(names: Iterable[str] = (), force: bool = False, check: bool = False, root: Path = ROOT) -> int:
     """`python -m grader build`: build, or with `check` only compare. Prints the result and returns the exit code."""
     try:
-        if check:
-            found = drift(names, root)
-            print("\n".join(found) or "all notebooks match their sources")
-            return int(bool(found))
-        made = build(names, force, root)
-        left = drift(names, root)
+        if not check:
+            made = build(names, force, root) + update_messages(read_lessons(names, root), force)
+            print(f"built {', '.join(made)}" if made else "nothing to build")
+        stored = [text for lesson in read_lessons(names, root) for text in message_drift(lesson)]
+        found = drift(names, root) + stored
     except BuildError as error:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("stopped; unfinished notebooks are unchanged", file=sys.stderr)
         return 130
-    print(f"built {', '.join(made)}" if made else "nothing to build")
-    print("\n".join(left) or "all notebooks match their sources")
-    return int(bool(left))
+    print("\n".join(found) or "all notebooks match their sources")
+    return int(bool(found))

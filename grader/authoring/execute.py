@@ -101,14 +101,19 @@ async def run_cells(client: NotebookClient, environment: dict[str, str]) -> None
 
 
 def failure(lesson: Lesson, cell: Cell, error: Exception) -> Problem:
-    """What went wrong in a cell, and on which line of the lesson."""
+    """What went wrong in a cell, and on which line of the lesson, or of its checks if the error is theirs."""
     if not isinstance(error, CellExecutionError):
         what = "did not finish" if isinstance(error, CellControlSignal) else "killed its kernel"
         return Problem(lesson.file, cell.line, f"this cell {what}: {str(error).splitlines()[0]}")
-    frames = re.findall(r"Cell In\[\d+\], line (\d+)", ANSI.sub("", error.traceback))  # the first is in this cell
-    line = cell.body_line + int(frames[0]) - 1 if frames else cell.body_line
+    traceback = ANSI.sub("", error.traceback)
     message = " / ".join(filter(None, map(str.strip, f"{error.ename}: {error.evalue}".splitlines())))
-    return Problem(lesson.file, min(line, cell.body_line + cell.source.count("\n")), message)
+    in_checks = re.findall(rf"\b((?:utils/checks|grader/hidden)/{lesson.name}\.py):(\d+)", traceback)
+    if cell.check and in_checks and error.ename != "CheckFailed":
+        file, line = in_checks[-1]
+        return Problem(file, int(line), f"{message} (in the check on line {cell.line} of {lesson.file})")
+    frames = re.findall(r"Cell In\[\d+\], line (\d+)", traceback)  # the first is in this cell
+    in_cell = cell.body_line + int(frames[0]) - 1 if frames else cell.body_line
+    return Problem(lesson.file, min(in_cell, cell.body_line + cell.source.count("\n")), message)
 
 
 def tidy(notebook: NotebookNode) -> None:

@@ -27,6 +27,7 @@ from grader.authoring.markers import (
     FOR_EXAMPLE,
     MARKER,
     REGION,
+    Marker,
     clear_solution,
     mentions_region,
     nearest,
@@ -36,10 +37,10 @@ from grader.authoring.markers import (
 
 ROOT = Path(__file__).resolve().parents[2]
 LESSON_NAME = re.compile(r"\d\d(_[a-z0-9]+)+")
+NOT_A_NAME = "a lesson's file must be called NN_topic.py, such as 01_collectives.py (lower-case, digits, _)"
 HEADER = re.compile(r"# ---\n(#.*\n)*?# ---\n")  # jupytext adds it when the file is saved from JupyterLab
 NOT_HERE = re.compile(r"(BEGIN|END) (HIDDEN TESTS|MARK SCHEME)|### (HASHED )?AUTOTEST|grader\.hidden")
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x85\u2028\u2029]")
-POINTS = re.compile(r"(\d+(?:\.\d+)?) points?(?::(.*))?")
 
 
 # ---- what a lesson is ------------------------------------------------------------------------------------------------
@@ -53,18 +54,31 @@ class Cell:
     source: str
     line: int
     body_line: int
-    tags: tuple[str, ...] = ()
-    exercise: str | None = None
+    marker: Marker = Marker()
     check: Check | None = None
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        return self.marker.tags
+
+    @property
+    def exercise(self) -> str | None:
+        """The name of the exercise that students write in this cell."""
+        return self.marker.exercise
 
 
 @dataclass(frozen=True)
 class Exercise:
-    """A function that students write. `source` is the whole cell, solution included; `line` is its marker's."""
+    """A function that students write. `source` is the whole cell, solution included; `line` is its marker's.
+
+    difficulty: from 1 to 5. minutes: what it takes most students, from 5 to 20.
+    """
 
     name: str
     source: str
     line: int
+    difficulty: int
+    minutes: int
 
     @property
     def function(self) -> str:
@@ -114,6 +128,10 @@ class Lesson:
     @property
     def points(self) -> float:
         return sum(check.points for check in self.checks)
+
+    def checks_of(self, exercise: str) -> list[Check]:
+        """The checks of one exercise, in order."""
+        return [check for check in self.checks if check.exercise == exercise]
 
 
 @dataclass(frozen=True, order=True)
@@ -176,9 +194,6 @@ def read_lesson(path: str | Path) -> Lesson:
     exercises = reader.exercises(cells)
     checks = reader.checks(cells, exercises)
     reader.unique_ids(exercises, checks)
-    if not reader.problems:
-        reader.stated_points(cells, checks)
-        reader.stated_exercises(cells[0], exercises)
     reader.stop_if_wrong()
     return Lesson(path, tuple(cells), exercises, tuple(checks))
 
@@ -201,10 +216,7 @@ class Reader:
 
     def read_text(self) -> str:
         if not LESSON_NAME.fullmatch(self.path.stem) or self.path.suffix != ".py":
-            self.wrong(
-                1,
-                "a lesson's file must be called NN_topic.py, such as 01_collectives.py (lower-case, digits, _)",
-            )
+            self.wrong(1, NOT_A_NAME)
         text = ""
         try:
             text = self.path.read_bytes().decode("utf-8-sig")
@@ -261,7 +273,7 @@ class Reader:
     def cell(self, kind: str, source: str, line: int, body_line: int, marker_text: str) -> Cell:
         marker = read_marker(marker_text, kind, partial(self.wrong, line))
         check = None if marker.check is None else Check(marker.check, marker.judges, marker.points, line)
-        cell = Cell(kind, source, line, body_line, marker.tags, marker.exercise, check)
+        cell = Cell(kind, source, line, body_line, marker, check)
         if not source:
             self.wrong(line, "this cell is empty: fill it or remove its marker")
             return cell
@@ -326,7 +338,8 @@ class Reader:
                 first = f"the first on line {exercises[cell.exercise].line}"
                 self.wrong(cell.line, f"two exercises are called {cell.exercise!r} ({first}): rename one")
             elif cell.kind == "code":
-                exercises[cell.exercise] = Exercise(cell.exercise, cell.source, cell.line)
+                difficulty, minutes = cell.marker.difficulty, cell.marker.minutes
+                exercises[cell.exercise] = Exercise(cell.exercise, cell.source, cell.line, difficulty, minutes)
                 self.function(cell, cell.exercise)
         return exercises
 
@@ -381,29 +394,6 @@ class Reader:
                     check.line, f"{check.id!r} is longer than a cell's id can be (64 characters): shorten the name"
                 )
 
-    def stated_points(self, cells: list[Cell], checks: list[Check]) -> None:
-        """Check that `difficulty ... · 5 points: values 2, traffic 3` above an exercise agrees with its checks."""
-        stated: tuple[int, str, str | None] | None = None
-        for cell in cells:
-            if cell.kind == "markdown":
-                stated = next(iter(reversed(list(points_lines(cell)))), stated)
-            elif cell.exercise and stated:
-                line, total, parts = stated
-                mine = {c.judges.replace("-", " "): c.points for c in checks if c.exercise == cell.exercise}
-                if float(total) != sum(mine.values()):
-                    self.wrong(line, f"{total} points, but the checks of {cell.exercise!r} give {sum(mine.values())}")
-                elif parts is not None and parts_of(parts) not in ({}, mine):
-                    right = ", ".join(f"{judges} {points}" for judges, points in mine.items())
-                    self.wrong(line, f"{parts.strip()!r}, but the checks of {cell.exercise!r} give: {right}")
-                stated = None
-
-    def stated_exercises(self, first: Cell, exercises: dict[str, Exercise]) -> None:
-        """Check that `about two hours · 16 exercises` at the top of a lesson gives the right number."""
-        for line, content in enumerate(first.source.split("\n"), first.body_line):
-            stated = re.search(r"· (\d+) exercises?\b", content)
-            if first.kind == "markdown" and stated and int(stated[1]) != len(exercises):
-                self.wrong(line, f"{stated[1]} exercises, but the lesson has {len(exercises)}")
-
 
 # ---- small readers ---------------------------------------------------------------------------------------------------
 
@@ -428,17 +418,3 @@ def comment_lines(source: str) -> set[int]:
 
 def functions(source: str) -> list[str]:
     return [node.name for node in parse(source).body if isinstance(node, ast.FunctionDef)]
-
-
-def points_lines(cell: Cell) -> Iterator[tuple[int, str, str | None]]:
-    """The lines `... · 5 points: values 2, traffic 3` of a markdown cell: (line, "5", " values 2, traffic 3")."""
-    for line, content in enumerate(cell.source.split("\n"), cell.body_line):
-        for part in content.split("·")[1:]:
-            stated = POINTS.fullmatch(part.strip().strip("*_. "))
-            if stated:
-                yield line, stated[1], stated[2]
-
-
-def parts_of(text: str) -> dict[str, float]:
-    """`values 2, virtual time 1` -> {"values": 2, "virtual time": 1}."""
-    return {words: float(points) for words, points in re.findall(r"([a-z][a-z0-9 -]*?) (\d+(?:\.\d+)?)", text)}

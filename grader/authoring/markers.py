@@ -1,7 +1,8 @@
 """The markers of a lesson's source: the line that starts a cell, and the region that holds an answer.
 
-    # %% exercise="broadcast-by-hand"                           a function with ### BEGIN SOLUTION ... ### END SOLUTION
-    # %% check="broadcast-by-hand" judges="values" points=2     one call of check(); judges is "values" by default
+    # %% [markdown] question="How do processes meet?"               on the first cell: what the lesson answers
+    # %% exercise="broadcast-by-hand" difficulty=2 minutes=10       a function with BEGIN SOLUTION ... END SOLUTION
+    # %% check="broadcast-by-hand" judges="values" points=2         one call of check(); judges is "values" by default
 
 `grader.authoring.lesson` uses it to read a whole source, and reports the line of each problem.
 """
@@ -18,10 +19,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-KEYS = ("exercise", "check", "judges", "points", "tags")
+KEYS = ("exercise", "difficulty", "minutes", "check", "judges", "points", "question", "tags")
+DIFFICULTY, MINUTES = range(1, 6), range(5, 21)
 GIVE_POINTS_AWAY = {"skip-execution", "raises-exception"}  # a cell that never runs, a check that may fail
 STUB = "# YOUR CODE HERE\nraise NotImplementedError()"  # the same as nbgrader's, so that both give the same release
-FOR_EXAMPLE = 'write # %% exercise="broadcast-by-hand", or # %% check="broadcast-by-hand" judges="values" points=2'
+FOR_EXAMPLE = (
+    'write # %% exercise="broadcast-by-hand" difficulty=2 minutes=10, '
+    'or # %% check="broadcast-by-hand" judges="values" points=2'
+)
 
 NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 MARKER = re.compile(r"\s*#\s*(%%%*(?=\s|$)|<codecell>\s*$|In\[[0-9 ]*\]:?\s*$)")  # wherever jupytext starts a new cell
@@ -38,12 +43,16 @@ Wrong = Callable[[str], None]  # called with each problem
 
 @dataclass(frozen=True)
 class Marker:
-    """What a cell's marker says: the name of an exercise, or what a check judges and its points; and tags."""
+    """What a cell's marker says: an exercise's name, difficulty (1-5) and minutes; what a check judges and its points;
+    the question that the lesson answers; and tags."""
 
     exercise: str | None = None
+    difficulty: int = 0
+    minutes: int = 0
     check: str | None = None
     judges: str = "values"
     points: float = 0
+    question: str = ""
     tags: tuple[str, ...] = ()
 
 
@@ -61,12 +70,15 @@ def read_marker(line: str, kind: str, wrong: Wrong) -> Marker:
     """Read the marker of a cell of this kind ("code", "markdown", "raw"). Parts with a problem are left out."""
     options = read_options(line, wrong)
     check_placement(options, kind, wrong)
-    is_check = "check" in options
+    is_check, is_exercise = "check" in options, "exercise" in options
     return Marker(
         exercise=read_name(options, "exercise", wrong),
+        difficulty=read_whole(options, "difficulty", DIFFICULTY, wrong) if is_exercise else 0,
+        minutes=read_whole(options, "minutes", MINUTES, wrong) if is_exercise else 0,
         check=(read_name(options, "check", wrong) or "") if is_check else None,
         judges=(is_check and read_name(options, "judges", wrong)) or "values",
         points=read_points(options.get("points"), wrong) if is_check else 0,
+        question=read_question(options, wrong),
         tags=read_tags(options, wrong),
     )
 
@@ -99,14 +111,15 @@ def value_of(text: str) -> Any:
 
 
 def check_placement(options: dict[str, Any], kind: str, wrong: Wrong) -> None:
-    ours = [key for key in ("exercise", "check", "judges", "points") if key in options]
+    ours = [key for key in ("exercise", "difficulty", "minutes", "check", "judges", "points") if key in options]
     if ours and kind != "code":
         wrong(f"{ours[0]}= doesn't go on a {kind} cell: write the marker without [{kind}]")
     if "exercise" in options and "check" in options:
         wrong("a cell is either an exercise or a check: split it in two")
-    for key in ("judges", "points"):
-        if key in options and "check" not in options:
-            wrong(f"{key}= belongs to a check: {FOR_EXAMPLE}")
+    for owner, keys in (("check", ("judges", "points")), ("exercise", ("difficulty", "minutes"))):
+        for key in keys:
+            if key in options and owner not in options:
+                wrong(f"{key}= belongs to {'an' if owner == 'exercise' else 'a'} {owner}: {FOR_EXAMPLE}")
 
 
 def read_name(options: dict[str, Any], key: str, wrong: Wrong) -> str | None:
@@ -140,6 +153,28 @@ def read_points(value: Any, wrong: Wrong) -> float:
     else:
         return int(value) if value == int(value) else value
     return 0
+
+
+def read_whole(options: dict[str, Any], key: str, allowed: range, wrong: Wrong) -> int:
+    """A whole number in a range."""
+    value, example = options.get(key), f"{key}={allowed[len(allowed) // 3]}"
+    if value is None:
+        wrong(f"{key}= is missing: write {example}")
+    elif isinstance(value, bool) or not isinstance(value, int):
+        wrong(f"{key}={value} is not a whole number: write {example}")
+    elif value not in allowed:
+        wrong(f"{key}={value} is not between {allowed[0]} and {allowed[-1]}")
+    else:
+        return value
+    return 0
+
+
+def read_question(options: dict[str, Any], wrong: Wrong) -> str:
+    value = options.get("question", "")
+    if not isinstance(value, str) or ("question" in options and not value.endswith("?")):
+        wrong(f'question={value} is not a question: write question="How do processes meet?"')
+        return ""
+    return value
 
 
 def read_tags(options: dict[str, Any], wrong: Wrong) -> tuple[str, ...]:

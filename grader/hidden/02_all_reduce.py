@@ -5,267 +5,214 @@ World sizes 1, 2, 3, 5 and 8; fewer elements than ranks, and none; other dtypes;
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
 import torch
 
-from utils.checks.registry import check
-from utils.checks.runner import Runner
+from utils.checks.inputs import Draws
+from utils.checks.oracles import Case, oracle, side_by_side, vary
+from utils.checks.runner import links
 
-visible = import_module("utils.checks.02_all_reduce")
+visible: Any = import_module("utils.checks.02_all_reduce")
+in_order, bits, NAMES, BOTH = visible.in_order, visible.bits, visible.NAMES, visible.BOTH
+F32, F64, BF16, I32, I64 = torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.int64
 
-World = tuple[list[list[int]], int, torch.dtype]  # teams, elements, dtype
-# The small ones last: with few numbers, different mistakes look the same.
-WORLDS: tuple[World, ...] = (
-    ([[4, 2, 0, 1, 3]], 13, torch.float64),
-    ([[5, 1, 3], [0, 2, 4]], 8, torch.int32),
-    ([[1, 2, 0], [3]], 10, torch.bfloat16),
-    ([list(range(8))], 3, torch.float32),
-    ([[1, 0]], 1, torch.float64),
-    ([[2, 1, 0]], 0, torch.float32),
+# Teams, elements, dtype. The small ones last: with few numbers, different mistakes look the same.
+WORLDS: list[Any] = [
+    ([[4, 2, 0, 1, 3]], 13, F64),
+    ([[5, 1, 3], [0, 2, 4]], 8, I32),
+    ([[1, 2, 0], [3]], 10, BF16),
+    ([list(range(8))], 3, F32),
+    ([[1, 0]], 1, F64),
+    ([[2, 1, 0]], 0, F32),
+]
+POWERS: list[Any] = [
+    ([[5, 2, 7, 0, 3, 6, 1, 4]], 21, F64),
+    ([[3, 1, 0, 5], [4, 2]], 9, I32),
+    ([[1, 0]], 5, BF16),
+    ([list(range(4))], 3, F32),
+    ([[2, 1, 3, 0]], 0, F32),
+    ([[0]], 3, F32),
+]
+NODES: list[Any] = [  # with the ranks of each node before the elements
+    ([[5, 3, 1, 4, 0, 2]], 2, 11, F64),
+    ([list(range(8))], 4, 3, I32),
+    ([[2, 1, 0]], 3, 7, BF16),
+    ([[1, 2, 0]], 1, 5, F32),
+    ([[0]], 1, 3, F32),
+    ([[0, 5, 2, 3], [4, 1]], 2, 9),
+]
+ALONE = ([[0]], 3)
+
+
+# ---- parts 1 to 5
+
+naive_all_reduce = vary(
+    visible.naive_all_reduce,
+    values=[*WORLDS[:-1], bits(5)],  # Gloo can't receive an empty tensor from any source
+    traffic=[([[3, 1, 4, 0, 2]], 7), ALONE],
 )
-POWERS: tuple[World, ...] = (
-    ([[5, 2, 7, 0, 3, 6, 1, 4]], 21, torch.float64),
-    ([[3, 1, 0, 5], [4, 2]], 9, torch.int32),
-    ([[1, 0]], 5, torch.bfloat16),
-    ([list(range(4))], 3, torch.float32),
-    ([[2, 1, 3, 0]], 0, torch.float32),
-    ([[0]], 3, torch.float32),
+tree_all_reduce = vary(
+    visible.tree_all_reduce,
+    values=[*WORLDS, bits(5)],
+    traffic=[(in_order(6), 5), (in_order(3), 5), ALONE],
+    time=[(in_order(5), 50), (in_order(16), 50)],
 )
-
-
-def in_all_worlds(
-    run: Runner, worlds: Sequence[World] = WORLDS, judge: Callable[..., Any] = visible.judge_sums, **same: Any
-) -> None:
-    for teams, numel, dtype in worlds:
-        judge(run, teams, numel, dtype, **same)
-
-
-# ---- part 1
-
-
-@check("naive-all-reduce", if_stuck=visible.EACH_SIDE)
-def naive_all_reduce_values(run: Runner) -> None:
-    in_all_worlds(run, [world for world in WORLDS if world[1]])  # Gloo can't receive an empty tensor from any source
-    visible.judge_bits(run, 5)
-
-
-@check("naive-all-reduce", judges="traffic", if_stuck=visible.EACH_SIDE)
-def naive_all_reduce_traffic(run: Runner) -> None:
-    visible.judge_naive_traffic(run, [3, 1, 4, 0, 2], 7)
-    visible.judge_naive_traffic(run, [0], 3)
-
-
-@check("tree-all-reduce", if_stuck=visible.EACH_SIDE)
-def tree_all_reduce_values(run: Runner) -> None:
-    in_all_worlds(run)
-    visible.judge_bits(run, 5)
-
-
-@check("tree-all-reduce", judges="traffic", if_stuck=visible.EACH_SIDE)
-def tree_all_reduce_traffic(run: Runner) -> None:
-    for size in (6, 3, 1):
-        visible.expect_tree(visible.judge_sums(run, visible.in_order(size), 5), size, 5 * visible.BYTES)
-
-
-@check("tree-all-reduce", judges="time", if_stuck=visible.EACH_SIDE)
-def tree_all_reduce_time(run: Runner) -> None:
-    for size in (5, 16):
-        visible.judge_tree_time(run, size)
-
-
-# ---- part 2
-
-
-@check("ring-reduce-scatter", if_stuck=visible.ALL_AT_ONCE)
-def ring_reduce_scatter_values(run: Runner) -> None:
-    in_all_worlds(run, judge=visible.judge_reduce_scatter)
-
-
-@check("ring-reduce-scatter", judges="traffic", if_stuck=visible.ALL_AT_ONCE)
-def ring_reduce_scatter_traffic(run: Runner) -> None:
-    ring_traffic(run, visible.judge_reduce_scatter, kept=0)
-
-
-@check("ring-reduce-scatter", judges="time", if_stuck=visible.ALL_AT_ONCE)
-def ring_reduce_scatter_time(run: Runner) -> None:
-    ring_time(run, visible.judge_reduce_scatter)
-
-
-@check("ring-all-gather", if_stuck=visible.ALL_AT_ONCE)
-def ring_all_gather_values(run: Runner) -> None:
-    in_all_worlds(run, judge=visible.judge_all_gather)
-
-
-@check("ring-all-gather", judges="traffic", if_stuck=visible.ALL_AT_ONCE)
-def ring_all_gather_traffic(run: Runner) -> None:
-    ring_traffic(run, visible.judge_all_gather, kept=1)
-
-
-@check("ring-all-gather", judges="time", if_stuck=visible.ALL_AT_ONCE)
-def ring_all_gather_time(run: Runner) -> None:
-    ring_time(run, visible.judge_all_gather)
-
-
-def ring_traffic(run: Runner, judge: Callable[..., Any], kept: int) -> None:
-    for team, numel in (([3, 1, 4, 0, 2], 12), ([1, 0], 3), ([0], 3)):
-        visible.judge_ring_traffic(judge(run, [team], numel), team, numel, kept)
-
-
-def ring_time(run: Runner, judge: Callable[..., Any]) -> None:
-    for size in (5, 2):
-        answer = judge(run, visible.in_order(size), size * 40, world=visible.on_virtual(run, size))
-        visible.expect_ring_time(answer, size, size * 40)
-
-
-@check("ring-all-reduce", if_stuck=visible.EACH_SIDE)
-def ring_all_reduce_values(run: Runner) -> None:
-    in_all_worlds(run, **visible.BLOCKS)
-    visible.judge_bits(run, 5, **visible.BLOCKS)
-
-
-@check("ring-all-reduce", judges="traffic", if_stuck=visible.EACH_SIDE)
-def ring_all_reduce_traffic(run: Runner) -> None:
-    for size, numel in ((5, 13), (1, 4)):
-        visible.judge_halves_traffic(run, size, numel)
-
-
-@check("ring-all-reduce", judges="time", if_stuck=visible.EACH_SIDE)
-def ring_all_reduce_time(run: Runner) -> None:
-    visible.judge_halves_time(run, 5, 5 * 100)
-
-
-# ---- part 3
-
-
-@check("halving-doubling", if_stuck=visible.IN_PAIRS)
-def halving_doubling_values(run: Runner) -> None:
-    in_all_worlds(run, POWERS)
-
-
-@check("halving-doubling", judges="traffic", if_stuck=visible.IN_PAIRS)
-def halving_doubling_traffic(run: Runner) -> None:
-    for size in (8, 2, 1):
-        answer = visible.judge_sums(run, visible.in_order(size), size * 3)
-        visible.judge_halving_traffic(answer, size, size * 3)
-
-
-@check("halving-doubling", judges="time", if_stuck=visible.IN_PAIRS)
-def halving_doubling_time(run: Runner) -> None:
-    for size in (16, 4):
-        answer = visible.judge_sums(run, visible.in_order(size), size * 10, world=visible.on_virtual(run, size))
-        visible.expect_halving_time(answer, size, size * 10)
-
-
-@check("halving-doubling-any-size", if_stuck=visible.EACH_SIDE)
-def halving_doubling_any_size_values(run: Runner) -> None:
-    in_all_worlds(run, **visible.FOLDED)
-    visible.judge_bits(run, 3, **visible.FOLDED)
-
-
-@check("halving-doubling-any-size", judges="traffic", if_stuck=visible.EACH_SIDE)
-def halving_doubling_any_size_traffic(run: Runner) -> None:
-    for size in (7, 3, 4, 1):
-        visible.judge_fold_traffic(run, size, 8)
-
-
-@check("halving-doubling-any-size", judges="time", if_stuck=visible.EACH_SIDE)
-def halving_doubling_any_size_time(run: Runner) -> None:
-    for size in (11, 6, 8):
-        visible.judge_fold_time(run, size)
-
-
-# ---- part 4
-
-
-@check("hierarchical-all-reduce", if_stuck=visible.WHO_MEETS)
-def hierarchical_all_reduce_values(run: Runner) -> None:
-    for team, local, numel, dtype in (
-        ([5, 3, 1, 4, 0, 2], 2, 11, torch.float64),
-        (list(range(8)), 4, 3, torch.int32),
-        ([2, 1, 0], 3, 7, torch.bfloat16),
-        ([1, 2, 0], 1, 5, torch.float32),
-        ([0], 1, 3, torch.float32),
-    ):
-        visible.judge_sums(run, [team], numel, dtype, local=local, **visible.WITH_BLOCKS)
-    visible.judge_sums(run, [[0, 5, 2, 3], [4, 1]], 9, local=2, **visible.WITH_BLOCKS)
-
-
-@check("hierarchical-all-reduce", judges="traffic", if_stuck=visible.WHO_MEETS)
-def hierarchical_all_reduce_traffic(run: Runner) -> None:
-    for nodes, local in ((3, 2), (2, 4)):
-        visible.judge_levels_traffic(run, nodes, local, 24)
-
-
-@check("hierarchical-all-reduce", judges="time", if_stuck=visible.WHO_MEETS)
-def hierarchical_all_reduce_time(run: Runner) -> None:
-    for nodes, local in ((3, 2), (4, 4)):
-        visible.judge_levels_time(run, nodes, local)
-
-
-# ---- part 5
-
-
-@check("pairwise-all-to-all", if_stuck=visible.IN_PAIRS)
-def pairwise_all_to_all_values(run: Runner) -> None:
-    in_all_worlds(run, judge=visible.judge_all_to_all)
-
-
-@check("pairwise-all-to-all", judges="traffic", if_stuck=visible.IN_PAIRS)
-def pairwise_all_to_all_traffic(run: Runner) -> None:
-    for team, numel in (([3, 1, 4, 0, 2], 13), ([0], 3)):
-        visible.judge_pairs_traffic(run, team, numel)
-
-
-@check("pairwise-all-to-all", judges="time", if_stuck=visible.IN_PAIRS)
-def pairwise_all_to_all_time(run: Runner) -> None:
-    for size in (5, 8):
-        visible.judge_pairs_time(run, size)
+AROUND: dict[str, Any] = {
+    "values": WORLDS,
+    "traffic": [([[3, 1, 4, 0, 2]], 12), ([[1, 0]], 3), ALONE],
+    "time": [(in_order(5), 200), (in_order(2), 80)],
+}
+ring_reduce_scatter = vary(visible.ring_reduce_scatter, **AROUND)
+ring_all_gather = vary(visible.ring_all_gather, **AROUND)
+ring_all_reduce = vary(
+    visible.ring_all_reduce,
+    values=[*WORLDS, bits(5)],
+    traffic=[(in_order(5), 13), ALONE],
+    time=[(in_order(5), 500)],
+)
+halving_doubling = vary(
+    visible.halving_doubling,
+    values=POWERS,
+    traffic=[(in_order(8), 24), (in_order(2), 6), ALONE],
+    time=[(in_order(16), 160), (in_order(4), 40)],
+)
+halving_doubling_any_size = vary(
+    visible.halving_doubling_any_size,
+    values=[*WORLDS, bits(3)],
+    traffic=[(in_order(size), 8) for size in (7, 3, 4, 1)],
+    time=[(in_order(size), 80) for size in (11, 6, 8)],
+)
+hierarchical_all_reduce = vary(
+    visible.hierarchical_all_reduce,
+    values=NODES,
+    traffic=[(in_order(6), 2, 24), (in_order(8), 4, 24)],
+    time=[(in_order(6), 2, 150), (in_order(16), 4, 400)],
+)
+pairwise_all_to_all = vary(
+    visible.pairwise_all_to_all,
+    values=WORLDS,
+    traffic=[([[3, 1, 4, 0, 2]], 13), ALONE],
+    time=[(in_order(5), 125), (in_order(8), 200)],
+)
 
 
 # ---- part 6
 
 
-@check("all-reduce-seconds")
-def all_reduce_seconds_values(run: Runner) -> None:
-    for sizes, nbytes, alpha, bandwidth in (((2, 3, 5, 33, 1024), 12345, 3e-6, 25e9), ((1, 4, 7), 0, 1e-5, 1e9)):
-        cases = [(name, size, nbytes) for name in visible.NAMES for size in sizes]
-        visible.judge_seconds(run, cases, alpha, bandwidth)
+def rounds_of(algorithm: str, size: int) -> list[float]:
+    """The share of all bytes in each message, for the messages that follow one another."""
+    halves = [0.5**level for level in range(1, size.bit_length())]
+    power = 2 ** len(halves)
+    rounds: dict[str, list[float]] = {
+        "naive": [1.0] * 2 * (size - 1),
+        "tree": [1.0] * 2 * (len(halves) + (size > power)),
+        "ring": [1 / size] * 2 * (size - 1),
+        "halving-doubling": [1.0] * 2 * (size > power) + 2 * halves,
+    }
+    return rounds[algorithm]
 
 
-@check("crossover")
-def crossover_values(run: Runner) -> None:
-    visible.judge_crossover(run, [2, 3, 5, 7, 64, 1000], alpha=3e-6, bandwidth=25e9)
+@oracle(values=[((2, 3, 5, 33, 1024), 100, 3e-6, 25e9), ((1, 4, 7), 0, 1e-5, 1e9)])
+def all_reduce_seconds(draws: Draws, sizes: tuple[int, ...], scale: int, alpha: float, bandwidth: float) -> Case:
+    """For each algorithm and size, with up to a hundred times `scale` bytes."""
+    counts = torch.randint(10, 100, (len(sizes),), generator=draws.generator()).tolist()
+    rows = [(size, scale * count) for size, count in zip(sizes, counts, strict=True)]
+    cases = [seconds_of(name, *row, alpha, bandwidth) for name in NAMES for row in rows]
+    return replace(side_by_side(cases), cluster=links(len(cases), alpha, bandwidth))
 
 
-def upside_down(algorithm: str, size: int, nbytes: int, alpha: float, bandwidth: float) -> float:
-    """A different kind of cluster, with ties: the order of the names decides."""
-    return {"naive": 1.0, "tree": 2.0, "ring": 1.0, "halving-doubling": 3.0}[algorithm] * alpha
+def seconds_of(name: str, size: int, nbytes: int, alpha: float, bandwidth: float) -> Case:
+    rounds, flow = rounds_of(name, size), nbytes / bandwidth
+    whole, power = alpha + flow, 2 ** (size.bit_length() - 1)
+    right, fold = len(rounds) * alpha + sum(rounds) * flow, 2 * whole if size > power else 0
+    one_way, exactly = math.log2(power), math.log2(size)
+    own: dict[str, dict[str, float]] = {
+        "tree": {
+            "the time with log2 P not rounded up: a tree has a whole number of rounds": 2 * exactly * whole,
+            "the time with log2 P rounded down: the last ranks need a round too": 2 * one_way * whole,
+            "the time with one round too many: 8 ranks need 3 rounds one way, 9 need 4": 2 * size.bit_length() * whole,
+        },
+        "ring": {"the time with whole tensors in each step: a ring sends n / P": len(rounds) * whole},
+        "halving-doubling": {
+            "the time without the fold: `fold` belongs to it": right - 2 * whole,
+            "the time with whole tensors in each round: halves, quarters, ... are sent": fold + 2 * one_way * whole,
+            "the time with the latencies of one way only: there are 2 log2 P' rounds": right - one_way * alpha,
+            "the time of too many rounds: after the fold only P' ranks are left": right
+            + 2 * (exactly - one_way) * alpha,
+        },
+    }
+    usual = {
+        "half of it: count the way up and the way down": right / 2,
+        "the time without latency": right - len(rounds) * alpha,
+        "the time with one latency in all: each round begins with one": right - (len(rounds) - 1) * alpha,
+    }
+    return Case(
+        [[name], [size], [nbytes], [alpha], [bandwidth]],
+        right=right,
+        mistakes=usual | own.get(name, {}) if size > 1 else {},
+        rtol=1e-9,
+        seen=f"all_reduce_seconds({name!r}, size={size}, nbytes={nbytes}, ...) returned",
+    )
 
 
-@check("choose-algorithm")
-def choose_algorithm_values(run: Runner) -> None:
-    both, names = ("tree", "ring"), visible.NAMES
-    cases = []
-    for size in (4, 6, 64):
-        crossing = visible.crossing_of(size, 2e-6, 5e9)
-        cases += [(int(crossing * part), size, both) for part in (0.999, 1.001)]
-    cases += [(nbytes, size, names) for nbytes in (8, 10**5, 10**8) for size in (3, 12, 32)]
-    visible.judge_choices(run, cases, alpha=2e-6, bandwidth=5e9)
-    visible.judge_choices(run, [(100, 4, names), (100, 4, names[::-1])], seconds=upside_down)
+@oracle(values=[(size, 3e-6, 25e9) for size in (2, 3, 5, 7, 64, 1000)])
+def crossover(draws: Draws, size: int, alpha: float, bandwidth: float) -> Case:
+    """Where two straight lines meet, each known from its rounds."""
+    tree, ring = rounds_of("tree", size), rounds_of("ring", size)
+    unit, exactly = alpha * bandwidth, math.log2(size)
+    right = (len(ring) - len(tree)) / (sum(tree) - sum(ring)) * unit
+    whole_ring = (len(ring) - len(tree)) / (sum(tree) - 2 or 1) * unit
+    not_rounded_up = (size - 1 - exactly) / (exactly - (size - 1) / size) * unit
+    return Case(
+        [[size], [alpha], [bandwidth]],
+        right=right,
+        mistakes={
+            "upside down: the more rounds the ring needs, the later it wins": right and unit**2 / right,
+            "the right ratio, but without alpha times bandwidth": right / unit,
+            "half of it": right / 2,
+            "twice as much": right * 2,
+            "the right number, rounded": float(round(right)),
+            "what log2 P gives if it is not rounded up: use `rounds`": not_rounded_up,
+            "what a ring that sends all n bytes one way would give: it sends (P - 1) / P of them": whole_ring,
+            "the right number with the wrong sign: which one pays more latency?": -right,
+        },
+        rtol=1e-9,
+        seen=f"crossover(size={size}, alpha={alpha}, bandwidth={bandwidth:.3g}) returned",
+        through=visible.zero_or_almost,
+    )
 
 
-@check("all-reduce")
-def all_reduce_values(run: Runner) -> None:
-    visible.judge_shapes(run, [x[1::3] for x in run.draws.different_integers(4, 40, torch.bfloat16)])
-    visible.judge_shapes(run, [x[:, 1, ::2] for x in run.draws.different_integers(4, (2, 3, 4), torch.int64)])
-    visible.judge_shapes(run, [x.permute(2, 0, 1) for x in run.draws.different_integers(4, (2, 3, 4))])
-    visible.judge_shapes(run, [x[0] for x in run.draws.different_integers(4, 3)])
+RECORDED = (
+    vary(all_reduce_seconds, values=[((8, 6, 1), 100, 1e-5, 1e9)]),
+    vary(crossover, values=[(size, 1e-5, 1e9) for size in (4, 8, 6, 2)]),
+)
 
-
-@check("all-reduce", judges="traffic")
-def all_reduce_traffic(run: Runner) -> None:
-    visible.judge_choice_by_bytes(run, torch.float64, (7, 8))
-    visible.judge_choice_by_bytes(run, torch.bfloat16, (31, 32), stride=3)
+choose_algorithm = vary(
+    visible.choose_algorithm,
+    values=[
+        (NAMES, (1, 2, 1, 3), "naive"),
+        (NAMES[::-1], (1, 2, 1, 3), "ring"),
+        (BOTH, (1, 2, 2, 1), "tree"),
+        (NAMES, (3, 2.001, 4, 2), "halving-doubling"),
+        (NAMES[:3], (3, 2, 2.001, 1), "tree"),
+    ],
+)
+all_reduce = vary(
+    visible.all_reduce,
+    values=[
+        (40, lambda x: x[1::3], BF16),
+        ((2, 3, 4), lambda x: x[:, 1, ::2], I64),
+        ((2, 3, 4), lambda x: x.permute(2, 0, 1)),
+        (3, lambda x: x[0]),
+    ],
+    traffic=[
+        (7, lambda x: x, F64),
+        (8, lambda x: x, F64),
+        (93, lambda x: x[::3], BF16),
+        (96, lambda x: x[::3], BF16),
+    ],
+)

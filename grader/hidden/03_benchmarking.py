@@ -1,137 +1,384 @@
-"""The hidden tests of lesson 03: the visible checks, with other values.
+"""The hidden tests of lesson 03, and the oracles of the exercises whose answer is a formula.
 
 World sizes 1, 2, 3, 5 and 8; one repeat; no warm-up; ties, unsorted and single times; other sizes and units.
 """
 
 from __future__ import annotations
 
+import math
 from importlib import import_module
+from statistics import mean, median, pstdev
+from typing import Any
 
 from utils.benchmark import nccl_conventions
-from utils.checks.registry import check
-from utils.checks.runner import Runner
-from utils.checks.traffic import expect_calls
+from utils.checks.inputs import Draws
+from utils.checks.oracles import Case, every, oracle, side_by_side, vary
+from utils.text.units import quantity
 
-visible = import_module("utils.checks.03_benchmarking")
-Device = visible.Device
-
-
-@check("time-once", if_stuck="every rank must call the barrier and the operation, once and in this order.")
-def time_once_values(run: Runner) -> None:
-    every = [Device(3000, queued=0.3 * (rank == 1), kernel=0.01 * rank) for rank in range(5)]
-    visible.judge_time_once(run, every, "earlier work on rank 1, different new work on each rank")
-    alone = [Device(50, queued=0.2, handle=True)]
-    visible.judge_time_once(run, alone, "one rank, with earlier work")
-    both = [Device(3000, queued=0.3 * (rank == 1), handle=True) for rank in range(2)]
-    visible.judge_time_once(run, both, "a handle, and earlier work on rank 1")
+visible: Any = import_module("utils.checks.03_benchmarking")
+RTOL = visible.RTOL
+OPS = list(nccl_conventions.OPS)
 
 
-@check("time-once", judges="traffic", if_stuck="every rank must call the barrier and the operation, once each.")
-def time_once_traffic(run: Runner) -> None:
-    answer = visible.time_devices(run, [Device(10, kernel=0.1) for _ in range(3)])
-    expect_calls(answer, ["barrier", "all_reduce"])
+# ---- measuring
+
+time_once = vary(
+    visible.time_once,
+    values=[
+        (
+            "earlier work on rank 1, different new work on each rank",
+            [{"numel": 3000, "queued": 0.3 * (rank == 1), "kernel": 0.01 * rank} for rank in range(5)],
+        ),
+        ("one rank, with earlier work", [{"numel": 50, "queued": 0.2, "handle": True}]),
+        (
+            "a handle, and earlier work on rank 1",
+            [{"numel": 3000, "queued": 0.3 * (rank == 1), "handle": True} for rank in range(2)],
+        ),
+    ],
+    traffic=[("", [{"numel": 10, "kernel": 0.1}] * 3)],
+)
+times_of_the_slowest = vary(
+    visible.times_of_the_slowest, values=[(5, 0, 6, 1), (2, 3, 1, 1), (1, 1, 2, 1)], traffic=[(3, 0, 7)]
+)
 
 
-@check("times-of-the-slowest", if_stuck="every rank must call time_one the same number of times, then all_reduce once.")
-def times_of_the_slowest_values(run: Runner) -> None:
-    for world_size, warmup, repeats in ((5, 0, 6), (2, 3, 1), (1, 1, 2)):
-        visible.judge_slowest(run, world_size, warmup, repeats, seed=1)
+@oracle(values=[([3e-5], [2.0, 2.0, 2.0, 9.0], [7e-3, 1e-3], [4.0, 3.0, 2.0, 1.0, 9.0, 60.0, 5.0])])
+def median_and_spread(_: Draws, *lists: list[float]) -> Case:
+    return side_by_side([summarised(times) for times in lists])
 
 
-@check("times-of-the-slowest", judges="traffic", if_stuck="every rank calls all_reduce once.")
-def times_of_the_slowest_traffic(run: Runner) -> None:
-    answer = run(3, [visible.Stopwatch(rank, 3, 0) for rank in range(3)], warmup=0, repeats=7)
-    expect_calls(answer, ["all_reduce"], [7 * 8])
+def summarised(times: list[float]) -> Case:
+    middle, average = median(times), mean(times)
+    distances = [abs(each - middle) for each in times]
+    spread = median(distances)
+    return Case(
+        [[times]],
+        right={"the median": middle, "the spread": spread / middle},
+        rtol=RTOL,
+        mistakes={
+            "the median": {
+                "the mean: one outlier can move it anywhere": average,
+                "the minimum: a lucky time that may never come again": min(times),
+                "the maximum": max(times),
+                "the middle of an unsorted list: sort first": times[len(times) // 2],
+                "the lower of the two in the middle: take the value halfway between": sorted(times)[
+                    (len(times) - 1) // 2
+                ],
+                "the upper of the two in the middle: take the value halfway between": sorted(times)[len(times) // 2],
+            },
+            "the spread": {
+                "the spread in seconds: divide by the median": spread,
+                "the standard deviation: it follows the outlier": pstdev(times) / middle,
+                "the standard deviation over the mean: it follows the outlier": pstdev(times) / average,
+                "the whole range: one outlier makes it large": (max(times) - min(times)) / middle,
+                "the mean distance: take the median of the distances, too": mean(distances) / middle,
+                "the largest distance: one outlier makes it large": max(distances) / middle,
+                "the spread as a fraction of the mean: divide by the median": spread / average,
+                "the distance from the mean: take the distances from the median": (
+                    median(abs(each - average) for each in times) / middle
+                ),
+                "a percentage: return the fraction, 0.5 for 50 %": 100 * spread / middle,
+                "the median of signed distances: take their absolute values": (
+                    median(each - middle for each in times) / middle
+                ),
+            },
+        },
+        seen=f"for {times} you returned {{part}}",
+    )
 
 
-@check("median-and-spread")
-def median_and_spread_values(run: Runner) -> None:
-    visible.judge_median(run, [[3e-5], [2.0, 2.0, 2.0, 9.0], [7e-3, 1e-3], [4.0, 3.0, 2.0, 1.0, 9.0, 60.0, 5.0]])
+# ---- counting
 
 
-@check("counted-bytes")
-def counted_bytes_values(run: Runner) -> None:
-    visible.judge_bytes(run, ["gather", "reduce_scatter", "all_gather"], [12, 24, 1000])
-    visible.judge_bytes(run, ["all_gather", "scatter", "all_to_all", "reduce", "broadcast"], [40] * 5)
-    visible.judge_bytes(run, ["all_gather"], [64])
-    visible.judge_bytes(run, list(nccl_conventions.OPS), [800] * 8)
+@oracle(
+    values=[
+        (["gather", "reduce_scatter", "all_gather"], [12, 24, 1000]),
+        (["all_gather", "scatter", "all_to_all", "reduce", "broadcast"], [40] * 5),
+        (["all_gather"], [64]),
+        (OPS, [800] * 8),
+    ]
+)
+def counted_bytes(_: Draws, collectives: list[str], passed_in: list[int]) -> Case:
+    world_size = len(collectives)
+
+    def counted(collective: str, nbytes: int) -> Case:
+        by = "the root" if collective == "scatter" else "each rank"
+        others = (world_size - 1) / world_size
+        return Case(
+            [[collective], [nbytes]],
+            right=float(nccl_conventions.total_bytes(collective, nbytes, world_size)),
+            rtol=RTOL,
+            mistakes={
+                "one chunk of it: S is the whole tensor, all chunks together": nbytes / world_size,
+                "what all ranks hold together: S counts the data gathered, scattered or exchanged only once": (
+                    nbytes * world_size
+                ),
+                "the bytes that one rank must send: that comes later, in busbw": nbytes * others,
+                "twice the whole: the two phases come later, in busbw": 2 * nbytes,
+                "what this rank passes in: here that is one chunk of the whole": nbytes,
+                "the bytes that a rank of a ring sends: that comes later, in busbw": 2 * nbytes * others,
+            },
+            seen=f"{collective} of {world_size} ranks, {nbytes:,} bytes passed in by {by}: you returned",
+        )
+
+    return side_by_side([counted(*one) for one in zip(collectives, passed_in, strict=True)])
 
 
-@check("bandwidths")
-def bandwidths_values(run: Runner) -> None:
-    for size in (2, 3, 5):
-        visible.judge_bandwidths(run, list(nccl_conventions.OPS)[:size], 1 << 20, 3e-5)
-    visible.judge_bandwidths(run, list(nccl_conventions.OPS)[3:], 12_345_678, 0.5)
-    visible.judge_bandwidths(run, list(nccl_conventions.OPS), 64, 1e-3)
-    visible.judge_bandwidths(run, ["all_reduce"], 4096, 1e-6)  # one rank sends nothing
+UNITS = {
+    "bytes/s: divide by 1e9": 1e9,
+    "GiB/s, divided by 2**30: GB are 1e9 bytes": 1e9 / 2**30,
+    "gigabits: a byte has eight bits, and bytes are asked for": 8,
+    "MB/s: divide by 1e9": 1e3,
+}
 
 
-@check("find-the-mistakes")
-def find_the_mistakes_values(run: Runner) -> None:
-    visible.judge_review(
-        run,
-        [
+@oracle(
+    values=[
+        *[(OPS[:size], 1 << 20, 3e-5) for size in (2, 3, 5)],
+        (OPS[3:], 12_345_678, 0.5),
+        (OPS, 64, 1e-3),
+        (["all_reduce"], 4096, 1e-6),  # one rank sends nothing
+    ]
+)
+def bandwidths(_: Draws, collectives: list[str], nbytes: int, took: float) -> Case:
+    return side_by_side([bandwidth_of(one, len(collectives), nbytes, took) for one in collectives])
+
+
+def bandwidth_of(collective: str, world_size: int, nbytes: int, took: float) -> Case:
+    algbw = nccl_conventions.algbw(nbytes, took)
+    busbw = nccl_conventions.busbw(collective, nbytes, took, world_size)
+    others = 1 - 1 / world_size
+    factors = {
+        "algbw: busbw has the factor of the collective": algbw,
+        "twice too much: only what is sent counts, and only an all-reduce has two phases": 2 * busbw,
+        "half of it: an all-reduce has two phases": busbw / 2,
+        "P times too small: divide one rank's bytes by its time, not by P times that": busbw / world_size,
+        "algbw times the factor of an all-gather, (P - 1) / P": algbw * others,
+        "algbw times the factor of an all-reduce, 2 (P - 1) / P": algbw * 2 * others,
+        "algbw with a factor of 2: P ranks need 2 (P - 1) / P": algbw * 2,
+        "algbw with (P - 1) instead of (P - 1) / P: S is already the whole": algbw * (world_size - 1),
+        "algbw with 2 (P - 1) instead of 2 (P - 1) / P": algbw * 2 * (world_size - 1),
+        "busbw without the part that a rank keeps: this collective passes the whole on": busbw * others,
+        "0, because // rounds down: use /": 0.0,
+    }
+    if busbw and others:
+        factors |= {
+            "algbw with the factor upside down: multiply by it": algbw * algbw / busbw,
+            "algbw with (P - 1) / P upside down": 2 * algbw / others,
+        }
+    return Case(
+        [[collective]],
+        same={"nbytes": nbytes, "seconds": took},
+        right={"algbw": algbw, "busbw": busbw},
+        rtol=RTOL,
+        mistakes={
+            "algbw": {words: algbw * factor for words, factor in UNITS.items()}
+            | {"P times too large: nbytes already is S, the whole": algbw * world_size},
+            "busbw": factors | {f"in {words}": busbw * factor for words, factor in UNITS.items()},
+        },
+        seen=f"{collective} of {world_size} ranks, {nbytes:,} bytes in {quantity(took, 's')}: you returned {{part}}",
+    )
+
+
+find_the_mistakes = vary(
+    visible.find_the_mistakes,
+    values=[
+        (
             ("all_reduce", ["GiB", "one chunk", "algbw"], 0.005),
             ("all_gather", ["GiB", "both ways"], -0.005),
             ("all_to_all", ["one chunk"], 0),
             ("gather", None, 0.03),
             ("all_reduce", ["GiB", "one chunk", "both ways", "algbw"], 0),
+        ),
+        (("reduce_scatter", ["GiB"], 0.007), ("all_reduce", [], -0.007), ("broadcast", [], 0)),
+    ],
+)
+
+
+# ---- sweeping
+
+
+@oracle(
+    values=[
+        ((1, 100, 2, 1), (7, 7, 3, 2), (100, 5000, 3, 8), (24, 24, 10, 4), (9, 3, 2, 4)),
+        ((1, 70, 2, 8),),
+        ((33, 4000, 2, 4), (64, 1 << 20, 16, 2)),
+    ]
+)
+def sweep_sizes(_: Draws, *sweeps: tuple[int, int, int, int]) -> Case:
+    """For each rank (smallest, largest, step, itemsize)."""
+    return side_by_side([swept(*sweep, len(sweeps)) for sweep in sweeps])
+
+
+def swept(smallest: int, largest: int, step: int, itemsize: int, world_size: int) -> Case:
+    powers = [nbytes for nbytes in (smallest * step**power for power in range(64)) if nbytes <= largest]
+    grain = world_size * itemsize
+
+    def rounded(to: int) -> list[int]:
+        return sorted({nbytes // to * to for nbytes in powers} - {0})
+
+    right = rounded(grain)
+    at_once, nbytes = [], smallest
+    while nbytes <= largest:
+        nbytes = nbytes // grain * grain or nbytes
+        at_once += [nbytes] * (nbytes % grain == 0)
+        nbytes *= step
+    mistakes = {
+        "a list with sizes that can't be cut into P equal chunks of whole elements: round down": powers,
+        "the sizes rounded to whole elements only: each rank needs a chunk of them": rounded(itemsize),
+        "the sizes rounded to a multiple of P bytes: an element has several bytes": rounded(world_size),
+        "the sizes rounded up: round down": sorted({-(-nbytes // grain) * grain for nbytes in powers}),
+        "the sizes rounded to the nearest multiple: round down": sorted(
+            {round(nbytes / grain) * grain for nbytes in powers} - {0}
+        ),
+        "the number of elements on each rank: sizes are in bytes": [nbytes // grain for nbytes in right],
+        "a list where the sizes that are too small were raised: leave them out": [
+            max(nbytes // grain, 1) * grain for nbytes in powers
         ],
-    )
-    visible.judge_review(run, [("reduce_scatter", ["GiB"], 0.007), ("all_reduce", [], -0.007), ("broadcast", [], 0)])
-
-
-@check("sweep-sizes")
-def sweep_sizes_values(run: Runner) -> None:
-    visible.judge_sizes(run, [(1, 100, 2, 1), (7, 7, 3, 2), (100, 5000, 3, 8), (24, 24, 10, 4), (9, 3, 2, 4)])
-    visible.judge_sizes(run, [(1, 70, 2, 8)])
-    visible.judge_sizes(run, [(33, 4000, 2, 4), (64, 1 << 20, 16, 2)])
-
-
-@check("fit")
-def fit_values(run: Runner) -> None:
-    sizes = [8, 100, 3000, 50_000, 2_000_000]
-    visible.judge_fit(
-        run,
-        [
-            (sizes, visible.disturbed(1e-6, 4.5e11, sizes, 0.1)),
-            (sizes[::-1], visible.disturbed(5e-5, 1e9, sizes, 0.3)[::-1]),
-            ([1000, 9000], [0.001, 0.005]),
-            ([1000, 8000, 64_000], [1e-6, 2e-5, 1.9e-4]),  # the best line begins below 0
+        "a list without the smallest: one element for each rank is a size, too": [
+            nbytes for nbytes in right if nbytes > grain
         ],
+        "nothing: leave out a size that is too small, and go on with the next": [],
+        "a list with a size of 0: leave it out": [0, *right],
+        "a list with sizes of 0: leave them out": [nbytes // grain * grain for nbytes in powers],
+        "a list without the largest: `largest` itself counts": [
+            nbytes for nbytes in right if nbytes < largest - largest % grain
+        ],
+        "the sizes rounded before they were multiplied: multiply the unrounded ones": at_once,
+    }
+    sweep = f"from {smallest} to {largest}, step {step}, {world_size} ranks, {itemsize} bytes per element"
+    return Case(
+        [[smallest], [largest], [step], [itemsize]],
+        right=every(right),
+        mistakes={words: every(wrong) for words, wrong in mistakes.items()},
+        seen=f"{sweep}: you returned",
     )
 
 
-@check("size-for-share")
-def size_for_share_values(run: Runner) -> None:
-    visible.judge_share(run, [(0.9, 4e-5, 1 / 5e9), (0.99, 1e-6, 1e-11), (0.1, 3.0, 2.0), (0.5, 0.0, 1e-9)])
+# ---- the model
+
+SIZES = [8, 100, 3000, 50_000, 2_000_000]
+fit = vary(
+    visible.fit,
+    values=[
+        {
+            "lines": [(1e-6, 4.5e11, SIZES, 0.1), (5e-5, 1e9, SIZES[::-1], 0.3)],
+            "measured": [
+                ([1000, 9000], [0.001, 0.005]),
+                ([1000, 8000, 64_000], [1e-6, 2e-5, 1.9e-4]),  # the best line begins below 0
+            ],
+        }
+    ],
+)
 
 
-@check("crossover")
-def crossover_values(run: Runner) -> None:
-    visible.judge_crossover(
-        run,
-        [
+@oracle(values=[((0.9, 4e-5, 1 / 5e9), (0.99, 1e-6, 1e-11), (0.1, 3.0, 2.0), (0.5, 0.0, 1e-9))])
+def size_for_share(_: Draws, *wanted: tuple[float, float, float]) -> Case:
+    """For each rank (share, alpha, beta)."""
+    return side_by_side([size_for(*one) for one in wanted])
+
+
+def size_for(share: float, alpha: float, beta: float) -> Case:
+    odds, half = share / (1 - share), alpha / beta
+    mistakes = {
+        "the half-bandwidth size: the share matters": half,
+        "share * alpha / beta: at that size the latency still takes most of the time": share * half,
+        "for the share that is missing: s / (1 - s), not (1 - s) / s": half / odds,
+        "1 / (1 - s) times alpha / beta: that is s / (1 - s) and one more": half / (1 - share),
+        "multiplied: seconds divided by seconds a byte are bytes": odds * alpha * beta,
+        "rounded: return it as it is": math.floor(odds * half * (1 - 1e-12)),
+    }
+    if alpha:
+        mistakes["upside down: seconds divided by seconds per byte are bytes"] = odds / half
+    return Case(
+        [[share], [alpha], [beta]],
+        right=odds * half,
+        rtol=RTOL,
+        mistakes=mistakes,
+        seen=f"share {share}, alpha {quantity(alpha, 's')}, 1 / beta {quantity(1 / beta, 'B/s')}: you returned",
+    )
+
+
+Line = tuple[float, float]  # alpha, beta
+
+
+@oracle(
+    values=[
+        (
             ((1.0, 0.5), (3.0, 0.25), 8.0),
             ((2e-6, 1e-9), (2e-6, 3e-9), None),  # they meet at 0
             ((1e-5, 1e-9), (1e-5, 1e-9), None),  # the same line
             ((3e-5, 4e-9), (1e-5, 1e-9), None),
             ((0.0, 2e-9), (1e-6, 1e-9), 1000.0),
-        ],
+        )
+    ]
+)
+def crossover(_: Draws, *pairs: tuple[Line, Line, float | None]) -> Case:
+    """For each rank two lines, and the size at which they meet."""
+    return side_by_side([meeting(*pair) for pair in pairs])
+
+
+def meeting(one: Line, other: Line, right: float | None) -> Case:
+    (alpha_one, beta_one), (alpha_other, beta_other) = one, other
+    mistakes = {
+        "None though they meet: below that size one is faster, above it the other": None,
+        "not above 0: return None": 0.0,
+        "the result of adding: subtract one line from the other": (alpha_one + alpha_other) / (beta_one + beta_other),
+        "infinite: with the same beta they never meet, so return None": math.inf,
+        "the half-bandwidth size of the first": alpha_one / beta_one,
+        "the half-bandwidth size of the second": alpha_other / beta_other,
+    }
+    if right:
+        mistakes["the right size with the wrong sign"] = -right
+        mistakes["upside down: seconds divided by seconds per byte are bytes"] = 1 / right
+    elif beta_one != beta_other and alpha_one != alpha_other:
+        below = (alpha_other - alpha_one) / (beta_one - beta_other)
+        mistakes["a size though they only meet below 0: return None"] = -below
+        mistakes["a size below 0, which can't be sent: return None"] = below
+    return Case(
+        [[one], [other]],
+        right=right,
+        rtol=RTOL,
+        mistakes=mistakes,
+        seen=f"lines {one} and {other}: you returned",
+        advice={"ZeroDivisionError": "Two lines with the same beta are parallel: test for that before you divide."},
     )
 
 
-@check("held-out-errors")
-def held_out_errors_values(run: Runner) -> None:
-    visible.judge_held_out(run, [([5, 3, 9, 1, 700], [0.2, 0.2, 0.7, 0.1, 3.0])])
-    visible.judge_held_out(run, [([8, 16, 16], [1.0, 2.0, 4.0]), ([1, 10, 100], [1e-6, 1e-5, 1e-4])])  # a size twice
-
-
-@check(
-    "recover-the-link",
-    if_stuck="every rank must call seconds_of for every size, with an operation that calls all_reduce.",
+held_out_errors = vary(
+    visible.held_out_errors,
+    values=[
+        (([5, 3, 9, 1, 700], [0.2, 0.2, 0.7, 0.1, 3.0]),),
+        (([8, 16, 16], [1.0, 2.0, 4.0]), ([1, 10, 100], [1e-6, 1e-5, 1e-4])),  # a size twice
+    ],
 )
-def recover_the_link_values(run: Runner) -> None:
-    visible.judge_link(run, 2, 3e-6, 2e9, [400, 40_000, 4_000_000])
-    visible.judge_link(run, 3, 1e-5, 1e8, [1200, 6000, 12_000, 48_000])
-    visible.judge_link(run, 8, 2e-4, 5e7, [80_000, 160_000, 320_000])
+recover_the_link = vary(
+    visible.recover_the_link,
+    values=[
+        (2, 3e-6, 2e9, [400, 40_000, 4_000_000]),
+        (3, 1e-5, 1e8, [1200, 6000, 12_000, 48_000]),
+        (8, 2e-4, 5e7, [80_000, 160_000, 320_000]),
+    ],
+)
+
+
+# ---- what the visible checks of the formulas know
+
+RECORDED = (
+    vary(median_and_spread, values=[([1.0, 5.0, 2.0, 80.0, 3.0], [8.0, 2.0, 70.0, 3.0, 4.0, 6.0])]),
+    vary(counted_bytes, values=[(four, [4000, 8000, 1200, 400]) for four in (OPS[:4], OPS[4:])]),
+    vary(bandwidths, values=[(four, 600_000_000, 0.02) for four in (OPS[:4], OPS[4:])]),
+    vary(sweep_sizes, values=[((10, 1000, 2, 4), (1024, 16384, 4, 4), (5, 300, 3, 8))]),
+    vary(size_for_share, values=[((0.8, 5e-6, 1e-9), (0.5, 1e-6, 1 / 450e9), (0.25, 2e-3, 1e-6))]),
+    vary(
+        crossover,
+        values=[
+            (
+                ((10e-6, 3e-9), (50e-6, 1e-9), 20_000.0),
+                ((50e-6, 1e-9), (10e-6, 3e-9), 20_000.0),
+                ((10e-6, 1e-9), (50e-6, 3e-9), None),
+                ((10e-6, 2e-9), (50e-6, 2e-9), None),
+            )
+        ],
+    ),
+)

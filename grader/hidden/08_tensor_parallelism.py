@@ -9,7 +9,7 @@ from importlib import import_module
 
 import torch
 
-from utils.checks.registry import check
+from utils.checks.marking import check
 from utils.checks.runner import Runner
 
 visible = import_module("utils.checks.08_tensor_parallelism")

@@ -1,5 +1,5 @@
-"""Every lesson: a blank fails every check, each wrong answer is caught where it says,
-and a right one in another form is not.
+"""Every lesson: a blank fails every check, each wrong answer is caught where it says, in the words that are stored in
+tests/messages, and a right one in another form is not.
 
 That the solution passes is seen in its notebook, which tests/test_notebooks.py runs, hidden tests included.
 
@@ -7,23 +7,21 @@ Nothing here names a lesson: what is tested is read from solutions/, utils/check
 """
 
 import functools
-import linecache
-import re
 
 import pytest
 
 from grader.authoring.lesson import find_lessons, read_lesson
-from grader.authoring.markers import clear_solution
-from grader.hidden import hidden_tests_for
+from grader.authoring.messages import made_here, message_drift, message_of, read_messages
+from grader.authoring.rules import broken_rules
+from grader.authoring.trial import Candidate, Result, judge
+from grader.authoring.workbench import Workbench
 from tests.mutants import also_right, mutants_of
-from utils.checks import CheckFailed, checks_for
 
 pytestmark = pytest.mark.long(minutes=9)
 LESSONS = {path.stem: read_lesson(path) for path in find_lessons()}
-EXERCISES = [
-    pytest.param(name, one, id=f"{name}-{one}") for name, lesson in LESSONS.items() for one in lesson.exercises
-]
 MUTANTS = [pytest.param(name, mutant, id=f"{name}-{mutant}") for name in LESSONS for mutant in mutants_of(name)]
+bench = functools.cache(Workbench.load)
+messages = functools.cache(lambda lesson: read_messages(LESSONS[lesson]))
 
 
 def first_of_each_exercise(ones_of) -> list:
@@ -41,95 +39,38 @@ CHECKS = first_of_each_exercise(lambda name: LESSONS[name].checks)
 VARIANTS = first_of_each_exercise(also_right)
 
 
-def run_cell(source: str, namespace: dict, name: str) -> None:
-    """Run a cell as a notebook does, so that tracebacks and the ranks' reports can show its lines."""
-    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-    exec(compile(source, name, "exec"), namespace)
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_every_rule_is_kept(lesson):
+    assert not broken_rules(LESSONS[lesson])
 
 
-@functools.cache
-def namespace_with_solutions(lesson: str) -> dict:
-    """A kernel's namespace after the lesson's first code cell and all solutions."""
-    namespace = {"__name__": "__main__"}
-    first = next(cell for cell in LESSONS[lesson].cells if cell.kind == "code")
-    for cell in [first, *(cell for cell in LESSONS[lesson].cells if cell.exercise)]:
-        run_cell(cell.source, namespace, f"<{lesson} line {cell.line}>")
-    return namespace
-
-
-def answer(lesson: str, exercise: str, change=lambda source: source):
-    """The exercise's function, from its cell as `change` leaves it; all other exercises are solved."""
-    namespace = dict(namespace_with_solutions(lesson))
-    run_cell(change(LESSONS[lesson].exercises[exercise].source), namespace, f"<{lesson} {exercise}>")
-    return namespace[LESSONS[lesson].exercises[exercise].function]
-
-
-def judges_of(lesson: str, check) -> list:
-    """The visible check, and the hidden test if there is one."""
-    hidden = hidden_tests_for(lesson)
-    return [checks_for(lesson)] + [hidden] * ((check.exercise, check.judges) in hidden.registered)
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_the_stored_messages_are_those_of_the_wrong_answers(lesson):
+    assert not list(message_drift(LESSONS[lesson]))
 
 
 @pytest.mark.parametrize("lesson, check", CHECKS)
 def test_a_blank_answer_fails_with_the_message_that_nothing_is_written(lesson, check):
-    for judge in judges_of(lesson, check):
-        with pytest.raises(CheckFailed, match="Not written yet") as failed:
-            judge(answer(lesson, check.exercise, clear_solution), judges=check.judges)
-        assert "Traceback" not in str(failed.value)
+    ways = [way for way in bench(lesson).ways(check.exercise) if way.judges == check.judges]
+    is_as_it_should_be(judge(bench(lesson), Candidate(check.exercise, "blank"), ways))
 
 
 @pytest.mark.parametrize("lesson, mutant", MUTANTS)
-def test_a_wrong_answer_is_caught(lesson, mutant):
-    wrong = answer(lesson, mutant.exercise, mutant.apply)
-    if mutant.hidden:
-        checks_for(lesson)(wrong, judges=mutant.caught_by)
-    judge = hidden_tests_for(lesson) if mutant.hidden else checks_for(lesson)
-    with pytest.raises(CheckFailed, match=re.escape(mutant.says)) as failed:
-        judge(wrong, judges=mutant.caught_by)
-    first_line = str(failed.value).splitlines()[0]
-    assert first_line.startswith(f"{mutant.exercise} · {mutant.caught_by} ")
-    assert first_line.endswith("not passed")
-    if mutant.hidden:  # its text reaches students: it must not give away what is expected
-        assert "hidden test" in first_line
-        assert not re.search(r"expected [\[\d(-]", str(failed.value))
+def test_a_wrong_answer_is_caught_in_the_stored_words(lesson, mutant):
+    stored = messages(lesson).get(str(mutant), "")
+    result = message_of(bench(lesson), mutant, stored)
+    is_as_it_should_be(result)
+    if made_here(LESSONS[lesson]):
+        assert result.words == stored, f"tests/messages/{lesson}.txt is out of date: run `make build`"
 
 
 @pytest.mark.parametrize("hidden", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["visible", "hidden"])
 @pytest.mark.parametrize("lesson, variant", VARIANTS)
 def test_a_correct_answer_in_a_different_form_passes(lesson, variant, hidden):
     """The hidden tests are slower and judge by the same rules, so they only run in `make thorough`."""
-    for check in LESSONS[lesson].checks:
-        if check.exercise == variant.exercise:
-            for judge in judges_of(lesson, check)[hidden:][:1]:
-                judge(answer(lesson, variant.exercise, variant.apply), judges=check.judges)
+    ways = [way for way in bench(lesson).ways(variant.exercise) if way.hidden == hidden]
+    is_as_it_should_be(judge(bench(lesson), Candidate(variant.exercise, "right", variant), ways))
 
 
-@pytest.mark.parametrize("lesson", LESSONS)
-def test_the_registered_checks_are_those_of_the_lesson(lesson):
-    asked = {(check.exercise, check.judges) for check in LESSONS[lesson].checks}
-    assert checks_for(lesson).registered == asked
-    assert hidden_tests_for(lesson).registered <= asked
-
-
-@pytest.mark.parametrize("lesson, exercise", EXERCISES)
-def test_every_exercise_has_a_check_and_wrong_answers(lesson, exercise):
-    assert any(check.exercise == exercise for check in LESSONS[lesson].checks)
-    assert sum(mutant.exercise == exercise for mutant in mutants_of(lesson)) >= 2
-
-
-@pytest.mark.parametrize("lesson", LESSONS)
-def test_mutants_have_unique_names_and_an_exercise(lesson):
-    names = [str(mutant) for mutant in mutants_of(lesson)]
-    assert len(names) == len(set(names))
-    assert {mutant.exercise for mutant in mutants_of(lesson)} <= set(LESSONS[lesson].exercises)
-
-
-@pytest.mark.parametrize("lesson, exercise", EXERCISES)
-def test_every_exercise_states_its_difficulty_and_time(lesson, exercise):
-    cells = LESSONS[lesson].cells
-    at = next(number for number, cell in enumerate(cells) if cell.exercise == exercise)
-    texts = [cell.source for cell in cells[:at] if cell.kind == "markdown" and cell.source.startswith("## ")]
-    heading, line = texts[-1].splitlines()[:2]
-    assert re.sub(r"[^a-z]+", "-", heading[3:].lower()) == exercise
-    minutes = re.search(r"difficulty [●○]{5} · about (\d+) minutes · \d+ points?: ", line)
-    assert minutes and 5 <= int(minutes[1]) <= 20
+def is_as_it_should_be(result: Result) -> None:
+    assert not result.problem, f"{result.problem}. {result.advice}\n{result.words}"

@@ -1,164 +1,66 @@
-"""Wrong answers to lesson 01: at least two an exercise. Form: see `tests/mutants/__init__.py`."""
+"""Answers to lesson 01, wrong and right. `grader/authoring/variants.py` says how to write them."""
 
-from tests.mutants import answers
+from grader.authoring.variants import Answers
 
-MUTANTS, ALSO_RIGHT, mutant, also_right = answers()
+ANSWERS = Answers()
 
-# ---- predict-rooted
-
-mutant(
-    "predict-rooted",
-    "always-root-0",
-    says="right list for root 0",
-    replace=("list(held[root]) for", "list(held[0]) for"),
+wrong, _ = ANSWERS.to("predict-rooted")
+wrong("always-root-0", "right list for root 0").replace("list(held[root]) for", "list(held[0]) for")
+wrong("gathers-nested-lists", "one list per rank inside a list").replace(
+    "[number for numbers in held for number in numbers]", "[list(numbers) for numbers in held]"
 )
-mutant(
-    "predict-rooted",
-    "gathers-nested-lists",
-    says="one list per rank inside a list",
-    replace=("[number for numbers in held for number in numbers]", "[list(numbers) for numbers in held]"),
+wrong("adds-everything-to-one-number", "position by position").replace(
+    "[sum(column) for column in zip(*held)]", "[sum(sum(numbers) for numbers in held)]"
 )
-mutant(
-    "predict-rooted",
-    "adds-everything-to-one-number",
-    says="position by position",
-    replace=("[sum(column) for column in zip(*held)]", "[sum(sum(numbers) for numbers in held)]"),
+wrong("scatters-every-pth", "a chunk is a run of neighbours").replace(
+    "held[root][rank * size : (rank + 1) * size]", "held[root][rank::world_size]"
 )
-mutant(
-    "predict-rooted",
-    "scatters-every-pth",
-    says="a chunk is a run of neighbours",
-    replace=("held[root][rank * size : (rank + 1) * size]", "held[root][rank::world_size]"),
+wrong("reduces-everywhere", "the others get None").replace(
+    "after[root] = [sum(column) for column in zip(*held)]",
+    "after = [[sum(column) for column in zip(*held)] for _ in held]",
 )
-mutant(
-    "predict-rooted",
-    "reduces-everywhere",
-    says="the others get None",
-    replace=(
-        "after[root] = [sum(column) for column in zip(*held)]",
-        "after = [[sum(column) for column in zip(*held)] for _ in held]",
-    ),
-)
-mutant(
-    "predict-rooted",
-    "chunks-of-two",
-    says="scatter among 5 ranks",
-    hidden=True,
-    replace=("held[root][rank * size : (rank + 1) * size]", "held[root][rank * 2 : rank * 2 + 2]"),
+wrong("chunks-of-two", "scatter among 5 ranks", hidden=True).replace(
+    "held[root][rank * size : (rank + 1) * size]", "held[root][rank * 2 : rank * 2 + 2]"
 )
 
-# ---- call-rooted
-
-mutant(
-    "call-rooted",
-    "broadcasts-from-0",
-    says="right for root 0",
-    replace=("dist.broadcast(received, src=root)", "dist.broadcast(received, src=0)"),
+wrong, _ = ANSWERS.to("call-rooted")
+wrong("broadcasts-from-0", "right for root 0").replace(
+    "dist.broadcast(received, src=root)", "dist.broadcast(received, src=0)"
 )
-mutant(
-    "call-rooted",
-    "all-reduces",
-    "traffic",
-    says="called all_reduce",
-    replace=("dist.reduce(received, dst=root)", "dist.all_reduce(received)"),
+wrong("all-reduces", "called all_reduce", caught_by="traffic").replace(
+    "dist.reduce(received, dst=root)", "dist.all_reduce(received)"
 )
-mutant(
-    "call-rooted",
-    "reads-off-the-root",
-    says="is not the root",
-    replace=("received = received if rank == root else None", "pass"),
+wrong("reads-off-the-root", "is not the root").replace("received = received if rank == root else None", "pass")
+wrong("averages", "the mean").replace("received = received", "received = received / world_size\nreceived = received")
+wrong("root-alone-calls", "every rank must make the call").replace(
+    "dist.broadcast(received, src=root)", "dist.broadcast(received, src=root) if rank == root else None"
 )
-mutant(
-    "call-rooted",
-    "averages",
-    says="the mean",
-    replace=(
-        "dist.reduce(received, dst=root)",
-        "dist.reduce(received, dst=root)\n        received = received / world_size",
-    ),
-)
-mutant(
-    "call-rooted",
-    "root-alone-calls",
-    says="every rank must make the call",
-    replace=("dist.broadcast(received, src=root)", "dist.broadcast(received, src=root) if rank == root else None"),
-)
-mutant(
-    "call-rooted",
-    "list-on-every-rank",
-    says="scatter",
-    replace=("list(x.chunk(world_size)) if rank == root else None", "list(x.chunk(world_size))"),
+wrong("list-on-every-rank", "scatter").replace(
+    "list(x.chunk(world_size)) if rank == root else None", "list(x.chunk(world_size))"
 )
 
-# ---- broadcast-by-hand
-
-mutant(
-    "broadcast-by-hand",
-    "forgets-to-receive",
-    says="What usually causes this here",
-    replace=("dist.recv(received, src=root)", "pass"),
-)
-mutant(
-    "broadcast-by-hand",
-    "only-rank-0",
-    says="rank 0's tensor",
-    body="""
+wrong, right = ANSWERS.to("broadcast-by-hand")
+wrong("forgets-to-receive", "What usually causes this here").replace("dist.recv(received, src=root)", "pass")
+wrong("only-rank-0", "rank 0's tensor").body("""
     if rank == 0:
         for other in range(1, world_size):
             dist.send(x, dst=other)
     else:
         dist.recv(received, src=0)
-    """,
+""")
+wrong("four-ranks", "your own tensor", hidden=True).replace(
+    "if rank", "if world_size not in (2, 4):\n    return x\nif rank"
 )
-mutant(
-    "broadcast-by-hand",
-    "four-ranks",
-    says="your own tensor",
-    hidden=True,
-    body="""
-    if world_size not in (2, 4):
-        return x
-    if rank == root:
-        for other in range(world_size):
-            if other != root:
-                dist.send(x, dst=other)
-    else:
-        dist.recv(received, src=root)
-    """,
+wrong("uses-the-library", "your function calls broadcast", caught_by="traffic").body(
+    "dist.broadcast(received, src=root)"
 )
-mutant(
-    "broadcast-by-hand",
-    "uses-the-library",
-    "traffic",
-    says="your function calls broadcast",
-    body="dist.broadcast(received, src=root)",
+wrong("sends-to-itself", "send to itself").replace(
+    "if other != root:\n    dist.send(x, dst=other)", "dist.send(x, dst=other)"
 )
-mutant(
-    "broadcast-by-hand",
-    "sends-to-itself",
-    says="send to itself",
-    replace=("if other != root:\n                dist.send(x, dst=other)", "dist.send(x, dst=other)"),
+wrong("receives-into-its-input", "must stay as it was").replace("if rank", "received = x\nif rank").replace(
+    "dist.recv(received, src=root)", "dist.recv(x, src=root)"
 )
-mutant(
-    "broadcast-by-hand",
-    "receives-into-its-input",
-    says="must stay as it was",
-    body="""
-    received = x
-    if rank == root:
-        for other in range(world_size):
-            if other != root:
-                dist.send(x, dst=other)
-    else:
-        dist.recv(x, src=root)
-    """,
-)
-mutant(
-    "broadcast-by-hand",
-    "everyone-sends-to-everyone",
-    "traffic",
-    says="times as many as are needed",
-    body="""
+wrong("everyone-sends-to-everyone", "times as many as are needed", caught_by="traffic").body("""
     sending = [dist.isend(x, dst=other) for other in range(world_size) if other != rank]
     for other in range(world_size):
         if other != rank:
@@ -168,28 +70,20 @@ mutant(
                 received = arrived
     for handle in sending:
         handle.wait()
-    """,
-)
+""")
+right("all-sends-at-once").body("""
+    if rank == root:
+        sends = [dist.isend(x, dst=other) for other in range(world_size) if other != root]
+        for handle in sends:
+            handle.wait()
+    else:
+        dist.irecv(received, src=root).wait()
+""")
 
-# ---- scatter-by-hand
-
-mutant(
-    "scatter-by-hand",
-    "forgets-its-own",
-    says="nothing was written into it",
-    replace=("mine.copy_(chunks[root])", "pass"),
-)
-mutant(
-    "scatter-by-hand",
-    "off-by-one",
-    says="the previous rank's chunk",
-    replace=("mine.copy_(chunks[root])", "mine = chunks[root - 1]"),
-)
-mutant(
-    "scatter-by-hand",
-    "first-chunk-to-all",
-    says="first chunk",
-    body="""
+wrong, _ = ANSWERS.to("scatter-by-hand")
+wrong("forgets-its-own", "nothing was written into it").replace("mine.copy_(chunks[root])", "pass")
+wrong("off-by-one", "the previous rank's chunk").replace("mine.copy_(chunks[root])", "mine = chunks[root - 1]")
+wrong("first-chunk-to-all", "first chunk").body("""
     if rank == root:
         for other in range(world_size):
             if other != root:
@@ -197,14 +91,8 @@ mutant(
         mine.copy_(chunks[root])
     else:
         dist.recv(mine, src=root)
-    """,
-)
-mutant(
-    "scatter-by-hand",
-    "sends-everything",
-    "traffic",
-    says="4 times the bytes",
-    body="""
+""")
+wrong("sends-everything", "4 times the bytes", caught_by="traffic").body("""
     if rank == root:
         for other in range(world_size):
             if other != root:
@@ -214,599 +102,36 @@ mutant(
         everything = mine.new_empty(world_size * mine.numel())
         dist.recv(everything, src=root)
         mine.copy_(everything.chunk(world_size)[rank])
-    """,
+""")
+wrong("sends-everything-to-small-buffers", "or has a different size", varies=True).replace(
+    "chunks[other]", "torch.cat(chunks)"
 )
-mutant(
-    "scatter-by-hand",
-    "sends-everything-to-small-buffers",
-    says="or has a different size",
-    replace=("dist.send(chunks[other], dst=other)", "dist.send(torch.cat(chunks), dst=other)"),
+wrong("wrong-dtype", "a different dtype", hidden=True).replace(
+    "mine.copy_(chunks[root])", "mine.copy_(chunks[root])\nmine = mine.float()"
 )
-mutant(
-    "scatter-by-hand",
-    "wrong-dtype",
-    says="a different dtype",
-    hidden=True,
-    replace=("mine.copy_(chunks[root])", "mine.copy_(chunks[root])\n        mine = mine.float()"),
-)
-mutant(
-    "scatter-by-hand",
-    "rebinds-its-buffer",
-    says="did not write it into `mine`",
-    replace=("mine.copy_(chunks[root])", "mine = chunks[root]"),
-)
-mutant(
-    "scatter-by-hand",
-    "receives-from-anybody-but-the-root",
-    says="What usually causes this here",
-    replace=("dist.recv(mine, src=root)", "dist.recv(mine, src=(rank + 1) % world_size)"),
+wrong("rebinds-its-buffer", "did not write it into `mine`").replace("mine.copy_(chunks[root])", "mine = chunks[root]")
+wrong("receives-from-anybody-but-the-root", "What usually causes this here").replace(
+    "dist.recv(mine, src=root)", "dist.recv(mine, src=(rank + 1) % world_size)"
 )
 
-# ---- gather-by-hand
-
-mutant(
-    "gather-by-hand",
-    "forgets-its-own-row",
-    says="never sent: copy it",
-    replace=("rows[root] = x", "pass"),
-)
-mutant(
-    "gather-by-hand",
-    "root-row-first",
-    says="the root's own row first",
-    replace=(
-        "for other in range(world_size):\n        if other == root:\n            rows[root] = x\n        else:\n"
-        "            dist.recv(rows[other], src=other)",
-        "others = [other for other in range(world_size) if other != root]\n    rows[0] = x\n"
-        "    for row, other in enumerate(others, 1):\n        dist.recv(rows[row], src=other)",
-    ),
-)
-mutant(
-    "gather-by-hand",
-    "returns-a-list",
-    says="a list: return one tensor",
-    replace=("for other in range(world_size):\n", "rows = list(rows)\n    for other in range(world_size):\n"),
-)
-mutant("gather-by-hand", "returns-its-own-everywhere", says="Only the root", body="return x")
-mutant(
-    "gather-by-hand",
-    "sends-to-rank-0",
-    says="send to itself",
-    replace=("dist.send(x, dst=root)", "dist.send(x, dst=0)"),
-)
-
-# ---- reduce-by-hand
-
-mutant(
-    "reduce-by-hand",
-    "forgot-to-add",
-    says="each one replaced the one before",
-    replace=("total += arrived", "total.copy_(arrived)"),
-)
-mutant(
-    "reduce-by-hand",
-    "added-twice",
-    says="the root's own tensor twice",
-    replace=(
-        "for other in range(world_size):\n        if other != root:\n",
-        "total += x\n    for other in range(world_size):\n        if other != root:\n",
-    ),
-)
-mutant(
-    "reduce-by-hand",
-    "averages",
-    says="the mean",
-    replace=("total += arrived", "total += arrived\n    total /= world_size"),
-)
-mutant(
-    "reduce-by-hand",
-    "never-adds",
-    says="nothing was added to it",
-    replace=("total += arrived", "pass"),
-)
-mutant(
-    "reduce-by-hand",
-    "adds-into-the-input",
-    says="must stay as it was",
-    replace=(
-        "for other in range(world_size):\n        if other != root:\n",
-        "total = x\n    for other in range(world_size):\n        if other != root:\n",
-    ),
-)
-mutant(
-    "reduce-by-hand",
-    "forgets-itself",
-    says="the sum of the others",
-    replace=(
-        "for other in range(world_size):\n        if other != root:\n",
-        "total.zero_()\n    for other in range(world_size):\n        if other != root:\n",
-    ),
-)
-mutant(
-    "reduce-by-hand",
-    "counts-to-four",
-    says="What usually causes this here",
-    hidden=True,
-    replace=("for other in range(world_size):", "for other in range(min(world_size, 4)):"),
-)
-mutant(
-    "reduce-by-hand",
-    "adds-in-float32",
-    says="a different dtype",
-    hidden=True,
-    replace=(
-        "for other in range(world_size):\n        if other != root:\n",
-        "total = total.float()\n    for other in range(world_size):\n        if other != root:\n",
-    ),
-)
-
-# ---- predict-unrooted
-
-mutant(
-    "predict-unrooted",
-    "whole-sum-everywhere",
-    says="one chunk of it",
-    replace=("after = cut(total, world_size)", "after = [total for _ in held]"),
-)
-mutant(
-    "predict-unrooted",
-    "keeps-its-own-chunks",
-    says="rank r gets chunk r from every rank",
-    replace=("for source in chunks for number in source[rank]]", "for number in chunks[rank][rank]]"),
-)
-mutant(
-    "predict-unrooted",
-    "moves-nothing",
-    says="nothing was moved",
-    replace=(
-        "[[number for source in chunks for number in source[rank]] for rank in range(world_size)]",
-        "[list(numbers) for numbers in held]",
-    ),
-)
-mutant(
-    "predict-unrooted",
-    "leaves-chunks-nested",
-    says="put their numbers into one list",
-    replace=("[number for source in chunks for number in source[rank]]", "[source[rank] for source in chunks]"),
-)
-mutant(
-    "predict-unrooted",
-    "averages",
-    says="the mean",
-    replace=("[list(total) for _ in range(world_size)]", "[[t / world_size for t in total] for _ in held]"),
-)
-
-# ---- call-unrooted
-
-mutant(
-    "call-unrooted",
-    "gathers-on-rank-0",
-    says="called gather",
-    caught_by="traffic",
-    replace=(
-        "dist.all_gather(parts, x)",
-        "dist.gather(x, parts if rank == 0 else None, dst=0)\n"
-        "        for part in parts:\n            dist.broadcast(part, src=0)",
-    ),
-)
-mutant(
-    "call-unrooted",
-    "averages",
-    says="the mean",
-    replace=("dist.all_reduce(received)", "dist.all_reduce(received, op=dist.ReduceOp.AVG)"),
-)
-mutant(
-    "call-unrooted",
-    "overwrites-its-input",
-    says="must stay as it was",
-    replace=("received = x.clone()", "received = x"),
-)
-mutant(
-    "call-unrooted",
-    "output-and-input-swapped",
-    says="rank 0 returned",
-    replace=("dist.all_to_all_single(received, x)", "dist.all_to_all_single(x.clone(), received)"),
-)
-mutant(
-    "call-unrooted",
-    "reduces-to-rank-0",
-    "traffic",
-    says="called reduce",
-    replace=("dist.all_reduce(received)", "dist.reduce(received, dst=0)\n        dist.broadcast(received, src=0)"),
-)
-
-# ---- all-gather-from-rooted
-
-mutant(
-    "all-gather-from-rooted",
-    "forgets-the-broadcast",
-    "traffic",
-    says="rank 0 called gather",
-    replace=("dist.broadcast(everything, src=0)", "pass"),
-)
-mutant(
-    "all-gather-from-rooted",
-    "forgets-the-gather",
-    says="gather before you broadcast",
-    replace=("dist.gather(x, rows, dst=0)", "everything[:] = x"),
-)
-mutant(
-    "all-gather-from-rooted",
-    "uses-all-gather",
-    "traffic",
-    says="called all_gather",
-    body="""
-    dist.all_gather(list(everything), x)
-    """,
-)
-mutant(
-    "all-gather-from-rooted",
-    "one-long-tensor",
-    says="one long tensor",
-    replace=(
-        "dist.broadcast(everything, src=0)",
-        "dist.broadcast(everything, src=0)\n    everything = everything.reshape(-1)",
-    ),
-)
-mutant(
-    "all-gather-from-rooted",
-    "rank-0-alone-broadcasts",
-    says="every rank must call both",
-    replace=("dist.broadcast(everything, src=0)", "if rank == 0:\n        dist.broadcast(everything, src=0)"),
-)
-
-# ---- all-reduce-from-halves
-
-mutant(
-    "all-reduce-from-halves",
-    "first-half-alone",
-    says="your chunk of the sum, P times",
-    replace=("dist.all_gather(chunks, mine)", "chunks = [mine] * world_size"),
-)
-mutant(
-    "all-reduce-from-halves",
-    "never-copies-x",
-    says="never copied into `padded`",
-    replace=("padded[: x.numel()] = x.reshape(-1)", "pass"),
-)
-mutant(
-    "all-reduce-from-halves",
-    "averages",
-    says="the mean",
-    replace=("dist.all_gather(chunks, mine)", "mine /= world_size\n    dist.all_gather(chunks, mine)"),
-)
-mutant(
-    "all-reduce-from-halves",
-    "reduces-twice",
-    says="P times the sum",
-    replace=("dist.all_gather(chunks, mine)", "mine *= world_size\n    dist.all_gather(chunks, mine)"),
-)
-mutant(
-    "all-reduce-from-halves",
-    "gathers-whole-tensors",
-    "traffic",
-    says="called all_gather",
-    body="""
-    padded[: x.numel()] = x.reshape(-1)
-    everything = [torch.empty_like(padded) for _ in range(world_size)]
-    dist.all_gather(everything, padded)
-    chunks = list(torch.stack(everything).sum(0).to(x.dtype).chunk(world_size))
-    """,
-)
-mutant(
-    "all-reduce-from-halves",
-    "float32-buffers",
-    says="a different dtype",
-    hidden=True,
-    replace=("mine = torch.empty(size, dtype=x.dtype)", "padded = padded.float()\n    mine = torch.empty(size)"),
-)
-
-# ---- distributed-transpose
-
-mutant(
-    "distributed-transpose",
-    "transposes-its-own-band",
-    says="nothing was exchanged",
-    body="return band.T.contiguous()",
-)
-mutant(
-    "distributed-transpose",
-    "forgets-inside-a-block",
-    says="not transposed inside",
-    body="""
-    outgoing = torch.stack(blocks)
-    arrived = torch.empty_like(outgoing)
-    dist.all_to_all_single(arrived, outgoing)
-    return torch.cat(list(arrived), dim=1)
-    """,
-)
-mutant(
-    "distributed-transpose",
-    "one-under-the-other",
-    says="put them side by side",
-    replace=("torch.cat(list(arrived), dim=1)", "torch.cat(list(arrived))"),
-)
-mutant(
-    "distributed-transpose",
-    "reshapes",
-    says="the right numbers in the wrong order",
-    replace=("torch.cat(list(arrived), dim=1)", "arrived.reshape(-1, world_size * len(band))"),
-)
-mutant(
-    "distributed-transpose",
-    "gathers-everything",
-    "traffic",
-    says="called all_gather",
-    body="""
-    everything = [torch.empty_like(band) for _ in range(world_size)]
-    dist.all_gather(everything, band)
-    return torch.cat(everything).T.chunk(world_size)[rank].contiguous()
-    """,
-)
-mutant(
-    "distributed-transpose",
-    "float32-buffers",
-    says="a different dtype",
-    hidden=True,
-    body="""
-    outgoing = torch.stack([block.T for block in blocks])
-    arrived = torch.empty_like(outgoing, dtype=torch.float32)
-    dist.all_to_all_single(arrived, outgoing.float())
-    return torch.cat(list(arrived), dim=1)
-    """,
-)
-
-# ---- dual-of
-
-mutant(
-    "dual-of",
-    "opposites-by-name",
-    says="the dual of broadcast is not all_reduce",
-    replace=('("broadcast", "reduce")', '("broadcast", "all_reduce")'),
-)
-mutant(
-    "dual-of",
-    "everything-is-its-own",
-    says="the dual of broadcast is not broadcast",
-    body="return collective",
-)
-mutant(
-    "dual-of",
-    "scatter-to-reduce-scatter",
-    says="the sizes do not even fit",
-    replace=('("scatter", "gather")', '("scatter", "reduce_scatter")'),
-)
-mutant(
-    "dual-of",
-    "one-way-only",
-    says="the dual of gather is not gather",
-    replace=("{**dict(pairs), **{right: left for left, right in pairs}}", "dict(pairs)"),
-)
-mutant(
-    "dual-of",
-    "with-hyphens",
-    says="one of the eight names",
-    replace=("both_ways.get(collective, collective)", 'both_ways.get(collective, collective).replace("_", "-")'),
-)
-
-# ---- global-statistics
-
-mutant(
-    "global-statistics",
-    "mean-of-means",
-    says="the mean of means",
-    body="""
-    mean = shard.mean()
-    dist.all_reduce(mean, op=dist.ReduceOp.AVG)
-    dist.all_reduce(smallest, op=dist.ReduceOp.MIN)
-    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
-    dist.all_reduce(product, op=dist.ReduceOp.PRODUCT)
-    """,
-)
-mutant(
-    "global-statistics",
-    "divides-by-world-size",
-    says="divide by how many numbers",
-    replace=("mean = total / count", "mean = total / world_size"),
-)
-mutant(
-    "global-statistics",
-    "divides-by-its-own-length",
-    says="the lengths must be summed too",
-    replace=("mean = total / count", "mean = total / shard.numel()"),
-)
-mutant(
-    "global-statistics",
-    "sums-the-products",
-    says="the products were summed",
-    replace=("dist.all_reduce(product, op=dist.ReduceOp.PRODUCT)", "dist.all_reduce(product)"),
-)
-mutant(
-    "global-statistics",
-    "no-exchange",
-    says="nothing was exchanged",
-    body="mean = shard.mean()",
-)
-mutant(
-    "global-statistics",
-    "maximum-from-zero",
-    says="returned",
-    hidden=True,
-    replace=(
-        "dist.all_reduce(largest, op=dist.ReduceOp.MAX)",
-        "largest = largest.clamp(min=0)\n    dist.all_reduce(largest, op=dist.ReduceOp.MAX)",
-    ),
-)
-
-# ---- launch-then-wait
-
-mutant(
-    "launch-then-wait",
-    "forgot-wait",
-    "traffic",
-    says="never waited",
-    replace=("handle.wait()", "pass"),
-)
-mutant(
-    "launch-then-wait",
-    "waits-at-once",
-    "traffic",
-    says="before it had started the last one",
-    replace=(
-        "handles = [dist.all_reduce(x, async_op=True) for x in sums]",
-        "handles = []\n    for x in sums:\n        dist.all_reduce(x, async_op=True).wait()",
-    ),
-)
-mutant(
-    "launch-then-wait",
-    "blocks",
-    "traffic",
-    says="Pass async_op=True",
-    replace=(
-        "handles = [dist.all_reduce(x, async_op=True) for x in sums]",
-        "handles = []\n    for x in sums:\n        dist.all_reduce(x)",
-    ),
-)
-mutant(
-    "launch-then-wait",
-    "waits-for-the-last",
-    "traffic",
-    says="started an asynchronous all_reduce and never waited for it",
-    replace=("for handle in handles:\n        handle.wait()", "handles[-1].wait()"),
-)
-mutant(
-    "launch-then-wait",
-    "starts-nothing",
-    says="not started, or not waited for",
-    replace=("handles = [dist.all_reduce(x, async_op=True) for x in sums]", "handles = []"),
-)
-mutant(
-    "launch-then-wait",
-    "three-tensors",
-    "traffic",
-    says="called all_reduce, all_reduce, all_reduce",
-    hidden=True,
-    replace=("for x in sums]", "for x in sums[:3]]"),
-)
-
-# ---- all-reduce-any-view
-
-mutant(
-    "all-reduce-any-view",
-    "hands-in-the-view",
-    says="a view with gaps",
-    body="dist.all_reduce(view)",
-)
-mutant(
-    "all-reduce-any-view",
-    "forgets-to-copy-back",
-    says="copy the sum back",
-    replace=("view.copy_(packed)", "view = packed"),
-)
-mutant(
-    "all-reduce-any-view",
-    "stays-in-the-copy",
-    says="went into a copy and stayed there",
-    replace=("view.copy_(packed)", "pass"),
-)
-mutant(
-    "all-reduce-any-view",
-    "averages",
-    says="the mean",
-    replace=("view.copy_(packed)", "view.copy_(packed / world_size)"),
-)
-mutant(
-    "all-reduce-any-view",
-    "flattens-wrong",
-    says="returned",
-    hidden=True,
-    replace=(
-        "view.copy_(packed)",
-        "view.copy_(packed.T.reshape(view.shape) if view.dim() == 2 and view.shape[0] > 1 else packed)",
-    ),
-)
-
-# ---- agree-or-explain
-
-mutant(
-    "agree-or-explain",
-    "only-the-odd-one-raises",
-    says="Every rank must raise",
-    replace=("if odd:", "if everyone[rank] != everyone[0]:"),
-)
-mutant(
-    "agree-or-explain",
-    "looks-at-the-size-only",
-    says="raised no ValueError",
-    hidden=True,
-    replace=("everyone[r] != everyone[0]]", "sorted(everyone[r]) != sorted(everyone[0])]"),
-)
-mutant(
-    "agree-or-explain",
-    "names-everybody",
-    says="which agrees with rank 0",
-    replace=("if everyone[r] != everyone[0]]\n    if odd:", "]\n    if len(set(everyone)) > 1:"),
-)
-mutant(
-    "agree-or-explain",
-    "speaks-for-itself",
-    says="the same sentence on every rank",
-    replace=("f\"{', '.join(odd)}, but rank 0 brought {everyone[0]}\"", 'f"rank {rank} brought {mine}"'),
-)
-mutant(
-    "agree-or-explain",
-    "names-the-first-only",
-    says="to be named",
-    replace=("{', '.join(odd)}", "{odd[0]}"),
-)
-mutant(
-    "agree-or-explain",
-    "never-asks",
-    says="went on to all_reduce",
-    body="pass",
-)
-
-mutant(
-    "all-reduce-any-view",
-    "replaces-the-views-memory",
-    says="did not write it into `view`",
-    replace=("view.copy_(packed)", "view.data = packed"),
-)
-mutant(
-    "all-reduce-any-view",
-    "number-by-number",
-    says="One call of each",
-    body="for one in view:\n    number = one.clone()\n    dist.all_reduce(number)\n    one.copy_(number)",
-)
-mutant(
-    "agree-or-explain",
-    "pairs-the-wrong-ranks",
-    says="rank 0 to be named",
-    replace=(
-        'odd = [f"rank {r} brought {everyone[r]}"',
-        'everyone.reverse()\n    odd = [f"rank {r} brought {everyone[r]}"',
-    ),
-)
-
-# ---- right answers in another form
-
-also_right(
-    "broadcast-by-hand",
-    "all-sends-at-once",
-    body="""
-    if rank == root:
-        sends = [dist.isend(x, dst=other) for other in range(world_size) if other != root]
-        for handle in sends:
-            handle.wait()
-    else:
-        dist.irecv(received, src=root).wait()
-    """,
-)
-also_right(
-    "gather-by-hand",
-    "from-whoever-comes",
-    cell="""
-    def gather_by_hand(x: Tensor, root: int, rank: int, world_size: int) -> Tensor | None:
+wrong, right = ANSWERS.to("gather-by-hand")
+wrong("forgets-its-own-row", "never sent: copy it").replace("rows[root] = x", "pass")
+wrong("root-row-first", "the root's own row first").replace(
+    "for other in range(world_size):\n"
+    "    if other == root:\n"
+    "        rows[root] = x\n"
+    "    else:\n"
+    "        dist.recv(rows[other], src=other)",
+    "others = [other for other in range(world_size) if other != root]\n"
+    "rows[0] = x\n"
+    "for row, other in enumerate(others, 1):\n"
+    "    dist.recv(rows[row], src=other)",
+)
+wrong("returns-a-list", "a list: return one tensor").replace("for other", "rows = list(rows)\nfor other")
+wrong("returns-its-own-everywhere", "Only the root").body("return x")
+wrong("sends-to-rank-0", "send to itself").replace("dist.send(x, dst=root)", "dist.send(x, dst=0)")
+right("from-whoever-comes").cell("""
+    def gather_by_hand(x, root, rank, world_size):
         if rank != root:
             dist.send(x, dst=root)
             return None
@@ -815,14 +140,176 @@ also_right(
             source = dist.recv(got)
             rows[source] = got.clone()
         return torch.stack([rows[r] for r in range(world_size)])
-    """,
+""")
+
+wrong, right = ANSWERS.to("reduce-by-hand")
+wrong("forgot-to-add", "each one replaced the one before").replace("total += arrived", "total.copy_(arrived)")
+wrong("added-twice", "the root's own tensor twice").replace("for other", "total += x\nfor other")
+wrong("averages", "the mean").replace("return total", "total /= world_size\nreturn total")
+wrong("never-adds", "nothing was added to it").replace("total += arrived", "pass")
+wrong("adds-into-the-input", "must stay as it was").replace("for other", "total = x\nfor other")
+wrong("forgets-itself", "the sum of the others").replace("for other", "total.zero_()\nfor other")
+wrong("counts-to-four", "What usually causes this here", hidden=True).replace(
+    "for other in range(world_size):", "for other in range(min(world_size, 4)):"
 )
-also_right(
-    "reduce-by-hand",
-    "adds-in-batches",
-    replace=(
-        ("if other != root:", "if other == root: continue"),
-        ("            dist.recv(arrived, src=other)", "        dist.recv(arrived, src=other)"),
-        ("            total += arrived", "        total = total + arrived"),
-    ),
+wrong("adds-in-float32", "a different dtype", hidden=True).replace("for other", "total = total.float()\nfor other")
+right("adds-in-batches").replace("if other != root:", "if other == root: continue").replace(
+    "            dist.recv(arrived, src=other)", "        dist.recv(arrived, src=other)"
+).replace("            total += arrived", "        total = total + arrived")
+
+wrong, _ = ANSWERS.to("predict-unrooted")
+wrong("whole-sum-everywhere", "one chunk of it").replace("cut(total, world_size)", "[total for _ in held]")
+wrong("keeps-its-own-chunks", "rank r gets chunk r from every rank").replace(
+    "for source in chunks for number in source[rank]]", "for number in chunks[rank][rank]]"
 )
+wrong("moves-nothing", "nothing was moved").replace(
+    "[[number for source in chunks for number in source[rank]] for rank in range(world_size)]",
+    "[list(numbers) for numbers in held]",
+)
+wrong("leaves-chunks-nested", "put their numbers into one list").replace(
+    "[number for source in chunks for number in source[rank]]", "[source[rank] for source in chunks]"
+)
+wrong("averages", "the mean").replace(
+    "[list(total) for _ in range(world_size)]", "[[t / world_size for t in total] for _ in held]"
+)
+
+wrong, _ = ANSWERS.to("call-unrooted")
+wrong("gathers-on-rank-0", "called gather", caught_by="traffic").replace(
+    "dist.all_gather(parts, x)",
+    "dist.gather(x, parts if rank == 0 else None, dst=0)\nfor part in parts:\n    dist.broadcast(part, src=0)",
+)
+wrong("averages", "the mean").replace("dist.all_reduce(received)", "dist.all_reduce(received, op=dist.ReduceOp.AVG)")
+wrong("overwrites-its-input", "must stay as it was").replace("received = x.clone()", "received = x")
+wrong("output-and-input-swapped", "rank 3 returned", varies=True).replace(
+    "dist.all_to_all_single(received, x)", "dist.all_to_all_single(x.clone(), received)"
+)
+wrong("reduces-to-rank-0", "called reduce", caught_by="traffic").replace(
+    "dist.all_reduce(received)", "dist.reduce(received, dst=0)\ndist.broadcast(received, src=0)"
+)
+
+wrong, _ = ANSWERS.to("all-gather-from-rooted")
+wrong("forgets-the-broadcast", "rank 0 called gather", caught_by="traffic").replace(
+    "dist.broadcast(everything, src=0)", "pass"
+)
+wrong("forgets-the-gather", "gather before you broadcast").replace("dist.gather(x, rows, dst=0)", "everything[:] = x")
+wrong("uses-all-gather", "called all_gather", caught_by="traffic").body("dist.all_gather(list(everything), x)")
+wrong("one-long-tensor", "one long tensor").replace("return", "everything = everything.reshape(-1)\nreturn")
+wrong("rank-0-alone-broadcasts", "every rank must call both").replace(
+    "dist.broadcast(everything, src=0)", "if rank == 0:\n    dist.broadcast(everything, src=0)"
+)
+
+wrong, _ = ANSWERS.to("all-reduce-from-halves")
+wrong("first-half-alone", "your chunk of the sum, P times").replace(
+    "dist.all_gather(chunks, mine)", "chunks = [mine] * world_size"
+)
+wrong("never-copies-x", "never copied into `padded`").replace("padded[: x.numel()] = x.reshape(-1)", "pass")
+wrong("averages", "the mean").replace("dist.all_gather", "mine /= world_size\ndist.all_gather")
+wrong("reduces-twice", "P times the sum").replace("dist.all_gather", "mine *= world_size\ndist.all_gather")
+wrong("gathers-whole-tensors", "called all_gather", caught_by="traffic").body("""
+    padded[: x.numel()] = x.reshape(-1)
+    everything = [torch.empty_like(padded) for _ in range(world_size)]
+    dist.all_gather(everything, padded)
+    chunks = list(torch.stack(everything).sum(0).to(x.dtype).chunk(world_size))
+""")
+wrong("float32-buffers", "a different dtype", hidden=True).replace(
+    "mine = torch.empty(size, dtype=x.dtype)", "padded = padded.float()\nmine = torch.empty(size)"
+)
+
+wrong, _ = ANSWERS.to("distributed-transpose")
+wrong("transposes-its-own-band", "nothing was exchanged").body("return band.T.contiguous()")
+wrong("forgets-inside-a-block", "not transposed inside").replace("[block.T for block in blocks]", "blocks")
+wrong("one-under-the-other", "put them side by side").replace(
+    "torch.cat(list(arrived), dim=1)", "torch.cat(list(arrived))"
+)
+wrong("reshapes", "the right numbers in the wrong order").replace(
+    "torch.cat(list(arrived), dim=1)", "arrived.reshape(-1, world_size * len(band))"
+)
+wrong("gathers-everything", "called all_gather", caught_by="traffic").body("""
+    everything = [torch.empty_like(band) for _ in range(world_size)]
+    dist.all_gather(everything, band)
+    return torch.cat(everything).T.chunk(world_size)[rank].contiguous()
+""")
+wrong("float32-buffers", "a different dtype", hidden=True).replace(
+    "torch.empty_like(outgoing)", "torch.empty_like(outgoing, dtype=torch.float32)"
+).replace("dist.all_to_all_single(arrived, outgoing)", "dist.all_to_all_single(arrived, outgoing.float())")
+
+wrong, _ = ANSWERS.to("dual-of")
+wrong("opposites-by-name", "the dual of broadcast is not all_reduce").replace('"reduce"', '"all_reduce"')
+wrong("everything-is-its-own", "the dual of broadcast is not broadcast").body("return collective")
+wrong("scatter-to-reduce-scatter", "the sizes do not even fit").replace('"gather"', '"reduce_scatter"')
+wrong("one-way-only", "the dual of gather is not gather").replace(
+    "{**dict(pairs), **{right: left for left, right in pairs}}", "dict(pairs)"
+)
+wrong("with-hyphens", "one of the eight names").replace(
+    "both_ways.get(collective, collective)", 'both_ways.get(collective, collective).replace("_", "-")'
+)
+
+wrong, _ = ANSWERS.to("global-statistics")
+wrong("mean-of-means", "the mean of means").body("""
+    mean = shard.mean()
+    dist.all_reduce(mean, op=dist.ReduceOp.AVG)
+    dist.all_reduce(smallest, op=dist.ReduceOp.MIN)
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
+    dist.all_reduce(product, op=dist.ReduceOp.PRODUCT)
+""")
+wrong("divides-by-world-size", "divide by how many numbers").replace("total / count", "total / world_size")
+wrong("divides-by-its-own-length", "the lengths must be summed too").replace("total / count", "total / shard.numel()")
+wrong("sums-the-products", "the products were summed").replace(
+    "dist.all_reduce(product, op=dist.ReduceOp.PRODUCT)", "dist.all_reduce(product)"
+)
+wrong("no-exchange", "nothing was exchanged").body("mean = shard.mean()")
+wrong("maximum-from-zero", "returned", hidden=True).replace(
+    "dist.all_reduce(largest,", "largest = largest.clamp(min=0)\ndist.all_reduce(largest,"
+)
+
+wrong, _ = ANSWERS.to("launch-then-wait")
+wrong("forgot-wait", "never waited", caught_by="traffic").replace("handle.wait()", "pass")
+wrong("waits-at-once", "before it had started the last one", caught_by="traffic").replace(
+    "handles = [dist.all_reduce(x, async_op=True) for x in sums]",
+    "handles = []\nfor x in sums:\n    dist.all_reduce(x, async_op=True).wait()",
+)
+wrong("blocks", "Pass async_op=True", caught_by="traffic").replace(
+    "handles = [dist.all_reduce(x, async_op=True) for x in sums]",
+    "handles = []\nfor x in sums:\n    dist.all_reduce(x)",
+)
+wrong("waits-for-the-last", "started an asynchronous all_reduce and never waited for it", caught_by="traffic").replace(
+    "for handle in handles:\n    handle.wait()", "handles[-1].wait()"
+)
+wrong("starts-nothing", "not started, or not waited for").replace(
+    "handles = [dist.all_reduce(x, async_op=True) for x in sums]", "handles = []"
+)
+wrong("three-tensors", "called all_reduce, all_reduce, all_reduce", caught_by="traffic", hidden=True).replace(
+    "for x in sums]", "for x in sums[:3]]"
+)
+
+wrong, _ = ANSWERS.to("all-reduce-any-view")
+wrong("hands-in-the-view", "a view with gaps").body("dist.all_reduce(view)")
+wrong("forgets-to-copy-back", "copy the sum back").replace("view.copy_(packed)", "view = packed")
+wrong("stays-in-the-copy", "went into a copy and stayed there").replace("view.copy_(packed)", "pass")
+wrong("averages", "the mean").replace("view.copy_(packed)", "view.copy_(packed / world_size)")
+wrong("flattens-wrong", "returned", hidden=True).replace(
+    "view.copy_(packed)",
+    "view.copy_(packed.T.reshape(view.shape) if view.dim() == 2 and view.shape[0] > 1 else packed)",
+)
+wrong("replaces-the-views-memory", "did not write it into `view`").replace("view.copy_(packed)", "view.data = packed")
+wrong("number-by-number", "One call of each").body("""
+    for one in view:
+        number = one.clone()
+        dist.all_reduce(number)
+        one.copy_(number)
+""")
+
+wrong, _ = ANSWERS.to("agree-or-explain")
+wrong("only-the-odd-one-raises", "Every rank must raise").replace("if odd:", "if everyone[rank] != everyone[0]:")
+wrong("looks-at-the-size-only", "raised no ValueError", hidden=True).replace(
+    "everyone[r] != everyone[0]]", "sorted(everyone[r]) != sorted(everyone[0])]"
+)
+wrong("names-everybody", "which agrees with rank 0").replace(
+    "if everyone[r] != everyone[0]]\nif odd:", "]\nif len(set(everyone)) > 1:"
+)
+wrong("speaks-for-itself", "the same sentence on every rank").replace(
+    "f\"{', '.join(odd)}, but rank 0 brought {everyone[0]}\"", 'f"rank {rank} brought {mine}"'
+)
+wrong("names-the-first-only", "to be named").replace("{', '.join(odd)}", "{odd[0]}")
+wrong("never-asks", "went on to all_reduce").body("pass")
+wrong("pairs-the-wrong-ranks", "rank 0 to be named").replace("odd =", "everyone.reverse()\nodd =")

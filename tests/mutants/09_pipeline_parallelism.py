@@ -1,93 +1,53 @@
-"""Wrong answers to lesson 09: at least two per exercise. Form: see `tests/mutants/__init__.py`."""
+"""Answers to lesson 09, wrong and right. `grader/authoring/variants.py` says how to write them."""
 
-from tests.mutants import answers
+from grader.authoring.variants import Answers
 
-MUTANTS, ALSO_RIGHT, mutant, also_right = answers()
+ANSWERS = Answers()
 
-# ---- split-layers
-
-mutant(
-    "split-layers",
-    "pieces-of-ceil",
-    says="pieces of ceil(layers / P)",
-    body="""
+wrong, right = ANSWERS.to("split-layers")
+wrong("pieces-of-ceil", "pieces of ceil(layers / P)").body("""
     size = -(-len(weights) // world_size)
     return weights[rank * size : (rank + 1) * size]
-    """,
-)
-mutant(
-    "split-layers",
-    "rest-on-the-last",
-    says="all leftover layers on the last rank",
-    body="""
+""")
+wrong("rest-on-the-last", "all leftover layers on the last rank").body("""
     size = len(weights) // world_size
     return weights[rank * size :] if rank == world_size - 1 else weights[rank * size : (rank + 1) * size]
-    """,
-)
-mutant("split-layers", "every-pth", says="every P-th layer", body="return weights[rank::world_size]")
-mutant(
-    "split-layers",
-    "drops-the-rest",
-    says="belong to no rank",
-    body="""
+""")
+wrong("every-pth", "every P-th layer").body("return weights[rank::world_size]")
+wrong("drops-the-rest", "belong to no rank").body("""
     size = len(weights) // world_size
     return weights[rank * size : (rank + 1) * size]
-    """,
+""")
+wrong("larger-last", "the larger ones are not on the first ranks").body(
+    "return weights[rank * len(weights) // world_size : (rank + 1) * len(weights) // world_size]"
 )
-mutant(
-    "split-layers",
-    "larger-last",
-    says="the larger ones are not on the first ranks",
-    body="return weights[rank * len(weights) // world_size : (rank + 1) * len(weights) // world_size]",
+wrong("never-empty", "rank", hidden=True).replace(
+    "start + size + (rank < more)", "start + size + (rank < more)] or weights[-1:"
 )
-mutant(
-    "split-layers",
-    "never-empty",
-    says="rank",
-    hidden=True,
-    replace=(
-        "return weights[start : start + size + (rank < more)]",
-        "return weights[start : start + size + (rank < more)] or weights[-1:]",
-    ),
-)
-also_right(
-    "split-layers",
-    "deals-them-out",
-    body="""
+right("deals-them-out").body("""
     sizes = [0] * world_size
     for number in range(len(weights)):
         sizes[number % world_size] += 1
     start = sum(sizes[:rank])
     return tuple(weights[start : start + sizes[rank]])
-    """,
-)
+""")
+right("halves-what-is-left").body("""
+    for other in range(world_size):
+        size = -(-len(weights) // (world_size - other))
+        mine, weights = weights[:size], weights[size:]
+        if other == rank:
+            return mine
+""")
 
-# ---- naive-forward
-
-mutant(
-    "naive-forward",
-    "sends-its-input-on",
-    says="each rank applies its layers before it sends",
-    replace=("dist.send(y, dst=rank + 1)", "dist.send(x.contiguous(), dst=rank + 1)"),
+wrong, right = ANSWERS.to("naive-forward")
+wrong("sends-its-input-on", "each rank applies its layers before it sends").replace(
+    "dist.send(y, dst=rank + 1)", "dist.send(x.contiguous(), dst=rank + 1)"
 )
-mutant(
-    "naive-forward",
-    "rank-0-receives-too",
-    says="Nothing comes before rank 0",
-    replace=("if rank > 0:\n        dist.recv(x, src=rank - 1)", "dist.recv(x, src=max(rank - 1, 0))"),
+wrong("rank-0-receives-too", "Nothing comes before rank 0").replace(
+    "if rank > 0:\n    dist.recv(x, src=rank - 1)", "dist.recv(x, src=max(rank - 1, 0))"
 )
-mutant(
-    "naive-forward",
-    "never-receives",
-    says="Rank 0 receives",
-    replace=("dist.recv(x, src=rank - 1)", "pass"),
-)
-mutant(
-    "naive-forward",
-    "broadcasts",
-    "traffic",
-    says="your function calls broadcast",
-    body="""
+wrong("never-receives", "Rank 0 receives").replace("dist.recv(x, src=rank - 1)", "pass")
+wrong("broadcasts", "your function calls broadcast", caught_by="traffic").body("""
     x = x.clone()
     for stage in range(world_size):
         if rank == stage:
@@ -95,56 +55,25 @@ mutant(
         dist.broadcast(x, src=stage)
     y = x
     return x if rank == world_size - 1 else None
-    """,
+""")
+wrong("receives-into-its-input", "must stay as it was").replace(
+    "dist.recv(x, src=rank - 1)", "dist.recv(x := batch, src=rank - 1)"
 )
-mutant(
-    "naive-forward",
-    "receives-into-its-input",
-    says="must stay as it was",
-    replace=("dist.recv(x, src=rank - 1)", "dist.recv(x := batch, src=rank - 1)"),
+wrong("buffer-of-one-dtype", "to have the same dtype", hidden=True).replace(
+    "dist.recv(x, src=rank - 1)", "x = torch.empty(batch.shape, dtype=torch.float64)\ndist.recv(x, src=rank - 1)"
 )
-mutant(
-    "naive-forward",
-    "buffer-of-one-dtype",
-    says="to have the same dtype",
-    hidden=True,
-    replace=(
-        "dist.recv(x, src=rank - 1)",
-        "x = torch.empty(batch.shape, dtype=torch.float64)\n        dist.recv(x, src=rank - 1)",
-    ),
-)
-also_right(
-    "naive-forward",
-    "irecv-isend",
-    replace=(
-        ("dist.recv(x, src=rank - 1)", "dist.irecv(x, src=rank - 1).wait()"),
-        ("dist.send(y, dst=rank + 1)", "dist.isend(y, dst=rank + 1).wait()"),
-    ),
+right("irecv-isend").replace("dist.recv(x, src=rank - 1)", "dist.irecv(x, src=rank - 1).wait()").replace(
+    "dist.send(y, dst=rank + 1)", "dist.isend(y, dst=rank + 1).wait()"
 )
 
-# ---- microbatch-forward
-
-mutant(
-    "microbatch-forward",
-    "equal-microbatches-only",
-    says="the rest of that tensor stays as it was",
-    replace=(
-        "x = microbatch if rank == 0 else torch.empty_like(microbatch)",
-        "x = microbatch if rank == 0 else torch.empty_like(batch[:micro_batch_size])",
-    ),
+wrong, right = ANSWERS.to("microbatch-forward")
+wrong("equal-microbatches-only", "the rest of that tensor stays as it was").replace(
+    "torch.empty_like(microbatch)", "torch.empty_like(batch[:micro_batch_size])"
 )
-mutant(
-    "microbatch-forward",
-    "sends-the-input-on",
-    says="each rank applies its layers before it sends",
-    replace=("dist.send(y, dst=rank + 1)", "dist.send(x, dst=rank + 1)"),
+wrong("sends-the-input-on", "each rank applies its layers before it sends").replace(
+    "dist.send(y, dst=rank + 1)", "dist.send(x, dst=rank + 1)"
 )
-mutant(
-    "microbatch-forward",
-    "sends-at-the-end",
-    "time",
-    says="the time of one GPU",
-    cell="""
+wrong("sends-at-the-end", "the time of one GPU", caught_by="time").cell("""
     def microbatch_forward(batch, weights, micro_batch_size, rank, world_size):
         outputs = []
         inputs = [m if rank == 0 else torch.empty_like(m) for m in batch.split(micro_batch_size)]
@@ -157,35 +86,16 @@ mutant(
             for y in outputs:
                 dist.send(y, dst=rank + 1)
         return torch.cat(outputs) if rank == world_size - 1 else None
-    """,
-)
-mutant(
-    "microbatch-forward",
-    "whole-batch-at-once",
-    "time",
-    says="the time of one GPU",
-    cell="""
+""")
+wrong("whole-batch-at-once", "the time of one GPU", caught_by="time").cell("""
     def microbatch_forward(batch, weights, micro_batch_size, rank, world_size):
         return naive_forward(batch, weights, rank, world_size)
-    """,
+""")
+wrong("receives-once", "What usually causes this here").replace("if rank > 0:", "if rank > 0 and not outputs:")
+wrong("never-one-row", "returned", hidden=True).replace(
+    "dist.send(y, dst=rank + 1)", "dist.send(y if len(y) > 1 else 0 * y, dst=rank + 1)"
 )
-mutant(
-    "microbatch-forward",
-    "receives-once",
-    says="What usually causes this here",
-    replace=("if rank > 0:", "if rank > 0 and not outputs:"),
-)
-mutant(
-    "microbatch-forward",
-    "never-one-row",
-    says="returned",
-    hidden=True,
-    replace=("dist.send(y, dst=rank + 1)", "dist.send(y if len(y) > 1 else 0 * y, dst=rank + 1)"),
-)
-also_right(
-    "microbatch-forward",
-    "isend-and-wait-later",
-    cell="""
+right("isend-and-wait-later").cell("""
     def microbatch_forward(batch, weights, micro_batch_size, rank, world_size):
         outputs, handles = [], []
         for start in range(0, len(batch), micro_batch_size):
@@ -199,152 +109,56 @@ also_right(
             handle.wait()
         if rank == world_size - 1:
             return torch.cat(outputs)
-    """,
-)
+""")
+right("naive-forward-for-each").cell("""
+    def microbatch_forward(batch, weights, micro_batch_size, rank, world_size):
+        outputs = [naive_forward(m, weights, rank, world_size) for m in batch.split(micro_batch_size)]
+        return torch.cat(outputs) if rank == world_size - 1 else None
+""")
 
-# ---- bubble-shares
-
-mutant(
-    "bubble-shares",
-    "wrong-way-round",
-    says="the wrong way round",
-    replace=(
-        "return idle / (num_microbatches + idle), idle / num_microbatches, enough",
-        "return idle / num_microbatches, idle / (num_microbatches + idle), enough",
-    ),
+wrong, right = ANSWERS.to("bubble-shares")
+wrong("wrong-way-round", "the wrong way round").replace(
+    "return idle / (num_microbatches + idle), idle / num_microbatches, enough",
+    "return idle / num_microbatches, idle / (num_microbatches + idle), enough",
 )
-mutant("bubble-shares", "p-slots", says="P slots of bubble", replace=("idle = num_stages - 1", "idle = num_stages"))
-mutant(
-    "bubble-shares",
-    "slots-are-m-plus-p",
-    says="there are M + P - 1 slots",
-    replace=("idle / (num_microbatches + idle),", "idle / (num_microbatches + num_stages),"),
+wrong("p-slots", "P slots of bubble").replace("idle = num_stages - 1", "idle = num_stages")
+wrong("slots-are-m-plus-p", "there are M + P - 1 slots").replace(
+    "idle / (num_microbatches + idle),", "idle / (num_microbatches + num_stages),"
 )
-mutant(
-    "bubble-shares",
-    "enough-for-the-ideal",
-    says="here the total counts",
-    replace=("while idle / (enough + idle) > most", "while idle / enough > most"),
-)
-mutant(
-    "bubble-shares",
-    "one-too-many",
-    says="One fewer would do",
-    replace=("while idle / (enough + idle) > most", "while idle / (enough + idle) >= most"),
-)
-mutant(
-    "bubble-shares",
-    "at-least-p",
-    says="microbatches",
-    hidden=True,
-    replace=("enough = 1", "enough = min(num_stages, 3)"),
-)
-also_right(
-    "bubble-shares",
-    "by-formula",
-    body="""
+wrong("enough-for-the-ideal", "here the total counts").replace("idle / (enough + idle)", "idle / enough")
+wrong("one-too-many", "one fewer would do").replace("idle / (enough + idle) > most", "idle / (enough + idle) >= most")
+wrong("at-least-p", "the smallest M", hidden=True).replace("enough = 1", "enough = min(num_stages, 3)")
+right("by-formula").body("""
     from fractions import Fraction
     from math import ceil
     idle, share = num_stages - 1, Fraction(str(most))
     enough = max(1, ceil(idle * (1 - share) / share))
     return [idle / (num_microbatches + idle), idle / num_microbatches, enough]
-    """,
-)
+""")
 
-# ---- backward-across
-
-mutant(
-    "backward-across",
-    "sends-output-grad",
-    says="Is it the .grad of a tensor that has none",
-    replace=("dist.send(x.grad, dst=rank - 1)", "dist.send(y.grad, dst=rank - 1)"),
+wrong, right = ANSWERS.to("backward-across")
+wrong("sends-output-grad", "Is it the .grad of a tensor that has none").replace("x.grad", "y.grad")
+wrong("sends-retained-output-grad", "if each rank sends back that of its output").replace(
+    "x.requires_grad_()", ""
+).replace("if rank <", "y.retain_grad()\nif rank <").replace("x.grad", "y.grad")
+wrong("no-requires-grad", "Is it the .grad of a tensor that has none").replace("x.requires_grad_()", "pass")
+wrong("own-loss-on-every-rank", "the rank's own y is the loss").replace(
+    "y.backward(gradient)", "mlp.loss_of(y).backward()"
 )
-mutant(
-    "backward-across",
-    "sends-retained-output-grad",
-    says="if each rank sends back that of its output",
-    cell="""
-    def backward_across(batch, weights, rank, world_size):
-        leaves = [weight.detach().clone().requires_grad_() for weight in weights]
-        x = batch.clone() if rank == 0 else torch.empty_like(batch)
-        if rank > 0:
-            dist.recv(x, src=rank - 1)
-        y = mlp.forward(leaves, x)
-        y.retain_grad()
-        if rank < world_size - 1:
-            dist.send(y.detach(), dst=rank + 1)
-            gradient = torch.empty_like(y)
-            dist.recv(gradient, src=rank + 1)
-            y.backward(gradient)
-        else:
-            mlp.loss_of(y).backward()
-        if rank > 0:
-            dist.send(y.grad, dst=rank - 1)
-        return [leaf.grad for leaf in leaves]
-    """,
+wrong("gradient-of-ones", "a gradient of ones").replace("y.backward(gradient)", "y.sum().backward()")
+wrong("receives-from-the-wrong-side", "What usually causes this here").replace(
+    "src=rank + 1", "src=rank - 1 if rank else 1"
 )
-mutant(
-    "backward-across",
-    "no-requires-grad",
-    says="Is it the .grad of a tensor that has none",
-    replace=("x.requires_grad_()", "pass"),
+wrong("first-rank-sends-too", "can't send to itself").replace(
+    "if rank > 0:\n    dist.send(x.grad, dst=rank - 1)",
+    "dist.send(x.grad if rank else batch.clone(), dst=max(rank - 1, 0))",
 )
-mutant(
-    "backward-across",
-    "own-loss-on-every-rank",
-    says="the rank's own y is the loss",
-    replace=("y.backward(gradient)", "mlp.loss_of(y).backward()"),
+wrong("twice-the-traffic", "bytes", caught_by="traffic").replace(
+    "gradient = torch.empty_like(y)", "both = torch.empty(2, *y.shape, dtype=y.dtype)"
+).replace("dist.recv(gradient, src=rank + 1)", "dist.recv(both, src=rank + 1)").replace("gradient", "both[0]").replace(
+    "x.grad", "torch.stack([x.grad, x.detach()])"
 )
-mutant(
-    "backward-across",
-    "gradient-of-ones",
-    says="a gradient of ones",
-    replace=("y.backward(gradient)", "y.sum().backward()"),
-)
-mutant(
-    "backward-across",
-    "receives-from-the-wrong-side",
-    says="What usually causes this here",
-    replace=("dist.recv(gradient, src=rank + 1)", "dist.recv(gradient, src=rank - 1 if rank else 1)"),
-)
-mutant(
-    "backward-across",
-    "first-rank-sends-too",
-    says="can't send to itself",
-    replace=(
-        "if rank > 0:\n        dist.send(x.grad, dst=rank - 1)",
-        "dist.send(x.grad if rank else batch.clone(), dst=max(rank - 1, 0))",
-    ),
-)
-mutant(
-    "backward-across",
-    "twice-the-traffic",
-    "traffic",
-    says="bytes",
-    cell="""
-    def backward_across(batch, weights, rank, world_size):
-        leaves = [weight.detach().clone().requires_grad_() for weight in weights]
-        x = batch.clone() if rank == 0 else torch.empty_like(batch)
-        if rank > 0:
-            dist.recv(x, src=rank - 1)
-            x.requires_grad_()
-        y = mlp.forward(leaves, x)
-        if rank < world_size - 1:
-            dist.send(y.detach(), dst=rank + 1)
-            both = torch.empty(2, *y.shape, dtype=y.dtype)
-            dist.recv(both, src=rank + 1)
-            y.backward(both[0])
-        else:
-            mlp.loss_of(y).backward()
-        if rank > 0:
-            dist.send(torch.stack([x.grad, x.detach()]), dst=rank - 1)
-        return [leaf.grad for leaf in leaves]
-    """,
-)
-also_right(
-    "backward-across",
-    "with-autograd-grad",
-    cell="""
+right("with-autograd-grad").cell("""
     def backward_across(batch, weights, rank, world_size):
         leaves = [weight.clone().requires_grad_() for weight in weights]
         x = batch.clone()
@@ -363,238 +177,89 @@ also_right(
         if rank > 0:
             dist.send(of_x, dst=rank - 1)
         return of_leaves
-    """,
-)
+""")
 
-# ---- accumulate-gradients
-
-mutant(
-    "accumulate-gradients",
-    "not-divided",
-    says="it is M times too large",
-    replace=(" * (len(microbatch) / len(batch))", ""),
+wrong, right = ANSWERS.to("accumulate-gradients")
+wrong("not-divided", "it is M times too large").replace(" * (len(microbatch) / len(batch))", "")
+wrong("divided-by-m", "weighted by 1 / M").replace(
+    " * (len(microbatch) / len(batch))", " / len(batch.split(micro_batch_size))"
 )
-mutant(
-    "accumulate-gradients",
-    "divided-by-m",
-    says="weighted by 1 / M",
-    replace=(" * (len(microbatch) / len(batch))", " / len(batch.split(micro_batch_size))"),
+wrong("weights-by-size", "weighted by micro_batch_size / B").replace("len(microbatch)", "micro_batch_size")
+wrong("zeroed-in-between", "don't zero the gradients in between").replace(
+    "loss.backward()", "[setattr(leaf, 'grad', None) for leaf in leaves]; loss.backward()"
 )
-mutant(
-    "accumulate-gradients",
-    "weights-by-size",
-    says="weighted by micro_batch_size / B",
-    replace=("len(microbatch) / len(batch)", "micro_batch_size / len(batch)"),
-)
-mutant(
-    "accumulate-gradients",
-    "zeroed-in-between",
-    says="don't zero the gradients in between",
-    replace=("loss.backward()", "[setattr(leaf, 'grad', None) for leaf in leaves]; loss.backward()"),
-)
-mutant(
-    "accumulate-gradients",
-    "loss-of-the-last",
-    says="the last microbatch alone",
-    replace=("total += loss.detach()", "total = loss.detach()"),
-)
-mutant(
-    "accumulate-gradients",
-    "large-microbatches",
-    says="gradient is",
-    hidden=True,
-    replace=("len(microbatch) / len(batch)", "len(microbatch) / max(len(batch), micro_batch_size)"),
-)
-also_right(
-    "accumulate-gradients",
-    "sums-of-squares",
-    body="""
+wrong("loss-of-the-last", "the last microbatch alone").replace("total += loss.detach()", "total = loss.detach()")
+wrong("large-microbatches", "weights[0] is", hidden=True).replace("len(batch)", "max(len(batch), micro_batch_size)")
+right("sums-of-squares").body("""
     loss = mlp.forward(leaves, microbatch).square().sum() / batch.numel()
     loss.backward()
     total = total + loss.item()
-    """,
-)
+""")
+right("scales-at-the-end").cell("""
+    def accumulate_gradients(batch, weights, micro_batch_size):
+        total, gradients = 0, [torch.zeros_like(w) for w in weights]
+        for part in batch.split(micro_batch_size):
+            leaves = [w.clone().requires_grad_() for w in weights]
+            loss = mlp.loss_of(mlp.forward(leaves, part)) * len(part)
+            for gradient, of_part in zip(gradients, torch.autograd.grad(loss, leaves)):
+                gradient += of_part
+            total = total + loss
+        return total / len(batch), tuple(gradient / len(batch) for gradient in gradients)
+""")
 
-# ---- gpipe
-
-mutant(
-    "gpipe",
-    "backwards-reversed",
-    says="That is the reverse order",
-    body="""
-    return [("F", m) for m in range(num_microbatches)] + [("B", m) for m in reversed(range(num_microbatches))]
-    """,
+wrong, right = ANSWERS.to("gpipe")
+wrong("backwards-reversed", "That is the reverse order").body(
+    'return [("F", m) for m in range(num_microbatches)] + [("B", m) for m in reversed(range(num_microbatches))]'
 )
-mutant(
-    "gpipe",
-    "one-by-one",
-    says="all forwards first",
-    body="""
-    return [(kind, m) for m in range(num_microbatches) for kind in ("F", "B")]
-    """,
+wrong("one-by-one", "all forwards first").body(
+    'return [(kind, m) for m in range(num_microbatches) for kind in ("F", "B")]'
 )
-mutant(
-    "gpipe",
-    "one-microbatch-at-a-time",
-    "time",
-    says="The bubble is",
-    body="""
-    return [(kind, m) for m in range(num_microbatches) for kind in ("F", "B")]
-    """,
+wrong("one-microbatch-at-a-time", "The bubble is", caught_by="time").body(
+    'return [(kind, m) for m in range(num_microbatches) for kind in ("F", "B")]'
 )
-mutant(
-    "gpipe",
-    "forgets-the-last",
-    says="never does",
-    body="""
-    return [(kind, m) for kind in ("F", "B") for m in range(num_microbatches - 1)]
-    """,
-)
-mutant(
-    "gpipe",
-    "backwards-only-on-the-last",
-    says="never does B0",
-    body="""
+wrong("forgets-the-last", "never does").replace("range(num_microbatches)", "range(num_microbatches - 1)")
+wrong("backwards-only-on-the-last", "never does B0").body("""
     kinds = ("F", "B") if rank == world_size - 1 else ("F",)
     return [(kind, m) for kind in kinds for m in range(num_microbatches)]
-    """,
+""")
+wrong("names-only", "a step is").replace("(kind, m)", 'f"{kind}{m}"')
+right("with-chunk-0").body(
+    'return [["F", m, 0] for m in range(num_microbatches)] + [["B", m, 0] for m in range(num_microbatches)]'
 )
-mutant(
-    "gpipe",
-    "names-only",
-    says="a step is",
-    body="""
-    return [f"{kind}{m}" for kind in ("F", "B") for m in range(num_microbatches)]
-    """,
-)
-also_right(
-    "gpipe",
-    "with-chunk-0",
-    body="""
-    return [["F", m, 0] for m in range(num_microbatches)] + [["B", m, 0] for m in range(num_microbatches)]
-    """,
+right("a-tuple-of-tuples").body(
+    'return tuple(("FB"[k // num_microbatches], k % num_microbatches) for k in range(2 * num_microbatches))'
 )
 
-# ---- live-microbatches
-
-mutant(
-    "live-microbatches",
-    "counts-forwards",
-    says="the number of all forwards",
-    body="""
-    live += kind == "F"
-    most = live
-    """,
-)
-mutant(
-    "live-microbatches",
-    "at-the-end",
-    says="keep track of the largest",
-    body="""
-    live += 1 if kind == "F" else -1
-    most = live
-    """,
-)
-mutant(
-    "live-microbatches",
-    "warm-up-only",
-    says="the number of forwards before the first backward",
-    body="""
+wrong, right = ANSWERS.to("live-microbatches")
+wrong("counts-forwards", "the number of all forwards").body('live += kind == "F"\nmost = live')
+wrong("at-the-end", "keep track of the largest").replace("max(most, live)", "live")
+wrong("warm-up-only", "the number of forwards before the first backward").body("""
     live += 1
     if kind == "F" and most == live - 1:
         most = live
-    """,
-)
-mutant(
-    "live-microbatches",
-    "never-frees-more-than-two",
-    says="it returned",
-    hidden=True,
-    body="""
-    live += 1 if kind == "F" else -1
-    most = min(3, max(most, live))
-    """,
-)
-also_right(
-    "live-microbatches",
-    "looks-before-it-counts",
-    body="""
-    most = max(most, live)
-    live += 1 if kind == "F" else -1
-    """,
-)
-also_right(
-    "live-microbatches",
-    "a-set",
-    cell="""
-    def live_microbatches(steps):
-        live, most = set(), 0
-        for kind, *which in steps:
-            (live.add if kind == "F" else live.remove)(tuple(which))
-            most = max(most, len(live))
-        return most
-    """,
-)
+""")
+wrong("never-frees-more-than-two", "it returned", hidden=True).replace("max(most, live)", "min(3, max(most, live))")
+right("looks-before-it-counts").body('most = max(most, live)\nlive += 1 if kind == "F" else -1')
+right("a-set").replace("live = most = 0", "live, most = set(), 0").replace("*_", "*which").replace(
+    'live += 1 if kind == "F" else -1', '(live.add if kind == "F" else live.remove)(tuple(which))'
+).replace("max(most, live)", "max(most, len(live))")
 
-# ---- one-f-one-b
-
-mutant(
-    "one-f-one-b",
-    "warm-up-one-too-long",
-    "memory",
-    says="Its warm-up is 1 too long",
-    replace=("world_size - 1 - rank", "world_size - rank"),
+wrong, right = ANSWERS.to("one-f-one-b")
+wrong("warm-up-one-too-long", "Its warm-up is 1 too long", caught_by="memory").replace("world_size - 1", "world_size")
+wrong("warm-up-one-too-short", "is too short", caught_by="time").replace(
+    "world_size - 1 - rank", "max(world_size - 2 - rank, 0)"
 )
-mutant(
-    "one-f-one-b",
-    "warm-up-one-too-short",
-    "time",
-    says="is too short",
-    replace=("world_size - 1 - rank", "max(world_size - 2 - rank, 0)"),
+wrong("warm-up-not-capped", "rank").replace("min(world_size - 1 - rank, num_microbatches)", "world_size - 1 - rank")
+wrong("warm-up-by-rank", "it is the other way round").replace("world_size - 1 - rank", "rank")
+wrong("backward-first-in-the-pair", "before F0").replace("steps += [f, b]", "steps += [b, f]")
+wrong("no-cool-down", "Are the backwards after the last forward missing").replace(
+    "steps += backward[num_microbatches - ahead :]", "pass"
 )
-mutant(
-    "one-f-one-b",
-    "warm-up-not-capped",
-    says="rank",
-    replace=("ahead = min(world_size - 1 - rank, num_microbatches)", "ahead = world_size - 1 - rank"),
+wrong("gpipe-again", "as in GPipe", caught_by="memory").replace(
+    "ahead = min(world_size - 1 - rank, num_microbatches)", "ahead = num_microbatches"
 )
-mutant(
-    "one-f-one-b",
-    "warm-up-by-rank",
-    says="it is the other way round",
-    replace=("min(world_size - 1 - rank, num_microbatches)", "min(rank, num_microbatches)"),
-)
-mutant(
-    "one-f-one-b",
-    "backward-first-in-the-pair",
-    says="before F0",
-    replace=("steps += [f, b]", "steps += [b, f]"),
-)
-mutant(
-    "one-f-one-b",
-    "no-cool-down",
-    says="Are the backwards after the last forward missing",
-    replace=("steps += backward[num_microbatches - ahead :]", "pass"),
-)
-mutant(
-    "one-f-one-b",
-    "gpipe-again",
-    "memory",
-    says="as in GPipe",
-    replace=("ahead = min(world_size - 1 - rank, num_microbatches)", "ahead = num_microbatches"),
-)
-mutant(
-    "one-f-one-b",
-    "same-on-every-rank",
-    "memory",
-    says="too long",
-    replace=("min(world_size - 1 - rank, num_microbatches)", "min(world_size - 1, num_microbatches)"),
-)
-mutant(
-    "one-f-one-b",
-    "two-by-two",
-    says="two of the same kind in a row",
-    body="""
+wrong("same-on-every-rank", "too long", caught_by="memory").replace("world_size - 1 - rank", "world_size - 1")
+wrong("two-by-two", "two of the same kind in a row").body("""
     ahead = min(world_size - 1 - rank, num_microbatches)
     steps = forward[:ahead]
     f, b = forward[ahead:], backward[:]
@@ -602,169 +267,84 @@ mutant(
         steps += f[:2] + b[: len(f[:2])]
         f, b = f[2:], b[len(f[:2]) :]
     steps += b
-    """,
+""")
+wrong("knows-four-ranks", "live on rank", caught_by="memory", hidden=True).replace(
+    "world_size - 1", "world_size - 1 - rank if world_size == 4 else world_size"
 )
-mutant(
-    "one-f-one-b",
-    "knows-four-ranks",
-    "memory",
-    says="live on rank",
-    hidden=True,
-    replace=(
-        "min(world_size - 1 - rank, num_microbatches)",
-        "min(world_size - 1 - rank if world_size == 4 else world_size - rank, num_microbatches)",
-    ),
+right("as-in-torch").replace("world_size - 1", "world_size").replace(
+    "for f, b in zip(forward[ahead:], backward):", "for b, f in zip(backward, forward[ahead:]):"
+).replace("[f, b]", "[b, f]")
+right("counts-what-is-live").body("""
+    steps, live = [], 0
+    while forward or backward:
+        if forward and live < world_size - rank:
+            steps.append(forward.pop(0))
+            live += 1
+        else:
+            steps.append(backward.pop(0))
+            live -= 1
+""")
+
+wrong, right = ANSWERS.to("run-schedule")
+wrong("blocking-sends", "a send that waits").replace(
+    'sends.append((dist.isend(message, dst=after, tag=tag("F", m, stage + 1)), message))',
+    'dist.send(message, dst=after, tag=tag("F", m, stage + 1))',
+).replace(
+    'sends.append((dist.isend(x.grad, dst=before, tag=tag("B", m, stage - 1)), x.grad))',
+    'dist.send(x.grad, dst=before, tag=tag("B", m, stage - 1))',
 )
-also_right(
-    "one-f-one-b",
-    "as-in-torch",
-    body="""
-    ahead = min(world_size - rank, num_microbatches)
-    steps = forward[:ahead]
-    for b, f in zip(backward, forward[ahead:]):
-        steps += [b, f]
-    steps += backward[num_microbatches - ahead :]
-    """,
+wrong("handle-dropped", "never waited for it", caught_by="memory").replace(
+    'sends.append((dist.isend(x.grad, dst=before, tag=tag("B", m, stage - 1)), x.grad))',
+    'dist.isend(x.grad, dst=before, tag=tag("B", m, stage - 1))',
+)
+wrong("sends-output-grad", "Is it the .grad of a tensor that has none").replace(
+    'sends.append((dist.isend(x.grad, dst=before, tag=tag("B", m, stage - 1)), x.grad))',
+    'sends.append((dist.isend(y.grad, dst=before, tag=tag("B", m, stage - 1)), y.grad))',
+)
+wrong("no-requires-grad", "Is it the .grad of a tensor that has none").replace("x.requires_grad_()", "pass")
+wrong("kept-for-ever", "Is something kept after its backward", caught_by="memory").replace(
+    "x, y = kept.pop((c, m))", "x, y = kept[c, m]"
+)
+wrong("keeps-the-outputs", "Is something kept after its backward", caught_by="memory").replace(
+    "x, y = kept.pop((c, m))", "x, y = kept.pop((c, m)); kept[m] = x"
+)
+wrong("zeroed-in-between", "don't zero the gradients in between").replace(
+    "x, y = kept.pop((c, m))", "x, y = kept.pop((c, m))\nfor leaf in leaves[c]:\n    leaf.grad = None"
+)
+wrong("tag-of-the-sender", "a tag that doesn't name the stage that needs the message").replace("stage + 1", "stage")
+wrong("backward-tag-of-the-sender", "a tag that doesn't name the stage that needs the message").replace(
+    'tag=tag("B", m, stage - 1)', 'tag=tag("B", m, stage)'
+)
+wrong("detaches-what-it-keeps", "rank").replace("kept[c, m] = x, y", "kept[c, m] = x, y.detach().requires_grad_()")
+wrong("keeps-without-the-chunk", "with the chunk in it").replace("kept[c, m]", "kept[m]").replace("(c, m)", "m")
+wrong("first-rank-instead-of-first-stage", "rank").replace(
+    "if stage > 0:\n    dist.recv(x", "if rank > 0:\n    dist.recv(x"
+)
+wrong("buffer-of-one-dtype", "same shape and dtype", hidden=True).replace(
+    "gradient = torch.empty_like(y)", "gradient = torch.empty(y.shape, dtype=torch.float64)"
+)
+wrong("sends-twice", "must use the same tag", caught_by="traffic").replace(
+    "kept[c, m] = x, y", "kept[c, m] = x, y; dist.send(y.detach(), dst=after) if stage < last else None"
+)
+wrong("last-rank-instead-of-last-stage", "What usually causes this here").replace(
+    "if stage < last:\n    message", "if rank < world_size - 1:\n    message"
+)
+wrong("keeps-the-graph-with-the-message", "send y.detach()", caught_by="memory").replace("y.detach()", "y")
+wrong("all-forwards-first-whatever-the-steps", "Is something kept after its backward", caught_by="memory").replace(
+    "in steps:", 'in sorted(steps, key=lambda step: step[0] == "B"):'
+)
+right("receives-with-irecv-and-copies").replace(
+    'dist.recv(x, src=before, tag=tag("F", m, stage))', 'dist.irecv(x, src=before, tag=tag("F", m, stage)).wait()'
+).replace("y.detach", "y.detach().clone").replace("kept[c, m] = x, y", "kept[stage, m] = (x, y)").replace(
+    "(c, m)", "(stage, m)"
 )
 
-# ---- run-schedule
-
-mutant(
-    "run-schedule",
-    "blocking-sends",
-    says="a send that waits",
-    replace=(
-        (
-            'sends.append((dist.isend(message, dst=after, tag=tag("F", m, stage + 1)), message))',
-            'dist.send(message, dst=after, tag=tag("F", m, stage + 1))',
-        ),
-        (
-            'sends.append((dist.isend(x.grad, dst=before, tag=tag("B", m, stage - 1)), x.grad))',
-            'dist.send(x.grad, dst=before, tag=tag("B", m, stage - 1))',
-        ),
-    ),
+wrong, right = ANSWERS.to("overlapped-forward")
+wrong("handle-dropped", "never waited for it", caught_by="time").replace("handle.wait()", "pass")
+wrong("waits-at-once", "nothing overlaps", caught_by="time").replace(
+    "sends.append(dist.isend(y, dst=rank + 1))", "dist.isend(y, dst=rank + 1).wait()"
 )
-mutant(
-    "run-schedule",
-    "handle-dropped",
-    "memory",
-    says="never waited for it",
-    replace=(
-        'sends.append((dist.isend(x.grad, dst=before, tag=tag("B", m, stage - 1)), x.grad))',
-        'dist.isend(x.grad, dst=before, tag=tag("B", m, stage - 1))',
-    ),
-)
-mutant(
-    "run-schedule",
-    "sends-output-grad",
-    says="Is it the .grad of a tensor that has none",
-    replace=(
-        'sends.append((dist.isend(x.grad, dst=before, tag=tag("B", m, stage - 1)), x.grad))',
-        'sends.append((dist.isend(y.grad, dst=before, tag=tag("B", m, stage - 1)), y.grad))',
-    ),
-)
-mutant(
-    "run-schedule",
-    "no-requires-grad",
-    says="Is it the .grad of a tensor that has none",
-    replace=("x.requires_grad_()", "pass"),
-)
-mutant(
-    "run-schedule",
-    "kept-for-ever",
-    "memory",
-    says="Is something kept after its backward",
-    replace=("x, y = kept.pop((c, m))", "x, y = kept[c, m]"),
-)
-mutant(
-    "run-schedule",
-    "keeps-the-outputs",
-    "memory",
-    says="Is something kept after its backward",
-    replace=("x, y = kept.pop((c, m))", "x, y = kept.pop((c, m)); kept[m] = x"),
-)
-mutant(
-    "run-schedule",
-    "zeroed-in-between",
-    says="don't zero the gradients in between",
-    replace=(
-        "x, y = kept.pop((c, m))",
-        "x, y = kept.pop((c, m))\n            for leaf in leaves[c]:\n                leaf.grad = None",
-    ),
-)
-mutant(
-    "run-schedule",
-    "tag-of-the-sender",
-    says="a tag that doesn't name the stage that needs the message",
-    replace=('tag=tag("F", m, stage + 1)', 'tag=tag("F", m, stage)'),
-)
-mutant(
-    "run-schedule",
-    "backward-tag-of-the-sender",
-    says="a tag that doesn't name the stage that needs the message",
-    replace=('tag=tag("B", m, stage - 1)', 'tag=tag("B", m, stage)'),
-)
-mutant(
-    "run-schedule",
-    "detaches-what-it-keeps",
-    says="rank",
-    replace=("kept[c, m] = x, y", "kept[c, m] = x, y.detach().requires_grad_()"),
-)
-mutant(
-    "run-schedule",
-    "keeps-without-the-chunk",
-    says="with the chunk in it",
-    replace=(("kept[c, m] = x, y", "kept[m] = x, y"), ("kept.pop((c, m))", "kept.pop(m)")),
-)
-mutant(
-    "run-schedule",
-    "first-rank-instead-of-first-stage",
-    says="rank",
-    replace=("if stage > 0:\n                dist.recv(x", "if rank > 0:\n                dist.recv(x"),
-)
-mutant(
-    "run-schedule",
-    "buffer-of-one-dtype",
-    says="same shape and dtype",
-    hidden=True,
-    replace=("gradient = torch.empty_like(y)", "gradient = torch.empty(y.shape, dtype=torch.float64)"),
-)
-also_right(
-    "run-schedule",
-    "receives-with-irecv-and-copies",
-    replace=(
-        (
-            'dist.recv(x, src=before, tag=tag("F", m, stage))',
-            'dist.irecv(x, src=before, tag=tag("F", m, stage)).wait()',
-        ),
-        ("message = y.detach()", "message = y.detach().clone()"),
-        ("kept[c, m] = x, y", "kept[stage, m] = (x, y)"),
-        ("kept.pop((c, m))", "kept.pop((stage, m))"),
-    ),
-)
-
-# ---- overlapped-forward
-
-mutant(
-    "overlapped-forward",
-    "handle-dropped",
-    "time",
-    says="never waited for it",
-    replace=("handle.wait()", "pass"),
-)
-mutant(
-    "overlapped-forward",
-    "waits-at-once",
-    "time",
-    says="nothing overlaps",
-    replace=("sends.append(dist.isend(y, dst=rank + 1))", "dist.isend(y, dst=rank + 1).wait()"),
-)
-mutant(
-    "overlapped-forward",
-    "receives-after-computing",
-    "time",
-    says="times as long as is needed",
-    cell="""
+wrong("receives-after-computing", "times as long as is needed", caught_by="time").cell("""
     def overlapped_forward(batch, weights, micro_batch_size, rank, world_size):
         outputs, sends = [], []
         for microbatch in batch.split(micro_batch_size):
@@ -778,13 +358,8 @@ mutant(
         for handle in sends:
             handle.wait()
         return torch.cat(outputs) if rank == world_size - 1 else None
-    """,
-)
-mutant(
-    "overlapped-forward",
-    "one-buffer",
-    says="rank",
-    cell="""
+""")
+wrong("one-buffer", "rank").cell("""
     def overlapped_forward(batch, weights, micro_batch_size, rank, world_size):
         microbatches = batch.split(micro_batch_size)
         buffer = torch.empty_like(microbatches[0])
@@ -801,18 +376,30 @@ mutant(
         for handle in sends:
             handle.wait()
         return torch.cat(outputs) if rank == world_size - 1 else None
-    """,
+""")
+wrong("one-receive-too-many", "rank").replace("m + 1 < len(microbatches)", "True")
+wrong("waits-for-the-last-send-first", "nothing overlaps", caught_by="time").replace(
+    "range(len(microbatches)):", "range(len(microbatches)):\n    if sends:\n        sends[-1].wait()"
 )
-mutant(
-    "overlapped-forward",
-    "one-receive-too-many",
-    says="rank",
-    replace=("if m + 1 < len(microbatches):\n                receives", "if True:\n                receives"),
-)
-also_right(
-    "overlapped-forward",
-    "all-receives-at-once",
-    cell="""
+wrong("receives-all-then-computes", "times as long as is needed", caught_by="time").cell("""
+    def overlapped_forward(batch, weights, micro_batch_size, rank, world_size):
+        inputs = [m if rank == 0 else torch.empty_like(m) for m in batch.split(micro_batch_size)]
+        for handle in [dist.irecv(x, src=rank - 1) for x in inputs] if rank > 0 else []:
+            handle.wait()
+        outputs, sends = [], []
+        for x in inputs:
+            outputs.append(mlp.forward(weights, x))
+            if rank < world_size - 1:
+                sends.append(dist.isend(outputs[-1], dst=rank + 1))
+        for handle in sends:
+            handle.wait()
+        return torch.cat(outputs) if rank == world_size - 1 else None
+""")
+wrong("microbatch-forward-again", "waited for on both sides", caught_by="time").cell("""
+    def overlapped_forward(batch, weights, micro_batch_size, rank, world_size):
+        return microbatch_forward(batch, weights, micro_batch_size, rank, world_size)
+""")
+right("all-receives-at-once").cell("""
     def overlapped_forward(batch, weights, micro_batch_size, rank, world_size):
         microbatches = batch.split(micro_batch_size)
         buffers = [torch.empty_like(m) for m in microbatches]
@@ -827,180 +414,8 @@ also_right(
                 sends.append(dist.isend(outputs[-1], dst=rank + 1))
         [handle.wait() for handle in sends]
         return torch.cat(outputs) if rank == world_size - 1 else None
-    """,
-)
-
-# ---- interleaved-layers
-
-mutant(
-    "interleaved-layers",
-    "contiguous",
-    says="chunks next to each other",
-    replace=("c * world_size + rank", "rank * num_chunks + c"),
-)
-mutant(
-    "interleaved-layers",
-    "flat",
-    says="one list for each chunk",
-    replace=(
-        "return [weights[stage * size : (stage + 1) * size] for stage in stages]",
-        "return [w for stage in stages for w in weights[stage * size : (stage + 1) * size]]",
-    ),
-)
-mutant(
-    "interleaved-layers",
-    "one-layer-each",
-    says="rank",
-    replace=("weights[stage * size : (stage + 1) * size]", "weights[stage : stage + 1]"),
-)
-mutant(
-    "interleaved-layers",
-    "two-chunks",
-    says="rank",
-    hidden=True,
-    replace=(
-        "stages = [c * world_size + rank for c in range(num_chunks)]",
-        "stages = [c * world_size + rank for c in range(num_chunks)][: 3]",
-    ),
-)
-also_right(
-    "interleaved-layers",
-    "cuts-all-then-picks",
-    body="""
-    stages = [weights[k : k + size] for k in range(0, len(weights), size)]
-    return tuple(stages[rank::world_size])
-    """,
-)
-
-# ---- interleaved
-
-mutant(
-    "interleaved",
-    "backward-from-chunk-0",
-    says="they go through the last chunk first",
-    replace=("num_chunks - 1 - chunk", "chunk"),
-)
-mutant(
-    "interleaved",
-    "all-microbatches-through-chunk-0",
-    says="Microbatches go in groups of P",
-    replace=(
-        ("chunk = k // world_size % num_chunks", "chunk = k // num_microbatches"),
-        (
-            "microbatch = k // (world_size * num_chunks) * world_size + k % world_size",
-            "microbatch = k % num_microbatches",
-        ),
-    ),
-)
-mutant(
-    "interleaved",
-    "warm-up-of-1f1b",
-    says="can't run",
-    replace=("2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size", "world_size - 1 - rank"),
-)
-mutant(
-    "interleaved",
-    "warm-up-too-long",
-    "memory",
-    says="2 (P - 1 - rank) + (v - 1) P",
-    replace=(
-        "2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size",
-        "2 * (world_size - 1 - rank) + num_chunks * world_size",
-    ),
-)
-mutant(
-    "interleaved",
-    "all-forwards-first",
-    "memory",
-    says="go backward as soon as the warm-up is over",
-    replace=("ahead = min(2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size, count)", "ahead = count"),
-)
-mutant(
-    "interleaved",
-    "not-capped",
-    says="rank",
-    hidden=True,
-    replace=(
-        "ahead = min(2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size, count)",
-        "ahead = 2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size",
-    ),
-)
-mutant(
-    "interleaved",
-    "no-way-up-and-back",
-    "time",
-    says="Is the warm-up too short",
-    replace=("2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size", "(num_chunks - 1) * world_size"),
-)
-also_right(
-    "interleaved",
-    "in-groups",
-    cell="""
-    def interleaved(rank, world_size, num_microbatches, num_chunks):
-        order = [
-            (first + m, c)
-            for first in range(0, num_microbatches, world_size)
-            for c in range(num_chunks)
-            for m in range(world_size)
-        ]
-        forward = [["F", m, c] for m, c in order]
-        backward = [["B", m, num_chunks - 1 - c] for m, c in order]
-        ahead = min(len(order), 2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size)
-        steps, forward = forward[:ahead], forward[ahead:]
-        for b in backward:
-            steps += forward[:1] + [b]
-            forward = forward[1:]
-        return steps
-    """,
-)
-
-mutant(
-    "overlapped-forward",
-    "waits-for-the-last-send-first",
-    "time",
-    says="nothing overlaps",
-    replace=(
-        "if rank > 0:\n            receives[m].wait()",
-        "if sends:\n            sends[-1].wait()\n        if rank > 0:\n            receives[m].wait()",
-    ),
-)
-mutant(
-    "overlapped-forward",
-    "receives-all-then-computes",
-    "time",
-    says="times as long as is needed",
-    cell="""
-    def overlapped_forward(batch, weights, micro_batch_size, rank, world_size):
-        inputs = [m if rank == 0 else torch.empty_like(m) for m in batch.split(micro_batch_size)]
-        for handle in [dist.irecv(x, src=rank - 1) for x in inputs] if rank > 0 else []:
-            handle.wait()
-        outputs, sends = [], []
-        for x in inputs:
-            outputs.append(mlp.forward(weights, x))
-            if rank < world_size - 1:
-                sends.append(dist.isend(outputs[-1], dst=rank + 1))
-        for handle in sends:
-            handle.wait()
-        return torch.cat(outputs) if rank == world_size - 1 else None
-    """,
-)
-mutant(
-    "run-schedule",
-    "sends-twice",
-    "traffic",
-    says="must use the same tag",
-    replace=("kept[c, m] = x, y", "kept[c, m] = x, y; dist.send(y.detach(), dst=after) if stage < last else None"),
-)
-mutant(
-    "run-schedule",
-    "last-rank-instead-of-last-stage",
-    says="What usually causes this here",
-    replace=("if stage < last:\n                message", "if rank < world_size - 1:\n                message"),
-)
-also_right(
-    "overlapped-forward",
-    "in-batches",
-    cell="""
+""")
+right("in-batches").cell("""
     def overlapped_forward(batch, weights, micro_batch_size, rank, world_size):
         microbatches = batch.split(micro_batch_size)
         buffers = [m.clone() for m in microbatches]
@@ -1017,68 +432,60 @@ also_right(
             handle.wait()
         if rank == world_size - 1:
             return torch.cat(outputs)
-    """,
+""")
+
+wrong, right = ANSWERS.to("interleaved-layers")
+wrong("contiguous", "chunks next to each other").replace("c * world_size + rank", "rank * num_chunks + c")
+wrong("flat", "one list for each chunk").replace(
+    "return [weights[stage * size : (stage + 1) * size] for stage in stages]",
+    "return [w for stage in stages for w in weights[stage * size : (stage + 1) * size]]",
 )
-also_right(
-    "microbatch-forward",
-    "naive-forward-for-each",
-    cell="""
-    def microbatch_forward(batch, weights, micro_batch_size, rank, world_size):
-        outputs = [naive_forward(m, weights, rank, world_size) for m in batch.split(micro_batch_size)]
-        return torch.cat(outputs) if rank == world_size - 1 else None
-    """,
+wrong("one-layer-each", "rank").replace("weights[stage * size : (stage + 1) * size]", "weights[stage : stage + 1]")
+wrong("two-chunks", "rank", hidden=True).replace("range(num_chunks)", "range(num_chunks)][: 3")
+right("cuts-all-then-picks").body("""
+    stages = [weights[k : k + size] for k in range(0, len(weights), size)]
+    return tuple(stages[rank::world_size])
+""")
+
+wrong, right = ANSWERS.to("interleaved")
+wrong("backward-from-chunk-0", "they go through the last chunk first").replace("num_chunks - 1 - chunk", "chunk")
+wrong("all-microbatches-through-chunk-0", "Microbatches go in groups of P").replace(
+    "k // world_size % num_chunks", "k // num_microbatches"
+).replace("k // (world_size * num_chunks) * world_size + k % world_size", "k % num_microbatches")
+wrong("warm-up-of-1f1b", "can't run").replace(
+    "2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size", "world_size - 1 - rank"
 )
-also_right(
-    "split-layers",
-    "halves-what-is-left",
-    body="""
-    for other in range(world_size):
-        size = -(-len(weights) // (world_size - other))
-        mine, weights = weights[:size], weights[size:]
-        if other == rank:
-            return mine
-    """,
+wrong("warm-up-too-long", "2 (P - 1 - rank) + (v - 1) P", caught_by="memory").replace(
+    "(num_chunks - 1) * world_size", "num_chunks * world_size"
 )
-also_right(
-    "accumulate-gradients",
-    "scales-at-the-end",
-    cell="""
-    def accumulate_gradients(batch, weights, micro_batch_size):
-        total, gradients = 0, [torch.zeros_like(w) for w in weights]
-        for part in batch.split(micro_batch_size):
-            leaves = [w.clone().requires_grad_() for w in weights]
-            loss = mlp.loss_of(mlp.forward(leaves, part)) * len(part)
-            for gradient, of_part in zip(gradients, torch.autograd.grad(loss, leaves)):
-                gradient += of_part
-            total = total + loss
-        return total / len(batch), tuple(gradient / len(batch) for gradient in gradients)
-    """,
+wrong("all-forwards-first", "go backward as soon as the warm-up is over", caught_by="memory").replace(
+    "ahead = min(2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size, count)", "ahead = count"
 )
-also_right(
-    "gpipe",
-    "a-tuple-of-tuples",
-    body="""
-    return tuple(("FB"[k // num_microbatches], k % num_microbatches) for k in range(2 * num_microbatches))
-    """,
+wrong("not-capped", "rank", hidden=True).replace(
+    "ahead = min(2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size, count)",
+    "ahead = 2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size",
 )
-also_right(
-    "one-f-one-b",
-    "counts-what-is-live",
-    body="""
-    steps, live = [], 0
-    while forward or backward:
-        if forward and live < world_size - rank:
-            steps.append(forward.pop(0))
-            live += 1
-        else:
-            steps.append(backward.pop(0))
-            live -= 1
-    """,
+wrong("no-way-up-and-back", "Is the warm-up too short", caught_by="time").replace(
+    "2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size", "(num_chunks - 1) * world_size"
 )
-also_right(
-    "interleaved",
-    "counts-what-is-live",
-    cell="""
+right("in-groups").cell("""
+    def interleaved(rank, world_size, num_microbatches, num_chunks):
+        order = [
+            (first + m, c)
+            for first in range(0, num_microbatches, world_size)
+            for c in range(num_chunks)
+            for m in range(world_size)
+        ]
+        forward = [["F", m, c] for m, c in order]
+        backward = [["B", m, num_chunks - 1 - c] for m, c in order]
+        ahead = min(len(order), 2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size)
+        steps, forward = forward[:ahead], forward[ahead:]
+        for b in backward:
+            steps += forward[:1] + [b]
+            forward = forward[1:]
+        return steps
+""")
+right("counts-what-is-live").cell("""
     def interleaved(rank, world_size, num_microbatches, num_chunks):
         order = [
             (first + m, c)
@@ -1099,64 +506,4 @@ also_right(
                 steps.append(("B", m, num_chunks - 1 - c))
                 done, live = done + 1, live - 1
         return steps
-    """,
-)
-
-mutant(
-    "run-schedule",
-    "keeps-the-graph-with-the-message",
-    "memory",
-    says="send y.detach()",
-    replace=("message = y.detach()", "message = y"),
-)
-mutant(
-    "run-schedule",
-    "all-forwards-first-whatever-the-steps",
-    "memory",
-    says="Is something kept after its backward",
-    cell="""
-    def run_schedule(batch, weights, steps, micro_batch_size, rank, world_size):
-        leaves = [[w.detach().requires_grad_() for w in chunk] for chunk in weights]
-        microbatches, last = batch.split(micro_batch_size), world_size * len(weights) - 1
-        before, after = (rank - 1) % world_size, (rank + 1) % world_size
-        kept, sends, total = {}, [], None
-        for kind, m, *chunk in sorted(steps, key=lambda step: step[0] == "B"):
-            c = chunk[0] if chunk else 0
-            stage = c * world_size + rank
-            x = microbatches[m] if stage == 0 else torch.empty_like(microbatches[m])
-            if kind == "F":
-                if stage > 0:
-                    dist.recv(x, src=before, tag=tag("F", m, stage))
-                    x.requires_grad_()
-                y = mlp.forward(leaves[c], x)
-                if stage < last:
-                    sends.append((dist.isend(y.detach(), dst=after, tag=tag("F", m, stage + 1)), y.detach()))
-                kept[c, m] = x, y
-                continue
-            x, y = kept.pop((c, m))
-            gradient = torch.empty_like(y)
-            if stage < last:
-                dist.recv(gradient, src=after, tag=tag("B", m, stage))
-                y.backward(gradient)
-            else:
-                loss = mlp.loss_of(y) * (len(y) / len(batch))
-                total = loss.detach() if total is None else total + loss.detach()
-                loss.backward()
-            if stage > 0:
-                sends.append((dist.isend(x.grad, dst=before, tag=tag("B", m, stage - 1)), x.grad))
-            del x, y
-        for handle, _ in sends:
-            handle.wait()
-        return total, [[leaf.grad for leaf in chunk] for chunk in leaves]
-    """,
-)
-mutant(
-    "overlapped-forward",
-    "microbatch-forward-again",
-    "time",
-    says="waited for on both sides",
-    cell="""
-    def overlapped_forward(batch, weights, micro_batch_size, rank, world_size):
-        return microbatch_forward(batch, weights, micro_batch_size, rank, world_size)
-    """,
-)
+""")

@@ -39,7 +39,7 @@ from .gradients import (
     serial,
 )
 from .inputs import Draws
-from .registry import check
+from .marking import check
 from .runner import Runner, links
 from .show import show
 from .traffic import expect_all_waited, expect_time

@@ -3,7 +3,8 @@
 A notebook says `check = checks_for("01_collectives")`, then `check(broadcast_by_hand)`.
 
     checks_for                        all visible checks of a lesson
-    check                             marks a function as the check of an exercise (registry.py)
+    oracle, Case, vary                a check that says what is right and what mistakes lead to (oracles.py)
+    check                             marks a function as the check of an exercise (marking.py)
     CheckFailed                       what a check raises when an answer is wrong (answer.py)
     Draws                             the random inputs that a check hands to its ranks (inputs.py)
     expect, expect_unchanged, ...     compare what the ranks returned with what is right (compare.py)
@@ -15,7 +16,9 @@ The files with a number hold one lesson's checks each. gradients.py helps those 
 from .answer import CheckFailed
 from .compare import expect, expect_own_memory, expect_unchanged
 from .inputs import Draws
-from .registry import Checks, check
+from .marking import check
+from .oracles import Case, every, only_at, oracle, vary
+from .registry import Checks
 from .traffic import (
     expect_all_waited,
     expect_calls,
@@ -26,11 +29,13 @@ from .traffic import (
 )
 
 __all__ = [
+    "Case",
     "CheckFailed",
     "Checks",
     "Draws",
     "check",
     "checks_for",
+    "every",
     "expect",
     "expect_all_waited",
     "expect_calls",
@@ -40,6 +45,9 @@ __all__ = [
     "expect_time",
     "expect_traffic",
     "expect_unchanged",
+    "only_at",
+    "oracle",
+    "vary",
 ]
 
 

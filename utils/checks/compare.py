@@ -5,29 +5,56 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .answer import Answer, CheckFailed
-from .equality import alike
-from .show import show
+import torch
 
-Mistakes = Mapping[str, Any]  # {a common mistake, in words: the wrong value that it leads to}
+from .answer import Answer, CheckFailed
+from .equality import alike, is_number
+from .show import digits_of, rounded, show
+
+Mistakes = Mapping[str, Any]  # {a common mistake, in words: the wrong value that it leads to, or got -> whether it is}
+ROUGHLY = 1e-6  # the relative error with which a mistake is recognised, where the right value may have an error at all
 
 
 def expect(got: Any, expected: Any, rank: int | str, recognise: Mistakes | None = None, rtol: float = 0) -> None:
-    """Raise CheckFailed unless `got` is exactly `expected`: same type, dtype, shape and values (NaN equals NaN).
+    """Raise CheckFailed unless `got` is `expected`: same type, dtype, shape and values (see equality.py).
 
     rank       the rank that returned it; or the words to put in front of it, such as "the input is"
-    recognise  {a common mistake, in words: the wrong value that it leads to}
+    recognise  {a common mistake, in words: the wrong value that it leads to}; or a function of what came back, which
+               says whether it is that mistake. The first one that fits is named. One that is no mistake here, because
+               it leads to the right value, is passed over.
     rtol       the relative error to allow, for results that depend on the order of additions
     """
     if alike(got, expected, rtol, strict=True):
         return
     seen = f"rank {rank} returned" if isinstance(rank, int) else rank
-    usual = {
-        "the right numbers in a different dtype: create buffers with the dtype of the input": expected,
-        **(recognise or {}),
-    }
-    mistake = next((words for words, wrong in usual.items() if alike(got, wrong, rtol)), "")
-    raise CheckFailed(f"{seen} {show(got, expected)}", show(expected, got), mistake and f"That is {mistake}.")
+    words = wrong_type(got, expected, rtol) or recognised(got, expected, recognise or {}, rtol)
+    digits = digits_of(rtol) if rtol else None
+    raise CheckFailed(f"{seen} {show(got, expected, digits)}", rounded(expected, got, rtol), words)
+
+
+def wrong_type(got: Any, expected: Any, rtol: float) -> str:
+    """What to do about the right value in the wrong type; "" if that is not what is wrong."""
+    if is_number(expected) and isinstance(got, torch.Tensor) and got.numel() == 1:
+        right = alike(got.item(), expected, rtol)
+        return "That is a tensor: take .item() of it." if right else ""
+    if not alike(got, expected, rtol):
+        return ""
+    if holds_tensors(expected):
+        return "That is the right numbers in a different dtype: create buffers with the dtype of the input."
+    return "That is right but for its type. Whole numbers are wanted: take int(...), or divide whole numbers with //."
+
+
+def holds_tensors(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) or isinstance(value, list | tuple) and any(map(holds_tensors, value))
+
+
+def recognised(got: Any, expected: Any, mistakes: Mistakes, rtol: float) -> str:
+    """The first mistake that leads to `got`, as a sentence; "" if there is none."""
+    roughly = max(rtol, ROUGHLY) if rtol else 0
+    for words, wrong in mistakes.items():
+        if wrong(got) if callable(wrong) else alike(got, wrong, roughly) and not alike(wrong, expected, rtol):
+            return f"That is {words}."
+    return ""
 
 
 def expect_unchanged(answer: Answer, *inputs: Sequence[Any]) -> None:

@@ -1,24 +1,59 @@
-"""Whether two values are equal."""
+"""Whether two values are equal: the one rule that all checks share.
+
+Without `rtol`, exactly. With it, a number may be off by rtol times the right one, and each entry of a tensor by rtol
+times the largest entry: a small entry of a sum is as uncertain as the large numbers that cancelled in it. Lists and
+tuples are compared item by item, and a tuple will do for a list. NaN equals NaN.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from numbers import Integral, Real
+from typing import Any, TypeGuard
 
 import torch
 
 
-def alike(left: Any, right: Any, rtol: float = 0, strict: bool = False) -> bool:
-    """Whether two values are equal; `strict` requires the same type and dtype as well."""
-    if type(left) is not type(right):
+def alike(got: Any, right: Any, rtol: float = 0, strict: bool = False) -> bool:
+    """Whether two values are equal; `strict` requires the same type and dtype as well.
+
+    For numbers, 3 will do for 3.0, but not 3.0 for 3.
+    """
+    if is_number(got) and is_number(right):
+        return (not strict or will_do(got, right)) and near(got, right, rtol)
+    if isinstance(got, list | tuple) and isinstance(right, list | tuple):
+        return len(got) == len(right) and all(alike(a, b, rtol, strict) for a, b in zip(got, right, strict=True))
+    if type(got) is not type(right):
         return False
-    if isinstance(left, list | tuple):
-        return len(left) == len(right) and all(alike(a, b, rtol, strict) for a, b in zip(left, right, strict=True))
-    if not isinstance(left, torch.Tensor):
-        return bool(left == right)
-    if left.shape != right.shape or left.is_meta or right.is_meta or strict and left.dtype != right.dtype:
+    if isinstance(got, dict):
+        return got.keys() == right.keys() and all(alike(got[name], right[name], rtol, strict) for name in right)
+    if not isinstance(got, torch.Tensor):
+        return bool(got == right)
+    return alike_tensors(got, right, rtol, strict)
+
+
+def alike_tensors(got: torch.Tensor, right: torch.Tensor, rtol: float, strict: bool) -> bool:
+    if got.shape != right.shape or got.is_meta or right.is_meta or strict and got.dtype != right.dtype:
         return False  # a meta tensor has no values
-    wide_left, wide_right = widest(left, right)
-    return torch.allclose(wide_left, wide_right, rtol=rtol, atol=0, equal_nan=True)
+    wide_got, wide_right = widest(got, right)
+    finite = wide_right.abs().nan_to_num(posinf=0.0)
+    largest = finite.max().item() if rtol and finite.numel() else 0.0
+    return torch.allclose(wide_got, wide_right, rtol=0, atol=rtol * largest, equal_nan=True)
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def will_do(got: object, right: object) -> bool:
+    """Whether a number has the right type: only a whole number will do for a whole number."""
+    return isinstance(got, Integral) or not isinstance(right, Integral)
+
+
+def near(got: float, right: float, rtol: float) -> bool:
+    if math.isinf(right):
+        return got == right
+    return got == right or abs(got - right) <= rtol * abs(right) or (math.isnan(got) and math.isnan(right))
 
 
 def widest(*tensors: torch.Tensor) -> list[torch.Tensor]:

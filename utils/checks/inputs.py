@@ -28,6 +28,10 @@ class Draws:
 
     salt: int = 0
 
+    def again(self, attempt: int) -> Draws:
+        """Where to draw other inputs for the same run, if the first don't suit; the first attempt is 0."""
+        return Draws(self.salt + attempt * 7_919_000_017)  # grading's steps from run to run are no multiple of this
+
     def different_integers(
         self, world_size: int, shape: int | tuple[int, ...], dtype: torch.dtype = torch.float32, seed: int = 0
     ) -> list[torch.Tensor]:

@@ -1,76 +1,35 @@
-"""Find the checks of a lesson, run a student's function on ranks, and report the outcome.
-
-A check never touches the student's function: it gets `run`, which calls the function on real ranks, and judges what
-`run` returns. So the ranks can live elsewhere, as they do in grading, and no check needs rewriting.
-
-    @check("reduce-by-hand")
-    def reduce_by_hand_values(run: Runner) -> None:
-        xs = run.draws.different_integers(4, 3)          # one tensor per rank
-        answer = run(4, xs, root=1)                      # rank r gets xs[r]; every rank gets root=1
-        expect(answer.results[1], torch.stack(xs).sum(0), rank=1)
-
-    @check("reduce-by-hand", judges="time")
-    def reduce_by_hand_time(run: Runner) -> str:
-        answer = run.virtual(8, [torch.empty(1000)] * 8, root=1, cluster=links(8, alpha=1e-6, bandwidth=1e9))
-        return expect_time(answer, 7 * (1e-6 + 4000 / 1e9))
-"""
+"""Find the checks of a lesson, run a student's function on ranks, and report the outcome."""
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .answer import CheckFailed
+from .marking import Check, CheckFunction, exercise_of
+from .oracles import Oracle
+from .recorded import Recorded
 from .runner import Runner
 
 WIDTH = 78  # columns of a message's first line
-
-
-# ---- registering and finding checks
-
-CheckFunction = Callable[[Runner], str | None]
-
-
-@dataclass(frozen=True)
-class Check:
-    """What a lesson's module holds in place of a function that `check` marks; calling it calls the function."""
-
-    exercise: str
-    judges: str
-    if_stuck: str
-    function: CheckFunction
-
-    def __call__(self, run: Runner) -> str | None:
-        return self.function(run)
-
-
-def check(exercise: str, judges: str = "values", if_stuck: str = "") -> Callable[[CheckFunction], Check]:
-    """Mark a function `f(run)` as the check of `exercise`. `if_stuck`: what a deadlock usually means here.
-
-    What `f` returns, if anything, is shown to the student when the check passes.
-    """
-    return lambda function: Check(exercise, judges, if_stuck, function)
-
-
-def exercise_of(function_name: str) -> str:
-    """The exercise that a function of this name solves: "ring_all_reduce" -> "ring-all-reduce"."""
-    return function_name.replace("_", "-")
 
 
 class Checks:
     """All checks of one lesson. Calling it judges a function: `check(broadcast_by_hand, judges="values")`."""
 
     def __init__(self, package: str, lesson: str, hidden: bool = False) -> None:
-        folder = Path(importlib.import_module(package).__path__[0])
-        lessons = sorted(path.stem for path in folder.glob("[0-9]*.py"))
-        if lesson not in lessons:
-            raise ValueError(f"there is no lesson {lesson!r}: choose one of {', '.join(lessons)}")
-        module = importlib.import_module(f"{package}.{lesson}")
-        found = [item for item in vars(module).values() if isinstance(item, Check)]
-        self.checks = {(one.exercise, one.judges): one for one in found}
+        name = f"{package}.{lesson}"
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name != name:  # the lesson's module is there, and imports one that is not
+                raise
+            folder = Path(importlib.import_module(package).__path__[0])
+            lessons = sorted(path.stem for path in folder.glob("[0-9]*.py"))
+            raise ValueError(f"there is no lesson {lesson!r}: choose one of {', '.join(lessons)}") from None
+        self.checks = {(one.exercise, one.judges): one for item in vars(module).values() for one in checks_in(item)}
         self.hidden = hidden
 
     @property
@@ -106,4 +65,12 @@ class Checks:
             failed.header = " · ".join(words).ljust(WIDTH - len("not passed")) + "  not passed"
             failed.expected = "something else" if failed.expected and self.hidden else failed.expected
             raise failed from None
-        return f"{exercise} · {judges} · {'hidden test · ' * self.hidden}passed" + (f"\n  {remark}" if remark else "")
+        shown = f"\n  {remark}" if remark and not self.hidden else ""
+        return f"{exercise} · {judges} · {'hidden test · ' * self.hidden}passed{shown}"
+
+
+def checks_in(item: object) -> list[Check]:
+    """The checks that a variable of a lesson's module holds, if any."""
+    if isinstance(item, Oracle | Recorded):
+        return item.checks()
+    return [item] if isinstance(item, Check) else []

@@ -154,8 +154,10 @@ def call_with(
     rank: int, world_size: int, function: Callable[..., Any], mine: list[Any], same: dict[str, Any], catch: Catch
 ) -> Returned:
     """As call_on_rank, where `mine` holds this rank's inputs alone."""
-    names = inspect.signature(function).parameters
-    known = {name: value for name, value in [("rank", rank), ("world_size", world_size)] if name in names}
+    signature = inspect.signature(function)
+    given = signature.bind_partial(*mine, **same).arguments  # a check may hand out a world_size of its own, as data
+    wanted = signature.parameters.keys() - given.keys()
+    known = {name: value for name, value in [("rank", rank), ("world_size", world_size)] if name in wanted}
     kept = [x.detach() if isinstance(x, torch.Tensor) else x for x in mine]
     try:
         result = function(*mine, **same, **known)

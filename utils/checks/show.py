@@ -2,25 +2,76 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 
-from .equality import alike, widest
+from .equality import alike, is_number, widest, will_do
+
+LONGEST = 120  # characters of a value that is no tensor
 
 
-def show(value: Any, other: Any = None) -> str:
-    """A value in a few characters, with its type, dtype or shape where those of `other` differ."""
+def show(value: Any, other: Any = None, digits: int | None = None) -> str:
+    """A value in a few characters, with its type, dtype or shape where those of `other` differ.
+
+    digits   of a float; all of them by default, and where the two values differ only later
+    """
     if isinstance(value, torch.Tensor):
         return show_tensor(value, other)
-    items = list(value) if isinstance(value, list | tuple) else []
-    parts = [show(item) if isinstance(item, torch.Tensor) else repr(item) for item in items]
-    text = f"[{', '.join(parts)}]" if parts else repr(value)
-    text = text if len(text) <= 120 else text[:117] + "..."
+    text = plain(value, digits)
+    if digits and text == plain(other, digits):
+        text = plain(value)
+    text = text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
     name = type(value).__name__
-    if value is None or type(value) is type(other):
+    if value is None or other is None or same_kind(value, other):
         return text
     return f"{text} ({'an' if name[0] in 'aeiou' else 'a'} {name})"
+
+
+def same_kind(value: Any, other: Any) -> bool:
+    """Whether the type of `value` will do where `other` is right."""
+    if isinstance(value, list | tuple):
+        return isinstance(other, list | tuple)
+    return type(value) is type(other) or is_number(value) and is_number(other) and will_do(value, other)
+
+
+def plain(value: Any, digits: int | None = None) -> str:
+    """`[0.25, [12 15 10]]`: as Python writes it, but for tensors and for floats that are cut to `digits`."""
+    if isinstance(value, torch.Tensor):
+        return show_tensor(value, None)
+    if isinstance(value, list | tuple) and value:
+        items = ", ".join(plain(item, digits) for item in value)
+        return f"[{items}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name!r}: {plain(item, digits)}" for name, item in value.items()) + "}"
+    if digits and isinstance(value, float):
+        return f"{value:.{digits}g}"
+    return repr(value)
+
+
+def rounded(value: Any, other: Any, rtol: float) -> str:
+    """What is expected, where a relative error is allowed: `153.6 to 12 digits`."""
+    if not rtol or not holds_floats(value):
+        return show(value, other)
+    digits = digits_of(rtol)
+    other = None if is_number(other) else other  # a whole number will do for a float
+    return f"{show(value, other, digits)} to {digits} digits"
+
+
+def digits_of(rtol: float) -> int:
+    """How many digits of a number must be right."""
+    return max(1, round(-math.log10(rtol)))
+
+
+def holds_floats(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(holds_floats, value.values()))
+    if isinstance(value, list | tuple):
+        return any(map(holds_floats, value))
+    if isinstance(value, torch.Tensor):
+        return value.is_floating_point()
+    return isinstance(value, float)
 
 
 def show_tensor(value: torch.Tensor, other: Any = None) -> str:

@@ -17,54 +17,14 @@ from hypothesis import strategies as st
 from grader.authoring import build, execute
 from grader.authoring.lesson import BuildError, find_lessons, read_lesson
 from grader.authoring.markers import clear_solution, replace_solution, solution_lines
+from tests.grader.authoring.tiny_lesson import CHECKS, ROOT, TINY, make_course, make_judge, write_lesson
 
-ROOT = Path(__file__).resolve().parents[3]
-TINY = '''\
-# %% [markdown]
-# # Tiny
-#
-# A lesson of one exercise.
-
-# %%
-def check(function, judges):
-    assert function(1) == 2, f"{function(1)} is not 2"
-    print(judges, "right")
-
-# %% [markdown]
-# ## Add one
-# difficulty ●○○○○ · about 2 minutes · 3.5 points: values 1.5, types 2
-
-# %% exercise="add-one"
-def add_one(x):
-    """Return x + 1."""
-    ### BEGIN SOLUTION
-    return x + 1
-    ### END SOLUTION
-
-# %% check="add-one" points=1.5
-check(add_one, judges="values")
-
-# %% check="add-one" judges="types" points=2
-check(add_one, judges="types")
-
-# %%
-print("add_one(3) is", add_one(3))
-'''
+MESSAGES = "tests/messages/01_tiny.txt"
 
 
 @pytest.fixture
 def course(tmp_path):
-    """A course of one tiny lesson, with this course's own nbgrader_config.py."""
-    (tmp_path / "solutions").mkdir()
-    (tmp_path / "nbgrader_config.py").write_bytes((ROOT / "nbgrader_config.py").read_bytes())
-    write_lesson(tmp_path, TINY)
-    return tmp_path
-
-
-def write_lesson(course, text, name="01_tiny"):
-    path = course / "solutions" / f"{name}.py"
-    path.write_text(text, encoding="utf-8")
-    return path
+    return make_course(tmp_path)
 
 
 def problems(tmp_path, text, name="01_tiny"):
@@ -159,7 +119,11 @@ def test_every_cell_knows_its_lines(tmp_path_factory, bodies):
 
 # ---- refusing --------------------------------------------------------------------------------------------------------
 
-EXERCISE, CHECK, TYPES = '# %% exercise="add-one"', '# %% check="add-one" points=1.5', 'judges="types" points=2'
+EXERCISE, CHECK, TYPES = (
+    '# %% exercise="add-one" difficulty=1 minutes=5',
+    '# %% check="add-one" points=1.5',
+    'judges="types" points=2',
+)
 BEGIN, END, ANSWER = "    ### BEGIN SOLUTION\n", "    ### END SOLUTION\n", "    return x + 1\n"
 WHOLE = 'def add_one(x):\n    """Return x + 1."""\n' + BEGIN + ANSWER + END
 
@@ -202,7 +166,7 @@ MALFORMED = {
     "mark with other words": (BEGIN, "    ### BEGIN SOLUTION (easy)\n", 18, "alone on its line"),
     "mark in small letters": (BEGIN, "    # begin solution\n", 18, "alone on its line"),
     "mark misspelled": (END, "    ### END SOLUTON\n", 20, "alone on its line"),
-    "mark in markdown": ("# A lesson of one", "# BEGIN SOLUTION of one", 4, "alone on its line"),
+    "mark in markdown": ("# A lesson of one", "# BEGIN SOLUTION of one", 5, "alone on its line"),
     "BEGIN indented otherwise": (BEGIN, "### BEGIN SOLUTION\n", 18, "indent BEGIN SOLUTION exactly like"),
     "not Python once cleared": (
         BEGIN + ANSWER + END,
@@ -245,18 +209,18 @@ MALFORMED = {
     "marker on markdown": (
         "# %% [markdown]\n# ## Add",
         '# %% [markdown] exercise="b"\n# ## Add',
-        11,
+        12,
         "doesn't go on a markdown cell",
     ),
     "check on markdown": (
         "# %% [markdown]\n# ## Add",
         '# %% [markdown] check="b" points=1\n# ## Add',
-        11,
+        12,
         "doesn't go on a markdown cell",
     ),
     "words in a marker": (EXERCISE, "# %% Here we go", 15, "can't read 'Here'"),
     "json in a marker": (EXERCISE, '# %% {"exercise": "add-one"}', 15, "can't read"),
-    "marker inside a cell": ("def check(", '## %% check="add-one" points=2\ndef check(', 7, "looks like a cell marker"),
+    "marker inside a cell": ("def check(", '## %% check="add-one" points=2\ndef check(', 8, "looks like a cell marker"),
     "marker indented": (EXERCISE, " " + EXERCISE, 15, "at the start of the line"),
     "marker of another kind": ("# %%\nprint", "# In[3]:\nprint", 28, "write a cell marker as '# %%'"),
     "tags no list": ("# %%\nprint", '# %% tags="slow"\nprint', 28, "tags=slow is not a list"),
@@ -293,31 +257,16 @@ MALFORMED = {
         "hidden tests go in",
     ),
     "autotest in the source": ("# %%\nprint", "# %%\n### AUTOTEST add_one(1)\nprint", 29, "doesn't belong here"),
-    "heading states other points": (
-        "3.5 points: values 1.5, types 2",
-        "4 points",
-        13,
-        "4 points, but the checks of 'add-one' give 3.5",
-    ),
-    "heading states other parts": ("values 1.5, types 2", "values 2, types 1.5", 13, "give: values 1.5, types 2"),
-    "lesson states other exercises": (
-        "of one exercise.",
-        "short · 2 exercises",
-        4,
-        "2 exercises, but the lesson has 1",
-    ),
-    "points for an exercise without checks": (
-        "# %%\nprint",
-        '# %% [markdown]\n# hard · 1 point\n\n# %% exercise="b"\ndef b():\n'
-        + BEGIN
-        + "    return 1\n"
-        + END
-        + "\n# %%\nprint",
-        29,
-        "1 points, but the checks of 'b' give 0",
-    ),
+    "difficulty missing": (" difficulty=1", "", 15, "difficulty= is missing: write difficulty=2"),
+    "difficulty 6": ("difficulty=1", "difficulty=6", 15, "difficulty=6 is not between 1 and 5"),
+    "difficulty a word": ("difficulty=1", "difficulty=easy", 15, "difficulty=easy is not a whole number"),
+    "minutes missing": (" minutes=5", "", 15, "minutes= is missing: write minutes=10"),
+    "minutes 25": ("minutes=5", "minutes=25", 15, "minutes=25 is not between 5 and 20"),
+    "minutes and a half": ("minutes=5", "minutes=7.5", 15, "minutes=7.5 is not a whole number"),
+    "minutes on a check": (CHECK, CHECK + " minutes=5", 22, "minutes= belongs to an exercise"),
+    "question that asks nothing": ("more?", "more", 1, "question=What is one more is not a question"),
     "not Python": ('print("add', 'print(("add', 29, "not Python: '(' was never closed"),
-    "Python 2": ("print(judges, ", "print judges, (", 9, "not Python"),
+    "Python 2": ("print(judges, ", "print judges, (", 10, "not Python"),
     "string not closed": (
         '"""Return x + 1."""',
         '"""Return x + 1.',
@@ -325,12 +274,12 @@ MALFORMED = {
         "not Python: unterminated triple-quoted string",
     ),
     "text before the first cell": (
-        "# %% [markdown]\n# # Tiny",
-        "import math\n# %% [markdown]\n# # Tiny",
+        "# %% [markdown] question",
+        "import math\n# %% [markdown] question",
         1,
         "text before the first cell",
     ),
-    "control character": ("# A lesson", "# A\x00lesson", 4, "control character"),
+    "control character": ("# A lesson", "# A\x00lesson", 5, "control character"),
 }
 
 
@@ -344,12 +293,18 @@ def test_a_malformed_lesson_is_refused(tmp_path, case):
 
 def test_a_check_must_be_below_its_exercise(tmp_path):
     above = '# %% check="add-one" judges="early" points=1\ncheck(add_one, judges="early")\n\n' + EXERCISE
-    text = TINY.replace(EXERCISE, above).replace("3.5 points: values 1.5, types 2", "easy")
+    text = TINY.replace(EXERCISE, above)
     assert problems(tmp_path, text) == [(15, "this check comes before its exercise (line 18): move it below")]
 
 
 def test_a_check_and_an_exercise_of_one_id(tmp_path):
-    text = TINY + '\n# %% exercise="add-one-types"\ndef add_one_types():\n' + BEGIN + "    return 1\n" + END
+    text = (
+        TINY
+        + '\n# %% exercise="add-one-types" difficulty=1 minutes=5\ndef add_one_types():\n'
+        + BEGIN
+        + "    return 1\n"
+        + END
+    )
     assert problems(tmp_path, text) == [(25, "the cell id 'add-one-types' is also the name of an exercise: rename one")]
 
 
@@ -376,10 +331,8 @@ def test_a_file_of_another_name_is_refused(tmp_path, name):
 
 def test_a_file_that_is_not_utf8_is_refused(course):
     path = write_lesson(course, TINY)
-    path.write_bytes(
-        TINY.replace("●", "*").replace("○", "*").replace("·", "*").replace("A lesson", "Ä lesson").encode("latin-1")
-    )
-    with pytest.raises(BuildError, match=r"solutions/01_tiny.py:4: byte 0xc4 is not UTF-8"):
+    path.write_bytes(TINY.replace("A lesson", "Ä lesson").encode("latin-1"))
+    with pytest.raises(BuildError, match=r"solutions/01_tiny.py:5: byte 0xc4 is not UTF-8"):
         read_lesson(path)
 
 
@@ -437,13 +390,13 @@ def by_id(notebook):
     return {cell.id: cell for cell in notebook.cells}
 
 
-def test_both_notebooks_are_made(course, monkeypatch):
-    (course / "grader" / "hidden").mkdir(parents=True)
-    monkeypatch.setattr(build, "hidden_tests", lambda lesson: {("add-one", "types")})
-    hidden = course / "grader" / "hidden" / "__init__.py"
-    hidden.write_text(
+def test_both_notebooks_are_made(course):
+    hidden = course / "grader" / "hidden"
+    hidden.mkdir(parents=True)
+    (hidden / "__init__.py").write_text(
         "def hidden_tests_for(lesson):\n    return lambda f, judges: print('hidden', lesson, judges, f(2))\n"
     )
+    (hidden / "01_tiny.py").write_text(CHECKS.replace('@check("add-one")\n', ""))
     (course / "grader" / "__init__.py").touch()
     assert build.build(root=course) == ["01_tiny"]
     solution, release = read_both(course)
@@ -576,10 +529,7 @@ DRIFTS = {
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    course = tmp_path_factory.mktemp("built")
-    (course / "solutions").mkdir()
-    (course / "nbgrader_config.py").write_bytes((ROOT / "nbgrader_config.py").read_bytes())
-    write_lesson(course, TINY)
+    course = make_course(tmp_path_factory.mktemp("built"))
     build.build(root=course)
     return course
 
@@ -676,14 +626,14 @@ def test_a_cell_may_raise_if_its_tag_says_so(course):
 
 
 def test_a_dead_kernel_is_reported(course):
-    assert failing(course, 'print("add_one', 'import os; os._exit(3)\nprint("add_one').startswith(
+    assert failing(course, 'print("add_one', '__import__("os")._exit(3)\nprint("add_one').startswith(
         "solutions/01_tiny.py:28: this cell killed its kernel"
     )
 
 
 def test_a_cell_that_does_not_finish_is_reported(course, monkeypatch):
     monkeypatch.setattr(execute, "CELL_TIMEOUT", 2)
-    assert failing(course, 'print("add_one', 'import time; time.sleep(60)\nprint("add_one').startswith(
+    assert failing(course, 'print("add_one', '__import__("time").sleep(60)\nprint("add_one').startswith(
         "solutions/01_tiny.py:28: this cell did not finish"
     )
 
@@ -704,22 +654,6 @@ def test_a_path_of_this_machine_is_refused(course):
     assert told == "solutions/01_tiny.py:28: the output shows a path on this machine: shorten it"
 
 
-def test_a_hidden_test_that_no_check_runs_is_refused(course, monkeypatch):
-    class Tests:
-        registered = {("add-one", "values"), ("add-one", "traffic")}
-
-    (course / "grader" / "hidden").mkdir(parents=True)
-    (course / "grader" / "hidden" / "01_tiny.py").touch()
-    monkeypatch.setitem(sys.modules, "grader.hidden", type("m", (), {"hidden_tests_for": lambda lesson: Tests}))
-    lesson = read_lesson(course / "solutions" / "01_tiny.py")
-    with pytest.raises(
-        BuildError, match="grader/hidden/01_tiny.py:1: the hidden test of 'add-one' for 'traffic' never"
-    ):
-        build.hidden_tests(lesson)
-    Tests.registered = {("add-one", "values")}
-    assert build.hidden_tests(lesson) == {("add-one", "values")}
-
-
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     path = tmp_path / "a" / "b.ipynb"
     build.write(path, b"old")
@@ -733,10 +667,11 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
 
 
 def test_the_command_says_what_it_did(course, capfd):
+    make_judge(course)
     assert build.command(check=True, root=course) == 1
     assert "01_tiny.ipynb is missing: run `make build`" in capfd.readouterr().out
     assert build.command(root=course) == 0
-    assert capfd.readouterr() == ("built 01_tiny\nall notebooks match their sources\n", "")
+    assert capfd.readouterr() == (f"built 01_tiny, {MESSAGES}\nall notebooks match their sources\n", "")
     assert build.command(root=course) == 0
     assert build.command(check=True, root=course) == 0
     told = "nothing to build\nall notebooks match their sources\nall notebooks match their sources\n"
@@ -744,11 +679,12 @@ def test_the_command_says_what_it_did(course, capfd):
 
 
 def test_the_command_reports_what_it_can_not_fix(course, capfd):
+    make_judge(course)
     build.build(root=course)
     (course / "solutions" / "01_tiny" / "answers.py").touch()
     assert build.command(root=course) == 1
     told = "solutions/01_tiny/answers.py does not belong there (nbgrader would hand it out): remove it"
-    assert capfd.readouterr().out == f"nothing to build\n{told}\n"
+    assert capfd.readouterr().out == f"built {MESSAGES}\n{told}\n"
 
 
 def test_the_command_refuses_in_one_line(course, capfd):
@@ -761,7 +697,7 @@ def test_the_command_refuses_in_one_line(course, capfd):
 
 def test_a_build_that_is_interrupted_writes_nothing(course):
     write_lesson(
-        course, TINY.replace("# %%\nprint", "# %%\nopen('started', 'w').close()\nimport time; time.sleep(60)\nprint")
+        course, TINY.replace("# %%\nprint", "# %%\nopen('started', 'w').close()\n__import__('time').sleep(60)\nprint")
     )
     code = "import sys; from pathlib import Path; from grader.authoring.build import command\n"
     code += "sys.exit(command(root=Path(sys.argv[1])))"

@@ -3,7 +3,7 @@
 from importlib import import_module
 
 from utils.checks.compare import expect
-from utils.checks.registry import check
+from utils.checks.marking import check
 
 visible = import_module("tests.tiny.checks.90_tiny")
 SECRET = 21

@@ -1,0 +1,116 @@
+"""What is said about a lesson and its exercises, computed from the markers of its source, so that it's written once.
+
+    shown_cells(lesson) -> [Cell]    the lesson's cells with these lines put in, as notebooks show them:
+        under the title      *about 3 h 40 min · 13 exercises · 56 points · you need: lesson 01.*
+        under a heading      difficulty ●●○○○ · about 10 minutes · 3 points: values 2, memory 1
+    minutes(lesson) -> int           how long the lesson takes
+    table(lessons) -> str            the rows for README.md, which `readme_with` puts in place
+
+Of these, the author writes only the line under the title, as `*you need: lesson 01.*`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+from grader.authoring.lesson import BuildError, Cell, Check, Exercise, Lesson
+
+TABLE = re.compile(r"(<!-- lessons: .*?-->\n).*?(\n<!-- end of lessons -->)", re.DOTALL)
+NEEDS = "*you need: "  # starts the line under the title
+WORDS_A_MINUTE = 180
+MINUTES_A_PREDICTION = 2
+PREDICTION = re.compile(r"\*\*predict\*\*", re.IGNORECASE)
+
+
+def minutes(lesson: Lesson) -> int:
+    """How long the lesson takes, rounded up to ten minutes.
+
+    It's the minutes of its exercises, two for each "**Predict**", and the time to read its text at 180 words a minute.
+    The text is that of the markdown cells. Comments in code are left out: in no lesson are they two minutes' reading.
+    """
+    text = "\n".join(cell.source for cell in lesson.cells if cell.kind == "markdown")
+    words = sum(any(map(str.isalnum, word)) for word in text.split())
+    exercises = sum(exercise.minutes for exercise in lesson.exercises.values())
+    total = exercises + MINUTES_A_PREDICTION * len(PREDICTION.findall(text)) + words / WORDS_A_MINUTE
+    return 10 * -int(-total // 10)
+
+
+def shown_cells(lesson: Lesson) -> list[Cell]:
+    """The cells as notebooks show them. A cell with a missing title or heading stays as it is."""
+    headings = {heading.line: exercise for exercise, heading in headings_of(lesson).items() if heading}
+    shown = []
+    for cell in lesson.cells:
+        source = cell.source
+        if cell is lesson.cells[0]:
+            source = source.replace(f"\n{NEEDS}", f"\n*{about_lesson(lesson)} · {NEEDS.lstrip('*')}", 1)
+        elif cell.line in headings:
+            exercise = lesson.exercises[headings[cell.line]]
+            line = about_exercise(exercise, lesson.checks_of(exercise.name))
+            source = re.sub(r"$", f"\n{line}", source, count=1, flags=re.MULTILINE)
+        shown.append(replace(cell, source=source))
+    return shown
+
+
+def headings_of(lesson: Lesson) -> dict[str, Cell | None]:
+    """{exercise: the last cell above it that starts with `## `}, each cell for one exercise at most."""
+    headings: dict[str, Cell | None] = {}
+    heading = None
+    for cell in lesson.cells:
+        if cell.kind == "markdown" and cell.source.startswith("## "):
+            heading = cell
+        elif cell.exercise:
+            headings[cell.exercise], heading = heading, None
+    return headings
+
+
+def about_lesson(lesson: Lesson) -> str:
+    counts = [plural(len(lesson.exercises), "exercise"), plural(lesson.points, "point")]
+    return " · ".join([f"about {hours(minutes(lesson))}", *counts])
+
+
+def about_exercise(exercise: Exercise, checks: list[Check]) -> str:
+    difficulty = "●" * exercise.difficulty + "○" * (5 - exercise.difficulty)
+    points = plural(sum(check.points for check in checks), "point")
+    return f"difficulty {difficulty} · about {exercise.minutes} minutes · {points}: {parts(checks)}"
+
+
+def parts(checks: tuple[Check, ...] | list[Check]) -> str:
+    """What checks judge and their points: `values 3, virtual time 1`."""
+    points: dict[str, float] = {}
+    for check in checks:
+        points[check.judges] = points.get(check.judges, 0) + check.points
+    return ", ".join(f"{judges.replace('-', ' ')} {number:g}" for judges, number in points.items())
+
+
+def hours(minutes: int) -> str:
+    """`2 h 40 min`, `3 h` or `50 min`."""
+    words = [f"{minutes // 60} h"] * (minutes >= 60) + [f"{minutes % 60} min"] * (minutes % 60 > 0)
+    return " ".join(words)
+
+
+def plural(number: float, word: str) -> str:
+    return f"{number:g} {word}{'s' * (number != 1)}"
+
+
+def table(lessons: Iterable[Lesson]) -> str:
+    """The table of lessons for README.md: question, time, exercises, points by what is judged."""
+    rows = ["| lesson | question it answers | time | exercises | points |", "| --- | --- | --- | --- | --- |"]
+    for lesson in lessons:
+        title = f"{lesson.name[:2]} · {lesson.cells[0].source.splitlines()[0].removeprefix('# ')}"
+        link = f"[{title}](notebooks/{lesson.name}/{lesson.name}.ipynb)"
+        points = f"{lesson.points:g}: {parts(lesson.checks)}"
+        columns = (link, lesson.cells[0].marker.question, hours(minutes(lesson)), len(lesson.exercises), points)
+        rows.append("| " + " | ".join(map(str, columns)) + " |")
+    return "\n".join(rows)
+
+
+def readme_with(readme: str, lessons: Iterable[Lesson]) -> str:
+    """README.md with the table of these lessons. Raises BuildError if nothing says where the table goes."""
+    if not TABLE.search(readme):
+        raise BuildError(
+            ["README.md:1: the table of lessons goes between '<!-- lessons: ... -->' and '<!-- end of lessons -->'"]
+        )
+    new = table(lessons)
+    return TABLE.sub(lambda found: found[1] + new + found[2], readme)

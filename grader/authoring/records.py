@@ -1,0 +1,55 @@
+"""Write down what a lesson's hidden oracles say of the cases that its visible checks use (utils/checks/recorded.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from grader.authoring.check_files import hidden_file, load, located
+from grader.authoring.lesson import BuildError, Lesson
+
+
+def record_file(lesson: Lesson) -> Path:
+    return lesson.root / "utils" / "checks" / "recorded" / f"{lesson.name}.json"
+
+
+def write_record(lesson: Lesson) -> bool:
+    """Write a lesson's recorded cases, or remove them if it no longer has any. Returns whether anything has changed.
+
+    Raises BuildError if the hidden tests can't be loaded, or if a case can't be written down.
+    """
+    path, text = record_file(lesson), record_of(lesson)
+    if text == record_on_disk(lesson):
+        return False
+    if text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    else:
+        path.unlink()
+    return True
+
+
+def record_drift(lesson: Lesson) -> Iterator[str]:
+    """A line if a lesson's recorded cases are out of date."""
+    if record_of(lesson) != record_on_disk(lesson):
+        name = record_file(lesson).relative_to(lesson.root)
+        yield f"{name} is not what grader/hidden/{lesson.name}.py says: run `make build`"
+
+
+def record_on_disk(lesson: Lesson) -> str:
+    path = record_file(lesson)
+    return path.read_text(encoding="utf-8") if path.exists() else ""
+
+
+def record_of(lesson: Lesson) -> str:
+    """The text of the file; "" if the lesson records nothing."""
+    path = hidden_file(lesson)
+    if not path.exists():
+        return ""
+    from utils.checks.recorded import written_down  # imports torch, so only when needed
+
+    try:
+        oracles = getattr(load(path, "grader.hidden"), "RECORDED", ())
+        return written_down(oracles) if oracles else ""
+    except Exception as error:
+        raise BuildError([located(error, path)]) from error

@@ -1,0 +1,153 @@
+"""The rules that a lesson's four files keep, beyond being readable. `make build` reports each breach, with its line.
+
+    broken_rules(lesson) -> [Problem]
+
+Each rule is one function in RULES.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+from grader.authoring.check_files import answers, answers_file, hidden_tests, line_with, visible_checks
+from grader.authoring.facts import NEEDS, headings_of, plural
+from grader.authoring.lesson import BuildError, Lesson, Problem, parse
+
+FEWEST_WRONG = 2  # answers to an exercise
+Breaches = Iterator[Problem]
+
+
+def broken_rules(lesson: Lesson) -> list[Problem]:
+    """Every breach of a rule, in the order of the files and lines."""
+    found: list[Problem] = []
+    for rule in RULES:
+        try:
+            found += rule(lesson)
+        except BuildError as error:  # a file that can't be loaded
+            found += [problem for problem in error.problems if isinstance(problem, Problem)]
+    return sorted(set(found))
+
+
+# ---- solutions/NN_topic.py
+
+
+def title_and_needs(lesson: Lesson) -> Breaches:
+    """The first cell has a title, below it a line that says what students need, and on its marker a question."""
+    first = lesson.cells[0]
+    lines = [*first.source.split("\n"), ""]
+    if first.kind != "markdown" or not lines[0].startswith("# "):
+        yield Problem(lesson.file, first.line, "a lesson starts with a markdown cell whose first line is '# Its title'")
+    elif not lines[1].startswith(NEEDS):
+        what = f"below the title, say what students need: '{NEEDS}lesson 01.*'; `make build` puts the time before it"
+        yield Problem(lesson.file, first.body_line + 1, what)
+    if not first.marker.question:
+        what = 'say which question the lesson answers: # %% [markdown] question="How do processes meet?"'
+        yield Problem(lesson.file, first.line, what)
+    for cell in lesson.cells[1:]:
+        if cell.marker.question:
+            yield Problem(lesson.file, cell.line, "question= goes on the first cell: a lesson answers one question")
+
+
+def headings(lesson: Lesson) -> Breaches:
+    """Above each exercise is a heading of its own with the exercise's name."""
+    for name, heading in headings_of(lesson).items():
+        wanted = f"'## {name.replace('-', ' ').capitalize()}'"
+        if heading is None:
+            what = f"exercise {name!r} has no heading: above it, start a markdown cell with {wanted}"
+            yield Problem(lesson.file, lesson.exercises[name].line, what)
+            continue
+        said = heading.source.split("\n")[0].removeprefix("## ")
+        if re.sub(r"[^a-z0-9]+", "-", said.lower()).strip("-") != name:
+            what = f"the heading {said!r} does not match its exercise's name, {name!r}: write {wanted}, or rename one"
+            yield Problem(lesson.file, heading.body_line, what)
+
+
+def imports_come_first(lesson: Lesson) -> Breaches:
+    """All imports are in the first code cell, so that every answer finds them; functions may have their own."""
+    code = [cell for cell in lesson.cells if cell.kind == "code"]
+    for cell in code[1:]:
+        for node in outside_functions(parse(cell.source)):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                what = f"move this import to the first code cell, on line {code[0].line}: {ast.unparse(node)}"
+                yield Problem(lesson.file, cell.body_line + node.lineno - 1, what)
+
+
+def outside_functions(node: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            yield child
+            yield from outside_functions(child)
+
+
+def every_exercise_is_checked(lesson: Lesson) -> Breaches:
+    for exercise in lesson.exercises.values():
+        if not lesson.checks_of(exercise.name):
+            what = f'exercise {exercise.name!r} has no check: add # %% check="{exercise.name}" judges="values" points=2'
+            yield Problem(lesson.file, exercise.line, what)
+
+
+# ---- utils/checks/NN_topic.py and grader/hidden/NN_topic.py
+
+
+def every_check_cell_is_judged(lesson: Lesson) -> Breaches:
+    """A visible check for each check cell."""
+    file, visible = f"utils/checks/{lesson.name}.py", visible_checks(lesson)
+    for check in lesson.checks:
+        if (check.exercise, check.judges) not in visible:
+            wanted = f'@check("{check.exercise}", judges="{check.judges}")'
+            what = f"no visible check judges the {check.judges!r} of {check.exercise!r}: add {wanted} to {file}"
+            yield Problem(lesson.file, check.line, what)
+
+
+def every_visible_check_runs(lesson: Lesson) -> Breaches:
+    yield from never_run(lesson, f"utils/checks/{lesson.name}.py", "visible check", visible_checks(lesson))
+
+
+def every_hidden_test_runs(lesson: Lesson) -> Breaches:
+    yield from never_run(lesson, f"grader/hidden/{lesson.name}.py", "hidden test", hidden_tests(lesson))
+
+
+def never_run(lesson: Lesson, file: str, kind: str, lines: dict[tuple[str, str], int]) -> Breaches:
+    asked = {(check.exercise, check.judges) for check in lesson.checks}
+    for (exercise, judges), line in lines.items():
+        if (exercise, judges) not in asked:
+            cell = f'# %% check="{exercise}" judges="{judges}"'
+            what = f"the {kind} of {exercise!r} for {judges!r} never runs: {lesson.file} has no cell {cell}"
+            yield Problem(file, line, what)
+
+
+# ---- tests/mutants/NN_topic.py
+
+
+def answers_fit(lesson: Lesson) -> Breaches:
+    """Each answer applies to its exercise's solution, and no two are the same."""
+    for text in answers(lesson).problems(lesson):
+        exercise, name = text.partition(": ")[0].split("/")
+        line = line_with(answers_file(lesson), f'to("{exercise}")', f'"{name}"')
+        yield Problem(f"tests/mutants/{lesson.name}.py", line, text)
+
+
+def every_exercise_has_wrong_answers(lesson: Lesson) -> Breaches:
+    """At least two, because a check that only the solution has passed proves little."""
+    counts = Counter(mutant.exercise for mutant in answers(lesson).wrong)
+    for name in lesson.exercises:
+        if counts[name] < FEWEST_WRONG:
+            line = line_with(answers_file(lesson), f'to("{name}")')
+            what = f"{plural(counts[name], 'wrong answer')} to {name!r}: give at least {FEWEST_WRONG}, usual ones"
+            yield Problem(f"tests/mutants/{lesson.name}.py", line, what)
+
+
+RULES: tuple[Callable[[Lesson], Breaches], ...] = (
+    title_and_needs,
+    headings,
+    imports_come_first,
+    every_exercise_is_checked,
+    every_check_cell_is_judged,
+    every_visible_check_runs,
+    every_hidden_test_runs,
+    answers_fit,
+    every_exercise_has_wrong_answers,
+)

@@ -1,0 +1,202 @@
+"""`python -m grader try`: what each answer to an exercise gets, and the exact words that a student reads.
+
+command("05", "ring")                 judge everything once, and print it
+command("05", "ring", watch=True)     the same, and again at each save; only what can have changed is judged again
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+import typer
+from tqdm import tqdm
+
+from grader.authoring.check_files import checks_file, hidden_file
+from grader.authoring.lesson import ROOT, BuildError, Lesson, Problem, find_lessons
+from grader.authoring.markers import nearest
+from grader.authoring.preview import open_in_lab, write_preview
+from grader.authoring.trial import Candidate, Result, candidates, judge
+from grader.authoring.variants import Mutant
+from grader.authoring.workbench import Way, Workbench, cells_that_run, files_of
+
+POLL = 0.2  # seconds between two looks at the files
+BAR = "{n_fmt} of {total_fmt} {bar:20} {desc}"
+INDENT = "      "
+Stamps = dict[Path, tuple[int, int] | None]  # each file's time and size; None if there is no such file
+
+
+# ---- names -----------------------------------------------------------------------------------------------------------
+
+
+def the_one(name: str, names: Iterable[str], what: str) -> str:
+    """The name itself, or the only one that begins with it. Raises BuildError if there is none, or more than one."""
+    names = list(names)
+    found = [name] if name in names else [one for one in names if one.startswith(name)]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise BuildError([f"{name!r} could be {' or '.join(found)}"])
+    raise BuildError([f"there is no {what} called {name!r}{nearest(name, names) or ': there are ' + ', '.join(names)}"])
+
+
+def lesson_called(name: str, root: Path = ROOT) -> str:
+    """`05_data_parallelism` for itself, for its file, or for "05". Raises BuildError if there is no such lesson."""
+    return the_one(Path(name).stem, [path.stem for path in find_lessons(root=root)], "lesson")
+
+
+# ---- judging ---------------------------------------------------------------------------------------------------------
+
+
+class TryOut:
+    """The answers to one exercise, or to all of a lesson, with what each got when it was last judged."""
+
+    def __init__(self, lesson: str, exercise: str | None, root: Path = ROOT) -> None:
+        [self.source] = find_lessons([lesson_called(lesson, root)], root)
+        self.exercise, self.root = exercise, root
+        self.judged: dict[str, Result] = {}  # by what the result depends on
+
+    def round(self, interrupted: Callable[[], bool] = lambda: False) -> bool:
+        """Judge what can have changed, and print it. Returns whether all is as it should be.
+
+        Stops between two answers when `interrupted()`; what was judged until then is kept.
+        Raises BuildError if the lesson can't be read, or has no such exercise.
+        """
+        start, results = time.monotonic(), list[tuple[Candidate, Result]]()
+        bench = Workbench.load(self.source.stem, self.root, record=True)
+        names = list(bench.lesson.exercises)
+        to_judge = candidates(bench, [the_one(self.exercise, names, "exercise")] if self.exercise else names)
+        with tqdm(total=len(to_judge), leave=False, disable=None, bar_format=BAR) as bar:
+            for candidate in to_judge:
+                if interrupted():
+                    return False
+                bar.set_description_str(f"{candidate.exercise} · {candidate}")
+                key = key_of(bench, candidate)
+                if key not in self.judged:
+                    self.judged[key] = judge(bench, candidate)
+                    bar.clear()
+                    print_result(candidate, self.judged[key])
+                results.append((candidate, self.judged[key]))
+                bar.update()
+        print_end(results, time.monotonic() - start)
+        return not any(result.problem for _, result in results)
+
+    def watch(self) -> None:
+        """A round at each save of one of the lesson's files, until Ctrl-C. Problems are printed, not raised."""
+        # Python would take a module's bytecode for that of one saved a moment later, if the two are of the same length.
+        sys.dont_write_bytecode = True
+        while True:
+            before = self.stamps()
+            try:
+                self.round(interrupted=partial(self.has_changed, before))
+            except BuildError as error:
+                print_problems(error.problems)
+            if not self.has_changed(before):
+                say("\nwaiting for a save (Ctrl-C ends this)")
+            say(f"\nsaved: {', '.join(self.saved_after(before))}", bold=True)
+
+    def stamps(self) -> Stamps:
+        found: Stamps = {}
+        for path in files_of(Lesson(self.source, ())):  # whether it can be read or not
+            try:
+                state = path.stat()
+                found[path] = (state.st_mtime_ns, state.st_size)
+            except FileNotFoundError:
+                found[path] = None
+        return found
+
+    def has_changed(self, before: Stamps) -> bool:
+        return self.stamps() != before
+
+    def saved_after(self, before: Stamps) -> list[str]:
+        """Wait until files have changed and are at rest again: a save can take several steps. Returns their names."""
+        last = self.stamps()
+        while last == before or self.has_changed(last):
+            last = self.stamps()
+            time.sleep(POLL)
+        return [str(path.relative_to(self.root)) for path in before if before[path] != last[path]]
+
+
+def key_of(bench: Workbench, candidate: Candidate) -> str:
+    """Changes whenever something changes that the result can depend on."""
+    cells = [cell.source for cell in cells_that_run(bench.lesson)]
+    judges = [path.read_text() for path in (checks_file(bench.lesson), hidden_file(bench.lesson)) if path.exists()]
+    return hashlib.sha256(repr((cells, judges, candidate)).encode()).hexdigest()
+
+
+# ---- printing --------------------------------------------------------------------------------------------------------
+
+MARKS = {True: "✓", False: "✗"}
+
+
+def say(text: str, colour: str | None = None, bold: bool = False) -> None:
+    """Print it; in colour only on a terminal, and not where NO_COLOR is set."""
+    typer.secho(text, fg=colour, bold=bold or None, color=False if os.environ.get("NO_COLOR") else None)
+
+
+def print_result(candidate: Candidate, result: Result) -> None:
+    """One line, and under it what a student reads. Of an answer with a problem, both come later: see print_end."""
+    fine = not result.problem
+    line = f"{MARKS[fine]} {candidate.exercise} · {candidate}".ljust(60) + f" {result.problem or verdict(candidate)}"
+    say(f"{line}  ({result.seconds:.1f} s)", "green" if fine else "red")
+    if fine:
+        print_words(result.words)
+
+
+def verdict(candidate: Candidate) -> str:
+    """What an answer got that got what it should."""
+    if isinstance(candidate.variant, Mutant):
+        return f"caught by {Way(candidate.variant.caught_by, candidate.variant.hidden)}"
+    return "not written" if candidate.kind == "blank" else "passes"
+
+
+def print_words(words: str) -> None:
+    if words:
+        say(textwrap.indent(words, INDENT, lambda line: True))
+
+
+def print_end(results: list[tuple[Candidate, Result]], seconds: float) -> None:
+    """What is not as it should be, with what to do; then one line about everything."""
+    wrong = [(candidate, result) for candidate, result in results if result.problem]
+    for candidate, result in wrong:
+        say(f"\n{MARKS[False]} {candidate.exercise} · {candidate}: {result.problem}", "red", bold=True)
+        say(f"{INDENT[4:]}{result.advice}")
+        print_words(result.words)
+    answers = f"{len(results)} answers"
+    if wrong:
+        say(f"\n{MARKS[False]} {len(wrong)} of {answers} not as it should be ({seconds:.1f} s)", "red", bold=True)
+    else:
+        say(f"\n{MARKS[True]} {answers}, all as they should be ({seconds:.1f} s)", "green", bold=True)
+
+
+def print_problems(problems: Iterable[Problem | str]) -> None:
+    for problem in problems:
+        say(f"{MARKS[False]} {problem}", "red")
+
+
+# ---- the command line ------------------------------------------------------------------------------------------------
+
+
+def command(lesson: str, exercise: str | None = None, watch: bool = False, notebook: bool = False) -> int:
+    """`python -m grader try`: returns the exit code. With `notebook`, becomes a JupyterLab instead."""
+    try:
+        if notebook:
+            path, problems = write_preview(lesson_called(lesson))
+            print_problems(problems)
+            open_in_lab(path)
+        attempt = TryOut(lesson, exercise)
+        if watch:
+            attempt.watch()
+        return 0 if attempt.round() else 1
+    except BuildError as error:
+        print_problems(error.problems)
+        return 1
+    except KeyboardInterrupt:
+        say("\nstopped")
+        return 0 if watch else 130

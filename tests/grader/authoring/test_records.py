@@ -1,0 +1,68 @@
+"""grader/authoring/records.py: what hidden oracles say of the visible cases is written down, and kept up to date."""
+
+import sys
+
+import pytest
+
+from grader.authoring.lesson import BuildError, find_lessons, read_lesson
+from grader.authoring.records import record_drift, record_file, write_record
+from tests.grader.authoring.tiny_lesson import make_course
+
+HIDDEN = """
+from utils.checks.oracles import Case, oracle, vary
+
+@oracle("add-one", values=[(5,)])
+def add_one(draws, number):
+    return Case([[number]], right=number + STEP, mistakes={"the number itself": number})
+
+RECORDED = (vary(add_one, values=[(1,), (2,)]),)
+"""
+
+
+@pytest.fixture
+def lesson(tmp_path):
+    course = make_course(tmp_path)
+    (course / "grader/hidden").mkdir(parents=True)
+    return read_lesson(course / "solutions/01_tiny.py")
+
+
+def hide(lesson, text: str) -> None:
+    (lesson.root / "grader/hidden/01_tiny.py").write_text(text)
+    sys.modules.pop("grader.hidden.01_tiny", None)
+
+
+@pytest.mark.parametrize("path", find_lessons(), ids=lambda path: path.stem)
+def test_the_records_are_what_the_hidden_oracles_say(path):
+    assert list(record_drift(read_lesson(path))) == []
+
+
+def test_a_record_is_written_once_and_follows_its_oracle(lesson):
+    hide(lesson, HIDDEN.replace("STEP", "1"))
+    assert write_record(lesson)
+    assert '"right": 3' in record_file(lesson).read_text()
+    assert not write_record(lesson)
+    hide(lesson, HIDDEN.replace("STEP", "2"))
+    [drift] = record_drift(lesson)
+    assert drift == "utils/checks/recorded/01_tiny.json is not what grader/hidden/01_tiny.py says: run `make build`"
+    assert write_record(lesson)
+    assert '"right": 4' in record_file(lesson).read_text()
+    hide(lesson, "")
+    assert write_record(lesson)
+    assert not record_file(lesson).exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (HIDDEN, "01_tiny.py:6: NameError: name 'STEP' is not defined"),
+        (
+            HIDDEN.replace("number + STEP", "{number}"),
+            "add-one can't be recorded: it holds a set, which is no plain data",
+        ),
+    ],
+)
+def test_a_case_that_can_not_be_recorded_is_a_problem_with_its_line(lesson, text, says):
+    hide(lesson, text)
+    with pytest.raises(BuildError, match="grader/hidden/01_tiny.py") as error:
+        write_record(lesson)
+    assert says in str(error.value)

@@ -1,0 +1,183 @@
+"""grader/authoring/rules.py: each rule is broken once, and the breach is reported with file and line."""
+
+import re
+
+import pytest
+
+from grader.authoring import build, rules
+from grader.authoring.lesson import BuildError, read_lesson
+from tests.grader.authoring.tiny_lesson import CHECKS, TINY, make_course, write_lesson
+
+SOURCE, VISIBLE, HIDDEN = "solutions/01_tiny.py", "utils/checks/01_tiny.py", "grader/hidden/01_tiny.py"
+MUTANTS = "tests/mutants/01_tiny.py"
+TYPES = '\n# %% check="add-one" judges="types" points=2\ncheck(add_one, judges="types")\n'
+
+
+@pytest.fixture
+def course(tmp_path):
+    (tmp_path / "grader/hidden").mkdir(parents=True)
+    return make_course(tmp_path)
+
+
+def broken(course):
+    return [str(problem) for problem in rules.broken_rules(read_lesson(course / SOURCE))]
+
+
+def test_the_tiny_lesson_keeps_every_rule(course):
+    assert broken(course) == []
+
+
+# what is broken: file, text in it, what takes its place, the reported place, words of the report
+BREACHES = {
+    "no title": (SOURCE, "# # Tiny\n", "# Tiny\n", f"{SOURCE}:1", "first line is '# Its title'"),
+    "no needs": (SOURCE, "*you need: nothing.*", "*For all.*", f"{SOURCE}:3", "'*you need: lesson 01.*'"),
+    "no question": (SOURCE, ' question="What is one more?"', "", f"{SOURCE}:1", "which question the lesson answers"),
+    "a question below": (
+        SOURCE,
+        "# %% [markdown]\n# ## Add",
+        '# %% [markdown] question="Why?"\n# ## Add',
+        f"{SOURCE}:12",
+        "goes on the first cell",
+    ),
+    "no heading": (SOURCE, "# ## Add one", "# ### Add one", f"{SOURCE}:15", "'add-one' has no heading"),
+    "heading of another name": (
+        SOURCE,
+        "# ## Add one",
+        "# ## Add, then two",
+        f"{SOURCE}:13",
+        "'Add, then two' does not match its exercise's name, 'add-one': write '## Add one'",
+    ),
+    "import in a later cell": (
+        SOURCE,
+        'print("add_one(3)',
+        'for i in range(3):\n    import math\nprint("add_one(3)',
+        f"{SOURCE}:30",
+        "move this import to the first code cell, on line 7: import math",
+    ),
+    "exercise without a check": (
+        SOURCE,
+        "# %%\nprint",
+        '# %% [markdown]\n# ## Two\n\n# %% exercise="two" difficulty=1 minutes=5\ndef two():\n    ### BEGIN SOLUTION\n'
+        "    return 2\n    ### END SOLUTION\n\n# %%\nprint",
+        f"{SOURCE}:31",
+        "exercise 'two' has no check: add # %% check=\"two\"",
+    ),
+    "check cell that nothing judges": (
+        VISIBLE,
+        ', judges="types"',
+        ', judges="traffic"',
+        f"{SOURCE}:25",
+        "no visible check judges the 'types' of 'add-one': add @check(\"add-one\", judges=\"types\")",
+    ),
+    "visible check that never runs": (
+        SOURCE,
+        TYPES,
+        "",
+        f"{VISIBLE}:9",
+        "never runs: solutions/01_tiny.py has no cell",
+    ),
+    "check made elsewhere": (
+        VISIBLE,
+        "def add_one_types(run):\n    pass",
+        "def add_one_types(run):\n    pass\n\nmade = check('more')(print)",
+        f"{VISIBLE}:13",
+        "the visible check of 'more' for 'values' never runs",
+    ),
+    "oracle that never runs": (
+        VISIBLE,
+        "def add_one_types(run):\n    pass",
+        "def add_one_types(run):\n    pass\n\nfrom utils.checks.oracles import oracle\n\n"
+        "@oracle(values=[(2,)], time=[(3,)])\ndef add_one(draws, x):\n    pass",
+        f"{VISIBLE}:15",
+        "the visible check of 'add-one' for 'time' never runs",
+    ),
+    "checks that are not Python": (
+        VISIBLE,
+        "def add_one_types(run)",
+        "def add_one_types(run",
+        f"{VISIBLE}:10",
+        "not Python",
+    ),
+    "checks that raise": (VISIBLE, '@check("add-one")', '@chekc("add-one")', f"{VISIBLE}:4", "NameError: name 'chekc'"),
+    "one wrong answer": (
+        MUTANTS,
+        'wrong("adds-nothing", "returned 1").body("return x")\n',
+        "",
+        f"{MUTANTS}:5",
+        "1 wrong answer to 'add-one': give at least 2",
+    ),
+    "wrong answer that no longer applies": (
+        MUTANTS,
+        '.body("return 2 + x")',
+        '.replace("x + one", "x")',
+        f"{MUTANTS}:6",
+        "add-one/adds-two: the solution has changed",
+    ),
+    "answer to no exercise": (
+        MUTANTS,
+        "right(",
+        'ANSWERS.to("add-two")[0]("a", "").body("pass")\nright(',
+        f"{MUTANTS}:8",
+        "add-two/a: 01_tiny has no such exercise",
+    ),
+    "answers that raise": (
+        MUTANTS,
+        'ANSWERS.to("add-one")',
+        "ANSWERS.too()",
+        f"{MUTANTS}:5",
+        "AttributeError: 'Answers'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BREACHES)
+def test_a_breach_is_reported_with_its_line(course, case):
+    file, old, new, place, words = BREACHES[case]
+    text = (course / file).read_text()
+    assert old in text
+    (course / file).write_text(text.replace(old, new, 1))
+    found = broken(course)
+    assert any(one.startswith(f"{place}: ") and words in one for one in found), found
+    with pytest.raises(BuildError, match=re.escape(words)):
+        build.drift(root=course)
+
+
+def test_an_import_in_a_function_is_fine(course):
+    write_lesson(course, TINY.replace('print("add', 'def late():\n    import math\n    return math\n\nprint("add'))
+    assert broken(course) == []
+
+
+def test_missing_files_are_named(course):
+    for file in (VISIBLE, MUTANTS):
+        (course / file).unlink()
+    holds = "wrong answers that the lesson's checks must catch, and right ones that they must not"
+    assert broken(course) == [
+        f"{MUTANTS}:1: there is no such file: it holds {holds}",
+        f"{VISIBLE}:1: there is no such file: it holds the lesson's visible checks",
+    ]
+
+
+def test_a_hidden_test_that_no_check_cell_runs(course):
+    (course / HIDDEN).write_text(CHECKS.replace('judges="types"', 'judges="time"'))
+    (found,) = broken(course)
+    assert found.startswith(f"{HIDDEN}:9: the hidden test of 'add-one' for 'time' never runs")
+
+
+def test_hidden_tests_that_raise(course):
+    (course / HIDDEN).write_text(f"{CHECKS}\n1 / 0\n")
+    assert broken(course) == [f"{HIDDEN}:13: ZeroDivisionError: division by zero"]
+
+
+def test_an_error_that_a_check_raises_is_reported_at_its_line(course):
+    """Also where something else raises it for the check. The notebook's own `check` calls the check's function."""
+    load = "import runpy\nadd_one_values = runpy.run_path('../../utils/checks/01_tiny.py')['add_one_values']\n\n"
+    text = TINY.replace("# %%\ndef check", f"# %%\n{load}def check").replace(
+        "assert function(1)", "add_one_values(1)\n    assert function(1)"
+    )
+    write_lesson(course, text)
+    (course / VISIBLE).write_text(CHECKS.replace("    pass", "    import json\n    json.loads('')", 1))
+    with pytest.raises(BuildError) as caught:
+        build.build(root=course)
+    line = 1 + text.split("\n").index('# %% check="add-one" points=1.5')
+    what = f"JSONDecodeError: Expecting value: line 1 column 1 (char 0) (in the check on line {line} of {SOURCE})"
+    assert str(caught.value) == f"{VISIBLE}:7: {what}"

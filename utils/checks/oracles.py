@@ -1,0 +1,352 @@
+"""A check as an oracle: what is right, and what usual mistakes lead to, for any inputs. The engine does the rest.
+
+    @oracle(values=[(4, 2), (2, 0)], traffic=[(4, 1)], if_stuck="one side of a message is missing.")
+    def reduce_by_hand(draws: Draws, world_size: int, root: int, shape: Shape = 3) -> Case:
+        xs = draws.different_integers(world_size, shape)      # one tensor per rank
+        total = torch.stack(xs).sum(0)
+        return Case(
+            [xs],
+            same={"root": root},                              # every rank calls reduce_by_hand(xs[rank], root=root)
+            right=only_at(root, total),
+            mistakes={
+                "the root's own tensor: nothing was added to it": xs[root],
+                "the mean: reduce sums unless told otherwise": total / world_size,
+            },
+            traffic=lambda answer: expect_traffic(answer, world_size - 1, (world_size - 1) * total.nbytes),
+        )
+
+That registers two checks of the exercise "reduce-by-hand": its values in two cases, its traffic in one. Each case is
+drawn, run and compared; the inputs must stay as they were. The hidden tests are other cases of the same oracle, in
+grader/hidden: `reduce_by_hand = vary(visible.reduce_by_hand, values=[(3, 1, (2, 3))], traffic=[(5, 4)])`.
+
+Where a mistake leads to the same value as another one, nobody can tell which of them was made. So inputs on which two
+mistakes look the same by accident are drawn again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from ..cluster.hardware import Cluster
+from .answer import Answer, CheckFailed
+from .compare import Mistakes, expect, expect_own_memory, expect_unchanged
+from .equality import alike
+from .inputs import Draws
+from .marking import Check, exercise_of
+from .runner import Catch, Runner
+from .show import show
+
+DRAWS = 8  # how often inputs are drawn in the search for some that tell all mistakes apart
+
+CaseArguments = tuple[Any, ...] | dict[str, Any]  # of an oracle: (4, 2), or {"world_size": 4, "root": 2}
+Judgement = Callable[[Answer], str | None]  # raises CheckFailed, or returns what a student reads who has passed
+
+
+# ---- what each rank should return
+
+
+class OnlyAt(NamedTuple):
+    """What one rank returns; the others return None."""
+
+    rank: int
+    value: Any
+    why: str
+
+
+class Every(NamedTuple):
+    """What each rank returns, where that is a list or a dict."""
+
+    value: Any
+
+
+def only_at(rank: int, value: Any, why: str = "") -> OnlyAt:
+    """The result of one rank, where all others return None. why: the sentence for a rank that returns something."""
+    return OnlyAt(rank, value, why or f"Only the root, rank {rank} here, has the result.")
+
+
+def every(value: Any) -> Every:
+    """The same list or dict on every rank; a bare list would have one entry for each rank."""
+    return Every(value)
+
+
+def at(value: Any, rank: int, world_size: int) -> Any:
+    """A rank's part of a value: its entry of a list, or the value itself."""
+    if isinstance(value, OnlyAt):
+        return value.value if value.rank == rank else None
+    if isinstance(value, Every):
+        return value.value
+    if not isinstance(value, list):
+        return value
+    if len(value) != world_size:
+        raise TypeError(f"a list of {len(value)} for {world_size} ranks: write every([...]) if each rank has all of it")
+    return value[rank]
+
+
+# ---- a case
+
+
+@dataclass
+class Case:
+    """One run of a student's function, and what is right. Lists have one entry per rank; any other value is every
+    rank's. A list that every rank returns is every([...]).
+
+    inputs    the positional arguments: for each, a list with one entry per rank
+    same      arguments that every rank gets, by name
+    right     what each rank must return; a dict {name: ...} if a rank returns several things, as a tuple, or in a dict
+              which may hold more. None where many answers are right: `also` judges them by their properties
+    mistakes  {a usual mistake, in words: what it leads to}; for several things, a dict {name: such a dict}, where the
+              name "" is for what all of them are together. Instead of a value, a function of what came back, which
+              says whether it is that mistake
+    explain   (what a rank returned, rank) -> what is wrong with it in words, where no mistake fits; "" for nothing
+    rtol      the relative error to allow (see equality.py)
+    seen      what comes before a wrong value in the message; may name {rank} and {part}. A list: of each rank
+    in_order  whether rank 0 is judged first; by default it is the last, since it is often right by luck
+    unpack    (what a rank returned, rank) -> {name: value}, where `right` is a dict; by default, of a tuple or a dict
+    cluster   virtual ranks to run on; real ones by default
+    clock     the virtual cluster on which time and memory are judged; `cluster` by default
+    through, catch  as for Runner
+    advice    {pattern in the report of ranks that failed: what to do about it}
+    unchanged whether inputs must be after the call what they were before
+    own_memory  whether a result may not share memory with an input
+    values_first  whether `traffic` and the others are judged only where the values are right
+    before, also  further judgements of the values, before that of the ranks' results and after it
+    traffic, time, memory  what judges the rest of an answer, by the functions of traffic.py or your own
+    """
+
+    inputs: Sequence[Sequence[Any]] = ()
+    same: Mapping[str, Any] = field(default_factory=dict)
+    right: Any = None
+    mistakes: Mapping[str, Any] = field(default_factory=dict)
+    explain: Callable[[Any, int], str] | None = None
+    rtol: float = 0
+    seen: str | list[str] = ""
+    in_order: bool = False
+    unpack: Callable[[Any, int], Mapping[str, Any]] | None = None
+    world_size: int = 0
+    cluster: Cluster | None = None
+    clock: Cluster | None = None
+    through: Callable[..., Any] | None = None
+    catch: Catch = ()
+    advice: Mapping[str, str] = field(default_factory=dict)
+    unchanged: bool = True
+    own_memory: bool = False
+    values_first: bool = False
+    before: Judgement | None = None
+    also: Judgement | None = None
+    traffic: Judgement | None = None
+    time: Judgement | None = None
+    memory: Judgement | None = None
+
+    def __post_init__(self) -> None:
+        self.world_size = self.world_size or max(map(len, self.inputs), default=1)
+
+    def run(self, run: Runner, judges: str) -> Answer:
+        """The student's function on this case's inputs."""
+        cluster = (self.clock if judges in ("time", "memory") else None) or self.cluster
+        options: dict[str, Any] = {"catch": self.catch, "through": self.through, **self.same}
+        try:
+            if cluster is None:
+                return run(self.world_size, *self.inputs, **options)
+            return run.virtual(self.world_size, *self.inputs, cluster=cluster, device="cpu", **options)
+        except CheckFailed as failed:
+            fitting = (words for pattern, words in self.advice.items() if re.search(pattern, failed.saw))
+            failed.mistake = next(fitting, failed.mistake)
+            raise
+
+    def judge(self, answer: Answer, judges: str) -> str | None:
+        """Judge the values, traffic, time or memory. Returns what a student reads who has passed."""
+        remark = None
+        if judges == "values" or self.values_first:
+            remark = self.judge_values(answer)
+        if judges != "values":
+            judgement: Judgement = getattr(self, judges)
+            remark = judgement(answer)
+        return remark
+
+    def judge_values(self, answer: Answer) -> str | None:
+        ranks = range(self.world_size) if self.right is not None else ()
+        if self.before:
+            self.before(answer)
+        for rank in sorted(ranks if self.in_order else reversed(ranks), key=lambda rank: not self.must_be_none(rank)):
+            self.judge_rank(answer.results[rank], rank)
+        if self.unchanged:
+            expect_unchanged(answer, *self.inputs)
+        if self.own_memory:
+            expect_own_memory(answer)
+        return self.also(answer) if self.also else None
+
+    def must_be_none(self, rank: int) -> bool:
+        return isinstance(self.right, OnlyAt) and rank != self.right.rank
+
+    def judge_rank(self, got: Any, rank: int) -> None:
+        if isinstance(self.right, OnlyAt) and self.must_be_none(rank):
+            if got is not None:
+                raise CheckFailed(f"rank {rank} returned {show(got)}", "None", self.right.why)
+            return
+        values = self.unpacked(got, rank)
+        for part, right, mistakes in self.parts(rank):
+            if not alike(values[part], right, self.rtol, strict=True):
+                seen = at(self.seen, rank, self.world_size) or (
+                    "rank {rank}: {part} is" if part else "rank {rank} returned"
+                )
+                mistakes = {**self.mistaken_as_a_whole(got), **mistakes, **self.explained(values[part], rank)}
+                expect(values[part], right, seen.format(rank=rank, part=part), mistakes, self.rtol)
+
+    def mistaken_as_a_whole(self, got: Any) -> Mistakes:
+        """Where a rank returns several things: the mistakes that all of them show together."""
+        whole = self.mistakes.get("", {}) if isinstance(self.right, dict) else {}
+        return {words: always for words, wrong in whole.items() if alike(got, wrong, self.rtol)}
+
+    def explained(self, got: Any, rank: int) -> Mistakes:
+        words = self.explain(got, rank) if self.explain else ""
+        return {words: always} if words else {}
+
+    def unpacked(self, got: Any, rank: int) -> Mapping[str, Any]:
+        """{name: value} of what a rank returned; its name is "" if it is one value."""
+        if not isinstance(self.right, dict):
+            return {"": got}
+        return self.unpack(got, rank) if self.unpack else taken_apart(got, list(self.right), rank)
+
+    def parts(self, rank: int) -> Iterator[tuple[str, Any, Mistakes]]:
+        """(name, the right value, usual mistakes) of each thing that a rank returns."""
+        several = isinstance(self.right, dict)
+        for part, right in self.right.items() if several else [("", self.right)]:
+            mistakes = self.mistakes.get(part, {}) if several else self.mistakes
+            of_rank = {words: at(wrong, rank, self.world_size) for words, wrong in mistakes.items()}
+            yield part, at(right, rank, self.world_size), of_rank
+
+    def ambiguous(self) -> frozenset[tuple[int, str, str, str]]:
+        """The pairs of mistakes that lead to the same wrong value: (rank, part, words, other words)."""
+        return frozenset(
+            (rank, part, one, other)
+            for rank in range(self.world_size)
+            if not self.must_be_none(rank)
+            for part, right, mistakes in self.parts(rank)
+            for one, other in same_twice(right, mistakes, self.rtol)
+        )
+
+
+def side_by_side(cases: Sequence[Case]) -> Case:
+    """One run instead of many: each rank has one of the cases, which are of one process each and ask the same."""
+    first, several = cases[0], isinstance(cases[0].right, dict)
+    rights = [case.right if several else {"": case.right} for case in cases]
+    usual = [case.mistakes if several else {"": case.mistakes} for case in cases]
+
+    def mistakes_in(part: str) -> dict[str, list[Any]]:
+        """Words that some cases lack have the right value there, which is no mistake."""
+        words = dict.fromkeys(words for mistakes in usual for words in mistakes.get(part, {}))
+        pairs = [(mistakes.get(part, {}), right[part]) for mistakes, right in zip(usual, rights, strict=True)]
+        return {one: [at(wrong.get(one, right), 0, 1) for wrong, right in pairs] for one in words}
+
+    right = {part: [at(of_case[part], 0, 1) for of_case in rights] for part in rights[0]}
+    mistakes = {part: mistakes_in(part) for part in right}
+    return replace(
+        first,
+        inputs=[[column[0] for column in columns] for columns in zip(*(case.inputs for case in cases), strict=True)],
+        right=right if several else right[""],
+        mistakes=mistakes if several else mistakes[""],
+        seen=[at(case.seen, 0, 1) for case in cases],
+        in_order=True,
+        world_size=len(cases),
+    )
+
+
+def always(_: Any) -> bool:
+    return True
+
+
+def taken_apart(got: Any, names: Sequence[str], rank: int) -> Mapping[str, Any]:
+    """{name: value} of a dict with these names, or of a tuple. Raises CheckFailed if it does not hold them all."""
+    if not isinstance(got, dict):
+        return as_tuple(got, names, rank)
+    for name in names:
+        if name not in got:
+            raise CheckFailed(f"rank {rank} says nothing about {name!r}: it returned {show(got)}")
+    return got
+
+
+def as_tuple(got: Any, names: Sequence[str], rank: int) -> dict[str, Any]:
+    """{name: value} of a tuple or list. Raises CheckFailed if it does not hold one value for each name."""
+    if not isinstance(got, tuple | list) or len(got) != len(names):
+        raise CheckFailed(f"rank {rank} returned {show(got)}", f"{len(names)} values: {', '.join(names)}")
+    return dict(zip(names, got, strict=True))
+
+
+def same_twice(right: Any, mistakes: Mistakes, rtol: float) -> Iterator[tuple[str, str]]:
+    wrong = {words: x for words, x in mistakes.items() if not callable(x) and not alike(x, right, rtol)}
+    for one, other in itertools.combinations(wrong, 2):
+        if alike(wrong[one], wrong[other], rtol):
+            yield one, other
+
+
+# ---- the engine
+
+
+Drawing = Callable[..., Case]  # (draws, *arguments)
+
+
+@dataclass(frozen=True)
+class Oracle:
+    """The checks of an exercise, made from one function that draws a case and says what is right.
+
+    A lesson's module holds it; `oracle` and `vary` make it.
+    """
+
+    exercise: str
+    draw: Drawing
+    if_stuck: str
+    cases: Mapping[str, Sequence[CaseArguments]]  # {what is judged: its cases}
+
+    def checks(self) -> list[Check]:
+        return [Check(self.exercise, judges, self.if_stuck, self.judge(judges)) for judges in self.cases]
+
+    def judge(self, judges: str) -> Callable[[Runner], str | None]:
+        def judge(run: Runner) -> str | None:
+            remark = None
+            for arguments in self.cases[judges]:
+                case = self.drawn(run.draws, arguments)
+                remark = case.judge(case.run(run, judges), judges)
+            return remark
+
+        return judge
+
+    def drawn(self, draws: Draws, arguments: CaseArguments) -> Case:
+        """The case with these arguments, on inputs that tell its mistakes apart as far as they can be told apart."""
+        best = self.case(draws, arguments)
+        left = best.ambiguous()
+        for attempt in range(1, DRAWS):
+            if not left:
+                break
+            other = self.case(draws.again(attempt), arguments)
+            again = other.ambiguous()
+            if again == left:
+                break  # no accident: with one rank, say, some mistakes always look the same
+            if len(again) < len(left):
+                best, left = other, again
+        return best
+
+    def case(self, draws: Draws, arguments: CaseArguments) -> Case:
+        return self.draw(draws, **arguments) if isinstance(arguments, dict) else self.draw(draws, *arguments)
+
+
+def oracle(exercise: str = "", *, if_stuck: str = "", **cases: Sequence[CaseArguments]) -> Callable[[Drawing], Oracle]:
+    """Make the checks of an exercise from a function (draws, *arguments) -> Case.
+
+    exercise  by default, the one named like the function
+    if_stuck  what a deadlock usually means here
+    cases     values=[...], traffic=[...], ...: for each thing to judge, the function's arguments in each case
+    """
+
+    def mark(draw: Drawing) -> Oracle:
+        return Oracle(exercise or exercise_of(draw.__name__), draw, if_stuck, cases)
+
+    return mark
+
+
+def vary(visible: Oracle, **cases: Sequence[CaseArguments]) -> Oracle:
+    """The same oracle with other cases: the hidden tests of the exercise."""
+    return Oracle(visible.exercise, visible.draw, visible.if_stuck, cases)

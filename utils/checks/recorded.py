@@ -1,0 +1,132 @@
+"""Visible checks whose oracle the student must not see, because it is the answer: a formula, or a plan.
+
+The oracle of such an exercise is in grader/hidden, with its visible cases in a tuple RECORDED:
+
+    @oracle(values=[(8, 3, 0.4)])
+    def bubble_shares(draws: Draws, ranks: int, microbatches: int, most: float) -> Case: ...
+
+    RECORDED = (vary(bubble_shares, values=[(4, 4, 0.25), (4, 8, 0.11)]),)
+
+`make build` writes down what it says of these cases, in recorded/NN_topic.json: inputs, right values, and what usual
+mistakes lead to. The lesson's module here says `bubble_shares = recorded("09_pipeline_parallelism", "bubble-shares")`.
+
+Everything in such a case is plain data: numbers, strings, None, lists, tuples, dicts, and the Gpu of a cluster.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..cluster.hardware import Gpu
+from .inputs import Draws
+from .marking import Check
+from .oracles import Case, Every, OnlyAt, Oracle
+
+FOLDER = Path(__file__).parent / "recorded"
+FIELDS = (
+    "inputs",
+    "same",
+    "right",
+    "mistakes",
+    "rtol",
+    "seen",
+    "advice",
+    "in_order",
+    "world_size",
+)  # of a Case, in a recorded one
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """The checks of an exercise on recorded cases. A lesson's module holds it; `recorded` makes it."""
+
+    lesson: str
+    exercise: str
+    more: Mapping[str, Any] = field(default_factory=dict)  # of each Case
+
+    def checks(self) -> list[Check]:
+        """Raises ValueError if there is no recorded case of the exercise."""
+        return self.oracle().checks()
+
+    def oracle(self) -> Oracle:
+        path = FOLDER / f"{self.lesson}.json"
+        of_lesson = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        if self.exercise not in of_lesson:
+            raise ValueError(f"{path.name} has no recorded case of {self.exercise!r}: run `make build`")
+        entry = of_lesson[self.exercise]
+
+        def draw(_: Draws, judges: str, number: int) -> Case:
+            return Case(**{name: plain(value) for name, value in entry["cases"][judges][number].items()}, **self.more)
+
+        cases = {judges: [(judges, number) for number in range(len(many))] for judges, many in entry["cases"].items()}
+        return Oracle(self.exercise, draw, entry["if_stuck"], cases)
+
+
+def recorded(lesson: str, exercise: str, **more: Any) -> Recorded:
+    """The visible checks of an exercise whose oracle is hidden.
+
+    more: what its cases have that is no plain data, such as `cluster` or `through`
+    """
+    return Recorded(lesson, exercise, more)
+
+
+def written_down(oracles: Sequence[Oracle]) -> str:
+    """The text of recorded/NN_topic.json for these oracles. Raises TypeError if a case holds more than plain data."""
+    of_lesson = {
+        one.exercise: {
+            "if_stuck": one.if_stuck,
+            "cases": {judges: [fields_of(one, arguments) for arguments in many] for judges, many in one.cases.items()},
+        }
+        for one in oracles
+    }
+    return json.dumps(of_lesson, indent=1, ensure_ascii=False) + "\n"
+
+
+def fields_of(one: Oracle, arguments: Any) -> dict[str, Any]:
+    case = one.drawn(Draws(), arguments)
+    try:
+        return {name: tagged(getattr(case, name)) for name in FIELDS}
+    except TypeError as error:
+        raise TypeError(f"{one.exercise} can't be recorded: {error}") from None
+
+
+# ---- JSON knows no tuples, so everything but lists, numbers and strings is written as {its kind: ...}
+
+
+def tagged(value: Any) -> Any:
+    if isinstance(value, OnlyAt):
+        return {"only_at": [tagged(item) for item in value]}
+    if isinstance(value, Every):
+        return {"every": tagged(value.value)}
+    if isinstance(value, tuple):
+        return {"tuple": [tagged(item) for item in value]}
+    if isinstance(value, dict):
+        return {"dict": [[tagged(key), tagged(item)] for key, item in value.items()]}
+    if isinstance(value, list):
+        return [tagged(item) for item in value]
+    if isinstance(value, Gpu):
+        return {"gpu": tagged(asdict(value))}
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise TypeError(f"it holds a {type(value).__name__}, which is no plain data")
+
+
+def plain(value: Any) -> Any:
+    """What `tagged` was given."""
+    if isinstance(value, list):
+        return [plain(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    [(kind, inside)] = value.items()
+    if kind == "dict":
+        return {plain(key): plain(item) for key, item in inside}
+    if kind == "every":
+        return Every(plain(inside))
+    if kind == "gpu":
+        return Gpu(**plain(inside))
+    items = [plain(item) for item in inside]
+    return tuple(items) if kind == "tuple" else OnlyAt(*items)
