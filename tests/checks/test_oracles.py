@@ -111,6 +111,13 @@ def test_traffic_is_judged_alone_or_after_the_values():
     assert failure(case, answered(2), "traffic").startswith("rank 0 returned 2")
 
 
+def test_several_results_may_come_in_a_dict():
+    case = Case(right={"rank": [0, 1], "name": "a"}, world_size=2)
+    case.judge(answered({"rank": 0, "name": "a"}, {"name": "a", "rank": 1, "more": 2}), "values")
+    assert failure(case, answered({"rank": 0}, (1, "a"))).startswith("rank 0 says nothing about 'name': it returned")
+    assert failure(case, answered((0, "a"), {"rank": 2, "name": "a"})) == "rank 1: rank is 2, expected 1"
+
+
 def test_where_many_answers_are_right_they_are_judged_by_their_properties():
     def expect_odd(answer: Answer) -> str:
         if not all(number % 2 for number in answer.results):
