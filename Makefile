@@ -9,7 +9,7 @@ run = "$(VENV)/bin/python"
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV      # may belong to another environment
 
 .DEFAULT_GOAL := help
-.PHONY: help system env lab test quick thorough build grade release script lint format bench clean distclean
+.PHONY: help system env lab test quick thorough try build grade release script lint format bench clean distclean
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z]*\):.*## /  make \1|/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -54,7 +54,10 @@ lesson_files = $(or $(strip $(foreach folder,$(folders),$(wildcard $(folder)/$(l
 thorough: env ## run the tests that take too long for every change: all cheats, every solution graded, 50 kills
 	@$(run) -m pytest $(all_cores) -m thorough $(TEST_ARGS)
 
-build: env ## build both notebooks of every lesson from solutions/*.py
+try: env ## judge all answers to a lesson or an exercise, show what students read: make try LESSON=05 EXERCISE=ring
+	@$(run) -m grader try "$(lesson)" $(EXERCISE) $(TRY_ARGS)
+
+build: env ## build what is made from the lessons: notebooks, recorded cases, stored messages, README's table
 	@$(run) -m grader build
 
 grade: env ## grade the sample class, or yours: make COURSE=. grade (options: make grade GRADE_ARGS=--help)

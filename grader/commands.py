@@ -1,20 +1,18 @@
-"""The instructor's command line, `python -m grader`. The Makefile's verbs call it."""
+"""The instructor's command line, `python -m grader`. The Makefile's verbs call it.
+
+Each command imports what it needs: torch, or nbgrader and dask, would keep the others waiting for a second or two.
+"""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from grader.authoring import build as building
-from grader.authoring import release as releasing
-from grader.classroom import grade_class, grades
-from grader.classroom.course import ClassroomError, Course
-from grader.classroom.grade_class import GradeOptions
-from grader.classroom.validate import validate as judge_one
-from grader.pages.report import write_report
+if TYPE_CHECKING:
+    from grader.classroom.course import Course
 
 app = typer.Typer(
     help="Build lessons, grade a class, release the students' bundle.",
@@ -32,6 +30,7 @@ New = Annotated[bool, typer.Option("--new", help="only submissions that have no 
 Regrade = Annotated[bool, typer.Option("--regrade", help="judge again, even what was judged already")]
 Scheduler = Annotated[str | None, typer.Option(help="address of a Dask scheduler whose workers do the judging")]
 WithoutSandbox = Annotated[bool, typer.Option("--without-sandbox", help="run submissions with all your rights")]
+NewLesson = Annotated[str, typer.Argument(help="its name: a number and a topic, such as 06_compression")]
 Lesson = Annotated[str, typer.Argument(help="its name, or how it begins: 05")]
 Exercise = Annotated[str | None, typer.Argument(help="its name, or how it begins; without it, all exercises")]
 Watch = Annotated[bool, typer.Option("--watch", help="judge again at each save of one of the lesson's files")]
@@ -47,7 +46,9 @@ def build(
     force: Annotated[bool, typer.Option(help="run all lessons again, even if they have not changed")] = False,
     check: Annotated[bool, typer.Option(help="build nothing; fail if a notebook differs from its source")] = False,
 ) -> None:
-    """Build both notebooks of each lesson from solutions/*.py."""
+    """Build what is made from the lessons: notebooks, recorded cases, stored messages, README.md's table."""
+    from grader.authoring import build as building
+
     raise typer.Exit(building.command(lessons or [], force=force, check=check))
 
 
@@ -66,13 +67,17 @@ def grade(
 
     Judgements are cached: after Ctrl-C or a crash, the same command continues where it stopped.
     """
+    from grader.classroom import grade_class, grades
+    from grader.classroom.course import ClassroomError
+    from grader.pages.report import write_report
+
     if new and regrade:
         raise ClassroomError("--new and --regrade contradict each other: choose one of them")
     opened = open_course(course, without_sandbox)
     for name in lessons or opened.lessons():
         grade_class.collect(opened, name)
     names = lessons_of(opened, lessons or handed_in(opened), student or [])
-    options = GradeOptions(tuple(student or ()), new, regrade, jobs, scheduler)
+    options = grade_class.GradeOptions(tuple(student or ()), new, regrade, jobs, scheduler)
     graded = [grade_class.grade_class(opened, name, options) for name in names]
     for one in graded:
         print(f"\n{one.lesson}\n\n{grades.table(one)}")
@@ -87,6 +92,10 @@ def grade(
 @app.command()
 def report(lessons: Lessons = None, course: CourseFolder = Path()) -> None:
     """Write the instructor's page from the existing grades, without running anything."""
+    from grader.classroom import grade_class
+    from grader.classroom.course import Course
+    from grader.pages.report import write_report
+
     opened = Course.at(course)
     names = lessons or handed_in(opened)
     for name in names:
@@ -97,6 +106,9 @@ def report(lessons: Lessons = None, course: CourseFolder = Path()) -> None:
 @app.command()
 def table(lessons: Lessons = None, course: CourseFolder = Path()) -> None:
     """Print the table of the existing grades, without running anything."""
+    from grader.classroom import grade_class, grades
+    from grader.classroom.course import Course
+
     opened = Course.at(course)
     for name in lessons or handed_in(opened):
         grade_class.find_lesson(opened, name)
@@ -106,8 +118,21 @@ def table(lessons: Lessons = None, course: CourseFolder = Path()) -> None:
 @app.command()
 def validate(notebook: Notebook, course: CourseFolder = Path(), without_sandbox: WithoutSandbox = False) -> None:
     """Judge a notebook's checks as grading will. Exits with 1 unless all pass (`nbgrader validate` exits with 0)."""
+    from grader.classroom.validate import validate as judge_one
+
     if not judge_one(notebook, open_course(course, without_sandbox)):
         raise typer.Exit(1)
+
+
+@app.command()
+def new(
+    lesson: NewLesson,
+    exercises: Annotated[str, typer.Option(help="their names, with commas between: top-k,error-feedback")],
+) -> None:
+    """Write the four files of a new lesson, with exercises that work, for you to replace."""
+    from grader.authoring import new as creating
+
+    raise typer.Exit(creating.command(lesson, [name.strip() for name in exercises.split(",") if name.strip()]))
 
 
 @app.command(name="try")
@@ -117,7 +142,7 @@ def try_(lesson: Lesson, exercise: Exercise = None, watch: Watch = False, notebo
     Exits with 1 unless each gets what it should. What does not comes last, with what to do about it.
     With --watch, changes in utils/ and grader/ other than the lesson's own files need a restart.
     """
-    from grader.authoring import try_out  # imports torch
+    from grader.authoring import try_out
 
     raise typer.Exit(try_out.command(lesson, exercise, watch, notebook))
 
@@ -125,10 +150,14 @@ def try_(lesson: Lesson, exercise: Exercise = None, watch: Watch = False, notebo
 @app.command()
 def release() -> None:
     """Make the students' bundle, dist/distributed-training.zip."""
+    from grader.authoring import release as releasing
+
     raise typer.Exit(releasing.command())
 
 
 def open_course(folder: Path, without_sandbox: bool) -> Course:
+    from grader.classroom.course import Course
+
     course = Course.at(folder)
     if without_sandbox:
         course.without_sandbox()
@@ -137,6 +166,8 @@ def open_course(folder: Path, without_sandbox: bool) -> Course:
 
 def handed_in(course: Course) -> list[str]:
     """The lessons with at least one submission."""
+    from grader.classroom.course import ClassroomError
+
     names = [name for name in course.lessons() if course.students(name)]
     if not names:
         expected = course.folder("submitted", "STUDENT", "LESSON") / "LESSON.ipynb"
@@ -146,6 +177,8 @@ def handed_in(course: Course) -> list[str]:
 
 def lessons_of(course: Course, lessons: list[str], students: list[str]) -> list[str]:
     """The lessons that at least one of these students has handed in; all lessons if no student is named."""
+    from grader.classroom.course import ClassroomError
+
     for student in students:
         if not any(student in course.students(lesson) for lesson in lessons):
             raise ClassroomError(f"{student} has not handed in {' or '.join(lessons)}")
@@ -155,5 +188,9 @@ def lessons_of(course: Course, lessons: list[str], students: list[str]) -> list[
 def main() -> None:
     try:
         app()
-    except ClassroomError as error:
+    except Exception as error:
+        from grader.classroom.course import ClassroomError
+
+        if not isinstance(error, ClassroomError):
+            raise
         sys.exit(f"{error}")

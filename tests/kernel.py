@@ -89,5 +89,28 @@ def wait_until_gone(zygote: int, seconds: float) -> None:
         time.sleep(0.02)
 
 
+def wait_until_alone(zygote: int) -> None:
+    """Wait until its stand-in, which makes ranks until it has imported everything, is gone."""
+    deadline = time.monotonic() + 60
+    while processes_of_session(zygote) != [zygote]:
+        assert time.monotonic() < deadline, f"still there: {processes_of_session(zygote)}"
+        time.sleep(0.02)
+
+
+def zygote_here() -> int:
+    """The pid of this process's zygote, once that has imported everything and has no other process."""
+    from utils import spawn
+    from utils.worlds.real.zygote import client
+
+    def names_an_optimizer(rank: int, world_size: int) -> None:
+        """Its world is made only when everything is imported."""
+        import torch.optim  # noqa: F401
+
+    spawn(names_an_optimizer, 1, backend="gloo")
+    pid = client.zygote.process.pid
+    wait_until_alone(pid)
+    return pid
+
+
 def zygote_of(notebook: Notebook) -> int:
-    return int(notebook.run("from utils.worlds.real.zygote import client; print(client.zygote.process.pid)")["stdout"])
+    return int(notebook.run("from tests.kernel import zygote_here; print(zygote_here())")["stdout"])

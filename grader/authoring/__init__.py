@@ -1,1 +1,3 @@
-"""Making lessons: reading the sources, building and running the notebooks, packing the students' bundle."""
+"""Making lessons: starting one, reading the sources, judging all answers to an exercise, building and running the
+notebooks, packing the students' bundle.
+"""

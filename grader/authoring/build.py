@@ -44,6 +44,7 @@ from grader.authoring.lesson import (
     find_lessons,
     read_lesson,
 )
+from grader.authoring.messages import message_drift, update_messages
 from grader.authoring.records import record_drift, write_record
 from grader.authoring.rules import broken_rules
 
@@ -324,18 +325,16 @@ def without_source(root: Path = ROOT) -> Iterator[str]:
 def command(names: Iterable[str] = (), force: bool = False, check: bool = False, root: Path = ROOT) -> int:
     """`python -m grader build`: build, or with `check` only compare. Prints the result and returns the exit code."""
     try:
-        if check:
-            found = drift(names, root)
-            print("\n".join(found) or "all notebooks match their sources")
-            return int(bool(found))
-        made = build(names, force, root)
-        left = drift(names, root)
+        if not check:
+            made = build(names, force, root) + update_messages(read_lessons(names, root), force)
+            print(f"built {', '.join(made)}" if made else "nothing to build")
+        stored = [text for lesson in read_lessons(names, root) for text in message_drift(lesson)]
+        found = drift(names, root) + stored
     except BuildError as error:
         print(error, file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("stopped; unfinished notebooks are unchanged", file=sys.stderr)
         return 130
-    print(f"built {', '.join(made)}" if made else "nothing to build")
-    print("\n".join(left) or "all notebooks match their sources")
-    return int(bool(left))
+    print("\n".join(found) or "all notebooks match their sources")
+    return int(bool(found))

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import atexit
 import os
 import re
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, NoReturn
 
 import nbformat
 from nbclient import NotebookClient
@@ -59,14 +63,41 @@ def run(lesson: Lesson, notebook: NotebookNode, folder: Path, sockets: str, afte
     )
     python_path = os.pathsep.join(filter(None, [str(lesson.root), os.environ.get("PYTHONPATH")]))
     try:
-        client.execute(env=os.environ | {"PYTHONPATH": python_path})
-    except Exception as error:
-        if getattr(client, "_async_cleanup_kernel_future", None):  # on Ctrl-C nbclient stops the kernel, then fails
-            raise KeyboardInterrupt from None
-        if not isinstance(error, CellControlSignal | DeadKernelError):
-            raise
+        with asyncio.Runner(loop_factory=EventLoop) as runner:
+            runner.run(run_cells(client, os.environ | {"PYTHONPATH": python_path}))
+    except (CellControlSignal, DeadKernelError) as error:
         cell = lesson.cells[started[-1] - 1] if started else lesson.cells[0]
         raise BuildError([failure(lesson, cell, error)]) from error
+
+
+class EventLoop(asyncio.SelectorEventLoop):
+    """Refuses nbclient's handler for Ctrl-C, and so leaves it to asyncio, which cancels `run_cells`.
+
+    nbclient would start a second task, which ends the kernel while the first still uses it. Whichever came last failed,
+    and Python printed its exception at exit, behind our last line.
+    """
+
+    def add_signal_handler(self, *_: Any) -> NoReturn:  # type: ignore[override]
+        raise RuntimeError("nbclient ignores this error: outside the main thread, handlers are refused too")
+
+
+async def run_cells(client: NotebookClient, environment: dict[str, str]) -> None:
+    """Run the notebook in a fresh kernel, and leave neither a kernel nor a task behind, even if this is cancelled."""
+    me = asyncio.current_task()
+    try:
+        await client.async_execute(env=environment)
+    except Exception:
+        if me and me.cancelling():  # which nbclient takes for the death of the kernel
+            raise asyncio.CancelledError from None
+        raise
+    finally:
+        for task in asyncio.all_tasks() - {me}:
+            task.cancel()
+        if client.km is not None:  # the kernel was still starting: nbclient would leave it until this process exits
+            atexit.unregister(client._cleanup_kernel)
+            if client.km.has_kernel:
+                await client.km.signal_kernel(signal.SIGKILL)
+            await client._async_cleanup_kernel()
 
 
 def failure(lesson: Lesson, cell: Cell, error: Exception) -> Problem:

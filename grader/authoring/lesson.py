@@ -37,6 +37,7 @@ from grader.authoring.markers import (
 
 ROOT = Path(__file__).resolve().parents[2]
 LESSON_NAME = re.compile(r"\d\d(_[a-z0-9]+)+")
+NOT_A_NAME = "a lesson's file must be called NN_topic.py, such as 01_collectives.py (lower-case, digits, _)"
 HEADER = re.compile(r"# ---\n(#.*\n)*?# ---\n")  # jupytext adds it when the file is saved from JupyterLab
 NOT_HERE = re.compile(r"(BEGIN|END) (HIDDEN TESTS|MARK SCHEME)|### (HASHED )?AUTOTEST|grader\.hidden")
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x85\u2028\u2029]")
@@ -215,10 +216,7 @@ class Reader:
 
     def read_text(self) -> str:
         if not LESSON_NAME.fullmatch(self.path.stem) or self.path.suffix != ".py":
-            self.wrong(
-                1,
-                "a lesson's file must be called NN_topic.py, such as 01_collectives.py (lower-case, digits, _)",
-            )
+            self.wrong(1, NOT_A_NAME)
         text = ""
         try:
             text = self.path.read_bytes().decode("utf-8-sig")

@@ -1,7 +1,9 @@
 """`python -m grader try LESSON --notebook`: the lesson as far as it is written, in JupyterLab.
 
-write_preview("05_data_parallelism")   -> build/preview/05_data_parallelism.ipynb, and the lesson's problems
-open_in_lab(path)
+    write_preview("05_data_parallelism")   -> build/preview/05_data_parallelism.ipynb, and the lesson's problems
+    open_in_lab(path)
+
+It works for a lesson that can't be built yet.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
     bundle(root) -> Path             refuses if a notebook differs from its source, or if an answer is in the bundle
     leaks(file, lessons) -> [Leak]   the proof: every line of a bundle that holds part of an answer, or grader code
+    leaks_in_other_words(file, lessons) -> [Leak]     code that means the same as part of an answer (meaning.py)
     command(root)                    the same for the command line: prints, returns the exit code
 
 A line of an answer is **telling** if it
@@ -9,10 +10,12 @@ A line of an answer is **telling** if it
   - is more than the head of a block (`for peer in range(world_size):`) or a `return` of plain names;
   - appears nowhere in what the lessons give away: their text, their other cells, the frames of their exercises.
 A telling line leaks if any line of the bundle contains it, ignoring spaces, as code, in a comment or in a string.
+Other names, or another way to write a formula, are found by their meaning; meaning.UNSEEN says what is not.
 """
 
 from __future__ import annotations
 
+import ast
 import io
 import json
 import os
@@ -20,13 +23,15 @@ import re
 import sys
 import zipfile
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from grader.authoring.build import drift, read_lessons, release_path
-from grader.authoring.lesson import ROOT, BuildError, Lesson
+from grader.authoring.lesson import ROOT, BuildError, Lesson, parse
 from grader.authoring.markers import clear_solution, solution_lines
+from grader.authoring.meaning import UNSEEN, Piece, pieces, pieces_in_text
 
 NAME = "distributed-training"
 DATE = (2020, 1, 1, 0, 0, 0)  # for every file in the zip, so that the same content gives the same bytes
@@ -34,6 +39,7 @@ FROM_ROOT = ("LICENSE", "setup_env.py")
 FOR_TEACHERS = "# For teachers"  # ends the students' part of requirements.txt
 MIN_TELLING = 16  # characters
 NOT_TELLING = re.compile(r"(for|if|elif|else|while|with|try|except|finally)\b.*:|return [\w., ]+")
+NO_ANSWER = "# no answer: "  # ends a line of code that may mean the same as an answer
 NOT_FOR_STUDENTS = re.compile(r"(BEGIN|END) SOLUTION|HIDDEN TESTS|grader\.hidden|tests\.mutants")
 
 
@@ -127,6 +133,62 @@ def leaks_of(line: str, answers: dict[str, str]) -> Iterator[str]:
             yield f"holds a line of the answer of {exercise!r}: {line.strip()}"
 
 
+def leaks_in_other_words(file: str | Path | IO[bytes], lessons: Iterable[Lesson]) -> list[Leak]:
+    """Code in the zip `file` that means the same as part of an answer of `lessons`. Of each line, the largest piece."""
+    answers = telling_pieces(lessons)
+    found: dict[tuple[str, int, str], Piece] = {}
+    with zipfile.ZipFile(file) as bundle:
+        for name in bundle.namelist():
+            inside = name.removeprefix(f"{NAME}/")
+            for piece in pieces_of(inside, bundle.read(name)):
+                for exercise, answer in (known for key in piece.keys for known in answers.get(key, [])):
+                    place = (inside, piece.line, exercise)
+                    if piece.means(answer) and (place not in found or len(found[place].text) < len(piece.text)):
+                        found[place] = piece
+    return [
+        Leak(inside, line, f"means the same as part of the answer of {exercise!r}: {piece.text}")
+        for (inside, line, exercise), piece in sorted(found.items(), key=lambda item: item[0])
+    ]
+
+
+def pieces_of(name: str, content: bytes) -> Iterator[Piece]:
+    """The pieces of a Python file, with what its comments say, or of a page of text. (Notebooks are given.)
+
+    A line that ends in `# no answer: why` has none: the course's own tools need some of the formulas, too.
+    """
+    if not name.endswith((".py", ".md")):
+        return
+    text = content.decode("utf-8", errors="replace")
+    excused = {number for number, line in enumerate(text.split("\n"), 1) if NO_ANSWER in line}
+    found = [*pieces_in_text(text)]
+    if name.endswith(".py"):
+        with suppress(SyntaxError):
+            found += pieces(ast.parse(text))
+    yield from (piece for piece in found if piece.line not in excused)
+
+
+def telling_pieces(lessons: Iterable[Lesson]) -> dict[str, list[tuple[str, Piece]]]:
+    """{key: the exercises whose answers have such a piece, with the piece}, without what the lessons give away."""
+    lessons = list(lessons)
+    given = {key for lesson in lessons for piece in given_pieces(lesson) for key in piece.keys}
+    telling: dict[str, list[tuple[str, Piece]]] = {}
+    for exercise in (exercise for lesson in lessons for exercise in lesson.exercises.values()):
+        inside = {number + 1 for number, _ in solution_lines(exercise.source)}
+        for piece in pieces(parse(exercise.source), any_order=True):
+            if piece.line in inside and given.isdisjoint(piece.keys):
+                for key in piece.keys:
+                    telling.setdefault(key, []).append((exercise.name, piece))
+    return telling
+
+
+def given_pieces(lesson: Lesson) -> Iterator[Piece]:
+    for cell in lesson.cells:
+        source = clear_solution(cell.source)
+        yield from pieces_in_text(source)
+        if cell.kind == "code":
+            yield from pieces(parse(source))
+
+
 def telling_lines(lessons: Iterable[Lesson]) -> dict[str, str]:
     """{line of an answer without spaces: exercise} for the telling lines (see the top of this file)."""
     lessons = list(lessons)
@@ -189,7 +251,7 @@ def bundle(root: Path = ROOT) -> Path:
         raise BuildError(drifted)
     lessons = read_lessons(root=root)
     packed = zipped(contents(lessons, root))
-    found = leaks(io.BytesIO(packed), lessons)
+    found = leaks(io.BytesIO(packed), lessons) + leaks_in_other_words(io.BytesIO(packed), lessons)
     if found:
         raise BuildError([f"the bundle was not made: {leak}" for leak in found])
     path = root / "dist" / f"{NAME}.zip"
@@ -212,4 +274,5 @@ def command(root: Path = ROOT) -> int:
     lessons = sum(name.endswith(".ipynb") for name in files)
     plural = "s" * (lessons != 1)
     print(f"{path.relative_to(root)}: {lessons} lesson{plural}, {len(files)} files, no answer in it")
+    print(f"The proof compares text, formulas by value and other expressions by shape. It can't see {UNSEEN}.")
     return 0

@@ -1,7 +1,9 @@
 """What each answer to an exercise gets, beside what it should get.
 
-for candidate in candidates(bench):     the solution, the blank, each wrong answer, each right one
-    judge(bench, candidate)             -> Result; its `problem` is "" if all is as it should be
+    for candidate in candidates(bench):     the solution, the blank, each wrong answer, each right one
+        judge(bench, candidate)             -> Result; its `problem` is "" if all is as it should be
+
+Every problem says what is different, and comes with advice on what to do.
 """
 
 from __future__ import annotations

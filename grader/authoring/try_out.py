@@ -1,24 +1,27 @@
 """`python -m grader try`: what each answer to an exercise gets, and the exact words that a student reads.
 
-command("05", "ring")                 judge everything once, and print it
-command("05", "ring", watch=True)     the same, and again at each save; only what can have changed is judged again
+    command("05", "ring")                 judge everything once, and print it
+    command("05", "ring", watch=True)     the same, and again at each save
+
+What can't have changed since it was judged is not judged again.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+import sys
 import textwrap
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
 import typer
 from tqdm import tqdm
 
-from grader.authoring.check_files import checks_file, hidden_file, name_of
-from grader.authoring.lesson import BuildError, Lesson, Problem, find_lessons
+from grader.authoring.check_files import checks_file, hidden_file
+from grader.authoring.lesson import ROOT, BuildError, Lesson, Problem, find_lessons
 from grader.authoring.markers import nearest
 from grader.authoring.preview import open_in_lab, write_preview
 from grader.authoring.trial import Candidate, Result, candidates, judge
@@ -45,9 +48,9 @@ def the_one(name: str, names: Iterable[str], what: str) -> str:
     raise BuildError([f"there is no {what} called {name!r}{nearest(name, names) or ': there are ' + ', '.join(names)}"])
 
 
-def lesson_called(name: str) -> str:
+def lesson_called(name: str, root: Path = ROOT) -> str:
     """`05_data_parallelism` for itself, for its file, or for "05". Raises BuildError if there is no such lesson."""
-    return the_one(Path(name).stem, [path.stem for path in find_lessons()], "lesson")
+    return the_one(Path(name).stem, [path.stem for path in find_lessons(root=root)], "lesson")
 
 
 # ---- judging ---------------------------------------------------------------------------------------------------------
@@ -56,9 +59,9 @@ def lesson_called(name: str) -> str:
 class TryOut:
     """The answers to one exercise, or to all of a lesson, with what each got when it was last judged."""
 
-    def __init__(self, lesson: str, exercise: str | None) -> None:
-        [self.source] = find_lessons([lesson_called(lesson)])
-        self.exercise = exercise
+    def __init__(self, lesson: str, exercise: str | None, root: Path = ROOT) -> None:
+        [self.source] = find_lessons([lesson_called(lesson, root)], root)
+        self.exercise, self.root = exercise, root
         self.judged: dict[str, Result] = {}  # by what the result depends on
 
     def round(self, interrupted: Callable[[], bool] = lambda: False) -> bool:
@@ -68,7 +71,7 @@ class TryOut:
         Raises BuildError if the lesson can't be read, or has no such exercise.
         """
         start, results = time.monotonic(), list[tuple[Candidate, Result]]()
-        bench = Workbench.load(self.source.stem)
+        bench = Workbench.load(self.source.stem, self.root, record=True)
         names = list(bench.lesson.exercises)
         to_judge = candidates(bench, [the_one(self.exercise, names, "exercise")] if self.exercise else names)
         with tqdm(total=len(to_judge), leave=False, disable=None, bar_format=BAR) as bar:
@@ -83,11 +86,14 @@ class TryOut:
                     print_result(candidate, self.judged[key])
                 results.append((candidate, self.judged[key]))
                 bar.update()
-        print_end(results, time.monotonic() - start)
-        return not any(result.problem for _, result in results)
+        others = list(other_problems(bench, results))
+        print_end(results, others, time.monotonic() - start)
+        return not others and not any(result.problem for _, result in results)
 
     def watch(self) -> None:
         """A round at each save of one of the lesson's files, until Ctrl-C. Problems are printed, not raised."""
+        # Python would take a module's bytecode for that of one saved a moment later, if the two are of the same length.
+        sys.dont_write_bytecode = True
         while True:
             before = self.stamps()
             try:
@@ -117,7 +123,17 @@ class TryOut:
         while last == before or self.has_changed(last):
             last = self.stamps()
             time.sleep(POLL)
-        return [name_of(path) for path in before if before[path] != last[path]]
+        return [str(path.relative_to(self.root)) for path in before if before[path] != last[path]]
+
+
+def other_problems(bench: Workbench, results: list[tuple[Candidate, Result]]) -> Iterator[str]:
+    """What is wrong with answers beyond what each got: two are the same, say, or one is to no exercise."""
+    exercises = {candidate.exercise for candidate, _ in results}
+    for text in bench.answers.problems(bench.lesson):
+        exercise = text.partition("/")[0]
+        found = any(text in result.problem for _, result in results)
+        if not found and (exercise in exercises or exercise not in bench.lesson.exercises):
+            yield text
 
 
 def key_of(bench: Workbench, candidate: Candidate) -> str:
@@ -158,18 +174,22 @@ def print_words(words: str) -> None:
         say(textwrap.indent(words, INDENT, lambda line: True))
 
 
-def print_end(results: list[tuple[Candidate, Result]], seconds: float) -> None:
+def print_end(results: list[tuple[Candidate, Result]], others: list[str], seconds: float) -> None:
     """What is not as it should be, with what to do; then one line about everything."""
     wrong = [(candidate, result) for candidate, result in results if result.problem]
     for candidate, result in wrong:
         say(f"\n{MARKS[False]} {candidate.exercise} · {candidate}: {result.problem}", "red", bold=True)
         say(f"{INDENT[4:]}{result.advice}")
         print_words(result.words)
-    answers = f"{len(results)} answers"
-    if wrong:
-        say(f"\n{MARKS[False]} {len(wrong)} of {answers} not as it should be ({seconds:.1f} s)", "red", bold=True)
+    if others:
+        say("")
+        print_problems(others)
+    bad, seen = len(wrong) + len(others), f"{len(results)} answers"
+    if bad:
+        they = "it" if bad == 1 else "they"
+        say(f"\n{MARKS[False]} {bad} not as {they} should be, of {seen} ({seconds:.1f} s)", "red", bold=True)
     else:
-        say(f"\n{MARKS[True]} {answers}, all as they should be ({seconds:.1f} s)", "green", bold=True)
+        say(f"\n{MARKS[True]} {seen}, all as they should be ({seconds:.1f} s)", "green", bold=True)
 
 
 def print_problems(problems: Iterable[Problem | str]) -> None:

@@ -93,11 +93,13 @@ class Mutant(Variant):
     says: words in the message of the check that catches it.
     caught_by: what that check judges.
     hidden: it passes the visible check, and only the hidden test catches it.
+    varies: its message differs from run to run, because ranks race or memory is uninitialised.
     """
 
     says: str
     caught_by: str
     hidden: bool
+    varies: bool = False
 
 
 @dataclass
@@ -110,8 +112,10 @@ class Answers:
     def to(self, exercise: str) -> tuple[Callable[..., Mutant], Callable[..., Variant]]:
         """Two functions, `wrong` and `right`. Each adds an answer to this exercise."""
 
-        def wrong(name: str, says: str, *, caught_by: str = "values", hidden: bool = False) -> Mutant:
-            self.wrong.append(Mutant(exercise, name, says, caught_by, hidden))
+        def wrong(
+            name: str, says: str, *, caught_by: str = "values", hidden: bool = False, varies: bool = False
+        ) -> Mutant:
+            self.wrong.append(Mutant(exercise, name, says, caught_by, hidden, varies))
             return self.wrong[-1]
 
         def right(name: str) -> Variant:

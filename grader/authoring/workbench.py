@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grader.authoring.check_files import answers, answers_file, checks_file, hidden_file, must_exist, name_of
-from grader.authoring.lesson import BuildError, Cell, Lesson, Problem, find_lessons, read_lesson
+from grader.authoring.check_files import answers, answers_file, checks_file, hidden_file, load, must_exist, name_of
+from grader.authoring.lesson import ROOT, BuildError, Cell, Lesson, Problem, find_lessons, read_lesson
 from grader.authoring.records import write_record
 from grader.authoring.variants import Answers
 from grader.hidden import hidden_tests_for
@@ -66,20 +66,30 @@ class Workbench:
     namespace: dict[str, Any]  # a kernel's, after the first code cell and all solutions
 
     @classmethod
-    def load(cls, name: str) -> Workbench:
+    def load(cls, name: str, root: Path = ROOT, *, record: bool = False) -> Workbench:
         """Read the four files, even if they were read before. The hidden tests may be missing.
 
-        Raises BuildError with file and line if one of them can't be read.
+        record: first write down what hidden oracles say of visible cases, as `make build` does (records.py).
+        Raises BuildError with file and line if a file can't be read.
         """
-        [path] = find_lessons([name])
+        [path] = find_lessons([name], root)
         lesson = read_lesson(path)
+        visible, hidden = checks_file(lesson), hidden_file(lesson)
+        must_exist(visible, "the lesson's visible checks")
         forget(name)
-        must_exist(checks_file(lesson), "the lesson's visible checks")
-        write_record(lesson)
         with located(lesson):
-            visible = checks_for(name)
-            hidden = hidden_tests_for(name) if hidden_file(lesson).exists() else None
-            return cls(lesson, visible, hidden, answers(lesson), namespace_of(lesson))
+            load(visible, "utils.checks")
+            if record:
+                write_record(lesson)
+            if hidden.exists():
+                load(hidden, "grader.hidden")
+            return cls(
+                lesson,
+                checks_for(name),
+                hidden_tests_for(name) if hidden.exists() else None,
+                answers(lesson),
+                namespace_of(lesson),
+            )
 
     def ways(self, exercise: str) -> list[Way]:
         """All ways in which an exercise is judged: each visible check, then its hidden test if there is one."""

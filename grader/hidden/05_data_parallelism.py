@@ -1,206 +1,184 @@
-"""The hidden tests of lesson 05: the visible checks, with other values.
+"""The hidden tests of lesson 05, and the oracles of the exercises whose answer is a plan or a formula.
 
-World sizes 1, 3, 4 and 5; other models, seeds and shards; buckets of other sizes; other orders; slower networks.
+World sizes 1, 3, 4 and 5; other models and shards; buckets of other sizes; other orders; slower networks.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Any
 
 import torch
-from torch import nn
 
+from utils.checks.inputs import Draws
 from utils.checks.marking import check
+from utils.checks.oracles import Case, every, oracle, vary
 from utils.checks.runner import Runner
 
-visible = import_module("utils.checks.05_data_parallelism")
+visible: Any = import_module("utils.checks.05_data_parallelism")
+mlp, mixed, branched, IN_BUCKETS = visible.mlp, visible.mixed, visible.branched, visible.IN_BUCKETS
 
+shard_the_batch = vary(
+    visible.shard_the_batch, values=[(rows, size, 3, torch.int64) for rows, size in ((3, 11), (5, 3), (1, 4), (4, 0))]
+)
+average_gradients = vary(
+    visible.average_gradients, values=[(mixed, [1] * 5), (mlp(), [3])], traffic=[(mlp(5), [2, 2, 2])]
+)
+broadcast_weights = vary(visible.broadcast_weights, values=[(4, 5), (2, 2, True), (1,)], traffic=[(3, 4)])
 
-# ---- part 1
-
-
-@check("shard-the-batch")
-def shard_the_batch_values(run: Runner) -> None:
-    for world_size, rows in ((3, 11), (5, 3), (1, 4), (4, 0)):
-        visible.judge_shards(run, world_size, torch.arange(rows * 3).reshape(rows, 3))
-
-
-@check("average-gradients", if_stuck="every rank must make the same all-reduces, in the same order.")
-def average_gradients_values(run: Runner) -> None:
-    visible.judge_average(run, visible.mixed_models(5, seed=3), visible.rows_of(run.draws, [1] * 5, seed=4))
-    visible.judge_average(run, visible.mlps(1), visible.rows_of(run.draws, [3]))
-
-
-@check("average-gradients", judges="traffic")
-def average_gradients_traffic(run: Runner) -> None:
-    models = visible.mlps(3, layers=5)
-    visible.expect_all_reduces(run(3, models, visible.rows_of(run.draws, [2] * 3)), visible.bytes_of(models[0]))
-
-
-@check("broadcast-weights", if_stuck="every rank must broadcast the same tensors, in the same order, from rank 0.")
-def broadcast_weights_values(run: Runner) -> None:
-    visible.judge_broadcast(run, visible.different_models(4, features=5))
-    visible.judge_broadcast(run, [frozen(model) for model in visible.different_models(2)])
-    visible.judge_broadcast(run, visible.different_models(1))
-
-
-def frozen(model: nn.Module) -> nn.Module:
-    return model.requires_grad_(False)
-
-
-@check("broadcast-weights", judges="traffic")
-def broadcast_weights_traffic(run: Runner) -> None:
-    visible.expect_broadcasts(
-        run(3, visible.different_models(3, features=4)), visible.different_models(1, features=4)[0]
-    )
-
-
-# ---- part 2
-
-
-@check("weigh-uneven-shards", if_stuck="every rank must make the same all-reduces, of the same shapes.")
-def weigh_uneven_shards_values(run: Runner) -> None:
-    visible.judge_uneven(run, [5, 1, 1, 2], visible.mixed_models(4, seed=1))
-    visible.judge_uneven(run, [2, 2, 2])
-    visible.judge_uneven(run, [3])
-
-
-@check("accumulate-gradients", if_stuck="every rank must make the same all-reduces, in the same order.")
-def accumulate_gradients_values(run: Runner) -> None:
-    visible.judge_accumulation(run, visible.mixed_models(3), visible.microbatches_of(run.draws, 3, 4, rows=1))
-    visible.judge_accumulation(run, visible.mlps(2), visible.microbatches_of(run.draws, 2, 1))
-    visible.judge_accumulation(run, visible.mlps(1), visible.microbatches_of(run.draws, 1, 2))
-
-
-@check("accumulate-gradients", judges="traffic")
-def accumulate_gradients_traffic(run: Runner) -> None:
-    models = visible.mixed_models(3)
-    visible.expect_reduced_once(run(3, models, visible.microbatches_of(run.draws, 3, 5)), models[0])
+weigh_uneven_shards = vary(
+    visible.weigh_uneven_shards, values=[(mixed, [5, 1, 1, 2]), (mlp(), [2, 2, 2]), (mlp(), [3])]
+)
+accumulate_gradients = vary(
+    visible.accumulate_gradients, values=[(mixed, 3, 4, 1), (mlp(), 2, 1), (mlp(), 1, 2)], traffic=[(mixed, 3, 5)]
+)
 
 
 @check("epoch-indices")
 def epoch_indices_values(run: Runner) -> None:
-    visible.judge_epochs(run, 3, 40, seed=5)
+    visible.judge_epochs(run, 3, 40)
     for world_size, num_samples in ((5, 2), (1, 7), (4, 9)):
-        visible.judge_cover(run(world_size, num_samples=num_samples, epoch=2, seed=9).results, num_samples)
+        visible.judge_epoch(run, world_size, num_samples, epoch=2, seed=run.draws.salted() % 1000)
 
 
-# ---- part 3
+flat_gradients = vary(
+    visible.flat_gradients, values=[(mlp(3), [1, 1, 1, 1]), (mixed, [2])], traffic=[(mlp(4), [2, 2, 2])]
+)
 
 
-@check("flat-gradients", if_stuck="every rank must make one all-reduce, with a tensor of the same size.")
-def flat_gradients_values(run: Runner) -> None:
-    visible.judge_average(run, visible.mlps(4, layers=3), visible.rows_of(run.draws, [1] * 4))
-    visible.judge_average(run, visible.mixed_models(1, seed=2), visible.rows_of(run.draws, [2]))
-
-
-@check("flat-gradients", judges="traffic")
-def flat_gradients_traffic(run: Runner) -> None:
-    models = visible.mlps(3, layers=4)
-    visible.expect_all_reduces(run(3, models, visible.rows_of(run.draws, [2] * 3)), [sum(visible.bytes_of(models[0]))])
-
-
-# ---- part 4
-
-
-@check("make-buckets")
-def make_buckets_values(run: Runner) -> None:
-    for sizes, cap in (
+@oracle(
+    values=[
         ([5], 10),
         ([100, 1, 100], 10),
-        ([4, 4, 4, 4, 4, 4, 4], 12),
+        ([4] * 7, 12),
         ([7, 3, 5, 5, 1, 9, 10, 11, 2], 10),
         ([1, 2, 3], 100),
         ([], 8),
-    ):
-        visible.judge_buckets(run, sizes, cap)
+        ([], 14, 12),
+    ]
+)
+def make_buckets(draws: Draws, sizes: list[int], cap: int, count: int = 0) -> Case:
+    """count: of sizes to draw, behind the others."""
+    sizes = sizes + torch.randint(1, 10, (count,), generator=draws.generator()).tolist()
+    forwards = list(range(len(sizes)))
+    backwards = forwards[::-1]
+
+    def cut(order: list[int], cap: int, late: bool = False) -> list[list[int]]:
+        """late: close a bucket only when it is over the cap."""
+        buckets: list[list[int]] = []
+        for index in order:
+            held = sum(sizes[other] for other in buckets[-1]) if buckets else 0
+            is_full = held >= cap if late else held + sizes[index] > cap
+            if is_full or not buckets:
+                buckets.append([])
+            buckets[-1].append(index)
+        return buckets
+
+    right = cut(backwards, cap)
+    mistakes = {
+        "right except for the order of the buckets: the last parameter's is the first to be sent": right[::-1],
+        "right except for the order inside the buckets: go from the last parameter to the first": [
+            bucket[::-1] for bucket in right
+        ],
+        "from the first parameter to the last: backward starts at the other end": cut(forwards, cap),
+        "right except for an empty bucket at the start": [[], *right],
+        "a bucket that is closed only when it is over the cap: check before you add a parameter": (
+            cut(backwards, cap, late=True)
+        ),
+        "a bucket for each parameter": [[index] for index in backwards],
+        "one bucket for all: start a new one when the next parameter does not fit": [backwards],
+        "a bucket that is closed too early: a parameter that fills it exactly still fits": cut(backwards, cap - 1),
+        "without the last bucket: it isn't full, but it counts": right[:-1],
+    }
+    return Case(
+        [[sizes]],
+        same={"cap": cap},
+        right=every(right),
+        mistakes={words: every(wrong) for words, wrong in mistakes.items()},
+        seen=f"sizes {sizes}, cap {cap}: you returned",
+    )
 
 
-@check("bucketed-gradients", if_stuck="every rank must start the same all-reduces in the same order.")
-def bucketed_gradients_values(run: Runner) -> None:
-    buckets = [[4], [3, 2, 1], [0]]
-    visible.judge_average(run, visible.mlps(4, layers=5), visible.rows_of(run.draws, [1] * 4), buckets=buckets)
-    visible.judge_average(run, visible.mixed_models(2), visible.rows_of(run.draws, [2, 2]), buckets=[[3, 2, 1, 0]])
-    visible.judge_average(run, visible.mixed_models(1), visible.rows_of(run.draws, [2]), buckets=visible.IN_BUCKETS)
+bucketed_gradients = vary(
+    visible.bucketed_gradients,
+    values=[
+        (mlp(5), [1, 1, 1, 1], [[4], [3, 2, 1], [0]]),
+        (mixed, [2, 2], [[3, 2, 1, 0]]),
+        (mixed, [2], IN_BUCKETS),
+    ],
+    traffic=[(mixed, [2, 2, 2], [[3, 2], [1], [0]])],
+)
 
 
-@check("bucketed-gradients", judges="traffic")
-def bucketed_gradients_traffic(run: Runner) -> None:
-    models, buckets = visible.mixed_models(3), [[3, 2], [1], [0]]
-    answer = run(3, models, visible.rows_of(run.draws, [2] * 3), buckets=buckets)
-    visible.expect_bucket_calls(answer, models[0], buckets)
-
-
-@check("communication-end")
-def communication_end_values(run: Runner) -> None:
-    for ready, took in (
+@oracle(
+    values=[
         ([2.0], [0.5]),
         ([1.0, 1.5, 6.0, 6.5], [3.0, 3.0, 0.5, 2.0]),
         ([3.0, 2.0, 4.0], [0.25, 0.5, 0.25]),  # not ready in the order in which they are sent
         ([0.5, 1.0, 1.5], [0.0, 4.0, 0.0]),
-    ):
-        visible.judge_end(run, ready, took)
+        ([], [], 8),
+    ]
+)
+def communication_end(draws: Draws, ready: list[float], took: list[float], count: int = 0) -> Case:
+    """count: of buckets to draw, behind the others."""
+    steps, all_reduces = torch.randint(1, 9, (2, count), generator=draws.generator()) / 4  # sums of these are exact
+    ready, took = ready + steps.cumsum(0).tolist(), took + all_reduces.tolist()
+    last = ready[-1] if ready else 0.0
+    mistakes = {
+        "when the last bucket would end on a free network: the one before may still occupy it": last + sum(took[-1:]),
+        "the sum of all: no all-reduce starts before its bucket is ready": sum(took, 0.0),
+        "the end if all start after backward, one after another: each starts as soon as it is ready": last + sum(took),
+        "the end if all ran at the same time: the network does one at a time": (
+            max((at + long for at, long in zip(ready, took, strict=True)), default=0.0)
+        ),
+    }
+    seen = f"ready {ready}, took {took}: you returned"
+    return Case([[ready], [took]], right=end_of(ready, took), mistakes=mistakes, seen=seen)
 
 
-@check("overlap-by-hooks", if_stuck=visible.SAME_ORDER)
-def overlap_by_hooks_values(run: Runner) -> None:
-    with visible.naming_the_wrong_hook():
-        visible.judge_orders(run, [[0, 1, 2], [2, 0, 1], [1, 2, 0]])
-        visible.judge_orders(run, [[0, 1, 2], [2, 1, 0]], buckets=[[4, 2], [3], [1, 0]])
-        visible.judge_average(run, visible.mixed_models(1), visible.rows_of(run.draws, [2]), buckets=visible.IN_BUCKETS)
-        visible.judge_average(run, visible.mlps(5, layers=3), visible.rows_of(run.draws, [1] * 5), buckets=[[2, 1, 0]])
+def end_of(ready: list[float], took: list[float]) -> float:
+    """The longest chain: a bucket and all those after it, from the moment it is ready."""
+    return max((at + sum(took[number:]) for number, at in enumerate(ready)), default=0.0)
 
 
-@check("overlap-by-hooks", judges="traffic", if_stuck=visible.SAME_ORDER)
-def overlap_by_hooks_traffic(run: Runner) -> None:
-    with visible.naming_the_wrong_hook():
-        models, buckets, cluster, _ = visible.overlap_case(3, 5, [[4, 3], [2], [1], [0]])
-        shards = visible.rows_of(run.draws, [2] * 3)
-        answer = run.virtual(3, models, shards, buckets=buckets, cluster=cluster, device="cpu")
-    visible.expect_starts_in_backward(answer, models[0], buckets)
+overlap_by_hooks = vary(
+    visible.overlap_by_hooks,
+    values=[
+        (branched([[0, 1, 2], [2, 0, 1], [1, 2, 0]], 3), [2, 2, 2], [[4], [3], [2], [1], [0]]),
+        (branched([[0, 1, 2], [2, 1, 0]], 3), [2, 2], [[4, 2], [3], [1, 0]]),
+        (mixed, [2], IN_BUCKETS),
+        (mlp(3), [1] * 5, [[2, 1, 0]]),
+    ],
+    traffic=[(mlp(5), [2] * 3, [[4, 3], [2], [1], [0]], (0.1, 1.3))],
+    time=[
+        (mlp(6), [2] * 4, [[5, 4], [3, 2], [1], [0]], (0.05, 2.5), end_of),
+        (mlp(3), [2] * 2, [[2, 1, 0]], (0.1, 1.3), end_of),
+        (mlp(6), [2] * 2, [[5, 4, 3], [2], [1], [0]], (0.1, 1.3), end_of),
+        (mlp(5), [2] * 2, [[4], [3], [2], [1], [0]], (0.1, 4.0), end_of),
+    ],
+)
+
+average_what_is_used = vary(
+    visible.average_what_is_used,
+    values=[([[3], [0, 1], [1], [3, 1]], 5), ([[], [0], []], 2, False), ([[1]], 2)],
+)
+
+SHARDS = [([1, 5, 2], 2, 1e-5), ([2, 2, 2, 1, 1], 4), ([4], 3)]
+normalise_globally = vary(visible.normalise_globally, values=SHARDS, traffic=[([12, 9, 30], 2, 0.1)])
+normalise_backward = vary(visible.normalise_backward, values=SHARDS, traffic=[([12, 9, 30], 2, 0.1)])
 
 
-@check("overlap-by-hooks", judges="time", if_stuck=visible.SAME_ORDER)
-def overlap_by_hooks_time(run: Runner) -> None:
-    visible.judge_overlap(run, 4, 6, [[5, 4], [3, 2], [1], [0]], latency=0.05, transfer=2.5)
-    visible.judge_overlap(run, 2, 3, [[2, 1, 0]])
-    visible.judge_overlap(run, 2, 6, [[5, 4, 3], [2], [1], [0]])
-    visible.judge_overlap(run, 2, 5, [[4], [3], [2], [1], [0]], transfer=4.0)
+# ---- what the visible checks know of the plan and the formula
 
-
-# ---- part 5
-
-
-@check("average-what-is-used", if_stuck="all ranks must first agree on which parameters have been used anywhere.")
-def average_what_is_used_values(run: Runner) -> None:
-    visible.judge_used(run, [[3], [0, 1], [1], [3, 1]], branches=5)
-    visible.judge_used(run, [[], [0], []], branches=2, freeze=False)
-    visible.judge_used(run, [[1]], branches=2)
-
-
-# ---- part 6
-
-
-@check("normalise-globally", if_stuck="every rank must make the same all-reduces, of the same shapes.")
-def normalise_globally_values(run: Runner) -> None:
-    visible.judge_normalise(run, visible.rows_of(run.draws, [1, 5, 2], dim=2, seed=3), eps=1e-5)
-    visible.judge_normalise(run, visible.rows_of(run.draws, [2, 2, 2, 1, 1], dim=4, seed=4))
-    visible.judge_normalise(run, visible.rows_of(run.draws, [4], dim=3))
-
-
-@check("normalise-globally", judges="traffic")
-def normalise_globally_traffic(run: Runner) -> None:
-    visible.expect_small_all_reduces(run(3, visible.rows_of(run.draws, [12, 9, 30], dim=2), eps=0.1), features=2)
-
-
-@check("normalise-backward", if_stuck="every rank must make the same all-reduces, of the same shapes.")
-def normalise_backward_values(run: Runner) -> None:
-    visible.judge_backward(run, visible.rows_of(run.draws, [1, 5, 2], dim=2, seed=3), eps=1e-5)
-    visible.judge_backward(run, visible.rows_of(run.draws, [2, 2, 2, 1, 1], dim=4, seed=4))
-    visible.judge_backward(run, visible.rows_of(run.draws, [4], dim=3))
-
-
-@check("normalise-backward", judges="traffic")
-def normalise_backward_traffic(run: Runner) -> None:
-    g, x_hat, var = visible.backward_inputs(run.draws, visible.rows_of(run.draws, [12, 9, 30], dim=2), 0.1)
-    visible.expect_small_all_reduces(run(3, g, x_hat, var, eps=0.1), features=2)
+RECORDED = (
+    vary(make_buckets, values=[([40, 40, 450, 120, 120, 120, 200, 200], 400), ([8, 8, 8], 16), ([30, 10, 10], 20)]),
+    vary(
+        communication_end,
+        values=[
+            ([1.0, 2.0, 3.0], [4.0, 0.5, 1.0]),
+            ([1.0, 2.0, 4.0], [0.5, 0.5, 3.0]),
+            ([1.0, 2.0, 3.0], [2.0, 2.0, 2.0]),
+            ([], []),
+        ],
+    ),
+)

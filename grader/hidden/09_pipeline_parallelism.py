@@ -1,4 +1,4 @@
-"""The hidden tests of lesson 09: the visible checks, with other values.
+"""The hidden tests of lesson 09: the visible checks with other values, and the oracles of what is recorded.
 
 World sizes 1, 2, 3, 5 and 8; fewer layers than ranks; one microbatch, one row; a short last microbatch; other dtypes;
 other schedules.
@@ -7,199 +7,179 @@ other schedules.
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Any
 
 import torch
 
-from utils.checks.marking import check
-from utils.checks.runner import Runner
-from utils.checks.traffic import expect_each_sent, expect_only_messages
+from utils.checks.inputs import Draws
+from utils.checks.oracles import Case, oracle, vary
 
-visible = import_module("utils.checks.09_pipeline_parallelism")
-
-
-# ---- part 1
+visible: Any = import_module("utils.checks.09_pipeline_parallelism")
+F32 = torch.float32
 
 
-@check("split-layers")
-def split_layers_values(run: Runner) -> None:
-    for layers, ranks in ((11, 8), (13, 5), (3, 5), (7, 3), (1, 1)):
-        visible.judge_split(run, layers, ranks)
+# ---- which layers a rank has, and how large the bubble is
 
 
-@check("naive-forward", if_stuck=visible.EACH_BOUNDARY)
-def naive_forward_values(run: Runner) -> None:
-    for ranks, layers, rows, dtype in ((5, 6, 1, torch.float64), (2, 3, 7, torch.float32), (3, 2, 2, torch.float64)):
-        visible.judge_forward(run, ranks, layers, rows, dtype)
-    visible.judge_forward(run, ranks=1, layers=2, rows=3)
+@oracle(values=[(11, 8), (13, 5), (3, 5), (7, 3), (1, 1)])
+def split_layers(_: Draws, layers: int, ranks: int) -> Case:
+    items, size = [f"layer {number}" for number in range(layers)], layers // ranks
+    wrong_sizes = {
+        "a cut into pieces of ceil(layers / P): the last ranks then get less, or nothing": [-(-layers // ranks)]
+        * ranks,
+        "a cut into pieces of layers // P: the leftover layers belong to no rank": [size] * ranks,
+        "a cut with all leftover layers on the last rank: then it is slower than all others": (
+            [size] * (ranks - 1) + [layers]
+        ),
+        "sizes that differ by one, but the larger ones are not on the first ranks": [
+            (rank + 1) * layers // ranks - rank * layers // ranks for rank in range(ranks)
+        ],
+    }
+    mistakes = {words: visible.cut(items, sizes) for words, sizes in wrong_sizes.items()}
+    mistakes["every P-th layer: a stage has consecutive layers"] = [items[rank::ranks] for rank in range(ranks)]
+    return Case(
+        [[items] * ranks],
+        right=visible.cut(items, [size + (rank < layers % ranks) for rank in range(ranks)]),
+        mistakes=mistakes if layers >= ranks else {},  # with fewer layers, different mistakes look the same
+        seen=f"{layers} layers: rank {{rank}} got",
+    )
 
 
-@check("naive-forward", judges="traffic", if_stuck=visible.EACH_BOUNDARY)
-def naive_forward_traffic(run: Runner) -> None:
-    for ranks in (5, 1):
-        answer, nbytes = visible.judge_forward(run, ranks=ranks, layers=5, rows=2)
-        expect_each_sent(answer, [1] * (ranks - 1) + [0], [nbytes] * (ranks - 1) + [0])
+@oracle(values=[(16, 64, 0.06), (3, 1, 0.9), (5, 7, 0.013), (1, 4, 0.2), (2, 3, 0.5)])
+def bubble_shares(_: Draws, ranks: int, microbatches: int, most: float) -> Case:
+    idle = ranks - 1
+    total, ideal = idle / (microbatches + idle), idle / microbatches
+    enough, enough_for_ideal = (next(m for m in range(1, 100_000) if idle / (m + slots) <= most) for slots in (idle, 0))
+    share, ideal_share = "the share of the total time", "the share of the ideal time"
+    smallest = "the smallest M that keeps the share of the total time at `most` or less"
+    p_slots = "the share of P slots of bubble: the first microbatch fills one of them"
+    return Case(
+        [[ranks], [microbatches], [most]],
+        right={share: total, ideal_share: ideal, smallest: enough},
+        rtol=1e-9,
+        seen=f"for P = {ranks}, M = {microbatches}, most = {most}: {{part}} is",
+        mistakes={
+            "": {"the right pair the wrong way round: the share of the total time comes first": (ideal, total, enough)},
+            share: {
+                "the busy share: the bubble is the rest": 1 - total,
+                p_slots: ranks / (microbatches + ranks),
+                "the share of M + P slots: there are M + P - 1 slots": idle / (microbatches + ranks),
+                "the share of the ideal time": ideal,
+            },
+            ideal_share: {"the share of the total time": total, p_slots: ranks / microbatches},
+            smallest: {
+                "the smallest M for the share of the ideal time; here the total counts": enough_for_ideal,
+                "one too many: one fewer would do": enough + 1,
+                "one too few: with that number the bubble is still larger than `most`": enough - 1,
+            },
+        },
+    )
 
 
-# ---- part 2
+@oracle(values=[(12, 3, 2), (30, 5, 3), (4, 2, 1), (3, 1, 3), (24, 2, 4)])
+def interleaved_layers(_: Draws, layers: int, ranks: int, chunks: int) -> Case:
+    items, numbers, size = [f"layer {number}" for number in range(layers)], range(ranks), layers // (ranks * chunks)
+    stages = visible.cut(items, [size] * ranks * chunks)
+    right = [stages[rank::ranks] for rank in numbers]
+    return Case(
+        [[items] * ranks],
+        same={"num_chunks": chunks},
+        right=right,
+        seen=f"{layers} layers, {chunks} chunks: rank {{rank}} got",
+        mistakes={
+            "contiguous: chunks next to each other give plain pipelining. Chunk c of rank r is stage c P + r": [
+                stages[rank * chunks : (rank + 1) * chunks] for rank in numbers
+            ],
+            "the right layers in one list: return one list for each chunk": [sum(mine, []) for mine in right],
+            "single layers dealt round-robin: a stage has consecutive ones": [
+                [items[rank::ranks][chunk::size] for chunk in range(chunks)] for rank in numbers
+            ],
+            "the chunks in reverse order": [mine[::-1] for mine in right],
+        },
+    )
 
 
-@check("microbatch-forward", if_stuck=visible.EACH_BOUNDARY)
-def microbatch_forward_values(run: Runner) -> None:
-    for ranks, layers, rows, size, dtype in (
-        (5, 5, 9, 2, torch.float64),
-        (3, 3, 4, 1, torch.float32),
-        (2, 4, 5, 8, torch.float64),
-    ):
-        visible.judge_forward(run, ranks, layers, rows, dtype, micro_batch_size=size)
-    visible.judge_forward(run, ranks=1, layers=2, rows=5, micro_batch_size=2)
+RECORDED = (
+    vary(split_layers, values=[(10, 4), (9, 4), (8, 2)]),
+    vary(bubble_shares, values=[(4, 4, 0.25), (4, 8, 0.11), (8, 4, 0.5)]),
+    vary(interleaved_layers, values=[(8, 4, 2), (12, 2, 3)]),
+)
 
 
-@check("microbatch-forward", judges="time", if_stuck=visible.EACH_BOUNDARY)
-def microbatch_forward_time(run: Runner) -> None:
-    for ranks, microbatches, rows in ((3, 7, 2), (8, 2, 1)):
-        visible.judge_streaming(run, ranks, microbatches, rows)
+# ---- forward
+
+naive_forward = vary(
+    visible.naive_forward,
+    values=[((2, 1, 1, 1, 1), 1), ((2, 1), 7, F32), ((1, 1, 0), 2), ((2,), 3)],
+    traffic=[((1,) * 5, 2), ((5,), 2)],
+)
+microbatch_forward = vary(
+    visible.microbatch_forward,
+    values=[((1,) * 5, 9, 2), ((1,) * 3, 4, 1, F32), ((2, 2), 5, 8), ((2,), 5, 2)],
+    time=[((1,) * 3, 14, 2), ((1,) * 8, 2, 1)],
+)
+overlapped_forward = vary(
+    visible.overlapped_forward,
+    values=[((1,) * 5, 9, 2), ((1,) * 3, 4, 1, 0.0, F32), ((2, 2), 5, 8), ((2,), 5, 2)],
+    time=[((1,) * 5, 6, 2, 1.5), ((1,) * 2, 32, 4, 4.0), ((1,) * 4, 6, 1, 0.25)],
+)
 
 
-@check("bubble-shares")
-def bubble_shares_values(run: Runner) -> None:
-    for ranks, microbatches, most in ((16, 64, 0.06), (3, 1, 0.9), (5, 7, 0.013), (1, 4, 0.2), (2, 3, 0.5)):
-        visible.judge_shares(run, ranks, microbatches, most)
+# ---- gradients
+
+steps_of = visible.steps_of
+GPIPE = [steps_of("F0 F1 F2 F3 B0 B1 B2 B3")] * 3
+ALTERNATING = [
+    steps_of("F0 F1 F2 F3 B0 F4 B1 F5 B2 F6 B3 F7 B4 F8 B5 F9 B6 F10 B7 F11 B8 B9 B10 B11"),
+    steps_of("F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 F6 B4 F7 B5 F8 B6 F9 B7 F10 B8 F11 B9 B10 B11"),
+    steps_of("F0 F1 B0 F2 B1 F3 B2 F4 B3 F5 B4 F6 B5 F7 B6 F8 B7 F9 B8 F10 B9 F11 B10 B11"),
+    steps_of("F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7 F8 B8 F9 B9 F10 B10 F11 B11"),
+]
+REVERSED = [steps_of("F0 F1 F2 F3 B3 B2 B1 B0")] * 3
+
+backward_across = vary(
+    visible.backward_across,
+    values=[((2, 2, 1, 1, 1), 2), ((2, 1), 1, F32), ((3,), 4)],
+    traffic=[((2, 1, 1), 5)],
+)
+accumulate_gradients = vary(visible.accumulate_gradients, values=[(1, 7, 3), (3, 5, 5), (2, 4, 9), (2, 9, 1, F32)])
+run_schedule = vary(
+    visible.run_schedule,
+    values=[
+        (GPIPE, (2, 2, 1), 11, 3),
+        (REVERSED, (1, 1, 1), 4, 1, F32),
+        (visible.CHUNKED, (2, 2, 1, 1), 3, 2),
+        ([steps_of("F0 B0 F1 B1")], (2,), 3, 2),
+        ([steps_of("F0 B0")] * 2, (1, 1), 3, 5),
+    ],
+    traffic=[(visible.CHUNKED, (1,) * 4, 6, 3)],
+    memory=[(ALTERNATING, (2,) * 4, 24, 2), (GPIPE, (2,) * 3, 4, 1)],
+)
 
 
-# ---- part 3
+# ---- schedules
 
-
-@check("backward-across", if_stuck=visible.BACK_AND_FORTH)
-def backward_across_values(run: Runner) -> None:
-    for ranks, layers, rows, dtype in ((5, 7, 2, torch.float64), (2, 3, 1, torch.float32), (1, 3, 4, torch.float64)):
-        visible.judge_backward(run, ranks, layers, rows, dtype)
-
-
-@check("backward-across", judges="traffic", if_stuck=visible.BACK_AND_FORTH)
-def backward_across_traffic(run: Runner) -> None:
-    answer, nbytes = visible.judge_backward(run, ranks=3, layers=4, rows=5)
-    expect_each_sent(answer, [1, 2, 1], [nbytes, 2 * nbytes, nbytes])
-
-
-@check("accumulate-gradients")
-def accumulate_gradients_values(run: Runner) -> None:
-    for layers, rows, size, dtype in (
-        (1, 7, 3, torch.float64),
-        (3, 5, 5, torch.float64),
-        (2, 4, 9, torch.float64),
-        (2, 9, 1, torch.float32),
-    ):
-        visible.judge_accumulation(run, layers, rows, size, dtype)
-
-
-# ---- part 4
-
-
-@check("gpipe")
-def gpipe_values(run: Runner) -> None:
-    for ranks, microbatches in ((3, 7), (5, 2), (1, 3)):
-        visible.judge_gpipe(run, ranks, microbatches)
-
-
-@check("gpipe", judges="time")
-def gpipe_time(run: Runner) -> None:
-    for ranks, microbatches in ((8, 3), (2, 9)):
-        visible.judge_bubble(visible.all_ranks(run, ranks, microbatches), microbatches)
-
-
-@check("live-microbatches")
-def live_microbatches_values(run: Runner) -> None:
-    for text in ("F0 B0", "F0 F1 F2 B0 B1 F3 F4 B2 F5 F6 B3 B4 B5 B6", "F1 F0 B0 F2 B2 B1", "F0 F1 B1 F2 B2 B0"):
-        visible.judge_live(run, visible.step_list(text))
-    visible.judge_live(run, visible.step_list("F0.0 F0.1 F1.0 B0.1 F1.1 B0.0 B1.1 B1.0"))
-    visible.judge_live(run, [])
-
-
-@check("one-f-one-b")
-def one_f_one_b_values(run: Runner) -> None:
-    for ranks, microbatches in ((5, 7), (3, 3), (8, 1), (1, 4), (2, 6)):
-        visible.judge_1f1b(run, ranks, microbatches)
-
-
-@check("one-f-one-b", judges="memory")
-def one_f_one_b_memory(run: Runner) -> None:
-    for ranks, microbatches in ((5, 9), (8, 3), (1, 5), (3, 3)):
-        visible.judge_live_1f1b(visible.all_ranks(run, ranks, microbatches), microbatches)
-
-
-@check("one-f-one-b", judges="time")
-def one_f_one_b_time(run: Runner) -> None:
-    for ranks, microbatches in ((5, 9), (8, 3), (3, 3), (2, 1)):
-        visible.judge_bubble(visible.all_ranks(run, ranks, microbatches), microbatches)
-
-
-# ---- part 5
-
-
-@check("run-schedule", if_stuck=visible.STUCK_STAGE)
-def run_schedule_values(run: Runner) -> None:
-    visible.judge_run(run, visible.GPIPE, layers=5, rows=11, size=3)
-    visible.judge_run(run, visible.REVERSED, layers=3, rows=4, size=1, dtype=torch.float32)
-    visible.judge_run(run, visible.CHUNKED, layers=6, rows=3, size=2, chunks=2)
-    visible.judge_run(run, [visible.step_list("F0 B0 F1 B1")], layers=2, rows=3, size=2)
-    visible.judge_run(run, [visible.step_list("F0 B0")] * 2, layers=2, rows=3, size=5)
-
-
-@check("run-schedule", judges="traffic", if_stuck=visible.STUCK_STAGE)
-def run_schedule_traffic(run: Runner) -> None:
-    answer, nbytes = visible.judge_run(run, visible.CHUNKED, layers=4, rows=6, size=3, chunks=2)
-    expect_each_sent(answer, 6, 3 * nbytes)
-
-
-@check("run-schedule", judges="memory", if_stuck=visible.STUCK_STAGE)
-def run_schedule_memory(run: Runner) -> None:
-    visible.judge_memory(run, visible.in_pairs(ranks=4, microbatches=12), rows=24)
-    visible.judge_memory(run, visible.GPIPE, rows=4)
-
-
-# ---- part 6
-
-
-@check("overlapped-forward", if_stuck=visible.OVERLAP_STUCK)
-def overlapped_forward_values(run: Runner) -> None:
-    for ranks, layers, rows, size, dtype in (
-        (5, 5, 9, 2, torch.float64),
-        (3, 3, 4, 1, torch.float32),
-        (2, 4, 5, 8, torch.float64),
-        (1, 2, 5, 2, torch.float64),
-    ):
-        answer, _ = visible.judge_forward(run, ranks, layers, rows, dtype, micro_batch_size=size)
-        expect_only_messages(answer)
-
-
-@check("overlapped-forward", judges="time", if_stuck=visible.OVERLAP_STUCK)
-def overlapped_forward_time(run: Runner) -> None:
-    for ranks, microbatches, rows, message in ((5, 3, 2, 1.5), (2, 8, 4, 4.0), (4, 6, 1, 0.25)):
-        visible.judge_overlap(run, ranks, microbatches, rows, message)
-
-
-# ---- part 7
-
-
-@check("interleaved-layers")
-def interleaved_layers_values(run: Runner) -> None:
-    for layers, ranks, chunks in ((12, 3, 2), (30, 5, 3), (4, 2, 1), (3, 1, 3), (24, 2, 4)):
-        visible.judge_interleaved_layers(run, layers, ranks, chunks)
-
-
-@check("interleaved")
-def interleaved_values(run: Runner) -> None:
-    for ranks, microbatches, chunks in ((3, 6, 3), (5, 5, 2), (2, 8, 3)):
-        visible.judge_interleaved(run, ranks, microbatches, chunks)
-
-
-@check("interleaved", judges="memory")
-def interleaved_memory(run: Runner) -> None:
-    for ranks, microbatches, chunks in ((3, 9, 3), (2, 2, 2), (8, 16, 2)):
-        visible.judge_live_interleaved(visible.all_ranks(run, ranks, microbatches, chunks), microbatches, chunks)
-
-
-@check("interleaved", judges="time")
-def interleaved_time(run: Runner) -> None:
-    for ranks, microbatches, chunks in ((3, 6, 3), (8, 16, 2), (5, 5, 2)):
-        visible.judge_bubble(visible.all_ranks(run, ranks, microbatches, chunks), microbatches, chunks)
+live_microbatches = vary(
+    visible.live_microbatches,
+    values=[
+        ("F0 B0",),
+        ("F0 F1 F2 B0 B1 F3 F4 B2 F5 F6 B3 B4 B5 B6",),
+        ("F1 F0 B0 F2 B2 B1",),
+        ("F0 F1 B1 F2 B2 B0",),
+        ("F0.0 F0.1 F1.0 B0.1 F1.1 B0.0 B1.1 B1.0",),
+        ("",),
+    ],
+)
+gpipe = vary(visible.gpipe, values=[(3, 7), (5, 2), (1, 3)], time=[(8, 3), (2, 9)])
+one_f_one_b = vary(
+    visible.one_f_one_b,
+    values=[(5, 7), (3, 3), (8, 1), (1, 4), (2, 6)],
+    memory=[(5, 9), (4, 2), (8, 3), (1, 5), (3, 3)],
+    time=[(5, 9), (8, 3), (3, 3), (2, 1)],
+)
+interleaved = vary(
+    visible.interleaved,
+    values=[(3, 6, 3), (5, 5, 2), (2, 8, 3)],
+    memory=[(3, 9, 3), (2, 2, 2), (8, 16, 2)],
+    time=[(3, 6, 3), (8, 16, 2), (5, 5, 2)],
+)

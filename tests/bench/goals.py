@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from tests.bench import grading
-from tests.bench.imports import UTILS_PART
+from tests.bench.imports import FIRST_SPAWN, TORCH, UTILS_PART
 from tests.bench.side_by_side import OURS
 from tests.bench.virtual import DDP, PIPELINE
 from tests.bench.worlds import LARGE, PARALLELISMS, SMALL
@@ -99,6 +99,10 @@ def milliseconds_of_the_import(measured: dict) -> float:
     return 1000 * median(measured["import"][UTILS_PART])
 
 
+def first_spawn_over_torch(measured: dict) -> float:
+    return median(measured["import"][FIRST_SPAWN]) / median(measured["import"][TORCH])
+
+
 def simulated(measured: dict, program: str) -> float:
     """The median seconds of `simulate`. Raises LookupError if a call failed."""
     taken = measured["virtual"]["seconds"][program]
@@ -126,6 +130,7 @@ GOALS = [
     Goal("private memory of a rank in {}", 45, "MB", private_megabytes, names=largest_program),
     Goal("the slowest parallelism, {}", 0.25, "s", seconds_of_the_slowest, names=slowest_parallelism),
     Goal("import utils, beyond import torch", 50, "ms", milliseconds_of_the_import),
+    Goal("import utils and the first spawn, over import torch", 1.3, "x", first_spawn_over_torch),
     Goal(f"recording a call of {SMALL}", 20, "µs", microseconds_of_recording),
     Goal(f"recording a call of {LARGE}", 3, "%", percent_of_recording),
     Goal(f"simulate: {DDP[1024]}", 10, "s", lambda measured: simulated(measured, DDP[1024])),

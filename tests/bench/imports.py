@@ -1,4 +1,4 @@
-"""What `import utils` adds to the import of torch, in fresh interpreters that take turns."""
+"""What `import utils` and the first spawn add to the import of torch, in fresh interpreters that take turns."""
 
 from __future__ import annotations
 
@@ -10,8 +10,14 @@ from tqdm import tqdm
 
 from tests.bench.kernel import end_marked, marked_environment
 
-CELLS = [["torch"], ["torch", "utils"], ["utils", "torch"]]  # what each imports, in this order
-UTILS_PART = "import torch, utils: the part of utils"
+TORCH, BOTH, FIRST_SPAWN = "import torch", "import torch, utils", "import utils, spawn on 2 ranks"
+CELLS = {
+    TORCH: ["import torch"],
+    BOTH: ["import torch", "import utils"],
+    "import utils, torch": ["import utils", "import torch"],
+    FIRST_SPAWN: ["import utils", "utils.spawn(lambda rank, world_size: None, 2)"],
+}
+UTILS_PART = f"{BOTH}: the part of utils"
 
 
 def measure(repeats: int) -> dict[str, list[float]]:
@@ -21,19 +27,23 @@ def measure(repeats: int) -> dict[str, list[float]]:
     """
     times: dict[str, list[float]] = {}
     for turn in tqdm(range(repeats + 1), "import", leave=False):
-        for modules in CELLS:
-            parts = seconds_of(modules)
+        for name, statements in CELLS.items():
+            parts = seconds_of(statements)
             if turn:
-                times.setdefault(f"import {', '.join(modules)}", []).append(sum(parts))
-            if turn and modules == ["torch", "utils"]:
+                times.setdefault(name, []).append(sum(parts))
+            if turn and name == BOTH:
                 times.setdefault(UTILS_PART, []).append(parts[1])
     return times
 
 
-def seconds_of(modules: list[str]) -> list[float]:
-    """Seconds of each of these imports, in this order in one fresh interpreter."""
+def seconds_of(statements: list[str]) -> list[float]:
+    """Seconds of each of these statements, in this order in one fresh interpreter."""
     clock = "clock.append(time.perf_counter())"
-    code = [f"import time; clock = []; {clock}", *(f"import {module}; {clock}" for module in modules), "print(*clock)"]
+    code = [
+        f"import time; clock = []; {clock}",
+        *(f"{statement}; {clock}" for statement in statements),
+        "print(*clock)",
+    ]
     mark = uuid.uuid4().hex
     try:
         said = subprocess.check_output([sys.executable, "-c", "\n".join(code)], env=marked_environment(mark), text=True)

@@ -14,7 +14,14 @@ from utils.checks.marking import Check, check
 from utils.checks.registry import Checks
 from utils.checks.runner import Runner, links
 from utils.checks.show import show
-from utils.checks.traffic import expect_calls, expect_each_sent, expect_time, expect_traffic
+from utils.checks.traffic import (
+    calls_of_ranks,
+    expect_calls,
+    expect_each_sent,
+    expect_launched_first,
+    expect_time,
+    expect_traffic,
+)
 from utils.events.event import Event
 from utils.report.run import Run
 
@@ -47,6 +54,12 @@ def failure(got, expected, recognise=None) -> str:
 )
 def test_equal_is_accepted(value):
     expect(value.clone() if isinstance(value, torch.Tensor) else value, value, rank=0)
+
+
+def test_a_tuple_will_do_for_a_list():
+    expect(([1, 2], (ONE,)), [(1, 2), [ONE]], 0)
+    assert failure((1, 3), [1, 2]) == "  rank 2 returned [1, 3], expected [1, 2]"
+    assert "(a tuple)" in failure((1, 2), ONE)
 
 
 def test_a_wrong_value_says_rank_seen_and_expected():
@@ -127,13 +140,19 @@ def test_one_rule_holds_for_numbers_lists_and_tensors():
     "got, expected, advice",
     [
         (torch.tensor(2.5), 2.5, "take .item() of it"),
-        (2.0, 2, "divide with //"),
-        ([2.0, 4.0], [2, 4], "divide with //"),
+        (2.0, 2, "divide whole numbers with //"),
+        ([2.0, 4.0], [2, 4], "divide whole numbers with //"),
         ([ONE.double()], [ONE], "the dtype of the input"),
     ],
 )
 def test_the_right_value_in_the_wrong_type_is_said_to_be_that(got, expected, advice):
     assert advice in failure(got, expected)
+
+
+def test_the_numbers_of_a_dict_are_rounded_like_others():
+    with pytest.raises(CheckFailed) as failed:
+        expect({"L1": 0.1 + 0.2, "L2": 1.0}, {"L1": 0.1 + 0.3, "L2": 1.0}, 0, rtol=1e-6)
+    assert "{'L1': 0.3, 'L2': 1}, expected {'L1': 0.4, 'L2': 1} to 6 digits" in str(failed.value)
 
 
 def test_show_keeps_long_python_values_short():
@@ -216,6 +235,31 @@ def test_calls_are_compared_rank_by_rank():
         expect_calls(answered([1, 1], [], both[:1]), ["gather"])
     with pytest.raises(CheckFailed, match="handed 8 bytes to gather, expected 4 bytes"):
         expect_calls(answered([1, 1], [], both), ["gather"], [4])
+
+
+def test_the_calls_of_each_rank_are_of_one_kind():
+    events = [event(1, "all_reduce"), event(0, "all_reduce"), event(1, "all_reduce")]
+    assert [(rank, len(calls)) for rank, calls in calls_of_ranks(answered([1, 1], [], events), "all_reduce")] == [
+        (0, 1),
+        (1, 2),
+    ]
+    with pytest.raises(CheckFailed, match="your function calls gather, expected all_reduce only"):
+        calls_of_ranks(answered([1, 1], [], [*events, event(0, "gather")]), "all_reduce")
+    with pytest.raises(CheckFailed, match="rank 0 started an asynchronous all_reduce and never waited for it"):
+        calls_of_ranks(answered([1], [], [event(0, "all_reduce", is_async=True, end=None)]), "all_reduce")
+
+
+def test_all_calls_are_launched_before_the_first_wait():
+    first, second = ({"is_async": True, "start": start, "end": 3.0} for start in (0.0, 1.0))
+
+    def launched(*calls):
+        expect_launched_first(answered([1], [], [event(0, "all_reduce", **call) for call in calls]))
+
+    launched({**first, "waited": 2.0}, {**second, "waited": 2.5})
+    with pytest.raises(CheckFailed, match="waited for the first all-reduce before it had started the last one"):
+        launched({**first, "waited": 0.5}, {**second, "waited": 2.5})
+    with pytest.raises(CheckFailed, match="rank 0: 1 of 2 all-reduces blocked"):
+        launched(first, {**second, "is_async": False})
 
 
 def pass_on(x, rank, world_size):
@@ -412,6 +456,8 @@ def test_a_passed_check_prints_one_line_and_its_remark(capsys):
         capsys.readouterr().out
         == "add-one · traffic · passed\n  no rank sent anything; 0 bytes in all. No fewer will do.\n"
     )
+    lesson_of(adds_quietly, hidden=True)(add_one, judges="traffic")
+    assert capsys.readouterr().out == "add-one · traffic · hidden test · passed\n"
 
 
 def test_unknown_lessons_and_functions_get_one_clear_line():

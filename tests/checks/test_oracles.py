@@ -1,5 +1,8 @@
 """utils/checks/oracles.py: one function says what is right and what mistakes lead to, and the engine judges with it."""
 
+import json
+import math
+
 import pytest
 import torch
 
@@ -8,6 +11,7 @@ from utils.checks.answer import Answer
 from utils.checks.oracles import Case, every, only_at, oracle, side_by_side, vary
 from utils.checks.registry import checks_in
 from utils.checks.runner import Runner, links
+from utils.cluster import Gpu
 from utils.report.run import Run
 
 THREE = [1.0, 2.0, 3.0]
@@ -105,6 +109,30 @@ def test_traffic_is_judged_alone_or_after_the_values():
     assert case.judge(answered(2), "traffic") == "two messages."
     case.values_first = True
     assert failure(case, answered(2), "traffic").startswith("rank 0 returned 2")
+
+
+def test_several_results_may_come_in_a_dict():
+    case = Case(right={"rank": [0, 1], "name": "a"}, world_size=2)
+    case.judge(answered({"rank": 0, "name": "a"}, {"name": "a", "rank": 1, "more": 2}), "values")
+    assert failure(case, answered({"rank": 0}, (1, "a"))).startswith("rank 0 says nothing about 'name': it returned")
+    assert failure(case, answered((0, "a"), {"rank": 2, "name": "a"})) == "rank 1: rank is 2, expected 1"
+
+
+def test_where_many_answers_are_right_they_are_judged_by_their_properties():
+    def expect_odd(answer: Answer) -> str:
+        if not all(number % 2 for number in answer.results):
+            raise CheckFailed("an even number")
+        return "all odd"
+
+    case = Case(world_size=2, also=expect_odd)
+    assert case.judge(answered(1, 7), "values") == "all odd"
+    assert failure(case, answered(1, 6)) == "an even number"
+
+
+@pytest.mark.parametrize("judges, world", [("values", "spawn"), ("time", "virtual"), ("memory", "virtual")])
+def test_time_and_memory_are_judged_on_the_clock(judges, world):
+    case = Case([[0]], clock=links(1, 1e-6, 1e9))
+    assert case.run(Runner(lambda x: x + 1), judges).run.world == world
 
 
 # ---- tolerance
@@ -251,6 +279,11 @@ def test_what_is_no_plain_data_is_added_to_the_recorded_cases(tmp_path, monkeypa
     (tmp_path / "99_x.json").write_text(recorded.written_down([hidden]))
     monkeypatch.setattr(recorded, "FOLDER", tmp_path)
     assert judged(recorded.recorded("99_x", "sum-up", through=doubled).oracle(), lambda x: x) is None
+
+
+def test_a_gpu_can_be_recorded():
+    gpu = Gpu(flops={"bf16": 4e14, "fp32": math.inf}, memory=8e10, bandwidth=2e12, launch=3e-6)
+    assert recorded.plain(json.loads(json.dumps(recorded.tagged({"gpu": gpu})))) == {"gpu": gpu}
 
 
 def test_what_is_no_plain_data_is_not_recorded():

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from utils.diagnosis.deadlock import deadlock_report
+from utils.diagnosis.deadlock import deadlock_report, who_is_stuck
 from utils.diagnosis.silent_mistakes import explain_silence
 from utils.events.event import Event
 from utils.events.rank_state import RankState
@@ -18,6 +18,18 @@ def test_a_send_that_was_started_and_dropped():
     receiver = RankState(0, [event(0, 0, "recv", 1)])
     sender = RankState(1, [event(1, 0, "send", 0, is_async=True)], finished=True)
     assert "has finished without waiting for what it had started" in deadlock_report([receiver, sender])
+
+
+@pytest.mark.parametrize(
+    ("finished", "says"),
+    [
+        ((), "no rank can move any more: each waits for another."),
+        ((0,), "ranks 1 and 2 can't move any more, and the other has finished."),
+        ((0, 2), "rank 1 can't move any more, and the others have finished."),
+    ],
+)
+def test_the_first_line_says_who_is_stuck(finished, says):
+    assert who_is_stuck([RankState(rank, [], finished=rank in finished) for rank in range(3)]) == says
 
 
 def test_a_world_is_not_stuck_while_a_send_is_on_its_way():

@@ -1,5 +1,5 @@
-"""Every lesson: a blank fails every check, each wrong answer is caught where it says,
-and a right one in another form is not.
+"""Every lesson: a blank fails every check, each wrong answer is caught where it says, in the words that are stored in
+tests/messages, and a right one in another form is not.
 
 That the solution passes is seen in its notebook, which tests/test_notebooks.py runs, hidden tests included.
 
@@ -11,15 +11,17 @@ import functools
 import pytest
 
 from grader.authoring.lesson import find_lessons, read_lesson
+from grader.authoring.messages import made_here, message_drift, message_of, read_messages
 from grader.authoring.rules import broken_rules
-from grader.authoring.trial import Candidate, judge
-from grader.authoring.workbench import Way, Workbench
+from grader.authoring.trial import Candidate, Result, judge
+from grader.authoring.workbench import Workbench
 from tests.mutants import also_right, mutants_of
 
 pytestmark = pytest.mark.long(minutes=9)
 LESSONS = {path.stem: read_lesson(path) for path in find_lessons()}
 MUTANTS = [pytest.param(name, mutant, id=f"{name}-{mutant}") for name in LESSONS for mutant in mutants_of(name)]
 bench = functools.cache(Workbench.load)
+messages = functools.cache(lambda lesson: read_messages(LESSONS[lesson]))
 
 
 def first_of_each_exercise(ones_of) -> list:
@@ -42,15 +44,24 @@ def test_every_rule_is_kept(lesson):
     assert not broken_rules(LESSONS[lesson])
 
 
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_the_stored_messages_are_those_of_the_wrong_answers(lesson):
+    assert not list(message_drift(LESSONS[lesson]))
+
+
 @pytest.mark.parametrize("lesson, check", CHECKS)
 def test_a_blank_answer_fails_with_the_message_that_nothing_is_written(lesson, check):
     ways = [way for way in bench(lesson).ways(check.exercise) if way.judges == check.judges]
-    is_as_it_should_be(lesson, Candidate(check.exercise, "blank"), ways)
+    is_as_it_should_be(judge(bench(lesson), Candidate(check.exercise, "blank"), ways))
 
 
 @pytest.mark.parametrize("lesson, mutant", MUTANTS)
-def test_a_wrong_answer_is_caught(lesson, mutant):
-    is_as_it_should_be(lesson, Candidate(mutant.exercise, "wrong", mutant))
+def test_a_wrong_answer_is_caught_in_the_stored_words(lesson, mutant):
+    stored = messages(lesson).get(str(mutant), "")
+    result = message_of(bench(lesson), mutant, stored)
+    is_as_it_should_be(result)
+    if made_here(LESSONS[lesson]):
+        assert result.words == stored, f"tests/messages/{lesson}.txt is out of date: run `make build`"
 
 
 @pytest.mark.parametrize("hidden", [False, pytest.param(True, marks=pytest.mark.thorough)], ids=["visible", "hidden"])
@@ -58,9 +69,8 @@ def test_a_wrong_answer_is_caught(lesson, mutant):
 def test_a_correct_answer_in_a_different_form_passes(lesson, variant, hidden):
     """The hidden tests are slower and judge by the same rules, so they only run in `make thorough`."""
     ways = [way for way in bench(lesson).ways(variant.exercise) if way.hidden == hidden]
-    is_as_it_should_be(lesson, Candidate(variant.exercise, "right", variant), ways)
+    is_as_it_should_be(judge(bench(lesson), Candidate(variant.exercise, "right", variant), ways))
 
 
-def is_as_it_should_be(lesson: str, candidate: Candidate, ways: list[Way] | None = None) -> None:
-    result = judge(bench(lesson), candidate, ways)
+def is_as_it_should_be(result: Result) -> None:
     assert not result.problem, f"{result.problem}. {result.advice}\n{result.words}"

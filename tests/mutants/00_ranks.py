@@ -13,12 +13,14 @@ wrong("swaps-rank-and-size", "how many ranks there are: ask get_rank()").body(""
 wrong("device-itself", "take str(...) of it").replace("str(get_device())", "get_device()")
 wrong("always-rank-0", "each has its own").replace("dist.get_rank()", "0")
 wrong("last-rank-as-size", "world_size is").replace("get_world_size()", "get_world_size() - 1")
-wrong("forgets-the-device", "says nothing about 'device'").replace('me["device"] = str(get_device())', "pass")
+wrong("forgets-the-device", "says nothing about 'device'", varies=True).replace(
+    'me["device"] = str(get_device())', "pass"
+)
 wrong("four-ranks", "world_size is", hidden=True).replace(
     "dist.get_world_size()", "4 if dist.get_world_size() > 2 else 2"
 )
 wrong("forgets-to-call", "Call it: write ()").replace("dist.get_rank()", "dist.get_rank")
-wrong("takes-its-rank", "your function takes `rank`").cell("""
+wrong("takes-its-rank", "takes an argument, and gets none").cell("""
     def hello_ranks(rank, world_size):
         return {"process": os.getpid(), "rank": rank, "world_size": world_size, "device": str(get_device())}
 """)
@@ -38,7 +40,7 @@ wrong("parts-only-in-between", "still has a process group").replace(
     "gathered.append([int(one) for one in everyone])",
 )
 wrong("numbers-ranks-backwards", "did not give its own `rank`").replace("rank=rank", "rank=world_size - 1 - rank")
-wrong("a-world-of-its-own", "names the same world_size").replace("world_size=world_size", "world_size=1")
+wrong("a-world-of-its-own", "names the same world_size", varies=True).replace("world_size=world_size", "world_size=1")
 wrong("only-makes-the-store", "There is no process group, or no longer").replace(
     'dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)', "pass"
 )
@@ -70,13 +72,15 @@ wrong("barrier-for-all-but-the-writer", "the barrier is inside an `if`").replace
     "dist.barrier()", "elif turn == 0:\n    dist.barrier()"
 )
 wrong("in-rank-order", "in the order of the ranks").replace("order[turn] == rank", "turn == rank")
-wrong("order-read-backwards", "a different order").replace("order[turn] == rank", "order[rank] == turn")
+wrong("order-read-backwards", "the rank order[turn] writes").replace("order[turn] == rank", "order[rank] == turn")
 wrong("one-barrier-for-all", "nothing guarantees it", caught_by="traffic").body("""
     if turn == 0:
         file.append(f"rank {rank}")
         dist.barrier()
 """)
-wrong("all-write-in-each-turn", "in each turn only one rank writes").replace("if order[turn] == rank:", "if True:")
+wrong("all-write-in-each-turn", "in each turn only one rank writes", varies=True).replace(
+    "if order[turn] == rank:", "if True:"
+)
 wrong("fakes-it", "appended 0 lines to the file", caught_by="traffic").replace("file = SharedFile(path)", "").replace(
     'if order[turn] == rank:\n    file.append(f"rank {rank}")', ""
 ).replace("file.lines()", '[f"rank {one}" for one in order]')
@@ -113,13 +117,13 @@ wrong("leaves-empty-ranks-out", "averages of ranks that have numbers").body("""
 wrong("returns-early", "an empty list still has to make the calls").replace(
     "sum_and_count =", "if not mine:\n    return 0.0, reading\nsum_and_count ="
 )
-wrong("divides-by-ranks", "what do you divide by?").replace("sum_and_count[1])", "world_size)")
+wrong("divides-by-ranks", "divide by the sum of the counts").replace("sum_and_count[1])", "world_size)")
 wrong("does-not-divide", "the sum of all numbers").replace("(sum_and_count[0] / sum_and_count[1])", "sum_and_count[0]")
 wrong("blames-rank-0", "first line of the report", caught_by="reading").replace('"raised": 2', '"raised": 0')
 wrong("blames-a-lost-connection", "before the colon", caught_by="reading").replace(
     '"ZeroDivisionError"', '"ConnectionError"'
 )
-wrong("four-ranks", "what do you divide by?", hidden=True).replace(
+wrong("four-ranks", "divide by the sum of the counts", hidden=True).replace(
     "sum_and_count[1])", "(6 if world_size == 4 else 3 if world_size == 2 else world_size))"
 )
 wrong("whole-numbers", "when fractions are cut off").replace("sum(mine), len(mine)", "int(sum(mine)), len(mine)")
@@ -148,7 +152,9 @@ right("gathers-all-numbers").body("""
 wrong, right = ANSWERS.to("one-deadlock")
 wrong("decides-alone", "All must decide by the same number").replace("if averages[-1] < 1:", "if loss < 1:")
 wrong("never-stops", "You continue although the average").replace("if averages[-1] < 1:", "if False:")
-wrong("stops-at-1-too", "rank 0 made 1 step", hidden=True).replace("if averages[-1] < 1:", "if averages[-1] <= 1:")
+wrong("stops-at-1-too", "an average of 1, which is not below 1", hidden=True).replace(
+    "if averages[-1] < 1:", "if averages[-1] <= 1:"
+)
 wrong("first-small-loss-stops-all", "when one of the losses is below 1").replace(
     "if averages[-1] < 1:",
     "smallest = torch.tensor([loss])\ndist.all_reduce(smallest, op=dist.ReduceOp.MIN)\nif smallest.item() < 1:",
@@ -187,8 +193,8 @@ wrong("always-one-more", "one too many").replace("math.ceil(state / gpu_memory)"
 wrong("parameters-alone", "the parameters alone").replace("* bytes_per_parameter", "* 2")
 wrong("gigabytes", "return bytes").replace("parameters * bytes_per_parameter", "parameters * bytes_per_parameter / 1e9")
 wrong("not-rounded", "not a whole number of GPUs").replace("math.ceil(state / gpu_memory)", "state / gpu_memory")
-wrong("always-16", "the state takes", hidden=True).replace("* bytes_per_parameter", "* 16")
-wrong("float-of-gpus", "but a float").replace("math.ceil(state / gpu_memory)", "state // -gpu_memory * -1")
+wrong("always-16", "the state in bytes is", hidden=True).replace("* bytes_per_parameter", "* 16")
+wrong("float-of-gpus", "take int(...)").replace("math.ceil(state / gpu_memory)", "state // -gpu_memory * -1")
 right("floor-of-the-negative").replace("math.ceil(state / gpu_memory)", "int(-(-state // gpu_memory))")
 right("by-numpy").replace("state =", "import numpy\nstate =").replace(
     "math.ceil(state / gpu_memory)", "numpy.ceil(state / gpu_memory).astype(int)"
@@ -198,11 +204,11 @@ wrong, right = ANSWERS.to("bandwidth-of-levels")
 wrong("moves-n", "half of it").replace("append(2 * n / t)", "append(n / t)")
 wrong("touches-n", "2 n, which must fit").replace("if 2 * n <= size", "if n <= size")
 wrong("inverse", "bytes per second").replace("2 * n / t)", "t / (2 * n))")
-wrong("exactly-full-is-too-full", "the bandwidth of").replace("2 * n <= size", "2 * n < size")
+wrong("exactly-full-is-too-full", "fills a level belongs to it").replace("2 * n <= size", "2 * n < size")
 wrong("best-of-each-level", "the best: take the median").replace(
     "rates[level].append(2 * n / t)", "rates[level] = [max([*rates[level], 2 * n / t])]"
 )
-wrong("every-level-that-fits", "the first level that has room for it, and to no other").body("""
+wrong("every-level-that-fits", "the first level that has room, and to no other").body("""
     for level, size in levels.items():
         if 2 * n <= size:
             rates[level].append(2 * n / t)
@@ -230,7 +236,7 @@ wrong("adds-both", "the longer one counts").replace("max(computing, moving)", "c
 wrong("forgets-the-launch", "without the launch").replace(" + gpu.launch", "")
 wrong("takes-the-shorter", "the shorter of the two").replace("max(", "min(")
 wrong("computing-alone", "you predict", caught_by="time").replace("max(computing, moving)", "computing")
-wrong("swaps-the-words", "bound by").replace("if moving > computing", "if moving < computing")
+wrong("swaps-the-words", "the bound is").replace("if moving > computing", "if moving < computing")
 wrong("launch-counts-as-moving", "it counts as neither").replace(
     "if moving > computing", "if moving + gpu.launch > computing"
 )

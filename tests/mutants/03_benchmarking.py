@@ -64,7 +64,7 @@ wrong("one-call-each-repeat", "called all_reduce, all_reduce", caught_by="traffi
     "dist.all_reduce(slowest, op=dist.ReduceOp.MAX)",
     "[dist.all_reduce(one, op=dist.ReduceOp.MAX) for one in slowest.unbind()]",
 )
-wrong("float32", "rounded to float32").replace(
+wrong("float32", "rounded to float32", varies=True).replace(
     "mine = [time_one() for _ in range(repeats)]\n"
     "slowest = torch.tensor(mine, dtype=torch.float64, device=get_device())",
     "slowest = torch.tensor([time_one() for _ in range(repeats)])",

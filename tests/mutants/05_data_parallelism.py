@@ -299,7 +299,7 @@ wrong("waits-at-once", "before it had started the last one", caught_by="traffic"
 wrong("order-differs-by-rank", "in the same order").replace(
     "flights = []", "buckets = buckets if rank % 2 == 0 else buckets[::-1]\nflights = []"
 )
-wrong("reversed", "handed", caught_by="traffic").replace(
+wrong("reversed", "in this order", caught_by="traffic").replace(
     "for bucket in buckets:", "for bucket in reversed(buckets):"
 ).replace(
     "(flat, dist.all_reduce(flat, async_op=True))", "(bucket, flat, dist.all_reduce(flat, async_op=True))"

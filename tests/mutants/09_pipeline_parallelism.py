@@ -126,8 +126,8 @@ wrong("slots-are-m-plus-p", "there are M + P - 1 slots").replace(
     "idle / (num_microbatches + idle),", "idle / (num_microbatches + num_stages),"
 )
 wrong("enough-for-the-ideal", "here the total counts").replace("idle / (enough + idle)", "idle / enough")
-wrong("one-too-many", "One fewer would do").replace("idle / (enough + idle) > most", "idle / (enough + idle) >= most")
-wrong("at-least-p", "microbatches", hidden=True).replace("enough = 1", "enough = min(num_stages, 3)")
+wrong("one-too-many", "one fewer would do").replace("idle / (enough + idle) > most", "idle / (enough + idle) >= most")
+wrong("at-least-p", "the smallest M", hidden=True).replace("enough = 1", "enough = min(num_stages, 3)")
 right("by-formula").body("""
     from fractions import Fraction
     from math import ceil
@@ -189,7 +189,7 @@ wrong("zeroed-in-between", "don't zero the gradients in between").replace(
     "loss.backward()", "[setattr(leaf, 'grad', None) for leaf in leaves]; loss.backward()"
 )
 wrong("loss-of-the-last", "the last microbatch alone").replace("total += loss.detach()", "total = loss.detach()")
-wrong("large-microbatches", "gradient is", hidden=True).replace("len(batch)", "max(len(batch), micro_batch_size)")
+wrong("large-microbatches", "weights[0] is", hidden=True).replace("len(batch)", "max(len(batch), micro_batch_size)")
 right("sums-of-squares").body("""
     loss = mlp.forward(leaves, microbatch).square().sum() / batch.numel()
     loss.backward()

@@ -14,7 +14,7 @@ from .inputs import Draws
 from .marking import check
 from .oracles import Case, every, only_at, oracle
 from .runner import Runner
-from .traffic import expect_calls, expect_traffic
+from .traffic import expect_calls, expect_launched_first, expect_traffic
 
 ROOTED = ("broadcast", "scatter", "gather", "reduce")
 UNROOTED = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
@@ -537,22 +537,7 @@ def launch_then_wait(
 def expect_launches(answer: Answer, count: int) -> str:
     """Raise CheckFailed unless each rank launched `count` asynchronous all-reduces, then waited for each of them."""
     expect_calls(answer, ["all_reduce"] * count)
-    for rank in range(len(answer.results)):
-        events = [event for event in answer.events if event.rank == rank]
-        blocking = sum(not event.is_async for event in events)
-        if blocking:
-            raise CheckFailed(
-                f"rank {rank}: {blocking} of {count} all-reduces blocked",
-                "none",
-                "Pass async_op=True and keep the handle.",
-            )
-        waits = [event.waited for event in events if event.waited is not None]
-        if waits and max(event.start for event in events) > min(waits):
-            raise CheckFailed(
-                f"rank {rank} waited for an all-reduce before it had started the last one",
-                "all started, then the first wait",
-                "Two loops: one that launches, one that waits.",
-            )
+    expect_launched_first(answer)
     return f"each rank started {count} all-reduces, then waited for them."
 
 

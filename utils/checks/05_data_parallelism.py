@@ -1,17 +1,16 @@
 """The visible checks of lesson 05. Each is quick: one to three runs of two to four ranks. Form: see registry.py.
 
-The oracle is one process: gradients of the whole batch, a batch norm over all rows. Everything is float64, so that
-"equal" can mean nine digits, whatever the order of the additions.
+What is right comes from one process: the gradients of the whole batch, a batch norm over all rows. Everything is
+float64, so that "equal" can mean nine digits, whatever the order of the additions.
 """
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from itertools import groupby
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,102 +22,127 @@ from ..kit.mlp import MLP, loss_of, make_batch, make_weights
 from ..kit.tied_mlp import AwkwardMLP
 from ..text.units import quantity
 from .answer import Answer, CheckFailed
-from .compare import expect, expect_unchanged, plural
-from .equality import alike
+from .compare import plural
 from .inputs import Draws
 from .marking import check
+from .oracles import Case, as_tuple, oracle
+from .recorded import recorded
 from .runner import Runner
-from .traffic import expect_all_waited, expect_calls, expect_time
+from .traffic import calls_of_ranks, expect_launched_first, expect_time
 
 DOUBLE = torch.float64
 RTOL = 1e-9  # additions in a different order
-BYTES = 8  # of a float64
+SAME_SHAPES = "every rank must make the same all-reduces, of the same shapes."
+SAME_CALLS = "every rank must make the same all-reduces, in the same order."
 
 Models = list[nn.Module]  # one per rank
-Gradients = list[Tensor | None]  # one per parameter, None where it has none
-Mistakes = Mapping[str, Sequence[Gradients]]  # {the mistake in words: the gradients it leads to on each rank}
+Make = Callable[[Draws, int], Models]  # for so many ranks
+Buckets = list[list[int]]
+End = Callable[[list[float], list[float]], float]  # of the last all-reduce: when each is ready, how long it takes
 
 
 # ---- models, and their gradients in one process
 
 
-def mlps(world_size: int, layers: int = 2, dim: int = 2, seed: int = 0) -> Models:
-    """The same MLP for each rank."""
-    return [MLP(make_weights(layers, dim, seed, DOUBLE)) for _ in range(world_size)]
+def mlp(layers: int = 2) -> Make:
+    return lambda draws, world_size: replicas(MLP(make_weights(layers, 2, draws.salted(), DOUBLE)), world_size)
 
 
-def mixed_models(world_size: int, seed: int = 0) -> Models:
-    """The same model for each rank, with four parameters of three sizes: 6, 3, 6 and 2 numbers."""
-    model = nn.Sequential(nn.Linear(2, 3), nn.GELU(), nn.Linear(3, 2)).double()
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=generator, dtype=DOUBLE))
+def mixed(draws: Draws, world_size: int) -> Models:
+    """Models with four parameters of three sizes: 6, 3, 6 and 2 numbers."""
+    model, generator = nn.Sequential(nn.Linear(2, 3), nn.GELU(), nn.Linear(3, 2)), draws.generator()
+    for parameter in model.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator, dtype=DOUBLE)
+    return replicas(model, world_size)
+
+
+def branched(orders: list[list[int]], branches: int, freeze: bool = False) -> Make:
+    """orders: the branches that each rank uses, in this order."""
+
+    def make(draws: Draws, _: int) -> Models:
+        weights = make_weights(2 + branches, 2, draws.salted(), DOUBLE)
+        return [AwkwardMLP(weights, order, freeze) for order in orders]
+
+    return make
+
+
+def replicas(model: nn.Module, world_size: int) -> Models:
     return [deepcopy(model) for _ in range(world_size)]
 
 
-def rows_of(draws: Draws, sizes: list[int], dim: int = 2, seed: int = 0) -> list[Tensor]:
+def rows_of(draws: Draws, sizes: Sequence[int], dim: int = 2, seed: int = 0) -> list[Tensor]:
     """A shard for each rank, of sizes[rank] rows."""
-    return [shard.clone() for shard in make_batch(sum(sizes), dim, draws.salted(seed), DOUBLE).split(sizes)]
+    return [shard.clone() for shard in make_batch(sum(sizes), dim, draws.salted(seed), DOUBLE).split(list(sizes))]
 
 
-def gradients(model: nn.Module, rows: Tensor) -> Gradients:
-    """Of the mean loss over these rows, in one process; None for a parameter without one."""
+def gradients(model: nn.Module, rows: Tensor) -> Tensor:
+    """Of the mean loss over these rows: all in one vector, with NaN for a parameter that has none."""
     model = deepcopy(model)
     loss_of(model(rows)).backward()
-    return [parameter.grad for parameter in model.parameters()]
+    every = [torch.full_like(one, math.nan) if one.grad is None else one.grad for one in model.parameters()]
+    return torch.cat([one.flatten() for one in every]).detach()
 
 
-def scaled(gradients: Gradients, factor: float) -> Gradients:
-    return [gradient if gradient is None else gradient * factor for gradient in gradients]
-
-
-def summed(several: Sequence[Gradients]) -> Gradients:
-    """Sums over the ranks of gradients[rank][parameter]; None where no rank has one."""
-    columns = [[gradient for gradient in column if gradient is not None] for column in zip(*several, strict=True)]
-    return [torch.stack(column).sum(0) if column else None for column in columns]
+def local_gradients(models: Models, shards: Sequence[Tensor]) -> Tensor:
+    """(P, all parameters)"""
+    return torch.stack([gradients(model, rows) for model, rows in zip(models, shards, strict=True)])
 
 
 def bytes_of(model: nn.Module) -> list[int]:
-    return [parameter.numel() * parameter.element_size() for parameter in model.parameters()]
+    return [parameter.nbytes for parameter in model.parameters()]
 
 
-def usual_mistakes(local: Sequence[Gradients]) -> Mistakes:
-    """The usual wrong answers of each rank, given each rank's local gradients."""
-    world_size, total = len(local), summed(local)
-    return {
+# ---- what ranks must return, where that is gradients
+
+
+def gradient_case(
+    models: Models, data: Sequence[Any], local: Tensor, right: Tensor, mistakes: Mapping[str, Tensor], **more: Any
+) -> Case:
+    """Each rank gets its model and its data, must return the right gradients, and leave the weights alone.
+
+    local     (P, all parameters): each rank's own gradients
+    mistakes  what a mistake leads to, on all ranks or, with a row for each, on that rank
+    """
+    world_size, total, before = len(models), local.nansum(0), deepcopy(models)
+    usual = {
+        **mistakes,
         "your own shard's gradient: nothing was averaged, or not the tensors in `grad`": local,
-        "the sum over the ranks: divide by world_size": [total] * world_size,
-        "the mean divided by world_size once more: divide once": [scaled(total, world_size**-2)] * world_size,
-        "your own shard's gradient divided by world_size: it was never added to the others'": [
-            scaled(mine, 1 / world_size) for mine in local
-        ],
+        "the sum over the ranks: divide by world_size": total,
+        "the mean divided by world_size once more: divide once": total / world_size**2,
+        "your own shard's gradient divided by world_size: it was never added to the others'": local / world_size,
         "all zeros: you all-reduced tensors other than those `backward` wrote. `zero_grad` sets `grad` to None, and "
-        "then `backward` makes new tensors": [scaled(total, 0)] * world_size,
-        "rank 0's gradient: average those of all ranks": [local[0]] * world_size,
+        "then `backward` makes new tensors": 0 * total,
+        "rank 0's gradient: average those of all ranks": local[0],
+        "right to a few digits only: a factor was float32, as an int divided by an int64 tensor is": (
+            right * (1 + 5e-7)  # mistakes are recognised by six digits
+        ),
     }
+    on_ranks = {words: [cut(row, models[0]) for row in wrong.expand_as(local)] for words, wrong in usual.items()}
+    pieces = {f"the gradient of parameter {number}": one for number, one in enumerate(cut(right, models[0]))}
+    return Case(
+        [models, data],
+        right=pieces,
+        mistakes={
+            name: {words: [row[number] for row in rows] for words, rows in on_ranks.items()}
+            for number, name in enumerate(pieces)
+        },
+        rtol=RTOL,
+        unchanged=False,
+        also=lambda answer: expect_same_weights(answer, before),
+        **more,
+    )
 
 
-def expect_gradients(answer: Answer, right: Gradients, mistakes: Mistakes, models: Models) -> None:
-    """Judge what each rank returned, then that the weights have not changed. mistakes[words][rank][parameter]."""
-    for rank, got in [*enumerate(answer.results)][::-1]:  # rank 0's own is also "rank 0's", so it comes last
-        if not isinstance(got, list | tuple) or len(got) != len(right):
-            kind = plural(len(got), "entry") if isinstance(got, list | tuple) else f"a {type(got).__name__}"
-            raise CheckFailed(f"rank {rank} returned {kind}", f"a list of {plural(len(right), 'gradient')}")
-        for number, (mine, wanted) in enumerate(zip(got, right, strict=True)):
-            usual = {words: wrong[rank][number] for words, wrong in mistakes.items()}
-            if alike(mine, wanted, rtol=1e-5):
-                usual["right to a few digits only: a factor was float32, as an int divided by an int64 tensor is"] = (
-                    mine
-                )
-            expect(mine, wanted, f"rank {rank}: the gradient of parameter {number} is", usual, RTOL)
-    expect_same_weights(answer, models)
+def cut(flat: Tensor, model: nn.Module) -> list[Tensor | None]:
+    """The gradient of each parameter: None if it is NaN."""
+    shapes = [parameter.shape for parameter in model.parameters()]
+    pieces = flat.split([shape.numel() for shape in shapes])
+    return [None if x.isnan().all() else x.reshape(shape) for x, shape in zip(pieces, shapes, strict=True)]
 
 
-def expect_same_weights(answer: Answer, models: Models) -> None:
-    for rank, after in enumerate(answer.inputs_after):
-        pairs = zip(after[0].parameters(), models[rank].parameters(), strict=True)
-        for number, (has_become, was) in enumerate(pairs):
+def expect_same_weights(answer: Answer, before: Models) -> None:
+    for rank, ([after, _], model) in enumerate(zip(answer.inputs_after, before, strict=True)):
+        for number, (has_become, was) in enumerate(zip(after.parameters(), model.parameters(), strict=True)):
             if not torch.equal(has_become, was):
                 raise CheckFailed(
                     f"rank {rank}: the weights of parameter {number} have changed",
@@ -127,306 +151,214 @@ def expect_same_weights(answer: Answer, models: Models) -> None:
                 )
 
 
+def averaged(models: Models, shards: list[Tensor], mistakes: Mapping[str, Tensor] | None = None, **more: Any) -> Case:
+    """Each rank gets its model and its shard, and must return the gradients of all rows together."""
+    right = gradients(models[0], torch.cat(shards))
+    return gradient_case(models, shards, local_gradients(models, shards), right, mistakes or {}, **more)
+
+
 # ---- part 1
 
 
-@check("shard-the-batch")
-def shard_the_batch_values(run: Runner) -> None:
-    for world_size, rows in ((4, 10), (4, 5), (2, 4)):
-        judge_shards(run, world_size, torch.arange(rows * 2.0).reshape(rows, 2))
-
-
-def judge_shards(run: Runner, world_size: int, batch: Tensor) -> None:
-    answer = run(world_size, [batch] * world_size)
-    right, chunks = batch.tensor_split(world_size), batch.chunk(world_size)
-    equal = len(batch) // world_size
-    for rank, got in enumerate(answer.results):
-        mistakes = {
+@oracle(values=[(4, 10), (4, 5), (2, 4)])
+def shard_the_batch(draws: Draws, world_size: int, rows: int, dim: int = 2, dtype: torch.dtype = torch.float32) -> Case:
+    """Rows are dealt out one by one, to count how many each rank gets; then the batch is cut in blocks of so many."""
+    batch = torch.randperm(rows * dim, generator=draws.generator()).reshape(rows, dim).to(dtype)
+    dealt, equal = [batch[rank::world_size] for rank in range(world_size)], batch[: rows - rows % world_size]
+    right, chunks = batch.split([len(mine) for mine in dealt]), batch.chunk(world_size)
+    chunks += right[len(chunks) :]  # there may be fewer chunks than ranks
+    return Case(
+        [[batch] * world_size],
+        in_order=True,
+        right=list(right),
+        mistakes={
             "the whole batch: each rank gets its own rows": batch,
-            f"every {world_size}th row: a shard is a block of consecutive rows": batch[rank::world_size],
-            "without the leftover rows: the first B % P ranks get one more": batch[rank * equal : (rank + 1) * equal],
-            "columns: cut the batch along its rows": batch.tensor_split(world_size, dim=1)[rank],
-        }
-        if rank < len(chunks):
-            mistakes["the result of `chunk`: its last chunk may be much smaller than the others"] = chunks[rank]
-        expect(got, right[rank], rank, mistakes)
-    expect_unchanged(answer, [batch] * world_size)
+            f"every {world_size}th row: a shard is a block of consecutive rows": dealt,
+            "without the leftover rows: the first B % P ranks get one more": list(equal.chunk(world_size)),
+            "columns: cut the batch along its rows": list(batch.tensor_split(world_size, dim=1)),
+            "the result of `chunk`: its last chunk may be much smaller than the others": list(chunks),
+        },
+    )
 
 
-@check("average-gradients", if_stuck="every rank must make the same all-reduces, in the same order.")
-def average_gradients_values(run: Runner) -> None:
-    judge_average(run, mlps(3), rows_of(run.draws, [2, 2, 2]))
+@oracle(values=[(mlp(), [2, 2, 2])], traffic=[(mixed, [2, 2])], if_stuck=SAME_CALLS)
+def average_gradients(draws: Draws, make: Make, sizes: list[int]) -> Case:
+    models, shards = make(draws, len(sizes)), rows_of(draws, sizes)
+    return averaged(models, shards, traffic=lambda answer: expect_all_reduces(answer, bytes_of(models[0])))
 
 
-def judge_average(
-    run: Callable[..., Answer], models: Models, shards: list[Tensor], *more: list[object], **same: Any
-) -> Answer:
-    """With equal shards the right gradient is that of the whole batch."""
-    local = [gradients(model, rows) for model, rows in zip(models, shards, strict=True)]
-    answer = run(len(models), models, shards, *more, **same)
-    expect_gradients(answer, gradients(models[0], torch.cat(shards)), usual_mistakes(local), models)
-    return answer
-
-
-@check("average-gradients", judges="traffic")
-def average_gradients_traffic(run: Runner) -> str:
-    models = mixed_models(2)
-    return expect_all_reduces(run(2, models, rows_of(run.draws, [2, 2])), bytes_of(models[0]))
-
-
-def expect_all_reduces(answer: Answer, nbytes: list[int]) -> str:
-    """Judge that every rank made these all-reduces and no other calls, in any order, and waited for each."""
-    expect_only(answer, "all_reduce")
-    for rank in range(len(answer.results)):
-        sent = [event.bytes for event in answer.events if event.rank == rank]
-        if Counter(sent) != Counter(nbytes):
+def expect_all_reduces(answer: Answer, nbytes: list[int], in_order: bool = False) -> str:
+    """Judge that every rank made these all-reduces and no other calls, and waited for each."""
+    for rank, calls in calls_of_ranks(answer, "all_reduce"):
+        sent = [call.bytes for call in calls]
+        if sent != nbytes if in_order else Counter(sent) != Counter(nbytes):
             raise CheckFailed(
                 f"rank {rank} made {plural(len(sent), 'all-reduce')} of {', '.join(map(str, sent))} bytes",
-                f"{plural(len(nbytes), 'all-reduce')} of {', '.join(map(str, nbytes))} bytes",
+                f"{plural(len(nbytes), 'all-reduce')} of {', '.join(map(str, nbytes))} bytes"
+                + ", in this order" * in_order,
             )
-    expect_all_waited(answer)
     return f"each rank made {plural(len(nbytes), 'all-reduce')}, {sum(nbytes)} bytes in all."
 
 
-def expect_only(answer: Answer, op: str) -> None:
-    strangers = sorted({event.op for event in answer.events} - {op})
-    if strangers:
-        raise CheckFailed(f"your function calls {', '.join(strangers)}", f"{op} only")
+def expect_bytes(answer: Answer, op: str, did: str, nbytes: int, tensors: str, advice: str) -> str:
+    """Judge that every rank made calls of `op` alone, with each tensor once. did, tensors, advice: in words."""
+    for rank, calls in calls_of_ranks(answer, op):
+        sent = sum(call.bytes for call in calls)
+        if sent != nbytes:
+            too_much = f"{sent / nbytes:.3g} times as much as is needed: {advice}."
+            mistake = too_much if sent > nbytes else "Some tensors are left out."
+            raise CheckFailed(f"rank {rank} {did} {sent} bytes", f"{nbytes} bytes: each {tensors} once", mistake)
+    return f"each rank {did} {nbytes} bytes: each {tensors} once."
 
 
-@check("broadcast-weights", if_stuck="every rank must broadcast the same tensors, in the same order, from rank 0.")
-def broadcast_weights_values(run: Runner) -> None:
-    judge_broadcast(run, different_models(3))
+@oracle(
+    values=[(3,)],
+    traffic=[(2,)],
+    if_stuck="every rank must broadcast the same tensors, in the same order, from rank 0.",
+)
+def broadcast_weights(draws: Draws, world_size: int, features: int = 2, frozen: bool = False) -> Case:
+    """Replicas with a batch norm, whose parameters and buffers hold whole numbers that differ from rank to rank."""
+    norm = nn.Sequential(nn.Linear(2, features), nn.BatchNorm1d(features)).double().requires_grad_(not frozen)
+    models, right, mistakes = replicas(norm, world_size), {}, {}
+    for number, (name, tensor) in enumerate(norm.state_dict().items()):
+        drawn = draws.different_integers(world_size, tuple(tensor.shape), tensor.dtype, seed=number)
+        held = torch.stack(drawn) + 100 * number
+        for model, value in zip(models, held, strict=True):
+            model.state_dict()[name].copy_(value)
+        part, own = f"parameter {name!r}", "it was not broadcast, or not into the model's own memory"
+        if name in dict(norm.named_buffers()):
+            part, own = f"buffer {name!r}", "buffers must be broadcast too"
+        right[part] = held[0]
+        mistakes[part] = {
+            f"this rank's own: {own}": list(held),
+            "the sum over the ranks: copy rank 0's, don't add": held.sum(0),
+            "the mean over the ranks: copy rank 0's": held.double().mean(0),
+            "another rank's: rank 0 is the source": held[-1],
+        }
+    did, nbytes = "took part in broadcasts of", sum(value.nbytes for value in right.values())
+    tensors, once = "parameter and buffer", "broadcast each tensor only once"
+    case = Case(
+        [models],
+        right=right,
+        mistakes=mistakes,
+        seen="rank {rank}: {part} was returned as",
+        in_order=True,
+        unchanged=False,
+        traffic=lambda answer: expect_bytes(answer, "broadcast", did, nbytes, tensors, once),
+    )
 
+    def expect_in_model(answer: Answer) -> None:
+        inside = replace(case, seen="rank {rank}: {part} in the model is")
+        for rank, [model] in enumerate(answer.inputs_after):
+            inside.judge_rank(list(model.state_dict().values()), rank)
 
-def different_models(world_size: int, features: int = 2) -> Models:
-    """Replicas with a batch norm. Their parameters and buffers hold whole numbers that differ from rank to rank."""
-    models: Models = []
-    for rank in range(world_size):
-        model = nn.Sequential(nn.Linear(2, features), nn.BatchNorm1d(features)).double()
-        with torch.no_grad():
-            for number, tensor in enumerate([*model.parameters(), *model.buffers()]):
-                values = 100 * (rank + 1) + 10 * number + torch.arange(tensor.numel())
-                tensor.copy_(values.reshape(tensor.shape))
-        models.append(model)
-    return models
-
-
-def tensors_of(model: nn.Module) -> list[Tensor]:
-    return [tensor.detach().clone() for tensor in (*model.parameters(), *model.buffers())]
-
-
-def judge_broadcast(run: Runner, models: Models) -> None:
-    held = [tensors_of(model) for model in models]
-    names = [name for name, _ in (*models[0].named_parameters(), *models[0].named_buffers())]
-    parameters = len(list(models[0].parameters()))
-    answer = run(len(models), models)
-    for rank, (got, [after]) in enumerate(zip(answer.results, answer.inputs_after, strict=True)):
-        if not isinstance(got, list) or len(got) != len(names):
-            raise CheckFailed(f"rank {rank} returned a {type(got).__name__}", f"a list of {len(names)} tensors")
-        for number, (returned, inside) in enumerate(zip(got, tensors_of(after), strict=True)):
-            kind = "parameter" if number < parameters else "buffer"
-            own = "it was not broadcast, or not into the model's own memory"
-            columns = torch.stack([each[number] for each in held])
-            usual = {
-                f"this rank's own: {own if kind == 'parameter' else 'buffers must be broadcast too'}": columns[rank],
-                "the sum over the ranks: copy rank 0's, don't add": columns.sum(0),
-                "the mean over the ranks: copy rank 0's": columns.double().mean(0),
-                "another rank's: rank 0 is the source": columns[-1],
-            }
-            for where, value in (("was returned as", returned), ("in the model is", inside)):
-                expect(value, held[0][number], f"rank {rank}: {kind} {names[number]!r} {where}", usual)
-
-
-@check("broadcast-weights", judges="traffic")
-def broadcast_weights_traffic(run: Runner) -> str:
-    return expect_broadcasts(run(2, different_models(2)), different_models(1)[0])
-
-
-def expect_broadcasts(answer: Answer, model: nn.Module) -> str:
-    expect_only(answer, "broadcast")
-    wanted = sum(tensor.nbytes for tensor in tensors_of(model))
-    for rank in range(len(answer.results)):
-        sent = sum(event.bytes for event in answer.events if event.rank == rank)
-        if sent != wanted:
-            raise CheckFailed(
-                f"rank {rank} took part in broadcasts of {sent} bytes",
-                f"{wanted} bytes: each parameter and buffer once",
-                "Broadcast each tensor only once." if sent > wanted else "Some tensors are left out.",
-            )
-    expect_all_waited(answer)
-    return f"{wanted} bytes were broadcast: each tensor once."
+    case.also = expect_in_model
+    return case
 
 
 # ---- part 2
 
 
-@check("weigh-uneven-shards", if_stuck="every rank must make the same all-reduces, of the same shapes.")
-def weigh_uneven_shards_values(run: Runner) -> None:
-    judge_uneven(run, [4, 3])
-    judge_uneven(run, [1, 4, 2])
-
-
-def judge_uneven(run: Runner, sizes: list[int], models: Models | None = None) -> None:
-    models, shards = models or mlps(len(sizes)), rows_of(run.draws, sizes)
-    world_size, rows = len(sizes), sum(sizes)
-    local = [gradients(model, shard) for model, shard in zip(models, shards, strict=True)]
-    weighed = summed([scaled(mine, size) for mine, size in zip(local, sizes, strict=True)])
+@oracle(values=[(mlp(), [4, 3]), (mlp(), [1, 4, 2])], if_stuck=SAME_SHAPES)
+def weigh_uneven_shards(draws: Draws, make: Make, sizes: list[int]) -> Case:
+    models, shards = make(draws, len(sizes)), rows_of(draws, sizes)
+    ranks, rows, of_rank = len(sizes), sum(sizes), torch.tensor(sizes, dtype=DOUBLE)[:, None]
+    local = local_gradients(models, shards)
+    total = (local * of_rank).sum(0)
     mistakes = {
-        "the mean of the ranks' means: a row of a short shard counts more than one of a long shard": [
-            scaled(summed(local), 1 / world_size)
-        ]
-        * world_size,
-        "the sum over all rows: divide by how many rows there are on all ranks": [weighed] * world_size,
-        "the sum over all rows divided by world_size: divide by how many rows there are on all ranks": [
-            scaled(weighed, 1 / world_size)
-        ]
-        * world_size,
-        "P times too large: the weights of the rows must add up to one over all ranks": [
-            scaled(weighed, world_size / rows)
-        ]
-        * world_size,
-        "the right gradient divided by world_size: the weights of all rows already add up to one": [
-            scaled(weighed, 1 / rows / world_size)
-        ]
-        * world_size,
-        "the sum divided by your own number of rows: that number must be summed over the ranks too": [
-            scaled(weighed, 1 / size) for size in sizes
-        ],
-        **usual_mistakes(local),
+        "the mean of the ranks' means: a row of a short shard counts more than one of a long shard": local.mean(0),
+        "the sum over all rows: divide by how many rows there are on all ranks": total,
+        "the sum over all rows divided by world_size: divide by how many rows there are on all ranks": total / ranks,
+        "P times too large: the weights of the rows must add up to one over all ranks": total / rows * ranks,
+        "the right gradient divided by world_size: the weights of all rows already add up to one": total / rows / ranks,
+        "the sum divided by your own number of rows: that number must be summed over the ranks too": total / of_rank,
     }
-    answer = run(world_size, models, shards)
-    expect_gradients(answer, gradients(models[0], torch.cat(shards)), mistakes, models)
+    return averaged(models, shards, mistakes)
 
 
-@check("accumulate-gradients", if_stuck="every rank must make the same all-reduces, in the same order.")
-def accumulate_gradients_values(run: Runner) -> None:
-    judge_accumulation(run, mlps(2), microbatches_of(run.draws, 2, 3))
-
-
-def microbatches_of(draws: Draws, world_size: int, count: int, rows: int = 2) -> list[list[Tensor]]:
+@oracle(values=[(mlp(), 2, 3)], traffic=[(mlp(), 2, 3)], if_stuck=SAME_CALLS)
+def accumulate_gradients(draws: Draws, make: Make, world_size: int, count: int, rows: int = 2) -> Case:
     """`count` microbatches for each rank."""
-    return [list(shard.split(rows)) for shard in rows_of(draws, [rows * count] * world_size)]
-
-
-def judge_accumulation(run: Runner, models: Models, microbatches: list[list[Tensor]]) -> None:
-    world_size, count = len(models), len(microbatches[0])
-    each = [[gradients(model, rows) for rows in mine] for model, mine in zip(models, microbatches, strict=True)]
-    local = [scaled(summed(mine), 1 / count) for mine in each]
-    right = gradients(models[0], torch.cat([rows for mine in microbatches for rows in mine]))
-    again = reduced_each_time(each)
-    last = scaled(summed([mine[-1] for mine in each]), 1 / world_size)
+    models, shards = make(draws, world_size), rows_of(draws, [rows * count] * world_size)
+    microbatches = [list(shard.split(rows)) for shard in shards]
+    each = torch.stack([local_gradients(models, column) for column in zip(*microbatches, strict=True)])
+    again, last = torch.zeros_like(each[0]), each[-1].mean(0)
+    for local in each:
+        again = (again + local).sum(0).expand_as(local)
+    again = again / world_size
     mistakes = {
-        "the sum over the microbatches' means: divide each loss by the number of microbatches": [scaled(right, count)]
-        * world_size,
-        "the result of an all-reduce after each microbatch: gradients already averaged are averaged and added again": [
-            scaled(again, 1 / count)
-        ]
-        * world_size,
-        "the result of an all-reduce after each microbatch, with losses not divided by the number of microbatches": [
-            again
-        ]
-        * world_size,
-        "the last microbatch alone: don't clear `grad` in between": [last] * world_size,
-        "the last microbatch alone, divided by the number of microbatches: don't clear `grad` in between": [
-            scaled(last, 1 / count)
-        ]
-        * world_size,
-        **usual_mistakes(local),
+        "the sum over the microbatches' means: divide each loss by the number of microbatches": each.mean(1).sum(0),
+        "the result of reducing after each microbatch: averaged gradients are averaged and added again": again / count,
+        "the result of reducing after each microbatch, with losses not divided by the number of microbatches": again,
+        "the last microbatch alone: don't clear `grad` in between": last,
+        "the last microbatch alone, divided by the number of microbatches: don't clear `grad` in between": last / count,
     }
-    expect_gradients(run(world_size, models, microbatches), right, mistakes, models)
+    nbytes, late = sum(bytes_of(models[0])), "reduce after the last microbatch only"
+    return gradient_case(
+        models,
+        microbatches,
+        each.mean(0),
+        gradients(models[0], torch.cat(shards)),
+        mistakes,
+        traffic=lambda answer: expect_bytes(answer, "all_reduce", "all-reduced", nbytes, "gradient", late),
+    )
 
 
-def reduced_each_time(each: Sequence[Sequence[Gradients]]) -> Gradients:
-    """The contents of `grad` if it is summed over the ranks after each microbatch and divided at the end."""
-    held = [scaled(mine[0], 0) for mine in each]
-    for number in range(len(each[0])):
-        added = [summed([before, mine[number]]) for before, mine in zip(held, each, strict=True)]
-        held = [summed(added)] * len(each)
-    return scaled(held[0], 1 / len(each))
-
-
-@check("accumulate-gradients", judges="traffic")
-def accumulate_gradients_traffic(run: Runner) -> str:
-    models = mlps(2)
-    return expect_reduced_once(run(2, models, microbatches_of(run.draws, 2, 3)), models[0])
-
-
-def expect_reduced_once(answer: Answer, model: nn.Module) -> str:
-    expect_only(answer, "all_reduce")
-    wanted = sum(bytes_of(model))
-    for rank in range(len(answer.results)):
-        sent = sum(event.bytes for event in answer.events if event.rank == rank)
-        if sent != wanted:
-            raise CheckFailed(
-                f"rank {rank} all-reduced {sent} bytes",
-                f"{wanted} bytes: each gradient once",
-                f"{sent / wanted:.3g} times as much as is needed: reduce after the last microbatch only.",
-            )
-    expect_all_waited(answer)
-    return f"each rank all-reduced {wanted} bytes: each gradient once."
-
-
-@check("epoch-indices")
+@check("epoch-indices")  # explicit, since any shuffled order is right: its properties are judged, over several runs
 def epoch_indices_values(run: Runner) -> None:
     judge_epochs(run, 2, 24)
-    judge_cover(run(4, num_samples=10, epoch=0, seed=0).results, 10)
+    judge_epoch(run, 4, 10, epoch=0, seed=run.draws.salted() % 1000)
 
 
-def judge_epochs(run: Runner, world_size: int, num_samples: int, seed: int = 0) -> None:
+def judge_epochs(run: Runner, world_size: int, num_samples: int) -> None:
     """Judge epochs 0 and 1, and epoch 0 again. There are enough samples that two orders can't be equal by chance."""
-    first, second, again = (
-        run(world_size, num_samples=num_samples, epoch=epoch, seed=seed).results for epoch in (0, 1, 0)
-    )
-    for indices in (first, second):
-        judge_cover(indices, num_samples)
-    if first != again:
-        raise CheckFailed(
-            "epoch 0 has a different order the second time",
-            mistake="Draw only from a generator that is seeded with seed and epoch.",
-        )
+    seed = run.draws.salted() % 1000  # the same in each run
+    first, second, again = (judge_epoch(run, world_size, num_samples, epoch, seed) for epoch in (0, 1, 0))
     steps = [{(b - a) % num_samples for a, b in zip(mine, mine[1:], strict=False)} for mine in first]
-    if all(len(each) == 1 for each in steps):
-        raise CheckFailed(
-            f"rank 0 sees the samples {shortened(first[0])}: not shuffled",
-            mistake="Take this rank's part of a shuffled order.",
-        )
-    if first == second:
-        raise CheckFailed(
-            "epochs 0 and 1 have the same order", mistake="The epoch must be part of the generator's seed."
-        )
-    if world_size > 1 and [set(mine) for mine in first] == [set(mine) for mine in second]:
-        raise CheckFailed(
-            f"rank 0 sees the same {len(set(first[0]))} samples in both epochs, in a different order",
-            mistake="Shuffle all samples first, then take this rank's part.",
-        )
+    in_step, mine = all(len(each) == 1 for each in steps), shortened(first[0])
+    sets = [[set(mine) for mine in indices] for indices in (first, second)]
+    seeded = "Draw only from a generator that is seeded with seed and epoch."
+    fail_if(first != again, "epoch 0 has a different order the second time", seeded)
+    fail_if(in_step, f"rank 0 sees the samples {mine}: not shuffled", "Take this rank's part of a shuffled order.")
+    fail_if(first == second, "epochs 0 and 1 have the same order", "The epoch must be part of the generator's seed.")
+    fail_if(
+        world_size > 1 and sets[0] == sets[1],
+        f"rank 0 sees the same {len(sets[0][0])} samples in both epochs, in a different order",
+        "Shuffle all samples first, then take this rank's part.",
+    )
 
 
-def judge_cover(results: list[Any], num_samples: int) -> None:
+def judge_epoch(run: Runner, world_size: int, num_samples: int, epoch: int, seed: int) -> list[list[int]]:
     """Judge one epoch: every rank gets the same number of samples, every sample is seen, none much more often."""
-    each = math.ceil(num_samples / len(results))
+    results = run(world_size, num_samples=num_samples, epoch=epoch, seed=seed).results
+    each = -(-num_samples // world_size)
     for rank, mine in enumerate(results):
-        if not isinstance(mine, list) or any(type(index) is not int for index in mine):
-            raise CheckFailed(f"rank {rank} returned {mine!r}", "a list of plain Python numbers")
-        if any(not 0 <= index < num_samples for index in mine):
-            raise CheckFailed(f"rank {rank} returned {mine}", f"indices from 0 to {num_samples - 1}")
+        if not isinstance(mine, list) or any(type(index) is not int or not 0 <= index < num_samples for index in mine):
+            wanted = f"a list of plain Python numbers from 0 to {num_samples - 1}"
+            raise CheckFailed(f"rank {rank} returned {mine!r}", wanted)
         if len(mine) != each:
             missing = "Pad the order until it divides evenly, or else one rank takes more steps than another."
             raise CheckFailed(f"rank {rank} got {plural(len(mine), 'sample')}", f"{each} on every rank", missing)
     seen = Counter(index for mine in results for index in mine)
     never = [index for index in range(num_samples) if not seen[index]]
-    if never:
-        raise CheckFailed(
-            f"no rank sees {plural(len(never), 'sample')} of {num_samples}: {shortened(never)}",
-            mistake="All ranks must cut up the same order: use the same seed on every rank.",
-        )
+    fail_if(
+        bool(never),
+        f"no rank sees {plural(len(never), 'sample')} of {num_samples}: {shortened(never)}",
+        "All ranks must cut up the same order: use the same seed on every rank.",
+    )
     most, least = max(seen.values()), min(seen.values())
-    if most > least + (1 if num_samples % len(results) else 0):
-        often = [index for index in range(num_samples) if seen[index] == most]
-        raise CheckFailed(
-            f"{plural(len(often), 'sample')} of {num_samples} are seen {most} times: {shortened(often)}",
-            mistake="The parts of two ranks overlap: split one common order so that each entry goes to one rank.",
-        )
+    often = sorted(index for index in seen if seen[index] == most)
+    fail_if(
+        most > least + (num_samples % world_size > 0),
+        f"{plural(len(often), 'sample')} of {num_samples} are seen {most} times: {shortened(often)}",
+        "The parts of two ranks overlap: split one common order so that each entry goes to one rank.",
+    )
+    return results
+
+
+def fail_if(is_wrong: bool, saw: str, mistake: str) -> None:
+    if is_wrong:
+        raise CheckFailed(saw, mistake=mistake)
 
 
 def shortened(numbers: list[int]) -> str:
@@ -436,316 +368,168 @@ def shortened(numbers: list[int]) -> str:
 # ---- part 3
 
 
-@check("flat-gradients", if_stuck="every rank must make one all-reduce, with a tensor of the same size.")
-def flat_gradients_values(run: Runner) -> None:
-    judge_average(run, mixed_models(3), rows_of(run.draws, [2, 2, 2]))
-
-
-@check("flat-gradients", judges="traffic")
-def flat_gradients_traffic(run: Runner) -> str:
-    models = mixed_models(2)
-    return expect_all_reduces(run(2, models, rows_of(run.draws, [2, 2])), [sum(bytes_of(models[0]))])
+@oracle(values=[(mixed, [2, 2, 2])], traffic=[(mixed, [2, 2])], if_stuck=SAME_SHAPES)
+def flat_gradients(draws: Draws, make: Make, sizes: list[int]) -> Case:
+    models, shards = make(draws, len(sizes)), rows_of(draws, sizes)
+    return averaged(models, shards, traffic=lambda answer: expect_all_reduces(answer, [sum(bytes_of(models[0]))]))
 
 
 # ---- part 4
 
+make_buckets = recorded("05_data_parallelism", "make-buckets")
+communication_end = recorded("05_data_parallelism", "communication-end")
 
-@check("make-buckets")
-def make_buckets_values(run: Runner) -> None:
-    for sizes, cap in (([40, 40, 450, 120, 120, 120, 200, 200], 400), ([8, 8, 8], 16), ([30, 10, 10], 20)):
-        judge_buckets(run, sizes, cap)
-
-
-def cut_in_buckets(sizes: list[int], cap: int) -> list[list[int]]:
-    """The longest run from the end that fits is the first bucket; the rest is cut the same way."""
-    if not sizes:
-        return []
-    fitting = [length for length in range(1, len(sizes) + 1) if sum(sizes[-length:]) <= cap]
-    left = len(sizes) - max(fitting, default=1)
-    return [list(range(len(sizes) - 1, left - 1, -1)), *cut_in_buckets(sizes[:left], cap)]
+IN_BUCKETS = [[3], [2, 1], [0]]  # of `mixed`: 2, 9 and 6 numbers
 
 
-def closed_when_reached(sizes: list[int], cap: int, order: Iterable[int]) -> list[list[int]]:
-    """A bucket is closed once it holds `cap` or more."""
-    order, numbers, held = list(order), [0], 0  # the number of each index's bucket
-    for index in order:
-        numbers.append(numbers[-1] + (held >= cap))
-        held = sizes[index] + (0 if held >= cap else held)
-    together = groupby(zip(numbers[1:], order, strict=True), key=lambda pair: pair[0])
-    return [[index for _, index in pairs] for _, pairs in together]
+@oracle(values=[(mixed, [2, 2], IN_BUCKETS)], traffic=[(mixed, [2, 2], IN_BUCKETS)], if_stuck=SAME_CALLS)
+def bucketed_gradients(draws: Draws, make: Make, sizes: list[int], buckets: Buckets) -> Case:
+    models, shards = make(draws, len(sizes)), rows_of(draws, sizes)
+    nbytes = bytes_in(buckets, models[0])
+    return averaged(models, shards, same={"buckets": buckets}, traffic=lambda answer: expect_starts(answer, nbytes))
 
 
-def judge_buckets(run: Runner, sizes: list[int], cap: int) -> None:
-    [got] = run(1, [sizes], cap=cap).results
-    right, last = cut_in_buckets(sizes, cap), len(sizes) - 1
-    forward = [[last - index for index in bucket] for bucket in cut_in_buckets(sizes[::-1], cap)]
-    strictly = cut_in_buckets(sizes, cap - 1)
-    expect(
-        got,
-        right,
-        f"sizes {sizes}, cap {cap}: you returned",
-        {
-            "right except for the order of the buckets: the last parameter's is the first to be sent": right[::-1],
-            "right except for the order inside the buckets: go from the last parameter to the first": [
-                bucket[::-1] for bucket in right
-            ],
-            "from the first parameter to the last: backward starts at the other end": forward,
-            "right except for an empty bucket at the start": [[], *right],
-            "a bucket that is closed only when it is over the cap: check before you add a parameter": (
-                closed_when_reached(sizes, cap, reversed(range(len(sizes))))
-            ),
-            "a bucket for each parameter": [[index] for index in reversed(range(len(sizes)))],
-            "one bucket for all: start a new one when the next parameter does not fit": [
-                list(reversed(range(len(sizes))))
-            ],
-            "a bucket that is closed too early: a parameter that fills it exactly still fits": strictly,
-            "without the last bucket: it isn't full, but it counts": right[:-1],
-        },
-    )
+def bytes_in(buckets: Buckets, model: nn.Module) -> list[int]:
+    return [sum(bytes_of(model)[index] for index in bucket) for bucket in buckets]
 
 
-IN_BUCKETS = [[3], [2, 1], [0]]  # of mixed_models: 2, 9 and 6 numbers
-
-
-@check("bucketed-gradients", if_stuck="every rank must start the same all-reduces in the same order.")
-def bucketed_gradients_values(run: Runner) -> None:
-    judge_average(run, mixed_models(2), rows_of(run.draws, [2, 2]), buckets=IN_BUCKETS)
-
-
-@check("bucketed-gradients", judges="traffic")
-def bucketed_gradients_traffic(run: Runner) -> str:
-    models = mixed_models(2)
-    return expect_bucket_calls(run(2, models, rows_of(run.draws, [2, 2]), buckets=IN_BUCKETS), models[0], IN_BUCKETS)
-
-
-def expect_bucket_calls(answer: Answer, model: nn.Module, buckets: list[list[int]]) -> str:
-    """Judge that there is one all-reduce for each bucket, in order, and that all are started before any wait."""
-    sizes = bytes_of(model)
-    nbytes = [sum(sizes[index] for index in bucket) for bucket in buckets]
-    expect_all_reduces(answer, nbytes)
-    expect_calls(answer, ["all_reduce"] * len(buckets), nbytes)
-    for rank in range(len(answer.results)):
-        events = [event for event in answer.events if event.rank == rank]
-        blocking = sum(not event.is_async for event in events)
-        if blocking:
-            raise CheckFailed(
-                f"rank {rank}: {blocking} of {plural(len(events), 'all-reduce')} blocked",
-                "none",
-                "Pass async_op=True and keep the handle.",
-            )
-        waits = [event.waited for event in events if event.waited is not None]
-        if waits and max(event.start for event in events) > min(waits):
-            raise CheckFailed(
-                f"rank {rank} waited for a bucket before it had started the last one",
-                "all started, then the first wait",
-                "Use two loops: one that starts them all, and one that waits for them.",
-            )
-    return f"each rank started {plural(len(buckets), 'all-reduce')} of {', '.join(map(str, nbytes))} bytes."
-
-
-@check("communication-end")
-def communication_end_values(run: Runner) -> None:
-    for ready, took in (
-        ([1.0, 2.0, 3.0], [4.0, 0.5, 1.0]),
-        ([1.0, 2.0, 4.0], [0.5, 0.5, 3.0]),
-        ([1.0, 2.0, 3.0], [2.0, 2.0, 2.0]),
-        ([], []),
-    ):
-        judge_end(run, ready, took)
-
-
-def end_of(ready: list[float], took: list[float]) -> float:
-    """The longest chain: a bucket and all those after it, from the moment it is ready."""
-    return max((at + sum(took[number:]) for number, at in enumerate(ready)), default=0.0)
-
-
-def judge_end(run: Runner, ready: list[float], took: list[float]) -> None:
-    [got] = run(1, [ready], [took]).results
-    got = float(got) if isinstance(got, int) else got
-    expect(
-        got,
-        end_of(ready, took),
-        f"ready {ready}, took {took}: you returned",
-        {
-            "when the last bucket would end on a free network: the one before may still occupy it": (
-                ready[-1] + took[-1] if ready else None
-            ),
-            "the sum of all: no all-reduce starts before its bucket is ready": float(sum(took)),
-            "the end if all start after backward, one after another: each starts as soon as it is ready": (
-                ready[-1] + sum(took) if ready else None
-            ),
-            "the end if all ran at the same time: the network does one at a time": max(
-                (at + long for at, long in zip(ready, took, strict=True)), default=None
-            ),
-        },
-    )
+def expect_starts(answer: Answer, nbytes: list[int]) -> str:
+    """Judge that there are all-reduces of so many bytes, in this order, and all are started before any wait."""
+    expect_all_reduces(answer, nbytes, in_order=True)
+    expect_launched_first(answer)
+    return f"each rank started {plural(len(nbytes), 'all-reduce')} of {', '.join(map(str, nbytes))} bytes."
 
 
 SAME_ORDER = (
     "the ranks started buckets in different orders, so that all-reduces of different sizes met; or a rank "
     "never started a bucket. Start a bucket when it is complete and all before it have been started."
 )
+WRONG_HOOK = {
+    "NoneType": "A hook ran before its gradient was in `grad`. A register_hook hook is called before that, a "
+    "register_post_accumulate_grad_hook hook after it. (Or the bucket was not complete yet.)"
+}
 
 
-@check("overlap-by-hooks", if_stuck=SAME_ORDER)
-def overlap_by_hooks_values(run: Runner) -> None:
-    with naming_the_wrong_hook():
-        judge_average(run, mixed_models(2), rows_of(run.draws, [2, 2]), buckets=IN_BUCKETS)
-        judge_orders(run, [[0, 1], [1, 0]])
+@oracle(
+    values=[(mixed, [2, 2], IN_BUCKETS), (branched([[0, 1], [1, 0]], 2), [2, 2], [[3], [2], [1], [0]])],
+    traffic=[(mlp(4), [2, 2], [[3], [2], [1, 0]], (0.1, 1.3))],
+    time=[(mlp(4), [2, 2], [[3], [2], [1], [0]], (0.1, 0.7))],  # the network keeps up: 0.9 units per bucket
+    if_stuck=SAME_ORDER,
+)
+def overlap_by_hooks(
+    draws: Draws, make: Make, sizes: list[int], buckets: Buckets, network: Sequence[float] = (), end: End | None = None
+) -> Case:
+    """In branched models the gradients are ready in a different order on each rank.
 
-
-@contextlib.contextmanager
-def naming_the_wrong_hook() -> Iterator[None]:
-    """Explain an error caused by a gradient that is not there yet."""
-    try:
-        yield
-    except CheckFailed as failed:
-        if "NoneType" in failed.saw:
-            failed.mistake = (
-                "A hook ran before its gradient was in `grad`. A register_hook hook is called before that, a "
-                "register_post_accumulate_grad_hook hook after it. (Or the bucket was not complete yet.)"
-            )
-        raise
-
-
-def judge_orders(run: Runner, orders: list[list[int]], buckets: list[list[int]] | None = None) -> None:
-    """Branches whose gradients are ready in a different order on each rank. buckets: one per parameter by default."""
-    branches = max(map(max, orders)) + 1
-    models: Models = [AwkwardMLP(make_weights(2 + branches, 2, dtype=DOUBLE), order, freeze=False) for order in orders]
-    shards = rows_of(run.draws, [2] * len(orders))
-    local = [gradients(model, rows) for model, rows in zip(models, shards, strict=True)]
-    right = scaled(summed(local), 1 / len(orders))
-    buckets = buckets or [[index] for index in reversed(range(len(right)))]
-    mistakes = usual_mistakes(local)
-    as_ready = [[2 + branch for branch in reversed(order)] for order in orders]  # the branch used last comes first
-    mixed = [list(right) for _ in orders]
-    for at_once in zip(*as_ready, strict=True):  # the parameters whose gradients meet in one all-reduce
-        [met] = summed([[mine[number]] for mine, number in zip(local, at_once, strict=True)])
-        for rank, number in enumerate(at_once):
-            [mixed[rank][number]] = scaled([met], 1 / len(orders))
-    words = "the mean of different parameters' gradients: the ranks started their buckets in different orders"
-    answer = run(len(orders), models, shards, buckets=buckets)
-    expect_gradients(answer, right, {words: mixed, **mistakes}, models)
-
-
-@check("overlap-by-hooks", judges="traffic", if_stuck=SAME_ORDER)
-def overlap_by_hooks_traffic(run: Runner) -> str:
-    with naming_the_wrong_hook():
-        models, buckets, cluster, _ = overlap_case(2, 4, [[3], [2], [1, 0]])
-        answer = run.virtual(2, models, rows_of(run.draws, [2, 2]), buckets=buckets, cluster=cluster, device="cpu")
-    return expect_starts_in_backward(answer, models[0], buckets)
-
-
-UNIT = 1e-6  # seconds per matrix product on the cluster below
-
-
-def overlap_case(
-    world_size: int, layers: int, buckets: list[list[int]], latency: float = 0.1, transfer: float = 1.3
-) -> tuple[Models, list[list[int]], Cluster, float]:
-    """(models, buckets, cluster, seconds of the fastest possible step), for shards of 2 rows and 2 columns.
-
-    On this cluster a matrix product of one layer takes one unit, and all other computing takes none. So the forward
-    pass takes one unit per layer and the backward pass two, but only one for the first layer, since the gradient of the
-    batch is not needed.
-    latency, transfer: of a message, and of one weight's all-reduce between two ranks, in units.
+    network  latency and transfer of a virtual cluster; real ranks by default
+    end      by default, that of a network which keeps up
     """
-    models, dim = mlps(world_size, layers), 2
-    nbytes = dim * dim * BYTES
-    gpu = Gpu({"fp64": 2 * dim**3 / UNIT}, memory=math.inf, bandwidth=math.inf, launch=0)
-    link = Link(latency * UNIT, nbytes / (transfer * UNIT))
-    cluster = Cluster("a product takes a unit", 1, world_size, gpu=gpu, intra=link, inter=link)
-    layout = Layout.of(cluster, range(world_size))
-    took = [cost("all_reduce", len(bucket) * nbytes, cluster, layout).seconds for bucket in buckets]
-    ready = [min(2 * (layers - min(bucket)), 2 * layers - 1) * UNIT for bucket in buckets]
-    return models, buckets, cluster, layers * UNIT + end_of(ready, took)
+    models, shards = make(draws, len(sizes)), rows_of(draws, sizes)
+    words = "the mean of different parameters' gradients: the ranks started their buckets in different orders"
+    nbytes, cluster = bytes_in(buckets, models[0]), cluster_of_units(len(sizes), *network) if network else None
+    case = averaged(
+        models,
+        shards,
+        {words: averaged_as_ready(models, shards)} if isinstance(models[0], AwkwardMLP) else {},
+        same={"buckets": buckets},
+        cluster=cluster,
+        clock=cluster,
+        advice=WRONG_HOOK,
+        traffic=lambda answer: expect_starts_in_backward(answer, nbytes),
+    )
+    case.time = lambda answer: expect_overlap(answer, case, buckets, end)
+    return case
 
 
-def expect_starts_in_backward(answer: Answer, model: nn.Module, buckets: list[list[int]]) -> str:
-    said = expect_bucket_calls(answer, model, buckets)
-    for rank in range(len(answer.results)):
+def averaged_as_ready(models: Models, shards: list[Tensor]) -> Tensor:
+    """What each rank has if every gradient of a branch is all-reduced when it is ready, whichever it meets there."""
+    local, ranks = local_gradients(models, shards).unflatten(1, (-1, 4)), range(len(models))  # of 2 x 2 numbers each
+    result = local.mean(0).repeat(len(models), 1, 1)
+    orders: list[list[int]] = [model.order for model in models if isinstance(model, AwkwardMLP)]
+    for branches in zip(*map(reversed, orders), strict=True):  # the branch used last is ready first
+        numbers = [2 + branch for branch in branches]
+        result[ranks, numbers] = local[ranks, numbers].mean(0)
+    return torch.flatten(result, 1)
+
+
+def expect_starts_in_backward(answer: Answer, nbytes: list[int]) -> str:
+    said = expect_starts(answer, nbytes)
+    for rank, calls in calls_of_ranks(answer, "all_reduce"):
         backward = [each.end for each in answer.run.regions if each.rank == rank and each.name == "backward"]
         if not backward:
             raise CheckFailed(f"rank {rank} has no region 'backward'", mistake="Keep the line with region(...).")
-        starts = [event.start for event in answer.events if event.rank == rank]
-        late = sum(start >= backward[0] * (1 - 1e-9) for start in starts[:-1])
+        late = sum(call.start >= backward[0] * (1 - 1e-9) for call in calls[:-1])
         if late:
             raise CheckFailed(
-                f"rank {rank} started {late} of the first {plural(len(starts) - 1, 'bucket')} after backward had ended",
+                f"rank {rank} started {late} of the first {plural(len(calls) - 1, 'bucket')} after backward had ended",
                 "all but the last to start during backward",
                 "Start each bucket in the hook that completes it.",
             )
     return said + " All but the last started before backward ended."
 
 
-@check("overlap-by-hooks", judges="time", if_stuck=SAME_ORDER)
-def overlap_by_hooks_time(run: Runner) -> str:
-    return judge_overlap(run, 2, 4, [[3], [2], [1], [0]], transfer=0.7)  # the network keeps up: 0.9 units per bucket
+UNIT = 1e-6  # seconds per matrix product on the cluster below
+NBYTES = 2 * 2 * 8  # of an MLP's weight
 
 
-def judge_overlap(run: Runner, world_size: int, layers: int, buckets: list[list[int]], **network: float) -> str:
-    """Judge the values of one run, and that only the communication that can't be hidden is exposed."""
-    models, buckets, cluster, best = overlap_case(world_size, layers, buckets, **network)
-    with naming_the_wrong_hook():
-        more = {"cluster": cluster, "device": "cpu"}
-        answer = judge_average(run.virtual, models, rows_of(run.draws, [2] * world_size), buckets=buckets, **more)
-    backward = next((each.end for each in answer.run.regions if each.name == "backward"), math.inf)
-    events = [event for event in answer.events if event.rank == 0]
-    in_the_way = [event for event in events if not event.is_async or (event.waited or math.inf) < backward * (1 - 1e-9)]
-    words: dict[str, float] = {}
-    if events and min(event.start for event in events) >= backward * (1 - 1e-9):
-        words["the time of a network that is idle until backward is over: start each bucket in a hook"] = (
-            answer.run.elapsed
-        )
-    elif in_the_way:
-        words[
-            "the time of a backward that waits for the network: start each all-reduce in its hook, wait at the end"
-        ] = answer.run.elapsed
-    expect_time(answer, best, recognise=words)
-    last = events[-1]
+def cluster_of_units(world_size: int, latency: float, transfer: float) -> Cluster:
+    """On this cluster a matrix product of one layer takes one unit, for 2 rows, and all other computing takes none.
+
+    So the forward pass takes one unit per layer and the backward pass two, but only one for the first layer, since the
+    gradient of the batch is not needed.
+    latency, transfer: of a message, and of one weight's all-reduce between two ranks, in units.
+    """
+    gpu = Gpu({"fp64": 2 * 2**3 / UNIT}, memory=math.inf, bandwidth=math.inf, launch=0)
+    link = Link(latency * UNIT, NBYTES / (transfer * UNIT))
+    return Cluster("a product takes a unit", 1, world_size, gpu=gpu, intra=link, inter=link)
+
+
+def expect_overlap(answer: Answer, case: Case, buckets: Buckets, end: End | None) -> str:
+    """Judge the values, and that only the communication that can't be hidden is exposed."""
+    case.judge_values(answer)
+    assert case.clock
+    layers, layout = max(map(max, buckets)) + 1, Layout.of(case.clock, range(case.world_size))
+    took = [cost("all_reduce", len(bucket) * NBYTES, case.clock, layout).seconds for bucket in buckets]
+    ready = [min(2 * (layers - min(bucket)), 2 * layers - 1) * UNIT for bucket in buckets]
+    backward = next((each.end for each in answer.run.regions if each.name == "backward"), math.inf) * (1 - 1e-9)
+    calls = [event for event in answer.events if event.rank == 0]
+    words = ""
+    if calls and min(call.start for call in calls) >= backward:
+        words = "the time of a network that is idle until backward is over: start each bucket in a hook"
+    elif any(not call.is_async or (call.waited or math.inf) < backward for call in calls):
+        words = "the time of a backward that waits for the network: start each all-reduce in its hook, wait at the end"
+    best = layers * UNIT + (end(ready, took) if end else ready[-1] + took[-1])
+    expect_time(answer, best, recognise={words: answer.run.elapsed} if words else {})
+    exposed, last = answer.run.elapsed - (3 * layers - 1) * UNIT, calls[-1]
     assert last.end is not None  # virtual ranks that never wait for a call fail
-    exposed, took = answer.run.elapsed - (3 * layers - 1) * UNIT, last.end - last.start
-    return f"{quantity(exposed, 's')} exposed; the last bucket's all-reduce takes {quantity(took, 's')}."
+    return (
+        f"{quantity(exposed, 's')} exposed; the last bucket's all-reduce takes {quantity(last.end - last.start, 's')}."
+    )
 
 
 # ---- part 5
 
 
-@check(
-    "average-what-is-used",
+@oracle(
+    values=[([[0, 2], [2]], 3)],
     if_stuck="a rank all-reduced a gradient that another rank does not have, or skipped one. All must first agree "
     "on which parameters have been used anywhere, then contribute zeros where they have no gradient.",
 )
-def average_what_is_used_values(run: Runner) -> None:
-    judge_used(run, [[0, 2], [2]], branches=3)
-
-
-def judge_used(run: Runner, orders: list[list[int]], branches: int, freeze: bool = True) -> None:
-    models: Models = [AwkwardMLP(make_weights(2 + branches, 2, dtype=DOUBLE), order, freeze) for order in orders]
-    shards = rows_of(run.draws, [2] * len(orders))
-    local = [gradients(model, rows) for model, rows in zip(models, shards, strict=True)]
-    total = summed(local)
-    right = scaled(total, 1 / len(orders))
-    users = [sum(gradient is not None for gradient in column) for column in zip(*local, strict=True)]
-    by_users = [x if x is None else x / count for x, count in zip(total, users, strict=True)]
-    zeros = [torch.zeros_like(parameter) for parameter in models[0].parameters()]
-    filled: Gradients = [zero if x is None else x for x, zero in zip(right, zeros, strict=True)]
-    mistakes: dict[str, Gradients] = {
+def average_what_is_used(draws: Draws, orders: list[list[int]], branches: int, freeze: bool = True) -> Case:
+    """orders: the branches that each rank uses."""
+    models = branched(orders, branches, freeze)(draws, len(orders))
+    shards = rows_of(draws, [2] * len(orders))
+    local = local_gradients(models, shards)
+    by_users = local.nanmean(0)  # NaN where nobody has a gradient
+    right = local.nan_to_num().mean(0).where(by_users.isnan().logical_not(), math.nan)
+    mistakes = {
+        "None, but another rank has used it: every rank needs the mean": math.nan * right,
         "the mean over the ranks that have used it: divide by world_size, the others count as zero": by_users,
-        "all zeros, where no rank has used it (or it is frozen): leave None, or AdamW keeps moving it": filled,
-        "the sum over the ranks: divide by world_size": total,
+        "all zeros, where no rank has used it (or it is frozen): leave None, or AdamW keeps moving it": (
+            right.nan_to_num()
+        ),
     }
-    wrong = {words: [gradient] * len(orders) for words, gradient in mistakes.items()}
-    own = {"your own shard's gradient: nothing was averaged": local}
-    answer = run(len(orders), models, shards)
-    for rank in range(len(orders)):  # `None` is right for some parameters and wrong for others
-        for number, got in enumerate(answer.results[rank] or []):
-            if number < len(right) and got is None and right[number] is not None:
-                raise CheckFailed(
-                    f"rank {rank}: the gradient of parameter {number} is None",
-                    "a tensor",
-                    "Another rank has used it: every rank needs the mean.",
-                )
-    expect_gradients(answer, right, wrong | own, models)
+    return gradient_case(models, shards, local, right, mistakes)
 
 
 # ---- part 6
@@ -753,75 +537,52 @@ def judge_used(run: Runner, orders: list[list[int]], branches: int, freeze: bool
 EPS = 0.25  # large enough to show when it is forgotten
 
 
-@check("normalise-globally", if_stuck="every rank must make the same all-reduces, of the same shapes.")
-def normalise_globally_values(run: Runner) -> None:
-    judge_normalise(run, rows_of(run.draws, [3, 1], dim=3))
-
-
-def judge_normalise(run: Runner, shards: list[Tensor], eps: float = EPS) -> None:
-    rows, world_size = torch.cat(shards), len(shards)
+@oracle(values=[([3, 1], 3)], traffic=[([5, 4], 3)], if_stuck=SAME_SHAPES)
+def normalise_globally(draws: Draws, sizes: list[int], dim: int, eps: float = EPS) -> Case:
+    """A batch norm over the rows of all ranks."""
+    shards = rows_of(draws, sizes, dim)
+    rows, of_rank = torch.cat(shards), torch.tensor(sizes, dtype=DOUBLE)[:, None]
     mean, var = rows.mean(0), rows.var(0, correction=0)
-    answer = run(world_size, shards, eps=eps)
     means = torch.stack([shard.mean(0) for shard in shards])
     variances = torch.stack([shard.var(0, correction=0) for shard in shards])
-    sizes = torch.tensor([float(len(shard)) for shard in shards], dtype=rows.dtype)[:, None]
-    within = (sizes * variances).sum(0) / sizes.sum()  # leaves out the spread of the means
-    of_means = means.mean(0)
-    squares = torch.stack([shard.square().mean(0) for shard in shards]).mean(0)
+    spread = (variances + means.square()).mean(0) - means.mean(0).square()
+    within = (variances * of_rank).sum(0) / len(rows)
+    sums, squares = rows.sum(0), rows.square()
+    wrong = {  # what mean and variance are: of all ranks, or with a row for each
+        "the statistics of your own rows: nothing was exchanged": (means, variances),
+        "the mean of the ranks' means: a short shard counts as much as a long one": (means.mean(0), spread),
+        "the mean of the ranks' variances: that leaves out the spread of their means": (mean, variances.mean(0)),
+        "the weighted mean of the ranks' variances: that leaves out the spread of their means": (mean, within),
+        "a variance that divides by one less than the number of rows: use correction=0": (mean, rows.var(0)),
+        "the mean of the squares: subtract the square of the mean": (mean, squares.mean(0)),
+        "sums: divide them by the number of all rows": (sums, (squares.sum(0) - sums.square()).clamp(min=0)),
+    }
 
-    def with_these(x: Tensor, mu: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
-        return (x - mu) / torch.sqrt(variance + eps), variance
+    def normalised(mean: Tensor, var: Tensor) -> list[Tensor]:
+        of_ranks = zip(shards, mean.expand_as(means), torch.sqrt(var + eps).expand_as(means), strict=True)
+        return [(x - mu) / std for x, mu, std in of_ranks]
 
-    for rank, got in enumerate(answer.results):
-        x = shards[rank]
-        if not isinstance(got, tuple | list) or len(got) != 2:
-            raise CheckFailed(f"rank {rank} returned a {type(got).__name__}", "a tuple (x_hat, var)")
-        pairs = {
-            "the result for your own rows: nothing was exchanged": with_these(x, means[rank], variances[rank]),
-            "the result with the mean of the ranks' means: a short shard counts as much as a long one": with_these(
-                x, of_means, squares - of_means.square()
-            ),
-            "the result with the mean of the ranks' variances: that leaves out the spread of their means": with_these(
-                x, mean, variances.mean(0)
-            ),
-            "the result with the weighted mean of the ranks' variances: that leaves out the spread of their means": (
-                with_these(x, mean, within)
-            ),
-            "the result with a variance that divides by one less than the number of rows: use correction=0": with_these(
-                x, mean, rows.var(0, correction=1) if len(rows) > 1 else var
-            ),
-            "the result with eps added to the root: add it to the variance": (
-                (x - mean) / (torch.sqrt(var) + eps),
-                var,
-            ),
-            "the standard deviation: return the variance": (
-                (x - mean) / torch.sqrt(var + eps),
-                torch.sqrt(var),
-            ),
-            "the result with the mean of the squares: subtract the square of the mean": with_these(
-                x, mean, rows.square().mean(0)
-            ),
-            "the result with sums: divide them by the number of all rows": with_these(
-                x, rows.sum(0), (rows.square().sum(0) - rows.sum(0).square()).clamp(min=0)
-            ),
-        }
-        for place, name in ((1, "var"), (0, "x_hat")):
-            right = with_these(x, mean, var)[place]
-            usual = {words: pair[place] for words, pair in pairs.items()}
-            expect(got[place], right, f"rank {rank}: {name} is", usual, RTOL)
-    expect_unchanged(answer, shards)
-
-
-@check("normalise-globally", judges="traffic")
-def normalise_globally_traffic(run: Runner) -> str:
-    return expect_small_all_reduces(run(2, rows_of(run.draws, [5, 4], dim=3), eps=EPS), features=3)
+    eps_outside = normalised(mean, (torch.sqrt(var) + eps).square() - eps)
+    return Case(
+        [shards],
+        same={"eps": eps},
+        unpack=lambda got, rank: as_tuple(got, ["x_hat", "var"], rank),
+        right={"var": var, "x_hat": normalised(mean, var)},
+        mistakes={
+            "var": {f"the result with {words}": list(pair[1].expand_as(means)) for words, pair in wrong.items()}
+            | {"the standard deviation: return the variance": torch.sqrt(var)},
+            "x_hat": {f"the result with {words}": normalised(*pair) for words, pair in wrong.items()}
+            | {"the result with eps added to the root: add it to the variance": eps_outside},
+        },
+        rtol=RTOL,
+        in_order=True,
+        traffic=lambda answer: expect_small_all_reduces(answer, dim),
+    )
 
 
 def expect_small_all_reduces(answer: Answer, features: int) -> str:
-    expect_only(answer, "all_reduce")
     limit = 2 * features + 1
-    for rank in range(len(answer.results)):
-        events = [event for event in answer.events if event.rank == rank]
+    for rank, events in calls_of_ranks(answer, "all_reduce"):
         if not 1 <= len(events) <= 2:
             raise CheckFailed(f"rank {rank} made {plural(len(events), 'all-reduce')}", "one or two")
         largest = max(math.prod(event.shape) for event in events)
@@ -831,71 +592,44 @@ def expect_small_all_reduces(answer: Answer, features: int) -> str:
                 f"at most {limit}: 2 for each of {features} columns, and one",
                 "Sum over your own rows first: the size of an all-reduce must not grow with the batch.",
             )
-    expect_all_waited(answer)
     return f"each rank made {plural(len(events), 'all-reduce')} of {largest} numbers at most."
 
 
-@check("normalise-backward", if_stuck="every rank must make the same all-reduces, of the same shapes.")
-def normalise_backward_values(run: Runner) -> None:
-    judge_backward(run, rows_of(run.draws, [3, 1], dim=3))
+@oracle(values=[([3, 1], 3)], traffic=[([5, 4], 3)], if_stuck=SAME_SHAPES)
+def normalise_backward(draws: Draws, sizes: list[int], dim: int, eps: float = EPS) -> Case:
+    """Autograd, through a batch norm over the rows of all ranks."""
+    rows = torch.cat(rows_of(draws, sizes, dim)).requires_grad_()
+    var, g = rows.var(0, correction=0), rows_of(draws, sizes, dim, seed=1)
+    normalised = (rows - rows.mean(0)) / torch.sqrt(var + eps)
+    right = torch.autograd.grad(normalised, rows, torch.cat(g))[0].split(sizes)
+    x_hat, var = [part.clone() for part in normalised.detach().split(sizes)], var.detach()
 
+    sums = torch.stack([torch.stack([mine.sum(0), (mine * hats).sum(0)]) for mine, hats in zip(g, x_hat, strict=True)])
+    of_rank = torch.tensor(sizes, dtype=DOUBLE)[:, None, None]
+    total, means = sums.sum(0), sums / of_rank  # (2, F): of g and of g * x_hat; (P, 2, F)
+    mean = total / sum(sizes)
+    first, second = torch.tensor([[1.0], [0.0]]), torch.tensor([[0.0], [1.0]])
+    wrong = {  # what the means of g and of g * x_hat are
+        "the result with the means over your own rows: every row of every rank counts": means,
+        "the result with the mean of the ranks' means: a short shard counts as much as a long one": means.mean(0),
+        "the incoming gradient divided by the standard deviation: mean and variance depend on x too": 0 * mean,
+        "the gradient without the term of the variance": first * mean,
+        "the gradient without the term of the mean": second * mean,
+        "the result with sums: divide them by the number of all rows": total,
+        "the result with the sum of the ranks' means: divide by the number of all rows": means.sum(0),
+        "the result with sums divided by your own number of rows: sum that number too": total / of_rank,
+    }
 
-def backward_inputs(draws: Draws, shards: list[Tensor], eps: float) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-    """(g, x_hat, var) of each rank."""
-    rows = torch.cat(shards)
-    mean, var = rows.mean(0), rows.var(0, correction=0)
-    x_hats = [(shard - mean) / torch.sqrt(var + eps) for shard in shards]
-    incoming = rows_of(draws, [len(shard) for shard in shards], dim=rows.shape[1], seed=1)
-    return incoming, x_hats, [var.clone() for _ in shards]
+    def with_these(means: Tensor) -> list[Tensor]:
+        of_ranks = zip(g, x_hat, means.expand_as(sums), strict=True)
+        return [(mine - mean - hats * mean_gx) / torch.sqrt(var + eps) for mine, hats, (mean, mean_gx) in of_ranks]
 
-
-def judge_backward(run: Runner, shards: list[Tensor], eps: float = EPS) -> None:
-    g, x_hat, var = backward_inputs(run.draws, shards, eps)
-    rows = torch.cat(shards).requires_grad_()
-    normalised = (rows - rows.mean(0)) / torch.sqrt(rows.var(0, correction=0) + eps)
-    right = torch.autograd.grad((normalised * torch.cat(g)).sum(), rows)[0].split([len(shard) for shard in shards])
-    answer = run(len(shards), g, x_hat, var, eps=eps)
-    products = [mine * hats for mine, hats in zip(g, x_hat, strict=True)]
-    mean_g, mean_gx = torch.cat(g).mean(0), torch.cat(products).mean(0)
-    each_g, each_gx = torch.stack([mine.mean(0) for mine in g]), torch.stack([mine.mean(0) for mine in products])
-    for rank, got in enumerate(answer.results):
-        mine, hats, std = g[rank], x_hat[rank], torch.sqrt(var[rank] + eps)
-        expect(
-            got,
-            right[rank],
-            rank,
-            {
-                "the result with the means over your own rows: every row of every rank counts": (
-                    mine - each_g[rank] - hats * each_gx[rank]
-                )
-                / std,
-                "the result with the mean of the ranks' means: a short shard counts as much as a long one": (
-                    mine - each_g.mean(0) - hats * each_gx.mean(0)
-                )
-                / std,
-                "the incoming gradient divided by the standard deviation: mean and variance depend on x too": mine
-                / std,
-                "the gradient without the term of the variance": (mine - mean_g) / std,
-                "the gradient without the term of the mean": (mine - hats * mean_gx) / std,
-                "the result with sums: divide them by the number of all rows": (
-                    mine - torch.cat(g).sum(0) - hats * torch.cat(products).sum(0)
-                )
-                / std,
-                "the result with the sum of the ranks' means: divide by the number of all rows": (
-                    mine - each_g.sum(0) - hats * each_gx.sum(0)
-                )
-                / std,
-                "the result with sums divided by your own number of rows: sum that number too": (
-                    mine - (torch.cat(g).sum(0) + hats * torch.cat(products).sum(0)) / len(mine)
-                )
-                / std,
-            },
-            RTOL,
-        )
-    expect_unchanged(answer, g, x_hat, var)
-
-
-@check("normalise-backward", judges="traffic")
-def normalise_backward_traffic(run: Runner) -> str:
-    g, x_hat, var = backward_inputs(run.draws, rows_of(run.draws, [5, 4], dim=3), EPS)
-    return expect_small_all_reduces(run(2, g, x_hat, var, eps=EPS), features=3)
+    return Case(
+        [g, x_hat, [var.clone() for _ in sizes]],
+        same={"eps": eps},
+        right=list(right),
+        mistakes={words: with_these(means) for words, means in wrong.items()},
+        rtol=RTOL,
+        in_order=True,
+        traffic=lambda answer: expect_small_all_reduces(answer, dim),
+    )

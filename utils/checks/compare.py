@@ -41,7 +41,7 @@ def wrong_type(got: Any, expected: Any, rtol: float) -> str:
         return ""
     if holds_tensors(expected):
         return "That is the right numbers in a different dtype: create buffers with the dtype of the input."
-    return "That is right but for its type. Whole numbers are wanted: divide with //, or take int(...)."
+    return "That is right but for its type. Whole numbers are wanted: take int(...), or divide whole numbers with //."
 
 
 def holds_tensors(value: Any) -> bool:

@@ -2,7 +2,7 @@
 
 Without `rtol`, exactly. With it, a number may be off by rtol times the right one, and each entry of a tensor by rtol
 times the largest entry: a small entry of a sum is as uncertain as the large numbers that cancelled in it. Lists and
-tuples are compared item by item. NaN equals NaN.
+tuples are compared item by item, and a tuple will do for a list. NaN equals NaN.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ def alike(got: Any, right: Any, rtol: float = 0, strict: bool = False) -> bool:
     """
     if is_number(got) and is_number(right):
         return (not strict or will_do(got, right)) and near(got, right, rtol)
+    if isinstance(got, list | tuple) and isinstance(right, list | tuple):
+        return len(got) == len(right) and all(alike(a, b, rtol, strict) for a, b in zip(got, right, strict=True))
     if type(got) is not type(right):
         return False
-    if isinstance(got, list | tuple):
-        return len(got) == len(right) and all(alike(a, b, rtol, strict) for a, b in zip(got, right, strict=True))
     if isinstance(got, dict):
         return got.keys() == right.keys() and all(alike(got[name], right[name], rtol, strict) for name in right)
     if not isinstance(got, torch.Tensor):

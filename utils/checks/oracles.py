@@ -96,7 +96,8 @@ class Case:
 
     inputs    the positional arguments: for each, a list with one entry per rank
     same      arguments that every rank gets, by name
-    right     what each rank must return; a dict {name: ...} if a rank returns several things, as a tuple
+    right     what each rank must return; a dict {name: ...} if a rank returns several things, as a tuple, or in a dict
+              which may hold more. None where many answers are right: `also` judges them by their properties
     mistakes  {a usual mistake, in words: what it leads to}; for several things, a dict {name: such a dict}, where the
               name "" is for what all of them are together. Instead of a value, a function of what came back, which
               says whether it is that mistake
@@ -104,9 +105,9 @@ class Case:
     rtol      the relative error to allow (see equality.py)
     seen      what comes before a wrong value in the message; may name {rank} and {part}. A list: of each rank
     in_order  whether rank 0 is judged first; by default it is the last, since it is often right by luck
-    unpack    (what a rank returned, rank) -> {name: value}, where `right` is a dict; the default takes a tuple apart
+    unpack    (what a rank returned, rank) -> {name: value}, where `right` is a dict; by default, of a tuple or a dict
     cluster   virtual ranks to run on; real ones by default
-    clock     the virtual cluster on which time is judged
+    clock     the virtual cluster on which time and memory are judged; `cluster` by default
     through, catch  as for Runner
     advice    {pattern in the report of ranks that failed: what to do about it}
     unchanged whether inputs must be after the call what they were before
@@ -145,7 +146,7 @@ class Case:
 
     def run(self, run: Runner, judges: str) -> Answer:
         """The student's function on this case's inputs."""
-        cluster = self.clock if judges == "time" else self.cluster
+        cluster = (self.clock if judges in ("time", "memory") else None) or self.cluster
         options: dict[str, Any] = {"catch": self.catch, "through": self.through, **self.same}
         try:
             if cluster is None:
@@ -167,7 +168,7 @@ class Case:
         return remark
 
     def judge_values(self, answer: Answer) -> str | None:
-        ranks = range(self.world_size)
+        ranks = range(self.world_size) if self.right is not None else ()
         if self.before:
             self.before(answer)
         for rank in sorted(ranks if self.in_order else reversed(ranks), key=lambda rank: not self.must_be_none(rank)):
@@ -208,7 +209,7 @@ class Case:
         """{name: value} of what a rank returned; its name is "" if it is one value."""
         if not isinstance(self.right, dict):
             return {"": got}
-        return self.unpack(got, rank) if self.unpack else as_tuple(got, list(self.right), rank)
+        return self.unpack(got, rank) if self.unpack else taken_apart(got, list(self.right), rank)
 
     def parts(self, rank: int) -> Iterator[tuple[str, Any, Mistakes]]:
         """(name, the right value, usual mistakes) of each thing that a rank returns."""
@@ -256,6 +257,16 @@ def side_by_side(cases: Sequence[Case]) -> Case:
 
 def always(_: Any) -> bool:
     return True
+
+
+def taken_apart(got: Any, names: Sequence[str], rank: int) -> Mapping[str, Any]:
+    """{name: value} of a dict with these names, or of a tuple. Raises CheckFailed if it does not hold them all."""
+    if not isinstance(got, dict):
+        return as_tuple(got, names, rank)
+    for name in names:
+        if name not in got:
+            raise CheckFailed(f"rank {rank} says nothing about {name!r}: it returned {show(got)}")
+    return got
 
 
 def as_tuple(got: Any, names: Sequence[str], rank: int) -> dict[str, Any]:

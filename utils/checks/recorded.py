@@ -10,17 +10,18 @@ The oracle of such an exercise is in grader/hidden, with its visible cases in a 
 `make build` writes down what it says of these cases, in recorded/NN_topic.json: inputs, right values, and what usual
 mistakes lead to. The lesson's module here says `bubble_shares = recorded("09_pipeline_parallelism", "bubble-shares")`.
 
-Everything in such a case is plain data: numbers, strings, None, lists, tuples, dicts.
+Everything in such a case is plain data: numbers, strings, None, lists, tuples, dicts, and the Gpu of a cluster.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..cluster.hardware import Gpu
 from .inputs import Draws
 from .marking import Check
 from .oracles import Case, Every, OnlyAt, Oracle
@@ -107,6 +108,8 @@ def tagged(value: Any) -> Any:
         return {"dict": [[tagged(key), tagged(item)] for key, item in value.items()]}
     if isinstance(value, list):
         return [tagged(item) for item in value]
+    if isinstance(value, Gpu):
+        return {"gpu": tagged(asdict(value))}
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise TypeError(f"it holds a {type(value).__name__}, which is no plain data")
@@ -123,5 +126,7 @@ def plain(value: Any) -> Any:
         return {plain(key): plain(item) for key, item in inside}
     if kind == "every":
         return Every(plain(inside))
+    if kind == "gpu":
+        return Gpu(**plain(inside))
     items = [plain(item) for item in inside]
     return tuple(items) if kind == "tuple" else OnlyAt(*items)

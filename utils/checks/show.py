@@ -24,16 +24,16 @@ def show(value: Any, other: Any = None, digits: int | None = None) -> str:
         text = plain(value)
     text = text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
     name = type(value).__name__
-    if (
-        value is None
-        or other is None
-        or type(value) is type(other)
-        or is_number(value)
-        and is_number(other)
-        and will_do(value, other)
-    ):
+    if value is None or other is None or same_kind(value, other):
         return text
     return f"{text} ({'an' if name[0] in 'aeiou' else 'a'} {name})"
+
+
+def same_kind(value: Any, other: Any) -> bool:
+    """Whether the type of `value` will do where `other` is right."""
+    if isinstance(value, list | tuple):
+        return isinstance(other, list | tuple)
+    return type(value) is type(other) or is_number(value) and is_number(other) and will_do(value, other)
 
 
 def plain(value: Any, digits: int | None = None) -> str:
@@ -43,6 +43,8 @@ def plain(value: Any, digits: int | None = None) -> str:
     if isinstance(value, list | tuple) and value:
         items = ", ".join(plain(item, digits) for item in value)
         return f"[{items}]"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name!r}: {plain(item, digits)}" for name, item in value.items()) + "}"
     if digits and isinstance(value, float):
         return f"{value:.{digits}g}"
     return repr(value)
@@ -63,6 +65,8 @@ def digits_of(rtol: float) -> int:
 
 
 def holds_floats(value: Any) -> bool:
+    if isinstance(value, dict):
+        return any(map(holds_floats, value.values()))
     if isinstance(value, list | tuple):
         return any(map(holds_floats, value))
     if isinstance(value, torch.Tensor):

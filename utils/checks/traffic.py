@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from ..events.event import Event
 from ..text.units import quantity
 from .answer import Answer, CheckFailed
 from .compare import plural
@@ -129,6 +130,36 @@ def expect_calls(answer: Answer, calls: Sequence[str], nbytes: Sequence[int] | N
                 )
     expect_all_waited(answer)
     return f"each rank called {', '.join(calls)}."
+
+
+def calls_of_ranks(answer: Answer, op: str) -> list[tuple[int, list[Event]]]:
+    """(rank, its calls) of each rank. Raises CheckFailed if a call is not an `op`, or was never waited for."""
+    strangers = sorted({event.op for event in answer.events} - {op})
+    if strangers:
+        raise CheckFailed(f"your function calls {', '.join(strangers)}", f"{op} only")
+    expect_all_waited(answer)
+    ranks = range(len(answer.results))
+    return [(rank, [event for event in answer.events if event.rank == rank]) for rank in ranks]
+
+
+def expect_launched_first(answer: Answer, noun: str = "all-reduce") -> None:
+    """Raise CheckFailed unless every rank started all its calls without blocking, and only then waited for them."""
+    for rank in range(len(answer.results)):
+        events = [event for event in answer.events if event.rank == rank]
+        blocking = sum(not event.is_async for event in events)
+        if blocking:
+            raise CheckFailed(
+                f"rank {rank}: {blocking} of {plural(len(events), noun)} blocked",
+                "none",
+                "Pass async_op=True and keep the handle.",
+            )
+        waits = [event.waited for event in events if event.waited is not None]
+        if waits and max(event.start for event in events) > min(waits):
+            raise CheckFailed(
+                f"rank {rank} waited for the first {noun} before it had started the last one",
+                "all started, then the first wait",
+                "Use two loops: one that starts them all, and one that waits for them.",
+            )
 
 
 def expect_all_waited(answer: Answer) -> None:

@@ -34,6 +34,15 @@ def deadlock_report(states: list[RankState], now: float = 0.0) -> str | None:
     return "\n".join([*lines, "", likely_mistake(blocked, matching)])
 
 
+def who_is_stuck(states: list[RankState]) -> str:
+    """The first line of the report of a stuck world."""
+    stuck = [state.rank for state in states if not state.finished]
+    if len(stuck) == len(states):
+        return "no rank can move any more: each waits for another."
+    others = "other has" if len(states) - len(stuck) == 1 else "others have"
+    return f"{ranks_text(stuck).lower()} can't move any more, and the {others} finished."
+
+
 def can_move(event: Event, matching: Matching) -> bool:
     """Whether the other ranks have done what `event`, a call that its rank is inside, needs from them."""
     if not is_one_group(event, matching.states):

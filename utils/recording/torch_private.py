@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "COMPILER",
     "FAKE",
+    "FUNCTIONAL_COLLECTIVES",
     "Backend",
     "DisableTorchFunctionSubclass",
     "DispatchKey",
@@ -121,7 +122,9 @@ with needed():
     unsafe_view = torch.ops.aten._unsafe_view
     flash_attention = torch.ops.aten._scaled_dot_product_flash_attention
 
-COMPILER = "torch._dynamo"  # only its name: importing it takes a second
+# Only their names: importing them takes a second.
+COMPILER = "torch._dynamo"
+FUNCTIONAL_COLLECTIVES = "torch.distributed._functional_collectives"
 
 
 def check_attributes() -> None:
@@ -149,8 +152,9 @@ def check_attributes() -> None:
     ):
         for name in names.split():
             getattr(owner, name)
-    if find_spec(COMPILER) is None:
-        raise ImportError(f"no module named {COMPILER!r}")
+    for module in (COMPILER, FUNCTIONAL_COLLECTIVES):
+        if find_spec(module) is None:
+            raise ImportError(f"no module named {module!r}")
 
 
 with needed():

@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 from grader.authoring import build, execute
 from grader.authoring.lesson import BuildError, find_lessons, read_lesson
 from grader.authoring.markers import clear_solution, replace_solution, solution_lines
-from tests.grader.authoring.tiny_lesson import CHECKS, ROOT, TINY, make_course, write_lesson
+from tests.grader.authoring.tiny_lesson import CHECKS, ROOT, TINY, make_course, make_judge, write_lesson
+
+MESSAGES = "tests/messages/01_tiny.txt"
 
 
 @pytest.fixture
@@ -665,10 +667,11 @@ def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
 
 
 def test_the_command_says_what_it_did(course, capfd):
+    make_judge(course)
     assert build.command(check=True, root=course) == 1
     assert "01_tiny.ipynb is missing: run `make build`" in capfd.readouterr().out
     assert build.command(root=course) == 0
-    assert capfd.readouterr() == ("built 01_tiny\nall notebooks match their sources\n", "")
+    assert capfd.readouterr() == (f"built 01_tiny, {MESSAGES}\nall notebooks match their sources\n", "")
     assert build.command(root=course) == 0
     assert build.command(check=True, root=course) == 0
     told = "nothing to build\nall notebooks match their sources\nall notebooks match their sources\n"
@@ -676,11 +679,12 @@ def test_the_command_says_what_it_did(course, capfd):
 
 
 def test_the_command_reports_what_it_can_not_fix(course, capfd):
+    make_judge(course)
     build.build(root=course)
     (course / "solutions" / "01_tiny" / "answers.py").touch()
     assert build.command(root=course) == 1
     told = "solutions/01_tiny/answers.py does not belong there (nbgrader would hand it out): remove it"
-    assert capfd.readouterr().out == f"nothing to build\n{told}\n"
+    assert capfd.readouterr().out == f"built {MESSAGES}\n{told}\n"
 
 
 def test_the_command_refuses_in_one_line(course, capfd):

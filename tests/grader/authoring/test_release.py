@@ -183,9 +183,21 @@ def test_an_answer_in_utils_stops_the_bundle(course, capsys):
     assert (course / "dist" / "distributed-training.zip").read_text() == "the one before"
 
 
+def test_an_answer_in_other_words_stops_the_bundle(course, capsys):
+    source = course / "solutions" / "01_doubling.py"
+    source.write_text(LESSON.replace("    x = 1", "    x = (left - 1) / (right + left - 1)"))
+    build.build(root=course)
+    (course / "utils" / "help.py").write_text("def f(p, m):\n    return (p - 1) / (m + p - 1)\n")
+    assert release.command(course) == 1
+    found = "utils/help.py:2: means the same as part of the answer of 'double-it': (p - 1) / (m + p - 1)"
+    assert capsys.readouterr() == ("", f"the bundle was not made: {found}\n")
+
+
 def test_the_command_says_what_it_made(course, capsys):
     assert release.command(course) == 0
-    assert capsys.readouterr().out == "dist/distributed-training.zip: 1 lesson, 9 files, no answer in it\n"
+    made, limits = capsys.readouterr().out.splitlines()
+    assert made == "dist/distributed-training.zip: 1 lesson, 9 files, no answer in it"
+    assert limits.startswith("The proof compares text, formulas by value") and "It can't see an answer that" in limits
 
 
 # ---- the proof -------------------------------------------------------------------------------------------------------
@@ -199,6 +211,7 @@ def test_which_lines_are_telling(course):
 def test_no_line_of_an_answer_is_in_the_bundle(made, lessons):
     assert len(release.telling_lines(lessons)) >= len(lessons)
     assert release.leaks(io.BytesIO(made), lessons) == []
+    assert release.leaks_in_other_words(io.BytesIO(made), lessons) == []
 
 
 def test_every_planted_line_is_found(made, lessons):
@@ -240,6 +253,30 @@ def test_marks_of_the_grader_are_found(made, lessons, mark):
 @pytest.mark.parametrize("name", ["solutions/a.py", "grader/hidden/01_a.py", "tests/mutants/a.py", "feedback/x.html"])
 def test_files_of_the_grader_are_found(made, lessons, name):
     assert [leak.file for leak in release.leaks(plant(made, name, "hello"), lessons)] == [name]
+
+
+def test_an_answer_in_other_words_is_found(course):
+    """In code, in a comment, in a page; not what the lesson gives away, nor where it isn't Python."""
+    path = course / "solutions" / "01_doubling.py"
+    secret, given = "(left - 1) / (right + left - 1)", "(left - 2) / (right + left - 2)"
+    path.write_text(
+        LESSON.replace("x = 1", f"x = {secret}\n    y = {given}").replace("Here is", f"Here: `{given}`. Here is")
+    )
+    files = {
+        "utils/help.py": "def f(p, m):\n    idle = p - 1\n    return idle / (m + idle)\n",
+        "utils/kit.py": "# not `1 - (p - 2) / p`,\n# but `1 - m / (p + m - 1)`\nx = (p - 2) / (m + p - 2)\n",
+        "README.md": "The answer is `(p - 1) / (m + p - 1)`.\n",
+        "notes.txt": "The answer is `(p - 1) / (m + p - 1)`.\n",
+        "utils/broken.py": "(p - 1) / (m + p - 1) it is\n",
+    }
+    packed = release.zipped({name: text.encode() for name, text in files.items()})
+    found = release.leaks_in_other_words(io.BytesIO(packed), build.read_lessons(root=course))
+    means = "means the same as part of the answer of 'double-it'"
+    assert list(map(str, found)) == [
+        f"README.md:1: {means}: (p - 1) / (m + p - 1)",
+        f"utils/help.py:3: {means}: idle / (m + idle)",
+        f"utils/kit.py:2: {means}: 1 - m / (p + m - 1)",
+    ]
 
 
 # ---- a student's day -------------------------------------------------------------------------------------------------

@@ -101,15 +101,15 @@ BREACHES = {
     "checks that raise": (VISIBLE, '@check("add-one")', '@chekc("add-one")', f"{VISIBLE}:4", "NameError: name 'chekc'"),
     "one wrong answer": (
         MUTANTS,
-        'wrong("adds-nothing", "1 is not 2").body("return x")\n',
+        'wrong("adds-nothing", "returned 1").body("return x")\n',
         "",
         f"{MUTANTS}:5",
         "1 wrong answer to 'add-one': give at least 2",
     ),
     "wrong answer that no longer applies": (
         MUTANTS,
-        '"x + 1", "x + 2"',
-        '"x + one", "x + 2"',
+        '.body("return 2 + x")',
+        '.replace("x + one", "x")',
         f"{MUTANTS}:6",
         "add-one/adds-two: the solution has changed",
     ),

@@ -48,15 +48,41 @@ def add_one_values(run):
 def add_one_types(run):
     pass
 """
+# Checks and hidden tests that judge, for tests of what judges answers.
+JUDGING = """\
+from utils.checks.compare import expect
+from utils.checks.marking import check
+
+
+@check("add-one")
+def add_one_values(run):
+    [got] = run(1, [1]).results
+    expect(got, 2, rank=0)
+
+
+@check("add-one", judges="types")
+def add_one_types(run):
+    [got] = run(1, [1]).results
+    expect(type(got).__name__, "int", rank=0)
+"""
+HIDDEN = """from utils.checks.compare import expect
+from utils.checks.marking import check
+
+
+@check("add-one")
+def add_one_values(run):
+    [got] = run(1, [5]).results
+    expect(got, 6, rank=0)
+"""
 ANSWERS = """\
 from grader.authoring.variants import Answers
 
 ANSWERS = Answers()
 
 wrong, right = ANSWERS.to("add-one")
-wrong("adds-two", "3 is not 2").replace("x + 1", "x + 2")
-wrong("adds-nothing", "1 is not 2").body("return x")
-right("turned-round").replace("x + 1", "1 + x")
+wrong("adds-two", "returned 3").body("return 2 + x")
+wrong("adds-nothing", "returned 1").body("return x")
+right("by-sum").body("return sum((x, 1))")
 """
 
 
@@ -69,6 +95,20 @@ def make_course(root: Path) -> Path:
     (root / "tests/mutants/01_tiny.py").write_text(ANSWERS)
     write_lesson(root, TINY)
     return root
+
+
+def make_judged_course(root: Path) -> Path:
+    """The same course, with checks that judge, and a hidden test."""
+    make_course(root)
+    make_judge(root)
+    (root / "grader/hidden").mkdir(parents=True)
+    (root / "grader/hidden/01_tiny.py").write_text(HIDDEN)
+    return root
+
+
+def make_judge(root: Path) -> None:
+    """Let the checks of the tiny course judge."""
+    (root / "utils/checks/01_tiny.py").write_text(JUDGING)
 
 
 def write_lesson(course: Path, text: str, name: str = "01_tiny") -> Path:

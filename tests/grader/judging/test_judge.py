@@ -217,11 +217,11 @@ def test_a_value_learnt_from_the_clock_earns_nothing(monkeypatch):
 
 def test_on_virtual_ranks_too_a_result_must_follow_from_inputs_and_messages():
     """It sends its pid, which changes only its messages."""
-    source = as_student(lesson("09_pipeline_parallelism").exercises["split-layers"].source)
+    source = as_student(lesson("09_pipeline_parallelism").exercises["gpipe"].source)
     body = "    import os\n    dist.all_reduce(torch.tensor(float(os.getpid())))\n"
-    head = re.search(r"def split_layers\(.*?:\n", source, re.DOTALL)[0]
-    answers = {"split-layers": source.replace(head, head + body)}
-    said = judged("09_pipeline_parallelism", answers, ["split-layers-values"])
+    head = re.search(r"def gpipe\(.*?:\n", source, re.DOTALL)[0]
+    answers = {"gpipe": source.replace(head, head + body)}
+    said = judged("09_pipeline_parallelism", answers, ["gpipe-values"])
     assert said.verdicts[0].points == 0
     assert "did something else when it was run again" in said.verdicts[0].said
 

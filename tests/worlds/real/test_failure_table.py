@@ -111,7 +111,7 @@ TABLE = [
     Row(
         "nobody-joins",
         "if rank == 1: dist.barrier()",
-        ["WorldStuck: no rank can move any more", "rank 1  waits in barrier", "line 2", "never called this barrier"],
+        ["WorldStuck: rank 1 can't move any more", "rank 1  waits in barrier", "line 2", "never called this barrier"],
         2,
     ),
     Row(

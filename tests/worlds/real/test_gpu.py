@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from tests.kernel import Notebook, processes_of_session, wait_until_gone, zygote_of
+from tests.kernel import Notebook, processes_of_session, wait_until_gone, zygote_here, zygote_of
 from utils import RankCrashed, RankError, RankFailed, RankTimeout, WorldStuck, get_device, spawn
 from utils.worlds.real.installed_gpus import BUSY, find_gpus
 from utils.worlds.real.placement import choose_backend
@@ -33,6 +33,7 @@ def cuda_in_the_notebook(request):
     if request.param == "cuda in the notebook too":
         torch.ones(1, device="cuda").sum().item()
         assert torch.cuda.is_initialized()
+    zygote_here()
     return request.param == "cuda in the notebook too"
 
 

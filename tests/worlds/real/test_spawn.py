@@ -17,6 +17,7 @@ import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.kernel import zygote_here
 from utils import RankCrashed, RankFailed, RankTimeout, WorldStuck, spawn
 from utils.worlds.real.zygote import client
 
@@ -492,6 +493,7 @@ def test_a_time_out_reports_where_each_rank_was():
             pass
         dist.barrier()
 
+    zygote_here()
     with pytest.raises(RankTimeout) as caught:
         spawn(program, 2, timeout=1)
     report = str(caught.value)
@@ -714,6 +716,7 @@ def test_a_deleted_folder_is_reported_in_one_line(tmp_path, monkeypatch):
 def test_many_calls_leave_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     spawn(sum_of_ranks, 2)
+    zygote_here()
     descriptors, folders = leftovers()
     for _ in range(20):
         spawn(sum_of_ranks, 2)

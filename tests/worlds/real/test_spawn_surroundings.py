@@ -94,7 +94,7 @@ def test_few_descriptors(script):
 
 FORKS_TWICE = """
 import os
-fork, left = os.fork, [1, 2]
+fork, left = os.fork, ["stand-in", "rank 0", "rank 1"]
 def fork_twice():
     if not left:
         raise BlockingIOError(11, 'Resource temporarily unavailable')
@@ -149,7 +149,7 @@ def test_without_fork(script):
         "True 2",
         "rank 1 raised ValueError: no luck",
         "rank 1 exited with code 7: something called os._exit, or its interpreter could not continue.",
-        "no rank can move any more: each waits for another.",
+        "rank 1 can't move any more, and the other has finished.",
     ]
 
 

@@ -5,22 +5,26 @@ from __future__ import annotations
 import io
 import os
 import pickle
-from typing import Any
+import sys
+from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from ...recording.torch_private import (
+    FUNCTIONAL_COLLECTIVES,
     DisableTorchFunctionSubclass,
     async_collective_tensor,
     rebuild_from_type,
     state_of_object,
 )
 from .outcome import Result
-from .pickling import CannotTravel, pack, pickling_error
+from .pickling import CannotTravel, imported_types, pack, pickling_error
 from .unpicklable import Part, find_culprit, type_text
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 
 class CannotReturn(TypeError):
@@ -72,9 +76,9 @@ class ResultPickler(cloudpickle.Pickler):
 
 def reduce_tensor(tensor: Tensor) -> Any:
     """How pickle should write `tensor`. Tensors inside it, such as a Parameter's data, pass through here themselves."""
-    if isinstance(tensor, async_collective_tensor()):
+    if FUNCTIONAL_COLLECTIVES in sys.modules and isinstance(tensor, async_collective_tensor()):
         tensor = tensor.wait()
-    if isinstance(tensor, DTensor):
+    if isinstance(tensor, imported_types(("torch.distributed.tensor", "DTensor"))):
         tensor = whole_values(tensor)
     if isinstance(tensor, torch.nn.Parameter) or tensor.device.type == "meta":
         return NotImplemented

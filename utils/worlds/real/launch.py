@@ -39,7 +39,7 @@ def spawn(
 
     RankFailed      a rank raised an exception
     RankCrashed     a rank's process died
-    WorldStuck      no rank can move: each waits for another
+    WorldStuck      no rank that has not finished can move: each waits for another
     RankTimeout     the time is up
     SilentMistake   every rank finished, but their calls do not fit together, so the values can't be trusted
 

@@ -57,7 +57,7 @@ class ProcessWorld(ABC):
             for name, content in (("program", program), ("request", pickle.dumps(self.request()))):
                 with open(os.path.join(self.folder, name), "wb") as file:
                     file.write(content)
-            self._start()
+            self._start(program)
         except BaseException:
             shutil.rmtree(self.folder, ignore_errors=True)
             raise
@@ -76,11 +76,11 @@ class ProcessWorld(ABC):
             entry=self.entry,
         )
 
-    def _start(self) -> None:
+    def _start(self, program: bytes) -> None:
         pipes: list[tuple[int, int]] = []
         try:
             pipes += (os.pipe() for _ in range(self.processes))
-            self.connection = zygote.make_world(self.processes, self.folder, [write for _, write in pipes])
+            self.connection = zygote.make_world(self.processes, self.folder, [write for _, write in pipes], program)
         except BaseException as error:
             for read, _ in pipes:
                 os.close(read)

@@ -98,7 +98,7 @@ class RealWorld(ProcessWorld):
         report = deadlock.deadlock_report(self.states, now=self.seconds())
         if report is not None:
             self.end()
-            raise WorldStuck(f"no rank can move any more: each waits for another.\n{report}")
+            raise WorldStuck(f"{deadlock.who_is_stuck(self.states)}\n{report}")
 
     def timed_out(self, timeout: float) -> RankTimeout:
         self.update_states()

@@ -178,6 +178,6 @@ def raise_what_went_wrong(states: list[RankState], failures: dict[int, Failure])
         raise report_failures(failures, waiting, {})
     if not all(state.finished for state in states):
         report = deadlock.deadlock_report(states) or "\n".join(deadlock.describe_ranks(states))
-        raise WorldStuck(f"no rank can move any more: each waits for another.\n{report}")
+        raise WorldStuck(f"{deadlock.who_is_stuck(states)}\n{report}")
     if error := silent_mistake(states):
         raise error

@@ -18,7 +18,7 @@ from ....text.package import IMPORT_ROOT
 from ...jobs import detect
 
 CAN_FORK = hasattr(os, "fork")  # not on Windows
-PROGRAM = f"from sys import argv; from {__package__}.server import main; main(int(argv[1]))"
+PROGRAM = f"from sys import argv; from {__package__}.start import main; main(int(argv[1]))"
 PATIENCE = 1  # seconds that it has for ending by itself
 IN_ZYGOTE = "SPAWN_ZYGOTE"  # environment variable: importing this package here starts nothing
 ZYGOTES_ENVIRONMENT = {
@@ -99,17 +99,17 @@ class ZygoteClient:
                 process.kill()
                 process.wait()
 
-    def make_world(self, processes: int, folder: str, outputs: list[int]) -> Connection:
-        """Start the processes of the world in `folder`; what they print goes to the descriptors `outputs`.
+    def make_world(self, processes: int, folder: str, outputs: list[int], program: bytes) -> Connection:
+        """Start the processes of the world in `folder`, which run `program`; they print to the descriptors `outputs`.
 
         Returns the connection on which the zygote reports (messages.py).
         """
         self.start()
         with self.lock:
             try:
-                return hand_over(self._start_if_gone(), processes, folder, outputs)
+                return hand_over(self._start_if_gone(), processes, folder, outputs, program)
             except OSError:  # it was killed a moment ago
-                return hand_over(self._start(), processes, folder, outputs)
+                return hand_over(self._start(), processes, folder, outputs, program)
 
     def last_words(self) -> str:
         """The last line it printed before it died."""
@@ -120,15 +120,16 @@ class ZygoteClient:
         return lines[-1] if lines else ""
 
 
-def hand_over(running: RunningZygote, processes: int, folder: str, outputs: list[int]) -> Connection:
+def hand_over(running: RunningZygote, processes: int, folder: str, outputs: list[int], program: bytes) -> Connection:
     from .messages import MakeWorld  # only now, so that importing the package is quick
+    from .needs import modules_of_ours, when_to_make
 
     ours, theirs = socket.socketpair()
     with theirs:
         connection = Connection(ours.detach())
         try:
-            socket.send_fds(running.control, [b"+"], [theirs.fileno(), *outputs])
-            connection.send(MakeWorld(processes, folder))
+            socket.send_fds(running.control, [when_to_make(program)], [theirs.fileno(), *outputs])
+            connection.send(MakeWorld(processes, folder, modules_of_ours(program)))
         except OSError:
             connection.close()
             raise

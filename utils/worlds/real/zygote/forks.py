@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import importlib
 import os
 import signal
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 
 HUGE_PAGE = 2 << 20  # bytes
 PIECE = 4 * HUGE_PAGE  # takes some milliseconds, so that a call that comes meanwhile does not wait long
@@ -18,19 +21,37 @@ MADV_COLLAPSE = 25  # Linux 6.1: turn this memory into huge pages, now
 
 
 class Forks:
-    """Makes ranks by `fork`, from a process that has imported everything that lessons use."""
+    """Makes ranks by `fork`, from a process that has imported torch, and later everything that lessons use."""
 
     def __init__(self) -> None:
-        import torch
-
+        from ....text import source_lines
         from .. import rank_process
 
-        rank_process.preload()
-        torch.manual_seed(0)  # here, once, because it takes milliseconds; every rank is a copy of this process
+        source_lines.library_prefixes()  # cached from now on, for every rank
+        self.preload, self.run_rank = rank_process.preload, rank_process.run_rank
+        self.pieces: Iterator[tuple[int, int]] = iter(())
+        self.seed_and_freeze()
+
+    def load_the_rest(self) -> None:
+        self.preload()
         gc.collect()
-        gc.freeze()  # all ranks share what is in memory now: keep the collector from touching it
-        self.run_rank = rank_process.run_rank
+        self.seed_and_freeze()
         self.pieces = iter(anonymous_memory())
+
+    def learn(self, modules: list[str]) -> None:
+        """Import these, if they are here, for all ranks from now on."""
+        if new := [module for module in modules if module not in sys.modules]:
+            for module in new:
+                with suppress(Exception):  # a rank that needs it will say what is wrong
+                    importlib.import_module(module)
+            self.seed_and_freeze()
+
+    def seed_and_freeze(self) -> None:
+        """Do here, once, what takes milliseconds and every rank would do: they are copies of this process."""
+        import torch
+
+        torch.manual_seed(0)
+        gc.freeze()  # all ranks share what is in memory now: keep the collector from touching it
 
     def do_chore(self, _: int) -> bool:
         """Turn one more piece of memory into huge pages; False if none is left."""

@@ -37,6 +37,9 @@ class FreshInterpreters:
             pid = os.posix_spawn(sys.executable, [sys.executable, "-c", program], os.environ)
         self.waiting[pid] = ours
 
+    def learn(self, modules: list[str]) -> None:
+        """Nothing to do: those that wait are already made."""
+
     def problem(self) -> str:
         return ""
 

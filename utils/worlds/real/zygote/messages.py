@@ -1,4 +1,7 @@
-"""What the kernel and the zygote send each other on the socket of a world, pickled."""
+"""What the kernel and the zygote send each other on the socket of a world, pickled.
+
+The socket itself arrives on the control socket, with a byte that says when to make the world (needs.py).
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,11 @@ from ...common.outcome import Refused
 
 
 class MakeWorld(NamedTuple):
-    """To the zygote, once: start this many processes, which find their request in this folder."""
+    """To the zygote, once: import these modules, then start this many processes. Their request is in this folder."""
 
     size: int
     folder: str
+    modules: list[str]
 
 
 class Signal(NamedTuple):

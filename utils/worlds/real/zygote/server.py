@@ -1,7 +1,8 @@
 """The zygote: the process that makes ranks, and ends them.
 
-Importing the package starts it in the background, so that torch is imported here while the notebook does the same. It
-runs no student code. When the kernel's end of its socket closes, however the kernel died, it ends with all its ranks.
+Importing the package starts it in the background (start.py), so that torch is imported here while the notebook does the
+same. It runs no student code. When the kernel's end of its socket closes, however the kernel died, it ends with all its
+ranks.
 
 For each world, the kernel sends a socket for that world and one output pipe per process over the control socket. On the
 world's socket (messages.py), the kernel sends MakeWorld, and later Signal. The zygote answers with Started or Refused,
@@ -11,14 +12,13 @@ sometimes with a Note first, and with Exited for each process that ends. A world
 from __future__ import annotations
 
 import os
-import resource
 import selectors
 import shutil
 import signal
 import socket
-import sys
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from typing import NoReturn
 
 from ...common.call_checks import MAX_PROCESSES
 from ...common.outcome import Refused
@@ -26,7 +26,7 @@ from .forks import Forks
 from .fresh_interpreters import FreshInterpreters
 from .messages import Exited, FromZygote, MakeWorld, Note, Signal, Started
 
-WITHOUT_FORK = "SPAWN_WITHOUT_FORK"  # environment variable: make ranks of fresh interpreters, as on macOS
+Nursery = Forks | FreshInterpreters
 
 
 @dataclass
@@ -63,10 +63,13 @@ class WorldProcesses:
 
 
 class ZygoteServer:
-    """Serves one kernel: listens on its control socket, on the worlds' sockets, and for ranks that end."""
+    """Serves one kernel: listens on its control socket, on the worlds' sockets, and for ranks that end.
 
-    def __init__(self, control: socket.socket):
-        self.control = control
+    stand_in   the socket on which a stand-in, if there is one, passes worlds on (start.py)
+    """
+
+    def __init__(self, control: socket.socket, nursery: Nursery, stand_in: socket.socket | None = None):
+        self.control, self.nursery, self.stand_in = control, nursery, stand_in
         self.worlds: list[WorldProcesses] = []
         self.last_size = 0
         self.wake_read, self.wake_write = os.pipe()
@@ -74,33 +77,64 @@ class ZygoteServer:
         signal.signal(signal.SIGCHLD, lambda *_: None)  # only so that something is written to the pipe
         signal.set_wakeup_fd(self.wake_write, warn_on_full_buffer=False)
         self.selector = selectors.DefaultSelector()
-        self.selector.register(control, selectors.EVENT_READ)
         self.selector.register(self.wake_read, selectors.EVENT_READ)
+        self.inlets: set[socket.socket] = set()  # where worlds come from
+        for inlet in filter(None, (control, stand_in)):
+            self.open(inlet)
         self.note = ""
-        without_fork = WITHOUT_FORK in os.environ or sys.platform == "darwin"
-        self.nursery: Forks | FreshInterpreters = FreshInterpreters() if without_fork else Forks()
 
-    def serve(self) -> None:
+    def open(self, inlet: socket.socket) -> None:
+        self.selector.register(inlet, selectors.EVENT_READ)
+        self.inlets.add(inlet)
+
+    def close(self, inlet: socket.socket) -> None:
+        self.selector.unregister(inlet)
+        self.inlets.remove(inlet)
+        inlet.close()
+
+    def serve(self) -> NoReturn:
         """Work until the kernel is gone. In quiet moments, the nursery prepares for the next world."""
         has_chores = True
-        while True:
+        while self.inlets or self.worlds:
             heard = self.selector.select(0 if has_chores and not self.worlds else None)
             for key, _ in heard:
-                if key.fileobj is self.control:
-                    self.take_world()
+                if key.fileobj in self.inlets:
+                    self.hear(key.fileobj)
                 elif key.fd == self.wake_read:
                     os.read(self.wake_read, 4096)
                     self.reap()
                 elif key.data in self.worlds:
                     self.obey(key.data)
             has_chores = bool(heard) or (not self.worlds and self.nursery.do_chore(self.last_size))
+        os._exit(0)
 
-    def take_world(self) -> None:
-        message, descriptors, _, _ = socket.recv_fds(self.control, 1, MAX_PROCESSES + 1)
-        if not message:  # the kernel is gone
-            for world in self.worlds:
-                world.end()
-            os._exit(0)
+    def hear(self, inlet: socket.socket) -> None:
+        """Take the next world that comes here."""
+        try:
+            when, descriptors, _, _ = socket.recv_fds(inlet, 1, MAX_PROCESSES + 1, socket.MSG_DONTWAIT)
+        except BlockingIOError:  # the other of zygote and stand-in has taken it
+            return
+        if when:
+            self.take_world(when, descriptors)
+        elif inlet is self.control:
+            self.end()
+        else:
+            self.part(inlet)
+
+    def end(self) -> NoReturn:
+        """The kernel is gone."""
+        for world in self.worlds:
+            world.end()
+        if self.stand_in in self.inlets:
+            while self.stand_in.recv(1):  # it ends its own worlds, unless we are gone first: then it is killed
+                pass
+        os._exit(0)
+
+    def part(self, stand_in: socket.socket) -> None:
+        """The stand-in has exited."""
+        self.close(stand_in)
+
+    def take_world(self, when: bytes, descriptors: list[int]) -> None:
         connection, outputs = Connection(descriptors[0]), descriptors[1:]
         try:
             asked: MakeWorld = connection.recv()
@@ -110,6 +144,7 @@ class ZygoteServer:
             world = WorldProcesses(connection, asked.folder)
             self.worlds.append(world)
             self.selector.register(connection, selectors.EVENT_READ, world)
+            self.nursery.learn(asked.modules)
             self.make_ranks(world, asked.size, outputs)
         finally:
             for output in outputs:
@@ -136,7 +171,7 @@ class ZygoteServer:
 
     def descriptors(self, outputs: list[int], but: int) -> list[int]:
         """Those that the rank with output `but` must close after the fork."""
-        own = [self.control.fileno(), self.wake_read, self.wake_write, self.selector.fileno()]
+        own = [self.wake_read, self.wake_write, self.selector.fileno(), *(inlet.fileno() for inlet in self.inlets)]
         return own + [world.connection.fileno() for world in self.worlds] + [o for o in outputs if o != but]
 
     def reap(self) -> None:
@@ -162,10 +197,3 @@ class ZygoteServer:
             self.worlds.remove(world)
         else:
             world.signal(asked.number)
-
-
-def main(control_descriptor: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Jupyter's interrupt is for the kernel, which passes it on
-    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # many ranks have many pipes
-    ZygoteServer(socket.socket(fileno=control_descriptor)).serve()

@@ -1,0 +1,224 @@
+"""What students read whose answers are wrong, one text file per lesson in tests/messages. Reviewers read its diff.
+
+    update_messages(lessons)       judge the wrong answers of lessons that have changed, on all cores; write the files
+    read_messages(lesson)          {"broadcast-by-hand/forgets-to-receive": what a student reads}
+    message_of(bench, mutant)      what one answer gets, with the message as it is stored
+    message_drift(lesson)          how the file differs from the lesson's answers, without judging anything
+
+A file names the hash of everything that a message can depend on: the lesson's code, its checks, hidden tests and wrong
+answers, and `utils`. `make build` judges a lesson's answers if that hash has changed, and never otherwise.
+
+Two runs must give the same file. So ports and temporary folders are written as PORT and FOLDER; and of an answer marked
+`varies=True`, whose message depends on which rank comes first, only the first line is stored.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import os
+import re
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tqdm import tqdm
+
+from grader.authoring.check_files import answers, answers_file, checks_file, hidden_file, line_with, name_of
+from grader.authoring.lesson import BuildError, Lesson, Problem
+from grader.authoring.variants import Mutant
+
+if TYPE_CHECKING:
+    from grader.authoring.trial import Result  # imports torch, as does
+    from grader.authoring.workbench import Workbench
+
+TITLE = "What students read whose answers to {name} are wrong. Written by `make build`."
+MADE = re.compile(r"made from (\w+) with Python (\d+\.\d+)")
+ANSWER = "---- "  # starts the line that names an answer
+ENGINE = ("messages.py", "trial.py", "variants.py", "workbench.py")
+TRIES = 3  # ranks may race in an answer in which nobody has noticed it
+FEW = 8  # answers that are judged before a worker would have imported torch
+UNSTABLE = {
+    re.compile(r"(?<=\]):\d+"): ":PORT",
+    re.compile(rf"{re.escape(tempfile.gettempdir())}/[^/'\"\s]+"): "FOLDER",
+}
+Words = dict[str, str]
+Work = tuple[Lesson, Mutant, str]  # the lesson, a wrong answer to it, its message as it is stored
+Map = Callable[[Callable[[Work], "Result"], Iterable[Work]], Iterator["Result"]]
+
+
+# ---- one message -----------------------------------------------------------------------------------------------------
+
+
+def message_of(bench: Workbench, mutant: Mutant, stored: str = "") -> Result:
+    """What a wrong answer gets, with the words as they are stored: without what differs from run to run.
+
+    An answer that doesn't lead to the `stored` message is judged again.
+    """
+    from grader.authoring.trial import Candidate, judge
+
+    for attempt in range(1, TRIES + 1):
+        result = judge(bench, Candidate(mutant.exercise, "wrong", mutant))
+        result = replace(result, words=stable(result.words, mutant.varies))
+        if result.problem or result.words == stored or not stored or attempt == TRIES:
+            break
+    return result
+
+
+def stable(words: str, varies: bool) -> str:
+    """The part of a message that is the same in every run. Lines don't end in spaces."""
+    lines = [line.rstrip() for line in words.splitlines()]
+    if varies:
+        return "\n".join([*lines[:1], "  ..."])
+    for pattern, instead in UNSTABLE.items():
+        lines = [pattern.sub(instead, line) for line in lines]
+    return "\n".join(lines)
+
+
+# ---- the file --------------------------------------------------------------------------------------------------------
+
+
+def file_of(lesson: Lesson) -> Path:
+    return lesson.root / "tests" / "messages" / f"{lesson.name}.txt"
+
+
+def read_file(lesson: Lesson) -> tuple[str, Words]:
+    """(the text above the first answer, {answer: its message}); empty if there is no file."""
+    path = file_of(lesson)
+    top, *sections = path.read_text(encoding="utf-8").split(f"\n\n{ANSWER}") if path.exists() else [""]
+    found = (section.partition("\n") for section in sections)
+    return top, {name: message.rstrip("\n") for name, _, message in found}
+
+
+def read_messages(lesson: Lesson) -> Words:
+    """{"broadcast-by-hand/forgets-to-receive": message}; empty if there is no file."""
+    return read_file(lesson)[1]
+
+
+def write(lesson: Lesson, messages: Words) -> None:
+    made = f"made from {key_of(lesson)} with Python {python_version()}"
+    parts = [f"{TITLE.format(name=lesson.name)}\n{made}"]
+    parts += [f"{ANSWER}{name}\n{message}" for name, message in messages.items()]
+    file_of(lesson).parent.mkdir(parents=True, exist_ok=True)
+    file_of(lesson).write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+def has_changed(lesson: Lesson) -> bool:
+    """Whether the file comes from something else than what is there now."""
+    made = MADE.search(read_file(lesson)[0])
+    return made is None or made[1] != key_of(lesson)
+
+
+def made_here(lesson: Lesson) -> bool:
+    """Whether the file comes from the same version of Python, whose own messages may differ from those of others."""
+    made = MADE.search(read_file(lesson)[0])
+    return made is not None and made[2] == python_version()
+
+
+def python_version() -> str:
+    return "{}.{}".format(*sys.version_info)
+
+
+def key_of(lesson: Lesson) -> str:
+    """Changes whenever something changes that a message can depend on."""
+    from grader.authoring.workbench import cells_that_run
+
+    parts = ["\n".join(cell.source for cell in cells_that_run(lesson)), importlib.metadata.version("torch")]
+    files = [checks_file(lesson), hidden_file(lesson), answers_file(lesson), *shared_files(lesson.root)]
+    parts += [path.read_text(encoding="utf-8") for path in files if path.exists()]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
+
+
+@functools.cache
+def shared_files(root: Path) -> list[Path]:
+    """The code that judges every lesson."""
+    utils = [path for path in sorted((root / "utils").rglob("*.py")) if not path.name[0].isdigit()]
+    return [*utils, *(Path(__file__).with_name(name) for name in ENGINE)]
+
+
+def message_drift(lesson: Lesson) -> Iterator[str]:
+    """A line if the file does not have exactly the lesson's wrong answers."""
+    name = name_of(file_of(lesson))
+    have, want = list(read_messages(lesson)), [str(mutant) for mutant in answers(lesson).wrong]
+    lacks = [f"it lacks {answer}" for answer in want if answer not in have]
+    gone = [f"there is no {answer} any more" for answer in have if answer not in want]
+    if not file_of(lesson).exists():
+        yield f"{name} is missing: run `make build`"
+    elif have != want:
+        what = [*lacks, *gone, "the answers are in another order"][0]
+        yield f"{name} is out of date, {what}: run `make build`"
+
+
+# ---- judging ---------------------------------------------------------------------------------------------------------
+
+
+def update_messages(lessons: Iterable[Lesson], force: bool = False) -> list[str]:
+    """Write the files of the lessons that have changed. Returns the names of those in which other messages stand now.
+
+    Raises BuildError if a wrong answer does not get what it should; the file of its lesson then stays as it was.
+    """
+    to_do = [(lesson, answers(lesson).wrong) for lesson in lessons if force or has_changed(lesson)]
+    total = sum(len(wrong) for _, wrong in to_do)
+    changed: list[str] = []
+    problems: list[Problem] = []
+    with workers(total) as each, tqdm(total=total, unit="answer", disable=None, leave=False) as bar:
+        for lesson, wrong in to_do:
+            bar.set_description(f"messages of {lesson.name}")
+            stored, messages, found = read_messages(lesson), Words(), list[Problem]()
+            work = [(lesson, one, stored.get(str(one), "")) for one in wrong]
+            for mutant, result in zip(wrong, each(judged, work), strict=True):
+                bar.update()
+                messages[str(mutant)] = result.words
+                if result.problem:
+                    found.append(problem_with(lesson, mutant, result.problem))
+            problems += found
+            if not found:
+                write(lesson, messages)
+            if messages != stored:
+                changed.append(name_of(file_of(lesson)))
+    if problems:
+        raise BuildError(problems)
+    return changed
+
+
+def problem_with(lesson: Lesson, mutant: Mutant, what: str) -> Problem:
+    file = answers_file(lesson)
+    line = line_with(file, f'to("{mutant.exercise}")', f'"{mutant.name}"')
+    return Problem(name_of(file), line, f"{mutant}: {what}; see python -m grader try {lesson.name} {mutant.exercise}")
+
+
+@contextmanager
+def workers(answers: int) -> Iterator[Map]:
+    """A `map` that judges this many answers on all cores, in order."""
+    if answers <= FEW:
+        bench_of.cache_clear()
+        yield map
+        return
+    # Fresh interpreters, since this one has threads by now. On Ctrl-C each finishes the answer that it is judging.
+    context, no_interrupts = get_context("spawn"), (signal.SIGINT, signal.SIG_IGN)
+    pool = ProcessPoolExecutor(os.cpu_count(), context, initializer=signal.signal, initargs=no_interrupts)
+    try:
+        yield pool.map
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def judged(work: Work) -> Result:
+    """In a worker: message_of one answer."""
+    lesson, mutant, stored = work
+    return message_of(bench_of(lesson.name, lesson.root), mutant, stored)
+
+
+@functools.cache
+def bench_of(name: str, root: Path) -> Workbench:
+    from grader.authoring.workbench import Workbench
+
+    return Workbench.load(name, root)

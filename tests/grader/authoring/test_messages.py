@@ -1,0 +1,130 @@
+"""grader/authoring/messages.py: what students read is stored, and made again only where it can have changed."""
+
+import re
+
+import pytest
+
+from grader.authoring import messages
+from grader.authoring.lesson import BuildError, read_lesson
+from grader.authoring.messages import message_drift, message_of, read_messages, stable, update_messages
+from grader.authoring.trial import Result
+from grader.authoring.variants import Mutant
+from grader.authoring.workbench import Workbench
+from tests.grader.authoring.tiny_lesson import ANSWERS, HIDDEN, JUDGING, TINY, make_judged_course
+
+FILE = "tests/messages/01_tiny.txt"
+
+
+@pytest.fixture
+def course(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.dont_write_bytecode", True)  # files change within a second
+    return make_judged_course(tmp_path)
+
+
+def update(course, **how):
+    return update_messages([read_lesson(course / "solutions/01_tiny.py")], **how)
+
+
+def test_the_file_holds_every_message(course):
+    assert update(course) == [FILE]
+    text = (course / FILE).read_text()
+    assert re.fullmatch(
+        r"What students read whose answers to 01_tiny are wrong\. Written by `make build`\.\n"
+        r"made from [0-9a-f]{12} with Python 3\.\d+\n\n"
+        r"---- add-one/adds-two\nadd-one · values +not passed\n  rank 0 returned 3, expected 2\n\n"
+        r"---- add-one/adds-nothing\nadd-one · values +not passed\n  rank 0 returned 1, expected 2\n",
+        text,
+    )
+    lesson = read_lesson(course / "solutions/01_tiny.py")
+    assert read_messages(lesson)["add-one/adds-two"].endswith("not passed\n  rank 0 returned 3, expected 2")
+    assert list(message_drift(lesson)) == []
+    assert update(course, force=True) == [] and (course / FILE).read_text() == text, "the same, every time"
+
+
+def test_all_cores_give_the_same_file(course, monkeypatch):
+    update(course)
+    text = (course / FILE).read_text()
+    (course / FILE).unlink()
+    monkeypatch.setattr(messages, "FEW", 0)
+    assert update(course) == [FILE]
+    assert (course / FILE).read_text() == text
+
+
+CHANGES = {
+    "nothing": ("solutions/01_tiny.py", "", False),
+    "the text of the lesson": ("solutions/01_tiny.py", TINY.replace("A lesson of", "This lesson has"), False),
+    "a solution": ("solutions/01_tiny.py", TINY.replace("return x + 1\n", "return 1 + x\n"), True),
+    "a check": ("utils/checks/01_tiny.py", JUDGING.replace("[1]", "[1] "), True),
+    "a hidden test": ("grader/hidden/01_tiny.py", HIDDEN.replace("[5]", "[5] "), True),
+    "a wrong answer": ("tests/mutants/01_tiny.py", ANSWERS.replace("2 + x", "2 + x "), True),
+    "what all lessons use": ("utils/text/tables.py", "WIDTH = 78", True),
+    "the checks of another lesson": ("utils/checks/02_other.py", "", False),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_answers_are_judged_again_only_if_something_has_changed(course, monkeypatch, change):
+    update(course)
+    judged = []
+    monkeypatch.setattr(messages, "judged", lambda work: judged.append(work) or Result())
+    monkeypatch.setattr(messages, "shared_files", messages.shared_files.__wrapped__)
+    file, text, again = CHANGES[change]
+    path = course / file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if text or not path.exists():
+        path.write_text(text)
+    update(course)
+    assert len(judged) == (2 if again else 0)
+
+
+def test_a_wrong_answer_that_is_not_caught_keeps_the_old_file(course):
+    update(course)
+    before = (course / FILE).read_text()
+    (course / "tests/mutants/01_tiny.py").write_text(ANSWERS.replace("return 2 + x", "return sum((1, x))"))
+    with pytest.raises(BuildError) as caught:
+        update(course)
+    told = "add-one/adds-two: nothing catches it; see python -m grader try 01_tiny add-one"
+    assert str(caught.value) == f"tests/mutants/01_tiny.py:6: {told}"
+    assert (course / FILE).read_text() == before
+
+
+def test_a_file_that_lacks_an_answer_or_has_another_is_out_of_date(course):
+    [said] = message_drift(read_lesson(course / "solutions/01_tiny.py"))
+    assert said == f"{FILE} is missing: run `make build`"
+    update(course)
+    [two, nothing] = [f"{line}\n" for line in ANSWERS.split("\n") if line.startswith("wrong(")]
+    for text, what in (
+        (f'{ANSWERS}wrong("new", "")', "it lacks add-one/new"),
+        (ANSWERS.replace(two, ""), "there is no add-one/adds-two any more"),
+        (ANSWERS.replace(two, "").replace(nothing, nothing + two), "the answers are in another order"),
+    ):
+        (course / "tests/mutants/01_tiny.py").write_text(text)
+        [said] = message_drift(read_lesson(course / "solutions/01_tiny.py"))
+        assert said == f"{FILE} is out of date, {what}: run `make build`"
+
+
+# ---- what differs from run to run ------------------------------------------------------------------------------------
+
+
+def test_only_the_stable_part_is_stored():
+    words = (
+        "add-one · values  not passed\n  not connected ([127.0.0.1]:21410$0 <--> [none])   \n  at {}/x-1y/meeting-0'"
+    )
+    words = words.format(messages.tempfile.gettempdir())
+    assert stable(words, varies=False).splitlines() == [
+        "add-one · values  not passed",
+        "  not connected ([127.0.0.1]:PORT$0 <--> [none])",
+        "  at FOLDER/meeting-0'",
+    ]
+    assert stable(words, varies=True) == "add-one · values  not passed\n  ..."
+
+
+@pytest.mark.parametrize(("stored", "runs"), [("", 1), ("the first", 1), ("the second", 2), ("another", 3)])
+def test_an_answer_in_which_ranks_race_is_judged_again(course, monkeypatch, stored, runs):
+    from grader.authoring import trial
+
+    said = iter(["the first", "the second", "the third"])
+    monkeypatch.setattr(trial, "judge", lambda *_: trial.Result(next(said)))
+    mutant = Mutant("add-one", "races", "", "values", False)
+    result = message_of(Workbench.load("01_tiny", course), mutant, stored)
+    assert result.words == ["the first", "the second", "the third"][runs - 1]

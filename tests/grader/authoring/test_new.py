@@ -1,0 +1,93 @@
+"""`python -m grader new`: grader/authoring/new.py and its templates."""
+
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from grader.authoring import build, new
+from grader.authoring.lesson import ROOT, BuildError
+from grader.authoring.messages import read_messages
+from grader.authoring.new import new_lesson
+from grader.authoring.try_out import TryOut
+
+FOLDERS = ("solutions", "utils/checks", "grader/hidden", "tests/mutants")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A course of one new lesson, in which notebooks can run."""
+    course = tmp_path_factory.mktemp("course")
+    for folder in ("utils", "grader"):
+        shutil.copytree(ROOT / folder, course / folder, ignore=shutil.ignore_patterns("__pycache__", "[0-9]*_*"))
+    for file in ("nbgrader_config.py", "pyproject.toml"):
+        shutil.copy(ROOT / file, course)
+    new_lesson("06_compression", ["top-k", "error-feedback-of-a-name-that-makes-lines-too-long"], course)
+    return course
+
+
+def test_the_four_files_are_written(made):
+    for folder in FOLDERS:
+        assert [path.name for path in (made / folder).glob("[0-9]*.py")] == ["06_compression.py"]
+
+
+def run(made, *command: str) -> str:
+    """What `python -m ...` prints in the course; it must not fail."""
+    done = subprocess.run([sys.executable, "-m", *command], cwd=made, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_a_new_lesson_builds_at_once(made):
+    said = "built 06_compression, tests/messages/06_compression.txt\nall notebooks match their sources\n"
+    assert run(made, "grader", "build") == said
+    messages = read_messages(build.read_lessons(root=made)[0])
+    assert [name for name in messages if name.startswith("top-k")] == ["top-k/overwrites", "top-k/counts-to-four"]
+    assert "hidden test" in messages["top-k/counts-to-four"]
+
+
+def test_all_answers_to_a_new_exercise_are_as_they_should_be(made, capsys):
+    assert TryOut("06", "top", made).round(), capsys.readouterr().out
+
+
+def test_a_new_lesson_is_in_good_style(made):
+    files = [f"{folder}/06_compression.py" for folder in FOLDERS]
+    run(made, "ruff", "check", "--no-cache", *files)
+    run(made, "ruff", "format", "--no-cache", "--check", "--force-exclude", *files)
+
+
+def test_nothing_is_overwritten(tmp_path, capsys):
+    path = tmp_path / "grader/hidden/06_compression.py"
+    path.parent.mkdir(parents=True)
+    path.write_text("mine")
+    assert new.command("06_compression", ["top-k"], tmp_path) == 1
+    told = "grader/hidden/06_compression.py is there already, and stays as it is: choose another name\n"
+    assert capsys.readouterr() == ("", told)
+    assert path.read_text() == "mine" and not (tmp_path / "solutions").exists()
+
+
+@pytest.mark.parametrize(
+    ("lesson", "exercises", "says"),
+    [
+        ("compression", ["top-k"], "a lesson's file must be called NN_topic.py, such as 01_collectives.py"),
+        ("../06_x", ["top-k"], "a lesson's file must be called NN_topic.py, such as 01_collectives.py"),
+        ("06_x", ["Top K"], "exercise='Top K': a name consists of lower-case letters, digits and -, such as 'top-k'"),
+        ("06_x", ["if"], "exercise='if' is a Python keyword: choose another name"),
+        ("06_x", ["a", "a"], "2 exercises are called 'a': rename one"),
+        ("06_x", ["top-k", "top-k-values"], "the cell id 'top-k-values' is also the name of an exercise: rename one"),
+        ("06_x", [], "a lesson needs an exercise: --exercises top-k,error-feedback"),
+    ],
+)
+def test_a_name_that_can_not_be_used_is_refused_in_the_builds_words(tmp_path, lesson, exercises, says):
+    with pytest.raises(BuildError) as caught:
+        new_lesson(lesson, exercises, tmp_path)
+    assert str(caught.value).startswith(says) and "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_says_what_is_next(tmp_path, capsys):
+    assert new.command("06_compression", ["top-k"], tmp_path) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:4] == [f"wrote {folder}/06_compression.py" for folder in FOLDERS]
+    assert lines[4].endswith("python -m grader try 06_compression --watch")

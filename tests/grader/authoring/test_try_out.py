@@ -1,0 +1,237 @@
+"""`python -m grader try`: grader/authoring/try_out.py and preview.py."""
+
+import os
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import nbformat
+import pytest
+
+from grader.authoring import preview, try_out
+from grader.authoring.lesson import BuildError
+from grader.authoring.try_out import TryOut, lesson_called, the_one
+from tests.grader.authoring.tiny_lesson import ANSWERS, JUDGING, TINY, make_judged_course, write_lesson
+
+CHECKS = "utils/checks/01_tiny.py"
+MUTANTS = "tests/mutants/01_tiny.py"
+
+
+@pytest.fixture
+def course(tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.dont_write_bytecode", True)  # files change within a second; TryOut.watch sets it for good
+    return make_judged_course(tmp_path)
+
+
+@pytest.fixture
+def judged(monkeypatch):
+    """The answers that were judged, by name."""
+    names = []
+
+    def judge(bench, candidate):
+        names.append(str(candidate))
+        return real(bench, candidate)
+
+    real = try_out.judge
+    monkeypatch.setattr(try_out, "judge", judge)
+    return names
+
+
+# ---- names -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_name_may_be_its_beginning():
+    names = ["call-rooted", "call-unrooted", "call"]
+    assert the_one("call", names, "exercise") == "call"
+    assert the_one("call-u", names, "exercise") == "call-unrooted"
+    with pytest.raises(BuildError, match="^'call-' could be call-rooted or call-unrooted$"):
+        the_one("call-", names, "exercise")
+    with pytest.raises(BuildError, match="^there is no exercise called 'cal-rooted': did you mean 'call-rooted'?"):
+        the_one("cal-rooted", names, "exercise")
+    with pytest.raises(
+        BuildError, match="^there is no exercise called 'x': there are call-rooted, call-unrooted, call$"
+    ):
+        the_one("x", names, "exercise")
+
+
+def test_a_lesson_is_found_by_number_name_and_file(course):
+    for name in ("01", "01_tiny", "solutions/01_tiny.py"):
+        assert lesson_called(name, course) == "01_tiny"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["77"], "✗ there is no lesson called '77': there are 00_ranks, "),
+        (
+            ["01", "brodcast-by-hand"],
+            "✗ there is no exercise called 'brodcast-by-hand': did you mean 'broadcast-by-hand'?",
+        ),
+    ],
+)
+def test_the_command_says_which_name_is_unknown(arguments, says, capsys):
+    assert try_out.command(*arguments) == 1
+    assert capsys.readouterr().out.startswith(says)
+
+
+# ---- one round -------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_printed(course, capsys):
+    assert TryOut("01", None, course).round()
+    said = capsys.readouterr()
+    assert said.err == "", "no bar where there is no terminal"
+    assert "\x1b" not in said.out, "no colours either"
+    lines = said.out.splitlines()
+    heads = [" ".join(line.rpartition("  (")[0].split()) for line in lines if line.startswith("✓ add-one")]
+    assert heads == [
+        "✓ add-one · solution passes",
+        "✓ add-one · blank not written",
+        "✓ add-one · wrong: adds-two caught by the check of values",
+        "✓ add-one · wrong: adds-nothing caught by the check of values",
+        "✓ add-one · right: by-sum passes",
+    ]
+    assert "        rank 0 returned 3, expected 2" in lines, "what a student reads, indented"
+    assert lines[-1].startswith("✓ 5 answers, all as they should be (")
+
+
+def test_what_is_not_as_it_should_be_comes_last(course, capsys):
+    (course / MUTANTS).write_text(ANSWERS.replace("return 2 + x", "return sum((1, x))").replace("returned 1", "ten"))
+    assert not TryOut("01", "add", course).round()
+    first, last = capsys.readouterr().out.split("\n\n", 1)
+    assert "✗ add-one · wrong: adds-two" in first and "returned" not in first
+    assert last.startswith("✗ add-one · wrong: adds-two: nothing catches it\n  Write a check that does; or ")
+    assert "✗ add-one · wrong: adds-nothing: the message does not say 'ten'" in last
+    assert "        rank 0 returned 1, expected 2\n\n✗ 2 not as they should be, of 5 answers" in last
+
+
+def test_an_answer_to_no_exercise_and_a_second_one_are_problems(course, capsys):
+    more = 'wrong("adds-2", "returned 3").body("return 2 + x")\nANSWERS.to("add-two")[1]("none").body("pass")\n'
+    (course / MUTANTS).write_text(ANSWERS.replace("right(", f"{more}right("))
+    assert not TryOut("01", "add-one", course).round()
+    assert capsys.readouterr().out.split("\n\n")[-2:-1] == [
+        "✗ add-one/adds-2: this is the same code as add-one/adds-two\n"
+        "✗ add-two/none: 01_tiny has no such exercise: did you mean 'add-one'?"
+    ]
+
+
+def test_only_what_can_have_changed_is_judged_again(course, judged):
+    attempt = TryOut("01", None, course)
+    attempt.round()
+    assert len(judged) == 5
+    judged.clear()
+    attempt.round()
+    assert judged == []
+    (course / MUTANTS).write_text(ANSWERS.replace("return x", "return 0 + x"))
+    attempt.round()
+    assert judged == ["wrong: adds-nothing"]
+    judged.clear()
+    (course / CHECKS).write_text(f"{JUDGING}\n# the same, with a comment\n")
+    attempt.round()
+    assert len(judged) == 5
+
+
+def test_a_save_in_the_middle_starts_over(course, judged):
+    attempt = TryOut("01", None, course)
+    assert not attempt.round(interrupted=lambda: len(judged) == 2)
+    assert judged == ["solution", "blank"]
+    assert attempt.round()
+    assert len(judged) == 5
+
+
+# ---- watching --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def author(monkeypatch) -> Callable[..., None]:
+    """An author who saves files while `try` waits: author(save, save, ...). At the end they press Ctrl-C."""
+
+    def author(*saves: Callable[[], object]) -> None:
+        waits = iter([wait for save in saves for wait in (save, lambda: None)])  # files are at rest at the second look
+
+        def sleep(_: float) -> None:
+            next(waits, interrupt)()
+
+        monkeypatch.setattr(try_out, "time", SimpleNamespace(sleep=sleep, monotonic=time.monotonic))
+
+    return author
+
+
+def interrupt(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_watching_judges_at_each_save_and_survives_errors(course, author, judged, capsys):
+    write = (course / MUTANTS).write_text
+    author(
+        lambda: write(ANSWERS.replace("return x", "return 0 + x")),
+        lambda: write(ANSWERS.replace("Answers()", "Answers(")),
+        lambda: write(ANSWERS),
+        lambda: write_lesson(course, TINY.replace("points=1.5", "points=many")),
+        lambda: (course / "solutions/01_tiny.py").unlink(),
+        lambda: write_lesson(course, TINY),
+    )
+    with pytest.raises(KeyboardInterrupt):
+        TryOut("01", None, course).watch()
+    assert len(judged) == 6, "nothing twice"
+    said = capsys.readouterr().out.splitlines()
+    told = [line.partition(" (")[0] for line in said if line.startswith(("saved", "waiting", "✗", "✓ 5"))]
+    fine, waiting = "✓ 5 answers, all as they should be", "waiting for a save"
+    assert told == [
+        *(fine, waiting),
+        *(f"saved: {MUTANTS}", fine, waiting),
+        *(f"saved: {MUTANTS}", f"✗ {MUTANTS}:3: not Python: '(' was never closed", waiting),
+        *(f"saved: {MUTANTS}", fine, waiting),
+        "saved: solutions/01_tiny.py",
+        "✗ solutions/01_tiny.py:22: points=many is not a number: write points=2",
+        waiting,
+        *("saved: solutions/01_tiny.py", "✗ there is no lesson: solutions/ holds no NN_topic.py", waiting),
+        *("saved: solutions/01_tiny.py", fine, waiting),
+    ]
+
+
+def test_ctrl_c_ends_watching_with_0_and_judging_with_130(monkeypatch, capsys):
+    monkeypatch.setattr(TryOut, "round", interrupt)
+    assert try_out.command("01", watch=True) == 0
+    assert try_out.command("01") == 130
+    assert capsys.readouterr() == ("\nstopped\n\nstopped\n", "")
+
+
+# ---- --notebook ------------------------------------------------------------------------------------------------------
+
+
+def test_the_notebook_of_a_lesson_is_written_but_not_run(course):
+    path, problems = preview.write_preview("01_tiny", course)
+    assert path == course / "build/preview/01_tiny.ipynb" and not problems
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    assert 'hidden_tests_for("01_tiny")(add_one, judges="values")' in notebook.cells[5].source
+    assert all(not cell.get("outputs") for cell in notebook.cells)
+
+
+def test_the_notebook_of_an_unfinished_lesson_has_its_cells(course):
+    write_lesson(course, TINY.replace("    return x + 1\n    ### END SOLUTION", "    return x +"))
+    path, problems = preview.write_preview("01_tiny", course)
+    assert [str(problem) for problem in problems] == [
+        "solutions/01_tiny.py:18: BEGIN SOLUTION without an END: put ### END SOLUTION after the answer",
+        "solutions/01_tiny.py:19: not Python: invalid syntax",
+    ]
+    notebook = nbformat.read(path, as_version=4)
+    assert len(notebook.cells) == 7 and notebook.cells[3].source.startswith("def add_one(x):")
+    assert notebook.metadata.kernelspec.name == "python3"
+
+
+def test_a_lesson_that_no_reader_can_cut_is_refused(course):
+    write_lesson(course, TINY.replace("points=2", 'tags="a"'))
+    with pytest.raises(BuildError, match="01_tiny.py:25: points are missing"):
+        preview.write_preview("01_tiny", course)
+
+
+def test_jupyterlab_opens_on_the_notebook(course, monkeypatch):
+    calls = []
+    monkeypatch.setattr(os, "execve", lambda *call: calls.append(call))
+    preview.open_in_lab(course / "build/preview/01_tiny.ipynb", course)
+    [(_, command, environment)] = calls
+    assert "--LabApp.default_url=/lab/tree/build/preview/01_tiny.ipynb" in command
+    assert f"--ServerApp.root_dir={course}" in command
+    assert environment["PYTHONPATH"].startswith(str(course))
