@@ -244,6 +244,15 @@ def test_cases_of_one_process_are_judged_in_one_run():
     assert failure(both, answered((0, [0]), (6, 3))).startswith("for 3 you returned it in a list 3 (an int)")
 
 
+def test_groups_of_ranks_each_have_a_case():
+    def case(number: int) -> Case:
+        return Case([[number, number + 1]], right=[-number, number], mistakes={"the other's": [number, -number]})
+
+    both = side_by_side([case(1), case(5)], groups=[[0, 2], [3, 1]])
+    assert both.inputs == [[1, 6, 2, 5]] and both.right == [-1, 5, 1, -5]
+    assert failure(both, answered(-1, 5, 1, 5)) == "rank 3 returned 5, expected -5\n  That is the other's."
+
+
 # ---- recorded cases
 
 
