@@ -24,7 +24,7 @@ messages = functools.cache(lambda lesson: read_messages(LESSONS[lesson]))
 
 
 def first_of_each_exercise(ones_of, all_of=lambda lesson: False) -> list:
-    """(lesson, one) for each of `ones_of(lesson)`; in `make test`, only the first of each exercise, unless all_of it."""
+    """(lesson, one) for each of `ones_of(lesson)`; in `make test`, of each exercise the first, or all of a lesson."""
     found, seen = [], set()
     for name in LESSONS:
         for one in ones_of(name):
