@@ -36,7 +36,7 @@ print_flag   = --ZMQChannelsWebsocketConnection.iopub_data_rate_limit=1e9
 test: env ## run all tests: units, lessons, notebooks
 	@$(run) -m pytest $(all_cores) $(TEST_ARGS)
 
-# Two workers per core, since tests wait a lot; each file's tests stay together. To run them one by one: -n 0
+# Two workers per core, since tests wait a lot; tests of a file stay together (conftest.py). One by one: -n 0
 workers   = $(shell $(run) -c 'import os; print(2 * min(os.cpu_count() or 1, 8))')
 all_cores = -n $(workers) --dist loadfile --no-loadscope-reorder
 

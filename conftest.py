@@ -1,6 +1,7 @@
 """For all tests: kernels that tests start can import `utils` and `grader`, and behave as they do outside pytest."""
 
 import os
+import re
 from pathlib import Path
 
 import jupyter_client.provisioning.local_provisioner as local_provisioner
@@ -39,6 +40,22 @@ def pytest_collection_modifyitems(items):
     """Start the files marked `long` first, the longest at the very start, so that no core is left waiting for one."""
     marks = {item: item.get_closest_marker("long") for item in items}
     items.sort(key=lambda item: -marks[item].kwargs.get("minutes", 1) if marks[item] else 0)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Give each worker a file at a time, as --dist loadfile does, or one lesson's tests of a file about all lessons.
+
+    So the time that lessons take is divided among the cores, however many lessons there are.
+    """
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFileOrLesson(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file, lesson = super()._split_scope(nodeid), re.search(r"^tests/lessons/.*[\[-](\d\d_\w+)", nodeid)
+            return f"{file}::{lesson[1]}" if lesson else file
+
+    return ByFileOrLesson(config, log) if config.option.dist == "loadfile" else None
 
 
 def pytest_runtest_setup(item):

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 TITLE = "What students read whose answers to {name} are wrong. Written by `make build`."
 MADE = re.compile(r"made from (\w+) with Python (\d+\.\d+)")
 ANSWER = "---- "  # starts the line that names an answer
-ENGINE = ("messages.py", "trial.py", "variants.py", "workbench.py")
+ENGINE = ("check_files", "lesson", "markers", "messages", "records", "trial", "variants", "workbench")  # their modules
 TRIES = 3  # ranks may race in an answer in which nobody has noticed it
 FEW = 8  # answers that are judged before a worker would have imported torch
 UNSTABLE = {
@@ -145,8 +145,9 @@ def key_of(lesson: Lesson) -> str:
 @functools.cache
 def shared_files(root: Path) -> list[Path]:
     """The code that judges every lesson."""
-    utils = [path for path in sorted((root / "utils").rglob("*.py")) if not path.name[0].isdigit()]
-    return [*utils, *(Path(__file__).with_name(name) for name in ENGINE)]
+    utils = [path for path in sorted((root / "utils").rglob("*.*")) if path.suffix in (".py", ".txt")]
+    ours = [path for path in utils if not path.name[0].isdigit()]
+    return [*ours, *(Path(__file__).with_name(f"{name}.py") for name in ENGINE)]
 
 
 def message_drift(lesson: Lesson) -> Iterator[str]:

@@ -39,6 +39,7 @@ FROM_ROOT = ("LICENSE", "setup_env.py")
 FOR_TEACHERS = "# For teachers"  # ends the students' part of requirements.txt
 MIN_TELLING = 16  # characters
 NOT_TELLING = re.compile(r"(for|if|elif|else|while|with|try|except|finally)\b.*:|return [\w., ]+")
+NO_ANSWER = "# no answer: "  # ends a line of code that may mean the same as an answer
 NOT_FOR_STUDENTS = re.compile(r"(BEGIN|END) SOLUTION|HIDDEN TESTS|grader\.hidden|tests\.mutants")
 
 
@@ -151,13 +152,19 @@ def leaks_in_other_words(file: str | Path | IO[bytes], lessons: Iterable[Lesson]
 
 
 def pieces_of(name: str, content: bytes) -> Iterator[Piece]:
-    """The pieces of a Python file, with what its comments say, or of a page of text. (Notebooks are given.)"""
-    if name.endswith((".py", ".md")):
-        text = content.decode("utf-8", errors="replace")
-        yield from pieces_in_text(text)
-        if name.endswith(".py"):
-            with suppress(SyntaxError):
-                yield from pieces(ast.parse(text))
+    """The pieces of a Python file, with what its comments say, or of a page of text. (Notebooks are given.)
+
+    A line that ends in `# no answer: why` has none: the course's own tools need some of the formulas, too.
+    """
+    if not name.endswith((".py", ".md")):
+        return
+    text = content.decode("utf-8", errors="replace")
+    excused = {number for number, line in enumerate(text.split("\n"), 1) if NO_ANSWER in line}
+    found = [*pieces_in_text(text)]
+    if name.endswith(".py"):
+        with suppress(SyntaxError):
+            found += pieces(ast.parse(text))
+    yield from (piece for piece in found if piece.line not in excused)
 
 
 def telling_pieces(lessons: Iterable[Lesson]) -> dict[str, list[tuple[str, Piece]]]:

@@ -203,15 +203,14 @@ tiled_matmul = vary(
 # ---- part 6
 
 
-def printed(gpus: int, edges: dict[tuple[int, int], str], nics: int = 1) -> tuple[str, list[list[str]]]:
-    """A matrix as the tool prints it, with an underlined header; and the matrix."""
-    matrix = links_of(gpus, edges)
-    names = [*(f"GPU{gpu}" for gpu in range(gpus)), *(f"NIC{nic}" for nic in range(nics))]
-    head = "\t\x1b[4m" + "\t".join([*names, "CPU Affinity", "NUMA Affinity"]) + "\x1b[0m"
-    rows = ["\t".join([f"GPU{gpu}", *row, *["PIX"] * nics, "0-31", "0"]) for gpu, row in enumerate(matrix)]
-    rows += ["\t".join([f"NIC{nic}", *["PIX"] * gpus, *[" X "] * nics]) for nic in range(nics)]
+def printed(gpus: int, edges: dict[tuple[int, int], str]) -> tuple[str, list[list[str]]]:
+    """A matrix as the tool prints it, with an underlined header and a NIC; and the matrix."""
+    matrix, names = links_of(gpus, edges), [f"GPU{gpu}" for gpu in range(gpus)]
+    head = "\t\x1b[4m" + "\t".join([*names, "NIC0", "CPU Affinity", "NUMA Affinity"]) + "\x1b[0m"
+    rows = ["\t".join([name, *row, "PIX", "0-31", "0"]) for name, row in zip(names, matrix, strict=True)]
+    nic = "\t".join(["NIC0", *["PIX"] * gpus, " X "])
     legend = ["", "Legend:", "", "  X    = Self", "", "NIC Legend:", "", "  NIC0: mlx5_0", ""]
-    return "\n".join([head, *rows, *legend]), matrix
+    return "\n".join([head, *rows, nic, *legend]), matrix
 
 
 read_topology = vary(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,8 +69,7 @@ def salt_of(cells: list[str], parts: list[Checks]) -> int:
 
     It depends on the cells, which the code can read, and on the files of the hidden tests, which it can't.
     """
-    files = {sys.modules[function.__module__].__file__ or "" for part in parts for function in part.functions.values()}
     digest = hashlib.sha256("\0".join(cells).encode("utf-8", "surrogatepass"))
-    for file in sorted(files):
-        digest.update(Path(file).read_bytes())
+    for part in parts:
+        digest.update(Path(part.module.__file__ or "").read_bytes())
     return int.from_bytes(digest.digest()[:5], "big")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import atexit
 import inspect
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -89,9 +88,8 @@ def judge(
 
 def pickle_by_value(part: Checks) -> None:
     """Functions of a check travel to the ranks by value, unless the sandbox has them: it holds no file of the tests."""
-    for function in part.functions.values():
-        if not function.__module__.startswith("utils."):
-            cloudpickle.register_pickle_by_value(sys.modules[function.__module__])
+    if not part.module.__name__.startswith("utils."):
+        cloudpickle.register_pickle_by_value(part.module)
 
 
 # ---- hosts -----------------------------------------------------------------------------------------------------------

@@ -111,6 +111,13 @@ def test_traffic_is_judged_alone_or_after_the_values():
     assert failure(case, answered(2), "traffic").startswith("rank 0 returned 2")
 
 
+def test_several_results_may_come_in_a_dict():
+    case = Case(right={"rank": [0, 1], "name": "a"}, world_size=2)
+    case.judge(answered({"rank": 0, "name": "a"}, {"name": "a", "rank": 1, "more": 2}), "values")
+    assert failure(case, answered({"rank": 0}, (1, "a"))).startswith("rank 0 says nothing about 'name': it returned")
+    assert failure(case, answered((0, "a"), {"rank": 2, "name": "a"})) == "rank 1: rank is 2, expected 1"
+
+
 def test_where_many_answers_are_right_they_are_judged_by_their_properties():
     def expect_odd(answer: Answer) -> str:
         if not all(number % 2 for number in answer.results):
@@ -235,6 +242,15 @@ def test_cases_of_one_process_are_judged_in_one_run():
     )
     assert failure(both, answered((1, [0]), (9, [3]))) == "for 0 you returned twice 1, expected 0"
     assert failure(both, answered((0, [0]), (6, 3))).startswith("for 3 you returned it in a list 3 (an int)")
+
+
+def test_groups_of_ranks_each_have_a_case():
+    def case(number: int) -> Case:
+        return Case([[number, number + 1]], right=[-number, number], mistakes={"the other's": [number, -number]})
+
+    both = side_by_side([case(1), case(5)], groups=[[0, 2], [3, 1]])
+    assert both.inputs == [[1, 6, 2, 5]] and both.right == [-1, 5, 1, -5]
+    assert failure(both, answered(-1, 5, 1, 5)) == "rank 3 returned 5, expected -5\n  That is the other's."
 
 
 # ---- recorded cases

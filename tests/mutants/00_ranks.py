@@ -204,7 +204,7 @@ wrong, right = ANSWERS.to("bandwidth-of-levels")
 wrong("moves-n", "half of it").replace("append(2 * n / t)", "append(n / t)")
 wrong("touches-n", "2 n, which must fit").replace("if 2 * n <= size", "if n <= size")
 wrong("inverse", "bytes per second").replace("2 * n / t)", "t / (2 * n))")
-wrong("exactly-full-is-too-full", "one that fills a level belongs to it").replace("2 * n <= size", "2 * n < size")
+wrong("exactly-full-is-too-full", "fills a level belongs to it").replace("2 * n <= size", "2 * n < size")
 wrong("best-of-each-level", "the best: take the median").replace(
     "rates[level].append(2 * n / t)", "rates[level] = [max([*rates[level], 2 * n / t])]"
 )

@@ -137,7 +137,7 @@ wrong("returns-what-it-did-not-sum", "in a different tensor from the one you ret
 wrong("sums-its-input", "Something writes in place").replace(
     "return all_reduce(x_partial, tp_group)", "dist.all_reduce(x_partial, group=tp_group)\nreturn x_partial.clone()"
 )
-wrong("bare-verb", "has no gradient").cell("""
+wrong("bare-verb", "That is no gradient").cell("""
     def reduce_from_shards(x_partial, tp_group):
         return all_reduce(x_partial, tp_group)
 """)

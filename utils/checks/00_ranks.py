@@ -27,6 +27,7 @@ from .oracles import Case, as_tuple, every, oracle
 from .recorded import recorded
 from .runner import Runner
 from .show import show
+from .traffic import calls_of_ranks
 
 memory_wall = recorded("00_ranks", "memory-wall")
 bandwidth_of_levels = recorded("00_ranks", "bandwidth-of-levels")
@@ -153,10 +154,7 @@ def expect_turns(answer: Answer, order: list[int]) -> str:
     An access certainly follows another one if its rank has left more barriers before it than the other's rank had
     entered by the end of its own.
     """
-    strangers = sorted({event.op for event in answer.events} - {"barrier"})
-    if strangers:
-        raise CheckFailed(f"your function calls {', '.join(strangers)}", "dist.barrier() alone")
-    turns, reads = [], []
+    barriers, turns, reads = dict(calls_of_ranks(answer, "barrier")), [], []
     for rank in order:
         mine = [region for region in answer.run.regions if region.rank == rank]
         appended, read = ([region for region in mine if region.name == name] for name in ("append", "read"))
@@ -168,9 +166,9 @@ def expect_turns(answer: Answer, order: list[int]) -> str:
         turns += appended
         reads.append(read[-1])
     for one, other in [*pairwise(turns), *((turns[-1], read) for read in reads)]:
-        entered = [event for event in answer.events if event.rank == one.rank and event.start <= one.end]
-        ends = [event.end for event in answer.events if event.rank == other.rank and event.end is not None]
-        if one.rank != other.rank and sum(end <= other.start for end in ends) <= len(entered):
+        entered = sum(event.start <= one.end for event in barriers[one.rank])
+        left = sum(event.end is not None and event.end <= other.start for event in barriers[other.rank])
+        if one.rank != other.rank and left <= entered:
             verb = "reads" if other.name == "read" else "writes"
             raise CheckFailed(
                 f"rank {other.rank} {verb} without a barrier after the turn of rank {one.rank}",
@@ -255,7 +253,7 @@ def one_deadlock(_: Draws, *losses: list[float]) -> Case:
 @check("one-failing-rank", judges="reading", if_stuck=CALLS_ALL)
 def one_failing_rank_reading(run: Runner) -> None:
     empty = LISTS.index([])
-    others = [rank for rank in range(len(LISTS)) if rank != empty]
+    others = sorted({*range(len(LISTS))} - {empty})
     where = "in the first line of the report"
     right = {
         "raised": (empty, f"One number: it is {where}."),
@@ -269,7 +267,7 @@ def one_failing_rank_reading(run: Runner) -> None:
 def one_deadlock_reading(run: Runner) -> None:
     leaves_after = [[loss < 1 for loss in mine].index(True) for mine in LOSSES]  # this step, each rank
     odd = leaves_after.index(min(leaves_after))
-    others = [rank for rank in range(len(LOSSES)) if rank != odd]
+    others = sorted({*range(len(LOSSES))} - {odd})
     where = "A list of numbers: each rank has a line in the report that names the call it waits in."
     steps = "Rank 1 left after the step in which its own loss was below 1: count the steps up to that one."
     right = {"in all_reduce": (others, where), "in barrier": ([odd], where), "steps": (leaves_after[odd] + 1, steps)}
@@ -317,6 +315,7 @@ def roofline_on_the_clock(_: Draws, dtype: torch.dtype, *operations: tuple[str, 
         right={"seconds": took},
         rtol=1e-6,
         seen=[f"{name} of size {n:,}: you predict" for name, n in operations],
+        in_order=True,
         unpack=lambda got, rank: as_tuple(got, ["seconds", "the bound"], rank),
         values_first=True,
         time=lambda _: f"the virtual GPU took what you predicted: {said}.",
@@ -341,7 +340,6 @@ def fused_chain(
         "with the relu first: it comes last": x.clamp(min=0) * scale + shift,
         "x itself": x,
     }
-
     return Case(
         [[SlowMemory({"x": x, "y": empty}, room)]],
         same={"numel": numel, "scale": scale, "shift": shift},
@@ -381,7 +379,6 @@ def tiled_matmul(draws: Draws, m: int, k: int, n: int, tile: int, dtype: torch.d
             "a product element by element: use @": torch.einsum("IrKc, KrJc -> IrJc", *tiles).reshape(m, n),
             "made with the wrong tiles of b: its rows go along the inner dimension, its columns are C's": swapped,
         }
-
     most = a.itemsize * (m * k * math.ceil(n / tile) + k * n * math.ceil(m / tile))
     return Case(
         [[SlowMemory({"a": a, "b": b, "c": empty}, room=4 * tile * tile)]],
@@ -465,10 +462,10 @@ def read_topology(_: Draws, text: str, matrix: Matrix) -> Case:
     )
 
 
-FOUR = links_of(4, {(0, 2): "NV2", (1, 2): "PIX", (1, 3): "NV1", (0, 3): "PHB", (0, 1): "NV4"})
+FOUR_GPUS = links_of(4, {(0, 2): "NV2", (1, 2): "PIX", (1, 3): "NV1", (0, 3): "PHB", (0, 1): "NV4"})
 
 
-@oracle(values=[(links_of(8, CUBE_MESH_EDGES),), (FOUR,)])
+@oracle(values=[(links_of(8, CUBE_MESH_EDGES),), (FOUR_GPUS,)])
 def best_ring(_: Draws, matrix: Matrix) -> Case:
     return Case(same={"matrix": matrix}, also=lambda answer: expect_best(answer.results[0], matrix))
 
@@ -476,12 +473,10 @@ def best_ring(_: Draws, matrix: Matrix) -> Case:
 def expect_best(ring: Any, matrix: Matrix) -> None:
     """Raise CheckFailed unless this is a ring of all GPUs whose slowest link is as fast as one can be."""
     gpus = len(matrix)
-    if not are_numbers(ring) or isinstance(ring, set) or sorted(ring) != list(range(gpus)):
+    if not are_numbers(ring) or isinstance(ring, set) or sorted(ring) != list(range(gpus)) or ring[0] != 0:
         twice = len(items(ring)) == gpus + 1 and ring[0] == ring[-1]
         words = "Don't name the first one again at the end: a ring is closed anyway." if twice else ""
-        raise CheckFailed(f"{gpus} GPUs: you returned {show(ring)}", "a list of all GPUs, each once", words)
-    if ring[0] != 0:
-        raise CheckFailed(f"{gpus} GPUs: you returned {show(ring)}", "an order that begins with GPU 0")
+        raise CheckFailed(f"{gpus} GPUs: you returned {show(ring)}", "a list of all, each once, GPU 0 first", words)
     links = [(matrix[one][two], one, two) for one, two in pairwise([*ring, 0])]
     label, one, two = min(links, key=lambda link: speed(link[0]))
     labels = {label for row in matrix for label in row} - {"X"}

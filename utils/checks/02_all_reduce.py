@@ -203,22 +203,27 @@ def ranks_are(ranks: list[int]) -> str:
 # ---- traffic and time. Elements are those of a float32
 
 
-def each_sends(team: Team, messages: list[int], elements: list[int], enough: str = "") -> Judgement:
+def each_sends(team: Team, messages: list[int], elements: list[int], remark: str) -> Judgement:
     """Judge that place p of the team sends messages[p] messages, with elements[p] elements in all."""
     counts, nbytes = ([column[team.index(rank)] for rank in sorted(team)] for column in (messages, elements))
-    return as_asked(expect_each_sent, counts, [BYTES * count for count in nbytes], enough)
+    return as_asked(expect_each_sent, counts, [BYTES * count for count in nbytes], remark=remark)
 
 
-def as_asked(judge: Callable[..., str], *wanted: Any) -> Judgement:
+def each_sent(messages: int, elements: int) -> str:
+    return f"each rank sent {messages} messages, {elements * BYTES} bytes in all."
+
+
+def as_asked(judge: Callable[..., str], *wanted: Any, remark: str = "") -> Judgement:
     """A judgement of traffic, for answers whose values are known to be right."""
 
     def judgement(answer: Answer) -> str:
         try:
-            return judge(answer, *wanted)
+            said = judge(answer, *wanted)
         except CheckFailed as failed:
             if failed.mistake.startswith("Fewer"):
                 failed.mistake = "The values are right, so this is not the algorithm that the exercise asks for."
             raise
+        return remark or said
 
     return judgement
 
@@ -246,13 +251,14 @@ def takes(seconds: float, slow: Mapping[str, float], remark: str, beside: float 
 
 
 def at_work(
-    team: Team, steps: int, elements: list[int], remark: str, enough: str, slow: Mapping[str, float], **more: Any
+    team: Team, steps: int, elements: list[int], slow: Mapping[str, float], remarks: tuple[str, str], **more: Any
 ) -> dict[str, Any]:
     """Traffic and time where each place sends and receives one message in each step, elements[place] in all."""
     seconds = seconds_of(steps, elements[0])
     slow = {"two turns in each step: send and receive at the same time": 2 * seconds, **slow}
-    traffic = each_sends(team, [steps] * len(team), elements, enough)
-    return {"traffic": traffic, "time": takes(seconds, slow, remark, **more)}
+    of_traffic, of_time = remarks
+    traffic = each_sends(team, [steps] * len(team), elements, of_traffic)
+    return {"traffic": traffic, "time": takes(seconds, slow, of_time, **more)}
 
 
 # ---- part 1
@@ -274,7 +280,7 @@ SUMS = [(in_order(4), 8), (TWO_TEAMS, 7, INT), bits(3)]
 def naive_all_reduce(draws: Draws, teams: list[Team], numel: int, *numbers: Any) -> Case:
     others = len(teams[0]) - 1
     messages = [others] + [1] * others
-    remark = f"Place 0 sent {others} messages, each of the others one. Place 0 is the bottleneck."
+    remark = f"place 0 sent {others} messages, each of the others one. Place 0 is the bottleneck."
     traffic = each_sends(teams[0], messages, [count * numel for count in messages], remark)
     return replace(sums(draws, teams, numel, *numbers), traffic=traffic)
 
@@ -306,9 +312,13 @@ def once_around(team: Team, numel: int, kept: int) -> dict[str, Any]:
     steps, sizes = len(team) - 1, chunk_sizes(numel, len(team))
     elements = [numel - sizes[(place + kept) % len(team)] for place in range(len(team))]
     slow = {"the time of whole tensors: send one chunk in each step": seconds_of(steps, steps * numel)}
-    judgements = at_work(team, steps, elements, "Every rank sends and receives in every step.", "", slow)
+    remarks = (
+        f"each rank sent {steps} messages to its neighbour, every chunk but one: optimal.",
+        "Every rank sends and receives in every step.",
+    )
+    judgements = at_work(team, steps, elements, slow, remarks)
 
-    def traffic(answer: Answer) -> str:
+    def traffic(answer: Answer) -> str | None:
         for event in answer.events:
             right = team[(team.index(event.rank) + 1) % len(team)]
             if event.op == "send" and event.peer != right:
@@ -317,8 +327,8 @@ def once_around(team: Team, numel: int, kept: int) -> dict[str, Any]:
                     f"all its messages to rank {right}",
                     "In a ring every message goes to the next place, and comes from the one before.",
                 )
-        judgements["traffic"](answer)
-        return f"each rank sent {steps} messages to its neighbour, every chunk but one: optimal."
+        counts: Judgement = judgements["traffic"]
+        return counts(answer)
 
     return {**judgements, "traffic": traffic}
 
@@ -451,10 +461,10 @@ def direct_elements(numel: int, size: int) -> list[int]:
 def ring_all_reduce(draws: Draws, teams: list[Team], numel: int, *numbers: Any) -> Case:
     steps = 2 * (len(teams[0]) - 1)
     naive, elements = seconds_of(steps, steps * numel), direct_elements(numel, len(teams[0]))
-    remark = f"The naive way {TIMES}, as the model says."
-    enough = f"That is 2 (P - 1) / P times the {numel * BYTES} bytes of x: optimal."
     slow = {"what the naive way takes": naive}
-    judgements = at_work(teams[0], steps, elements, remark, enough, slow, beside=naive)
+    optimal = f"That is 2 (P - 1) / P times the {numel * BYTES} bytes of x: optimal."
+    remarks = (f"{each_sent(steps, elements[0])} {optimal}", f"The naive way {TIMES}, as the model says.")
+    judgements = at_work(teams[0], steps, elements, slow, remarks, beside=naive)
     return replace(sums(draws, teams, numel, *numbers), same=BLOCKS, **judgements)
 
 
@@ -475,9 +485,8 @@ def halving_doubling(draws: Draws, teams: list[Team], numel: int, *numbers: Any)
         "the time of a ring: exchange halves with partners that are far away": ring,
         "the time of whole tensors: exchange halves": seconds_of(rounds, rounds * numel),
     }
-    enough = "As few bytes as a ring, in fewer messages." if size > 2 else ""
-    remark = f"A ring {TIMES} here."
-    judgements = at_work(teams[0], rounds, [elements] * size, remark, enough, slow, beside=ring)
+    few = f"{each_sent(rounds, elements)} As few bytes as a ring, in fewer messages."
+    judgements = at_work(teams[0], rounds, [elements] * size, slow, (few, f"A ring {TIMES} here."), beside=ring)
     return replace(sums(draws, teams, numel, *numbers), **judgements)
 
 
@@ -514,12 +523,12 @@ def hierarchical_all_reduce(draws: Draws, teams: list[Team], local: int, numel: 
     size, nodes, chunk = len(teams[0]), len(teams[0]) // local, numel // len(teams[0])
     steps, across = 2 * (local - 1), 2 * (nodes - 1)
     inside, crossing = steps * nodes * chunk, across * chunk  # elements that each rank sends
-    counts = each_sends(teams[0], [steps + across] * size, [inside + crossing] * size)
+    remark = f"each rank sent {crossing * BYTES} bytes to other nodes and {inside * BYTES} inside its own."
+    counts = each_sends(teams[0], [steps + across] * size, [inside + crossing] * size, remark)
 
-    def traffic(answer: Answer) -> str:
+    def traffic(answer: Answer) -> str | None:
         expect_little_between_nodes(answer, local, crossing * BYTES)
-        counts(answer)
-        return f"each rank sent {crossing * BYTES} bytes to other nodes and {inside * BYTES} inside its own."
+        return counts(answer)
 
     message = SLOW.seconds(chunk * BYTES)
     right, ring = seconds_of(steps, inside) + across * message, 2 * (size - 1) * message
@@ -551,10 +560,11 @@ def expect_little_between_nodes(answer: Answer, local: int, nbytes: int) -> None
 
 @oracle(values=SUMS[:2], traffic=[([[1, 0, 3, 2]], 10)], time=[(in_order(6), 6 * 25)], if_stuck=IN_PAIRS)
 def pairwise_all_to_all(draws: Draws, teams: list[Team], numel: int, dtype: Dtype = FLOAT) -> Case:
-    elements = [numel - own for own in chunk_sizes(numel, len(teams[0]))]
-    remark, enough = "No message ever waits in a queue.", "One message to each of the others."
+    steps = len(teams[0]) - 1
+    elements = [numel - own for own in chunk_sizes(numel, steps + 1)]
+    remarks = (f"each rank sent {steps} messages, one to each of the others.", "No message ever waits in a queue.")
     advice = "In each step every rank must receive exactly one message, so that none has to queue."
-    judgements = at_work(teams[0], len(teams[0]) - 1, elements, remark, enough, {}, advice=advice)
+    judgements = at_work(teams[0], steps, elements, {}, remarks, advice=advice)
     return in_teams(drawn(draws, teams, numel, dtype), one_from_each, **judgements)
 
 
@@ -608,10 +618,10 @@ def price(
 )
 def choose_algorithm(draws: Draws, candidates: tuple[str, ...], times: tuple[float, ...], right: str) -> Case:
     """times: what each of NAMES takes, in nanoseconds a byte."""
-    size, nbytes = torch.randint(2, 10_000, (2,), generator=draws.generator()).tolist()
+    size, nbytes = (torch.randint(2, most, (), generator=draws.generator(most)).item() for most in (64, 10_000))
     prices = {name: nbytes * time * 1e-9 for name, time in zip(NAMES, times, strict=True)}
     seconds = partial(price, prices, (size, nbytes, ALPHA, BANDWIDTH))
-    given = f"`seconds` gives {', '.join(f'{name} {prices[name]:.5g} s' for name in candidates)}"
+    given = f"`seconds` gives {', '.join(f'{name} {prices[name] * 1e6:.5g} µs' for name in candidates)}"
     return Case(
         [[one] for one in (nbytes, size, ALPHA, BANDWIDTH, candidates, seconds)],
         right=right,

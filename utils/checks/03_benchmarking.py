@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from ..benchmark import nccl_conventions
 from ..benchmark.machine import probes
+from ..cluster.collective_costs import Layout, cost
 from .answer import Answer, CheckFailed
 from .compare import expect
 from .equality import alike, is_number
@@ -77,16 +78,6 @@ class Handle:
         self.device.free_at = max(self.device.free_at, time.perf_counter()) + self.device.kernel
 
 
-def ring(world_size: int, nbytes: int, alpha: float = ALPHA, bandwidth: float = BANDWIDTH) -> float:
-    """Seconds of a ring all-reduce."""
-    return 2 * (world_size - 1) * (alpha + nbytes / world_size / bandwidth)
-
-
-def meeting(world_size: int) -> float:
-    """Seconds of a barrier: up a tree and down again, or twice around a ring, whichever takes less."""
-    return min(2 * (world_size - 1), 2 * (world_size - 1).bit_length()) * ALPHA
-
-
 BUSY = "the time including earlier work still in the queue: synchronize before you start the clock"
 LATE = (
     "the time including the wait for rank 1, which was not ready yet: synchronize on each rank, then meet at the "
@@ -112,7 +103,10 @@ HANDLE = {"numel": 1000, "handle": True}
 def time_once(_: Draws, story: str, of_ranks: list[dict[str, Any]]) -> Case:
     """of_ranks: what makes the Device of each rank."""
     devices, world_size = [Device(**one) for one in of_ranks], len(of_ranks)
-    truth, barrier = ring(world_size, devices[0].numel * FLOAT), meeting(world_size)
+    network = links(world_size, ALPHA, BANDWIDTH)
+    layout = Layout.of(network, range(world_size))
+    truth = cost("all_reduce", devices[0].numel * FLOAT, network, layout).seconds
+    barrier = cost("barrier", 0, network, layout).seconds
     late = max(one.free_at for one in devices)
     right = [truth + one.kernel for one in devices]
 
@@ -123,7 +117,7 @@ def time_once(_: Draws, story: str, of_ranks: list[dict[str, Any]]) -> Case:
 
     return Case(
         [[one.operation for one in devices], [one.synchronize for one in devices]],
-        cluster=links(world_size, ALPHA, BANDWIDTH),
+        cluster=network,
         right=right,
         rtol=RTOL,
         explain=waited,
@@ -466,7 +460,7 @@ def line(sizes: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
 )
 def recover_the_link(_: Draws, world_size: int, alpha: float, bandwidth: float, sizes: list[int]) -> Case:
     steps = 2 * world_size - 2
-    fitted_alpha, fitted_bandwidth = steps * alpha, bandwidth * world_size / steps
+    fitted_alpha, fitted_beta = steps * alpha, steps / world_size / bandwidth  # no answer: the way there
 
     def expect_counted(answer: Answer) -> None:
         for called in {watch.calls for _, watch in answer.inputs_after} - {len(sizes)}:
@@ -485,8 +479,8 @@ def recover_the_link(_: Draws, world_size: int, alpha: float, bandwidth: float, 
         before=expect_counted,
         mistakes={
             "": {
-                "the fitted line itself: it has 2 (P - 1) steps, each of n / P bytes": (fitted_alpha, fitted_bandwidth),
-                "(alpha, beta) of the fitted line: return those of one link": (fitted_alpha, 1 / fitted_bandwidth),
+                "the fitted line itself: it has 2 (P - 1) steps, each of n / P bytes": (fitted_alpha, 1 / fitted_beta),
+                "(alpha, beta) of the fitted line: return those of one link": (fitted_alpha, fitted_beta),
                 "(alpha, beta) of the link: the bandwidth is 1 / beta": (alpha, 1 / bandwidth),
             },
             "alpha": off_by_a_factor(alpha, world_size),

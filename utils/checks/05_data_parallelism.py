@@ -331,7 +331,7 @@ def judge_epochs(run: Runner, world_size: int, num_samples: int) -> None:
 def judge_epoch(run: Runner, world_size: int, num_samples: int, epoch: int, seed: int) -> list[list[int]]:
     """Judge one epoch: every rank gets the same number of samples, every sample is seen, none much more often."""
     results = run(world_size, num_samples=num_samples, epoch=epoch, seed=seed).results
-    each = math.ceil(num_samples / world_size)
+    each = -(-num_samples // world_size)
     for rank, mine in enumerate(results):
         if not isinstance(mine, list) or any(type(index) is not int or not 0 <= index < num_samples for index in mine):
             wanted = f"a list of plain Python numbers from 0 to {num_samples - 1}"

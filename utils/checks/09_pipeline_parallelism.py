@@ -558,7 +558,8 @@ def expect_few_live(schedule: Schedule, microbatches: int, chunks: int) -> str:
             what, right, as_in_gpipe = "microbatches", ranks - rank, "That is all of them, as in GPipe."
             advice = f"Its warm-up is {most - right} too long: the forward of the first pair counts, too."
         else:
-            what, right = "chunks of microbatches", 2 * (ranks - 1 - rank) + (chunks - 1) * ranks + 1
+            right = 2 * (ranks - 1 - rank) + (chunks - 1) * ranks + 1  # no answer: the advice says it
+            what = "chunks of microbatches"
             as_in_gpipe = "That is all of them: go backward as soon as the warm-up is over."
             advice = "The warm-up is 2 (P - 1 - rank) + (v - 1) P forwards, and the steady phase adds one."
         if most > right:

@@ -1,194 +1,172 @@
-"""Run a student's function and its backward on ranks, and compare values, gradients and calls with one process.
+"""Oracles for functions that autograd goes through: one process on whole tensors says what is right on each rank.
 
-    given = per_rank(4, x=x, w_local=parts(w, 4, dim=1))              # {name: tensor} of each rank
-    answer = run(4, given, [grad] * 4, through=drive)                 # forward, backward from `grad`, on each rank
-    y, right = serial(lambda x, w: x @ w, grad, x=x, w=w)             # the oracle: one process, whole tensors
-    for rank, result in enumerate(answer.results):
-        judge_rank(result, rank, y.chunk(4, 1)[rank], {"x": right["x"]}, {"x": {"half of it": right["x"] / 2}})
-    expect_passes(answer, forward=[], backward=[("all_reduce", x.nbytes)])
+    @oracle(values=[(4, 3, 2, 8)], traffic=[(4, 3, 2, 8)])
+    def row_product(draws: Draws, size: int, B: int, D: int, F: int) -> Case:
+        x, w, grad = (draws.integers(shape, seed=seed) for seed, shape in enumerate([(B, F), (F, D), (B, D)]))
+        truth = Sharded(torch.matmul, size, {"input": x, "other": w}, grad, cut={"input": 1, "other": 0})
+        partial_sums, _ = truth.alone()
+        mistakes = {
+            "output": {"a partial sum. Where is g?": partial_sums},
+            "other_local": truth.too_large("other", "g passes its gradient on, once"),
+        }
+        return truth.case(mistakes, traffic=partial(expect_passes, forward=[("all_reduce", grad.nbytes)], backward=[]))
 
-The function gets its tensors by name, and whatever else it names in its signature: its group, or building blocks such
-as f and g.
+The student's row_product(input_local, other_local, g) runs forward, then backward from `grad` (see drive.py). What is
+judged on each rank: its output, all gradients, that it has left its inputs alone, and what it called in each pass.
 """
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any, TypedDict
+from dataclasses import dataclass, replace
+from functools import wraps
+from typing import Any
 
 import torch
-import torch.distributed as dist
 
-from .. import region
 from ..events.event import Event
-from ..kit.functional_collectives import all_gather, all_reduce, reduce_scatter
 from .answer import Answer, CheckFailed
-from .compare import Mistakes, expect
-from .equality import alike
+from .compare import Mistakes
+from .drive import DriveResult, drive
+from .inputs import Draws
+from .oracles import Case, Drawing, as_tuple, at, side_by_side
 from .traffic import expect_all_waited
 
-EXACT, CLOSE = 0.0, 1e-9  # relative error: of whole numbers; of float64 after gelu, exp or reordered additions
+CLOSE = 1e-9  # relative error of float64 numbers, after gelu, exp or additions in another order
 
-Verb = Callable[[torch.Tensor], torch.Tensor]
 Call = tuple[str, int]  # (op, bytes handed in)
 
-# ---- on each rank
 
-
-class ThereAndBack(torch.autograd.Function):
-    """`there` in the forward pass, `back` in the backward pass: the building block that some exercises are given."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, there: Verb, back: Verb) -> torch.Tensor:
-        ctx.back = back
-        return there(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        return ctx.back(grad), None, None
-
-
-def blocks_for(group: dist.ProcessGroup | None) -> dict[str, Any]:
-    """Everything that an exercise may ask for by name besides its tensors."""
-
-    def same(x: torch.Tensor) -> torch.Tensor:
-        return x.view_as(x)
-
-    def block(there: Verb, back: Verb) -> Verb:
-        return lambda x: ThereAndBack.apply(x, there, back)  # type: ignore[no-untyped-call]
-
-    summed = partial(all_reduce, group=group)
-    gathered, scattered = (partial(verb, group=group, dim=1) for verb in (all_gather, reduce_scatter))
-    return {
-        "tp_group": group,
-        "tp_rank": dist.get_rank(group),
-        "tp_size": dist.get_world_size(group),
-        "f": block(same, summed),
-        "g": block(summed, same),
-        "gather": block(gathered, scattered),
-        "scatter": block(scattered, gathered),
-    }
-
-
-def my_group(rank: int, groups: Sequence[list[int]] | None) -> dist.ProcessGroup | None:
-    """The process group that `rank` is in, the whole world without `groups`; every rank must create all of them."""
-    made = [dist.new_group(members) for members in groups or []]
-    return next((group for group, members in zip(made, groups or [], strict=True) if rank in members), dist.group.WORLD)
-
-
-class DriveResult(TypedDict):
-    """What one rank comes to.
-
-    gradients  {name: gradient}; None if what the function returns has no gradient
-    changed    names of the inputs that the function has changed
-    """
-
-    output: Any
-    gradients: dict[str, torch.Tensor | None] | None
-    changed: list[str]
-
-
-def drive(
-    function: Callable[..., Any],
-    given: dict[str, Any],
-    grad: torch.Tensor | None,
-    rank: int,
-    world_size: int,
-    groups: Sequence[list[int]] | None = None,
-    around: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
-    **same: Any,
-) -> DriveResult:
-    """What a rank runs: call `function` with its tensors, by name, then run backward from the gradient `grad`.
-
-    given   {name: value} of this rank; floating point tensors become leaves
-    grad    the gradient with respect to the function's result; None: no backward pass, the result is the answer
-    groups  the ranks of each process group; this rank's group is the function's `tp_group`
-    around  wraps the function: around(function) -> function
-    """
-    leaves = {name: leaf(value, grad is not None) for name, value in given.items()}
-    known = blocks_for(my_group(rank, groups))
-    known = {name: value for name, value in known.items() if name in inspect.signature(function).parameters}
-    function = around(function) if around else function
-    with region("forward"):
-        output = function(**leaves, **known, **same)
-    if grad is None:
-        return {"output": output, "gradients": {}, "changed": changed(leaves, given)}
-    if not isinstance(output, torch.Tensor):
-        return {"output": output, "gradients": None, "changed": changed(leaves, given)}
-    gradients: dict[str, torch.Tensor | None] | None = {} if output.requires_grad else None
-    if gradients is not None and output.shape == grad.shape:  # if the shape is wrong, only the output is judged
-        output.backward(grad)
-        gradients = {name: x.grad for name, x in leaves.items() if isinstance(x, torch.Tensor) and x.requires_grad}
-    return {"output": output.detach(), "gradients": gradients, "changed": changed(leaves, given)}
-
-
-def leaf(value: Any, needs_grad: bool) -> Any:
-    if not isinstance(value, torch.Tensor):
-        return value
-    copy = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)  # a view with gaps keeps its gaps
-    copy.copy_(value)
-    return copy.requires_grad_(needs_grad and value.is_floating_point())
-
-
-def changed(leaves: dict[str, Any], given: dict[str, Any]) -> list[str]:
-    return [
-        name
-        for name, x in leaves.items()
-        if isinstance(x, torch.Tensor) and not x.is_meta and not torch.equal(x.detach(), given[name])
-    ]
-
-
-# ---- comparing
+# ---- what is right
 
 
 def serial(
-    function: Callable[..., torch.Tensor], grad: torch.Tensor, **tensors: Any
+    function: Callable[..., torch.Tensor], grad: torch.Tensor, **tensors: torch.Tensor
 ) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """(output, {name: gradient}) of a function on whole tensors, in one process."""
-    leaves = {
-        name: x.detach().clone().requires_grad_() if isinstance(x, torch.Tensor) and x.is_floating_point() else x
-        for name, x in tensors.items()
-    }
+    """(output, {name: gradient}) of a function in one process; gradients of floating point tensors only."""
+    leaves = {name: x.detach().clone() for name, x in tensors.items()}
+    wanted = {name: x.requires_grad_() for name, x in leaves.items() if x.is_floating_point()}
     output = function(**leaves)
-    wanted = [x for x in leaves.values() if isinstance(x, torch.Tensor) and x.requires_grad]
-    gradients = iter(torch.autograd.grad(output, wanted, grad, allow_unused=True))
-    return output.detach(), {
-        name: next(gradients) for name, x in leaves.items() if isinstance(x, torch.Tensor) and x.requires_grad
-    }
+    gradients = torch.autograd.grad(output, list(wanted.values()), grad)
+    return output.detach(), dict(zip(wanted, gradients, strict=True))
 
 
-def judge_rank(
-    result: DriveResult,
-    rank: int,
-    output: torch.Tensor,
-    gradients: Mapping[str, torch.Tensor],
-    mistakes: Mapping[str, Mistakes] | None = None,
-    rtol: float = CLOSE,
-) -> None:
-    """Raise CheckFailed unless one rank's output and gradients are right, and its inputs unchanged.
+def shards(x: torch.Tensor, size: int, dim: int) -> torch.Tensor:
+    """The parts of x, cut along `dim`, along a new first dimension: (size, ...)."""
+    return torch.stack(x.chunk(size, dim))
 
-    output     the right output
-    gradients  {name: the right gradient}
-    mistakes   {"output" or name: {a common mistake, in words: the wrong value that it leads to}}
+
+@dataclass
+class Sharded:
+    """A function of whole tensors that ranks compute on shards; what is right on each rank follows from it.
+
+    function  of the whole tensors, by name, in one process
+    size      how many ranks share the tensors
+    whole     {name: tensor}
+    grad      the gradient with respect to the function's result, y
+    cut       {name: the dimension along which it is cut}, of the tensors of which each rank has a shard; "y" stands for
+              the result and its gradient. Every rank has all of the others
     """
-    mistakes = mistakes or {}
-    name_the_untouched(result, rank)
-    close(result["output"], output, rank, mistakes.get("output", {}), rtol)
-    if result["gradients"] is None:
-        raise CheckFailed(
-            f"rank {rank}: the result of your function has no gradient (requires_grad is False)",
-            "",
-            "Somewhere you call a verb or a function of dist directly, and autograd does not see through it: "
-            "communicate inside an autograd function, with f, g and the like.",
-        )
-    for name, wanted in gradients.items():
-        who = f"rank {rank}: the gradient of {name} is"
-        close(result["gradients"].get(name), wanted, who, mistakes.get(name, {}), rtol)
+
+    function: Callable[..., torch.Tensor]
+    size: int
+    whole: Mapping[str, torch.Tensor]
+    grad: torch.Tensor
+    cut: Mapping[str, int]
+
+    def __post_init__(self) -> None:
+        self.y, self.gradients = serial(self.function, self.grad, **self.whole)
+
+    def case(self, mistakes: Mapping[str, Mistakes], **options: Any) -> Case:
+        """The case of a function that autograd goes through; see `driven`."""
+        right = {"output": self.part("y", self.y), **self.parts(self.gradients)}
+        return driven(self.size, self.parts(self.whole), self.part("y", self.grad), right, mistakes, **options)
+
+    def case_by_hand(self, mistakes: Mapping[str, Mistakes], **options: Any) -> Case:
+        """The case of a function that is given `grad` as well and returns y and all gradients, as a tuple.
+
+        mistakes  {"y", "grad_x", "grad_w_local", ...: {a usual mistake, in words: what it leads to}}
+        """
+        right = self.parts({"y": self.y}) | self.parts(self.gradients, "grad_")
+        grad = {self.named("y").replace("y", "grad"): self.part("y", self.grad)}
+
+        def unpack(result: DriveResult, rank: int) -> Mapping[str, Any]:
+            expect_untouched(result, rank)
+            return as_tuple(result["output"], list(right), rank)
+
+        inputs: list[list[Any]] = [per_rank(self.size, self.parts(self.whole) | grad), [None] * self.size]
+        return Case(inputs, right=right, mistakes=mistakes, unpack=unpack, through=drive, unchanged=False, **options)
+
+    def alone(self) -> tuple[list[torch.Tensor], dict[str, list[torch.Tensor]]]:
+        """(outputs, {name: gradients}) of the function on each rank's tensors alone, as lists with one entry per rank.
+
+        That is what ranks get that never communicate.
+        """
+        given = per_rank(self.size, {name: self.part(name, x) for name, x in self.whole.items()})
+        grads = [at(self.part("y", self.grad), rank, self.size) for rank in range(self.size)]
+        ranks = [serial(self.function, grad, **mine) for grad, mine in zip(grads, given, strict=True)]
+        return [y for y, _ in ranks], {name: [of_rank[name] for _, of_rank in ranks] for name in self.gradients}
+
+    def too_large(self, name: str, why: str) -> dict[str, Any]:
+        """The mistake of adding up over the ranks what each of them has in full already."""
+        return {f"{self.size} times too large: {why}": self.part(name, self.size * self.gradients[name])}
+
+    def part(self, name: str, value: torch.Tensor) -> Any:
+        """A list with a copy of each rank's shard, or the whole tensor if every rank has all of it."""
+        return [shard.clone() for shard in value.chunk(self.size, self.cut[name])] if name in self.cut else value
+
+    def parts(self, values: Mapping[str, torch.Tensor], prefix: str = "") -> dict[str, Any]:
+        """{the name of the student's argument: what the ranks have of it}"""
+        return {prefix + self.named(name): self.part(name, value) for name, value in values.items()}
+
+    def named(self, name: str) -> str:
+        return f"{name}_local" if name in self.cut else name
 
 
-def name_the_untouched(result: DriveResult, rank: int) -> None:
+def driven(
+    size: int,
+    given: Mapping[str, Any],
+    grad: Any,
+    right: Mapping[str, Any],
+    mistakes: Mapping[str, Mistakes],
+    **options: Any,
+) -> Case:
+    """The case of a function that autograd goes through. Lists have one entry per rank, as in any Case.
+
+    given     {argument: value}
+    grad      the gradient with respect to the output
+    right     {"output": the right output, argument: its right gradient}
+    mistakes  {"output" or argument: {a usual mistake, in words: what it leads to}}
+    options   further fields of the Case
+    """
+    usual = {name: {OVERFLOW: overflows, NO_GRADIENT: None, **mistakes.get(name, {})} for name in right}
+    usual["output"] = {OVERFLOW: overflows, NO_RETURN: None, **mistakes.get("output", {})}
+    return Case(
+        [per_rank(size, given), [at(grad, rank, size) for rank in range(size)]],
+        right={part_named(name): value for name, value in right.items()},
+        mistakes={part_named(name): of_part for name, of_part in usual.items()},
+        unpack=unpacked,
+        through=drive,
+        unchanged=False,  # `changed` says which input
+        **options,
+    )
+
+
+def per_rank(size: int, given: Mapping[str, Any]) -> list[dict[str, Any]]:
+    return [{name: at(x, rank, size) for name, x in given.items()} for rank in range(size)]
+
+
+def part_named(name: str) -> str:
+    return "" if name == "output" else f"the gradient of {name}"
+
+
+def unpacked(result: DriveResult, rank: int) -> dict[str, Any]:
+    expect_untouched(result, rank)
+    of_names = {"output": result["output"], **result["gradients"]}
+    return {part_named(name): value for name, value in of_names.items()}
+
+
+def expect_untouched(result: DriveResult, rank: int) -> None:
     """Raise CheckFailed if the function has changed one of its inputs."""
     for name in result["changed"]:
         raise CheckFailed(
@@ -198,15 +176,77 @@ def name_the_untouched(result: DriveResult, rank: int) -> None:
         )
 
 
-def close(got: Any, wanted: torch.Tensor, who: int | str, mistakes: Mistakes, rtol: float) -> None:
-    """Like `expect`, but every entry may be off by as much as the largest one may."""
-    comparable = isinstance(got, torch.Tensor) and got.shape == wanted.shape and got.dtype == wanted.dtype
-    if rtol and comparable and torch.allclose(got, wanted, rtol=rtol, atol=rtol * wanted.abs().max().item()):
-        return
-    if isinstance(got, torch.Tensor) and got.dtype.is_floating_point and bool(got.isnan().any() or got.isinf().any()):
-        mistakes = {**mistakes, "not a number, or infinite: something overflows": got}
-    different = {words: wrong for words, wrong in mistakes.items() if not alike(wrong, wanted, rtol)}
-    expect(got, wanted, who, different, rtol or EXACT)
+OVERFLOW = "not a number, or infinite: something overflows"
+NO_RETURN = "what a function without a `return` gives, or a call of `dist`"
+NO_GRADIENT = (
+    "no gradient: autograd does not see that your result depends on this tensor. It does not see through a verb or a "
+    "function of dist that you call directly: communicate inside an autograd function, with f, g and the like"
+)
+
+
+def overflows(got: Any) -> bool:
+    return isinstance(got, torch.Tensor) and not bool(got.isfinite().all())
+
+
+def output_first(case: Case) -> Case:
+    """The case, but its traffic is only judged where the output is right and there are gradients, right or not."""
+    of_output = replace(case, right={"": case.right[""]})
+
+    def judge(answer: Answer) -> str | None:
+        of_output.judge_values(answer)
+        for rank, result in enumerate(answer.results):
+            if any(gradient is None for gradient in result["gradients"].values()):
+                raise CheckFailed(f"rank {rank}: a gradient is missing", mistake=f"That is {NO_GRADIENT}.")
+        return case.judge(answer, "traffic")
+
+    return replace(case, traffic=judge)
+
+
+def in_groups(draw: Drawing) -> Drawing:
+    """An oracle that may be asked for groups of ranks, each with a case of its own: groups=[[0, 2], [1, 3]]."""
+
+    @wraps(draw)
+    def draw_all(draws: Draws, *arguments: Any, groups: Sequence[Sequence[int]] = (), **named: Any) -> Case:
+        if not groups:
+            return draw(draws, *arguments, **named)
+        cases = [draw(draws.again(number), *arguments, **named) for number in range(len(groups))]
+        return replace(side_by_side(cases, groups), same={**cases[0].same, "groups": groups})
+
+    return draw_all
+
+
+# ---- calls
+
+
+def expect_passes(
+    answer: Answer,
+    forward: Sequence[Call],
+    backward: Sequence[Call],
+    remark: str = "",
+    why: tuple[str, str] = ("", ""),
+    in_all: bool = False,
+) -> str:
+    """Raise CheckFailed unless each rank made these calls, (op, bytes handed in), in each pass, in any order.
+
+    why     for each pass, the advice where its calls are wrong: what they are for
+    in_all  for all_reduces, only the bytes of all those in a pass together count
+
+    Returns a sentence with the calls, and the remark.
+    """
+    for rank in range(len(answer.results)):
+        in_forward, in_backward = calls_of(answer, rank)
+        expect_these(rank, in_forward, forward, " in the forward pass", why[0], in_all)
+        expect_these(rank, in_backward, backward, " in the backward pass", why[1], in_all)
+    expect_all_waited(answer)
+    return f"forward: {in_words(forward, in_all)}; backward: {in_words(backward, in_all)}. {remark}".strip()
+
+
+def expect_in_both(answer: Answer, calls: Sequence[Call], remark: str = "") -> str:
+    """Raise CheckFailed unless each rank made these calls, (op, bytes handed in), in both passes together."""
+    for rank in range(len(answer.results)):
+        expect_these(rank, [event for event in answer.events if event.rank == rank], calls)
+    expect_all_waited(answer)
+    return remark
 
 
 def calls_of(answer: Answer, rank: int) -> tuple[list[Event], list[Event]]:
@@ -216,29 +256,33 @@ def calls_of(answer: Answer, rank: int) -> tuple[list[Event], list[Event]]:
     return [event for event in events if event.start <= end], [event for event in events if event.start > end]
 
 
-def expect_passes(answer: Answer, forward: Sequence[Call], backward: Sequence[Call], remark: str = "") -> str:
-    """Raise CheckFailed unless each rank made these calls, (op, bytes handed in), in each pass, in any order."""
-    for rank in range(len(answer.results)):
-        in_forward, in_backward = calls_of(answer, rank)
-        expect_these(rank, in_forward, forward, " in the forward pass")
-        expect_these(rank, in_backward, backward, " in the backward pass")
-    expect_all_waited(answer)
-    return f"forward: {in_words(forward)}; backward: {in_words(backward)}. {remark}".strip()
-
-
-def expect_these(rank: int, events: Sequence[Event], wanted: Sequence[Call], when: str = "") -> None:
-    """Raise CheckFailed unless these events are the wanted calls, (op, bytes handed in), in any order."""
-    seen, wanted = sorted((event.op, event.bytes) for event in events), sorted(wanted)
-    if seen != wanted:
+def expect_these(
+    rank: int, events: Sequence[Event], wanted: Sequence[Call], when: str = "", why: str = "", in_all: bool = False
+) -> None:
+    """Raise CheckFailed unless these events are the wanted calls, in any order."""
+    seen = sorted((event.op, event.bytes) for event in events)
+    if (added_up(seen) if in_all else seen) != sorted(wanted):
         raise CheckFailed(
-            f"rank {rank} called {in_words(seen)}{when}", f"{in_words(wanted)}{when}", what_is_wrong(seen, wanted)
+            f"rank {rank} called {in_words(seen)}{when}",
+            in_words(wanted, in_all),
+            what_is_wrong(seen, sorted(wanted), why),
         )
 
 
-def what_is_wrong(seen: Sequence[Call], wanted: Sequence[Call]) -> str:
+def added_up(calls: Sequence[Call]) -> list[Call]:
+    """The calls, with one all_reduce of all bytes in place of several."""
+    total = sum(nbytes for op, nbytes in calls if op == "all_reduce")
+    return sorted([call for call in calls if call[0] != "all_reduce"] + [("all_reduce", total)] * (total > 0))
+
+
+def what_is_wrong(seen: Sequence[Call], wanted: Sequence[Call], why: str) -> str:
+    got, needed = sum(nbytes for _, nbytes in seen), sum(nbytes for _, nbytes in wanted)
+    if why and got < needed:
+        return f"Fewer bytes than are needed. {why}"
+    if why:
+        return f"{got / needed:.3g} times the bytes that are needed. {why}" if got > needed > 0 else why
     if [op for op, _ in seen] == [op for op, _ in wanted]:
         return "The right calls with the wrong sizes: do you send the right tensor?"
-    got, needed = sum(nbytes for _, nbytes in seen), sum(nbytes for _, nbytes in wanted)
     if len(seen) < len(wanted):
         return "Fewer calls than are needed: some rank's part is missing."
     if len(seen) > len(wanted):
@@ -246,17 +290,8 @@ def what_is_wrong(seen: Sequence[Call], wanted: Sequence[Call]) -> str:
     return f"Not the collective that is needed; it takes {got:,} bytes instead of {needed:,}."
 
 
-def in_words(calls: Sequence[Call]) -> str:
-    return ", ".join(f"{op} of {nbytes:,} bytes" for op, nbytes in calls) or "nothing"
+def in_words(calls: Sequence[Call], in_all: bool = False) -> str:
+    def words(op: str, nbytes: int) -> str:
+        return f"{op}s of {nbytes:,} bytes in all" if in_all and op == "all_reduce" else f"{op} of {nbytes:,} bytes"
 
-
-# ---- tensors: whole ones, and each rank's part of them
-
-
-def parts(x: torch.Tensor, size: int, dim: int) -> list[torch.Tensor]:
-    return [part.clone() for part in x.chunk(size, dim)]
-
-
-def per_rank(size: int, **tensors: Any) -> list[dict[str, Any]]:
-    """{name: value} for each rank; a list has one entry per rank, anything else is the same on every rank."""
-    return [{name: x[rank] if isinstance(x, list) else x for name, x in tensors.items()} for rank in range(size)]
+    return ", ".join(words(*call) for call in calls) or "nothing"

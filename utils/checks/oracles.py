@@ -230,28 +230,37 @@ class Case:
         )
 
 
-def side_by_side(cases: Sequence[Case]) -> Case:
-    """One run instead of many: each rank has one of the cases, which are of one process each and ask the same."""
+def side_by_side(cases: Sequence[Case], groups: Sequence[Sequence[int]] = ()) -> Case:
+    """One run instead of many: each group of ranks has one of the cases, which ask the same.
+
+    groups  the ranks of each case; by default, rank n has case n, which is of one process
+    """
     first, several = cases[0], isinstance(cases[0].right, dict)
+    groups = groups or [[number] for number in range(len(cases))]
+    ranks = sorted((rank, number, place) for number, those in enumerate(groups) for place, rank in enumerate(those))
     rights = [case.right if several else {"": case.right} for case in cases]
     usual = [case.mistakes if several else {"": case.mistakes} for case in cases]
+
+    def of_ranks(values: Sequence[Any]) -> list[Any]:
+        """What each rank has of the cases' values."""
+        return [at(values[number], place, len(groups[number])) for _, number, place in ranks]
 
     def mistakes_in(part: str) -> dict[str, list[Any]]:
         """Words that some cases lack have the right value there, which is no mistake."""
         words = dict.fromkeys(words for mistakes in usual for words in mistakes.get(part, {}))
         pairs = [(mistakes.get(part, {}), right[part]) for mistakes, right in zip(usual, rights, strict=True)]
-        return {one: [at(wrong.get(one, right), 0, 1) for wrong, right in pairs] for one in words}
+        return {one: of_ranks([wrong.get(one, right) for wrong, right in pairs]) for one in words}
 
-    right = {part: [at(of_case[part], 0, 1) for of_case in rights] for part in rights[0]}
+    right = {part: of_ranks([of_case[part] for of_case in rights]) for part in rights[0]}
     mistakes = {part: mistakes_in(part) for part in right}
     return replace(
         first,
-        inputs=[[column[0] for column in columns] for columns in zip(*(case.inputs for case in cases), strict=True)],
+        inputs=[of_ranks(columns) for columns in zip(*(case.inputs for case in cases), strict=True)],
         right=right if several else right[""],
         mistakes=mistakes if several else mistakes[""],
-        seen=[at(case.seen, 0, 1) for case in cases],
+        seen=of_ranks([case.seen for case in cases]),
         in_order=True,
-        world_size=len(cases),
+        world_size=len(ranks),
     )
 
 

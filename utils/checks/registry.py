@@ -22,14 +22,16 @@ class Checks:
     def __init__(self, package: str, lesson: str, hidden: bool = False) -> None:
         name = f"{package}.{lesson}"
         try:
-            module = importlib.import_module(name)
+            self.module = importlib.import_module(name)
         except ModuleNotFoundError as error:
             if error.name != name:  # the lesson's module is there, and imports one that is not
                 raise
             folder = Path(importlib.import_module(package).__path__[0])
             lessons = sorted(path.stem for path in folder.glob("[0-9]*.py"))
             raise ValueError(f"there is no lesson {lesson!r}: choose one of {', '.join(lessons)}") from None
-        self.checks = {(one.exercise, one.judges): one for item in vars(module).values() for one in checks_in(item)}
+        self.checks = {
+            (one.exercise, one.judges): one for item in vars(self.module).values() for one in checks_in(item)
+        }
         self.hidden = hidden
 
     @property

@@ -170,6 +170,20 @@ def test_inputs_also_depend_on_the_hidden_tests():
     assert check_cells.salt_of([*cells, ""], [visible, hidden]) not in salts
 
 
+def test_inputs_also_depend_on_hidden_tests_that_are_oracles(tmp_path, monkeypatch):
+    """What judges then is a function of oracles.py, which students have."""
+    monkeypatch.syspath_prepend(tmp_path)
+    for package, value in (("open_oracles", 1), ("secret_oracles", 2), ("other_oracles", 3)):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").touch()
+        text = (
+            f"from utils.checks import Case, oracle\n@oracle(values=[()])\ndef double(draws): return Case([[{value}]])"
+        )
+        (tmp_path / package / "00_double.py").write_text(text)
+    visible, *both = (Checks(package, "00_double") for package in ("open_oracles", "secret_oracles", "other_oracles"))
+    assert len({check_cells.salt_of([], [visible, hidden]) for hidden in both}) == 2
+
+
 def test_the_names_that_cheats_look_for_exist():
     """Otherwise they would try nothing, and nobody would notice."""
     text = "".join(path.read_text() for path in Path(forge.__file__).parent.glob("*.py"))

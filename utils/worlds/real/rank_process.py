@@ -27,7 +27,6 @@ from ...recording import recorded_group, recorder, regions
 from ...recording.call_table import SharedTable
 from ...recording.notes import Note, pack_note
 from ...recording.torch_private import COMPILER
-from ...text import source_lines
 from ..common import rank_environment, this_rank
 from ..common.protocol import FINISHED, SYNCHRONISED, Request, path_in
 from ..common.rank_environment import adopt_environment, failure, flush, redirect
@@ -49,7 +48,6 @@ def preload() -> None:
     """Import what programs may use, and what other worlds ask for (zygote/client.py), once, before ranks are made."""
     for module in (*PRELOADED, *os.environ.get(ALSO_PRELOADED, "").split()):
         importlib.import_module(module)
-    source_lines.library_prefixes()  # cached from now on, for every rank
 
 
 def wait_for_call(door: int) -> None:

@@ -24,8 +24,10 @@ class Forks:
     """Makes ranks by `fork`, from a process that has imported torch, and later everything that lessons use."""
 
     def __init__(self) -> None:
+        from ....text import source_lines
         from .. import rank_process
 
+        source_lines.library_prefixes()  # cached from now on, for every rank
         self.preload, self.run_rank = rank_process.preload, rank_process.run_rank
         self.pieces: Iterator[tuple[int, int]] = iter(())
         self.seed_and_freeze()

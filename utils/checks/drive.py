@@ -1,0 +1,117 @@
+"""What a rank runs where a check judges gradients: the student's function, and its backward pass.
+
+The function gets its tensors by name, and whatever else it names in its signature: its group, or building blocks such
+as f and g (see blocks_for).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, TypedDict
+
+import torch
+import torch.distributed as dist
+
+from .. import region
+from ..kit.functional_collectives import all_gather, all_reduce, reduce_scatter
+
+Verb = Callable[[torch.Tensor], torch.Tensor]
+
+
+class ThereAndBack(torch.autograd.Function):
+    """`there` in the forward pass, `back` in the backward pass: the building block that some exercises are given."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, there: Verb, back: Verb) -> torch.Tensor:
+        ctx.back = back
+        return there(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return ctx.back(grad), None, None
+
+
+def blocks_for(group: dist.ProcessGroup | None) -> dict[str, Any]:
+    """Everything that an exercise may ask for by name besides its tensors."""
+
+    def same(x: torch.Tensor) -> torch.Tensor:
+        return x.view_as(x)
+
+    def block(there: Verb, back: Verb) -> Verb:
+        return lambda x: ThereAndBack.apply(x, there, back)  # type: ignore[no-untyped-call]
+
+    summed = partial(all_reduce, group=group)
+    gathered, scattered = (partial(verb, group=group, dim=1) for verb in (all_gather, reduce_scatter))
+    return {
+        "tp_group": group,
+        "tp_rank": dist.get_rank(group),
+        "tp_size": dist.get_world_size(group),
+        "f": block(same, summed),
+        "g": block(summed, same),
+        "gather": block(gathered, scattered),
+        "scatter": block(scattered, gathered),
+    }
+
+
+def my_group(rank: int, groups: Sequence[list[int]] | None) -> dist.ProcessGroup | None:
+    """The process group that `rank` is in, the whole world without `groups`; every rank must create all of them."""
+    made = [dist.new_group(members) for members in groups or []]
+    return next((group for group, members in zip(made, groups or [], strict=True) if rank in members), dist.group.WORLD)
+
+
+class DriveResult(TypedDict):
+    """What one rank comes to. An input that the backward pass never comes to has None for a gradient."""
+
+    output: Any
+    gradients: dict[str, torch.Tensor | None]
+    changed: list[str]  # names of the inputs that the function has changed
+
+
+def drive(
+    function: Callable[..., Any],
+    given: dict[str, Any],
+    grad: torch.Tensor | None,
+    rank: int,
+    world_size: int,
+    groups: Sequence[list[int]] | None = None,
+    around: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
+    **same: Any,
+) -> DriveResult:
+    """What a rank runs: call `function` with its tensors, by name, then run backward from the gradient `grad`.
+
+    given   {name: value} of this rank; floating point tensors become leaves
+    grad    the gradient with respect to the function's result; None: no backward pass, the result is the answer
+    groups  the ranks of each process group; this rank's group is the function's `tp_group`
+    around  wraps the function: around(function) -> function
+    """
+    leaves = {name: leaf(value, grad is not None) for name, value in given.items()}
+    known = blocks_for(my_group(rank, groups))
+    known = {name: value for name, value in known.items() if name in inspect.signature(function).parameters}
+    function = around(function) if around else function
+    with region("forward"):
+        output = function(**leaves, **known, **same)
+    if grad is not None and isinstance(output, torch.Tensor):
+        if output.requires_grad and output.shape == grad.shape:  # if it is wrong, only the output is judged
+            output.backward(grad)
+        output = output.detach()
+    needed = {name: x for name, x in leaves.items() if isinstance(x, torch.Tensor) and x.requires_grad}
+    gradients = {name: x.grad for name, x in needed.items()}
+    return {"output": output, "gradients": gradients, "changed": changed(leaves, given)}
+
+
+def leaf(value: Any, needs_grad: bool) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    copy = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype)  # a view with gaps keeps its gaps
+    copy.copy_(value)
+    return copy.requires_grad_(needs_grad and value.is_floating_point())
+
+
+def changed(leaves: dict[str, Any], given: dict[str, Any]) -> list[str]:
+    return [
+        name
+        for name, x in leaves.items()
+        if isinstance(x, torch.Tensor) and not x.is_meta and not torch.equal(x.detach(), given[name])
+    ]
