@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from grader.classroom.course import Course
 
 app = typer.Typer(
-    help="Build lessons, grade a class, release the students' bundle.",
+    help="Write and build lessons, grade a class, release the students' bundle.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -8,8 +8,10 @@
 A file names the hash of everything that a message can depend on: the lesson's code, its checks, hidden tests and wrong
 answers, and `utils`. `make build` judges a lesson's answers if that hash has changed, and never otherwise.
 
-Two runs must give the same file. So ports and temporary folders are written as PORT and FOLDER; and of an answer marked
-`varies=True`, whose message depends on which rank comes first, only the first line is stored.
+Two runs must give the same file. Which ranks have failed by the time that the first failure ends the world, and what
+the others waited for, is a race: reports say RANKS for the first, and leave out the second. Ports, addresses and
+folders are written as PORT, ADDRESS and FOLDER. Only the first line is stored of a rank that was killed, and of an
+answer marked `varies=True`.
 """
 
 from __future__ import annotations
@@ -47,8 +49,11 @@ ENGINE = ("check_files", "lesson", "markers", "messages", "records", "trial", "v
 TRIES = 3  # ranks may race in an answer in which nobody has noticed it
 FEW = 8  # answers that are judged before a worker would have imported torch
 UNSTABLE = {
+    re.compile(r"(?m)^  ranks? \d[\d, and]* (?=raised )"): "  RANKS ",
+    re.compile(r"\n\n  \(Ranks? [^\n]*\)$", re.MULTILINE): "",
     re.compile(r"(?<=\]):\d+"): ":PORT",
-    re.compile(rf"{re.escape(tempfile.gettempdir())}/[^/'\"\s]+"): "FOLDER",
+    re.compile(r"\b0x[0-9a-f]{6,}"): "ADDRESS",
+    re.compile(rf"{re.escape(tempfile.gettempdir())}/[^/'\"\s]+|/\S*/site-packages(?=/)"): "FOLDER",
 }
 Words = dict[str, str]
 Work = tuple[Lesson, Mutant, str]  # the lesson, a wrong answer to it, its message as it is stored
@@ -75,12 +80,12 @@ def message_of(bench: Workbench, mutant: Mutant, stored: str = "") -> Result:
 
 def stable(words: str, varies: bool) -> str:
     """The part of a message that is the same in every run. Lines don't end in spaces."""
-    lines = [line.rstrip() for line in words.splitlines()]
-    if varies:
-        return "\n".join([*lines[:1], "  ..."])
+    text = "\n".join(line.rstrip() for line in words.splitlines())
+    if varies or "was killed by" in text:
+        return text.partition("\n")[0] + "\n  ..."
     for pattern, instead in UNSTABLE.items():
-        lines = [pattern.sub(instead, line) for line in lines]
-    return "\n".join(lines)
+        text = pattern.sub(instead, text)
+    return text
 
 
 # ---- the file --------------------------------------------------------------------------------------------------------

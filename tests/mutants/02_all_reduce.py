@@ -354,9 +354,7 @@ wrong("forgets-the-second-half", "the all-gather is missing").replace("all_gathe
 wrong("gathers-its-own-numbers", "are missing").replace(
     "reduce_scatter(x, team, rank)", "x.tensor_split(len(team))[team.index(rank)]"
 )
-wrong("takes-chunks-for-equal", "What usually causes this here", varies=True).replace(
-    "x.numel()", "mine.numel() * len(team)"
-)
+wrong("takes-chunks-for-equal", "What usually causes this here").replace("x.numel()", "mine.numel() * len(team)")
 wrong("the-whole-world", "only the team takes part").body("total = x.clone()\ndist.all_reduce(total)")
 wrong("through-place-0", "what the naive way takes", caught_by="time").body("total = naive_all_reduce(x, team, rank)")
 wrong("a-tree-instead", "not the algorithm that the exercise asks for", caught_by="traffic").body(
@@ -547,7 +545,7 @@ right("mpich-pairs").cell("""
 wrong, right = ANSWERS.to("hierarchical-all-reduce")
 wrong("neighbours-across", "but is not in it", varies=True).replace("team[seat::local]", "team[node::local]")
 wrong("inside-only", "are missing").replace("mine = all_reduce(mine, across, rank)", "pass")
-wrong("ranks-for-places", "but is not in it").replace(
+wrong("ranks-for-places", "but is not in it", varies=True).replace(
     "team[node * local : (node + 1) * local]", "list(range(node * local, (node + 1) * local))"
 )
 wrong("everything-across", "First reduce-scatter inside the node", caught_by="traffic").body("""

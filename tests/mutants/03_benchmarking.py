@@ -64,7 +64,7 @@ wrong("one-call-each-repeat", "called all_reduce, all_reduce", caught_by="traffi
     "dist.all_reduce(slowest, op=dist.ReduceOp.MAX)",
     "[dist.all_reduce(one, op=dist.ReduceOp.MAX) for one in slowest.unbind()]",
 )
-wrong("float32", "rounded to float32", varies=True).replace(
+wrong("float32", "rounded to float32").replace(
     "mine = [time_one() for _ in range(repeats)]\n"
     "slowest = torch.tensor(mine, dtype=torch.float64, device=get_device())",
     "slowest = torch.tensor([time_one() for _ in range(repeats)])",
@@ -239,7 +239,7 @@ wrong("logarithms", "you returned").body("""
     slope = (x * y).sum() / (x * x).sum()
     alpha, beta = t.min().item(), slope.item()
 """)
-wrong("float32", "compute in float64").replace("dim=1", "dim=1).float(").replace(
+wrong("float32", "compute in float64", varies=True).replace("dim=1", "dim=1).float(").replace(
     "torch.ones(len(t), 1, dtype=torch.float64)", "torch.ones(len(t), 1, dtype=torch.float32)"
 )
 wrong("times-on-the-right", "with t on the right-hand side").replace(
@@ -294,7 +294,7 @@ wrong("wrong-sign", "wrong sign").replace(
 )
 wrong("leaves-out-by-size", "hidden test", hidden=True).replace("index != held_out", "sizes[index] != sizes[held_out]")
 wrong("predicts-for-the-place", "for the index in the list").replace("sizes[held_out]", "held_out")
-wrong("leaves-out-the-size-alone", "fit got").replace("[seconds[index] for index in others]", "seconds")
+wrong("leaves-out-the-size-alone", "fit got", varies=True).replace("[seconds[index] for index in others]", "seconds")
 right("slices").body("""
     after = held_out + 1
     alpha, beta = fit(sizes[:held_out] + sizes[after:], seconds[:held_out] + seconds[after:])

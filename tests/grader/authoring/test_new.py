@@ -12,6 +12,7 @@ from grader.authoring.messages import read_messages
 from grader.authoring.new import new_lesson
 from grader.authoring.try_out import TryOut
 
+pytestmark = pytest.mark.long
 FOLDERS = ("solutions", "utils/checks", "grader/hidden", "tests/mutants")
 
 
