@@ -69,6 +69,7 @@ def test_a_wrong_value_says_rank_seen_and_expected():
 def test_a_recognised_mistake_is_named():
     text = failure(torch.tensor([2.0, 4.0]), ONE, {"the half": ONE / 2, "twice the sum": 2 * ONE})
     assert text.endswith("\n  That is twice the sum.")
+    assert failure(2 * ONE, ONE, {"twice the sum. Why?": 2 * ONE}).endswith("\n  That is twice the sum. Why?")
 
 
 def test_the_type_is_judged():

@@ -410,13 +410,11 @@ def parallel_embedding(draws: Draws, size: int, rows: int, D: int, tokens: Tenso
 
 
 @oracle(values=[(4, 6, 3), (2, 3, 2, 1000.0)], traffic=[(4, 6, 50)])
-def parallel_cross_entropy(
-    draws: Draws, size: int, N: int, words: int, shift: float = 0.0, unlikely: int | None = None
-) -> Case:
+def parallel_cross_entropy(draws: Draws, size: int, N: int, words: int, shift: float = 0.0, unlikely: int = -1) -> Case:
     """Targets are first and last words of ranks.
 
     shift: added to all logits. It doesn't change the loss, but the exponential of 1000 is infinite, that of -1000 is 0
-    unlikely: a rank whose words are far below all others
+    unlikely: a rank whose words are far below all others, if there is one
     """
     rank_of_word = torch.arange(size).repeat_interleave(words)
     logits = normal_numbers(draws, (N, size * words))[0] + shift - 2000 * (rank_of_word == unlikely)

@@ -53,7 +53,7 @@ def recognised(got: Any, expected: Any, mistakes: Mistakes, rtol: float) -> str:
     roughly = max(rtol, ROUGHLY) if rtol else 0
     for words, wrong in mistakes.items():
         if wrong(got) if callable(wrong) else alike(got, wrong, roughly) and not alike(wrong, expected, rtol):
-            return f"That is {words}."
+            return f"That is {words}" + "." * (not words.endswith("?"))
     return ""
 
 
