@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
@@ -26,7 +27,9 @@ def page(template: str, **values: object) -> str:
     return templates().get_template(template).render(style=style, policy=policy, **values)
 
 
+@cache
 def templates() -> Environment:
+    """Made once, since it compiles each template when it is first used."""
     found = Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=True,

@@ -579,7 +579,9 @@ right("teams-by-comprehension").body("""
 """)
 
 wrong, right = ANSWERS.to("pairwise-all-to-all")
-wrong("same-way-both-times", "What usually causes this here").replace("(place - step) % size", "(place + step) % size")
+wrong("same-way-both-times", "What usually causes this here", varies=True).replace(
+    "(place - step) % size", "(place + step) % size"
+)
 wrong("in-order-of-arrival", "in order of arrival").replace(
     "exchange(chunks[target], team[target], received[source], team[source])",
     "arrived = torch.empty_like(chunks[place])\n"
