@@ -260,7 +260,7 @@ wrong("equal-chunks", "chunks differ in length").replace(
 wrong("chunks-are-views", "must stay as it was").replace(
     "[chunk.clone() for chunk in x.tensor_split(size)]", "x.tensor_split(size)"
 ).replace("chunks[incoming] += arrived", "chunks[incoming].add_(arrived)")
-wrong("forgets-the-handle", "thrown away the handle").replace(
+wrong("forgets-the-handle", "thrown away the handle", varies=True).replace(
     "exchange(chunks[outgoing], right, arrived, left)",
     "dist.isend(chunks[outgoing], dst=right)\ndist.recv(arrived, src=left)",
 )
