@@ -328,6 +328,8 @@ def command(names: Iterable[str] = (), force: bool = False, check: bool = False,
         if not check:
             made = build(names, force, root) + update_messages(read_lessons(names, root), force)
             print(f"built {', '.join(made)}" if made else "nothing to build")
+            if made and names:
+                print("README.md's table of lessons is written when all are built: make build")
         stored = [text for lesson in read_lessons(names, root) for text in message_drift(lesson)]
         found = drift(names, root) + stored
     except BuildError as error:

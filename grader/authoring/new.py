@@ -43,6 +43,9 @@ def new_lesson(lesson: str, exercises: Sequence[str], root: Path = ROOT) -> list
     there = [path.relative_to(root) for path in files if path.exists()]
     if there:
         raise BuildError(f"{path} is there already, and stays as it is: choose another name" for path in there)
+    same_number = sorted(path.name for path in (root / "solutions").glob(f"{lesson[:2]}_*.py"))
+    if same_number:
+        raise BuildError([f"solutions/{same_number[0]} has this number already: choose another one"])
     for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

@@ -50,7 +50,8 @@ def the_one(name: str, names: Iterable[str], what: str) -> str:
 
 def lesson_called(name: str, root: Path = ROOT) -> str:
     """`05_data_parallelism` for itself, for its file, or for "05". Raises BuildError if there is no such lesson."""
-    return the_one(Path(name).stem, [path.stem for path in find_lessons(root=root)], "lesson")
+    number = name.zfill(2) if name.isdigit() else Path(name).stem
+    return the_one(number, [path.stem for path in find_lessons(root=root)], "lesson")
 
 
 # ---- judging ---------------------------------------------------------------------------------------------------------

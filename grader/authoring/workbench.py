@@ -192,7 +192,7 @@ def problem_of(error: Exception, lesson: Lesson) -> Problem:
         text = f"not Python: {error.msg}"
         frames.append((error.filename, error.lineno or 1))
     places = [place for frame in frames for place in place_of(*frame, lesson)]
-    file, line = places[-1] if places else (lesson.file, 1)
+    file, line = places[-1] if places else (name_of(checks_file(lesson)), 1)  # a case that the engine can't use
     return Problem(file, line, text)
 
 

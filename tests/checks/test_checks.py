@@ -340,6 +340,12 @@ def test_the_input_after_the_call_comes_back_with_its_strides():
     assert view.tolist() == [0, 2, 4]
 
 
+def test_several_results_may_not_share_memory_either():
+    run = Runner(lambda x: (x.clone(), x))
+    assert run(1, [ONE.clone()]).shared == [True]
+    assert Runner(lambda x: (x.clone(), None))(1, [ONE.clone()]).shared == [False]
+
+
 @pytest.mark.parametrize("result", [lambda x: x, lambda x: x[1:], lambda x: x.view(1, 2)])
 def test_a_result_that_shares_memory_with_its_input_is_seen(result):
     def shares(x, rank):

@@ -35,7 +35,7 @@ def expect(got: Any, expected: Any, rank: int | str, recognise: Mistakes | None 
 def wrong_type(got: Any, expected: Any, rtol: float) -> str:
     """What to do about the right value in the wrong type; "" if that is not what is wrong."""
     if is_number(expected) and isinstance(got, torch.Tensor) and got.numel() == 1:
-        right = alike(got.item(), expected, rtol)
+        right = alike(got.item(), expected, max(rtol, ROUGHLY) if rtol else 0)
         return "That is a tensor: take .item() of it." if right else ""
     if not alike(got, expected, rtol):
         return ""
@@ -61,9 +61,10 @@ def expect_unchanged(answer: Answer, *inputs: Sequence[Any]) -> None:
     """Raise CheckFailed if a rank's inputs are not what they were before the call."""
     for rank, after in enumerate(answer.inputs_after):
         before = [one_per_rank[rank] for one_per_rank in inputs]
-        for was, has_become in zip(before, after, strict=True):
+        for number, (was, has_become) in enumerate(zip(before, after, strict=True), 1):
             if not alike(has_become, was):
-                seen = f"rank {rank}: the input is {show(has_become, was)} after the call"
+                which = "the input" if len(inputs) == 1 else f"input {number} of {len(inputs)}"
+                seen = f"rank {rank}: {which} is {show(has_become, was)} after the call"
                 raise CheckFailed(seen, show(was, has_become), "The input must stay as it was: work on a copy.")
 
 

@@ -190,7 +190,7 @@ def overflows(got: Any) -> bool:
 
 def output_first(case: Case) -> Case:
     """The case, but its traffic is only judged where the output is right and there are gradients, right or not."""
-    of_output = replace(case, right={"": case.right[""]})
+    of_output = replace(case, right={"": case.right[""]}, mistakes={"": case.mistakes.get("", {})})
 
     def judge(answer: Answer) -> str | None:
         of_output.judge_values(answer)

@@ -19,8 +19,8 @@ That registers two checks of the exercise "reduce-by-hand": its values in two ca
 drawn, run and compared; the inputs must stay as they were. The hidden tests are other cases of the same oracle, in
 grader/hidden: `reduce_by_hand = vary(visible.reduce_by_hand, values=[(3, 1, (2, 3))], traffic=[(5, 4)])`.
 
-Where a mistake leads to the same value as another one, nobody can tell which of them was made. So inputs on which two
-mistakes look the same by accident are drawn again.
+Where a mistake leads to the same value as another one, nobody can tell which of them was made; where it leads to the
+right one, nobody can see it. So inputs on which that happens by accident are drawn again.
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ class Case:
     rank's. A list that every rank returns is every([...]).
 
     inputs    the positional arguments: for each, a list with one entry per rank
-    same      arguments that every rank gets, by name
+    same      arguments that every rank gets, by name; a function for an exercise that builds on another one. `rank` and
+              `world_size` need not be given: a function that has parameters of these names gets them
     right     what each rank must return; a dict {name: ...} if a rank returns several things, as a tuple, or in a dict
               which may hold more. None where many answers are right: `also` judges them by their properties
     mistakes  {a usual mistake, in words: what it leads to}; for several things, a dict {name: such a dict}, where the
@@ -111,7 +112,7 @@ class Case:
     through, catch  as for Runner
     advice    {pattern in the report of ranks that failed: what to do about it}
     unchanged whether inputs must be after the call what they were before
-    own_memory  whether a result may not share memory with an input
+    own_memory  whether a result must have memory of its own, apart from that of the inputs
     values_first  whether `traffic` and the others are judged only where the values are right
     before, also  further judgements of the values, before that of the ranks' results and after it
     traffic, time, memory  what judges the rest of an answer, by the functions of traffic.py or your own
@@ -143,6 +144,9 @@ class Case:
 
     def __post_init__(self) -> None:
         self.world_size = self.world_size or max(map(len, self.inputs), default=1)
+        unknown = self.mistakes.keys() - self.right.keys() - {""} if isinstance(self.right, dict) else ()
+        if unknown:
+            raise ValueError(f"mistakes are given for {', '.join(unknown)}, but `right` has {', '.join(self.right)}")
 
     def run(self, run: Runner, judges: str) -> Answer:
         """The student's function on this case's inputs."""
@@ -163,7 +167,9 @@ class Case:
         if judges == "values" or self.values_first:
             remark = self.judge_values(answer)
         if judges != "values":
-            judgement: Judgement = getattr(self, judges)
+            judgement: Judgement | None = getattr(self, judges, None)
+            if judgement is None:
+                raise TypeError(f"there are cases for its {judges}, but the Case has no {judges}=...")
             remark = judgement(answer)
         return remark
 
@@ -220,14 +226,18 @@ class Case:
             yield part, at(right, rank, self.world_size), of_rank
 
     def ambiguous(self) -> frozenset[tuple[int, str, str, str]]:
-        """The pairs of mistakes that lead to the same wrong value: (rank, part, words, other words)."""
-        return frozenset(
-            (rank, part, one, other)
-            for rank in range(self.world_size)
-            if not self.must_be_none(rank)
-            for part, right, mistakes in self.parts(rank)
-            for one, other in same_twice(right, mistakes, self.rtol)
-        )
+        """What these inputs can't tell apart, as (rank, part, words, other words): two mistakes that lead to the same
+        wrong value on a rank, and a mistake that leads to the right one on every rank.
+        """
+        pairs, looks_right = set(), dict[tuple[str, str], bool]()
+        for rank in (rank for rank in range(self.world_size) if not self.must_be_none(rank)):
+            for part, right, mistakes in self.parts(rank):
+                pairs |= {(rank, part, *two) for two in same_twice(right, mistakes, self.rtol)}
+                for words, wrong in mistakes.items():
+                    if not callable(wrong):
+                        same = looks_right.get((part, words), True) and alike(wrong, right, self.rtol)
+                        looks_right[part, words] = same
+        return frozenset(pairs | {(-1, part, words, "") for (part, words), same in looks_right.items() if same})
 
 
 def side_by_side(cases: Sequence[Case], groups: Sequence[Sequence[int]] = ()) -> Case:

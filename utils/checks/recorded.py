@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ..cluster.hardware import Gpu
+from ..text.units import nearest
 from .inputs import Draws
 from .marking import Check
 from .oracles import Case, Every, OnlyAt, Oracle
@@ -56,7 +57,8 @@ class Recorded:
         path = FOLDER / f"{self.lesson}.json"
         of_lesson = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         if self.exercise not in of_lesson:
-            raise ValueError(f"{path.name} has no recorded case of {self.exercise!r}: run `make build`")
+            origin = f"Its cases come from RECORDED in grader/hidden/{self.lesson}.py, by `make build`."
+            raise ValueError(f"{path.name} has no {self.exercise!r}{nearest(self.exercise, of_lesson)} {origin}")
         entry = of_lesson[self.exercise]
 
         def draw(_: Draws, judges: str, number: int) -> Case:

@@ -47,6 +47,7 @@ class Runner:
     def __call__(
         self,
         world_size: int,
+        /,
         *inputs: Sequence[Any],
         catch: Catch = (),
         through: Callable[..., Any] | None = None,
@@ -59,6 +60,7 @@ class Runner:
     def virtual(
         self,
         world_size: int,
+        /,
         *inputs: Sequence[Any],
         cluster: Cluster,
         device: str = "meta",
@@ -167,7 +169,9 @@ def call_with(
 
 
 def shares_memory(result: Any, inputs: list[Any]) -> bool:
-    """Whether the result is a tensor, not empty and not on meta, in the memory of an input."""
+    """Whether the result is a tensor, not empty and not on meta, in the memory of an input, or holds such a tensor."""
+    if isinstance(result, list | tuple):
+        return any(shares_memory(item, inputs) for item in result)
     if not isinstance(result, torch.Tensor) or not result.numel() or not result.untyped_storage().data_ptr():
         return False
     tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
@@ -179,7 +183,7 @@ def describe(
 ) -> str:
     """The situation in words: `5 ranks, root 3, int64 (4,)`; without the ranks if the function takes no `rank`."""
     words = [plural(world_size, "rank")] if "rank" in inspect.signature(function).parameters else []
-    words += [f"{name} {value}" for name, value in same.items() if isinstance(value, int | str)]
+    words += [f"{name} {value}" for name, value in same.items() if isinstance(value, int | float | str)]
     first = next((item for column in inputs for item in column if isinstance(item, torch.Tensor)), None)
     if first is not None:
         words.append(f"{str(first.dtype).removeprefix('torch.')} {tuple(first.shape)}")
