@@ -58,6 +58,7 @@ def run(lesson: Lesson, notebook: NotebookNode, folder: Path, sockets: str, afte
         coalesce_streams=True,
         store_widget_state=False,
         resources={"metadata": {"path": str(folder)}},
+        on_cell_start=lambda cell, cell_index: stop_if_cancelled(),
         on_cell_execute=lambda cell, cell_index: started.append(cell_index),
         on_cell_executed=lambda cell, cell_index, execute_reply: after_cell(),
     )
@@ -83,21 +84,26 @@ class EventLoop(asyncio.SelectorEventLoop):
 
 async def run_cells(client: NotebookClient, environment: dict[str, str]) -> None:
     """Run the notebook in a fresh kernel, and leave neither a kernel nor a task behind, even if this is cancelled."""
-    me = asyncio.current_task()
     try:
         await client.async_execute(env=environment)
     except Exception:
-        if me and me.cancelling():  # which nbclient takes for the death of the kernel
-            raise asyncio.CancelledError from None
+        stop_if_cancelled()  # which nbclient takes for the death of the kernel
         raise
     finally:
-        for task in asyncio.all_tasks() - {me}:
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
         if client.km is not None:  # the kernel was still starting: nbclient would leave it until this process exits
             atexit.unregister(client._cleanup_kernel)
             if client.km.has_kernel:
                 await client.km.signal_kernel(signal.SIGKILL)
             await client._async_cleanup_kernel()
+
+
+def stop_if_cancelled() -> None:
+    """Raise CancelledError again if nbclient has lost it: between two cells, asyncio.wait_for may swallow it."""
+    task = asyncio.current_task()
+    if task and task.cancelling():
+        raise asyncio.CancelledError
 
 
 def failure(lesson: Lesson, cell: Cell, error: Exception) -> Problem:

@@ -699,7 +699,8 @@ def test_a_build_that_is_interrupted_writes_nothing(course):
     write_lesson(
         course, TINY.replace("# %%\nprint", "# %%\nopen('started', 'w').close()\n__import__('time').sleep(60)\nprint")
     )
-    code = "import sys; from pathlib import Path; from grader.authoring.build import command\n"
+    code = "import signal, sys; from pathlib import Path; from grader.authoring.build import command\n"
+    code += "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # in the background, a shell has it ignored
     code += "sys.exit(command(root=Path(sys.argv[1])))"
     process = subprocess.Popen([sys.executable, "-c", code, course], cwd=ROOT, stderr=subprocess.PIPE, text=True)
     try:

@@ -8,20 +8,15 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[3]
-LESSON = """\
-# %% [markdown]
-# # Tiny
+from tests.grader.authoring.tiny_lesson import ROOT, TINY, make_course, write_lesson
 
-# %%
-import os, signal, threading
-os.kill(os.getppid(), signal.SIGINT)
-threading.Event().wait()
-"""
+INTERRUPTS = "__import__('os').kill(__import__('os').getppid(), 2)\n__import__('threading').Event().wait()\n"
 COMMAND = """
-import sys
+import signal, sys
 from pathlib import Path
 from grader.authoring.build import command
+signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background, a shell has it ignored
+{surroundings}
 sys.exit(command(root=Path(sys.argv[1])))
 """
 
@@ -46,7 +41,7 @@ NotebookClient.async_setup_kernel, NotebookClient._async_cleanup_kernel = set_up
 """
 
 WHILE_THE_KERNEL_STARTS = """
-import os, signal
+import os
 from nbclient import NotebookClient
 start_client = NotebookClient.async_start_new_kernel_client
 async def interrupted(self):
@@ -54,6 +49,21 @@ async def interrupted(self):
     return await start_client(self)
 NotebookClient.async_start_new_kernel_client = interrupted
 """
+
+BETWEEN_TWO_CELLS = """
+import asyncio, os
+from contextlib import suppress
+from nbclient import NotebookClient
+poll = NotebookClient._async_poll_for_reply
+async def interrupted_and_swallowed(self, *args):
+    reply = await poll(self, *args)
+    os.kill(os.getpid(), signal.SIGINT)
+    with suppress(asyncio.CancelledError):  # as asyncio.wait_for does in Python 3.11, if what it waits for is done
+        await asyncio.sleep(0)
+    return reply
+NotebookClient._async_poll_for_reply = interrupted_and_swallowed
+"""
+CASES = {"in a cell": ANOTHER_TASK_ENDS_LAST, "before": WHILE_THE_KERNEL_STARTS, "between cells": BETWEEN_TWO_CELLS}
 
 
 def processes_in(folder: Path) -> list[str]:
@@ -66,12 +76,10 @@ def processes_in(folder: Path) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("surroundings", [ANOTHER_TASK_ENDS_LAST, WHILE_THE_KERNEL_STARTS], ids=["in a cell", "before"])
-def test_the_last_line_of_an_interrupted_build_is_ours(tmp_path, surroundings):
-    (tmp_path / "solutions").mkdir()
-    (tmp_path / "solutions" / "01_tiny.py").write_text(LESSON)
-    (tmp_path / "nbgrader_config.py").write_bytes((ROOT / "nbgrader_config.py").read_bytes())
-    build = [sys.executable, "-c", surroundings + COMMAND, str(tmp_path)]
+@pytest.mark.parametrize("when", CASES)
+def test_the_last_line_of_an_interrupted_build_is_ours(tmp_path, when):
+    write_lesson(make_course(tmp_path), TINY.replace("# %%\nprint", f"# %%\n{INTERRUPTS}print"))
+    build = [sys.executable, "-c", COMMAND.format(surroundings=CASES[when]), str(tmp_path)]
     done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (130, "")
     assert done.stderr == "stopped; unfinished notebooks are unchanged\n"
