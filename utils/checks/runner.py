@@ -158,8 +158,8 @@ def call_with(
     """As call_on_rank, where `mine` holds this rank's inputs alone."""
     signature = inspect.signature(function)
     given = signature.bind_partial(*mine, **same).arguments  # a check may hand out a world_size of its own, as data
-    wanted = signature.parameters.keys() - given.keys()
-    known = {name: value for name, value in [("rank", rank), ("world_size", world_size)] if name in wanted}
+    free = signature.parameters.keys() - given.keys()
+    known = {name: value for name, value in [("rank", rank), ("world_size", world_size)] if name in free}
     kept = [x.detach() if isinstance(x, torch.Tensor) else x for x in mine]
     try:
         result = function(*mine, **same, **known)
@@ -183,7 +183,8 @@ def describe(
 ) -> str:
     """The situation in words: `5 ranks, root 3, int64 (4,)`; without the ranks if the function takes no `rank`."""
     words = [plural(world_size, "rank")] if "rank" in inspect.signature(function).parameters else []
-    words += [f"{name} {value}" for name, value in same.items() if isinstance(value, int | float | str)]
+    words += [f"{name} {value}" for name, value in same.items() if isinstance(value, int | str)]
+    words += [f"{name} {value:g}" for name, value in same.items() if isinstance(value, float)]
     first = next((item for column in inputs for item in column if isinstance(item, torch.Tensor)), None)
     if first is not None:
         words.append(f"{str(first.dtype).removeprefix('torch.')} {tuple(first.shape)}")
