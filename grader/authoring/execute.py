@@ -89,6 +89,8 @@ async def run_cells(client: NotebookClient, environment: dict[str, str]) -> None
     except Exception:
         stop_if_cancelled()  # which nbclient takes for the death of the kernel
         raise
+    else:
+        stop_if_cancelled()
     finally:
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
