@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import atexit
 import os
 import re
 import signal
@@ -89,14 +88,14 @@ async def run_cells(client: NotebookClient, environment: dict[str, str]) -> None
     except Exception:
         stop_if_cancelled()  # which nbclient takes for the death of the kernel
         raise
+    else:
+        stop_if_cancelled()
     finally:
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
-        if client.km is not None:  # the kernel was still starting: nbclient would leave it until this process exits
-            atexit.unregister(client._cleanup_kernel)
-            if client.km.has_kernel:
-                await client.km.signal_kernel(signal.SIGKILL)
-            await client._async_cleanup_kernel()
+        if client.km is not None and client.km.has_kernel:  # it was still starting, and nbclient has not ended it
+            await client.km.signal_kernel(signal.SIGKILL)
+            await client.km.shutdown_kernel(now=True)
 
 
 def stop_if_cancelled() -> None:

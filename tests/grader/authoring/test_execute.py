@@ -11,6 +11,7 @@ import pytest
 from tests.grader.authoring.tiny_lesson import ROOT, TINY, make_course, write_lesson
 
 INTERRUPTS = "__import__('os').kill(__import__('os').getppid(), 2)\n__import__('threading').Event().wait()\n"
+LEAVES_A_FILE = "open('late', 'w').close()\n"
 COMMAND = """
 import signal, sys
 from pathlib import Path
@@ -57,13 +58,18 @@ from nbclient import NotebookClient
 poll = NotebookClient._async_poll_for_reply
 async def interrupted_and_swallowed(self, *args):
     reply = await poll(self, *args)
-    os.kill(os.getpid(), signal.SIGINT)
+    if self.code_cells_executed == 1:
+        os.kill(os.getpid(), signal.SIGINT)
     with suppress(asyncio.CancelledError):  # as asyncio.wait_for does in Python 3.11, if what it waits for is done
         await asyncio.sleep(0)
     return reply
 NotebookClient._async_poll_for_reply = interrupted_and_swallowed
 """
-CASES = {"in a cell": ANOTHER_TASK_ENDS_LAST, "before": WHILE_THE_KERNEL_STARTS, "between cells": BETWEEN_TWO_CELLS}
+CASES = {
+    "in the last cell": (ANOTHER_TASK_ENDS_LAST, INTERRUPTS),
+    "before the cells": (WHILE_THE_KERNEL_STARTS, LEAVES_A_FILE),
+    "between two cells": (BETWEEN_TWO_CELLS, LEAVES_A_FILE),
+}
 
 
 def processes_in(folder: Path) -> list[str]:
@@ -78,9 +84,11 @@ def processes_in(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("when", CASES)
 def test_the_last_line_of_an_interrupted_build_is_ours(tmp_path, when):
-    write_lesson(make_course(tmp_path), TINY.replace("# %%\nprint", f"# %%\n{INTERRUPTS}print"))
-    build = [sys.executable, "-c", COMMAND.format(surroundings=CASES[when]), str(tmp_path)]
+    surroundings, cell = CASES[when]
+    write_lesson(make_course(tmp_path), TINY.replace("# %%\nprint", f"# %%\n{cell}print"))
+    build = [sys.executable, "-c", COMMAND.format(surroundings=surroundings), str(tmp_path)]
     done = subprocess.run(build, cwd=ROOT, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (130, "")
     assert done.stderr == "stopped; unfinished notebooks are unchanged\n"
     assert not processes_in(tmp_path)
+    assert not list(tmp_path.rglob("late")), "a cell ran after the interrupt"
