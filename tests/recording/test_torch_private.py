@@ -164,9 +164,6 @@ OTHERS = {  # private names of other packages -> the package
     "_legacy_seeding": "numpy",
     "_filename_map": "IPython",
     "_allow_stdin": "ipykernel",
-    "_cleanup_kernel": "nbclient",
-    "_async_cleanup_kernel": "nbclient",
-    "_async_cleanup_kernel_future": "nbclient",
 }
 BY_TEXT = {"getattr", "hasattr", "setattr", "delattr", "attrgetter", "methodcaller"}
 PRIVATE_MODULE = re.compile(r"torch(\.\w+)*\._\w+(\.\w+)*")
