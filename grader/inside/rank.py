@@ -221,7 +221,7 @@ class RemoteRank(VirtualRank):
         """Nothing to do: the host has seeded all generators."""
 
     def mark_used(self, call: VirtualCall) -> None:
-        if call.event.index in self.unused:
+        if call.event.index in self.unused_handles:
             self.world.hub.tell({"do": "asked", "index": call.event.index})
         super().mark_used(call)
 

@@ -59,7 +59,7 @@ class Rank:
         self.regions: list[Region] = []
         self.marks: set[float] = set()
         self.strides: dict[int, TensorLayout] = {}
-        self.unasked: dict[int, str] = {}
+        self.unused_handles: dict[int, str] = {}
         self.lost: set[int] = set()
         self.unreported: list[int] = []  # calls whose completion it has not been told yet
         self.outputs: dict[int, Sequence[torch.Tensor]] = {}
@@ -89,7 +89,7 @@ class Rank:
             waits={call.event.index: call.waited_at for call in self.calls if call.waited is not None},
             lost=self.lost,
             strides=self.strides,
-            dropped=self.unasked if self.finished else {},
+            unused_handles=self.unused_handles if self.finished else {},
             regions=self.regions,
             finished=self.finished is not None,
         )

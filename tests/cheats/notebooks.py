@@ -48,8 +48,8 @@ def forged_verdicts(nb: NotebookNode) -> None:
         cell.metadata["execution"] = {"shell.execute_reply": "2020-01-01"}
         cell.execution_count = 1
     verdicts = [cell.metadata["verdict"] for cell in checks_of(nb)]
-    nb.metadata["judgement"] = {"lesson": "90_tiny", "verdicts": verdicts, "troubles": [], "looks": [], "seconds": 0.1}
-    nb.metadata["troubles"] = ["forged: full marks were given by hand"]
+    nb.metadata["judgement"] = {"lesson": "90_tiny", "verdicts": verdicts, "problems": [], "flags": [], "seconds": 0.1}
+    nb.metadata["problems"] = ["forged: full marks were given by hand"]
 
 
 def forged_outputs(nb: NotebookNode) -> None:

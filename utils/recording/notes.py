@@ -92,7 +92,7 @@ class GroupMade(NamedTuple):
     end: float
 
 
-class HandleDropped(NamedTuple):
+class HandleNeverUsed(NamedTuple):
     """The program is over and never asked this handle for its result."""
 
     call: int
@@ -125,7 +125,7 @@ Note = (
     | CallLayout
     | GroupBegun
     | GroupMade
-    | HandleDropped
+    | HandleNeverUsed
     | RegionEnded
     | DeviceTime
     | MemoryNote

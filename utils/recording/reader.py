@@ -20,7 +20,7 @@ from .notes import (
     GroupBegun,
     GroupMade,
     GroupMembers,
-    HandleDropped,
+    HandleNeverUsed,
     MessageLost,
     MessageSource,
     Note,
@@ -90,7 +90,7 @@ def read_state(rank: int, notes: Iterable[Note], table: bytes, finished: bool) -
         ],
         failed={note.call for note in of(CallFailed)},
         lost={note.call for note in of(MessageLost)},
-        dropped={note.call: note.where for note in of(HandleDropped)},
+        unused_handles={note.call: note.where for note in of(HandleNeverUsed)},
         regions=[Region(rank, region.name, region.start, region.end) for region in of(RegionEnded)],
         finished=finished,
     )

@@ -13,7 +13,7 @@ import torch
 from ..events.memory_samples import MemoryNote, Sample
 from .call_table import COLUMNS, END, HEADER, KIND, LINE, START, WAITED, Table
 from .callers import who_called
-from .notes import CallFailed, DeviceTime, HandleDropped, Note, RegionEnded, WaitLine
+from .notes import CallFailed, DeviceTime, HandleNeverUsed, Note, RegionEnded, WaitLine
 
 Mark = float | torch.cuda.Event  # a moment: in seconds, or on a GPU as an event among the work it was given
 SPANS: dict[str, Callable[..., Note]] = {"region": RegionEnded, "device": DeviceTime}
@@ -44,7 +44,7 @@ class Recorder:
         self.numbers: dict[Hashable, int] = {}  # of what has been noted once
         self.new_numbers = itertools.count(1)
         self.groups_made = itertools.count()
-        self.unasked: dict[int, str] = {}  # the student's own handles, not asked for a result yet: index -> where
+        self.unused_handles: dict[int, str] = {}  # the student's own handles -> where
         self.pending: list[tuple[str, str | int, Mark, Mark]] = []  # spans whose end the GPU may not have reached
         self.began_on_device: dict[int, Mark] = {}
         self.allocated: list[Sample] = []  # on the GPU, at the ends of regions
@@ -54,7 +54,7 @@ class Recorder:
         """A new program begins in this process: its calls count from 0, in a new table."""
         self.zero, self.indices, self.base = zero, itertools.count(), None
         self.table, self.numbers = Table(), {}
-        self.unasked.clear()
+        self.unused_handles.clear()
 
     def now(self) -> float:
         return time.monotonic() - self.zero
@@ -122,9 +122,9 @@ class Recorder:
         self.allocated.append((self.now(), "allocated", torch.cuda.memory_allocated()))
 
     def finish(self) -> None:
-        """The program is over: note which handles were dropped, and what the GPU's clock and allocator say."""
-        while self.unasked:
-            self.write(HandleDropped(*self.unasked.popitem()))
+        """The program is over: note which handles were never used, and what the GPU's clock and allocator say."""
+        while self.unused_handles:
+            self.write(HandleNeverUsed(*self.unused_handles.popitem()))
         if torch.cuda.is_initialized():
             self.sample_allocated()
             self.write(MemoryNote("cuda", self.allocated, torch.cuda.max_memory_allocated()))

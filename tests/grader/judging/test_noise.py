@@ -8,7 +8,7 @@ import pytest
 from nbgrader.converters import GenerateAssignment
 
 from grader.classroom.course import Course
-from grader.classroom.take_over import OneSubmission
+from grader.classroom.one_submission import OneSubmission
 from grader.judging.judge import judge
 from tests.tiny_course import LESSON, POINTS, RIGHT, make_course, released
 

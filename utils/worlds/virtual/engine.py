@@ -162,7 +162,7 @@ class Engine:
             "waits": {call.event.index: call.waited_at for call in rank.calls if call.waited is not None},
             "groups_made": list(map(astuple, rank.groups_made)),
             "strides": rank.strides,
-            "dropped": rank.unused if rank.finished else {},
+            "unused_handles": rank.unused_handles if rank.finished else {},
             "regions": list(map(astuple, rank.regions)),
             "busy": self.share(tuple((start, end) for start, end in rank.busy)),
             "memory": self.share(tuple(rank.storages.samples())),
