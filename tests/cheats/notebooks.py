@@ -1,4 +1,4 @@
-"""Cheats in the notebook itself and in what lies beside it: metadata, tags, outputs, kernels, files, names."""
+"""Cheats in the notebook itself and in the files beside it: metadata, tags, outputs, kernels, files, names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def checks_of(nb: NotebookNode) -> list[NotebookNode]:
 
 
 def first(source: str) -> Edit:
-    """A cell in front of all others."""
+    """Adds a cell before all others."""
     return lambda nb: nb.cells.insert(0, new_code_cell(source))
 
 
@@ -141,7 +141,7 @@ def lay_beside(notebook: Path, outside: Path) -> None:
 TRANSFORMER = """ip = get_ipython()
 ip.input_transformers_cleanup.append(lambda lines: ["pass"])
 """
-# name -> what a notebook does besides its answers. Rows of facts-grading.md, 2, first.
+# name -> what a notebook does besides its answers
 EDITS: dict[str, Edit] = {
     "skip-execution": tagged("skip-execution"),
     "raises-exception": tagged("raises-exception", "hide-input", "remove-cell"),
