@@ -66,86 +66,29 @@ wrong("a-chain", "times as long as is needed", caught_by="time").function("""
         dist.send(total, dst=team[place + 1])
     return total
 """)
-wrong("both-partners-send", "times as many as are needed", caught_by="traffic").function("""
-    place, size, distance = team.index(rank), len(team), 1
-    power = 1 << (size.bit_length() - 1)
-    total, arrived = x.clone(), torch.empty_like(x)
-    if place >= power:
-        dist.send(total, dst=team[place - power])
-        dist.recv(total, src=team[place - power])
-        return total
-    if place + power < size:
-        dist.recv(arrived, src=team[place + power])
-        total += arrived
-    while distance < power:
-        sent = total.clone()
-        sending = dist.isend(sent, dst=team[place ^ distance])
-        dist.recv(arrived, src=team[place ^ distance])
-        sending.wait()
-        total += arrived
-        distance *= 2
-    if place + power < size:
-        dist.send(total, dst=team[place + power])
-    return total
-""")
-wrong(
-    "near-places-first-on-the-way-down", "On the way down the largest distance comes first", caught_by="time"
-).function("""
-    place, size, distance = team.index(rank), len(team), 1
-    total, arrived, children = x.clone(), torch.empty_like(x), []
-    while distance < size and not place & distance:
-        if place + distance < size:
-            children.append(team[place + distance])
-            dist.recv(arrived, src=children[-1])
-            total += arrived
-        distance *= 2
-    if place:
-        dist.send(total, dst=team[place - distance])
-        dist.recv(total, src=team[place - distance])
-    for child in children:
-        dist.send(total, dst=child)
-    return total
-""")
-wrong("down-by-place-0-alone", "place 0 alone the other way", caught_by="time").function("""
-    place, size = team.index(rank), len(team)
-    total, arrived = x.clone(), torch.empty_like(x)
-    distance = 1
-    while distance < size:
-        if place % (2 * distance) == distance:
-            dist.send(total, dst=team[place - distance])
-        elif place % (2 * distance) == 0 and place + distance < size:
-            dist.recv(arrived, src=team[place + distance])
-            total += arrived
-        distance *= 2
-    if place:
-        dist.recv(total, src=team[0])
-    else:
-        for other in team[1:]:
-            dist.send(total, dst=other)
-    return total
-""")
+wrong("both-partners-send", "times as many as are needed", caught_by="traffic").replace(
+    "dist.send(total, dst=team[place - distance])",
+    "dist.send(total, dst=team[place - distance])\ndist.recv(arrived, src=team[place - distance])",
+).replace("total += arrived", "total += arrived\ndist.send(total, dst=team[place + distance])")
+near_first = wrong("near-places-first-on-the-way-down", "the largest distance comes first", caught_by="time").replace(
+    "reversed(distances)", "sorted(distances, key=lambda d: place % (2 * d) != d)"
+)
+wrong("down-by-place-0-alone", "place 0 alone the other way", caught_by="time").replace(
+    "for distance in reversed(distances):",
+    "if place:\n    dist.recv(total, src=team[0])\n"
+    "for other in team[1:] if place == 0 else []:\n    dist.send(total, dst=other)\nfor distance in []:",
+)
 wrong("shares-memory-when-alone", "shares memory with its input", hidden=True).function(
     "return x if len(team) == 1 else naive_all_reduce(x, team, rank)"
 )
 wrong("adds-on-the-way-down", "counted more than once").replace(
     "dist.recv(total, src=team[place - distance])", "dist.recv(arrived, src=team[place - distance])\ntotal += arrived"
 )
-wrong("isend-to-near-children-first", "On the way down the largest distance comes first", caught_by="time").function("""
-    place, size, distance = team.index(rank), len(team), 1
-    total, arrived, children = x.clone(), torch.empty_like(x), []
-    while distance < size and not place & distance:
-        if place + distance < size:
-            children.append(team[place + distance])
-            dist.recv(arrived, src=children[-1])
-            total += arrived
-        distance *= 2
-    if place:
-        dist.send(total, dst=team[place - distance])
-        dist.recv(total, src=team[place - distance])
-    for handle in [dist.isend(total, dst=child) for child in children]:
-        handle.wait()
-    return total
-""")
+wrong("isend-to-near-children-first", "the largest distance comes first", caught_by="time").like(near_first).replace(
+    "for distance in sorted", "handles = []\nfor distance in sorted"
+).replace(
+    "dist.send(total, dst=team[place + distance])", "handles.append(dist.isend(total, dst=team[place + distance]))"
+).replace("return", "for handle in handles:\n    handle.wait()\nreturn")
 right("largest-distance-first").replace(
     "for distance in distances:\n    if place % (2 * distance) == distance:",
     "for distance in reversed(distances):\n    if distance <= place < 2 * distance:",
@@ -230,17 +173,11 @@ wrong("sends-everything", "times the bytes that are needed", caught_by="traffic"
         total, passing = total + arrived, arrived
     return total.tensor_split(size)[place].clone()
 """)
-wrong("straight-to-everybody", "In a ring every message goes to the next place", caught_by="traffic").function("""
-    place, size = team.index(rank), len(team)
-    chunks = x.tensor_split(size)
-    mine, arrived = chunks[place].clone(), torch.empty_like(chunks[place])
-    for step in range(1, size):
-        sending = dist.isend(chunks[(place + step) % size], dst=team[(place + step) % size])
-        dist.recv(arrived, src=team[place - step])
-        sending.wait()
-        mine += arrived
-    return mine
-""")
+wrong("straight-to-everybody", "In a ring every message goes to the next place", caught_by="traffic").replace(
+    "place - 1 - step", "place + 1 + step"
+).replace("(outgoing - 1) % size", "place").replace(
+    "right, arrived, left", "team[outgoing], arrived, team[place - 1 - step]"
+)
 wrong("equal-chunks", "chunks differ in length").replace(
     "arrived = torch.empty_like(chunks[incoming])", "arrived = torch.zeros(3, dtype=x.dtype)[: x.numel() // size]"
 )
@@ -289,19 +226,9 @@ wrong("adds", "wrong in chunk 0, 1, 2").replace(
     "exchange(chunks[outgoing], right, arrived, left)\n"
     "chunks[incoming].zero_().add_(arrived).add_(mine[0])",
 )
-wrong("in-order-of-arrival", "in order of arrival").function("""
-    place, size = team.index(rank), len(team)
-    right, left = team[(place + 1) % size], team[place - 1]
-    sizes = [chunk.numel() for chunk in torch.empty(numel).tensor_split(size)]
-    chunks = [mine]
-    for step in range(size - 1):
-        arrived = mine.new_empty(sizes[place - step - 1])
-        sending = dist.isend(chunks[-1], dst=right)
-        dist.recv(arrived, src=left)
-        sending.wait()
-        chunks.append(arrived)
-    return torch.cat(chunks)
-""")
+wrong("in-order-of-arrival", "in order of arrival").replace(
+    "return whole", "return torch.cat([chunks[place - step] for step in range(size)])"
+)
 wrong("always-its-own-chunk", "before it is passed on").replace("chunks[outgoing]", "mine")
 wrong("one-step-short", "wrong in chunk 0").replace("outgoing =", "if step == size - 2:\n    break\noutgoing =")
 wrong("around-the-other-way", "In a ring every message goes to the next place", caught_by="traffic").replace(
@@ -367,7 +294,8 @@ wrong("overwrites", "are missing").replace("keep += arrived", "keep.copy_(arrive
 wrong("receives-into-what-it-keeps", "returned").replace(
     "exchange(keep, partner, give, partner)", "exchange(give, partner, keep, partner)"
 )
-wrong("whole-tensors", "times the bytes that are needed", caught_by="traffic").function("""
+whole_tensors = wrong("whole-tensors", "times the bytes that are needed", caught_by="traffic")
+whole_tensors.function("""
     place, distance, total = team.index(rank), len(team) // 2, x.clone()
     while distance:
         arrived, partner = torch.empty_like(x), team[place ^ distance]
@@ -377,15 +305,9 @@ wrong("whole-tensors", "times the bytes that are needed", caught_by="traffic").f
         distance //= 2
     return total
 """)
-wrong("recursive-doubling", "not the algorithm that the exercise asks for", caught_by="traffic").function("""
-    place, distance, total = team.index(rank), 1, x.clone()
-    while distance < len(team):
-        arrived, partner = torch.empty_like(x), team[place ^ distance]
-        exchange(total, partner, arrived, partner)
-        total += arrived
-        distance *= 2
-    return total
-""")
+wrong("recursive-doubling", "not the algorithm that the exercise asks for", caught_by="traffic").like(
+    whole_tensors
+).replace("total += arrived\nexchange(total, partner, arrived, partner)", "total += arrived")
 wrong("a-ring", "1.5 times the messages", caught_by="traffic").function("return ring_all_reduce(x, team, rank)")
 wrong("in-two-turns", "send and receive at the same time", caught_by="time").replace(
     "exchange(give, partner, arrived, partner)",
@@ -453,23 +375,11 @@ wrong("sends-back-its-own-sum", "is missing").replace(
 wrong("extra-ranks-never-wait", "What usually causes this here").replace(
     "dist.recv(total, src=team[place - power])", "pass"
 )
-wrong("all-extras-to-place-0", "the time of a queue", caught_by="time").function("""
-    place, size = team.index(rank), len(team)
-    power = 2 ** (size.bit_length() - 1)
-    total = x.clone()
-    if place >= power:
-        dist.send(x, dst=team[0])
-        dist.recv(total, src=team[0])
-        return total
-    for other in team[power:] if place == 0 else []:
-        arrived = torch.empty_like(x)
-        dist.recv(arrived, src=other)
-        total += arrived
-    total = all_reduce(total, team[:power], rank)
-    for other in team[power:] if place == 0 else []:
-        dist.send(total, dst=other)
-    return total
-""")
+wrong("all-extras-to-place-0", "the time of a queue", caught_by="time").replace(
+    "team[place - power]", "team[0]"
+).replace("if place < extra:", "for other in team[power:] if place == 0 else []:").replace(
+    "team[place + power]", "other"
+)
 wrong("sends-the-result-twice", "which has finished without receiving it").replace(
     "dist.send(total, ", "dist.send(total, dst=team[place + power])\ndist.send(total, "
 )
@@ -562,19 +472,12 @@ wrong("in-order-of-arrival", "in order of arrival").replace(
 wrong("sends-its-own-chunk", "the chunks that the others keep").replace(
     "[torch.empty_like(chunks[place]) for _ in team]", "[torch.empty_like(chunk) for chunk in chunks]"
 ).replace("chunks[target]", "chunks[place]")
-wrong("everybody-to-place-0-first", "so that none has to queue", caught_by="time").function("""
-    place, size = team.index(rank), len(team)
-    chunks = x.tensor_split(size)
-    received = [torch.empty_like(chunks[place]) for _ in team]
-    received[place].copy_(chunks[place])
-    for target in range(size):
+wrong("everybody-to-place-0-first", "so that none has to queue", caught_by="time").body("""
+    for target in range(size) if step == 1 else []:
         if target != place:
             dist.send(chunks[target], dst=team[target])
-            continue
-        for source in range(size):
-            if source != place:
-                dist.recv(received[source], src=team[source])
-    return torch.cat(received)
+        for source in {*range(size)} - {place} if target == place else []:
+            dist.recv(received[source], src=team[source])
 """)
 wrong("whole-tensors", "times the bytes that are needed", caught_by="traffic").replace(
     "chunks = x.tensor_split(size)\n"

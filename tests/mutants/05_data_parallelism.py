@@ -335,22 +335,9 @@ wrong("as-they-are-ready", "started their buckets in different orders").replace(
 wrong("starts-with-the-first-gradient", "A hook ran before its gradient").replace(
     "missing[len(flights)] == 0:", "missing[len(flights)] < len(buckets[len(flights)]):"
 )
-wrong("after-backward", "after backward had ended", caught_by="traffic").function("""
-    parameters = list(model.parameters())
-    loss = loss_of(model(shard))
-    with region("backward"):
-        loss.backward()
-    flights = []
-    for bucket in buckets:
-        flat = torch.cat([parameters[index].grad.reshape(-1) for index in bucket])
-        flights.append((flat, dist.all_reduce(flat, async_op=True)))
-    for bucket, (flat, handle) in zip(buckets, flights):
-        handle.wait()
-        flat /= world_size
-        for index, piece in zip(bucket, flat.split([parameters[index].numel() for index in bucket])):
-            parameters[index].grad = piece.view_as(parameters[index])
-    return [parameter.grad for parameter in parameters]
-""")
+wrong("after-backward", "after backward had ended", caught_by="traffic").replace(
+    "missing[len(flights)] == 0", "sum(missing) < 0"
+).replace("for bucket, (flat", "one_more_is_ready(0, None)\nfor bucket, (flat")
 wrong("all-in-the-last-hook", "idle until backward is over", caught_by="time").replace(
     "missing[len(flights)]", "sum(missing)"
 )
@@ -364,21 +351,9 @@ wrong("blocks-in-the-hook", "blocked", caught_by="traffic").replace(
 ).replace("handle.wait()", "pass")
 wrong("forgets-to-divide", "divide by world_size").replace("flat /= world_size", "pass")
 wrong("forgets-to-wait", "never waited for it", caught_by="traffic").replace("handle.wait()", "pass")
-wrong("no-buckets", "made 4 all-reduces", caught_by="traffic").function("""
-    handles = []
-    for parameter in model.parameters():
-        parameter.register_post_accumulate_grad_hook(
-            lambda parameter: handles.append(dist.all_reduce(parameter.grad, async_op=True))
-        )
-    loss = loss_of(model(shard))
-    with region("backward"):
-        loss.backward()
-    for handle in handles:
-        handle.wait()
-    for parameter in model.parameters():
-        parameter.grad /= world_size
-    return [parameter.grad for parameter in model.parameters()]
-""")
+wrong("no-buckets", "made 4 all-reduces", caught_by="traffic").replace(
+    "missing =", "buckets = [[index] for index in reversed(range(len(parameters)))]\nmissing ="
+)
 wrong("waits-for-the-one-before", "a backward that waits for the network", caught_by="time", hidden=True).replace(
     "flights.append", "if flights:\n    flights[-1][1].wait()\nflights.append"
 )

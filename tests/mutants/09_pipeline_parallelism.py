@@ -73,19 +73,11 @@ wrong("equal-microbatches-only", "the rest of that tensor stays as it was").repl
 wrong("sends-the-input-on", "each rank applies its layers before it sends").replace(
     "dist.send(y, dst=rank + 1)", "dist.send(x, dst=rank + 1)"
 )
-wrong("sends-at-the-end", "the time of one GPU", caught_by="time").function("""
-    outputs = []
-    inputs = [m if rank == 0 else torch.empty_like(m) for m in batch.split(micro_batch_size)]
-    if rank > 0:
-        for x in inputs:
-            dist.recv(x, src=rank - 1)
-    for x in inputs:
-        outputs.append(mlp.forward(weights, x))
-    if rank < world_size - 1:
-        for y in outputs:
-            dist.send(y, dst=rank + 1)
-    return torch.cat(outputs) if rank == world_size - 1 else None
-""")
+wrong("sends-at-the-end", "the time of one GPU", caught_by="time").replace(
+    "dist.send(y, dst=rank + 1)", "pass"
+).replace(
+    "return torch", "for y in outputs if rank < world_size - 1 else []:\n    dist.send(y, dst=rank + 1)\nreturn torch"
+)
 wrong("whole-batch-at-once", "the time of one GPU", caught_by="time").function(
     "return naive_forward(batch, weights, rank, world_size)"
 )
@@ -333,94 +325,45 @@ right("receives-with-irecv-and-copies").replace(
     "(c, m)", "(stage, m)"
 )
 
+RECEIVE_NEXT = "if m + 1 < len(microbatches):\n    receives.append(dist.irecv(buffers[m + 1], src=rank - 1))"
 wrong, right = ANSWERS.to("overlapped-forward")
 wrong("handle-dropped", "never waited for it", caught_by="time").replace("handle.wait()", "pass")
 wrong("waits-at-once", "nothing overlaps", caught_by="time").replace(
     "sends.append(dist.isend(y, dst=rank + 1))", "dist.isend(y, dst=rank + 1).wait()"
 )
-wrong("receives-after-computing", "times as long as is needed", caught_by="time").function("""
-    outputs, sends = [], []
-    for microbatch in batch.split(micro_batch_size):
-        x = microbatch if rank == 0 else torch.empty_like(microbatch)
-        if rank > 0:
-            dist.recv(x, src=rank - 1)
-        y = mlp.forward(weights, x)
-        if rank < world_size - 1:
-            sends.append(dist.isend(y, dst=rank + 1))
-        outputs.append(y)
-    for handle in sends:
-        handle.wait()
-    return torch.cat(outputs) if rank == world_size - 1 else None
-""")
-wrong("one-buffer", "rank").function("""
-    microbatches = batch.split(micro_batch_size)
-    buffer = torch.empty_like(microbatches[0])
-    outputs, receives, sends = [], [], []
-    if rank > 0:
-        receives = [dist.irecv(buffer[: len(m)], src=rank - 1) for m in microbatches]
-        for handle in receives:
-            handle.wait()
-    for m, microbatch in enumerate(microbatches):
-        y = mlp.forward(weights, microbatch if rank == 0 else buffer[: len(microbatch)])
-        if rank < world_size - 1:
-            sends.append(dist.isend(y, dst=rank + 1))
-        outputs.append(y)
-    for handle in sends:
-        handle.wait()
-    return torch.cat(outputs) if rank == world_size - 1 else None
-""")
+wrong("receives-after-computing", "times as long as is needed", caught_by="time").replace(RECEIVE_NEXT, "pass").replace(
+    "outputs.append(y)", f"outputs.append(y)\nif rank > 0 and {RECEIVE_NEXT[3:]}"
+)
+
 wrong("one-receive-too-many", "rank").replace("m + 1 < len(microbatches)", "True")
 wrong("waits-for-the-last-send-first", "nothing overlaps", caught_by="time").replace(
     "range(len(microbatches)):", "range(len(microbatches)):\n    if sends:\n        sends[-1].wait()"
 )
-wrong("receives-all-then-computes", "times as long as is needed", caught_by="time").function("""
-    inputs = [m if rank == 0 else torch.empty_like(m) for m in batch.split(micro_batch_size)]
-    for handle in [dist.irecv(x, src=rank - 1) for x in inputs] if rank > 0 else []:
-        handle.wait()
-    outputs, sends = [], []
-    for x in inputs:
-        outputs.append(mlp.forward(weights, x))
-        if rank < world_size - 1:
-            sends.append(dist.isend(outputs[-1], dst=rank + 1))
-    for handle in sends:
-        handle.wait()
-    return torch.cat(outputs) if rank == world_size - 1 else None
-""")
+all_first = wrong("receives-all-then-computes", "times as long as is needed", caught_by="time")
+all_first.replace(f"receives[m].wait()\n{RECEIVE_NEXT}", "pass").replace(
+    "for m in",
+    "receives += [dist.irecv(x, src=rank - 1) for x in buffers[1:] if rank > 0]\n"
+    "for handle in receives:\n    handle.wait()\nfor m in",
+)
+wrong("one-buffer", "rank").like(all_first).replace(
+    "[torch.empty_like(microbatch) for microbatch in microbatches]",
+    "[x[: len(microbatch)] for x in [torch.empty_like(batch)] for microbatch in microbatches]",
+)
 wrong("microbatch-forward-again", "waited for on both sides", caught_by="time").function(
     "return microbatch_forward(batch, weights, micro_batch_size, rank, world_size)"
 )
-right("all-receives-at-once").function("""
-    microbatches = batch.split(micro_batch_size)
-    buffers = [torch.empty_like(m) for m in microbatches]
-    receives = [dist.irecv(b, src=rank - 1) for b in buffers] if rank > 0 else []
-    outputs, sends = [], []
-    for m, x in enumerate(microbatches):
-        if rank > 0:
-            receives[m].wait()
-            x = buffers[m]
-        outputs.append(mlp.forward(weights, x))
-        if rank < world_size - 1:
-            sends.append(dist.isend(outputs[-1], dst=rank + 1))
-    [handle.wait() for handle in sends]
-    return torch.cat(outputs) if rank == world_size - 1 else None
-""")
-right("in-batches").function("""
-    microbatches = batch.split(micro_batch_size)
-    buffers = [m.clone() for m in microbatches]
-    receives, sends, outputs = [], [], []
-    if rank > 0:
-        receives = [dist.batch_isend_irecv([dist.P2POp(dist.irecv, b, rank - 1)]) for b in buffers]
-    for m, x in enumerate(buffers):
-        for handle in receives[m] if rank > 0 else []:
-            handle.wait()
-        outputs.append(mlp.forward(weights, x))
-        if rank < world_size - 1:
-            sends += dist.batch_isend_irecv([dist.P2POp(dist.isend, outputs[-1], rank + 1)])
-    for handle in sends:
-        handle.wait()
-    if rank == world_size - 1:
-        return torch.cat(outputs)
-""")
+right("all-receives-at-once").replace(RECEIVE_NEXT, "pass").replace(
+    "receives.append(dist.irecv(buffers[0], src=rank - 1))",
+    "receives = [dist.irecv(x, src=rank - 1) for x in buffers]",
+)
+right("in-batches").replace(
+    "dist.isend(y, dst=rank + 1)", "*dist.batch_isend_irecv([dist.P2POp(dist.isend, y, rank + 1)])"
+).replace(
+    "dist.irecv(buffers[0], src=rank - 1)", "*dist.batch_isend_irecv([dist.P2POp(dist.irecv, buffers[0], rank - 1)])"
+).replace(
+    "dist.irecv(buffers[m + 1], src=rank - 1)",
+    "*dist.batch_isend_irecv([dist.P2POp(dist.irecv, buffers[m + 1], rank - 1)])",
+)
 
 wrong, right = ANSWERS.to("interleaved-layers")
 wrong("contiguous", "chunks next to each other").replace("c * world_size + rank", "rank * num_chunks + c")
@@ -456,7 +399,8 @@ wrong("not-capped", "rank", hidden=True).replace(
 wrong("no-way-up-and-back", "Is the warm-up too short", caught_by="time").replace(
     "2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size", "(num_chunks - 1) * world_size"
 )
-right("in-groups").function("""
+in_groups = right("in-groups")
+in_groups.function("""
     order = [
         (first + m, c)
         for first in range(0, num_microbatches, world_size)
@@ -472,24 +416,12 @@ right("in-groups").function("""
         forward = forward[1:]
     return steps
 """)
-right("counts-what-is-live").function("""
-    order = [
-        (first + m, c)
-        for first in range(0, num_microbatches, world_size)
-        for c in range(num_chunks)
-        for m in range(world_size)
-    ]
-    most = 2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size + 1
-    steps, live, done = [], 0, 0
-    forward = list(order)
-    while done < len(order):
-        if forward and live < most:
-            m, c = forward.pop(0)
-            steps.append(("F", m, c))
-            live += 1
-        else:
-            m, c = order[done]
-            steps.append(("B", m, num_chunks - 1 - c))
-            done, live = done + 1, live - 1
-    return steps
-""")
+right("counts-what-is-live").like(in_groups).replace(
+    "steps, forward = forward[:ahead], forward[ahead:]\n"
+    "for b in backward:\n    steps += forward[:1] + [b]\n    forward = forward[1:]",
+    "steps, live = [], 0\n"
+    "while backward:\n"
+    "    goes_on = bool(forward) and live <= ahead\n"
+    "    steps.append((forward if goes_on else backward).pop(0))\n"
+    "    live += 1 if goes_on else -1",
+)
