@@ -20,7 +20,7 @@ from pathlib import Path
 import typer
 from tqdm import tqdm
 
-from grader.authoring.check_files import checks_file, hidden_file
+from grader.authoring.check_files import checks_file, files_of, hidden_file
 from grader.authoring.facts import plural
 from grader.authoring.lesson import ROOT, BuildError, Lesson, Problem, find_lessons
 from grader.authoring.markers import nearest
@@ -29,7 +29,7 @@ from grader.authoring.preview import open_in_lab, write_preview
 from grader.authoring.trial import Candidate, Result, candidates, judge
 from grader.authoring.unproved import unproved_mistakes
 from grader.authoring.variants import Mutant
-from grader.authoring.workbench import Way, Workbench, cells_that_run, files_of
+from grader.authoring.workbench import Way, Workbench, cells_that_run
 
 POLL = 0.2  # seconds between two looks at the files
 BAR = "{n_fmt} of {total_fmt} {bar:20} {desc}"
