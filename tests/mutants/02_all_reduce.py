@@ -135,6 +135,7 @@ right("all-children-at-once").function("""
 """)
 
 wrong, right = ANSWERS.to("ring-reduce-scatter")
+wrong("the-whole-sum", "return chunk `place` of it").function("return naive_all_reduce(x, team, rank)")
 wrong("starts-with-its-own-chunk", "which chunk a place completes depends on which one it sends first").replace(
     "place - 1 - step", "place - step"
 ).replace("return chunks[place]", "return chunks[(place + 1) % size]")
@@ -219,6 +220,7 @@ right("one-running-sum").function("""
 """)
 
 wrong, right = ANSWERS.to("ring-all-gather")
+wrong("its-own-chunk", "return `whole`").replace("return whole", "return mine.clone()")
 wrong("starts-one-off", "before it is passed on").replace("place - step", "place - 1 - step")
 wrong("adds", "wrong in chunk 0, 1, 2").replace(
     "exchange(chunks[outgoing], right, chunks[incoming], left)",
@@ -266,6 +268,7 @@ wrong("gathers-its-own-numbers", "are missing").replace(
     "reduce_scatter(x, team, rank)", "x.tensor_split(len(team))[team.index(rank)]"
 )
 wrong("takes-chunks-for-equal", "What usually causes this here").replace("x.numel()", "mine.numel() * len(team)")
+wrong("its-own-tensor", "nothing was added to it").body("total = x.clone()")
 wrong("the-whole-world", "only the team takes part").body("total = x.clone()\ndist.all_reduce(total)")
 wrong("through-place-0", "what the naive way takes", caught_by="time").body("total = naive_all_reduce(x, team, rank)")
 wrong("a-tree-instead", "not the algorithm that the exercise asks for", caught_by="traffic").body(
@@ -460,6 +463,7 @@ right("teams-by-comprehension").body("""
 """)
 
 wrong, right = ANSWERS.to("pairwise-all-to-all")
+wrong("its-own-tensor", "nothing was exchanged").function("return x.clone()")
 wrong("same-way-both-times", "What usually causes this here", varies=True).replace(
     "(place - step) % size", "(place + step) % size"
 )
