@@ -60,7 +60,7 @@ def headings(lesson: Lesson) -> Breaches:
             continue
         words = title_of(heading)
         if words in said:
-            what = f"the heading {words!r} is on line {said[words]} already: the table of contents needs two different ones"
+            what = f"the heading {words!r} is on line {said[words]} already: give each exercise its own"
             yield Problem(lesson.file, heading.body_line, what)
         said.setdefault(words, heading.body_line)
 
