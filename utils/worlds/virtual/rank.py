@@ -23,14 +23,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 import torch.distributed as dist
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils.weak import WeakIdKeyDictionary
 
 from ...events.event import Event, Region
 from ...events.failure import Failure
 from ...events.matching import POINT_TO_POINT
 from ...recording.callers import who_called
 from ...recording.reader import making
-from ...recording.storages import COMMUNICATION, Storages
+from ...recording.storages import COMMUNICATION, Storages, restore
 from ..common.rank_environment import failure
 from .meta_tensors import NoValues
 from .network import VirtualCall
@@ -53,11 +52,11 @@ class VirtualRank(RankThread):
         self.groups_made: list[Event] = []
         self.regions: list[Region] = []
         self.strides: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}  # index of a call -> (shape, strides)
-        self.received = WeakIdKeyDictionary()  # tensors filled by messages: not parameters, even if they need gradients
+        self.received: set[int] = set()  # numbers of storages that messages have filled
         self.awaited: list[VirtualCall] = []  # what it waits for, or waited for last
         self.polled: list[VirtualCall] = []  # polled in vain at the moment `polled_at` of its clock
         self.polled_at = -1.0
-        self.pending_futures: dict[VirtualWork, VirtualFuture] = {}  # handed out, result not set yet
+        self.pending_futures: dict[VirtualCall, tuple[VirtualFuture, Sequence[torch.Tensor]]] = {}  # without result yet
         self.unused: dict[int, str] = {}  # index -> where: asynchronous calls whose handle has never been used
         self.storages = Storages(lambda: self.clock, devices=("cpu", "meta"))
         self.result: bytes | None = None
@@ -72,7 +71,7 @@ class VirtualRank(RankThread):
                 self.groups.pg_group_ranks[dist.group.WORLD] = world.world_group_ranks  # torch makes one per rank
                 fn, args, kwargs = world.load_program()
             gpu = world.make_gpu(self)
-            with saved_tensors_hooks(self.storages.saved_for_backward, lambda tensor: tensor), gpu:
+            with saved_tensors_hooks(self.storages.save, restore), gpu:
                 result = fn(self.number, world.size, *args, **kwargs)
             with world.scheduler.bookkeeping():
                 self.result = world.pack_result(result)
@@ -173,7 +172,7 @@ class VirtualRank(RankThread):
         for tensor in tensors:
             self.storages.count(tensor, COMMUNICATION)
             if event.op == "recv":
-                self.received[tensor] = True
+                self.received.update(self.storages.numbers_of(tensor))
         for tensor in dense:
             if tensor.layout is torch.strided and not tensor.is_contiguous():
                 self.strides[event.index] = tuple(tensor.shape), tensor.stride()

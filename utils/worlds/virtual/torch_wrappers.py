@@ -53,14 +53,14 @@ def enter_fake_mode_once() -> None:
 
 def wait_for_futures(world: Engine) -> None:
     """C++ waits for futures that it has made from ours (`collect_all`, DDP's hooks under join), and meanwhile no other
-    rank gets a turn. So the rank first waits for the works behind its futures, in the order of the calls.
+    rank gets a turn. So the rank first waits for the calls behind its own futures, in their order.
     """
     wait = Future.wait
 
     def wait_in_turn(future: Future[Any]) -> Any:
         pending = world.running.pending_futures
         while pending and not future.done():
-            next(iter(pending)).wait()
+            next(iter(pending.values()))[0].wait()
         return wait(future)
 
     Future.wait = wait_in_turn  # type: ignore[method-assign,assignment]
