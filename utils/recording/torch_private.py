@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch.distributed import device_mesh
 from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import distributed as ddp
 
@@ -66,6 +67,7 @@ __all__ = [
     "schema_of",
     "set_ddp_verification",
     "set_groups_of_process",
+    "set_init_process_group",
     "set_mesh_functions",
     "set_pickler_of_objects",
     "set_sequence_number",
@@ -135,6 +137,7 @@ def check_attributes() -> None:
     for owner, names in (
         (c10d, "_world _pickler _new_process_group_helper ProcessGroupGloo"),
         (GroupsOfProcess, "pg_map pg_names pg_group_ranks pg_backend_config tags_to_pg pg_to_tag group_count"),
+        (device_mesh, "init_process_group"),
         (dist.ProcessGroup, "_set_default_backend _register_backend _set_sequence_number_for_group"),
         (Backend, "_set_sequence_number_for_group"),
         (ProcessGroupGloo, "_set_default_timeout"),
@@ -236,6 +239,12 @@ def set_groups_of_process(groups: GroupsOfProcess) -> None:
 def set_pickler_of_objects(pickler: type[pickle.Pickler]) -> None:
     """From now on, object collectives pickle with `pickler`."""
     c10d._pickler = pickler
+
+
+def set_init_process_group(init: Callable[..., None]) -> None:
+    """From now on, `init` is torch's init_process_group, wherever torch itself has imported it."""
+    for module in (dist, c10d, device_mesh):
+        module.init_process_group = init  # type: ignore[attr-defined]
 
 
 class NewGroup(NamedTuple):

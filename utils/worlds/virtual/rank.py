@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -30,6 +31,7 @@ from ...events.matching import POINT_TO_POINT
 from ...recording.callers import who_called
 from ...recording.reader import making
 from ...recording.storages import COMMUNICATION, Storages, restore
+from ..common.joining import give_group
 from ..common.rank_environment import failure
 from .meta_tensors import NoValues
 from .network import VirtualCall
@@ -46,10 +48,12 @@ class VirtualRank(RankThread):
     """A rank of the world `world` (engine.py)."""
 
     def __init__(self, number: int, world: Engine):
-        super().__init__(number, world.scheduler)
+        super().__init__(number, world.scheduler, world.surroundings_of(number))
         self.world = world
         self.calls: list[VirtualCall] = []
         self.groups_made: list[Event] = []
+        self.default_group: tuple[int, ...] | None = None  # the world's numbers of its members; None before it joins
+        self.stores_met_at = 1  # how many stores the world has given it to meet others
         self.regions: list[Region] = []
         self.strides: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}  # index of a call -> (shape, strides)
         self.received: set[int] = set()  # numbers of storages that messages have filled
@@ -69,6 +73,7 @@ class VirtualRank(RankThread):
             with world.scheduler.bookkeeping():
                 dist.init_process_group("gloo", store=world.store, rank=self.number, world_size=world.size)
                 self.groups.pg_group_ranks[dist.group.WORLD] = world.world_group_ranks  # torch makes one per rank
+                give_group()
                 fn, args, kwargs = world.load_program()
             gpu = world.make_gpu(self)
             with saved_tensors_hooks(self.storages.save, restore), gpu:
@@ -190,12 +195,19 @@ class VirtualRank(RankThread):
 
     def make_group(self, name: str, members: tuple[int, ...], make: Callable[[], Any]) -> Any:
         """Call `make`, which makes a group, once all members have come to make it."""
+        members = self.world.to_world_ranks(members)
+        with self.in_new_group(name, members):
+            if self.number in members:
+                self.world.meet((name, members), len(members))
+        return make()
+
+    @contextmanager
+    def in_new_group(self, name: str, members: tuple[int, ...]) -> Iterator[None]:
+        """Note that this rank makes a group, from beginning to end: it may have to wait for others in it."""
         number = len(self.groups_made)
         self.groups_made.append(making(self.number, number, name, members, self.clock, None, who_called()[0]))
-        if self.number in members:
-            self.world.meet((name, members), self)
+        yield
         self.groups_made[number] = replace(self.groups_made[number], end=self.clock)
-        return make()
 
     # --- memory
 
