@@ -57,7 +57,7 @@ def test_files_of_libraries_and_of_this_package(file):
 
 
 def test_recorder_reports_and_pickling_agree():
-    assert all(callers.is_students(file) == is_students(file) for file in (*STUDENTS, *OTHERS))
+    assert all(callers.kind_of(file).is_students == is_students(file) for file in (*STUDENTS, *OTHERS))
     assert unpicklable.source_lines.is_students is is_students
 
 

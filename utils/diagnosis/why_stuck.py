@@ -8,16 +8,26 @@ from ..events.rank_state import RankState
 from ..text.rank_sets import FEW
 from .mismatch import difference
 from .words import call_text, group_text, inside_which_if, ordinal, ranks_text
+from .wrappers import what_it_does, what_they_do
 
 EVERYONE_FIRST = {
     "send": ("sends", "Let one rank of each pair receive first, or use isend and wait after the receive."),
     "recv": ("receives", "A message must be sent before it can arrive: let one rank send first."),
 }
+MORE_ROUNDS = (
+    "give all ranks the same number of batches. If one skips a batch or stops early, all must: let them agree first, "
+    "with an all_reduce of the decision."
+)
 ALL_GROUPS = "Every rank must call new_group for every group in the same order, even for groups that it is not in."
 
 
 def likely_mistake(blocked: dict[int, Event], matching: Matching) -> str:
     """Why no rank can move. blocked: {rank: the call it is inside}."""
+    said = why(blocked, matching)
+    return " ".join([said, *(what for what in what_they_do(blocked.values()) if what not in said)])
+
+
+def why(blocked: dict[int, Event], matching: Matching) -> str:
     if any(event.op == "new_group" or not is_one_group(event, matching.states) for event in blocked.values()):
         return unmade_group(blocked, matching.states)
     collectives = [event for event in blocked.values() if event.op not in POINT_TO_POINT]
@@ -35,13 +45,9 @@ def likely_mistake(blocked: dict[int, Event], matching: Matching) -> str:
 def missing_rank(event: Event, missing: list[int], blocked: dict[int, Event], matching: Matching) -> str:
     states = matching.states
     finished = [rank for rank in missing if states[rank].finished]
-    condition = inside_which_if(event)
     if finished:
-        fix = f"take it out of the {condition}" if condition else "look for an early return, or an `if` around it"
-        return (
-            f"{ranks_text(finished)} never called this {event.op} and {'has' if len(finished) == 1 else 'have'} "
-            f"finished. A collective returns only when every rank of its group has called it: {fix}."
-        )
+        return finished_without(event, finished, states)
+    condition = inside_which_if(event)
     for rank in missing:
         other = blocked[rank]
         if other.op not in POINT_TO_POINT and event.rank in missing_from(other, matching):
@@ -56,6 +62,34 @@ def missing_rank(event: Event, missing: list[int], blocked: dict[int, Event], ma
         f"{ranks_text(event.members)} must all call {event.op}, but {elsewhere}. "
         f"All of them must make their common calls in the same order.{hint}"
     )
+
+
+def finished_without(event: Event, finished: list[int], states: list[RankState]) -> str:
+    """Sentences about a collective for which a rank waits, while these have finished without it."""
+    have = "has" if len(finished) == 1 else "have"
+    again = all(calls_like(event, states[rank]) for rank in finished)
+    condition, them = inside_which_if(event), ranks_text(finished).lower()
+    if again and event.wrapper:
+        fix = MORE_ROUNDS
+    elif again:
+        fix = f"does the loop have more rounds on rank {event.rank}, or does an `if` skip the call on {them}?"
+    elif condition:
+        fix = f"take it out of the {condition}."
+    else:
+        fix = "look for an early return, or an `if` around it."
+    if what := what_it_does(event):
+        return (
+            f"{what} {ranks_text(finished)} {have} finished {'after fewer of them' if again else 'without it'}: {fix}"
+        )
+    return (
+        f"{ranks_text(finished)} {'did not call' if again else 'never called'} this {event.op}{' again' * again} and "
+        f"{have} finished. A collective returns only when every rank of its group has called it: {fix}"
+    )
+
+
+def calls_like(event: Event, state: RankState) -> int:
+    """How many calls the rank has made of the same kind from the same line."""
+    return sum((e.where, e.op, e.wrapper) == (event.where, event.op, event.wrapper) for e in state.events)
 
 
 def missing_from(collective: Event, matching: Matching) -> list[int]:

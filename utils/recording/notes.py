@@ -30,6 +30,7 @@ class CallKind(NamedTuple):
     reduce_op: str
     is_async: bool
     where: str
+    wrapper: str
 
 
 class WaitLine(NamedTuple):

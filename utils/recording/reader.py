@@ -122,6 +122,7 @@ def read_state(rank: int, notes: Iterable[Note], table: bytes, finished: bool) -
                 end=end or None,
                 where=kind.where,
                 waited=waited or None,
+                wrapper=kind.wrapper,
             )
         )
     return state
