@@ -7,6 +7,7 @@ end of the message is there. A world is stuck when every rank that has not finis
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..events.event import Event
@@ -60,15 +61,18 @@ def can_move(event: Event, matching: Matching) -> bool:
     return None not in partners.values() and not difference(partners)
 
 
-def describe_ranks(states: list[RankState], running: dict[int, str] | None = None, now: float = 0.0) -> list[str]:
-    """One line per rank: finished, waiting for what and where, or running.
+def describe_ranks(
+    states: list[RankState], running: dict[int, str] | None = None, idle: Sequence[int] = (), now: float = 0.0
+) -> list[str]:
+    """One line per rank: finished, waiting for what and where, running or idle.
 
     running   {rank: the line of Python that it runs, as "file:line"}
+    idle      ranks that do not compute, though no call to the network holds them up
     now       seconds since the world began
 
     With more than FEW ranks, those that are alike share a line; of more than FEW lines, some are left out.
     """
-    doing = {state.rank: doing_of(state, running or {}, now) for state in states}
+    doing = {state.rank: doing_of(state, running or {}, idle, now) for state in states}
     lines = []
     for ranks in group_alike(list(doing), doing.values()):
         does = doing[ranks[0]]
@@ -88,17 +92,34 @@ class Doing(NamedTuple):
     where: str
 
 
-def doing_of(state: RankState, running: dict[int, str], now: float) -> Doing:
+def doing_of(state: RankState, running: dict[int, str], idle: Sequence[int], now: float) -> Doing:
     event = state.blocked_in()
     if state.finished:
         return Doing("has", "have", "finished", "")
     if event is None:
-        return Doing("is", "are", "running", place(running.get(state.rank, "")))
+        return Doing("is", "are", "idle" if state.rank in idle else "running", place(running.get(state.rank, "")))
     is_wait = event.op != "new_group" and event.index in state.waits
     seconds = now - (event.start if event.waited is None else event.waited)
     where = place(state.waits[event.index] if is_wait else event.where)
     how_long = f" for {seconds:.0f} s" if seconds > LONG else ""
     return Doing("waits", "wait", f"in {call_text(event)}{how_long}", where)
+
+
+def what_idle_ranks_wait_for(states: list[RankState], idle: Sequence[int]) -> str:
+    """What holds up ranks that don't compute: calls in flight, perhaps of their threads, or something unknown here."""
+    matching = Matching(states)
+    held: dict[int, Event] = {}
+    for state in states:
+        in_flight = (e for e in state.events if e.end is None and e.op not in POINT_TO_POINT)
+        if not state.finished and (event := state.blocked_in() or next(in_flight, None)) is not None:
+            held[state.rank] = event
+    if all(state.finished or state.rank in held for state in states) and not any(
+        can_move(event, matching) for event in held.values()
+    ):
+        started = "; ".join(f"rank {r} started {call_text(held[r])} at {place(held[r].where)}" for r in idle)
+        return f"{started[0].upper()}{started[1:]}. {likely_mistake(held, matching)}"
+    they, do = ranks_text(idle).lower(), "does" if len(idle) == 1 else "do"
+    return f"No rank computes, so more time may not help. What {do} {they} wait for?"
 
 
 def difference_at_the_end(states: list[RankState]) -> str:

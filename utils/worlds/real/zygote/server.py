@@ -167,7 +167,7 @@ class ZygoteServer:
             world.tell(Refused(f"only {len(world.ranks)} of {size} could be started: {error}"))
             world.end()
         else:
-            world.tell(Started())
+            world.tell(Started(tuple(world.ranks)))
 
     def descriptors(self, outputs: list[int], but: int) -> list[int]:
         """Those that the rank with output `but` must close after the fork."""
