@@ -15,7 +15,7 @@ from ..events.matching import POINT_TO_POINT, Matching, group_key
 from ..events.rank_state import RankState
 from ..text.rank_sets import FEW, group_alike
 from ..text.source_lines import place
-from .mismatch import difference, message_mismatch
+from .mismatch import difference, message_mismatch, mixed_gradients
 from .why_stuck import is_one_group, likely_mistake, lost_receives
 from .words import call_text, ranks_text
 
@@ -110,8 +110,7 @@ def what_idle_ranks_wait_for(states: list[RankState], idle: Sequence[int]) -> st
     matching = Matching(states)
     held: dict[int, Event] = {}
     for state in states:
-        in_flight = (e for e in state.events if e.end is None and e.op not in POINT_TO_POINT)
-        if not state.finished and (event := state.blocked_in() or next(in_flight, None)) is not None:
+        if not state.finished and (event := state.blocked_in() or next(iter(state.in_flight()), None)) is not None:
             held[state.rank] = event
     if all(state.finished or state.rank in held for state in states) and not any(
         can_move(event, matching) for event in held.values()
@@ -123,9 +122,11 @@ def what_idle_ranks_wait_for(states: list[RankState], idle: Sequence[int]) -> st
 
 
 def difference_at_the_end(states: list[RankState]) -> str:
-    """How the calls differ that the ranks were inside when the world broke, as sentences; "" if they don't."""
+    """How the calls differ that were in flight when the world broke, as sentences; "" if they don't."""
     matching = Matching(states)
-    for event in filter(None, (state.blocked_in() for state in states)):
+    if said := mixed_gradients(matching)[1]:
+        return said
+    for event in [event for state in states for event in (state.blocked_in(), *state.in_flight()) if event is not None]:
         if event.op in POINT_TO_POINT:
             other_end = matching.other_end(event)
             said = message_mismatch(event, other_end) if other_end is not None else ""

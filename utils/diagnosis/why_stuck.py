@@ -6,7 +6,7 @@ from ..events.event import Event
 from ..events.matching import POINT_TO_POINT, Matching, group_key
 from ..events.rank_state import RankState
 from ..text.rank_sets import FEW
-from .mismatch import difference
+from .mismatch import difference, mixed_gradients
 from .words import call_text, group_text, inside_which_if, ordinal, ranks_text
 from .wrappers import what_it_does, what_they_do
 
@@ -30,6 +30,8 @@ def likely_mistake(blocked: dict[int, Event], matching: Matching) -> str:
 def why(blocked: dict[int, Event], matching: Matching) -> str:
     if any(event.op == "new_group" or not is_one_group(event, matching.states) for event in blocked.values()):
         return unmade_group(blocked, matching.states)
+    if sentence := mixed_gradients(matching)[1]:
+        return sentence
     collectives = [event for event in blocked.values() if event.op not in POINT_TO_POINT]
     for event in collectives:
         if sentence := difference(matching.partners(event)):
@@ -232,18 +234,25 @@ def groups_in_another_order(states: list[RankState]) -> str:
     made = {state.rank: [e for e in state.groups_made if e.group.isdigit()] for state in states}
     for place in range(max(map(len, made.values()), default=0)):
         here = {rank: events[place].members for rank, events in made.items() if place < len(events)}
-        if len(set(here.values())) == 1:
-            continue
         first = next(iter(here))
+        if len(set(here.values())) == 1:
+            absent = [state.rank for state in states if state.finished and state.rank not in here]
+            if skipped := [rank for rank in absent if rank not in here[first]]:
+                return skipped_group(skipped, here[first])
+            continue
         others = [rank for rank, members in here.items() if members != here[first]]
         later = {rank: [event.members for event in made[rank][place:]] for rank in others}
         skipped = [rank for rank in others if rank not in here[first] and here[first] not in later[rank]]
         if skipped:
-            them = "which it is not in" if len(skipped) == 1 else "which they are not in"
-            return f"{ranks_text(skipped)} skipped the group of {ranks_text(here[first]).lower()}, {them}. {ALL_GROUPS}"
+            return skipped_group(skipped, here[first])
         mine, its = ranks_text(here[first]).lower(), ranks_text(here[others[0]]).lower()
         return (
             f"The {ordinal(place + 1)} group that rank {first} makes is that of {mine}; on rank {others[0]} it is that "
             f"of {its}. Every rank must make all groups in the same order."
         )
     return ""
+
+
+def skipped_group(ranks: list[int], members: tuple[int, ...]) -> str:
+    them = "which it is not in" if len(ranks) == 1 else "which they are not in"
+    return f"{ranks_text(ranks)} skipped the group of {ranks_text(members).lower()}, {them}. {ALL_GROUPS}"

@@ -93,6 +93,20 @@ class GroupMade(NamedTuple):
     end: float
 
 
+class GradientOf(NamedTuple):
+    """A call reduces the gradient of a parameter with this fingerprint of its values, and this name in its model."""
+
+    call: int
+    fingerprint: int
+    name: str
+
+
+class ParametersAre(NamedTuple):
+    """Fingerprints of all parameters that the rank has."""
+
+    fingerprints: list[int]
+
+
 class HandleDropped(NamedTuple):
     """The program is over and never asked this handle for its result."""
 
@@ -126,6 +140,8 @@ Note = (
     | CallLayout
     | GroupBegun
     | GroupMade
+    | GradientOf
+    | ParametersAre
     | HandleDropped
     | RegionEnded
     | DeviceTime

@@ -44,6 +44,8 @@ from .torch_private import (
     wrap_making_of_groups,
 )
 
+REDUCTIONS = ("all_reduce", "reduce")
+
 
 class RecordedWork(Work):
     """The handle of a recorded call.
@@ -238,6 +240,9 @@ class Method:
             for tensor in at_risk:
                 if tensor.layout is torch.strided and not tensor.is_contiguous():
                     recorder.write(CallLayout(index, tuple(tensor.shape), tensor.stride()))
+        if self.op in REDUCTIONS and caller.directly and len(inputs) == 1:
+            for note in recorder.gradients.notes_about(index, inputs[0]):
+                recorder.write(note)
         if label == "world" and not self.is_message:
             recorder.on_synchronisation()
         return index

@@ -13,6 +13,7 @@ import torch
 from ..events.memory_samples import MemoryNote, Sample
 from .call_table import COLUMNS, END, HEADER, KIND, LINE, START, WAITED, Table
 from .callers import who_called
+from .gradients import Gradients
 from .notes import CallFailed, DeviceTime, HandleDropped, Note, RegionEnded, WaitLine
 from .torch_private import current_autograd_node, current_graph_task_id, when_backward_ends
 
@@ -48,6 +49,7 @@ class Recorder:
         self.backward = -1  # torch's number of the backward pass that makes calls now
         self.of_backward: list[int] = []  # the asynchronous collectives it has made
         self.unasked: dict[int, str] = {}  # the student's own handles, not asked for a result yet: index -> where
+        self.gradients = Gradients()
         self.pending: list[tuple[str, str | int, Mark, Mark]] = []  # spans whose end the GPU may not have reached
         self.began_on_device: dict[int, Mark] = {}
         self.allocated: list[Sample] = []  # on the GPU, at the ends of regions
