@@ -219,9 +219,9 @@ EVENT = attrgetter(*(field.name for field in fields(Event)))
 
 def event_fields(call: VirtualCall) -> tuple[Any, ...]:
     """The fields of its Event, now that it is known when it ended, who sent it, and when it was waited for."""
-    *before, peer, tag, nbytes, dtype, shape, reduce_op, is_async, start, _, where, _ = EVENT(call.event)
+    *before, peer, tag, nbytes, dtype, shape, reduce_op, is_async, start, _, where, _, wrapper = EVENT(call.event)
     peer = peer if call.source is None else call.source
-    return *before, peer, tag, nbytes, dtype, shape, reduce_op, is_async, start, call.end, where, call.waited
+    return *before, peer, tag, nbytes, dtype, shape, reduce_op, is_async, start, call.end, where, call.waited, wrapper
 
 
 class EmptyUnpickler(pickle.Unpickler):
