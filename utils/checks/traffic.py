@@ -11,6 +11,8 @@ from ..text.units import quantity
 from .answer import Answer, CheckFailed
 from .compare import plural
 
+SHARED_FILE = "SharedFile"  # the op of an access to a file that ranks share; a graded run has such events
+
 
 def expect_traffic(answer: Answer, messages: int, nbytes: int, enough: str = "No fewer will do.") -> str:
     """Raise CheckFailed unless the ranks sent `messages` messages of `nbytes` bytes in all, with send and recv alone.
@@ -132,14 +134,17 @@ def expect_calls(answer: Answer, calls: Sequence[str], nbytes: Sequence[int] | N
     return f"each rank called {', '.join(calls)}."
 
 
-def calls_of_ranks(answer: Answer, op: str) -> list[tuple[int, list[Event]]]:
-    """(rank, its calls) of each rank. Raises CheckFailed if a call is not an `op`, or was never waited for."""
-    strangers = sorted({event.op for event in answer.events} - {op})
+def calls_of_ranks(answer: Answer, op: str, besides: str = "") -> list[tuple[int, list[Event]]]:
+    """(rank, its calls of `op`) of each rank. Raises CheckFailed if a call is not an `op`, or was never waited for.
+
+    besides: another op that is allowed
+    """
+    strangers = sorted({event.op for event in answer.events} - {op, besides})
     if strangers:
         raise CheckFailed(f"your function calls {', '.join(strangers)}", f"{op} only")
     expect_all_waited(answer)
     ranks = range(len(answer.results))
-    return [(rank, [event for event in answer.events if event.rank == rank]) for rank in ranks]
+    return [(rank, [event for event in answer.events if (event.rank, event.op) == (rank, op)]) for rank in ranks]
 
 
 def expect_launched_first(answer: Answer, noun: str = "all-reduce") -> None:
