@@ -28,7 +28,7 @@ import torch.distributed as dist
 from grader.inside import codec, slices
 from grader.inside.host import seed
 from grader.inside.orders import ReadOrder, RunOrder, receive_order
-from utils.checks.runner import call_with
+from utils.drivers.call import call_with
 from utils.events.matching import POINT_TO_POINT
 from utils.kit import shared_file
 from utils.kit.slow_memory import SlowMemory

@@ -15,8 +15,9 @@ from grader.judging.rank_host import HostGone, Rank
 from grader.judging.shared_objects import give_order, pack_program, restored
 from utils.checks.inputs import Draws
 from utils.checks.registry import Checks
-from utils.checks.runner import Runner, links
+from utils.checks.runner import Runner
 from utils.cluster import Cluster
+from utils.cluster.hardware import links
 from utils.diagnosis.errors import RankCrashed, RankTimeout
 from utils.kit.slow_memory import SlowMemory
 from utils.report.run import Run
