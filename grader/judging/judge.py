@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import atexit
 import inspect
+import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -22,7 +23,7 @@ from nbformat.notebooknode import NotebookNode
 
 from grader.inside.codec import Breach, receive
 from grader.inside.orders import ReadOrder
-from grader.judging.check_cells import CheckCell, lesson_of, read_notebook, salt_of
+from grader.judging.check_cells import CheckCell, lesson_of, read_notebook
 from grader.judging.rank_connection import RankConnection
 from grader.judging.rank_host import HostGone, Rank, RankHost
 from grader.judging.remote_runner import RemoteRunner, TooLong
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from grader.inside.slices import Slice
 
 MAX_TEXT = 10_000  # characters of a verdict: some checks quote all that they were given
+SALT_BITS = 256  # of what the inputs are drawn with: nobody can know it, or find it by trying
 MAX_HOSTS = 4  # that one submission may use up
 CPU_SECONDS = 5  # of computing for one rank in one run; a right answer takes a tenth of one
 CPU_SECONDS_EACH = 1  # if all compute: a run gets CPU_SECONDS, and this for each of its ranks
@@ -69,7 +71,7 @@ def judge(
     parts = [Checks(checks, lesson), Checks(hidden, lesson, hidden=True)] if official else []
     for part in parts:
         pickle_by_value(part)
-    judging = Judging(cells, official, sandboxed, began + seconds, Draws(salt_of(cells, parts)))
+    judging = Judging(cells, official, sandboxed, began + seconds, Draws(secrets.randbits(SALT_BITS)))
     try:
         for number, cell in enumerate(official):
             verdict = judging.verdict(cell, parts)
