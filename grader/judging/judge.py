@@ -227,6 +227,8 @@ class Judging:
             remarks = [self.judge_part(part, cell, code, part is registered[-1], visible) for part in registered]
         except CheckFailed as failed:
             verdict.said, verdict.mistake = str(failed), failed.mistake
+            if failed.impossible:
+                self.flag("claims what is impossible", f"{cell.name}: {failed.saw}, expected {failed.expected}")
             verdict.hidden = "hidden test" in failed.header
             verdict.points = cell.points * failed.share
             verdict.kind = PART if failed.share else BLANK if failed.saw == "Not written yet." else WRONG
@@ -263,6 +265,8 @@ class Judging:
         except CheckFailed as failed:
             if not part.hidden:
                 raise
+            if failed.impossible:
+                self.flag("claims what is impossible", f"{cell.name}: {failed.saw}, expected {failed.expected}")
             where = differences(run.cases[-1], visible) if run.cases else "in a different case"
             raise veiled(failed, cell.judges, run.ended, where) from None
         except TooLong as error:

@@ -98,13 +98,26 @@ def too_few(noun: str) -> str:
 
 
 def expect_time(
-    answer: Answer, seconds: float, rtol: float = 1e-6, recognise: Mapping[str, float] | None = None
+    answer: Answer,
+    seconds: float,
+    rtol: float = 1e-6,
+    recognise: Mapping[str, float] | None = None,
+    least: float = 0.0,
 ) -> str:
     """Raise CheckFailed unless the run took at most `seconds` of virtual time. Returns a sentence with its time.
 
-    recognise: {a common mistake, in words: the time that it leads to}
+    recognise   {a common mistake, in words: the time that it leads to}
+    least       the time that what must be computed and sent takes in any case. A rank knows its own computing, so this
+                is what keeps it from claiming less
     """
     took = answer.run.elapsed
+    if took < least * (1 - rtol):
+        raise CheckFailed(
+            f"it took {quantity(took, 's')} of virtual time",
+            f"{quantity(least, 's')} at least",
+            "Nothing that computes all this can be so fast. Compute with torch, and leave the clock alone.",
+            impossible=True,
+        )
     if took <= seconds * (1 + rtol):
         return f"{quantity(took, 's')} of virtual time."
     usual = (words for words, wrong in (recognise or {}).items() if math.isclose(took, wrong, rel_tol=1e-3))
