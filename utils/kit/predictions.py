@@ -15,6 +15,8 @@ from html import escape
 from types import EllipsisType
 from typing import Any
 
+from IPython.display import display
+
 from ..text import tables
 from ..text.units import nearest, quantity
 
@@ -25,7 +27,7 @@ made: dict[str, Prediction] = {}  # this notebook's, by question
 
 
 class Prediction:
-    """One question, the guess, and the answer once it is revealed. A cell that ends in one shows it."""
+    """One question, the guess, and the answer once it is revealed."""
 
     def __init__(self, question: str, guess: Any = ..., choices: Sequence[str] = ()) -> None:
         self.question, self.guess, self.choices = question, guess, tuple(choices)
@@ -71,7 +73,7 @@ class Prediction:
         return f"<p>{escape(self.question)}: {answer}. {guess}</p>{folded}"
 
 
-def predict(question: str, guess: Any = ..., choices: Sequence[str] = ()) -> Prediction:
+def predict(question: str, guess: Any = ..., choices: Sequence[str] = ()) -> None:
     """Write down a guess, to be compared by `reveal`. Run the cell again to change your mind.
 
     guess     a number, a word, True or False, or a list of these; `...` means none yet
@@ -81,18 +83,18 @@ def predict(question: str, guess: Any = ..., choices: Sequence[str] = ()) -> Pre
     if choices and not isinstance(guess, EllipsisType) and normal(guess) not in map(normal, choices):
         raise ValueError(f"{guess!r} is not one of {listed(choices)}{nearest(str(guess), choices)}")
     made[question] = Prediction(question, guess, choices)
-    return made[question]
+    display(made[question])
 
 
-def reveal(question: str, answer: Any, unit: str = "", why: str = "") -> Prediction:
-    """The answer beside the guess.
+def reveal(question: str, answer: Any, unit: str = "", why: str = "") -> None:
+    """Show the answer beside the guess.
 
     unit   of a number, such as "B" or "s"; 96e6 with "B" is shown as 96 MB
     why    one paragraph, folded until it is opened; `code` and $formulas$ as in text
     """
     prediction = made.setdefault(question, Prediction(question))
     prediction.answer, prediction.unit, prediction.why = plain(answer), unit, why
-    return prediction
+    display(prediction)
 
 
 class HowPredictionsWent:
