@@ -14,7 +14,7 @@ import torch
 
 from utils.checks.inputs import Draws
 from utils.checks.oracles import Case, oracle, side_by_side, vary
-from utils.checks.runner import links
+from utils.cluster.hardware import links
 
 visible: Any = import_module("utils.checks.02_all_reduce")
 in_order, bits, NAMES, BOTH = visible.in_order, visible.bits, visible.NAMES, visible.BOTH

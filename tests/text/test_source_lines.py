@@ -75,7 +75,7 @@ def test_the_name_of_a_librarys_file_does_not_tell_where_it_is(file, name, tmp_p
 
 
 def test_recorder_reports_and_pickling_agree():
-    assert all(callers.is_students(file) == is_students(file) for file in (*STUDENTS, *OTHERS))
+    assert all(callers.kind_of(file).is_students == is_students(file) for file in (*STUDENTS, *OTHERS))
     assert unpicklable.source_lines.is_students is is_students
 
 

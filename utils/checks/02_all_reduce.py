@@ -15,14 +15,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ..cluster.hardware import Link
+from ..cluster.hardware import Link, links
 from .answer import Answer, CheckFailed
 from .compare import expect
 from .equality import alike
 from .inputs import Draws
 from .oracles import Case, Judgement, always, oracle
 from .recorded import recorded
-from .runner import links
 from .traffic import expect_each_sent, expect_only_messages, expect_time, expect_traffic
 
 Team = list[int]

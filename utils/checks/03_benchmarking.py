@@ -19,13 +19,13 @@ import torch.distributed as dist
 from ..benchmark import nccl_conventions
 from ..benchmark.machine import probes
 from ..cluster.collective_costs import Layout, cost
+from ..cluster.hardware import links
 from .answer import Answer, CheckFailed
 from .compare import expect
 from .equality import alike, is_number
 from .inputs import Draws
 from .oracles import Case, always, as_tuple, every, oracle, side_by_side
 from .recorded import recorded
-from .runner import links
 from .traffic import expect_calls
 
 ALPHA, BANDWIDTH = 1e-3, 1e6  # of the links below: slow, so that times are easy to read

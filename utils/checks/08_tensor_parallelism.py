@@ -17,11 +17,11 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from .. import track_memory
 from ..cluster.collective_costs import Layout, cost
-from ..cluster.hardware import Cluster
+from ..cluster.hardware import Cluster, links
+from ..drivers.backward import drive
 from ..kit.transformer import attention, layer_norm, mlp
 from .answer import Answer, CheckFailed
 from .compare import Mistakes
-from .drive import drive
 from .equality import alike
 from .gradients import (
     CLOSE,
@@ -37,7 +37,7 @@ from .gradients import (
 from .inputs import Draws
 from .marking import check
 from .oracles import Case, oracle
-from .runner import Runner, links
+from .runner import Runner
 from .show import show
 from .traffic import expect_time
 

@@ -123,7 +123,7 @@ def microbatch_forward(draws: Draws, layers: Sizes, rows: int, size: int, dtype:
     serial = {"the time of one GPU: send each microbatch on before you compute the next": float(rows * ranks)}
 
     def in_time(answer: Answer) -> str:
-        return expect_time(answer, rows + size * (ranks - 1), recognise=serial)
+        return expect_time(answer, rows + size * (ranks - 1), recognise=serial, least=rows + ranks - 1)
 
     return forward(draws, layers, rows, size, dtype, clock=rows_take_time(ranks), time=in_time)
 
@@ -145,7 +145,8 @@ def overlapped_forward(
     def in_time(answer: Answer) -> str:
         expect_waited(answer)
         wrong = {words: first + others * each for words, each in usual.items()}
-        return expect_time(answer, first + others * max(size, message), recognise=wrong)
+        least = rows + (ranks - 1) * (1 + message)  # a row takes a second on each rank
+        return expect_time(answer, first + others * max(size, message), recognise=wrong, least=least)
 
     clock = rows_take_time(ranks, message)
     return forward(draws, layers, rows, size, dtype, also=expect_only_messages, clock=clock, time=in_time)

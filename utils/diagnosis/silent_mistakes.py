@@ -15,7 +15,7 @@ from ..events.matching import Matching
 from ..events.rank_state import RankState
 from ..text.source_lines import place
 from .errors import SilentMistake
-from .mismatch import SAME_ORDER, difference, message_mismatch
+from .mismatch import SAME_ORDER, difference, message_mismatch, mixed_gradients
 from .why_stuck import groups_in_another_order
 from .words import call_text, ranks_text, tensor_text
 
@@ -42,6 +42,7 @@ def explain_silence(states: list[RankState]) -> str:
     matching = Matching(states)
     for find in (
         find_different_groups,
+        mixed_gradients,
         find_swapped_calls,
         find_different_collectives,
         find_different_messages,

@@ -168,7 +168,7 @@ class ZygoteServer:
             world.tell(Refused(f"only {len(world.ranks)} of {size} could be started: {error}"))
             world.end()
         else:
-            world.tell(Started())
+            world.tell(Started(tuple(world.ranks)))
 
     def descriptors(self, others: list[int]) -> list[int]:
         """Those that a rank must close after the fork; `others`: the outputs of the other ranks."""
