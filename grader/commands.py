@@ -31,7 +31,7 @@ Regrade = Annotated[bool, typer.Option("--regrade", help="judge again, even what
 Scheduler = Annotated[str | None, typer.Option(help="address of a Dask scheduler whose workers do the judging")]
 WithoutSandbox = Annotated[bool, typer.Option("--without-sandbox", help="run submissions with all your rights")]
 NewLesson = Annotated[str, typer.Argument(help="its name: a number and a topic, such as 06_compression")]
-Lesson = Annotated[str, typer.Argument(help="its name, or how it begins: 05")]
+Lesson = Annotated[str, typer.Argument(help="its name, or its number: 05")]
 Exercise = Annotated[str | None, typer.Argument(help="its name, or how it begins; without it, all exercises")]
 Watch = Annotated[bool, typer.Option("--watch", help="judge again at each save of one of the lesson's files")]
 OpenNotebook = Annotated[
