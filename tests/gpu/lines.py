@@ -22,6 +22,11 @@ class Check:
     numbers: dict[str, Any] = field(default_factory=dict)
 
 
+def lines_of(folder: Path, part: str) -> Path:
+    """The file of a part's lines, in the result's folder."""
+    return folder / "output" / f"{part}.jsonl"
+
+
 class Lines:
     """Writes them. Every line is on disk before the next step, which may crash the process."""
 

@@ -113,7 +113,7 @@ def add_part(page: Page, result: Result) -> None:
         page.text("It found nothing.")
     for outcome in (FAILED, PASSED, NOT_TRIED):
         add_checks(page, outcome, [check for check in result.checks if check.outcome == outcome])
-    if result.output:
+    if result.output and result.outcome == FAILED:
         page.text("The last lines it printed:")
         page.code(result.output)
 

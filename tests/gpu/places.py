@@ -6,23 +6,19 @@ import getpass
 import os
 import re
 import socket
-import sys
 from pathlib import Path
 
 from tests.gpu.running import ROOT
 
 # A path with a folder in it. What every Linux has in the same place may stay, and so may what follows "https:/".
 PATH = re.compile(r"(?<![\w.:/<>-])/(?!(?:dev|proc|sys)/)(?:[\w.@+~-]+/)+(?=[\w.@+~<-])")
-SHORTEST = 3  # characters of a name that is replaced: "a" would be found everywhere
+SHORTEST = 2  # characters of a name that is replaced: "a" would be found everywhere
 
 
 def without_places(text: str) -> str:
     """The text with paths relative to the project, or cut down to the last part, and without names of this machine."""
     for place in sorted({str(ROOT), os.path.realpath(ROOT)}, key=len, reverse=True):
         text = text.replace(f"{place}/", "").replace(place, ".")
-    for place in sorted(filter(None, {sys.prefix, os.path.realpath(sys.prefix), os.path.expanduser("~")}), key=len):
-        if len(place) > SHORTEST:
-            text = text.replace(f"{place}/", "…/")
     text = PATH.sub("…/", text)
     for name, instead in names().items():
         text = re.sub(rf"(?<![\w.-]){re.escape(name)}(?![\w-])", instead, text)
@@ -39,7 +35,8 @@ def names() -> dict[str, str]:
     except (KeyError, OSError):  # a user without a name
         pass
     common = {"localhost", "root", "user", "ubuntu", "runner"}  # they say nothing, and "root" is a word of ours
-    return {name: instead for name, instead in found.items() if len(name) >= SHORTEST and name not in common}
+    kept = sorted((name for name in found if len(name) >= SHORTEST and name not in common), key=len, reverse=True)
+    return {name: found[name] for name in kept}  # a name before what it begins with
 
 
 def clean(folder: Path) -> None:

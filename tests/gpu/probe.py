@@ -7,6 +7,7 @@ programs are functions of a module, not of `__main__`, so that ranks find them e
 
 from __future__ import annotations
 
+import importlib.util
 import time
 import traceback
 from collections.abc import Callable
@@ -51,6 +52,11 @@ class Setting:
         """A path in the result's folder: kind is "traces" or "figures"."""
         (self.folder / kind).mkdir(parents=True, exist_ok=True)
         return self.folder / kind / name
+
+    def draw(self, name: str, figure: Callable[[], Any]) -> None:
+        """Save a figure, if matplotlib is there."""
+        if importlib.util.find_spec("matplotlib"):
+            figure().savefig(self.file("figures", f"{name}.png"), dpi=100)
 
 
 def run(probes: list[Probe], setting: Setting, lines: Lines) -> None:

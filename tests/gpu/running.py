@@ -1,4 +1,4 @@
-"""One part, in a process of its own: ended with everything it has started when its time is up."""
+"""A part in a process of its own, which is ended with everything it has started when its time is up."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.gpu.lines import FAILED, NOT_TRIED, PASSED, Check, read
+from tests.gpu.lines import FAILED, NOT_TRIED, PASSED, Check, lines_of, read
 from tests.gpu.parts import Part
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -31,7 +32,7 @@ class Result:
     checks: list[Check] = field(default_factory=list)
     seconds: float = 0.0
     problem: str = ""  # why it ended before its end
-    output: str = ""  # the last lines it printed, if something went wrong
+    output: str = ""  # the last lines it printed
 
     @property
     def outcome(self) -> str:
@@ -44,16 +45,18 @@ class Result:
         return sum(check.outcome == outcome for check in self.checks)
 
 
-def run(part: Part, folder: Path, seconds: float, dry: bool) -> Result:
-    """Run a part, for at most `seconds`. Never raises because of what the part does."""
+def run(parts: Sequence[Part], folder: Path, seconds: float, dry: bool) -> list[Result]:
+    """Run a part, or several probes in one process, for at most `seconds`. Never raises because of what they do."""
+    first, *others = parts
     (folder / "output").mkdir(parents=True, exist_ok=True)
-    lines, output = folder / "output" / f"{part.name}.jsonl", folder / "output" / f"{part.name}.txt"
-    lines.unlink(missing_ok=True)
-    environment = {**os.environ, "GPU_LINES": str(lines), "PYTHONPATH": str(ROOT), **SETTINGS}
+    output = folder / "output" / f"{first.name}.txt"
+    for part in parts:
+        lines_of(folder, part.name).unlink(missing_ok=True)
+    environment = {**os.environ, "GPU_LINES": str(lines_of(folder, first.name)), "PYTHONPATH": str(ROOT), **SETTINGS}
     began = time.monotonic()
     with open(output, "wb") as file:
         process = subprocess.Popen(
-            [sys.executable, *part.command(lines, folder, dry)],
+            [sys.executable, *first.command(folder, dry, *others)],
             cwd=ROOT,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -61,12 +64,19 @@ def run(part: Part, folder: Path, seconds: float, dry: bool) -> Result:
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        problem = wait(process, seconds, part)
-    result = Result(part, read(lines, problem), time.monotonic() - began, problem)
-    lines.unlink(missing_ok=True)
-    if result.outcome == FAILED:
-        result.output = "\n".join(output.read_text(errors="replace").splitlines()[-LAST:])
-    return result
+        problem = wait(process, seconds, first)
+    took = time.monotonic() - began
+    results = []
+    for part in parts:
+        checks = read(lines_of(folder, part.name), problem)
+        own = sum(check.seconds for check in checks) if others else took
+        results.append(Result(part, checks, own, problem, last_lines(output)))
+        lines_of(folder, part.name).unlink(missing_ok=True)
+    return results
+
+
+def last_lines(output: Path) -> str:
+    return "\n".join(output.read_text(errors="replace").splitlines()[-LAST:])
 
 
 def wait(process: subprocess.Popen[bytes], seconds: float, part: Part) -> str:

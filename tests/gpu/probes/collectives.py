@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import importlib.util
 import math
 import re
 import shutil
@@ -22,10 +23,12 @@ AGREES = 0.3  # how far the bus bandwidth of the largest size may be from that o
 def sweep(setting: Setting, world_size: int) -> list[dict[str, str]]:
     """The rows of `python -m utils.benchmark all_reduce`, which are also left in the folder."""
     path = setting.folder / f"all_reduce-{world_size}.csv"
+    figure = ["--figure", str(setting.file("figures", f"all_reduce-{world_size}.png"))]
+    more = figure if importlib.util.find_spec("matplotlib") else []
     sizes = ["--sizes", "1K..64K" if setting.dry else SIZES, "--step", "8", "--repeats", "3" if setting.dry else "20"]
     words = [sys.executable, "-m", "utils.benchmark", "all_reduce", *sizes, "-n", str(world_size)]
     done = subprocess.run(
-        [*words, "--backend", setting.backend, "--csv", str(path)], capture_output=True, text=True, timeout=60
+        [*words, "--backend", setting.backend, "--csv", str(path), *more], capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, f"exit code {done.returncode}: {done.stdout[-1000:]}{done.stderr[-1000:]}"
     with open(path, newline="") as file:
@@ -34,16 +37,16 @@ def sweep(setting: Setting, world_size: int) -> list[dict[str, str]]:
 
 def benchmark(setting: Setting) -> Numbers:
     """All-reduce by size, in nccl-tests' conventions"""
-    return {
-        f"{size} ranks, {int(row['size']):,} bytes": {
-            "µs": 1e6 * float(row["seconds"]),
-            "algbw, GB/s": float(row["algbw"]),
-            "busbw, GB/s": float(row["busbw"]),
-            "wrong": int(row["wrong"]),
-        }
-        for size in (setting.world_sizes[1:] or [1])
-        for row in sweep(setting, size)
-    }
+    table: Numbers = {}
+    for size in setting.world_sizes[1:] or [1]:
+        for row in sweep(setting, size):
+            table[f"{size} ranks, {int(row['size']):,} bytes"] = {
+                "µs": 1e6 * float(row["seconds"]),
+                "algbw, GB/s": float(row["algbw"]),
+                "busbw, GB/s": float(row["busbw"]),
+                "wrong": int(row["wrong"]),
+            }
+    return table
 
 
 def against_nccl_tests(setting: Setting) -> Numbers:
@@ -78,7 +81,7 @@ def links(setting: Setting) -> Numbers:
 def cluster(setting: Setting) -> Numbers:
     """This machine as a cluster for `simulate`"""
     table: Numbers = {}
-    for size in setting.world_sizes:
+    for size in setting.world_sizes[-1:] if setting.dry else setting.world_sizes:
         try:
             found = measure_this_machine(size, setting.backend, seconds=0.2 if setting.dry else 2)
         except ValueError as error:  # it was disturbed, which says nothing about the GPU

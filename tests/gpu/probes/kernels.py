@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -46,10 +46,10 @@ class Transformer(nn.Module):
 
     def __init__(self, layers: int, width: int, heads: int, dtype: torch.dtype, device: str) -> None:
         super().__init__()
-        weights = make_layer(width, 4 * width) if device != "meta" else shapes_of_layer(width)
+        shapes = {name: [width * part for part in one.shape] for name, one in make_layer(1, 4).items()}  # all scale
         self.heads = heads
         self.layers = nn.ModuleList(
-            nn.ParameterDict({name: nn.Parameter(w.to(device, dtype, copy=True)) for name, w in weights.items()})
+            nn.ParameterDict({name: nn.Parameter(weight(shape, dtype, device)) for name, shape in shapes.items()})
             for _ in range(layers)
         )
 
@@ -59,9 +59,8 @@ class Transformer(nn.Module):
         return x
 
 
-@cache
-def shapes_of_layer(width: int) -> dict[str, Tensor]:
-    return {name: torch.empty_like(weight, device="meta") for name, weight in make_layer(width, 4 * width).items()}
+def weight(shape: list[int], dtype: torch.dtype, device: str) -> Tensor:
+    return torch.randn(shape, dtype=dtype, device=device) * shape[0] ** -0.5
 
 
 def make_step(size: dict[str, int], dtype: torch.dtype, device: str) -> Callable[[], None]:

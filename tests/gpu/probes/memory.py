@@ -67,6 +67,7 @@ def peak_of_run(setting: Setting) -> Numbers:
     """The peak that a Run reports"""
     width = 64 if setting.dry else 2048
     memory = spawn(step, 1, setting.device, width, backend=setting.backend).memory()
+    setting.draw("memory", memory.figure)
     found = {"device": memory.device[0], "peak": memory.peak[0], "samples": len(memory.at[0])}
     assert memory.device[0] == setting.device, f"{found}"
     assert memory.peak[0] and memory.peak[0] >= max(nbytes for _, nbytes in memory.at[0])

@@ -102,6 +102,7 @@ def event_times(setting: Setting) -> Numbers:
         trace = setting.file("traces", f"profiler-{size}-ranks.json")
         run = spawn(profiled, size, str(trace), backend="nccl")
         run.save_trace(setting.file("traces", f"recorder-{size}-ranks.json"))
+        setting.draw(f"timeline-{size}-ranks", run.timeline)
         products = run.results[0]["products"]
         copies = run.results[0]["copies"]
         regions = [one.end - one.start for one in run.regions if one.rank == 0]

