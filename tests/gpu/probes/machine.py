@@ -17,12 +17,12 @@ PACKAGES = {
     "pynvml": "which GPUs other people use: all are taken to be free (nvidia-ml-py)",
     "matplotlib": "figures, and every lesson, since lessons draw",
     "tqdm": "lesson 03",
-    "psutil": "tests under torchrun",
+    "psutil": "which ranks compute when the time is up; tests under torchrun",
     "hypothesis": "tests with random programs",
     "jupyter_client": "tests in a notebook's kernel",
     "ipykernel": "tests in a notebook's kernel",
     "nbformat": "tests of scripts made from notebooks, and of grading",
-    "IPython": "tests of scripts made from notebooks, and of grading",
+    "IPython": "how lessons show predictions (they print), tests of scripts made from notebooks, and of grading",
     "nbgrader": "tests of grading on GPUs",
 }
 TOO_OLD = (2, 11)  # torch must be no older
