@@ -12,7 +12,7 @@ run = "$(VENV)/bin/python"
 unexport PYTHONHOME VIRTUAL_ENV $(if $(SYSTEM_SITE),,PYTHONPATH)      # may belong to another environment
 
 .DEFAULT_GOAL := help
-.PHONY: help system env lab test quick thorough try build grade release script lock lint format bench clean distclean
+.PHONY: help system env lab test quick thorough try build grade release script lock lint format bench gpu clean distclean
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z]*\):.*## /  make \1|/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -92,6 +92,10 @@ format: env ## sort imports, fix what ruff can fix, and format the code
 
 bench: env ## compare spawn with other launchers, and grading with nbgrader, on this machine
 	@$(run) -m tests.bench $(BENCH_ARGS)
+
+# Needs no .venv: on a machine that is there for minutes only, any Python with torch, numpy and pytest will do.
+gpu: ## try everything that needs a GPU, in nine minutes (docs/gpu.md); without one: make gpu DRY=1
+	@"$(or $(wildcard $(VENV)/bin/python),$(PYTHON))" -m tests.gpu $(if $(DRY),--dry) $(GPU_ARGS)
 
 clean: ## remove build products and caches; keep submissions, grades and .venv
 	rm -rf build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis
