@@ -8,12 +8,11 @@ Each rule is one function in RULES.
 from __future__ import annotations
 
 import ast
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 
 from grader.authoring.check_files import answers, answers_file, hidden_tests, line_with, visible_checks
-from grader.authoring.facts import NEEDS, headings_of, plural
+from grader.authoring.facts import NEEDS, headings_of, plural, title_of
 from grader.authoring.lesson import BuildError, Lesson, Problem, parse
 
 FEWEST_WRONG = 2  # answers to an exercise
@@ -52,17 +51,18 @@ def title_and_needs(lesson: Lesson) -> Breaches:
 
 
 def headings(lesson: Lesson) -> Breaches:
-    """Above each exercise is a heading of its own with the exercise's name."""
+    """Above each exercise is a heading of its own, in any words: what a textbook would print."""
+    said = dict[str, int]()
     for name, heading in headings_of(lesson).items():
-        wanted = f"'## {name.replace('-', ' ').capitalize()}'"
         if heading is None:
-            what = f"exercise {name!r} has no heading: above it, start a markdown cell with {wanted}"
+            what = f"exercise {name!r} has no heading: above it, start a markdown cell with '## ' and a noun phrase"
             yield Problem(lesson.file, lesson.exercises[name].line, what)
             continue
-        said = heading.source.split("\n")[0].removeprefix("## ")
-        if re.sub(r"[^a-z0-9]+", "-", said.lower()).strip("-") != name:
-            what = f"the heading {said!r} does not match its exercise's name, {name!r}: write {wanted}, or rename one"
+        words = title_of(heading)
+        if words in said:
+            what = f"the heading {words!r} is on line {said[words]} already: give each exercise its own"
             yield Problem(lesson.file, heading.body_line, what)
+        said.setdefault(words, heading.body_line)
 
 
 def imports_come_first(lesson: Lesson) -> Breaches:

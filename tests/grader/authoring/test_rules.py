@@ -40,12 +40,13 @@ BREACHES = {
         "goes on the first cell",
     ),
     "no heading": (SOURCE, "# ## Add one", "# ### Add one", f"{SOURCE}:15", "'add-one' has no heading"),
-    "heading of another name": (
+    "two exercises under the same heading": (
         SOURCE,
-        "# ## Add one",
-        "# ## Add, then two",
-        f"{SOURCE}:13",
-        "'Add, then two' does not match its exercise's name, 'add-one': write '## Add one'",
+        "# %%\nprint",
+        '# %% [markdown]\n# ## Add one\n\n# %% exercise="two" difficulty=1 minutes=5\ndef two():\n'
+        "    ### BEGIN SOLUTION\n    return 2\n    ### END SOLUTION\n\n# %%\nprint",
+        f"{SOURCE}:29",
+        "the heading 'Add one' is on line 13 already",
     ),
     "import in a later cell": (
         SOURCE,
