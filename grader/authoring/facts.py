@@ -6,6 +6,7 @@
                              with the exercise's name first, if the heading says something else
     minutes(lesson) -> int           how long the lesson takes
     table(lessons) -> str            the rows for README.md, which `readme_with` puts in place
+    students_table(lessons) -> str   those for the README of the students' bundle
 
 Of these, the author writes only the line under the title, as `*you need: lesson 01.*`.
 """
@@ -13,13 +14,14 @@ Of these, the author writes only the line under the title, as `*you need: lesson
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from grader.authoring.lesson import BuildError, Cell, Check, Exercise, Lesson
 
 TABLE = re.compile(r"(<!-- lessons: .*?-->\n).*?(\n<!-- end of lessons -->)", re.DOTALL)
 NEEDS = "*you need: "  # starts the line under the title
+NEEDED = re.compile(rf"^{re.escape(NEEDS)}(.*?)\*$", re.DOTALL | re.MULTILINE)
 WORDS_A_MINUTE = 180
 MINUTES_A_PREDICTION = 2
 PREDICTION = re.compile(r"\*\*predict\*\*", re.IGNORECASE)
@@ -113,11 +115,24 @@ def table(lessons: Iterable[Lesson]) -> str:
     return "\n".join(rows)
 
 
-def readme_with(readme: str, lessons: Iterable[Lesson]) -> str:
-    """README.md with the table of these lessons. Raises BuildError if nothing says where the table goes."""
+def students_table(lessons: Iterable[Lesson]) -> str:
+    """The table of lessons for the students' README, in their order: time, exercises, what it takes to begin."""
+    rows = ["| lesson | time | exercises | you need |", "| --- | --- | --- | --- |"]
+    for lesson in lessons:
+        title = lesson.cells[0].source.splitlines()[0]
+        needs = " ".join(NEEDED.findall(lesson.cells[0].source)).replace("\n", " ")
+        name = f"[{lesson.name[:2]} · {title.removeprefix('# ')}](notebooks/{lesson.name}/{lesson.name}.ipynb)"
+        rows.append(f"| {name} | {hours(minutes(lesson))} | {len(lesson.exercises)} | {needs} |")
+    return "\n".join(rows)
+
+
+def readme_with(
+    readme: str, lessons: Iterable[Lesson], table: Callable[[Iterable[Lesson]], str] = table, file: str = "README.md"
+) -> str:
+    """The file README.md with a table of these lessons. Raises BuildError if nothing says where the table goes."""
     if not TABLE.search(readme):
         raise BuildError(
-            ["README.md:1: the table of lessons goes between '<!-- lessons: ... -->' and '<!-- end of lessons -->'"]
+            [f"{file}:1: the table of lessons goes between '<!-- lessons: ... -->' and '<!-- end of lessons -->'"]
         )
     new = table(lessons)
     return TABLE.sub(lambda found: found[1] + new + found[2], readme)

@@ -12,6 +12,7 @@ import argparse
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from nbclient import NotebookClient
 from nbclient.exceptions import DeadKernelError
 from nbformat.notebooknode import NotebookNode
 from tqdm import tqdm
+from traitlets.config import Config
 
 from ..text.package import IMPORT_ROOT
 
@@ -62,9 +64,10 @@ def main(arguments: list[str] | None = None) -> int:
     for path, notebook in lessons.items():
         if not given.saved:
             run(notebook, path)
-        lines = found[title(notebook)] = list(lines_of(notebook))
+        name = f"{path.stem[:2]} · {title(notebook)}"
+        lines = found[name] = list(lines_of(notebook))
         if not given.saved:
-            print(report(title(notebook), lines), flush=True)
+            print(report(name, lines), flush=True)
     if given.saved or len(found) > 1:
         print(progress(found))
     return 0
@@ -80,9 +83,14 @@ def run(notebook: NotebookNode, path: Path) -> None:
         cell.outputs, cell.execution_count = [], None
     runs = [cell for cell in notebook.cells if about(cell).get("grade_id") not in unwritten]
     environment = {**os.environ, "PYTHONPATH": IMPORT_ROOT}
-    with tqdm(total=len(runs), desc=path.stem, unit="cell", leave=False, disable=None) as bar:
+    with (
+        tqdm(total=len(runs), desc=path.stem, unit="cell", leave=False, disable=None) as bar,
+        tempfile.TemporaryDirectory() as sockets,
+    ):
         client = NotebookClient(
             nbformat.from_dict({**notebook, "cells": runs}),
+            config=Config(ConnectionFileMixin={"transport": "ipc", "ip": f"{sockets}/kernel"}),  # no port to fight for
+            extra_arguments=["--IPKernelApp.log_level=50"],
             timeout=CELL_TIMEOUT,
             interrupt_on_timeout=True,
             error_on_timeout={"ename": "Timeout", "evalue": f"stopped after {CELL_TIMEOUT} s", "traceback": []},
