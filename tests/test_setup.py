@@ -1,4 +1,4 @@
-"""Set-up, everything before the first lesson: `make`, setup_env.py, requirements.txt, README.md.
+"""Set-up, everything before the first lesson: `make`, setup_env.py, requirements.txt.
 
 Installing torch takes minutes, so most tests set up a tiny course: the real Makefile and setup_env.py, a requirements
 file with one empty package, and a folder of wheels for an index.
@@ -30,13 +30,10 @@ from uv import find_uv_bin
 
 from grader.authoring import requirements
 from grader.authoring.release import FOR_TEACHERS
-from tests import architecture
 
 pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ["README.md", "CONTRIBUTING.md", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md")))]
-MADE_BY_MAKE = ("dist/", "submitted/", "judgements/", "autograded/", "feedback/", "gradebook.db", ".venv", "build/")
 VERBS = [
     "lab",
     "test",
@@ -558,7 +555,7 @@ def test_make_lab_serves_the_lessons_and_a_kernel_that_spawns_ranks(tmp_path):
         assert printed_in_kernel(connection_file, code) == "[rank 0] of 2\n[rank 1] of 2\n"
 
 
-# --- requirements, README, CONTRIBUTING ----------------------------------------------------------------------------
+# --- requirements --------------------------------------------------------------------------------------------------
 
 
 def requirement_parts():
@@ -639,91 +636,3 @@ def test_every_imported_package_is_required():
     students, developers = requirement_parts()
     folders = ("utils", "grader", "solutions", "tests", "bench")
     assert imported_packages(*folders) - {*students, *developers} == set()
-
-
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "grader/bundle/README.md"])
-def test_every_make_verb_that_a_page_names_exists(page):
-    makefile = (ROOT / page).parent / "Makefile" if "bundle" in page else ROOT / "Makefile"
-    verbs = set(re.findall(r"^([a-z]+):", makefile.read_text(), re.MULTILINE))
-    named = set(re.findall(r"(?:^|`)make (?:[A-Z_]+=\S+ )*([a-z]+)", (ROOT / page).read_text(), re.MULTILINE))
-    assert named and named <= verbs
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_every_path_and_link_in_a_page_exists(page):
-    """Links are relative to the page, paths in backquotes to the root. Files that `make` writes need not exist."""
-    text = (ROOT / page).read_text()
-    links = {link.partition("#")[0] for link in re.findall(r"\]\((?!https?:|#)([^)\s]+)\)", text)}
-    missing = {link for link in links if not ((ROOT / page).parent / link).exists()}
-    named = set(re.findall(r"`([\w./-]+/[\w./-]*|[\w-]+\.(?:py|md|toml|txt))`", text))
-    named = {path for path in named if "NN" not in path and not path.startswith(MADE_BY_MAKE)}
-    missing |= {path for path in named if not (ROOT / path).exists()}
-    assert links and named
-    assert missing == set(), f"{page} names files that do not exist"
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_every_link_inside_a_page_leads_to_a_heading(page):
-    text = (ROOT / page).read_text()
-    headings = re.findall(r"^#+ (.*)", text, re.MULTILINE)
-    anchors = {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
-    assert set(re.findall(r"\]\(#([^)\s]+)\)", text)) - anchors == set()
-
-
-def test_the_architecture_page_names_every_package():
-    text = (ROOT / "docs" / "architecture.md").read_text()
-    inits = [*ROOT.glob("utils/*/**/__init__.py"), *ROOT.glob("grader/*/**/__init__.py")]
-    folders = {file.parent.relative_to(ROOT).as_posix() for file in inits}
-    missing = {folder for folder in folders if f"(../{folder}/)" not in text}
-    assert folders
-    assert missing == set(), "give each of these a line, with a link, in docs/architecture.md"
-
-
-def test_the_pictures_of_the_packages_are_current():
-    drawn = architecture.MERMAID.findall(architecture.PAGE.read_text())
-    assert drawn == architecture.pictures(), "docs/architecture.md: run `python -m tests.architecture --write`"
-
-
-def test_every_name_in_the_architecture_page_is_in_the_code():
-    """Every name on the page (`spawn`, `Network.commit`, `start_zygote()`) is still defined somewhere."""
-    text = architecture.MERMAID.sub("", architecture.PAGE.read_text())
-    named = set(re.findall(r"`([A-Za-z_][\w.]*)(?:\([^`]*\))?`", text))
-    files = [*ROOT.glob("utils/**/*.py"), *ROOT.glob("grader/**/*.py")]
-    words = set(re.findall(r"\w+", " ".join(file.read_text() for file in files)))
-    gone = {name for name in named if set(name.strip(".").split(".")) - words}
-    assert gone == set(), "docs/architecture.md calls these by names that are no longer in utils or grader"
-
-
-def test_the_walks_name_functions_in_the_files_they_link():
-    """A link in parentheses right after a name, `spawn` ([launch.py](...)), leads to the file that defines the name."""
-    text = architecture.PAGE.read_text()
-    pairs = re.findall(r"`([A-Za-z_][\w.]*)(?:\([^`]*\))?`\s+\(\[[^\]]+\]\(\.\./([^)]+\.py)\)", text)
-    assert len(pairs) > 20
-    wrong = [(name, file) for name, file in pairs if not is_defined_in(name, ROOT / file)]
-    assert wrong == [], "docs/architecture.md looks for these names in the wrong file"
-
-
-def is_defined_in(name, file):
-    """Whether each part of a name such as `Network.commit` is a function, a class or a table of that file."""
-    defined = re.findall(r"^ *(?:def|class) (\w+)|^([A-Z_]+)\b.* = ", file.read_text(), re.MULTILINE)
-    return set(name.split(".")) <= {word for pair in defined for word in pair}
-
-
-def test_what_the_readme_shows_is_what_a_lesson_prints():
-    shown = re.findall(r"```python\n(.*?)```\n```\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    cells = [cell for path in (ROOT / "solutions").glob("*/*.ipynb") for cell in json.loads(path.read_text())["cells"]]
-    printed = {"".join(cell["source"]).strip(): text_of(cell) for cell in cells if cell["cell_type"] == "code"}
-    assert len(shown) == 2
-    for code, output in shown:
-        assert output.strip() == printed[code.strip()].strip()
-
-
-def text_of(cell):
-    """Everything a cell shows, as text."""
-    parts = []
-    for output in cell["outputs"]:
-        text = (
-            output.get("text") or output.get("data", {}).get("text/plain") or ["\n".join(output.get("traceback", []))]
-        )
-        parts.append("".join(text).strip("\n"))
-    return re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(parts))

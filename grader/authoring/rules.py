@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 from grader.authoring.check_files import answers, answers_file, hidden_tests, line_with, visible_checks
 from grader.authoring.facts import NEEDS, headings_of, plural, title_of
 from grader.authoring.lesson import BuildError, Lesson, Problem, parse
+from grader.authoring.markers import nearest
+from grader.authoring.predictions import PREDICT, only_reveals, prediction_calls
 
 FEWEST_WRONG = 2  # answers to an exercise
 Breaches = Iterator[Problem]
@@ -82,6 +84,26 @@ def outside_functions(node: ast.AST) -> Iterator[ast.AST]:
             yield from outside_functions(child)
 
 
+def predictions_are_answered(lesson: Lesson) -> Breaches:
+    """Each `predict` has a `reveal` below it, in a cell that notebooks fold away."""
+    open_questions: dict[str, int] = {}
+    for call in prediction_calls(lesson):
+        if call.question is None:
+            yield Problem(lesson.file, call.line, f'{call.name}() starts with its question: {call.name}("bytes", ...)')
+        elif call.name == PREDICT:
+            if open_questions.setdefault(call.question, call.line) != call.line:
+                yield Problem(lesson.file, call.line, f"{call.question!r} is predicted twice: give each its own words")
+        elif not only_reveals(call.cell.source):
+            what = "give reveal() a cell of its own: notebooks hide its code, because that holds the answer"
+            yield Problem(lesson.file, call.line, what)
+        elif open_questions.pop(call.question, None) is None:
+            close = nearest(call.question, open_questions)
+            yield Problem(lesson.file, call.line, f"nobody predicts {call.question!r} above this reveal(){close}")
+    for question, line in open_questions.items():
+        what = f'nothing below reveals {question!r}: add a cell reveal("{question}", ..., why="...")'
+        yield Problem(lesson.file, line, what)
+
+
 def every_exercise_is_checked(lesson: Lesson) -> Breaches:
     for exercise in lesson.exercises.values():
         if not lesson.checks_of(exercise.name):
@@ -144,6 +166,7 @@ RULES: tuple[Callable[[Lesson], Breaches], ...] = (
     title_and_needs,
     headings,
     imports_come_first,
+    predictions_are_answered,
     every_exercise_is_checked,
     every_check_cell_is_judged,
     every_visible_check_runs,
