@@ -27,7 +27,7 @@ import torch.distributed as dist
 from grader.inside import codec, slices
 from grader.inside.host import seed
 from grader.inside.orders import ReadOrder, RunOrder, receive_order
-from utils.checks.runner import call_with
+from utils.drivers.call import call_with
 from utils.events.matching import POINT_TO_POINT
 from utils.kit import shared_file
 from utils.kit.slow_memory import SlowMemory
@@ -130,7 +130,6 @@ class RankWorld(Engine):
         )
         super().__init__(request, order.program)
         self.prints: Printed = Printed(self.scheduler)
-        self.memories: list[HubMemory] = []
 
     def make_network(self) -> HubNetwork:
         return self.hub
@@ -154,8 +153,6 @@ class RankWorld(Engine):
         return ZeroedMemory(rank, self.cluster.gpu, self.only_sizes, self.plans)
 
     def pack_result(self, outcome: tuple[Any, list[Any], bool] | None) -> bytes:
-        for memory in self.memories:
-            memory.write_back()
         result, after, shared = outcome or (None, [], False)
         message = {"result": result, "after": [state_of(value) for value in after], "shared": shared}
         return codec.pack({"do": "done", **message, **self.claims()}, placeholder_for)
@@ -224,7 +221,7 @@ class RemoteRank(VirtualRank):
         """Nothing to do: the host has seeded all generators."""
 
     def mark_used(self, call: VirtualCall) -> None:
-        if call.event.index in self.unused:
+        if call.event.index in self.unused_handles:
             self.world.hub.tell({"do": "asked", "index": call.event.index})
         super().mark_used(call)
 
@@ -263,7 +260,7 @@ class HubNetwork:
 
     def __init__(self, connection: socket.socket, world: RankWorld):
         self.connection, self.world, self.directly = connection, world, False
-        self.calls = 0  # it is the hub that counts, and charges
+        self.calls = self.marks = 0  # of calls it is the hub that counts, and charges
         self.algorithms: Tallies = {}
         self.up_to_date = True  # the hub has just sent all its news; at first there are none
 
@@ -384,17 +381,16 @@ class ZeroedMemory(VirtualGpu):
 
 
 class HubRecorder(VirtualRecorder):
-    """Where there is no virtual time, a region begins and ends at a place in the hub's order of events."""
+    """A region begins and ends at the hub's times: a mark is its number among the marks of this rank."""
 
     world: RankWorld
 
-    def mark(self) -> float:
-        if self.world.virtual:
-            return self.now()
-        mark: float = self.world.hub.request({"do": "mark"})["mark"]
-        return mark
+    def mark(self) -> int:
+        self.world.hub.tell({"do": "mark", "clock": self.now()})
+        self.world.hub.marks += 1
+        return self.world.hub.marks - 1
 
-    def span(self, kind: str, name: str, start: float, end: float) -> None:
+    def span(self, kind: str, name: str, start: int, end: int) -> None:  # type: ignore[override]
         self.world.hub.tell({"do": "span", "name": name, "start": start, "end": end})
 
 
@@ -433,47 +429,37 @@ class ProgramUnpickler(pickle.Unpickler):
     def persistent_load(self, placeholder: Any) -> Any:
         if placeholder == "answer":
             return self.function
-        number, room = placeholder
-        self.world.memories.append(HubMemory(self.world.hub, number, room))
-        return self.world.memories[-1]
+        number, room, arrays = placeholder
+        return HubMemory(self.world.hub, number, room, arrays)
 
 
 class HubMemory(SlowMemory):
-    """A memory that lives at the hub, which counts its traffic.
+    """A memory that lives at the hub, which counts its traffic and knows what is on the chip.
 
-    borrowed   arrays that the program uses directly, without load and store
+    arrays   in place of each array, a tensor on the device meta: its shape and dtype, and nothing to read
     """
 
-    def __init__(self, hub: HubNetwork, number: int, room: int):
+    def __init__(self, hub: HubNetwork, number: int, room: int, arrays: dict[str, torch.Tensor]):
         super().__init__({}, room)
-        self.hub, self.number = hub, number
-        self.borrowed: dict[str, torch.Tensor] = {}
-        del self.arrays
-
-    def __getattr__(self, name: str) -> dict[str, torch.Tensor]:
-        if name != "arrays":
-            raise AttributeError(f"a SlowMemory has no attribute {name!r}")
-        self.borrowed = self.borrowed or self.ask("arrays")["arrays"]
-        return self.borrowed
+        self.hub, self.number, self.arrays = hub, number, arrays
 
     def ask(self, word: str, **fields: Any) -> dict[str, Any]:
         return self.hub.request({"do": word, "memory": self.number, **fields})
 
-    def write_back(self) -> None:
-        """Send what the program has written into borrowed arrays."""
-        if self.borrowed:
-            self.hub.tell({"do": "overwrite", "memory": self.number, "arrays": self.borrowed})
-
     def fetch(self, name: str, where: tuple[slice, ...]) -> torch.Tensor:
-        self.write_back()
-        tile: torch.Tensor = self.ask("load", name=name, where=as_lists(where))["tile"]
+        answer = self.ask("load", name=name, where=as_lists(where))
+        tile: torch.Tensor = answer["tile"]
+        message = {"do": "let_go", "memory": self.number, "number": answer["number"]}
+        weakref.finalize(tile.untyped_storage(), self.hub.tell, message).atexit = False
         return tile
 
-    def put(self, name: str, tile: torch.Tensor, where: tuple[slice, ...]) -> int:
-        self.write_back()
-        if self.borrowed:
-            self.borrowed[name][where].copy_(tile)
-        nbytes: int = self.ask("store", name=name, where=as_lists(where), tile=tile)["bytes"]
+    def put(self, name: str, values: torch.Tensor, where: tuple[slice, ...]) -> int:
+        if values.is_meta:
+            raise RuntimeError(
+                "you store numbers that were never loaded: only memory.load and memory.store move what is in "
+                "memory.arrays"
+            )
+        nbytes: int = self.ask("store", name=name, where=as_lists(where), tile=values)["bytes"]
         return nbytes
 
 

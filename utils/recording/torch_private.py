@@ -143,7 +143,7 @@ def check_attributes() -> None:
         (ProcessGroupGloo, "_set_default_timeout"),
         (FakeProcessGroup, "_create_internal Options"),
         (Work, "_source_rank"),
-        (Future, "wait"),
+        (Future, "wait then"),
         (TorchDispatchMode, "_should_skip_dynamo"),
         (torch.ops.aten.add.Tensor, "_schema _op_dk"),
         (torch.Tensor, "_base _cdata _post_accumulate_grad_hooks"),

@@ -58,6 +58,7 @@ class ProcessWorld(ABC):
         self.output, self.screen = OrderedOutput(world_size), Screen()
         self.states = [RankState(rank) for rank in range(world_size)]
         self.started = False  # whether the zygote has made the processes
+        self.pids: tuple[int, ...] = ()
         self.outcomes: dict[int, Outcome] = {}  # of the processes that have finished
         self.exit_codes: dict[int, int] = {}  # of the processes that have ended
         self.printed_bytes = [0] * processes
@@ -162,8 +163,8 @@ class ProcessWorld(ABC):
         match message:
             case Exited(rank, code):
                 self.exit_codes[rank] = code
-            case Started():
-                self.started = True
+            case Started(pids):
+                self.started, self.pids = True, pids
             case Note(text):
                 print(text)
             case Refused(reason):

@@ -207,7 +207,7 @@ class Engine:
             "waits": {call.event.index: call.waited_at for call in rank.calls if call.waited is not None},
             "groups_made": list(map(astuple, rank.groups_made)),
             "strides": rank.strides,
-            "dropped": rank.unused if rank.finished else {},
+            "unused_handles": rank.unused_handles if rank.finished else {},
             "regions": list(map(astuple, rank.regions)),
             "busy": self.share(tuple((start, end) for start, end in rank.busy)),
             "memory": self.share(tuple(rank.storages.samples())),
@@ -219,9 +219,9 @@ EVENT = attrgetter(*(field.name for field in fields(Event)))
 
 def event_fields(call: VirtualCall) -> tuple[Any, ...]:
     """The fields of its Event, now that it is known when it ended, who sent it, and when it was waited for."""
-    *before, peer, tag, nbytes, dtype, shape, reduce_op, is_async, start, _, where, _ = EVENT(call.event)
+    *before, peer, tag, nbytes, dtype, shape, reduce_op, is_async, start, _, where, _, wrapper = EVENT(call.event)
     peer = peer if call.source is None else call.source
-    return *before, peer, tag, nbytes, dtype, shape, reduce_op, is_async, start, call.end, where, call.waited
+    return *before, peer, tag, nbytes, dtype, shape, reduce_op, is_async, start, call.end, where, call.waited, wrapper
 
 
 class EmptyUnpickler(pickle.Unpickler):

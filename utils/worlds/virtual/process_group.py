@@ -185,7 +185,7 @@ def _virtual(method: str, op: str) -> Callable[..., VirtualWork]:
     """The method of VirtualGroup that asks the network for `op`."""
 
     def call(self: VirtualGroup, *args: Any, **kwargs: Any) -> VirtualWork:
-        rank, (where, function, directly) = self.world.running, who_called()
+        rank, (where, function, directly, wrapper) = self.world.running, who_called()
         options = args[-1] if args else None
         tensors = torch_calls.tensors_in(args[1] if op in OUTPUT_FIRST and len(args) > 1 else args[:1])
         first = tensors[0] if tensors else None
@@ -205,6 +205,7 @@ def _virtual(method: str, op: str) -> Callable[..., VirtualWork]:
             start=rank.clock,
             end=None,
             where=where,
+            wrapper=wrapper,
         )
         if error := argument_error(method, op, args, len(self.members), event.reduce_op):
             raise RuntimeError(error)

@@ -61,7 +61,7 @@ class VirtualRank(RankThread):
         self.polled: list[VirtualCall] = []  # polled in vain at the moment `polled_at` of its clock
         self.polled_at = -1.0
         self.pending_futures: dict[VirtualCall, tuple[VirtualFuture, Sequence[torch.Tensor]]] = {}  # without result yet
-        self.unused: dict[int, str] = {}  # index -> where: asynchronous calls whose handle has never been used
+        self.unused_handles: dict[int, str] = {}  # of asynchronous calls -> where
         self.storages = Storages(lambda: self.clock, devices=("cpu", "meta"))
         self.result: bytes | None = None
         self.failure: Failure | None = None
@@ -182,7 +182,7 @@ class VirtualRank(RankThread):
             if tensor.layout is torch.strided and not tensor.is_contiguous():
                 self.strides[event.index] = tuple(tensor.shape), tensor.stride()
         if event.is_async and directly:
-            self.unused[event.index] = event.where
+            self.unused_handles[event.index] = event.where
         if event.op not in POINT_TO_POINT and event.group == "world":
             self.world.prints.synchronised(self.number)
         self.world.network.ask(call)
@@ -191,7 +191,7 @@ class VirtualRank(RankThread):
         """The program gets the handle of a call. Here a message arrives, whatever becomes of its handle."""
 
     def mark_used(self, call: VirtualCall) -> None:
-        self.unused.pop(call.event.index, None)
+        self.unused_handles.pop(call.event.index, None)
 
     def make_group(self, name: str, members: tuple[int, ...], make: Callable[[], Any]) -> Any:
         """Call `make`, which makes a group, once all members have come to make it."""
