@@ -4,10 +4,10 @@ tests/test_cheats.py holds the grader against all of them. `python -m tests.chea
 of them.
 """
 
-from tests.cheats import exhaust, forge, moments, names, patch, spy, talk, values
+from tests.cheats import channels, exhaust, forge, moments, names, patch, spy, talk, values
 from tests.cheats.cheat import Cheat
 
 CHEATS: list[Cheat] = [
-    cheat for module in (values, talk, forge, names, patch, spy, moments, exhaust) for cheat in module.CHEATS
+    cheat for module in (values, talk, channels, forge, names, patch, spy, moments, exhaust) for cheat in module.CHEATS
 ]
 HANGS: list[Cheat] = moments.HANGS
