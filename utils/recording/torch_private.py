@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import inspect
 import pickle
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from importlib.util import find_spec
@@ -51,6 +51,7 @@ __all__ = [
     "async_collective_tensor",
     "base_of",
     "call_kernel",
+    "check_calls",
     "current_autograd_node",
     "current_graph_task_id",
     "fake_backend",
@@ -161,6 +162,24 @@ def check_attributes() -> None:
     for module in (COMPILER, FUNCTIONAL_COLLECTIVES):
         if find_spec(module) is None:
             raise ImportError(f"no module named {module!r}")
+
+
+# Methods of a process group that return the handle of something, and yet exchange nothing.
+NOT_CALLS = {"_end_coalescing"}
+
+
+def check_calls(operations: Collection[str]) -> None:
+    """Raises ImportError if a process group has a call that `operations` lacks: it would not be recorded.
+
+    Calls are the methods that return a handle, as torch's own docstrings say.
+    """
+    methods = ((name, getattr(dist.ProcessGroup, name).__doc__ or "") for name in dir(dist.ProcessGroup))
+    unknown = {name for name, doc in methods if "-> c10d::Work" in doc} - NOT_CALLS - set(operations)
+    if unknown:
+        raise ImportError(
+            f"torch {torch.__version__} has calls that this package does not know: {', '.join(sorted(unknown))}. They "
+            f"would not be recorded. It was tested with torch {TESTED_WITH}: pip install torch=={TESTED_WITH}"
+        )
 
 
 with needed():
