@@ -9,7 +9,7 @@ run = "$(VENV)/bin/python"
 unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV      # may belong to another environment
 
 .DEFAULT_GOAL := help
-.PHONY: help system env lab test quick thorough try build grade release script lint format bench clean distclean
+.PHONY: help system env lab test quick thorough try build book grade release script lint format bench clean distclean
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z]*\):.*## /  make \1|/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -59,6 +59,9 @@ try: env ## judge all answers to a lesson or an exercise, show what students rea
 
 build: env ## build what is made from the lessons: notebooks, recorded cases, stored messages, README's table
 	@$(run) -m grader build
+
+book: env ## build the site of all lessons, build/book/index.html (options: make book BOOK_ARGS=--help)
+	@$(run) -m grader book $(BOOK_ARGS)
 
 grade: env ## grade the sample class, or yours: make COURSE=. grade (options: make grade GRADE_ARGS=--help)
 	@$(if $(COURSE),,$(run) -m tests.sample_class)

@@ -31,7 +31,8 @@ pytestmark = pytest.mark.long
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ["README.md", "CONTRIBUTING.md", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md")))]
 MADE_BY_MAKE = ("dist/", "submitted/", "judgements/", "autograded/", "feedback/", "gradebook.db", ".venv", "build/")
-VERBS = ["lab", "test", "quick", "try", "build", "grade", "release", "script", "lint", "format", "bench", "clean"]
+VERBS = ["lab", "test", "quick", "try", "build", "book", "grade", "release", "script", "lint", "format"]
+VERBS += ["bench", "clean"]
 DEADLINE = 120
 
 

@@ -1,7 +1,8 @@
-"""Sphinx's configuration for the book. `make book` (grader/book/site.py) adds what depends on where the site will be."""
+"""Sphinx's configuration for the book. `make book` (grader/book/site.py) adds what depends on the site's address."""
 
 project = "Distributed training"
 language = "en"
+smartquotes = False  # quotes stand around code, too
 extensions = [
     "myst_nb",
     "grader.book.diagrams",
@@ -13,6 +14,7 @@ extensions = [
 # Notebooks and Markdown
 nb_execution_mode = "off"  # what stands in the notebooks is shown, and nothing runs
 nb_merge_streams = True
+nb_render_error_lexer = "myst-ansi"  # an error is a report in words, not a traceback of Python's
 myst_enable_extensions = ["deflist", "dollarmath", "html_image"]
 myst_fence_as_directive = ["mermaid"]
 myst_heading_anchors = 4  # as on GitHub, so that links to headings work in both places

@@ -1,4 +1,4 @@
-"""Sphinx extension: a ```mermaid block becomes an SVG when the site is built, so that a page needs no script to show it."""
+"""Sphinx extension: a ```mermaid block becomes an SVG when the site is built, so that a page needs no script for it."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Sphinx extension: `{api}` shows a function or class of `utils` by its signature and docstring, without importing it.
 
-    ```{api} utils.spawn            a function, or a class that students don't make themselves
-    ```
-    ```{api} utils.cluster.Link
-    :constructor:                   a class, with the arguments that make one
-    ```
+```{api} utils.spawn            a function, or a class that students don't make themselves
+```
+```{api} utils.cluster.Link
+:constructor:                   a class, with the arguments that make one
+```
 """
 
 from __future__ import annotations
@@ -39,14 +39,12 @@ class Api(SphinxDirective):
 
 
 @cache
-def package(course: str) -> griffe.Module:
+def package(course: str) -> griffe.Object | griffe.Alias:
     """`utils`, as read from its files."""
-    found = griffe.load("utils", search_paths=[course], allow_inspection=False)
-    assert isinstance(found, griffe.Module)
-    return found
+    return griffe.load("utils", search_paths=[course], allow_inspection=False)
 
 
-def find(course: str, path: str) -> griffe.Function | griffe.Class:
+def find(course: str, path: str) -> griffe.Object:
     """The function or class at `path`, such as utils.spawn. Raises KeyError if there is none."""
     found = package(course)[path.removeprefix("utils.")]
     if found.is_alias:
@@ -56,23 +54,28 @@ def find(course: str, path: str) -> griffe.Function | griffe.Class:
     return found
 
 
-def shown(thing: griffe.Function | griffe.Class, constructor: bool) -> Iterator[str]:
-    """The lines of Markdown that describe it; of a class, also its public methods."""
+def shown(thing: griffe.Object, constructor: bool) -> Iterator[str]:
+    """The lines of Markdown that describe it; of a class, also its public methods and properties."""
     fence = "`" * (6 if thing.is_class else 5)  # methods are inside their class
-    kind = kind_of(thing)
-    yield f"{fence}{{py:{kind}}} {thing.signature() if constructor or not thing.is_class else thing.name}"
+    name = thing.name
+    if isinstance(thing, griffe.Function) or (isinstance(thing, griffe.Class) and constructor):
+        name = thing.signature()
+    yield f"{fence}{{py:{kind_of(thing)}}} {name}"
     yield from markdown(thing.docstring.value if thing.docstring else "")
     for one in thing.members.values() if thing.is_class else ():
-        if one.is_function and one.is_public and one.has_docstring:
+        documented = one.is_public and one.has_docstring and (one.is_function or "property" in one.labels)
+        if isinstance(one, griffe.Object) and documented:
             yield from shown(one, constructor)
     yield from (fence, "")
 
 
-def kind_of(thing: griffe.Function | griffe.Class) -> str:
-    """What the Python domain calls it."""
+def kind_of(thing: griffe.Object) -> str:
+    """What Sphinx's Python domain calls it."""
     if isinstance(thing, griffe.Class):
         return "exception" if any(str(base).endswith("Error") for base in thing.bases) else "class"
-    return "property" if "property" in thing.labels else "method" if thing.parent.is_class else "function"
+    if "property" in thing.labels:
+        return "property"
+    return "method" if isinstance(thing.parent, griffe.Class) else "function"
 
 
 def markdown(docstring: str) -> Iterator[str]:
@@ -82,7 +85,12 @@ def markdown(docstring: str) -> Iterator[str]:
         if TERM.match(lines[0]):
             for line in lines:
                 term, _, text = line.partition(" ")
-                yield from (f"`{term}`", f": {text.strip()}") if term else (f"  {line.strip()}",)
+                yield from ("", f"`{term}`", f": {text.strip()}") if term else (f"  {line.strip()}",)
         else:
             yield from lines
         yield ""
+
+
+def setup(app: Sphinx) -> ExtensionMetadata:
+    app.add_directive("api", Api)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -23,7 +23,6 @@ import nbformat
 from bs4 import BeautifulSoup
 from nbformat.notebooknode import NotebookNode
 from sphinx.application import Sphinx
-from sphinx.util.console import strip_escape_sequences
 from sphinx.util.docutils import docutils_namespace, patch_docutils
 
 from grader.authoring import release
@@ -70,7 +69,7 @@ def write_sources(folder: Path, lessons: list[Lesson], options: Options, root: P
     (folder / "lessons").mkdir()
     cards = []
     for lesson in lessons:
-        page = lesson_page(lesson.name, read(release_path(lesson)), read(solution_path(lesson)), links(lesson, options))
+        page = lesson_page(lesson, read(release_path(lesson)), read(solution_path(lesson)), links(lesson, options))
         (folder / "lessons" / f"{lesson.name}.ipynb").write_bytes(bytes_of(page))
         cards.append(card(lesson, first_figure(page)))
     docs = sorted((folder / "docs").glob("*.md"), key=lambda path: (place(path.stem), path.stem))
@@ -132,7 +131,7 @@ def toctree(caption: str, pages: list[str]) -> str:
 # ---- the site --------------------------------------------------------------------------------------------------------
 
 
-def build_site(options: Options = Options(), root: Path = ROOT, out: Path | None = None) -> Path:  # noqa: B008
+def build_site(options: Options, root: Path = ROOT, out: Path | None = None) -> Path:
     """Build the site and return its folder, `out` or build/book. Whatever was in that folder is replaced.
 
     Raises BuildError, and leaves the folder as it was, if Sphinx has something to warn of or if a page holds an answer.
@@ -156,14 +155,13 @@ def build_site(options: Options = Options(), root: Path = ROOT, out: Path | None
 
 def run_sphinx(sources: Path, site: Path, options: Options, root: Path) -> None:
     """Build the pages. A warning is an error: it stands for a broken link, or for something that readers would miss."""
-    warnings = io.StringIO()
+    warnings = io.StringIO()  # not a terminal, so without colours
     settings = {"course": str(root), "repository": options.repository, "branch": options.branch}
     with patch_docutils(), docutils_namespace():
         app = Sphinx(sources, sources, site, sources.parent / "doctrees", "html", settings, None, warnings)
         app.build()
-    lines = [strip_escape_sequences(line) for line in warnings.getvalue().splitlines()]
-    if lines:
-        raise BuildError(line.replace(f"{sources}{os.sep}", "") for line in lines)
+    if warnings.getvalue():
+        raise BuildError(warnings.getvalue().replace(f"{sources}{os.sep}", "").splitlines())
     (site / ".buildinfo").unlink()  # for the next build into the same folder, which there is none of
 
 
