@@ -73,8 +73,8 @@ BREACHES = {
     "answer before its prediction": (
         SOURCE,
         "# %%\nprint",
-        f'# %%\n{IMPORT}\nreveal("a sum", 4)\n\n# %%\npredict("a sum", ...)\n\n# %%\nprint',
-        f"{SOURCE}:30",
+        f'# %%\n{IMPORT}\n\n# %%\nreveal("a sum", 4)\n\n# %%\npredict("a sum", ...)\n\n# %%\nprint',
+        f"{SOURCE}:32",
         "nobody predicts 'a sum' above",
     ),
     "answer in a cell that shows its code": (
