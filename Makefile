@@ -64,6 +64,9 @@ try: env ## judge all answers to a lesson or an exercise, show what students rea
 build: env ## build what is made from the lessons: notebooks, recorded cases, stored messages, README's table
 	@$(run) -m grader build
 
+book: env ## build the site of all lessons, build/book/index.html (options: make book BOOK_ARGS=--help)
+	@$(run) -m grader book $(BOOK_ARGS)
+
 grade: env ## grade the sample class, or yours: make COURSE=. grade (options: make grade GRADE_ARGS=--help)
 	@$(if $(COURSE),,$(run) -m tests.sample_class)
 	@$(run) -m grader grade --course "$(or $(COURSE),build/sample-class)" $(GRADE_ARGS)

@@ -53,6 +53,24 @@ def build(
 
 
 @app.command()
+def book(
+    repository: Annotated[str, typer.Option(help="the course's address on the web, for links to its files")] = "",
+    hub: Annotated[str, typer.Option(help="address of a JupyterHub with nbgitpuller, to open lessons there")] = "",
+    students: Annotated[str, typer.Option(help="the repository for students that the hub copies: no answers")] = "",
+    branch: Annotated[str, typer.Option(help="of both repositories")] = "main",
+) -> None:
+    """Build the site of all lessons, of docs/ and of the functions' docstrings in build/book. Executes nothing."""
+    from grader.authoring.lesson import BuildError
+    from grader.book import site
+
+    try:
+        options = site.Options(repository.rstrip("/"), hub.rstrip("/"), students.rstrip("/"), branch)
+    except BuildError as error:
+        raise typer.BadParameter(str(error)) from None
+    raise typer.Exit(site.command(options))
+
+
+@app.command()
 def grade(
     lessons: Lessons = None,
     student: Students = None,

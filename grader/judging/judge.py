@@ -24,7 +24,7 @@ from grader.inside.codec import Breach, receive
 from grader.inside.orders import ReadOrder
 from grader.judging.check_cells import CheckCell, lesson_of, read_notebook
 from grader.judging.hidden_words import Case, differences, veiled
-from grader.judging.program_packing import READ_SECONDS, NotForRanks, give_order
+from grader.judging.program_packing import NotForRanks, give_order
 from grader.judging.rank_connection import RankConnection
 from grader.judging.rank_host import HostGone, Rank, RankHost
 from grader.judging.remote_runner import RemoteRunner, TooLong

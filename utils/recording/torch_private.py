@@ -78,6 +78,7 @@ __all__ = [
     "state_of_object",
     "tree_leaves",
     "unsafe_view",
+    "version_of",
     "when_backward_ends",
     "wrap_loss_parallel",
     "wrap_making_of_groups",
@@ -147,7 +148,7 @@ def check_attributes() -> None:
         (Future, "wait then"),
         (TorchDispatchMode, "_should_skip_dynamo"),
         (torch.ops.aten.add.Tensor, "_schema _op_dk"),
-        (torch.Tensor, "_base _cdata _post_accumulate_grad_hooks"),
+        (torch.Tensor, "_base _cdata _post_accumulate_grad_hooks _version"),
         (torch.UntypedStorage, "_cdata"),
         (
             torch.nn.Module(),
@@ -191,6 +192,7 @@ with needed():
 schema_of: Callable[[OpOverload], Any] = attrgetter("_schema")
 address_of: Callable[[torch.UntypedStorage | torch.Tensor], int] = attrgetter("_cdata")
 base_of: Callable[[torch.Tensor], torch.Tensor | None] = attrgetter("_base")  # the tensor it is a view of
+version_of: Callable[[torch.Tensor], int] = attrgetter("_version")  # changes with its values
 is_on: Callable[[torch.autocast], bool] = attrgetter("_enabled")
 # The functions that a tensor calls with its new gradient, by the numbers of their handles; None if it has none.
 gradient_hooks_of: Callable[[torch.Tensor], dict[int, Any] | None] = attrgetter("_post_accumulate_grad_hooks")
