@@ -45,6 +45,7 @@ from grader.authoring.lesson import (
     read_lesson,
 )
 from grader.authoring.messages import message_drift, update_messages
+from grader.authoring.predictions import only_reveals
 from grader.authoring.records import record_drift, write_record
 from grader.authoring.rules import broken_rules
 
@@ -119,6 +120,8 @@ def notebook_cell(cell: Cell, lesson: Lesson, hidden: set[tuple[str, str]], seen
             function = lesson.exercises[check.exercise].function
             source += HIDDEN_TESTS.format(lesson=lesson.name, function=function, judges=check.judges)
         return new_code_cell(source, id=check.id, metadata=metadata)
+    if cell.kind == "code" and only_reveals(cell.source):
+        metadata["jupyter"] = {"source_hidden": True}  # folded in JupyterLab, since it holds an answer
     return NEW_CELL[cell.kind](cell.source, id=content_id(cell, seen), metadata=metadata)
 
 

@@ -3,6 +3,7 @@
     shown_cells(lesson) -> [Cell]    the lesson's cells with these lines put in, as notebooks show them:
         under the title      *about 3 h 40 min · 13 exercises · 56 points · you need: lesson 01.*
         under a heading      difficulty ●●○○○ · about 10 minutes · 3 points: values 2, memory 1
+                             with the exercise's name first, if the heading says something else
     minutes(lesson) -> int           how long the lesson takes
     readme_with(readme, lessons)     README.md's table with a row for each of these lessons
 
@@ -50,6 +51,8 @@ def shown_cells(lesson: Lesson) -> list[Cell]:
         elif cell.line in headings:
             exercise = lesson.exercises[headings[cell.line]]
             line = about_exercise(exercise, lesson.checks_of(exercise.name))
+            if re.sub(r"[^a-z0-9]+", "-", title_of(cell).lower()).strip("-") != exercise.name:
+                line = f"`{exercise.name}` · {line}"  # as checks and the gradebook call it
             source = re.sub(r"$", f"\n{line}", source, count=1, flags=re.MULTILINE)
         shown.append(replace(cell, source=source))
     return shown
@@ -65,6 +68,10 @@ def headings_of(lesson: Lesson) -> dict[str, Cell | None]:
         elif cell.exercise:
             headings[cell.exercise], heading = heading, None
     return headings
+
+
+def title_of(heading: Cell) -> str:
+    return heading.source.split("\n")[0].removeprefix("## ")
 
 
 def about_lesson(lesson: Lesson) -> str:

@@ -21,7 +21,7 @@ from nbformat.notebooknode import NotebookNode
 MAX_FILE = 2**30  # bytes
 MAX_CELL = 1_000_000  # characters
 MAX_CELLS = 5_000
-METADATA = ("kernelspec", "language_info", "troubles", "not_run")  # the rest of the notebook's metadata is dropped
+METADATA = ("kernelspec", "language_info", "problems", "not_run")  # the rest of the notebook's metadata is dropped
 TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
 SKIPPED = {b'"outputs"', b'"attachments"', b'"widgets"'}
 VALUE = re.compile(rb"\s*:\s*(?=[\[{])")

@@ -99,7 +99,7 @@ def feedback(nb: NotebookNode, about: dict[str, Any]) -> str:
         score=about["score"],
         most=about["max_score"],
         penalty=about["late_penalty"],
-        troubles=[without_folders(visible(line, 500), own) for line in judgement_of(nb).troubles],
+        problems=[without_folders(visible(line, 500), own) for line in judgement_of(nb).problems],
         exercises=[Exercise(name, found) for name, found in exercises.items()],
         parts=list(parts(nb, answers, own)),
     )

@@ -25,6 +25,12 @@ def test_a_line_under_the_title_and_one_under_each_heading(course):
     assert heading.source == "## Add one\ndifficulty ●○○○○ · about 5 minutes · 3.5 points: values 1.5, types 2"
 
 
+def test_a_heading_in_other_words_has_the_exercises_name_below_it(course):
+    heading = shown_cells(read(course, TINY.replace("## Add one", "## The successor of a number")))[2]
+    assert heading.source.startswith("## The successor of a number\n`add-one` · difficulty ●○○○○ · about 5 minutes")
+    assert not shown_cells(read(course, TINY.replace("## Add one", "## Add: one")))[2].source.count("`")
+
+
 def test_the_lines_follow_the_markers(course):
     text = TINY.replace("difficulty=1 minutes=5", "difficulty=4 minutes=20").replace("points=1.5", "points=1")
     text = text.replace('judges="types" points=2', 'judges="virtual-time" points=3').replace(

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from grader.inside import codec
 from grader.judging.hub import HANDLERS, Hub
 from grader.judging.rank_connection import RankConnection
-from utils.checks.runner import links
+from utils.cluster.hardware import links
 from utils.diagnosis.errors import RankError
 from utils.kit.slow_memory import SlowMemory
 

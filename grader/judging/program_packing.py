@@ -63,7 +63,7 @@ class ProgramPickler(cloudpickle.Pickler):
             return "answer"
         if isinstance(value, SlowMemory):
             self.memories.append(value)
-            return len(self.memories) - 1, value.room
+            return len(self.memories) - 1, value.room, {name: array.to("meta") for name, array in value.arrays.items()}
         return None
 
     def reducer_override(self, value: Any) -> Any:
