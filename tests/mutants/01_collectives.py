@@ -113,6 +113,7 @@ wrong("receives-from-anybody-but-the-root", "What usually causes this here").rep
 )
 
 wrong, right = ANSWERS.to("gather-by-hand")
+wrong("one-long-tensor", "one long tensor").replace("return rows", "return rows.flatten()")
 wrong("forgets-its-own-row", "never sent: copy it").replace("rows[root] = x", "pass")
 wrong("root-row-first", "the root's own row first").replace(
     "for other in range(world_size):\n"
@@ -128,16 +129,15 @@ wrong("root-row-first", "the root's own row first").replace(
 wrong("returns-a-list", "a list: return one tensor").replace("for other", "rows = list(rows)\nfor other")
 wrong("returns-its-own-everywhere", "Only the root").body("return x")
 wrong("sends-to-rank-0", "send to itself").replace("dist.send(x, dst=root)", "dist.send(x, dst=0)")
-right("from-whoever-comes").cell("""
-    def gather_by_hand(x, root, rank, world_size):
-        if rank != root:
-            dist.send(x, dst=root)
-            return None
-        got, rows = torch.empty_like(x), {root: x}
-        for _ in range(world_size - 1):
-            source = dist.recv(got)
-            rows[source] = got.clone()
-        return torch.stack([rows[r] for r in range(world_size)])
+right("from-whoever-comes").function("""
+    if rank != root:
+        dist.send(x, dst=root)
+        return None
+    got, rows = torch.empty_like(x), {root: x}
+    for _ in range(world_size - 1):
+        source = dist.recv(got)
+        rows[source] = got.clone()
+    return torch.stack([rows[r] for r in range(world_size)])
 """)
 
 wrong, right = ANSWERS.to("reduce-by-hand")
@@ -197,6 +197,10 @@ wrong("rank-0-alone-broadcasts", "every rank must call both").replace(
 )
 
 wrong, _ = ANSWERS.to("all-reduce-from-halves")
+wrong("keeps-its-own", "nothing was added to it").function("return x.clone()")
+wrong("keeps-the-padding", "cut it off").replace("torch.cat(chunks)[: x.numel()].reshape(x.shape)", "torch.cat(chunks)")
+wrong("loses-the-shape", "without its shape").replace(".reshape(x.shape)", "")
+wrong("stops-after-the-first-half", "the second half").replace("return torch.cat", "return mine\nreturn torch.cat")
 wrong("first-half-alone", "your chunk of the sum, P times").replace(
     "dist.all_gather(chunks, mine)", "chunks = [mine] * world_size"
 )
