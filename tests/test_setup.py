@@ -333,12 +333,12 @@ def test_the_systems_torch_is_used_when_asked_for(tmp_path):
     assert course.imports("tiny_three") and course.imports("torch")
 
 
-@pytest.mark.parametrize("version, has", [("2.14.0", "torch 2.14.0"), ("2.9.1", "torch 2.9.1"), (None, "none")])
+@pytest.mark.parametrize("version, has", [("2.14.0", "torch 2.14.0"), ("2.11.1", "torch 2.11.1"), (None, "none")])
 def test_a_systems_torch_that_will_not_do_is_reported_in_one_line(unmade, tmp_path, version, has):
     system = system_with_torch(tmp_path / "system", version) if version else ""
     done = unmade.set_up(*SET_UP, "--system-site", env=unmade.environment(PYTHONPATH=system))
     assert done.returncode != 0
-    assert f"which has {has}." in one_line(done.stderr) and "torch 2.11 up to, but not including, 2.14" in done.stderr
+    assert f"which has {has}." in one_line(done.stderr) and "torch 2.12 up to, but not including, 2.14" in done.stderr
     assert not unmade.venv.exists()
 
 
