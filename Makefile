@@ -4,7 +4,7 @@
 #   make UV= lab                    install with pip, even where uv is
 #   make LAB_ARGS="--port 9000" lab      make TEST_ARGS="-k spawn" test      make BENCH_ARGS="--quick launchers" bench
 PYTHON ?= python3
-UV     ?= $(shell command -v uv)
+UV     ?= $(shell command -v uv 2>/dev/null)
 VENV   := .venv
 COURSE :=
 
