@@ -12,7 +12,8 @@ run = "$(VENV)/bin/python"
 unexport PYTHONHOME VIRTUAL_ENV $(if $(SYSTEM_SITE),,PYTHONPATH)      # may belong to another environment
 
 .DEFAULT_GOAL := help
-.PHONY: help system env lab test quick thorough try build grade release dist kernel script lock versions lint format bench clean distclean
+.PHONY: help system env lab test quick thorough try build grade release dist kernel script lock versions lint format \
+  bench gpu book clean distclean
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z]*\):.*## /  make \1|/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -63,6 +64,9 @@ try: env ## judge all answers to a lesson or an exercise, show what students rea
 build: env ## build what is made from the lessons: notebooks, recorded cases, stored messages, README's table
 	@$(run) -m grader build
 
+book: env ## build the site of all lessons, build/book/index.html (options: make book BOOK_ARGS=--help)
+	@$(run) -m grader book $(BOOK_ARGS)
+
 grade: env ## grade the sample class, or yours: make COURSE=. grade (options: make grade GRADE_ARGS=--help)
 	@$(if $(COURSE),,$(run) -m tests.sample_class)
 	@$(run) -m grader grade --course "$(or $(COURSE),build/sample-class)" $(GRADE_ARGS)
@@ -109,6 +113,10 @@ format: env ## sort imports, fix what ruff can fix, and format the code
 
 bench: env ## compare spawn with other launchers, and grading with nbgrader, on this machine
 	@$(run) -m tests.bench $(BENCH_ARGS)
+
+# Needs no .venv: on a machine that is there for minutes only, any Python with torch, numpy and pytest will do.
+gpu: ## try everything that needs a GPU, in nine minutes (docs/gpu.md); without one: make gpu DRY=1
+	@"$(or $(wildcard $(VENV)/bin/python),$(PYTHON))" -m tests.gpu $(if $(DRY),--dry) $(GPU_ARGS)
 
 clean: ## remove build products and caches; keep submissions, grades and .venv
 	rm -rf build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis

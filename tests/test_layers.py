@@ -41,7 +41,7 @@ events text
 GRADER = """
 __main__
 commands
-pages
+pages book
 classroom authoring
 judging
 hidden inside sandbox

@@ -53,7 +53,7 @@ def shown_cells(lesson: Lesson) -> list[Cell]:
         elif cell.line in headings:
             exercise = lesson.exercises[headings[cell.line]]
             line = about_exercise(exercise, lesson.checks_of(exercise.name))
-            if re.sub(r"[^a-z0-9]+", "-", title_of(cell).lower()).strip("-") != exercise.name:
+            if re.sub(r"[^a-z0-9]+", "-", heading_text(cell).lower()).strip("-") != exercise.name:
                 line = f"`{exercise.name}` · {line}"  # as checks and the gradebook call it
             source = re.sub(r"$", f"\n{line}", source, count=1, flags=re.MULTILINE)
         shown.append(replace(cell, source=source))
@@ -72,7 +72,7 @@ def headings_of(lesson: Lesson) -> dict[str, Cell | None]:
     return headings
 
 
-def title_of(heading: Cell) -> str:
+def heading_text(heading: Cell) -> str:
     return heading.source.split("\n")[0].removeprefix("## ")
 
 

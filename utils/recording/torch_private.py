@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import inspect
 import pickle
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from importlib.util import find_spec
@@ -51,6 +51,7 @@ __all__ = [
     "async_collective_tensor",
     "base_of",
     "call_kernel",
+    "check_calls",
     "current_autograd_node",
     "current_graph_task_id",
     "fake_backend",
@@ -77,6 +78,7 @@ __all__ = [
     "state_of_object",
     "tree_leaves",
     "unsafe_view",
+    "version_of",
     "when_backward_ends",
     "wrap_loss_parallel",
     "wrap_making_of_groups",
@@ -146,7 +148,7 @@ def check_attributes() -> None:
         (Future, "wait then"),
         (TorchDispatchMode, "_should_skip_dynamo"),
         (torch.ops.aten.add.Tensor, "_schema _op_dk"),
-        (torch.Tensor, "_base _cdata _post_accumulate_grad_hooks"),
+        (torch.Tensor, "_base _cdata _post_accumulate_grad_hooks _version"),
         (torch.UntypedStorage, "_cdata"),
         (
             torch.nn.Module(),
@@ -163,6 +165,24 @@ def check_attributes() -> None:
             raise ImportError(f"no module named {module!r}")
 
 
+# Methods of a process group that return the handle of something, and yet exchange nothing.
+NOT_CALLS = {"_end_coalescing"}
+
+
+def check_calls(operations: Collection[str]) -> None:
+    """Raises ImportError if a process group has a call that `operations` lacks: it would not be recorded.
+
+    Calls are the methods that return a handle, as torch's own docstrings say.
+    """
+    methods = ((name, getattr(dist.ProcessGroup, name).__doc__ or "") for name in dir(dist.ProcessGroup))
+    unknown = {name for name, doc in methods if "-> c10d::Work" in doc} - NOT_CALLS - set(operations)
+    if unknown:
+        raise ImportError(
+            f"torch {torch.__version__} has calls that this package does not know: {', '.join(sorted(unknown))}. They "
+            f"would not be recorded. It was tested with torch {TESTED_WITH}: pip install torch=={TESTED_WITH}"
+        )
+
+
 with needed():
     check_attributes()
 
@@ -172,6 +192,7 @@ with needed():
 schema_of: Callable[[OpOverload], Any] = attrgetter("_schema")
 address_of: Callable[[torch.UntypedStorage | torch.Tensor], int] = attrgetter("_cdata")
 base_of: Callable[[torch.Tensor], torch.Tensor | None] = attrgetter("_base")  # the tensor it is a view of
+version_of: Callable[[torch.Tensor], int] = attrgetter("_version")  # changes with its values
 is_on: Callable[[torch.autocast], bool] = attrgetter("_enabled")
 # The functions that a tensor calls with its new gradient, by the numbers of their handles; None if it has none.
 gradient_hooks_of: Callable[[torch.Tensor], dict[int, Any] | None] = attrgetter("_post_accumulate_grad_hooks")
@@ -233,7 +254,7 @@ def source_rank_of(work: Work) -> int:
 
 def set_groups_of_process(groups: GroupsOfProcess) -> None:
     """From now on, the groups of this process are those in `groups`."""
-    c10d._world = groups
+    vars(c10d)["_world"] = groups  # not as an attribute: see WatchedModule in worlds/virtual/surroundings.py
 
 
 def set_pickler_of_objects(pickler: type[pickle.Pickler]) -> None:

@@ -71,7 +71,7 @@ class Engine:
         self.waiting_members: dict[Hashable, list[VirtualRank]] = {}  # by the group they make
         self.came: dict[Hashable, dict[int, int]] = {}  # by the default group they make: {rank in it: rank here}
         self.stores: dict[str, VirtualStore] = {}
-        self.process = Process()
+        self.process = Process(lambda: self.scheduler.running is not None)
         self.prints = Prints(self.scheduler)
         self.next_report = monotonic() + PROGRESS_EVERY
         self.ranks = self.make_ranks()

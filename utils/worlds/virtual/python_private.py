@@ -10,10 +10,13 @@ import os
 from collections.abc import MutableMapping
 from typing import Any
 
-from cloudpickle import cloudpickle
+try:
+    from cloudpickle import cloudpickle
+except ModuleNotFoundError:  # on a bare GPU machine (docs/gpu.md), where no class arrives by value
+    cloudpickle = None
 
 _frozen_importlib._module_locks  # noqa: B018
-cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID  # noqa: B018
+cloudpickle and cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID  # noqa: B018
 os.environ._data  # type: ignore[attr-defined]  # noqa: B018
 
 
@@ -29,7 +32,8 @@ def set_variables(variables: dict[bytes, bytes]) -> None:
 
 def set_dynamic_classes(classes: MutableMapping[str, type]) -> None:
     """From now on, a class that arrives by value is the one that `classes` has for its id, or becomes it."""
-    cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID = classes
+    if cloudpickle is not None:
+        cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID = classes
 
 
 def set_import_locks(locks: dict[str, Any]) -> None:
