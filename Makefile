@@ -76,7 +76,7 @@ release: env ## pack the students' bundle into dist/
 
 dist: release book ## pack what a release has into dist/: bundle, book, the library, the source
 	@$(run) -m uv build --quiet --no-build-isolation --python $(run) --out-dir dist .
-	@cd build/book && "$(abspath $(VENV))/bin/python" -m zipfile -c "$(CURDIR)/dist/book-$(version).zip" *
+	@$(run) -m zipfile -c dist/book-$(version).zip build/book
 	@mv dist/distributed-training.zip dist/distributed-training-$(version).zip
 	@git archive --format tar.gz --prefix course-$(version)/ --output dist/course-$(version).tar.gz HEAD
 	@rm -f dist/.gitignore && ls -sh dist
@@ -97,8 +97,8 @@ lock: env ## choose versions for pyproject.toml's packages, keeping today's: uv.
 	@$(run) -m uv lock $(LOCK_ARGS)
 	@$(run) -m grader.authoring.requirements --write
 
-versions: ## run a part of the tests with other versions of torch, with uv: make versions TORCH=2.12.0
-	@for torch in $(TORCH); do sh tests/with_torch.sh "$(UV)" $$torch || exit; done
+versions: env ## run a part of the tests with other versions of torch: make versions TORCH=2.12.0
+	@for torch in $(TORCH); do sh tests/with_torch.sh "$(VENV)/bin/uv" $$torch || exit; done
 
 TORCH = 2.12.1
 
