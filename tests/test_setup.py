@@ -282,8 +282,8 @@ def test_uv_and_pip_install_the_same(ready, tmp_path):
     done = other.set_up(*SET_UP[:-1], f"--uv={find_uv_bin()}", env=with_uv(other))
     assert done.returncode == 0, done.stderr
     assert installed(ready) == installed(other) == {"tiny-one": "1.0", "tiny-two": "1.0"}
-    assert other.imports("tiny_one") and other.imports("utils")
     assert list(other.venv.glob("lib/*/site-packages/__pycache__/tiny_one*")), "not compiled, as pip does"
+    assert other.imports("tiny_one") and other.imports("utils")
     assert "Installed 2 packages" in (other.venv / "setup.log").read_text()
 
 
