@@ -444,6 +444,14 @@ def test_make_lists_the_verbs(command):
         assert re.search(rf"^  make {verb} +\w+", listed, re.MULTILINE), f"{verb} is not in:\n{listed}"
 
 
+def test_a_release_carries_the_projects_version():
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    command = ["make", "--dry-run", "-o", "release", "-o", "book", "dist"]
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for name in (f"distributed-training-{version}.zip", f"book-{version}.zip", f"course-{version}.tar.gz"):
+        assert f"dist/{name}" in shown
+
+
 def test_make_sets_up_in_any_shell_environment(tmp_path):
     """From another folder, in parallel, in a path with spaces, among other environments and pip settings."""
     course = TinyCourse(tmp_path / "with two spaces")
