@@ -441,10 +441,10 @@ for name, schedules in (("first", first), ("second", second)):
 # gets stuck can also be drawn: the red boxes wait for ever.
 
 # %%
-figures.schedule(first, "first")
+figures.schedule(first, "first", beside=second)
 
 # %%
-figures.schedule(second, "second")
+figures.schedule(second, "second", beside=first)
 
 # %% [markdown]
 # A backward takes twice as long as a forward in these pictures: for each matrix product of the forward there are two,
@@ -567,7 +567,7 @@ def one_f_one_b(rank: int, world_size: int, num_microbatches: int) -> list[tuple
 # %%
 one_of_4 = [one_f_one_b(rank, 4, num_microbatches=8) for rank in range(4)]
 print(problem(one_of_4) or "it can run")
-figures.schedule(one_of_4, "1F1B, 4 ranks, 8 microbatches")
+figures.schedule(one_of_4, "1F1B, 4 ranks, 8 microbatches", beside=gpipe_of_4)
 
 # %% check="one-f-one-b" judges="values" points=2
 check(one_f_one_b, judges="values")
