@@ -33,7 +33,7 @@ worlds.virtual
 worlds.real
 worlds.jobs
 report cluster
-figures
+figures drivers
 kit
 recording diagnosis worlds.common
 events text
@@ -41,7 +41,7 @@ events text
 GRADER = """
 __main__
 commands
-pages
+pages book
 classroom authoring
 judging
 hidden inside sandbox

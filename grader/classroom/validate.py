@@ -31,7 +31,7 @@ def validate(notebook: Path, course: Course) -> bool:
     course.require_sandbox()
     clear(nb)
     judgement = course.judge_settings.judge(nb)
-    for line in judgement.troubles:
+    for line in judgement.problems:
         print(printable(line))
     for verdict in judgement.verdicts:
         print(printable(f"{verdict.check}: {verdict.kind}, {verdict.points:g} of {verdict.most:g} points"))
@@ -46,12 +46,13 @@ def put_official_checks(nb: NotebookNode, course: Course) -> bool:
     Returns whether the notebook had any checks.
     """
     mine = {grade_id(cell): cell for cell in nb.cells if is_check(cell)}
+    best: dict[str, NotebookNode] = {}  # of the lesson that has most of them: two lessons may share a name
     for lesson in course.lessons():
         source = nbformat.read(course.folder("source", ".", lesson) / f"{lesson}.ipynb", as_version=4)
         official = {grade_id(cell): cell for cell in source.cells if is_check(cell)}
-        if common := mine.keys() & official.keys():
-            for name in common:
-                mine[name].update(source=official[name].source, metadata=official[name].metadata)
-            nb.cells += [cell for name, cell in official.items() if name not in mine]
-            return True
-    return False
+        if len(mine.keys() & official.keys()) > len(mine.keys() & best.keys()):
+            best = official
+    for name in mine.keys() & best.keys():
+        mine[name].update(source=best[name].source, metadata=best[name].metadata)
+    nb.cells += [cell for name, cell in best.items() if name not in mine]
+    return bool(best)

@@ -14,7 +14,6 @@ import math
 import os
 import pickle
 import socket
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -28,7 +27,7 @@ import torch.distributed as dist
 from grader.inside import codec, slices
 from grader.inside.host import seed
 from grader.inside.orders import ReadOrder, RunOrder, receive_order
-from utils.checks.runner import call_with
+from utils.drivers.call import call_with
 from utils.events.matching import POINT_TO_POINT
 from utils.kit import shared_file
 from utils.kit.slow_memory import SlowMemory
@@ -43,6 +42,7 @@ from utils.worlds.virtual.gpu import VirtualGpu
 from utils.worlds.virtual.network import Tallies, VirtualCall
 from utils.worlds.virtual.rank import VirtualRank
 from utils.worlds.virtual.scheduler import Scheduler
+from utils.worlds.virtual.stores import NAME_KEY
 
 aten = torch.ops.aten
 UNWRITTEN = {
@@ -130,13 +130,12 @@ class RankWorld(Engine):
         )
         super().__init__(request, order.program)
         self.prints: Printed = Printed(self.scheduler)
-        self.memories: list[HubMemory] = []
 
     def make_network(self) -> HubNetwork:
         return self.hub
 
     def make_scheduler(self) -> SingleRankScheduler:
-        return SingleRankScheduler(self.hub.earliest, self.hub.commit, self.local_rank)
+        return SingleRankScheduler(self.hub.earliest, self.hub.commit)
 
     def make_ranks(self) -> list[VirtualRank]:
         self.rank = RemoteRank(self.number, self)
@@ -154,8 +153,6 @@ class RankWorld(Engine):
         return ZeroedMemory(rank, self.cluster.gpu, self.only_sizes, self.plans)
 
     def pack_result(self, outcome: tuple[Any, list[Any], bool] | None) -> bytes:
-        for memory in self.memories:
-            memory.write_back()
         result, after, shared = outcome or (None, [], False)
         message = {"result": result, "after": [state_of(value) for value in after], "shared": shared}
         return codec.pack({"do": "done", **message, **self.claims()}, placeholder_for)
@@ -178,10 +175,13 @@ class RankWorld(Engine):
         frames = [list(astuple(frame)) for frame in failure.frames[-50:]]
         return codec.pack({"do": "failed", "kind": failure.kind, "message": failure.message, "frames": frames})
 
+    def store_named(self, name: str) -> HubStore:
+        return HubStore(name, self)
+
     def join(self, store: dist.Store, rank: int, size: int) -> None:
         self.times_joined += 1
         if self.times_joined > 1:
-            name = store.get(HubStore.NAME_KEY).decode()
+            name = store.get(NAME_KEY).decode()
             answer = self.hub.request({"do": "join", "store": name, "rank": rank, "size": size})
             self.default_group = answer["members"]
 
@@ -221,7 +221,7 @@ class RemoteRank(VirtualRank):
         """Nothing to do: the host has seeded all generators."""
 
     def mark_used(self, call: VirtualCall) -> None:
-        if call.event.index in self.unused:
+        if call.event.index in self.unused_handles:
             self.world.hub.tell({"do": "asked", "index": call.event.index})
         super().mark_used(call)
 
@@ -260,7 +260,7 @@ class HubNetwork:
 
     def __init__(self, connection: socket.socket, world: RankWorld):
         self.connection, self.world, self.directly = connection, world, False
-        self.calls = 0  # it is the hub that counts, and charges
+        self.calls = self.marks = 0  # of calls it is the hub that counts, and charges
         self.algorithms: Tallies = {}
         self.up_to_date = True  # the hub has just sent all its news; at first there are none
 
@@ -381,17 +381,16 @@ class ZeroedMemory(VirtualGpu):
 
 
 class HubRecorder(VirtualRecorder):
-    """Where there is no virtual time, a region begins and ends at a place in the hub's order of events."""
+    """A region begins and ends at the hub's times: a mark is its number among the marks of this rank."""
 
     world: RankWorld
 
-    def mark(self) -> float:
-        if self.world.virtual:
-            return self.now()
-        mark: float = self.world.hub.request({"do": "mark"})["mark"]
-        return mark
+    def mark(self) -> int:
+        self.world.hub.tell({"do": "mark", "clock": self.now()})
+        self.world.hub.marks += 1
+        return self.world.hub.marks - 1
 
-    def span(self, kind: str, name: str, start: float, end: float) -> None:
+    def span(self, kind: str, name: str, start: int, end: int) -> None:  # type: ignore[override]
         self.world.hub.tell({"do": "span", "name": name, "start": start, "end": end})
 
 
@@ -430,47 +429,37 @@ class ProgramUnpickler(pickle.Unpickler):
     def persistent_load(self, placeholder: Any) -> Any:
         if placeholder == "answer":
             return self.function
-        number, room = placeholder
-        self.world.memories.append(HubMemory(self.world.hub, number, room))
-        return self.world.memories[-1]
+        number, room, arrays = placeholder
+        return HubMemory(self.world.hub, number, room, arrays)
 
 
 class HubMemory(SlowMemory):
-    """A memory that lives at the hub, which counts its traffic.
+    """A memory that lives at the hub, which counts its traffic and knows what is on the chip.
 
-    borrowed   arrays that the program uses directly, without load and store
+    arrays   in place of each array, a tensor on the device meta: its shape and dtype, and nothing to read
     """
 
-    def __init__(self, hub: HubNetwork, number: int, room: int):
+    def __init__(self, hub: HubNetwork, number: int, room: int, arrays: dict[str, torch.Tensor]):
         super().__init__({}, room)
-        self.hub, self.number = hub, number
-        self.borrowed: dict[str, torch.Tensor] = {}
-        del self.arrays
-
-    def __getattr__(self, name: str) -> dict[str, torch.Tensor]:
-        if name != "arrays":
-            raise AttributeError(f"a SlowMemory has no attribute {name!r}")
-        self.borrowed = self.borrowed or self.ask("arrays")["arrays"]
-        return self.borrowed
+        self.hub, self.number, self.arrays = hub, number, arrays
 
     def ask(self, word: str, **fields: Any) -> dict[str, Any]:
         return self.hub.request({"do": word, "memory": self.number, **fields})
 
-    def write_back(self) -> None:
-        """Send what the program has written into borrowed arrays."""
-        if self.borrowed:
-            self.hub.tell({"do": "overwrite", "memory": self.number, "arrays": self.borrowed})
-
     def fetch(self, name: str, where: tuple[slice, ...]) -> torch.Tensor:
-        self.write_back()
-        tile: torch.Tensor = self.ask("load", name=name, where=as_lists(where))["tile"]
+        answer = self.ask("load", name=name, where=as_lists(where))
+        tile: torch.Tensor = answer["tile"]
+        message = {"do": "let_go", "memory": self.number, "number": answer["number"]}
+        weakref.finalize(tile.untyped_storage(), self.hub.tell, message).atexit = False
         return tile
 
-    def put(self, name: str, tile: torch.Tensor, where: tuple[slice, ...]) -> int:
-        self.write_back()
-        if self.borrowed:
-            self.borrowed[name][where].copy_(tile)
-        nbytes: int = self.ask("store", name=name, where=as_lists(where), tile=tile)["bytes"]
+    def put(self, name: str, values: torch.Tensor, where: tuple[slice, ...]) -> int:
+        if values.is_meta:
+            raise RuntimeError(
+                "you store numbers that were never loaded: only memory.load and memory.store move what is in "
+                "memory.arrays"
+            )
+        nbytes: int = self.ask("store", name=name, where=as_lists(where), tile=values)["bytes"]
         return nbytes
 
 
@@ -481,7 +470,6 @@ def as_lists(where: tuple[slice, ...]) -> list[list[Any]]:
 class HubStore(dist.Store):
     """A store where ranks meet, identified by the name of its file or address. The hub holds its keys."""
 
-    NAME_KEY = "name of the store"  # get() returns the store's name for it
     alive: ClassVar[list[HubStore]] = []  # torch keeps only the C++ half of a store alive
 
     def __init__(self, name: str, world: RankWorld):
@@ -496,14 +484,14 @@ class HubStore(dist.Store):
         self.ask("key_set", key, value=(value.encode() if isinstance(value, str) else bytes(value)).hex())
 
     def get(self, key: str) -> bytes:
-        return self.name.encode() if key.endswith(self.NAME_KEY) else bytes.fromhex(self.ask("key_get", key))
+        return self.name.encode() if key.endswith(NAME_KEY) else bytes.fromhex(self.ask("key_get", key))
 
     def add(self, key: str, amount: int) -> int:
         total: int = self.ask("key_add", key, amount=amount)
         return total
 
     def check(self, keys: list[str]) -> bool:
-        return all(key.endswith(self.NAME_KEY) or self.ask("key_check", key) for key in keys)
+        return all(key.endswith(NAME_KEY) or self.ask("key_check", key) for key in keys)
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         for key in keys:
@@ -511,16 +499,7 @@ class HubStore(dist.Store):
 
 
 def share_through_hub(world: RankWorld) -> None:
-    """Let the hub hold the files and stores that ranks share: no rank can see another's folders."""
-
-    def file_store(path: object, world_size: int = -1) -> HubStore:
-        return HubStore(f"file {path}", world)
-
-    def tcp_store(host_name: str, port: int, *args: Any, **kwargs: Any) -> HubStore:
-        return HubStore(f"tcp {host_name}:{port}", world)
-
-    for module in (dist, sys.modules["torch.distributed.rendezvous"]):  # dist.rendezvous is a function
-        vars(module).update(FileStore=file_store, TCPStore=tcp_store)
+    """Let the hub hold the files that ranks share: no rank can see another's folders."""
 
     def append(file: shared_file.SharedFile, line: str) -> None:
         world.hub.request({"do": "append", "path": str(file.path), "line": line})

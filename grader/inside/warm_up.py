@@ -21,12 +21,12 @@ import torch.distributed as dist
 
 from grader.inside import codec, rank, slices
 from grader.inside.orders import RunOrder, send_order
-from utils.checks.runner import links
+from utils.cluster.hardware import links
 from utils.worlds.common import pickling
 from utils.worlds.real.rank_process import PRELOADED
 from utils.worlds.virtual import torch_wrappers
 
-MODULES = ("safetensors.torch", "statistics", "utils.checks.gradients", "utils.kit.mlp", "utils.kit.tied_mlp")
+MODULES = ("safetensors.torch", "statistics", "utils.drivers.backward", "utils.kit.mlp", "utils.kit.tied_mlp")
 CELL = """
 import torch
 import torch.distributed as dist

@@ -1,16 +1,12 @@
-"""A notebook's official check cells, and the salt that its inputs are drawn with."""
+"""A notebook's official check cells."""
 
 from __future__ import annotations
 
-import hashlib
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 from nbformat.notebooknode import NotebookNode
 from nbgrader import utils as nbgrader_utils
-
-from utils.checks.registry import Checks
 
 CHECK = re.compile(r'^check\((\w+)(?:, judges="(\w+)")?\)$', re.MULTILINE)
 LESSON = re.compile(r'^hidden_tests_for\("(\w+)"\)', re.MULTILINE)
@@ -62,14 +58,3 @@ def lesson_of(nb: NotebookNode) -> str:
     if len(lessons) == 1 or not text:
         return "".join(lessons)
     raise ValueError(f"the check cells name the hidden tests of {', '.join(lessons) or 'no lesson'}")
-
-
-def salt_of(cells: list[str], parts: list[Checks]) -> int:
-    """A number that is the same each time the submission is judged, and that its code can't compute.
-
-    It depends on the cells, which the code can read, and on the files of the hidden tests, which it can't.
-    """
-    digest = hashlib.sha256("\0".join(cells).encode("utf-8", "surrogatepass"))
-    for part in parts:
-        digest.update(Path(part.module.__file__ or "").read_bytes())
-    return int.from_bytes(digest.digest()[:5], "big")

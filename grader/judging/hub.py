@@ -26,7 +26,8 @@ from grader.judging.hub_rank import MAX_CALLS, MAX_OTHER_MESSAGES, Finished, Pla
 from grader.judging.rank_connection import RankConnection
 from grader.judging.untrusted import Message, cell_line, index_into, text, whole
 from utils.cluster import Cluster
-from utils.diagnosis.errors import RankCrashed, RankTimeout
+from utils.diagnosis.errors import RankCrashed, RankFailed, RankTimeout
+from utils.diagnosis.words import ranks_text
 from utils.events.event import Event, Region
 from utils.events.failure import Failure, Frame
 from utils.events.memory_samples import KINDS, MemoryNote, peak_of
@@ -42,7 +43,6 @@ from utils.worlds.virtual.network import Network, VirtualCall
 from utils.worlds.virtual.world import raise_what_went_wrong
 
 TICK = 1e-6
-REDUCTIONS = {"", "sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum"}
 
 
 class Hub:
@@ -51,7 +51,7 @@ class Hub:
     connections   one to each rank; the rank has received its order
     cluster       whose links and costs apply
     virtual       whether time is the cluster's. If not, an event's time is its place in the order of all requests, and
-                  ranks are told no times
+                  ranks are told no times. On a cluster where computing takes no time, every time is the hub's own
     memories      SlowMemories that live here and that ranks load from
     """
 
@@ -67,7 +67,8 @@ class Hub:
         self.ranks = [Rank(number, connection) for number, connection in enumerate(connections)]
         for connection in connections:
             connection.count = self.placeholders.count
-        self.network = Network(cluster, self.size, data_movement.deliver)
+        self.network = Network(cluster, self.size, deliver)
+        self.believes_clocks = virtual and not computes_for_free(cluster)
         self.ready: list[tuple[float, int, Rank]] = []  # a heap
         self.ticks = 0
         self.making_group: dict[tuple[str, tuple[int, ...]], list[Rank]] = {}  # the members that have arrived
@@ -130,7 +131,7 @@ class Hub:
         if not self.virtual:
             self.ticks += 1
             rank.clock = max(rank.clock, self.ticks * TICK)
-        else:
+        elif self.believes_clocks:
             claimed = message.get("clock", rank.clock)
             if type(claimed) not in (int, float) or not math.isfinite(claimed):
                 raise Breach("a clock reading that is not a time")
@@ -168,7 +169,7 @@ class Hub:
         if call.event.op != "send" and call.event.op != "barrier":
             rank.outputs[index] = tensors_in(call.args[:1])
         if call.event.is_async and message["directly"] is True:
-            rank.unasked[index] = call.event.where
+            rank.unused_handles[index] = call.event.where
         if message["strides"] is not None:
             shape, strides = message["strides"]
             rank.strides[index] = TensorLayout(tuple(map(int, shape)), tuple(map(int, strides)))
@@ -188,7 +189,11 @@ class Hub:
         if group not in rank.groups:
             raise Breach("a call on a group that it does not belong to")
         peer, tag, reduce_op = message["peer"], message["tag"], message["reduce_op"]
-        if (peer is not None and peer not in group[1]) or type(tag) is not int or reduce_op not in REDUCTIONS:
+        if (
+            (peer is not None and peer not in group[1])
+            or type(tag) is not int
+            or reduce_op not in data_movement.REDUCTIONS
+        ):
             raise Breach("a call that no program can make")
         if op in ("send", "recv") and peer is None and method != "recv_anysource":
             raise Breach("a point-to-point message without a peer")
@@ -251,7 +256,7 @@ class Hub:
 
     def asked(self, rank: Rank, message: Message) -> None:
         """The program has asked about an asynchronous call's result."""
-        rank.unasked.pop(message["index"], None)
+        rank.unused_handles.pop(message["index"], None)
 
     def dropped(self, rank: Rank, message: Message) -> None:
         """The program has thrown away a message's handle. If the message had not met its other end, it never will."""
@@ -304,6 +309,7 @@ class Hub:
     def join(self, rank: Rank, message: Message) -> bool:
         """A rank makes a default group, with all that name the same store, in the order of the numbers they claim."""
         store, number, size = text(message["store"]), whole(message["rank"]), whole(message["size"])
+        hub_storage.note(self, rank, hub_storage.STORE, len(store))
         arrived = self.joining.setdefault(store, {})
         if number in arrived or not 0 <= number < size or rank in arrived.values():
             said = f"rank {number} has joined twice at {store}: each rank must use its own number"
@@ -321,23 +327,16 @@ class Hub:
             self.continue_together(list(arrived.values()))
         return True
 
-    def charge(self, rank: Rank, nbytes: int) -> None:
-        """A store or a shared file costs as much time as a message, or values could travel through it for free."""
-        if self.virtual:
-            rank.clock += self.cluster.inter.alpha + nbytes / self.cluster.inter.bandwidth
-
     # ---- regions, and the end
 
     def mark(self, rank: Rank, message: Message) -> None:
-        """A place in the order of events, at which a region begins or ends."""
-        mark = self.now(rank, {})
-        rank.marks.add(mark)
-        self.answer(rank, mark=mark)
+        """A region begins or ends now. The rank isn't told when: the number would say what other ranks have done."""
+        rank.marks.append(self.now(rank, message))
 
     def span(self, rank: Rank, message: Message) -> None:
-        """A region, from its start to its end."""
-        start, end = float(message["start"]), float(message["end"])
-        if not 0 <= start <= end or (not self.virtual and not {start, end} <= rank.marks):
+        """A region, from one of the rank's marks to a later one."""
+        start, end = (rank.marks[index_into(rank.marks, message[name])] for name in ("start", "end"))
+        if start > end:
             raise Breach("a region that never took place")
         rank.regions.append(Region(rank.number, text(message["name"]), start, end))
 
@@ -376,6 +375,7 @@ class Hub:
         raise_what_went_wrong(states, failures)
         finished = [rank.finished for rank in self.ranks if rank.finished is not None]  # all of them
         events = [event for state in states for event in state.events]
+        events += [event for rank in self.ranks for event in rank.shared]
         regions = [region for state in states for region in state.regions]
         last = max((event.end for event in events if event.end is not None), default=0.0)
         return Run(
@@ -396,10 +396,27 @@ class Hub:
         state = rank.state
         if not self.virtual:
             state.events = [
-                replace(event, end=None) if event.index in rank.unasked and event.op != "send" else event
+                replace(event, end=None) if event.index in rank.unused_handles and event.op != "send" else event
                 for event in state.events
             ]
         return state
+
+
+def deliver(calls: list[VirtualCall]) -> None:
+    """Move the values of a message or a collective. Raises RankFailed for what no backend can do, such as the average
+    of whole numbers, and for whatever forged tensors lead to.
+    """
+    try:
+        data_movement.deliver(calls)
+    except Exception as error:
+        event, ranks = calls[0].event, sorted(call.event.rank for call in calls)
+        raise RankFailed(f"{event.op} failed on {ranks_text(ranks).lower()}: {type(error).__name__}: {error}") from None
+
+
+def computes_for_free(cluster: Cluster) -> bool:
+    """Whether its GPUs take no time for anything, so that a rank has no time of its own to tell us about."""
+    gpu = cluster.gpu
+    return gpu.launch == 0 and math.isinf(gpu.bandwidth) and all(map(math.isinf, gpu.flops.values()))
 
 
 # ---- the protocol: each request by its word. A handler returns True when the rank's turn is over.
@@ -424,7 +441,6 @@ HANDLERS: dict[str, Callable[[Hub, Rank, Message], bool | None]] = {
     "append": hub_storage.append,
     "lines": hub_storage.lines,
     "load": hub_storage.load,
-    "arrays": hub_storage.arrays,
-    "overwrite": hub_storage.overwrite,
+    "let_go": hub_storage.let_go,
     "store": hub_storage.store,
 }

@@ -17,7 +17,7 @@ from utils.kit.slow_memory import SlowMemory
 from utils.worlds.virtual.engine import event_fields
 from utils.worlds.virtual.network import VirtualCall
 
-MAX_BYTES = 1 << 30  # sent and received by all ranks of one run together
+MAX_BYTES = 1 << 29  # sent and received by all ranks of one run together
 MAX_CALLS, MAX_OTHER_MESSAGES = 50_000, 100_000  # per rank and run
 
 
@@ -57,10 +57,12 @@ class Rank:
         self.groups: set[tuple[str, tuple[int, ...]]] = set()
         self.groups_made: list[Event] = []
         self.regions: list[Region] = []
-        self.marks: set[float] = set()
+        self.marks: list[float] = []  # when its regions began and ended
+        self.shared: list[Event] = []  # its uses of what ranks share besides messages: see hub_storage.py
         self.strides: dict[int, TensorLayout] = {}
-        self.unasked: dict[int, str] = {}
+        self.unused_handles: dict[int, str] = {}
         self.lost: set[int] = set()
+        self.tiles: dict[tuple[int, int], torch.Tensor] = {}  # (memory, number of the load) -> on the chip
         self.unreported: list[int] = []  # calls whose completion it has not been told yet
         self.outputs: dict[int, Sequence[torch.Tensor]] = {}
         self.waits_for: list[VirtualCall] | None = None
@@ -89,7 +91,7 @@ class Rank:
             waits={call.event.index: call.waited_at for call in self.calls if call.waited is not None},
             lost=self.lost,
             strides=self.strides,
-            dropped=self.unasked if self.finished else {},
+            unused_handles=self.unused_handles if self.finished else {},
             regions=self.regions,
             finished=self.finished is not None,
         )

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import atexit
 import inspect
+import secrets
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -22,14 +22,17 @@ from nbformat.notebooknode import NotebookNode
 
 from grader.inside.codec import Breach, receive
 from grader.inside.orders import ReadOrder
-from grader.judging.check_cells import CheckCell, lesson_of, read_notebook, salt_of
+from grader.judging.check_cells import CheckCell, lesson_of, read_notebook
+from grader.judging.hidden_words import Case, differences, veiled
+from grader.judging.program_packing import NotForRanks, give_order
 from grader.judging.rank_connection import RankConnection
 from grader.judging.rank_host import HostGone, Rank, RankHost
 from grader.judging.remote_runner import RemoteRunner, TooLong
 from grader.judging.replay import ReplayAlone, ReplayCheck, ReplayDiffers
-from grader.judging.shared_objects import READ_SECONDS, NotForRanks, give_order
 from grader.judging.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG, Flag, Judgement, Verdict
+from grader.sandbox.bounded import limit_memory
 from grader.sandbox.bubblewrap import Limits
+from grader.sandbox.load import patience
 from utils.checks.answer import CheckFailed
 from utils.checks.inputs import Draws
 from utils.checks.registry import Checks
@@ -37,11 +40,13 @@ from utils.checks.registry import Checks
 if TYPE_CHECKING:
     from grader.inside.slices import Slice
 
+MEMORY = 4 << 30  # bytes, for what a submission sends to this process: a rank is ended when it takes more
 MAX_TEXT = 10_000  # characters of a verdict: some checks quote all that they were given
+SALT_BITS = 256  # of what the inputs are drawn with: nobody can know it, or find it by trying
 MAX_HOSTS = 4  # that one submission may use up
 CPU_SECONDS = 5  # of computing for one rank in one run; a right answer takes a tenth of one
 CPU_SECONDS_EACH = 1  # if all compute: a run gets CPU_SECONDS, and this for each of its ranks
-RUN_SECONDS = 60  # for one run, on a machine that has other work too
+RUN_SECONDS = 60  # for one run; more where the machine is busy
 TOOK_TOO_LONG = "took too long or used too much"
 
 
@@ -63,13 +68,14 @@ def judge(
     NotForRanks if a check hands its ranks something that no rank may know.
     """
     began = monotonic()
+    limit_memory(MEMORY)
     cells, official = read_notebook(nb)
     lesson = lesson_of(nb)
     judgement = Judgement(lesson)
     parts = [Checks(checks, lesson), Checks(hidden, lesson, hidden=True)] if official else []
     for part in parts:
         pickle_by_value(part)
-    judging = Judging(cells, official, sandboxed, began + seconds, Draws(salt_of(cells, parts)))
+    judging = Judging(cells, official, sandboxed, began + seconds, Draws(secrets.randbits(SALT_BITS)))
     try:
         for number, cell in enumerate(official):
             verdict = judging.verdict(cell, parts)
@@ -81,15 +87,14 @@ def judge(
         judging.close()
     not_run = [verdict.check for verdict in judgement.verdicts if verdict.kind == NOT_RUN]
     if not_run:
-        judgement.troubles.append(f"took more than {seconds:g} s in all; not judged: {', '.join(not_run)}")
-    judgement.looks, judgement.seconds = judging.flags, monotonic() - began
+        judgement.problems.append(f"took more than {seconds:g} s in all; not judged: {', '.join(not_run)}")
+    judgement.flags, judgement.seconds = judging.flags, monotonic() - began
     return judgement
 
 
 def pickle_by_value(part: Checks) -> None:
-    """Functions of a check travel to the ranks by value, unless the sandbox has them: it holds no file of the tests."""
-    if not part.module.__name__.startswith("utils."):
-        cloudpickle.register_pickle_by_value(part.module)
+    """What a check hands to the ranks travels by value, because the sandbox holds none of the checks."""
+    cloudpickle.register_pickle_by_value(part.module)
 
 
 # ---- hosts -----------------------------------------------------------------------------------------------------------
@@ -130,6 +135,7 @@ class Judging:
         self.host: RankHost | None = None
         self.hosts_started = 0
         self.slices: dict[tuple[str, int], Slice] | None = None
+        self.unreadable = ""  # why the cells can't be read, once that has been tried
         self.stuck: dict[str, str] = {}  # function -> how it was stopped
 
     def close(self) -> None:
@@ -159,7 +165,7 @@ class Judging:
 
     def connect(self, ranks: list[Rank]) -> list[RankConnection]:
         """Connections to the ranks of one run, which share its time."""
-        until, host = min(monotonic() + RUN_SECONDS, self.until), self.running_host()
+        until, host = min(monotonic() + RUN_SECONDS * patience(), self.until), self.running_host()
 
         def has_overspent(number: int) -> bool:
             used = host.used(ranks)
@@ -193,14 +199,19 @@ class Judging:
         """The statements that the function of a check needs (inside/slices.py). Raises HostGone, Breach."""
         if self.slices is None:
             wanted = [(one.function, one.before) for one in self.official]
+            if self.unreadable:
+                raise Breach(self.unreadable)
+            self.unreadable = "the notebook's cells took too long to be read"
             [rank] = self.start_ranks(1)
             try:
                 give_order(rank.socket, ReadOrder(self.cells, wanted))
-                rank.socket.settimeout(READ_SECONDS)
-                message = receive(rank.socket)
+                [connection] = self.connect([rank])
+                message = receive(rank.socket, read=connection.read)
                 if message is None or len(message["slices"]) != len(wanted):
                     raise Breach("the cells could not be read")
                 self.slices = dict(zip(wanted, message["slices"], strict=True))
+            except TimeoutError:
+                raise Breach(self.unreadable) from None
             finally:
                 self.end_ranks([rank])
         return self.slices[cell.function, cell.before]
@@ -222,9 +233,12 @@ class Judging:
                 verdict.kind, verdict.said = WRONG, code["problem"] or f"There is no function {cell.function}."
                 return verdict
             registered = [part for part in parts if has_check(part, cell)]
-            remarks = [self.judge_part(part, cell, code, part is registered[-1]) for part in registered]
+            visible: list[Case] = []
+            remarks = [self.judge_part(part, cell, code, part is registered[-1], visible) for part in registered]
         except CheckFailed as failed:
             verdict.said, verdict.mistake = str(failed), failed.mistake
+            if failed.impossible:
+                self.flag("claims what is impossible", f"{cell.name}: {failed.saw}, expected {failed.expected}")
             verdict.hidden = "hidden test" in failed.header
             verdict.points = cell.points * failed.share
             verdict.kind = PART if failed.share else BLANK if failed.saw == "Not written yet." else WRONG
@@ -242,20 +256,49 @@ class Judging:
             verdict.said = "\n".join(line for remark in remarks for line in remark.splitlines())
         return verdict
 
-    def judge_part(self, part: Checks, cell: CheckCell, code: Slice, decides: bool) -> str:
+    def judge_part(self, part: Checks, cell: CheckCell, code: Slice, decides: bool, visible: list[Case]) -> str:
         """Let the visible or the hidden check judge. Returns its remark. Raises CheckFailed, TooLong, HostGone.
 
-        decides: it is the last to judge this function, so results count only if a replay confirms them.
+        decides   it is the last to judge this function, so results count only if a replay confirms them
+        visible   the cases of the visible check, which are added here; what is said of a hidden one differs from them
         """
         function = stand_in(cell.function, code["parameters"] or [])
         draws = self.draws
+        run = (ReplayCheck if decides else RemoteRunner)(self, code, function)
         try:
-            if decides:
-                with suppress(ReplayDiffers):
-                    return ReplayCheck(self, code, function).judge(part, cell.judges)
+            try:
+                return self.judge_openly(run, part, cell)
+            except ReplayDiffers:
                 self.draws = draws  # the very same inputs again
-                return ReplayAlone(self, code, function).judge(part, cell.judges)
-            return RemoteRunner(self, code, function).judge(part, cell.judges)
+                run = ReplayAlone(self, code, function)
+                return self.judge_openly(run, part, cell)
+        except CheckFailed as failed:
+            if not part.hidden:
+                raise
+            if failed.impossible:
+                self.flag("claims what is impossible", f"{cell.name}: {failed.saw}, expected {failed.expected}")
+            where = differences(run.cases[-1], visible) if run.cases else "in a different case"
+            raise veiled(failed, cell.judges, run.ended, where) from None
+        except TooLong as error:
+            if not part.hidden:
+                raise
+            self.flag(TOOK_TOO_LONG, f"{cell.name}: {error}")
+            raise TooLong("It took too long in a hidden test.\n\nIs there a loop that never ends?") from None
+        except (HostGone, Breach, OSError) as error:
+            if not part.hidden:
+                raise
+            self.flag("ended its sandbox", f"{cell.name}: {error}")
+            raise HostGone("in a hidden test it used too much, or ended its sandbox") from None
+        finally:
+            if not part.hidden:
+                visible += run.cases
+
+    def judge_openly(self, run: RemoteRunner, part: Checks, cell: CheckCell) -> str:
+        """Let a check judge, with all that it has to say."""
+        try:
+            return run.judge(part, cell.judges)
+        except ReplayDiffers:
+            raise
         except (CheckFailed, TooLong, HostGone, Breach, OSError, NotForRanks):
             raise
         except Exception as error:  # a check met a value that it did not expect, so the answer is not right

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import IO, Any, NoReturn
 
 from grader.sandbox import bubblewrap, seccomp
-from grader.sandbox.bubblewrap import HOME, INSIDE, MB, ROOT, UTILS, End, Limits, NoSandbox
+from grader.sandbox.bubblewrap import CHECKS, HOME, INSIDE, MB, ROOT, UTILS, End, Limits, NoSandbox
 
 __all__ = ["HostGone", "NoSandbox", "Rank", "RankHost"]
 
@@ -102,7 +102,8 @@ class RankHost:
             self.box: bubblewrap.Sandbox | Unconfined
             if sandboxed:
                 self.box = bubblewrap.start(
-                    command, makes_namespaces=True, limits=limits, gpus=gpus, read_only=(UTILS, *INSIDE),
+                    command, makes_namespaces=True, limits=limits, gpus=gpus,
+                    read_only=(UTILS, *INSIDE), hidden=[CHECKS],
                     env={**ENVIRONMENT, **(env or {})}, pass_fds=[theirs.fileno()],
                     stdout=self.stderr, stderr=self.stderr, **options,
                 )  # fmt: skip
@@ -186,9 +187,8 @@ class RankHost:
     def close(self) -> End:
         """End the host and all ranks."""
         self.socket.close()
-        if (
-            not self.sandboxed and self.is_ready
-        ):  # it kills what its ranks have left behind once it notices that we are gone
+        if not self.sandboxed and self.is_ready:
+            # Once it notices that we are gone, it kills what its ranks have left behind.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.box.process.wait(GRACE)
         end = self.box.kill()

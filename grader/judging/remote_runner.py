@@ -8,16 +8,18 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from grader.inside.orders import RunOrder
+from grader.judging.hidden_words import Case, case_of, how_it_failed
 from grader.judging.hub import Hub
 from grader.judging.hub_rank import Placeholders, RankResult
+from grader.judging.program_packing import give_order, pack_program, restored
 from grader.judging.rank_connection import Exchange, replay
 from grader.judging.rank_host import HostGone, Rank
-from grader.judging.shared_objects import give_order, pack_program, restored
 from utils.checks.inputs import Draws
 from utils.checks.registry import Checks
-from utils.checks.runner import Runner, links
+from utils.checks.runner import Runner
 from utils.cluster import Cluster
-from utils.diagnosis.errors import RankCrashed, RankTimeout
+from utils.cluster.hardware import links
+from utils.diagnosis.errors import RankCrashed, RankError, RankTimeout
 from utils.kit.slow_memory import SlowMemory
 from utils.report.run import Run
 
@@ -62,6 +64,8 @@ class RemoteRunner(Runner):
     def __init__(self, judging: Judging, code: Slice, function: Callable[..., Any]):
         super().__init__(function)
         self.judging, self.code, self.draws = judging, code, judging.draws
+        self.cases: list[Case] = []  # those that it was asked to run
+        self.ended = ""  # how the ranks of the last one failed
 
     def judge(self, part: Checks, judges: str) -> str:
         """What the checks in `part` say about the function; see Checks.judge."""
@@ -82,6 +86,8 @@ class RemoteRunner(Runner):
         same: dict[str, Any],
         catch: Any,
     ) -> Run:
+        self.cases.append(case_of(world_size, inputs, same))
+        self.ended = ""
         virtual = cluster is not None
         cluster = cluster or links(world_size, alpha=0.0, bandwidth=math.inf)
         memories: list[SlowMemory] = []
@@ -122,7 +128,11 @@ class RemoteRunner(Runner):
         except RankTimeout as error:
             raise TooLong(str(error)) from None
         except RankCrashed as error:
+            self.ended = self.how_it_failed(error, hub)
             raise self.reason_of(error, hub) from None
+        except RankError as error:
+            self.ended = self.how_it_failed(error, hub)
+            raise
         finally:
             self.judging.end_ranks(ranks)
 
@@ -135,6 +145,10 @@ class RemoteRunner(Runner):
         [connection] = self.judging.connect([process])
         give_order(process.socket, replace(recording.orders[rank], more_runs=more_runs))
         return replay(recording.logs[rank], connection, Placeholders(recording.memories).resolve)
+
+    def how_it_failed(self, error: RankError, hub: Hub) -> str:
+        lines = max((cell.count("\n") + 1 for cell in self.judging.cells), default=0)
+        return how_it_failed(error, [rank.failure for rank in hub.ranks if rank.failure is not None], lines)
 
     def reason_of(self, error: RankCrashed, hub: Hub) -> Exception:
         """What to raise when ranks have ended without a result, or after a message that was refused."""

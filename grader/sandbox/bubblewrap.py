@@ -33,10 +33,8 @@ from grader.sandbox import resource_monitor, seccomp
 
 ROOT = Path(__file__).resolve().parents[2]
 UTILS = ROOT / "utils"
-INSIDE = (
-    ROOT / "grader" / "__init__.py",
-    ROOT / "grader" / "inside",
-)  # what grading runs in there; it holds no secrets
+CHECKS = UTILS / "checks"  # they hold what is right, so ranks must not see them
+INSIDE = (ROOT / "grader" / "__init__.py", ROOT / "grader" / "inside")  # what grading runs in there; no secrets
 HOME = "/tmp/home"  # inside
 MARK = "/.sandbox"  # a file that exists only inside
 OLDEST = (0, 8)  # the first bubblewrap that can limit a tmpfs and forbid further user namespaces
@@ -278,6 +276,7 @@ class Sandbox:
 
     command: list[str]
     read_only: Sequence[str | Path] = (UTILS,)  # files and folders, visible at their own paths
+    hidden: Sequence[str | Path] = ()  # folders in these that look empty
     files: Mapping[str, str] = field(default_factory=dict)  # path inside -> text
     folders: Sequence[str] = ()  # more folders like /tmp
     env: Mapping[str, str] = field(default_factory=dict)
@@ -314,7 +313,9 @@ class Sandbox:
         uid = self.uid()
         arguments = [*NAMESPACES, "--hostname", "sandbox", "--new-session", "--die-with-parent", "--clearenv"]
         arguments += self.privileges()
-        arguments += [*private(self.limits, self.folders), *view(self.read_only, self.gpus), "--chdir", HOME]
+        arguments += [*private(self.limits, self.folders), *view(self.read_only, self.gpus)]
+        arguments += [word for path in self.hidden for word in ("--size", str(MB), "--tmpfs", str(path))]
+        arguments += [*(word for path in self.hidden for word in ("--remount-ro", str(path))), "--chdir", HOME]
         for name, value in environment(self.env).items():
             arguments += ["--setenv", name, value]
         files = {

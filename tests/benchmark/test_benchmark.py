@@ -30,7 +30,7 @@ from utils.benchmark.nccl_conventions import (
 )
 from utils.benchmark.sweep import rows_of
 from utils.benchmark.table import BenchmarkTable, Row
-from utils.checks.runner import links
+from utils.cluster.hardware import links
 
 ALPHA, BANDWIDTH = 1e-5, 1e10
 

@@ -1,13 +1,13 @@
-"""Ways to get points for a wrong answer, to do harm, or to learn a secret; each module holds one kind.
+"""Ways to get points for a wrong answer, to do harm, or to learn a secret; one kind per module.
 
-tests/test_cheats.py holds the grader against all of them. `python -m tests.cheats.plain` shows what plain nbgrader makes
-of them.
+tests/grader/judging/test_cheats.py tries all of them on the grader; `python -m tests.cheats.plain` tries them on plain
+nbgrader.
 """
 
-from tests.cheats import exhaust, forge, moments, names, patch, spy, talk, values
+from tests.cheats import channels, exhaust, forge, moments, names, patch, spy, talk, values
 from tests.cheats.cheat import Cheat
 
 CHEATS: list[Cheat] = [
-    cheat for module in (values, talk, forge, names, patch, spy, moments, exhaust) for cheat in module.CHEATS
+    cheat for module in (values, talk, channels, forge, names, patch, spy, moments, exhaust) for cheat in module.CHEATS
 ]
 HANGS: list[Cheat] = moments.HANGS

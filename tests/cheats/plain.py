@@ -47,7 +47,7 @@ ASSERTS = {
 FIRST = f"""{IMPORTS}
 from utils import simulate, spawn
 from utils.checks.inputs import Draws
-from utils.checks.runner import links
+from utils.cluster.hardware import links
 different_integers = Draws().different_integers
 def total_of_mine(rank, world_size):
     return total(different_integers(world_size, 4)[rank], rank, world_size)

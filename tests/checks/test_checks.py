@@ -12,7 +12,7 @@ from utils.checks.answer import Answer
 from utils.checks.compare import expect, expect_own_memory, expect_unchanged
 from utils.checks.marking import Check, check
 from utils.checks.registry import Checks
-from utils.checks.runner import Runner, links
+from utils.checks.runner import Runner
 from utils.checks.show import show
 from utils.checks.traffic import (
     calls_of_ranks,
@@ -22,6 +22,7 @@ from utils.checks.traffic import (
     expect_time,
     expect_traffic,
 )
+from utils.cluster.hardware import links
 from utils.events.event import Event
 from utils.report.run import Run
 

@@ -1,14 +1,18 @@
 """utils/checks/inputs.py: what a check hands to ranks depends on its arguments and the salt, and on nothing else."""
 
 from dataclasses import FrozenInstanceError
+from hashlib import shake_256
+from itertools import combinations
 from types import ModuleType
 
+import numpy
 import pytest
 import torch
 
 from utils.checks import inputs
 from utils.checks.inputs import Draws
 from utils.checks.runner import Runner
+from utils.kit.generators import WORDS, generator_of
 
 # {kind of number: how to draw some}
 KINDS = {
@@ -52,6 +56,22 @@ def test_numbers_follow_from_salt_and_seed(draw):
     assert not torch.equal(draw(Draws(5), 1), draw(Draws(5), 2))
     assert not torch.equal(draw(Draws(5), 1), draw(Draws(6), 1))
     assert not torch.equal(draw(Draws(), 1), draw(Draws(5), 1))
+
+
+@pytest.mark.parametrize("draw", KINDS.values(), ids=KINDS)
+def test_every_bit_of_a_salt_counts(draw):
+    """torch's own generator on the CPU takes the lowest 32."""
+    drawn = [draw(Draws(5 + (1 << bit)), 0) for bit in (32, 33, 63, 64, 200)]
+    assert all(not torch.equal(one, other) for one, other in combinations([draw(Draws(5), 0), *drawn], 2))
+
+
+def test_a_long_seed_fills_the_state_of_a_mersenne_twister():
+    """numpy has the same generator, and lets one set its state."""
+    twister = numpy.random.MT19937()
+    key = numpy.frombuffer(shake_256(str(2**200).encode()).digest(4 * WORDS), dtype=numpy.uint32)
+    twister.state = {"bit_generator": "MT19937", "state": {"key": key, "pos": WORDS}}
+    drawn = torch.randint(2**20, (2 * WORDS,), generator=generator_of(2**200))
+    assert drawn.tolist() == (twister.random_raw(2 * WORDS) % 2**20).tolist()
 
 
 @pytest.mark.parametrize("draw", KINDS.values(), ids=KINDS)

@@ -10,8 +10,9 @@ from utils.checks import CheckFailed, Draws, expect_time, oracles, recorded
 from utils.checks.answer import Answer
 from utils.checks.oracles import Case, every, only_at, oracle, side_by_side, vary
 from utils.checks.registry import checks_in
-from utils.checks.runner import Runner, links
+from utils.checks.runner import Runner
 from utils.cluster import Gpu
+from utils.cluster.hardware import links
 from utils.report.run import Run
 
 THREE = [1.0, 2.0, 3.0]

@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 import weakref
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -17,17 +17,16 @@ from .. import simulate
 from ..cluster.hardware import Cluster, Gpu, Link
 from ..kit import gpu_topology
 from ..kit.gpu_topology import speed
-from ..kit.slow_memory import SlowMemory, unwritten
-from ..text.units import quantity
+from ..kit.slow_memory import Load, SlowMemory, unwritten
+from ..text.units import plural, quantity
 from .answer import Answer, CheckFailed
-from .compare import plural
 from .inputs import Draws
 from .marking import check
 from .oracles import Case, as_tuple, every, oracle
 from .recorded import recorded
 from .runner import Runner
 from .show import show
-from .traffic import calls_of_ranks
+from .traffic import SHARED_FILE, calls_of_ranks
 
 memory_wall = recorded("00_ranks", "memory-wall")
 bandwidth_of_levels = recorded("00_ranks", "bandwidth-of-levels")
@@ -154,7 +153,7 @@ def expect_turns(answer: Answer, order: list[int]) -> str:
     An access certainly follows another one if its rank has left more barriers before it than the other's rank had
     entered by the end of its own.
     """
-    barriers, turns, reads = dict(calls_of_ranks(answer, "barrier")), [], []
+    barriers, turns, reads = dict(calls_of_ranks(answer, "barrier", besides=SHARED_FILE)), [], []
     for rank in order:
         mine = [region for region in answer.run.regions if region.rank == rank]
         appended, read = ([region for region in mine if region.name == name] for name in ("append", "read"))
@@ -388,13 +387,47 @@ def tiled_matmul(draws: Draws, m: int, k: int, n: int, tile: int, dtype: torch.d
         seen="afterwards {part} is",
         unpack=lambda got, rank: memory_of(got).arrays,
         unchanged=False,
-        traffic=lambda answer: expect_moved(
+        traffic=lambda answer: expect_met(
             answer,
-            loaded=(a.nbytes + b.nbytes, most, "Each step takes one tile of a and one of b."),
-            stored=(empty.nbytes, empty.nbytes, "A tile of c stays on the chip until it is complete."),
-            without=f"number by number it would be {a.itemsize * (2 * m * k * n + m * n):,}.",
+            (m, k, n),
+            expect_moved(
+                answer,
+                loaded=(a.nbytes + b.nbytes, most, "Each step takes one tile of a and one of b."),
+                stored=(empty.nbytes, empty.nbytes, "A tile of c stays on the chip until it is complete."),
+                without=f"number by number it would be {a.itemsize * (2 * m * k * n + m * n):,}.",
+            ),
         ),
     )
+
+
+def expect_met(answer: Answer, sizes: tuple[int, int, int], said: str) -> str:
+    """Raise CheckFailed unless all numbers of a and b that are multiplied were on the chip at the same time.
+
+    What was computed from a tile, in a different dtype, say, may outlive it until `room` more numbers have been loaded.
+    Returns `said`.
+    """
+    m, k, n = sizes
+    memory, met = memory_of(answer.results[0]), torch.zeros(m, k, n, dtype=torch.bool)
+    before = list(accumulate((load.numbers for load in memory.loads), initial=0))  # how many numbers came before each
+    present: list[Load] = []
+    for time, load in enumerate(memory.loads):
+        there = [one for one in present if one.until is None or before[time] <= before[one.until] + memory.room]
+        present = [*there, load]
+        for one in there:
+            tiles = {part.name: (*part.where, slice(None))[:2] for part in (one, load)}
+            if tiles.keys() == {"a", "b"}:
+                (rows, left), (right, columns) = tiles["a"], tiles["b"]
+                inner = torch.zeros(2, k, dtype=torch.bool)
+                inner[0, left] = inner[1, right] = True
+                met[rows, :, columns] |= inner.all(0)[:, None]
+    if not met.all():
+        row, at, column = (~met).nonzero()[0].tolist()
+        raise CheckFailed(
+            f"a[{row}, {at}] and b[{at}, {column}] were never on the chip at the same time",
+            "all that you multiply to be there together",
+            "Multiply tiles while both are loaded. Numbers that you keep in variables of your own aren't on the chip.",
+        )
+    return said
 
 
 def memory_of(got: Any) -> SlowMemory:

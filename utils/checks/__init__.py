@@ -10,7 +10,7 @@ A notebook says `check = checks_for("01_collectives")`, then `check(broadcast_by
     expect, expect_unchanged, ...     compare what the ranks returned with what is right (compare.py)
     expect_traffic, expect_calls, ... compare what they sent, and how long it took (traffic.py)
 
-The files with a number hold one lesson's checks each. gradients.py and drive.py help those that run a backward pass.
+The files with a number hold one lesson's checks each. gradients.py helps those that run a backward pass.
 """
 
 from .answer import CheckFailed

@@ -32,11 +32,15 @@ class Answer:
 class CheckFailed(AssertionError):
     """An answer that is not right yet: what was seen, what was expected, and the usual mistake if it is known.
 
-    share: the part of the check's points that the answer still earns, from 0 to 1
+    share       the part of the check's points that the answer still earns, from 0 to 1
+    impossible  whether no honest answer can lead to what was seen, so that a person should look at this one
     """
 
-    def __init__(self, saw: str, expected: str = "", mistake: str = "", share: float = 0.0) -> None:
+    def __init__(
+        self, saw: str, expected: str = "", mistake: str = "", share: float = 0.0, impossible: bool = False
+    ) -> None:
         self.header, self.saw, self.expected, self.mistake, self.share = "", saw, expected, mistake, share
+        self.impossible = impossible
         super().__init__(saw)
 
     def __str__(self) -> str:

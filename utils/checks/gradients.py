@@ -11,8 +11,9 @@
         }
         return truth.case(mistakes, traffic=partial(expect_passes, forward=[("all_reduce", grad.nbytes)], backward=[]))
 
-The student's row_product(input_local, other_local, g) runs forward, then backward from `grad` (see drive.py). What is
-judged on each rank: its output, all gradients, that it has left its inputs alone, and what it called in each pass.
+The student's row_product(input_local, other_local, g) runs forward, then backward from `grad`, as drivers/backward.py
+says. What is judged on each rank: its output, all gradients, that it has left its inputs alone, and what it called in
+each pass.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from typing import Any
 
 import torch
 
+from ..drivers.backward import DriveResult, drive
 from ..events.event import Event
 from .answer import Answer, CheckFailed
 from .compare import Mistakes
-from .drive import DriveResult, drive
 from .inputs import Draws
 from .oracles import Case, Drawing, as_tuple, at, side_by_side
 from .traffic import expect_all_waited

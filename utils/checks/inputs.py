@@ -13,13 +13,15 @@ from dataclasses import dataclass
 
 import torch
 
+from ..kit.generators import generator_of
+
 
 @dataclass(frozen=True)
 class Draws:
     """Where the random inputs of a run come from. The same arguments always give the same numbers.
 
-    salt   0 in a notebook, where everyone is to see the same numbers. Grading uses a salt that cannot be known
-           beforehand, and a new one for each run, so that what a rank remembers of one run is no help in the next.
+    salt   0 in a notebook, where everyone is to see the same numbers. Grading draws a salt that nobody can
+           know, and takes a new one for each run, so that what a rank remembers of one run is no help in the next.
 
     So ask for `run.draws` anew before each run, keep the tensors that you hand to it, and compare with those: after the
     run the same call gives different numbers. And keep Draws in the check. A rank that had them could work out what all
@@ -54,7 +56,7 @@ class Draws:
 
     def generator(self, seed: int = 0) -> torch.Generator:
         """For other kinds of numbers: torch.randn(3, generator=run.draws.generator())."""
-        return torch.Generator().manual_seed(self.salted(seed))
+        return generator_of(self.salted(seed))
 
     def salted(self, seed: int = 0) -> int:
         """The seed for a function that takes one, as make_batch in kit/mlp.py does. Never an input of a run."""

@@ -5,24 +5,24 @@ from __future__ import annotations
 import contextlib
 import inspect
 import io
-import math
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
 from .. import RankCrashed, RankError, RankTimeout, WorldStuck, simulate, spawn
-from ..cluster.hardware import Cluster, Gpu, Link
+from ..cluster.hardware import Cluster
+from ..drivers.call import Catch, Returned, call_with
 from ..report.run import Run
+from ..text.units import plural
 from .answer import Answer, CheckFailed
-from .compare import plural
 from .inputs import Draws
 
 TIMEOUT = 30  # seconds for one run; a right answer takes a fraction of a second
 
-Catch = type[Exception] | tuple[type[Exception], ...]  # as after `except`
+
 World = Callable[..., Answer]  # a `run`, or a `run.virtual` that has its cluster
 
 
@@ -119,27 +119,6 @@ class Runner:
         return simulate(call_on_rank, world_size, *program, cluster=cluster, device=device)
 
 
-def links(gpus: int, alpha: float, bandwidth: float, nodes: int = 1, inter: Link | None = None) -> Cluster:
-    """A virtual cluster with free computing and endless memory, so that only messages take time.
-
-    gpus       in each node
-    alpha      latency in seconds, and
-    bandwidth  bytes/s one way, of the link between two GPUs of a node
-    inter      the link between nodes; by default the same as inside one
-    """
-    inside = Link(alpha, bandwidth)
-    free = Gpu(flops={"fp32": math.inf}, memory=math.inf, bandwidth=math.inf, launch=0)
-    return Cluster("only links count", nodes, gpus, gpu=free, intra=inside, inter=inter or inside)
-
-
-class Returned(NamedTuple):
-    """What comes back from one rank."""
-
-    result: Any
-    inputs_after: list[Any]
-    shared: bool  # the result shares memory with an input
-
-
 def call_on_rank(
     rank: int,
     world_size: int,
@@ -150,32 +129,6 @@ def call_on_rank(
 ) -> Returned:
     """What each rank runs: the function, with its own entry of every input."""
     return call_with(rank, world_size, function, [one_per_rank[rank] for one_per_rank in inputs], same, catch)
-
-
-def call_with(
-    rank: int, world_size: int, function: Callable[..., Any], mine: list[Any], same: dict[str, Any], catch: Catch
-) -> Returned:
-    """As call_on_rank, where `mine` holds this rank's inputs alone."""
-    signature = inspect.signature(function)
-    given = signature.bind_partial(*mine, **same).arguments  # a check may hand out a world_size of its own, as data
-    free = signature.parameters.keys() - given.keys()
-    known = {name: value for name, value in [("rank", rank), ("world_size", world_size)] if name in free}
-    kept = [x.detach() if isinstance(x, torch.Tensor) else x for x in mine]
-    try:
-        result = function(*mine, **same, **known)
-        return Returned(result, kept, shares_memory(result, mine))
-    except catch as error:
-        return Returned(error, kept, False)
-
-
-def shares_memory(result: Any, inputs: list[Any]) -> bool:
-    """Whether the result is a tensor, not empty and not on meta, in the memory of an input, or holds such a tensor."""
-    if isinstance(result, list | tuple):
-        return any(shares_memory(item, inputs) for item in result)
-    if not isinstance(result, torch.Tensor) or not result.numel() or not result.untyped_storage().data_ptr():
-        return False
-    tensors = [x for x in inputs if isinstance(x, torch.Tensor)]
-    return any(x.untyped_storage().data_ptr() == result.untyped_storage().data_ptr() for x in tensors)
 
 
 def describe(

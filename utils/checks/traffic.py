@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ..events.event import Event
-from ..text.units import quantity
+from ..text.units import plural, quantity
 from .answer import Answer, CheckFailed
-from .compare import plural
+
+SHARED_FILE = "SharedFile"  # the op of an access to a file that ranks share; a graded run has such events
 
 
 def expect_traffic(answer: Answer, messages: int, nbytes: int, enough: str = "No fewer will do.") -> str:
@@ -96,13 +97,26 @@ def too_few(noun: str) -> str:
 
 
 def expect_time(
-    answer: Answer, seconds: float, rtol: float = 1e-6, recognise: Mapping[str, float] | None = None
+    answer: Answer,
+    seconds: float,
+    rtol: float = 1e-6,
+    recognise: Mapping[str, float] | None = None,
+    least: float = 0.0,
 ) -> str:
     """Raise CheckFailed unless the run took at most `seconds` of virtual time. Returns a sentence with its time.
 
-    recognise: {a common mistake, in words: the time that it leads to}
+    recognise   {a common mistake, in words: the time that it leads to}
+    least       the time that what must be computed and sent takes in any case. A rank knows its own computing, so this
+                is what keeps it from claiming less
     """
     took = answer.run.elapsed
+    if took < least * (1 - rtol):
+        raise CheckFailed(
+            f"it took {quantity(took, 's')} of virtual time",
+            f"{quantity(least, 's')} at least",
+            "Nothing that computes all this can be so fast. Compute with torch, and leave the clock alone.",
+            impossible=True,
+        )
     if took <= seconds * (1 + rtol):
         return f"{quantity(took, 's')} of virtual time."
     usual = (words for words, wrong in (recognise or {}).items() if math.isclose(took, wrong, rel_tol=1e-3))
@@ -132,14 +146,17 @@ def expect_calls(answer: Answer, calls: Sequence[str], nbytes: Sequence[int] | N
     return f"each rank called {', '.join(calls)}."
 
 
-def calls_of_ranks(answer: Answer, op: str) -> list[tuple[int, list[Event]]]:
-    """(rank, its calls) of each rank. Raises CheckFailed if a call is not an `op`, or was never waited for."""
-    strangers = sorted({event.op for event in answer.events} - {op})
+def calls_of_ranks(answer: Answer, op: str, besides: str = "") -> list[tuple[int, list[Event]]]:
+    """(rank, its calls of `op`) of each rank. Raises CheckFailed if a call is not an `op`, or was never waited for.
+
+    besides: another op that is allowed
+    """
+    strangers = sorted({event.op for event in answer.events} - {op, besides})
     if strangers:
         raise CheckFailed(f"your function calls {', '.join(strangers)}", f"{op} only")
     expect_all_waited(answer)
     ranks = range(len(answer.results))
-    return [(rank, [event for event in answer.events if event.rank == rank]) for rank in ranks]
+    return [(rank, [event for event in answer.events if (event.rank, event.op) == (rank, op)]) for rank in ranks]
 
 
 def expect_launched_first(answer: Answer, noun: str = "all-reduce") -> None:

@@ -226,3 +226,16 @@ def check_count(name: str, value: object, things: str) -> None:
         raise TypeError(f"{name} is {value!r}; it must be a whole number of {things}")
     if value < 1:
         raise ValueError(f"{name} is {value}; there must be 1 or more {things}")
+
+
+def links(gpus: int, alpha: float, bandwidth: float, nodes: int = 1, inter: Link | None = None) -> Cluster:
+    """A virtual cluster with free computing and endless memory, so that only messages take time.
+
+    gpus       in each node
+    alpha      latency in seconds, and
+    bandwidth  bytes/s one way, of the link between two GPUs of a node
+    inter      the link between nodes; by default the same as inside one
+    """
+    inside = Link(alpha, bandwidth)
+    free = Gpu(flops={"fp32": math.inf}, memory=math.inf, bandwidth=math.inf, launch=0)
+    return Cluster("only links count", nodes, gpus, gpu=free, intra=inside, inter=inter or inside)

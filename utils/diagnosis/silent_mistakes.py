@@ -47,7 +47,7 @@ def explain_silence(states: list[RankState]) -> str:
         find_different_collectives,
         find_different_messages,
         find_unfit_layouts,
-        find_dropped_handles,
+        find_unused_handles,
     ):
         calls, sentence = find(matching)
         if sentence:
@@ -129,10 +129,10 @@ def find_unfit_layouts(matching: Matching) -> Finding:
     return NOTHING
 
 
-def find_dropped_handles(matching: Matching) -> Finding:
+def find_unused_handles(matching: Matching) -> Finding:
     for state in matching.states:
-        for event in state.events if state.dropped else ():
-            if event.index in state.dropped and gets_values(event):
+        for event in state.events if state.unused_handles else ():
+            if event.index in state.unused_handles and gets_values(event):
                 return [event], (
                     f"Rank {state.rank} started an asynchronous {event.op} and never waited for it: its result may not "
                     "be there yet when you use it. Keep the handle, and call its wait() before you use the tensor."

@@ -15,6 +15,8 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
+from .generators import generator_of
+
 BATCH_SIZE, NUM_DIM = 128, 1024  # sizes for measuring; checks use small ones
 
 
@@ -36,7 +38,7 @@ def make_batch(
 
 def normal(seed: int, *shape: int) -> Tensor:
     """Standard normal float64 numbers, from a generator of their own."""
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return torch.randn(shape, generator=generator_of(seed), dtype=torch.float64)
 
 
 def layer(x: Tensor, weight: Tensor) -> Tensor:

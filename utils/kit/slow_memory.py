@@ -11,6 +11,7 @@ Computing on the chip costs nothing, but it holds at most `room` loaded numbers 
 from __future__ import annotations
 
 import weakref
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -20,18 +21,33 @@ class ChipFull(RuntimeError):
     """More numbers were loaded than the chip has room for."""
 
 
+@dataclass
+class Load:
+    """A tile that was loaded: the part `where` of an array, so many numbers.
+
+    until   how many loads there had been when it was let go; None while it is on the chip
+    """
+
+    name: str
+    where: tuple[slice, ...]
+    numbers: int
+    until: int | None = None
+
+
 class SlowMemory:
     """Named arrays, off the chip.
 
     room            how many loaded numbers the chip holds at most; a tile is freed when no variable refers to it
     on_chip         loaded numbers that the chip holds now
     loaded, stored  bytes moved to the chip, and back
+    loads           every Load so far, in order; the place in this list is the time at which it came
     """
 
     def __init__(self, arrays: dict[str, Tensor], room: int) -> None:
         self.arrays = {name: array.clone() for name, array in arrays.items()}
         self.room, self.on_chip = room, 0
         self.loaded = self.stored = 0
+        self.loads: list[Load] = []
 
     def load(self, name: str, *where: slice) -> Tensor:
         """A copy of part of an array: one slice per dimension; slices are clipped at the end of the array.
@@ -47,7 +63,8 @@ class SlowMemory:
             )
         self.loaded += nbytes(tile)
         self.on_chip += tile.numel()
-        weakref.finalize(tile.untyped_storage(), self.let_go, tile.numel()).atexit = False
+        self.loads.append(Load(name, where, tile.numel()))
+        weakref.finalize(tile.untyped_storage(), self.let_go, self.loads[-1], tile.numel()).atexit = False
         return tile
 
     def store(self, name: str, values: Tensor, *where: slice) -> None:
@@ -73,8 +90,9 @@ class SlowMemory:
         """Bytes moved in both directions together."""
         return self.loaded + self.stored
 
-    def let_go(self, numbers: int) -> None:
+    def let_go(self, load: Load, numbers: int) -> None:
         self.on_chip -= numbers
+        load.until = len(self.loads)
 
 
 def check_slices(name: str, where: tuple[object, ...]) -> None:

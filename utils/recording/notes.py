@@ -107,7 +107,7 @@ class ParametersAre(NamedTuple):
     fingerprints: list[int]
 
 
-class HandleDropped(NamedTuple):
+class HandleNeverUsed(NamedTuple):
     """The program is over and never asked this handle for its result."""
 
     call: int
@@ -142,7 +142,7 @@ Note = (
     | GroupMade
     | GradientOf
     | ParametersAre
-    | HandleDropped
+    | HandleNeverUsed
     | RegionEnded
     | DeviceTime
     | MemoryNote

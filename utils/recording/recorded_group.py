@@ -88,7 +88,7 @@ class RecordedWork(Work):
 
     def asked(self) -> Work:
         """The work behind this handle, for a caller that asks about its state."""
-        self.recorder.unasked.pop(self.index, None)
+        self.recorder.unused_handles.pop(self.index, None)
         return self.work
 
     def begin_to_wait(self) -> None:
@@ -326,7 +326,7 @@ def recorded(method: Method) -> Callable[..., Any]:
             raise
         if not waits_here and isinstance(work, Work):
             if is_async and directly and not self.on_device:  # on a GPU a stream may wait instead
-                recorder.unasked[index] = where
+                recorder.unused_handles[index] = where
             senders = self.members if from_any_source else ()
             return RecordedWork(work, recorder, index, is_async, is_message and not self.on_device, senders)
         recorder.end(index)

@@ -14,7 +14,7 @@ from ..events.memory_samples import MemoryNote, Sample
 from .call_table import COLUMNS, END, HEADER, KIND, LINE, START, WAITED, Table
 from .callers import who_called
 from .gradients import Gradients
-from .notes import CallFailed, DeviceTime, HandleDropped, Note, RegionEnded, WaitLine
+from .notes import CallFailed, DeviceTime, HandleNeverUsed, Note, RegionEnded, WaitLine
 from .torch_private import current_autograd_node, current_graph_task_id, when_backward_ends
 
 Mark = float | torch.cuda.Event  # a moment: in seconds, or on a GPU as an event among the work it was given
@@ -48,7 +48,7 @@ class Recorder:
         self.groups_made = itertools.count()
         self.backward = -1  # torch's number of the backward pass that makes calls now
         self.of_backward: list[int] = []  # the asynchronous collectives it has made
-        self.unasked: dict[int, str] = {}  # the student's own handles, not asked for a result yet: index -> where
+        self.unused_handles: dict[int, str] = {}  # the student's own handles -> where
         self.gradients = Gradients()
         self.pending: list[tuple[str, str | int, Mark, Mark]] = []  # spans whose end the GPU may not have reached
         self.began_on_device: dict[int, Mark] = {}
@@ -59,7 +59,7 @@ class Recorder:
         """A new program begins in this process: its calls count from 0, in a new table."""
         self.zero, self.indices, self.base = zero, itertools.count(), None
         self.table, self.numbers = Table(), {}
-        self.unasked.clear()
+        self.unused_handles.clear()
 
     def now(self) -> float:
         return time.monotonic() - self.zero
@@ -161,9 +161,9 @@ class Recorder:
         self.allocated.append((self.now(), "allocated", torch.cuda.memory_allocated()))
 
     def finish(self) -> None:
-        """The program is over: note which handles were dropped, and what the GPU's clock and allocator say."""
-        while self.unasked:
-            self.write(HandleDropped(*self.unasked.popitem()))
+        """The program is over: note which handles were never used, and what the GPU's clock and allocator say."""
+        while self.unused_handles:
+            self.write(HandleNeverUsed(*self.unused_handles.popitem()))
         if torch.cuda.is_initialized():
             self.sample_allocated()
             self.write(MemoryNote("cuda", self.allocated, torch.cuda.max_memory_allocated()))

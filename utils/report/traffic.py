@@ -83,14 +83,14 @@ class Traffic:
         self.bytes = [[0] * world_size for _ in range(world_size)]
         self.implied_bytes = [[0] * world_size for _ in range(world_size)]
         self.collectives: list[dict[str, Collective]] = [{} for _ in range(world_size)]
-        same: dict[tuple[object, ...], list[Event]] = defaultdict(
-            list
-        )  # ranks repeat calls: compute for each kind once
+        same = defaultdict[tuple[object, ...], list[Event]](list)  # ranks repeat calls: compute for each kind once
         for event in events:
             if event.op == "send" and event.peer is not None:
                 self.messages[event.rank][event.peer] += 1
                 self.bytes[event.rank][event.peer] += event.bytes
-            elif event.op not in POINT_TO_POINT:  # by the members' id: to hash 1,024 of them at each call is slow
+            elif (
+                event.op not in POINT_TO_POINT and event.members
+            ):  # stores have no group. By the members' id: to hash 1,024 of them at each call is slow
                 same[event.rank, event.op, event.bytes, event.peer, id(event.members)].append(event)
         for calls in same.values():
             self.add_collective(calls[0], len(calls))

@@ -91,11 +91,13 @@ def course(tmp_path):
         "utils/__pycache__/x.pyc": "",
         "utils/.ipynb_checkpoints/x.py": "",
         "tests/mutants/01_doubling.py": ANSWERS,
-        "grader/bundle/README.md": "# For you\n",
+        "grader/bundle/README.md": "# For you, version <!-- version -->\n\n<!-- lessons -->\n",
         "grader/bundle/Makefile": "lab:\n",
         "grader/bundle/jupyter/config.json": "{}\n",
         "requirements.txt": "# For students\ntorch==2.13.0\n\n# For teachers: more\njupytext==1\n",
         "LICENSE": "MIT\n",
+        "pyproject.toml": '[project]\nversion = "1.2.3"\n',
+        "LICENSE-TEXT": "CC BY 4.0\n",
         "setup_env.py": "print()\n",
         "nbgrader_config.py": (ROOT / "nbgrader_config.py").read_text(),
     }
@@ -127,6 +129,7 @@ def test_the_bundle_of_a_small_course(course):
             f"distributed-training/{name}"
             for name in (
                 "LICENSE",
+                "LICENSE-TEXT",
                 "Makefile",
                 "README.md",
                 "jupyter/config.json",
@@ -138,6 +141,10 @@ def test_the_bundle_of_a_small_course(course):
             )
         ]
         assert bundle.read("distributed-training/requirements.txt") == b"# For students\ntorch==2.13.0\n"
+        readme = bundle.read("distributed-training/README.md").decode()
+    assert readme.startswith("# For you, version 1.2.3\n")
+    link = "[01 · Doubling](notebooks/01_doubling/01_doubling.ipynb)"
+    assert f"| {link} | 10 min | 1 | nothing. |" in readme
 
 
 def test_the_same_course_gives_the_same_bytes(course):
@@ -283,7 +290,7 @@ def test_an_answer_in_other_words_is_found(course):
 
 
 def test_nothing_of_the_grader_is_in_the_bundle(made):
-    files = {"LICENSE", "Makefile", "README.md", "requirements.txt", "setup_env.py"}
+    files = {"LICENSE", "LICENSE-TEXT", "Makefile", "README.md", "requirements.txt", "setup_env.py"}
     with zipfile.ZipFile(io.BytesIO(made)) as bundle:
         assert {name.split("/")[1] for name in bundle.namelist()} == {*files, "notebooks", "utils", "jupyter"}
         assert b"# For teachers" not in bundle.read(f"{release.NAME}/requirements.txt")

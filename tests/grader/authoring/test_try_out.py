@@ -9,8 +9,8 @@ import nbformat
 import pytest
 
 from grader.authoring import preview, try_out
-from grader.authoring.lesson import BuildError
-from grader.authoring.try_out import TryOut, lesson_called, the_one
+from grader.authoring.lesson import BuildError, find_lessons
+from grader.authoring.try_out import TryOut, exercise_called
 from tests.grader.authoring.tiny_lesson import ANSWERS, JUDGING, TINY, make_judged_course, write_lesson
 
 CHECKS = "utils/checks/01_tiny.py"
@@ -42,27 +42,27 @@ def judged(monkeypatch):
 
 def test_a_name_may_be_its_beginning():
     names = ["call-rooted", "call-unrooted", "call"]
-    assert the_one("call", names, "exercise") == "call"
-    assert the_one("call-u", names, "exercise") == "call-unrooted"
+    assert exercise_called("call", names) == "call"
+    assert exercise_called("call-u", names) == "call-unrooted"
     with pytest.raises(BuildError, match="^'call-' could be call-rooted or call-unrooted$"):
-        the_one("call-", names, "exercise")
+        exercise_called("call-", names)
     with pytest.raises(BuildError, match="^there is no exercise called 'cal-rooted': did you mean 'call-rooted'?"):
-        the_one("cal-rooted", names, "exercise")
+        exercise_called("cal-rooted", names)
     with pytest.raises(
         BuildError, match="^there is no exercise called 'x': there are call-rooted, call-unrooted, call$"
     ):
-        the_one("x", names, "exercise")
+        exercise_called("x", names)
 
 
 def test_a_lesson_is_found_by_number_name_and_file(course):
     for name in ("01", "01_tiny", "solutions/01_tiny.py"):
-        assert lesson_called(name, course) == "01_tiny"
+        assert find_lessons([name], course) == [course / "solutions/01_tiny.py"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["77"], "✗ there is no lesson called '77': there are 00_ranks, "),
+        (["77"], "✗ there is no lesson called '77'; there are: 00_ranks, "),
         (
             ["01", "brodcast-by-hand"],
             "✗ there is no exercise called 'brodcast-by-hand': did you mean 'broadcast-by-hand'?",
@@ -103,6 +103,33 @@ def test_what_is_not_as_it_should_be_comes_last(course, capsys):
     assert last.startswith("✗ add-one · wrong: adds-two: nothing catches it\n  Write a check that does; or ")
     assert "✗ add-one · wrong: adds-nothing: the message does not say 'ten'" in last
     assert "        rank 0 returned 1, expected 2\n\n✗ 2 not as they should be, of 5 answers" in last
+
+
+def test_a_fault_that_spoils_every_answer_is_explained_once(course, capsys):
+    (course / CHECKS).write_text(JUDGING.replace("expect(got, 2, rank=0)", "expect(gott, 2, rank=0)"))
+    assert not TryOut("01", "add-one", course).round()
+    said = capsys.readouterr().out
+    assert said.count("NameError") == 1
+    assert "✗ add-one · solution, add-one · wrong: adds-two and 2 more answers: the check itself fails" in said
+    assert "✗ 4 not as they should be, of 5 answers" in said
+
+
+ORACLE = """
+from utils.checks.oracles import Case, oracle
+
+@oracle(values=[()])
+def add_one(draws):
+    return Case([[1]], right=2, mistakes={"no 1 was added": 1, "one less": 0})
+"""
+
+
+def test_mistakes_that_no_answer_makes_are_listed(course, capsys):
+    (course / CHECKS).write_text(JUDGING.replace('@check("add-one")\ndef add_one_values', "def unused") + ORACLE)
+    (course / MUTANTS).write_text(ANSWERS.replace('"returned 1"', '"That is no 1 was added"'))
+    assert TryOut("01", None, course).round()
+    said = capsys.readouterr().out
+    assert "No wrong answer makes these mistakes" in said and "  - one less\n" in said
+    assert "- no 1 was added" not in said
 
 
 def test_an_answer_to_no_exercise_and_a_second_one_are_problems(course, capsys):

@@ -15,8 +15,8 @@ from nbgrader.converters import GenerateAssignment
 
 from grader.classroom.course import Course
 from grader.classroom.notebook_file import NotANotebook, read_bytes, without_outputs
+from grader.classroom.one_submission import OneSubmission
 from grader.classroom.submission import problems
-from grader.classroom.take_over import OneSubmission
 from grader.judging.worker import JudgeSettings
 from tests.tiny_course import LESSON, POINTS, RIGHT, WRONG, cell, hand_in_file, make_course, nbgrader, released
 
@@ -183,7 +183,7 @@ def same_ids(content):
 
 
 def edit_metadata(content):
-    content["metadata"].update(troubles=["forged"], not_run=True, judgement={"points": 100}, digest="forged")
+    content["metadata"].update(problems=["forged"], not_run=True, judgement={"points": 100}, digest="forged")
     for one in content["cells"]:
         grading = one["metadata"].get("nbgrader", {})
         grading.update(points=100, grade=not grading.get("grade"), solution=True, locked=False, schema_version="x")
@@ -374,7 +374,7 @@ DAMAGES = {
     half_characters: ["1 cell with half a UTF-16 pair, which was replaced"],
     deep_output: [],
     conflict: ["the file is damaged: only its first 7 cells could be read"],
-    many_cells: ["it holds 100,007 cells: only the first 5,000 that are not empty were read"],
+    many_cells: ["it holds 100,007 cells: only the first 1,000 that are not empty were read"],
     long_cell: ["1 cell of more than 1,000,000 characters left out"],
     answers_in_other_cells: ["the answer to double was found in cell 4", "the answer to total was found in cell 7"],
     two_answers: ["double has 2 cells: cell 4 counts"],

@@ -18,19 +18,20 @@ import nbformat
 import pytest
 
 from grader.inside import orders, rank
-from grader.judging import check_cells, judge
+from grader.judging import judge
 from tests.cheats import CHEATS, HANGS, forge
 from tests.cheats.cheat import CHECKS, Cheat
 from tests.cheats.course import HONEST, notebook_of
 from tests.cheats.notebooks import EDITS, lay_beside
 from tests.kernel import processes_with
 from tests.tiny_course import LESSON, POINTS, PROJECT, RIGHT, WRONG, hand_in, make_course, nbgrader
-from utils.checks import Checks
+from utils.checks import Draws
 
 pytestmark = [pytest.mark.long(minutes=3), pytest.mark.sandbox]
 BATCH = 36  # cheats in a notebook
 PLANTED = f"PLANTED-{os.urandom(8).hex()}"  # stands where no submission may look
 HANG_SECONDS, EXHAUST_SECONDS = 2, 6
+PACKAGES = ("tests.cheats.checks", "tests.cheats.hidden")
 
 
 def batches(cheats: list[Cheat]) -> list:
@@ -90,11 +91,11 @@ def judged(cheats: list[Cheat], right: bool, course: Path) -> list[tuple[Cheat, 
     """(cheat, {what is judged: Verdict}); asserts that honest answers got their points and no secret got out."""
     answers = [(HONEST, True), *((cheat, right) for cheat in cheats), (HONEST, True)]
     nb = notebook_of(answers, {"COURSE": str(course), "LINE": 1})
-    said = judge.judge(nb, "tests.cheats.checks", "tests.cheats.hidden", seconds=600)
+    said = judge.judge(nb, *PACKAGES, seconds=600)
     told = said.to_json()
     assert PLANTED not in told and "RuntimeError: ESCAPED" not in told, re.findall(r".{300}ESCAPED.{300}", told)
     assert len(told) < 1_000_000
-    assert said.troubles == []
+    assert said.problems == []
     verdicts = {verdict.check: verdict for verdict in said.verdicts}
     found = []
     for number, (cheat, _) in enumerate(answers):
@@ -149,39 +150,24 @@ def test_a_right_answer_in_the_same_setting_gets_full_marks(cheats, course, monk
 
 @pytest.mark.thorough
 def test_an_answer_that_hangs_gets_nothing_and_costs_only_its_own_time(course, monkeypatch):
-    packages = ("tests.cheats.checks", "tests.cheats.hidden")
     nb = notebook_of([(cheat, False) for cheat in HANGS] + [(HONEST, False)], {"COURSE": str(course), "LINE": 1})
     with monkeypatch.context() as patch:
         limit_runs(HANG_SECONDS, patch)
         patch.setattr(judge, "MAX_HOSTS", 100)
-        said = judge.judge(nb, *packages, seconds=600)
+        said = judge.judge(nb, *PACKAGES, seconds=600)
     assert [verdict.check for verdict in said.verdicts if verdict.points] == []
     assert {verdict.kind for verdict in said.verdicts} <= {"stuck", "wrong"}
-    [verdict] = judge.judge(notebook_of([(HONEST, True)], {}), *packages).verdicts
+    [verdict] = judge.judge(notebook_of([(HONEST, True)], {}), *PACKAGES).verdicts
     assert verdict.points == verdict.most
 
 
-def test_inputs_also_depend_on_the_hidden_tests():
-    """Cells alone would not do: an answer can read its own cell, and all others are known."""
-    visible, hidden = Checks("tests.tiny.checks", LESSON), Checks("tests.tiny.hidden", LESSON, hidden=True)
-    cells = ["def double(x): ..."]
-    salts = {check_cells.salt_of(cells, parts) for parts in ([], [visible], [visible, hidden])}
-    assert len(salts) == 3 and check_cells.salt_of(cells, [visible, hidden]) in salts
-    assert check_cells.salt_of([*cells, ""], [visible, hidden]) not in salts
-
-
-def test_inputs_also_depend_on_hidden_tests_that_are_oracles(tmp_path, monkeypatch):
-    """What judges then is a function of oracles.py, which students have."""
-    monkeypatch.syspath_prepend(tmp_path)
-    for package, value in (("open_oracles", 1), ("secret_oracles", 2), ("other_oracles", 3)):
-        (tmp_path / package).mkdir()
-        (tmp_path / package / "__init__.py").touch()
-        text = (
-            f"from utils.checks import Case, oracle\n@oracle(values=[()])\ndef double(draws): return Case([[{value}]])"
-        )
-        (tmp_path / package / "00_double.py").write_text(text)
-    visible, *both = (Checks(package, "00_double") for package in ("open_oracles", "secret_oracles", "other_oracles"))
-    assert len({check_cells.salt_of([], [visible, hidden]) for hidden in both}) == 2
+def test_nobody_can_know_the_inputs_beforehand(monkeypatch):
+    """Two judgements of one notebook draw different inputs, with more bits than anybody can try."""
+    salts = []
+    monkeypatch.setattr(judge, "Draws", lambda salt: salts.append(salt) or Draws(salt))
+    for _ in range(2):
+        judge.judge(notebook_of([], {}), *PACKAGES)
+    assert salts[0] != salts[1] and max(salts).bit_length() > 200
 
 
 def test_the_names_that_cheats_look_for_exist():

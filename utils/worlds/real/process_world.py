@@ -13,6 +13,7 @@ import pickle
 import selectors
 import shutil
 import signal
+import socket
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -32,6 +33,14 @@ from .screen import Screen
 from .world_folder import make_folder, working_directory
 from .zygote.client import zygote
 from .zygote.messages import Exited, FromZygote, Note, Signal, Started
+
+
+def free_port() -> int:
+    """A port that is free now, for a program whose ranks meet at MASTER_PORT by themselves."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
 
 
 class NoZygote(RankCrashed):
@@ -69,7 +78,7 @@ class ProcessWorld(ABC):
             backend=self.placement.backend,
             folder=self.folder,
             zero=self.zero,
-            environment={**os.environ, **self.placement.environment},
+            environment={"MASTER_PORT": str(free_port()), **os.environ, **self.placement.environment},
             working_directory=working_directory(),
             sys_path=list(sys.path),
             # The entry of a cell has no time of change. That of a file has one, and the rank can read the file.

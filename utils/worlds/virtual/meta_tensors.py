@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ...recording.torch_private import OpOverload, local_scalar_dense, schema_of
 
@@ -63,9 +64,9 @@ def arguments(
     return args, kwargs
 
 
-def masks_to_indices(indices: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
+def masks_to_indices(indices: list[Tensor | None]) -> list[Tensor | None]:
     """Each mask that has values as the indices it selects: their number is the size of the result."""
-    selected: list[torch.Tensor | None] = []
+    selected: list[Tensor | None] = []
     for index in indices:
         if index is not None and index.dtype in (torch.bool, torch.uint8) and not index.is_meta:
             selected += index.nonzero(as_tuple=True)
@@ -78,7 +79,7 @@ def kinds(args: Iterable[Any]) -> tuple[bool, bool]:
     """Whether there are tensors with values and a dimension, and tensors without values."""
     with_values = without = False
     for argument in args:
-        if isinstance(argument, torch.Tensor):
+        if isinstance(argument, Tensor):
             if argument.is_meta:
                 without = True
             elif argument.dim():
@@ -91,7 +92,7 @@ def kinds(args: Iterable[Any]) -> tuple[bool, bool]:
 
 def without_values(value: Any) -> Any:
     """A tensor, or nested lists of them, stripped of the values; numbers without a dimension keep theirs."""
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, Tensor):
         return value if value.is_meta or not value.dim() else value.to("meta")
     return type(value)(map(without_values, value)) if type(value) in (list, tuple) else value
 
@@ -115,7 +116,7 @@ def device_for(
     """
     if any_without:
         return None if asked is None else "meta"
-    tensor = next((argument for argument in args if isinstance(argument, torch.Tensor)), None)
+    tensor = next((argument for argument in args if isinstance(argument, Tensor)), None)
     packet = function.overloadpacket
     if kwargs.get("dtype") is not None:
         dtype = kwargs["dtype"]
