@@ -567,7 +567,7 @@ def one_f_one_b(rank: int, world_size: int, num_microbatches: int) -> list[tuple
 # %%
 one_of_4 = [one_f_one_b(rank, 4, num_microbatches=8) for rank in range(4)]
 print(problem(one_of_4) or "it can run")
-figures.schedule(one_of_4, "1F1B, 4 ranks, 8 microbatches", beside=gpipe_of_4)
+figures.schedule(one_of_4, "1F1B, 4 ranks, 8 microbatches")
 
 # %% check="one-f-one-b" judges="values" points=2
 check(one_f_one_b, judges="values")
