@@ -233,7 +233,7 @@ def source_rank_of(work: Work) -> int:
 
 def set_groups_of_process(groups: GroupsOfProcess) -> None:
     """From now on, the groups of this process are those in `groups`."""
-    vars(c10d)["_world"] = groups  # not as an attribute: see WatchedModule in worlds/virtual/surroundings.py
+    vars(c10d)["_world"] = groups  # an attribute would count as the rank's own: see worlds/virtual/surroundings.py
 
 
 def set_pickler_of_objects(pickler: type[pickle.Pickler]) -> None:

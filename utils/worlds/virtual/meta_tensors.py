@@ -32,7 +32,7 @@ class NoValues(RuntimeError):
         super().__init__(
             f"{what} needs the values of a tensor, and on device='meta' tensors have sizes only. (.item(), .tolist(), "
             "f'{loss:.2f}' and an `if` on a tensor need them too.) Compute values with simulate(..., device='cpu'), "
-            "have them be nan with simulate(..., item_as_nan=True), or let the program decide by sizes, ranks and integers."
+            "have them be nan with item_as_nan=True, or let the program decide by sizes, ranks and integers."
         )
 
 

@@ -1,6 +1,8 @@
 """The private names of Python and cloudpickle that give each virtual rank its own environment, imports and classes.
 
-All of them are looked up when this module is imported, as those of torch are (recording/torch_private.py).
+All of them are looked up when this module is imported, as those of torch are (recording/torch_private.py). In modules
+they are set as variables, not as attributes, which would count as the rank's doing (see WatchedModule in
+surroundings.py).
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from cloudpickle import cloudpickle
 
 _frozen_importlib._module_locks  # noqa: B018
 cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID  # noqa: B018
+reduce_module = cloudpickle._module_reduce
 os.environ._data  # type: ignore[attr-defined]  # noqa: B018
 
 
@@ -29,9 +32,9 @@ def set_variables(variables: dict[bytes, bytes]) -> None:
 
 def set_dynamic_classes(classes: MutableMapping[str, type]) -> None:
     """From now on, a class that arrives by value is the one that `classes` has for its id, or becomes it."""
-    cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID = classes
+    vars(cloudpickle)["_DYNAMIC_CLASS_TRACKER_BY_ID"] = classes
 
 
 def set_import_locks(locks: dict[str, Any]) -> None:
     """From now on, whoever imports a module waits only for those who import it with the same locks."""
-    _frozen_importlib._module_locks = locks  # type: ignore[attr-defined]
+    vars(_frozen_importlib)["_module_locks"] = locks

@@ -13,7 +13,8 @@ def shift(x, step):
     global shifts
     shifts += 1
     ranks, me = pgm.process_group_manager.cp_ranks, pgm.process_group_manager.cp_rank
-    got, x = torch.empty_like(x), x.contiguous()
+    x = x.contiguous()
+    got = torch.empty_like(x)
     requests = dist.batch_isend_irecv(
         [
             dist.P2POp(dist.isend, x, ranks[(me + step) % len(ranks)]),

@@ -6,6 +6,7 @@ import torch.distributed as dist
 from . import manager as pgm
 
 SHAPE = None  # of what goes from stage to stage
+SENT = []  # requests of this step that are on their way
 
 
 def exchange(x, step):
@@ -13,7 +14,7 @@ def exchange(x, step):
     manager = pgm.process_group_manager
     other = manager.pp_ranks[manager.pp_rank + step]
     if x is not None:
-        dist.send(x.contiguous(), other)
+        SENT.append((dist.isend(x.contiguous(), other), x))
         return None
     got = torch.empty(SHAPE)
     dist.recv(got, other)
@@ -50,6 +51,7 @@ def all_forward_all_backward(model, batches):
         forward(model, batch, kept, losses)
     for number in range(len(batches)):
         backward(model, kept, number == len(batches) - 1)
+    finish()
     return losses
 
 
@@ -63,4 +65,10 @@ def one_forward_one_backward(model, batches):
         backward(model, kept, not ahead and batch is batches[-1])
     for number in range(ahead):
         backward(model, kept, number == ahead - 1)
+    finish()
     return losses
+
+
+def finish():
+    while SENT:
+        SENT.pop()[0].wait()

@@ -1,4 +1,4 @@
-"""Three steps in each of several grids of ranks."""
+"""Two steps in each of several grids of ranks."""
 
 import torch
 import torch.distributed as dist
@@ -9,7 +9,7 @@ from .data_parallel import DataParallel
 from .tensor_parallel import MLP
 
 WORLD_SIZE = 4
-WIDTH, LAYERS, SEQUENCE, MICROBATCHES = 8, 4, 8, 3
+WIDTH, LAYERS, SEQUENCE, MICROBATCHES = 8, 2, 8, 3
 GRIDS = [  # dp, pp, cp, tp
     (1, 2, 1, 2),
     (2, 2, 1, 1),
@@ -51,11 +51,11 @@ def main(rank, world_size, folder):
         pgm.setup_process_group_manager(*grid)
         assert pgm.process_group_manager.rank == rank
         pipeline_parallel.SHAPE = (2, SEQUENCE // pgm.process_group_manager.cp_size, WIDTH)
-        for order in ORDERS:
+        for order in ORDERS[: pgm.process_group_manager.pp_size]:
             model = stage_of_model()
             optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
             losses = []
-            for _ in range(3):
+            for _ in range(2):
                 losses += order(model, microbatches())
                 optimizer.step()
                 optimizer.zero_grad()
