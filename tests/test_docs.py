@@ -185,12 +185,12 @@ def problems_of(command: list[str], page: str) -> list[str]:
     if program == "make":
         return problems_of_make(rest, page)
     ours = BIN / Path(program).name
-    if not ours.exists() and (program.startswith(".venv/") or not bash_knows(program)):
+    if not ours.is_file() and (program.startswith(".venv/") or not bash_knows(program)):
         return [f"there is no program {program}. Is it on another system? Then the block is `sh elsewhere`"]
     paths = [word for word in rest if "/" in word and re.fullmatch(r"[\w./-]+\.(py|ipynb|md|txt)", word)]
     missing = [path for path in paths if not path.startswith(MADE_BY_MAKE) and not (ROOT / path).exists()]
     problems = [f"there is no file {path}" for path in missing]
-    if ours.exists():
+    if ours.is_file():
         text = help_of(ours.name, *words_before_options(rest))
         options = [re.split(r"[=\d]", word)[0] for word in before_a_script(rest) if re.match(r"--?[a-zA-Z]", word)]
         problems += [f"{shlex.join(command)}: --help has no {option}" for option in options if not has(text, option)]

@@ -40,6 +40,7 @@ VERBS = [
     "quick",
     "try",
     "build",
+    "book",
     "grade",
     "release",
     "script",

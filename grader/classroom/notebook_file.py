@@ -12,15 +12,19 @@ import json
 import os
 import re
 import stat
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import nbformat
 from nbformat.notebooknode import NotebookNode
 
-MAX_FILE = 2**30  # bytes
-MAX_CELL = 1_000_000  # characters
-MAX_CELLS = 5_000
+from grader.sandbox.bounded import TooMuch, bounded
+
+MAX_FILE = 100 << 20  # bytes, outputs included; a lesson has half a megabyte
+MAX_CELL, MAX_CELLS = 100_000, 1_000  # characters; a lesson has 140 cells of up to 3,000
+MAX_TEXT = 2_000_000  # characters of all cells together
+READ_SECONDS = 60  # of computing, for one file
 METADATA = ("kernelspec", "language_info", "problems", "not_run")  # the rest of the notebook's metadata is dropped
 TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
 SKIPPED = {b'"outputs"', b'"attachments"', b'"widgets"'}
@@ -38,7 +42,11 @@ class NotANotebook(Exception):
 
 def read_file(path: str | Path) -> tuple[NotebookNode, list[str]]:
     """Read a notebook and convert it to the current format. Raises NotANotebook."""
-    return read_bytes(bytes_of(Path(path)))
+    data = bytes_of(Path(path))
+    try:
+        return read_bytes(data)
+    except TooMuch as reason:
+        raise NotANotebook(f"the file can't be read: that {reason}") from None
 
 
 def bytes_of(path: Path) -> bytes:
@@ -62,6 +70,7 @@ def bytes_of(path: Path) -> bytes:
         os.close(file)
 
 
+@bounded(READ_SECONDS)
 def read_bytes(data: bytes) -> tuple[NotebookNode, list[str]]:
     """Like `read_file`, for the content of a file."""
     repairs: list[str] = []
@@ -156,6 +165,7 @@ def notebook_of(content: Any, repairs: list[str]) -> NotebookNode:
     if len(found) > MAX_CELLS:
         repairs.append(f"it holds {len(found):,} cells: only the first {MAX_CELLS:,} that are not empty were read")
         found = [cell for cell in found if cell.source.strip()][:MAX_CELLS]
+    found = leave_out_the_end(found, repairs)
     give_ids(found)
     metadata = content.get("metadata") if isinstance(content.get("metadata"), dict) else {}
     metadata = {name: metadata[name] for name in METADATA if name in metadata}
@@ -216,6 +226,17 @@ def shorten(cell: NotebookNode) -> bool:
         return False
     cell.source = f"# This cell was too long to be read ({len(cell.source):,} characters)."
     return True
+
+
+def leave_out_the_end(cells: list[NotebookNode], repairs: list[str]) -> list[NotebookNode]:
+    """The cells up to the one with which they hold more than MAX_TEXT."""
+    ends = accumulate(len(cell.source) for cell in cells)
+    kept = [cell for cell, end in zip(cells, ends, strict=True) if end <= MAX_TEXT]
+    if len(kept) < len(cells):
+        repairs.append(
+            f"it holds more than {MAX_TEXT:,} characters: only the first {count(len(kept), 'cell')} were read"
+        )
+    return kept
 
 
 def replace_surrogates(cell: NotebookNode) -> bool:

@@ -32,6 +32,7 @@ from nbgrader.api import Gradebook, MissingEntry, Notebook, SourceCell
 from nbgrader.preprocessors import NbGraderPreprocessor
 
 from grader.classroom.notebook_file import NotANotebook, count, read_bytes, read_file
+from grader.sandbox.bounded import TooMuch
 
 __all__ = [
     "NotANotebook",
@@ -96,7 +97,10 @@ def read_notebook(file_stream: io.IOBase) -> NotebookNode:
         content = file_stream.read()
     except UnicodeDecodeError as error:
         content = error.object
-    return read_bytes(content.encode("utf-8", "replace") if isinstance(content, str) else bytes(content))[0]
+    try:
+        return read_bytes(content.encode("utf-8", "replace") if isinstance(content, str) else bytes(content))[0]
+    except TooMuch as reason:
+        raise NotANotebook(f"the file can't be read: that {reason}") from None
 
 
 def find_notebook(path: Path, ids: dict[str, Any] | None) -> tuple[NotebookNode, list[str]]:

@@ -25,7 +25,7 @@ Case = dict[str, Any]  # {in what a case differs from others, in words: what it 
 KNOWN = {name for name, kind in vars(builtins).items() if isinstance(kind, type) and issubclass(kind, BaseException)}
 KNOWN |= {"ChipFull", "OutOfMemoryError", "DistBackendError", "DistStoreError"}
 CELL = re.compile(r"cell (\d+|of [\w-]+)")
-NUMBER = re.compile(r"(?<![\w.])(?![01](?![\w.]))\d[\w.,]*\w|(?<![\w.])[2-9](?![\w.])")
+NUMBER = re.compile(r"(?<![\w.])\d+(?:[.,]\d+)*")  # not the one in float64
 MAX_WORDS = 500  # characters of a mistake
 
 
@@ -69,7 +69,7 @@ def veiled(failed: CheckFailed, judges: str, ended: str, where: str) -> CheckFai
     ended   how the ranks failed, "" if they finished; where: see `differences`
     """
     finished = "what it returned is not right" if judges in ("values", "reading") else f"its {judges} is not right"
-    words = NUMBER.sub("...", failed.mistake)[:MAX_WORDS]
+    words = NUMBER.sub(lambda number: number[0] if number[0] in "01" else "...", failed.mistake)[:MAX_WORDS]
     other = CheckFailed(f"{ended or finished}, {where}", mistake=words, share=failed.share)
     name = failed.header.partition("hidden test")[0]
     other.header = f"{name}hidden test".ljust(78 - len("not passed")) + "  not passed"

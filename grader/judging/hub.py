@@ -410,7 +410,7 @@ def deliver(calls: list[VirtualCall]) -> None:
         data_movement.deliver(calls)
     except Exception as error:
         event, ranks = calls[0].event, sorted(call.event.rank for call in calls)
-        raise RankFailed(f"{event.op} failed on {ranks_text(ranks)}: {type(error).__name__}: {error}") from None
+        raise RankFailed(f"{event.op} failed on {ranks_text(ranks).lower()}: {type(error).__name__}: {error}") from None
 
 
 def computes_for_free(cluster: Cluster) -> bool:

@@ -24,13 +24,15 @@ from grader.inside.codec import Breach, receive
 from grader.inside.orders import ReadOrder
 from grader.judging.check_cells import CheckCell, lesson_of, read_notebook
 from grader.judging.hidden_words import Case, differences, veiled
-from grader.judging.program_packing import READ_SECONDS, NotForRanks, give_order
+from grader.judging.program_packing import NotForRanks, give_order
 from grader.judging.rank_connection import RankConnection
 from grader.judging.rank_host import HostGone, Rank, RankHost
 from grader.judging.remote_runner import RemoteRunner, TooLong
 from grader.judging.replay import ReplayAlone, ReplayCheck, ReplayDiffers
 from grader.judging.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG, Flag, Judgement, Verdict
+from grader.sandbox.bounded import limit_memory
 from grader.sandbox.bubblewrap import Limits
+from grader.sandbox.load import patience
 from utils.checks.answer import CheckFailed
 from utils.checks.inputs import Draws
 from utils.checks.registry import Checks
@@ -38,12 +40,13 @@ from utils.checks.registry import Checks
 if TYPE_CHECKING:
     from grader.inside.slices import Slice
 
+MEMORY = 4 << 30  # bytes, for what a submission sends to this process: a rank is ended when it takes more
 MAX_TEXT = 10_000  # characters of a verdict: some checks quote all that they were given
 SALT_BITS = 256  # of what the inputs are drawn with: nobody can know it, or find it by trying
 MAX_HOSTS = 4  # that one submission may use up
 CPU_SECONDS = 5  # of computing for one rank in one run; a right answer takes a tenth of one
 CPU_SECONDS_EACH = 1  # if all compute: a run gets CPU_SECONDS, and this for each of its ranks
-RUN_SECONDS = 60  # for one run, on a machine that has other work too
+RUN_SECONDS = 60  # for one run; more where the machine is busy
 TOOK_TOO_LONG = "took too long or used too much"
 
 
@@ -65,6 +68,7 @@ def judge(
     NotForRanks if a check hands its ranks something that no rank may know.
     """
     began = monotonic()
+    limit_memory(MEMORY)
     cells, official = read_notebook(nb)
     lesson = lesson_of(nb)
     judgement = Judgement(lesson)
@@ -131,6 +135,7 @@ class Judging:
         self.host: RankHost | None = None
         self.hosts_started = 0
         self.slices: dict[tuple[str, int], Slice] | None = None
+        self.unreadable = ""  # why the cells can't be read, once that has been tried
         self.stuck: dict[str, str] = {}  # function -> how it was stopped
 
     def close(self) -> None:
@@ -160,7 +165,7 @@ class Judging:
 
     def connect(self, ranks: list[Rank]) -> list[RankConnection]:
         """Connections to the ranks of one run, which share its time."""
-        until, host = min(monotonic() + RUN_SECONDS, self.until), self.running_host()
+        until, host = min(monotonic() + RUN_SECONDS * patience(), self.until), self.running_host()
 
         def has_overspent(number: int) -> bool:
             used = host.used(ranks)
@@ -194,14 +199,19 @@ class Judging:
         """The statements that the function of a check needs (inside/slices.py). Raises HostGone, Breach."""
         if self.slices is None:
             wanted = [(one.function, one.before) for one in self.official]
+            if self.unreadable:
+                raise Breach(self.unreadable)
+            self.unreadable = "the notebook's cells took too long to be read"
             [rank] = self.start_ranks(1)
             try:
                 give_order(rank.socket, ReadOrder(self.cells, wanted))
-                rank.socket.settimeout(READ_SECONDS)
-                message = receive(rank.socket)
+                [connection] = self.connect([rank])
+                message = receive(rank.socket, read=connection.read)
                 if message is None or len(message["slices"]) != len(wanted):
                     raise Breach("the cells could not be read")
                 self.slices = dict(zip(wanted, message["slices"], strict=True))
+            except TimeoutError:
+                raise Breach(self.unreadable) from None
             finally:
                 self.end_ranks([rank])
         return self.slices[cell.function, cell.before]

@@ -34,7 +34,7 @@ class RankConnection:
     """The hub's end of the socket to a rank.
 
     until           the machine's time (monotonic) at which waiting ends
-    count           called with the number of bytes about to arrive; raises Breach when they are too many
+    count           called with the number of bytes about to arrive or to be sent; raises Breach when they are too many
     has_overspent   whether the rank has computed for too long; polled once a second while waiting
     log             every message of the rank with its answer, in order
     """
@@ -58,7 +58,9 @@ class RankConnection:
         return message
 
     def answer(self, answer: dict[str, Any]) -> None:
-        self.send(codec.pack(answer))
+        data = codec.pack(answer)
+        self.count(len(data))  # they stay in the log
+        self.send(data)
 
     def send(self, data: bytes) -> None:
         left = memoryview(data)

@@ -8,7 +8,7 @@ output. Nothing on it is active, no matter who wrote it (sanitize.py and the pol
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
@@ -27,8 +27,10 @@ from grader.classroom.submission import count, grade_id
 from grader.judging.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG
 from grader.pages import number, page, visible
 from grader.pages.marks import MARKS, Mark, amount, judgement_of, verdict_of
-from grader.pages.sanitize import CACHE_SIZE, LONGEST, from_markdown
+from grader.pages.sanitize import CACHE_SIZE, LONGEST, PAGE_SECONDS, from_markdown
+from grader.sandbox.bounded import TooMuch, bounded
 
+ABOUT = ("student", "notebook", "score", "max_score", "late_penalty")  # what nbgrader knows of a submission
 # For verdicts without a message.
 DEFAULT_MESSAGES = {
     BLANK: "You have not written anything in this exercise's cell yet.",
@@ -49,7 +51,11 @@ class FeedbackPage(Exporter):
         self, nb: NotebookNode, resources: dict[str, Any] | None = None, **kw: Any
     ) -> tuple[str, dict[str, Any]]:
         nb, resources = super().from_notebook_node(nb, resources, **kw)
-        return feedback(nb, resources["nbgrader"]), resources
+        about = {name: resources["nbgrader"][name] for name in ABOUT}
+        try:
+            return laid_out(nb, about), resources
+        except TooMuch as reason:
+            return feedback(nb, about, f"This notebook is shown as typed: laying it out {reason}."), resources
 
 
 @dataclass(frozen=True)
@@ -84,8 +90,18 @@ class Exercise:
         return sum(one.most for one in self.judged)
 
 
-def feedback(nb: NotebookNode, about: dict[str, Any]) -> str:
-    """The page as HTML. `about`: nbgrader's student, notebook, score, max_score, late_penalty."""
+@bounded(PAGE_SECONDS)
+def laid_out(nb: NotebookNode, about: dict[str, Any]) -> str:
+    """The page, made in the child: Markdown and highlighting can take long for a short text."""
+    return feedback(nb, about)
+
+
+def feedback(nb: NotebookNode, about: dict[str, Any], as_typed: str = "") -> str:
+    """The page as HTML.
+
+    about     the entries of ABOUT
+    as_typed  why the cells are shown without any layout; "" if they are laid out
+    """
     answers = [grade_id(cell) for cell in nb.cells if utils.is_solution(cell)]
     own = "\n".join(cell.source for cell in nb.cells if not is_check(cell))
     exercises: dict[str, list[Judged]] = {}
@@ -99,13 +115,18 @@ def feedback(nb: NotebookNode, about: dict[str, Any]) -> str:
         score=about["score"],
         most=about["max_score"],
         penalty=about["late_penalty"],
-        problems=[without_folders(visible(line, 500), own) for line in judgement_of(nb).problems],
+        problems=[
+            without_folders(visible(line, 500), own)
+            for line in [*judgement_of(nb).problems, *([as_typed] if as_typed else [])]
+        ],
         exercises=[Exercise(name, found) for name, found in exercises.items()],
-        parts=list(parts(nb, answers, own)),
+        parts=list(parts(nb, answers, own, typed if as_typed else rendered)),
     )
 
 
-def parts(nb: NotebookNode, answers: list[str], own: str) -> Iterator[dict[str, Any]]:
+def parts(
+    nb: NotebookNode, answers: list[str], own: str, rendered: Callable[[NotebookNode], Markup]
+) -> Iterator[dict[str, Any]]:
     """The notebook from top to bottom: answers, checks, and the cells between them, which are folded away."""
     for is_between, group in groupby(nb.cells, lambda cell: not has_points(cell) and not utils.is_solution(cell)):
         cells = list(group)
@@ -176,6 +197,11 @@ def rendered(cell: NotebookNode) -> Markup:
     if cell.cell_type == "markdown":
         return Markup('<div class="text">{}</div>').format(Markup(from_markdown(source)))
     return Markup("<pre>{}</pre>").format(source)
+
+
+def typed(cell: NotebookNode) -> Markup:
+    """The cell's text as it is."""
+    return Markup("<pre>{}</pre>").format(visible(cell.source, LONGEST))
 
 
 @lru_cache(CACHE_SIZE)

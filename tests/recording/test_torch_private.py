@@ -16,6 +16,8 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from utils.recording import torch_private
+from utils.recording.torch_calls import OPERATIONS
+from utils.recording.torch_private import check_calls
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 HOME = "utils/recording/torch_private.py"
@@ -162,6 +164,10 @@ OTHERS = {  # private names of other packages -> the package
     "_shutdown": "threading",
     "_replace": "named tuples",
     "_legacy_seeding": "numpy",
+    "_data": "os",
+    "_module_locks": "importlib",
+    "_DYNAMIC_CLASS_TRACKER_BY_ID": "cloudpickle",
+    "_module_reduce": "cloudpickle",
     "_filename_map": "IPython",
     "_allow_stdin": "ipykernel",
 }
@@ -272,3 +278,9 @@ def test_a_private_name_is_found_with_its_line(source):
 )
 def test_names_that_are_not_torchs_are_left_alone(source):
     assert list(touches(IMPORT + source)) == []
+
+
+def test_a_call_of_torch_that_nobody_would_record_is_named():
+    check_calls(OPERATIONS)
+    with pytest.raises(ImportError, match="has calls that this package does not know: alltoall, send."):
+        check_calls(set(OPERATIONS) - {"send", "alltoall"})

@@ -21,7 +21,7 @@ from ..text.package import FOLDER
 ENTRANCES = (c10d.__file__, c10d_logger.__file__)  # where a call of `dist.something` arrives
 # What of torch calls the network on its own: {its file or folder: {the function to look for, "" for any: its name}}.
 WRAPPERS = {
-    "nn/parallel/distributed.py": {"__init__": "DDP", "forward": "DDP forward"},
+    "nn/parallel/distributed.py": {"__init__": "DDP", "_sync_buffers": "DDP buffers", "forward": "DDP forward"},
     "distributed/algorithms/ddp_comm_hooks/": {"": "DDP"},
     "nn/modules/_functions.py": {"": "SyncBatchNorm"},
     "distributed/fsdp/": {"": "FSDP"},

@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from ..events.matching import POINT_TO_POINT
+from .torch_private import check_calls
 
 # torch's method -> the operation in an Event. Some names changed from 2.11 to 2.13; both are here.
 OPERATIONS = {
@@ -38,6 +39,7 @@ OPERATIONS = {
     "recv": "recv",
     "recv_anysource": "recv",
 }
+check_calls(OPERATIONS)
 # These take (outputs, inputs); the others take their inputs first.
 OUTPUT_FIRST = {"gather", "scatter", "all_gather", "reduce_scatter", "all_to_all"}
 ASYNCHRONOUS = ("isend", "irecv", "batch_isend_irecv")

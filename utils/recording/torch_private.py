@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import inspect
 import pickle
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from importlib.util import find_spec
@@ -51,6 +51,7 @@ __all__ = [
     "async_collective_tensor",
     "base_of",
     "call_kernel",
+    "check_calls",
     "current_autograd_node",
     "current_graph_task_id",
     "fake_backend",
@@ -77,6 +78,7 @@ __all__ = [
     "state_of_object",
     "tree_leaves",
     "unsafe_view",
+    "version_of",
     "when_backward_ends",
     "wrap_loss_parallel",
     "wrap_making_of_groups",
@@ -146,7 +148,7 @@ def check_attributes() -> None:
         (Future, "wait then"),
         (TorchDispatchMode, "_should_skip_dynamo"),
         (torch.ops.aten.add.Tensor, "_schema _op_dk"),
-        (torch.Tensor, "_base _cdata _post_accumulate_grad_hooks"),
+        (torch.Tensor, "_base _cdata _post_accumulate_grad_hooks _version"),
         (torch.UntypedStorage, "_cdata"),
         (
             torch.nn.Module(),
@@ -163,6 +165,24 @@ def check_attributes() -> None:
             raise ImportError(f"no module named {module!r}")
 
 
+# Methods of a process group that return the handle of something, and yet exchange nothing.
+NOT_CALLS = {"_end_coalescing"}
+
+
+def check_calls(operations: Collection[str]) -> None:
+    """Raises ImportError if a process group has a call that `operations` lacks: it would not be recorded.
+
+    Calls are the methods that return a handle, as torch's own docstrings say.
+    """
+    methods = ((name, getattr(dist.ProcessGroup, name).__doc__ or "") for name in dir(dist.ProcessGroup))
+    unknown = {name for name, doc in methods if "-> c10d::Work" in doc} - NOT_CALLS - set(operations)
+    if unknown:
+        raise ImportError(
+            f"torch {torch.__version__} has calls that this package does not know: {', '.join(sorted(unknown))}. They "
+            f"would not be recorded. It was tested with torch {TESTED_WITH}: pip install torch=={TESTED_WITH}"
+        )
+
+
 with needed():
     check_attributes()
 
@@ -172,6 +192,7 @@ with needed():
 schema_of: Callable[[OpOverload], Any] = attrgetter("_schema")
 address_of: Callable[[torch.UntypedStorage | torch.Tensor], int] = attrgetter("_cdata")
 base_of: Callable[[torch.Tensor], torch.Tensor | None] = attrgetter("_base")  # the tensor it is a view of
+version_of: Callable[[torch.Tensor], int] = attrgetter("_version")  # changes with its values
 is_on: Callable[[torch.autocast], bool] = attrgetter("_enabled")
 # The functions that a tensor calls with its new gradient, by the numbers of their handles; None if it has none.
 gradient_hooks_of: Callable[[torch.Tensor], dict[int, Any] | None] = attrgetter("_post_accumulate_grad_hooks")
@@ -179,7 +200,7 @@ gradient_hooks_of: Callable[[torch.Tensor], dict[int, Any] | None] = attrgetter(
 
 def reinstall_gradient_hooks(tensor: torch.Tensor) -> None:
     """Have its hooks called again after torch has exchanged what is behind `tensor`, and left them without effect."""
-    tensor._post_accumulate_grad_hooks = gradient_hooks_of(tensor)  # type: ignore[attr-defined]
+    tensor._post_accumulate_grad_hooks = gradient_hooks_of(tensor)  # type: ignore[assignment]
 
 
 def alias_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -333,20 +354,17 @@ def let_fsdp_take_meta_parameters() -> None:
         from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 
     FSDPParamGroup._validate_no_meta_params = lambda group: None  # type: ignore[method-assign]
-    reset = FSDPParam.reset_sharded_param
+    reset: Callable[[Any], None] = FSDPParam.reset_sharded_param
 
-    def reset_without_values(param: FSDPParam) -> None:
+    def reset_without_values(param: Any) -> None:
         """torch's own keeps the old shard if the new one has no values: it waits for `to_empty`."""
         reset(param)
-        shard: torch.Tensor = param.sharded_param._local_tensor
-        if shard.is_meta and address_of(shard.untyped_storage()) != address_of(
-            param._sharded_param_data.untyped_storage()
-        ):
+        shard, kept = param.sharded_param._local_tensor, param._sharded_param_data
+        if shard.is_meta and address_of(shard.untyped_storage()) != address_of(kept.untyped_storage()):
             padded = shard.new_empty(param.padded_sharded_param_size)
             param._sharded_param_data = padded.view(-1)
-            param.sharded_param._local_tensor = padded.narrow(
-                param.fsdp_placement.dim, 0, shard.size(param.fsdp_placement.dim)
-            )
+            dim = param.fsdp_placement.dim
+            param.sharded_param._local_tensor = padded.narrow(dim, 0, shard.size(dim))
 
     FSDPParam.reset_sharded_param = reset_without_values  # type: ignore[method-assign]
 

@@ -374,7 +374,7 @@ DAMAGES = {
     half_characters: ["1 cell with half a UTF-16 pair, which was replaced"],
     deep_output: [],
     conflict: ["the file is damaged: only its first 7 cells could be read"],
-    many_cells: ["it holds 100,007 cells: only the first 5,000 that are not empty were read"],
+    many_cells: ["it holds 100,007 cells: only the first 1,000 that are not empty were read"],
     long_cell: ["1 cell of more than 1,000,000 characters left out"],
     answers_in_other_cells: ["the answer to double was found in cell 4", "the answer to total was found in cell 7"],
     two_answers: ["double has 2 cells: cell 4 counts"],

@@ -17,7 +17,7 @@ from grader.inside import codec
 from grader.judging.hub import HANDLERS, Hub
 from grader.judging.rank_connection import RankConnection
 from utils.cluster.hardware import links
-from utils.diagnosis.errors import RankError
+from utils.diagnosis.errors import RankError, RankFailed
 from utils.kit.slow_memory import SlowMemory
 
 SECONDS = 5  # a run's time; what is sent here takes a few hundredths
@@ -105,13 +105,12 @@ RIGHT = [
     {"do": "key_get", "store": "s", "key": "k"},
     {"do": "append", "path": "/tmp/x", "line": "a line"},
     {"do": "lines", "path": "/tmp/x"},
-    {"do": "arrays", "memory": 0},
-    {"do": "overwrite", "memory": 0, "arrays": {"x": torch.zeros(4)}},
+    {"do": "let_go", "memory": 0, "number": 0},
     {"do": "dropped", "index": 0},
     {"do": "load", "memory": 0, "name": "x", "where": [[0, 2, None]]},
     {"do": "store", "memory": 0, "name": "x", "where": [[0, 2, None]], "tile": torch.zeros(2)},
-    {"do": "mark"},
-    {"do": "span", "name": "forward", "start": 0.0, "end": 0.0},
+    {"do": "mark", "clock": 0.0},
+    {"do": "span", "name": "forward", "start": 0, "end": 0},
     {"do": "done", "result": 4, "after": [], "shared": False, "clock": 0.0, "busy": [], "memory": [], "printed": ""},
     {"do": "failed", "kind": "ValueError", "message": "no", "frames": [["f", 1, "g", "x"]]},
 ]  # fmt: skip
@@ -186,6 +185,49 @@ def test_the_unchanged_messages_make_a_run():
     done = RIGHT[-2]
     run = told([b"".join(map(packed, [CALL, {"do": "wait", "for": [0], "clock": 0.0}, done]))] * 2, True)
     assert run.results and [event.op for event in run.events] == ["all_reduce"] * 2
+
+
+@pytest.mark.parametrize("reduce_op, dtype", [("min", torch.complex64), ("sum", torch.uint16), ("max", torch.uint16)])
+@pytest.mark.parametrize("virtual", [False, True])
+def test_a_reduction_that_nothing_can_carry_out_is_the_ranks_own_error(reduce_op, dtype, virtual):
+    """Neither has Gloo an answer to these."""
+    call = {**CALL, "reduce_op": reduce_op, "args": [[torch.ones(2, dtype=dtype)]]}
+    error = told([b"".join(map(packed, [call, {"do": "wait", "for": [0], "clock": 0.0}]))] * 2, virtual)
+    assert isinstance(error, RankFailed) and str(error).startswith("all_reduce failed on ranks 0 and 1: ")
+
+
+def test_what_ranks_use_besides_messages_is_in_the_record():
+    """With its bytes, so that it counts wherever traffic is judged."""
+    uses = [
+        {"do": "key_set", "store": "s", "key": "key", "value": "0011"},
+        {"do": "key_get", "store": "s", "key": "key"},
+        {"do": "key_add", "store": "s", "key": "n", "amount": 1},
+        {"do": "key_check", "store": "s", "key": "k"},
+        {"do": "append", "path": "/tmp/x", "line": "a line"},
+        {"do": "lines", "path": "/tmp/x"},
+    ]
+    run = told([b"".join(map(packed, [*uses, RIGHT[-2]]))], False)
+    assert [(event.op, event.bytes) for event in run.events] == [
+        *[("dist.Store", nbytes) for nbytes in (3 + 2, 3, 2, 1 + 8, 1)],
+        *[("SharedFile", 6)] * 2,
+    ]
+    assert run.traffic().messages == [[0]]
+
+
+def test_a_store_is_for_meeting():
+    uses = [{"do": "key_set", "store": "s", "key": str(number), "value": "00"} for number in range(101)]
+    refused = []
+
+    class Watched(RankConnection):
+        def answer(self, answer):
+            refused.append("error" in answer)
+
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.send(b"".join(map(packed, [*uses, RIGHT[-2]])))
+        connection = Watched(ours, time.monotonic() + SECONDS)
+        Hub([connection], links(1, alpha=1e-6, bandwidth=1e9), False).run()
+    assert refused == [False] * 100 + [True]
 
 
 # ---- the protocol is a table

@@ -277,8 +277,8 @@ def test_no_hub_is_kept_for_a_replay(monkeypatch):
 
 
 def test_in_a_replay_each_rank_may_receive_as_much_as_the_whole_run(started, monkeypatch):
-    """8 ranks: 7 MB sent, and buffers of 7 MB to receive them."""
-    monkeypatch.setattr("grader.judging.hub_rank.MAX_BYTES", 16 << 20)
+    """8 ranks: 7 MB sent, buffers of 7 MB to receive them, and 7 MB delivered."""
+    monkeypatch.setattr("grader.judging.hub_rank.MAX_BYTES", 24 << 20)
     large = RIGHT_BROADCAST.replace("result", "large")
     body = f"import torch\nlarge = torch.zeros(1 << 18)\n{large.replace('x.clone()', 'large')}{RIGHT_BROADCAST}"
     said = judged(COLLECTIVES, broadcast(body + "return result"), BROADCAST[:1])

@@ -5,7 +5,8 @@ torch calls `VirtualGpu` for each operation of a rank, after autograd has done i
     max(FLOPs / peak of the dtype, bytes read and written / memory bandwidth) + launch
 
 FLOPs are torch's own count (torch.utils.flop_counter: matrix products, convolutions, attention); every other operation
-is bound by its bytes. A view costs nothing.
+is bound by its bytes. A view costs nothing. An operation that was timed on a real GPU takes what was measured, if the
+cluster has such times (cluster/kernel_times.py).
 
 With device="meta" tensors have sizes but no values, and nothing is computed (meta_tensors.py).
 """
@@ -22,6 +23,7 @@ from torch.nn import Parameter
 from torch.utils.flop_counter import flop_registry
 
 from ...cluster.hardware import Gpu
+from ...cluster.kernel_times import MeasuredGpu
 from ...recording.storages import GRADIENTS, PARAMETERS, Storages
 from ...recording.torch_private import (
     FAKE,
@@ -39,6 +41,7 @@ from ...recording.torch_private import (
     unsafe_view,
 )
 from . import meta_tensors
+from .kernel_names import kernel_name
 
 if TYPE_CHECKING:
     from .rank import VirtualRank
@@ -267,10 +270,12 @@ def make_plan(
 def seconds_of(
     function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, gpu: Gpu
 ) -> float:
-    """By the roofline model; 0 if the operation runs no kernel on a GPU."""
+    """As measured or by the roofline model; 0 if the operation runs no kernel on a GPU."""
     packet = function.overloadpacket
     if function.is_view or packet in NO_KERNEL:
         return 0.0
+    if isinstance(gpu, MeasuredGpu) and (measured := gpu.kernels.get(kernel_name(function, args))) is not None:
+        return measured
     given, made = list(tensors_in((*args, *kwargs.values()))), list(tensors_in((result,)))
     moved = sum(map(nbytes, made))
     if packet in PICK:

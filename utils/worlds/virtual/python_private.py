@@ -8,15 +8,21 @@ surroundings.py).
 from __future__ import annotations
 
 import _frozen_importlib
+import copyreg
 import os
 from collections.abc import MutableMapping
+from types import ModuleType
 from typing import Any
 
-from cloudpickle import cloudpickle
+try:
+    from cloudpickle import cloudpickle
+except ModuleNotFoundError:  # on a bare GPU machine (docs/gpu.md), where no class arrives by value
+    cloudpickle = None
 
-_frozen_importlib._module_locks  # noqa: B018
-cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID  # noqa: B018
-reduce_module = cloudpickle._module_reduce
+_frozen_importlib._module_locks  # type: ignore[attr-defined]  # noqa: B018
+if cloudpickle is not None:
+    cloudpickle._DYNAMIC_CLASS_TRACKER_BY_ID  # noqa: B018
+    cloudpickle._module_reduce  # noqa: B018
 os.environ._data  # type: ignore[attr-defined]  # noqa: B018
 
 
@@ -32,9 +38,16 @@ def set_variables(variables: dict[bytes, bytes]) -> None:
 
 def set_dynamic_classes(classes: MutableMapping[str, type]) -> None:
     """From now on, a class that arrives by value is the one that `classes` has for its id, or becomes it."""
-    vars(cloudpickle)["_DYNAMIC_CLASS_TRACKER_BY_ID"] = classes
+    if cloudpickle is not None:
+        vars(cloudpickle)["_DYNAMIC_CLASS_TRACKER_BY_ID"] = classes
 
 
 def set_import_locks(locks: dict[str, Any]) -> None:
     """From now on, whoever imports a module waits only for those who import it with the same locks."""
     vars(_frozen_importlib)["_module_locks"] = locks
+
+
+def let_modules_travel(kind: type[ModuleType]) -> None:
+    """Have modules of this class pickled as all others are: cloudpickle goes by the exact class."""
+    if cloudpickle is not None:
+        copyreg.pickle(kind, cloudpickle._module_reduce)

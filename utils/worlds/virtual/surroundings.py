@@ -8,7 +8,6 @@ per rank, because programs keep in them who they are: `process_group_manager.tp_
 
 from __future__ import annotations
 
-import copyreg
 import functools
 import inspect
 import os
@@ -24,7 +23,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 
 from ...text import source_lines
-from .python_private import reduce_module, set_dynamic_classes, set_import_locks, set_variables, variables
+from .python_private import let_modules_travel, set_dynamic_classes, set_import_locks, set_variables, variables
 
 Attribute = tuple[ModuleType, str]
 NOTHING = object()  # an attribute that a module does not have
@@ -167,7 +166,7 @@ def watched_module(process: Process) -> type[ModuleType]:
             process.separate_attribute(self, name)
             super().__delattr__(name)
 
-    copyreg.pickle(WatchedModule, reduce_module)  # as any module; cloudpickle goes by the exact class
+    let_modules_travel(WatchedModule)
     return WatchedModule
 
 
@@ -188,4 +187,4 @@ def start_children_with_own_variables() -> None:
         bound.arguments["env"] = bound.arguments.get("env") or dict(os.environ)
         init(*bound.args, **bound.kwargs)
 
-    subprocess.Popen.__init__ = init_with_variables  # type: ignore[method-assign]
+    subprocess.Popen.__init__ = init_with_variables  # type: ignore[method-assign,assignment]

@@ -1,0 +1,174 @@
+"""Our own code on the bytes of a submission, in a child process with limits: no file can stall or fill this machine.
+
+    @bounded(seconds=20)
+    def laid_out(nb): ...                # runs in the child; raises TooMuch when it exceeds a limit
+
+The child is a fork that stays, so that what it has imported and cached serves the next submission. After TooMuch it is
+replaced. It is no sandbox: what runs there is ours, and only the size of its work is the submission's.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import pickle
+import resource
+import select
+import signal
+import socket
+import struct
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, ParamSpec, TypeVar
+
+from grader.sandbox.load import patience
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+MEMORY, OUTPUT = 1 << 30, 64 << 20  # bytes: beyond what the process holds already; of a result
+LOOK_EVERY = 0.2  # seconds
+SLEEPS = 3  # times as long as it may compute, a call may take
+LENGTH = struct.Struct("!Q")
+
+
+class TooMuch(Exception):
+    """A submission needs too much time or memory to be read or shown. The text completes "it"."""
+
+
+def bounded(seconds: float) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Make a function run in the child, for so many seconds of computing. Arguments and results are pickled."""
+
+    def wrap(function: Callable[P, T]) -> Callable[P, T]:
+        name = f"{function.__module__}.{function.__qualname__}"
+        functions[name] = function
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            result: T = child_of_this_process().call(name, args, kwargs, seconds)
+            return result
+
+        return call
+
+    return wrap
+
+
+def child_of_this_process() -> Child:
+    """The one that there is, or a new one: a child of another process is not ours."""
+    if not (children and children[0].parent == os.getpid() and children[0].alive):
+        children[:] = [Child()]
+    return children[0]
+
+
+class Child:
+    def __init__(self) -> None:
+        self.parent, self.alive = os.getpid(), True
+        self.socket, theirs = socket.socketpair()
+        with warnings.catch_warnings(action="ignore"):  # Python warns of forks beside threads: ours takes no lock
+            self.pid = os.fork()
+        if self.pid == 0:
+            try:
+                self.socket.close()
+                serve(theirs)
+            finally:
+                os._exit(0)
+        theirs.close()
+
+    def call(self, name: str, args: Any, kwargs: Any, seconds: float) -> Any:
+        try:
+            self.socket.sendall(framed((name, args, kwargs)))
+            kind, value = pickle.loads(self.receive(seconds))
+        except (OSError, EOFError, TooMuch) as error:
+            self.end()
+            raise error if isinstance(error, TooMuch) else TooMuch("needs too much memory") from None
+        except BaseException:  # Ctrl-C: the child's answer would be taken for that to the next call
+            self.end()
+            raise
+        if kind == "unknown":  # it was forked before the function was there
+            self.end()
+            return child_of_this_process().call(name, args, kwargs, seconds)
+        if kind == "error":
+            raise value
+        return value
+
+    def receive(self, seconds: float) -> bytes:
+        computed, began = self.cpu_seconds(), time.monotonic()
+        while not select.select([self.socket], [], [], LOOK_EVERY)[0]:
+            took = time.monotonic() - began
+            if self.cpu_seconds() - computed > seconds or took > SLEEPS * seconds * patience():
+                raise TooMuch(f"takes more than {seconds:g} s of computing")
+        [length] = LENGTH.unpack(exactly(self.socket, LENGTH.size))
+        if length > OUTPUT:
+            raise TooMuch("becomes too large")
+        return exactly(self.socket, length)
+
+    def cpu_seconds(self) -> float:
+        """Its computing so far; 0 where there is no /proc, and time alone decides."""
+        try:
+            with open(f"/proc/{self.pid}/stat") as file:
+                fields = file.read().rpartition(")")[2].split()
+        except OSError:
+            return 0.0
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def end(self) -> None:
+        if self.alive and self.parent == os.getpid():
+            self.alive = False
+            self.socket.close()
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+            with suppress(ChildProcessError):
+                os.waitpid(self.pid, 0)
+
+
+functions: dict[str, Callable[..., Any]] = {}  # all that are bounded: the child finds them here
+children: list[Child] = []  # none or one
+
+
+def serve(connection: socket.socket) -> None:
+    """What the child does: answer calls until the parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends us
+    os.closerange(connection.fileno() + 1, 1 << 16)
+    limit_memory(MEMORY)
+    while True:
+        try:
+            [length] = LENGTH.unpack(exactly(connection, LENGTH.size))
+            name, args, kwargs = pickle.loads(exactly(connection, length))
+        except (EOFError, OSError):
+            return
+        answer: tuple[str, Any] = ("unknown", None)
+        if name in functions:
+            try:
+                answer = ("value", functions[name](*args, **kwargs))
+            except MemoryError:
+                return
+            except Exception as error:
+                answer = ("error", error)
+        connection.sendall(framed(answer))
+
+
+def limit_memory(more: int) -> None:
+    """Let this process take so many bytes more than it has."""
+    with suppress(OSError, ValueError):
+        with open("/proc/self/status") as file:
+            held = next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmData:"))
+        hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        wanted = held + more
+        resource.setrlimit(resource.RLIMIT_DATA, (wanted if hard < 0 else min(wanted, hard), hard))
+
+
+def framed(value: Any) -> bytes:
+    data = pickle.dumps(value)
+    return LENGTH.pack(len(data)) + data
+
+
+def exactly(connection: socket.socket, count: int) -> bytes:
+    parts = bytearray()
+    while len(parts) < count:
+        part = connection.recv(min(count - len(parts), 1 << 20))
+        if not part:
+            raise EOFError
+        parts += part
+    return bytes(parts)
