@@ -1,15 +1,18 @@
 # `make` lists the verbs. Each one first creates or repairs the environment in .venv, with setup_env.py.
 #   make PYTHON=python3.12 lab      a different Python for a new .venv
+#   make PYTHON=/opt/conda/bin/python SYSTEM_SITE=1 lab      use the torch that this Python has
+#   make UV= lab                    install with pip, even where uv is
 #   make LAB_ARGS="--port 9000" lab      make TEST_ARGS="-k spawn" test      make BENCH_ARGS="--quick launchers" bench
 PYTHON ?= python3
+UV     ?= $(shell command -v uv)
 VENV   := .venv
 COURSE :=
 
 run = "$(VENV)/bin/python"
-unexport PYTHONPATH PYTHONHOME VIRTUAL_ENV      # may belong to another environment
+unexport PYTHONHOME VIRTUAL_ENV $(if $(SYSTEM_SITE),,PYTHONPATH)      # may belong to another environment
 
 .DEFAULT_GOAL := help
-.PHONY: help system env lab test quick thorough try build grade release script lint format bench clean distclean
+.PHONY: help system env lab test quick thorough try build grade release script lock lint format bench clean distclean
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z]*\):.*## /  make \1|/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -20,7 +23,7 @@ system: ## install bubblewrap (for grading) and Chromium (for the tests) with ap
 env:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 6))' 2>/dev/null || \
 	  { echo "set-up: can't run '$(PYTHON)' as Python 3. Install Python 3.11 or newer, or choose one: make PYTHON=python3.12"; exit 1; } >&2
-	@$(PYTHON) setup_env.py --venv "$(VENV)"
+	@$(PYTHON) setup_env.py --venv "$(VENV)" --uv "$(UV)" $(if $(SYSTEM_SITE),--system-site)
 
 lab: env ## open the lessons in JupyterLab
 	@PATH="$$(cd "$(VENV)/bin" && pwd):$$PATH" $(run) -m jupyterlab --LabApp.default_url=/lab/tree/notebooks \
@@ -73,6 +76,10 @@ script: env ## turn a lesson into a script for torchrun and SLURM: make script L
 # LESSON=01 will do for LESSON=01_collectives.
 lesson = $(or $(if $(LESSON),$(notdir $(basename $(wildcard solutions/$(LESSON)_*.py)))),$(LESSON),$(error \
   Which lesson? For example: LESSON=01_collectives))
+
+lock: env ## choose versions for pyproject.toml's packages, keeping today's: uv.lock, and requirements.txt from it
+	@$(run) -m uv lock $(LOCK_ARGS)
+	@$(run) -m grader.authoring.requirements --write
 
 lint: env ## check the code's style and types
 	@$(run) -m ruff check

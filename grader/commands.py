@@ -127,12 +127,13 @@ def validate(notebook: Notebook, course: CourseFolder = Path(), without_sandbox:
 @app.command()
 def new(
     lesson: NewLesson,
-    exercises: Annotated[str, typer.Option(help="their names, with commas between: top-k,error-feedback")],
+    exercises: Annotated[str, typer.Option(help="their names, with commas or spaces between: top-k,error-feedback")],
+    more: Annotated[list[str] | None, typer.Argument(hidden=True)] = None,  # what follows a space
 ) -> None:
     """Write the four files of a new lesson, with exercises that work, for you to replace."""
     from grader.authoring import new as creating
 
-    raise typer.Exit(creating.command(lesson, [name.strip() for name in exercises.split(",") if name.strip()]))
+    raise typer.Exit(creating.command(lesson, " ".join([exercises, *(more or [])]).replace(",", " ").split()))
 
 
 @app.command(name="try")

@@ -43,4 +43,4 @@ if ! fine && restricted; then
 fi
 
 fine || [ "$(id -u)" = 0 ] ||
-  { echo "system: bwrap is installed but may not create user namespaces. See README.md, \"Set-up, in more words\"." >&2; exit 1; }
+  { echo "system: bwrap is installed but may not create user namespaces. See docs/grading.md, \"The sandbox\"." >&2; exit 1; }

@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from utils import figures, region, simulate, spawn
 from utils.checks import checks_for
 from utils.kit.mlp import MLP, loss_of, make_batch, make_weights, serial_gradients
+from utils.kit.predictions import how_predictions_went, predict, reveal
 from utils.kit.tied_mlp import AwkwardMLP
 
 check = checks_for("05_data_parallelism")
@@ -64,10 +65,19 @@ figures.data_parallel_step([3, 3, 2, 2])
 # A batch of 10 rows, 4 ranks: who gets which rows? Neighbours stay together, in order, and no rank has two rows more
 # than another.
 #
-# **Predict**: what does `batch.chunk(4)` give for 10 rows, and for 5? Then look.
+# **Predict**: how many rows has each piece that `batch.chunk(4)` gives? Replace each `...` by a list of numbers and run
+# the cell. Predictions earn no points, and you can skip them; but a guess that turns out wrong is what you'll remember.
 
 # %%
-[[len(rows) for rows in torch.zeros(number, 1).chunk(4)] for number in (10, 5)]
+predict("pieces of 10 rows", ...)
+predict("pieces of 5 rows", ...)
+
+# %%
+pieces = [[len(rows) for rows in torch.zeros(number, 1).chunk(4)] for number in (10, 5)]
+
+# %%
+reveal("pieces of 10 rows", pieces[0], why="`chunk` rounds the size up to 3, and the last piece gets what is left.")
+reveal("pieces of 5 rows", pieces[1], why="Rounded up, a piece has 2 rows. That makes three pieces; rank 3 gets none.")
 
 # %% exercise="shard-the-batch" difficulty=1 minutes=6
 def shard_the_batch(batch: Tensor, rank: int, world_size: int) -> Tensor:
@@ -116,7 +126,11 @@ print("the mean of all shards' gradients is:     ", all(torch.allclose(a, b) for
 # Now with ranks. After `loss.backward()` each parameter has its local gradient in `parameter.grad`. Make it the mean
 # over all ranks: one all-reduce for each parameter. This is the **naive** version. It will stay beside all others.
 #
-# **Predict**: an MLP with 3 layers of 4 x 4 in float64. How many all-reduces, how many bytes in each?
+# **Predict** for an MLP with 3 layers of 4 x 4 in float64:
+
+# %%
+predict("all-reduces for the small MLP", ...)
+predict("bytes in each", ...)
 
 # %% exercise="average-gradients" difficulty=2 minutes=8
 def average_gradients(model: nn.Module, shard: Tensor, rank: int, world_size: int) -> list[Tensor]:
@@ -139,6 +153,16 @@ check(average_gradients, judges="values")
 
 # %% check="average-gradients" judges="traffic" points=1
 check(average_gradients, judges="traffic")
+
+# %% tags=["notebook-only"]
+def one_step(rank, world_size, method=average_gradients):
+    return method(MLP(make_weights(3, 4, dtype=double)), make_batch(2, 4, seed=rank, dtype=double), rank, world_size)
+
+sent = [event for event in spawn(one_step, 4).events if event.rank == 0]
+
+# %%
+reveal("all-reduces for the small MLP", len(sent), why="One for each parameter, and each layer has one: its weight.")
+reveal("bytes in each", sent[0].bytes, unit="B", why="4 x 4 numbers of 8 bytes each.")
 
 # %% [markdown]
 # ### A whole training, beside the serial one
@@ -200,8 +224,11 @@ spawn(different_starts, 2).results
 # its **parameters**, and its **buffers** too. Buffers are tensors that no optimizer changes, such as the running
 # statistics of a batch norm; `model.buffers()` goes through them.
 #
-# **Predict**: a linear layer of 2 x 2 with a batch norm behind it. How many tensors are broadcast? Which of them are
-# buffers?
+# **Predict** for a linear layer of 2 x 2 with a batch norm behind it:
+
+# %%
+predict("tensors that are broadcast", ...)
+predict("buffers among them", ...)
 
 # %% exercise="broadcast-weights" difficulty=2 minutes=7
 def broadcast_weights(model: nn.Module, rank: int, world_size: int) -> list[Tensor]:
@@ -223,6 +250,18 @@ check(broadcast_weights, judges="values")
 # %% check="broadcast-weights" judges="traffic" points=1
 check(broadcast_weights, judges="traffic")
 
+# %%
+normed = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+held = list(normed.state_dict())
+
+# %%
+reveal("tensors that are broadcast", len(held), why="Both layers have a weight and a bias; the rest are buffers.")
+reveal(
+    "buffers among them",
+    len(list(normed.buffers())),
+    why="The running mean, the running variance, and `num_batches_tracked`, which is easily forgotten.",
+)
+
 # %% [markdown]
 # # Part 2 · Batches as they come
 # Batches do not always divide by the number of ranks, do not always fit into memory, and come from a data set.
@@ -235,8 +274,15 @@ check(broadcast_weights, judges="traffic")
 # is the mean of the rows: rank 0 has the rows 0, 0, 0, rank 1 has the row 12.
 
 # %%
+predict("the mean of the two ranks' gradients", ...)
+predict("the gradient of the whole batch", ...)
+
+# %%
 mean_of_means, mean_of_all = (0.0 + 12.0) / 2, sum([0.0, 0.0, 0.0, 12.0]) / 4
-mean_of_means, mean_of_all
+
+# %%
+reveal("the mean of the two ranks' gradients", mean_of_means, why="Rank 0's gradient is 0 and rank 1's is 12.")
+reveal("the gradient of the whole batch", mean_of_all, why="12 is one row in four. Each row should count the same.")
 
 # %% [markdown]
 # A row on a short shard counts more than a row on a long one. Give every **row** the same weight, wherever it lies:
@@ -285,8 +331,12 @@ check(weigh_uneven_shards, judges="values")
 # A shard that does not fit into memory is cut in **microbatches**. `backward` **adds** to `parameter.grad`, so after
 # the last microbatch the sum of all is there: accumulation comes for free. The network need not be bothered before.
 #
-# **Predict**: with 8 microbatches, what does it cost to all-reduce after each? And what would the gradient be, if the
-# sum that is in `grad` by then were averaged again and again?
+# **Predict**: somebody all-reduces after each of 8 microbatches, and so averages what `grad` holds by then again and
+# again. How many times the traffic is that, and what becomes of the gradient?
+
+# %%
+predict("times the traffic", ...)
+predict("the gradient is then", ..., choices=["right", "too large", "too small"])
 
 # %% exercise="accumulate-gradients" difficulty=3 minutes=10
 def accumulate_gradients(model: nn.Module, microbatches: list[Tensor], rank: int, world_size: int) -> list[Tensor]:
@@ -321,6 +371,32 @@ check(accumulate_gradients, judges="values")
 # %% check="accumulate-gradients" judges="traffic" points=2
 check(accumulate_gradients, judges="traffic")
 
+# %% tags=["notebook-only"]
+def reduce_after_each(model, microbatches, rank, world_size):
+    for microbatch in microbatches:
+        (loss_of(model(microbatch)) / len(microbatches)).backward()
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= world_size
+    return [parameter.grad for parameter in model.parameters()]
+
+def eight_microbatches(rank, world_size, method):
+    microbatches = [make_batch(2, 4, seed=8 * rank + number, dtype=double) for number in range(8)]
+    return method(MLP(make_weights(3, 4, dtype=double)), microbatches, rank, world_size)
+
+each, once = [spawn(eight_microbatches, 2, method) for method in (reduce_after_each, accumulate_gradients)]
+norms = [torch.cat([gradient.flatten() for gradient in one.results[0]]).norm().item() for one in (each, once)]
+becomes = "right" if math.isclose(*norms) else "too large" if norms[0] > norms[1] else "too small"
+
+# %%
+reveal("times the traffic", len(each.events) / len(once.events), why="Every all-reduce carries whole gradients.")
+reveal(
+    "the gradient is then",
+    becomes,
+    why="What has been averaged is equal on all ranks, and the mean of equal numbers is that number. So averaging it "
+    "again changes nothing: correct, but expensive. Had we summed and divided only at the end, it would be wrong.",
+)
+
 # %% [markdown]
 # PyTorch's DDP reduces in every backward unless it is told not to: `with model.no_sync():` around all microbatches but
 # the last.
@@ -335,7 +411,11 @@ check(accumulate_gradients, judges="traffic")
 # - every rank gets equally many, or some rank makes one step more than the others and waits for ever,
 # - so the order is padded with samples from its beginning, until $P$ divides it.
 #
-# **Predict**: 10 samples on 4 ranks. How many does a rank get, and how many are seen twice?
+# **Predict** for 10 samples on 4 ranks:
+
+# %%
+predict("samples of each rank", ...)
+predict("samples that are seen twice", ...)
 
 # %% exercise="epoch-indices" difficulty=2 minutes=10
 def epoch_indices(num_samples: int, epoch: int, seed: int, rank: int, world_size: int) -> list[int]:
@@ -365,7 +445,12 @@ def epoch_indices(num_samples: int, epoch: int, seed: int, rank: int, world_size
 check(epoch_indices, judges="values")
 
 # %%
-[[epoch_indices(10, epoch, 0, rank, 4) for rank in range(4)] for epoch in range(2)]
+epochs = [[epoch_indices(10, epoch, 0, rank, 4) for rank in range(4)] for epoch in range(2)]
+epochs
+
+# %%
+reveal("samples of each rank", len(epochs[0][0]), why="10 / 4, rounded up.")
+reveal("samples that are seen twice", sum(map(len, epochs[0])) - 10, why="3 on each of 4 ranks are 12: 2 too many.")
 
 # %% [markdown]
 # PyTorch's `DistributedSampler` does the same, and has the same trap: it learns of a new epoch only from
@@ -411,7 +496,11 @@ run.costs()
 #
 # The cure: copy all gradients into one long tensor, all-reduce that, and cut it up again.
 #
-# **Predict**: what remains of the latency, with 48 layers? What does the one large all-reduce have to wait for?
+# **Predict** for 48 layers:
+
+# %%
+predict("latencies that a step pays", ...)
+predict("the all-reduce has to wait for", ..., choices=["the first gradient", "the last gradient"])
 
 # %% exercise="flat-gradients" difficulty=2 minutes=10
 def flat_gradients(model: nn.Module, shard: Tensor, rank: int, world_size: int) -> list[Tensor]:
@@ -447,8 +536,12 @@ check(flat_gradients, judges="values")
 check(flat_gradients, judges="traffic")
 
 # %% tags=["notebook-only"]
-_, flat = on_cluster(16, flat_gradients)
+flat_run, flat = on_cluster(16, flat_gradients)
 print(f"exposed: naive {1e3 * (naive - alone):.2f} ms, flat {1e3 * (flat - alone):.2f} ms")
+
+# %%
+reveal("latencies that a step pays", sum(event.rank == 0 for event in flat_run.events), why="One for each all-reduce.")
+reveal("the all-reduce has to wait for", "the last gradient", why="It is part of the long tensor, like all others.")
 
 # %% [markdown]
 # The latency is paid once, and what is left is mostly bytes. It could be hidden, though: the flat all-reduce starts
@@ -479,13 +572,14 @@ print("grad", parameter.grad.tolist(), "    flat tensor", once.tolist())
 # parameter to the first. A bucket is full when the next parameter would make it larger than a cap. (PyTorch's default
 # is 25 MiB.)
 #
-# **Predict** the buckets of the sizes 10, 10, 30 for a cap of 20.
+# **Predict** the buckets of the sizes 10, 10, 30 for a cap of 20, as a list of lists of indices. This picture has other
+# sizes, and a cap of 400 bytes. Parameter 2 is larger than that all by itself, and has a bucket of its own.
+
+# %%
+predict("buckets of [10, 10, 30]", ...)
 
 # %%
 figures.buckets([[7, 6], [5, 4, 3], [2], [1, 0]], sizes=[40, 40, 450, 120, 120, 120, 200, 200])
-
-# %% [markdown]
-# Here the cap is 400 bytes. Parameter 2 is larger than that all by itself, and has a bucket of its own.
 
 # %% exercise="make-buckets" difficulty=2 minutes=8
 def make_buckets(sizes: list[int], cap: int) -> list[list[int]]:
@@ -510,13 +604,20 @@ def make_buckets(sizes: list[int], cap: int) -> list[list[int]]:
 check(make_buckets, judges="values")
 
 # %%
-make_buckets([40, 40, 450, 120, 120, 120, 200, 200], cap=400)
+reveal(
+    "buckets of [10, 10, 30]",
+    make_buckets([10, 10, 30], cap=20),
+    why="From the last parameter to the first: number 2 alone is above the cap; 1 and 0 fill a bucket exactly.",
+)
 
 # %% [markdown]
 # ## Bucketed gradients
 #
 # First without hooks: after `backward`, one flat tensor and one all-reduce for each bucket. Start all of them before
-# you wait for the first. **Predict**: compared with one flat all-reduce, does this cost more or less time?
+# you wait for the first. **Predict**: compared with one flat all-reduce, what does this cost?
+
+# %%
+predict("buckets after backward cost", ..., choices=["more time", "less time"])
 
 # %% exercise="bucketed-gradients" difficulty=2 minutes=8
 def bucketed_gradients(
@@ -556,8 +657,11 @@ check(bucketed_gradients, judges="traffic")
 #
 # Before we let them overlap: what can be won? Bucket $i$ is **ready** at some moment of the backward pass, and its
 # all-reduce takes a while: a latency, and a time for its bytes. The network does one at a time, in order. In this
-# picture all gradients together take 3.6 ms, and each all-reduce a latency of 0.4 ms. **Predict**: why do both very few
-# and very many buckets lose?
+# picture all gradients together take 3.6 ms, and each all-reduce a latency of 0.4 ms. **Predict** before you look at
+# it: which of 1, 4 and 24 buckets are through first?
+
+# %%
+predict("the best number of buckets", ..., choices=["1", "4", "24"])
 
 # %%
 def plan(buckets, latency=0.4, transfer=3.6, backward=10.0):  # milliseconds
@@ -582,6 +686,13 @@ def communication_end(ready: list[float], took: list[float]) -> float:
 
 # %% check="communication-end" judges="values" points=2
 check(communication_end, judges="values")
+
+# %%
+reveal(
+    "the best number of buckets",
+    min(["1", "4", "24"], key=lambda number: communication_end(*plan(int(number)))),
+    why="One bucket can only start when backward ends, and 24 latencies are more than the network has time for.",
+)
 
 # %% [markdown]
 # The last bucket is ready when backward ends. So **at least its all-reduce stays exposed**, however well the others
@@ -694,6 +805,13 @@ for cap in (2, 5, 10, 25, 110):
     left, took = steps[cap] - alone, last.end - last.start
     print(f"{name:26} {1e3 * left:.2f} ms exposed, last all-reduce {1e3 * took:.2f} ms")
 
+# %%
+reveal(
+    "buckets after backward cost",
+    "more time" if late > flat else "less time",
+    why="Nothing overlaps yet, and each bucket pays a latency. Buckets only pay once they start during backward.",
+)
+
 # %% [markdown]
 # Too small, and the latencies add up until the network can't keep up: the last bucket waits for those before it. Too
 # large, and the last bucket itself is long. In between it is nearly all that is left; the rest is copying into flat
@@ -728,7 +846,10 @@ for rank, has in enumerate(spawn(who_has_a_gradient, 2).results):
 
 # %% [markdown]
 # `last`, the second name of `first`, is not in the list. Branch 0 has a gradient on rank 0 only, branch 1 nowhere.
-# **Predict** what the naive version does here: an error, a deadlock, or a wrong number?
+# **Predict** what the naive version does here.
+
+# %%
+predict("the naive version ends in", ..., choices=["an error", "a deadlock", "a wrong number"])
 
 # %% tags=["raises-exception"]
 def naive_on_awkward(rank, world_size):
@@ -739,6 +860,13 @@ def naive_on_awkward(rank, world_size):
             dist.all_reduce(parameter.grad)
 
 spawn(naive_on_awkward, 2)
+
+# %%
+reveal(
+    "the naive version ends in",
+    "a deadlock",
+    why="Two all-reduces pair up, with the wrong gradients in the second; nobody answers the third.",
+)
 
 # %% [markdown]
 # Rank 0 all-reduces three gradients, rank 1 two: rank 0's gradient of branch 0 meets rank 1's of branch 2, and the last
@@ -798,8 +926,12 @@ check(average_what_is_used, judges="values")
 figures.norms(world_size=2)
 
 # %% [markdown]
-# **Predict**: which of these two models gets the gradients of the serial run from our naive version? And is the error
-# of the other one small?
+# **Predict**: with which of these two norms does our naive version get the gradients of the serial run? And how far off
+# is the other, as a fraction of the right gradient's length?
+
+# %%
+predict("equal to the serial run is", ..., choices=["batch norm", "layer norm"])
+predict("the other is off by", ...)
 
 # %% tags=["notebook-only"]
 def with_norm(norm, seed=0):
@@ -815,10 +947,14 @@ def off_by(model, ours, rows):  # how far apart, as a fraction of the right grad
 def gradients_with(rank, world_size, model):
     return average_gradients(model, shard_the_batch(make_batch(8, 4, dtype=double), rank, world_size), rank, world_size)
 
-for norm in (nn.BatchNorm1d(6), nn.LayerNorm(6)):
+errors = {}
+for name, norm in (("batch norm", nn.BatchNorm1d(6)), ("layer norm", nn.LayerNorm(6))):
     model = with_norm(norm)
-    error = off_by(model, spawn(gradients_with, 4, model).results[0], make_batch(8, 4, dtype=double))
-    print(f"{type(norm).__name__:12} off by {error:.0%}" if error > 1e-9 else f"{type(norm).__name__:12} equal")
+    errors[name] = off_by(model, spawn(gradients_with, 4, model).results[0], make_batch(8, 4, dtype=double))
+
+# %%
+reveal("equal to the serial run is", min(errors, key=errors.get), why="It looks at one row at a time.")
+reveal("the other is off by", max(errors.values()), why="Not small: this is a different model, not a rounding error.")
 
 # %% [markdown]
 # Nothing is broken here: 4 batch norms over 2 rows each are simply another model than one over 8. It is also worse, the
@@ -832,8 +968,11 @@ for norm in (nn.BatchNorm1d(6), nn.LayerNorm(6)):
 # For each column: mean $\mu$ and variance $\sigma^2$ over **all** rows of all ranks, then
 # $\hat x = (x - \mu) / \sqrt{\sigma^2 + \epsilon}$. The variance divides by the number of rows, not by one less.
 #
-# **Predict**: which numbers must be summed over the ranks, if shards have different sizes? How many are these for 6
-# columns? The rows themselves stay where they are.
+# **Predict**: which numbers must be summed over the ranks, if shards have different sizes? The rows themselves stay
+# where they are.
+
+# %%
+predict("numbers to be summed, for 6 columns", ...)
 
 # %% exercise="normalise-globally" difficulty=3 minutes=12
 def normalise_globally(x: Tensor, eps: float, rank: int, world_size: int) -> tuple[Tensor, Tensor]:
@@ -865,6 +1004,13 @@ check(normalise_globally, judges="values")
 # %% check="normalise-globally" judges="traffic" points=1
 check(normalise_globally, judges="traffic")
 
+# %%
+reveal(
+    "numbers to be summed, for 6 columns",
+    2 * 6 + 1,
+    why="For each column the sum of its numbers and that of their squares; and once, how many rows there are.",
+)
+
 # %% [markdown]
 # ## Normalise backward
 #
@@ -875,7 +1021,10 @@ check(normalise_globally, judges="traffic")
 # \frac{g - \overline{g} - \hat x \cdot \overline{g\,\hat x}}{\sqrt{\sigma^2 + \epsilon}} $$
 #
 # where a bar is the mean over **all rows of all ranks**, and $L$ is the sum of the ranks' losses. **Predict**: if
-# each rank took these means over its own rows, would anything complain?
+# each rank took these means over its own rows, would anything complain? (`True` or `False`)
+
+# %%
+predict("something would complain", ...)
 
 # %% exercise="normalise-backward" difficulty=4 minutes=15
 def normalise_backward(g: Tensor, x_hat: Tensor, var: Tensor, eps: float, rank: int, world_size: int) -> Tensor:
@@ -896,6 +1045,13 @@ check(normalise_backward, judges="values")
 
 # %% check="normalise-backward" judges="traffic" points=1
 check(normalise_backward, judges="traffic")
+
+# %%
+reveal(
+    "something would complain",
+    False,
+    why="Shapes and dtypes are right and no call is missing. Only the gradient is wrong, and training goes on with it.",
+)
 
 # %% [markdown]
 # ### The two together
@@ -1114,6 +1270,12 @@ for gpus in (1024, 16384):
 # often to write a checkpoint is Young's formula: the square root of twice the time to write one, times the time between
 # two failures. In data parallelism every rank holds the same weights, so rank 0 writes alone; and to go on with the
 # data where you stopped, you need epoch, step and seed of your sampler, nothing more.
+
+# %% [markdown]
+# ### How your predictions went
+
+# %%
+how_predictions_went()
 
 # %% [markdown]
 # # Recap

@@ -27,7 +27,7 @@ def judge(nb: NotebookNode, **how: object) -> Judgement:
         (line for cell in nb.cells for line in cell.source.split("\n") if line.startswith("# earns")), "# earns"
     )
     points = [float(word) for word in said.split()[2:]]
-    judgement = Judgement(LESSON, troubles=["earns nothing"] if not any(points) else [])
+    judgement = Judgement(LESSON, problems=["earns nothing"] if not any(points) else [])
     for cell in filter(is_check, nb.cells):
         name, most, earned = cell.metadata.nbgrader.grade_id, cell.metadata.nbgrader.points, [*points, 0.0][0]
         points = points[1:]

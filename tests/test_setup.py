@@ -1,4 +1,4 @@
-"""Set-up, everything before the first lesson: `make`, setup_env.py, requirements.txt, README.md.
+"""Set-up, everything before the first lesson: `make`, setup_env.py, requirements.txt.
 
 Installing torch takes minutes, so most tests set up a tiny course: the real Makefile and setup_env.py, a requirements
 file with one empty package, and a folder of wheels for an index.
@@ -8,6 +8,7 @@ import ast
 import json
 import os
 import re
+import runpy
 import select
 import shutil
 import signal
@@ -15,6 +16,7 @@ import socket
 import subprocess
 import sys
 import time
+import tomllib
 import urllib.request
 import zipfile
 from contextlib import contextmanager, suppress
@@ -23,16 +25,33 @@ from pathlib import Path
 
 import pytest
 from jupyter_client import BlockingKernelClient
+from packaging.requirements import Requirement
+from uv import find_uv_bin
 
-from tests import architecture
+from grader.authoring import requirements
+from grader.authoring.release import FOR_TEACHERS
 
 pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = ["README.md", "CONTRIBUTING.md", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").glob("*.md")))]
-MADE_BY_MAKE = ("dist/", "submitted/", "judgements/", "autograded/", "feedback/", "gradebook.db", ".venv", "build/")
-VERBS = ["lab", "test", "quick", "try", "build", "grade", "release", "script", "lint", "format", "bench", "clean"]
+VERBS = [
+    "lab",
+    "test",
+    "quick",
+    "try",
+    "build",
+    "grade",
+    "release",
+    "script",
+    "lock",
+    "lint",
+    "format",
+    "bench",
+    "clean",
+]
 DEADLINE = 120
+SET_UP = (sys.executable, "setup_env.py", "--uv=")
+AS_MAIN = "runpy.run_path('setup_env.py', run_name='__main__')"
 
 
 # --- a tiny course -------------------------------------------------------------------------------------------------
@@ -69,8 +88,8 @@ class TinyCourse:
         }
 
     def set_up(self, *command, env=None):
-        """Run setup_env.py (or `command`) to the end."""
-        command = command or (sys.executable, "setup_env.py")
+        """Run setup_env.py (or `command`) to the end, with pip unless `command` says otherwise."""
+        command = command or SET_UP
         env = env or self.environment()
         return subprocess.run(command, cwd=self.folder, env=env, capture_output=True, text=True, timeout=DEADLINE)
 
@@ -90,14 +109,14 @@ class TinyCourse:
         return not (self.venv / "note").exists()
 
 
-def write_wheel(folder, name):
+def write_wheel(folder, name, version="1.0"):
     """The smallest package that pip can install: one empty module."""
     folder.mkdir(exist_ok=True)
     module = name.replace("-", "_")
-    info = f"{module}-1.0.dist-info"
-    with zipfile.ZipFile(folder / f"{module}-1.0-py3-none-any.whl", "w") as wheel:
+    info = f"{module}-{version}.dist-info"
+    with zipfile.ZipFile(folder / f"{module}-{version}-py3-none-any.whl", "w") as wheel:
         wheel.writestr(f"{module}.py", "")
-        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
         wheel.writestr(
             f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         )
@@ -224,18 +243,117 @@ def test_killed_half_way_then_run_again(ready):
         url = f"http://127.0.0.1:{index.getsockname()[1]}/"
         env = ready.environment(PIP_INDEX_URL=url, PIP_RETRIES="0", PIP_FIND_LINKS="")
         del env["PIP_NO_INDEX"]
-        first = subprocess.Popen([sys.executable, "setup_env.py"], cwd=ready.folder, env=env, stdout=subprocess.DEVNULL)
+        first = subprocess.Popen(SET_UP, cwd=ready.folder, env=env, stdout=subprocess.DEVNULL)
         index.settimeout(DEADLINE)
         connection, _ = index.accept()  # pip is in the middle of it
         first.kill()
         first.wait()
-        again = [sys.executable, "setup_env.py"]
-        second = subprocess.Popen(again, cwd=ready.folder, env=ready.environment(), stdout=subprocess.PIPE, text=True)
+        second = subprocess.Popen(SET_UP, cwd=ready.folder, env=ready.environment(), stdout=subprocess.PIPE, text=True)
         assert "waiting" in second.stdout.readline()
         connection.close()
     said, _ = second.communicate(timeout=DEADLINE)
     assert second.returncode == 0, said
     assert ready.imports("tiny_three")
+
+
+# --- uv, a system's torch, an environment of somebody else ---------------------------------------------------------
+
+
+def with_uv(course):
+    """uv's answer to PIP_NO_INDEX and PIP_FIND_LINKS."""
+    settings = course.folder.parent / "uv.toml"
+    settings.write_text(f'no-index = true\nfind-links = ["{course.wheels.as_uri()}"]\n')
+    return course.environment(UV_CONFIG_FILE=str(settings), UV_CACHE_DIR=str(course.folder.parent / "cache"))
+
+
+def installed(course):
+    """{package: version} in the environment, except pip itself."""
+    code = "import importlib.metadata as m, json; print(json.dumps({d.name: d.version for d in m.distributions()}))"
+    printed = subprocess.check_output([course.venv / "bin" / "python", "-I", "-c", code], text=True)
+    return {name: version for name, version in json.loads(printed).items() if name not in ("pip", "setuptools")}
+
+
+def test_uv_and_pip_install_the_same(ready, tmp_path):
+    ready.require("tiny-one", "tiny-two")
+    assert ready.set_up().returncode == 0
+    other = TinyCourse(tmp_path / "course")
+    other.require("tiny-one", "tiny-two")
+    done = other.set_up(*SET_UP[:-1], f"--uv={find_uv_bin()}", env=with_uv(other))
+    assert done.returncode == 0, done.stderr
+    assert installed(ready) == installed(other) == {"tiny-one": "1.0", "tiny-two": "1.0"}
+    assert other.imports("tiny_one") and other.imports("utils")
+    assert list(other.venv.glob("lib/*/site-packages/__pycache__/tiny_one*")), "not compiled, as pip does"
+    assert "Installed 2 packages" in (other.venv / "setup.log").read_text()
+
+
+def test_without_pythons_venv_module_uv_creates_the_environment(tmp_path):
+    course = TinyCourse(tmp_path / "course")
+    for seed in ("pip", "setuptools", "wheel"):
+        write_wheel(course.wheels, seed, "99.0")
+    done = course.set_up(*as_python(course, without=["ensurepip"])[:-1], f"--uv={find_uv_bin()}", env=with_uv(course))
+    assert done.returncode == 0, done.stderr
+    assert course.imports("tiny_one") and course.imports("pip")
+
+
+def test_what_uv_does_not_find_is_reported_in_one_line(ready):
+    ready.requirements.write_text("tiny-nobody==1.0\n")
+    said = one_line(ready.set_up(*SET_UP[:-1], f"--uv={find_uv_bin()}", env=with_uv(ready)).stderr)
+    assert "uv found no package" in said and "tiny-nobody==1.0" in said
+
+
+def system_with_torch(folder, version):
+    """A folder for PYTHONPATH, as a cluster's modules set it: a torch, and one package that this torch requires."""
+    for name, number, needs in [("torch", version, "Requires-Dist: tiny-two>=1\n"), ("tiny_two", "1.5", "")]:
+        info = folder / f"{name}-{number}.dist-info"
+        info.mkdir(parents=True)
+        (folder / f"{name}.py").write_text("")
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {number}\n{needs}")
+    return str(folder)
+
+
+def test_the_systems_torch_is_used_when_asked_for(tmp_path):
+    course = TinyCourse(tmp_path / "course")
+    course.require("tiny-one", "tiny-two")
+    course.requirements.write_text(course.requirements.read_text() + "torch==2.13.0\n")
+    system = system_with_torch(tmp_path / "system", "2.12.1+local")
+    command = ["make", f"PYTHON={sys.executable}", "UV=", "env"]
+    env = course.environment(PYTHONPATH=system)
+    done = course.set_up(*command, "SYSTEM_SITE=1", env=env)
+    assert done.returncode == 0, done.stderr
+    assert "Using the torch 2.12.1+local that is installed already" in done.stdout
+    assert course.imports("torch") and course.imports("tiny_one") and course.imports("tiny_two")
+    inside = [path.name for path in course.venv.glob("lib/*/site-packages/t*.dist-info")]
+    assert inside == ["tiny_one-1.0.dist-info"], "the rest is the system's"
+
+    course.leave_a_note()
+    assert course.set_up(*command).stdout == ""  # from now on without being asked again
+    course.require("tiny-one", "tiny-three")
+    assert course.set_up(*command).returncode != 0  # the module with torch is not loaded
+    assert course.set_up(*command, "SYSTEM_SITE=1", env=env).returncode == 0
+    assert course.imports("tiny_three") and course.imports("torch")
+
+
+@pytest.mark.parametrize("version, has", [("2.14.0", "torch 2.14.0"), ("2.9.1", "torch 2.9.1"), (None, "none")])
+def test_a_systems_torch_that_will_not_do_is_reported_in_one_line(unmade, tmp_path, version, has):
+    system = system_with_torch(tmp_path / "system", version) if version else ""
+    done = unmade.set_up(*SET_UP, "--system-site", env=unmade.environment(PYTHONPATH=system))
+    assert done.returncode != 0
+    assert f"which has {has}." in one_line(done.stderr) and "torch 2.11 up to, but not including, 2.14" in done.stderr
+    assert not unmade.venv.exists()
+
+
+def test_an_environment_that_cannot_be_written_to_is_used_if_it_has_what_is_needed(ready, tmp_path):
+    """One for a whole class: each student works in a folder of their own, as a user who can't change it."""
+    mine = TinyCourse(tmp_path / "mine")
+    as_reader = f"import os; os.access = lambda path, how: False; import runpy; {AS_MAIN}"
+    command = (sys.executable, "-c", as_reader, "--uv=", "--venv", str(ready.venv))
+    before = (ready.venv / ".ready").read_text()
+    done = mine.set_up(*command)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    mine.require("tiny-one", "tiny-five")
+    said = one_line(mine.set_up(*command).stderr)
+    assert "it lacks tiny-five==1.0" in said and "make VENV=.venv env" in said
+    assert (ready.venv / ".ready").read_text() == before
 
 
 # --- messages when set-up fails -----------------------------------------------------------------------------------
@@ -245,7 +363,7 @@ def as_python(course, version=None, without=()):
     """A command that runs setup_env.py as if Python had a different version or lacked some modules."""
     disguise = f"import runpy, sys; sys.version_info = {version or tuple(sys.version_info)}; "
     disguise += "".join(f"sys.modules[{name!r}] = None; " for name in without)
-    return sys.executable, "-c", disguise + "runpy.run_path('setup_env.py', run_name='__main__')"
+    return sys.executable, "-c", disguise + AS_MAIN, "--uv="
 
 
 @pytest.fixture
@@ -266,7 +384,7 @@ def test_setup_env_can_be_read_by_an_old_python():
 
 
 def test_a_missing_python_is_reported_in_one_line(unmade):
-    done = unmade.set_up("make", "--silent", "env", "PYTHON=python-of-nobody")
+    done = unmade.set_up("make", "--silent", "env", "UV=", "PYTHON=python-of-nobody")
     assert done.returncode != 0
     said = done.stderr.splitlines()[0]
     assert "'python-of-nobody'" in said and "Install Python 3.11 or newer" in said
@@ -309,7 +427,7 @@ def test_a_folder_with_files_is_never_emptied(unmade):
     home = unmade.folder / "home"
     home.mkdir()
     (home / "thesis.txt").write_text("years of work")
-    done = unmade.set_up(sys.executable, "setup_env.py", "--venv", str(home))
+    done = unmade.set_up(*SET_UP, "--venv", str(home))
     assert done.returncode != 0
     assert "VENV=" in one_line(done.stderr)
     assert (home / "thesis.txt").read_text() == "years of work"
@@ -335,7 +453,7 @@ def test_make_sets_up_in_any_shell_environment(tmp_path):
         PYTHONPATH=str(trap), PYTHONHOME="/nowhere", VIRTUAL_ENV=str(trap), CONDA_PREFIX=str(trap),
         PIP_USER="1", PIP_TARGET=str(trap / "target"), PIP_PREFIX=str(trap / "prefix"),
     )  # fmt: skip
-    command = ["make", "-j4", "-C", str(course.folder), f"PYTHON={sys.executable}", "env", "help"]
+    command = ["make", "-j4", "-C", str(course.folder), f"PYTHON={sys.executable}", "UV=", "env", "help"]
     done = subprocess.run(command, cwd="/", env=env, capture_output=True, text=True, timeout=DEADLINE)
     assert done.returncode == 0, done.stderr
     assert course.imports("tiny_one") and course.imports("utils")
@@ -437,12 +555,12 @@ def test_make_lab_serves_the_lessons_and_a_kernel_that_spawns_ranks(tmp_path):
         assert printed_in_kernel(connection_file, code) == "[rank 0] of 2\n[rank 1] of 2\n"
 
 
-# --- requirements, README, CONTRIBUTING ----------------------------------------------------------------------------
+# --- requirements --------------------------------------------------------------------------------------------------
 
 
 def requirement_parts():
-    """The names in requirements.txt: for students, and for teachers and developers."""
-    students, developers = (ROOT / "requirements.txt").read_text().split("# For teachers and developers")
+    """The packages that requirements.txt pins: for students, and for teachers and developers."""
+    students, developers = (ROOT / "requirements.txt").read_text().split(FOR_TEACHERS)
     pinned = r"^([A-Za-z0-9_.-]+)=="
     return re.findall(pinned, students, re.MULTILINE), re.findall(pinned, developers, re.MULTILINE)
 
@@ -463,10 +581,50 @@ def imported_packages(*folders):
 
 def test_every_requirement_is_pinned_and_named_once():
     lines = [line for line in (ROOT / "requirements.txt").read_text().splitlines() if line and line[0] != "#"]
-    assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9_.-]+==[0-9.]+", line)] == []
-    names = [line.split("==")[0] for line in lines]
-    assert len(names) == len(set(names))
+    assert [line for line in lines if not re.fullmatch(r"[a-z0-9.-]+==[0-9.]+( ; .+)?", line)] == []
+    wanted = [Requirement(line) for line in lines]
+    here = [one.name for one in wanted if one.marker is None or one.marker.evaluate()]
+    assert len(here) == len(set(here))
     assert "torch==2.13.0" in lines
+
+
+def test_the_requirements_are_what_the_lock_says_and_the_lock_fits_the_project():
+    assert (ROOT / "requirements.txt").read_text() == requirements.text(), "run `make lock`"
+
+
+def test_a_change_without_make_lock_is_noticed(tmp_path):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE", "uv.lock"):
+        shutil.copy(ROOT / name, tmp_path)
+    project = tmp_path / "pyproject.toml"
+    project.write_text(project.read_text().replace('"tqdm>=', '"tqdm>4.'))
+    with pytest.raises(SystemExit, match="make lock"):
+        requirements.text(tmp_path)
+
+
+def test_the_lock_names_only_public_addresses_and_a_hash_for_each():
+    """Not the mirror of whoever made it: others can't reach that."""
+    lines = (ROOT / "uv.lock").read_text().splitlines()
+    hosts = {host for line in lines for host in re.findall(r"\w+://([^/\"]+)", line)}
+    assert hosts == {"pypi.org", "files.pythonhosted.org"}
+    assert not [line for line in lines if "source =" in line and "registry =" not in line and "editable" not in line]
+    files = [line for line in lines if "url = " in line]
+    assert len(files) > 1000
+    assert [line for line in files if not re.search(r'hash = "sha256:[0-9a-f]{64}"', line)] == []
+
+
+def test_no_part_of_the_project_names_another_package_index():
+    public = {"pypi.org", "download.pytorch.org"}
+    text = "".join((ROOT / name).read_text() for name in ("pyproject.toml", "requirements.txt", "Makefile", ".ci/run"))
+    assert set(re.findall(r"https?://([\w.-]+)", text)) <= public
+
+
+def test_versions_in_set_up_are_those_of_the_project():
+    """setup_env.py can't read pyproject.toml: the bundle has none, and an old Python no reader for it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    given = runpy.run_path(str(ROOT / "setup_env.py"))
+    first, last = (".".join(map(str, version)) for version in given["TORCH"])
+    assert f"torch>={first},<{last}" in project["dependencies"]
+    assert project["requires-python"].startswith(">=" + ".".join(map(str, given["OLDEST_PYTHON"])))
 
 
 def test_students_get_every_package_that_utils_imports():
@@ -478,91 +636,3 @@ def test_every_imported_package_is_required():
     students, developers = requirement_parts()
     folders = ("utils", "grader", "solutions", "tests", "bench")
     assert imported_packages(*folders) - {*students, *developers} == set()
-
-
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "grader/bundle/README.md"])
-def test_every_make_verb_that_a_page_names_exists(page):
-    makefile = (ROOT / page).parent / "Makefile" if "bundle" in page else ROOT / "Makefile"
-    verbs = set(re.findall(r"^([a-z]+):", makefile.read_text(), re.MULTILINE))
-    named = set(re.findall(r"(?:^|`)make (?:[A-Z_]+=\S+ )*([a-z]+)", (ROOT / page).read_text(), re.MULTILINE))
-    assert named and named <= verbs
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_every_path_and_link_in_a_page_exists(page):
-    """Links are relative to the page, paths in backquotes to the root. Files that `make` writes need not exist."""
-    text = (ROOT / page).read_text()
-    links = {link.partition("#")[0] for link in re.findall(r"\]\((?!https?:|#)([^)\s]+)\)", text)}
-    missing = {link for link in links if not ((ROOT / page).parent / link).exists()}
-    named = set(re.findall(r"`([\w./-]+/[\w./-]*|[\w-]+\.(?:py|md|toml|txt))`", text))
-    named = {path for path in named if "NN" not in path and not path.startswith(MADE_BY_MAKE)}
-    missing |= {path for path in named if not (ROOT / path).exists()}
-    assert links and named
-    assert missing == set(), f"{page} names files that do not exist"
-
-
-@pytest.mark.parametrize("page", PAGES)
-def test_every_link_inside_a_page_leads_to_a_heading(page):
-    text = (ROOT / page).read_text()
-    headings = re.findall(r"^#+ (.*)", text, re.MULTILINE)
-    anchors = {re.sub(r"[^\w -]", "", heading).lower().replace(" ", "-") for heading in headings}
-    assert set(re.findall(r"\]\(#([^)\s]+)\)", text)) - anchors == set()
-
-
-def test_the_architecture_page_names_every_package():
-    text = (ROOT / "docs" / "architecture.md").read_text()
-    inits = [*ROOT.glob("utils/*/**/__init__.py"), *ROOT.glob("grader/*/**/__init__.py")]
-    folders = {file.parent.relative_to(ROOT).as_posix() for file in inits}
-    missing = {folder for folder in folders if f"(../{folder}/)" not in text}
-    assert folders
-    assert missing == set(), "give each of these a line, with a link, in docs/architecture.md"
-
-
-def test_the_pictures_of_the_packages_are_current():
-    drawn = architecture.MERMAID.findall(architecture.PAGE.read_text())
-    assert drawn == architecture.pictures(), "docs/architecture.md: run `python -m tests.architecture --write`"
-
-
-def test_every_name_in_the_architecture_page_is_in_the_code():
-    """Every name on the page (`spawn`, `Network.commit`, `start_zygote()`) is still defined somewhere."""
-    text = architecture.MERMAID.sub("", architecture.PAGE.read_text())
-    named = set(re.findall(r"`([A-Za-z_][\w.]*)(?:\([^`]*\))?`", text))
-    files = [*ROOT.glob("utils/**/*.py"), *ROOT.glob("grader/**/*.py")]
-    words = set(re.findall(r"\w+", " ".join(file.read_text() for file in files)))
-    gone = {name for name in named if set(name.strip(".").split(".")) - words}
-    assert gone == set(), "docs/architecture.md calls these by names that are no longer in utils or grader"
-
-
-def test_the_walks_name_functions_in_the_files_they_link():
-    """A link in parentheses right after a name, `spawn` ([launch.py](...)), leads to the file that defines the name."""
-    text = architecture.PAGE.read_text()
-    pairs = re.findall(r"`([A-Za-z_][\w.]*)(?:\([^`]*\))?`\s+\(\[[^\]]+\]\(\.\./([^)]+\.py)\)", text)
-    assert len(pairs) > 20
-    wrong = [(name, file) for name, file in pairs if not is_defined_in(name, ROOT / file)]
-    assert wrong == [], "docs/architecture.md looks for these names in the wrong file"
-
-
-def is_defined_in(name, file):
-    """Whether each part of a name such as `Network.commit` is a function, a class or a table of that file."""
-    defined = re.findall(r"^ *(?:def|class) (\w+)|^([A-Z_]+)\b.* = ", file.read_text(), re.MULTILINE)
-    return set(name.split(".")) <= {word for pair in defined for word in pair}
-
-
-def test_what_the_readme_shows_is_what_a_lesson_prints():
-    shown = re.findall(r"```python\n(.*?)```\n```\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    cells = [cell for path in (ROOT / "solutions").glob("*/*.ipynb") for cell in json.loads(path.read_text())["cells"]]
-    printed = {"".join(cell["source"]).strip(): text_of(cell) for cell in cells if cell["cell_type"] == "code"}
-    assert len(shown) == 2
-    for code, output in shown:
-        assert output.strip() == printed[code.strip()].strip()
-
-
-def text_of(cell):
-    """Everything a cell shows, as text."""
-    parts = []
-    for output in cell["outputs"]:
-        text = (
-            output.get("text") or output.get("data", {}).get("text/plain") or ["\n".join(output.get("traceback", []))]
-        )
-        parts.append("".join(text).strip("\n"))
-    return re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(parts))

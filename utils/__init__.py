@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from .benchmark.machine import measure_this_machine
 from .diagnosis import RankCrashed, RankError, RankFailed, RankTimeout, SilentMistake, WorldStuck
+from .diagnosis.uncaught import show_reports_without_our_lines
 from .events import Event, Region
 from .recording import region, track_memory
 from .report import Run
@@ -34,3 +35,4 @@ __all__ = [
 ]
 
 start_zygote()
+show_reports_without_our_lines()

@@ -45,6 +45,7 @@ from grader.authoring.lesson import (
     read_lesson,
 )
 from grader.authoring.messages import message_drift, update_messages
+from grader.authoring.predictions import only_reveals
 from grader.authoring.records import record_drift, write_record
 from grader.authoring.rules import broken_rules
 
@@ -119,6 +120,8 @@ def notebook_cell(cell: Cell, lesson: Lesson, hidden: set[tuple[str, str]], seen
             function = lesson.exercises[check.exercise].function
             source += HIDDEN_TESTS.format(lesson=lesson.name, function=function, judges=check.judges)
         return new_code_cell(source, id=check.id, metadata=metadata)
+    if cell.kind == "code" and only_reveals(cell.source):
+        metadata["jupyter"] = {"source_hidden": True}  # folded in JupyterLab, since it holds an answer
     return NEW_CELL[cell.kind](cell.source, id=content_id(cell, seen), metadata=metadata)
 
 
@@ -204,7 +207,7 @@ def write(path: Path, content: bytes) -> None:
 def build(names: Iterable[str] = (), force: bool = False, root: Path = ROOT) -> list[str]:
     """Build the notebooks of the lessons called `names`, or of all, if they differ from their source.
 
-    Without names, also write README.md's table of lessons. force: execute and write the notebooks even if nothing has
+    Also write their rows in README.md's table of lessons. force: execute and write the notebooks even if nothing has
     changed. Returns the names of the lessons that were built, and README.md if its table was.
     Raises BuildError with everything that must be fixed first; that lesson's notebooks then stay as they were.
     """
@@ -227,14 +230,14 @@ def build(names: Iterable[str] = (), force: bool = False, root: Path = ROOT) -> 
             release = release_of(lesson, notebook)
             write(solution_path(lesson), bytes_of(notebook))
             write(release_path(lesson), release)
-    return [lesson.name for lesson, _ in to_do] + ([] if names else write_table(lessons, root))
+    return [lesson.name for lesson, _ in to_do] + write_table(lessons, root, others=bool(names))
 
 
 def drift(names: Iterable[str] = (), root: Path = ROOT) -> list[str]:
     """Differences between the notebooks on disk and their sources, one line each. Executes nothing.
 
-    Without names, also reports README.md's table of lessons and folders without a source. Raises BuildError if a
-    source can't be built.
+    Also reports their rows in README.md's table of lessons and, without names, folders without a source. Raises
+    BuildError if a source can't be built.
     """
     names = list(names)
     lessons = read_lessons_by_the_rules(names, root)
@@ -243,7 +246,7 @@ def drift(names: Iterable[str] = (), root: Path = ROOT) -> list[str]:
         for lesson in lessons
         for text in (*strays(lesson), *record_drift(lesson), *drift_of(lesson, notebook_of(lesson)))
     ]
-    return found if names else [*found, *table_drift(lessons, root), *without_source(root)]
+    return [*found, *table_drift(lessons, root, others=bool(names)), *([] if names else without_source(root))]
 
 
 def drift_of(lesson: Lesson, notebook: NotebookNode) -> list[str]:
@@ -277,20 +280,23 @@ def first_difference(lesson: Lesson, wanted: NotebookNode, old: NotebookNode | N
     return None
 
 
-def write_table(lessons: list[Lesson], root: Path) -> list[str]:
-    """Write README.md's table of lessons if it's out of date. Returns the names of the files that were written."""
-    if not table_drift(lessons, root):
+def write_table(lessons: list[Lesson], root: Path, others: bool) -> list[str]:
+    """Write these lessons' rows in README.md's table if they're out of date. Returns the names of the files written."""
+    if not table_drift(lessons, root, others):
         return []
     readme = root / "README.md"
-    readme.write_text(readme_with(readme.read_text(encoding="utf-8"), lessons), encoding="utf-8")
+    readme.write_text(readme_with(readme.read_text(encoding="utf-8"), lessons, others), encoding="utf-8")
     return [readme.name]
 
 
-def table_drift(lessons: list[Lesson], root: Path) -> list[str]:
-    """A line if README.md's table of lessons is out of date. A course without a README.md needs no table."""
+def table_drift(lessons: list[Lesson], root: Path, others: bool) -> list[str]:
+    """A line if a row in README.md's table of lessons is out of date. A course without a README.md needs no table.
+
+    others      allow rows of other lessons, and leave them as they are
+    """
     readme = root / "README.md"
     text = readme.read_text(encoding="utf-8") if readme.exists() else ""
-    out_of_date = text and text != readme_with(text, lessons)
+    out_of_date = text and text != readme_with(text, lessons, others)
     return ["README.md's table of lessons is out of date: run `make build`"] if out_of_date else []
 
 
@@ -328,8 +334,6 @@ def command(names: Iterable[str] = (), force: bool = False, check: bool = False,
         if not check:
             made = build(names, force, root) + update_messages(read_lessons(names, root), force)
             print(f"built {', '.join(made)}" if made else "nothing to build")
-            if made and names:
-                print("README.md's table of lessons is written when all are built: make build")
         stored = [text for lesson in read_lessons(names, root) for text in message_drift(lesson)]
         found = drift(names, root) + stored
     except BuildError as error:

@@ -7,15 +7,20 @@ grader/hidden. answers(lesson) gives the wrong and right answers from tests/muta
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib
 import importlib.util
+import re
 import sys
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 from grader.authoring.lesson import BuildError, Lesson, Problem
 from grader.authoring.variants import Answers, read_answers
+
+CELL = re.compile(r"<(.*) from line (\d+)>")  # a cell of the lesson, as tracebacks name it
 
 Lines = dict[tuple[str, str], int]
 
@@ -23,22 +28,20 @@ Lines = dict[tuple[str, str], int]
 def visible_checks(lesson: Lesson) -> Lines:
     """The line of each visible check. Raises BuildError if there is no file, or if it can't be loaded."""
     must_exist(checks_file(lesson), "the lesson's visible checks")
-    return registered(checks_file(lesson), "utils.checks")
+    return registered(lesson, checks_file(lesson), "utils.checks")
 
 
 def hidden_tests(lesson: Lesson) -> Lines:
     """The line of each hidden test. Raises BuildError if they can't be loaded."""
-    return registered(hidden_file(lesson), "grader.hidden") if hidden_file(lesson).exists() else {}
+    return registered(lesson, hidden_file(lesson), "grader.hidden") if hidden_file(lesson).exists() else {}
 
 
 def answers(lesson: Lesson) -> Answers:
     """The wrong and right answers. Raises BuildError if there is no file, or if it can't be loaded."""
     path = answers_file(lesson)
     must_exist(path, "wrong answers that the lesson's checks must catch, and right ones that they must not")
-    try:
+    with located(lesson, path):
         return read_answers(path)
-    except Exception as error:
-        raise BuildError([located(error, path)]) from error
 
 
 def must_exist(path: Path, holds: str) -> None:
@@ -58,18 +61,21 @@ def answers_file(lesson: Lesson) -> Path:
     return lesson.root / "tests" / "mutants" / f"{lesson.name}.py"
 
 
+def files_of(lesson: Lesson) -> list[Path]:
+    """The lesson's four files."""
+    return [lesson.path, checks_file(lesson), hidden_file(lesson), answers_file(lesson)]
+
+
 def name_of(path: Path) -> str:
     """`utils/checks/01_collectives.py`, the name in messages."""
     return "/".join(path.parts[-3:])
 
 
-def registered(path: Path, package: str) -> Lines:
+def registered(lesson: Lesson, path: Path, package: str) -> Lines:
     from utils.checks.registry import checks_in  # imports torch, so only when needed
 
-    try:
+    with located(lesson, path):
         module = load(path, package)
-    except Exception as error:
-        raise BuildError([located(error, path)]) from error
     lines = lines_of_names(path)
     return {
         (one.exercise, one.judges): lines.get(name, 1) for name, item in vars(module).items() for one in checks_in(item)
@@ -105,13 +111,33 @@ def load(path: Path, package: str) -> ModuleType:
     return module
 
 
-def located(error: Exception, path: Path) -> Problem:
-    """An error that came up in the file at `path`, with the last line there that led to it."""
-    file = name_of(path)
-    lines = [frame.lineno or 1 for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
-    if isinstance(error, SyntaxError) and error.filename == str(path):
-        return Problem(file, error.lineno or 1, f"not Python: {error.msg}")
-    return Problem(file, lines[-1] if lines else 1, f"{type(error).__name__}: {error}")
+@contextlib.contextmanager
+def located(lesson: Lesson, otherwise: Path) -> Iterator[None]:
+    """Turn an exception in the `with` block into a BuildError, with the last line of the lesson's files that led to it.
+
+    otherwise: the file to name if none of them did
+    """
+    try:
+        yield
+    except BuildError:
+        raise
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+        frames = [(frame.filename, frame.lineno or 1) for frame in traceback.extract_tb(error.__traceback__)]
+        if isinstance(error, SyntaxError) and error.filename:
+            text = f"not Python: {error.msg}"
+            frames.append((error.filename, error.lineno or 1))
+        places = [place for frame in frames for place in place_of(*frame, lesson)]
+        file, line = places[-1] if places else (name_of(otherwise), 1)
+        raise BuildError([Problem(file, line, text)]) from error
+
+
+def place_of(file: str, line: int, lesson: Lesson) -> Iterator[tuple[str, int]]:
+    """A line of one of the lesson's files, or of a cell of its source, as messages name it; nothing for any other."""
+    if cell := CELL.fullmatch(file):
+        yield cell[1], int(cell[2]) + line - 1
+    elif Path(file) in files_of(lesson):
+        yield name_of(Path(file)), line
 
 
 def line_with(path: Path, *texts: str) -> int:

@@ -3,8 +3,9 @@
     shown_cells(lesson) -> [Cell]    the lesson's cells with these lines put in, as notebooks show them:
         under the title      *about 3 h 40 min · 13 exercises · 56 points · you need: lesson 01.*
         under a heading      difficulty ●●○○○ · about 10 minutes · 3 points: values 2, memory 1
+                             with the exercise's name first, if the heading says something else
     minutes(lesson) -> int           how long the lesson takes
-    table(lessons) -> str            the rows for README.md, which `readme_with` puts in place
+    readme_with(readme, lessons)     README.md's table with a row for each of these lessons
 
 Of these, the author writes only the line under the title, as `*you need: lesson 01.*`.
 """
@@ -17,7 +18,9 @@ from dataclasses import replace
 
 from grader.authoring.lesson import BuildError, Cell, Check, Exercise, Lesson
 
-TABLE = re.compile(r"(<!-- lessons: .*?-->\n).*?(\n<!-- end of lessons -->)", re.DOTALL)
+TABLE = re.compile(r"(<!-- lessons: .*?-->\n)(.*?)(\n<!-- end of lessons -->)", re.DOTALL)
+HEADER = "| lesson | question it answers | time | exercises | points |\n| --- | --- | --- | --- | --- |"
+ROW = re.compile(r"^(\| \[.*\]\(notebooks/(\w+)/.*)$", re.MULTILINE)
 NEEDS = "*you need: "  # starts the line under the title
 WORDS_A_MINUTE = 180
 MINUTES_A_PREDICTION = 2
@@ -48,6 +51,8 @@ def shown_cells(lesson: Lesson) -> list[Cell]:
         elif cell.line in headings:
             exercise = lesson.exercises[headings[cell.line]]
             line = about_exercise(exercise, lesson.checks_of(exercise.name))
+            if re.sub(r"[^a-z0-9]+", "-", title_of(cell).lower()).strip("-") != exercise.name:
+                line = f"`{exercise.name}` · {line}"  # as checks and the gradebook call it
             source = re.sub(r"$", f"\n{line}", source, count=1, flags=re.MULTILINE)
         shown.append(replace(cell, source=source))
     return shown
@@ -63,6 +68,10 @@ def headings_of(lesson: Lesson) -> dict[str, Cell | None]:
         elif cell.exercise:
             headings[cell.exercise], heading = heading, None
     return headings
+
+
+def title_of(heading: Cell) -> str:
+    return heading.source.split("\n")[0].removeprefix("## ")
 
 
 def about_lesson(lesson: Lesson) -> str:
@@ -94,23 +103,26 @@ def plural(number: float, word: str) -> str:
     return f"{number:g} {word}{'s' * (number != 1)}"
 
 
-def table(lessons: Iterable[Lesson]) -> str:
-    """The table of lessons for README.md: question, time, exercises, points by what is judged."""
-    rows = ["| lesson | question it answers | time | exercises | points |", "| --- | --- | --- | --- | --- |"]
-    for lesson in lessons:
-        title = f"{lesson.name[:2]} · {lesson.cells[0].source.splitlines()[0].removeprefix('# ')}"
-        link = f"[{title}](notebooks/{lesson.name}/{lesson.name}.ipynb)"
-        points = f"{lesson.points:g}: {parts(lesson.checks)}"
-        columns = (link, lesson.cells[0].marker.question, hours(minutes(lesson)), len(lesson.exercises), points)
-        rows.append("| " + " | ".join(map(str, columns)) + " |")
-    return "\n".join(rows)
+def row(lesson: Lesson) -> str:
+    """The lesson's row in README.md's table. Its link leads to the students' notebook, never to the solution."""
+    title = f"{lesson.name[:2]} · {lesson.cells[0].source.splitlines()[0].removeprefix('# ')}"
+    link = f"[{title}](notebooks/{lesson.name}/{lesson.name}.ipynb)"
+    counts = f"{len(lesson.exercises)} | {lesson.points:g}"
+    return f"| {link} | {lesson.cells[0].marker.question} | {hours(minutes(lesson))} | {counts} |"
 
 
-def readme_with(readme: str, lessons: Iterable[Lesson]) -> str:
-    """README.md with the table of these lessons. Raises BuildError if nothing says where the table goes."""
-    if not TABLE.search(readme):
+def readme_with(readme: str, lessons: Iterable[Lesson], others: bool = False) -> str:
+    """README.md with these lessons' rows in its table.
+
+    others      keep the rows of other lessons, whose sources need not even be readable now
+    Raises BuildError if nothing says where the table goes.
+    """
+    found = TABLE.search(readme)
+    if not found:
         raise BuildError(
             ["README.md:1: the table of lessons goes between '<!-- lessons: ... -->' and '<!-- end of lessons -->'"]
         )
-    new = table(lessons)
-    return TABLE.sub(lambda found: found[1] + new + found[2], readme)
+    rows = {name: line for line, name in ROW.findall(found[2])} if others else {}
+    rows |= {lesson.name: row(lesson) for lesson in lessons}
+    table = "\n".join([HEADER, *(rows[name] for name in sorted(rows))])
+    return TABLE.sub(lambda _: found[1] + table + found[3], readme)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from grader.authoring.check_files import hidden_file, load, located
-from grader.authoring.lesson import BuildError, Lesson
+from grader.authoring.lesson import Lesson
 
 
 def record_file(lesson: Lesson) -> Path:
@@ -48,8 +48,6 @@ def record_of(lesson: Lesson) -> str:
         return ""
     from utils.checks.recorded import written_down  # imports torch, so only when needed
 
-    try:
+    with located(lesson, path):
         oracles = getattr(load(path, "grader.hidden"), "RECORDED", ())
         return written_down(oracles) if oracles else ""
-    except Exception as error:
-        raise BuildError([located(error, path)]) from error

@@ -35,7 +35,7 @@ from grader.authoring.meaning import UNSEEN, Piece, pieces, pieces_in_text
 
 NAME = "distributed-training"
 DATE = (2020, 1, 1, 0, 0, 0)  # for every file in the zip, so that the same content gives the same bytes
-FROM_ROOT = ("LICENSE", "setup_env.py")
+FROM_ROOT = ("LICENSE", "LICENSE-TEXT", "setup_env.py")
 FOR_TEACHERS = "# For teachers"  # ends the students' part of requirements.txt
 MIN_TELLING = 16  # characters
 NOT_TELLING = re.compile(r"(for|if|elif|else|while|with|try|except|finally)\b.*:|return [\w., ]+")

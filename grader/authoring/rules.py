@@ -8,13 +8,14 @@ Each rule is one function in RULES.
 from __future__ import annotations
 
 import ast
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 
 from grader.authoring.check_files import answers, answers_file, hidden_tests, line_with, visible_checks
-from grader.authoring.facts import NEEDS, headings_of, plural
+from grader.authoring.facts import NEEDS, headings_of, plural, title_of
 from grader.authoring.lesson import BuildError, Lesson, Problem, parse
+from grader.authoring.markers import nearest
+from grader.authoring.predictions import PREDICT, only_reveals, prediction_calls
 
 FEWEST_WRONG = 2  # answers to an exercise
 Breaches = Iterator[Problem]
@@ -52,17 +53,18 @@ def title_and_needs(lesson: Lesson) -> Breaches:
 
 
 def headings(lesson: Lesson) -> Breaches:
-    """Above each exercise is a heading of its own with the exercise's name."""
+    """Above each exercise is a heading of its own, in any words: what a textbook would print."""
+    said = dict[str, int]()
     for name, heading in headings_of(lesson).items():
-        wanted = f"'## {name.replace('-', ' ').capitalize()}'"
         if heading is None:
-            what = f"exercise {name!r} has no heading: above it, start a markdown cell with {wanted}"
+            what = f"exercise {name!r} has no heading: above it, start a markdown cell with '## ' and a noun phrase"
             yield Problem(lesson.file, lesson.exercises[name].line, what)
             continue
-        said = heading.source.split("\n")[0].removeprefix("## ")
-        if re.sub(r"[^a-z0-9]+", "-", said.lower()).strip("-") != name:
-            what = f"the heading {said!r} does not match its exercise's name, {name!r}: write {wanted}, or rename one"
+        words = title_of(heading)
+        if words in said:
+            what = f"the heading {words!r} is on line {said[words]} already: give each exercise its own"
             yield Problem(lesson.file, heading.body_line, what)
+        said.setdefault(words, heading.body_line)
 
 
 def imports_come_first(lesson: Lesson) -> Breaches:
@@ -80,6 +82,26 @@ def outside_functions(node: ast.AST) -> Iterator[ast.AST]:
         if not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             yield child
             yield from outside_functions(child)
+
+
+def predictions_are_answered(lesson: Lesson) -> Breaches:
+    """Each `predict` has a `reveal` below it, in a cell that notebooks fold away."""
+    open_questions: dict[str, int] = {}
+    for call in prediction_calls(lesson):
+        if call.question is None:
+            yield Problem(lesson.file, call.line, f'{call.name}() starts with its question: {call.name}("bytes", ...)')
+        elif call.name == PREDICT:
+            if open_questions.setdefault(call.question, call.line) != call.line:
+                yield Problem(lesson.file, call.line, f"{call.question!r} is predicted twice: give each its own words")
+        elif not only_reveals(call.cell.source):
+            what = "give reveal() a cell of its own: notebooks hide its code, because that holds the answer"
+            yield Problem(lesson.file, call.line, what)
+        elif open_questions.pop(call.question, None) is None:
+            close = nearest(call.question, open_questions)
+            yield Problem(lesson.file, call.line, f"nobody predicts {call.question!r} above this reveal(){close}")
+    for question, line in open_questions.items():
+        what = f'nothing below reveals {question!r}: add a cell reveal("{question}", ..., why="...")'
+        yield Problem(lesson.file, line, what)
 
 
 def every_exercise_is_checked(lesson: Lesson) -> Breaches:
@@ -144,6 +166,7 @@ RULES: tuple[Callable[[Lesson], Breaches], ...] = (
     title_and_needs,
     headings,
     imports_come_first,
+    predictions_are_answered,
     every_exercise_is_checked,
     every_check_cell_is_judged,
     every_visible_check_runs,

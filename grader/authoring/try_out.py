@@ -20,13 +20,16 @@ from pathlib import Path
 import typer
 from tqdm import tqdm
 
-from grader.authoring.check_files import checks_file, hidden_file
+from grader.authoring.check_files import checks_file, files_of, hidden_file
+from grader.authoring.facts import plural
 from grader.authoring.lesson import ROOT, BuildError, Lesson, Problem, find_lessons
 from grader.authoring.markers import nearest
+from grader.authoring.messages import read_messages
 from grader.authoring.preview import open_in_lab, write_preview
 from grader.authoring.trial import Candidate, Result, candidates, judge
+from grader.authoring.unproved import unproved_mistakes
 from grader.authoring.variants import Mutant
-from grader.authoring.workbench import Way, Workbench, cells_that_run, files_of
+from grader.authoring.workbench import Way, Workbench, cells_that_run
 
 POLL = 0.2  # seconds between two looks at the files
 BAR = "{n_fmt} of {total_fmt} {bar:20} {desc}"
@@ -88,6 +91,7 @@ class TryOut:
                 results.append((candidate, self.judged[key]))
                 bar.update()
         others = list(other_problems(bench, results))
+        print_unproved(bench, results)
         print_end(results, others, time.monotonic() - start)
         return not others and not any(result.problem for _, result in results)
 
@@ -155,9 +159,10 @@ def say(text: str, colour: str | None = None, bold: bool = False) -> None:
 
 
 def print_result(candidate: Candidate, result: Result) -> None:
-    """One line, and under it what a student reads. Of an answer with a problem, both come later: see print_end."""
+    """One line, and under it what a student reads. What is wrong with an answer comes later: see print_end."""
     fine = not result.problem
-    line = f"{MARKS[fine]} {candidate.exercise} · {candidate}".ljust(60) + f" {result.problem or verdict(candidate)}"
+    got = verdict(candidate) if fine else "see below"
+    line = f"{MARKS[fine]} {candidate.exercise} · {candidate}".ljust(60) + f" {got}"
     say(f"{line}  ({result.seconds:.1f} s)", "green" if fine else "red")
     if fine:
         print_words(result.words)
@@ -175,17 +180,33 @@ def print_words(words: str) -> None:
         say(textwrap.indent(words, INDENT, lambda line: True))
 
 
+def print_unproved(bench: Workbench, results: list[tuple[Candidate, Result]]) -> None:
+    """The mistakes that a check promises to recognise, and that no wrong answer makes."""
+    tried = {candidate.exercise for candidate, _ in results}
+    stored = [words for name, words in read_messages(bench.lesson).items() if name.partition("/")[0] not in tried]
+    unproved = unproved_mistakes(bench, [*stored, *(result.words for _, result in results)])
+    shown = [f"- {words}" for words, exercises in unproved.items() if not tried.isdisjoint(exercises)]
+    if shown:
+        say("\nNo wrong answer makes these mistakes. Add one that does, or drop the mistake from the check:", "yellow")
+        say(textwrap.indent("\n".join(shown), INDENT[4:]))
+
+
 def print_end(results: list[tuple[Candidate, Result]], others: list[str], seconds: float) -> None:
-    """What is not as it should be, with what to do; then one line about everything."""
-    wrong = [(candidate, result) for candidate, result in results if result.problem]
-    for candidate, result in wrong:
-        say(f"\n{MARKS[False]} {candidate.exercise} · {candidate}: {result.problem}", "red", bold=True)
-        say(f"{INDENT[4:]}{result.advice}")
-        print_words(result.words)
+    """What is not as it should be, once each, with what to do; then one line about everything."""
+    wrong: dict[tuple[str, str, str], list[str]] = {}  # the same fault can spoil many answers
+    for candidate, result in results:
+        if result.problem:
+            fault = result.problem, result.advice, result.words
+            wrong.setdefault(fault, []).append(f"{candidate.exercise} · {candidate}")
+    for (problem, advice, words), names in wrong.items():
+        more = f" and {plural(len(names) - 2, 'more answer')}" if len(names) > 2 else ""
+        say(f"\n{MARKS[False]} {', '.join(names[:2])}{more}: {problem}", "red", bold=True)
+        say(f"{INDENT[4:]}{advice}")
+        print_words(words)
     if others:
         say("")
         print_problems(others)
-    bad, seen = len(wrong) + len(others), f"{len(results)} answers"
+    bad, seen = sum(map(len, wrong.values())) + len(others), f"{len(results)} answers"
     if bad:
         they = "it" if bad == 1 else "they"
         say(f"\n{MARKS[False]} {bad} not as {they} should be, of {seen} ({seconds:.1f} s)", "red", bold=True)

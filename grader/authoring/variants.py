@@ -8,7 +8,9 @@
     right("receives-from-anybody").replace("recv(received, src=root)", "recv(received)")
 
 `replace` works on the cell's code without docstrings and comments, and replaces every occurrence. In text of several
-lines, indent the later ones relative to the line on which the first one begins.
+lines, indent the later ones relative to the line on which the first one begins. `body` replaces what the solution has
+between its marks, `function` all that the exercise's function does, and `cell` everything. An answer that is almost
+another one starts there instead of at the solution: `wrong(...).like(other).replace(...)`.
 """
 
 from __future__ import annotations
@@ -25,20 +27,27 @@ from dataclasses import KW_ONLY, dataclass, field
 from pathlib import Path
 from typing import Self
 
-from grader.authoring.lesson import Lesson
+from grader.authoring.lesson import Lesson, function_of
 from grader.authoring.markers import indent, nearest, replace_solution
 
 
 @dataclass
 class Variant:
-    """An answer to one exercise: the solution with pieces of text replaced, or a new `body`, or a new `cell`."""
+    """An answer to one exercise: the solution, or the answer `base`, changed in one of the ways above."""
 
     exercise: str
     name: str
     _: KW_ONLY
     pairs: list[tuple[str, str]] = field(default_factory=list)
+    base: Variant | None = None
     whole_body: str = ""
+    whole_function: str = ""
     whole_cell: str = ""
+
+    def like(self, other: Variant) -> Self:
+        """Start from this answer to the same exercise instead of from the solution."""
+        self.base = other
+        return self
 
     def replace(self, old: str, new: str) -> Self:
         """Replace `old` with `new` in the solution, as earlier replacements have left it."""
@@ -48,6 +57,10 @@ class Variant:
     def body(self, text: str) -> None:
         """Make `text` the contents of each of the solution's regions."""
         self.whole_body = text
+
+    def function(self, text: str) -> None:
+        """Make `text` all that the exercise's function does."""
+        self.whole_function = text
 
     def cell(self, text: str) -> None:
         """Make `text` the exercise's whole cell."""
@@ -68,13 +81,17 @@ class Variant:
         return answer
 
     def write_into(self, source: str) -> str:
-        if sum(map(bool, (self.pairs, self.whole_body, self.whole_cell))) != 1:
-            raise ValueError(f"{self}: say how it differs, either by replace(...), or by body(...), or by cell(...)")
+        ways = (self.pairs, self.whole_body, self.whole_function, self.whole_cell)
+        if sum(map(bool, ways)) != 1 or (self.base and not self.pairs):
+            how = "by replace(...), body(...), function(...) or cell(...), and after like(...) by replace(...)"
+            raise ValueError(f"{self}: say how it differs, {how}")
         if self.whole_cell:
             return textwrap.dedent(self.whole_cell).strip("\n")
+        if self.whole_function:
+            return replace_function(source, function_of(self.exercise), self.whole_function)
         if self.whole_body:
             return replace_solution(source, self.whole_body)
-        code = code_of(source)
+        code = code_of(self.base.write_into(source) if self.base else source)
         for old, new in self.pairs:
             changed = replace_text(code, old, new)
             if changed == code:
@@ -175,6 +192,17 @@ def code_of(source: str) -> str:
             for number in range(text.lineno - 1, text.end_lineno or text.lineno):
                 lines[number] = None
     return "\n".join(line for line in lines if line is not None)
+
+
+def replace_function(source: str, name: str, text: str) -> str:
+    """`source` with `text` for all that its function of this name does, docstring included. Raises SyntaxError."""
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            lines, body = source.split("\n"), textwrap.dedent(text).strip("\n")
+            new = textwrap.indent(body, " " * node.body[0].col_offset).split("\n")
+            lines[node.body[0].lineno - 1 : node.end_lineno] = new
+            return "\n".join(lines)
+    raise ValueError(f"the solution has no function {name}")
 
 
 def meaning(source: str) -> str:

@@ -13,23 +13,19 @@ import contextlib
 import importlib
 import io
 import linecache
-import re
 import sys
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from grader.authoring.check_files import answers, answers_file, checks_file, hidden_file, load, must_exist, name_of
+from grader.authoring.check_files import answers, checks_file, hidden_file, load, located, must_exist, name_of
 from grader.authoring.lesson import ROOT, BuildError, Cell, Lesson, Problem, find_lessons, read_lesson
 from grader.authoring.records import write_record
 from grader.authoring.variants import Answers
 from grader.hidden import hidden_tests_for
 from utils.checks import CheckFailed, Checks, checks_for
 from utils.checks.runner import Runner
-
-CELL = re.compile(r"<(.*) from line (\d+)>")  # a cell of the lesson, as tracebacks name it
 
 Function = Callable[..., Any]
 
@@ -77,7 +73,7 @@ class Workbench:
         visible, hidden = checks_file(lesson), hidden_file(lesson)
         must_exist(visible, "the lesson's visible checks")
         forget(name)
-        with located(lesson):
+        with located(lesson, visible):
             load(visible, "utils.checks")
             if record:
                 write_record(lesson)
@@ -128,7 +124,7 @@ class Workbench:
         if checks is None or (exercise, way.judges) not in checks.registered:
             file = hidden_file(self.lesson) if way.hidden else checks_file(self.lesson)
             raise BuildError([Problem(name_of(file), 1, f"here is no check of the {way.judges!r} of {exercise!r}")])
-        with located(self.lesson), contextlib.redirect_stdout(io.StringIO()):
+        with located(self.lesson, checks_file(self.lesson)), contextlib.redirect_stdout(io.StringIO()):
             try:
                 return Judged(True, checks.judge(answer, way.judges, Runner))
             except CheckFailed as failed:
@@ -136,11 +132,6 @@ class Workbench:
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------
-
-
-def files_of(lesson: Lesson) -> list[Path]:
-    """The lesson's four files."""
-    return [lesson.path, checks_file(lesson), hidden_file(lesson), answers_file(lesson)]
 
 
 def forget(name: str) -> None:
@@ -168,37 +159,3 @@ def run_cell(source: str, namespace: dict[str, Any], name: str) -> None:
     """Run a cell as a notebook does, so that tracebacks and the ranks' reports can show its lines."""
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     exec(compile(source, name, "exec"), namespace)
-
-
-# ---- errors in the lesson's own code ---------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def located(lesson: Lesson) -> Iterator[None]:
-    """Turn an exception in the `with` block into a BuildError that names the lesson's file and line."""
-    try:
-        yield
-    except BuildError:
-        raise
-    except Exception as error:
-        raise BuildError([problem_of(error, lesson)]) from error
-
-
-def problem_of(error: Exception, lesson: Lesson) -> Problem:
-    """An error with the last line of the lesson's files that led to it."""
-    text = f"{type(error).__name__}: {error}"
-    frames = [(frame.filename, frame.lineno or 1) for frame in traceback.extract_tb(error.__traceback__)]
-    if isinstance(error, SyntaxError) and error.filename:
-        text = f"not Python: {error.msg}"
-        frames.append((error.filename, error.lineno or 1))
-    places = [place for frame in frames for place in place_of(*frame, lesson)]
-    file, line = places[-1] if places else (name_of(checks_file(lesson)), 1)  # a case that the engine can't use
-    return Problem(file, line, text)
-
-
-def place_of(file: str, line: int, lesson: Lesson) -> Iterator[tuple[str, int]]:
-    """A line of one of the lesson's files, or of a cell of its source, as messages name it; nothing for any other."""
-    if cell := CELL.fullmatch(file):
-        yield cell[1], int(cell[2]) + line - 1
-    elif Path(file) in files_of(lesson):
-        yield name_of(Path(file)), line

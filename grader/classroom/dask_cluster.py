@@ -75,7 +75,7 @@ def judgement_of(future: Any, lesson: str) -> tuple[Judgement, bool]:
     else:
         problem = "could not be judged, because of an error in the grader"
     evidence = "".join(traceback.format_exception(error))
-    return Judgement(lesson, troubles=[problem], looks=[Flag("could not be judged", evidence)]), False
+    return Judgement(lesson, problems=[problem], flags=[Flag("could not be judged", evidence)]), False
 
 
 def wait_for_next(done: SimpleQueue[Any], client: Client) -> Any:

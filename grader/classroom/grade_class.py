@@ -24,7 +24,7 @@ from grader.classroom.course import ClassroomError, Course
 from grader.classroom.dask_cluster import ClusterError, judge_all
 from grader.classroom.grades import Grades, find_problems, printable, read_grades
 from grader.classroom.judgement_cache import JudgementCache, digest_of
-from grader.classroom.take_over import OneSubmission
+from grader.classroom.one_submission import OneSubmission
 from grader.judging.verdict import Judgement
 
 # ---- the steps -------------------------------------------------------------------------------------------------------
@@ -52,7 +52,7 @@ def grade_class(course: Course, lesson: str, options: GradeOptions = GradeOption
     """Grade everything in submitted/ for a lesson, and write the feedback pages.
 
     Raises ClassroomError if there is no such lesson, if nothing was handed in, or if nothing can be judged. A
-    submission that can't be graded raises nothing: `Grades.troubles` has a line about it.
+    submission that can't be graded raises nothing: `Grades.problems` has a line about it.
     """
     find_lesson(course, lesson)
     if not options.scheduler:
@@ -70,7 +70,7 @@ def grade_class(course: Course, lesson: str, options: GradeOptions = GradeOption
         print(why)
     grades = read_grades(course, lesson)
     for student, line in this.failed.items():
-        grades.troubles[student].insert(0, line)
+        grades.problems[student].insert(0, line)
     return grades
 
 
@@ -137,9 +137,9 @@ class Round:
         if not one.holds_a_notebook:
             print_problems(student, find_problems(self.course, self.lesson, student))
         elif not (self.options.new and one.is_graded()):
-            self.safely(one, "w", lambda: self.take_over_or_wait(one))
+            self.safely(one, "w", lambda: self.record_or_wait(one))
 
-    def take_over_or_wait(self, one: OneSubmission) -> bool:
+    def record_or_wait(self, one: OneSubmission) -> bool:
         nb = one.read()
         digest = digest_of(nb, self.lesson, self.course.judge_settings)
         if self.options.regrade:
@@ -149,9 +149,9 @@ class Round:
             self.to_judge[one.student] = nb, digest
             return False
         with self.course.gradebook() as gradebook:
-            unchanged = one.is_taken_over(gradebook, digest, judgement)
+            unchanged = one.is_recorded(gradebook, digest, judgement)
         if not unchanged:
-            one.take_over(nb, digest, judgement)
+            one.record(nb, digest, judgement)
         self.counts["unchanged" if unchanged else "judged before and taken over"] += 1
         return True
 
@@ -160,13 +160,13 @@ class Round:
         one = OneSubmission(self.course, self.lesson, student)
         nb, digest = self.to_judge[student]
 
-        def store_and_take_over() -> bool:
+        def cache_and_record() -> bool:
             if sound:
                 self.cache.store(student, digest, judgement)
-            one.take_over(nb, digest, judgement)
+            one.record(nb, digest, judgement)
             return True
 
-        self.safely(one, "a", store_and_take_over)
+        self.safely(one, "a", cache_and_record)
         self.counts["judged"] += 1
 
     def safely(self, one: OneSubmission, mode: str, act: Callable[[], bool]) -> None:

@@ -11,8 +11,8 @@ import nbformat
 from nbgrader.api import MissingEntry
 
 from grader.classroom.course import Course
+from grader.classroom.one_submission import OneSubmission
 from grader.classroom.submission import problems
-from grader.classroom.take_over import OneSubmission
 
 
 @dataclass
@@ -24,7 +24,7 @@ class Grades:
     points: dict[str, float]  # check -> its maximum
     earned: dict[str, dict[str, float]]  # student -> check -> points
     penalty: dict[str, float] = field(default_factory=dict)  # student -> points taken off for being late
-    troubles: dict[str, list[str]] = field(default_factory=dict)  # student -> what went wrong, one line each
+    problems: dict[str, list[str]] = field(default_factory=dict)  # student -> what went wrong, one line each
 
     def total(self, student: str) -> float:
         return max(0.0, sum(self.earned[student].values()) - self.penalty.get(student, 0.0))
@@ -42,7 +42,7 @@ def read_grades(course: Course, lesson: str) -> Grades:
         grades = Grades(lesson, exercises, points, earned={})
         for student in course.students(lesson):
             grades.earned[student] = dict.fromkeys(points, 0.0)
-            grades.troubles[student] = find_problems(course, lesson, student)
+            grades.problems[student] = find_problems(course, lesson, student)
             try:
                 submission = gradebook.find_submission_notebook(lesson, lesson, student)
             except MissingEntry:

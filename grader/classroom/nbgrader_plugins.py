@@ -56,7 +56,7 @@ class Judge(NbGraderPreprocessor):
             points = float(cell.metadata.nbgrader["points"])
             show(verdicts.get(grade_id(cell), Verdict(grade_id(cell), 0.0, points, NOT_RUN, NOT_JUDGED)), cell)
         nb.metadata["judgement"] = asdict(judgement)
-        nb.metadata["troubles"] = [*before, *judgement.troubles]
+        nb.metadata["problems"] = [*before, *judgement.problems]
         nb.metadata["digest"] = resources.pop("digest", "")  # what this judgement depends on: see judgement_cache.py
         resources["judged"] = True
         return nb, resources

@@ -25,7 +25,7 @@ MAX_FILE = 100 << 20  # bytes, outputs included; a lesson has half a megabyte
 MAX_CELL, MAX_CELLS = 100_000, 1_000  # characters; a lesson has 140 cells of up to 3,000
 MAX_TEXT = 2_000_000  # characters of all cells together
 READ_SECONDS = 60  # of computing, for one file
-METADATA = ("kernelspec", "language_info", "troubles", "not_run")  # the rest of the notebook's metadata is dropped
+METADATA = ("kernelspec", "language_info", "problems", "not_run")  # the rest of the notebook's metadata is dropped
 TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
 SKIPPED = {b'"outputs"', b'"attachments"', b'"widgets"'}
 VALUE = re.compile(rb"\s*:\s*(?=[\[{])")

@@ -11,7 +11,7 @@ The text and the points of an official cell come from the gradebook, never from 
   the release: above the next cell of the release, and always below its answer. So a check sees its answer, every cell
   above that, and every cell above the check's own place.
 
-Each repair is one line in the notebook's metadata (`troubles`), which the feedback page and `python -m grader grade`
+Each repair is one line in the notebook's metadata (`problems`), which the feedback page and `python -m grader grade`
 show.
 """
 
@@ -59,12 +59,12 @@ MAX_FILES = 10  # in one folder
 
 def add_problem(nb: NotebookNode, text: str) -> None:
     """Add one line about this submission to its notebook."""
-    nb.metadata.setdefault("troubles", []).append(text)
+    nb.metadata.setdefault("problems", []).append(text)
 
 
 def problems(nb: NotebookNode) -> list[str]:
     """What went wrong while this submission was graded, one line per problem."""
-    return list(nb.metadata.get("troubles", []))
+    return list(nb.metadata.get("problems", []))
 
 
 # ---- finding and reading the file ------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ def validate(notebook: Path, course: Course) -> bool:
     course.require_sandbox()
     clear(nb)
     judgement = course.judge_settings.judge(nb)
-    for line in judgement.troubles:
+    for line in judgement.problems:
         print(printable(line))
     for verdict in judgement.verdicts:
         print(printable(f"{verdict.check}: {verdict.kind}, {verdict.points:g} of {verdict.most:g} points"))

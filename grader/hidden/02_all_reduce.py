@@ -147,7 +147,6 @@ def seconds_of(name: str, size: int, nbytes: int, alpha: float, bandwidth: float
     }
     usual = {
         "half of it: count the way up and the way down": right / 2,
-        "the time without latency": right - len(rounds) * alpha,
         "the time with one latency in all: each round begins with one": right - (len(rounds) - 1) * alpha,
     }
     return Case(
@@ -174,11 +173,9 @@ def crossover(draws: Draws, size: int, alpha: float, bandwidth: float) -> Case:
             "upside down: the more rounds the ring needs, the later it wins": right and unit**2 / right,
             "the right ratio, but without alpha times bandwidth": right / unit,
             "half of it": right / 2,
-            "twice as much": right * 2,
             "the right number, rounded": float(round(right)),
             "what log2 P gives if it is not rounded up: use `rounds`": not_rounded_up,
             "what a ring that sends all n bytes one way would give: it sends (P - 1) / P of them": whole_ring,
-            "the right number with the wrong sign: which one pays more latency?": -right,
         },
         rtol=1e-9,
         seen=f"crossover(size={size}, alpha={alpha}, bandwidth={bandwidth:.3g}) returned",

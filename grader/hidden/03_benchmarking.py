@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from importlib import import_module
-from statistics import mean, median, pstdev
+from statistics import mean, median, median_high, median_low, pstdev
 from typing import Any
 
 from utils.benchmark import nccl_conventions
@@ -59,25 +59,17 @@ def summarised(times: list[float]) -> Case:
             "the median": {
                 "the mean: one outlier can move it anywhere": average,
                 "the minimum: a lucky time that may never come again": min(times),
-                "the maximum": max(times),
                 "the middle of an unsorted list: sort first": times[len(times) // 2],
-                "the lower of the two in the middle: take the value halfway between": sorted(times)[
-                    (len(times) - 1) // 2
-                ],
-                "the upper of the two in the middle: take the value halfway between": sorted(times)[len(times) // 2],
+                "the lower of the two in the middle: take the value halfway between": median_low(times),
+                "the upper of the two in the middle: take the value halfway between": median_high(times),
             },
             "the spread": {
                 "the spread in seconds: divide by the median": spread,
                 "the standard deviation: it follows the outlier": pstdev(times) / middle,
-                "the standard deviation over the mean: it follows the outlier": pstdev(times) / average,
-                "the whole range: one outlier makes it large": (max(times) - min(times)) / middle,
                 "the mean distance: take the median of the distances, too": mean(distances) / middle,
-                "the largest distance: one outlier makes it large": max(distances) / middle,
-                "the spread as a fraction of the mean: divide by the median": spread / average,
                 "the distance from the mean: take the distances from the median": (
                     median(abs(each - average) for each in times) / middle
                 ),
-                "a percentage: return the fraction, 0.5 for 50 %": 100 * spread / middle,
                 "the median of signed distances: take their absolute values": (
                     median(each - middle for each in times) / middle
                 ),
@@ -110,26 +102,16 @@ def counted_bytes(_: Draws, collectives: list[str], passed_in: list[int]) -> Cas
             rtol=RTOL,
             mistakes={
                 "one chunk of it: S is the whole tensor, all chunks together": nbytes / world_size,
-                "what all ranks hold together: S counts the data gathered, scattered or exchanged only once": (
-                    nbytes * world_size
-                ),
+                "what all ranks hold together: S counts data gathered, scattered or exchanged once": nbytes
+                * world_size,
                 "the bytes that one rank must send: that comes later, in busbw": nbytes * others,
                 "twice the whole: the two phases come later, in busbw": 2 * nbytes,
                 "what this rank passes in: here that is one chunk of the whole": nbytes,
-                "the bytes that a rank of a ring sends: that comes later, in busbw": 2 * nbytes * others,
             },
             seen=f"{collective} of {world_size} ranks, {nbytes:,} bytes passed in by {by}: you returned",
         )
 
     return side_by_side([counted(*one) for one in zip(collectives, passed_in, strict=True)])
-
-
-UNITS = {
-    "bytes/s: divide by 1e9": 1e9,
-    "GiB/s, divided by 2**30: GB are 1e9 bytes": 1e9 / 2**30,
-    "gigabits: a byte has eight bits, and bytes are asked for": 8,
-    "MB/s: divide by 1e9": 1e3,
-}
 
 
 @oracle(
@@ -154,27 +136,20 @@ def bandwidth_of(collective: str, world_size: int, nbytes: int, took: float) -> 
         "half of it: an all-reduce has two phases": busbw / 2,
         "P times too small: divide one rank's bytes by its time, not by P times that": busbw / world_size,
         "algbw times the factor of an all-gather, (P - 1) / P": algbw * others,
-        "algbw times the factor of an all-reduce, 2 (P - 1) / P": algbw * 2 * others,
         "algbw with a factor of 2: P ranks need 2 (P - 1) / P": algbw * 2,
-        "algbw with (P - 1) instead of (P - 1) / P: S is already the whole": algbw * (world_size - 1),
         "algbw with 2 (P - 1) instead of 2 (P - 1) / P": algbw * 2 * (world_size - 1),
-        "busbw without the part that a rank keeps: this collective passes the whole on": busbw * others,
         "0, because // rounds down: use /": 0.0,
     }
     if busbw and others:
-        factors |= {
-            "algbw with the factor upside down: multiply by it": algbw * algbw / busbw,
-            "algbw with (P - 1) / P upside down": 2 * algbw / others,
-        }
+        factors["algbw with (P - 1) / P upside down"] = 2 * algbw / others
     return Case(
         [[collective]],
         same={"nbytes": nbytes, "seconds": took},
         right={"algbw": algbw, "busbw": busbw},
         rtol=RTOL,
         mistakes={
-            "algbw": {words: algbw * factor for words, factor in UNITS.items()}
-            | {"P times too large: nbytes already is S, the whole": algbw * world_size},
-            "busbw": factors | {f"in {words}": busbw * factor for words, factor in UNITS.items()},
+            "algbw": {"GiB/s, divided by 2**30: GB are 1e9 bytes": algbw * 1e9 / 2**30},
+            "busbw": factors,
         },
         seen=f"{collective} of {world_size} ranks, {nbytes:,} bytes in {quantity(took, 's')}: you returned {{part}}",
     )
@@ -228,19 +203,11 @@ def swept(smallest: int, largest: int, step: int, itemsize: int, world_size: int
         "the sizes rounded to whole elements only: each rank needs a chunk of them": rounded(itemsize),
         "the sizes rounded to a multiple of P bytes: an element has several bytes": rounded(world_size),
         "the sizes rounded up: round down": sorted({-(-nbytes // grain) * grain for nbytes in powers}),
-        "the sizes rounded to the nearest multiple: round down": sorted(
-            {round(nbytes / grain) * grain for nbytes in powers} - {0}
-        ),
-        "the number of elements on each rank: sizes are in bytes": [nbytes // grain for nbytes in right],
         "a list where the sizes that are too small were raised: leave them out": [
             max(nbytes // grain, 1) * grain for nbytes in powers
         ],
-        "a list without the smallest: one element for each rank is a size, too": [
-            nbytes for nbytes in right if nbytes > grain
-        ],
         "nothing: leave out a size that is too small, and go on with the next": [],
         "a list with a size of 0: leave it out": [0, *right],
-        "a list with sizes of 0: leave them out": [nbytes // grain * grain for nbytes in powers],
         "a list without the largest: `largest` itself counts": [
             nbytes for nbytes in right if nbytes < largest - largest % grain
         ],
@@ -285,7 +252,6 @@ def size_for(share: float, alpha: float, beta: float) -> Case:
         "share * alpha / beta: at that size the latency still takes most of the time": share * half,
         "for the share that is missing: s / (1 - s), not (1 - s) / s": half / odds,
         "1 / (1 - s) times alpha / beta: that is s / (1 - s) and one more": half / (1 - share),
-        "multiplied: seconds divided by seconds a byte are bytes": odds * alpha * beta,
         "rounded: return it as it is": math.floor(odds * half * (1 - 1e-12)),
     }
     if alpha:
@@ -323,14 +289,11 @@ def meeting(one: Line, other: Line, right: float | None) -> Case:
     mistakes = {
         "None though they meet: below that size one is faster, above it the other": None,
         "not above 0: return None": 0.0,
-        "the result of adding: subtract one line from the other": (alpha_one + alpha_other) / (beta_one + beta_other),
         "infinite: with the same beta they never meet, so return None": math.inf,
         "the half-bandwidth size of the first": alpha_one / beta_one,
-        "the half-bandwidth size of the second": alpha_other / beta_other,
     }
     if right:
         mistakes["the right size with the wrong sign"] = -right
-        mistakes["upside down: seconds divided by seconds per byte are bytes"] = 1 / right
     elif beta_one != beta_other and alpha_one != alpha_other:
         below = (alpha_other - alpha_one) / (beta_one - beta_other)
         mistakes["a size though they only meet below 0: return None"] = -below

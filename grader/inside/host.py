@@ -246,10 +246,8 @@ class Host:
         os.chdir(self.settings["home"])
         score = os.open("/proc/self/oom_score_adj", os.O_WRONLY)  # `open` would add a tenth to the whole fork
         os.write(score, b"1000")  # when the machine runs out of memory, ranks are killed before the host
-        if self.settings["user"] is not None or kernel() >= (
-            5,
-            14,
-        ):  # older ones also count the user's processes outside
+        # A Linux older than 5.14 also counts the user's processes outside.
+        if self.settings["user"] is not None or kernel() >= (5, 14):
             most = min(self.max_processes, resource.getrlimit(resource.RLIMIT_NPROC)[1])
             resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
         privileges.close_all_but(descriptor)

@@ -136,9 +136,7 @@ class NamespaceMaker:
         secure = MS_NOSUID | MS_NODEV
         privileges.mount("proc", "/proc", secure | MS_NOEXEC)
         set_next_pid(FIRST_PID + self.made % PIDS)  # ranks get different pids
-        if (
-            not self.gpus
-        ):  # a GPU's driver reads more of /proc than its processes; ranks could learn of each other there
+        if not self.gpus:  # a GPU's driver needs the rest of /proc, from which ranks could learn of each other
             privileges.mount("proc", "/proc", MS_REMOUNT | secure | MS_NOEXEC, "subset=pid")
         for folder in FOLDERS:
             shown = [(path, os.open(path, os.O_RDONLY)) for path in self.shown if path.startswith(folder + "/")]

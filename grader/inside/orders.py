@@ -30,7 +30,7 @@ class RunOrder:
     """Be one rank of one run.
 
     code       the student's function
-    program    what the check calls it with: see shared_objects.pack_program
+    program    what the check calls it with: see program_packing.pack_program
     more_runs  another RunOrder follows
     """
 

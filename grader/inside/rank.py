@@ -14,7 +14,6 @@ import math
 import os
 import pickle
 import socket
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -43,6 +42,7 @@ from utils.worlds.virtual.gpu import VirtualGpu
 from utils.worlds.virtual.network import Tallies, VirtualCall
 from utils.worlds.virtual.rank import VirtualRank
 from utils.worlds.virtual.scheduler import Scheduler
+from utils.worlds.virtual.stores import NAME_KEY
 
 aten = torch.ops.aten
 UNWRITTEN = {
@@ -135,7 +135,7 @@ class RankWorld(Engine):
         return self.hub
 
     def make_scheduler(self) -> SingleRankScheduler:
-        return SingleRankScheduler(self.hub.earliest, self.hub.commit, self.local_rank)
+        return SingleRankScheduler(self.hub.earliest, self.hub.commit)
 
     def make_ranks(self) -> list[VirtualRank]:
         self.rank = RemoteRank(self.number, self)
@@ -175,10 +175,13 @@ class RankWorld(Engine):
         frames = [list(astuple(frame)) for frame in failure.frames[-50:]]
         return codec.pack({"do": "failed", "kind": failure.kind, "message": failure.message, "frames": frames})
 
+    def store_named(self, name: str) -> HubStore:
+        return HubStore(name, self)
+
     def join(self, store: dist.Store, rank: int, size: int) -> None:
         self.times_joined += 1
         if self.times_joined > 1:
-            name = store.get(HubStore.NAME_KEY).decode()
+            name = store.get(NAME_KEY).decode()
             answer = self.hub.request({"do": "join", "store": name, "rank": rank, "size": size})
             self.default_group = answer["members"]
 
@@ -218,7 +221,7 @@ class RemoteRank(VirtualRank):
         """Nothing to do: the host has seeded all generators."""
 
     def mark_used(self, call: VirtualCall) -> None:
-        if call.event.index in self.unused:
+        if call.event.index in self.unused_handles:
             self.world.hub.tell({"do": "asked", "index": call.event.index})
         super().mark_used(call)
 
@@ -467,7 +470,6 @@ def as_lists(where: tuple[slice, ...]) -> list[list[Any]]:
 class HubStore(dist.Store):
     """A store where ranks meet, identified by the name of its file or address. The hub holds its keys."""
 
-    NAME_KEY = "name of the store"  # get() returns the store's name for it
     alive: ClassVar[list[HubStore]] = []  # torch keeps only the C++ half of a store alive
 
     def __init__(self, name: str, world: RankWorld):
@@ -482,14 +484,14 @@ class HubStore(dist.Store):
         self.ask("key_set", key, value=(value.encode() if isinstance(value, str) else bytes(value)).hex())
 
     def get(self, key: str) -> bytes:
-        return self.name.encode() if key.endswith(self.NAME_KEY) else bytes.fromhex(self.ask("key_get", key))
+        return self.name.encode() if key.endswith(NAME_KEY) else bytes.fromhex(self.ask("key_get", key))
 
     def add(self, key: str, amount: int) -> int:
         total: int = self.ask("key_add", key, amount=amount)
         return total
 
     def check(self, keys: list[str]) -> bool:
-        return all(key.endswith(self.NAME_KEY) or self.ask("key_check", key) for key in keys)
+        return all(key.endswith(NAME_KEY) or self.ask("key_check", key) for key in keys)
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         for key in keys:
@@ -497,16 +499,7 @@ class HubStore(dist.Store):
 
 
 def share_through_hub(world: RankWorld) -> None:
-    """Let the hub hold the files and stores that ranks share: no rank can see another's folders."""
-
-    def file_store(path: object, world_size: int = -1) -> HubStore:
-        return HubStore(f"file {path}", world)
-
-    def tcp_store(host_name: str, port: int, *args: Any, **kwargs: Any) -> HubStore:
-        return HubStore(f"tcp {host_name}:{port}", world)
-
-    for module in (dist, sys.modules["torch.distributed.rendezvous"]):  # dist.rendezvous is a function
-        vars(module).update(FileStore=file_store, TCPStore=tcp_store)
+    """Let the hub hold the files that ranks share: no rank can see another's folders."""
 
     def append(file: shared_file.SharedFile, line: str) -> None:
         world.hub.request({"do": "append", "path": str(file.path), "line": line})

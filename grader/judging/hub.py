@@ -43,7 +43,6 @@ from utils.worlds.virtual.network import Network, VirtualCall
 from utils.worlds.virtual.world import raise_what_went_wrong
 
 TICK = 1e-6
-REDUCTIONS = {"", "sum", "avg", "product", "min", "max", "band", "bor", "bxor", "premul_sum"}
 
 
 class Hub:
@@ -170,7 +169,7 @@ class Hub:
         if call.event.op != "send" and call.event.op != "barrier":
             rank.outputs[index] = tensors_in(call.args[:1])
         if call.event.is_async and message["directly"] is True:
-            rank.unasked[index] = call.event.where
+            rank.unused_handles[index] = call.event.where
         if message["strides"] is not None:
             shape, strides = message["strides"]
             rank.strides[index] = TensorLayout(tuple(map(int, shape)), tuple(map(int, strides)))
@@ -190,7 +189,11 @@ class Hub:
         if group not in rank.groups:
             raise Breach("a call on a group that it does not belong to")
         peer, tag, reduce_op = message["peer"], message["tag"], message["reduce_op"]
-        if (peer is not None and peer not in group[1]) or type(tag) is not int or reduce_op not in REDUCTIONS:
+        if (
+            (peer is not None and peer not in group[1])
+            or type(tag) is not int
+            or reduce_op not in data_movement.REDUCTIONS
+        ):
             raise Breach("a call that no program can make")
         if op in ("send", "recv") and peer is None and method != "recv_anysource":
             raise Breach("a point-to-point message without a peer")
@@ -253,7 +256,7 @@ class Hub:
 
     def asked(self, rank: Rank, message: Message) -> None:
         """The program has asked about an asynchronous call's result."""
-        rank.unasked.pop(message["index"], None)
+        rank.unused_handles.pop(message["index"], None)
 
     def dropped(self, rank: Rank, message: Message) -> None:
         """The program has thrown away a message's handle. If the message had not met its other end, it never will."""
@@ -393,7 +396,7 @@ class Hub:
         state = rank.state
         if not self.virtual:
             state.events = [
-                replace(event, end=None) if event.index in rank.unasked and event.op != "send" else event
+                replace(event, end=None) if event.index in rank.unused_handles and event.op != "send" else event
                 for event in state.events
             ]
         return state

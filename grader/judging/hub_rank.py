@@ -60,7 +60,7 @@ class Rank:
         self.marks: list[float] = []  # when its regions began and ended
         self.shared: list[Event] = []  # its uses of what ranks share besides messages: see hub_storage.py
         self.strides: dict[int, TensorLayout] = {}
-        self.unasked: dict[int, str] = {}
+        self.unused_handles: dict[int, str] = {}
         self.lost: set[int] = set()
         self.tiles: dict[tuple[int, int], torch.Tensor] = {}  # (memory, number of the load) -> on the chip
         self.unreported: list[int] = []  # calls whose completion it has not been told yet
@@ -91,7 +91,7 @@ class Rank:
             waits={call.event.index: call.waited_at for call in self.calls if call.waited is not None},
             lost=self.lost,
             strides=self.strides,
-            dropped=self.unasked if self.finished else {},
+            unused_handles=self.unused_handles if self.finished else {},
             regions=self.regions,
             finished=self.finished is not None,
         )

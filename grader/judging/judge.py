@@ -24,11 +24,11 @@ from grader.inside.codec import Breach, receive
 from grader.inside.orders import ReadOrder
 from grader.judging.check_cells import CheckCell, lesson_of, read_notebook
 from grader.judging.hidden_words import Case, differences, veiled
+from grader.judging.program_packing import NotForRanks, give_order
 from grader.judging.rank_connection import RankConnection
 from grader.judging.rank_host import HostGone, Rank, RankHost
 from grader.judging.remote_runner import RemoteRunner, TooLong
 from grader.judging.replay import ReplayAlone, ReplayCheck, ReplayDiffers
-from grader.judging.shared_objects import NotForRanks, give_order
 from grader.judging.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG, Flag, Judgement, Verdict
 from grader.sandbox.bounded import limit_memory
 from grader.sandbox.bubblewrap import Limits
@@ -87,8 +87,8 @@ def judge(
         judging.close()
     not_run = [verdict.check for verdict in judgement.verdicts if verdict.kind == NOT_RUN]
     if not_run:
-        judgement.troubles.append(f"took more than {seconds:g} s in all; not judged: {', '.join(not_run)}")
-    judgement.looks, judgement.seconds = judging.flags, monotonic() - began
+        judgement.problems.append(f"took more than {seconds:g} s in all; not judged: {', '.join(not_run)}")
+    judgement.flags, judgement.seconds = judging.flags, monotonic() - began
     return judgement
 
 

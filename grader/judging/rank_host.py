@@ -187,9 +187,8 @@ class RankHost:
     def close(self) -> End:
         """End the host and all ranks."""
         self.socket.close()
-        if (
-            not self.sandboxed and self.is_ready
-        ):  # it kills what its ranks have left behind once it notices that we are gone
+        if not self.sandboxed and self.is_ready:
+            # Once it notices that we are gone, it kills what its ranks have left behind.
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.box.process.wait(GRACE)
         end = self.box.kill()

@@ -11,9 +11,9 @@ from grader.inside.orders import RunOrder
 from grader.judging.hidden_words import Case, case_of, how_it_failed
 from grader.judging.hub import Hub
 from grader.judging.hub_rank import Placeholders, RankResult
+from grader.judging.program_packing import give_order, pack_program, restored
 from grader.judging.rank_connection import Exchange, replay
 from grader.judging.rank_host import HostGone, Rank
-from grader.judging.shared_objects import give_order, pack_program, restored
 from utils.checks.inputs import Draws
 from utils.checks.registry import Checks
 from utils.checks.runner import Runner

@@ -50,15 +50,15 @@ class Flag:
 class Judgement:
     """The judgement of one submission.
 
-    troubles  for the student and the instructor, one line each: what was repaired, what could not be run
-    looks     for the instructor
+    problems  for the student and the instructor, one line each: what was repaired, what could not be run
+    flags     for the instructor only
     seconds   how long judging took
     """
 
     lesson: str
     verdicts: list[Verdict] = field(default_factory=list)
-    troubles: list[str] = field(default_factory=list)
-    looks: list[Flag] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    flags: list[Flag] = field(default_factory=list)
     seconds: float = 0.0
 
     def to_json(self) -> str:
@@ -69,5 +69,5 @@ class Judgement:
         """Raises ValueError or TypeError for anything that `to_json` does not write."""
         fields = json.loads(text)
         fields["verdicts"] = [Verdict(**one) for one in fields["verdicts"]]
-        fields["looks"] = [Flag(**one) for one in fields["looks"]]
+        fields["flags"] = [Flag(**one) for one in fields["flags"]]
         return cls(**fields)

@@ -115,9 +115,9 @@ def feedback(nb: NotebookNode, about: dict[str, Any], as_typed: str = "") -> str
         score=about["score"],
         most=about["max_score"],
         penalty=about["late_penalty"],
-        troubles=[
+        problems=[
             without_folders(visible(line, 500), own)
-            for line in [*judgement_of(nb).troubles, *([as_typed] if as_typed else [])]
+            for line in [*judgement_of(nb).problems, *([as_typed] if as_typed else [])]
         ],
         exercises=[Exercise(name, found) for name, found in exercises.items()],
         parts=list(parts(nb, answers, own, typed if as_typed else rendered)),

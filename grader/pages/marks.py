@@ -51,13 +51,13 @@ def judgement_of(nb: NotebookNode) -> Judgement:
     """The judgement that grading stored for the whole submission, with the verdicts of its cells."""
     stored = nb.metadata.get("judgement")
     stored = stored if isinstance(stored, dict) else {}
-    problems = [*items_of(nb.metadata.get("troubles")), *items_of(stored.get("troubles"))]
-    flags = [one for one in items_of(stored.get("looks"), dict) if isinstance(one.get("what"), str)]
+    problems = [*items_of(nb.metadata.get("problems")), *items_of(stored.get("problems"))]
+    flags = [one for one in items_of(stored.get("flags"), dict) if isinstance(one.get("what"), str)]
     return Judgement(
         lesson=str(stored.get("lesson", "")),
         verdicts=[verdict_of(cell) for cell in nb.cells if is_check(cell)],
-        troubles=list(dict.fromkeys(problems)),
-        looks=[Flag(one["what"], str(one.get("evidence", ""))) for one in flags],
+        problems=list(dict.fromkeys(problems)),
+        flags=[Flag(one["what"], str(one.get("evidence", ""))) for one in flags],
         seconds=amount(stored.get("seconds")),
     )
 

@@ -63,7 +63,7 @@ def read_class(course: Course, lesson: str) -> Class:
         found.links[student] = {what: link(file, course.root) for what, file in files.items() if file.is_file()}
         try:
             found.judgements[student] = judgement_of(nbformat.read(notebook, as_version=4))
-        except Exception:  # `grades.troubles` says why
+        except Exception:  # `grades.problems` says why
             continue
     return found
 
@@ -235,11 +235,11 @@ def flagged_submissions(one: Class) -> list[dict[str, Any]]:
     found = []
     for student in one.grades.earned:
         judgement = one.judgements.get(student, Judgement(one.grades.lesson))
-        reasons = [(visible(flag.what, 80), visible(flag.evidence, 3000)) for flag in judgement.looks]
+        reasons = [(visible(flag.what, 80), visible(flag.evidence, 3000)) for flag in judgement.flags]
         stuck = [verdict.check for verdict in judgement.verdicts if verdict.kind == STUCK]
         if stuck and not any("too long" in what or "stopped" in what for what, _ in reasons):
             reasons.append((f"stopped in {count(len(stuck), 'check')}", visible("\n".join(stuck))))
-        problems = dict.fromkeys([*judgement.troubles, *one.grades.troubles.get(student, [])])
+        problems = dict.fromkeys([*judgement.problems, *one.grades.problems.get(student, [])])
         if problems:
             first, *more = problems
             reasons.append((visible(first, 300), visible("\n".join(more), 3000)))

@@ -95,7 +95,7 @@ class PassiveCells(NbGraderPreprocessor):
             may_stay = all_harmless([cell.source for cell in texts], taken)
         except TooMuch as reason:
             may_stay = [False] * len(texts)
-            nb.metadata.setdefault("troubles", []).append(f"its texts are shown as typed: laying them out {reason}")
+            nb.metadata.setdefault("problems", []).append(f"its texts are shown as typed: laying them out {reason}")
         for cell, harmless_text in zip(texts, may_stay, strict=True):
             if not harmless_text:
                 cell.source = fenced(cell.source)

@@ -34,10 +34,7 @@ from grader.sandbox import resource_monitor, seccomp
 ROOT = Path(__file__).resolve().parents[2]
 UTILS = ROOT / "utils"
 CHECKS = UTILS / "checks"  # they hold what is right, so ranks must not see them
-INSIDE = (
-    ROOT / "grader" / "__init__.py",
-    ROOT / "grader" / "inside",
-)  # what grading runs in there; it holds no secrets
+INSIDE = (ROOT / "grader" / "__init__.py", ROOT / "grader" / "inside")  # what grading runs in there; no secrets
 HOME = "/tmp/home"  # inside
 MARK = "/.sandbox"  # a file that exists only inside
 OLDEST = (0, 8)  # the first bubblewrap that can limit a tmpfs and forbid further user namespaces

@@ -60,20 +60,9 @@ NEW_NAMESPACES = 0x7E020000  # clone's flags CLONE_NEW*
 TERMINAL_INPUT = (0x5412, 0x541C)  # ioctl's TIOCSTI, TIOCLINUX
 ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 
-LOAD, EQUAL, AT_LEAST, ANY_BIT, AND, RETURN = (
-    0x20,
-    0x15,
-    0x35,
-    0x45,
-    0x54,
-    0x06,
-)  # instructions of the filter's virtual machine
-ALLOW, EPERM, ENOSYS, DONE = (
-    0x7FFF0000,
-    0x00050001,
-    0x00050026,
-    0x00050000,
-)  # DONE: report success without doing anything
+# Instructions of the filter's virtual machine, and what it can return. DONE: report success without doing anything.
+LOAD, EQUAL, AT_LEAST, ANY_BIT, AND, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x06
+ALLOW, EPERM, ENOSYS, DONE = 0x7FFF0000, 0x00050001, 0x00050026, 0x00050000
 NUMBER, ARCHITECTURE, FIRST_ARGUMENT, SECOND_ARGUMENT = 0, 4, 16, 24  # offsets in the data that it examines
 
 

@@ -135,9 +135,8 @@ def test_impossible_calls_are_refused(monkeypatch):
 def test_a_gpu_is_measured_by_its_own_clock():
     cluster = measure_this_machine(1, backend="nccl", seconds=1)
     assert cluster.gpu.memory == torch.cuda.get_device_properties(0).total_memory
-    assert (
-        1e11 < cluster.gpu.bandwidth < 1e14 and 1e12 < cluster.gpu.flops["bf16"] < 1e17
-    )  # the clock waits for its work
+    # Plausible, so the clock waits for its work.
+    assert 1e11 < cluster.gpu.bandwidth < 1e14 and 1e12 < cluster.gpu.flops["bf16"] < 1e17
     assert cluster.intra == Link(0.0, inf)
 
 

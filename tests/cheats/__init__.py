@@ -1,7 +1,7 @@
-"""Ways to get points for a wrong answer, to do harm, or to learn a secret; each module holds one kind.
+"""Ways to get points for a wrong answer, to do harm, or to learn a secret; one kind per module.
 
-tests/test_cheats.py holds the grader against all of them. `python -m tests.cheats.plain` shows what plain nbgrader makes
-of them.
+tests/grader/judging/test_cheats.py tries all of them on the grader; `python -m tests.cheats.plain` tries them on plain
+nbgrader.
 """
 
 from tests.cheats import channels, exhaust, forge, moments, names, patch, spy, talk, values

@@ -1,4 +1,4 @@
-"""What a cheat is, and how it becomes the text of an answer: wrong, or beside a right function."""
+"""What a cheat is, and how to write it as an answer: a wrong one, or a right one that cheats as well."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 import torch.distributed as dist"""
 
-# For each exercise: how its function begins, and what right answers do then. A wrong answer gives its input back.
+# For each exercise: how its function begins, and how a right answer continues. A wrong one returns its input.
 HEADS = {
     "double": "def double(x, prepared=prepared):",
     "total": "def total(x, rank, world_size, prepared=prepared):\n    kept = x.clone()",
@@ -63,18 +63,18 @@ CHECKS = {
 
 @dataclass(frozen=True)
 class Cheat:
-    """One way to get points for nothing, to do harm, or to learn what nobody may know.
+    """One way to get points for nothing, to do harm, or to learn a secret.
 
-    name       its own; "values/always-equal": the file that it is in comes first
-    tries      in words
+    name       unique, with the kind first: "values/always-equal"
+    tries      what it tries, in words
     setup      statements that run where the answer is defined; what they `return` is `prepared`
-    act        statements at the start of each call; they know the arguments and `prepared`
-    gives      what the wrong answer returns, as an expression; the right one returns what is right
-    exercise   which function does it
-    may        what the checks may give for it all the same: those of "values traffic time" that it does honestly
-    beside     whether it can stand beside a right answer, which then gets full marks
-    plain      whether it can be tried on plain nbgrader: plain.txt says what it got there (tests/cheats/plain.py)
-    harm       whether it would do lasting harm where nothing holds it: not measured
+    act        statements at the start of each call, which can use the arguments and `prepared`
+    gives      what the wrong answer returns, as an expression; a right answer returns the right value
+    exercise   the function that cheats
+    may        the checks, of "values traffic time", that it may pass because it does what they ask
+    beside     whether a right answer can do this as well; it then gets full marks
+    plain      whether it can be tried on plain nbgrader; plain.txt says what it got there (tests/cheats/plain.py)
+    harm       whether it would do lasting harm without a sandbox, so that it is not tried there
     """
 
     name: str

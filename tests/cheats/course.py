@@ -1,4 +1,4 @@
-"""A notebook of many cheats, as it is when it has been sanitised: the official cells with these answers in them."""
+"""A notebook of many cheats, as nbgrader hands it to the judge: the official cells with these answers in them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.cheats.cheat import CHECKS, IMPORTS, Cheat
 
 LESSON = "91_cheats"
 WITH_HIDDEN = {("double", "values"), ("total", "values")}
-HONEST = Cheat("honest", "nothing")  # its right answer stands before and after all others
+HONEST = Cheat("honest", "nothing")  # its right answer comes before and after all others
 
 
 def cell(source: str, name: str, **flags: object) -> nbformat.NotebookNode:

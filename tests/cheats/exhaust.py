@@ -12,16 +12,16 @@ def takes(name: str, tries: str, act: str, **how) -> Cheat:
 QUIETLY = "\nexcept (OSError, MemoryError, RuntimeError, ValueError):\n    pass"
 
 CHEATS = [
-    takes("memory", "memory, in Python", "x = bytearray(b'x') * 60_000_000_000", plain=True),
+    takes("memory", "memory, as Python objects", "x = bytearray(b'x') * 60_000_000_000", plain=True),
     takes("memory-slowly", "memory, a little at a time", "keep = []\nwhile True: keep.append(bytearray(b'x') * 50_000_000)"),
-    takes("memory-of-torch", "memory, in tensors", "keep = []\nwhile True: keep.append(torch.ones(50_000_000))"),
+    takes("memory-of-torch", "memory, as tensors", "keep = []\nwhile True: keep.append(torch.ones(50_000_000))"),
     takes("memory-of-mmap", "memory, mapped and written", """
         keep = []
         while True:
             keep.append(mmap.mmap(-1, 200_000_000))
             keep[-1].write(b"x" * 200_000_000)
     """),
-    takes("memory-shared", "memory, shared and filled, where no process's own account has it", """
+    takes("memory-shared", "shared memory, which is charged to no process", """
         for folder in ("/dev/shm", "/tmp"):
             try:
                 for number in range(10_000):
@@ -38,10 +38,10 @@ CHEATS = [
                 os._exit(0)
         time.sleep(20)
     """),
-    takes("address-space", "address space, of which nothing is used", "keep = [mmap.mmap(-1, 1 << 40) for _ in range(3)]",
+    takes("address-space", "address space that is never used", "keep = [mmap.mmap(-1, 1 << 40) for _ in range(3)]",
           plain=True),
     takes("processes", "processes without end", "while True: os.fork()"),
-    takes("processes-quietly", "as many processes as there may be, and then on", """
+    takes("processes-quietly", "as many processes as are allowed, and then carrying on", """
         try:
             for _ in range(100_000):
                 if os.fork() == 0:
@@ -50,14 +50,14 @@ CHEATS = [
         except OSError:
             pass
     """, beside=True),
-    takes("threads", "as many threads as there may be, and then on", """
+    takes("threads", "as many threads as are allowed, and then carrying on", """
         try:
             for _ in range(100_000):
                 threading.Thread(target=time.sleep, args=(30,), daemon=True).start()
         except RuntimeError:
             pass
     """, beside=True),
-    takes("descriptors", "as many descriptors as there may be, and then on", """
+    takes("descriptors", "as many descriptors as are allowed, and then carrying on", """
         keep = []
         try:
             while True: keep.append(os.open("/dev/null", os.O_RDONLY))
@@ -75,7 +75,7 @@ CHEATS = [
             pass
         for pair in keep[-10:]: [os.close(fd) for fd in pair]
     """, beside=True),
-    takes("many-files", "files without content, which take memory too", """
+    takes("many-files", "empty files, which take memory too", """
         try:
             for number in range(10**7): os.mkdir(f"/tmp/{number}")
         except OSError:
@@ -83,13 +83,13 @@ CHEATS = [
     """),
     takes("output", "output without end", "while True: print('x' * 100_000)"),
     takes("some-output", "30 MB of output in one line", "print('x' * 30_000_000)", beside=True, plain=True),
-    takes("output-of-children", "output of children, and to every descriptor", """
+    takes("output-of-children", "output from children, to every descriptor", """
         subprocess.run([sys.executable, "-S", "-c", "print('y' * 3_000_000)"])
         os.write(1, b"z" * 1_000_000)
         os.write(2, b"z" * 1_000_000)
         print("w" * 1_000_000, file=sys.__stderr__)
     """, beside=True, plain=True),
-    takes("computing", "all cores for as long as it is let", """
+    takes("computing", "all cores for as long as allowed", """
         for _ in range(8):
             if os.fork() == 0:
                 while True: pass
@@ -109,7 +109,7 @@ CHEATS = [
             dist.all_reduce(torch.zeros(10_000_000))
     """, exercise="total"),
     takes("calls", "messages without end", "while True: dist.all_reduce(x)", exercise="total"),
-    takes("handles", "messages without end that nobody waits for", """
+    takes("handles", "messages without end, never waited for", """
         while True: dist.isend(x, (rank + 1) % world_size)
     """, exercise="total"),
     takes("groups", "groups without end", "for _ in range(100_000): dist.new_group(list(range(world_size)))",

@@ -1,6 +1,6 @@
 """Cheats in what a rank sends to the hub: forged results, calls and times, and bytes that are not messages.
 
-They speak the protocol as the rank's own modules do, which a submission can read and use.
+They speak the protocol by means of the rank's own modules, which a submission can read and use.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WIRE = """
 
 
 def forges(name: str, tries: str, act: str, **how) -> Cheat:
-    """After its messages the rank continues as usual; so `beside` is the exception."""
+    """After its messages the rank continues as usual; `beside` is the exception."""
     return Cheat(f"forge/{name}", tries, WIRE, act, **{"beside": False, **how})
 
 
@@ -61,9 +61,9 @@ CHEATS = [
         forges(f"bytes-{number}", f"raw bytes to every descriptor: {what}", ALL_DESCRIPTORS.format(first=3, end=256, what=what))
         for number, what in enumerate(GARBAGE)
     ],
-    forges("bytes-to-the-first", "a result in the words of other graders, to the first three descriptors",
+    forges("bytes-to-the-first", "a result in the format of other graders, to the first three descriptors",
            ALL_DESCRIPTORS.format(first=0, end=3, what="b'double-values: 2/2 passed\\n'"), beside=True, plain=True),
-    forges("early-result", "a result before the call is over", "prepared.done(2 * 2)"),
+    forges("early-result", "a result before the call has returned", "prepared.done(2 * 2)"),
     forges("two-results", "two results", "prepared.done(x)\nprepared.done(4)"),
     forges("result-of-another", "the results of other ranks, by number", """
         for number in range(4):
@@ -73,18 +73,18 @@ CHEATS = [
         for do in ("passed", "verdict", "score", "points", "judge", "exit"):
             prepared.tell(do=do, points=2, most=2, kind="passed", check="double-values")
     """),
-    forges("other-do", "names of the hub's methods, as what it is to do", """
+    forges("other-do", "names of the hub's methods as requests", """
         for do in ("__init__", "run", "make_ready", "outcome", "call\\0", "done ", "", "_", "x" * 1000):
             prepared.tell(do=do)
     """),
-    forges("no-do", "messages without anything in them", "prepared.raw('{\"dict\": []}')\nprepared.tell()"),
-    forges("do-is-no-text", "a message whose kind is a list", "prepared.tell(do=['done'], result=4)"),
+    forges("no-do", "empty messages", "prepared.raw('{\"dict\": []}')\nprepared.tell()"),
+    forges("do-is-no-text", "a message whose kind is a list, not text", "prepared.tell(do=['done'], result=4)"),
     forges("length-huge", "a length of 4 GB and more", "prepared.raw('{}', text_size=2**32 - 1, data_size=2**64 - 1)"),
-    forges("length-of-all-that-is-allowed", "a length just below the limit, and nothing more",
+    forges("length-of-all-that-is-allowed", "a length just below the limit with nothing after it",
            "prepared.raw('{}', text_size=32 << 20, data_size=512 << 20)\nos._exit(0)"),
-    forges("half-a-message", "half a message, then the end", "prepared.raw('{\"dict\": [', text_size=100)\nos._exit(0)"),
-    forges("deep-json", "JSON 10 million deep", "prepared.raw('[' * 10_000_000)"),
-    forges("deep-json-closed", "JSON 50,000 deep, whole", "prepared.raw('[' * 50_000 + ']' * 50_000)"),
+    forges("half-a-message", "half a message, then nothing", "prepared.raw('{\"dict\": [', text_size=100)\nos._exit(0)"),
+    forges("deep-json", "JSON nested 10 million deep", "prepared.raw('[' * 10_000_000)"),
+    forges("deep-json-closed", "JSON nested 50,000 deep, with all its brackets closed", "prepared.raw('[' * 50_000 + ']' * 50_000)"),
     forges("wide-json", "10 million empty lists", "prepared.raw('[' + '[],' * 9_999_999 + '[]]')"),
     forges("not-utf-8", "bytes that are not text", "prepared.raw(b'\\xff\\xfe{}')"),
     result("nan-in-json", "NaN, which JSON does not have", "'NaN'"),
@@ -97,44 +97,44 @@ CHEATS = [
            "'{\"dict\": [' + ','.join(f'[{n * (2**61 - 1)},0]' for n in range(200_000)) + ']}'"),
     result("unhashable", "a set of lists", "'{\"set\": [[]]}'"),
     result("unknown-kind", "a value of a kind that does not exist", "'{\"eval\": \"__import__(\\'os\\').getpid()\"}'"),
-    result("private-kind", "a value whose kind is a name of Python's", "'{\"__class__\": 1}'"),
-    result("known", "a placeholder for a memory of the judge's", "'{\"placeholder\": {\"memory\": 0}}'"),
+    result("private-kind", "a value whose kind is one of Python's own names", "'{\"__class__\": 1}'"),
+    result("known", "a placeholder for one of the judge's memories", "'{\"placeholder\": {\"memory\": 0}}'"),
     result("room", "a buffer of 100 GB", "'{\"placeholder\": {\"buffer\": [\"float32\", [25000000000]]}}'"),
     result("negative-room", "a buffer of negative size", "'{\"placeholder\": {\"buffer\": [\"float32\", [-1, 5]]}}'"),
-    result("no-such-tensor", "a tensor that did not arrive", "'{\"Tensor\": {\"at\": \"7\"}}'"),
+    result("no-such-tensor", "a tensor that was not sent", "'{\"Tensor\": {\"at\": \"7\"}}'"),
     result("meta-everywhere", "a tensor of 2**60 numbers without values",
            "'{\"Tensor\": {\"meta\": [\"float32\", [1152921504606846976], [1]]}}'"),
     result("numpy-type", "a number whose type is a structure", "'{\"number\": [\"(1000000,)f8\", 1]}'"),
-    result("overlapping-tensors", "two tensors in the same bytes", "'{\"Tensor\": {\"at\": \"a\"}}'", data=
+    result("overlapping-tensors", "two tensors that share the same bytes", "'{\"Tensor\": {\"at\": \"a\"}}'", data=
            "prepared.header(a=dict(dtype='F32', shape=[4], data_offsets=[0, 16]),"
            " b=dict(dtype='F32', shape=[4], data_offsets=[0, 16])) + bytes(16)"),
-    result("lying-offsets", "a tensor beyond its bytes", "'{\"Tensor\": {\"at\": \"a\"}}'", data=
+    result("lying-offsets", "a tensor that extends past its bytes", "'{\"Tensor\": {\"at\": \"a\"}}'", data=
            "prepared.header(a=dict(dtype='F32', shape=[10**6], data_offsets=[0, 4 * 10**6])) + bytes(16)"),
-    result("lying-shape", "a shape that does not fit", "'{\"Tensor\": {\"at\": \"a\"}}'", data=
+    result("lying-shape", "a shape that does not match the data", "'{\"Tensor\": {\"at\": \"a\"}}'", data=
            "prepared.header(a=dict(dtype='F32', shape=[2**31, 2**31], data_offsets=[0, 16])) + bytes(16)"),
-    result("empty-rows", "a tensor of a billion empty rows, which somebody may want to print",
+    result("empty-rows", "a tensor of a billion empty rows, which is costly to print",
            "'{\"Tensor\": {\"at\": \"a\"}}'", data=
            "prepared.header(a=dict(dtype='F32', shape=[10**9, 0], data_offsets=[0, 0]))"),
     result("header-is-long", "a header that claims 100 MB", "'{\"Tensor\": {\"at\": \"a\"}}'",
            data="struct.pack('<Q', 100_000_000) + b'{'"),
-    result("odd-dtype", "a tensor of a type that safetensors has and torch does not", "'{\"Tensor\": {\"at\": \"a\"}}'",
+    result("odd-dtype", "a tensor of a dtype that safetensors has and torch does not", "'{\"Tensor\": {\"at\": \"a\"}}'",
            data="prepared.header(a=dict(dtype='F4', shape=[4], data_offsets=[0, 2])) + bytes(2)"),
     # calls
     *[
         forges(name, tries, act, exercise="total")
         for name, tries, act in [
-            ("a-call-without-numbers", "an all_reduce of nothing, then whatever comes", "prepared.call(args=[[]])"),
+            ("a-call-without-numbers", "an all_reduce of no tensor", "prepared.call(args=[[]])"),
             ("a-call-of-a-buffer", "an all_reduce of a buffer to receive into", """
                 prepared.raw(json.dumps({"dict": [[k, v] for k, v in dict(do="call", method="allreduce", group="world",
                     members={"tuple": [0, 1, 2]}, peer=None, tag=0, reduce_op="sum", is_async=False, directly=False,
                     where="a cell:1", clock=0.0, args=[[{"placeholder": {"buffer": ["float32", [4]]}}]], strides=None).items()]}))
             """),
-            ("a-call-in-another-group", "a call in a group that it does not belong to", "prepared.call(group='other', members=[0, 1])"),
+            ("a-call-in-another-group", "a call on a group that the rank does not belong to", "prepared.call(group='other', members=[0, 1])"),
             ("a-call-to-nobody", "a message to rank 99", "prepared.call('send', [[x], 99, 0], peer=99, reduce_op='')"),
             ("a-call-to-itself", "a message to itself", "prepared.call('send', [[x], rank, 0], peer=rank, reduce_op='')"),
-            ("a-call-without-values", "a tensor without values to ranks that have some",
+            ("a-call-without-values", "a tensor without values, sent to ranks whose tensors have values",
              "prepared.call(args=[[torch.empty(4, device='meta')]], members=list(range(world_size)))"),
-            ("a-call-of-another-shape", "shapes that do not fit",
+            ("a-call-of-another-shape", "shapes that do not match",
              "prepared.call(args=[[torch.zeros(rank, 3)]], members=list(range(world_size)))"),
             ("unknown-method", "a method that does not exist", "prepared.call('__init__')"),
             ("unknown-reduction", "a reduction that does not exist", "prepared.call(args=[[x]], reduce_op='steal')"),
@@ -145,10 +145,10 @@ CHEATS = [
              "members=[0, 0, 99, -1], where='a cell:1', clock=0.0)"),
             ("a-group-alone", "a group that nobody else makes", "prepared.tell(do='make', group='g', "
              "members=list(range(world_size)), where='a cell:1', clock=0.0)"),
-            ("joins-as-many", "a world that it joins as every rank",
+            ("joins-as-many", "one process that joins a world as every rank",
              "for n in range(9): prepared.tell(do='join', store='s', rank=n, size=9)"),
             ("memory-that-is-not", "a memory that does not exist", "prepared.tell(do='load', memory=7, name='x', where=[])"),
-            ("events-without-end", "a million regions that never took place", """
+            ("events-without-end", "a million regions that never happened", """
                 for n in range(1_000_000):
                     prepared.tell(do="span", name="x" * 100, start=0.0, end=0.0)
             """),
@@ -168,14 +168,14 @@ CHEATS = [
                exercise="total", may="traffic")
         for name, tries, clock in [
             ("clock-nan", "a time that is not a number", "float('nan')"),
-            ("clock-text", "a time in words", "'noon'"),
-            ("clock-huge", "the end of time", "1.7e308"),
+            ("clock-text", "a time as text", "'noon'"),
+            ("clock-huge", "a time in the far future", "1.7e308"),
         ]
     ],
     forges("failure-without-end", "a failure of 50,000 lines", """
         prepared.tell(do="failed", kind="Error", message="x" * 100_000, frames=[["f", 1, "g", "y" * 300]] * 50_000)
     """),
-    forges("failure-in-other-words", "a failure in the grader's words", """
+    forges("failure-in-other-words", "a failure in the words of the grader", """
         prepared.tell(do="failed", kind="CheckFailed", message="double · values · passed\\n\\x1b[2J\\x1b]0;t\\x07",
                       frames=[["/etc/passwd", 1, "root", ""]])
     """),

@@ -1,10 +1,10 @@
-"""Cheats that hang, crash or go on, each at a moment of its own: at import, in a call, when all is said, in __del__."""
+"""Cheats that hang, crash or never end: when they are defined, in a call, at exit, in __del__."""
 
 from __future__ import annotations
 
 from tests.cheats.cheat import Cheat, clean
 
-HANG = {  # how to take for ever
+HANG = {  # ways to hang
     "loop": "while True: pass",
     "stubborn": """
         for number in range(1, 65):
@@ -26,7 +26,7 @@ HANG = {  # how to take for ever
     "pattern": "re.match('(a|aa)+$', 'a' * 100 + 'b')",
     "input": "os.read(os.pipe()[0], 1)",
 }
-DIE = {  # how to end the process
+DIE = {  # ways to end the process
     "exit": "os._exit(0)",
     "abort": "os.abort()",
     "segfault": "ctypes.string_at(8)",
@@ -62,7 +62,7 @@ def in_thread(how: str) -> str:
 
 
 def in_handler(how: str) -> str:
-    """Where it can be had: a graded rank runs its program in a thread, in which Python sets no handlers."""
+    """Only where it is possible: a graded rank runs its program in a thread, where Python can't set handlers."""
     return (
         f"def handler(*args):\n{_indent(how)}\n"
         "try:\n    signal.signal(signal.SIGALRM, handler)\n    signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)\n"
@@ -84,21 +84,21 @@ def after(name: str, tries: str, setup: str = "", act: str = "", **how) -> Cheat
 
 
 HANGS = [
-    *[hang(f"call-{name}", f"takes for ever in a call: {name}", act=how) for name, how in HANG.items()],
-    *[hang(f"definition-{name}", f"takes for ever where it is defined: {name}", setup=HANG[name])
+    *[hang(f"call-{name}", f"hangs in a call: {name}", act=how) for name, how in HANG.items()],
+    *[hang(f"definition-{name}", f"hangs where it is defined: {name}", setup=HANG[name])
       for name in ("loop", "stubborn", "gil")],
-    hang("one-rank", "one rank takes for ever, the others wait for it", act="if rank == 1:\n    while True: pass\n"
+    hang("one-rank", "one rank hangs, the others wait for it", act="if rank == 1:\n    while True: pass\n"
          "dist.all_reduce(x)", exercise="total"),
-    hang("nobody-sends", "all wait for a message that nobody sends", act="dist.recv(x, src=(rank + 1) % world_size)",
+    hang("nobody-sends", "all ranks wait for a message that nobody sends", act="dist.recv(x, src=(rank + 1) % world_size)",
          exercise="total"),
-    hang("slowly", "it talks without end", act="while True: dist.barrier()", exercise="total"),
-    hang("in-repr", "takes for ever where its result is shown", gives="prepared",
+    hang("slowly", "it prints without end", act="while True: dist.barrier()", exercise="total"),
+    hang("in-repr", "hangs where its result is shown", gives="prepared",
          setup="class Loops:\n    def __repr__(self):\n        while True: pass\nreturn Loops()"),
-    hang("in-str-of-an-error", "takes for ever where its error is shown", act="raise prepared",
+    hang("in-str-of-an-error", "hangs where its error is shown", act="raise prepared",
          setup="class Loops(Exception):\n    def __str__(self):\n        while True: pass\n    __repr__ = __str__\nreturn Loops()"),
-    hang("in-compare", "takes for ever where it is compared", gives="prepared",
+    hang("in-compare", "hangs where its result is compared", gives="prepared",
          setup="class Loops(int):\n    def __eq__(self, other):\n        while True: pass\n    __hash__ = None\nreturn Loops(3)"),
-    hang("forks-and-waits", "a child holds every descriptor, the parent is gone", act="""
+    hang("forks-and-waits", "a child keeps every descriptor open; the parent is gone", act="""
         if os.fork():
             os._exit(0)
         while True: time.sleep(60)
@@ -125,25 +125,25 @@ CHEATS = [
     after("thread-loop", "a thread that never ends", in_thread("while True: pass")),
     after("thread-stubborn", "many threads that never end", "\n".join(f"threading.Thread(target=time.sleep, args=(1000 + {n},))"
                                                                       ".start()" for n in range(20))),
-    after("child-lives-on", "children that stay, in sessions of their own, with every descriptor", """
+    after("child-lives-on", "children that stay, each in its own session, with every descriptor", """
         for _ in range(3):
             if os.fork() == 0:
                 os.setsid()
                 time.sleep(1000)
                 os._exit(0)
     """),
-    after("forked-twice", "both sides of a fork go on with the call", act="os.fork()"),
-    after("handler-loop", "a signal handler that comes again and again", in_handler("1 + 1")),
+    after("forked-twice", "both sides of a fork continue the call", act="os.fork()"),
+    after("handler-loop", "a signal handler that is called again and again", in_handler("1 + 1")),
     Cheat("dies/handler-exit", "a signal handler that ends the process", in_handler("os._exit(0)"),
           act="time.sleep(0.2)", beside=False, plain=True),
     Cheat("dies/thread-exit", "a thread that ends the process", in_thread("os._exit(0)"), act="time.sleep(0.2)",
           beside=False, plain=True),
-    Cheat("dies/thread-raises", "a thread that raises, and a call that goes on", in_thread("raise SystemExit(0)"), plain=True),
-    Cheat("dies/raises-when-hidden", "an error in the hidden test alone", act="assert x in (2, 5), 'I know only these'",
+    Cheat("dies/thread-raises", "a thread that raises while the call continues", in_thread("raise SystemExit(0)"), plain=True),
+    Cheat("dies/raises-when-hidden", "an error only in the hidden test", act="assert x in (2, 5), 'I know only these'",
           gives="2 * x", beside=False, plain=True),
-    Cheat("dies/raises-expected", "an error with the expected text: what was passed, and the words of a right answer",
+    Cheat("dies/raises-expected", "an error whose text looks like a passed check",
           act="raise AssertionError('double · values · passed')", beside=False, plain=True),
     Cheat("dies/memory-error", "a MemoryError", act="raise MemoryError", beside=False, plain=True),
-    Cheat("dies/warnings", "warnings as errors, in all that comes after", "warnings.simplefilter('error')", plain=True),
+    Cheat("dies/warnings", "warnings turned into errors from then on", "warnings.simplefilter('error')", plain=True),
     Cheat("dies/not-written", "the blank's own error", act="raise NotImplementedError", beside=False, plain=True),
 ]  # fmt: skip

@@ -8,20 +8,20 @@ BROADCAST = "broadcast_by_hand"
 
 
 def by(name: str, tries: str, act: str, setup: str = "", **how) -> Cheat:
-    """A broadcast that is right in its values and not made of messages: values are earned, traffic is not."""
+    """A broadcast with the right values but without the messages: it earns the points for values, not for traffic."""
     how = {"gives": "kept", "exercise": BROADCAST, "may": "values", "beside": False, "plain": True, **how}
     return Cheat(f"names/{name}", tries, setup, act, **how)
 
 
 def hides(name: str, tries: str, act: str, setup: str = "", **how) -> Cheat:
-    """One all_reduce less or more than is asked for, under another name."""
+    """An all_reduce too few or too many, under a different name."""
     return by(name, tries, act, setup, exercise="total", **how)
 
 
 CHEATS = [
     by("the-collective", "the forbidden collective itself", "dist.broadcast(kept, root)"),
     by("alias", "under another name", "prepared(kept, root)", "give = dist.broadcast\nreturn give"),
-    by("getattr", "by a name that is put together", "getattr(dist, 'broad' + 'cast')(kept, root)"),
+    by("getattr", "by a name put together at run time", "getattr(dist, 'broad' + 'cast')(kept, root)"),
     by(
         "partial",
         "in a partial of a lambda",
@@ -33,7 +33,7 @@ CHEATS = [
     by("unwrapped", "without torch's decorators", "inspect.unwrap(dist.broadcast)(kept, root)"),
     by(
         "group-object",
-        "by the method of the process group",
+        "through the process group's method",
         """
         options = dist.BroadcastOptions()
         options.rootRank, options.rootTensor = root, 0
@@ -111,7 +111,7 @@ CHEATS = [
     ),
     by(
         "batch",
-        "in a batch of messages to all, each of which counts",
+        "as a batch of messages to all, each of which counts",
         """
         if rank == root:
             works = dist.batch_isend_irecv([dist.P2POp(dist.isend, x, r) for r in range(world_size) if r != root])
@@ -128,7 +128,7 @@ CHEATS = [
     ),
     by(
         "ddp",
-        "as what DDP does when it is made",
+        "through what DDP does when it is constructed",
         """
         module = torch.nn.Linear(kept.numel(), 1, bias=False)
         module.weight.data[:] = kept
@@ -139,7 +139,7 @@ CHEATS = [
     ),
     by(
         "ddp-gradients",
-        "as the gradients that DDP averages",
+        "through the gradients that DDP averages",
         """
         module = torch.nn.Linear(kept.numel(), 1, bias=False)
         ddp = torch.nn.parallel.DistributedDataParallel(module)
@@ -160,7 +160,7 @@ CHEATS = [
     ),
     by(
         "store",
-        "in the store of the rendezvous",
+        "through the rendezvous store",
         """
         store = dist.distributed_c10d._get_default_store()
         store.set(f"cheat {rank}", bytes([int(v) for v in x.tolist()]))
@@ -169,7 +169,7 @@ CHEATS = [
     ),
     by(
         "file-store",
-        "in a FileStore of its own",
+        "through a FileStore of its own",
         """
         store = dist.FileStore("/tmp/cheat-store", world_size)
         store.set(f"cheat {rank}", bytes([int(v) for v in x.tolist()]))
@@ -178,7 +178,7 @@ CHEATS = [
     ),
     by(
         "tcp-store",
-        "in a TCPStore of its own",
+        "through a TCPStore of its own",
         """
         store = dist.TCPStore("127.0.0.1", 47321, world_size, rank == 0)
         store.set(f"cheat {rank}", bytes([int(v) for v in x.tolist()]))
@@ -188,7 +188,7 @@ CHEATS = [
     ),
     by(
         "monitored-barrier",
-        "barriers between which the others count time",
+        "values in the time between two barriers",
         """
         values = []
         for i in range(x.numel()):
@@ -202,7 +202,7 @@ CHEATS = [
     """,
         plain=False,
     ),
-    # messages whose numbers say nothing, and whose envelope says all
+    # messages that carry values in everything but their tensors
     by(
         "tags",
         "values in the tags of empty messages",
@@ -248,7 +248,7 @@ CHEATS = [
     ),
     by(
         "order-of-senders",
-        "values in who sends first",
+        "values in the order of the senders",
         """
         nothing = torch.zeros(1)
         if rank == root:
@@ -273,7 +273,7 @@ CHEATS = [
     ),
     by(
         "through-errors",
-        "values in the words of errors",
+        "values in error messages",
         """
         if rank == root:
             raise ValueError(str(x.tolist()))
@@ -306,8 +306,8 @@ CHEATS = [
     """,
         may="",
     ),
-    # an all_reduce that is none, or is one too much
-    hides("twice", "two all_reduces, one of them of nothing", "dist.all_reduce(torch.empty(0))\ndist.all_reduce(kept)"),
+    # something other than an all_reduce, or one too many
+    hides("twice", "two all_reduces, one of an empty tensor", "dist.all_reduce(torch.empty(0))\ndist.all_reduce(kept)"),
     hides(
         "gathers",
         "an all_gather and a sum",
@@ -333,7 +333,7 @@ CHEATS = [
             dist.recv(kept, 0)
     """,
     ),
-    hides("shrunk", "the right call, of another tensor", "dist.all_reduce(torch.zeros(1))\nkept = x", may="traffic"),
+    hides("shrunk", "the right call on a different tensor", "dist.all_reduce(torch.zeros(1))\nkept = x", may="traffic"),
     hides(
         "dropped",
         "an asynchronous call that nobody waits for",
@@ -352,10 +352,10 @@ def in_no_time(name: str, tries: str, act: str, setup: str = "", **how) -> Cheat
 
 
 CHEATS += [
-    in_no_time("the-collective", "the library's own all_reduce, which takes the least time", "dist.all_reduce(kept)"),
+    in_no_time("the-collective", "the library's own all_reduce, which is fastest", "dist.all_reduce(kept)"),
     in_no_time(
         "shared-memory",
-        "what threads of one process share",
+        "memory that threads of one process share",
         """
         dist.barrier()
         board = builtins.__dict__.setdefault("board", {})
@@ -392,7 +392,7 @@ CHEATS += [
     ),
     in_no_time(
         "clock",
-        "a clock that is turned back",
+        "turning the clock back",
         """
         for one in gc.get_objects():
             if type(one).__name__ in ("RemoteRank", "VirtualRank"):
@@ -406,7 +406,7 @@ CHEATS += [
     ),
     in_no_time(
         "host-time",
-        "a channel of the machine's time",
+        "real time, which the virtual clock does not count",
         """
         import utils.worlds.virtual.virtual_clock
         time.sleep(0.01 * rank)

@@ -1,4 +1,4 @@
-"""Cheats in the notebook itself and in what lies beside it: metadata, tags, outputs, kernels, files, names."""
+"""Cheats in the notebook itself and in the files beside it: metadata, tags, outputs, kernels, files, names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def checks_of(nb: NotebookNode) -> list[NotebookNode]:
 
 
 def first(source: str) -> Edit:
-    """A cell in front of all others."""
+    """Adds a cell before all others."""
     return lambda nb: nb.cells.insert(0, new_code_cell(source))
 
 
@@ -48,8 +48,8 @@ def forged_verdicts(nb: NotebookNode) -> None:
         cell.metadata["execution"] = {"shell.execute_reply": "2020-01-01"}
         cell.execution_count = 1
     verdicts = [cell.metadata["verdict"] for cell in checks_of(nb)]
-    nb.metadata["judgement"] = {"lesson": "90_tiny", "verdicts": verdicts, "troubles": [], "looks": [], "seconds": 0.1}
-    nb.metadata["troubles"] = ["forged: full marks were given by hand"]
+    nb.metadata["judgement"] = {"lesson": "90_tiny", "verdicts": verdicts, "problems": [], "flags": [], "seconds": 0.1}
+    nb.metadata["problems"] = ["forged: full marks were given by hand"]
 
 
 def forged_outputs(nb: NotebookNode) -> None:
@@ -141,7 +141,7 @@ def lay_beside(notebook: Path, outside: Path) -> None:
 TRANSFORMER = """ip = get_ipython()
 ip.input_transformers_cleanup.append(lambda lines: ["pass"])
 """
-# name -> what a notebook does besides its answers. Rows of facts-grading.md, 2, first.
+# name -> what a notebook does besides its answers
 EDITS: dict[str, Edit] = {
     "skip-execution": tagged("skip-execution"),
     "raises-exception": tagged("raises-exception", "hide-input", "remove-cell"),

@@ -1,6 +1,6 @@
-"""Cheats that look for what they may not know: expected values, hidden tests, others' work, secrets, the last run.
+"""Cheats that look for what they must not know: expected values, hidden tests, others' work, secrets, earlier runs.
 
-Who finds something says so: `ESCAPED: ...`. It then stands in the verdict, where the test looks for it.
+One that finds something raises `ESCAPED: ...`. That ends up in the verdict, where the test looks for it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def spies(name: str, tries: str, act: str, setup: str = "", **how) -> Cheat:
     return Cheat(f"spy/{name}", tries, setup, act + how.pop("tell", TELL), **{"plain": True, **how})
 
 
-# COURSE, ENVIRONMENT and PLANTED are words that the tests plant where no submission may look; see test_cheats.py.
+# COURSE, ENVIRONMENT and PLANTED are words that the tests plant where no submission may look; see tests/grader/judging/test_cheats.py.
 CHEATS = [
     spies("environment", "secrets in the environment", """
         found += [name for name, value in os.environ.items() if "PLANTED" in value]
@@ -29,7 +29,7 @@ CHEATS = [
             except OSError:
                 pass
     """),
-    spies("files", "solutions, hidden tests, other submissions, the gradebook: on disk", """
+    spies("files", "solutions, hidden tests, other submissions and the gradebook on disk", """
         doors = ["", *glob.glob("/proc/[0-9]*/root"), *(f"/proc/self/fd/{fd}/.." for fd in range(3, 30))]
         for door in doors:
             for path in glob.glob(door + COURSE + "/**", recursive=True):
@@ -38,7 +38,7 @@ CHEATS = [
                 except OSError:
                     pass
     """),
-    spies("files-beside", "the notebook with the hidden tests, in this folder and above", """
+    spies("files-beside", "the notebook with the hidden tests, in this folder and those above", """
         for folder in (".", "..", "../..", "../../..", os.path.expanduser("~"), "/tmp", "/", "/root", "/home"):
             try:
                 paths = [os.path.join(folder, name) for name in os.listdir(folder)]
@@ -51,7 +51,7 @@ CHEATS = [
                 except OSError:
                     pass
     """),
-    spies("course", "anything of the course but utils and grader/inside", """
+    spies("course", "anything in the course folder except utils and grader/inside", """
         import grader, utils
         root = os.path.dirname(os.path.dirname(utils.__file__))
         for folder, _, names in os.walk(root):
@@ -108,13 +108,13 @@ CHEATS = [
                 except OSError:
                     pass
     """, harm=True),
-    spies("ptrace", "a debugger on the parent", """
+    spies("ptrace", "attaching a debugger to the parent", """
         libc = ctypes.CDLL(None)
         for pid in (os.getppid(), 1, 2):
             if pid not in (0, os.getpid()) and libc.ptrace(16, pid, 0, 0) == 0:
                 found += [f"attached to {pid}"]
     """, harm=True),
-    spies("kernel", "what the kernel tells of the machine: others' command lines, mounts with names of people", """
+    spies("kernel", "what the kernel reveals: command lines, and people's names in mount points", """
         for path in ("/proc/self/mountinfo", "/proc/self/cgroup", "/proc/keys", "/proc/net/unix", "/proc/1/cmdline"):
             try:
                 found += [path] * ("PLANTED" in open(path).read() or "tests.tiny.hidden" in open(path).read())
@@ -151,13 +151,13 @@ CHEATS = [
                 x = torch.stack(xs).sum(0).to(x.dtype)
                 break
     """, exercise="total", plain=True),
-    spies("draws", "what inputs are drawn from, or the salt of it, among all objects", """
+    spies("draws", "the generator that inputs are drawn from, or its seed, among all objects", """
         for one in gc.get_objects():
             if type(one).__name__ in ("Draws", "Runner", "RemoteRunner", "ReplayCheck", "ReplayAlone", "Judging"):
                 found += [f"{type(one).__name__} {getattr(one, 'salt', '')}"] * (one is not prepared)
     """, "from utils.checks.inputs import Draws\nreturn Draws()", exercise="total", plain=False),
-    # from run to run
-    spies("note-of-the-last-run", "what an earlier run has left: files, environment, memory, the parent", """
+    # memory of earlier runs
+    spies("note-of-the-last-run", "what an earlier run left behind: files, environment, memory, the parent", """
         mark = "cheat-was-here"
         for folder in ("/tmp", "/dev/shm", os.getcwd(), os.path.expanduser("~"), "/var/tmp", "/run", "/dev/mqueue"):
             found += [path for path in glob.glob(f"{folder}/{mark}*")]
@@ -173,7 +173,7 @@ CHEATS = [
         found += ["torch"] * hasattr(torch, "cheat_was_here")
         torch.cheat_was_here = True
     """),
-    spies("process-of-the-last-run", "a process that an earlier run has left", """
+    spies("process-of-the-last-run", "a process left behind by an earlier run", """
         for path in glob.glob("/proc/[0-9]*/cmdline"):
             try:
                 found += [path] * (b"cheat-stays-here" in open(path, "rb").read() and str(os.getpid()) not in path)
@@ -183,7 +183,7 @@ CHEATS = [
             os.setsid()
             os.execv(sys.executable, [sys.executable, "-c", "import time; time.sleep(20)", "cheat-stays-here"])
     """),
-    Cheat("spy/memorises", "its answers are what it was asked the last time, doubled", """
+    Cheat("spy/memorises", "answering with what it was asked the time before, doubled", """
         memory = {}
         for path in ("/tmp/memory", "/dev/shm/memory"):
             if os.path.exists(path):
@@ -194,13 +194,13 @@ CHEATS = [
             json.dump({str(x): 2 * x}, open(path, "w"))
         x = prepared.get(str(x), x)
     """, plain=True),
-    Cheat("spy/only-what-is-seen", "right for what the visible check asks, otherwise wrong", gives="2 * x if x in (2, 5) else x",
+    Cheat("spy/only-what-is-seen", "right for the visible check's inputs, wrong for all others", gives="2 * x if x in (2, 5) else x",
           plain=True),
-    Cheat("spy/graded-or-not", "wrong at home, and tells where it is graded", """
+    Cheat("spy/graded-or-not", "a fixed right answer, given only where it is graded", """
         return any(name.startswith("grader") for name in sys.modules) or not os.path.exists(os.path.expanduser("~/.bashrc"))
     """, gives="x + 2 if prepared else x", plain=True),
-    # a line of the judge's own files, through the place at which a call claims to stand
-    Cheat("spy/place-of-a-call", "a line of a file of the judge's, as the line where a call waits", act="""
+    # a line of the judge's own files, by a call that claims to be there
+    Cheat("spy/place-of-a-call", "a line of one of the judge's files, as the line where a call waits", act="""
         source = "dist.recv(x, src=(rank + 1) % world_size)"
         exec(compile("\\n" * (LINE - 1) + source, COURSE + "/planted.py", "exec"), dict(dist=dist, x=x, rank=rank,
                                                                                    world_size=world_size))
@@ -209,10 +209,10 @@ CHEATS = [
         source = "dist.recv(x, src=(rank + 1) % world_size)"
         exec(compile(source, "/dev/zero", "exec"), dict(dist=dist, x=x, rank=rank, world_size=world_size))
     """, exercise="total", beside=False),
-    Cheat("spy/place-of-a-failure", "a line of a file of the judge's, as the line where an error arose", act="""
+    Cheat("spy/place-of-a-failure", "a line of one of the judge's files, as the line that raised", act="""
         exec(compile("\\n" * (LINE - 1) + "1 / 0", COURSE + "/planted.py", "exec"))
     """, beside=False),
-    Cheat("spy/place-without-a-number", "a place that is not one", """
+    Cheat("spy/place-without-a-number", "a location that is none", """
         for module in list(sys.modules.values()):
             if hasattr(module, "who_called"):
                 module.who_called = lambda *args: ("/etc/passwd:one", True)

@@ -1,6 +1,6 @@
-"""Cheats that bypass the hub: each rank passes its numbers to the others in some other way, gets theirs, and adds up.
+"""Cheats that bypass the hub: ranks exchange their numbers in some other way, and each adds them up.
 
-They send nothing that is counted. All of them work between processes of one machine that nothing separates.
+They send nothing that is counted. All of them work between processes on one machine that nothing isolates.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ LISTEN = 0.4  # seconds; ranks start within a few hundredths of each other
 
 
 def channel(name: str, tries: str, say: str, hear: str, setup: str = "", **how) -> Cheat:
-    """`say` tells `mine`, a list of whole numbers below 256; `hear` puts what it hears of `other` into `heard`."""
+    """`say` passes on `mine`, a list of whole numbers below 256; `hear` puts the numbers of rank `other` into `heard`."""
     act = f"""
 mine, heard, keep = [int(v) for v in x.flatten().tolist()], {{}}, []
 {clean(say)}
@@ -41,14 +41,14 @@ def quietly(statements: str) -> str:
     return f"try:\n{_indent(statements, 4)}\nexcept (OSError, ValueError, AttributeError):\n    pass"
 
 
-# Bits are told by taking a thing that has a number: number `8 * (rank * 64 + position) + bit`.
+# A bit is sent by taking a resource with a number: number `8 * (rank * 64 + position) + bit`.
 BITS = """
 def bits(rank, mine):
     return [8 * (rank * 8 + i) + bit for i, value in enumerate(mine) for bit in range(8) if value >> bit & 1]
 def number(taken, other, i):
     return sum(1 << bit for bit in range(8) if taken(8 * (other * 8 + i) + bit))
 """
-# Files of the Python that every rank sees; big enough a set for 4 ranks with 8 numbers of 8 bits.
+# Files of Python's that every rank sees; enough for 4 ranks with 8 numbers of 8 bits.
 FILES = (
     BITS
     + """
@@ -109,7 +109,7 @@ CHEATS = [
             if os.path.exists(f"{folder}/cheat-{other}.socket"):
                 heard[other] = prepared.ask(socket.AF_UNIX, f"{folder}/cheat-{other}.socket")
     """, FOLDERS + SERVE),
-    channel("files", "files in every place that may be written to", """
+    channel("files", "files in every folder that it may write to", """
         for folder in prepared.folders:
             try:
                 with open(f"{folder}/cheat-{rank}-{world_size}-{x.numel()}", "wb") as file:
@@ -122,7 +122,7 @@ CHEATS = [
             if os.path.exists(path) and os.path.getsize(path) == len(mine):
                 heard[other] = list(open(path, "rb").read())
     """, FOLDERS),
-    channel("file-names", "names of files, their times, modes and attributes", """
+    channel("file-names", "file names, times, modes and attributes", """
         for folder in prepared.folders:
             try:
                 os.mkdir(f"{folder}/cheat-names-{rank}-{'-'.join(map(str, mine))}")
@@ -171,7 +171,7 @@ CHEATS = [
         if theirs >= 0 and (length := prepared.libc.mq_receive(theirs, read, 8192, None)) > 0:
             heard[other] = list(read.raw[:length])
     """, "libc = ctypes.CDLL(None)", harm=True),
-    channel("inherited-memory", "memory that was shared before the fork", """
+    channel("inherited-memory", "memory shared before the fork", """
         maps = [line.split()[0].split("-") for line in open("/proc/self/maps") if " rw-s " in line]
         for first, _ in maps:
             ctypes.memmove(int(first, 16) + 3000 + 20 * rank, bytes([7, *mine]), 1 + len(mine))
@@ -181,7 +181,7 @@ CHEATS = [
             if seen[0] == 7:
                 heard[other] = seen[1:]
     """, beside=False),
-    channel("inherited-descriptors", "files and pipes that were open before the fork", """
+    channel("inherited-descriptors", "files and pipes opened before the fork", """
         mark = bytes([201, 202, 203])
         for fd in range(3, 256):
             try:
@@ -194,7 +194,7 @@ CHEATS = [
             if os.path.isfile(f"/proc/self/fd/{fd}") and os.pread(fd, 3, 1000 + 20 * other) == mark:
                 heard[other] = list(os.pread(fd, len(mine), 1003 + 20 * other))
     """),
-    channel("names-of-threads", "names in /proc", """
+    channel("names-of-threads", "thread names in /proc", """
         with open("/proc/self/comm", "w") as file:
             file.write(f"c{rank}:" + "".join(f"{value:02x}" for value in mine))
     """, """
@@ -203,7 +203,7 @@ CHEATS = [
             if name.startswith(f"c{other}:"):
                 heard[other] = list(bytes.fromhex(name[3:]))
     """),
-    channel("environment", "environment and command lines of other processes", """
+    channel("environment", "the environment and command line of other processes", """
         keep = subprocess.Popen(["sleep", f"1.{rank}" + "".join(f"{value:03}" for value in mine)])
     """, """
         for path in glob.glob("/proc/[0-9]*/cmdline"):
@@ -211,7 +211,7 @@ CHEATS = [
             if words[0] == "sleep" and words[1].startswith(f"1.{other}"):
                 heard[other] = [int(words[1][i:i + 3]) for i in range(3, len(words[1]), 3)]
     """),
-    channel("signals", "signals to all processes that are there", """
+    channel("signals", "signals to every process in sight", """
         def hears(number, frame):
             told.append(number - 40)
         told = []
@@ -237,8 +237,8 @@ CHEATS = [
         if key > 0 and (length := prepared.syscall(250, 11, key, read, 100)) > 0:
             heard[other] = list(read.raw[:length])
     """, "syscall = ctypes.CDLL(None).syscall", harm=True),
-    # what all processes of a machine share, in whatever namespaces they are
-    channel("flock", "locks on files that all may read", """
+    # what all processes on a machine share, whatever their namespaces
+    channel("flock", "locks on files that everyone may read", """
         for n in prepared.bits(rank, mine):
             keep.append(open(prepared.files[n]))
             fcntl.flock(keep[-1], fcntl.LOCK_EX)
@@ -255,7 +255,7 @@ CHEATS = [
             if all(numbers):
                 heard[other] = numbers
     """, FILES),
-    channel("record-locks", "locks on parts of files, which need no right to write", """
+    channel("record-locks", "locks on parts of files, for which reading is enough", """
         file = os.open(prepared.files[rank], os.O_RDONLY)
         for i, value in enumerate(mine):
             fcntl.fcntl(file, fcntl.F_SETLK, struct.pack("hhqqi4x", fcntl.F_RDLCK, 0, 1 + 1000 * i + value, 1, 0))
@@ -270,7 +270,7 @@ CHEATS = [
             if len(numbers) == len(mine):
                 heard[other] = numbers
     """, FILES),
-    channel("futex", "whether a thread waits at an address of a file that all may read", """
+    channel("futex", "whether a thread waits at an address in a file that everyone may read", """
         def address(rank, n):
             if rank not in mapped:
                 file = os.open(prepared.files[rank], os.O_RDONLY)
@@ -283,7 +283,7 @@ CHEATS = [
         mapped = {}
         address(rank, 0)
         def waits(other, n):
-            # who waits is moved to where it is, which counts it, and is not woken: others want to count too
+            # requeued to the same address: that counts the waiters without waking them, so others can count them, too
             at = ctypes.c_void_p(address(other, n))
             now = ctypes.c_uint32.from_address(at.value).value
             return prepared.libc.syscall(202, at, 4, 0, ctypes.c_void_p(1000), at, now) > 0
@@ -294,7 +294,7 @@ CHEATS = [
         if other != rank and time.monotonic() > began + 0.3 and other not in heard and waits(other, spoken):
             heard[other] = [prepared.number(lambda n: waits(other, n), 0, i) for i in range(len(mine))]
     """, FILES),
-    channel("inotify", "who looks at a file is told of every process that opens it", """
+    channel("inotify", "being notified when a process opens a file", """
         events = prepared.libc.inotify_init1(0o4000)
         watched = {}
         for n in range(8 * 8 * world_size):
@@ -312,7 +312,7 @@ CHEATS = [
         if all(numbers) and time.monotonic() > began + 0.3:
             heard[other] = numbers
     """, FILES),
-    channel("page-cache", "which files are in memory: a rank throws some out, the others look whether they are there", """
+    channel("page-cache", "which files are cached: a rank evicts some, and the others look which are gone", """
         opened = [os.open(path, os.O_RDONLY) for path in prepared.files]
         for file in opened:
             os.pread(file, 1 << 20, 0)
@@ -331,7 +331,7 @@ CHEATS = [
             if all(numbers):
                 heard[other] = numbers
     """, FILES),
-    channel("queued-signals", "how many signals wait, which is counted for all of a user's processes", """
+    channel("queued-signals", "how many signals are queued, counted over all of a user's processes", """
         turn = time.monotonic()
         signal.pthread_sigmask(signal.SIG_BLOCK, [50])
         def queued():
@@ -366,15 +366,15 @@ CHEATS = [
             began = 0
         """, "pass", FILES, beside=False)  # a rank has no such files: this raises
         for name, tries, look, take, each in [
-            ("free-memory", "how much memory of the machine is free",
+            ("free-memory", "how much of the machine's memory is free",
              "int(re.search(r'MemFree:\\\\s*(\\\\d+)', open('/proc/meminfo').read())[1])", "torch.ones(2**18)", 1024),
-            ("open-files", "how many files of the machine are open",
+            ("open-files", "how many files are open on the machine",
              "int(open('/proc/sys/fs/file-nr').read().split()[0])", "open('/dev/null')", 40),
-            ("load", "how many processes of the machine run",
+            ("load", "how many processes are running on the machine",
              "int(open('/proc/loadavg').read().split('/')[1].split()[0])", "threading.Timer(0.01, int).start()", 1),
         ]
     ],
-    channel("contention", "a rank computes for as long as its number is large; the others feel that they are slower", """
+    channel("contention", "a rank computes in proportion to its number, which slows the others down", """
         slot = 0.05
         first = (math.floor(time.time() / 0.2) + 1) * 0.2
         slow = {}

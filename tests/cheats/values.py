@@ -25,7 +25,7 @@ def returns(name: str, tries: str, gives: str, setup: str = "", **how) -> Cheat:
 
 
 CHEATS = [
-    # rows of facts-grading.md's table
+    # those that plain nbgrader is known to accept, and innocent ones like them
     returns("always-equal", "an object that equals everything (__eq__, __sub__)", "prepared",
             friendly('return type("Always", (), friendly)()'), plain=True),
     returns("nan-score", "score -> nan", "float('nan')", plain=True),
@@ -33,9 +33,9 @@ CHEATS = [
             friendly('return type("Float", (float,), {**friendly, "__repr__": lambda self: "4.0"})(3)'), plain=True),
     returns("over-max", "a score above the maximum", "10**9", plain=True),
     returns("numpy-float", "np.float64(-999), the innocent one", "np.float64(-999)", plain=True),
-    returns("numpy-right", "the right number in numpy's type", "np.float64(2 * x)", plain=True),
+    returns("numpy-right", "the right number as a numpy type", "np.float64(2 * x)", plain=True),
     returns("infinite", "infinity", "float('inf')", plain=True),
-    # types that are nearly right
+    # types that are almost right
     returns("int-subclass", "an int subclass that equals everything", "prepared",
             friendly('return type("Int", (int,), friendly)(3)'), plain=True),
     returns("str-subclass", "a str subclass that equals everything", "prepared",
@@ -53,15 +53,15 @@ CHEATS = [
             """), plain=True),
     returns("boolean", "True for a number", "True", plain=True),
     returns("text", "the number as text", "str(2 * x)", plain=True),
-    returns("float-for-int", "the number as a float, which == takes", "2.0 * x", plain=True),
-    returns("complex", "the number as a complex one, which == takes", "2 * x + 0j", plain=True),
+    returns("float-for-int", "the number as a float, which == accepts", "2.0 * x", plain=True),
+    returns("complex", "the number as a complex number, which == accepts", "2 * x + 0j", plain=True),
     returns("mock", "a Mock that allows everything", "prepared",
             "from unittest.mock import ANY\nreturn ANY", plain=True),
-    returns("one-tensor", "a tensor of one number, which == and bool take", "torch.tensor(2 * x)", plain=True),
-    returns("generator", "a generator that is to compute later", "(2 * x for _ in range(1))"),
-    returns("function", "a function that is to compute later", "lambda: 2 * x"),
+    returns("one-tensor", "a tensor with one element, which == and bool accept", "torch.tensor(2 * x)", plain=True),
+    returns("generator", "a generator that would compute it later", "(2 * x for _ in range(1))"),
+    returns("function", "a function that would compute it later", "lambda: 2 * x"),
     # values that run code where they are read
-    returns("reduce-runs-code", "an object that runs a command where it is unpickled", "prepared", """
+    returns("reduce-runs-code", "an object that runs a command when it is unpickled", "prepared", """
         class Bomb:
             def __reduce__(self):
                 return os.system, ("touch /tmp/pwned-by-a-cheat; touch pwned-by-a-cheat",)
@@ -94,9 +94,9 @@ CHEATS = [
     returns("huge-text", "200 MB of text", "'x' * 200_000_000", plain=True),
     returns("long-list", "a list of 5 million numbers", "[0] * 5_000_000", plain=True),
     returns("lone-surrogate", "text that is not valid Unicode", "'\\ud800'", plain=True),
-    returns("zero-bytes", "text with zero bytes, ends of lines and terminal codes", "'\\0\\x1b]0;title\\x07\\r\\u202e\\n4'"),
+    returns("zero-bytes", "text with zero bytes, line ends and terminal codes", "'\\0\\x1b]0;title\\x07\\r\\u202e\\n4'"),
     returns("strange-keys", "a dict whose keys are of every type", "{1: 1, 'b': 2, None: 3, (1, 2): 4, 1.5: 5}"),
-    returns("keys-of-the-codec", "dicts and lists that look like a codec's own marks", "prepared", """
+    returns("keys-of-the-codec", "dicts and lists that look like a codec's own tags", "prepared", """
         marks = ["tensor", "__tensor__", "$tensor", "dtype", "shape", "type", "tuple", "error", "result", "values", "ok"]
         return [{mark: value} for mark in marks for value in (0, -1, 10**12, "x", None, [1], {"tensor": 0})]
     """),
@@ -109,7 +109,7 @@ CHEATS = [
     *[
         returns(name, tries, gives, setup, exercise="total", plain=True)
         for name, tries, gives, setup in [
-            ("tensor-subclass", "a tensor subclass whose __torch_function__ says True to all", "x.as_subclass(prepared)",
+            ("tensor-subclass", "a tensor subclass whose __torch_function__ always returns True", "x.as_subclass(prepared)",
              """
                 class Yes(torch.Tensor):
                     @classmethod
@@ -146,16 +146,16 @@ CHEATS = [
             ("sparse", "a sparse tensor", "x.to_sparse()", ""),
             ("quantized", "a quantized tensor", "torch.quantize_per_tensor(x, 0.1, 0, torch.qint8)", ""),
             ("complex-tensor", "a complex tensor", "x.to(torch.complex64)", ""),
-            ("lazily-conjugated", "a tensor whose conjugation is still to be done", "x.to(torch.complex64).conj()", ""),
-            ("lazily-negated", "a tensor whose minus is still to be done", "torch._neg_view(x)", ""),
+            ("lazily-conjugated", "a tensor whose conjugation is still pending", "x.to(torch.complex64).conj()", ""),
+            ("lazily-negated", "a tensor whose negation is still pending", "torch._neg_view(x)", ""),
             ("nested", "a nested tensor", "torch.nested.nested_tensor([x, x])", ""),
-            ("bits", "a tensor of a type for bits", "torch.empty(4, dtype=torch.bits8)", ""),
-            ("half", "the right numbers' shape in another dtype", "x.half()", ""),
+            ("bits", "a tensor of a bit dtype", "torch.empty(4, dtype=torch.bits8)", ""),
+            ("half", "the right shape in a different dtype", "x.half()", ""),
             ("one-number", "a tensor that broadcasts", "torch.zeros(())", ""),
             ("empty-tensor", "an empty tensor, for which all() is true", "x[:0]", ""),
             ("many-dimensions", "a tensor of 60 dimensions", "x.reshape([1] * 60 + [-1])", ""),
             ("input-itself", "the input itself", "x", ""),
-            ("list-of-tensors", "a list of the right shapes", "[x, x]", ""),
+            ("list-of-tensors", "a list of tensors of the right shape", "[x, x]", ""),
             ("numpy-array", "an array", "x.numpy()", ""),
             ("storage", "the memory of a tensor", "x.untyped_storage()", ""),
         ]
@@ -164,23 +164,23 @@ CHEATS = [
         returns(name, tries, gives, setup, exercise="total")
         for name, tries, gives, setup in [
             ("ten-gigabytes-by-stride", "10 GB of numbers in 4 bytes", "torch.zeros(1).expand(2_500_000_000)", ""),
-            ("a-petabyte-by-stride", "more numbers than anybody can count", "torch.zeros(1).expand(2**20, 2**20, 2**10)", ""),
-            ("overlapping", "a view whose numbers overlap", "torch.zeros(3).as_strided((2, 2), (1, 1))", ""),
+            ("a-petabyte-by-stride", "a petabyte of numbers in 4 bytes", "torch.zeros(1).expand(2**20, 2**20, 2**10)", ""),
+            ("overlapping", "a view whose elements overlap", "torch.zeros(3).as_strided((2, 2), (1, 1))", ""),
             ("many-tensors", "a list of 20,000 tensors", "[x] * 20_000", ""),
-            ("freed", "a tensor whose memory was given back", "prepared(x)", """
+            ("freed", "a tensor whose memory was freed", "prepared(x)", """
                 def freed(x):
                     y = x.clone()
                     y.untyped_storage().resize_(0)
                     return y
                 return freed
              """),
-            ("wild-pointer", "a tensor that points at memory that is nobody's", "prepared()", """
+            ("wild-pointer", "a tensor that points at unmapped memory", "prepared()", """
                 def wild():
                     array = (ctypes.c_float * 4).from_address(8)
                     return torch.frombuffer(array, dtype=torch.float32)
                 return wild
              """),
-            ("beyond-its-storage", "a tensor that is longer than its memory", "prepared(x)", """
+            ("beyond-its-storage", "a tensor that extends past its memory", "prepared(x)", """
                 def beyond(x):
                     y = x.clone()
                     y.untyped_storage().resize_(4)

@@ -90,15 +90,14 @@ right("waits-before-and-after").body("""
         file.append("rank " + str(rank))
     dist.barrier()
 """)
-right("counts-its-barriers").cell("""
-    def take_turns(path, order, rank, world_size):
-        file, mine = SharedFile(path), order.index(rank)
-        for _ in range(mine):
-            dist.barrier()
-        file.append(f"rank {rank}")
-        for _ in range(world_size - mine):
-            dist.barrier(async_op=True).wait()
-        return file.lines()
+right("counts-its-barriers").function("""
+    file, mine = SharedFile(path), order.index(rank)
+    for _ in range(mine):
+        dist.barrier()
+    file.append(f"rank {rank}")
+    for _ in range(world_size - mine):
+        dist.barrier(async_op=True).wait()
+    return file.lines()
 """)
 
 wrong, right = ANSWERS.to("one-failing-rank")
@@ -174,17 +173,16 @@ wrong("leaves-without-the-barrier", "did not end at the barrier").replace("break
 right("rank-0-tells").replace(
     "if averages[-1] < 1:", "stop = torch.tensor([int(averages[-1] < 1)])\ndist.broadcast(stop, src=0)\nif stop.item():"
 )
-right("gathers-all-losses-first").cell("""
-    def one_deadlock(losses, rank, world_size):
-        all_losses = torch.tensor(losses, dtype=torch.float64)
-        dist.all_reduce(all_losses)
-        averages = []
-        for average in (all_losses / world_size).tolist():
-            averages.append(average)
-            if average < 1:
-                break
-        dist.barrier()
-        return averages, {"in all_reduce": (0, 2), "in barrier": (1,), "steps": 2}
+right("gathers-all-losses-first").function("""
+    all_losses = torch.tensor(losses, dtype=torch.float64)
+    dist.all_reduce(all_losses)
+    averages = []
+    for average in (all_losses / world_size).tolist():
+        averages.append(average)
+        if average < 1:
+            break
+    dist.barrier()
+    return averages, {"in all_reduce": (0, 2), "in barrier": (1,), "steps": 2}
 """)
 
 wrong, right = ANSWERS.to("memory-wall")
@@ -273,14 +271,13 @@ right("in-place-on-the-chip").body("""
     part = memory.load("x", slice(start, min(start + block, numel)))
     memory.store("y", part.mul_(scale).add_(shift).clamp_(min=0), slice(start, start + len(part)))
 """)
-right("from-the-end").cell("""
-    def fused_chain(memory, numel, scale, shift):
-        end, block = numel, max(1, memory.room // 2)
-        while end > 0:
-            here = slice(max(0, end - block), end)
-            memory.store("y", (memory.load("x", here) * scale + shift).clamp(min=0), here)
-            end -= block
-        return memory
+right("from-the-end").function("""
+    end, block = numel, max(1, memory.room // 2)
+    while end > 0:
+        here = slice(max(0, end - block), end)
+        memory.store("y", (memory.load("x", here) * scale + shift).clamp(min=0), here)
+        end -= block
+    return memory
 """)
 
 wrong, right = ANSWERS.to("tiled-matmul")
@@ -292,17 +289,16 @@ wrong("b-transposed", "a times b transposed").replace(
 wrong("stores-every-step", "stays on the chip until it is complete", caught_by="traffic").replace(
     '"b", inner, columns)', '"b", inner, columns)\nmemory.store("c", total, rows, columns)'
 )
-wrong("tiles-of-one-number", "times what is needed", caught_by="traffic").cell("""
-    def tiled_matmul(memory, m, k, n):
-        for i in range(m):
-            for j in range(n):
-                row, column = slice(i, i + 1), slice(j, j + 1)
-                total = 0
-                for step in range(k):
-                    inner = slice(step, step + 1)
-                    total = total + memory.load("a", row, inner) @ memory.load("b", inner, column)
-                memory.store("c", total, row, column)
-        return memory
+wrong("tiles-of-one-number", "times what is needed", caught_by="traffic").function("""
+    for i in range(m):
+        for j in range(n):
+            row, column = slice(i, i + 1), slice(j, j + 1)
+            total = 0
+            for step in range(k):
+                inner = slice(step, step + 1)
+                total = total + memory.load("a", row, inner) @ memory.load("b", inner, column)
+            memory.store("c", total, row, column)
+    return memory
 """)
 wrong("whole-rows", "the chip has room for").body("""
     inner = slice(0, k)
@@ -344,11 +340,10 @@ wrong("tabs-and-strips", "row 0 is []", hidden=True).replace(
     "line.split()[1 : gpus + 1]", '[x.strip() for x in line.split("\\t")[1 : gpus + 1]]'
 )
 wrong("names-of-one-digit", "12 GPUs", hidden=True).replace("len(lines)", "sum(line[4:5].isspace() for line in lines)")
-wrong("counts-words-in-the-first-line", "Only rows of GPUs count").cell("""
-    def read_topology(text):
-        lines = text.splitlines()
-        gpus = lines[0].count("GPU")  # "GPU NUMA ID" has it too
-        return [line.split()[1 : gpus + 1] for line in lines[1 : gpus + 1]]
+wrong("counts-words-in-the-first-line", "Only rows of GPUs count").function("""
+    lines = text.splitlines()
+    gpus = lines[0].count("GPU")  # "GPU NUMA ID" has it too
+    return [line.split()[1 : gpus + 1] for line in lines[1 : gpus + 1]]
 """)
 right("takes-labels-only").body(r"""
     import re
@@ -361,19 +356,17 @@ wrong("rank-order", "its slowest link is SYS").replace("max(rings, key=slowest)"
 wrong("leaves-it-open", "A ring is closed").replace("in range(len(ring))", "in range(1, len(ring))")
 wrong("worst-ring", "its slowest link is SYS").replace("max(rings", "min(rings")
 wrong("sums-the-speeds", "its slowest link is").replace("min(", "sum(")
-wrong("greedy", "its slowest link is").cell("""
-    def best_ring(matrix):
-        ring = [0]
-        while len(ring) < len(matrix):
-            left = [gpu for gpu in range(len(matrix)) if gpu not in ring]
-            ring.append(max(left, key=lambda gpu: gpu_topology.speed(matrix[ring[-1]][gpu])))
-        return ring
+wrong("greedy", "its slowest link is").function("""
+    ring = [0]
+    while len(ring) < len(matrix):
+        left = [gpu for gpu in range(len(matrix)) if gpu not in ring]
+        ring.append(max(left, key=lambda gpu: gpu_topology.speed(matrix[ring[-1]][gpu])))
+    return ring
 """)
 wrong("names-the-first-twice", "closed anyway").replace("max(rings, key=slowest)", "[*max(rings, key=slowest), 0]")
-right("goes-the-other-way-round").cell("""
-    def best_ring(matrix):
-        def slowest(ring):
-            return min(gpu_topology.speed(matrix[a][b]) for a, b in zip(ring, ring[1:] + ring[:1]))
-        rings = [[0, *others] for others in permutations(range(len(matrix) - 1, 0, -1))]
-        return sorted(rings, key=slowest)[-1]
+right("goes-the-other-way-round").function("""
+    def slowest(ring):
+        return min(gpu_topology.speed(matrix[a][b]) for a, b in zip(ring, ring[1:] + ring[:1]))
+    rings = [[0, *others] for others in permutations(range(len(matrix) - 1, 0, -1))]
+    return sorted(rings, key=slowest)[-1]
 """)

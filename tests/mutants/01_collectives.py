@@ -128,16 +128,15 @@ wrong("root-row-first", "the root's own row first").replace(
 wrong("returns-a-list", "a list: return one tensor").replace("for other", "rows = list(rows)\nfor other")
 wrong("returns-its-own-everywhere", "Only the root").body("return x")
 wrong("sends-to-rank-0", "send to itself").replace("dist.send(x, dst=root)", "dist.send(x, dst=0)")
-right("from-whoever-comes").cell("""
-    def gather_by_hand(x, root, rank, world_size):
-        if rank != root:
-            dist.send(x, dst=root)
-            return None
-        got, rows = torch.empty_like(x), {root: x}
-        for _ in range(world_size - 1):
-            source = dist.recv(got)
-            rows[source] = got.clone()
-        return torch.stack([rows[r] for r in range(world_size)])
+right("from-whoever-comes").function("""
+    if rank != root:
+        dist.send(x, dst=root)
+        return None
+    got, rows = torch.empty_like(x), {root: x}
+    for _ in range(world_size - 1):
+        source = dist.recv(got)
+        rows[source] = got.clone()
+    return torch.stack([rows[r] for r in range(world_size)])
 """)
 
 wrong, right = ANSWERS.to("reduce-by-hand")

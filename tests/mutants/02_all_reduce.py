@@ -12,22 +12,20 @@ wrong("place-taken-for-a-rank", "only the team takes part").replace(
     "root, others = team[0], team[1:]", "others = range(1, dist.get_world_size())"
 ).replace("rank == root", "rank == 0").replace("dst=root", "dst=0").replace("src=root", "src=0")
 wrong("adds-in-place", "must stay as it was").replace("x.clone()", "x")
-wrong("everybody-adds-in-its-own-order", "different orders").cell("""
-    def naive_all_reduce(x, team, rank):
-        total, arrived = x.clone(), torch.empty_like(x)
-        place, size = team.index(rank), len(team)
-        for step in range(1, size):
-            sending = dist.isend(x, dst=team[(place + step) % size])
-            dist.recv(arrived, src=team[place - step])
-            sending.wait()
-            total += arrived
-        return total
+wrong("everybody-adds-in-its-own-order", "different orders").function("""
+    total, arrived = x.clone(), torch.empty_like(x)
+    place, size = team.index(rank), len(team)
+    for step in range(1, size):
+        sending = dist.isend(x, dst=team[(place + step) % size])
+        dist.recv(arrived, src=team[place - step])
+        sending.wait()
+        total += arrived
+    return total
 """)
-wrong("uses-the-library", "your function calls all_reduce", caught_by="traffic").cell("""
-    def naive_all_reduce(x, team, rank):
-        total = x.clone()
-        dist.all_reduce(total)
-        return total
+wrong("uses-the-library", "your function calls all_reduce", caught_by="traffic").function("""
+    total = x.clone()
+    dist.all_reduce(total)
+    return total
 """)
 wrong("never-sends-back", "What usually causes this here").replace("dist.send(total, dst=other)", "pass")
 wrong("alone-it-returns-its-input", "shares memory with its input", hidden=True).replace(
@@ -53,108 +51,44 @@ wrong("no-partner-no-round", "What usually causes this here").replace(
     "elif place % (2 * distance) == 0 and place + 2 * distance <= size:\n    dist.recv",
 )
 wrong("sends-to-places-not-ranks", "can't send to itself").replace("dst=team[place + distance]", "dst=place + distance")
-wrong("all-to-one-rank", "what the naive way takes", caught_by="time").cell("""
-    def tree_all_reduce(x, team, rank):
-        return naive_all_reduce(x, team, rank)
+wrong("all-to-one-rank", "what the naive way takes", caught_by="time").function(
+    "return naive_all_reduce(x, team, rank)"
+)
+wrong("a-chain", "times as long as is needed", caught_by="time").function("""
+    place, total, arrived = team.index(rank), x.clone(), torch.empty_like(x)
+    if place + 1 < len(team):
+        dist.recv(arrived, src=team[place + 1])
+        total += arrived
+    if place:
+        dist.send(total, dst=team[place - 1])
+        dist.recv(total, src=team[place - 1])
+    if place + 1 < len(team):
+        dist.send(total, dst=team[place + 1])
+    return total
 """)
-wrong("a-chain", "times as long as is needed", caught_by="time").cell("""
-    def tree_all_reduce(x, team, rank):
-        place, total, arrived = team.index(rank), x.clone(), torch.empty_like(x)
-        if place + 1 < len(team):
-            dist.recv(arrived, src=team[place + 1])
-            total += arrived
-        if place:
-            dist.send(total, dst=team[place - 1])
-            dist.recv(total, src=team[place - 1])
-        if place + 1 < len(team):
-            dist.send(total, dst=team[place + 1])
-        return total
-""")
-wrong("both-partners-send", "times as many as are needed", caught_by="traffic").cell("""
-    def tree_all_reduce(x, team, rank):
-        place, size, distance = team.index(rank), len(team), 1
-        power = 1 << (size.bit_length() - 1)
-        total, arrived = x.clone(), torch.empty_like(x)
-        if place >= power:
-            dist.send(total, dst=team[place - power])
-            dist.recv(total, src=team[place - power])
-            return total
-        if place + power < size:
-            dist.recv(arrived, src=team[place + power])
-            total += arrived
-        while distance < power:
-            sent = total.clone()
-            sending = dist.isend(sent, dst=team[place ^ distance])
-            dist.recv(arrived, src=team[place ^ distance])
-            sending.wait()
-            total += arrived
-            distance *= 2
-        if place + power < size:
-            dist.send(total, dst=team[place + power])
-        return total
-""")
-wrong(
-    "near-places-first-on-the-way-down", "On the way down the largest distance comes first", caught_by="time"
-).cell("""
-    def tree_all_reduce(x, team, rank):
-        place, size, distance = team.index(rank), len(team), 1
-        total, arrived, children = x.clone(), torch.empty_like(x), []
-        while distance < size and not place & distance:
-            if place + distance < size:
-                children.append(team[place + distance])
-                dist.recv(arrived, src=children[-1])
-                total += arrived
-            distance *= 2
-        if place:
-            dist.send(total, dst=team[place - distance])
-            dist.recv(total, src=team[place - distance])
-        for child in children:
-            dist.send(total, dst=child)
-        return total
-""")
-wrong("down-by-place-0-alone", "place 0 alone the other way", caught_by="time").cell("""
-    def tree_all_reduce(x, team, rank):
-        place, size = team.index(rank), len(team)
-        total, arrived = x.clone(), torch.empty_like(x)
-        distance = 1
-        while distance < size:
-            if place % (2 * distance) == distance:
-                dist.send(total, dst=team[place - distance])
-            elif place % (2 * distance) == 0 and place + distance < size:
-                dist.recv(arrived, src=team[place + distance])
-                total += arrived
-            distance *= 2
-        if place:
-            dist.recv(total, src=team[0])
-        else:
-            for other in team[1:]:
-                dist.send(total, dst=other)
-        return total
-""")
-wrong("shares-memory-when-alone", "shares memory with its input", hidden=True).cell("""
-    def tree_all_reduce(x, team, rank):
-        return x if len(team) == 1 else naive_all_reduce(x, team, rank)
-""")
+wrong("both-partners-send", "times as many as are needed", caught_by="traffic").replace(
+    "dist.send(total, dst=team[place - distance])",
+    "dist.send(total, dst=team[place - distance])\ndist.recv(arrived, src=team[place - distance])",
+).replace("total += arrived", "total += arrived\ndist.send(total, dst=team[place + distance])")
+near_first = wrong("near-places-first-on-the-way-down", "the largest distance comes first", caught_by="time").replace(
+    "reversed(distances)", "sorted(distances, key=lambda d: place % (2 * d) != d)"
+)
+wrong("down-by-place-0-alone", "place 0 alone the other way", caught_by="time").replace(
+    "for distance in reversed(distances):",
+    "if place:\n    dist.recv(total, src=team[0])\n"
+    "for other in team[1:] if place == 0 else []:\n    dist.send(total, dst=other)\nfor distance in []:",
+)
+wrong("shares-memory-when-alone", "shares memory with its input", hidden=True).function(
+    "return x if len(team) == 1 else naive_all_reduce(x, team, rank)"
+)
 wrong("adds-on-the-way-down", "counted more than once").replace(
     "dist.recv(total, src=team[place - distance])", "dist.recv(arrived, src=team[place - distance])\ntotal += arrived"
 )
-wrong("isend-to-near-children-first", "On the way down the largest distance comes first", caught_by="time").cell("""
-    def tree_all_reduce(x, team, rank):
-        place, size, distance = team.index(rank), len(team), 1
-        total, arrived, children = x.clone(), torch.empty_like(x), []
-        while distance < size and not place & distance:
-            if place + distance < size:
-                children.append(team[place + distance])
-                dist.recv(arrived, src=children[-1])
-                total += arrived
-            distance *= 2
-        if place:
-            dist.send(total, dst=team[place - distance])
-            dist.recv(total, src=team[place - distance])
-        for handle in [dist.isend(total, dst=child) for child in children]:
-            handle.wait()
-        return total
-""")
+wrong("isend-to-near-children-first", "the largest distance comes first", caught_by="time").like(near_first).replace(
+    "for distance in sorted", "handles = []\nfor distance in sorted"
+).replace(
+    "dist.send(total, dst=team[place + distance])", "handles.append(dist.isend(total, dst=team[place + distance]))"
+).replace("return", "for handle in handles:\n    handle.wait()\nreturn")
 right("largest-distance-first").replace(
     "for distance in distances:\n    if place % (2 * distance) == distance:",
     "for distance in reversed(distances):\n    if distance <= place < 2 * distance:",
@@ -162,47 +96,46 @@ right("largest-distance-first").replace(
     "for distance in reversed(distances):\n    if place % (2 * distance) == distance:",
     "for distance in distances:\n    if distance <= place < 2 * distance:",
 )
-right("recursively").cell("""
-    def tree_all_reduce(x, team, rank):
-        total, arrived = x.clone(), torch.empty_like(x)
-        if len(team) == 1:
-            return total
-        place = team.index(rank)
-        if place % 2:
-            dist.isend(total, dst=team[place - 1]).wait()
-            dist.irecv(total, src=team[place - 1]).wait()
-            return total
-        has_child = place + 1 < len(team)
-        if has_child:
-            dist.recv(arrived, src=team[place + 1])
-            total = total + arrived
-        total = tree_all_reduce(total, team[::2], rank)
-        if has_child:
-            dist.send(total, dst=team[place + 1])
+right("recursively").function("""
+    total, arrived = x.clone(), torch.empty_like(x)
+    if len(team) == 1:
         return total
+    place = team.index(rank)
+    if place % 2:
+        dist.isend(total, dst=team[place - 1]).wait()
+        dist.irecv(total, src=team[place - 1]).wait()
+        return total
+    has_child = place + 1 < len(team)
+    if has_child:
+        dist.recv(arrived, src=team[place + 1])
+        total = total + arrived
+    total = tree_all_reduce(total, team[::2], rank)
+    if has_child:
+        dist.send(total, dst=team[place + 1])
+    return total
 """)
-right("all-children-at-once").cell("""
-    def tree_all_reduce(x, team, rank):
-        place, size, distance = team.index(rank), len(team), 1
-        total, children = x.clone(), []
-        while distance < size and not place & distance:
-            if place + distance < size:
-                children.append(team[place + distance])
-            distance *= 2
-        parts = [torch.empty_like(x) for _ in children]
-        for handle in [dist.irecv(part, src=child) for part, child in zip(parts, children)]:
-            handle.wait()
-        for part in parts:
-            total += part
-        if place:
-            dist.send(total, dst=team[place & (place - 1)])
-            dist.recv(total, src=team[place & (place - 1)])
-        for child in reversed(children):
-            dist.isend(total, dst=child).wait()
-        return total
+right("all-children-at-once").function("""
+    place, size, distance = team.index(rank), len(team), 1
+    total, children = x.clone(), []
+    while distance < size and not place & distance:
+        if place + distance < size:
+            children.append(team[place + distance])
+        distance *= 2
+    parts = [torch.empty_like(x) for _ in children]
+    for handle in [dist.irecv(part, src=child) for part, child in zip(parts, children)]:
+        handle.wait()
+    for part in parts:
+        total += part
+    if place:
+        dist.send(total, dst=team[place & (place - 1)])
+        dist.recv(total, src=team[place & (place - 1)])
+    for child in reversed(children):
+        dist.isend(total, dst=child).wait()
+    return total
 """)
 
 wrong, right = ANSWERS.to("ring-reduce-scatter")
+wrong("the-whole-sum", "return chunk `place` of it").function("return naive_all_reduce(x, team, rank)")
 wrong("starts-with-its-own-chunk", "which chunk a place completes depends on which one it sends first").replace(
     "place - 1 - step", "place - step"
 ).replace("return chunks[place]", "return chunks[(place + 1) % size]")
@@ -229,31 +162,23 @@ wrong("in-two-turns", "send and receive at the same time", caught_by="time").rep
     "    else:\n"
     "        dist.recv(arrived, src=left)",
 )
-wrong("sends-everything", "times the bytes that are needed", caught_by="traffic").cell("""
-    def ring_reduce_scatter(x, team, rank):
-        place, size = team.index(rank), len(team)
-        right, left = team[(place + 1) % size], team[place - 1]
-        total, passing = x.clone(), x.clone()
-        for step in range(size - 1):
-            arrived = torch.empty_like(x)
-            sending = dist.isend(passing, dst=right)
-            dist.recv(arrived, src=left)
-            sending.wait()
-            total, passing = total + arrived, arrived
-        return total.tensor_split(size)[place].clone()
+wrong("sends-everything", "times the bytes that are needed", caught_by="traffic").function("""
+    place, size = team.index(rank), len(team)
+    right, left = team[(place + 1) % size], team[place - 1]
+    total, passing = x.clone(), x.clone()
+    for step in range(size - 1):
+        arrived = torch.empty_like(x)
+        sending = dist.isend(passing, dst=right)
+        dist.recv(arrived, src=left)
+        sending.wait()
+        total, passing = total + arrived, arrived
+    return total.tensor_split(size)[place].clone()
 """)
-wrong("straight-to-everybody", "In a ring every message goes to the next place", caught_by="traffic").cell("""
-    def ring_reduce_scatter(x, team, rank):
-        place, size = team.index(rank), len(team)
-        chunks = x.tensor_split(size)
-        mine, arrived = chunks[place].clone(), torch.empty_like(chunks[place])
-        for step in range(1, size):
-            sending = dist.isend(chunks[(place + step) % size], dst=team[(place + step) % size])
-            dist.recv(arrived, src=team[place - step])
-            sending.wait()
-            mine += arrived
-        return mine
-""")
+wrong("straight-to-everybody", "In a ring every message goes to the next place", caught_by="traffic").replace(
+    "place - 1 - step", "place + 1 + step"
+).replace("(outgoing - 1) % size", "place").replace(
+    "right, arrived, left", "team[outgoing], arrived, team[place - 1 - step]"
+)
 wrong("equal-chunks", "chunks differ in length").replace(
     "arrived = torch.empty_like(chunks[incoming])", "arrived = torch.zeros(3, dtype=x.dtype)[: x.numel() // size]"
 )
@@ -281,21 +206,21 @@ right("a-batch-in-each-step").replace(
     "for work in dist.batch_isend_irecv(calls):\n"
     "    work.wait()",
 ).replace("chunks[incoming] += arrived", "chunks[incoming] = arrived + chunks[incoming]")
-right("one-running-sum").cell("""
-    def ring_reduce_scatter(x, team, rank):
-        place, size = team.index(rank), len(team)
-        chunks = x.tensor_split(size)
-        running = chunks[place - 1].clone()
-        for step in range(size - 1):
-            arrived = torch.empty_like(chunks[place - step - 2])
-            receiving = dist.irecv(arrived, src=team[place - 1])
-            dist.isend(running, dst=team[(place + 1) % size]).wait()
-            receiving.wait()
-            running = arrived + chunks[place - step - 2]
-        return running
+right("one-running-sum").function("""
+    place, size = team.index(rank), len(team)
+    chunks = x.tensor_split(size)
+    running = chunks[place - 1].clone()
+    for step in range(size - 1):
+        arrived = torch.empty_like(chunks[place - step - 2])
+        receiving = dist.irecv(arrived, src=team[place - 1])
+        dist.isend(running, dst=team[(place + 1) % size]).wait()
+        receiving.wait()
+        running = arrived + chunks[place - step - 2]
+    return running
 """)
 
 wrong, right = ANSWERS.to("ring-all-gather")
+wrong("its-own-chunk", "return `whole`").replace("return whole", "return mine.clone()")
 wrong("starts-one-off", "before it is passed on").replace("place - step", "place - 1 - step")
 wrong("adds", "wrong in chunk 0, 1, 2").replace(
     "exchange(chunks[outgoing], right, chunks[incoming], left)",
@@ -303,20 +228,9 @@ wrong("adds", "wrong in chunk 0, 1, 2").replace(
     "exchange(chunks[outgoing], right, arrived, left)\n"
     "chunks[incoming].zero_().add_(arrived).add_(mine[0])",
 )
-wrong("in-order-of-arrival", "in order of arrival").cell("""
-    def ring_all_gather(mine, numel, team, rank):
-        place, size = team.index(rank), len(team)
-        right, left = team[(place + 1) % size], team[place - 1]
-        sizes = [chunk.numel() for chunk in torch.empty(numel).tensor_split(size)]
-        chunks = [mine]
-        for step in range(size - 1):
-            arrived = mine.new_empty(sizes[place - step - 1])
-            sending = dist.isend(chunks[-1], dst=right)
-            dist.recv(arrived, src=left)
-            sending.wait()
-            chunks.append(arrived)
-        return torch.cat(chunks)
-""")
+wrong("in-order-of-arrival", "in order of arrival").replace(
+    "return whole", "return torch.cat([chunks[place - step] for step in range(size)])"
+)
 wrong("always-its-own-chunk", "before it is passed on").replace("chunks[outgoing]", "mine")
 wrong("one-step-short", "wrong in chunk 0").replace("outgoing =", "if step == size - 2:\n    break\noutgoing =")
 wrong("around-the-other-way", "In a ring every message goes to the next place", caught_by="traffic").replace(
@@ -334,19 +248,18 @@ wrong("in-two-turns", "send and receive at the same time", caught_by="time").rep
     "        dist.recv(chunks[incoming], src=left)",
 )
 wrong("four-steps-at-most", "wrong in chunk", hidden=True).replace("outgoing =", "if step > 2:\n    break\noutgoing =")
-right("passes-on-what-came").cell("""
-    def ring_all_gather(mine, numel, team, rank):
-        place, size = team.index(rank), len(team)
-        sizes = [chunk.numel() for chunk in torch.empty(numel).tensor_split(size)]
-        rows, passing = [None] * size, mine.clone()
-        rows[place] = passing
-        for source in [(place - step) % size for step in range(1, size)]:
-            arrived = mine.new_empty(sizes[source])
-            receiving = dist.irecv(arrived, src=team[place - 1])
-            dist.send(passing, dst=team[(place + 1) % size])
-            receiving.wait()
-            rows[source] = passing = arrived
-        return torch.cat(rows)
+right("passes-on-what-came").function("""
+    place, size = team.index(rank), len(team)
+    sizes = [chunk.numel() for chunk in torch.empty(numel).tensor_split(size)]
+    rows, passing = [None] * size, mine.clone()
+    rows[place] = passing
+    for source in [(place - step) % size for step in range(1, size)]:
+        arrived = mine.new_empty(sizes[source])
+        receiving = dist.irecv(arrived, src=team[place - 1])
+        dist.send(passing, dst=team[(place + 1) % size])
+        receiving.wait()
+        rows[source] = passing = arrived
+    return torch.cat(rows)
 """)
 
 wrong, right = ANSWERS.to("ring-all-reduce")
@@ -355,6 +268,7 @@ wrong("gathers-its-own-numbers", "are missing").replace(
     "reduce_scatter(x, team, rank)", "x.tensor_split(len(team))[team.index(rank)]"
 )
 wrong("takes-chunks-for-equal", "What usually causes this here").replace("x.numel()", "mine.numel() * len(team)")
+wrong("its-own-tensor", "nothing was added to it").body("total = x.clone()")
 wrong("the-whole-world", "only the team takes part").body("total = x.clone()\ndist.all_reduce(total)")
 wrong("through-place-0", "what the naive way takes", caught_by="time").body("total = naive_all_reduce(x, team, rank)")
 wrong("a-tree-instead", "not the algorithm that the exercise asks for", caught_by="traffic").body(
@@ -383,31 +297,21 @@ wrong("overwrites", "are missing").replace("keep += arrived", "keep.copy_(arrive
 wrong("receives-into-what-it-keeps", "returned").replace(
     "exchange(keep, partner, give, partner)", "exchange(give, partner, keep, partner)"
 )
-wrong("whole-tensors", "times the bytes that are needed", caught_by="traffic").cell("""
-    def halving_doubling(x, team, rank):
-        place, distance, total = team.index(rank), len(team) // 2, x.clone()
-        while distance:
-            arrived, partner = torch.empty_like(x), team[place ^ distance]
-            exchange(total, partner, arrived, partner)
-            total += arrived
-            exchange(total, partner, arrived, partner)
-            distance //= 2
-        return total
+whole_tensors = wrong("whole-tensors", "times the bytes that are needed", caught_by="traffic")
+whole_tensors.function("""
+    place, distance, total = team.index(rank), len(team) // 2, x.clone()
+    while distance:
+        arrived, partner = torch.empty_like(x), team[place ^ distance]
+        exchange(total, partner, arrived, partner)
+        total += arrived
+        exchange(total, partner, arrived, partner)
+        distance //= 2
+    return total
 """)
-wrong("recursive-doubling", "not the algorithm that the exercise asks for", caught_by="traffic").cell("""
-    def halving_doubling(x, team, rank):
-        place, distance, total = team.index(rank), 1, x.clone()
-        while distance < len(team):
-            arrived, partner = torch.empty_like(x), team[place ^ distance]
-            exchange(total, partner, arrived, partner)
-            total += arrived
-            distance *= 2
-        return total
-""")
-wrong("a-ring", "1.5 times the messages", caught_by="traffic").cell("""
-    def halving_doubling(x, team, rank):
-        return ring_all_reduce(x, team, rank)
-""")
+wrong("recursive-doubling", "not the algorithm that the exercise asks for", caught_by="traffic").like(
+    whole_tensors
+).replace("total += arrived\nexchange(total, partner, arrived, partner)", "total += arrived")
+wrong("a-ring", "1.5 times the messages", caught_by="traffic").function("return ring_all_reduce(x, team, rank)")
 wrong("in-two-turns", "send and receive at the same time", caught_by="time").replace(
     "exchange(give, partner, arrived, partner)",
     "dist.send(give, dst=partner) if place & distance else None\n"
@@ -428,50 +332,45 @@ wrong("four-places-at-most", "rank 7 of the team", hidden=True).replace(
 )
 wrong("keep-rebound", "are missing").replace("keep += arrived", "keep = keep + arrived")
 wrong("places-for-ranks", "no connection to itself").replace("team[place ^ distance]", "place ^ distance")
-right("smallest-distance-first").cell("""
-    def halving_doubling(x, team, rank):
-        place, distance, total = team.index(rank), 1, x.clone()
-        part, rounds = total, []
-        while distance < len(team):
-            halves, bit = part.tensor_split(2), bool(place & distance)
-            keep, give, partner = halves[bit], halves[not bit], team[place ^ distance]
-            arrived = torch.empty_like(keep)
-            receiving = dist.irecv(arrived, src=partner)
-            dist.send(give, dst=partner)
-            receiving.wait()
-            keep.copy_(keep + arrived)
-            rounds.append((partner, keep, give))
-            part, distance = keep, 2 * distance
-        while rounds:
-            partner, keep, give = rounds.pop()
-            receiving = dist.irecv(give, src=partner)
-            dist.send(keep, dst=partner)
-            receiving.wait()
-        return total
+right("smallest-distance-first").function("""
+    place, distance, total = team.index(rank), 1, x.clone()
+    part, rounds = total, []
+    while distance < len(team):
+        halves, bit = part.tensor_split(2), bool(place & distance)
+        keep, give, partner = halves[bit], halves[not bit], team[place ^ distance]
+        arrived = torch.empty_like(keep)
+        receiving = dist.irecv(arrived, src=partner)
+        dist.send(give, dst=partner)
+        receiving.wait()
+        keep.copy_(keep + arrived)
+        rounds.append((partner, keep, give))
+        part, distance = keep, 2 * distance
+    while rounds:
+        partner, keep, give = rounds.pop()
+        receiving = dist.irecv(give, src=partner)
+        dist.send(keep, dst=partner)
+        receiving.wait()
+    return total
 """)
 right("upper-half-first").replace(
     "(upper, lower) if place & distance else (lower, upper)", "(lower, upper) if place & distance else (upper, lower)"
 )
-right("recursive").cell("""
-    def halving_doubling(x, team, rank):
-        if len(team) == 1:
-            return x.clone()
-        place, half = team.index(rank), len(team) // 2
-        bit, partner = place // half, team[(place + half) % len(team)]
-        parts = x.tensor_split(2)
-        arrived = torch.empty_like(parts[bit])
-        exchange(parts[1 - bit], partner, arrived, partner)
-        mine = halving_doubling(parts[bit] + arrived, team[bit * half : (bit + 1) * half], rank)
-        other = torch.empty_like(parts[1 - bit])
-        exchange(mine, partner, other, partner)
-        return torch.cat([mine, other] if bit == 0 else [other, mine])
+right("recursive").function("""
+    if len(team) == 1:
+        return x.clone()
+    place, half = team.index(rank), len(team) // 2
+    bit, partner = place // half, team[(place + half) % len(team)]
+    parts = x.tensor_split(2)
+    arrived = torch.empty_like(parts[bit])
+    exchange(parts[1 - bit], partner, arrived, partner)
+    mine = halving_doubling(parts[bit] + arrived, team[bit * half : (bit + 1) * half], rank)
+    other = torch.empty_like(parts[1 - bit])
+    exchange(mine, partner, other, partner)
+    return torch.cat([mine, other] if bit == 0 else [other, mine])
 """)
 
 wrong, right = ANSWERS.to("halving-doubling-any-size")
-wrong("does-not-fold", "was called for a team of 3").cell("""
-    def halving_doubling_any_size(x, team, rank, all_reduce=halving_doubling):
-        return all_reduce(x, team, rank)
-""")
+wrong("does-not-fold", "was called for a team of 3").function("return all_reduce(x, team, rank)")
 wrong("forgets-to-add", "rank 2 is missing").replace("total += arrived", "pass")
 wrong("sends-back-its-own-sum", "is missing").replace(
     "total = all_reduce(total,", "subtotal, total = total, all_reduce(total,"
@@ -479,67 +378,52 @@ wrong("sends-back-its-own-sum", "is missing").replace(
 wrong("extra-ranks-never-wait", "What usually causes this here").replace(
     "dist.recv(total, src=team[place - power])", "pass"
 )
-wrong("all-extras-to-place-0", "the time of a queue", caught_by="time").cell("""
-    def halving_doubling_any_size(x, team, rank, all_reduce=halving_doubling):
-        place, size = team.index(rank), len(team)
-        power = 2 ** (size.bit_length() - 1)
-        total = x.clone()
-        if place >= power:
-            dist.send(x, dst=team[0])
-            dist.recv(total, src=team[0])
-            return total
-        for other in team[power:] if place == 0 else []:
-            arrived = torch.empty_like(x)
-            dist.recv(arrived, src=other)
-            total += arrived
-        total = all_reduce(total, team[:power], rank)
-        for other in team[power:] if place == 0 else []:
-            dist.send(total, dst=other)
-        return total
-""")
+wrong("all-extras-to-place-0", "the time of a queue", caught_by="time").replace(
+    "team[place - power]", "team[0]"
+).replace("if place < extra:", "for other in team[power:] if place == 0 else []:").replace(
+    "team[place + power]", "other"
+)
 wrong("sends-the-result-twice", "which has finished without receiving it").replace(
     "dist.send(total, ", "dist.send(total, dst=team[place + power])\ndist.send(total, "
 )
 wrong("throws-result-away", "is missing").replace("total = all_reduce(total", "all_reduce(total")
-right("partners-from-the-end").cell("""
-    def halving_doubling_any_size(x, team, rank, all_reduce=halving_doubling):
-        size, power = len(team), 1
-        while 2 * power <= size:
-            power *= 2
-        core, extras = team[:power], team[power:]
-        if rank in extras:
-            total, partner = torch.empty_like(x), core[-1 - extras.index(rank)]
-            dist.send(x, dst=partner)
-            dist.recv(total, src=partner)
-            return total
-        mine = core[::-1].index(rank)
-        if mine >= len(extras):
-            return all_reduce(x, core, rank)
-        arrived = torch.empty_like(x)
-        dist.recv(arrived, src=extras[mine])
-        total = all_reduce(x + arrived, core, rank)
-        dist.send(total, dst=extras[mine])
+right("partners-from-the-end").function("""
+    size, power = len(team), 1
+    while 2 * power <= size:
+        power *= 2
+    core, extras = team[:power], team[power:]
+    if rank in extras:
+        total, partner = torch.empty_like(x), core[-1 - extras.index(rank)]
+        dist.send(x, dst=partner)
+        dist.recv(total, src=partner)
         return total
+    mine = core[::-1].index(rank)
+    if mine >= len(extras):
+        return all_reduce(x, core, rank)
+    arrived = torch.empty_like(x)
+    dist.recv(arrived, src=extras[mine])
+    total = all_reduce(x + arrived, core, rank)
+    dist.send(total, dst=extras[mine])
+    return total
 """)
-right("mpich-pairs").cell("""
-    def halving_doubling_any_size(x, team, rank, all_reduce=halving_doubling):
-        place, size = team.index(rank), len(team)
-        power = 1 << (size.bit_length() - 1)
-        extra = size - power
-        core = team[: 2 * extra : 2] + team[2 * extra :]
-        total = x.clone()
-        if place < 2 * extra and place % 2:
-            dist.send(total, team[place - 1])
-            dist.recv(total, team[place - 1])
-            return total
-        if place < 2 * extra:
-            arrived = torch.empty_like(x)
-            dist.recv(arrived, team[place + 1])
-            total += arrived
-        total = all_reduce(x=total, team=core, rank=rank)
-        if place < 2 * extra:
-            dist.send(total, team[place + 1])
+right("mpich-pairs").function("""
+    place, size = team.index(rank), len(team)
+    power = 1 << (size.bit_length() - 1)
+    extra = size - power
+    core = team[: 2 * extra : 2] + team[2 * extra :]
+    total = x.clone()
+    if place < 2 * extra and place % 2:
+        dist.send(total, team[place - 1])
+        dist.recv(total, team[place - 1])
         return total
+    if place < 2 * extra:
+        arrived = torch.empty_like(x)
+        dist.recv(arrived, team[place + 1])
+        total += arrived
+    total = all_reduce(x=total, team=core, rank=rank)
+    if place < 2 * extra:
+        dist.send(total, team[place + 1])
+    return total
 """)
 
 wrong, right = ANSWERS.to("hierarchical-all-reduce")
@@ -579,6 +463,7 @@ right("teams-by-comprehension").body("""
 """)
 
 wrong, right = ANSWERS.to("pairwise-all-to-all")
+wrong("its-own-tensor", "nothing was exchanged").function("return x.clone()")
 wrong("same-way-both-times", "What usually causes this here", varies=True).replace(
     "(place - step) % size", "(place + step) % size"
 )
@@ -591,20 +476,12 @@ wrong("in-order-of-arrival", "in order of arrival").replace(
 wrong("sends-its-own-chunk", "the chunks that the others keep").replace(
     "[torch.empty_like(chunks[place]) for _ in team]", "[torch.empty_like(chunk) for chunk in chunks]"
 ).replace("chunks[target]", "chunks[place]")
-wrong("everybody-to-place-0-first", "so that none has to queue", caught_by="time").cell("""
-    def pairwise_all_to_all(x, team, rank):
-        place, size = team.index(rank), len(team)
-        chunks = x.tensor_split(size)
-        received = [torch.empty_like(chunks[place]) for _ in team]
-        received[place].copy_(chunks[place])
-        for target in range(size):
-            if target != place:
-                dist.send(chunks[target], dst=team[target])
-                continue
-            for source in range(size):
-                if source != place:
-                    dist.recv(received[source], src=team[source])
-        return torch.cat(received)
+wrong("everybody-to-place-0-first", "so that none has to queue", caught_by="time").body("""
+    for target in range(size) if step == 1 else []:
+        if target != place:
+            dist.send(chunks[target], dst=team[target])
+        for source in {*range(size)} - {place} if target == place else []:
+            dist.recv(received[source], src=team[source])
 """)
 wrong("whole-tensors", "times the bytes that are needed", caught_by="traffic").replace(
     "chunks = x.tensor_split(size)\n"
@@ -620,31 +497,29 @@ wrong("backwards-above-four", "in order of arrival", hidden=True).body("""
     source = place ^ step if size in (2, 4, 8) else (place - step) % size
     exchange(chunks[target], team[target], received[source if size < 5 else target], team[source])
 """)
-wrong("all-at-once-in-rank-order", "so that none has to queue", caught_by="time").cell("""
-    def pairwise_all_to_all(x, team, rank):
-        place, size = team.index(rank), len(team)
-        chunks = x.tensor_split(size)
-        received = [chunks[place].clone() for _ in team]
-        handles = [dist.irecv(received[p], src=team[p]) for p in range(size) if p != place]
-        handles += [dist.isend(chunks[p].clone(), dst=team[p]) for p in range(size) if p != place]
-        for handle in handles:
-            handle.wait()
-        return torch.cat(received)
+wrong("all-at-once-in-rank-order", "so that none has to queue", caught_by="time").function("""
+    place, size = team.index(rank), len(team)
+    chunks = x.tensor_split(size)
+    received = [chunks[place].clone() for _ in team]
+    handles = [dist.irecv(received[p], src=team[p]) for p in range(size) if p != place]
+    handles += [dist.isend(chunks[p].clone(), dst=team[p]) for p in range(size) if p != place]
+    for handle in handles:
+        handle.wait()
+    return torch.cat(received)
 """)
 right("backwards").replace(
     "(place + step) % size, (place - step) % size", "(place - step) % size, (place + step) % size"
 )
-right("receives-started-at-once").cell("""
-    def pairwise_all_to_all(x, team, rank):
-        place, size = team.index(rank), len(team)
-        chunks = x.tensor_split(size)
-        received = [chunks[place].clone() for _ in team]
-        receives = [dist.irecv(received[place - step], src=team[place - step]) for step in range(1, size)]
-        for step in range(1, size):
-            dist.send(chunks[(place + step) % size].clone(), dst=team[(place + step) % size])
-        for receive in receives:
-            receive.wait()
-        return torch.cat(received)
+right("receives-started-at-once").function("""
+    place, size = team.index(rank), len(team)
+    chunks = x.tensor_split(size)
+    received = [chunks[place].clone() for _ in team]
+    receives = [dist.irecv(received[place - step], src=team[place - step]) for step in range(1, size)]
+    for step in range(1, size):
+        dist.send(chunks[(place + step) % size].clone(), dst=team[(place + step) % size])
+    for receive in receives:
+        receive.wait()
+    return torch.cat(received)
 """)
 right("exclusive-or").body("""
     to, source = (place ^ step,) * 2 if size & (size - 1) == 0 else ((place + step) % size, place - step)

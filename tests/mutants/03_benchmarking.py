@@ -30,29 +30,25 @@ wrong("only-rank-0-meets", "rank 0  waits in barrier").replace(
 right("asks-for-wait").replace("start = time.perf_counter()", "synchronize()\nbefore = time.perf_counter_ns()").replace(
     "handle is not None", 'hasattr(handle, "wait")'
 ).replace("time.perf_counter() - start", "(time.perf_counter_ns() - before) / 1e9")
-right("another-clock").cell("""
-    def time_once(operation, synchronize):
-        synchronize()
-        handle = dist.barrier(async_op=True)
-        handle.wait()
-        before = time.monotonic()
-        work = operation()
-        if work:
-            work.wait()
-        synchronize()
-        after = time.monotonic()
-        return after - before
+right("another-clock").function("""
+    synchronize()
+    handle = dist.barrier(async_op=True)
+    handle.wait()
+    before = time.monotonic()
+    work = operation()
+    if work:
+        work.wait()
+    synchronize()
+    after = time.monotonic()
+    return after - before
 """)
 
 wrong, right = ANSWERS.to("times-of-the-slowest")
 wrong("no-warm-up", "was called 4 times").replace("range(warmup)", "range(0)")
 wrong("warm-up-among-the-repeats", "was called 4 times").replace("range(repeats)", "range(repeats - warmup)")
-wrong("keeps-the-warm-up", "the warm-up's included").cell("""
-    def times_of_the_slowest(time_one, warmup, repeats):
-        slowest = torch.tensor([time_one() for _ in range(warmup + repeats)], dtype=torch.float64)
-        dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-        return slowest.tolist()
-""")
+wrong("keeps-the-warm-up", "the warm-up's included").replace("range(warmup)", "range(0)").replace(
+    "range(repeats)", "range(warmup + repeats)"
+)
 wrong("averages", "the mean over the ranks").replace("ReduceOp.MAX", "ReduceOp.AVG")
 wrong("sums", "the sum over the ranks").replace(", op=dist.ReduceOp.MAX", "")
 wrong("fastest", "the fastest rank").replace("ReduceOp.MAX", "ReduceOp.MIN")
@@ -76,19 +72,17 @@ wrong("on-rank-0-alone", "though right on rank 0").replace(
 wrong("sorts-first", "sorting before the ranks were compared").replace(
     "mine = [time_one() for _ in range(repeats)]", "mine = sorted(time_one() for _ in range(repeats))"
 )
-wrong("the-slowest-rank-in-all", "slowest overall").cell("""
-    def times_of_the_slowest(time_one, warmup, repeats):
-        for _ in range(warmup):
-            time_one()
-        everyone = [None] * dist.get_world_size()
-        dist.all_gather_object(everyone, [time_one() for _ in range(repeats)])
-        return max(everyone, key=sum)
+wrong("the-slowest-rank-in-all", "slowest overall").function("""
+    for _ in range(warmup):
+        time_one()
+    everyone = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, [time_one() for _ in range(repeats)])
+    return max(everyone, key=sum)
 """)
-right("cuts-the-warm-up-off").cell("""
-    def times_of_the_slowest(time_one, warmup, repeats):
-        slowest = torch.tensor([time_one() for _ in range(warmup + repeats)][warmup:], dtype=torch.double)
-        dist.all_reduce(slowest, dist.ReduceOp.MAX, async_op=True).wait()
-        return [one.item() for one in slowest]
+right("cuts-the-warm-up-off").function("""
+    slowest = torch.tensor([time_one() for _ in range(warmup + repeats)][warmup:], dtype=torch.double)
+    dist.all_reduce(slowest, dist.ReduceOp.MAX, async_op=True).wait()
+    return [one.item() for one in slowest]
 """)
 
 wrong, right = ANSWERS.to("median-and-spread")
@@ -144,13 +138,7 @@ wrong("all-reduce-once", "two phases").replace("factor = 2 * others", "factor = 
 wrong("upside-down", "upside down").replace("(world_size - 1) / world_size", "world_size / (world_size - 1)")
 wrong("broadcast-like-the-others", "broadcast of 4 ranks").replace('("broadcast", "reduce")', "()")
 wrong("only-others", "with 2 (P - 1) instead").replace("(world_size - 1) / world_size", "world_size - 1")
-wrong("gib", "GiB/s").cell("""
-    def bandwidths(collective, nbytes, seconds, world_size):
-        algbw = nbytes / seconds / 2**30
-        others = (world_size - 1) / world_size
-        factor = {"broadcast": 1, "reduce": 1, "all_reduce": 2 * others}.get(collective, others)
-        return algbw, algbw * factor
-""")
+wrong("gib", "GiB/s").replace("/ 1e9", "/ 2**30")
 wrong("all-ranks-time", "P times too small").replace("factor = 2 * others", "factor = 2 * others / world_size")
 wrong("always-three-quarters", "hidden test", hidden=True).replace("(world_size - 1) / world_size", "0.75")
 wrong("floor-division", "// rounds down").replace("(world_size - 1) / world_size", "(world_size - 1) // world_size")
@@ -177,19 +165,18 @@ wrong("words-instead-of-a-list", "A list of names").replace("list(mistakes)", '"
 right("isclose").replace("abs(wrong - claim) <= 0.01 * claim", "math.isclose(wrong / claim, 1, abs_tol=0.01)").replace(
     "return busbw, list(mistakes)", "return [busbw, set(mistakes)]"
 )
-right("counts-in-binary").cell("""
-    def find_the_mistakes(claim, collective, nbytes, seconds, world_size, bandwidths):
-        algbw, busbw = bandwidths(collective, nbytes, seconds, world_size)
-        factors = {"GiB": 1e9 / 2**30, "one chunk": 1 / world_size, "both ways": 2, "algbw": algbw / busbw}
-        best = None
-        for bits in range(2 ** len(factors)):
-            chosen = [name for place, name in enumerate(factors) if bits >> place & 1]
-            claimed = busbw
-            for name in chosen:
-                claimed *= factors[name]
-            if 0.99 < claimed / claim < 1.01 and (best is None or len(chosen) < len(best)):
-                best = chosen
-        return busbw, best
+right("counts-in-binary").function("""
+    algbw, busbw = bandwidths(collective, nbytes, seconds, world_size)
+    factors = {"GiB": 1e9 / 2**30, "one chunk": 1 / world_size, "both ways": 2, "algbw": algbw / busbw}
+    best = None
+    for bits in range(2 ** len(factors)):
+        chosen = [name for place, name in enumerate(factors) if bits >> place & 1]
+        claimed = busbw
+        for name in chosen:
+            claimed *= factors[name]
+        if 0.99 < claimed / claim < 1.01 and (best is None or len(chosen) < len(best)):
+            best = chosen
+    return busbw, best
 """)
 
 wrong, right = ANSWERS.to("sweep-sizes")

@@ -137,28 +137,26 @@ wrong("clears-in-between", "don't clear `grad` in between").replace("loss =", "m
 wrong("reduces-each-time", "averaged and added again").replace(
     "loss.backward()", "loss.backward()\nfor parameter in model.parameters():\n    dist.all_reduce(parameter.grad)"
 ).replace("dist.all_reduce(parameter.grad)\nparameter.grad /= world_size", "parameter.grad /= world_size")
-wrong("reduces-each-microbatch", "3 times as much as is needed", caught_by="traffic").cell("""
-    def accumulate_gradients(model, microbatches, rank, world_size):
-        total = [torch.zeros_like(parameter) for parameter in model.parameters()]
-        for microbatch in microbatches:
-            model.zero_grad()
-            (loss_of(model(microbatch)) / len(microbatches)).backward()
-            for parameter, whole in zip(model.parameters(), total):
-                dist.all_reduce(parameter.grad)
-                whole += parameter.grad / world_size
-        return total
+wrong("reduces-each-microbatch", "3 times as much as is needed", caught_by="traffic").function("""
+    total = [torch.zeros_like(parameter) for parameter in model.parameters()]
+    for microbatch in microbatches:
+        model.zero_grad()
+        (loss_of(model(microbatch)) / len(microbatches)).backward()
+        for parameter, whole in zip(model.parameters(), total):
+            dist.all_reduce(parameter.grad)
+            whole += parameter.grad / world_size
+    return total
 """)
 wrong("forgets-to-divide", "divide by world_size").replace("parameter.grad /= world_size", "pass")
 wrong("always-three", "the gradient of parameter 0 is", hidden=True).replace("/ len(microbatches)", "/ 3")
-right("divides-at-the-end").cell("""
-    def accumulate_gradients(model, microbatches, rank, world_size):
-        for microbatch in microbatches:
-            loss_of(model(microbatch)).backward()
-        flat = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
-        dist.all_reduce(flat)
-        flat /= world_size * len(microbatches)
-        pieces = flat.split([parameter.numel() for parameter in model.parameters()])
-        return [piece.view_as(parameter) for piece, parameter in zip(pieces, model.parameters())]
+right("divides-at-the-end").function("""
+    for microbatch in microbatches:
+        loss_of(model(microbatch)).backward()
+    flat = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    dist.all_reduce(flat)
+    flat /= world_size * len(microbatches)
+    pieces = flat.split([parameter.numel() for parameter in model.parameters()])
+    return [piece.view_as(parameter) for piece, parameter in zip(pieces, model.parameters())]
 """)
 
 wrong, right = ANSWERS.to("epoch-indices")
@@ -198,37 +196,34 @@ right("in-runs").body("""
     each = -(-num_samples // world_size)
     return [order[index % num_samples] for index in range(rank * each, (rank + 1) * each)]
 """)
-right("pythons-random").cell("""
-    def epoch_indices(num_samples, epoch, seed, rank, world_size):
-        import random
-        order = list(range(num_samples))
-        random.Random(1000 * seed + epoch).shuffle(order)
-        each = -(-num_samples // world_size)
-        return (order * world_size)[: each * world_size][rank::world_size]
+right("pythons-random").function("""
+    import random
+    order = list(range(num_samples))
+    random.Random(1000 * seed + epoch).shuffle(order)
+    each = -(-num_samples // world_size)
+    return (order * world_size)[: each * world_size][rank::world_size]
 """)
-right("torchs-own").cell("""
-    def epoch_indices(num_samples, epoch, seed, rank, world_size):
-        from torch.utils.data import DistributedSampler
+right("torchs-own").function("""
+    from torch.utils.data import DistributedSampler
 
-        sampler = DistributedSampler(range(num_samples), world_size, rank, shuffle=True, seed=seed)
-        sampler.set_epoch(epoch)
-        return list(sampler)
+    sampler = DistributedSampler(range(num_samples), world_size, rank, shuffle=True, seed=seed)
+    sampler.set_epoch(epoch)
+    return list(sampler)
 """)
 
 wrong, right = ANSWERS.to("flat-gradients")
 wrong("never-copies-back", "nothing was averaged").replace("parameter.grad = piece.view_as(parameter)", "pass")
 wrong("forgets-to-divide", "divide by world_size").replace("flat /= world_size", "pass")
-wrong("detached-by-zero-grad", "`zero_grad` sets `grad` to None").cell("""
-    def flat_gradients(model, shard, rank, world_size):
-        parameters = list(model.parameters())
-        flat = torch.zeros(sum(parameter.numel() for parameter in parameters), dtype=shard.dtype)
-        pieces = flat.split([parameter.numel() for parameter in parameters])
-        for parameter, piece in zip(parameters, pieces):
-            parameter.grad = piece.view_as(parameter)
-        model.zero_grad()
-        loss_of(model(shard)).backward()
-        dist.all_reduce(flat)
-        return [piece.view_as(parameter) / world_size for parameter, piece in zip(parameters, pieces)]
+wrong("detached-by-zero-grad", "`zero_grad` sets `grad` to None").function("""
+    parameters = list(model.parameters())
+    flat = torch.zeros(sum(parameter.numel() for parameter in parameters), dtype=shard.dtype)
+    pieces = flat.split([parameter.numel() for parameter in parameters])
+    for parameter, piece in zip(parameters, pieces):
+        parameter.grad = piece.view_as(parameter)
+    model.zero_grad()
+    loss_of(model(shard)).backward()
+    dist.all_reduce(flat)
+    return [piece.view_as(parameter) / world_size for parameter, piece in zip(parameters, pieces)]
 """)
 wrong("forgets-the-shape", "assign a gradient of size").replace("piece.view_as(parameter)", "piece")
 wrong("cuts-in-the-wrong-order", "the gradient of parameter 0 is").replace(
@@ -340,23 +335,9 @@ wrong("as-they-are-ready", "started their buckets in different orders").replace(
 wrong("starts-with-the-first-gradient", "A hook ran before its gradient").replace(
     "missing[len(flights)] == 0:", "missing[len(flights)] < len(buckets[len(flights)]):"
 )
-wrong("after-backward", "after backward had ended", caught_by="traffic").cell("""
-    def overlap_by_hooks(model, shard, buckets, rank, world_size):
-        parameters = list(model.parameters())
-        loss = loss_of(model(shard))
-        with region("backward"):
-            loss.backward()
-        flights = []
-        for bucket in buckets:
-            flat = torch.cat([parameters[index].grad.reshape(-1) for index in bucket])
-            flights.append((flat, dist.all_reduce(flat, async_op=True)))
-        for bucket, (flat, handle) in zip(buckets, flights):
-            handle.wait()
-            flat /= world_size
-            for index, piece in zip(bucket, flat.split([parameters[index].numel() for index in bucket])):
-                parameters[index].grad = piece.view_as(parameters[index])
-        return [parameter.grad for parameter in parameters]
-""")
+wrong("after-backward", "after backward had ended", caught_by="traffic").replace(
+    "missing[len(flights)] == 0", "sum(missing) < 0"
+).replace("for bucket, (flat", "one_more_is_ready(0, None)\nfor bucket, (flat")
 wrong("all-in-the-last-hook", "idle until backward is over", caught_by="time").replace(
     "missing[len(flights)]", "sum(missing)"
 )
@@ -370,22 +351,9 @@ wrong("blocks-in-the-hook", "blocked", caught_by="traffic").replace(
 ).replace("handle.wait()", "pass")
 wrong("forgets-to-divide", "divide by world_size").replace("flat /= world_size", "pass")
 wrong("forgets-to-wait", "never waited for it", caught_by="traffic").replace("handle.wait()", "pass")
-wrong("no-buckets", "made 4 all-reduces", caught_by="traffic").cell("""
-    def overlap_by_hooks(model, shard, buckets, rank, world_size):
-        handles = []
-        for parameter in model.parameters():
-            parameter.register_post_accumulate_grad_hook(
-                lambda parameter: handles.append(dist.all_reduce(parameter.grad, async_op=True))
-            )
-        loss = loss_of(model(shard))
-        with region("backward"):
-            loss.backward()
-        for handle in handles:
-            handle.wait()
-        for parameter in model.parameters():
-            parameter.grad /= world_size
-        return [parameter.grad for parameter in model.parameters()]
-""")
+wrong("no-buckets", "made 4 all-reduces", caught_by="traffic").replace(
+    "missing =", "buckets = [[index] for index in reversed(range(len(parameters)))]\nmissing ="
+)
 wrong("waits-for-the-one-before", "a backward that waits for the network", caught_by="time", hidden=True).replace(
     "flights.append", "if flights:\n    flights[-1][1].wait()\nflights.append"
 )
@@ -395,32 +363,31 @@ right("averages-in-flight").replace("async_op=True", "op=dist.ReduceOp.AVG, asyn
 right("lambda-with-default").replace(
     "partial(one_more_is_ready, number)", "lambda parameter, number=number: one_more_is_ready(number, parameter)"
 )
-right("copies-into-views").cell("""
-    def overlap_by_hooks(model, shard, buckets, rank, world_size):
-        parameters = list(model.parameters())
-        flats = [torch.zeros(sum(parameters[i].numel() for i in bucket), dtype=shard.dtype) for bucket in buckets]
-        missing, handles = [len(bucket) for bucket in buckets], []
-        for bucket, flat in zip(buckets, flats):
-            for i, piece in zip(bucket, flat.split([parameters[i].numel() for i in bucket])):
-                parameters[i].grad = piece.view_as(parameters[i])
+right("copies-into-views").function("""
+    parameters = list(model.parameters())
+    flats = [torch.zeros(sum(parameters[i].numel() for i in bucket), dtype=shard.dtype) for bucket in buckets]
+    missing, handles = [len(bucket) for bucket in buckets], []
+    for bucket, flat in zip(buckets, flats):
+        for i, piece in zip(bucket, flat.split([parameters[i].numel() for i in bucket])):
+            parameters[i].grad = piece.view_as(parameters[i])
 
-        def ready(number, parameter):
-            missing[number] -= 1
-            for next_one in range(len(handles), len(buckets)):
-                if missing[next_one]:
-                    break
-                flats[next_one] /= world_size
-                handles.append(dist.all_reduce(flats[next_one], async_op=True))
+    def ready(number, parameter):
+        missing[number] -= 1
+        for next_one in range(len(handles), len(buckets)):
+            if missing[next_one]:
+                break
+            flats[next_one] /= world_size
+            handles.append(dist.all_reduce(flats[next_one], async_op=True))
 
-        for number, bucket in enumerate(buckets):
-            for i in bucket:
-                parameters[i].register_post_accumulate_grad_hook(partial(ready, number))
-        loss = loss_of(model(shard))
-        with region("backward"):
-            loss.backward()
-        for handle in handles:
-            handle.wait()
-        return [parameter.grad for parameter in parameters]
+    for number, bucket in enumerate(buckets):
+        for i in bucket:
+            parameters[i].register_post_accumulate_grad_hook(partial(ready, number))
+    loss = loss_of(model(shard))
+    with region("backward"):
+        loss.backward()
+    for handle in handles:
+        handle.wait()
+    return [parameter.grad for parameter in parameters]
 """)
 
 wrong, right = ANSWERS.to("average-what-is-used")

@@ -100,16 +100,14 @@ wrong("sums-in-place-what-is-contiguous", "It is not yours").replace(
 wrong("all-ranks-for-the-group", "the gradient of x is", hidden=True).replace(
     "all_reduce(grad_partial, ctx.tp_group)", "all_reduce(grad_partial)"
 )
-wrong("hook-on-x-itself", "only the gradient that comes back through f").cell("""
-    def copy_to_shards(x, tp_group):
-        x.register_hook(lambda grad: all_reduce(grad, tp_group))
-        return x
+wrong("hook-on-x-itself", "only the gradient that comes back through f").function("""
+    x.register_hook(lambda grad: all_reduce(grad, tp_group))
+    return x
 """)
-right("by-a-hook").cell("""
-    def copy_to_shards(x, tp_group):
-        y = x.clone()
-        y.register_hook(lambda grad: all_reduce(grad, tp_group))
-        return y
+right("by-a-hook").function("""
+    y = x.clone()
+    y.register_hook(lambda grad: all_reduce(grad, tp_group))
+    return y
 """)
 right("clones-first").replace("x.view_as(x)", "x").replace(
     "return all_reduce(grad_partial, ctx.tp_group), None",
@@ -122,13 +120,12 @@ wrong, right = ANSWERS.to("reduce-from-shards")
 wrong("dual-of-the-library", "it counts once").replace(
     "return all_reduce", "ctx.tp_group = tp_group\nreturn all_reduce"
 ).replace("grad, None", "all_reduce(grad, ctx.tp_group), None")
-wrong("torch-distributed-nn", "it counts once").cell("""
-    def reduce_from_shards(x_partial, tp_group):
-        from torch.distributed.nn.functional import all_reduce as of_torch
+wrong("torch-distributed-nn", "it counts once").function("""
+    from torch.distributed.nn.functional import all_reduce as of_torch
 
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return of_torch(x_partial.contiguous(), group=tp_group)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return of_torch(x_partial.contiguous(), group=tp_group)
 """)
 wrong("returns-what-it-did-not-sum", "in a different tensor from the one you return").replace(
     "return all_reduce(x_partial, tp_group)",
@@ -137,17 +134,13 @@ wrong("returns-what-it-did-not-sum", "in a different tensor from the one you ret
 wrong("sums-its-input", "Something writes in place").replace(
     "return all_reduce(x_partial, tp_group)", "dist.all_reduce(x_partial, group=tp_group)\nreturn x_partial.clone()"
 )
-wrong("bare-verb", "That is no gradient").cell("""
-    def reduce_from_shards(x_partial, tp_group):
-        return all_reduce(x_partial, tp_group)
-""")
+wrong("bare-verb", "That is no gradient").function("return all_reduce(x_partial, tp_group)")
 wrong("shares-the-gradient-out", "with factor 1").replace(
     "return all_reduce", "ctx.size = dist.get_world_size(tp_group)\nreturn all_reduce"
 ).replace("grad, None", "grad / ctx.size, None")
-right("detached-difference").cell("""
-    def reduce_from_shards(x_partial, tp_group):
-        others = all_reduce(x_partial, tp_group) - x_partial.detach()
-        return x_partial + others
+right("detached-difference").function("""
+    others = all_reduce(x_partial, tp_group) - x_partial.detach()
+    return x_partial + others
 """)
 
 wrong, right = ANSWERS.to("gather-from-shards")
@@ -171,11 +164,10 @@ right("plain-list").replace(
     "tp_rank, tp_size = dist.get_rank(ctx.tp_group), dist.get_world_size(ctx.tp_group)",
     "first = dist.get_rank(ctx.tp_group) * ctx.width",
 ).replace("grad.chunk(tp_size, dim=-1)[tp_rank]", "grad[..., first : first + ctx.width]")
-right("own-shard-keeps-its-graph").cell("""
-    def gather_from_shards(x_local, tp_group):
-        parts = list(all_gather(x_local, tp_group).chunk(dist.get_world_size(tp_group), dim=-1))
-        parts[dist.get_rank(tp_group)] = x_local  # the shard that autograd knows
-        return torch.cat(parts, dim=-1)
+right("own-shard-keeps-its-graph").function("""
+    parts = list(all_gather(x_local, tp_group).chunk(dist.get_world_size(tp_group), dim=-1))
+    parts[dist.get_rank(tp_group)] = x_local  # the shard that autograd knows
+    return torch.cat(parts, dim=-1)
 """)
 
 wrong, right = ANSWERS.to("megatron-mlp")

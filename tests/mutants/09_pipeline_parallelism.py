@@ -73,47 +73,36 @@ wrong("equal-microbatches-only", "the rest of that tensor stays as it was").repl
 wrong("sends-the-input-on", "each rank applies its layers before it sends").replace(
     "dist.send(y, dst=rank + 1)", "dist.send(x, dst=rank + 1)"
 )
-wrong("sends-at-the-end", "the time of one GPU", caught_by="time").cell("""
-    def microbatch_forward(batch, weights, micro_batch_size, rank, world_size):
-        outputs = []
-        inputs = [m if rank == 0 else torch.empty_like(m) for m in batch.split(micro_batch_size)]
-        if rank > 0:
-            for x in inputs:
-                dist.recv(x, src=rank - 1)
-        for x in inputs:
-            outputs.append(mlp.forward(weights, x))
-        if rank < world_size - 1:
-            for y in outputs:
-                dist.send(y, dst=rank + 1)
-        return torch.cat(outputs) if rank == world_size - 1 else None
-""")
-wrong("whole-batch-at-once", "the time of one GPU", caught_by="time").cell("""
-    def microbatch_forward(batch, weights, micro_batch_size, rank, world_size):
-        return naive_forward(batch, weights, rank, world_size)
-""")
+wrong("sends-at-the-end", "the time of one GPU", caught_by="time").replace(
+    "dist.send(y, dst=rank + 1)", "pass"
+).replace(
+    "return torch", "for y in outputs if rank < world_size - 1 else []:\n    dist.send(y, dst=rank + 1)\nreturn torch"
+)
+wrong("whole-batch-at-once", "the time of one GPU", caught_by="time").function(
+    "return naive_forward(batch, weights, rank, world_size)"
+)
+wrong("keeps-the-last-alone", "the last microbatch alone").replace("outputs.append(y)", "outputs = [y]")
 wrong("receives-once", "What usually causes this here").replace("if rank > 0:", "if rank > 0 and not outputs:")
 wrong("never-one-row", "returned", hidden=True).replace(
     "dist.send(y, dst=rank + 1)", "dist.send(y if len(y) > 1 else 0 * y, dst=rank + 1)"
 )
-right("isend-and-wait-later").cell("""
-    def microbatch_forward(batch, weights, micro_batch_size, rank, world_size):
-        outputs, handles = [], []
-        for start in range(0, len(batch), micro_batch_size):
-            x = batch[start : start + micro_batch_size].clone()
-            if rank > 0:
-                dist.recv(x, src=rank - 1, tag=start)
-            outputs.append(mlp.forward(weights, x))
-            if rank < world_size - 1:
-                handles.append(dist.isend(outputs[-1], dst=rank + 1, tag=start))
-        for handle in handles:
-            handle.wait()
-        if rank == world_size - 1:
-            return torch.cat(outputs)
+right("isend-and-wait-later").function("""
+    outputs, handles = [], []
+    for start in range(0, len(batch), micro_batch_size):
+        x = batch[start : start + micro_batch_size].clone()
+        if rank > 0:
+            dist.recv(x, src=rank - 1, tag=start)
+        outputs.append(mlp.forward(weights, x))
+        if rank < world_size - 1:
+            handles.append(dist.isend(outputs[-1], dst=rank + 1, tag=start))
+    for handle in handles:
+        handle.wait()
+    if rank == world_size - 1:
+        return torch.cat(outputs)
 """)
-right("naive-forward-for-each").cell("""
-    def microbatch_forward(batch, weights, micro_batch_size, rank, world_size):
-        outputs = [naive_forward(m, weights, rank, world_size) for m in batch.split(micro_batch_size)]
-        return torch.cat(outputs) if rank == world_size - 1 else None
+right("naive-forward-for-each").function("""
+    outputs = [naive_forward(m, weights, rank, world_size) for m in batch.split(micro_batch_size)]
+    return torch.cat(outputs) if rank == world_size - 1 else None
 """)
 
 wrong, right = ANSWERS.to("bubble-shares")
@@ -158,25 +147,24 @@ wrong("twice-the-traffic", "bytes", caught_by="traffic").replace(
 ).replace("dist.recv(gradient, src=rank + 1)", "dist.recv(both, src=rank + 1)").replace("gradient", "both[0]").replace(
     "x.grad", "torch.stack([x.grad, x.detach()])"
 )
-right("with-autograd-grad").cell("""
-    def backward_across(batch, weights, rank, world_size):
-        leaves = [weight.clone().requires_grad_() for weight in weights]
-        x = batch.clone()
-        if rank > 0:
-            dist.recv(x, src=rank - 1)
-        x.requires_grad_()
-        y = mlp.forward(leaves, x)
-        gradient = torch.empty_like(y)
-        if rank < world_size - 1:
-            sending = dist.isend(y.detach(), dst=rank + 1)
-            dist.recv(gradient, src=rank + 1)
-            sending.wait()
-        else:
-            [gradient] = torch.autograd.grad(mlp.loss_of(y), y, retain_graph=True)
-        of_x, *of_leaves = torch.autograd.grad(y, [x, *leaves], gradient)
-        if rank > 0:
-            dist.send(of_x, dst=rank - 1)
-        return of_leaves
+right("with-autograd-grad").function("""
+    leaves = [weight.clone().requires_grad_() for weight in weights]
+    x = batch.clone()
+    if rank > 0:
+        dist.recv(x, src=rank - 1)
+    x.requires_grad_()
+    y = mlp.forward(leaves, x)
+    gradient = torch.empty_like(y)
+    if rank < world_size - 1:
+        sending = dist.isend(y.detach(), dst=rank + 1)
+        dist.recv(gradient, src=rank + 1)
+        sending.wait()
+    else:
+        [gradient] = torch.autograd.grad(mlp.loss_of(y), y, retain_graph=True)
+    of_x, *of_leaves = torch.autograd.grad(y, [x, *leaves], gradient)
+    if rank > 0:
+        dist.send(of_x, dst=rank - 1)
+    return of_leaves
 """)
 
 wrong, right = ANSWERS.to("accumulate-gradients")
@@ -195,16 +183,15 @@ right("sums-of-squares").body("""
     loss.backward()
     total = total + loss.item()
 """)
-right("scales-at-the-end").cell("""
-    def accumulate_gradients(batch, weights, micro_batch_size):
-        total, gradients = 0, [torch.zeros_like(w) for w in weights]
-        for part in batch.split(micro_batch_size):
-            leaves = [w.clone().requires_grad_() for w in weights]
-            loss = mlp.loss_of(mlp.forward(leaves, part)) * len(part)
-            for gradient, of_part in zip(gradients, torch.autograd.grad(loss, leaves)):
-                gradient += of_part
-            total = total + loss
-        return total / len(batch), tuple(gradient / len(batch) for gradient in gradients)
+right("scales-at-the-end").function("""
+    total, gradients = 0, [torch.zeros_like(w) for w in weights]
+    for part in batch.split(micro_batch_size):
+        leaves = [w.clone().requires_grad_() for w in weights]
+        loss = mlp.loss_of(mlp.forward(leaves, part)) * len(part)
+        for gradient, of_part in zip(gradients, torch.autograd.grad(loss, leaves)):
+            gradient += of_part
+        total = total + loss
+    return total / len(batch), tuple(gradient / len(batch) for gradient in gradients)
 """)
 
 wrong, right = ANSWERS.to("gpipe")
@@ -339,100 +326,45 @@ right("receives-with-irecv-and-copies").replace(
     "(c, m)", "(stage, m)"
 )
 
+RECEIVE_NEXT = "if m + 1 < len(microbatches):\n    receives.append(dist.irecv(buffers[m + 1], src=rank - 1))"
 wrong, right = ANSWERS.to("overlapped-forward")
 wrong("handle-dropped", "never waited for it", caught_by="time").replace("handle.wait()", "pass")
 wrong("waits-at-once", "nothing overlaps", caught_by="time").replace(
     "sends.append(dist.isend(y, dst=rank + 1))", "dist.isend(y, dst=rank + 1).wait()"
 )
-wrong("receives-after-computing", "times as long as is needed", caught_by="time").cell("""
-    def overlapped_forward(batch, weights, micro_batch_size, rank, world_size):
-        outputs, sends = [], []
-        for microbatch in batch.split(micro_batch_size):
-            x = microbatch if rank == 0 else torch.empty_like(microbatch)
-            if rank > 0:
-                dist.recv(x, src=rank - 1)
-            y = mlp.forward(weights, x)
-            if rank < world_size - 1:
-                sends.append(dist.isend(y, dst=rank + 1))
-            outputs.append(y)
-        for handle in sends:
-            handle.wait()
-        return torch.cat(outputs) if rank == world_size - 1 else None
-""")
-wrong("one-buffer", "rank").cell("""
-    def overlapped_forward(batch, weights, micro_batch_size, rank, world_size):
-        microbatches = batch.split(micro_batch_size)
-        buffer = torch.empty_like(microbatches[0])
-        outputs, receives, sends = [], [], []
-        if rank > 0:
-            receives = [dist.irecv(buffer[: len(m)], src=rank - 1) for m in microbatches]
-            for handle in receives:
-                handle.wait()
-        for m, microbatch in enumerate(microbatches):
-            y = mlp.forward(weights, microbatch if rank == 0 else buffer[: len(microbatch)])
-            if rank < world_size - 1:
-                sends.append(dist.isend(y, dst=rank + 1))
-            outputs.append(y)
-        for handle in sends:
-            handle.wait()
-        return torch.cat(outputs) if rank == world_size - 1 else None
-""")
+wrong("receives-after-computing", "times as long as is needed", caught_by="time").replace(RECEIVE_NEXT, "pass").replace(
+    "outputs.append(y)", f"outputs.append(y)\nif rank > 0 and {RECEIVE_NEXT[3:]}"
+)
+
 wrong("one-receive-too-many", "rank").replace("m + 1 < len(microbatches)", "True")
 wrong("waits-for-the-last-send-first", "nothing overlaps", caught_by="time").replace(
     "range(len(microbatches)):", "range(len(microbatches)):\n    if sends:\n        sends[-1].wait()"
 )
-wrong("receives-all-then-computes", "times as long as is needed", caught_by="time").cell("""
-    def overlapped_forward(batch, weights, micro_batch_size, rank, world_size):
-        inputs = [m if rank == 0 else torch.empty_like(m) for m in batch.split(micro_batch_size)]
-        for handle in [dist.irecv(x, src=rank - 1) for x in inputs] if rank > 0 else []:
-            handle.wait()
-        outputs, sends = [], []
-        for x in inputs:
-            outputs.append(mlp.forward(weights, x))
-            if rank < world_size - 1:
-                sends.append(dist.isend(outputs[-1], dst=rank + 1))
-        for handle in sends:
-            handle.wait()
-        return torch.cat(outputs) if rank == world_size - 1 else None
-""")
-wrong("microbatch-forward-again", "waited for on both sides", caught_by="time").cell("""
-    def overlapped_forward(batch, weights, micro_batch_size, rank, world_size):
-        return microbatch_forward(batch, weights, micro_batch_size, rank, world_size)
-""")
-right("all-receives-at-once").cell("""
-    def overlapped_forward(batch, weights, micro_batch_size, rank, world_size):
-        microbatches = batch.split(micro_batch_size)
-        buffers = [torch.empty_like(m) for m in microbatches]
-        receives = [dist.irecv(b, src=rank - 1) for b in buffers] if rank > 0 else []
-        outputs, sends = [], []
-        for m, x in enumerate(microbatches):
-            if rank > 0:
-                receives[m].wait()
-                x = buffers[m]
-            outputs.append(mlp.forward(weights, x))
-            if rank < world_size - 1:
-                sends.append(dist.isend(outputs[-1], dst=rank + 1))
-        [handle.wait() for handle in sends]
-        return torch.cat(outputs) if rank == world_size - 1 else None
-""")
-right("in-batches").cell("""
-    def overlapped_forward(batch, weights, micro_batch_size, rank, world_size):
-        microbatches = batch.split(micro_batch_size)
-        buffers = [m.clone() for m in microbatches]
-        receives, sends, outputs = [], [], []
-        if rank > 0:
-            receives = [dist.batch_isend_irecv([dist.P2POp(dist.irecv, b, rank - 1)]) for b in buffers]
-        for m, x in enumerate(buffers):
-            for handle in receives[m] if rank > 0 else []:
-                handle.wait()
-            outputs.append(mlp.forward(weights, x))
-            if rank < world_size - 1:
-                sends += dist.batch_isend_irecv([dist.P2POp(dist.isend, outputs[-1], rank + 1)])
-        for handle in sends:
-            handle.wait()
-        if rank == world_size - 1:
-            return torch.cat(outputs)
-""")
+all_first = wrong("receives-all-then-computes", "times as long as is needed", caught_by="time")
+all_first.replace(f"receives[m].wait()\n{RECEIVE_NEXT}", "pass").replace(
+    "for m in",
+    "receives += [dist.irecv(x, src=rank - 1) for x in buffers[1:] if rank > 0]\n"
+    "for handle in receives:\n    handle.wait()\nfor m in",
+)
+wrong("one-buffer", "rank").like(all_first).replace(
+    "[torch.empty_like(microbatch) for microbatch in microbatches]",
+    "[x[: len(microbatch)] for x in [torch.empty_like(batch)] for microbatch in microbatches]",
+)
+wrong("microbatch-forward-again", "waited for on both sides", caught_by="time").function(
+    "return microbatch_forward(batch, weights, micro_batch_size, rank, world_size)"
+)
+right("all-receives-at-once").replace(RECEIVE_NEXT, "pass").replace(
+    "receives.append(dist.irecv(buffers[0], src=rank - 1))",
+    "receives = [dist.irecv(x, src=rank - 1) for x in buffers]",
+)
+right("in-batches").replace(
+    "dist.isend(y, dst=rank + 1)", "*dist.batch_isend_irecv([dist.P2POp(dist.isend, y, rank + 1)])"
+).replace(
+    "dist.irecv(buffers[0], src=rank - 1)", "*dist.batch_isend_irecv([dist.P2POp(dist.irecv, buffers[0], rank - 1)])"
+).replace(
+    "dist.irecv(buffers[m + 1], src=rank - 1)",
+    "*dist.batch_isend_irecv([dist.P2POp(dist.irecv, buffers[m + 1], rank - 1)])",
+)
 
 wrong, right = ANSWERS.to("interleaved-layers")
 wrong("contiguous", "chunks next to each other").replace("c * world_size + rank", "rank * num_chunks + c")
@@ -468,42 +400,29 @@ wrong("not-capped", "rank", hidden=True).replace(
 wrong("no-way-up-and-back", "Is the warm-up too short", caught_by="time").replace(
     "2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size", "(num_chunks - 1) * world_size"
 )
-right("in-groups").cell("""
-    def interleaved(rank, world_size, num_microbatches, num_chunks):
-        order = [
-            (first + m, c)
-            for first in range(0, num_microbatches, world_size)
-            for c in range(num_chunks)
-            for m in range(world_size)
-        ]
-        forward = [["F", m, c] for m, c in order]
-        backward = [["B", m, num_chunks - 1 - c] for m, c in order]
-        ahead = min(len(order), 2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size)
-        steps, forward = forward[:ahead], forward[ahead:]
-        for b in backward:
-            steps += forward[:1] + [b]
-            forward = forward[1:]
-        return steps
+in_groups = right("in-groups")
+in_groups.function("""
+    order = [
+        (first + m, c)
+        for first in range(0, num_microbatches, world_size)
+        for c in range(num_chunks)
+        for m in range(world_size)
+    ]
+    forward = [["F", m, c] for m, c in order]
+    backward = [["B", m, num_chunks - 1 - c] for m, c in order]
+    ahead = min(len(order), 2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size)
+    steps, forward = forward[:ahead], forward[ahead:]
+    for b in backward:
+        steps += forward[:1] + [b]
+        forward = forward[1:]
+    return steps
 """)
-right("counts-what-is-live").cell("""
-    def interleaved(rank, world_size, num_microbatches, num_chunks):
-        order = [
-            (first + m, c)
-            for first in range(0, num_microbatches, world_size)
-            for c in range(num_chunks)
-            for m in range(world_size)
-        ]
-        most = 2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size + 1
-        steps, live, done = [], 0, 0
-        forward = list(order)
-        while done < len(order):
-            if forward and live < most:
-                m, c = forward.pop(0)
-                steps.append(("F", m, c))
-                live += 1
-            else:
-                m, c = order[done]
-                steps.append(("B", m, num_chunks - 1 - c))
-                done, live = done + 1, live - 1
-        return steps
-""")
+right("counts-what-is-live").like(in_groups).replace(
+    "steps, forward = forward[:ahead], forward[ahead:]\n"
+    "for b in backward:\n    steps += forward[:1] + [b]\n    forward = forward[1:]",
+    "steps, live = [], 0\n"
+    "while backward:\n"
+    "    goes_on = bool(forward) and live <= ahead\n"
+    "    steps.append((forward if goes_on else backward).pop(0))\n"
+    "    live += 1 if goes_on else -1",
+)

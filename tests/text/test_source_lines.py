@@ -56,8 +56,26 @@ def test_files_of_libraries_and_of_this_package(file):
     assert not is_students(file)
 
 
+@pytest.mark.parametrize(
+    "file, name",
+    [
+        (torch.autograd.graph.__file__, "torch/autograd/graph.py"),
+        (torch.__file__, "torch/__init__.py"),
+        (json.decoder.__file__, "json/decoder.py"),
+        (subprocess.__file__, "subprocess.py"),
+        (source_lines.__file__, "utils/text/source_lines.py"),
+        ("<frozen importlib._bootstrap>", "<frozen importlib._bootstrap>"),
+        ("/opt/course/.venv/lib/python3.11/site-packages/not_here/core.py", "core.py"),
+    ],
+)
+def test_the_name_of_a_librarys_file_does_not_tell_where_it_is(file, name, tmp_path, monkeypatch):
+    for folder in (os.path.dirname(os.path.dirname(torch.__file__)), tmp_path, "/"):
+        monkeypatch.chdir(folder)
+        assert source_lines.name_of_file(file) == name
+
+
 def test_recorder_reports_and_pickling_agree():
-    assert all(callers.is_students(file) == is_students(file) for file in (*STUDENTS, *OTHERS))
+    assert all(callers.kind_of(file).is_students == is_students(file) for file in (*STUDENTS, *OTHERS))
     assert unpicklable.source_lines.is_students is is_students
 
 

@@ -349,7 +349,6 @@ def chunk_of_sum(me: Member) -> RightAndMistakes:
         own: me.chunk(me.x),
         MEAN: right / len(me.team),
         "the whole sum: return chunk `place` of it": me.total,
-        "all chunks: return chunk `place`": me.x,
     }
 
 
@@ -383,7 +382,6 @@ def whole_of_team(me: Member) -> RightAndMistakes:
     arrived = [chunks[place - step] for step in range(len(chunks))]
     return whole, {
         "your own chunk alone: return `whole`": chunks[place],
-        "your own chunk again and again": torch.cat([chunks[place]] * len(chunks)),
         "the chunks in order of arrival: chunk c belongs into position c": torch.cat(arrived),
         "the right numbers in the wrong order: chunk c belongs into position c": partial(same_numbers, whole),
     }

@@ -95,29 +95,15 @@ def forward(draws: Draws, layers: Sizes, rows: int, size: int, dtype: torch.dtyp
     """The output of a batch that goes through all stages, whole (size 0) or in microbatches of `size` rows."""
     weights, batches = model(draws, sum(layers), rows, len(layers), dtype)
     stages, batch = cut(weights, layers), batches[0]
-    received, right = mlp.forward(sum(stages[:-1], []), batch), mlp.forward(weights, batch)
-
-    def last_stage(x: Tensor) -> Tensor:
-        return mlp.forward(stages[-1], x)
-
-    pieces = right.split(size or rows)
-    in_every_place = torch.cat([pieces[-1][: len(piece)] for piece in pieces])
+    right, sent_on = mlp.forward(weights, batch), mlp.forward(stages[-1], batch)
     return Case(
         [batches, stages],
         same={"micro_batch_size": size} if size else {},
         right=only_at(len(layers) - 1, right, "Only the last rank has the output."),
         rtol=RTOL[dtype],
         mistakes={
-            "the output for the last rank's own tensor: it never received anything": last_stage(batches[-1]),
-            "the tensor that the last rank received: it must apply its own layers": received,
-            "the output for the input sent on unchanged: each rank applies its layers before it sends": last_stage(
-                batch
-            ),
-            "the outputs in reverse order": torch.cat(pieces[::-1]),
-            "the output of the last microbatch alone: keep all of them": pieces[-1],
-            "the output of the first microbatch alone: keep all of them": pieces[0],
-            "the output without the last microbatch: it is shorter, but it counts": right[: rows - len(pieces[-1])],
-            "the last microbatch's output in every place: each needs a buffer of its own": in_every_place,
+            "the output for the input sent on unchanged: each rank applies its layers before it sends": sent_on,
+            "the output of the last microbatch alone: keep all of them": right.split(size or rows)[-1],
         },
         values_first=True,
         **judged,
@@ -204,11 +190,6 @@ USUAL_SENDS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 NOT_REACHED = (
     "what .grad is before a backward reaches it: was backward() called on this rank, on a tensor made of `leaves`?"
 )
-USUAL_GRADIENTS: dict[str, Callable[[Tensor], Tensor | None]] = {
-    NOT_REACHED: lambda _: None,
-    "all zeros": torch.zeros_like,
-    "twice the gradient: backward was called twice": lambda gradient: 2 * gradient,
-}
 
 
 def wrong_sends(stages: Stages, batch: Tensor) -> dict[str, Stages]:
@@ -245,9 +226,7 @@ def backward(
 ) -> Case:
     """The gradients of each rank, `named`, and the loss of a rank that has one; wrong: what mistakes lead to."""
     of_gradients = [{name: x for name, x in of_rank.items() if name != LOSS} for of_rank in right]
-    every = {**wrong}
-    for words, change in USUAL_GRADIENTS.items():
-        every[words] = [{name: change(x) for name, x in of_rank.items()} for of_rank in of_gradients]
+    every = {**wrong, NOT_REACHED: [dict.fromkeys(of_rank) for of_rank in of_gradients]}
     names = list(dict.fromkeys(name for of_rank in right for name in of_rank))
 
     def by_rank(ranks: list[dict[str, Any]], name: str) -> list[Any]:
@@ -302,16 +281,12 @@ def accumulate_gradients(draws: Draws, layers: int, rows: int, size: int, dtype:
         "the sum of the means: it is M times too large. Each microbatch counts by its rows, m / B": [1.0] * count,
         "every microbatch weighted by 1 / M: the short one counts too much. Use its rows, m / B": [1 / count] * count,
         "the last microbatch alone: don't zero the gradients in between": [*none, shares[-1]],
-        "the last microbatch alone, weighted as if it were the whole batch": [*none, 1.0],
-        "the first microbatch alone": [shares[0], *none],
         "every microbatch weighted by micro_batch_size / B: the last one has fewer rows": [size / rows] * count,
-        "every microbatch weighted by its rows, but not divided by the rows of the batch": sizes,
     }
     wrong: dict[str, list[dict[str, Any]]] = {
         words: [{name: sum(f * of[name] for f, of in zip(by, each, strict=True)) for name in right}]
         for words, by in factors.items()
     }
-    wrong["zero: add each microbatch's loss"] = [{LOSS: 0 * right[LOSS]}]
     return backward([[batch], [weights]], [right], wrong, dtype, same={"micro_batch_size": size})
 
 

@@ -32,12 +32,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from ..cluster.hardware import Cluster
+from ..drivers.call import Catch
 from .answer import Answer, CheckFailed
 from .compare import Mistakes, expect, expect_own_memory, expect_unchanged
 from .equality import alike
 from .inputs import Draws
 from .marking import Check, exercise_of
-from .runner import Catch, Runner
+from .runner import Runner
 from .show import show
 
 DRAWS = 8  # how often inputs are drawn in the search for some that tell all mistakes apart

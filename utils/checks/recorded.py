@@ -28,17 +28,8 @@ from .marking import Check
 from .oracles import Case, Every, OnlyAt, Oracle
 
 FOLDER = Path(__file__).parent / "recorded"
-FIELDS = (
-    "inputs",
-    "same",
-    "right",
-    "mistakes",
-    "rtol",
-    "seen",
-    "advice",
-    "in_order",
-    "world_size",
-)  # of a Case, in a recorded one
+# The fields of a Case that a recorded one has.
+FIELDS = ("inputs", "same", "right", "mistakes", "rtol", "seen", "advice", "in_order", "world_size")
 
 
 @dataclass(frozen=True)

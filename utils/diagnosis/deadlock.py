@@ -7,6 +7,7 @@ end of the message is there. A world is stuck when every rank that has not finis
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..events.event import Event
@@ -14,7 +15,7 @@ from ..events.matching import POINT_TO_POINT, Matching, group_key
 from ..events.rank_state import RankState
 from ..text.rank_sets import FEW, group_alike
 from ..text.source_lines import place
-from .mismatch import difference, message_mismatch
+from .mismatch import difference, message_mismatch, mixed_gradients
 from .why_stuck import is_one_group, likely_mistake, lost_receives
 from .words import call_text, ranks_text
 
@@ -60,15 +61,18 @@ def can_move(event: Event, matching: Matching) -> bool:
     return None not in partners.values() and not difference(partners)
 
 
-def describe_ranks(states: list[RankState], running: dict[int, str] | None = None, now: float = 0.0) -> list[str]:
-    """One line per rank: finished, waiting for what and where, or running.
+def describe_ranks(
+    states: list[RankState], running: dict[int, str] | None = None, idle: Sequence[int] = (), now: float = 0.0
+) -> list[str]:
+    """One line per rank: finished, waiting for what and where, running or idle.
 
     running   {rank: the line of Python that it runs, as "file:line"}
+    idle      ranks that do not compute, though no call to the network holds them up
     now       seconds since the world began
 
     With more than FEW ranks, those that are alike share a line; of more than FEW lines, some are left out.
     """
-    doing = {state.rank: doing_of(state, running or {}, now) for state in states}
+    doing = {state.rank: doing_of(state, running or {}, idle, now) for state in states}
     lines = []
     for ranks in group_alike(list(doing), doing.values()):
         does = doing[ranks[0]]
@@ -88,12 +92,12 @@ class Doing(NamedTuple):
     where: str
 
 
-def doing_of(state: RankState, running: dict[int, str], now: float) -> Doing:
+def doing_of(state: RankState, running: dict[int, str], idle: Sequence[int], now: float) -> Doing:
     event = state.blocked_in()
     if state.finished:
         return Doing("has", "have", "finished", "")
     if event is None:
-        return Doing("is", "are", "running", place(running.get(state.rank, "")))
+        return Doing("is", "are", "idle" if state.rank in idle else "running", place(running.get(state.rank, "")))
     is_wait = event.op != "new_group" and event.index in state.waits
     seconds = now - (event.start if event.waited is None else event.waited)
     where = place(state.waits[event.index] if is_wait else event.where)
@@ -101,10 +105,28 @@ def doing_of(state: RankState, running: dict[int, str], now: float) -> Doing:
     return Doing("waits", "wait", f"in {call_text(event)}{how_long}", where)
 
 
-def difference_at_the_end(states: list[RankState]) -> str:
-    """How the calls differ that the ranks were inside when the world broke, as sentences; "" if they don't."""
+def what_idle_ranks_wait_for(states: list[RankState], idle: Sequence[int]) -> str:
+    """What holds up ranks that don't compute: calls in flight, perhaps of their threads, or something unknown here."""
     matching = Matching(states)
-    for event in filter(None, (state.blocked_in() for state in states)):
+    held: dict[int, Event] = {}
+    for state in states:
+        if not state.finished and (event := state.blocked_in() or next(iter(state.in_flight()), None)) is not None:
+            held[state.rank] = event
+    if all(state.finished or state.rank in held for state in states) and not any(
+        can_move(event, matching) for event in held.values()
+    ):
+        started = "; ".join(f"rank {r} started {call_text(held[r])} at {place(held[r].where)}" for r in idle)
+        return f"{started[0].upper()}{started[1:]}. {likely_mistake(held, matching)}"
+    they, do = ranks_text(idle).lower(), "does" if len(idle) == 1 else "do"
+    return f"No rank computes, so more time may not help. What {do} {they} wait for?"
+
+
+def difference_at_the_end(states: list[RankState]) -> str:
+    """How the calls differ that were in flight when the world broke, as sentences; "" if they don't."""
+    matching = Matching(states)
+    if said := mixed_gradients(matching)[1]:
+        return said
+    for event in [event for state in states for event in (state.blocked_in(), *state.in_flight()) if event is not None]:
         if event.op in POINT_TO_POINT:
             other_end = matching.other_end(event)
             said = message_mismatch(event, other_end) if other_end is not None else ""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Mapping
 
 from ..events.event import Event
+from ..events.matching import Matching
+from ..events.rank_state import Gradient
 from ..text.rank_sets import FEW
 from .words import inside_which_if, ranks_text, tensor_text
 
@@ -32,6 +35,30 @@ def difference(partners: Mapping[int, Event | None]) -> str:
     if op in SAME_SIZE and len({(e.dtype, math.prod(e.shape)) for e in made.values()}) > 1:
         return f"{each(made, 'brought', tensor_text)}. {op} needs the same shape and dtype on every rank."
     return ""
+
+
+def mixed_gradients(matching: Matching) -> tuple[list[Event], str]:
+    """Calls of two ranks that add up the gradients of different parameters, and sentences about them; ([], "") if none.
+
+    Each rank must have both parameters, as replicas in data parallelism: then no program can want this sum.
+    """
+    for calls in matching.collectives.values():
+        for events in zip(*calls.values(), strict=False):
+            known = [(e, g) for e in events if (g := matching.states[e.rank].gradients.get(e.index)) is not None]
+            for (one, mine), (other, its) in itertools.pairwise(known):
+                both = {mine.fingerprint, its.fingerprint}
+                if len(both) == 2 and all(both <= matching.states[e.rank].parameters for e in (one, other)):
+                    return [one, other], (
+                        f"Rank {one.rank} reduced the gradient of {whose(mine, one)} when rank {other.rank} reduced "
+                        f"that of {whose(its, other)}. Go through the parameters in the same order on every rank: a "
+                        "set has no order, and if `if p.grad is not None` skips a parameter on one rank only, all "
+                        "that follow meet the wrong partner."
+                    )
+    return [], ""
+
+
+def whose(gradient: Gradient, event: Event) -> str:
+    return gradient.name or f"a parameter of {tensor_text(event)}"
 
 
 def each(made: dict[int, Event], verb: str, what: Callable[[Event], object]) -> str:

@@ -15,7 +15,7 @@ from ..events.matching import Matching
 from ..events.rank_state import RankState
 from ..text.source_lines import place
 from .errors import SilentMistake
-from .mismatch import SAME_ORDER, difference, message_mismatch
+from .mismatch import SAME_ORDER, difference, message_mismatch, mixed_gradients
 from .why_stuck import groups_in_another_order
 from .words import call_text, ranks_text, tensor_text
 
@@ -42,11 +42,12 @@ def explain_silence(states: list[RankState]) -> str:
     matching = Matching(states)
     for find in (
         find_different_groups,
+        mixed_gradients,
         find_swapped_calls,
         find_different_collectives,
         find_different_messages,
         find_unfit_layouts,
-        find_dropped_handles,
+        find_unused_handles,
     ):
         calls, sentence = find(matching)
         if sentence:
@@ -128,10 +129,10 @@ def find_unfit_layouts(matching: Matching) -> Finding:
     return NOTHING
 
 
-def find_dropped_handles(matching: Matching) -> Finding:
+def find_unused_handles(matching: Matching) -> Finding:
     for state in matching.states:
-        for event in state.events if state.dropped else ():
-            if event.index in state.dropped and gets_values(event):
+        for event in state.events if state.unused_handles else ():
+            if event.index in state.unused_handles and gets_values(event):
                 return [event], (
                     f"Rank {state.rank} started an asynchronous {event.op} and never waited for it: its result may not "
                     "be there yet when you use it. Keep the handle, and call its wait() before you use the tensor."

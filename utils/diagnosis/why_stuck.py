@@ -6,20 +6,32 @@ from ..events.event import Event
 from ..events.matching import POINT_TO_POINT, Matching, group_key
 from ..events.rank_state import RankState
 from ..text.rank_sets import FEW
-from .mismatch import difference
+from .mismatch import difference, mixed_gradients
 from .words import call_text, group_text, inside_which_if, ordinal, ranks_text
+from .wrappers import what_it_does, what_they_do
 
 EVERYONE_FIRST = {
     "send": ("sends", "Let one rank of each pair receive first, or use isend and wait after the receive."),
     "recv": ("receives", "A message must be sent before it can arrive: let one rank send first."),
 }
+MORE_ROUNDS = (
+    "give all ranks the same number of batches. If one skips a batch or stops early, all must: let them agree first, "
+    "with an all_reduce of the decision."
+)
 ALL_GROUPS = "Every rank must call new_group for every group in the same order, even for groups that it is not in."
 
 
 def likely_mistake(blocked: dict[int, Event], matching: Matching) -> str:
     """Why no rank can move. blocked: {rank: the call it is inside}."""
+    said = why(blocked, matching)
+    return " ".join([said, *(what for what in what_they_do(blocked.values()) if what not in said)])
+
+
+def why(blocked: dict[int, Event], matching: Matching) -> str:
     if any(event.op == "new_group" or not is_one_group(event, matching.states) for event in blocked.values()):
         return unmade_group(blocked, matching.states)
+    if sentence := mixed_gradients(matching)[1]:
+        return sentence
     collectives = [event for event in blocked.values() if event.op not in POINT_TO_POINT]
     for event in collectives:
         if sentence := difference(matching.partners(event)):
@@ -35,13 +47,9 @@ def likely_mistake(blocked: dict[int, Event], matching: Matching) -> str:
 def missing_rank(event: Event, missing: list[int], blocked: dict[int, Event], matching: Matching) -> str:
     states = matching.states
     finished = [rank for rank in missing if states[rank].finished]
-    condition = inside_which_if(event)
     if finished:
-        fix = f"take it out of the {condition}" if condition else "look for an early return, or an `if` around it"
-        return (
-            f"{ranks_text(finished)} never called this {event.op} and {'has' if len(finished) == 1 else 'have'} "
-            f"finished. A collective returns only when every rank of its group has called it: {fix}."
-        )
+        return finished_without(event, finished, states)
+    condition = inside_which_if(event)
     for rank in missing:
         other = blocked[rank]
         if other.op not in POINT_TO_POINT and event.rank in missing_from(other, matching):
@@ -56,6 +64,34 @@ def missing_rank(event: Event, missing: list[int], blocked: dict[int, Event], ma
         f"{ranks_text(event.members)} must all call {event.op}, but {elsewhere}. "
         f"All of them must make their common calls in the same order.{hint}"
     )
+
+
+def finished_without(event: Event, finished: list[int], states: list[RankState]) -> str:
+    """Sentences about a collective for which a rank waits, while these have finished without it."""
+    have = "has" if len(finished) == 1 else "have"
+    again = all(calls_like(event, states[rank]) for rank in finished)
+    condition, them = inside_which_if(event), ranks_text(finished).lower()
+    if again and event.wrapper:
+        fix = MORE_ROUNDS
+    elif again:
+        fix = f"does the loop have more rounds on rank {event.rank}, or does an `if` skip the call on {them}?"
+    elif condition:
+        fix = f"take it out of the {condition}."
+    else:
+        fix = "look for an early return, or an `if` around it."
+    if what := what_it_does(event):
+        return (
+            f"{what} {ranks_text(finished)} {have} finished {'after fewer of them' if again else 'without it'}: {fix}"
+        )
+    return (
+        f"{ranks_text(finished)} {'did not call' if again else 'never called'} this {event.op}{' again' * again} and "
+        f"{have} finished. A collective returns only when every rank of its group has called it: {fix}"
+    )
+
+
+def calls_like(event: Event, state: RankState) -> int:
+    """How many calls the rank has made of the same kind from the same line."""
+    return sum((e.where, e.op, e.wrapper) == (event.where, event.op, event.wrapper) for e in state.events)
 
 
 def missing_from(collective: Event, matching: Matching) -> list[int]:
@@ -198,18 +234,25 @@ def groups_in_another_order(states: list[RankState]) -> str:
     made = {state.rank: [e for e in state.groups_made if e.group.isdigit()] for state in states}
     for place in range(max(map(len, made.values()), default=0)):
         here = {rank: events[place].members for rank, events in made.items() if place < len(events)}
-        if len(set(here.values())) == 1:
-            continue
         first = next(iter(here))
+        if len(set(here.values())) == 1:
+            absent = [state.rank for state in states if state.finished and state.rank not in here]
+            if skipped := [rank for rank in absent if rank not in here[first]]:
+                return skipped_group(skipped, here[first])
+            continue
         others = [rank for rank, members in here.items() if members != here[first]]
         later = {rank: [event.members for event in made[rank][place:]] for rank in others}
         skipped = [rank for rank in others if rank not in here[first] and here[first] not in later[rank]]
         if skipped:
-            them = "which it is not in" if len(skipped) == 1 else "which they are not in"
-            return f"{ranks_text(skipped)} skipped the group of {ranks_text(here[first]).lower()}, {them}. {ALL_GROUPS}"
+            return skipped_group(skipped, here[first])
         mine, its = ranks_text(here[first]).lower(), ranks_text(here[others[0]]).lower()
         return (
             f"The {ordinal(place + 1)} group that rank {first} makes is that of {mine}; on rank {others[0]} it is that "
             f"of {its}. Every rank must make all groups in the same order."
         )
     return ""
+
+
+def skipped_group(ranks: list[int], members: tuple[int, ...]) -> str:
+    them = "which it is not in" if len(ranks) == 1 else "which they are not in"
+    return f"{ranks_text(ranks)} skipped the group of {ranks_text(members).lower()}, {them}. {ALL_GROUPS}"

@@ -18,6 +18,8 @@ class Event:
     start  seconds since the world began; end: when the result was there, None if that is unknown
     where  "file:line" of the student's line that led to the call
     waited for an asynchronous call, when the rank began to wait for it; None if it never did
+    wrapper what of torch made the call for that line, such as "DDP forward" or "backward" (recording/callers.py); "" if
+           the line made it itself
     """
 
     rank: int
@@ -36,6 +38,7 @@ class Event:
     end: float | None
     where: str
     waited: float | None = None
+    wrapper: str = ""
 
 
 @dataclass(frozen=True, slots=True)

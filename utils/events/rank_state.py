@@ -13,6 +13,13 @@ class TensorLayout(NamedTuple):
     strides: tuple[int, ...]
 
 
+class Gradient(NamedTuple):
+    """What a call reduces: the gradient of the parameter with these values."""
+
+    fingerprint: int
+    name: str  # of the parameter in its model; "" if it is in none
+
+
 @dataclass
 class RankState:
     """What one rank has recorded (see recording/reader.py), and whether it has finished. Calls go by their index."""
@@ -24,7 +31,9 @@ class RankState:
     failed: set[int] = field(default_factory=set)  # calls that raised
     lost: set[int] = field(default_factory=set)  # messages whose handle was thrown away before they were done
     strides: dict[int, TensorLayout] = field(default_factory=dict)  # calls with a tensor that is not contiguous
-    dropped: dict[int, str] = field(default_factory=dict)  # asynchronous calls whose handle was never used -> where
+    unused_handles: dict[int, str] = field(default_factory=dict)  # asynchronous call -> where; nothing asked for it
+    gradients: dict[int, Gradient] = field(default_factory=dict)  # calls that reduce one, as far as is known
+    parameters: set[int] = field(default_factory=set)  # fingerprints of the parameters that the rank has or has had
     regions: list[Region] = field(default_factory=list)
     finished: bool = False
 
@@ -38,6 +47,10 @@ class RankState:
             if event.end is None and (not event.is_async or event.index in self.waits):
                 return event
         return None
+
+    def in_flight(self) -> list[Event]:
+        """The collectives it has started that have not ended."""
+        return [event for event in self.events if event.end is None and event.op not in ("send", "recv")]
 
     def has_dropped(self, event: Event) -> bool:
         """Whether the rank started this call and let go of it: its tensor is gone, and the message may be too."""

@@ -1,38 +1,86 @@
-"""Which line of the student's led to a call. The stack is searched at every call, so this must be quick."""
+"""Which line of the student's led to a call, and through which of torch's wrappers.
+
+The stack is searched at every call, so this must be quick.
+"""
 
 from __future__ import annotations
 
 import functools
+import os
 import sys
 from types import CodeType, FrameType
+from typing import NamedTuple
 
+import torch
 from torch.distributed import c10d_logger
 from torch.distributed import distributed_c10d as c10d
 
 from ..text import source_lines
+from ..text.package import FOLDER
 
 ENTRANCES = (c10d.__file__, c10d_logger.__file__)  # where a call of `dist.something` arrives
-is_students = functools.cache(source_lines.is_students)  # called for every frame of every call
+# What of torch calls the network on its own: {its file or folder: {the function to look for, "" for any: its name}}.
+WRAPPERS = {
+    "nn/parallel/distributed.py": {"__init__": "DDP", "forward": "DDP forward"},
+    "distributed/algorithms/ddp_comm_hooks/": {"": "DDP"},
+    "nn/modules/_functions.py": {"": "SyncBatchNorm"},
+    "distributed/fsdp/": {"": "FSDP"},
+    "distributed/checkpoint/": {"": "checkpoint"},
+    "distributed/tensor/": {"": "DTensor"},
+    "distributed/pipelining/": {"": "pipeline"},
+    "distributed/optim/zero_redundancy_optimizer.py": {"": "ZeroRedundancyOptimizer"},
+}
+ENGINE = os.path.join(os.path.dirname(torch.__file__), "autograd", "graph.py")  # calls C++, which runs backward passes
+HOME = os.path.join(os.path.dirname(torch.__file__), "")
 
 
-def who_called() -> tuple[str, str, bool]:
-    """(where, function, directly), or ("", "", False) in one of torch's own threads.
+class Caller(NamedTuple):
+    """Who made a call. All fields are empty in one of torch's own threads.
 
     where      the student's innermost line on the stack, as "file:line"
     function   the function of torch.distributed that led here: to a process group, `isend` and `send` look alike
     directly   whether that line called the function itself, not through DDP or the like
+    wrapper    the innermost of WRAPPERS in between; "FSDP backward" if a backward pass led to it. Only DDP has C++ call
+               us in the middle of one, with no Python in between.
     """
+
+    where: str
+    function: str
+    directly: bool
+    wrapper: str
+
+
+class Kind(NamedTuple):
+    """What is known of a file of code."""
+
+    is_students: bool
+    wrappers: dict[str, str]  # {function, or "": wrapper}
+
+
+@functools.cache  # asked for every frame of every call
+def kind_of(file: str) -> Kind:
+    inside = file.removeprefix(HOME).replace(os.sep, "/")
+    wrappers = next((names for place, names in WRAPPERS.items() if inside.startswith(place)), {})
+    return Kind(source_lines.is_students(file), wrappers)
+
+
+def who_called() -> Caller:
     frame: FrameType | None = sys._getframe(1)
-    function = file = ""
+    function = file = wrapper = ""
     while frame is not None:
         code = frame.f_code
-        if is_students(code.co_filename):
-            return line_of(frame, code), function, file in ENTRANCES
+        is_students, wrappers = kind_of(code.co_filename)
+        if is_students:
+            return Caller(line_of(frame, code), function, file in ENTRANCES, wrapper)
+        if code.co_filename == ENGINE and (wrapper or file.startswith(FOLDER)):
+            wrapper = f"{wrapper or 'DDP'} backward"
         file = code.co_filename
         if file == c10d.__file__:
             function = code.co_name
+        elif wrappers and not wrapper:
+            wrapper = wrappers.get(code.co_name) or wrappers.get("", "")
         frame = frame.f_back
-    return "", function, False
+    return Caller("", function, False, "")
 
 
 def line_of(frame: FrameType, code: CodeType) -> str:

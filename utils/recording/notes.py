@@ -30,6 +30,7 @@ class CallKind(NamedTuple):
     reduce_op: str
     is_async: bool
     where: str
+    wrapper: str
 
 
 class WaitLine(NamedTuple):
@@ -92,7 +93,21 @@ class GroupMade(NamedTuple):
     end: float
 
 
-class HandleDropped(NamedTuple):
+class GradientOf(NamedTuple):
+    """A call reduces the gradient of a parameter with this fingerprint of its values, and this name in its model."""
+
+    call: int
+    fingerprint: int
+    name: str
+
+
+class ParametersAre(NamedTuple):
+    """Fingerprints of all parameters that the rank has."""
+
+    fingerprints: list[int]
+
+
+class HandleNeverUsed(NamedTuple):
     """The program is over and never asked this handle for its result."""
 
     call: int
@@ -125,7 +140,9 @@ Note = (
     | CallLayout
     | GroupBegun
     | GroupMade
-    | HandleDropped
+    | GradientOf
+    | ParametersAre
+    | HandleNeverUsed
     | RegionEnded
     | DeviceTime
     | MemoryNote

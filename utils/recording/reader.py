@@ -10,20 +10,22 @@ from typing import Any, TypeVar
 
 from ..events.event import Event, Region
 from ..events.memory_samples import MemoryNote
-from ..events.rank_state import RankState, TensorLayout
+from ..events.rank_state import Gradient, RankState, TensorLayout
 from .call_table import COLUMNS
 from .notes import (
     CallFailed,
     CallKind,
     CallLayout,
     DeviceTime,
+    GradientOf,
     GroupBegun,
     GroupMade,
     GroupMembers,
-    HandleDropped,
+    HandleNeverUsed,
     MessageLost,
     MessageSource,
     Note,
+    ParametersAre,
     RegionEnded,
     WaitLine,
     unpack_notes,
@@ -90,7 +92,9 @@ def read_state(rank: int, notes: Iterable[Note], table: bytes, finished: bool) -
         ],
         failed={note.call for note in of(CallFailed)},
         lost={note.call for note in of(MessageLost)},
-        dropped={note.call: note.where for note in of(HandleDropped)},
+        unused_handles={note.call: note.where for note in of(HandleNeverUsed)},
+        gradients={note.call: Gradient(note.fingerprint, note.name) for note in of(GradientOf)},
+        parameters={number for note in of(ParametersAre) for number in note.fingerprints},
         regions=[Region(rank, region.name, region.start, region.end) for region in of(RegionEnded)],
         finished=finished,
     )
@@ -122,6 +126,7 @@ def read_state(rank: int, notes: Iterable[Note], table: bytes, finished: bool) -
                 end=end or None,
                 where=kind.where,
                 waited=waited or None,
+                wrapper=kind.wrapper,
             )
         )
     return state

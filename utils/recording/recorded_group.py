@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Sequence
 from datetime import timedelta
 from threading import get_ident
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -19,7 +20,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from ..events.matching import POINT_TO_POINT
 from . import regions
-from .callers import who_called
+from .callers import Caller, who_called
 from .notes import CallKind, CallLayout, GroupBegun, GroupMade, GroupMembers, MessageLost, MessageSource
 from .recorder import Recorder
 from .torch_calls import (
@@ -34,6 +35,7 @@ from .torch_calls import (
 )
 from .torch_private import (
     Backend,
+    Future,
     NewGroup,
     Work,
     register_backend,
@@ -41,6 +43,8 @@ from .torch_private import (
     source_rank_of,
     wrap_making_of_groups,
 )
+
+REDUCTIONS = ("all_reduce", "reduce")
 
 
 class RecordedWork(Work):
@@ -84,14 +88,17 @@ class RecordedWork(Work):
 
     def asked(self) -> Work:
         """The work behind this handle, for a caller that asks about its state."""
-        self.recorder.unasked.pop(self.index, None)
+        self.recorder.unused_handles.pop(self.index, None)
         return self.work
 
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        work = self.asked()
+    def begin_to_wait(self) -> None:
         if self.is_async and not self.waited and get_ident() == self.recorder.main_thread:
             self.waited = True
             self.recorder.wait(self.index)
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        work = self.asked()
+        self.begin_to_wait()
         try:
             result = work.wait() if not timeout else work.wait(timeout)
         except BaseException:
@@ -128,7 +135,31 @@ class RecordedWork(Work):
         self.asked().block_current_stream()
 
     def get_future(self) -> torch.futures.Future[Any]:
-        return self.asked().get_future()
+        future = self.asked().get_future()
+        FUTURES[future] = self
+        return future
+
+
+# The futures of recorded calls, and those that `then` has made of them.
+FUTURES: WeakKeyDictionary[Future[Any], RecordedWork] = WeakKeyDictionary()
+
+
+def record_waiting_for_futures() -> None:
+    """From now on, a rank that waits for the future of a call is known to wait for the call."""
+    wait, then = Future.wait, Future.then
+
+    def recorded_wait(self: Future[Any]) -> Any:
+        if (work := FUTURES.get(self)) is not None and not work.ended:
+            work.begin_to_wait()
+        return wait(self)
+
+    def recorded_then(self: Future[Any], callback: Callable[..., Any]) -> Any:
+        after = then(self, callback)
+        if (work := FUTURES.get(self)) is not None:
+            FUTURES[after] = work
+        return after
+
+    Future.wait, Future.then = recorded_wait, recorded_then  # type: ignore[method-assign,assignment]
 
 
 class WaitedMessage(Work):
@@ -196,12 +227,12 @@ class Method:
         self.dense = TAKEN_AS_DENSE.get(name, ())
 
     def begin(
-        self, group: RecordedGroup, label: str, args: tuple[Any, ...], options: object, is_async: bool, where: str
+        self, group: RecordedGroup, label: str, args: tuple[Any, ...], options: object, is_async: bool, caller: Caller
     ) -> int:
         """Record that a call begins; returns its index."""
         recorder = group.recorder
         inputs = tensors_in(args[self.inputs_at] if self.inputs_at < len(args) else args[:1])
-        index = recorder.start(self.kind(group, label, args, options, inputs, is_async, where))
+        index = recorder.start(self.kind(group, label, args, options, inputs, is_async, caller))
         if group.on_device:
             recorder.began_on_device[index] = recorder.mark()
         elif self.dense:
@@ -209,6 +240,9 @@ class Method:
             for tensor in at_risk:
                 if tensor.layout is torch.strided and not tensor.is_contiguous():
                     recorder.write(CallLayout(index, tuple(tensor.shape), tensor.stride()))
+        if self.op in REDUCTIONS and caller.directly and len(inputs) == 1:
+            for note in recorder.gradients.notes_about(index, inputs[0]):
+                recorder.write(note)
         if label == "world" and not self.is_message:
             recorder.on_synchronisation()
         return index
@@ -221,19 +255,21 @@ class Method:
         options: object,
         tensors: Sequence[torch.Tensor],
         is_async: bool,
-        where: str,
+        caller: Caller,
     ) -> int:
         """The number of what this call shares with all calls like it; noted at the first of them."""
         root_or_peer = args[1:] if self.is_message else getattr(options, "rootRank", None)
         reduce_op = getattr(options, "reduceOp", None)
         reduce_op = None if reduce_op is None else hash(reduce_op)
         name, numbers = self.name, group.recorder.numbers
+        where, wrapper = caller.where, caller.wrapper
         key: Hashable
         if len(tensors) == 1:
             tensor = tensors[0]
-            key = name, label, where, is_async, root_or_peer, reduce_op, tensor.shape, tensor.dtype
+            key = name, label, where, wrapper, is_async, root_or_peer, reduce_op, tensor.shape, tensor.dtype
         else:
-            key = name, label, where, is_async, root_or_peer, reduce_op, *((t.shape, t.dtype) for t in tensors)
+            shapes = ((t.shape, t.dtype) for t in tensors)
+            key = name, label, where, wrapper, is_async, root_or_peer, reduce_op, *shapes
         if (number := numbers.get(key)) is not None:
             return number
         return group.recorder.note_once(
@@ -250,6 +286,7 @@ class Method:
                 reduce_op=reduce_op_name(options),
                 is_async=is_async,
                 where=where,
+                wrapper=wrapper,
             ),
         )
 
@@ -268,13 +305,16 @@ def recorded(method: Method) -> Callable[..., Any]:
         if label is None:  # torch is still making it
             return carry_out(self.inner, *args, **kwargs)
         recorder = self.recorder
-        where, function, directly = who_called()
+        caller = who_called()
+        where, function, directly, _ = caller
         options = args[-1] if args else kwargs.get("opts")
         gives_handle = getattr(options, "asyncOp", None)
         is_async = bool(gives_handle) or (is_message and function in ASYNCHRONOUS)
         if get_ident() != recorder.main_thread:  # a thread that waits does not block the rank
             is_async = True
-        index = method.begin(self, label, args, options, is_async, where)
+        index = method.begin(self, label, args, options, is_async, caller)
+        if is_async and not is_message and not self.on_device:
+            recorder.watch_backward(index, from_python=function != "")
         waits_here = not is_async and (gives_handle is False or (is_message and function != ""))
         try:
             work = carry_out(self.inner, *args, **kwargs)
@@ -286,7 +326,7 @@ def recorded(method: Method) -> Callable[..., Any]:
             raise
         if not waits_here and isinstance(work, Work):
             if is_async and directly and not self.on_device:  # on a GPU a stream may wait instead
-                recorder.unasked[index] = where
+                recorder.unused_handles[index] = where
             senders = self.members if from_any_source else ()
             return RecordedWork(work, recorder, index, is_async, is_message and not self.on_device, senders)
         recorder.end(index)
@@ -306,6 +346,7 @@ for _method, _op in OPERATIONS.items():
 def install(recorder: Recorder) -> None:
     """From now on, every new group of this process is a recorded one. Its backend's name is still "gloo" or "nccl"."""
     regions.recorder = recorder
+    record_waiting_for_futures()
     gloo, types = c10d.ProcessGroupGloo, dist.ProcessGroup.BackendType
 
     class RecordedGloo(RecordedGroup):

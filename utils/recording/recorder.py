@@ -13,7 +13,9 @@ import torch
 from ..events.memory_samples import MemoryNote, Sample
 from .call_table import COLUMNS, END, HEADER, KIND, LINE, START, WAITED, Table
 from .callers import who_called
-from .notes import CallFailed, DeviceTime, HandleDropped, Note, RegionEnded, WaitLine
+from .gradients import Gradients
+from .notes import CallFailed, DeviceTime, HandleNeverUsed, Note, RegionEnded, WaitLine
+from .torch_private import current_autograd_node, current_graph_task_id, when_backward_ends
 
 Mark = float | torch.cuda.Event  # a moment: in seconds, or on a GPU as an event among the work it was given
 SPANS: dict[str, Callable[..., Note]] = {"region": RegionEnded, "device": DeviceTime}
@@ -44,7 +46,10 @@ class Recorder:
         self.numbers: dict[Hashable, int] = {}  # of what has been noted once
         self.new_numbers = itertools.count(1)
         self.groups_made = itertools.count()
-        self.unasked: dict[int, str] = {}  # the student's own handles, not asked for a result yet: index -> where
+        self.backward = -1  # torch's number of the backward pass that makes calls now
+        self.of_backward: list[int] = []  # the asynchronous collectives it has made
+        self.unused_handles: dict[int, str] = {}  # the student's own handles -> where
+        self.gradients = Gradients()
         self.pending: list[tuple[str, str | int, Mark, Mark]] = []  # spans whose end the GPU may not have reached
         self.began_on_device: dict[int, Mark] = {}
         self.allocated: list[Sample] = []  # on the GPU, at the ends of regions
@@ -54,7 +59,7 @@ class Recorder:
         """A new program begins in this process: its calls count from 0, in a new table."""
         self.zero, self.indices, self.base = zero, itertools.count(), None
         self.table, self.numbers = Table(), {}
-        self.unasked.clear()
+        self.unused_handles.clear()
 
     def now(self) -> float:
         return time.monotonic() - self.zero
@@ -76,8 +81,42 @@ class Recorder:
         cells[row + KIND] = kind  # last, since this makes it count as a call
         return index
 
+    def watch_backward(self, index: int, from_python: bool) -> None:
+        """An asynchronous collective has begun. If a backward pass made it, C++ may wait for it without asking us.
+
+        DDP's C++ waits for its all-reduces once all gradients are there. Autograd then runs what has been queued, in
+        order: first our `wait_in_backward`, queued at the first of these calls; then what DDP queued after the last of
+        them, which waits; then what `wait_in_backward` queues in turn. So both ends of the wait are known.
+        """
+        task = current_graph_task_id()
+        if task == -1 or get_ident() != self.main_thread:
+            return
+        if task != self.backward:
+            self.backward = task
+            self.of_backward.clear()
+            when_backward_ends(self.wait_in_backward)
+        self.of_backward.append(index)
+        if current_autograd_node() is None and not from_python:  # all gradients are there already: a static graph
+            self.wait(index)
+
+    def wait_in_backward(self) -> None:
+        for index in self.of_backward:
+            if not self.table.cells[HEADER + END + COLUMNS * index]:
+                self.wait(index)
+        self.of_backward, waits = [], self.of_backward
+        self.backward = -1
+        when_backward_ends(lambda: self.waited_in_backward(waits))
+
+    def waited_in_backward(self, indices: list[int]) -> None:
+        """The backward pass is over. Calls that have not ended are the program's own, which waits for them later."""
+        for index in indices:
+            row, cells = HEADER + COLUMNS * index, self.table.cells
+            if not cells[row + END]:
+                cells[row + LINE] = cells[row + WAITED] = 0
+                cells[0] = self.now()
+
     def wait(self, index: int) -> None:
-        where = who_called()[0]
+        where = who_called().where
         line = self.numbers.get(where) or self.note_once(where, lambda number: WaitLine(number, where))
         row, cells = HEADER + COLUMNS * index, self.table.cells
         cells[row + WAITED] = cells[0] = self.now()
@@ -122,9 +161,9 @@ class Recorder:
         self.allocated.append((self.now(), "allocated", torch.cuda.memory_allocated()))
 
     def finish(self) -> None:
-        """The program is over: note which handles were dropped, and what the GPU's clock and allocator say."""
-        while self.unasked:
-            self.write(HandleDropped(*self.unasked.popitem()))
+        """The program is over: note which handles were never used, and what the GPU's clock and allocator say."""
+        while self.unused_handles:
+            self.write(HandleNeverUsed(*self.unused_handles.popitem()))
         if torch.cuda.is_initialized():
             self.sample_allocated()
             self.write(MemoryNote("cuda", self.allocated, torch.cuda.max_memory_allocated()))

@@ -16,7 +16,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.tensor import DTensor
 
 from ..events.memory_samples import KINDS, OTHER, Sample
-from .torch_private import OpOverload, TorchDispatchMode, address_of, base_of, tree_leaves
+from .torch_private import OpOverload, TorchDispatchMode, address_of, alias_of, base_of, tree_leaves
 
 PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, COMMUNICATION = (kind for kind in KINDS if kind != OTHER)
 PRIORITY = {kind: place for place, kind in enumerate(KINDS)}
@@ -75,7 +75,18 @@ class Storages:
             self.live += difference
             self.changes.append((self.now(), number, difference))
 
-    def saved_for_backward(self, tensor: torch.Tensor) -> torch.Tensor:
+    def numbers_of(self, tensor: torch.Tensor) -> list[int]:
+        """The numbers of the storages of `tensor` that have been seen."""
+        places = [address_of(part.untyped_storage()) for part in parts(tensor)]
+        return [self.known[place][0] for place in places if place in self.known]
+
+    def save(self, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+        """See a tensor that autograd saves for backward. Returns what it should keep: the tensor without its graph, and
+        its version.
+
+        An operation that saves its own result (softmax, say) would otherwise be kept alive by it, and with it all that
+        led there.
+        """
         base = base_of(tensor)
         whole = tensor if base is None else base
         kind = PARAMETERS if isinstance(whole, torch.nn.Parameter) else ACTIVATIONS  # FSDP's, while gathered
@@ -83,7 +94,7 @@ class Storages:
             storage = part.untyped_storage()
             if address_of(storage) in self.known:  # else it was there before, and is not to be counted
                 self.see(storage, kind)
-        return tensor
+        return tensor if tensor.grad_fn is None else alias_of(tensor), tensor._version
 
     def count_state(self, optimizer: torch.optim.Optimizer) -> None:
         for state in optimizer.state.values():
@@ -123,7 +134,7 @@ class StorageTracker(TorchDispatchMode):
     def __enter__(self) -> Any:
         for thing in self.held:
             self.undo += hold(thing, self.storages)
-        saved = saved_tensors_hooks(self.storages.saved_for_backward, lambda tensor: tensor)
+        saved = saved_tensors_hooks(self.storages.save, restore)
         saved.__enter__()
         self.undo.append(lambda: saved.__exit__(None, None, None))
         resize = torch.UntypedStorage.resize_  # how FSDP frees what it has gathered
@@ -150,6 +161,20 @@ class StorageTracker(TorchDispatchMode):
         for tensor in tree_leaves(result):
             self.storages.count(tensor)
         return result
+
+
+def restore(saved: tuple[torch.Tensor, int]) -> torch.Tensor:
+    """What `save` kept. Raises RuntimeError if it has been modified since: torch itself does not look where tensors are
+    saved by hooks.
+    """
+    tensor, version = saved
+    if tensor._version != version:
+        raise RuntimeError(
+            "one of the variables needed for gradient computation has been modified by an inplace operation: "
+            f"a {str(tensor.dtype).removeprefix('torch.')} tensor of shape {tuple(tensor.shape)} is at version "
+            f"{tensor._version}; expected version {version} instead."
+        )
+    return tensor
 
 
 def hold(thing: object, storages: Storages) -> list[Callable[[], object]]:

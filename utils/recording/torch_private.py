@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from torch.distributed import device_mesh
 from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import distributed as ddp
 
@@ -46,6 +47,7 @@ __all__ = [
     "TorchDispatchMode",
     "Work",
     "address_of",
+    "alias_of",
     "async_collective_tensor",
     "base_of",
     "call_kernel",
@@ -56,14 +58,17 @@ __all__ = [
     "flash_attention",
     "functional_collectives",
     "get_dispatch_mode",
+    "gradient_hooks_of",
     "is_on",
     "let_fsdp_take_meta_parameters",
     "local_scalar_dense",
     "rebuild_from_type",
     "register_backend",
+    "reinstall_gradient_hooks",
     "schema_of",
     "set_ddp_verification",
     "set_groups_of_process",
+    "set_init_process_group",
     "set_mesh_functions",
     "set_pickler_of_objects",
     "set_sequence_number",
@@ -98,7 +103,7 @@ def needed() -> Iterator[None]:
 
 
 with needed():
-    from torch._C import DisableTorchFunctionSubclass, DispatchKey, Future, _TorchDispatchModeKey
+    from torch._C import DisableTorchFunctionSubclass, DispatchKey, Future, _DisableTorchDispatch, _TorchDispatchModeKey
     from torch._C import _current_autograd_node as current_autograd_node
     from torch._C import _current_graph_task_id as current_graph_task_id
     from torch._C import _get_dispatch_mode as get_dispatch_mode
@@ -133,15 +138,16 @@ def check_attributes() -> None:
     for owner, names in (
         (c10d, "_world _pickler _new_process_group_helper ProcessGroupGloo"),
         (GroupsOfProcess, "pg_map pg_names pg_group_ranks pg_backend_config tags_to_pg pg_to_tag group_count"),
+        (device_mesh, "init_process_group"),
         (dist.ProcessGroup, "_set_default_backend _register_backend _set_sequence_number_for_group"),
         (Backend, "_set_sequence_number_for_group"),
         (ProcessGroupGloo, "_set_default_timeout"),
         (FakeProcessGroup, "_create_internal Options"),
         (Work, "_source_rank"),
-        (Future, "wait"),
+        (Future, "wait then"),
         (TorchDispatchMode, "_should_skip_dynamo"),
         (torch.ops.aten.add.Tensor, "_schema _op_dk"),
-        (torch.Tensor, "_base"),
+        (torch.Tensor, "_base _cdata _post_accumulate_grad_hooks"),
         (torch.UntypedStorage, "_cdata"),
         (
             torch.nn.Module(),
@@ -183,9 +189,25 @@ with needed():
 # --- attributes, read at every operation and therefore in C
 
 schema_of: Callable[[OpOverload], Any] = attrgetter("_schema")
-address_of: Callable[[torch.UntypedStorage], int] = attrgetter("_cdata")
+address_of: Callable[[torch.UntypedStorage | torch.Tensor], int] = attrgetter("_cdata")
 base_of: Callable[[torch.Tensor], torch.Tensor | None] = attrgetter("_base")  # the tensor it is a view of
 is_on: Callable[[torch.autocast], bool] = attrgetter("_enabled")
+# The functions that a tensor calls with its new gradient, by the numbers of their handles; None if it has none.
+gradient_hooks_of: Callable[[torch.Tensor], dict[int, Any] | None] = attrgetter("_post_accumulate_grad_hooks")
+
+
+def reinstall_gradient_hooks(tensor: torch.Tensor) -> None:
+    """Have its hooks called again after torch has exchanged what is behind `tensor`, and left them without effect."""
+    tensor._post_accumulate_grad_hooks = gradient_hooks_of(tensor)  # type: ignore[attr-defined]
+
+
+def alias_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The same values and version, without the graph. Unless the tensor is of a class that defines its operations, no
+    dispatch mode sees this, which makes it five times as quick.
+    """
+    if type(tensor).__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
+        modes_off = _DisableTorchDispatch()  # noqa: F841, until it is deleted
+    return tensor.detach()
 
 
 def call_kernel(function: OpOverload, key: DispatchKey, *args: Any, **kwargs: Any) -> Any:
@@ -236,6 +258,12 @@ def set_groups_of_process(groups: GroupsOfProcess) -> None:
 def set_pickler_of_objects(pickler: type[pickle.Pickler]) -> None:
     """From now on, object collectives pickle with `pickler`."""
     c10d._pickler = pickler
+
+
+def set_init_process_group(init: Callable[..., None]) -> None:
+    """From now on, `init` is torch's init_process_group, wherever torch itself has imported it."""
+    for module in (dist, c10d, device_mesh):
+        module.init_process_group = init  # type: ignore[attr-defined]
 
 
 class NewGroup(NamedTuple):
@@ -316,12 +344,30 @@ def async_collective_tensor() -> type[AsyncCollectiveTensor]:
 
 
 def let_fsdp_take_meta_parameters() -> None:
-    """From now on, FSDP accepts parameters on the meta device, which have no values."""
+    """From now on, FSDP accepts parameters on the meta device, which have no values, and follows when they change."""
     with needed():
         from torch.distributed.fsdp._fully_shard._fsdp_param_group import FSDPParamGroup
 
         FSDPParamGroup._validate_no_meta_params  # noqa: B018, it must exist to be replaced
+        from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
+
     FSDPParamGroup._validate_no_meta_params = lambda group: None  # type: ignore[method-assign]
+    reset = FSDPParam.reset_sharded_param
+
+    def reset_without_values(param: FSDPParam) -> None:
+        """torch's own keeps the old shard if the new one has no values: it waits for `to_empty`."""
+        reset(param)
+        shard: torch.Tensor = param.sharded_param._local_tensor
+        if shard.is_meta and address_of(shard.untyped_storage()) != address_of(
+            param._sharded_param_data.untyped_storage()
+        ):
+            padded = shard.new_empty(param.padded_sharded_param_size)
+            param._sharded_param_data = padded.view(-1)
+            param.sharded_param._local_tensor = padded.narrow(
+                param.fsdp_placement.dim, 0, shard.size(param.fsdp_placement.dim)
+            )
+
+    FSDPParam.reset_sharded_param = reset_without_values  # type: ignore[method-assign]
 
 
 def set_mesh_functions(broadcast: Callable[..., Any], scatter: Callable[..., Any]) -> None:

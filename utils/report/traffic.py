@@ -71,9 +71,7 @@ class Traffic:
         self.messages = [[0] * world_size for _ in range(world_size)]
         self.bytes = [[0] * world_size for _ in range(world_size)]
         self.collectives: list[dict[str, Collective]] = [{} for _ in range(world_size)]
-        same: dict[tuple[object, ...], list[Event]] = defaultdict(
-            list
-        )  # ranks repeat calls: compute for each kind once
+        same = defaultdict[tuple[object, ...], list[Event]](list)  # ranks repeat calls: compute for each kind once
         for event in events:
             if event.op == "send" and event.peer is not None:
                 self.messages[event.rank][event.peer] += 1

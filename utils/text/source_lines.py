@@ -15,15 +15,25 @@ IN_ENVIRONMENT = re.compile(r".*[/\\](lib(32|64)?[/\\]python3(\.\d+t?)?|Lib)[/\\
 
 
 def name_of_file(file: str) -> str:
-    """A notebook cell as "In[4]", a file by its path from the working directory."""
+    """A notebook cell as "In[4]", a file by its path from the working directory, a library's by that in its package."""
     if "IPython" in sys.modules and (shell := sys.modules["IPython"].get_ipython()) is not None:
         cell = getattr(shell.compile, "_filename_map", {}).get(file)
         if cell is not None:
             return f"In[{cell}]"
+    if not is_students(file):
+        return name_in_package(file)
     if "ipykernel_" in file or file.startswith("<"):
         return "a cell"
     inside = os.path.relpath(file)
     return file if inside.startswith("..") else inside
+
+
+def name_in_package(file: str) -> str:
+    """torch/autograd/graph.py, wherever on this machine that is."""
+    folder = os.path.dirname(file)
+    while os.path.exists(os.path.join(folder, "__init__.py")):
+        folder = os.path.dirname(folder)
+    return os.path.relpath(file, folder) if folder else file
 
 
 def place(where: str) -> str:

@@ -30,7 +30,7 @@ def test_the_walk_leads_to_a_lesson_in_which_all_is_as_it_should_be(tmp_path):
     course = course_in(tmp_path)
     lesson, exercise = re.search(r"-m grader new (\S+) --exercises (\S+)", WALK).groups()
     grader(course, "new", lesson, "--exercises", exercise)
-    source, check, hidden, answers = re.findall(r"^```python\n(.*?)^```", WALK, re.DOTALL | re.MULTILINE)
+    source, check, hidden, answers = re.findall(r"^```python walk\n(.*?)^```", WALK, re.DOTALL | re.MULTILINE)
     first_piece = {  # folder: (where what is to be replaced begins in the file that `new` wrote, what replaces it)
         "solutions": ("# %% [markdown]\n# ## Running total", source),
         "utils/checks": ("@oracle(", check),

@@ -3,7 +3,7 @@
 import pytest
 
 from grader.authoring import build
-from grader.authoring.facts import hours, minutes, readme_with, shown_cells, table
+from grader.authoring.facts import hours, minutes, readme_with, row, shown_cells
 from grader.authoring.lesson import BuildError, read_lesson
 from tests.grader.authoring.tiny_lesson import TINY, make_course, write_lesson
 
@@ -23,6 +23,12 @@ def test_a_line_under_the_title_and_one_under_each_heading(course):
         "# Tiny\n*about 10 min · 1 exercise · 3.5 points · you need: nothing.*\n\nA lesson of one exercise."
     )
     assert heading.source == "## Add one\ndifficulty ●○○○○ · about 5 minutes · 3.5 points: values 1.5, types 2"
+
+
+def test_a_heading_in_other_words_has_the_exercises_name_below_it(course):
+    heading = shown_cells(read(course, TINY.replace("## Add one", "## The successor of a number")))[2]
+    assert heading.source.startswith("## The successor of a number\n`add-one` · difficulty ●○○○○ · about 5 minutes")
+    assert not shown_cells(read(course, TINY.replace("## Add one", "## Add: one")))[2].source.count("`")
 
 
 def test_the_lines_follow_the_markers(course):
@@ -61,22 +67,44 @@ def test_hours(number, words):
     assert hours(number) == words
 
 
-def test_the_table_has_a_row_for_each_lesson(course):
+def readme_of(*rows):
+    table = ["| lesson | question it answers | time | exercises | points |", "| --- | --- | --- | --- | --- |", *rows]
+    before, after = "# Course\n\n<!-- lessons: made -->\n", "\n<!-- end of lessons -->\n\nMore.\n"
+    return before + "\n".join(table) + after
+
+
+def test_a_lessons_row_links_to_the_students_notebook(course):
     link = "[01 · Tiny](notebooks/01_tiny/01_tiny.ipynb)"
-    row = f"| {link} | What is one more? | 10 min | 1 | 3.5: values 1.5, types 2 |"
-    assert table([read(course)] * 2).splitlines()[2:] == [row, row]
+    assert row(read(course)) == f"| {link} | What is one more? | 10 min | 1 | 3.5 |"
 
 
 def test_build_writes_the_table_and_only_the_table(course):
     readme = course / "README.md"
-    before, after = "# Course\n\n<!-- lessons: made -->\n", "\n<!-- end of lessons -->\n\nMore.\n"
-    readme.write_text(f"{before}old{after}")
-    assert build.build(["01_tiny"], root=course) == ["01_tiny"]
+    readme.write_text(readme_of("anything"))
+    assert build.build(["01_tiny"], root=course) == ["01_tiny", "README.md"]
+    assert readme.read_text() == readme_of(row(read(course)))
+    readme.write_text(readme_of())
     (drifted,) = build.drift(root=course)
     assert drifted == "README.md's table of lessons is out of date: run `make build`"
     assert build.build(root=course) == ["README.md"]
-    assert readme.read_text() == before + table([read(course)]) + after
+    assert readme.read_text() == readme_of(row(read(course)))
     assert build.drift(root=course) == [] == build.build(root=course)
+
+
+def test_building_one_lesson_leaves_the_rows_of_the_others(course):
+    """Even of one whose source can't be read at the moment. A build of all lessons drops those of lessons long gone."""
+    readme = course / "README.md"
+    other = "| [{0} · Other](notebooks/{0}_other/{0}_other.ipynb) | Why? | 3 h | 12 | 40 |".format
+    readme.write_text(readme_of(other("00"), other("02")))
+    write_lesson(course, "# %% nonsense=", "02_other")
+    (drifted,) = [line for line in build.drift(["01_tiny"], root=course) if "README" in line]
+    assert drifted == "README.md's table of lessons is out of date: run `make build`"
+    build.build(["01_tiny"], root=course)
+    assert readme.read_text() == readme_of(other("00"), row(read(course)), other("02"))
+    assert build.drift(["01_tiny"], root=course) == []
+    (course / "solutions" / "02_other.py").unlink()
+    assert build.build(root=course) == ["README.md"]
+    assert readme.read_text() == readme_of(row(read(course)))
 
 
 def test_a_readme_without_a_place_for_the_table_is_refused(course):

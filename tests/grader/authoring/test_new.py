@@ -5,12 +5,14 @@ import subprocess
 import sys
 
 import pytest
+from typer.testing import CliRunner
 
 from grader.authoring import build, new
 from grader.authoring.lesson import ROOT, BuildError
 from grader.authoring.messages import read_messages
 from grader.authoring.new import new_lesson
 from grader.authoring.try_out import TryOut
+from grader.commands import app
 
 pytestmark = pytest.mark.long
 FOLDERS = ("solutions", "utils/checks", "grader/hidden", "tests/mutants")
@@ -26,6 +28,14 @@ def made(tmp_path_factory):
         shutil.copy(ROOT / file, course)
     new_lesson("06_compression", ["top-k", "error-feedback-of-a-name-that-makes-lines-too-long"], course)
     return course
+
+
+@pytest.mark.parametrize("words", [["a,b-c,d"], ["a, b-c, d"], ["a", "b-c", "d"], ["a,", "b-c", ",d"]])
+def test_commas_or_spaces_separate_the_exercises(words, monkeypatch):
+    asked = []
+    monkeypatch.setattr(new, "command", lambda *names: asked.append(names) or 0)
+    done = CliRunner().invoke(app, ["new", "06_compression", "--exercises", *words])
+    assert (done.exit_code, asked) == (0, [("06_compression", ["a", "b-c", "d"])]), done.output
 
 
 def test_the_four_files_are_written(made):

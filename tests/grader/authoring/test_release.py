@@ -96,6 +96,7 @@ def course(tmp_path):
         "grader/bundle/jupyter/config.json": "{}\n",
         "requirements.txt": "# For students\ntorch==2.13.0\n\n# For teachers: more\njupytext==1\n",
         "LICENSE": "MIT\n",
+        "LICENSE-TEXT": "CC BY 4.0\n",
         "setup_env.py": "print()\n",
         "nbgrader_config.py": (ROOT / "nbgrader_config.py").read_text(),
     }
@@ -127,6 +128,7 @@ def test_the_bundle_of_a_small_course(course):
             f"distributed-training/{name}"
             for name in (
                 "LICENSE",
+                "LICENSE-TEXT",
                 "Makefile",
                 "README.md",
                 "jupyter/config.json",
@@ -283,7 +285,7 @@ def test_an_answer_in_other_words_is_found(course):
 
 
 def test_nothing_of_the_grader_is_in_the_bundle(made):
-    files = {"LICENSE", "Makefile", "README.md", "requirements.txt", "setup_env.py"}
+    files = {"LICENSE", "LICENSE-TEXT", "Makefile", "README.md", "requirements.txt", "setup_env.py"}
     with zipfile.ZipFile(io.BytesIO(made)) as bundle:
         assert {name.split("/")[1] for name in bundle.namelist()} == {*files, "notebooks", "utils", "jupyter"}
         assert b"# For teachers" not in bundle.read(f"{release.NAME}/requirements.txt")

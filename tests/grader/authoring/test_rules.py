@@ -40,12 +40,13 @@ BREACHES = {
         "goes on the first cell",
     ),
     "no heading": (SOURCE, "# ## Add one", "# ### Add one", f"{SOURCE}:15", "'add-one' has no heading"),
-    "heading of another name": (
+    "two exercises under the same heading": (
         SOURCE,
-        "# ## Add one",
-        "# ## Add, then two",
-        f"{SOURCE}:13",
-        "'Add, then two' does not match its exercise's name, 'add-one': write '## Add one'",
+        "# %%\nprint",
+        '# %% [markdown]\n# ## Add one\n\n# %% exercise="two" difficulty=1 minutes=5\ndef two():\n'
+        "    ### BEGIN SOLUTION\n    return 2\n    ### END SOLUTION\n\n# %%\nprint",
+        f"{SOURCE}:29",
+        "the heading 'Add one' is on line 13 already",
     ),
     "import in a later cell": (
         SOURCE,
@@ -53,6 +54,48 @@ BREACHES = {
         'for i in range(3):\n    import math\nprint("add_one(3)',
         f"{SOURCE}:30",
         "move this import to the first code cell, on line 7: import math",
+    ),
+    "prediction that is never revealed": (
+        SOURCE,
+        "# %%\nprint",
+        '# %%\npredict("a sum", ...)\n\n# %%\nprint',
+        f"{SOURCE}:29",
+        "nothing below reveals 'a sum'",
+    ),
+    "answer that nobody predicted": (
+        SOURCE,
+        "# %%\nprint",
+        '# %%\npredict("a sum", ...)\n\n# %%\nreveal("the sum", 4)\n\n# %%\nprint',
+        f"{SOURCE}:32",
+        "nobody predicts 'the sum' above this reveal(): did you mean 'a sum'?",
+    ),
+    "answer before its prediction": (
+        SOURCE,
+        "# %%\nprint",
+        '# %%\nreveal("a sum", 4)\n\n# %%\npredict("a sum", ...)\n\n# %%\nprint',
+        f"{SOURCE}:29",
+        "nobody predicts 'a sum' above",
+    ),
+    "answer in a cell that shows its code": (
+        SOURCE,
+        "# %%\nprint",
+        '# %%\npredict("a sum", ...)\n\n# %%\ntotal = 4\nreveal("a sum", total)\n\n# %%\nprint',
+        f"{SOURCE}:33",
+        "give reveal() a cell of its own",
+    ),
+    "two predictions of one name": (
+        SOURCE,
+        "# %%\nprint",
+        '# %%\npredict("a sum", ...)\npredict("a sum", ...)\n\n# %%\nreveal("a sum", 4)\n\n# %%\nprint',
+        f"{SOURCE}:30",
+        "'a sum' is predicted twice",
+    ),
+    "prediction without its question": (
+        SOURCE,
+        "# %%\nprint",
+        "# %%\npredict(...)\n\n# %%\nprint",
+        f"{SOURCE}:29",
+        "predict() starts with its question",
     ),
     "exercise without a check": (
         SOURCE,
@@ -145,6 +188,14 @@ def test_a_breach_is_reported_with_its_line(course, case):
 def test_an_import_in_a_function_is_fine(course):
     write_lesson(course, TINY.replace('print("add', 'def late():\n    import math\n    return math\n\nprint("add'))
     assert broken(course) == []
+
+
+def test_a_prediction_and_its_answer_are_fine(course):
+    cells = '# %%\npredict("a sum", ...)\n\n# %%\nreveal("a sum", 4)\n\n# %%\nprint'
+    write_lesson(course, TINY.replace("# %%\nprint", cells))
+    assert broken(course) == []
+    notebook = build.notebook_of(read_lesson(course / SOURCE))
+    assert [cell.source for cell in notebook.cells if "jupyter" in cell.metadata] == ['reveal("a sum", 4)']
 
 
 def test_missing_files_are_named(course):

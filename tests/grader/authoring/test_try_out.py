@@ -105,6 +105,33 @@ def test_what_is_not_as_it_should_be_comes_last(course, capsys):
     assert "        rank 0 returned 1, expected 2\n\n✗ 2 not as they should be, of 5 answers" in last
 
 
+def test_a_fault_that_spoils_every_answer_is_explained_once(course, capsys):
+    (course / CHECKS).write_text(JUDGING.replace("expect(got, 2, rank=0)", "expect(gott, 2, rank=0)"))
+    assert not TryOut("01", "add-one", course).round()
+    said = capsys.readouterr().out
+    assert said.count("NameError") == 1
+    assert "✗ add-one · solution, add-one · wrong: adds-two and 2 more answers: the check itself fails" in said
+    assert "✗ 4 not as they should be, of 5 answers" in said
+
+
+ORACLE = """
+from utils.checks.oracles import Case, oracle
+
+@oracle(values=[()])
+def add_one(draws):
+    return Case([[1]], right=2, mistakes={"no 1 was added": 1, "one less": 0})
+"""
+
+
+def test_mistakes_that_no_answer_makes_are_listed(course, capsys):
+    (course / CHECKS).write_text(JUDGING.replace('@check("add-one")\ndef add_one_values', "def unused") + ORACLE)
+    (course / MUTANTS).write_text(ANSWERS.replace('"returned 1"', '"That is no 1 was added"'))
+    assert TryOut("01", None, course).round()
+    said = capsys.readouterr().out
+    assert "No wrong answer makes these mistakes" in said and "  - one less\n" in said
+    assert "- no 1 was added" not in said
+
+
 def test_an_answer_to_no_exercise_and_a_second_one_are_problems(course, capsys):
     more = 'wrong("adds-2", "returned 3").body("return 2 + x")\nANSWERS.to("add-two")[1]("none").body("pass")\n'
     (course / MUTANTS).write_text(ANSWERS.replace("right(", f"{more}right("))

@@ -69,6 +69,26 @@ def test_a_cell_takes_the_place_of_the_cell():
     )
 
 
+def test_a_function_keeps_its_first_line_and_nothing_else():
+    code = written(
+        lambda answer: answer.function("""
+        dist.all_reduce(x)
+        return x
+    """)
+    )
+    assert code == "dist.all_reduce(x)\nreturn x"
+
+
+def test_an_answer_can_start_from_another_one(answers):
+    wrong, _ = answers.to("sum-by-hand")
+    whole = wrong("whole", "")
+    whole.function("dist.all_reduce(x)\nreturn x")
+    assert written(lambda answer: answer.like(whole).replace("return x", "return 2 * x")).endswith("return 2 * x")
+    wrong("same", "").like(whole)
+    [problem] = answers.problems(LESSON)
+    assert problem.startswith("sum-by-hand/same: say how it differs")
+
+
 @pytest.mark.parametrize(
     "give, says",
     [

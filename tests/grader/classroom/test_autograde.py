@@ -91,7 +91,7 @@ def test_points_of_a_verdict(points):
 def test_an_invalid_number_of_points_earns_none_and_is_reported(points):
     nb = checked(points)
     assert points_of(nb, judged=True) == {"total-values": 0}
-    assert nb.metadata["troubles"] == ["check total-values has no valid verdict (0 to 3 points), so it earns 0 points"]
+    assert nb.metadata["problems"] == ["check total-values has no valid verdict (0 to 3 points), so it earns 0 points"]
 
 
 def test_a_verdict_that_did_not_come_from_the_judge_earns_nothing():
@@ -103,7 +103,7 @@ def test_a_verdict_that_did_not_come_from_the_judge_earns_nothing():
 
 def test_outputs_and_metadata_of_the_submission_are_removed():
     nb = checked(3)
-    forged = {"verdict": {"points": 3}, "judgement": {}, "troubles": ["mine"], "kernelspec": {"name": "python3"}}
+    forged = {"verdict": {"points": 3}, "judgement": {}, "problems": ["mine"], "kernelspec": {"name": "python3"}}
     nb.metadata.update(forged | {"digest": "mine", "widgets": {}})
     nb.cells.insert(0, cell("print('right')", "mine"))
     nb.cells[0].outputs = [new_output("stream", text="full marks")]
@@ -111,7 +111,7 @@ def test_outputs_and_metadata_of_the_submission_are_removed():
     nb.cells[1].metadata.update(tags=["skip-execution"], execution={"shell.execute_reply": "now"})
     words = {PASSED: "right", WRONG: "[3] is not [6]", NOT_RUN: ""}
     for kind, said in words.items():
-        judgement = Judgement(LESSON, [Verdict("total-values", 1.5, 3, kind, said)], troubles=["one line"], seconds=2)
+        judgement = Judgement(LESSON, [Verdict("total-values", 1.5, 3, kind, said)], problems=["one line"], seconds=2)
         made, _ = Judge().preprocess(nbformat.from_dict(nb), {"nbgrader": {}, "judgement": judgement})
         free, check = made.cells
         assert free.outputs == [] and set(free.metadata) == {"nbgrader"}
@@ -119,8 +119,8 @@ def test_outputs_and_metadata_of_the_submission_are_removed():
         [output] = check.outputs
         assert output.output_type == ("stream" if kind == PASSED else "error")
         assert (output.get("text") or output.evalue) == (said or kind)
-        assert set(made.metadata) == {"kernelspec", "judgement", "troubles", "digest"}
-        assert made.metadata.judgement.troubles == ["one line"] and made.metadata.judgement.seconds == 2
+        assert set(made.metadata) == {"kernelspec", "judgement", "problems", "digest"}
+        assert made.metadata.judgement.problems == ["one line"] and made.metadata.judgement.seconds == 2
         assert made.metadata.digest == ""
 
 

@@ -182,10 +182,10 @@ def test_breaking_the_judge_or_killing_its_process_is_reported_and_the_others_ar
     done = {student: (judgement, sound) for student, judgement, sound in judge_all(LESSON, work, how, jobs=2)}
     assert {student for student, (_, sound) in done.items() if sound} == {"ada", "di", "ed"}
     assert all(done[student][0].verdicts[0].points == 2 for student in ("ada", "di", "ed"))
-    assert done["bo"][0].troubles == ["could not be judged: the judging process died 3 times in a row"]
-    assert done["cy"][0].troubles == ["could not be judged, because of an error in the grader"]
-    [look] = done["cy"][0].looks
-    assert look.what == "could not be judged" and "the judge is at its wit's end" in look.evidence
+    assert done["bo"][0].problems == ["could not be judged: the judging process died 3 times in a row"]
+    assert done["cy"][0].problems == ["could not be judged, because of an error in the grader"]
+    [flag] = done["cy"][0].flags
+    assert flag.what == "could not be judged" and "the judge is at its wit's end" in flag.evidence
 
 
 def test_a_submission_that_could_not_be_judged_gets_no_points_and_is_judged_again(made, monkeypatch):
@@ -195,13 +195,13 @@ def test_a_submission_that_could_not_be_judged_gets_no_points_and_is_judged_agai
     def judge_all(lesson: str, work: dict, *how: object) -> object:
         for student, judgement, _ in stand_in_judge.judge_all(lesson, work):
             good = sound.pop(0)
-            yield student, judgement if good else Judgement(LESSON, troubles=["could not be judged"]), good
+            yield student, judgement if good else Judgement(LESSON, problems=["could not be judged"]), good
 
     monkeypatch.setattr(grade_class, "judge_all", judge_all)
-    for total, troubles in ((0, ["could not be judged"]), (5, [])):
+    for total, problems in ((0, ["could not be judged"]), (5, [])):
         assert str(grade_class.autograde(made, LESSON, ["ada"])) == "1 judged"
         found = grades.read_grades(made, LESSON)
-        assert (found.total("ada"), found.troubles["ada"]) == (total, troubles)
+        assert (found.total("ada"), found.problems["ada"]) == (total, problems)
 
 
 # ---- the command line ------------------------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ from nbgrader.converters import GenerateAssignment
 
 from grader.classroom.course import Course
 from grader.classroom.notebook_file import NotANotebook, read_bytes, without_outputs
+from grader.classroom.one_submission import OneSubmission
 from grader.classroom.submission import problems
-from grader.classroom.take_over import OneSubmission
 from grader.judging.worker import JudgeSettings
 from tests.tiny_course import LESSON, POINTS, RIGHT, WRONG, cell, hand_in_file, make_course, nbgrader, released
 
@@ -183,7 +183,7 @@ def same_ids(content):
 
 
 def edit_metadata(content):
-    content["metadata"].update(troubles=["forged"], not_run=True, judgement={"points": 100}, digest="forged")
+    content["metadata"].update(problems=["forged"], not_run=True, judgement={"points": 100}, digest="forged")
     for one in content["cells"]:
         grading = one["metadata"].get("nbgrader", {})
         grading.update(points=100, grade=not grading.get("grade"), solution=True, locked=False, schema_version="x")

@@ -1,4 +1,4 @@
-"""Which statements of a notebook an answer needs, and the answer's function with nothing else executed."""
+"""Finding the statements of a notebook that an answer needs, and loading its function without executing the others."""
 
 import functools
 import inspect
@@ -29,7 +29,7 @@ LESSONS = [read_lesson(path) for path in find_lessons()]
 
 @pytest.fixture(autouse=True)
 def no_trace():
-    """Nothing that a test loads is there for the next one."""
+    """What a test loads is gone before the next one."""
     modules, lines = dict(sys.modules), dict(linecache.cache)
     yield
     linecache.cache.clear()
@@ -68,7 +68,7 @@ def sources(answer):
 
 
 def notebook(lesson, **answers):
-    """The cells of a lesson with its solutions, or others, and what its checks want of them."""
+    """The cells of a lesson, with its solutions or these answers, and the functions that its checks need."""
     cells, wanted = [], []
     for one in lesson.cells:
         if one.check:
@@ -93,7 +93,7 @@ def test_every_solution_loads_with_few_statements(lesson):
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
-def test_every_kept_answer_loads(lesson, monkeypatch):
+def test_every_wrong_and_right_answer_loads(lesson, monkeypatch):
     monkeypatch.setattr(slices, "cell_statements", functools.cache(slices.cell_statements))  # most cells stay the same
     for variant in [*also_right(lesson.name), *mutants_of(lesson.name)]:
         source = variant.apply(lesson.exercises[variant.exercise].source)
@@ -117,7 +117,7 @@ def test_a_noisy_answer_keeps_its_name_and_parameters():
 
 
 def test_reading_and_loading_take_milliseconds():
-    """Read: 40 ms a lesson, load: 0.3 ms, measured alone. Here only that they are not far from it."""
+    """Measured alone: 40 ms to read a lesson, 0.3 ms to load an answer. This only tests the order of magnitude."""
     cells, wanted = notebook(LESSONS[1])
     start = time.process_time()
     answers = read(cells, wanted)
@@ -198,10 +198,10 @@ WAYS = {
     "changed in place": "L = []\nL.append(1)\ndef f(): return L[0]",
     "changed by subscript": "T = {}\nT['a'] = 1\ndef f(): return T['a']",
     "changed by attribute": "class C: pass\nC.a = 1\ndef f(): return C.a",
-    "a method put in later": "class C: pass\ndef m(self): return 1\nC.m = m\ndef f(): return C().m()",
+    "a method added later": "class C: pass\ndef m(self): return 1\nC.m = m\ndef f(): return C().m()",
     "setattr": "class C: pass\nsetattr(C, 'a', 1)\ndef f(): return C.a",
     "deleted from": "T = {1: 2}\ndel T[1]\ndef f(): return 1 + len(T)",
-    "deleted, then given anew": "N = 2\ndel N\nN = 1\ndef f(): return N",
+    "deleted, then bound again": "N = 2\ndel N\nN = 1\ndef f(): return N",
     "changed in a loop": "L = []\nfor i in range(1):\n    L.append(i + 1)\ndef f(): return L[0]",
     "changed under another name": "L = {'a': []}\nM = L['a']\nM += [1]\ndef f(): return L['a'][0]",
     "changed part by part": cell(
@@ -304,7 +304,7 @@ WAYS = {
     "without gradients": "import torch\n@torch.no_grad()\ndef f(): return 1 - torch.is_grad_enabled()",
     "wrapped later": "def f(): return 0\ndef wrap(g): return lambda: g() + 1\nf = wrap(f)",
     "default argument": "N = 1\ndef f(n=N): return n\nN = 2",
-    "default at its time": "N = 1\ndef f(n=N): return n\nN = 5\ndef g(): return N",
+    "a default keeps its first value": "N = 1\ndef f(n=N): return n\nN = 5\ndef g(): return N",
     "closure": "def make(n):\n    def f(): return n\n    return f\nf = make(1)",
     "recursion": "def f(n=3): return 1 if n == 0 else f(n - 1)",
     "mutual": "def f(n=3): return 1 if n == 0 else g(n)\ndef g(n): return f(n - 1)",
@@ -338,8 +338,8 @@ WAYS = {
     "generator": "def ones():\n    yield from [1]\nit = ones()\ndef f(): return next(it)",
     "exec": "exec('def g(): return 1')\ndef f(): return g()",
     "globals": "globals()['N'] = 1\ndef f(): return N",
-    "globals under made-up names": "for n in 'ab':\n    globals()['N_' + n] = 1\ndef f(): return N_b",
-    "name mangled": "class A:\n    __n = 1\n    def get(self): return self.__n\ndef f(): return A().get()",
+    "globals under computed names": "for n in 'ab':\n    globals()['N_' + n] = 1\ndef f(): return N_b",
+    "a mangled name": "class A:\n    __n = 1\n    def get(self): return self.__n\ndef f(): return A().get()",
     "top-level await": "import asyncio\nasync def one(): return 1\nN = await one()\ndef f(): return N",
     "semicolons": "a = 1; b = 2; f = lambda: a; print(b)",
     "strings over lines": "N = '''\na\n''' ; M = 1\ndef f(): return M if N.strip() == 'a' else 2",
@@ -481,11 +481,11 @@ def test_only_the_last_full_value_of_a_name_is_needed():
     assert load(answer, "answer")() == (3, [2])
 
 
-def test_what_stands_below_the_check_does_not_count():
+def test_cells_below_the_check_do_not_count():
     assert loaded("def g(): return 1", "def f(): return g()", "def g(): return 2\nf = None", before=2)() == 1
 
 
-def test_a_statement_that_fails_leaves_the_value_before_it():
+def test_a_statement_that_raises_leaves_the_earlier_value():
     answer = read_one("N = 1", "N = 1 / 0", "def g(): return N", "def f(): return g()")
     assert [len(answer["pieces"]), len(answer["rest"])] == [3, 4]
     assert load(answer, "answer")() == 1
@@ -497,7 +497,7 @@ def test_two_checks_see_the_notebook_as_it_was_at_each():
     assert (load(first, "answer")(), load(second, "answer")()) == (1, -2)
 
 
-def test_of_an_import_only_the_names_that_are_needed():
+def test_only_the_needed_names_of_an_import_are_imported():
     answer = read_one("from utils import figures, region\nimport math, not_there\ndef f(): return region, math.pi")
     assert sources(answer)[:2] == ["from utils import region", "import math"]
 
@@ -541,7 +541,7 @@ def test_an_answer_computes_what_the_whole_notebook_would(lines, name):
     assert load(answer, "answer")() == whole["f"]()
 
 
-# ---- cells that are no Python
+# ---- cells that are not Python
 
 
 def test_a_broken_cell_loses_only_what_is_broken():
@@ -564,12 +564,12 @@ def test_a_broken_cell_loses_only_what_is_broken():
     assert loaded(broken, "def f(): return g() + M")() == 4
 
 
-def test_the_cell_of_the_exercise_is_broken():
+def test_a_syntax_error_in_the_cell_of_the_exercise():
     said = problem("def f(x):\n    for i in range(3)\n        pass")
     assert said == "cell of f, line 2: SyntaxError: expected ':'\n    for i in range(3)\n                     ^"
 
 
-def test_a_demo_that_is_broken_below_a_function_is_no_harm():
+def test_a_broken_demo_below_a_function_does_no_harm():
     assert loaded("def f(x):\n    return x\n\nf(3")(2) == 2
 
 
@@ -595,12 +595,12 @@ def test_a_cell_that_no_parser_can_read(text):
         load(hard, "answer")
 
 
-def test_a_function_in_a_language_that_is_no_python():
+def test_a_function_in_a_different_language():
     assert "No cell above its check defines `f`" in problem("%%bash\ndef f(): pass")
     assert "was it renamed" not in problem("%%writefile f.py\ndef f(): pass")
 
 
-# ---- what can't be loaded, in words
+# ---- messages about what can't be loaded
 
 
 def test_no_such_function():
@@ -611,7 +611,7 @@ def test_no_such_function():
     assert said == "`f` is defined only below its check, in cell 2, line 1: move it above the check."
 
 
-def test_no_function_under_the_name():
+def test_a_name_that_is_not_a_function():
     assert "cell of f, line 2: `f` is a value of type int here" in problem("def f(): pass\nf = 3")
 
 
@@ -654,7 +654,7 @@ def test_worlds_are_there_again_when_the_function_runs():
         ("class E(Exception):\n    def __str__(self): 1 / 0\ndef g(): raise E\nL = g()", "raised E"),
     ],
 )
-def test_a_statement_that_raises_is_told_of_where_it_matters(text, words):
+def test_a_statement_that_raises_is_reported_only_if_the_answer_needs_it(text, words):
     name = "not_there" if "not_there" in text else "L"
     cells = [text, "def g(): return 1", f"def f(use):\n    if use:\n        return {name}\n    return g()"]
     function = loaded(*cells)
@@ -665,7 +665,7 @@ def test_a_statement_that_raises_is_told_of_where_it_matters(text, words):
     assert words in problem(text, "def decorate(h): return h", f"f = decorate({name})")
 
 
-def test_a_name_that_nobody_binds_stays_pythons_own_error():
+def test_a_name_that_is_never_bound_raises_pythons_own_error():
     with pytest.raises(NameError, match=r"^name 'typo' is not defined$"):
         loaded("def f(): return typo")()
 
@@ -681,7 +681,7 @@ def test_definitions_are_tried_where_names_are_missing():
     assert load(answer, "answer")() == 1
 
 
-# ---- what is loaded is as in a notebook
+# ---- what is loaded behaves as in a notebook
 
 
 def test_tracebacks_and_getsource_show_the_students_lines():
@@ -700,7 +700,7 @@ def test_the_lines_of_a_timed_cell_are_counted_in_it():
     assert traceback.extract_tb(error.value.__traceback__)[-1].lineno == 5
 
 
-def test_its_module_is_the_main_one():
+def test_it_is_loaded_as_the_main_module():
     cells = [
         "from dataclasses import dataclass\nimport torch",
         "@dataclass\nclass Pair:\n    a: 'torch.Tensor'\n    b: 'Pair | None' = None",
@@ -717,7 +717,7 @@ def test_its_module_is_the_main_one():
         assert pickle.loads(pickle.dumps(make())).a == 1
         assert typing.get_type_hints(f)["return"] is torch.Tensor
     """
-    # f was loaded into a module before, which keeps its class Pair
+    # In a process of its own: here, the module of an f that was loaded earlier keeps its class Pair.
     done = subprocess.run([sys.executable, "-c", program], text=True, capture_output=True, timeout=120)
     assert done.returncode == 0, done.stderr
 

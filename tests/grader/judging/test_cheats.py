@@ -95,7 +95,7 @@ def judged(cheats: list[Cheat], right: bool, course: Path) -> list[tuple[Cheat, 
     told = said.to_json()
     assert PLANTED not in told and "RuntimeError: ESCAPED" not in told, re.findall(r".{300}ESCAPED.{300}", told)
     assert len(told) < 1_000_000
-    assert said.troubles == []
+    assert said.problems == []
     verdicts = {verdict.check: verdict for verdict in said.verdicts}
     found = []
     for number, (cheat, _) in enumerate(answers):

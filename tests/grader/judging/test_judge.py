@@ -17,7 +17,7 @@ from grader.authoring.lesson import find_lessons
 from grader.authoring.markers import clear_solution
 from grader.judging import judge, replay
 from grader.judging.hub import Hub
-from grader.judging.shared_objects import NotForRanks
+from grader.judging.program_packing import NotForRanks
 from tests.graded import judged, lesson, notebook, points
 from tests.mutants import also_right, mutants_of
 from tests.sample_class import as_student
@@ -45,7 +45,7 @@ def test_the_solution_gets_all_points(name):
     said = judged(name)
     assert [(verdict.check, verdict.said) for verdict in said.verdicts if verdict.kind != "passed"] == []
     assert points(said) == {check.id: check.points for check in lesson(name).checks}
-    assert said.looks == said.troubles == []
+    assert said.flags == said.problems == []
 
 
 def test_groups_of_ranks_and_gradients_are_judged():
@@ -81,7 +81,7 @@ def test_a_wrong_answer_gets_no_points_and_an_explanation(name, mutant):
     source = as_student(mutant.apply(lesson(name).exercises[mutant.exercise].source))
     said = judged(name, {mutant.exercise: source}, [f"{mutant.exercise}-{mutant.caught_by}"])
     [verdict] = said.verdicts
-    assert (verdict.kind, verdict.points, said.looks) == ("wrong", 0, [])
+    assert (verdict.kind, verdict.points, said.flags) == ("wrong", 0, [])
     assert verdict.hidden == mutant.hidden
     assert OTHER_WORDS.get(str(mutant), mutant.says) in verdict.said
 
@@ -109,7 +109,7 @@ def test_an_endless_loop_costs_only_its_own_exercise(monkeypatch):
     said = judged(COLLECTIVES, broadcast("while True: pass"), [*BROADCAST, *others])
     assert [verdict.kind for verdict in said.verdicts] == ["stuck", "stuck", "passed"]
     assert "took too long" in said.verdicts[0].said
-    assert [look.what for look in said.looks] == [judge.TOOK_TOO_LONG]
+    assert [flag.what for flag in said.flags] == [judge.TOOK_TOO_LONG]
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_a_submission_that_only_took_too_long_leaves_its_host_to_the_next(body, 
     monkeypatch.setattr(judge, "spare", [])
     monkeypatch.setattr(judge, "RankHost", Counted)
     said = judged(COLLECTIVES, broadcast(body, "import os"), BROADCAST[1:])
-    assert set(points(said).values()) == {0} and len(said.looks) == 1
+    assert set(points(said).values()) == {0} and len(said.flags) == 1
     said = judged(COLLECTIVES, None, BROADCAST[1:])
     assert [verdict.kind for verdict in said.verdicts] == ["passed"]
     assert len(started) == hosts
@@ -155,7 +155,7 @@ def test_a_submission_that_only_took_too_long_leaves_its_host_to_the_next(body, 
 def test_when_the_time_is_over_the_remaining_checks_are_not_run():
     said = judged(COLLECTIVES, None, BROADCAST, seconds=0)
     assert [verdict.kind for verdict in said.verdicts] == ["not run", "not run"]
-    assert "not judged: broadcast-by-hand-values, broadcast-by-hand-traffic" in said.troubles[0]
+    assert "not judged: broadcast-by-hand-values, broadcast-by-hand-traffic" in said.problems[0]
 
 
 def test_random_numbers_are_the_same_as_with_spawn():
@@ -301,7 +301,7 @@ def test_leftovers_of_an_answer_in_its_process_cost_no_points(leaves):
     answer = broadcast(f"{leaves}{RIGHT_BROADCAST}return result + wrong", "import builtins, os")
     said = judged(COLLECTIVES, answer, BROADCAST[:1])
     assert said.verdicts[0].kind == "passed", said.verdicts[0].said
-    assert not said.looks
+    assert not said.flags
 
 
 def test_random_numbers_start_afresh_in_each_run(started):

@@ -1,4 +1,4 @@
-"""Right work from noisy people gets its points: each of these is a notebook of the tiny lesson, judged for real."""
+"""Right answers in untidy notebooks get their points: each of these is a notebook of the tiny lesson, really judged."""
 
 import json
 import textwrap
@@ -8,7 +8,7 @@ import pytest
 from nbgrader.converters import GenerateAssignment
 
 from grader.classroom.course import Course
-from grader.classroom.take_over import OneSubmission
+from grader.classroom.one_submission import OneSubmission
 from grader.judging.judge import judge
 from tests.tiny_course import LESSON, POINTS, RIGHT, make_course, released
 
@@ -22,8 +22,8 @@ def text(source):
     return textwrap.dedent(source).strip("\n")
 
 
-# What stands in the cells: "double" and "total" the answers', "first" a cell above all, "last" one below all,
-# "helper" one above the answers.
+# What the cells hold: "double" and "total" are the answers', "first" is a cell above all others, "last" one below them,
+# and "helper" one just above the answers.
 NOISE = {
     "warnings and logging": {
         "first": "import logging, warnings\nlogging.basicConfig(level=0)\nwarnings.simplefilter('always')",
@@ -110,7 +110,7 @@ NOISE = {
         "double": "def double(x: Number) -> Number:\n    return scale(x)",
         "total": "def total(x, rank, world_size):\n    return add_up(x.clone())",
     },
-    "other names inside": {
+    "different names inside": {
         "total": "def total(x, rank, world_size):\n    mine = x.clone()\n    dist.all_reduce(mine)\n    return mine",
         "double": "def double(x):\n    return (twice := x + x)",
     },
@@ -177,7 +177,7 @@ NOISE = {
         "first": "import asyncio\nawait asyncio.sleep(0)\nfactor = await asyncio.sleep(0, 2)",
         "double": "def double(x):\n    return factor * x",
     },
-    "input": {"first": "name = input('Who are you? ')", "double": "input('ready?')\n" + DOUBLE},
+    "calls of input": {"first": "name = input('Who are you? ')", "double": "input('ready?')\n" + DOUBLE},
     "random seeds": {
         "helper": "import random\nrandom.seed(7)\ntorch.manual_seed(7)\ntorch.use_deterministic_algorithms(True)",
         "double": "def double(x):\n    random.seed(x); torch.manual_seed(x)\n    return 2 * x",
@@ -198,12 +198,12 @@ NOISE = {
         "total": "%%capture out\n" + TOTAL,
         "last": "%%bash\nrm -rf /",
     },
-    "runs that were left in": {
+    "leftover calls of spawn and simulate": {
         "helper": "from utils import simulate, spawn\ndef hello(rank, world_size): return rank",
         "double": DOUBLE + "\nrun = spawn(hello, 4)\nrun.results",
         "total": TOTAL + "\nspawn(total, 2, torch.ones(2)).results\nsimulate(total, 1024, torch.ones(2))",
     },
-    "an answer with help": {
+    "an answer that calls helpers": {
         "helper": "def all_of(x):\n    dist.all_reduce(x)\n    return x\ndef all_of_again(x): return all_of(x)",
         "total": "def total(x, rank, world_size):\n    return all_of_again(x.clone())",
         "last": "def all_of(x): return x\ndef double(x): return 0",
@@ -219,7 +219,7 @@ def course(tmp_path_factory):
 
 
 def judged(course, student, cells):
-    """The judgement of a notebook with these cells, by name of the check."""
+    """The verdicts on a notebook with these cells: check -> Verdict."""
     nb = released(course.root)
     for one in nb.cells:
         name = one.metadata.get("nbgrader", {}).get("grade_id")
@@ -243,12 +243,12 @@ SOME = [
 
 
 @pytest.mark.parametrize("what", SOME)
-def test_noise_costs_nothing(course, what):
+def test_noise_costs_no_points(course, what):
     verdicts = judged(course, f"student-{list(NOISE).index(what)}", NOISE[what])
     assert {name: one.points for name, one in verdicts.items()} == POINTS, verdicts
 
 
-def test_what_is_not_installed_is_said(course):
+def test_a_module_that_is_not_installed_is_named(course):
     missing = "import scipie as sp\ndef double(x):\n    return sp.double(x)"
     said = judged(course, "without-a-module", {"double": missing})
     assert said["double-values"].points == 0 and said["total-values"].points == 3
@@ -257,7 +257,7 @@ def test_what_is_not_installed_is_said(course):
     assert "That module is not installed where grading runs" in words
 
 
-def test_another_name_for_a_parameter_that_is_given_by_name(course):
+def test_a_parameter_that_is_passed_by_name_must_keep_its_name(course):
     said = judged(course, "renames", {"double": "def double(number):\n    return 2 * number"})
     assert said["double-values"].points == 0 and "unexpected keyword argument 'x'" in said["double-values"].said
     renamed = "def total(mine, rank, world_size):\n    x = mine\n" + AT_ONCE
@@ -271,7 +271,7 @@ def test_a_broken_answer_is_shown_with_its_line(course):
     assert said["total-values"].points == 3
 
 
-def test_a_value_from_ranks_is_said_to_be_none(course):
+def test_a_message_explains_why_spawn_gives_no_value_while_an_answer_is_loaded(course):
     cells = {
         "helper": "from utils import spawn\ndef two(rank, world_size): return 2\nfactor = spawn(two, 2).results[0]",
         "double": "def double(x):\n    return factor * x",

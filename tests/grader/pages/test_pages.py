@@ -180,7 +180,7 @@ SAID = {
 }
 
 
-def graded(*more, said=SAID, scores=(), troubles=(), looks=(), comment="", answers=RIGHT):
+def graded(*more, said=SAID, scores=(), problems=(), flags=(), comment="", answers=RIGHT):
     """A notebook after grading, with the scores and comments that nbgrader's GetGrades adds."""
     nb = lesson(*more)
     for cell in nb.cells:
@@ -194,9 +194,9 @@ def graded(*more, said=SAID, scores=(), troubles=(), looks=(), comment="", answe
             cell.metadata["verdict"] = asdict(verdict) if isinstance(verdict, Verdict) else verdict
             points = verdict.points if isinstance(verdict, Verdict) else 0
             about["score"] = dict(scores).get(name, points)
-    judgement = Judgement(LESSON, list(said.values()), list(troubles), list(looks), 1.0)
+    judgement = Judgement(LESSON, list(said.values()), list(problems), list(flags), 1.0)
     nb.metadata["judgement"] = nbformat.from_dict(
-        {**asdict(Judgement(LESSON, [], judgement.troubles, judgement.looks, 1.0)), "verdicts": []}
+        {**asdict(Judgement(LESSON, [], judgement.problems, judgement.flags, 1.0)), "verdicts": []}
     )
     return nb
 
@@ -235,8 +235,8 @@ def test_a_page_shows_problems_penalties_comments_and_corrections():
     html = page_of(
         graded(
             scores={"double-values": 2},
-            troubles=["put back 1 missing cell: double-values", "ranks.py in /home/teacher/course/x.py broke"],
-            looks=[Flag("tried to escape", "open('/etc/passwd')")],
+            problems=["put back 1 missing cell: double-values", "ranks.py in /home/teacher/course/x.py broke"],
+            flags=[Flag("tried to escape", "open('/etc/passwd')")],
             comment="*Nicely* put.",
         ),
         penalty=1.25,
@@ -292,9 +292,9 @@ def hostile_notebook():
     code = new_code_cell(f'"""</code></pre>{many}"""', outputs=[new_output("display_data", {"text/html": many})])
     said = {name: Verdict(name, 0, points, WRONG, f"{name}\n{many}", many) for name, points in POINTS.items()}
     answers = {"double": f"# </pre>{many}", "total": many}
-    looks = [Flag(f"tried {HOSTILE[0]}", many)]
+    flags = [Flag(f"tried {HOSTILE[0]}", many)]
     return graded(
-        *cells, code, new_raw_cell(many), said=said, troubles=HOSTILE, comment=many, answers=answers, looks=looks
+        *cells, code, new_raw_cell(many), said=said, problems=HOSTILE, comment=many, answers=answers, flags=flags
     )
 
 
@@ -314,7 +314,7 @@ def test_a_page_shows_only_paths_that_the_student_wrote():
 
 def test_characters_that_hide_or_reorder_text_are_made_visible():
     said = {"double-values": Verdict("double-values", 0, 2, WRONG, "a\u202egnp.exe \x1b[31m\x00 \ud800 \ufeff")}
-    html = page_of(graded(said=said, troubles=["\u2066x"]))
+    html = page_of(graded(said=said, problems=["\u2066x"]))
     assert not re.search("[\u202e\u2066\x1b\x00\ufeff]", html)
     html.encode()
 
@@ -391,13 +391,13 @@ def test_a_report_of_hostile_submissions_is_passive():
     one = class_of(4)
     many = "\n".join(HOSTILE)
     for judgement in one.judgements.values():
-        judgement.troubles += HOSTILE
-        judgement.looks += [Flag(f"tried {HOSTILE[0]}", many)]
+        judgement.problems += HOSTILE
+        judgement.flags += [Flag(f"tried {HOSTILE[0]}", many)]
         for verdict in judgement.verdicts:
             verdict.kind, verdict.said, verdict.mistake = WRONG, many, many
     name = f"{HOSTILE[1]}"
     one.grades.earned[name] = dict.fromkeys(POINTS, 0.0)
-    one.grades.troubles[name] = HOSTILE
+    one.grades.problems[name] = HOSTILE
     one.links[name] = {}
     html = report([one])
     assert_passive(html)
@@ -435,7 +435,7 @@ def in_gradebook(course, student, nb):
 
 def test_the_report_of_a_course_survives_odd_notebooks(tiny):
     in_gradebook(tiny, "ada", graded())
-    in_gradebook(tiny, "bob", graded(looks=[Flag("tried to escape", "open('/etc/passwd')")]))
+    in_gradebook(tiny, "bob", graded(flags=[Flag("tried to escape", "open('/etc/passwd')")]))
     in_gradebook(tiny, "cut", graded())
     (tiny / "autograded" / "cut" / LESSON / f"{LESSON}.ipynb").write_text('{"cells": [')
     (tiny / "submitted" / "nothing" / LESSON).mkdir(parents=True)

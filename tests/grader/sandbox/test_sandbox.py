@@ -1,7 +1,7 @@
 """The sandbox against what a submission may try. Each attack is real code in a real process.
 
-Attacks that do no harm are run outside as well, where they have to succeed: what fails inside is then the sandbox's
-doing. Where root runs the tests, an ordinary user runs some of them too.
+Harmless attacks also run outside, where they must succeed: so it is the sandbox that makes them fail inside. If root
+runs the tests, an ordinary user runs some of them, too.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ def said(end: End) -> str:
 
 
 def outside(source: str, *args: object, **how) -> str:
-    """Run it as the grader would without a sandbox: what a plain kernel can do."""
+    """Run it without a sandbox, as a plain kernel would."""
     command = [sys.executable, "-c", textwrap.dedent(source), *map(str, args)]
     return subprocess.run(command, text=True, capture_output=True, timeout=30, check=True, **how).stdout.strip()
 
 
-# ---- what it sees ----------------------------------------------------------------------------------------------------
+# ---- what a program sees ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def course(tmp_path, monkeypatch):
-    """A course with secrets, a home with secrets, an environment with one."""
+    """A course, a home directory and an environment that hold secrets."""
     for name in (
         "solutions/01.ipynb",
         "submitted/eve/01/01.ipynb",
@@ -96,14 +96,14 @@ FIND = """
 """
 
 
-def test_it_sees_no_solution_gradebook_other_submission_home_or_environment(course):
+def test_no_solution_gradebook_submission_home_or_environment_is_visible(course):
     secrets = [path.relative_to(course) for path in course.rglob("*") if path.is_file()]
     seen = outside(FIND, course, *secrets)
     assert seen.count("SECRET") == len(secrets) == 5 and "GRADER_TOKEN" in seen
     assert said(inside(FIND, course, *secrets)) == "environment []"
 
 
-def test_it_sees_utils_and_the_python_packages_and_nothing_of_the_course():
+def test_of_the_course_only_utils_is_visible():
     look = """
         import os, sys, utils, numpy
         root, python = sys.argv[1:]
@@ -120,8 +120,8 @@ def test_it_sees_utils_and_the_python_packages_and_nothing_of_the_course():
     assert private == "[] [] False"
 
 
-def test_a_course_below_something_that_is_shown_stays_hidden(tmp_path, monkeypatch):
-    """As in /usr/local/course, or beside a Python."""
+def test_a_course_inside_a_visible_folder_stays_hidden(tmp_path, monkeypatch):
+    """In /usr/local/course, say, or beside a Python."""
     course = tmp_path / "python" / "course"
     (course / "utils").mkdir(parents=True)
     (course / "gradebook.db").write_text("SECRET")
@@ -132,8 +132,8 @@ def test_a_course_below_something_that_is_shown_stays_hidden(tmp_path, monkeypat
     assert said(inside(look, course, read_only=[course / "utils"])) == "['utils'] ['course']"
 
 
-def test_links_in_what_it_is_given_lead_nowhere(course):
-    """A submission's folder may hold links; they are followed inside, where there is nothing."""
+def test_links_in_visible_folders_lead_nowhere(course):
+    """A submission's folder may hold links. They are followed inside the sandbox, where their targets do not exist."""
     given = course / "given"
     given.mkdir()
     for name, target in {"absolute": course / "gradebook.db", "up": "../gradebook.db"}.items():
@@ -171,7 +171,7 @@ WRITE = """
 """
 
 
-def test_it_writes_nowhere_but_in_its_own_folders(course):
+def test_only_its_own_folders_are_writable(course):
     libraries = [str(folder) for folder in [PROJECT / "utils", PROJECT, *bubblewrap.python_folders()]]
     assert str(course) in outside(WRITE, course)
     (course / "written").unlink()
@@ -224,7 +224,7 @@ CONNECT = """
 """
 
 
-def test_no_network_and_no_socket_of_the_machine(tmp_path):
+def test_neither_the_network_nor_the_machines_sockets_can_be_reached(tmp_path):
     name, path = f"sandbox-test-{os.getpid()}", tmp_path / "socket"
     with (
         socket.create_server(("127.0.0.1", 0)) as tcp,
@@ -252,7 +252,7 @@ def test_loopback_is_up():
 # ---- other processes -------------------------------------------------------------------------------------------------
 
 
-def test_it_can_reach_no_process_of_the_machine():
+def test_the_machines_processes_can_not_be_reached():
     with subprocess.Popen(["sleep", "60"]) as victim:
         kill = """
             import os, signal, sys
@@ -260,7 +260,7 @@ def test_it_can_reach_no_process_of_the_machine():
             for pid in [int(sys.argv[1]), int(sys.argv[2]), os.getppid(), 1, -1]:
                 try:
                     os.kill(pid, signal.SIGKILL)
-                    hits += pid not in (os.getppid(), 1)  # its own first process obeys no signal from inside
+                    hits += pid not in (os.getppid(), 1)  # its own first process ignores signals from inside
                 except OSError:
                     pass
             print(hits, sorted(map(int, filter(str.isdigit, os.listdir("/proc")))))
@@ -287,10 +287,10 @@ def test_system_calls_that_no_submission_needs_fail(call):
         print({attempts[call]}, ctypes.get_errno())
     """
     assert said(inside(source)) == "-1 1", "EPERM"
-    assert outside(source, stdin=subprocess.DEVNULL) != "-1 1" or call == "namespace", "it is the filter that forbids"
+    assert outside(source, stdin=subprocess.DEVNULL) != "-1 1" or call == "namespace", "the filter forbids it"
 
 
-def test_there_is_no_terminal_and_no_other_descriptor():
+def test_it_has_no_terminal_and_only_the_descriptors_it_was_given():
     mine, theirs = socket.socketpair()
     with mine, theirs:
         source = """
@@ -337,7 +337,7 @@ def test_no_process_outlives_the_command():
 
 @pytest.mark.parametrize("killed", ["grader", "monitor"])
 def test_it_ends_with_the_grader_and_with_its_monitor(killed):
-    """Started from a thread that has ended: the end of a thread is not the end of the grader."""
+    """It is started by a thread that ends: the end of a thread is not the end of the grader."""
     mark = f"orphan-{killed}-{os.getpid()}"
     source = f"""
         import sys, threading, time
@@ -385,7 +385,7 @@ def test_it_ends_with_the_grader_and_with_its_monitor(killed):
     ],
     ids=["wall time", "CPU time of all", "output", "memory", "memory of all", "many files"],
 )
-def test_a_limit_ends_it_and_says_which(source, limits, reason):
+def test_exceeding_a_limit_ends_it_with_the_reason(source, limits, reason):
     began = time.monotonic()
     end = inside(source, limits=limits)
     assert reason in end.stopped
@@ -427,13 +427,13 @@ def test_a_fork_bomb_and_full_folders_fail_inside():
     assert said(inside(fill, limits=limits)).split("\n") == ["/tmp ENOSPC True", "/dev/shm ENOSPC True", "EMFILE 97"]
 
 
-def test_memory_that_forks_share_counts_once():
+def test_memory_shared_by_forks_counts_once():
     share = "import os, time\nx = bytearray(b'x') * 200_000_000\nfor _ in range(3): os.fork()\ntime.sleep(0.5)"
     assert inside(share, limits=replace(QUICK, memory=450 * MB)).stopped is None
 
 
-def test_systemd_bounds_memory_and_processes_where_there_is_one(tmp_path, monkeypatch):
-    """A stand-in for systemd-run: it notes what it is asked for and runs the command."""
+def test_systemd_limits_memory_and_processes_if_it_is_there(tmp_path, monkeypatch):
+    """With a fake systemd-run, which notes its arguments and runs the command."""
     program = tmp_path / "systemd-run"
     skip = 'while [ "${1#-}" != "$1" ]; do [ "$1" = -p ] && shift; shift; done'
     program.write_text(f'#!/bin/sh\necho "$@" >>{tmp_path}/asked\n{skip}\nexec "$@"\n')
@@ -462,7 +462,7 @@ def test_limits_can_not_be_raised_from_inside():
     assert said(inside(raise_)) == ""
 
 
-# ---- right work ------------------------------------------------------------------------------------------------------
+# ---- what lessons do -------------------------------------------------------------------------------------------------
 
 
 def test_spawn_simulate_and_figures_work():
@@ -495,7 +495,7 @@ def test_a_gpu_can_be_passed_in():
     assert said(inside(compute, gpus=True, limits=Limits(wall=120))) == "3.0"
 
 
-# ---- around it -------------------------------------------------------------------------------------------------------
+# ---- the rest of grading ---------------------------------------------------------------------------------------------
 
 
 def test_grading_refuses_without_a_sandbox_until_told_otherwise(monkeypatch):
@@ -521,12 +521,12 @@ def test_links_are_not_collected(course):
         assert [path.name for path in collected.iterdir()] == ["links.txt"]
 
 
-def test_names_of_files_can_not_talk_to_the_terminal():
+def test_file_names_can_not_control_the_terminal():
     line = printable("there is: \x1b]0;title\x07\nada: 100 points")
     assert line.isprintable() and "title" in line
 
 
-# ---- where there is none ---------------------------------------------------------------------------------------------
+# ---- machines without a sandbox --------------------------------------------------------------------------------------
 
 
 def why_not(**variables: str) -> str:
@@ -534,7 +534,7 @@ def why_not(**variables: str) -> str:
     return outside(source, cwd=PROJECT, env={**os.environ, **variables})
 
 
-def test_without_bubblewrap_it_says_what_to_install(tmp_path):
+def test_without_bubblewrap_the_message_says_what_to_install(tmp_path):
     assert "`bwrap` was not found here: run `make system`" in why_not(PATH=str(tmp_path))
     for name, script, words in (
         ("old", "echo bubblewrap 0.6.1", "0.8 or newer; this one is bubblewrap 0.6.1"),
@@ -551,14 +551,14 @@ def test_without_bubblewrap_it_says_what_to_install(tmp_path):
         assert words in why_not(PATH=f"{program.parent}:{os.environ['PATH']}")
 
 
-def test_what_can_not_be_started_has_its_reason_on_stderr():
+def test_the_reason_why_a_command_can_not_start_is_on_stderr():
     end = bubblewrap.run(["true"], read_only=["/there/is/nothing"])
     assert end.status == 1 and b"/there/is/nothing" in end.stderr
     end = bubblewrap.run(["no-such-program"])
     assert end.status == 127 and b"no-such-program" in end.stderr
 
 
-def test_starting_one_raises_where_there_can_be_none(monkeypatch):
+def test_starting_a_sandbox_raises_where_it_is_not_possible(monkeypatch):
     monkeypatch.setattr(bubblewrap, "why_not", lambda: "there is no bwrap")
     with pytest.raises(NoSandbox, match="there is no bwrap"):
         bubblewrap.run(["true"])
@@ -569,7 +569,7 @@ def test_starting_one_raises_where_there_can_be_none(monkeypatch):
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="all of these tests run as an ordinary user already")
 def test_an_ordinary_user_gets_the_same_sandbox():
-    """With the system's Python and a copy of the grader, which that user can read."""
+    """With the system's Python, and a copy of the grader that the user can read."""
     python = shutil.which("python3", path="/usr/bin")
     version = [python, "-c", "import sys; sys.exit(sys.version_info < (3, 11))"]
     if not python or subprocess.run(version).returncode != 0:

@@ -23,9 +23,8 @@ from utils.worlds.common.program import LARGE, pickle_program
 
 lock = threading.Lock()
 
-pytestmark = pytest.mark.filterwarnings(
-    "error::UserWarning"
-)  # a warning would go to stderr, for which nbgrader gives 0 points
+# A warning would go to stderr, for which nbgrader gives 0 points.
+pytestmark = pytest.mark.filterwarnings("error::UserWarning")
 
 
 @pytest.fixture

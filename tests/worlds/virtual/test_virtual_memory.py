@@ -2,14 +2,21 @@
 the kinds of memory; a GPU that runs out of it.
 """
 
+import gc
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 
-from utils import RankFailed, simulate, track_memory
+from utils import RankFailed, simulate, spawn, track_memory
 from utils.cluster import Cluster, Gpu, Link
 
 PLENTY = Cluster(
@@ -103,9 +110,8 @@ def test_activations_of_gpt_3():
 
     activations, after = simulate(program, 1, cluster=PLENTY).results[0]
     assert round(activations / 1e9, 1) == 275.4
-    assert activations == pytest.approx(
-        s * b * h * (34 + 5 * a * s / h) * layers, rel=1e-4
-    )  # and LayerNorms' statistics
+    without_statistics = s * b * h * (34 + 5 * a * s / h) * layers  # of the LayerNorms
+    assert activations == pytest.approx(without_statistics, rel=1e-4)
     assert after["activations"] == 2 * s * b * h  # the input, which the program still holds
 
 
@@ -178,3 +184,192 @@ def test_a_gpu_out_of_memory_says_how_much_is_needed_and_what_holds_it():
             return "smaller"
 
     assert simulate(careful, 2, cluster=small).results == ["smaller", "smaller"]
+
+
+# ---- memory is that of the program, whenever Python collects its garbage ---------------------------------------------
+
+
+def drops_graphs(rank, world_size, operation):
+    """Forward passes without backward, as in an evaluation that forgets no_grad: live bytes after each."""
+    gc.disable()
+    x = torch.ones(64, 64, requires_grad=True)
+    after = []
+    with track_memory(x) as storages:
+        for _ in range(3):
+            operation(x * 2)
+            after.append(storages.live)
+    return after
+
+
+SAVE_THEIR_RESULT = {
+    "softmax": lambda x: x.softmax(1),
+    "tanh": torch.tanh,
+    "sigmoid": lambda x: torch.sigmoid(x).sum(),
+    "exp": torch.exp,
+    "dropout": lambda x: functional.dropout(x.relu(), 0.5).sqrt(),
+}
+
+
+@pytest.mark.parametrize("world", [simulate, partial(simulate, device="cpu"), spawn], ids=["meta", "cpu", "spawn"])
+@pytest.mark.parametrize("operation", SAVE_THEIR_RESULT.values(), ids=SAVE_THEIR_RESULT)
+def test_a_graph_that_is_dropped_without_backward_is_gone(world, operation):
+    """An operation that saves its own result must not be kept alive by it."""
+    [after] = world(drops_graphs, 1, operation).results
+    assert after == [64 * 64 * 4] * 3
+
+
+def three_steps(rank, world_size, wrap, collects):
+    """Live bytes after each forward, backward and step. collects: whether Python's garbage is collected there."""
+    gc.disable()
+    live = []
+
+    def look():
+        if collects:
+            gc.collect()
+        live.append(storages.live)
+
+    with track_memory() as storages:
+        model = wrap(torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4))))
+        optimizer = torch.optim.Adam(model.parameters(), foreach=False)
+        for _ in range(3):
+            loss = model(torch.ones(2, 64)).tanh().sum()
+            look()
+            loss.backward()
+            look()
+            optimizer.step()
+            look()
+            optimizer.zero_grad()
+            del loss
+    return live
+
+
+def by_hand(model):
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(average)
+    return model
+
+
+def average(parameter):
+    work = dist.all_reduce(parameter.grad, async_op=True)
+    work.get_future().then(lambda future: future.value()[0].div_(dist.get_world_size())).wait()
+
+
+def fsdp(model):
+    for layer in model:
+        fully_shard(layer)
+    return fully_shard(model)
+
+
+def tensor_parallel(model):
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    plan = {str(place): (ColwiseParallel() if place % 2 == 0 else RowwiseParallel()) for place in range(len(model))}
+    return parallelize_module(model, mesh, plan)
+
+
+def compressed(model):
+    ddp = DistributedDataParallel(model)
+    ddp.register_comm_hook(None, fp16_compress_hook)
+    return ddp
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("wrap", [DistributedDataParallel, compressed, by_hand, fsdp, tensor_parallel])
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_memory_does_not_depend_on_when_python_collects(wrap, device):
+    left_alone, collected = (
+        simulate(three_steps, 2, wrap, collects, device=device, cluster=PLENTY) for collects in (False, True)
+    )
+    assert left_alone.results == collected.results
+    assert left_alone.memory().peak == collected.memory().peak
+
+
+def ddp_bytes_per_parameter(rank, world_size):
+    gc.disable()
+    with track_memory() as storages:
+        model = DistributedDataParallel(torch.nn.Linear(1000, 1000, bias=False))
+        optimizer = torch.optim.Adam(model.parameters(), foreach=False)
+        after = []
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(1, 1000)).sum().backward()
+            optimizer.step()
+            after.append(storages.live // 1_000_000)
+    return after
+
+
+def test_ddp_holds_20_bytes_per_parameter_after_each_step():
+    """Weights, gradients, DDP's bucket and Adam's two: 4 bytes each."""
+    assert simulate(ddp_bytes_per_parameter, 2).results == [[20, 20, 20]] * 2
+
+
+# ---- what memory is tracked by must not get in the program's way -----------------------------------------------------
+
+
+def meta_initialised(rank, world_size, finish):
+    with torch.device("meta"):
+        model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Linear(8, 8))
+    for layer in model:
+        fully_shard(layer)
+    fully_shard(model)
+    finish(model)
+    for parameter in model.parameters():
+        torch.nn.init.ones_(parameter)
+    dtype = next(model.parameters()).dtype
+    with track_memory() as storages:
+        loss = model(torch.ones(2, 8, dtype=dtype)).sum()
+        loss.backward()
+    kinds = storages.by_kind()
+    return kinds.get("parameters"), kinds.get("gradients"), loss.detach()
+
+
+def to_empty(model):
+    model.to_empty(device="cpu")
+
+
+def to_bfloat16(model):
+    model.to_empty(device="cpu").to(torch.bfloat16)
+
+
+@pytest.mark.parametrize("finish, size", [(to_empty, 4), (to_bfloat16, 2)])
+def test_fsdp_takes_a_model_initialised_on_the_meta_device(finish, size):
+    """Issue 20: "Cannot swap t1 because it has weakref associated with it"."""
+    parameters = (8 * 8 + 8) * 2 // 2 * size  # of two layers, on each of two ranks
+    for device in ("meta", "cpu"):
+        run = simulate(meta_initialised, 2, finish, device=device)
+        assert [result[:2] for result in run.results] == [(parameters, parameters)] * 2
+    real = spawn(meta_initialised, 2, finish)
+    assert [[float(loss) for *_, loss in world.results] for world in (run, real)] == [[2 * 8 * (8 * 9 + 1)] * 2] * 2
+
+
+def exchanges_weights(rank, world_size):
+    """Weights that came in a message are parameters, and can be converted."""
+    torch.__future__.set_swap_module_params_on_conversion(True)
+    layer = torch.nn.Linear(8, 8, bias=False)
+    with torch.no_grad():
+        if rank == 0:
+            dist.send(layer.weight, 1)
+        else:
+            dist.recv(layer.weight, 0)
+    layer.to(torch.float64)
+    with track_memory() as storages:
+        layer(torch.ones(1, 8, dtype=torch.float64)).sum().backward()
+        return storages.by_kind()
+
+
+def test_weights_that_were_received_are_parameters():
+    for kinds in simulate(exchanges_weights, 2, device="cpu").results:
+        assert kinds["parameters"] == kinds["gradients"] == 8 * 8 * 8
+
+
+def changes_what_is_saved(rank, world_size):
+    x = torch.ones(4, requires_grad=True)
+    with track_memory(x):
+        y = torch.sigmoid(x)
+        y.detach().add_(1)
+        y.sum().backward()
+
+
+@pytest.mark.parametrize("world", [simulate, partial(simulate, device="cpu"), spawn], ids=["meta", "cpu", "spawn"])
+def test_autograd_still_notices_that_a_saved_tensor_was_changed(world):
+    with pytest.raises(RankFailed, match="modified by an inplace operation: .*at version 1; expected version 0"):
+        world(changes_what_is_saved, 1)

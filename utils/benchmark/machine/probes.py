@@ -109,9 +109,8 @@ def wide_matrix(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     for width in WIDTHS:
         matrix = torch.ones(width, width, device=device).to(dtype)
         matrix @ matrix  # the first product of a shape may have to compile a kernel
-        if (
-            8 * seconds_of(partial(torch.matmul, matrix, matrix), 1, device) > SAMPLE
-        ):  # the next would take 8 times as long
+        seconds = seconds_of(partial(torch.matmul, matrix, matrix), 1, device)
+        if 8 * seconds > SAMPLE:  # the next would take 8 times as long
             break
     return matrix
 

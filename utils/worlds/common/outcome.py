@@ -43,7 +43,7 @@ class RankRecord(TypedDict):
     events, groups_made   the fields of each Event, in order; regions: those of each Region
     waits                 {index: where the rank began to wait} of asynchronous calls
     strides               {index: (shape, strides)} of a tensor with gaps where Gloo expects none
-    dropped               {index: where} of asynchronous calls whose handle was never used
+    unused_handles        {index: where} of asynchronous calls whose handle was never used
     busy                  (start, end) of each stretch of computing
     """
 
@@ -53,7 +53,7 @@ class RankRecord(TypedDict):
     waits: dict[int, str]
     groups_made: list[tuple[Any, ...]]
     strides: dict[int, tuple[tuple[int, ...], tuple[int, ...]]]
-    dropped: dict[int, str]
+    unused_handles: dict[int, str]
     regions: list[tuple[Any, ...]]
     busy: tuple[tuple[float, float], ...]
     memory: tuple[Sample, ...]

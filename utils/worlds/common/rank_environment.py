@@ -11,6 +11,7 @@ import itertools
 import linecache
 import os
 import random
+import re
 import resource
 import sys
 import time
@@ -28,6 +29,17 @@ from .protocol import Request
 
 machinery = {os.path.join(FOLDER, "")}  # folders: the lines of theirs that a traceback begins with are left out
 marks = 1  # the descriptor of the rank's output, for the marks of protocol.py
+
+
+# torch's errors where there is no GPU, in builds with CUDA and without.
+NO_CUDA = re.compile(
+    r"not compiled with CUDA|requires CUDA support|no attribute '_cuda_|dummy base class (Event|Stream)"
+    r"|Found no NVIDIA driver|No CUDA GPUs are available"
+)
+WITHOUT_GPU = (
+    "This rank has no GPU. Take the device from get_device(), which is the rank's GPU where it has one, and leave "
+    "torch.cuda alone where it has none."
+)
 
 
 def redirect(output: int) -> None:
@@ -116,6 +128,8 @@ def error_text(error: BaseException) -> str:
     except Exception as nested:  # a student's __str__ may raise
         text = f"(its message can't be shown: {type(nested).__name__})"
     text = "\n".join([text, *map(str, getattr(error, "__notes__", ()))])
+    if NO_CUDA.search(text):
+        text += "\n" + WITHOUT_GPU
     if len(text) > 4000:
         text = f"{text[:2000]}\n... {len(text) - 4000} characters ...\n{text[-2000:]}"
     members = getattr(error, "exceptions", ()) if isinstance(error, BaseExceptionGroup) else ()

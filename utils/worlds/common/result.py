@@ -40,10 +40,7 @@ def pickle_result(result: object, pickler: type[ResultPickler] | None = None) ->
     outcome = io.BytesIO()
     try:
         (pickler or ResultPickler)(outcome).dump(Result(result))
-    except (
-        torch.AcceleratorError,
-        torch.OutOfMemoryError,
-    ):  # the program's own, which a GPU reports at the next call
+    except (torch.AcceleratorError, torch.OutOfMemoryError):  # the program's own: a GPU reports it at the next call
         raise
     except Exception as error:
         raise CannotReturn(why_refused(result, error)) from None

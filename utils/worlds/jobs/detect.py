@@ -11,6 +11,7 @@ import re
 import sys
 from typing import Literal
 
+from ..common.torchrun_variables import NAME_OF_JOB, OURS
 from .network_interface import interface_towards
 
 PORTS = range(20000, 30000)  # MASTER_PORT under SLURM: below the ports that Linux gives to outgoing connections
@@ -20,9 +21,10 @@ def launcher() -> Literal["torchrun", "slurm"] | None:
     """What started this process as one rank of many: "torchrun", "slurm", or None if it is not a rank.
 
     A notebook's kernel is not a rank, although a tutorial's cell may have set the variables by hand, or the kernel may
-    run inside a job. Nor is a batch script: SLURM counts the tasks of the step only for processes that srun starts.
+    run inside a job. Nor is a batch script: SLURM counts the tasks of the step only for processes that srun starts. Nor
+    is a rank of spawn or simulate, which finds torchrun's variables too, nor what such a rank starts.
     """
-    if in_notebook():
+    if in_notebook() or os.environ.get(NAME_OF_JOB) == OURS:
         return None
     if all(name in os.environ for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR")):
         return "torchrun"

@@ -28,10 +28,8 @@ class MarkedStream:
 
     def __init__(self, stream: TextIO, rank: int, lines: list[str]):
         self.stream, self.mark, self.lines = stream, f"[rank {rank}] ", lines
-        self.line, self.shown = (
-            "",
-            0,
-        )  # the line that has not ended yet, and how many of its characters are on the screen
+        self.line = ""  # the one that has not ended yet
+        self.shown = 0  # how many of its characters are on the screen
         self.lock = threading.Lock()
 
     def write(self, text: str) -> int:

@@ -31,6 +31,7 @@ from ...recording.recorded_group import install
 from ...recording.recorder import Recorder
 from ...recording.torch_private import set_pickler_of_objects, set_timeout
 from ...report.run import Run
+from ..common.joining import Joining, give_group
 from ..common.program import pickle_program
 from ..common.rank_environment import failure
 from ..common.result import ResultPickler, pickle_result
@@ -72,6 +73,7 @@ class JobWorld:
         self.ended_by = ""  # the report of the failure that ended this world
         self.sizes_asked: set[int] = set()
         install(self.recorder)
+        self.joining = Joining(self.new_store, set(), None, "")
         set_pickler_of_objects(ClassesByName)
         atexit.register(self.leave)
 
@@ -94,6 +96,7 @@ class JobWorld:
         self.running = True
         try:
             backend = self.use_backend(backend)
+            self.let_program_join(backend)
             outcomes = self.gather(self.perform(program))
         except BaseException as error:
             self.end(error)
@@ -177,11 +180,23 @@ class JobWorld:
             dist.destroy_process_group()
         if backend == "nccl":
             torch.cuda.set_device(gpu_of_this_rank())  # before the group, because NCCL takes the current one
-        self.groups_made += 1  # each group gets its own keys, because torch leaves those of the last one in the store
-        store = dist.PrefixStore(f"world-{self.groups_made}", self.store)
-        dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.size)
+        dist.init_process_group(backend, store=self.new_store(), rank=self.rank, world_size=self.size)
         self.made = dist.group.WORLD
         return backend
+
+    def new_store(self) -> dist.Store:
+        """Each group gets its own keys, because torch leaves those of the last one in the store."""
+        self.groups_made += 1
+        return dist.PrefixStore(f"world-{self.groups_made}", self.store)
+
+    def let_program_join(self, backend: str) -> None:
+        """The program may start the process group itself: it then gets the one that is there."""
+        if dist.group.WORLD is self.made:
+            give_group()
+        self.joining.backends = {backend}
+        self.joining.advice = (
+            f'this job runs on {backend}. Leave the backend out, or name it: spawn(work, 4, backend="nccl").'
+        )
 
     @functools.cached_property
     def best_backend(self) -> str:

@@ -13,6 +13,7 @@ import pickle
 import selectors
 import shutil
 import signal
+import socket
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -34,6 +35,14 @@ from .zygote.client import zygote
 from .zygote.messages import Exited, FromZygote, Note, Signal, Started
 
 
+def free_port() -> int:
+    """A port that is free now, for a program whose ranks meet at MASTER_PORT by themselves."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
 class NoZygote(RankCrashed):
     """There was no zygote to start the ranks."""
 
@@ -49,6 +58,7 @@ class ProcessWorld(ABC):
         self.output, self.screen = OrderedOutput(world_size), Screen()
         self.states = [RankState(rank) for rank in range(world_size)]
         self.started = False  # whether the zygote has made the processes
+        self.pids: tuple[int, ...] = ()
         self.outcomes: dict[int, Outcome] = {}  # of the processes that have finished
         self.exit_codes: dict[int, int] = {}  # of the processes that have ended
         self.printed_bytes = [0] * processes
@@ -68,7 +78,7 @@ class ProcessWorld(ABC):
             backend=self.placement.backend,
             folder=self.folder,
             zero=self.zero,
-            environment={**os.environ, **self.placement.environment},
+            environment={"MASTER_PORT": str(free_port()), **os.environ, **self.placement.environment},
             working_directory=working_directory(),
             sys_path=list(sys.path),
             # The entry of a cell has no time of change. That of a file has one, and the rank can read the file.
@@ -153,8 +163,8 @@ class ProcessWorld(ABC):
         match message:
             case Exited(rank, code):
                 self.exit_codes[rank] = code
-            case Started():
-                self.started = True
+            case Started(pids):
+                self.started, self.pids = True, pids
             case Note(text):
                 print(text)
             case Refused(reason):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import faulthandler
 import importlib
+import itertools
 import os
 import pickle
 import signal
@@ -28,9 +29,11 @@ from ...recording.call_table import SharedTable
 from ...recording.notes import Note, pack_note
 from ...recording.torch_private import COMPILER
 from ..common import rank_environment, this_rank
+from ..common.joining import Joining, give_group
 from ..common.protocol import FINISHED, SYNCHRONISED, Request, path_in
 from ..common.rank_environment import adopt_environment, failure, flush, redirect
 from ..common.result import CannotReturn, pickle_result, write_whole
+from ..common.torchrun_variables import torchrun_variables
 
 ALSO_PRELOADED = "SPAWN_PRELOAD"  # environment variable: names of further modules
 # What lessons use besides torch. Importing one of these later would cost every rank of every call up to a second.
@@ -112,9 +115,7 @@ def enter(rank: int, request: Request) -> None:
     """Set up this process like the kernel, with the variables of its rank, and join the world."""
     size = request.world_size
     adopt_environment(request)
-    os.environ.update(
-        RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size), PYTHONFAULTHANDLER="1"
-    )
+    os.environ.update(torchrun_variables(rank, size, ranks_per_node=size), PYTHONFAULTHANDLER="1")
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
     check_interfaces(os.environ["GLOO_SOCKET_IFNAME"])
     if request.backend == "nccl":
@@ -136,6 +137,23 @@ def enter(rank: int, request: Request) -> None:
     if request.backend == "gloo":
         group: Any = dist.group.WORLD  # a RecordedGroup; the barrier is not part of the program
         group.inner.barrier().wait()  # no rank begins, and perhaps crashes, before all are connected
+    give_group()
+    let_program_join(request)
+
+
+def let_program_join(request: Request) -> None:
+    """The program may start the process group itself, and make further ones."""
+    numbers = itertools.count(2)
+
+    def new_store() -> dist.Store:
+        return dist.FileStore(os.path.join(request.folder, f"store-{next(numbers)}"), request.world_size)
+
+    on = "run on the CPU, with Gloo" if request.backend == "gloo" else "have a GPU each, and NCCL"
+    advice = (
+        f"the ranks of this world {on}. Leave the backend out, and take the device from get_device(); or have spawn "
+        'choose another: spawn(work, 4, backend="gloo").'
+    )
+    Joining(new_store, {request.backend}, None, advice)
 
 
 def check_interfaces(names: str) -> None:

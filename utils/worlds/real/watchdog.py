@@ -11,6 +11,7 @@ from .process_world import NoZygote, ProcessWorld
 from .zygote.client import zygote
 
 GRACE = 0.5  # seconds that the other ranks have to report what happened to them, once one has failed
+GRACE_AT_REST = 0.05  # the same, when all of them wait for others: none will report anything more
 MAX_START = 120  # seconds that the zygote may take to import torch
 MOST_PRINTED = 256 << 20  # bytes per process
 QUIET = 0.4  # seconds without a call to the network, after which we check whether any rank can still move
@@ -63,7 +64,8 @@ class Watchdog:
             if self.grace_ends is None and self.world.any_failed():
                 self.grace_ends = now + GRACE
             if self.grace_ends is not None:
-                if now >= self.grace_ends or (now - self.quiet_since > GRACE / 10 and not self.world.any_running()):
+                at_rest = now - self.quiet_since > GRACE_AT_REST and not self.world.any_running()
+                if now >= self.grace_ends or at_rest:
                     return
             elif self.world.started:
                 self.check_running(now)

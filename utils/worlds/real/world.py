@@ -20,8 +20,11 @@ from ...report.run import Run
 from ...text import source_lines
 from ..common.outcome import Result
 from ..common.protocol import path_in
+from . import processor_time
 from .placement import Placement
 from .process_world import ProcessWorld
+
+LOOK = 0.3  # seconds for which ranks are watched, to find out which compute
 
 
 class RealWorld(ProcessWorld):
@@ -101,19 +104,36 @@ class RealWorld(ProcessWorld):
             raise WorldStuck(f"{deadlock.who_is_stuck(self.states)}\n{report}")
 
     def timed_out(self, timeout: float) -> RankTimeout:
-        self.update_states()
+        computing = self.which_compute()
         running = self.ask_for_lines(seconds=1)
         unfinished = [state.rank for state in self.states if not state.finished]
         at_work = [rank for rank in unfinished if self.states[rank].blocked_in() is None]
-        lines = deadlock.describe_ranks(self.states, running, now=self.seconds())
+        idle = [rank for rank in at_work if rank not in computing]
+        lines = deadlock.describe_ranks(self.states, running, idle, self.seconds())
+        if idle and not computing:
+            advice = deadlock.what_idle_ranks_wait_for(self.states, idle)
+        else:
+            advice = f"If the work needs longer, say how long: spawn(..., timeout={max(300, round(5 * timeout))})."
         self.end()
         verb = "has" if len(unfinished) == 1 else "have"
         return RankTimeout(
             f"{ranks_text(unfinished).lower()} {verb} not finished after {timeout:g} s.\n"
-            + "\n".join("  " + line for line in lines)
-            + f"\n\nIf the work needs longer, say how long: spawn(..., timeout={max(300, round(5 * timeout))}).",
+            + "\n".join(["  " + line for line in lines] + ["", advice]),
             rank=next(iter(at_work or unfinished), None),
         )
+
+    def which_compute(self) -> list[int]:
+        """The ranks that compute, or whose records grow, in the next moments."""
+        before, until = [record.news() for record in self.records], time.monotonic() + LOOK
+
+        def listen() -> None:
+            while (left := until - time.monotonic()) > 0:
+                self.listen(left)
+
+        computing = processor_time.which_compute(dict(enumerate(self.pids)), listen)
+        moved = [r.rank for r, news in zip(self.records, before, strict=False) if r.news() != news]
+        self.update_states()
+        return computing + moved
 
     def flooded(self, limit: int) -> RankFailed:
         rank = self.printed_bytes.index(max(self.printed_bytes))

@@ -31,19 +31,24 @@ from ...recording.storages import Storages
 from ...recording.torch_private import NewGroup, set_thread_isolation_mode, wrap_making_of_groups
 from ...text import source_lines
 from ..common import pickling, rank_environment
+from ..common.joining import Joining
 from ..common.outcome import RankRecord, Refused, VirtualOutcome
 from ..common.protocol import NEWS_IS, SPEAKS, SYNCHRONISED, Request, path_in
 from ..common.result import pickle_result
+from ..common.torchrun_variables import torchrun_variables
 from . import data_movement, ddp_check, gpu_semantics, meta_tensors, torch_wrappers, virtual_clock
 from .gpu import Plan, VirtualGpu
 from .network import Network, NetworkInterface, VirtualCall
 from .process_group import VirtualGroup
 from .rank import VirtualRank
 from .scheduler import Scheduler, TooManyRanks
+from .stores import NAME_KEY, VirtualStore, share_stores
+from .surroundings import Process, Surroundings
 
 GRACE = 0.5  # seconds that the other ranks have to get as far as they can, once one has failed
 PROGRESS_EVERY = 0.2  # seconds
 FLUSH = 1 << 16  # bytes
+BACKENDS = {"gloo", "nccl"}  # for the network of a virtual cluster they are the same
 
 Shared = TypeVar("Shared", bound=Hashable)
 
@@ -63,7 +68,10 @@ class Engine:
         self.world_group_ranks = {rank: rank for rank in range(self.size)}  # global rank -> rank in the default group
         self.plans: dict[tuple[Any, ...], Plan] = {}
         self.shared: dict[Any, Any] = {}
-        self.waiting_members: dict[tuple[str, tuple[int, ...]], list[VirtualRank]] = {}  # by the group they make
+        self.waiting_members: dict[Hashable, list[VirtualRank]] = {}  # by the group they make
+        self.came: dict[Hashable, dict[int, int]] = {}  # by the default group they make: {rank in it: rank here}
+        self.stores: dict[str, VirtualStore] = {}
+        self.process = Process()
         self.prints = Prints(self.scheduler)
         self.next_report = monotonic() + PROGRESS_EVERY
         self.ranks = self.make_ranks()
@@ -72,10 +80,10 @@ class Engine:
         return Network(self.cluster, self.size, self.deliver)
 
     def make_scheduler(self) -> Scheduler:
-        return Scheduler(self.network.earliest, self.network.commit, self.local_rank)
+        return Scheduler(self.network.earliest, self.network.commit)
 
-    def local_rank(self, rank: int) -> int:
-        return rank % self.cluster.gpus_per_node
+    def surroundings_of(self, rank: int) -> Surroundings:
+        return Surroundings(self.process, torchrun_variables(rank, self.size, self.cluster.gpus_per_node))
 
     def make_ranks(self) -> list[VirtualRank]:
         return [VirtualRank(number, self) for number in range(self.size)]
@@ -100,12 +108,49 @@ class Engine:
         with self.scheduler.bookkeeping():
             data_movement.deliver(calls)
 
+    def store_named(self, name: str) -> dist.Store:
+        """The store behind a file or an address: the same for all ranks that name it."""
+        if name not in self.stores:
+            self.stores[name] = VirtualStore(name, self)
+        return self.stores[name]
+
+    def new_store(self) -> dist.Store:
+        """Where the ranks meet for one more default group."""
+        self.running.stores_met_at += 1
+        return self.store_named(f"meeting {self.running.stores_met_at}")
+
     def join(self, store: dist.Store, rank: int, size: int) -> None:
-        """Called when a rank makes its default group, which here consists of all ranks, by their own numbers."""
+        """Called when a rank makes its default group: the first consists of all ranks, by their own numbers.
+
+        For a further one, wait until as many have come to this store as the group has members.
+        """
+        me = self.running
+        if me.default_group is None:
+            me.default_group = self.share(tuple(range(self.size)))
+            return
+        if not 0 <= rank < size:
+            raise ValueError(f"rank {me.number} joins as rank {rank} of {size}: ranks count from 0 to {size - 1}.")
+        if not store.check([NAME_KEY]) and size > 1:
+            raise RuntimeError(
+                f"rank {me.number} would wait forever: the others can't find its {type(store).__name__}. Ranks meet at "
+                "a FileStore or a TCPStore; or call init_process_group without a store."
+            )
+        group = store.get(NAME_KEY) if size > 1 else f"rank {me.number} alone", size
+        came = self.came.setdefault(group, {})
+        if rank in came:
+            raise ValueError(f"ranks {came[rank]} and {me.number} both join as rank {rank} of {size}.")
+        came[rank] = me.number
+        if len(came) == size:
+            del self.came[group]
+        with me.in_new_group("world", tuple(range(size))):
+            self.meet(group, size)
+        me.default_group = self.share(tuple(came[number] for number in range(size)))
 
     def to_world_ranks(self, ranks: Iterable[int]) -> tuple[int, ...]:
         """The world's numbers of ranks that torch's default group numbers so."""
-        return self.share(tuple(ranks))
+        group = self.running.default_group
+        assert group is not None
+        return self.share(tuple(group[rank] for rank in ranks))
 
     def pack_result(self, result: Any) -> bytes:
         return pickle_result(result)
@@ -115,12 +160,12 @@ class Engine:
         unpickler = EmptyUnpickler if self.only_sizes else pickle.Unpickler
         return unpickler(io.BytesIO(self.program)).load()  # type: ignore[no-any-return]
 
-    def meet(self, group: tuple[str, tuple[int, ...]], rank: VirtualRank) -> None:
-        """Wait until all members of a group, (name, members), have come to make it."""
+    def meet(self, group: Hashable, size: int) -> None:
+        """Wait until `size` ranks have come to make a group."""
         present = self.waiting_members.setdefault(group, [])
-        present.append(rank)
-        if len(present) < len(group[1]):
-            self.scheduler.suspend(rank)
+        present.append(self.running)
+        if len(present) < size:
+            self.scheduler.suspend(self.running)
             return
         del self.waiting_members[group]
         now = max(member.clock for member in present)
@@ -162,7 +207,7 @@ class Engine:
             "waits": {call.event.index: call.waited_at for call in rank.calls if call.waited is not None},
             "groups_made": list(map(astuple, rank.groups_made)),
             "strides": rank.strides,
-            "dropped": rank.unused if rank.finished else {},
+            "unused_handles": rank.unused_handles if rank.finished else {},
             "regions": list(map(astuple, rank.regions)),
             "busy": self.share(tuple((start, end) for start, end in rank.busy)),
             "memory": self.share(tuple(rank.storages.samples())),
@@ -174,9 +219,9 @@ EVENT = attrgetter(*(field.name for field in fields(Event)))
 
 def event_fields(call: VirtualCall) -> tuple[Any, ...]:
     """The fields of its Event, now that it is known when it ended, who sent it, and when it was waited for."""
-    *before, peer, tag, nbytes, dtype, shape, reduce_op, is_async, start, _, where, _ = EVENT(call.event)
+    *before, peer, tag, nbytes, dtype, shape, reduce_op, is_async, start, _, where, _, wrapper = EVENT(call.event)
     peer = peer if call.source is None else call.source
-    return *before, peer, tag, nbytes, dtype, shape, reduce_op, is_async, start, call.end, where, call.waited
+    return *before, peer, tag, nbytes, dtype, shape, reduce_op, is_async, start, call.end, where, call.waited, wrapper
 
 
 class EmptyUnpickler(pickle.Unpickler):
@@ -258,6 +303,7 @@ def run_virtual_world(_: int, request: Request) -> bytes:
     with open(os.path.join(request.folder, "program"), "rb") as file:
         world = Engine(request, file.read())
     patch_torch(world)
+    world.process.install()
     enter(world)
     virtual_clock.patch_time(world.scheduler)
     dump_positions_on_signal(world)
@@ -289,13 +335,16 @@ def patch_torch(world: Engine) -> None:
         return world.running.make_group(asked.name, tuple(asked.members), make)
 
     wrap_making_of_groups(make_group)
+    share_stores(world.store_named)
+    Joining(
+        world.new_store, BACKENDS, "gloo", f"a virtual cluster's network answers to {' and '.join(sorted(BACKENDS))}."
+    )
     torch_wrappers.patch_wrappers(world)
     ddp_check.patch_ddp(world)
 
 
 def enter(world: Engine) -> None:
-    """Make this process's surroundings this world's: its size, where prints go, who records regions and memory."""
-    os.environ.update(WORLD_SIZE=str(world.size), LOCAL_WORLD_SIZE=str(min(world.size, world.cluster.gpus_per_node)))
+    """Make this process's surroundings this world's: where prints go, who records regions and memory."""
     for stream in ("stdout", "stderr", "__stdout__", "__stderr__"):
         setattr(sys, stream, world.prints)
     regions.recorder = world.make_recorder()

@@ -18,19 +18,21 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.flop_counter import flop_registry
-from torch.utils.weak import WeakIdKeyDictionary
 
 from ...cluster.hardware import Gpu
-from ...recording.storages import GRADIENTS, PARAMETERS
+from ...recording.storages import GRADIENTS, PARAMETERS, Storages
 from ...recording.torch_private import (
     FAKE,
     DispatchKey,
     OpOverload,
     TorchDispatchMode,
+    address_of,
     call_kernel,
     functional_collectives,
     get_dispatch_mode,
+    gradient_hooks_of,
     local_scalar_dense,
+    reinstall_gradient_hooks,
     schema_of,
     unsafe_view,
 )
@@ -91,6 +93,21 @@ class Plan:
         return made[0] if self.kind is torch.Tensor else self.kind(made)
 
 
+class CountsGradient:
+    """What a parameter calls with its new gradient.
+
+    address   of what was behind the parameter when it was last counted
+    """
+
+    __slots__ = ("address", "storages")
+
+    def __init__(self, storages: Storages, address: int):
+        self.storages, self.address = storages, address
+
+    def __call__(self, parameter: torch.Tensor) -> None:
+        self.storages.count(parameter.grad, GRADIENTS)
+
+
 class VirtualGpu(TorchDispatchMode):
     """Carries out the operations of one rank: each moves the rank's clock and counts in its memory.
 
@@ -101,7 +118,6 @@ class VirtualGpu(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.rank, self.gpu, self.only_sizes, self.plans = rank, gpu, only_sizes, plans
         self.scheduler, self.storages = rank.scheduler, rank.storages
-        self.watched = WeakIdKeyDictionary()  # parameters whose gradients are counted
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -164,13 +180,33 @@ class VirtualGpu(TorchDispatchMode):
         return result
 
     def watch(self, args: tuple[Any, ...]) -> None:
-        """Count parameters as parameters, and their gradients as soon as they exist."""
+        """Count parameters as parameters, and their gradients as soon as they exist.
+
+        Nothing refers to a parameter from here, not even weakly: `Module.to_empty` exchanges what is behind a
+        parameter, which torch refuses if anything does.
+        """
         for tensor in args:
-            if is_parameter(tensor) and tensor not in self.watched and tensor not in self.rank.received:
-                self.watched[tensor] = True
+            if self.is_parameter(tensor):
+                ours = (hook for hook in (gradient_hooks_of(tensor) or {}).values() if type(hook) is CountsGradient)
+                counts = next(ours, None)
+                if counts is not None and counts.address == address_of(tensor):
+                    continue
                 self.storages.count(tensor, PARAMETERS)
-                if tensor.requires_grad:
-                    tensor.register_post_accumulate_grad_hook(lambda p: self.storages.count(p.grad, GRADIENTS))
+                if counts is not None:
+                    counts.address = address_of(tensor)
+                    reinstall_gradient_hooks(tensor)
+                elif tensor.requires_grad:
+                    tensor.register_post_accumulate_grad_hook(CountsGradient(self.storages, address_of(tensor)))
+
+    def is_parameter(self, value: Any) -> bool:
+        """Also true of a plain tensor that requires a gradient and is neither a result nor received; in backward it is
+        hard to tell.
+        """
+        if isinstance(value, torch.nn.Parameter):
+            return True
+        if not (isinstance(value, torch.Tensor) and value.requires_grad and value.is_leaf and torch.is_grad_enabled()):
+            return False
+        return self.rank.received.isdisjoint(self.storages.numbers_of(value))
 
     def count(self, result: Any) -> None:
         for tensor in tensors_in((result,)):
@@ -182,13 +218,6 @@ class VirtualGpu(TorchDispatchMode):
 @functools.cache
 def is_functional_collective(function: OpOverload[..., Any]) -> bool:
     return bool(function.namespace == functional_collectives.name)
-
-
-def is_parameter(value: Any) -> bool:
-    """Also true of a plain tensor that requires a gradient and is not a result; in backward it is hard to tell."""
-    if isinstance(value, torch.nn.Parameter):
-        return True
-    return isinstance(value, torch.Tensor) and value.requires_grad and value.is_leaf and torch.is_grad_enabled()
 
 
 def key_of(function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:

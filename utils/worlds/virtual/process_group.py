@@ -43,20 +43,10 @@ class VirtualWork(Work):
         self.future: VirtualFuture | None = None
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        self.rank.wait_for(self.call)
-        self.resolve_future()
-        return True
+        return wait(self.rank, self.call)
 
     def is_completed(self) -> bool:
-        self.rank.mark_used(self.call)
-        if not self.rank.poll(self.call):
-            return False
-        self.resolve_future()
-        return True
-
-    def resolve_future(self) -> None:
-        if future := self.rank.pending_futures.pop(self, None):
-            future.set_result(self.tensors)
+        return is_completed(self.rank, self.call)
 
     def is_success(self) -> bool:
         return self.is_completed()
@@ -90,8 +80,8 @@ class VirtualWork(Work):
         """
         if self.future is None:
             self.rank.mark_used(self.call)
-            self.future = VirtualFuture(self)
-            self.rank.pending_futures[self] = self.future
+            self.future = VirtualFuture(self.rank, self.call)
+            self.rank.pending_futures[self.call] = self.future, self.tensors
             if self.call.end is not None and self.rank.clock >= self.call.end:
                 self.wait()
             elif current_autograd_node() is not None:
@@ -101,26 +91,51 @@ class VirtualWork(Work):
         return self.future
 
 
-class VirtualFuture(torch.futures.Future[Any]):
-    """The future of a VirtualWork, or one that `then` has made from it."""
+def wait(rank: VirtualRank, call: VirtualCall) -> bool:
+    rank.wait_for(call)
+    resolve_future(rank, call)
+    return True
 
-    def __init__(self, work: VirtualWork):
+
+def is_completed(rank: VirtualRank, call: VirtualCall) -> bool:
+    rank.mark_used(call)
+    if not rank.poll(call):
+        return False
+    resolve_future(rank, call)
+    return True
+
+
+def resolve_future(rank: VirtualRank, call: VirtualCall) -> None:
+    """Give the future of `call`, if there is one, its result."""
+    if call in rank.pending_futures:
+        future, tensors = rank.pending_futures.pop(call)
+        future.set_result(tensors)
+
+
+class VirtualFuture(torch.futures.Future[Any]):
+    """The future of a call, or one that `then` has made from it.
+
+    It does not refer to the call's handle, which refers to it: both hold tensors, and are freed as soon as nobody needs
+    them only if they form no cycle.
+    """
+
+    def __init__(self, rank: VirtualRank, call: VirtualCall):
         super().__init__()
-        self.work = work
+        self.rank, self.call = rank, call
 
     def done(self) -> bool:
-        return self.work.is_completed()
+        return is_completed(self.rank, self.call)
 
     def wait(self) -> Any:
-        self.work.wait()
+        wait(self.rank, self.call)
         return super().wait()
 
     def value(self) -> Any:
-        self.work.wait()
+        wait(self.rank, self.call)
         return super().value()
 
     def then(self, callback: Callable[[VirtualFuture], Any]) -> VirtualFuture:
-        after = VirtualFuture(self.work)
+        after = VirtualFuture(self.rank, self.call)
 
         def run(_: Any) -> None:
             try:
@@ -170,7 +185,7 @@ def _virtual(method: str, op: str) -> Callable[..., VirtualWork]:
     """The method of VirtualGroup that asks the network for `op`."""
 
     def call(self: VirtualGroup, *args: Any, **kwargs: Any) -> VirtualWork:
-        rank, (where, function, directly) = self.world.running, who_called()
+        rank, (where, function, directly, wrapper) = self.world.running, who_called()
         options = args[-1] if args else None
         tensors = torch_calls.tensors_in(args[1] if op in OUTPUT_FIRST and len(args) > 1 else args[:1])
         first = tensors[0] if tensors else None
@@ -190,6 +205,7 @@ def _virtual(method: str, op: str) -> Callable[..., VirtualWork]:
             start=rank.clock,
             end=None,
             where=where,
+            wrapper=wrapper,
         )
         if error := argument_error(method, op, args, len(self.members), event.reduce_op):
             raise RuntimeError(error)

@@ -16,21 +16,22 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 import torch.distributed as dist
 from torch.autograd.graph import saved_tensors_hooks
-from torch.utils.weak import WeakIdKeyDictionary
 
 from ...events.event import Event, Region
 from ...events.failure import Failure
 from ...events.matching import POINT_TO_POINT
 from ...recording.callers import who_called
 from ...recording.reader import making
-from ...recording.storages import COMMUNICATION, Storages
+from ...recording.storages import COMMUNICATION, Storages, restore
+from ..common.joining import give_group
 from ..common.rank_environment import failure
 from .meta_tensors import NoValues
 from .network import VirtualCall
@@ -47,18 +48,20 @@ class VirtualRank(RankThread):
     """A rank of the world `world` (engine.py)."""
 
     def __init__(self, number: int, world: Engine):
-        super().__init__(number, world.scheduler)
+        super().__init__(number, world.scheduler, world.surroundings_of(number))
         self.world = world
         self.calls: list[VirtualCall] = []
         self.groups_made: list[Event] = []
+        self.default_group: tuple[int, ...] | None = None  # the world's numbers of its members; None before it joins
+        self.stores_met_at = 1  # how many stores the world has given it to meet others
         self.regions: list[Region] = []
         self.strides: dict[int, tuple[tuple[int, ...], tuple[int, ...]]] = {}  # index of a call -> (shape, strides)
-        self.received = WeakIdKeyDictionary()  # tensors filled by messages: not parameters, even if they need gradients
+        self.received: set[int] = set()  # numbers of storages that messages have filled
         self.awaited: list[VirtualCall] = []  # what it waits for, or waited for last
         self.polled: list[VirtualCall] = []  # polled in vain at the moment `polled_at` of its clock
         self.polled_at = -1.0
-        self.pending_futures: dict[VirtualWork, VirtualFuture] = {}  # handed out, result not set yet
-        self.unused: dict[int, str] = {}  # index -> where: asynchronous calls whose handle has never been used
+        self.pending_futures: dict[VirtualCall, tuple[VirtualFuture, Sequence[torch.Tensor]]] = {}  # without result yet
+        self.unused_handles: dict[int, str] = {}  # of asynchronous calls -> where
         self.storages = Storages(lambda: self.clock, devices=("cpu", "meta"))
         self.result: bytes | None = None
         self.failure: Failure | None = None
@@ -70,9 +73,10 @@ class VirtualRank(RankThread):
             with world.scheduler.bookkeeping():
                 dist.init_process_group("gloo", store=world.store, rank=self.number, world_size=world.size)
                 self.groups.pg_group_ranks[dist.group.WORLD] = world.world_group_ranks  # torch makes one per rank
+                give_group()
                 fn, args, kwargs = world.load_program()
             gpu = world.make_gpu(self)
-            with saved_tensors_hooks(self.storages.saved_for_backward, lambda tensor: tensor), gpu:
+            with saved_tensors_hooks(self.storages.save, restore), gpu:
                 result = fn(self.number, world.size, *args, **kwargs)
             with world.scheduler.bookkeeping():
                 self.result = world.pack_result(result)
@@ -173,12 +177,12 @@ class VirtualRank(RankThread):
         for tensor in tensors:
             self.storages.count(tensor, COMMUNICATION)
             if event.op == "recv":
-                self.received[tensor] = True
+                self.received.update(self.storages.numbers_of(tensor))
         for tensor in dense:
             if tensor.layout is torch.strided and not tensor.is_contiguous():
                 self.strides[event.index] = tuple(tensor.shape), tensor.stride()
         if event.is_async and directly:
-            self.unused[event.index] = event.where
+            self.unused_handles[event.index] = event.where
         if event.op not in POINT_TO_POINT and event.group == "world":
             self.world.prints.synchronised(self.number)
         self.world.network.ask(call)
@@ -187,16 +191,23 @@ class VirtualRank(RankThread):
         """The program gets the handle of a call. Here a message arrives, whatever becomes of its handle."""
 
     def mark_used(self, call: VirtualCall) -> None:
-        self.unused.pop(call.event.index, None)
+        self.unused_handles.pop(call.event.index, None)
 
     def make_group(self, name: str, members: tuple[int, ...], make: Callable[[], Any]) -> Any:
         """Call `make`, which makes a group, once all members have come to make it."""
+        members = self.world.to_world_ranks(members)
+        with self.in_new_group(name, members):
+            if self.number in members:
+                self.world.meet((name, members), len(members))
+        return make()
+
+    @contextmanager
+    def in_new_group(self, name: str, members: tuple[int, ...]) -> Iterator[None]:
+        """Note that this rank makes a group, from beginning to end: it may have to wait for others in it."""
         number = len(self.groups_made)
         self.groups_made.append(making(self.number, number, name, members, self.clock, None, who_called()[0]))
-        if self.number in members:
-            self.world.meet((name, members), self)
+        yield
         self.groups_made[number] = replace(self.groups_made[number], end=self.clock)
-        return make()
 
     # --- memory
 

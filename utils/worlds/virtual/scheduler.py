@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import heapq
 import math
-import os
 import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +22,7 @@ import numpy.random
 import torch
 
 from ...recording.torch_private import GroupsOfProcess, set_groups_of_process
+from .surroundings import Surroundings
 
 
 class Groups(GroupsOfProcess):
@@ -49,9 +49,9 @@ class RankThread(threading.Thread):
     busy    [start, end] of each stretch in which it computed
     """
 
-    def __init__(self, number: int, scheduler: Scheduler):
+    def __init__(self, number: int, scheduler: Scheduler, surroundings: Surroundings):
         super().__init__(name=f"rank {number}", daemon=True)
-        self.number, self.scheduler = number, scheduler
+        self.number, self.scheduler, self.surroundings = number, scheduler, surroundings
         self.clock = 0.0
         self.busy: list[list[float]] = []
         self.finished = False
@@ -87,12 +87,12 @@ class RankThread(threading.Thread):
         self.scheduler.running, self.scheduler.in_bookkeeping = self, self.in_bookkeeping
         set_groups_of_process(self.groups)
         self.restore_random_state()
-        os.environ["RANK"] = str(self.number)
-        os.environ["LOCAL_RANK"] = str(self.scheduler.local_rank(self.number))
+        self.surroundings.enter()
 
     def switch_out(self) -> None:
         """Save what the next rank's `switch_in` will overwrite."""
         self.in_bookkeeping = self.scheduler.in_bookkeeping
+        self.surroundings.leave()
         assert self.random is not None  # since the first turn
         self.random = torch.default_generator.get_state(), random.getstate(), self.random[2]
 
@@ -111,20 +111,14 @@ class RankThread(threading.Thread):
 class Scheduler:
     """Decides which rank runs.
 
-    earliest    of the network: when its next transfer could begin; inf if there is none
-    commit      of the network: carry out that transfer; returns the ranks that were waiting for it
-    local_rank  a rank's place on its node
+    earliest  of the network: when its next transfer could begin; inf if there is none
+    commit    of the network: carry out that transfer; returns the ranks that were waiting for it
     """
 
     random: tuple[torch.Tensor, tuple[Any, ...]]  # states of torch's and Python's generators when the world began
 
-    def __init__(
-        self,
-        earliest: Callable[[], float],
-        commit: Callable[[], Sequence[RankThread]],
-        local_rank: Callable[[int], int],
-    ):
-        self.earliest, self.commit, self.local_rank = earliest, commit, local_rank
+    def __init__(self, earliest: Callable[[], float], commit: Callable[[], Sequence[RankThread]]):
+        self.earliest, self.commit = earliest, commit
         self.ready: list[tuple[float, int, RankThread]] = []  # a heap of (clock, number, rank)
         self.running: RankThread | None = None
         self.in_bookkeeping = False  # whether the running rank does the simulator's work, not the program's

@@ -19,13 +19,12 @@ from ...recording.torch_private import (
     set_mesh_functions,
     wrap_loss_parallel,
 )
+from .stores import poll
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
 
     from .engine import Engine
-
-FIRST_PAUSE, LONGEST_PAUSE = 1e-6, 1e6  # virtual seconds between two looks for a key in the store
 
 
 def patch_wrappers(world: Engine) -> None:
@@ -53,14 +52,14 @@ def enter_fake_mode_once() -> None:
 
 def wait_for_futures(world: Engine) -> None:
     """C++ waits for futures that it has made from ours (`collect_all`, DDP's hooks under join), and meanwhile no other
-    rank gets a turn. So the rank first waits for the works behind its futures, in the order of the calls.
+    rank gets a turn. So the rank first waits for the calls behind its own futures, in their order.
     """
     wait = Future.wait
 
     def wait_in_turn(future: Future[Any]) -> Any:
         pending = world.running.pending_futures
         while pending and not future.done():
-            next(iter(pending)).wait()
+            next(iter(pending.values()))[0].wait()
         return wait(future)
 
     Future.wait = wait_in_turn  # type: ignore[method-assign,assignment]
@@ -70,21 +69,12 @@ def wait_for_keys(world: Engine) -> None:
     """The store waits for keys in C++, and meanwhile no rank can set them. So the rank polls, less and less often."""
     get, wait = dist.Store.get, dist.Store.wait
 
-    def poll(store: dist.Store, keys: list[str]) -> None:
-        rank, pause = world.running, FIRST_PAUSE
-        while not store.check(keys):
-            if pause > LONGEST_PAUSE:
-                raise RuntimeError(f"rank {rank.number} waits for {keys} in the store, and no rank sets them.")
-            rank.clock += pause
-            pause *= 1.1
-            world.scheduler.yield_turn(rank)
-
     def get_in_turn(store: dist.Store, key: str) -> bytes:
-        poll(store, [key])
+        poll(world, store, [key])
         return get(store, key)
 
     def wait_in_turn(store: dist.Store, keys: list[str], timeout: timedelta | None = None) -> None:
-        poll(store, keys)
+        poll(world, store, keys)
         wait(store, keys)
 
     dist.Store.get, dist.Store.wait = get_in_turn, wait_in_turn  # type: ignore[method-assign,assignment]

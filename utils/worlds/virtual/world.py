@@ -127,7 +127,7 @@ class VirtualWorld(ProcessWorld):
                 groups_made=[Event(*fields) for fields in record["groups_made"]],
                 waits=record["waits"],
                 strides={index: TensorLayout(*layout) for index, layout in record["strides"].items()},
-                dropped=record["dropped"],
+                unused_handles=record["unused_handles"],
                 regions=[Region(*fields) for fields in record["regions"]],
                 finished=record["finished"],
             )

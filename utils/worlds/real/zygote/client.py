@@ -34,7 +34,7 @@ ZYGOTES_ENVIRONMENT = {
 
 @dataclass
 class RunningZygote:
-    """The process that forks our ranks, while it lives."""
+    """The process, while it lives."""
 
     process: subprocess.Popen[bytes]
     control: socket.socket

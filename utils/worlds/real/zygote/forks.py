@@ -110,6 +110,6 @@ def anonymous_memory() -> list[tuple[int, int]]:
 def collapse(begin: int, length: int) -> None:
     """Move this memory into huge pages. A fork then copies 512 times fewer entries, which makes it four times faster.
 
-    An older kernel, or one that has no huge page left, refuses, and nothing changes.
+    An older Linux, or one that has no huge page left, refuses, and nothing changes.
     """
     ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(length), ctypes.c_int(MADV_COLLAPSE))

@@ -25,7 +25,9 @@ class Signal(NamedTuple):
 
 
 class Started(NamedTuple):
-    """From the zygote: all processes are there."""
+    """From the zygote: all processes are there, in the order of their ranks."""
+
+    pids: tuple[int, ...]
 
 
 class Exited(NamedTuple):

@@ -26,7 +26,7 @@ from .forks import Forks
 from .fresh_interpreters import FreshInterpreters
 from .messages import Exited, FromZygote, MakeWorld, Note, Signal, Started
 
-Nursery = Forks | FreshInterpreters
+RankMaker = Forks | FreshInterpreters
 
 
 @dataclass
@@ -68,8 +68,8 @@ class ZygoteServer:
     stand_in   the socket on which a stand-in, if there is one, passes worlds on (start.py)
     """
 
-    def __init__(self, control: socket.socket, nursery: Nursery, stand_in: socket.socket | None = None):
-        self.control, self.nursery, self.stand_in = control, nursery, stand_in
+    def __init__(self, control: socket.socket, rank_maker: RankMaker, stand_in: socket.socket | None = None):
+        self.control, self.rank_maker, self.stand_in = control, rank_maker, stand_in
         self.worlds: list[WorldProcesses] = []
         self.last_size = 0
         self.wake_read, self.wake_write = os.pipe()
@@ -93,7 +93,7 @@ class ZygoteServer:
         inlet.close()
 
     def serve(self) -> NoReturn:
-        """Work until the kernel is gone. In quiet moments, the nursery prepares for the next world."""
+        """Work until the kernel is gone. In quiet moments, prepare for the next world."""
         has_chores = True
         while self.inlets or self.worlds:
             heard = self.selector.select(0 if has_chores and not self.worlds else None)
@@ -105,7 +105,7 @@ class ZygoteServer:
                     self.reap()
                 elif key.data in self.worlds:
                     self.obey(key.data)
-            has_chores = bool(heard) or (not self.worlds and self.nursery.do_chore(self.last_size))
+            has_chores = bool(heard) or (not self.worlds and self.rank_maker.do_chore(self.last_size))
         os._exit(0)
 
     def hear(self, inlet: socket.socket) -> None:
@@ -119,7 +119,7 @@ class ZygoteServer:
         elif inlet is self.control:
             self.end()
         else:
-            self.part(inlet)
+            self.inlet_closed(inlet)
 
     def end(self) -> NoReturn:
         """The kernel is gone."""
@@ -130,7 +130,7 @@ class ZygoteServer:
                 pass
         os._exit(0)
 
-    def part(self, stand_in: socket.socket) -> None:
+    def inlet_closed(self, stand_in: socket.socket) -> None:
         """The stand-in has exited."""
         self.close(stand_in)
 
@@ -144,15 +144,15 @@ class ZygoteServer:
             world = WorldProcesses(connection, asked.folder)
             self.worlds.append(world)
             self.selector.register(connection, selectors.EVENT_READ, world)
-            self.nursery.learn(asked.modules)
+            self.rank_maker.learn(asked.modules)
             self.make_ranks(world, asked.size, outputs)
         finally:
             for output in outputs:
                 os.close(output)
 
     def make_ranks(self, world: WorldProcesses, size: int, outputs: list[int]) -> None:
-        if wrong := self.nursery.problem():
-            self.nursery = FreshInterpreters()
+        if wrong := self.rank_maker.problem():
+            self.rank_maker = FreshInterpreters()
             self.note = f"Each rank is a fresh interpreter, which takes seconds instead of milliseconds: {wrong}."
         if self.note:
             world.tell(Note(self.note))
@@ -160,19 +160,20 @@ class ZygoteServer:
         self.last_size = size
         try:
             for rank in range(size):
-                pid = self.nursery.make(rank, world.folder, outputs[rank], self.descriptors(outputs, but=outputs[rank]))
+                to_close = self.descriptors(others=[output for output in outputs if output != outputs[rank]])
+                pid = self.rank_maker.make(rank, world.folder, outputs[rank], to_close)
                 world.ranks[pid] = rank
                 world.groups.append(pid)
         except OSError as error:  # no more processes, memory or descriptors to be had
             world.tell(Refused(f"only {len(world.ranks)} of {size} could be started: {error}"))
             world.end()
         else:
-            world.tell(Started())
+            world.tell(Started(tuple(world.ranks)))
 
-    def descriptors(self, outputs: list[int], but: int) -> list[int]:
-        """Those that the rank with output `but` must close after the fork."""
+    def descriptors(self, others: list[int]) -> list[int]:
+        """Those that a rank must close after the fork; `others`: the outputs of the other ranks."""
         own = [self.wake_read, self.wake_write, self.selector.fileno(), *(inlet.fileno() for inlet in self.inlets)]
-        return own + [world.connection.fileno() for world in self.worlds] + [o for o in outputs if o != but]
+        return own + [world.connection.fileno() for world in self.worlds] + others
 
     def reap(self) -> None:
         while True:
@@ -182,7 +183,7 @@ class ZygoteServer:
                 return
             if pid == 0:
                 return
-            self.nursery.forget(pid)
+            self.rank_maker.forget(pid)
             for world in self.worlds:
                 if pid in world.ranks:
                     world.tell(Exited(world.ranks.pop(pid), os.waitstatus_to_exitcode(status)))

@@ -82,6 +82,7 @@ class StandIn(ZygoteServer):
         else:
             super().take_world(when, descriptors)
 
-    def part(self, zygote: socket.socket) -> None:
+    def inlet_closed(self, zygote: socket.socket) -> None:
+        """The zygote is ready: take no more worlds."""
         self.close(zygote)
         self.close(self.control)

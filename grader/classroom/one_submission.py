@@ -1,7 +1,7 @@
 """One submission: read it with nbgrader's steps before judging, and record its judgement with the steps after it.
 
-Recording (`take_over`) writes to the gradebook in one transaction, then replaces the file in autograded/. If it is
-interrupted between the two, `is_taken_over` is false and the next run does both again.
+Recording (`record`) writes to the gradebook in one transaction, then replaces the file in autograded/. If it is
+interrupted between the two, `is_recorded` is false and the next run does both again.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class OneSubmission:
         text, _ = exporter.from_filename(str(self.handed_in), resources=self.resources())
         return nbformat.reads(text, as_version=4)
 
-    def take_over(self, nb: NotebookNode, digest: str, judgement: Judgement) -> None:
+    def record(self, nb: NotebookNode, digest: str, judgement: Judgement) -> None:
         """Write what `read` returned, and its judgement, to the gradebook and to autograded/."""
         exporter = self.exporter(self.course.autograding.autograde_preprocessors)
         text, _ = exporter.from_notebook_node(
@@ -72,7 +72,7 @@ class OneSubmission:
         """Whether there is a judged notebook, of this submission or an earlier one."""
         return "judgement" in self.read_autograded().metadata
 
-    def is_taken_over(self, gradebook: Gradebook, digest: str, judgement: Judgement) -> bool:
+    def is_recorded(self, gradebook: Gradebook, digest: str, judgement: Judgement) -> bool:
         """Whether autograded/ and the gradebook already hold this judgement of this text, and its time stamp."""
         nb = self.read_autograded()
         if nb.metadata.get("judgement") != asdict(judgement) or nb.metadata.get("digest") != digest:

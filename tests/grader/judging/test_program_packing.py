@@ -1,4 +1,4 @@
-"""grader/judging/shared_objects.py: nothing reaches a rank from which it could learn the other ranks' inputs."""
+"""grader/judging/program_packing.py: nothing reaches a rank from which it could learn the other ranks' inputs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import partial
 import cloudpickle
 import pytest
 
-from grader.judging.shared_objects import NotForRanks, pack_program
+from grader.judging.program_packing import NotForRanks, pack_program
 from utils.checks.inputs import Draws
 from utils.checks.runner import Runner
 

@@ -1,0 +1,49 @@
+"""Mistakes that a lesson's oracles name and that no wrong answer makes, so nothing proves that they are recognised."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+from grader.authoring.workbench import Workbench
+from utils.checks.inputs import Draws
+from utils.checks.oracles import Case, Oracle
+from utils.checks.recorded import Recorded
+
+NUMBER = re.compile(r"\d[\d.,]*(e[+-]?\d+)?")  # inputs are drawn, so numbers may differ
+
+
+def unproved_mistakes(bench: Workbench, messages: Iterable[str]) -> dict[str, list[str]]:
+    """{mistake: the exercises whose oracles name it}, of those that none of these messages to students names."""
+    said = alike("\n".join(messages))
+    found: dict[str, list[str]] = {}
+    for oracle in oracles_of(bench):
+        for words in dict.fromkeys(words for case in cases_of(oracle) for words in named_in(case)):
+            if alike(words) not in said and oracle.exercise not in found.setdefault(words, []):
+                found[words].append(oracle.exercise)
+    first = {alike(words): words for words in reversed(found)}  # with the numbers of the first case
+    return {words: exercises for words, exercises in found.items() if first[alike(words)] == words and exercises}
+
+
+def oracles_of(bench: Workbench) -> Iterator[Oracle]:
+    for checks in filter(None, (bench.visible, bench.hidden)):
+        for item in vars(checks.module).values():
+            if isinstance(item, Oracle | Recorded):
+                oracle = item.oracle() if isinstance(item, Recorded) else item
+                if oracle.exercise in bench.lesson.exercises:
+                    yield oracle
+
+
+def cases_of(oracle: Oracle) -> Iterator[Case]:
+    for cases in oracle.cases.values():
+        yield from (oracle.case(Draws(), arguments) for arguments in cases)
+
+
+def named_in(case: Case) -> Iterator[str]:
+    for of_part in case.mistakes.values() if isinstance(case.right, dict) else [case.mistakes]:
+        yield from of_part
+
+
+def alike(text: str) -> str:
+    """The text on one line, without its numbers."""
+    return NUMBER.sub("#", " ".join(text.split()))

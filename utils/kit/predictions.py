@@ -1,0 +1,198 @@
+"""Guesses that you make before a cell shows the answer. They earn no points, and nothing waits for them.
+
+predict("bytes of each all-reduce", 128)            what you think
+reveal("bytes of each all-reduce", 96, unit="B", why="One for each weight matrix: 3 x 4 x 8.")
+how_predictions_went()                              all of them, in a table
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+import re
+from collections.abc import Sequence
+from html import escape
+from types import EllipsisType
+from typing import Any
+
+from IPython.display import display
+
+from ..text import tables
+from ..text.units import nearest, quantity
+
+CLOSE = 0.1  # relative error of a guess that counts as close
+NO_GUESS = "no guess"
+
+made: dict[str, Prediction] = {}  # this notebook's, by question
+
+
+class Prediction:
+    """One question, the guess, and the answer once it is revealed."""
+
+    def __init__(self, question: str, guess: Any = ..., choices: Sequence[str] = ()) -> None:
+        self.question, self.guess, self.choices = question, guess, tuple(choices)
+        self.answer: Any = ...
+        self.unit, self.why = "", ""
+
+    @property
+    def guessed(self) -> bool:
+        return not isinstance(self.guess, EllipsisType)
+
+    @property
+    def revealed(self) -> bool:
+        return not isinstance(self.answer, EllipsisType)
+
+    @property
+    def verdict(self) -> str:
+        """How far the guess is from the answer, in words."""
+        if not self.guessed:
+            return NO_GUESS
+        return how_far(self.guess, self.answer)
+
+    def __repr__(self) -> str:
+        if not self.revealed:
+            return f"{self.question}? {self.said()}"
+        guess = f"you said {shown(self.guess, self.unit)}: {self.verdict}" if self.guessed else NO_GUESS
+        return f"{self.question}: {shown(self.answer, self.unit)} ({guess})"
+
+    def said(self) -> str:
+        if self.guessed:
+            return f"You say {shown(self.guess)}."
+        return f"Replace the ... by {'one of ' + listed(self.choices) if self.choices else 'your guess'}."
+
+    def _repr_html_(self) -> str:
+        """Open if there was a guess, otherwise folded, so that nobody reads the answer by accident."""
+        if not self.revealed:
+            return f"<p>{escape(repr(self))}</p>"
+        answer = f"<b>{escape(shown(self.answer, self.unit))}</b>"
+        why = as_html(self.why)
+        if not self.guessed:
+            return f"<details><summary>{escape(self.question)}: open to see</summary><p>{answer}. {why}</p></details>"
+        guess = escape(f"You said {shown(self.guess, self.unit)}: {self.verdict}.")
+        folded = f"<details><summary>Why</summary><p>{why}</p></details>" if self.why else ""
+        return f"<p>{escape(self.question)}: {answer}. {guess}</p>{folded}"
+
+
+def predict(question: str, guess: Any = ..., choices: Sequence[str] = ()) -> None:
+    """Write down a guess, to be compared by `reveal`. Run the cell again to change your mind.
+
+    guess     a number, a word, True or False, or a list of these; `...` means none yet
+    choices   the words to choose from, where the guess is a word
+    Raises ValueError if the guess is none of the choices.
+    """
+    if choices and not isinstance(guess, EllipsisType) and normal(guess) not in map(normal, choices):
+        raise ValueError(f"{guess!r} is not one of {listed(choices)}{nearest(str(guess), choices)}")
+    made[question] = Prediction(question, guess, choices)
+    display(made[question])
+
+
+def reveal(question: str, answer: Any, unit: str = "", why: str = "") -> None:
+    """Show the answer beside the guess.
+
+    unit   of a number, such as "B" or "s"; 96e6 with "B" is shown as 96 MB
+    why    one paragraph, folded until it is opened; `code` and $formulas$ as in text
+    """
+    prediction = made.setdefault(question, Prediction(question))
+    prediction.answer, prediction.unit, prediction.why = plain(answer), unit, why
+    display(prediction)
+
+
+class HowPredictionsWent:
+    """A table of predictions: question, guess, answer, verdict."""
+
+    header = ("prediction", "you said", "it is", "so your guess is")
+
+    def __init__(self, predictions: Sequence[Prediction]) -> None:
+        self.rows = [
+            (one.question, shown(one.guess, one.unit) if one.guessed else "", shown(one.answer, one.unit), one.verdict)
+            for one in predictions
+        ]
+        guessed = sum(one.guessed for one in predictions)
+        right = sum(one.verdict == "right" for one in predictions)
+        self.caption = f"{guessed} of {len(predictions)} predictions made, {right} of them right"
+
+    def __repr__(self) -> str:
+        return f"{self.caption}\n\n{tables.text(self.header, self.rows)}"
+
+    def _repr_html_(self) -> str:
+        return tables.html(self.caption, self.header, self.rows)
+
+
+def how_predictions_went() -> HowPredictionsWent:
+    """All predictions of this notebook that have been revealed."""
+    return HowPredictionsWent([one for one in made.values() if one.revealed])
+
+
+# ---- comparing
+
+
+def how_far(guess: Any, answer: Any) -> str:
+    """ "right", "close, 4 % too low", "3.2 times too high", "wrong", or how many entries of a list are right."""
+    guess = plain(guess)
+    if isinstance(answer, list | tuple) and isinstance(guess, list | tuple):
+        return how_many(guess, answer)
+    if is_number(guess) and is_number(answer):
+        return how_far_off(float(guess), float(answer))
+    return "right" if normal(guess) == normal(answer) else "wrong"
+
+
+def how_many(guess: Sequence[Any], answer: Sequence[Any]) -> str:
+    if len(guess) != len(answer):
+        return f"wrong: {len(answer)} entries, not {len(guess)}"
+    right = sum(how_far(mine, true) == "right" for mine, true in zip(guess, answer, strict=True))
+    return "right" if right == len(answer) else f"right in {right} of {len(answer)} entries"
+
+
+def how_far_off(guess: float, answer: float) -> str:
+    if math.isclose(guess, answer, rel_tol=1e-3):  # to the digits that one types
+        return "right"
+    direction = "high" if guess > answer else "low"
+    if answer == 0 or guess / answer <= 0 or not math.isfinite(guess / answer):
+        return f"too {direction}"
+    off = abs(guess / answer - 1)
+    if off <= CLOSE:
+        return f"close, {100 * off:.2g} % too {direction}"
+    factor = max(guess / answer, answer / guess)
+    return f"{100 * off:.2g} % too {direction}" if factor < 2 else f"{shown(factor)} times too {direction}"
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def plain(value: Any) -> Any:
+    """A tensor or an array as plain numbers."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def normal(word: Any) -> Any:
+    """A word without the differences that don't matter; anything else as it is."""
+    return " ".join(word.casefold().split()).removesuffix(".") if isinstance(word, str) else word
+
+
+# ---- showing
+
+
+def shown(value: Any, unit: str = "") -> str:
+    if is_number(value):
+        return (
+            quantity(value, unit)
+            if unit and value >= 0
+            else f"{value:,.3g}"
+            if value % 1 and value < 1000
+            else f"{value:,.0f}"
+        )
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(shown(item, unit) for item in value) + "]"
+    return str(value)
+
+
+def listed(words: Sequence[str]) -> str:
+    return ", ".join(map(repr, words))
+
+
+def as_html(text: str) -> str:
+    """Escaped, with `code` as code; formulas between dollars are left to the notebook."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))

@@ -1,0 +1,75 @@
+"""Whose gradient a rank reduces: of two parameters of equal shape, nothing in the call itself tells which it is.
+
+Replicas of a parameter have the same values on all ranks, so a parameter goes by a fingerprint of its values. It is
+found by its gradient: among all tensors of the process there is one whose `grad` is the tensor at hand.
+"""
+
+from __future__ import annotations
+
+import gc
+import zlib
+from weakref import ref
+
+import torch
+
+from .notes import GradientOf, Note, ParametersAre
+
+MOST_CALLS = 2_000  # a wrong order shows early; later calls are not looked at
+MOST_SEARCHES = 20  # through all objects of the process, a few milliseconds each: one for each step of an optimizer
+SAMPLE = 256  # elements of a parameter in its fingerprint
+
+
+class Gradients:
+    """The parameters of one rank, found again by the addresses of their gradients."""
+
+    def __init__(self) -> None:
+        self.calls_left, self.searches_left = MOST_CALLS, MOST_SEARCHES
+        self.by_address: dict[int, tuple[ref[torch.Tensor], GradientOf, int]] = {}  # with the version of the values
+
+    def notes_about(self, call: int, tensor: torch.Tensor) -> list[Note]:
+        """What to note about a call that reduces `tensor`; nothing if it is no parameter's gradient."""
+        if not self.calls_left or not tensor.is_floating_point():
+            return []
+        self.calls_left -= 1
+        notes: list[Note] = []
+        found = self.look_up(tensor)
+        if found is None and self.searches_left:
+            self.searches_left -= 1
+            notes.append(ParametersAre(self.search()))
+            found = self.look_up(tensor)
+        if found is not None:
+            notes.append(found._replace(call=call))
+        return notes
+
+    def look_up(self, gradient: torch.Tensor) -> GradientOf | None:
+        reference, found, version = self.by_address.get(gradient.data_ptr(), (None, None, 0))
+        parameter = None if reference is None else reference()
+        if parameter is None or parameter._version != version or parameter.grad is None:
+            return None
+        same = parameter.grad.data_ptr() == gradient.data_ptr() and parameter.shape == gradient.shape
+        return found if same else None
+
+    def search(self) -> list[int]:
+        """Find all parameters of this process. Returns their fingerprints."""
+        objects = gc.get_objects()
+        names: dict[int, str] = {}
+        for module in objects:
+            if issubclass(type(module), torch.nn.Module):
+                for name, parameter in module.named_parameters():
+                    names[id(parameter)] = max(names.get(id(parameter), ""), name, key=len)
+        self.by_address.clear()
+        fingerprints = []
+        for tensor in objects:
+            if type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.is_leaf and tensor.requires_grad:
+                fingerprints.append(fingerprint(tensor))
+                if tensor.grad is not None:
+                    found = GradientOf(0, fingerprints[-1], names.get(id(tensor), ""))
+                    self.by_address[tensor.grad.data_ptr()] = ref(tensor), found, tensor._version
+        return fingerprints
+
+
+def fingerprint(parameter: torch.Tensor) -> int:
+    """The same number for equal values of the same shape and dtype."""
+    values = parameter.detach().reshape(-1)
+    sample = values[:: max(1, len(values) // SAMPLE)].contiguous().cpu().view(torch.uint8)
+    return zlib.crc32(f"{parameter.shape} {parameter.dtype}".encode() + sample.numpy().tobytes())
