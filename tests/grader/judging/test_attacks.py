@@ -129,7 +129,7 @@ def test_a_clock_that_stands_still_earns_nothing_and_is_shown_to_the_instructor(
     body = right.replace("    parameters = list", f"{STOPS_THE_CLOCK}    parameters = list", 1)
     said = judged("05_data_parallelism", {"overlap-by-hooks": body}, OVERLAP)
     assert earned(said)["overlap-by-hooks-time"] == 0
-    assert [look.what for look in said.looks] == ["claims what is impossible"]
+    assert [flag.what for flag in said.flags] == ["claims what is impossible"]
 
 
 def test_where_computing_is_free_a_rank_that_sleeps_tells_nobody_anything():
