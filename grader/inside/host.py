@@ -59,7 +59,6 @@ class Settings(TypedDict):
     user: int | None
     disk: int
     home: str
-    gpus: bool
     filter: str
 
 
@@ -119,7 +118,7 @@ class Host:
             with suppress(OSError, AttributeError):  # not on Linux
                 privileges.call("prctl", privileges.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         else:
-            self.namespaces = NamespacePool(self.settings["home"], self.settings["disk"], self.settings["gpus"])
+            self.namespaces = NamespacePool(self.settings["home"], self.settings["disk"])
             self.own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         self.entry = self.prepare()
 

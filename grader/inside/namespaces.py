@@ -29,11 +29,11 @@ PREPARED = 4  # sets that are made before any was requested
 class NamespacePool:
     """The host's side: asks the process that makes namespaces for some."""
 
-    def __init__(self, home: str, disk: int, gpus: bool):
+    def __init__(self, home: str, disk: int):
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         if os.fork() == 0:
             try:
-                NamespaceMaker(theirs, home, disk, gpus).serve()
+                NamespaceMaker(theirs, home, disk).serve()
             finally:
                 os._exit(0)
         theirs.close()
@@ -52,11 +52,11 @@ class NamespacePool:
 class NamespaceMaker:
     """The process that makes namespaces.
 
-    home   a folder in each; disk: bytes in each of FOLDERS; gpus: whether ranks use GPUs
+    home   a folder in each; disk: bytes in each of FOLDERS
     """
 
-    def __init__(self, socket: socket.socket, home: str, disk: int, gpus: bool):
-        self.socket, self.home, self.disk, self.gpus = socket, home, disk, gpus
+    def __init__(self, socket: socket.socket, home: str, disk: int):
+        self.socket, self.home, self.disk = socket, home, disk
         self.own_pids = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
         self.shown = mounted()
         self.made = 0
@@ -136,8 +136,7 @@ class NamespaceMaker:
         secure = MS_NOSUID | MS_NODEV
         privileges.mount("proc", "/proc", secure | MS_NOEXEC)
         set_next_pid(FIRST_PID + self.made % PIDS)  # ranks get different pids
-        if not self.gpus:  # a GPU's driver needs the rest of /proc, from which ranks could learn of each other
-            privileges.mount("proc", "/proc", MS_REMOUNT | secure | MS_NOEXEC, "subset=pid")
+        privileges.mount("proc", "/proc", MS_REMOUNT | secure | MS_NOEXEC, "subset=pid")
         for folder in FOLDERS:
             shown = [(path, os.open(path, os.O_RDONLY)) for path in self.shown if path.startswith(folder + "/")]
             privileges.mount("tmpfs", folder, secure, f"mode=1777,size={self.disk},nr_inodes={MOST_FILES}")

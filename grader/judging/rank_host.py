@@ -80,7 +80,6 @@ class RankHost:
         self,
         limits: Limits = DEFAULT,
         *,
-        gpus: bool = False,
         sandboxed: bool = True,
         entry: str = ENTRY,
         modules: Sequence[str] = PRELOADED,
@@ -102,7 +101,7 @@ class RankHost:
             self.box: bubblewrap.Sandbox | Unconfined
             if sandboxed:
                 self.box = bubblewrap.start(
-                    command, makes_namespaces=True, limits=limits, gpus=gpus,
+                    command, makes_namespaces=True, limits=limits,
                     read_only=(UTILS, *INSIDE), hidden=[CHECKS],
                     env={**ENVIRONMENT, **(env or {})}, pass_fds=[theirs.fileno()],
                     stdout=self.stderr, stderr=self.stderr, **options,
@@ -116,7 +115,6 @@ class RankHost:
             "user": self.box.user,
             "disk": DISK,
             "home": HOME,
-            "gpus": gpus,
             "filter": base64.b64encode(seccomp.filter_program(alone=True)).decode(),
         }
         self.send(settings, [])

@@ -147,7 +147,7 @@ def python_folders() -> list[Path]:
     return [path for path in dict.fromkeys(found) if path.parts[:2] != ("/", "usr")]
 
 
-def view(read_only: Sequence[str | Path], gpus: bool) -> list[str]:
+def view(read_only: Sequence[str | Path]) -> list[str]:
     """bwrap's arguments for the read-only part. The course and home stay hidden, even below a folder that is shown."""
     words: list[str] = []
     for path in map(Path, LINKS_OR_FOLDERS):
@@ -165,7 +165,7 @@ def view(read_only: Sequence[str | Path], gpus: bool) -> list[str]:
             words += ["--size", str(MB), "--tmpfs", str(folder)]
     for path in [*shown, *map(Path, read_only)]:
         words += [] if path in around else bind(path)
-    return [*words, *(gpu_devices() if gpus else [])]
+    return words
 
 
 def bind(path: Path) -> list[str]:
@@ -178,14 +178,6 @@ def parents(path: Path) -> list[str]:
     """Make the folders above it, readable for all; bwrap would make them readable for its own user only."""
     above = [str(folder) for folder in reversed(path.parents)][1:]
     return [word for folder in above for word in ("--perms", "0755", "--dir", folder)]
-
-
-def gpu_devices() -> list[str]:
-    """NVIDIA's devices, and what NCCL and NVML read about the machine."""
-    words = ["--ro-bind", "/sys", "/sys"]
-    for device in sorted(Path("/dev").glob("nvidia*")):
-        words += ["--dev-bind", str(device), str(device)]
-    return words
 
 
 def private(limits: Limits, folders: Sequence[str]) -> list[str]:
@@ -285,7 +277,6 @@ class Sandbox:
     stdin: int = subprocess.DEVNULL
     stdout: int | None = None
     stderr: int | None = None
-    gpus: bool = False
     makes_namespaces: bool = (
         False  # trusted: it keeps the privileges for that and gets no filter, so its children need one
     )
@@ -313,7 +304,7 @@ class Sandbox:
         uid = self.uid()
         arguments = [*NAMESPACES, "--hostname", "sandbox", "--new-session", "--die-with-parent", "--clearenv"]
         arguments += self.privileges()
-        arguments += [*private(self.limits, self.folders), *view(self.read_only, self.gpus)]
+        arguments += [*private(self.limits, self.folders), *view(self.read_only)]
         arguments += [word for path in self.hidden for word in ("--size", str(MB), "--tmpfs", str(path))]
         arguments += [*(word for path in self.hidden for word in ("--remount-ro", str(path))), "--chdir", HOME]
         for name, value in environment(self.env).items():

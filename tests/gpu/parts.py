@@ -54,7 +54,7 @@ PARTS = (
     Part("memory", "7", "Memory", 25, probe=True),
     Part("others", "8", "The other tests that need a GPU", 60, pytest=(
         "tests/benchmark", "tests/report", "tests/worlds/real/test_spawn.py", "tests/worlds/jobs/test_in_place.py",
-        "tests/grader/sandbox", "tests/grader/judging/test_rank_host.py", "--continue-on-collection-errors",
+        "--continue-on-collection-errors",
     )),
     Part("again", "8", "Ranks on GPUs, after the notebook has used one itself", 120, pytest=(WORLDS, "-k", "too")),
 )  # fmt: skip

@@ -21,9 +21,8 @@ PACKAGES = {
     "hypothesis": "tests with random programs",
     "jupyter_client": "tests in a notebook's kernel",
     "ipykernel": "tests in a notebook's kernel",
-    "nbformat": "tests of scripts made from notebooks, and of grading",
-    "IPython": "how lessons show predictions (they print), tests of scripts made from notebooks, and of grading",
-    "nbgrader": "tests of grading on GPUs",
+    "nbformat": "tests of scripts made from notebooks",
+    "IPython": "how lessons show predictions (they print), and tests of scripts made from notebooks",
 }
 TOO_OLD = (2, 11)  # torch must be no older
 
@@ -100,7 +99,7 @@ def packages(setting: Setting) -> tuple[Numbers, str]:
             present[name] = importlib.metadata.version(distributions[name][0]) if name in distributions else "present"
         else:
             missing.append(f"{name} is missing. Left out: {left_out}.")
-    tools = [name for name in ("nvidia-smi", "all_reduce_perf", "bwrap", "torchrun") if shutil.which(name)]
+    tools = [name for name in ("nvidia-smi", "all_reduce_perf", "torchrun") if shutil.which(name)]
     return {**present, "tools": ", ".join(tools) or "none"}, "\n".join(missing) or "nothing is missing"
 
 

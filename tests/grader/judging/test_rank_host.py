@@ -387,16 +387,6 @@ def test_ranks_compute_alike_on_one_thread_each(sandboxed, tmp_path):
         assert said_by(host, COMPUTE) == [first]
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not Path("/dev/nvidiactl").exists(), reason="needs a GPU")
-def test_a_gpu_can_be_passed_in():
-    compute = "import torch; say(torch.ones(3, device='cuda').sum().item())"
-    with rank_attacks.host(Limits(wall=120), modules=ranks_module.PRELOADED, gpus=True) as host:
-        assert said_by(host, compute, 2) == [3.0, 3.0]
-    with rank_attacks.host() as host:
-        assert said_by(host, "say('nvidiactl' in os.listdir('/dev'))") == [False]
-
-
 # ---- as an ordinary user ---------------------------------------------------------------------------------------------
 
 

@@ -487,14 +487,6 @@ def test_spawn_simulate_and_figures_work():
     assert end.memory < 4 * GB
 
 
-@pytest.mark.gpu
-@pytest.mark.skipif(not Path("/dev/nvidiactl").exists(), reason="needs a GPU")
-def test_a_gpu_can_be_passed_in():
-    compute = "import torch; print(torch.ones(3, device='cuda').sum().item())"
-    assert inside("import os; print('nvidiactl' in os.listdir('/dev'))").stdout == b"False\n"
-    assert said(inside(compute, gpus=True, limits=Limits(wall=120))) == "3.0"
-
-
 # ---- the rest of grading ---------------------------------------------------------------------------------------------
 
 
