@@ -20,6 +20,11 @@ import pytest
 from nbclient import NotebookClient
 from nbformat.v4 import new_code_cell, new_notebook
 
+from grader.classroom import notebook_file
+from grader.inside import host
+from grader.judging import hub_rank, hub_storage, judge
+from grader.pages import sanitize
+from grader.sandbox.bubblewrap import Limits
 from tests import architecture, pictures
 from tests.pages import ROOT, Block, blocks, commands, headings, lesson_cells, pages, prose, stored_messages, text_of
 
@@ -154,6 +159,27 @@ def test_other_output_is_what_students_read(page, block):
 def test_the_readmes_number_of_wrong_answers_is_true():
     [said] = re.findall(r"More than (\d+) wrong answers", (ROOT / "README.md").read_text())
     assert stored_messages().count("\n---- ") > int(said)
+
+
+def test_the_limits_in_grading_md_are_those_of_the_code():
+    """All numbers in the rows of a file, in order."""
+    limits = {
+        "judging/judge": [judge.RUN_SECONDS, judge.CPU_SECONDS, judge.CPU_SECONDS_EACH, judge.MEMORY >> 30],
+        "judging/hub_rank": [hub_rank.MAX_BYTES >> 20, hub_rank.MAX_CALLS],
+        "judging/hub_storage": [hub_storage.MEETING, hub_storage.MEETING_BYTES],
+        "sandbox/bubblewrap": [Limits.memory // 10**9, Limits.files, Limits.disk // 10**6],
+        "inside/host": [host.EXTRA_PROCESSES],
+        "classroom/notebook_file": [
+            *(notebook_file.MAX_CELLS, notebook_file.MAX_CELL, notebook_file.MAX_TEXT),
+            *(notebook_file.MAX_FILE >> 20, notebook_file.READ_SECONDS),
+        ],
+        "pages/sanitize": [sanitize.PAGE_SECONDS],
+    }
+    said = {file: [] for file in limits}
+    text = (ROOT / "docs" / "grading.md").read_text()
+    for words, file in re.findall(r"^\| (.*) \| `grader/(.*)\.py` \|$", text, re.MULTILINE):
+        said[file] += [int(number.replace(",", "")) for number in re.findall(r"\d[\d,]*", words.replace(", ", " "))]
+    assert said == limits
 
 
 # ---- commands --------------------------------------------------------------------------------------------------------

@@ -1,11 +1,13 @@
-"""docs/debugging.md: each program raises the report printed below it, and runs once the fix below that is made."""
+"""docs/debugging.md: each program, a block ```python hang, raises the report printed below it, and runs once the fix
+below that is made.
+"""
 
 import re
 from dataclasses import dataclass, field
 
 import pytest
 
-FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```(python hang|\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass
@@ -21,7 +23,7 @@ def examples(text: str) -> dict[str, Example]:
     for section in re.split(r"^## ", text, flags=re.MULTILINE)[1:]:
         heading, example = section.splitlines()[0], None
         for language, block in FENCE.findall(section):
-            if language == "python":
+            if language == "python hang":
                 example = found[f"{heading} {len(found)}"] = Example(block)
             elif language == "text":
                 example.report = block
