@@ -12,6 +12,7 @@ from __future__ import annotations
 import html
 import io
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -34,6 +35,7 @@ from grader.book.lesson_page import lesson_page
 
 # The pages of docs/ that readers need first. All others follow, by name.
 FIRST = ("environments", "debugging", "clusters", "gpu", "simulator", "instructors", "grading", "architecture")
+COLOUR = re.compile(r"\x1b\[[\d;]*m")
 TEXT = (".html", ".ipynb", ".js", ".json", ".txt")  # what the proof reads
 
 
@@ -155,13 +157,13 @@ def build_site(options: Options, root: Path = ROOT, out: Path | None = None) -> 
 
 def run_sphinx(sources: Path, site: Path, options: Options, root: Path) -> None:
     """Build the pages. A warning is an error: it stands for a broken link, or for something that readers would miss."""
-    warnings = io.StringIO()  # not a terminal, so without colours
+    warnings = io.StringIO()
     settings = {"course": str(root), "repository": options.repository, "branch": options.branch}
     with patch_docutils(), docutils_namespace():
         app = Sphinx(sources, sources, site, sources.parent / "doctrees", "html", settings, None, warnings)
         app.build()
-    if warnings.getvalue():
-        raise BuildError(warnings.getvalue().replace(f"{sources}{os.sep}", "").splitlines())
+    if text := COLOUR.sub("", warnings.getvalue()):
+        raise BuildError(text.replace(f"{sources}{os.sep}", "").splitlines())
     (site / ".buildinfo").unlink()  # for the next build into the same folder, which there is none of
 
 
