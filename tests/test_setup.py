@@ -590,7 +590,7 @@ def imported_packages(*folders):
 
 def test_every_requirement_is_pinned_and_named_once():
     lines = [line for line in (ROOT / "requirements.txt").read_text().splitlines() if line and line[0] != "#"]
-    assert [line for line in lines if not re.fullmatch(r"[a-z0-9.-]+==[0-9.]+( ; .+)?", line)] == []
+    assert [line for line in lines if not re.fullmatch(r"[a-z0-9.-]+==[0-9a-z.]+( ; .+)?", line)] == []
     wanted = [Requirement(line) for line in lines]
     here = [one.name for one in wanted if one.marker is None or one.marker.evaluate()]
     assert len(here) == len(set(here))
