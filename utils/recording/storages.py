@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn import Parameter
 
 from ..events.memory_samples import KINDS, OTHER, Sample
-from .torch_private import OpOverload, TorchDispatchMode, address_of, alias_of, base_of, tree_leaves
+from .torch_private import OpOverload, TorchDispatchMode, address_of, alias_of, base_of, tree_leaves, version_of
 
 PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, COMMUNICATION = (kind for kind in KINDS if kind != OTHER)
 PRIORITY = {kind: place for place, kind in enumerate(KINDS)}
@@ -96,7 +96,7 @@ class Storages:
             storage = part.untyped_storage()
             if address_of(storage) in self.known:  # else it was there before, and is not to be counted
                 self.see(storage, kind)
-        return tensor if tensor.grad_fn is None else alias_of(tensor), tensor._version
+        return tensor if tensor.grad_fn is None else alias_of(tensor), version_of(tensor)
 
     def count_state(self, optimizer: torch.optim.Optimizer) -> None:
         for state in optimizer.state.values():
@@ -170,11 +170,11 @@ def restore(saved: tuple[Tensor, int]) -> Tensor:
     saved by hooks.
     """
     tensor, version = saved
-    if tensor._version != version:
+    if version_of(tensor) != version:
         raise RuntimeError(
             "one of the variables needed for gradient computation has been modified by an inplace operation: "
             f"a {str(tensor.dtype).removeprefix('torch.')} tensor of shape {tuple(tensor.shape)} is at version "
-            f"{tensor._version}; expected version {version} instead."
+            f"{version_of(tensor)}; expected version {version} instead."
         )
     return tensor
 

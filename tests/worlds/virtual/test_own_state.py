@@ -1,5 +1,6 @@
 """Ranks of `simulate` are threads of one process, and must find what ranks of `spawn` find: state of their own."""
 
+import io
 import os
 import random
 import subprocess
@@ -200,3 +201,61 @@ def folders(path):
     for name, world in (("real", spawn), ("virtual", virtual)):
         (path / name).mkdir()
         yield world, str(path / name)
+
+
+def patches_libraries(rank, world_size):
+    """What a rank puts into a library's module is its own: a stub, or a wrapper that knows the rank."""
+    gelu = torch.nn.functional.gelu
+    torch.nn.functional.gelu = lambda x: gelu(x) + rank
+    torch.cuda.current_device = lambda: rank
+    torch.of_mine = rank
+    kept, sys.stdout = sys.stdout, io.StringIO()
+    dist.barrier()
+    print("rank", rank)
+    printed, sys.stdout = sys.stdout.getvalue(), kept
+    if rank == 0:
+        del torch.of_mine
+    dist.barrier()
+    return (
+        torch.nn.functional.gelu(torch.zeros(1)).item(),
+        torch.cuda.current_device(),
+        printed,
+        hasattr(torch, "of_mine"),
+    )
+
+
+@both
+def test_what_a_rank_sets_in_a_librarys_module_is_its_own(world):
+    assert world(patches_libraries, 3).results == [(float(r), r, f"rank {r}\n", r > 0) for r in range(3)]
+
+
+@both
+def test_a_program_in_a_module_and_its_classes_are_each_ranks_own(world, tmp_path, monkeypatch):
+    """The program itself travels by value, and what it imports does not: both must be the rank's."""
+    (tmp_path / "state_of_rank.py").write_text("rank = None\n\n\ndef ask():\n    return rank\n")
+    (tmp_path / "program_of_rank.py").write_text(PROGRAM_OF_RANK)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("state_of_rank", "program_of_rank"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    import program_of_rank
+
+    assert world(program_of_rank.main, 3).results == [[rank, rank, rank] for rank in range(3)]
+
+
+PROGRAM_OF_RANK = """
+import torch.distributed as dist
+
+import state_of_rank
+from state_of_rank import ask
+
+
+class Asker:
+    def ask(self):
+        return ask()
+
+
+def main(rank, world_size):
+    state_of_rank.rank = rank
+    dist.barrier()
+    return [state_of_rank.rank, ask(), Asker().ask()]
+"""

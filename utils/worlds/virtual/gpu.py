@@ -165,6 +165,10 @@ class VirtualGpu(TorchDispatchMode):
 
     def do(self, function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.only_sizes:
+            if function.overloadpacket in meta_tensors.ONE_VALUE and args[0].is_meta:
+                known = self.rank.world.unknown_value(args[0])
+                if known is not None:
+                    return known
             return meta_tensors.do(function, args, kwargs)
         return function(*args, **kwargs)
 

@@ -8,6 +8,7 @@ without values, the result has none.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,6 +21,7 @@ aten = torch.ops.aten
 # Functions that make integers: unless a float is among their arguments; always.
 BY_ARGUMENTS, INTEGERS = {aten.arange, aten.full, aten.scalar_tensor}, {aten.randint, aten.randperm}
 BY_MASK = {aten.index, aten.index_put, aten.index_put_}  # whose index may be a mask
+ONE_VALUE = {local_scalar_dense, aten.is_nonzero}
 READS_A_VALUE = {local_scalar_dense, aten.is_nonzero, aten.equal, aten.nonzero, aten.masked_select}
 
 
@@ -29,8 +31,8 @@ class NoValues(RuntimeError):
     def __init__(self, what: str):
         super().__init__(
             f"{what} needs the values of a tensor, and on device='meta' tensors have sizes only. (.item(), .tolist(), "
-            "f'{loss:.2f}' and an `if` on a tensor need them too.) Compute values with simulate(..., device='cpu'), or "
-            "let the program decide by sizes, ranks and integers."
+            "f'{loss:.2f}' and an `if` on a tensor need them too.) Compute values with simulate(..., device='cpu'), "
+            "have them be nan with item_as_nan=True, or let the program decide by sizes, ranks and integers."
         )
 
 
@@ -134,6 +136,14 @@ def device_for(
     else:
         dimensions = 0 if packet is aten.scalar_tensor else 1
     return "meta" if is_data(dtype, dimensions) else "cpu"
+
+
+def nan_like(tensor: torch.Tensor) -> float | bool | None:
+    """What a tensor of unknown value gives where one number is asked for: nan, or False, as from a comparison with nan.
+
+    None for a whole number, which would steer the program.
+    """
+    return math.nan if tensor.is_floating_point() else False if tensor.dtype is torch.bool else None
 
 
 def do(function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

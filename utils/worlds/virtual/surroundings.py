@@ -23,7 +23,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 
 from ...text import source_lines
-from .python_private import set_dynamic_classes, set_import_locks, set_variables, variables
+from .python_private import let_modules_travel, set_dynamic_classes, set_import_locks, set_variables, variables
 
 Attribute = tuple[ModuleType, str]
 NOTHING = object()  # an attribute that a module does not have
@@ -94,8 +94,8 @@ class Process(MetaPathFinder):
         sys.meta_path.insert(0, self)
         start_children_with_own_variables()
         watched = watched_module(self)
-        for name, module in [*sys.modules.items()]:
-            if type(module) is ModuleType and is_watched(name):
+        for module in [*sys.modules.values()]:
+            if type(module) is ModuleType:
                 module.__class__ = watched
         self.separate(os, "chdir", os.getcwd)
         self.separate(torch, "set_default_dtype", torch.get_default_dtype)
@@ -120,7 +120,7 @@ class Process(MetaPathFinder):
 
     def separate_attribute(self, module: ModuleType, name: str) -> None:
         """The running rank is about to set an attribute of a library's module: from now on, it is each rank's own."""
-        if self.in_rank():
+        if self.in_rank() and module.__name__ not in self.names:
             self.attributes.setdefault((module, name), vars(module).get(name, NOTHING))
 
     def find_spec(
@@ -166,11 +166,8 @@ def watched_module(process: Process) -> type[ModuleType]:
             process.separate_attribute(self, name)
             super().__delattr__(name)
 
+    let_modules_travel(WatchedModule)
     return WatchedModule
-
-
-def is_watched(name: str) -> bool:
-    return True
 
 
 def put(module: ModuleType, name: str, value: Any) -> None:
@@ -190,4 +187,4 @@ def start_children_with_own_variables() -> None:
         bound.arguments["env"] = bound.arguments.get("env") or dict(os.environ)
         init(*bound.args, **bound.kwargs)
 
-    subprocess.Popen.__init__ = init_with_variables  # type: ignore[method-assign]
+    subprocess.Popen.__init__ = init_with_variables  # type: ignore[method-assign,assignment]
