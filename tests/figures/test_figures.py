@@ -171,10 +171,12 @@ def test_waiting_inside_a_region_is_not_drawn_as_compute():
 @pytest.mark.parametrize("title", ["who", "the bytes that each rank sends when DDP all-reduces one large bucket"])
 @pytest.mark.parametrize("size", [2, 16, 17])
 def test_the_title_of_a_heatmap_fits(size, title):
-    picture = figures.traffic(Run(size, "spawn", "gloo", [], [], sends(size), 1.0), title)
-    picture._repr_png_()  # only now is it known how wide text is
-    box = picture.texts[0].get_window_extent()
-    assert box.x0 >= 0 and box.x1 <= picture.bbox.x1
+    heatmap = figures.traffic(Run(size, "spawn", "gloo", [], [], sends(size), 1.0), title)
+    assert heatmap.texts[0].get_fontsize() > 9
+    for picture in (heatmap, figures.Picture(2.5, 1, title)):
+        picture._repr_png_()  # only now is it known how wide text is
+        box = picture.texts[0].get_window_extent()
+        assert box.x0 >= 0 and box.x1 <= picture.bbox.x1
 
 
 def test_a_heatmap_can_show_what_collectives_imply():
