@@ -4,7 +4,7 @@
 #   make UV= lab                    install with pip, even where uv is
 #   make LAB_ARGS="--port 9000" lab      make TEST_ARGS="-k spawn" test      make BENCH_ARGS="--quick launchers" bench
 PYTHON ?= python3
-UV     ?= $(shell command -v uv)
+UV     ?= $(shell command -v uv 2>/dev/null)
 VENV   := .venv
 COURSE :=
 
@@ -12,7 +12,8 @@ run = "$(VENV)/bin/python"
 unexport PYTHONHOME VIRTUAL_ENV $(if $(SYSTEM_SITE),,PYTHONPATH)      # may belong to another environment
 
 .DEFAULT_GOAL := help
-.PHONY: help system env lab test quick thorough try build grade release script lock lint format bench clean distclean
+.PHONY: help system env lab test quick thorough try build grade release dist kernel script lock versions lint format \
+  bench gpu book clean distclean
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z]*\):.*## /  make \1|/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -63,12 +64,27 @@ try: env ## judge all answers to a lesson or an exercise, show what students rea
 build: env ## build what is made from the lessons: notebooks, recorded cases, stored messages, README's table
 	@$(run) -m grader build
 
+book: env ## build the site of all lessons, build/book/index.html (options: make book BOOK_ARGS=--help)
+	@$(run) -m grader book $(BOOK_ARGS)
+
 grade: env ## grade the sample class, or yours: make COURSE=. grade (options: make grade GRADE_ARGS=--help)
 	@$(if $(COURSE),,$(run) -m tests.sample_class)
 	@$(run) -m grader grade --course "$(or $(COURSE),build/sample-class)" $(GRADE_ARGS)
 
 release: env ## pack the students' bundle into dist/
 	@$(run) -m grader release
+
+dist: release book ## pack what a release has into dist/: bundle, book, the library, the source
+	@$(run) -m uv build --quiet --no-build-isolation --python $(run) --out-dir dist .
+	@$(run) -m zipfile -c dist/book-$(version).zip build/book
+	@mv dist/distributed-training.zip dist/distributed-training-$(version).zip
+	@git archive --format tar.gz --prefix course-$(version)/ --output dist/course-$(version).tar.gz HEAD
+	@rm -f dist/.gitignore && ls -sh dist
+
+version = $(shell sed -n 's/^version = "\(.*\)".*/\1/p' pyproject.toml)
+
+kernel: env ## add this environment to a Jupyter that is there already, on a JupyterHub say
+	@$(run) -m ipykernel install $(or $(KERNEL_ARGS),--user) --name distributed-training --display-name "Distributed training"
 
 script: env ## turn a lesson into a script for torchrun and SLURM: make script LESSON=01_collectives
 	@$(run) -m utils.worlds.jobs.notebook_script "solutions/$(lesson)/$(lesson).ipynb"
@@ -81,6 +97,11 @@ lock: env ## choose versions for pyproject.toml's packages, keeping today's: uv.
 	@$(run) -m uv lock $(LOCK_ARGS)
 	@$(run) -m grader.authoring.requirements --write
 
+versions: env ## run a part of the tests with other versions of torch: make versions TORCH=2.12.0
+	@for torch in $(TORCH); do sh tests/with_torch.sh "$(VENV)/bin/uv" $$torch || exit; done
+
+TORCH = 2.12.1
+
 lint: env ## check the code's style and types
 	@$(run) -m ruff check
 	@$(run) -m ruff format --check
@@ -92,6 +113,10 @@ format: env ## sort imports, fix what ruff can fix, and format the code
 
 bench: env ## compare spawn with other launchers, and grading with nbgrader, on this machine
 	@$(run) -m tests.bench $(BENCH_ARGS)
+
+# Needs no .venv: on a machine that is there for minutes only, any Python with torch, numpy and pytest will do.
+gpu: ## try everything that needs a GPU, in nine minutes (docs/gpu.md); without one: make gpu DRY=1
+	@"$(or $(wildcard $(VENV)/bin/python),$(PYTHON))" -m tests.gpu $(if $(DRY),--dry) $(GPU_ARGS)
 
 clean: ## remove build products and caches; keep submissions, grades and .venv
 	rm -rf build dist .pytest_cache .ruff_cache .mypy_cache .hypothesis

@@ -31,7 +31,7 @@ Regrade = Annotated[bool, typer.Option("--regrade", help="judge again, even what
 Scheduler = Annotated[str | None, typer.Option(help="address of a Dask scheduler whose workers do the judging")]
 WithoutSandbox = Annotated[bool, typer.Option("--without-sandbox", help="run submissions with all your rights")]
 NewLesson = Annotated[str, typer.Argument(help="its name: a number and a topic, such as 06_compression")]
-Lesson = Annotated[str, typer.Argument(help="its name, or how it begins: 05")]
+Lesson = Annotated[str, typer.Argument(help="its name, or its number: 05")]
 Exercise = Annotated[str | None, typer.Argument(help="its name, or how it begins; without it, all exercises")]
 Watch = Annotated[bool, typer.Option("--watch", help="judge again at each save of one of the lesson's files")]
 OpenNotebook = Annotated[
@@ -50,6 +50,24 @@ def build(
     from grader.authoring import build as building
 
     raise typer.Exit(building.command(lessons or [], force=force, check=check))
+
+
+@app.command()
+def book(
+    repository: Annotated[str, typer.Option(help="the course's address on the web, for links to its files")] = "",
+    hub: Annotated[str, typer.Option(help="address of a JupyterHub with nbgitpuller, to open lessons there")] = "",
+    students: Annotated[str, typer.Option(help="the repository for students that the hub copies: no answers")] = "",
+    branch: Annotated[str, typer.Option(help="of both repositories")] = "main",
+) -> None:
+    """Build the site of all lessons, of docs/ and of the functions' docstrings in build/book. Executes nothing."""
+    from grader.authoring.lesson import BuildError
+    from grader.book import site
+
+    try:
+        options = site.Options(repository.rstrip("/"), hub.rstrip("/"), students.rstrip("/"), branch)
+    except BuildError as error:
+        raise typer.BadParameter(str(error)) from None
+    raise typer.Exit(site.command(options))
 
 
 @app.command()

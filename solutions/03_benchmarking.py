@@ -2,12 +2,12 @@
 # # Benchmarks that survive review
 # *you need: lesson 01, the eight collectives. Useful: the ring of lesson 02.*
 #
-# How long does a collective take? It looks like four lines of code. Most benchmarks of collectives are wrong
-# nevertheless: they time the wrong thing, count the wrong bytes, or fit the wrong line, and nothing raises an error. A
-# wrong number simply gets printed, and somebody buys hardware by it.
+# How long does a collective take? Finding out looks like four lines of code. Yet most benchmarks of collectives are
+# wrong: they time the wrong thing, count the wrong bytes, or fit the wrong line, and nothing raises an error. A wrong
+# number simply gets printed, and somebody buys hardware because of it.
 #
-# At the end of this lesson you have a benchmark of your own that you can defend in front of a reviewer who wants to see
-# it fail. You also have been that reviewer, with two figures from a lecture.
+# By the end of this lesson you will have a benchmark of your own that you can defend against a reviewer who wants to
+# see it fail. You will have been that reviewer, too, with two figures from a lecture.
 
 # %%
 import math
@@ -26,6 +26,7 @@ from utils.benchmark import benchmark
 from utils.benchmark.machine.limits import machine_limits
 from utils.checks import checks_for
 from utils.cluster import Cluster, Gpu, Link
+from utils.kit.predictions import how_predictions_went, predict, reveal
 
 check = checks_for("03_benchmarking")
 spawn = partial(spawn, backend="gloo")  # this lesson measures the CPU, with or without GPUs
@@ -40,18 +41,18 @@ shown = {"all_reduce": 277, "reduce_scatter": 75}  # "GB/s"
 print(f"all-reduce is {shown['all_reduce'] / shown['reduce_scatter']:.1f} times as fast as reduce-scatter")
 
 # %% [markdown]
-# That is strange. An all-reduce **is** a reduce-scatter and then an all-gather (lesson 01). How can the whole be almost
-# four times as fast as its first half? The lecture looked for the reason in the hardware. Should one avoid
+# That is strange. An all-reduce **is** a reduce-scatter followed by an all-gather (lesson 01). How can the whole be
+# almost four times as fast as its first half? The lecture looked for the reason in the hardware. Should we avoid
 # reduce-scatter, and with it all of ZeRO and FSDP?
 #
-# No. Both times were measured well. Both figures are wrong all the same, by arithmetic alone, and the second by much.
-# In part 2 you find out how, and get the right ones.
+# No. Both times were measured well. But both figures are wrong, through arithmetic alone, and the second one badly. In
+# part 2 you'll find out how, and work out the right ones.
 
 # %% [markdown]
-# ## A network of which we know everything
-# How do you test a benchmark? On a machine whose speed you know already. Below is such a machine: a virtual cluster on
-# which computing is free and each message of $n$ bytes takes $\alpha + n\beta$ seconds: a **latency** $\alpha$ of
-# 10 µs, and 10 GB/s, so that $\beta$ is 0.1 ns for each byte.
+# ## A network that we know completely
+# How do you test a benchmark? On a machine whose speed you already know. Here is one: a virtual cluster on which
+# computing is free and each message of $n$ bytes takes $\alpha + n\beta$ seconds, with a **latency** $\alpha$ of 10 µs
+# and a bandwidth of 10 GB/s, so that $\beta$ is 0.1 ns per byte.
 
 # %%
 wire = Link(alpha=10e-6, bandwidth=10e9)
@@ -60,14 +61,19 @@ lab = Cluster("lab", nodes=1, gpus_per_node=8, gpu=free, intra=wire, inter=wire)
 
 # %% [markdown]
 # `simulate` runs a rank program on it, and every rank has a clock. There `time.perf_counter()` reads **the rank's own
-# virtual clock**, and `time.sleep` lets it pass. So any benchmark runs there unchanged, and gives the same times each
-# time.
+# virtual clock**, and `time.sleep` advances it. So any benchmark runs there unchanged, with the same times in every
+# run.
 #
-# On 4 ranks an all-reduce takes 6 messages, one after the other, of a quarter of the tensor each (the ring of lesson
-# 02). For 4 MB: $6 \cdot (10\,\mu s + 1\,\text{MB} / 10\,\text{GB/s})$ = 0.66 ms. That is **the truth**. Here is the
-# benchmark that everybody writes first, and rank 3 is 10 ms late, because it had to wait for its data.
+# On 4 ranks an all-reduce takes 6 messages, one after another, each a quarter of the tensor (the ring of lesson 02).
+# For 4 MB: $6 \cdot (10\,\mu s + 1\,\text{MB} / 10\,\text{GB/s})$ = 0.66 ms. That is **the truth**. Below is the
+# benchmark that everybody writes first. Rank 3 is 10 ms late, because it had to wait for its data.
 #
-# **Predict**: what does it say on rank 0, and what on rank 3?
+# **Predict** what the benchmark says, in milliseconds: replace each `...` by a number, and run the cell. Predictions
+# earn no points, and you can skip them; but a guess that turns out wrong is what you'll remember.
+
+# %%
+predict("milliseconds on rank 0", ...)
+predict("milliseconds on rank 3", ...)
 
 # %% tags=["notebook-only"]
 def first_try(rank, world_size):
@@ -78,11 +84,15 @@ def first_try(rank, world_size):
     dist.all_reduce(x)
     return time.perf_counter() - before
 
-[f"{seconds * 1e3:.2f} ms" for seconds in simulate(first_try, 4, cluster=lab).results]
+first = [1e3 * seconds for seconds in simulate(first_try, 4, cluster=lab).results]
+
+# %%
+reveal("milliseconds on rank 0", first[0], why="It waits 10 ms for rank 3, and takes that for communication.")
+reveal("milliseconds on rank 3", first[3], why="It starts its clock last, when all others are ready: it is right.")
 
 # %% [markdown]
-# Rank 0 measured 16 times the truth: it waited for rank 3 and took that for communication. Only the rank that was late
-# is right. And this is what the same four lines say about a collective that is merely **started**:
+# Rank 0 measured 16 times the truth. Only the rank that was late got it right. And this is what the same four lines say
+# about a collective that is merely **started**:
 
 # %% tags=["notebook-only"]
 def second_try(rank, world_size):
@@ -96,8 +106,8 @@ def second_try(rank, world_size):
 [f"{seconds * 1e3:.2f} ms" for seconds in simulate(second_try, 4, cluster=lab).results]
 
 # %% [markdown]
-# No time at all, so an infinite bandwidth. On a GPU **every** collective is like that, even without `async_op`: the CPU
-# only puts it into the GPU's queue and goes on.
+# No time at all, and so an infinite bandwidth. On a GPU **every** collective is like that, even without `async_op`: the
+# CPU only puts it into the GPU's queue and carries on.
 
 # %% [markdown]
 # # Part 1 · One honest time
@@ -105,20 +115,23 @@ def second_try(rank, world_size):
 # %% [markdown]
 # ## Time once
 #
-# A time is the difference of two moments, and both need care.
+# A time is the difference between two moments, and both need care.
 #
 # - **The start**: all ranks should begin together. `dist.barrier()` lets nobody through until everybody is there.
 # - **Old work**: a GPU may still have something in its queue. `torch.cuda.synchronize()` waits until the queue is
-#   empty. If you don't wait before the start, you time the old work too. Which comes first: the barrier or this?
-# - **The end**: the result has to be there. If the collective returned a handle, `handle.wait()`. On a GPU that is not
-#   enough: there `wait()` does not stop the CPU, it only puts the GPU's next work behind the collective. So synchronize
-#   once more.
+#   empty. If you don't wait before the start, you time the old work too. Which comes first, the barrier or this?
+# - **The end**: the result has to be there. If the collective returned a handle, call `handle.wait()`. On a GPU that is
+#   not enough: there `wait()` doesn't stop the CPU, it only puts the GPU's next work behind the collective. So
+#   synchronize once more.
 #
-# Here `synchronize` is an argument: on a GPU it is `torch.cuda.synchronize`, on a CPU it does nothing. The check hands
-# in one of a virtual device with a queue.
+# Here `synchronize` is an argument: on a GPU it is `torch.cuda.synchronize`, on a CPU it does nothing. The check passes
+# that of a virtual device with a queue.
 #
-# **Predict**: rank 1 still has half a second of work in its queue. What do the other ranks measure if you call the
-# barrier first and `synchronize` after it?
+# **Predict**: rank 1 still has half a second of work in its queue. How many seconds too much do the other ranks measure
+# if you call the barrier first and `synchronize` after it?
+
+# %%
+predict("seconds too much", ...)
 
 # %% exercise="time-once" difficulty=3 minutes=12
 def time_once(operation: Callable, synchronize: Callable) -> float:
@@ -142,16 +155,10 @@ def time_once(operation: Callable, synchronize: Callable) -> float:
     return time.perf_counter() - start
 
 # %% [markdown]
-# <details><summary>Check your prediction</summary>
-#
-# Half a second too much. They pass the barrier together with rank 1 and start their clocks; rank 1 still has to empty
-# its queue, and they wait for it in the collective.
-# </details>
-#
 # <details><summary>Hint</summary>
 #
-# Before the clock starts, two calls: each rank empties its own queue, and then all of them meet. After the collective
-# was started, two again. Nobody has to meet at the end: another barrier would only be timed as well.
+# Before the clock starts, two calls: each rank empties its own queue, and then they all meet. After the collective has
+# been started, two again. Nobody has to meet at the end: another barrier would only be timed as well.
 # </details>
 
 # %% check="time-once" judges="values" points=5
@@ -160,8 +167,28 @@ check(time_once, judges="values")
 # %% check="time-once" judges="traffic" points=1
 check(time_once, judges="traffic")
 
+# %% tags=["notebook-only"]
+def barrier_first(rank, world_size):
+    queue = 0.5 * (rank == 1)  # seconds of old work
+    dist.barrier()
+    start = time.perf_counter()
+    time.sleep(queue)  # synchronize
+    dist.all_reduce(torch.zeros(1_000_000))
+    return time.perf_counter() - start
+
+late = simulate(barrier_first, 4, cluster=lab).results[0] - 0.66e-3
+
+# %%
+reveal(
+    "seconds too much",
+    late,
+    why="They pass the barrier together with rank 1 and start their clocks. Rank 1 still has to empty its queue, and "
+    "they wait for it in the collective.",
+)
+
 # %% [markdown]
-# Both tries again, timed by you: rank 3 is late, and the all-reduce is only started. All four should say 0.66 ms.
+# Both attempts again, timed by you: rank 3 is late, and the all-reduce is only started. All four ranks should say
+# 0.66 ms.
 
 # %% tags=["notebook-only"]
 def third_try(rank, world_size):
@@ -189,16 +216,19 @@ print(f"first call {slowest[0] / usual:.1f} times the median, longest call {max(
 print(f"in a typical call the slowest rank took {apart:.1f} times as long as the fastest")
 
 # %% [markdown]
-# The first calls often take longer. Connections, buffers and caches have to be made; on a GPU kernels have to be
-# loaded, and the first call takes by far the longest. That happens once in a training of weeks. So call it a few times
-# for nothing (**warm-up**), and only then repeat and keep the times.
+# The first calls often take longer. Connections, buffers and caches have to be set up; on a GPU, kernels have to be
+# loaded, and the first call takes by far the longest. In a training run of several weeks that happens once. So make a
+# few calls that don't count (**warm-up**), and only then repeat and keep the times.
 #
-# And whose time? The collective is over when the **slowest** rank has its result, since all must go on together. So of
-# each repeat we take the maximum over the ranks: of the first repeat, of the second, and so on. `dist.all_reduce` with
+# And whose time? The collective is over when the **slowest** rank has its result, since all must go on together. So for
+# each repeat we take the maximum over the ranks: for the first, for the second, and so on. `dist.all_reduce` with
 # `op=dist.ReduceOp.MAX` does that for all repeats in one call. Do it once, at the end: a collective between the repeats
 # would disturb what you measure.
 #
-# **Predict**: with rank 0's times `[3, 1, 1]` and rank 1's `[1, 1, 2]`, what is the result?
+# **Predict** the result for rank 0's times `[3, 1, 1]` and rank 1's `[1, 1, 2]`, as a list:
+
+# %%
+predict("the times of the slowest", ...)
 
 # %% exercise="times-of-the-slowest" difficulty=2 minutes=10
 def times_of_the_slowest(time_one: Callable, warmup: int, repeats: int) -> list[float]:
@@ -219,31 +249,45 @@ def times_of_the_slowest(time_one: Callable, warmup: int, repeats: int) -> list[
     ### END SOLUTION
     return slowest.tolist()
 
-# %% [markdown]
-# <details><summary>Check your prediction</summary>
-#
-# `[3, 1, 2]`: each repeat has its own slowest rank.
-# </details>
-
 # %% check="times-of-the-slowest" judges="values" points=4
 check(times_of_the_slowest, judges="values")
 
 # %% check="times-of-the-slowest" judges="traffic" points=1
 check(times_of_the_slowest, judges="traffic")
 
+# %% tags=["notebook-only"]
+def two_ranks(rank, world_size):
+    times = iter([[3, 1, 1], [1, 1, 2]][rank])
+    return times_of_the_slowest(lambda: next(times), warmup=0, repeats=3)
+
+slowest = spawn(two_ranks, 2).results[0]
+
+# %%
+reveal("the times of the slowest", slowest, why="Each repeat has its own slowest rank.")
+
 # %% [markdown]
 # ## Median and spread
 #
-# Twenty times, one number. In one of them the machine did something else, and it took a hundred times as long.
-# **Predict** for `[1, 1, 2, 2, 100]`: which of mean, minimum and median is the answer that you want?
-#
-# The **mean**, 21.2, is a time that never occurred. The **minimum** is the luckiest time: what nobody will get in
-# training. The **median**, 2, is the one in the middle, and the outlier may be as large as it likes. (For an even
-# number of times: halfway between the two in the middle.)
+# Twenty times, one number. In one of them the machine was doing something else, and it took a hundred times as long.
+# **Predict** for `[1, 1, 2, 2, 100]`: which of these is the answer that you want?
+
+# %%
+predict("the answer that you want", ..., choices=["mean", "minimum", "median"])
+
+# %%
+reveal(
+    "the answer that you want",
+    "median",
+    why="The mean, 21.2, is a time that never occurred. The minimum is the luckiest time, which nobody will get in "
+    "training. The median, 2, is the time in the middle, and the outlier may be as large as it likes.",
+)
+
+# %% [markdown]
+# The **median** is the time in the middle; for an even number of times, halfway between the two in the middle.
 #
 # A number without its spread can't be compared with another. The standard deviation follows the outlier again. So take
-# the median once more: of the **distances** from the median, here `[1, 1, 0, 0, 98]`, so 1. As a share of the median:
-# 0.5, or 50 %. If two benchmarks differ by less than their spreads, they don't differ.
+# the median once more: of the **distances** from the median, here `[1, 1, 0, 0, 98]`, so 1. As a share of the median
+# that is 0.5, or 50 %. If two benchmarks differ by less than their spreads, they don't differ.
 
 # %% exercise="median-and-spread" difficulty=2 minutes=7
 def median_and_spread(seconds: list[float]) -> tuple[float, float]:
@@ -271,7 +315,7 @@ check(median_and_spread, judges="values")
 
 # %% [markdown]
 # ### Your benchmark, examined
-# Put together, this is the benchmark of the rest of the lesson:
+# Put together, this is the benchmark for the rest of the lesson:
 
 # %%
 def synchronize():
@@ -284,8 +328,8 @@ def measure(operation, warmup=5, repeats=20):
     return median_and_spread(times)
 
 # %% [markdown]
-# Now make its life hard. On the lab cluster the first three calls are slow, one repeat in seven meets a disturbance,
-# and before each call another rank is late. The truth is still 0.66 ms.
+# Now make its life hard. On the lab cluster the first three calls are slow, one repeat in seven is disturbed, and
+# before each call a different rank is late. The truth is still 0.66 ms.
 
 # %% tags=["notebook-only"]
 def examine(rank, world_size):
@@ -300,7 +344,7 @@ def examine(rank, world_size):
 
     def time_one():
         if calls % world_size == rank:
-            time.sleep(0.020)  # another rank each time
+            time.sleep(0.020)  # a different rank each time
         return time_once(operation, synchronize)
 
     return times_of_the_slowest(time_one, warmup=5, repeats=20)
@@ -312,8 +356,8 @@ print(f"mean {sum(times) / len(times) * 1e3:.2f} ms     median {middle * 1e3:.2f
 # %% [markdown]
 # # Part 2 · Which bytes, and which bandwidth
 # A time says little about a network; a bandwidth says more. But "bytes divided by time" leaves open **which** bytes,
-# and with that one can be wrong by a factor of the world size. So there is a convention, that of NVIDIA's `nccl-tests`,
-# and everybody's tables follow it. Yours should too, or they can't be compared.
+# and the wrong ones can put you off by a factor of the world size. So there is a convention, from NVIDIA's
+# `nccl-tests`, which everybody's tables follow. Yours should too, or they can't be compared.
 
 # %% [markdown]
 # ## Counted bytes
@@ -322,13 +366,18 @@ print(f"mean {sum(times) / len(times) * 1e3:.2f} ms     median {middle * 1e3:.2f
 #
 # | collective | the whole is | what one rank hands in |
 # |---|---|---|
-# | all-reduce, broadcast, reduce | the tensor that all ranks hold in the end, or the root | the whole |
+# | all-reduce, broadcast, reduce | the tensor that all ranks, or the root, hold in the end | the whole |
 # | reduce-scatter, all-to-all | all $P$ chunks that a rank hands in | the whole |
 # | scatter | all $P$ chunks on the root | the root: the whole |
-# | all-gather, gather | all $P$ tensors after each other | its own: one chunk of $P$ |
+# | all-gather, gather | all $P$ tensors, one after another | its own: one chunk of $P$ |
 #
-# **Predict**: 4 ranks call `dist.reduce_scatter` with 4 chunks of 100 MB each, so that each gets 100 MB. What is $S$?
-# Then 4 ranks call `dist.all_gather` with 100 MB each, so that each gets 400 MB. What is $S$?
+# **Predict** the sizes $S$ in bytes. First, 4 ranks call `dist.reduce_scatter` with 4 chunks of 100 MB each, so that
+# each gets 100 MB. Then 4 ranks call `dist.all_gather` with 100 MB each, so that each gets 400 MB. (Write 100 MB as
+# `100e6`.)
+
+# %%
+predict("S of the reduce-scatter", ...)
+predict("S of the all-gather", ...)
 
 # %%
 figures.collective("all_gather", world_size=4)
@@ -346,14 +395,12 @@ def counted_bytes(collective: str, handed_in: int, world_size: int) -> int:
     return handed_in
     ### END SOLUTION
 
-# %% [markdown]
-# <details><summary>Check your prediction</summary>
-#
-# 400 MB both times. Reduce-scatter hands in the whole, all-gather one chunk of it.
-# </details>
+# %%
+both = counted_bytes("reduce_scatter", 4 * 100_000_000, 4), counted_bytes("all_gather", 100_000_000, 4)
 
 # %%
-counted_bytes("reduce_scatter", 4 * 100_000_000, 4), counted_bytes("all_gather", 100_000_000, 4)
+reveal("S of the reduce-scatter", both[0], unit="B", why="Each rank hands in the whole.")
+reveal("S of the all-gather", both[1], unit="B", why="Each rank hands in one chunk of four.")
 
 # %% check="counted-bytes" judges="values" points=3
 check(counted_bytes, judges="values")
@@ -361,24 +408,28 @@ check(counted_bytes, judges="values")
 # %% [markdown]
 # ## Bandwidths
 #
-# The **algorithm bandwidth** is $S$ divided by the time: `algbw`. It tells how soon you have your result. But it falls
+# The **algorithm bandwidth**, `algbw`, is $S$ divided by the time. It tells how soon you have your result. But it falls
 # as ranks are added, even if every link is as busy as it can be: each rank then has more to do for the same $S$.
 #
-# The **bus bandwidth** corrects that: `busbw` is what each rank **must send** at least, divided by the time. It can be
-# held against the link itself, whatever the collective and however many ranks. By hand, for $P$ ranks:
+# The **bus bandwidth** corrects for that: `busbw` is the least that each rank **must send**, divided by the time. It
+# can be compared with the link itself, whatever the collective and however many ranks there are. For $P$ ranks:
 #
 # - **all-gather**: each rank's chunk, $S/P$, has to get to $P - 1$ others. In a ring each rank passes on $P - 1$
 #   chunks: it sends $\frac{P-1}{P} S$.
-# - **reduce-scatter**: the same, backwards. **All-to-all**: each rank keeps one of its $P$ chunks and sends the others.
+# - **reduce-scatter**: the same, in reverse. **All-to-all**: each rank keeps one of $P$ chunks and sends the others.
 # - **gather, scatter**: the root receives, or sends, all chunks but its own.
-# - **all-reduce**: a reduce-scatter and an all-gather, one after the other.
-# - **broadcast, reduce**: each rank but the last passes the whole on once.
+# - **all-reduce**: a reduce-scatter, then an all-gather.
+# - **broadcast, reduce**: each rank except the last passes the whole on once.
 #
-# The 2 of the all-reduce stands for its two phases. It does not stand for "send and receive": received bytes are never
+# The 2 of the all-reduce stands for its two phases. It doesn't stand for "send and receive": received bytes are never
 # counted. A link has a bandwidth in each direction; compare `busbw` with that of **one** direction. (NVLink's "900
 # GB/s" is the sum of both: compare with 450.) And GB are $10^9$ bytes: with $2^{30}$ they are GiB, 7 % less.
 #
-# **Predict**: 8 ranks all-reduce 1 GB in 10 ms. `algbw`? `busbw`?
+# **Predict**, in GB/s, for 8 ranks that all-reduce 1 GB in 10 ms:
+
+# %%
+predict("algbw", ...)
+predict("busbw", ...)
 
 # %% exercise="bandwidths" difficulty=2 minutes=10
 def bandwidths(collective: str, nbytes: int, seconds: float, world_size: int) -> tuple[float, float]:
@@ -399,15 +450,19 @@ def bandwidths(collective: str, nbytes: int, seconds: float, world_size: int) ->
     return algbw, algbw * factor
 
 # %%
-bandwidths("all_reduce", 1_000_000_000, 0.010, 8)
+eight = bandwidths("all_reduce", 1_000_000_000, 0.010, 8)
+
+# %%
+reveal("algbw", eight[0], why="1 GB / 10 ms.")
+reveal("busbw", eight[1], why="Each rank sends $2 \\cdot 7 / 8$ GB in that time.")
 
 # %% check="bandwidths" judges="values" points=4
 check(bandwidths, judges="values")
 
 # %% [markdown]
 # ### Does it measure the link?
-# Take the lab's link and forget its latency, $\alpha = 0$. Then a good algorithm keeps it busy all the time, and
-# `busbw` should be the link's own 10 GB/s, for every collective and any number of ranks.
+# Take the lab's link without its latency: $\alpha = 0$. Then a good algorithm keeps it busy all the time, and `busbw`
+# should be the link's own 10 GB/s, for every collective and any number of ranks.
 
 # %% tags=["notebook-only"]
 no_latency = Link(alpha=0, bandwidth=10e9)
@@ -438,18 +493,18 @@ for ranks in (2, 8):
 # %% [markdown]
 # Four of five: exactly 10, with 2 ranks and with 8, though `algbw` differs. Broadcast falls short on 8 ranks: here it
 # scatters and then gathers, so the root's link carries more than one whole. A broadcast that sends the tensor down a
-# chain in many small pieces would come close to 10. So a `busbw` below the link means that the algorithm, the latency
-# or the machine costs something.
+# chain in many small pieces would come close to 10. So a `busbw` below the link's bandwidth means that the algorithm,
+# the latency or the machine costs something.
 #
-# Can it be above? Yes: if the **switch** does the adding, ranks send less than the factor says. For eight
-# H200 GPUs a `busbw` of 482 GB/s has been published, over links of 450.
+# Can it be above? Yes: if the **switch** does the adding, ranks send less than the factor says. For eight H200 GPUs a
+# `busbw` of 482 GB/s has been published, over links of 450.
 
 # %% [markdown]
 # ## Find the mistakes
 #
 # Now you are the reviewer. Somebody claims a bandwidth; you know the collective, the size, the time and the number of
-# ranks. You work out the right `busbw`, and if the claim differs, you look for the mistake. The usual ones, each of
-# which multiplies the right number by a factor:
+# ranks. You work out the right `busbw`, and if the claim differs, you look for the mistake. These are the usual ones,
+# and each multiplies the right number by a factor:
 #
 # | mistake | what was done |
 # |---|---|
@@ -458,10 +513,13 @@ for ranks in (2, 8):
 # | `"both ways"` | counted what was received, too: twice as much |
 # | `"algbw"` | showed `algbw` instead of `busbw` |
 #
-# People make more than one at once. So try all subsets, the small ones first: no mistake, each alone, each pair. A
-# claim is explained if it is within 1 % of the right number times the factors of the subset.
+# People make several at once. So try all subsets, the small ones first: no mistake, each alone, each pair. A claim is
+# explained if it is within 1 % of the right number times the factors of the subset.
 #
-# **Predict**: by what factor does each of the four change the figure of a reduce-scatter of 4 ranks?
+# **Predict** the four factors for a reduce-scatter on 4 ranks, as a list in the order of the table:
+
+# %%
+predict("the four factors", ...)
 
 # %% exercise="find-the-mistakes" difficulty=3 minutes=12
 def find_the_mistakes(claim: float, collective: str, nbytes: int, seconds: float, world_size: int,
@@ -490,29 +548,41 @@ def find_the_mistakes(claim: float, collective: str, nbytes: int, seconds: float
 # `factors` is a dict of four numbers, in the order of the table. `combinations(factors, 2)` gives all pairs of its
 # keys, `combinations(factors, 0)` the empty tuple. `math.prod` multiplies; of nothing it is 1.
 # </details>
-#
-# <details><summary>Check your prediction</summary>
-#
-# 0.931, 1/4, 2, and 4/3, since `busbw` is 3/4 of `algbw`. All but the last are the same for every collective.
-# </details>
 
 # %% check="find-the-mistakes" judges="values" points=4
 check(find_the_mistakes, judges="values")
 
+# %%
+algbw, busbw = bandwidths("reduce_scatter", 1_000_000_000, 1.0, 4)
+factors = [1e9 / 2**30, 1 / 4, 2, algbw / busbw]
+
+# %%
+reveal("the four factors", factors, why="The last one is 4/3, since `busbw` is 3/4 of `algbw` here.")
+
 # %% [markdown]
-# Now the two figures from the first page. All-reduce: a tensor of 100 Mi numbers, 2.11 ms. Reduce-scatter: every rank
-# hands in four such tensors and gets one, 3.92 ms. **Predict** the sizes $S$ first.
+# Now the two figures from the lecture. All-reduce: a tensor of 100 Mi numbers, 2.11 ms. Reduce-scatter: every rank
+# hands in four such tensors and gets one, 3.92 ms. **Predict** the sizes $S$ in bytes:
+
+# %%
+predict("S of the lecture's all-reduce", ...)
+predict("S of the lecture's reduce-scatter", ...)
 
 # %%
 one = 100 * 1024**2 * 4  # bytes of 100 Mi float32 numbers
+
+# %%
+reveal("S of the lecture's all-reduce", one, unit="B", why="The tensor that every rank holds: 100 Mi numbers.")
+reveal("S of the lecture's reduce-scatter", 4 * one, unit="B", why="All four chunks that a rank hands in.")
+
+# %%
 for claim, collective, size, seconds in ((277, "all_reduce", one, 2.11e-3), (75, "reduce_scatter", 4 * one, 3.92e-3)):
     busbw, mistakes = find_the_mistakes(claim, collective, size, seconds, 4, bandwidths)
     print(f"{collective:15} claimed {claim:3}, right {busbw:.0f} GB/s; mistakes: {mistakes}")
 
 # %% [markdown]
-# The first figure is right, but its unit is GiB/s: 298 GB/s. The second counted what a rank **gets** out of the
-# reduce-scatter, one chunk of four, and has the same unit: 321 GB/s. So reduce-scatter is not four times slower than
-# all-reduce: byte for byte it is slightly faster. Both reach about two thirds of NVLink's 450 GB/s:
+# The first figure is right, but its unit is GiB/s: it is 298 GB/s. The second has the same unit, and it counted what a
+# rank **gets** out of the reduce-scatter, one chunk of four: it is 321 GB/s. So reduce-scatter isn't four times slower
+# than all-reduce; byte for byte it is slightly faster. Both reach about two thirds of NVLink's 450 GB/s:
 
 # %%
 print(f"all-reduce {298 / 450:.0%} of the link, reduce-scatter {321 / 450:.0%}")
@@ -520,17 +590,21 @@ print(f"all-reduce {298 / 450:.0%} of the link, reduce-scatter {321 / 450:.0%}")
 # %% [markdown]
 # # Part 3 · From 1 KB to 64 MB
 # One size says little: at 1 KB you see nothing but latency, at 64 MB nothing but bandwidth. A benchmark **sweeps** over
-# the sizes, each some times the one before, and shows time and bandwidth with both axes logarithmic. (In a sweep, sizes
-# count in 1024: 1 KB is 1024 bytes. Bandwidths do not: 1 GB/s stays $10^9$ bytes a second.)
+# sizes, each several times the one before, and shows time and bandwidth with both axes logarithmic. (In a sweep, sizes
+# are multiples of 1024: 1 KB is 1024 bytes. Bandwidths are not: 1 GB/s is still $10^9$ bytes per second.)
 
 # %% [markdown]
 # ## Sweep sizes
 #
 # Sizes grow by a factor, since nothing new happens between 64 MB and 64 MB + 1 KB. And they must be possible: a
 # reduce-scatter of $S$ bytes needs $P$ equal chunks of whole numbers. So each size is **rounded down** to a multiple of
-# $P$ times the bytes of one number. If nothing is left, leave the size out.
+# $P$ times the bytes of one number. If nothing is left, the size is dropped.
 #
-# **Predict**: the sizes from 10 to 200 bytes, each 4 times the one before, for 3 ranks and numbers of 4 bytes.
+# **Predict** the sizes from 10 to 200 bytes, each 4 times the one before, for 3 ranks and numbers of 4 bytes, as a
+# list:
+
+# %%
+predict("the sizes", ...)
 
 # %% exercise="sweep-sizes" difficulty=2 minutes=8
 def sweep_sizes(smallest: int, largest: int, step: int, itemsize: int, world_size: int) -> list[int]:
@@ -550,15 +624,18 @@ def sweep_sizes(smallest: int, largest: int, step: int, itemsize: int, world_siz
     return sizes
 
 # %%
-sweep_sizes(10, 200, 4, itemsize=4, world_size=3)
+possible = sweep_sizes(10, 200, 4, itemsize=4, world_size=3)
+
+# %%
+reveal("the sizes", possible, why="10, 40 and 160, rounded down to multiples of 12: 0, 36 and 156. The 0 is dropped.")
 
 # %% check="sweep-sizes" judges="values" points=3
 check(sweep_sizes, judges="values")
 
 # %% [markdown]
 # ### Your sweep, on this machine
-# Four real ranks, nine sizes. Rank 0 draws the progress bar, `tqdm`: a benchmark that says nothing for a minute gets
-# interrupted. It is drawn between the sizes, never while something is timed.
+# Four real ranks, nine sizes. Rank 0 draws a progress bar with `tqdm`, because a benchmark that says nothing for a
+# minute gets interrupted. It is drawn between the sizes, never while something is being timed.
 
 # %% tags=["nbval-ignore-output"]
 def sweep(rank, world_size, sizes, warmup, repeats):
@@ -576,9 +653,9 @@ for nbytes, (seconds, spread), busbw in zip(sizes, run.results[0], buses):
     print(f"{nbytes:12,} bytes   {seconds * 1e3:9.3f} ms ± {spread:4.0%}   busbw {busbw:7.3f} GB/s")
 
 # %% [markdown]
-# What would be good? Ask the machine: how fast can it copy memory, with four ranks at it, and how fast does one message
-# get from one rank to another? Gloo's messages go through the operating system ("loopback"), which copies them as well.
-# No collective here can be faster than that.
+# What would be good? Ask the machine: how fast does it copy memory when four ranks do so at once, and how fast does one
+# message get from one rank to another? Gloo's messages go through the operating system ("loopback"), which copies them
+# as well. No collective here can be faster than that.
 
 # %% tags=["nbval-ignore-output"]
 limits, rates = machine_limits(4, "gloo"), [busbw * 1e9 for busbw in buses]
@@ -589,26 +666,29 @@ for name, rate in limits.items():
     print(f"best bus bandwidth: {max(buses) * 1e9 / rate:.0%} of {name}")
 
 # %% [markdown]
-# It stays below. Four ranks share the cores, and each byte is copied and added several times on its way. On a GPU
-# cluster the same picture tells whether the network was set up properly.
+# It stays below. Four ranks share the cores, and each byte is copied and added several times along the way. On a GPU
+# cluster the same picture tells you whether the network was set up properly.
 
 # %% [markdown]
 # # Part 4 · Two numbers instead of a table
-# On the left the curve is flat: small sizes all take the same time. On the right it rises like the size. That is
+# On the left the curve is flat: small sizes all take the same time. On the right it rises in proportion to the size.
+# That is
 #
 # $$ t(n) = \alpha + n \beta $$
 #
-# with a latency $\alpha$ in seconds and $\beta$ in seconds for each byte. These two numbers predict every size, also
+# with a latency $\alpha$ in seconds and $\beta$ in seconds per byte. These two numbers predict every size, including
 # those that nobody has measured. They come from a fit.
 
 # %% [markdown]
 # ## Fit
 #
-# The usual fit, least squares, chooses the line for which the sum of $(\alpha + n_i \beta - t_i)^2$ is smallest. Times
-# of a sweep go from microseconds to a second. **Predict**: if the time of the largest size is 10 % off, by how much
-# may $\alpha$ be off?
-#
-# A made-up machine with $\alpha$ = 40 µs and 5 GB/s, its times disturbed by 10 %, up and down by turns:
+# The usual fit, least squares, chooses the line for which the sum of $(\alpha + n_i \beta - t_i)^2$ is smallest. The
+# times of a sweep range from microseconds to a second. Below is a made-up machine with $\alpha$ = 40 µs and 5 GB/s. Its
+# times are disturbed by 10 %, alternately up and down. **Predict** the $\alpha$ that the usual fit finds, in
+# microseconds.
+
+# %%
+predict("alpha by the usual fit", ...)
 
 # %%
 given_sizes = [4**power * 1024 for power in range(9)]
@@ -618,16 +698,23 @@ sizes_mean, times_mean = sum(given_sizes) / 9, sum(given_times) / 9
 slope = sum((n - sizes_mean) * (t - times_mean) for n, t in zip(given_sizes, given_times)) / sum(
     (n - sizes_mean) ** 2 for n in given_sizes
 )
-print(f"usual least squares: alpha {(times_mean - slope * sizes_mean) * 1e6:.0f} µs instead of 40")
+usual_alpha = times_mean - slope * sizes_mean
+
+# %%
+reveal(
+    "alpha by the usual fit",
+    usual_alpha * 1e6,
+    why="The largest time is 15 ms, and 10 % of that is many times 40 µs. In squares of absolute errors it decides "
+    "almost alone, and the small sizes, the only ones that tell anything about alpha, have no say.",
+)
 
 # %% [markdown]
-# A collective that is over before it has begun. The largest time is 15 ms, and 10 % of it are many times $\alpha$. In
-# squares of absolute errors it decides almost alone, and the small sizes, the only ones that know $\alpha$, have no
-# say. So count **relative** errors: 10 % off is 10 % off, at any size. Choose $\alpha$ and $\beta$ so that
+# A collective that is over before it has begun. So count **relative** errors: 10 % off is 10 % off, at any size. Choose
+# $\alpha$ and $\beta$ so that
 #
 # $$ \sum_i \left( \frac{\alpha + n_i \beta - t_i}{t_i} \right)^2 $$
 #
-# is smallest. Divided by $t_i$, it is an ordinary least-squares problem again: in each row, $\frac{1}{t_i} \alpha +
+# is smallest. Divided by $t_i$, this is an ordinary least-squares problem again: in each row, $\frac{1}{t_i} \alpha +
 # \frac{n_i}{t_i} \beta$ should come as close as possible to 1. `torch.linalg.lstsq(rows, ones).solution` solves it.
 
 # %% exercise="fit" difficulty=3 minutes=12
@@ -668,20 +755,24 @@ print(f"alpha {alpha * 1e6:.0f} µs, 1 / beta {1 / beta / 1e9:.2f} GB/s")
 figures.sweep(sizes, times, rates, f"all-reduce of {run.world_size} ranks, and the fitted line", (alpha, beta), limits)
 
 # %% [markdown]
-# A noisy machine can give an $\alpha$ below 0 even so. Don't repair it, and don't hide it: it says that your times
-# don't lie on a line, or that the small sizes were disturbed. Measure again, with more repeats, or give up the model at
-# small sizes. (Programs that must go on, such as `measure_this_machine`, take 0 then and fit $\beta$ alone.)
+# Even so, a noisy machine can give an $\alpha$ below 0. Don't correct it, and don't hide it: it says that your times
+# don't lie on a line, or that the small sizes were disturbed. Measure again with more repeats, or give up the model at
+# small sizes. (Programs that must go on, such as `measure_this_machine`, then take 0 and fit $\beta$ alone.)
 
 # %% [markdown]
 # ## Size for share
 #
 # How large must a message be to be worth its latency? At size $n$ the bandwidth is $n / (\alpha + n\beta)$; it grows
-# with $n$ and never quite reaches its peak, $1/\beta$.
+# with $n$ and never quite reaches its peak, $1/\beta$. Half the peak is reached where latency and bytes take equally
+# long: at $n = \alpha / \beta$, the **half-bandwidth size**.
 #
-# **Predict**: at which size is it **half** the peak? And how many times larger is the size for 90 %?
-#
-# Half is reached where latency and bytes take equally long: $n = \alpha / \beta$, the **half-bandwidth size**. Find the
-# size for any share $s$: solve $\frac{n}{\alpha + n\beta} = s \cdot \frac{1}{\beta}$ for $n$.
+# **Predict**: how many times larger is the size for 90 % of the peak?
+
+# %%
+predict("times the half-bandwidth size", ...)
+
+# %% [markdown]
+# Find the size for any share $s$: solve $\frac{n}{\alpha + n\beta} = s \cdot \frac{1}{\beta}$ for $n$.
 
 # %% exercise="size-for-share" difficulty=2 minutes=6
 def size_for_share(share: float, alpha: float, beta: float) -> float:
@@ -700,19 +791,29 @@ for share in (0.5, 0.9, 0.99):  # one message over an NVLink: 1 µs, 450 GB/s
 # %% check="size-for-share" judges="values" points=2
 check(size_for_share, judges="values")
 
+# %%
+reveal(
+    "times the half-bandwidth size",
+    size_for_share(0.9, 1e-6, 1 / 450e9) / size_for_share(0.5, 1e-6, 1 / 450e9),
+    why="At 90 % the bytes must take nine times as long as the latency; at 99 %, 99 times.",
+)
+
 # %% [markdown]
-# 450 KB, not "a few KB" as one can read. Ninety percent takes nine times that, ninety-nine percent 99 times. And that
-# was one message. A ring all-reduce of 8 ranks sends 14 of them, each an eighth of the tensor: it needs 8 times the
-# size.
+# Half the peak takes 450 KB, not the "few KB" that one sometimes reads. And that was one message. A ring all-reduce on
+# 8 ranks sends 14 of them, each an eighth of the tensor, so it needs 8 times the size.
 
 # %% [markdown]
 # ## Crossover
 #
 # Two algorithms, two lines: one with little latency, one with fast bytes. Below the **crossover** the first is faster,
-# above it the second. A library that knows it can choose (in lesson 02 you write one that does).
+# above it the second. A library that knows the crossover can choose (in lesson 02 you write one that does).
 #
-# **Predict**: with `(alpha, beta)` of (10 µs, 3 ns) and (50 µs, 1 ns), at which size do they meet? And when do two
-# lines never meet at a size above 0?
+# **Predict** for `(alpha, beta)` of (10 µs, 3 ns) and (50 µs, 1 ns): at which size, in bytes, do the two meet? And with
+# a $\beta$ of 3 ns for both, do they ever meet at a size above 0?
+
+# %%
+predict("the crossover", ...)
+predict("with equal betas they meet", ..., choices=["at one size", "at no size"])
 
 # %% exercise="crossover" difficulty=2 minutes=8
 def crossover(one: tuple[float, float], other: tuple[float, float]) -> float | None:
@@ -729,15 +830,23 @@ def crossover(one: tuple[float, float], other: tuple[float, float]) -> float | N
     ### END SOLUTION
 
 # %%
-f"{crossover((10e-6, 3e-9), (50e-6, 1e-9)):,.0f} bytes"
+meeting, parallel = crossover((10e-6, 3e-9), (50e-6, 1e-9)), crossover((10e-6, 3e-9), (50e-6, 3e-9))
+
+# %%
+reveal("the crossover", meeting, unit="B", why="Per byte the second gains 2 ns, and it has 40 µs to catch up.")
+reveal(
+    "with equal betas they meet",
+    "at no size" if parallel is None else "at one size",
+    why="The lines are parallel. Nor do they meet above 0 if one of them is better in both numbers.",
+)
 
 # %% check="crossover" judges="values" points=3
 check(crossover, judges="values")
 
 # %% [markdown]
-# For an all-reduce of 4 ranks, a ring has $6\alpha$ of latency and moves $\frac{6}{4} n$ bytes; a tree has $4\alpha$,
-# and moves $4n$. Where do they meet on the lab's links? And which does the virtual cluster take, just below and just
-# above?
+# For an all-reduce on 4 ranks, a ring has a latency of $6\alpha$ and moves $\frac{6}{4} n$ bytes; a tree has $4\alpha$
+# and moves $4n$. Where do they meet on the lab's links? And which does the virtual cluster take just below that size,
+# and just above it?
 
 # %% tags=["notebook-only"]
 ring = (6 * wire.alpha, 6 / 4 / wire.bandwidth)
@@ -755,12 +864,15 @@ for nbytes in (72_000, 88_000):
 # %% [markdown]
 # ## Held-out errors
 #
-# A line through points that it was fitted to proves little. The test of a model is a size that it has **not** seen:
-# leave one out, fit the others, predict the one, compare. Then leave out the next. The error is relative and has a
-# sign: +0.2 is a prediction 20 % too long.
+# That a line passes close to the points it was fitted to proves little. The test of a model is a size that it has
+# **not** seen: leave one out, fit the others, predict the one, compare. Then leave out the next. The error is relative
+# and has a sign: +0.2 is a prediction that is 20 % too long.
 #
-# **Predict** for the made-up machine, whose times are 10 % too long and 10 % too short by turns: how large are the
-# errors, and which have which sign?
+# **Predict** for the made-up machine, whose times are alternately 10 % too long and 10 % too short: where a time was
+# too long, is the prediction too long or too short?
+
+# %%
+predict("where a time was too long, the prediction is", ..., choices=["too long", "too short"])
 
 # %% exercise="held-out-errors" difficulty=2 minutes=8
 def held_out_errors(sizes: list[int], seconds: list[float], fit: Callable) -> list[float]:
@@ -778,35 +890,48 @@ def held_out_errors(sizes: list[int], seconds: list[float], fit: Callable) -> li
     return errors
 
 # %%
-[f"{error:+.0%}" for error in held_out_errors(given_sizes, given_times, fit)]
+errors = held_out_errors(given_sizes, given_times, fit)
+too_long = [error for error, n, t in zip(errors, given_sizes, given_times) if t > 40e-6 + n / 5e9]
+[f"{error:+.0%}" for error in errors]
+
+# %%
+reveal(
+    "where a time was too long, the prediction is",
+    "too short" if max(too_long) < 0 else "too long",
+    why="The fit to the others is close to the true line, and the time in question is above it.",
+)
 
 # %% check="held-out-errors" judges="values" points=3
 check(held_out_errors, judges="values")
 
 # %% [markdown]
-# The times were disturbed by 10 %, and each is missed by a little more than that. Yours:
+# The times were disturbed by 10 %, and each is missed by about that much. Yours:
 
 # %% tags=["nbval-ignore-output"]
 for nbytes, error in zip(sizes, held_out_errors(sizes, times, fit)):
     print(f"{nbytes:12,} bytes: {error:+.0%}")
 
 # %% [markdown]
-# Real machines are not that straight. Where the tensor no longer fits into a cache, or the library changes to another
-# algorithm, the curve bends, and one line misses by tens of percent in the middle. State the error together with the
-# model; then it is a useful model.
+# Real machines are not that straight. Where the tensor no longer fits into a cache, or the library switches to a
+# different algorithm, the curve bends, and one line misses by tens of percent in the middle. State the error together
+# with the model; then it is a useful model.
 
 # %% [markdown]
 # ## Recover the link
 #
-# The last step goes from what you measure, a collective, to what you want to know, the link below it. If the all-reduce
-# is a ring of $P$ ranks, its $2(P-1)$ steps each send one chunk of $n/P$ bytes:
+# The last step goes from what you measure, a collective, to what you want to know: the link beneath it. If the
+# all-reduce is a ring of $P$ ranks, each of its $2(P-1)$ steps sends one chunk of $n/P$ bytes:
 #
 # $$ t(n) = 2(P-1) \left( \alpha_{\text{link}} + \frac{n}{P \cdot B} \right) $$
 #
 # with the link's latency $\alpha_{\text{link}}$ and its bandwidth $B$ in bytes/s. Your fit gives
 # $t(n) = \alpha + n\beta$. Compare the two.
 #
-# **Predict** for 2 ranks: how do the fitted $1/\beta$ and the link's $B$ compare? And for 1,000 ranks?
+# **Predict**: what share of the link's $B$ is the fitted $1/\beta$ for 2 ranks, and for 1,000 ranks?
+
+# %%
+predict("1 / beta as a share of B, 2 ranks", ...)
+predict("1 / beta as a share of B, 1,000 ranks", ...)
 
 # %% exercise="recover-the-link" difficulty=3 minutes=12
 def recover_the_link(sizes: list[int], seconds_of: Callable, fit: Callable, rank: int, world_size: int) -> tuple:
@@ -830,16 +955,16 @@ def recover_the_link(sizes: list[int], seconds_of: Callable, fit: Callable, rank
 # %% [markdown]
 # <details><summary>Hint</summary>
 #
-# The part of $t(n)$ that does not depend on $n$ is the fitted $\alpha$; what stands before $n$ is the fitted $\beta$.
-# Solve each for the link's number.
+# The part of $t(n)$ that doesn't depend on $n$ is the fitted $\alpha$; the factor of $n$ is the fitted $\beta$. Solve
+# each for the link's number.
 # </details>
 
 # %% check="recover-the-link" judges="values" points=4
 check(recover_the_link, judges="values")
 
 # %% [markdown]
-# Now with everything that you have written, on the lab cluster: your clock, your slowest rank, your median, your fit.
-# The truth is 10 µs and 10 GB/s.
+# Now put together everything that you have written, on the lab cluster: your clock, your slowest rank, your median,
+# your fit. The truth is 10 µs and 10 GB/s.
 
 # %% tags=["notebook-only"]
 def everything(rank, world_size):
@@ -850,22 +975,37 @@ for ranks in (2, 5, 8):
     alpha, bandwidth = simulate(everything, ranks, cluster=lab, device="cpu").results[0]
     print(f"{ranks} ranks: alpha {alpha * 1e6:.3f} µs, {bandwidth / 1e9:.3f} GB/s")
 
+# %%
+shares = {ranks: ranks / (2 * (ranks - 1)) for ranks in (2, 1000)}
+
+# %%
+reveal("1 / beta as a share of B, 2 ranks", shares[2], why="The line's $1/\\beta$ is $\\frac{P}{2(P-1)} B$.")
+reveal(
+    "1 / beta as a share of B, 1,000 ranks",
+    shares[1000],
+    why="It is the `algbw` of large tensors, and tends to half of B. The `busbw` is B for any number of ranks.",
+)
+
 # %% [markdown]
-# Every detail of the benchmark had to be right for that. The same functions, unchanged, measure a real cluster. (Your
-# prediction: the line's $1/\beta$ is $\frac{P}{2(P-1)} B$. That is $B$ itself for 2 ranks and half of it for 1,000: the
-# `algbw` of large tensors. The `busbw` is $B$ for any number.)
+# Every detail of the benchmark had to be right for that. The same functions, unchanged, measure a real cluster.
+
+# %% [markdown]
+# ### How your predictions went
+
+# %%
+how_predictions_went()
 
 # %% [markdown]
 # # Recap
 # - **Synchronize, meet, start the clock, call, wait, synchronize, stop the clock.** An asynchronous call that nobody
 #   waits for takes no time and has infinite bandwidth.
 # - Warm up. Take the **slowest rank** of each repeat, the **median** of the repeats, and state the spread.
-# - $S$ is the size of the **whole**. `algbw` is $S/t$, in $10^9$ bytes a second; `busbw` is that times $2(P-1)/P$ for
+# - $S$ is the size of the **whole**. `algbw` is $S/t$, in $10^9$ bytes per second; `busbw` is that times $2(P-1)/P$ for
 #   all-reduce, $(P-1)/P$ where there are chunks, 1 for broadcast and reduce. Compare `busbw` with one direction of a
 #   link.
-# - 277 and 75 "GB/s" were 298 and 321 GB/s.
-# - Fit $\alpha$ and $\beta$ by **relative** errors. $\alpha/\beta$ is the half-bandwidth size; where two lines meet,
-#   another algorithm is faster. Test a model on sizes that it has not seen.
+# - 277 and 75 "GB/s" were really 298 and 321 GB/s.
+# - Fit $\alpha$ and $\beta$ by **relative** errors. $\alpha/\beta$ is the half-bandwidth size; where two lines cross,
+#   the other algorithm becomes the faster one. Test a model on sizes that it has not seen.
 #
 # **The library.** The course has a benchmark that does all this, for all eight collectives, on real and virtual ranks,
 # with the columns of nccl-tests. In a terminal: `python -m utils.benchmark all_reduce --sizes 1K..64M`, or
@@ -879,7 +1019,7 @@ print(table)
 table.figure()
 
 # %% [markdown]
-# On GPUs, take `nccl-tests` itself. For anything in one process, `torch.utils.benchmark.Timer` warms up, repeats and
+# On GPUs, use `nccl-tests` itself. For anything in one process, `torch.utils.benchmark.Timer` warms up, repeats and
 # synchronizes for you.
 #
 # **The paper.** Hoefler, Belli: *Scientific benchmarking of parallel computing systems: twelve ways to tell the masses

@@ -5,13 +5,13 @@ import queue
 import time
 from pathlib import Path
 
-from jupyter_client.manager import KernelManager
-
 
 class Notebook:
     """A kernel that runs one cell after another and collects the output of each."""
 
     def __init__(self):
+        from jupyter_client.manager import KernelManager  # not there on a bare GPU machine
+
         self.manager = KernelManager(kernel_name="python3")
         self.manager.start_kernel(extra_arguments=["--HistoryManager.enabled=False"])  # a file that it would open
         self.client = self.manager.client()

@@ -101,19 +101,15 @@ def is_output(block: Block) -> bool:
 
 
 def test_every_block_says_what_it_is():
-    known = {"", "python", "sh elsewhere", *SHELL, *NO_PROMISE}
-    unknown = [
-        f"{page}:{block.line}: {block.words}"
-        for page in PAGES
-        for block in blocks(page)
-        if block.words not in known and not (block.words.startswith("python ") and runs_in_a_test(block))
-    ]
+    found = [(page, block) for page in PAGES for block in blocks(page)]
+    unknown = [f"{page}:{block.line}: {block.words}" for page, block in found if not is_known(block)]
     assert unknown == [], 'CONTRIBUTING.md, "Pages", lists the kinds'
 
 
-def runs_in_a_test(block: Block) -> bool:
-    """Whether a test looks for blocks that begin like this one."""
-    return f"```{block.words}" in all_tests()
+def is_known(block: Block) -> bool:
+    if block.words.startswith("python "):
+        return f"```{block.words}" in all_tests()  # a test looks for blocks that begin like this one
+    return block.words in {"", "python", "sh elsewhere", *SHELL, *NO_PROMISE} or block.words.startswith("{")
 
 
 @cache
@@ -137,7 +133,11 @@ def test_the_python_of_a_page_runs_and_shows_what_it_says(page, tmp_path):
 
 
 def run_as_a_notebook(cells: list[str], folder: Path) -> nbformat.NotebookNode:
-    """What the cells show. They run in `folder`, where they may write, and import this project."""
+    """What the cells show. They run in `folder`, where they may write, and import this project.
+
+    There, `utils` also has the name that `pip install .` gives it.
+    """
+    (folder / "manyranks").symlink_to(ROOT / "utils")
     notebook = new_notebook(cells=[new_code_cell(cell) for cell in cells])
     if cells:
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -185,12 +185,12 @@ def problems_of(command: list[str], page: str) -> list[str]:
     if program == "make":
         return problems_of_make(rest, page)
     ours = BIN / Path(program).name
-    if not ours.exists() and (program.startswith(".venv/") or not bash_knows(program)):
+    if not ours.is_file() and (program.startswith(".venv/") or not bash_knows(program)):
         return [f"there is no program {program}. Is it on another system? Then the block is `sh elsewhere`"]
     paths = [word for word in rest if "/" in word and re.fullmatch(r"[\w./-]+\.(py|ipynb|md|txt)", word)]
     missing = [path for path in paths if not path.startswith(MADE_BY_MAKE) and not (ROOT / path).exists()]
     problems = [f"there is no file {path}" for path in missing]
-    if ours.exists():
+    if ours.is_file():
         text = help_of(ours.name, *words_before_options(rest))
         options = [re.split(r"[=\d]", word)[0] for word in before_a_script(rest) if re.match(r"--?[a-zA-Z]", word)]
         problems += [f"{shlex.join(command)}: --help has no {option}" for option in options if not has(text, option)]

@@ -41,7 +41,7 @@ events text
 GRADER = """
 __main__
 commands
-pages
+pages book
 classroom authoring
 judging
 hidden inside sandbox
@@ -50,6 +50,7 @@ GROUND = ("events", "text")
 # Breaches that are meant, each with its reason.
 SHARED = "torch's private names live in one file, which needs nothing else of ours"
 ALLOWED: dict[tuple[str, str], str] = {
+    ("utils/worlds/common/joining.py", "utils.recording.torch_private"): SHARED,
     ("utils/worlds/common/rank_environment.py", "utils.recording.torch_private"): SHARED,
     ("utils/worlds/common/result.py", "utils.recording.torch_private"): SHARED,
 }

@@ -5,6 +5,7 @@
         under a heading      difficulty ●●○○○ · about 10 minutes · 3 points: values 2, memory 1
                              with the exercise's name first, if the heading says something else
     minutes(lesson) -> int           how long the lesson takes
+    students_table(lessons) -> str   the table for the README of the students' bundle
     readme_with(readme, lessons)     README.md's table with a row for each of these lessons
 
 Of these, the author writes only the line under the title, as `*you need: lesson 01.*`.
@@ -22,6 +23,7 @@ TABLE = re.compile(r"(<!-- lessons: .*?-->\n)(.*?)(\n<!-- end of lessons -->)", 
 HEADER = "| lesson | question it answers | time | exercises | points |\n| --- | --- | --- | --- | --- |"
 ROW = re.compile(r"^(\| \[.*\]\(notebooks/(\w+)/.*)$", re.MULTILINE)
 NEEDS = "*you need: "  # starts the line under the title
+NEEDED = re.compile(rf"^{re.escape(NEEDS)}(.*?)\*$", re.DOTALL | re.MULTILINE)
 WORDS_A_MINUTE = 180
 MINUTES_A_PREDICTION = 2
 PREDICTION = re.compile(r"\*\*predict\*\*", re.IGNORECASE)
@@ -51,7 +53,7 @@ def shown_cells(lesson: Lesson) -> list[Cell]:
         elif cell.line in headings:
             exercise = lesson.exercises[headings[cell.line]]
             line = about_exercise(exercise, lesson.checks_of(exercise.name))
-            if re.sub(r"[^a-z0-9]+", "-", title_of(cell).lower()).strip("-") != exercise.name:
+            if re.sub(r"[^a-z0-9]+", "-", heading_text(cell).lower()).strip("-") != exercise.name:
                 line = f"`{exercise.name}` · {line}"  # as checks and the gradebook call it
             source = re.sub(r"$", f"\n{line}", source, count=1, flags=re.MULTILINE)
         shown.append(replace(cell, source=source))
@@ -70,7 +72,7 @@ def headings_of(lesson: Lesson) -> dict[str, Cell | None]:
     return headings
 
 
-def title_of(heading: Cell) -> str:
+def heading_text(heading: Cell) -> str:
     return heading.source.split("\n")[0].removeprefix("## ")
 
 
@@ -109,6 +111,17 @@ def row(lesson: Lesson) -> str:
     link = f"[{title}](notebooks/{lesson.name}/{lesson.name}.ipynb)"
     counts = f"{len(lesson.exercises)} | {lesson.points:g}"
     return f"| {link} | {lesson.cells[0].marker.question} | {hours(minutes(lesson))} | {counts} |"
+
+
+def students_table(lessons: Iterable[Lesson]) -> str:
+    """The table of lessons for the students' README, in their order: time, exercises, what it takes to begin."""
+    rows = ["| lesson | time | exercises | you need |", "| --- | --- | --- | --- |"]
+    for lesson in lessons:
+        title = lesson.cells[0].source.splitlines()[0]
+        needs = " ".join(NEEDED.findall(lesson.cells[0].source)).replace("\n", " ")
+        name = f"[{lesson.name[:2]} · {title.removeprefix('# ')}](notebooks/{lesson.name}/{lesson.name}.ipynb)"
+        rows.append(f"| {name} | {hours(minutes(lesson))} | {len(lesson.exercises)} | {needs} |")
+    return "\n".join(rows)
 
 
 def readme_with(readme: str, lessons: Iterable[Lesson], others: bool = False) -> str:

@@ -166,7 +166,7 @@ def shown(path: Path) -> str:
 
 
 def find_lessons(names: Iterable[str] = (), root: Path = ROOT) -> list[Path]:
-    """The sources of the lessons called `names` (`01_collectives`, or the file's path), or of all lessons.
+    """The sources of the lessons called `names` (`01_collectives`, "01", or the file's path), or of all lessons.
 
     Raises BuildError if there is no such lesson, or if a file in solutions/ is not called NN_topic.py.
     """
@@ -178,7 +178,8 @@ def find_lessons(names: Iterable[str] = (), root: Path = ROOT) -> list[Path]:
         )
     if not sources:
         raise BuildError(["there is no lesson: solutions/ holds no NN_topic.py"])
-    wanted = [Path(name).stem for name in names]
+    by_number = {name[:2]: name for name in sources}
+    wanted = [by_number.get(stem.zfill(2), stem) for stem in (Path(name).stem for name in names)]
     missing = [name for name in wanted if name not in sources]
     if missing:
         there_are = f"there are: {', '.join(sources)}"

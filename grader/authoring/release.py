@@ -21,6 +21,7 @@ import json
 import os
 import re
 import sys
+import tomllib
 import zipfile
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from grader.authoring.build import drift, read_lessons, release_path
+from grader.authoring.facts import students_table
 from grader.authoring.lesson import ROOT, BuildError, Lesson, parse
 from grader.authoring.markers import clear_solution, solution_lines
 from grader.authoring.meaning import UNSEEN, Piece, pieces, pieces_in_text
@@ -48,6 +50,7 @@ NOT_FOR_STUDENTS = re.compile(r"(BEGIN|END) SOLUTION|HIDDEN TESTS|grader\.hidden
 
 def contents(lessons: Iterable[Lesson], root: Path = ROOT) -> dict[str, bytes]:
     """The bundle's files, {path in the bundle: content}. Raises BuildError if one is missing."""
+    lessons = list(lessons)
     templates = root / "grader" / "bundle"
     files = {path.relative_to(root): path for path in (release_path(lesson) for lesson in lessons)}
     files |= {path.relative_to(root): path for path in visible_files(root / "utils")}
@@ -60,7 +63,18 @@ def contents(lessons: Iterable[Lesson], root: Path = ROOT) -> dict[str, bytes]:
         raise BuildError(f"the bundle needs {path.relative_to(root)}, but there is no such file" for path in missing)
     entries = {name.as_posix(): path.read_bytes() for name, path in files.items()}
     entries["requirements.txt"] = student_requirements(entries["requirements.txt"].decode()).encode()
+    readme = entries["README.md"].decode()
+    for place, text in {"<!-- lessons -->": students_table(lessons), "<!-- version -->": version(root)}.items():
+        if place not in readme:
+            raise BuildError([f"grader/bundle/README.md:1: nothing says where this goes: {place}"])
+        readme = readme.replace(place, text)
+    entries["README.md"] = readme.encode()
     return entries
+
+
+def version(root: Path) -> str:
+    """The course's version: pyproject.toml is the only place that says it."""
+    return str(tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"])
 
 
 def visible_files(folder: Path) -> Iterator[Path]:

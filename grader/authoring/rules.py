@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 
 from grader.authoring.check_files import answers, answers_file, hidden_tests, line_with, visible_checks
-from grader.authoring.facts import NEEDS, headings_of, plural, title_of
+from grader.authoring.facts import NEEDS, heading_text, headings_of, plural
 from grader.authoring.lesson import BuildError, Lesson, Problem, parse
 from grader.authoring.markers import nearest
 from grader.authoring.predictions import PREDICT, only_reveals, prediction_calls
@@ -60,7 +60,7 @@ def headings(lesson: Lesson) -> Breaches:
             what = f"exercise {name!r} has no heading: above it, start a markdown cell with '## ' and a noun phrase"
             yield Problem(lesson.file, lesson.exercises[name].line, what)
             continue
-        words = title_of(heading)
+        words = heading_text(heading)
         if words in said:
             what = f"the heading {words!r} is on line {said[words]} already: give each exercise its own"
             yield Problem(lesson.file, heading.body_line, what)

@@ -40,7 +40,7 @@ Stamps = dict[Path, tuple[int, int] | None]  # each file's time and size; None i
 # ---- names -----------------------------------------------------------------------------------------------------------
 
 
-def the_one(name: str, names: Iterable[str], what: str) -> str:
+def exercise_called(name: str, names: Iterable[str]) -> str:
     """The name itself, or the only one that begins with it. Raises BuildError if there is none, or more than one."""
     names = list(names)
     found = [name] if name in names else [one for one in names if one.startswith(name)]
@@ -48,13 +48,9 @@ def the_one(name: str, names: Iterable[str], what: str) -> str:
         return found[0]
     if found:
         raise BuildError([f"{name!r} could be {' or '.join(found)}"])
-    raise BuildError([f"there is no {what} called {name!r}{nearest(name, names) or ': there are ' + ', '.join(names)}"])
-
-
-def lesson_called(name: str, root: Path = ROOT) -> str:
-    """`05_data_parallelism` for itself, for its file, or for "05". Raises BuildError if there is no such lesson."""
-    number = name.zfill(2) if name.isdigit() else Path(name).stem
-    return the_one(number, [path.stem for path in find_lessons(root=root)], "lesson")
+    raise BuildError(
+        [f"there is no exercise called {name!r}{nearest(name, names) or ': there are ' + ', '.join(names)}"]
+    )
 
 
 # ---- judging ---------------------------------------------------------------------------------------------------------
@@ -64,7 +60,7 @@ class TryOut:
     """The answers to one exercise, or to all of a lesson, with what each got when it was last judged."""
 
     def __init__(self, lesson: str, exercise: str | None, root: Path = ROOT) -> None:
-        [self.source] = find_lessons([lesson_called(lesson, root)], root)
+        [self.source] = find_lessons([lesson], root)
         self.exercise, self.root = exercise, root
         self.judged: dict[str, Result] = {}  # by what the result depends on
 
@@ -77,7 +73,7 @@ class TryOut:
         start, results = time.monotonic(), list[tuple[Candidate, Result]]()
         bench = Workbench.load(self.source.stem, self.root, record=True)
         names = list(bench.lesson.exercises)
-        to_judge = candidates(bench, [the_one(self.exercise, names, "exercise")] if self.exercise else names)
+        to_judge = candidates(bench, [exercise_called(self.exercise, names)] if self.exercise else names)
         with tqdm(total=len(to_judge), leave=False, disable=None, bar_format=BAR) as bar:
             for candidate in to_judge:
                 if interrupted():
@@ -226,7 +222,8 @@ def command(lesson: str, exercise: str | None = None, watch: bool = False, noteb
     """`python -m grader try`: returns the exit code. With `notebook`, becomes a JupyterLab instead."""
     try:
         if notebook:
-            path, problems = write_preview(lesson_called(lesson))
+            [source] = find_lessons([lesson])
+            path, problems = write_preview(source.stem)
             print_problems(problems)
             open_in_lab(path)
         attempt = TryOut(lesson, exercise)

@@ -15,14 +15,16 @@ NUMBER = re.compile(r"\d[\d.,]*(e[+-]?\d+)?")  # inputs are drawn, so numbers ma
 
 def unproved_mistakes(bench: Workbench, messages: Iterable[str]) -> dict[str, list[str]]:
     """{mistake: the exercises whose oracles name it}, of those that none of these messages to students names."""
-    said = alike("\n".join(messages))
+    said = without_numbers("\n".join(messages))
     found: dict[str, list[str]] = {}
     for oracle in oracles_of(bench):
         for words in dict.fromkeys(words for case in cases_of(oracle) for words in named_in(case)):
-            if alike(words) not in said and oracle.exercise not in found.setdefault(words, []):
+            if without_numbers(words) not in said and oracle.exercise not in found.setdefault(words, []):
                 found[words].append(oracle.exercise)
-    first = {alike(words): words for words in reversed(found)}  # with the numbers of the first case
-    return {words: exercises for words, exercises in found.items() if first[alike(words)] == words and exercises}
+    first = {without_numbers(words): words for words in reversed(found)}  # with the numbers of the first case
+    return {
+        words: exercises for words, exercises in found.items() if first[without_numbers(words)] == words and exercises
+    }
 
 
 def oracles_of(bench: Workbench) -> Iterator[Oracle]:
@@ -44,6 +46,6 @@ def named_in(case: Case) -> Iterator[str]:
         yield from of_part
 
 
-def alike(text: str) -> str:
+def without_numbers(text: str) -> str:
     """The text on one line, without its numbers."""
     return NUMBER.sub("#", " ".join(text.split()))

@@ -102,8 +102,7 @@ def counted_bytes(_: Draws, collectives: list[str], passed_in: list[int]) -> Cas
             rtol=RTOL,
             mistakes={
                 "one chunk of it: S is the whole tensor, all chunks together": nbytes / world_size,
-                "what all ranks hold together: S counts data gathered, scattered or exchanged once": nbytes
-                * world_size,
+                "what all ranks hold together: S counts what is exchanged only once": nbytes * world_size,
                 "the bytes that one rank must send: that comes later, in busbw": nbytes * others,
                 "twice the whole: the two phases come later, in busbw": 2 * nbytes,
                 "what this rank passes in: here that is one chunk of the whole": nbytes,

@@ -103,3 +103,7 @@ class Cheat:
 
 def clean(text: str) -> str:
     return textwrap.dedent(text).strip("\n")
+
+
+def indented(text: str, by: int = 4) -> str:
+    return "\n".join(" " * by + line for line in clean(text).split("\n"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.cheats.cheat import Cheat, clean
+from tests.cheats.cheat import Cheat, indented
 
 HANG = {  # ways to hang
     "loop": "while True: pass",
@@ -50,28 +50,24 @@ HARM = {"kill-all", "kill-parent", "kill-first", "kill-group", "stop-parent"}
 
 
 def at_exit(how: str) -> str:
-    return f"def last():\n{_indent(how)}\natexit.register(last)\nthreading._register_atexit(last)"
+    return f"def last():\n{indented(how)}\natexit.register(last)\nthreading._register_atexit(last)"
 
 
 def in_del(how: str) -> str:
-    return f"class Last:\n    def __del__(self):\n{_indent(how, 8)}\nreturn Last()"
+    return f"class Last:\n    def __del__(self):\n{indented(how, 8)}\nreturn Last()"
 
 
 def in_thread(how: str) -> str:
-    return f"def other():\n    time.sleep(0.02)\n{_indent(how)}\nthreading.Thread(target=other).start()"
+    return f"def other():\n    time.sleep(0.02)\n{indented(how)}\nthreading.Thread(target=other).start()"
 
 
 def in_handler(how: str) -> str:
     """Only where it is possible: a graded rank runs its program in a thread, where Python can't set handlers."""
     return (
-        f"def handler(*args):\n{_indent(how)}\n"
+        f"def handler(*args):\n{indented(how)}\n"
         "try:\n    signal.signal(signal.SIGALRM, handler)\n    signal.setitimer(signal.ITIMER_REAL, 0.02, 0.02)\n"
         "except ValueError:\n    pass"
     )
-
-
-def _indent(text: str, by: int = 4) -> str:
-    return "\n".join(" " * by + line for line in clean(text).split("\n"))
 
 
 def hang(name: str, where: str, **how) -> Cheat:

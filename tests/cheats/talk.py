@@ -5,7 +5,7 @@ They send nothing that is counted. All of them work between processes on one mac
 
 from __future__ import annotations
 
-from tests.cheats.cheat import Cheat, clean
+from tests.cheats.cheat import Cheat, clean, indented
 
 LISTEN = 0.4  # seconds; ranks start within a few hundredths of each other
 
@@ -19,7 +19,7 @@ began = time.monotonic()
 while time.monotonic() < began + {LISTEN}:
     for other in range(world_size):
         try:
-{_indent(hear, 12)}
+{indented(hear, 12)}
         except (OSError, ValueError, LookupError, AttributeError):
             pass
     time.sleep(0.01)
@@ -33,12 +33,8 @@ if len(heard) == world_size and len(sums) == x.numel():
     return Cheat(f"talk/{name}", tries, setup, act, exercise="total", plain=how.pop("plain", True), **how)
 
 
-def _indent(text: str, by: int) -> str:
-    return "\n".join(" " * by + line for line in clean(text).split("\n"))
-
-
 def quietly(statements: str) -> str:
-    return f"try:\n{_indent(statements, 4)}\nexcept (OSError, ValueError, AttributeError):\n    pass"
+    return f"try:\n{indented(statements, 4)}\nexcept (OSError, ValueError, AttributeError):\n    pass"
 
 
 # A bit is sent by taking a resource with a number: number `8 * (rank * 64 + position) + bit`.

@@ -13,6 +13,7 @@ from matplotlib.patches import FancyBboxPatch, Rectangle
 from utils import figures
 from utils.events.event import Event, Region
 from utils.events.memory_samples import MemoryNote
+from utils.figures.work import OTHER_WORK, SHADES
 from utils.report.memory import Memory
 from utils.report.run import Run
 
@@ -100,7 +101,7 @@ def luminance(colour) -> float:
     return 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2
 
 
-@pytest.mark.parametrize("colour", sorted({*figures.COLOURS, *figures.KINDS}))
+@pytest.mark.parametrize("colour", sorted({*figures.COLOURS, *figures.KINDS, *figures.WORK.values(), *OTHER_WORK}))
 def test_black_letters_are_readable_on_every_colour(colour):
     assert (luminance(colour) + 0.05) / 0.05 > 4.5  # what the web's accessibility guidelines require of text
 
@@ -122,9 +123,67 @@ def lab(colour: str, eyes) -> numpy.ndarray:
 
 
 @pytest.mark.parametrize("eyes", EYES)
-def test_everyone_can_tell_kinds_of_work_apart(eyes):
-    seen = [lab(colour, EYES[eyes]) for colour in figures.KINDS]
+@pytest.mark.parametrize("colours", [figures.KINDS, [*figures.WORK.values(), *OTHER_WORK]], ids=["lines", "work"])
+def test_everyone_can_tell_kinds_apart(eyes, colours):
+    seen = [lab(colour, EYES[eyes]) for colour in colours]
     assert min(numpy.linalg.norm(a - b) for a, b in itertools.combinations(seen, 2)) > 12
+
+
+def test_messages_keep_away_from_every_shade_of_compute():
+    """A pipeline's schedule has shades for its chunks, and its timeline has sends and receives beside them."""
+    for op, eyes in itertools.product(("send", "recv", "all_reduce"), EYES.values()):
+        for shade in (shade for shades in SHADES.values() for shade in shades):
+            assert numpy.linalg.norm(lab(figures.WORK[op], eyes) - lab(shade, eyes)) > 7
+
+
+def test_a_kind_of_work_has_one_colour_in_every_picture():
+    def colours_in(picture) -> dict[str, str]:
+        return {p.get_label(): to_hex(p.get_facecolor()).upper() for p in picture.legends[0].get_patches()}
+
+    early, late = run_of(CALLS, STEP), run_of(CALLS[::-1], [Region(0, "own", 0, 9), *STEP[::-1]])
+    drawn = [colours_in(picture) for picture in (early.timeline(), late.timeline())]
+    drawn.append(colours_in(figures.schedule([[("F", 0), ("B", 0)]] * 2)))
+    for kind in ("forward", "backward", "all_reduce", "recv"):
+        assert {colours[kind] for colours in drawn if kind in colours} == {figures.WORK[kind]}
+    pipeline = run_of([], [Region(0, "F0", 0, 1), Region(0, "B0", 1, 3), Region(0, "W0", 3, 4)]).timeline()
+    kinds = ("forward", "backward", "weight gradient")
+    assert list(colours_in(pipeline).values())[:3] == [figures.WORK[kind] for kind in kinds]
+
+
+def test_pictures_to_compare_share_their_time_axis():
+    short, long = run_of([], [Region(0, "a", 5.0, 7.0)]), run_of([], [Region(0, "a", 0.0, 6.0)])
+    ends = [one.timeline(beside=other).axes[0].get_xlim()[1] for one, other in ((short, long), (long, short))]
+    assert ends == [6, 6] and short.timeline().axes[0].get_xlim()[1] == 2
+    one, two = ([[("F", m) for m in range(count)]] for count in (5, 9))
+    first, second = figures.schedule(one, beside=two), figures.schedule(two, beside=one)
+    assert first.axes[0].get_xlim() == second.axes[0].get_xlim() != figures.schedule(one).axes[0].get_xlim()
+
+
+def test_waiting_inside_a_region_is_not_drawn_as_compute():
+    """DDP's all-reduce ends long after the last gradient is there, because another rank is late."""
+    reduced = dataclasses.replace(call(0, 0, "all_reduce", 2, 9, is_async=True), waited=3)
+    never = dataclasses.replace(call(0, 1, "all_reduce", 2, 2.5, is_async=True), waited=2.5)
+    picture = run_of([reduced, never], [Region(0, "backward", 1, 9)]).timeline()
+    assert ("blocked", 2, 8) in bars(picture, 0) and len(bars(picture, 0)) == 4
+    assert "the rank waits" in [text.get_text() for text in picture.legends[0].get_texts()]
+
+
+@pytest.mark.parametrize("title", ["who", "the bytes that each rank sends when DDP all-reduces one large bucket"])
+@pytest.mark.parametrize("size", [2, 16, 17])
+def test_the_title_of_a_heatmap_fits(size, title):
+    picture = figures.traffic(Run(size, "spawn", "gloo", [], [], sends(size), 1.0), title)
+    picture._repr_png_()  # only now is it known how wide text is
+    box = picture.texts[0].get_window_extent()
+    assert box.x0 >= 0 and box.x1 <= picture.bbox.x1
+
+
+def test_a_heatmap_can_show_what_collectives_imply():
+    """In a ring of 3, each rank sends 4/3 of the 60 bytes of an all-reduce to its neighbour."""
+    calls = [dataclasses.replace(call(rank, 0, "all_reduce", 0, 1), bytes=60, members=(0, 1, 2)) for rank in range(3)]
+    run = Run(3, "spawn", "gloo", [], [], calls, 1.0)
+    assert run.traffic().implied_bytes == [[0, 80, 0], [0, 0, 80], [80, 0, 0]]
+    assert sorted(filter(None, texts(run.traffic().heatmap(implied=True).axes[0]))) == ["80"] * 3
+    assert not any(texts(run.traffic().heatmap().axes[0]))
 
 
 @pytest.mark.parametrize("world_size", [0, 9])
@@ -199,7 +258,7 @@ def test_a_timeline_has_a_lane_per_rank_with_compute_calls_and_bubbles():
         ("compute: forward", 1, 5),
     ]
     legend = [text.get_text() for text in picture.legends[0].get_texts()]
-    assert legend == ["forward", "backward", "all_reduce", "recv", "blocking: the rank waits", "bubble"]
+    assert legend == ["forward", "backward", "all_reduce", "recv", "the rank waits", "bubble"]
     assert {"forward 0", "forward 1", "backward", "recv"} <= set(texts(panel))
 
 

@@ -186,6 +186,8 @@ right("gathers-all-losses-first").function("""
 """)
 
 wrong, right = ANSWERS.to("memory-wall")
+wrong("gib", "return bytes").replace("parameters * bytes_per_parameter", "parameters * bytes_per_parameter / 2**30")
+wrong("gpus-first", "the bytes come first").replace("return state, gpus", "return gpus, gpus")
 wrong("rounds-down", "a part fits nowhere").replace("math.ceil(state / gpu_memory)", "int(state // gpu_memory)")
 wrong("always-one-more", "one too many").replace("math.ceil(state / gpu_memory)", "int(state // gpu_memory) + 1")
 wrong("parameters-alone", "the parameters alone").replace("* bytes_per_parameter", "* 2")

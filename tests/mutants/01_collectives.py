@@ -113,6 +113,7 @@ wrong("receives-from-anybody-but-the-root", "What usually causes this here").rep
 )
 
 wrong, right = ANSWERS.to("gather-by-hand")
+wrong("one-long-tensor", "one long tensor").replace("return rows", "return rows.flatten()")
 wrong("forgets-its-own-row", "never sent: copy it").replace("rows[root] = x", "pass")
 wrong("root-row-first", "the root's own row first").replace(
     "for other in range(world_size):\n"
@@ -196,6 +197,10 @@ wrong("rank-0-alone-broadcasts", "every rank must call both").replace(
 )
 
 wrong, _ = ANSWERS.to("all-reduce-from-halves")
+wrong("keeps-its-own", "nothing was added to it").function("return x.clone()")
+wrong("keeps-the-padding", "cut it off").replace("torch.cat(chunks)[: x.numel()].reshape(x.shape)", "torch.cat(chunks)")
+wrong("loses-the-shape", "without its shape").replace(".reshape(x.shape)", "")
+wrong("stops-after-the-first-half", "the second half").replace("return torch.cat", "return mine\nreturn torch.cat")
 wrong("first-half-alone", "your chunk of the sum, P times").replace(
     "dist.all_gather(chunks, mine)", "chunks = [mine] * world_size"
 )

@@ -220,6 +220,7 @@ right("one-running-sum").function("""
 """)
 
 wrong, right = ANSWERS.to("ring-all-gather")
+wrong("turns-it-round", "the right numbers in the wrong order").replace("return whole", "return whole.flip(0)")
 wrong("its-own-chunk", "return `whole`").replace("return whole", "return mine.clone()")
 wrong("starts-one-off", "before it is passed on").replace("place - step", "place - 1 - step")
 wrong("adds", "wrong in chunk 0, 1, 2").replace(
@@ -263,6 +264,7 @@ right("passes-on-what-came").function("""
 """)
 
 wrong, right = ANSWERS.to("ring-all-reduce")
+wrong("turns-it-round", "in another chunk's position").replace("team, rank)\nreturn", "team, rank).flip(0)\nreturn")
 wrong("forgets-the-second-half", "the all-gather is missing").replace("all_gather(mine, x.numel(), team, rank)", "mine")
 wrong("gathers-its-own-numbers", "are missing").replace(
     "reduce_scatter(x, team, rank)", "x.tensor_split(len(team))[team.index(rank)]"
@@ -463,6 +465,9 @@ right("teams-by-comprehension").body("""
 """)
 
 wrong, right = ANSWERS.to("pairwise-all-to-all")
+wrong("turns-it-round", "the right numbers in the wrong order").replace(
+    "torch.cat(received)", "torch.cat(received).flip(0)"
+)
 wrong("its-own-tensor", "nothing was exchanged").function("return x.clone()")
 wrong("same-way-both-times", "What usually causes this here", varies=True).replace(
     "(place - step) % size", "(place + step) % size"

@@ -253,6 +253,10 @@ right("copies-back").body("""
 """)
 
 wrong, right = ANSWERS.to("make-buckets")
+wrong("buckets-reversed", "the order of the buckets").replace("return buckets", "return buckets[::-1]")
+wrong("sorted-inside", "the order inside the buckets").replace("return buckets", "return [sorted(b) for b in buckets]")
+wrong("one-each", "a bucket for each parameter").body("buckets.append([index])")
+wrong("forgets-the-last", "without the last bucket").replace("return buckets", "return buckets[:-1]")
 wrong("forward-order", "backward starts at the other end").replace("reversed(range(len(sizes)))", "range(len(sizes))")
 wrong("closes-too-late", "check before you add a parameter").replace("filled + sizes[index] > cap", "filled >= cap")
 wrong("closes-too-early", "closed too early").replace("> cap", ">= cap")
@@ -428,6 +432,7 @@ right("zeros-first").body("""
 """)
 
 wrong, right = ANSWERS.to("normalise-globally")
+wrong("returns-the-deviation", "return the variance").replace(" + eps), var", " + eps), var.sqrt()")
 wrong("own-rows", "nothing was exchanged").body("mean, var = x.mean(0), x.var(0, correction=0)")
 wrong("mean-of-means", "a short shard counts as much").replace(
     "[x.sum(0), x.square().sum(0), x.new_tensor([len(x)])]", "[x.mean(0), x.square().mean(0)]"

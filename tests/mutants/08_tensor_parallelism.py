@@ -5,6 +5,12 @@ from grader.authoring.variants import Answers
 ANSWERS = Answers()
 
 wrong, right = ANSWERS.to("shard-of-weight")
+wrong("not-scaled", "before scaling").replace(" / fan_in**0.5", "")
+wrong("divides-by-fan-in", "its square root").replace("fan_in**0.5", "fan_in")
+wrong("the-whole", "keep this rank's part").replace(".chunk(tp_size, dim)[tp_rank]", "")
+wrong("every-tth", "every t-th row or column").replace(
+    "whole.chunk(tp_size, dim)[tp_rank]", "(whole[tp_rank::tp_size] if dim == 0 else whole[:, tp_rank::tp_size])"
+)
 wrong("shards-alike", "makes the shards of all ranks equal").body("""
     rows, columns = (fan_in // tp_size, fan_out) if dim == 0 else (fan_in, fan_out // tp_size)
     return torch.randn(rows, columns, generator=generator) / fan_in**0.5
@@ -26,6 +32,8 @@ right("scales-last-and-narrows").body("""
 """)
 
 wrong, right = ANSWERS.to("column-parallel")
+wrong("forgets-the-bias", "without the bias").replace(" + b_local", "")
+wrong("bias-not-summed", "sum it over the batch").replace("grad_local.sum(0)", "grad_local.clone()")
 wrong("no-sum-of-grad-x", "the contribution of this rank's columns").replace(
     "all_reduce(grad_local @ w_local.T, tp_group)", "grad_local @ w_local.T"
 )
@@ -50,6 +58,7 @@ right("asynchronous").body("""
 """)
 
 wrong, right = ANSWERS.to("row-parallel")
+wrong("bias-not-summed", "sum it over the batch").replace("grad.sum(0)", "grad.clone()")
 wrong("bias-on-every-rank", "the bias added 2 times").replace(
     "all_reduce(x_local @ w_local, tp_group) + bias", "all_reduce(x_local @ w_local + bias, tp_group)"
 )
@@ -171,6 +180,9 @@ right("own-shard-keeps-its-graph").function("""
 """)
 
 wrong, right = ANSWERS.to("megatron-mlp")
+wrong("forgets-the-bias", "y without b_down").replace("g(y_partial) + b_down", "g(y_partial) + 0 * b_down")
+wrong("no-g-no-bias", "a partial sum").replace("g(y_partial) + b_down", "y_partial + 0 * b_down")
+wrong("returns-nothing", "without a `return`").replace("return g", "g")
 wrong("forgets-f", "f is missing").replace("gelu(f(x) @", "gelu(x @")
 wrong("forgets-g", "Where is g?").replace("g(y_partial) + b_down", "y_partial + b_down")
 wrong("bias-before-g", "it belongs after g, once").replace("g(y_partial) + b_down", "g(y_partial + b_down)")
@@ -200,6 +212,9 @@ right("by-linear").body("""
 """)
 
 wrong, right = ANSWERS.to("parallel-embedding")
+wrong("forgets-g", "this rank's lookups").replace("g(y_partial)", "y_partial")
+wrong("starts-too-early", "the row before its first").replace("(index >= 0)", "(index >= -1)")
+wrong("ends-too-early", "its last row belongs to no rank").replace("(index < rows)", "(index < rows - 1)")
 wrong("no-mask", "those of other ranks' tokens included").replace(
     "torch.where(mine.unsqueeze(-1), found, 0.0)", "found"
 )
@@ -230,6 +245,9 @@ right("one-hot").body("""
 """)
 
 wrong, right = ANSWERS.to("parallel-cross-entropy")
+wrong("starts-too-early", "off by one at the start").replace("(index >= 0)", "(index >= -1)")
+wrong("starts-too-late", "off by one at the start").replace("(index >= 0)", "(index > 0)")
+wrong("ends-too-early", "off by one at the end").replace("(index < words)", "(index < words - 1)")
 wrong("no-maximum", "something overflows").replace("logits_local - largest.unsqueeze(-1)", "logits_local")
 wrong("maximum-of-its-own", "all must subtract the same").replace(
     "all_reduce(logits_local.max(dim=-1).values, tp_group, op=dist.ReduceOp.MAX)",
@@ -337,6 +355,9 @@ right("one-class").cell("""
 """)
 
 wrong, right = ANSWERS.to("sequence-parallel-mlp")
+wrong("returns-all-tokens", "return this rank's tokens").replace(
+    "x_local + scatter(y_partial) + f(b_down)", "gather(x_local + scatter(y_partial) + f(b_down))"
+)
 wrong("norm-gradients-not-summed", "the gradients must be summed over the ranks").replace(
     "f(norm_weight), f(norm_bias)", "norm_weight, norm_bias"
 )

@@ -106,6 +106,10 @@ right("naive-forward-for-each").function("""
 """)
 
 wrong, right = ANSWERS.to("bubble-shares")
+wrong("the-busy-share", "the bubble is the rest").replace(
+    "return idle / (num_microbatches + idle)", "return num_microbatches / (num_microbatches + idle)"
+)
+wrong("one-too-few", "one too few").replace("idle / num_microbatches, enough", "idle / num_microbatches, enough - 1")
 wrong("wrong-way-round", "the wrong way round").replace(
     "return idle / (num_microbatches + idle), idle / num_microbatches, enough",
     "return idle / num_microbatches, idle / (num_microbatches + idle), enough",
@@ -218,6 +222,7 @@ right("a-tuple-of-tuples").body(
 )
 
 wrong, right = ANSWERS.to("live-microbatches")
+wrong("counts-the-steps", "the number of steps").body("most += 1")
 wrong("counts-forwards", "the number of all forwards").body('live += kind == "F"\nmost = live')
 wrong("at-the-end", "keep track of the largest").replace("max(most, live)", "live")
 wrong("warm-up-only", "the number of forwards before the first backward").body("""
@@ -367,6 +372,7 @@ right("in-batches").replace(
 )
 
 wrong, right = ANSWERS.to("interleaved-layers")
+wrong("reversed", "the chunks in reverse order").replace("range(num_chunks)", "reversed(range(num_chunks))")
 wrong("contiguous", "chunks next to each other").replace("c * world_size + rank", "rank * num_chunks + c")
 wrong("flat", "one list for each chunk").replace(
     "return [weights[stage * size : (stage + 1) * size] for stage in stages]",

@@ -164,6 +164,10 @@ OTHERS = {  # private names of other packages -> the package
     "_shutdown": "threading",
     "_replace": "named tuples",
     "_legacy_seeding": "numpy",
+    "_data": "os",
+    "_module_locks": "importlib",
+    "_DYNAMIC_CLASS_TRACKER_BY_ID": "cloudpickle",
+    "_module_reduce": "cloudpickle",
     "_filename_map": "IPython",
     "_allow_stdin": "ipykernel",
 }

@@ -1,5 +1,6 @@
 """run.save_trace() writes Chrome's trace-event format; the bars behind it, which timelines use too."""
 
+import dataclasses
 import json
 import random
 from collections import Counter, defaultdict
@@ -183,6 +184,11 @@ def test_a_rank_is_blocked_where_a_region_and_a_blocking_call_overlap():
     calls = [call(0, i, "recv", *span) for i, span in enumerate([(0, 1), (3, 6), (7, 8), (8.5, 11)])]
     calls += [call(0, 4, "isend", 1, 9, is_async=True), call(0, 5, "recv", 1, None)]
     assert bars.blocked(regions, calls) == [(3, 4), (5, 6), (7, 8), (8.5, 9)]
+    waited = [
+        dataclasses.replace(call(0, i, "all_reduce", 0, end, is_async=True), waited=3.5)
+        for i, end in ((0, 5.5), (1, 3))
+    ]
+    assert bars.blocked(regions, waited) == [(3.5, 4), (5, 5.5)]
     assert bars.blocked(regions, []) == bars.blocked([], calls) == []
 
 

@@ -18,9 +18,8 @@ from ..cluster.hardware import Cluster, Gpu, Link
 from ..kit import gpu_topology
 from ..kit.gpu_topology import speed
 from ..kit.slow_memory import Load, SlowMemory, unwritten
-from ..text.units import quantity
+from ..text.units import plural, quantity
 from .answer import Answer, CheckFailed
-from .compare import plural
 from .inputs import Draws
 from .marking import check
 from .oracles import Case, as_tuple, every, oracle

@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
+from ..text.units import plural
 from .answer import Answer, CheckFailed
-from .compare import Mistakes, expect, expect_unchanged, plural
+from .compare import Mistakes, expect, expect_unchanged
 from .inputs import Draws
 from .marking import check
 from .oracles import Case, every, only_at, oracle

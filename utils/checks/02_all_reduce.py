@@ -624,11 +624,11 @@ def choose_algorithm(draws: Draws, candidates: tuple[str, ...], times: tuple[flo
         right=right,
         mistakes={
             "not one of the candidates: return a name from `candidates`": lambda got: got not in candidates,
-            f"as fast, but not the first of them. {given}": lambda got: prices[got] == prices[right],
-            f"the slowest: the least time wins. {given}": max(candidates, key=prices.__getitem__),
-            f"not the fastest. {given}": always,
+            "as fast, but not the first of them": lambda got: prices[got] == prices[right],
+            "the slowest: the least time wins": max(candidates, key=prices.__getitem__),
+            "not the fastest": always,
         },
-        seen=f"{nbytes:,} bytes, {size:,} ranks, candidates {', '.join(candidates)}: you chose",
+        seen=f"{nbytes:,} bytes, {size:,} ranks; {given}: you chose",
         unchanged=False,  # a function that comes back from a rank equals no other
     )
 

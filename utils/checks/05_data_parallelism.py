@@ -20,9 +20,8 @@ from ..cluster.collective_costs import Layout, cost
 from ..cluster.hardware import Cluster, Gpu, Link
 from ..kit.mlp import MLP, loss_of, make_batch, make_weights
 from ..kit.tied_mlp import AwkwardMLP
-from ..text.units import quantity
+from ..text.units import plural, quantity
 from .answer import Answer, CheckFailed
-from .compare import plural
 from .inputs import Draws
 from .marking import check
 from .oracles import Case, as_tuple, oracle

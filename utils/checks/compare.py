@@ -77,7 +77,3 @@ def expect_own_memory(answer: Answer) -> None:
                 "memory of its own",
                 "Changing one of the two later would change the other. Start from a copy: x.clone().",
             )
-
-
-def plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" + "s" * (count != 1)

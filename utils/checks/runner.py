@@ -16,8 +16,8 @@ from .. import RankCrashed, RankError, RankTimeout, WorldStuck, simulate, spawn
 from ..cluster.hardware import Cluster
 from ..drivers.call import Catch, Returned, call_with
 from ..report.run import Run
+from ..text.units import plural
 from .answer import Answer, CheckFailed
-from .compare import plural
 from .inputs import Draws
 
 TIMEOUT = 30  # seconds for one run; a right answer takes a fraction of a second

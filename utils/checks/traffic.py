@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ..events.event import Event
-from ..text.units import quantity
+from ..text.units import plural, quantity
 from .answer import Answer, CheckFailed
-from .compare import plural
 
 SHARED_FILE = "SharedFile"  # the op of an access to a file that ranks share; a graded run has such events
 

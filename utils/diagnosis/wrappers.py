@@ -6,27 +6,27 @@ from collections.abc import Iterable
 
 from ..events.event import Event
 
-EQUALLY_OFTEN = "so every rank must call it equally often."
-# {(wrapper, operation, or "" for any): what it does, and what to do}
+EQUALLY = "so every rank must call it equally often."
+# {(wrapper, operation, or "" for any): what it does, and what that means for the program}
 ON_THE_NETWORK = {
     ("DDP", ""): "DDP(model) compares the parameters of all ranks and broadcasts rank 0's, so every rank must wrap its "
     "model, at the same point of the program.",
-    (
-        "DDP forward",
-        "broadcast",
-    ): "Calling a DDP model broadcasts rank 0's buffers, such as batch norm's averages, "
-    "so all ranks must call it. To evaluate on one rank, call model.module(x), which communicates nothing.",
-    ("DDP backward", "all_reduce"): f"The backward pass of a DDP model all-reduces the gradients, {EQUALLY_OFTEN}",
+    ("DDP buffers", ""): "Calling a DDP model broadcasts rank 0's buffers, such as batch norm's averages, so all ranks "
+    "must call it. To evaluate on one rank, call model.module(x), which communicates nothing.",
+    ("DDP forward", "broadcast"): "In its second step, a DDP model agrees with all ranks on the order of gradients, "
+    + EQUALLY,
+    ("DDP backward", "all_reduce"): f"The backward pass of a DDP model all-reduces the gradients, {EQUALLY}",
     ("FSDP", "all_gather"): "An FSDP model all-gathers its parameters when it is called and for its state_dict, so all "
     "ranks must call it, even if only one of them evaluates or saves.",
     ("FSDP backward", ""): "The backward pass of an FSDP model all-gathers parameters and reduce-scatters gradients, "
-    + EQUALLY_OFTEN,
-    ("SyncBatchNorm", ""): f"SyncBatchNorm adds up the statistics of all ranks, {EQUALLY_OFTEN}",
-    ("SyncBatchNorm backward", ""): f"SyncBatchNorm's backward pass adds up sums over all ranks, {EQUALLY_OFTEN}",
+    + EQUALLY,
+    ("SyncBatchNorm", ""): f"SyncBatchNorm adds up the statistics of all ranks, {EQUALLY}",
+    ("SyncBatchNorm backward", ""): f"SyncBatchNorm's backward pass adds up sums over all ranks, {EQUALLY}",
     ("checkpoint", ""): "torch.distributed.checkpoint saves and loads with all ranks together.",
     ("DTensor", ""): "An operation on a DTensor may communicate, and full_tensor() always does: all ranks of its mesh "
     "must call it.",
-    ("DTensor backward", ""): f"The backward pass through DTensors communicates, {EQUALLY_OFTEN}",
+    ("DTensor backward", ""): f"The backward pass through DTensors communicates, {EQUALLY}",
+    ("state dict", ""): "A full state dict is gathered from all ranks, so all must call it, even if only one saves it.",
     ("pipeline", ""): "A step of a pipeline schedule passes activations and gradients from rank to rank: every rank "
     "must call it equally often, with the same number of microbatches.",
     ("ZeroRedundancyOptimizer", ""): "The step of a ZeroRedundancyOptimizer broadcasts each rank's share of the "

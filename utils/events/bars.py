@@ -73,7 +73,7 @@ def busy(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def blocked(regions: list[Region], events: list[Event]) -> list[tuple[float, float]]:
-    """When one rank was inside both a region and a blocking call."""
+    """When one rank was inside a region and waited for a call."""
     named, waits = busy([(r.start, r.end) for r in regions]), busy(waiting(events))
     overlaps, n, w = [], 0, 0
     while n < len(named) and w < len(waits):
@@ -88,8 +88,9 @@ def blocked(regions: list[Region], events: list[Event]) -> list[tuple[float, flo
 
 
 def waiting(events: list[Event]) -> list[tuple[float, float]]:
-    """When one rank was inside a blocking call."""
-    return [(e.start, e.end) for e in events if not e.is_async and e.end is not None]
+    """When one rank waited for a call: from the call itself if it is a blocking one, else from its `wait()`."""
+    begins = [(e.waited if e.is_async else e.start, e.end) for e in events]
+    return [(begin, end) for begin, end in begins if begin is not None and end is not None and begin < end]
 
 
 def bubbles(regions: list[Region], start: float, end: float) -> list[tuple[float, float]]:

@@ -40,10 +40,12 @@ from .schedules import pipeline, schedule
 from .shardings import doors, layer_doors, qkv_columns, sharded_matmul, sharded_mlp
 from .sweeps import sweep
 from .timelines import timeline
+from .work import WORK
 
 __all__ = [
     "COLOURS",
     "KINDS",
+    "WORK",
     "Picture",
     "bandwidths",
     "buckets",

@@ -7,6 +7,7 @@ from matplotlib.patches import Rectangle
 
 from .collectives import enough_colours
 from .picture import COLOURS, GREY, INK, PAPER, Picture
+from .work import WORK
 
 STEPS = ("rows of the batch", "weights", "gradient", "after the all-reduce")
 
@@ -95,9 +96,9 @@ def overlap(plans: dict[str, tuple[list[float], list[float]]], backward: float, 
     panel.axis("off")
     for row, (name, (_, took)) in enumerate(plans.items()):
         panel.text(-0.01 * latest, row, name, ha="right", va="center", color=INK, fontsize=9)
-        bar(panel, 0, backward, row - 0.38, PAPER, "backward")
+        bar(panel, 0, backward, row - 0.38, WORK["backward"], "backward")
         for bucket, (end, long) in enumerate(zip(ends[name][1:], took, strict=True)):
-            bar(panel, end - long, long, row, COLOURS[bucket % len(COLOURS)], str(bucket))
+            bar(panel, end - long, long, row, WORK["all_reduce"], str(bucket))
         left = ends[name][-1] - backward
         words = f"{left:.3g} {unit} exposed"
         panel.text(1.01 * latest, row + 0.17, words, ha="left", va="center", color=INK, fontsize=9)

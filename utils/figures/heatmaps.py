@@ -21,19 +21,23 @@ MOST_NUMBERS = 16  # ranks; with more, cells have shades instead of numbers
 MOST_CELLS = 256  # in a row; smaller ones would fall between pixels
 
 
-def traffic(run: Run, title: str) -> Picture:
-    """Bytes sent with send and isend in `run`: one row per source, one column per destination."""
-    return heatmap(run.traffic(), title)
+def traffic(run: Run, title: str, implied: bool = False) -> Picture:
+    """Bytes sent with send and isend in `run`: one row per source, one column per destination.
+
+    implied   show what the collectives imply instead, also those of DDP: what a ring would send to each neighbour
+    """
+    return heatmap(run.traffic(), title, implied)
 
 
-def heatmap(table: Traffic, title: str) -> Picture:
+def heatmap(table: Traffic, title: str, implied: bool = False) -> Picture:
     """The same for a Traffic. The colour is that of the source, stronger the more bytes it sends."""
-    size = len(table.bytes)
+    matrix = table.implied_bytes if implied else table.bytes
+    size = len(matrix)
     if size > MOST_NUMBERS:
-        return heatmap_in_shades(table, title)
-    most = max(max(row) for row in table.bytes) or 1
+        return heatmap_in_shades(matrix, title)
+    most = max(max(row) for row in matrix) or 1
     wide = 0.85 if size <= MOST_ROOMY else 0.6  # inches of a column
-    picture = Picture(wide * size + 1.4, 0.4 * size + 1.35, title)
+    picture = Picture(max(wide * size + 1.4, 0.095 * len(title)), 0.4 * size + 1.35, title)
     panel = picture.subplots()
     panel.set(xlim=(-0.5, size - 0.5), ylim=(size - 0.5, -0.5), xticks=range(size), yticks=range(size))
     panel.set_xlabel("to rank", color=INK)
@@ -41,7 +45,7 @@ def heatmap(table: Traffic, title: str) -> Picture:
     panel.tick_params(length=0, colors=INK)
     for source in range(size):
         for destination in range(size):
-            sent = table.bytes[source][destination]
+            sent = matrix[source][destination]
             colour = to_rgba(COLOURS[source % len(COLOURS)], alpha=0.15 + 0.75 * sent / most if sent else 0)
             corner, shape = (destination - 0.44, source - 0.4), "round,pad=0,rounding_size=0.08"
             panel.add_patch(FancyBboxPatch(corner, 0.88, 0.8, shape, facecolor=colour, edgecolor=GREY, linewidth=0.6))
@@ -59,14 +63,14 @@ def heatmap(table: Traffic, title: str) -> Picture:
     return picture
 
 
-def heatmap_in_shades(table: Traffic, title: str) -> Picture:
+def heatmap_in_shades(matrix: list[list[int]], title: str) -> Picture:
     """The same without numbers, for many ranks; if there are very many, adjacent ranks share a cell."""
     picture = Picture(7.2, 6.4, title)
     picture.subplots_adjust(left=0.11, right=0.96, bottom=0.09, top=0.93)
     panel = picture.subplots()
-    size = len(table.bytes)
+    size = len(matrix)
     block = -(-size // MOST_CELLS)  # ranks per row and per column
-    sent = most_of_blocks(numpy.array(table.bytes, dtype=float), block)
+    sent = most_of_blocks(numpy.array(matrix, dtype=float), block)
     unit, nbytes = fitting(BYTES, sent.max())
     edge = len(sent) * block - 0.5
     look: Look = {"cmap": "cividis_r", "vmin": 0, "vmax": sent.max() / nbytes or 1, "interpolation": "nearest"}

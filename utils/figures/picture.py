@@ -16,6 +16,7 @@ BYTES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("bytes", 1.0))
 COLOURS = ["#E69F00", "#56B4E9", "#3DB891", "#F0E442", "#D98CB3", "#7FA6D6", "#E0875A", "#BBBBBB"]
 # The same for kinds of work in thin bars: as dark as black letters allow, so that they differ more.
 KINDS = ["#E69F00", "#56B4E9", "#009E73", "#F0E442", "#CC79A7", "#D55E00", "#2E7FBF"]
+BOLD = 0.62  # the width of a bold letter, as a part of the type's size
 INK, GREY, PAPER = "#222222", "#8A8A8A", "#FFFFFF"  # white paper is readable in light and dark themes
 
 
@@ -25,7 +26,8 @@ class Picture(Figure):
     def __init__(self, width: float, height: float, title: str) -> None:  # in inches
         super().__init__(figsize=(width, height), facecolor=PAPER)
         self.title = title
-        self.suptitle(title, color=INK, fontsize=12, fontweight="bold", x=0.5, y=max(0.97, 1 - 0.12 / height))
+        size = min(12.0, 72 * width / (BOLD * len(title))) if title else 12.0  # points
+        self.suptitle(title, color=INK, fontsize=size, fontweight="bold", x=0.5, y=max(0.97, 1 - 0.12 / height))
 
     def _repr_png_(self) -> bytes:
         png = io.BytesIO()

@@ -10,10 +10,10 @@ from matplotlib.patches import Patch, Rectangle
 
 from ..kit.pipeline_schedule import Schedules, Step, costs_of, read, run_through
 from .picture import GREY, INK, PAPER, Look, Picture
+from .work import SHADES
 
-COLOURS = {"F": ["#56B4E9", "#A6D8F3", "#2E7FBF", "#CFE8F7"], "B": ["#E69F00", "#F5CE7A", "#D55E00", "#FAE5B8"]}
-COLOURS["W"] = ["#3DB891", "#A3DBC8", "#009E73", "#CFEDE3"]
 NAMES = {"F": "forward", "B": "backward", "W": "weight gradient"}
+COLOURS = {kind: SHADES[name] for kind, name in NAMES.items()}
 DEADLOCK = "#CC2222"
 
 
@@ -39,19 +39,25 @@ def arrow(panel: Axes, start: float, end: float, height: float, words: str, colo
     panel.text((start + end) / 2, height + 0.06, words, ha="center", va="bottom", color=INK, fontsize=8.5)
 
 
-def schedule(schedules: Schedules, title: str = "", costs: Mapping[str, float] | None = None) -> Picture:
+def schedule(
+    schedules: Schedules, title: str = "", costs: Mapping[str, float] | None = None, beside: Schedules | None = None
+) -> Picture:
     """Each rank's steps over time, if messages take no time. The number in a box is the microbatch; white is idle.
 
     If the schedule deadlocks: the steps that can be taken and, in red, the one that each rank waits to take.
     costs   seconds per step of each kind; by default F 1 and B 2, or F, B and W 1 each
+    beside  another schedule, to compare with: the time axis is as long as the longer of the two needs
 
     Raises ValueError for a malformed step.
     """
-    steps = read(schedules)
+    steps, given = read(schedules), costs
     costs = costs or costs_of(steps)
     slots, waiting = run_through(steps, costs)
     waits_from = {rank: max([slot.end for slot in slots if slot.rank == rank], default=0.0) for rank in waiting}
     ends = [slot.end for slot in slots] + [start + costs[waiting[rank][0].kind] for rank, start in waits_from.items()]
+    if beside is not None:
+        others = read(beside)
+        ends += [slot.end for slot in run_through(others, costs_of(others) if given is None else given)[0]]
     end, ranks = max(ends, default=1.0), len(steps)
     picture = Picture(11, 1.25 + 0.4 * ranks, title or "schedule")
     panel = picture.subplots()

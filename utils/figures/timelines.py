@@ -14,7 +14,8 @@ from ..events import bars
 from ..events.event import Event, Region
 from ..text import rank_sets
 from .pen import Pen
-from .picture import GREY, INK, KINDS, PAPER, SECONDS, Look, Picture, fitting, margin
+from .picture import GREY, INK, PAPER, SECONDS, Look, Picture, fitting, margin
+from .work import colours_of_work
 
 if TYPE_CHECKING:
     from ..report.run import Run
@@ -24,6 +25,7 @@ COLUMNS = 8  # of the legend
 MOST_LANES = 64
 STRIPES, DOTS = "//////", "...."
 BUBBLE: Look = {"facecolor": "#F4F4F4", "edgecolor": "#C8C8C8", "hatch": DOTS, "linewidth": 0}
+WAITS: Look = {"facecolor": (1, 1, 1, 0.75), "edgecolor": GREY, "hatch": STRIPES, "linewidth": 0, "zorder": 3}
 DENSE = 100  # regions in a lane; from there on, outlines would paint over the neighbours
 NESTED = 0.34  # by which part of the band an inner region is lower than the outer one
 
@@ -38,23 +40,29 @@ class Lane:
     bubbles: list[tuple[float, float]]
 
     def idle(self, start: float, end: float) -> float:
-        """Seconds that they spent in blocking calls or outside all regions."""
+        """Seconds that they waited for calls or were outside all regions."""
         spans = bars.busy(self.bubbles + bars.waiting(self.events))
         return sum(max(0.0, min(b, end) - max(a, start)) for a, b in spans)
 
 
-def timeline(run: Run, within: str | None = None, ranks: Sequence[int] | None = None) -> Picture:
+def timeline(
+    run: Run, within: str | None = None, ranks: Sequence[int] | None = None, beside: Run | None = None
+) -> Picture:
     """A whole run, or the time from the first start of the region `within` on any rank to its last end.
 
-    A region is pale while its rank waits in a blocking call. Calls in flight at the same time are stacked. A bubble is
-    time between the first region of any rank and the last in which a rank that has regions is in none of them.
+    A region is pale and striped while its rank waits for a call. Calls in flight at the same time are stacked. A bubble
+    is time between the first region of any rank and the last in which a rank that has regions is in none of them.
 
+    beside  another Run, to compare with: the time axis is as long as the longer of the two needs
     ranks   which to show, with the times and colours of the full picture. If there are more than rank_sets.FEW, those
             that do the same at the same time share a lane, whatever their peers; at most MOST_LANES lanes are shown.
 
     Raises ValueError if there is nothing to draw, no such region, or no such rank.
     """
     start, end = span_of(run, within)
+    if beside is not None:
+        other_start, other_end = span_of(beside, within)
+        end = max(end, start + other_end - other_start)
     every = lanes_of(run, shown(run, ranks), start, end)
     drawn, note = chosen(every, start, end)
     kinds = kinds_of(run, drawn)
@@ -108,7 +116,7 @@ def lanes_of(run: Run, ranks: list[int], start: float, end: float) -> list[Lane]
 
     def looks(rank: int) -> tuple[object, ...]:
         regions = tuple((r.name, r.start, r.end) for r in regions_of[rank])
-        calls = tuple((e.op, e.start, e.end, e.is_async, e.bytes) for e in events_of[rank])
+        calls = tuple((e.op, e.start, e.end, e.waited, e.is_async, e.bytes) for e in events_of[rank])
         return bool(all_regions[rank]), regions, calls  # a rank without regions has no bubbles
 
     return [
@@ -154,9 +162,9 @@ def span_of(run: Run, within: str | None) -> tuple[float, float]:
 
 
 def colours_of(run: Run) -> dict[str, str]:
-    """{kind of region or operation: colour}, the same in every run of a program."""
+    """{kind of region or operation: colour}, the same in every picture."""
     kinds = [bars.stem(region.name) for region in run.regions] + [event.op for event in run.events]
-    return {kind: KINDS[number % len(KINDS)] for number, kind in enumerate(dict.fromkeys(kinds))}
+    return colours_of_work(dict.fromkeys(kinds))
 
 
 def kinds_of(run: Run, drawn: list[Lane]) -> list[Patch]:
@@ -165,10 +173,8 @@ def kinds_of(run: Run, drawn: list[Lane]) -> list[Patch]:
     events = [event for lane in drawn for event in lane.events]
     there = {bars.stem(region.name) for region in regions} | {event.op for event in events}
     patches = [Patch(facecolor=colour, label=kind) for kind, colour in colours_of(run).items() if kind in there]
-    if any(not event.is_async for event in events):
-        patches.append(
-            Patch(facecolor=PAPER, edgecolor=INK, hatch=STRIPES, linewidth=0, label="blocking: the rank waits")
-        )
+    if any(not event.is_async or event.waited is not None for event in events):
+        patches.append(Patch(facecolor=PAPER, edgecolor=INK, hatch=STRIPES, linewidth=0, label="the rank waits"))
     if regions:
         patches.append(Patch(**BUBBLE, label="bubble"))
     return patches
@@ -186,7 +192,7 @@ def draw_lanes(pen: Pen, run: Run, drawn: list[Lane]) -> None:
         for span in lane.bubbles:
             pen.bar(*span, top, height, "bubble", **BUBBLE)
         for span in bars.blocked(lane.regions, lane.events):
-            pen.bar(*span, top, height, "blocked", facecolor=PAPER, alpha=0.6, linewidth=0, zorder=3)
+            pen.bar(*span, top, height, "blocked", **WAITS)
         draw_calls(pen, lane.events, place + calls[0], calls[1], colours, end)
     pen.finish()
 

@@ -21,12 +21,13 @@ from ..text.package import FOLDER
 ENTRANCES = (c10d.__file__, c10d_logger.__file__)  # where a call of `dist.something` arrives
 # What of torch calls the network on its own: {its file or folder: {the function to look for, "" for any: its name}}.
 WRAPPERS = {
-    "nn/parallel/distributed.py": {"__init__": "DDP", "forward": "DDP forward"},
+    "nn/parallel/distributed.py": {"__init__": "DDP", "_sync_buffers": "DDP buffers", "forward": "DDP forward"},
     "distributed/algorithms/ddp_comm_hooks/": {"": "DDP"},
     "nn/modules/_functions.py": {"": "SyncBatchNorm"},
     "distributed/fsdp/": {"": "FSDP"},
     "distributed/checkpoint/": {"": "checkpoint"},
     "distributed/tensor/": {"": "DTensor"},
+    "distributed/_state_dict_utils.py": {"": "state dict"},
     "distributed/pipelining/": {"": "pipeline"},
     "distributed/optim/zero_redundancy_optimizer.py": {"": "ZeroRedundancyOptimizer"},
 }
@@ -77,8 +78,8 @@ def who_called() -> Caller:
         file = code.co_filename
         if file == c10d.__file__:
             function = code.co_name
-        elif wrappers and not wrapper:
-            wrapper = wrappers.get(code.co_name) or wrappers.get("", "")
+        elif wrappers and wrapper in ("", "DTensor"):  # which others are made of
+            wrapper = wrappers.get(code.co_name) or wrappers.get("") or wrapper
         frame = frame.f_back
     return Caller("", function, False, "")
 

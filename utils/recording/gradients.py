@@ -13,6 +13,7 @@ from weakref import ref
 import torch
 
 from .notes import GradientOf, Note, ParametersAre
+from .torch_private import version_of
 
 MOST_CALLS = 2_000  # a wrong order shows early; later calls are not looked at
 MOST_SEARCHES = 20  # through all objects of the process, a few milliseconds each: one for each step of an optimizer
@@ -44,7 +45,7 @@ class Gradients:
     def look_up(self, gradient: torch.Tensor) -> GradientOf | None:
         reference, found, version = self.by_address.get(gradient.data_ptr(), (None, None, 0))
         parameter = None if reference is None else reference()
-        if parameter is None or parameter._version != version or parameter.grad is None:
+        if parameter is None or version_of(parameter) != version or parameter.grad is None:
             return None
         same = parameter.grad.data_ptr() == gradient.data_ptr() and parameter.shape == gradient.shape
         return found if same else None
@@ -64,7 +65,7 @@ class Gradients:
                 fingerprints.append(fingerprint(tensor))
                 if tensor.grad is not None:
                     found = GradientOf(0, fingerprints[-1], names.get(id(tensor), ""))
-                    self.by_address[tensor.grad.data_ptr()] = ref(tensor), found, tensor._version
+                    self.by_address[tensor.grad.data_ptr()] = ref(tensor), found, version_of(tensor)
         return fingerprints
 
 

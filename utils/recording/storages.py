@@ -12,11 +12,13 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.tensor import DTensor
+from torch.nn import Parameter
 
 from ..events.memory_samples import KINDS, OTHER, Sample
-from .torch_private import OpOverload, TorchDispatchMode, address_of, alias_of, base_of, tree_leaves
+from .torch_private import OpOverload, TorchDispatchMode, address_of, alias_of, base_of, tree_leaves, version_of
 
 PARAMETERS, GRADIENTS, OPTIMIZER_STATE, ACTIVATIONS, COMMUNICATION = (kind for kind in KINDS if kind != OTHER)
 PRIORITY = {kind: place for place, kind in enumerate(KINDS)}
@@ -75,12 +77,12 @@ class Storages:
             self.live += difference
             self.changes.append((self.now(), number, difference))
 
-    def numbers_of(self, tensor: torch.Tensor) -> list[int]:
+    def numbers_of(self, tensor: Tensor) -> list[int]:
         """The numbers of the storages of `tensor` that have been seen."""
         places = [address_of(part.untyped_storage()) for part in parts(tensor)]
         return [self.known[place][0] for place in places if place in self.known]
 
-    def save(self, tensor: torch.Tensor) -> tuple[torch.Tensor, int]:
+    def save(self, tensor: Tensor) -> tuple[Tensor, int]:
         """See a tensor that autograd saves for backward. Returns what it should keep: the tensor without its graph, and
         its version.
 
@@ -89,12 +91,12 @@ class Storages:
         """
         base = base_of(tensor)
         whole = tensor if base is None else base
-        kind = PARAMETERS if isinstance(whole, torch.nn.Parameter) else ACTIVATIONS  # FSDP's, while gathered
+        kind = PARAMETERS if isinstance(whole, Parameter) else ACTIVATIONS  # FSDP's, while gathered
         for part in parts(tensor):
             storage = part.untyped_storage()
             if address_of(storage) in self.known:  # else it was there before, and is not to be counted
                 self.see(storage, kind)
-        return tensor if tensor.grad_fn is None else alias_of(tensor), tensor._version
+        return tensor if tensor.grad_fn is None else alias_of(tensor), version_of(tensor)
 
     def count_state(self, optimizer: torch.optim.Optimizer) -> None:
         for state in optimizer.state.values():
@@ -163,16 +165,16 @@ class StorageTracker(TorchDispatchMode):
         return result
 
 
-def restore(saved: tuple[torch.Tensor, int]) -> torch.Tensor:
+def restore(saved: tuple[Tensor, int]) -> Tensor:
     """What `save` kept. Raises RuntimeError if it has been modified since: torch itself does not look where tensors are
     saved by hooks.
     """
     tensor, version = saved
-    if tensor._version != version:
+    if version_of(tensor) != version:
         raise RuntimeError(
             "one of the variables needed for gradient computation has been modified by an inplace operation: "
             f"a {str(tensor.dtype).removeprefix('torch.')} tensor of shape {tuple(tensor.shape)} is at version "
-            f"{tensor._version}; expected version {version} instead."
+            f"{version_of(tensor)}; expected version {version} instead."
         )
     return tensor
 
@@ -189,13 +191,13 @@ def hold(thing: object, storages: Storages) -> list[Callable[[], object]]:
     elif isinstance(thing, torch.optim.Optimizer):
         storages.count_state(thing)
         undo.append(thing.register_step_post_hook(lambda optimizer, *_: storages.count_state(optimizer)).remove)
-    elif isinstance(thing, torch.nn.Parameter):
+    elif isinstance(thing, Parameter):
         storages.count(thing, PARAMETERS)
         storages.count(thing.grad, GRADIENTS)
         if thing.requires_grad:
             hook = thing.register_post_accumulate_grad_hook(lambda p: storages.count(p.grad, GRADIENTS))
             undo.append(hook.remove)
-    elif isinstance(thing, torch.Tensor):
+    elif isinstance(thing, Tensor):
         storages.count(thing)
     else:
         raise TypeError(
@@ -204,9 +206,9 @@ def hold(thing: object, storages: Storages) -> list[Callable[[], object]]:
     return undo
 
 
-def parts(value: object) -> list[torch.Tensor]:
+def parts(value: object) -> list[Tensor]:
     """The plain tensors inside a tensor: one in a DTensor; none in a sparse tensor, or in anything else."""
-    if not isinstance(value, torch.Tensor):
+    if not isinstance(value, Tensor):
         return []
     if hasattr(value, "__tensor_flatten__"):
         names, _ = value.__tensor_flatten__()

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-import torch
+from torch import Tensor
 
 from ..events.matching import POINT_TO_POINT
 from .torch_private import check_calls
@@ -51,13 +51,13 @@ TAKEN_AS_DENSE = {
 }
 
 
-def tensors_in(value: object) -> Sequence[torch.Tensor]:
+def tensors_in(value: object) -> Sequence[Tensor]:
     """The tensors in nested lists and tuples."""
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, Tensor):
         return [value]
     if not isinstance(value, (list, tuple)):
         return []
-    if len(value) == 1 and isinstance(value[0], torch.Tensor):  # the usual case: no need to search
+    if len(value) == 1 and isinstance(value[0], Tensor):  # the usual case: no need to search
         return value
     return [tensor for item in value for tensor in tensors_in(item)]
 

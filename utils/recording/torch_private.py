@@ -78,6 +78,7 @@ __all__ = [
     "state_of_object",
     "tree_leaves",
     "unsafe_view",
+    "version_of",
     "when_backward_ends",
     "wrap_loss_parallel",
     "wrap_making_of_groups",
@@ -147,7 +148,7 @@ def check_attributes() -> None:
         (Future, "wait then"),
         (TorchDispatchMode, "_should_skip_dynamo"),
         (torch.ops.aten.add.Tensor, "_schema _op_dk"),
-        (torch.Tensor, "_base _cdata _post_accumulate_grad_hooks"),
+        (torch.Tensor, "_base _cdata _post_accumulate_grad_hooks _version"),
         (torch.UntypedStorage, "_cdata"),
         (
             torch.nn.Module(),
@@ -191,6 +192,7 @@ with needed():
 schema_of: Callable[[OpOverload], Any] = attrgetter("_schema")
 address_of: Callable[[torch.UntypedStorage | torch.Tensor], int] = attrgetter("_cdata")
 base_of: Callable[[torch.Tensor], torch.Tensor | None] = attrgetter("_base")  # the tensor it is a view of
+version_of: Callable[[torch.Tensor], int] = attrgetter("_version")  # changes with its values
 is_on: Callable[[torch.autocast], bool] = attrgetter("_enabled")
 # The functions that a tensor calls with its new gradient, by the numbers of their handles; None if it has none.
 gradient_hooks_of: Callable[[torch.Tensor], dict[int, Any] | None] = attrgetter("_post_accumulate_grad_hooks")
@@ -198,7 +200,7 @@ gradient_hooks_of: Callable[[torch.Tensor], dict[int, Any] | None] = attrgetter(
 
 def reinstall_gradient_hooks(tensor: torch.Tensor) -> None:
     """Have its hooks called again after torch has exchanged what is behind `tensor`, and left them without effect."""
-    tensor._post_accumulate_grad_hooks = gradient_hooks_of(tensor)  # type: ignore[attr-defined]
+    tensor._post_accumulate_grad_hooks = gradient_hooks_of(tensor)  # type: ignore[assignment]
 
 
 def alias_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -252,7 +254,7 @@ def source_rank_of(work: Work) -> int:
 
 def set_groups_of_process(groups: GroupsOfProcess) -> None:
     """From now on, the groups of this process are those in `groups`."""
-    c10d._world = groups
+    vars(c10d)["_world"] = groups  # an attribute would count as the rank's own: see worlds/virtual/surroundings.py
 
 
 def set_pickler_of_objects(pickler: type[pickle.Pickler]) -> None:
@@ -352,20 +354,17 @@ def let_fsdp_take_meta_parameters() -> None:
         from torch.distributed.fsdp._fully_shard._fsdp_param import FSDPParam
 
     FSDPParamGroup._validate_no_meta_params = lambda group: None  # type: ignore[method-assign]
-    reset = FSDPParam.reset_sharded_param
+    reset: Callable[[Any], None] = FSDPParam.reset_sharded_param
 
-    def reset_without_values(param: FSDPParam) -> None:
+    def reset_without_values(param: Any) -> None:
         """torch's own keeps the old shard if the new one has no values: it waits for `to_empty`."""
         reset(param)
-        shard: torch.Tensor = param.sharded_param._local_tensor
-        if shard.is_meta and address_of(shard.untyped_storage()) != address_of(
-            param._sharded_param_data.untyped_storage()
-        ):
+        shard, kept = param.sharded_param._local_tensor, param._sharded_param_data
+        if shard.is_meta and address_of(shard.untyped_storage()) != address_of(kept.untyped_storage()):
             padded = shard.new_empty(param.padded_sharded_param_size)
             param._sharded_param_data = padded.view(-1)
-            param.sharded_param._local_tensor = padded.narrow(
-                param.fsdp_placement.dim, 0, shard.size(param.fsdp_placement.dim)
-            )
+            dim = param.fsdp_placement.dim
+            param.sharded_param._local_tensor = padded.narrow(dim, 0, shard.size(dim))
 
     FSDPParam.reset_sharded_param = reset_without_values  # type: ignore[method-assign]
 

@@ -55,15 +55,16 @@ class Run:
 
         return Traffic(self.world_size, self.events)
 
-    def timeline(self, within: str | None = None, ranks: list[int] | None = None) -> Picture:
+    def timeline(self, within: str | None = None, ranks: list[int] | None = None, beside: Run | None = None) -> Picture:
         """A picture of what each rank did when: one lane per rank, compute above communication.
 
         within   the name of a region: show only the time from its first start on any rank to its last end
         ranks    show only these; with more than 16, those that did the same at the same times share a lane
+        beside   another run, to compare with: both pictures get time axes of the same length
         """
         from .. import figures
 
-        return figures.timeline(self, within, ranks)
+        return figures.timeline(self, within, ranks, beside)
 
     def memory(self) -> Memory:
         """Live bytes over time and their peak, for the ranks that tracked it. ValueError if none did."""

@@ -60,16 +60,28 @@ def implied_bytes(op: str, nbytes: int, position: int, size: int, root: int | No
     return round(sent[op])
 
 
+def implied_receivers(op: str, position: int, size: int, root: int | None) -> list[int]:
+    """To which places of the group these bytes go, in equal parts."""
+    others = [place for place in range(size) if place != position]
+    if op in ("all_to_all", "scatter"):
+        return others
+    if op == "gather":
+        return [] if root is None else [root]
+    return [(position + (-1 if op == "reduce" else 1)) % size]  # a ring, or a chain
+
+
 class Traffic:
     """What each rank sent, in the program's own messages and in collectives. No times, so every run gives the same.
 
     messages[s][d], bytes[s][d]   from rank s to rank d, by `send` and `isend`
+    implied_bytes[s][d]           from rank s to rank d, by the usual algorithms of the collectives: computed
     collectives[r][op]            a Collective: calls, bytes handed in, bytes that the usual algorithm implies
     """
 
     def __init__(self, world_size: int, events: list[Event]) -> None:
         self.messages = [[0] * world_size for _ in range(world_size)]
         self.bytes = [[0] * world_size for _ in range(world_size)]
+        self.implied_bytes = [[0] * world_size for _ in range(world_size)]
         self.collectives: list[dict[str, Collective]] = [{} for _ in range(world_size)]
         same = defaultdict[tuple[object, ...], list[Event]](list)  # ranks repeat calls: compute for each kind once
         for event in events:
@@ -86,7 +98,11 @@ class Traffic:
     def add_collective(self, event: Event, times: int) -> None:
         calls, handed_in, implied = self.collectives[event.rank].get(event.op, Collective())
         root = None if event.peer is None else event.members.index(event.peer)
-        sent = implied_bytes(event.op, event.bytes, event.members.index(event.rank), len(event.members), root)
+        place, size = event.members.index(event.rank), len(event.members)
+        sent = implied_bytes(event.op, event.bytes, place, size, root)
+        receivers = implied_receivers(event.op, place, size, root) if sent else []
+        for receiver in receivers:
+            self.implied_bytes[event.rank][event.members[receiver]] += times * sent // len(receivers)
         collective = Collective(calls + times, handed_in + times * event.bytes, implied + times * sent)
         self.collectives[event.rank][event.op] = collective
 
@@ -102,11 +118,15 @@ class Traffic:
         """Bytes that all collectives of `rank` imply together."""
         return sum(collective.implied for collective in self.collectives[rank].values())
 
-    def heatmap(self) -> Picture:
-        """A picture of the program's own messages: one row per source, one column per destination."""
+    def heatmap(self, implied: bool = False) -> Picture:
+        """A picture of the program's own messages: one row per source, one column per destination.
+
+        implied   of what its collectives imply instead, those of DDP and FSDP included
+        """
         from .. import figures
 
-        return figures.heatmap(self, "bytes that the program sent itself")
+        title = "bytes that its collectives imply" if implied else "bytes that the program sent itself"
+        return figures.heatmap(self, title, implied)
 
     def collective_rows(self) -> list[tuple[str, str, int, int, int]]:
         """Collectives in the order of their first call; ranks with equal numbers share a row."""

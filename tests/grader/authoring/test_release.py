@@ -91,11 +91,12 @@ def course(tmp_path):
         "utils/__pycache__/x.pyc": "",
         "utils/.ipynb_checkpoints/x.py": "",
         "tests/mutants/01_doubling.py": ANSWERS,
-        "grader/bundle/README.md": "# For you\n",
+        "grader/bundle/README.md": "# For you, version <!-- version -->\n\n<!-- lessons -->\n",
         "grader/bundle/Makefile": "lab:\n",
         "grader/bundle/jupyter/config.json": "{}\n",
         "requirements.txt": "# For students\ntorch==2.13.0\n\n# For teachers: more\njupytext==1\n",
         "LICENSE": "MIT\n",
+        "pyproject.toml": '[project]\nversion = "1.2.3"\n',
         "LICENSE-TEXT": "CC BY 4.0\n",
         "setup_env.py": "print()\n",
         "nbgrader_config.py": (ROOT / "nbgrader_config.py").read_text(),
@@ -140,6 +141,10 @@ def test_the_bundle_of_a_small_course(course):
             )
         ]
         assert bundle.read("distributed-training/requirements.txt") == b"# For students\ntorch==2.13.0\n"
+        readme = bundle.read("distributed-training/README.md").decode()
+    assert readme.startswith("# For you, version 1.2.3\n")
+    link = "[01 · Doubling](notebooks/01_doubling/01_doubling.ipynb)"
+    assert f"| {link} | 10 min | 1 | nothing. |" in readme
 
 
 def test_the_same_course_gives_the_same_bytes(course):
@@ -198,7 +203,7 @@ def test_an_answer_in_other_words_stops_the_bundle(course, capsys):
 def test_the_command_says_what_it_made(course, capsys):
     assert release.command(course) == 0
     made, limits = capsys.readouterr().out.splitlines()
-    assert made == "dist/distributed-training.zip: 1 lesson, 9 files, no answer in it"
+    assert made == "dist/distributed-training.zip: 1 lesson, 10 files, no answer in it"
     assert limits.startswith("The proof compares text, formulas by value") and "It can't see an answer that" in limits
 
 

@@ -9,8 +9,8 @@ import nbformat
 import pytest
 
 from grader.authoring import preview, try_out
-from grader.authoring.lesson import BuildError
-from grader.authoring.try_out import TryOut, lesson_called, the_one
+from grader.authoring.lesson import BuildError, find_lessons
+from grader.authoring.try_out import TryOut, exercise_called
 from tests.grader.authoring.tiny_lesson import ANSWERS, JUDGING, TINY, make_judged_course, write_lesson
 
 CHECKS = "utils/checks/01_tiny.py"
@@ -42,27 +42,27 @@ def judged(monkeypatch):
 
 def test_a_name_may_be_its_beginning():
     names = ["call-rooted", "call-unrooted", "call"]
-    assert the_one("call", names, "exercise") == "call"
-    assert the_one("call-u", names, "exercise") == "call-unrooted"
+    assert exercise_called("call", names) == "call"
+    assert exercise_called("call-u", names) == "call-unrooted"
     with pytest.raises(BuildError, match="^'call-' could be call-rooted or call-unrooted$"):
-        the_one("call-", names, "exercise")
+        exercise_called("call-", names)
     with pytest.raises(BuildError, match="^there is no exercise called 'cal-rooted': did you mean 'call-rooted'?"):
-        the_one("cal-rooted", names, "exercise")
+        exercise_called("cal-rooted", names)
     with pytest.raises(
         BuildError, match="^there is no exercise called 'x': there are call-rooted, call-unrooted, call$"
     ):
-        the_one("x", names, "exercise")
+        exercise_called("x", names)
 
 
 def test_a_lesson_is_found_by_number_name_and_file(course):
     for name in ("01", "01_tiny", "solutions/01_tiny.py"):
-        assert lesson_called(name, course) == "01_tiny"
+        assert find_lessons([name], course) == [course / "solutions/01_tiny.py"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["77"], "✗ there is no lesson called '77': there are 00_ranks, "),
+        (["77"], "✗ there is no lesson called '77'; there are: 00_ranks, "),
         (
             ["01", "brodcast-by-hand"],
             "✗ there is no exercise called 'brodcast-by-hand': did you mean 'broadcast-by-hand'?",

@@ -1,22 +1,24 @@
-"""What can go wrong with CUDA in the ranks, and with CUDA in the notebook before them; and one GPU for several ranks.
+"""What can go wrong with CUDA in the ranks, and with CUDA in the notebook before them.
 
-Each test runs twice: first nothing has touched a GPU here, then this process, the notebook's, has. Most run in three
-worlds: NCCL with one rank, NCCL with two where two GPUs are free, and Gloo with two ranks that compute on one GPU.
+Each test runs twice: first nothing has touched a GPU here, then this process, the notebook's, has. Most run in several
+worlds: NCCL with one rank, with two, four and eight where that many GPUs are free, and Gloo with two ranks that compute
+on one GPU. `make gpu` runs them, those named test_failure_... apart; tests/gpu/probes/shared_gpu.py tries several ranks
+on one GPU. Rank programs are functions of this file, so that they also travel where cloudpickle is missing.
 """
 
-import importlib.metadata
 import os
 import re
 import signal
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from tests.kernel import Notebook, processes_of_session, wait_until_gone, zygote_here, zygote_of
-from utils import RankCrashed, RankError, RankFailed, RankTimeout, WorldStuck, get_device, spawn
+from utils import RankCrashed, RankFailed, RankTimeout, WorldStuck, get_device, spawn
 from utils.worlds.real.installed_gpus import BUSY, find_gpus
 from utils.worlds.real.placement import choose_backend
 from utils.worlds.real.zygote import client
@@ -25,7 +27,7 @@ GPUS = torch.cuda.device_count()
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(GPUS == 0, reason="needs a GPU")]
 
 PATIENCE = 120  # seconds for a world that should end by itself: opening the first GPU may take a while
-TOO_LONG = 20  # seconds for a world that should not
+TOO_LONG = 12  # seconds for a world that should not
 
 
 @pytest.fixture(scope="module", params=["cuda in the ranks", "cuda in the notebook too"], autouse=True)
@@ -37,7 +39,7 @@ def cuda_in_the_notebook(request):
     return request.param == "cuda in the notebook too"
 
 
-@pytest.fixture(params=["nccl-1", "nccl-2", "gloo-2"])
+@pytest.fixture(params=["nccl-1", "gloo-2", "nccl-2", "nccl-4", "nccl-8"])
 def world(request):
     """{"world_size": ..., "backend": ...}: arguments for spawn."""
     backend, size = request.param.split("-")
@@ -58,8 +60,11 @@ def works_after_all() -> bool:
     """Whether the next world works, and no process is left over from the last one."""
     pid = client.zygote.process.pid
     assert processes_of_session(pid) == [pid]
-    run = spawn(lambda rank, n: torch.ones(3, device="cuda").sum().item(), 2, backend="gloo", timeout=PATIENCE)
-    return run.results == [3.0, 3.0]
+    return spawn(three_ones, 2, backend="gloo", timeout=PATIENCE).results == [3.0, 3.0]
+
+
+def three_ones(rank, world_size):
+    return torch.ones(3, device="cuda").sum().item()
 
 
 def wait_for_everyone():
@@ -72,14 +77,15 @@ def wait_for_everyone():
 # --- when all is well
 
 
-def test_each_nccl_rank_has_its_own_gpu(world):
-    def program(rank, world_size):
-        x = torch.full((4,), float(rank), device=get_device())
-        dist.all_reduce(x)
-        uuid = str(torch.cuda.get_device_properties(get_device()).uuid) if get_device().type == "cuda" else rank
-        return x, get_device(), torch.cuda.current_device(), uuid
+def sum_and_device(rank, world_size):
+    x = torch.full((4,), float(rank), device=get_device())
+    dist.all_reduce(x)
+    uuid = str(torch.cuda.get_device_properties(get_device()).uuid) if get_device().type == "cuda" else rank
+    return x, get_device(), torch.cuda.current_device(), uuid
 
-    run = spawn(program, **world)
+
+def test_each_nccl_rank_has_its_own_gpu(world):
+    run = spawn(sum_and_device, **world)
     sums, devices, current, uuids = zip(*run.results, strict=True)
     assert run.backend == world["backend"]
     assert all(x.tolist() == [sum(range(run.world_size))] * 4 for x in sums)
@@ -90,16 +96,16 @@ def test_each_nccl_rank_has_its_own_gpu(world):
         assert set(devices) == {torch.device("cpu")}
 
 
+def tensors_of_all_kinds(rank, world_size):
+    big = torch.arange(1_000_000.0, device="cuda")
+    model = torch.nn.Linear(2, 2, device="cuda")
+    tagged = big[5:7].as_subclass(torch.nn.Parameter)
+    return [big[:3], model, {"sparse": torch.eye(2, device="cuda").to_sparse(), "p": tagged}, big.bfloat16()[1:3]]
+
+
 def test_tensors_on_a_gpu_arrive_on_the_cpu(world, cuda_in_the_notebook):
     was_open = torch.cuda.is_initialized()
-
-    def program(rank, world_size):
-        big = torch.arange(1_000_000.0, device="cuda")
-        model = torch.nn.Linear(2, 2, device="cuda")
-        tagged = big[5:7].as_subclass(torch.nn.Parameter)
-        return [big[:3], model, {"sparse": torch.eye(2, device="cuda").to_sparse(), "p": tagged}, big.bfloat16()[1:3]]
-
-    for first, model, more, half in spawn(program, **world).results:
+    for first, model, more, half in spawn(tensors_of_all_kinds, **world).results:
         assert first.tolist() == [0, 1, 2] and half.dtype == torch.bfloat16
         assert more["sparse"].to_dense().tolist() == [[1, 0], [0, 1]] and more["p"].tolist() == [5, 6]
         for tensor in (first, half, *more.values(), *model.parameters()):
@@ -108,8 +114,12 @@ def test_tensors_on_a_gpu_arrive_on_the_cpu(world, cuda_in_the_notebook):
     assert torch.cuda.is_initialized() == was_open
 
 
+def own_rank(rank, world_size):
+    return rank
+
+
 def test_too_few_gpus_are_reported_in_one_line(capfd):
-    assert spawn(lambda rank, n: rank, GPUS + 1).backend == "gloo"
+    assert spawn(own_rank, GPUS + 1).backend == "gloo"
     out, err = capfd.readouterr()
     assert re.fullmatch(rf"{GPUS + 1} ranks and {GPUS} GPUs?.*: NCCL needs .* so this runs on the CPU\.\n", out)
     assert err == ""
@@ -133,37 +143,44 @@ def wait_on_the_gpu(rank, world_size):
 # --- the failure table
 
 
-def test_an_exception_while_others_wait(many, capfd):
-    def program(rank, world_size):
-        wait_for_everyone()
-        if rank == 1:
-            raise ValueError("the batch is empty")
-        wait_for_everyone()
+def raises(rank, world_size):
+    wait_for_everyone()
+    if rank == 1:
+        raise ValueError("the batch is empty")
+    wait_for_everyone()
 
+
+def test_failure_exception_while_others_wait(many, capfd):
     with pytest.raises(RankFailed, match="^rank 1 raised ValueError: the batch is empty") as caught:
-        spawn(program, **many)
+        spawn(raises, **many)
     shown = str(caught.value) + capfd.readouterr().out
     assert not re.search("[Ww]atchdog|terminate called|onnection closed", shown)
     assert works_after_all()
 
 
+def last_rank_alone(rank, world_size, work):
+    """The last rank goes off to `work`, and the others wait for it."""
+    wait_for_everyone()
+    if rank == world_size - 1:
+        work()
+    wait_for_everyone()
+
+
+def killed_by(number):
+    os.kill(os.getpid(), number)
+
+
 @pytest.mark.parametrize(
     "death, words",
     [
-        (lambda: os._exit(7), "exited with code 7"),
-        (lambda: os.kill(os.getpid(), signal.SIGKILL), "killed by SIGKILL"),
-        (lambda: os.kill(os.getpid(), signal.SIGSEGV), "killed by SIGSEGV"),
+        (partial(os._exit, 7), "exited with code 7"),
+        (partial(killed_by, signal.SIGKILL), "killed by SIGKILL"),
+        (partial(killed_by, signal.SIGSEGV), "killed by SIGSEGV"),
     ],
 )
-def test_a_death_while_others_wait(world, death, words):
-    def program(rank, world_size):
-        wait_for_everyone()
-        if rank == world_size - 1:
-            death()
-        wait_for_everyone()
-
+def test_failure_death_while_others_wait(world, death, words):
     with pytest.raises(RankCrashed, match=f"(?s)^rank {world['world_size'] - 1} .*{words}"):
-        spawn(program, **world)
+        spawn(last_rank_alone, work=death, **world)
     assert works_after_all()
 
 
@@ -179,50 +196,47 @@ def computes_without_end():
 
 
 @pytest.mark.parametrize("work", [launches_without_end, computes_without_end])
-def test_endless_work_is_timed_out(world, work):
-    def program(rank, world_size):
-        wait_for_everyone()
-        if rank == world_size - 1:
-            work()
-        wait_for_everyone()
-
+def test_failure_endless_work_is_timed_out(world, work):
     last = world["world_size"] - 1
     with pytest.raises(RankTimeout, match=f"not finished after {TOO_LONG} s") as caught:
-        spawn(program, **{**world, "timeout": TOO_LONG})
+        spawn(last_rank_alone, work=work, **{**world, "timeout": TOO_LONG})
     assert re.search(rf"rank {last} .*test_gpu\.py, line \d+", str(caught.value))
     assert works_after_all()
 
 
-def test_a_missing_collective_is_found(many):
-    def program(rank, world_size):
+def only_rank_0_goes_on(rank, world_size):
+    wait_for_everyone()
+    if rank == 0:
         wait_for_everyone()
-        if rank == 0:
-            wait_for_everyone()
 
+
+def test_failure_missing_collective_is_found(many):
     with pytest.raises((WorldStuck, RankTimeout), match="rank 0"):
-        spawn(program, **{**many, "timeout": TOO_LONG})
+        spawn(only_rank_0_goes_on, **{**many, "timeout": TOO_LONG})
     assert works_after_all()
 
 
-def test_out_of_memory_is_the_students_own_error(world):
-    def program(rank, world_size):
-        return torch.empty(10**13, dtype=torch.uint8, device="cuda")
+def ten_terabytes(rank, world_size):
+    return torch.empty(10**13, dtype=torch.uint8, device="cuda")
 
+
+def test_failure_out_of_memory_is_the_students_own_error(world):
     with pytest.raises(RankFailed, match=r"raised OutOfMemoryError: CUDA out of memory\. Tried to allocate"):
-        spawn(program, **world)
+        spawn(ten_terabytes, **world)
     assert works_after_all()
+
+
+def index_out_of_range(rank, world_size, asked_by):
+    x = torch.zeros(3, device="cuda")[torch.tensor([5], device="cuda")]
+    if asked_by == "the program":
+        torch.cuda.synchronize()
+    return x
 
 
 @pytest.mark.parametrize("asked_by", ["the program", "the result"])
-def test_an_assert_on_the_gpu_is_the_students_own_error(world, asked_by):
-    def program(rank, world_size):
-        x = torch.zeros(3, device="cuda")[torch.tensor([5], device="cuda")]
-        if asked_by == "the program":
-            torch.cuda.synchronize()
-        return x
-
+def test_failure_assert_on_the_gpu_is_the_students_own_error(world, asked_by):
     with pytest.raises(RankFailed, match=r"raised AcceleratorError: CUDA error: device-side assert") as caught:
-        spawn(program, **world)
+        spawn(index_out_of_range, asked_by=asked_by, **world)
     assert "CannotReturn" not in str(caught.value)
     assert works_after_all()
 
@@ -231,7 +245,9 @@ def test_an_assert_on_the_gpu_is_the_students_own_error(world, asked_by):
     "work", ["while True: x = x @ x / 1000", "torch.cuda._sleep(10**15); torch.cuda.synchronize()"]
 )
 @pytest.mark.parametrize("how", ["interrupt", "kill"])
-def test_a_notebook_that_is_stopped_stops_its_ranks(work, how, cuda_in_the_notebook):
+def test_failure_notebook_that_is_stopped_stops_its_ranks(work, how, cuda_in_the_notebook):
+    pytest.importorskip("jupyter_client")
+    pytest.importorskip("ipykernel")
     notebook = Notebook()
     try:
         notebook.run("import torch, torch.distributed as dist\nfrom utils import spawn")
@@ -265,6 +281,7 @@ def test_a_notebook_that_is_stopped_stops_its_ranks(work, how, cuda_in_the_noteb
 def test_tensors_of_the_notebook_on_a_gpu_are_refused(cuda_in_the_notebook):
     if not cuda_in_the_notebook:
         pytest.skip("nothing is there")
+    pytest.importorskip("cloudpickle")
     x, model = torch.ones(3, device="cuda"), torch.nn.Linear(2, 2).cuda()
     generator, stream, event = torch.Generator("cuda"), torch.cuda.Stream(), torch.cuda.Event()
     programs = {
@@ -314,98 +331,3 @@ def test_memory_of_another_process_makes_a_gpu_busy_and_our_own_does_not(cuda_in
     finally:
         other.communicate("")
     assert not find_gpus()[0].is_busy
-
-
-# --- one GPU, several ranks: what works is printed for whoever decides; only a hang fails
-
-
-def exchange(rank, world_size, name, device, backend):
-    """One collective of a sub-group over `backend`, on `device`. Returns what this rank holds afterwards."""
-    group = dist.new_group(backend=backend)
-    mine = torch.arange(4.0, device=device) + 10 * rank
-    other = [torch.zeros(4, device=device) for _ in range(world_size)]
-    flat = torch.zeros(4 * world_size, device=device)
-    part = torch.zeros(4 // world_size, device=device)
-    pieces = list(mine.chunk(world_size))
-    own_pieces = [torch.zeros_like(piece) for piece in pieces]
-    if name == "send, recv":
-        neighbours = (rank + 1) % world_size, (rank - 1) % world_size
-        work = dist.isend(mine, neighbours[0], group=group)
-        dist.recv(other[0], neighbours[1], group=group)
-        work.wait()
-    elif name == "gather":
-        dist.gather(mine, other if rank == 0 else None, dst=0, group=group)
-    elif name == "scatter":
-        dist.scatter(part, pieces if rank == 0 else None, src=0, group=group)
-    else:
-        {
-            "all_reduce": lambda: dist.all_reduce(mine, group=group),
-            "broadcast": lambda: dist.broadcast(mine, src=1, group=group),
-            "reduce": lambda: dist.reduce(mine, dst=0, group=group),
-            "all_gather": lambda: dist.all_gather(other, mine, group=group),
-            "all_gather_into_tensor": lambda: dist.all_gather_into_tensor(flat, mine, group=group),
-            "reduce_scatter": lambda: dist.reduce_scatter(part, pieces, group=group),
-            "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(part, mine, group=group),
-            "all_to_all": lambda: dist.all_to_all(own_pieces, pieces, group=group),
-            "all_to_all_single": lambda: dist.all_to_all_single(flat[:4], mine, group=group),
-            "barrier": lambda: dist.barrier(group=group),
-        }[name]()
-    held = {"other": other, "flat": flat, "part": part, "pieces": own_pieces}
-    return held if name == "reduce" and rank != 0 else {**held, "mine": mine}  # undefined except on the root
-
-
-COLLECTIVES = [
-    *("all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "gather", "scatter"),
-    *("reduce_scatter", "reduce_scatter_tensor", "all_to_all", "all_to_all_single", "barrier", "send, recv"),
-]
-
-
-def same(one, other) -> bool:
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    pairs = zip(one.values(), other.values(), strict=True) if isinstance(one, dict) else zip(one, other, strict=True)
-    return all(same(*pair) for pair in pairs)
-
-
-def try_all(world_size, device, backend, capsys) -> None:
-    """Print a table of what each collective does on `device`, compared with Gloo on the CPU; fail if one hangs."""
-    hung = []
-    table = [f"{backend}, {world_size} ranks, {device} tensors"]
-    for name in COLLECTIVES:
-        expected = spawn(exchange, world_size, name, "cpu", "gloo", backend="gloo").results
-        try:
-            run = spawn(exchange, world_size, name, device, backend, backend="gloo", timeout=60)
-            what = f"works, {run.elapsed:.1f} s" if same(run.results, expected) else f"WRONG VALUES {run.results}"
-        except (RankTimeout, WorldStuck):
-            what = "HANGS"
-            hung.append(name)
-        except RankError as error:
-            what = f"{type(error).__name__}: {str(error).splitlines()[0]}"
-        table.append(f"  {name:24} {what}")
-    with capsys.disabled():
-        print("\n" + "\n".join(table))
-    assert not hung
-
-
-@pytest.mark.parametrize("world_size", [2, 4])
-def test_gloo_with_tensors_on_one_gpu(world_size, capsys):
-    try_all(world_size, "cuda", "gloo", capsys)
-
-
-def nccl_version() -> tuple[int, int]:
-    """The version of the installed library, which may be newer than the one torch was built with."""
-    installed = [torch.cuda.nccl.version()[:2]]
-    for distribution in importlib.metadata.distributions():
-        if (distribution.name or "").startswith("nvidia-nccl-cu"):
-            installed.append(tuple(int(number) for number in distribution.version.split(".")[:2]))
-    return max(installed)
-
-
-@pytest.mark.parametrize("world_size", [2, 4])
-def test_nccl_with_several_ranks_on_one_gpu(world_size, capsys, monkeypatch):
-    if nccl_version() < (2, 30):
-        pytest.skip(f"NCCL {nccl_version()} refuses a GPU that two ranks use; 2.30 can be asked to take it")
-    monkeypatch.setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1")
-    monkeypatch.setenv("NCCL_MAX_CTAS", str(max(1, 8 // world_size)))  # they share the GPU's processors
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0])
-    try_all(world_size, "cuda", "nccl", capsys)

@@ -50,7 +50,7 @@ class Joining:
             init(*bound.args, **bound.kwargs)
 
         set_init_process_group(init_process_group)
-        dist.rpc.init_rpc = refuse_rpc  # type: ignore[attr-defined]
+        dist.rpc.init_rpc = refuse_rpc
 
     def check(self, asked: dict[str, Any], rank: int, size: int) -> None:
         """Raises ValueError unless the program asks for the group that is there."""

@@ -8,8 +8,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-import cloudpickle
-
+from .by_value import Pickler, register_pickle_by_value
 from .pickling import CannotTravel, imported_types, pack, pickled_size, pickling_error
 from .unpicklable import find_culprit, parts_of_call, students_wrote, variables_of_call
 
@@ -44,7 +43,7 @@ def pickle_program(
     """
     module = sys.modules.get(getattr(fn, "__module__", None) or "")
     if module is not None and module.__name__ != "__main__" and students_wrote(fn):
-        cloudpickle.register_pickle_by_value(module)  # as with a cell's functions: the rank need not find its file
+        register_pickle_by_value(module)  # as with a cell's functions: the rank need not find its file
     program = io.BytesIO()
     try:
         (pickler or ProgramPickler)(program).dump((fn, args, kwargs))
@@ -55,7 +54,7 @@ def pickle_program(
     return program.getvalue()
 
 
-class ProgramPickler(cloudpickle.Pickler):
+class ProgramPickler(Pickler):
     """Pickles by value whatever the notebook defines. Refuses anything on a GPU or bound to this process."""
 
     def __init__(self, file: Any) -> None:

@@ -36,6 +36,7 @@ class Request:
     entry: str = ""  # "module:function" that the process runs: (rank, request) -> pickled outcome
     cluster: Any = None  # a Cluster if the ranks are virtual, that is, threads of one process
     device: str = "cpu"  # of virtual ranks: "cpu", or "meta" for sizes without values
+    item_as_nan: bool = False  # whether a program without values that asks for one gets nan, rather than an error
 
 
 def path_in(folder: str, name: str, rank: int) -> str:

@@ -18,13 +18,13 @@ import time
 import traceback
 from typing import Any, NoReturn
 
-import cloudpickle
 import numpy.random
 import torch
 
 from ...events.failure import Failure, Frame
 from ...recording.torch_private import set_pickler_of_objects
 from ...text.package import FOLDER
+from .by_value import Pickler
 from .protocol import Request
 
 machinery = {os.path.join(FOLDER, "")}  # folders: the lines of theirs that a traceback begins with are left out
@@ -97,7 +97,7 @@ def adopt_environment(request: Request) -> None:
     random.seed(0)  # every rank draws the same numbers unless the program seeds by rank; torch is seeded already
     numpy.random.seed(0)
 
-    set_pickler_of_objects(cloudpickle.Pickler)  # so that a cell's classes travel in object collectives too
+    set_pickler_of_objects(Pickler)  # so that a cell's classes travel in object collectives too
 
 
 def threads_asked_for(environment: dict[str, str]) -> int:

@@ -8,7 +8,6 @@ import pickle
 import sys
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
 import torch
 from torch import Tensor
 
@@ -19,6 +18,7 @@ from ...recording.torch_private import (
     rebuild_from_type,
     state_of_object,
 )
+from .by_value import Pickler
 from .outcome import Result
 from .pickling import CannotTravel, imported_types, pack, pickling_error
 from .unpicklable import Part, find_culprit, type_text
@@ -55,7 +55,7 @@ def why_refused(result: object, error: Exception) -> str:
     return f"it returned {type_text(result)}{where}, which can't be sent to the notebook ({error}). {advice}"
 
 
-class ResultPickler(cloudpickle.Pickler):
+class ResultPickler(Pickler):
     """Pickles by value whatever the notebook defined, and tensors as their values."""
 
     def __init__(self, file: Any) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 NAME_OF_JOB = "TORCHELASTIC_RUN_ID"
-OURS = "utils.spawn"
+OURS = "spawn"
 
 
 def torchrun_variables(rank: int, world_size: int, ranks_per_node: int) -> dict[str, str]:

@@ -15,7 +15,6 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, NamedTuple
 
-import cloudpickle
 import numpy
 import torch
 import torch.distributed as dist
@@ -31,6 +30,7 @@ from ...recording.recorded_group import install
 from ...recording.recorder import Recorder
 from ...recording.torch_private import set_pickler_of_objects, set_timeout
 from ...report.run import Run
+from ..common.by_value import Pickler
 from ..common.joining import Joining, give_group
 from ..common.program import pickle_program
 from ..common.rank_environment import failure
@@ -272,7 +272,7 @@ def random_numbers_of_a_fresh_rank() -> Iterator[None]:
             numpy.random.set_state(arrays)
 
 
-class ClassesByName(cloudpickle.Pickler):
+class ClassesByName(Pickler):
     """Pickles by value, except classes of the script: by name, because every process runs that script and has them.
 
     So an object has the same class wherever it arrives, and equal dataclasses from two ranks compare equal.

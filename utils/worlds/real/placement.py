@@ -6,7 +6,8 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from .installed_gpus import InstalledGpu, find_gpus, spans
+from ...text.units import plural
+from .installed_gpus import find_gpus, spans
 
 if TYPE_CHECKING:
     import torch
@@ -30,30 +31,23 @@ def choose_backend(backend: str | None, world_size: int) -> Placement:
         raise ValueError(f'backend must be "gloo" or "nccl"; got {backend!r}.')
     gpus = find_gpus() if backend != "gloo" else []
     busy, free = [gpu for gpu in gpus if gpu.is_busy], [gpu for gpu in gpus if not gpu.is_busy]
+    ranks, all_gpus = plural(world_size, "rank"), plural(len(gpus), "GPU")
     of_them_busy = f", {len(busy)} of them busy ({spans(busy)})" if busy else ""
     if gpus and len(free) >= world_size:
         mine = free[:world_size]
         if busy:
-            print(f"{gpus_text(gpus)}{of_them_busy}: {ranks_text(world_size)} on {spans(mine)}.")
+            print(f"{all_gpus}{of_them_busy}: {ranks} on {spans(mine)}.")
         return Placement("nccl", {"CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in mine)} if mine[0].uuid else {})
     if backend == "nccl":
         held = f" Held by others: {'; '.join(map(str, busy))}." if busy else ""
         raise ValueError(
-            f'backend="nccl" needs a free GPU for each of {ranks_text(world_size)}, and this machine has {len(gpus)}'
+            f'backend="nccl" needs a free GPU for each of {ranks}, and this machine has {len(gpus)}'
             f'{of_them_busy}.{held} Leave backend out, or use backend="gloo", to run on the CPU.'
         )
     if gpus:
         needs = "NCCL needs a free one for each rank, so this runs on the CPU."
-        print(f"{ranks_text(world_size)} and {gpus_text(gpus)}{of_them_busy}: {needs}")
+        print(f"{ranks} and {all_gpus}{of_them_busy}: {needs}")
     return Placement("gloo")
-
-
-def gpus_text(gpus: list[InstalledGpu]) -> str:
-    return "1 GPU" if len(gpus) == 1 else f"{len(gpus)} GPUs"
-
-
-def ranks_text(world_size: int) -> str:
-    return "1 rank" if world_size == 1 else f"{world_size} ranks"
 
 
 def get_device(rank: int | None = None) -> torch.device:

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-import psutil
+try:
+    import psutil
+except ModuleNotFoundError:  # on a bare GPU machine (docs/gpu.md)
+    psutil = None
 
 BUSY = 0.02  # seconds: two ticks of the system's clock
 
 
 def which_compute(pids: dict[int, int], pause: Callable[[], object]) -> list[int]:
-    """The ranks that use the processor during `pause()`, or would if they got it. pids: {rank: its process}."""
+    """The ranks that use the processor during `pause()`, or would if they got it. pids: {rank: its process}.
+
+    Without psutil nobody can tell, so all of them count.
+    """
+    if psutil is None:
+        pause()
+        return list(pids)
     before = {rank: sum(used for used, _ in looks(pid)) for rank, pid in pids.items()}
     pause()
     after = {rank: list(looks(pid)) for rank, pid in pids.items()}

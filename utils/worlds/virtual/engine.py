@@ -27,6 +27,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from ...cluster.hardware import Cluster
 from ...events.event import Event, Region
 from ...recording import regions
+from ...recording.callers import who_called
 from ...recording.storages import Storages
 from ...recording.torch_private import NewGroup, set_thread_isolation_mode, wrap_making_of_groups
 from ...text import source_lines
@@ -71,8 +72,9 @@ class Engine:
         self.waiting_members: dict[Hashable, list[VirtualRank]] = {}  # by the group they make
         self.came: dict[Hashable, dict[int, int]] = {}  # by the default group they make: {rank in it: rank here}
         self.stores: dict[str, VirtualStore] = {}
-        self.process = Process()
+        self.process = Process(lambda: self.scheduler.running is not None)
         self.prints = Prints(self.scheduler)
+        self.said_nan = False
         self.next_report = monotonic() + PROGRESS_EVERY
         self.ranks = self.make_ranks()
 
@@ -173,6 +175,16 @@ class Engine:
             member.clock = now
         for other in present[:-1]:
             self.scheduler.make_ready(other)
+
+    def unknown_value(self, tensor: torch.Tensor) -> float | bool | None:
+        """What a rank gets that asks for the value of a tensor without values; None if that is an error."""
+        if not self.request.item_as_nan or (value := meta_tensors.nan_like(tensor)) is None:
+            return None
+        if not self.said_nan:
+            self.said_nan = True
+            where = source_lines.place(who_called()[0])
+            print(f"On device='meta' tensors have no values, so {where or 'what asks for one'} gets {value}.")
+        return value
 
     def make_recorder(self) -> VirtualRecorder:
         return VirtualRecorder(self)
@@ -336,6 +348,7 @@ def patch_torch(world: Engine) -> None:
 
     wrap_making_of_groups(make_group)
     share_stores(world.store_named)
+    torch_wrappers.save_checkpoints_at_once()
     Joining(
         world.new_store, BACKENDS, "gloo", f"a virtual cluster's network answers to {' and '.join(sorted(BACKENDS))}."
     )
@@ -351,6 +364,8 @@ def enter(world: Engine) -> None:
     if world.only_sizes:
         gpu_semantics.patch_functional()
         torch_wrappers.patch_for_meta_tensors()
+    if world.request.item_as_nan:
+        torch_wrappers.read_unknown_values()
 
 
 def dump_positions_on_signal(world: Engine) -> None:

@@ -5,7 +5,8 @@ torch calls `VirtualGpu` for each operation of a rank, after autograd has done i
     max(FLOPs / peak of the dtype, bytes read and written / memory bandwidth) + launch
 
 FLOPs are torch's own count (torch.utils.flop_counter: matrix products, convolutions, attention); every other operation
-is bound by its bytes. A view costs nothing.
+is bound by its bytes. A view costs nothing. An operation that was timed on a real GPU takes what was measured, if the
+cluster has such times (cluster/kernel_times.py).
 
 With device="meta" tensors have sizes but no values, and nothing is computed (meta_tensors.py).
 """
@@ -17,9 +18,12 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
+from torch.nn import Parameter
 from torch.utils.flop_counter import flop_registry
 
 from ...cluster.hardware import Gpu
+from ...cluster.kernel_times import MeasuredGpu
 from ...recording.storages import GRADIENTS, PARAMETERS, Storages
 from ...recording.torch_private import (
     FAKE,
@@ -37,6 +41,7 @@ from ...recording.torch_private import (
     unsafe_view,
 )
 from . import meta_tensors
+from .kernel_names import kernel_name
 
 if TYPE_CHECKING:
     from .rank import VirtualRank
@@ -74,7 +79,7 @@ class Plan:
     """What an operation on tensors of given shapes costs and, if known, its result without carrying it out.
 
     outputs   (size, strides, dtype) of each output, None for one that is not a tensor
-    kind      what holds the outputs: torch.Tensor, tuple, list; "in place" if the result is the first argument; None if
+    kind      what holds the outputs: Tensor, tuple, list; "in place" if the result is the first argument; None if
               the operation has to be carried out
     """
 
@@ -90,7 +95,7 @@ class Plan:
             None if output is None else torch.empty_strided(output[0], output[1], dtype=output[2], device="meta")
             for output in self.outputs
         ]
-        return made[0] if self.kind is torch.Tensor else self.kind(made)
+        return made[0] if self.kind is Tensor else self.kind(made)
 
 
 class CountsGradient:
@@ -104,7 +109,7 @@ class CountsGradient:
     def __init__(self, storages: Storages, address: int):
         self.storages, self.address = storages, address
 
-    def __call__(self, parameter: torch.Tensor) -> None:
+    def __call__(self, parameter: Tensor) -> None:
         self.storages.count(parameter.grad, GRADIENTS)
 
 
@@ -126,14 +131,14 @@ class VirtualGpu(TorchDispatchMode):
     def __torch_dispatch__(
         self,
         function: OpOverload[..., Any],
-        types: Iterable[type[torch.Tensor]],
+        types: Iterable[type[Tensor]],
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
         if self.scheduler.in_bookkeeping or get_dispatch_mode(FAKE) is not None:  # DTensor's fake tensors cost nothing
             return function(*args, **kwargs)
-        if types and any(kind.__torch_dispatch__ is not torch.Tensor.__torch_dispatch__ for kind in types):
+        if types and any(kind.__torch_dispatch__ is not Tensor.__torch_dispatch__ for kind in types):
             self.watch(args)
             return NotImplemented  # a DTensor, say: the operations on its parts come here in turn
         if is_functional_collective(function):
@@ -160,6 +165,10 @@ class VirtualGpu(TorchDispatchMode):
 
     def do(self, function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.only_sizes:
+            if function.overloadpacket in meta_tensors.ONE_VALUE and args[0].is_meta:
+                known = self.rank.world.unknown_value(args[0])
+                if known is not None:
+                    return known
             return meta_tensors.do(function, args, kwargs)
         return function(*args, **kwargs)
 
@@ -202,9 +211,9 @@ class VirtualGpu(TorchDispatchMode):
         """Also true of a plain tensor that requires a gradient and is neither a result nor received; in backward it is
         hard to tell.
         """
-        if isinstance(value, torch.nn.Parameter):
+        if isinstance(value, Parameter):
             return True
-        if not (isinstance(value, torch.Tensor) and value.requires_grad and value.is_leaf and torch.is_grad_enabled()):
+        if not (isinstance(value, Tensor) and value.requires_grad and value.is_leaf and torch.is_grad_enabled()):
             return False
         return self.rank.received.isdisjoint(self.storages.numbers_of(value))
 
@@ -231,7 +240,7 @@ def key_of(function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[s
 
 
 def signature(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, Tensor):
         return value.shape, value.stride(), value.dtype, value.is_meta
     if isinstance(value, (list, tuple)):
         return tuple(map(signature, value))
@@ -246,12 +255,12 @@ def make_plan(
     seconds = seconds_of(function, args, kwargs, result, gpu)
     outputs = list(result) if isinstance(result, (list, tuple)) else [result]
     tensors = [output for output in outputs if output is not None]
-    if function.is_view or not tensors or not all(isinstance(t, torch.Tensor) and t.is_meta for t in tensors):
+    if function.is_view or not tensors or not all(isinstance(t, Tensor) and t.is_meta for t in tensors):
         return Plan(seconds)
     schema = schema_of(function)
     if not schema.is_mutable and not any(a.alias_info for a in schema.returns):
         made = [None if output is None else (tuple(output.shape), output.stride(), output.dtype) for output in outputs]
-        return Plan(seconds, made, torch.Tensor if isinstance(result, torch.Tensor) else type(result))
+        return Plan(seconds, made, Tensor if isinstance(result, Tensor) else type(result))
     changes_its_shape = torch.Tag.inplace_view in function.tags or function.overloadpacket in (aten.resize_, aten.set_)
     if args and result is args[0] and not changes_its_shape:
         return Plan(seconds, kind="in place")
@@ -261,10 +270,12 @@ def make_plan(
 def seconds_of(
     function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, gpu: Gpu
 ) -> float:
-    """By the roofline model; 0 if the operation runs no kernel on a GPU."""
+    """As measured or by the roofline model; 0 if the operation runs no kernel on a GPU."""
     packet = function.overloadpacket
     if function.is_view or packet in NO_KERNEL:
         return 0.0
+    if isinstance(gpu, MeasuredGpu) and (measured := gpu.kernels.get(kernel_name(function, args))) is not None:
+        return measured
     given, made = list(tensors_in((*args, *kwargs.values()))), list(tensors_in((result,)))
     moved = sum(map(nbytes, made))
     if packet in PICK:
@@ -278,15 +289,15 @@ def seconds_of(
     return max(computing, moved / gpu.bandwidth) + gpu.launch  # no answer: the virtual clock
 
 
-def tensors_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
     for value in values:
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, Tensor):
             yield value
         elif isinstance(value, (list, tuple)):
             yield from tensors_in(value)
 
 
-def nbytes(tensor: torch.Tensor) -> int:
+def nbytes(tensor: Tensor) -> int:
     """Bytes in memory: a dimension that is merely repeated (stride 0) counts once."""
     count = tensor.element_size()
     if tensor.layout is not torch.strided:

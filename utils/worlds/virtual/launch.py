@@ -27,6 +27,7 @@ def simulate(
     *args: Any,
     cluster: str | Cluster = "dgx-h100",
     device: str = "meta",
+    item_as_nan: bool = False,
     **kwargs: Any,
 ) -> Run:
     """Run `fn(rank, world_size, *args, **kwargs)`, a rank program as for `spawn`, on virtual GPUs.
@@ -34,6 +35,10 @@ def simulate(
     cluster   a name ("dgx-h100", ...), which stands for as many nodes as the ranks need, or a Cluster of your own
     device    "meta": tensors have sizes but no values, and nothing is computed, so a thousand ranks and models of any
               size are quick. "cpu": tensors have values too, as with spawn.
+
+    item_as_nan
+              on device="meta", what a program gets that asks for a value: by default an error; if True, nan from
+              `.item()` and False from an `if`, and a line that says so once. For programs that print their loss.
 
     The ranks are threads that take turns, and each has its own clock. Computing takes the time that the roofline model
     gives for the GPU, a message the time that the links between its ranks need, and a collective the time of the best
@@ -53,4 +58,4 @@ def simulate(
     from .world import run_virtually
 
     cluster = find_cluster(cluster, world_size)
-    return run_virtually(world_size, cluster, device, pickle_program(fn, args, kwargs, world_size))
+    return run_virtually(world_size, cluster, device, item_as_nan, pickle_program(fn, args, kwargs, world_size))

@@ -8,10 +8,12 @@ without values, the result has none.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterable
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ...recording.torch_private import OpOverload, local_scalar_dense, schema_of
 
@@ -19,6 +21,7 @@ aten = torch.ops.aten
 # Functions that make integers: unless a float is among their arguments; always.
 BY_ARGUMENTS, INTEGERS = {aten.arange, aten.full, aten.scalar_tensor}, {aten.randint, aten.randperm}
 BY_MASK = {aten.index, aten.index_put, aten.index_put_}  # whose index may be a mask
+ONE_VALUE = {local_scalar_dense, aten.is_nonzero}
 READS_A_VALUE = {local_scalar_dense, aten.is_nonzero, aten.equal, aten.nonzero, aten.masked_select}
 
 
@@ -28,8 +31,8 @@ class NoValues(RuntimeError):
     def __init__(self, what: str):
         super().__init__(
             f"{what} needs the values of a tensor, and on device='meta' tensors have sizes only. (.item(), .tolist(), "
-            "f'{loss:.2f}' and an `if` on a tensor need them too.) Compute values with simulate(..., device='cpu'), or "
-            "let the program decide by sizes, ranks and integers."
+            "f'{loss:.2f}' and an `if` on a tensor need them too.) Compute values with simulate(..., device='cpu'), "
+            "have them be nan with item_as_nan=True, or let the program decide by sizes, ranks and integers."
         )
 
 
@@ -63,9 +66,9 @@ def arguments(
     return args, kwargs
 
 
-def masks_to_indices(indices: list[torch.Tensor | None]) -> list[torch.Tensor | None]:
+def masks_to_indices(indices: list[Tensor | None]) -> list[Tensor | None]:
     """Each mask that has values as the indices it selects: their number is the size of the result."""
-    selected: list[torch.Tensor | None] = []
+    selected: list[Tensor | None] = []
     for index in indices:
         if index is not None and index.dtype in (torch.bool, torch.uint8) and not index.is_meta:
             selected += index.nonzero(as_tuple=True)
@@ -78,7 +81,7 @@ def kinds(args: Iterable[Any]) -> tuple[bool, bool]:
     """Whether there are tensors with values and a dimension, and tensors without values."""
     with_values = without = False
     for argument in args:
-        if isinstance(argument, torch.Tensor):
+        if isinstance(argument, Tensor):
             if argument.is_meta:
                 without = True
             elif argument.dim():
@@ -91,7 +94,7 @@ def kinds(args: Iterable[Any]) -> tuple[bool, bool]:
 
 def without_values(value: Any) -> Any:
     """A tensor, or nested lists of them, stripped of the values; numbers without a dimension keep theirs."""
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, Tensor):
         return value if value.is_meta or not value.dim() else value.to("meta")
     return type(value)(map(without_values, value)) if type(value) in (list, tuple) else value
 
@@ -115,7 +118,7 @@ def device_for(
     """
     if any_without:
         return None if asked is None else "meta"
-    tensor = next((argument for argument in args if isinstance(argument, torch.Tensor)), None)
+    tensor = next((argument for argument in args if isinstance(argument, Tensor)), None)
     packet = function.overloadpacket
     if kwargs.get("dtype") is not None:
         dtype = kwargs["dtype"]
@@ -133,6 +136,14 @@ def device_for(
     else:
         dimensions = 0 if packet is aten.scalar_tensor else 1
     return "meta" if is_data(dtype, dimensions) else "cpu"
+
+
+def nan_like(tensor: torch.Tensor) -> float | bool | None:
+    """What a tensor of unknown value gives where one number is asked for: nan, or False, as from a comparison with nan.
+
+    None for a whole number, which would steer the program.
+    """
+    return math.nan if tensor.is_floating_point() else False if tensor.dtype is torch.bool else None
 
 
 def do(function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -23,7 +23,10 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 
 from ...text import source_lines
-from .python_private import set_dynamic_classes, set_import_locks, set_variables, variables
+from .python_private import let_modules_travel, set_dynamic_classes, set_import_locks, set_variables, variables
+
+Attribute = tuple[ModuleType, str]
+NOTHING = object()  # an attribute that a module does not have
 
 
 class Setting(NamedTuple):
@@ -47,6 +50,7 @@ class Surroundings:
         self.modules: dict[str, ModuleType] = {}
         self.import_locks: dict[str, Any] = {}
         self.settings: list[Any] = []
+        self.attributes: dict[Attribute, Any] = {}
 
     def enter(self) -> None:
         set_variables(self.variables)
@@ -56,29 +60,43 @@ class Surroundings:
             set_import_locks(self.import_locks)
         for place, setting in enumerate(self.process.settings):
             setting.write(self.settings[place] if place < len(self.settings) else setting.at_first)
+        for (module, name), at_first in self.process.attributes.items():
+            put(module, name, self.attributes.get((module, name), at_first))
 
     def leave(self) -> None:
         if self.process.names:
             self.modules = {name: sys.modules.pop(name) for name in self.process.names if name in sys.modules}
         if self.process.settings:
             self.settings = [setting.read() for setting in self.process.settings]
+        if self.process.attributes:
+            self.attributes = {
+                (module, name): vars(module).get(name, NOTHING) for module, name in self.process.attributes
+            }
 
 
 class Process(MetaPathFinder):
     """The process of a virtual cluster, and what its ranks do not share.
 
-    names     modules that ranks have imported and each has its own copy of
-    settings  those that a rank has changed: the others need not be exchanged
+    names       modules that ranks have imported and each has its own copy of
+    settings    those that a rank has changed: the others need not be exchanged
+    attributes  of libraries' modules, those that a rank has set: {(module, name): what it was before}
     """
 
-    def __init__(self) -> None:
+    def __init__(self, in_rank: Callable[[], bool]) -> None:
+        """in_rank: whether a rank is running, rather than what sets up the world."""
+        self.in_rank = in_rank
         self.names: dict[str, None] = {}
         self.settings: list[Setting] = []
+        self.attributes: dict[Attribute, Any] = {}
 
     def install(self) -> None:
         """From now on, each rank imports the program's modules for itself, and has its own settings."""
         sys.meta_path.insert(0, self)
         start_children_with_own_variables()
+        watched = watched_module(self)
+        for module in [*sys.modules.values()]:
+            if type(module) is ModuleType:
+                module.__class__ = watched
         self.separate(os, "chdir", os.getcwd)
         self.separate(torch, "set_default_dtype", torch.get_default_dtype)
         self.separate(torch, "set_float32_matmul_precision", torch.get_float32_matmul_precision)
@@ -99,6 +117,11 @@ class Process(MetaPathFinder):
             return function(*args, **kwargs)
 
         setattr(owner, name, set_for_this_rank)
+
+    def separate_attribute(self, module: ModuleType, name: str) -> None:
+        """The running rank is about to set an attribute of a library's module: from now on, it is each rank's own."""
+        if self.in_rank() and module.__name__ not in self.names:
+            self.attributes.setdefault((module, name), vars(module).get(name, NOTHING))
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -131,6 +154,29 @@ class OnceCompiled(SourceFileLoader):
         return self.codes[self.path]
 
 
+def watched_module(process: Process) -> type[ModuleType]:
+    """The class of modules that note which of their attributes a rank sets: from then on, these are each rank's own."""
+
+    class WatchedModule(ModuleType):
+        def __setattr__(self, name: str, value: Any) -> None:
+            process.separate_attribute(self, name)
+            super().__setattr__(name, value)
+
+        def __delattr__(self, name: str) -> None:
+            process.separate_attribute(self, name)
+            super().__delattr__(name)
+
+    let_modules_travel(WatchedModule)
+    return WatchedModule
+
+
+def put(module: ModuleType, name: str, value: Any) -> None:
+    if value is NOTHING:
+        vars(module).pop(name, None)
+    else:
+        vars(module)[name] = value
+
+
 def start_children_with_own_variables() -> None:
     """A rank's variables are not those of the process: hand them to the programs that it starts."""
     init = subprocess.Popen.__init__
@@ -141,4 +187,4 @@ def start_children_with_own_variables() -> None:
         bound.arguments["env"] = bound.arguments.get("env") or dict(os.environ)
         init(*bound.args, **bound.kwargs)
 
-    subprocess.Popen.__init__ = init_with_variables  # type: ignore[method-assign]
+    subprocess.Popen.__init__ = init_with_variables  # type: ignore[method-assign,assignment]

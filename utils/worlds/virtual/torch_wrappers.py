@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from concurrent import futures
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -109,6 +110,45 @@ def keep_loss_parallel() -> None:
         return enter, leave
 
     wrap_loss_parallel(counted)
+
+
+def read_unknown_values() -> None:
+    """Let f"{loss:.2f}" and tolist() ask for values one by one, as `.item()` does: torch's own refuse at once."""
+    format_, tolist = torch.Tensor.__format__, torch.Tensor.tolist
+
+    def format_item(tensor: torch.Tensor, spec: str) -> str:
+        return format(tensor.item(), spec) if tensor.is_meta and not tensor.dim() else format_(tensor, spec)
+
+    def list_items(tensor: torch.Tensor) -> Any:
+        if not tensor.is_meta:
+            return tolist(tensor)
+        return [list_items(part) for part in tensor.unbind()] if tensor.dim() else tensor.item()
+
+    torch.Tensor.__format__, torch.Tensor.tolist = format_item, list_items  # type: ignore[method-assign,assignment]
+
+
+class CheckpointAtOnce(futures.ThreadPoolExecutor):
+    """`async_save` hands its work, with its collectives, to an executor of this name. Here no thread but the rank's own
+    can use the network, so the rank does it at once, and gets a future that is done.
+    """
+
+    def __init__(self, max_workers: int | None = None, thread_name_prefix: str = "", *args: Any, **kwargs: Any):
+        super().__init__(max_workers, thread_name_prefix, *args, **kwargs)
+        self.at_once = thread_name_prefix == "AsyncCheckpointExecutor"
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> futures.Future[Any]:
+        if not self.at_once:
+            return super().submit(fn, *args, **kwargs)
+        future: futures.Future[Any] = futures.Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:  # raised where the program asks for the result
+            future.set_exception(error)
+        return future
+
+
+def save_checkpoints_at_once() -> None:
+    futures.ThreadPoolExecutor = CheckpointAtOnce  # type: ignore[misc]  # torch imports it with its checkpoints
 
 
 def refuse_autocast(enter: Callable[[torch.autocast], Any]) -> Callable[[torch.autocast], Any]:

@@ -30,9 +30,9 @@ from ..real.watchdog import run_world
 MOST_SECONDS = 600  # of real time
 
 
-def run_virtually(world_size: int, cluster: Cluster, device: str, program: bytes) -> Run:
+def run_virtually(world_size: int, cluster: Cluster, device: str, item_as_nan: bool, program: bytes) -> Run:
     """Run `program` on virtual ranks, from their start to their end. Raises the report of what went wrong."""
-    return run_world(lambda: VirtualWorld(world_size, cluster, device, program), MOST_SECONDS)
+    return run_world(lambda: VirtualWorld(world_size, cluster, device, item_as_nan, program), MOST_SECONDS)
 
 
 class VirtualWorld(ProcessWorld):
@@ -40,15 +40,15 @@ class VirtualWorld(ProcessWorld):
 
     entry = f"{__package__}.engine:run_virtual_world"
 
-    def __init__(self, world_size: int, cluster: Cluster, device: str, program: bytes):
-        self.cluster, self.device = cluster, device  # first, because the request has them
+    def __init__(self, world_size: int, cluster: Cluster, device: str, item_as_nan: bool, program: bytes):
+        self.cluster, self.device, self.item_as_nan = cluster, device, item_as_nan  # first: the request has them
         super().__init__(world_size, 1, Placement("gloo"), program)
         self.framing = Framing(SPEAKS, NEWS_IS, FINISHED)
         self.speaker = 0  # the rank whose text comes now
         self.news = ""  # how far the ranks have come, for the live line
 
     def request(self) -> Request:
-        return replace(super().request(), cluster=self.cluster, device=self.device)
+        return replace(super().request(), cluster=self.cluster, device=self.device, item_as_nan=self.item_as_nan)
 
     # --- while it runs
 

@@ -1,0 +1,261 @@
+"""Ranks of `simulate` are threads of one process, and must find what ranks of `spawn` find: state of their own."""
+
+import io
+import os
+import random
+import subprocess
+import sys
+import textwrap
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy
+import pytest
+import torch
+import torch.distributed as dist
+
+from utils import simulate, spawn
+
+virtual = partial(simulate, device="cpu")
+both = pytest.mark.parametrize("world", [spawn, virtual], ids=["spawn", "simulate"])
+
+# A small project as many are laid out: who a rank is stands in a module, and others import that.
+PROJECT = {
+    "who/__init__.py": "",
+    "who/manager.py": """
+        import torch.distributed as dist
+
+        manager = None
+
+
+        class Manager:
+            made = 0
+
+            def __init__(self):
+                Manager.made += 1
+                self.rank = dist.get_rank()
+
+
+        def setup():
+            global manager
+            manager = Manager()
+    """,
+    "who/layers.py": """
+        import torch.distributed as dist
+
+        import who.manager as pgm
+        from who.manager import Manager
+
+        SEEN = []
+
+
+        def ask():
+            SEEN.append(pgm.manager.rank)
+            dist.barrier()
+            return pgm.manager.rank, list(SEEN), Manager.made, isinstance(pgm.manager, Manager)
+    """,
+    "meets_on_import.py": """
+        import torch
+        import torch.distributed as dist
+
+        TOTAL = torch.tensor([float(dist.get_rank())])
+        dist.all_reduce(TOTAL)
+    """,
+    "no_package/part.py": "NUMBER = 0",
+}
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    for name, text in PROJECT.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+@both
+def test_each_rank_has_its_own_copy_of_the_programs_modules(world, project):
+    def program(rank, world_size):
+        from who import layers, manager
+
+        manager.setup()
+        dist.barrier()
+        answers = [layers.ask(), layers.ask()]
+        import no_package.part
+
+        no_package.part.NUMBER += rank
+        dist.barrier()
+        return answers, no_package.part.NUMBER, sys.modules["who.manager"].manager.rank
+
+    for rank, result in enumerate(world(program, 3).results):
+        assert result == ([(rank, [rank], 1, True), (rank, [rank, rank], 1, True)], rank, rank)
+
+
+@both
+def test_a_module_may_communicate_while_it_is_imported(world, project):
+    def program(rank, world_size):
+        import meets_on_import
+
+        return meets_on_import.TOTAL.item()
+
+    assert world(program, 3).results == [3.0] * 3
+
+
+@both
+def test_a_module_is_read_anew_for_each_run(world, project):
+    def program(rank, world_size):
+        import no_package.part
+
+        return no_package.part.NUMBER
+
+    assert world(program, 2).results == [0, 0]
+    (project / "no_package/part.py").write_text("NUMBER = 12345")
+    assert world(program, 2).results == [12345] * 2
+
+
+@both
+def test_objects_of_a_module_travel_between_ranks(world, project):
+    def program(rank, world_size):
+        from who.manager import Manager
+
+        objects = [Manager()]
+        dist.broadcast_object_list(objects)
+        return isinstance(objects[0], Manager), objects[0].rank
+
+    assert world(program, 3).results == [(True, 0)] * 3
+
+
+@dataclass
+class Point:
+    x: float
+
+
+class Counter:
+    count = 0
+
+
+COUNTS: list[int] = []
+
+
+@both
+def test_a_cells_classes_and_globals_are_each_ranks_own(world):
+    def program(rank, world_size):
+        for _ in range(rank + 1):
+            Counter.count += 1
+            COUNTS.append(rank)
+        dist.barrier()
+        points = [None] * world_size
+        dist.all_gather_object(points, Point(float(rank)))
+        return Counter.count, COUNTS, all(isinstance(point, Point) for point in points), points
+
+    for rank, (count, counts, all_points, points) in enumerate(world(program, 3).results):
+        assert (count, counts, all_points) == (rank + 1, [rank] * (rank + 1), True)
+        assert points == [Point(0.0), Point(1.0), Point(2.0)]
+
+
+def has_own_settings(rank, world_size, folder):
+    """What each rank sets for itself and finds again after others have had their turns."""
+    mine = Path(folder, str(rank))
+    mine.mkdir()
+    os.chdir(mine)
+    if rank:
+        torch.set_default_dtype([torch.float32, torch.float64, torch.bfloat16][rank])
+    os.environ["MINE"] = str(rank)
+    if rank == 1:
+        os.environ.pop("RANK")
+        torch.use_deterministic_algorithms(True)
+    torch.manual_seed(rank)
+    random.seed(rank)
+    numpy.random.seed(rank)
+    sys.argv = ["train.py", str(rank)]
+    dist.barrier()
+    child = subprocess.run(
+        [sys.executable, "-c", "import os; print(os.environ['MINE'])"], capture_output=True, text=True
+    )
+    return (
+        Path.cwd().name,
+        torch.ones(1).dtype,
+        os.environ["MINE"],
+        os.environ.get("RANK"),
+        os.getenvb(b"MINE"),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.rand(1, dtype=torch.float32).item(),
+        random.random(),
+        numpy.random.rand(),
+        sys.argv,
+        child.stdout.strip(),
+    )
+
+
+def test_settings_of_the_process_are_each_ranks_own(tmp_path):
+    results = [world(has_own_settings, 3, folder).results for world, folder in folders(tmp_path)]
+    assert results[0] == results[1]
+    assert [result[0] for result in results[0]] == ["0", "1", "2"]
+    assert [result[1] for result in results[0]] == [torch.float32, torch.float64, torch.bfloat16]
+
+
+def folders(path):
+    for name, world in (("real", spawn), ("virtual", virtual)):
+        (path / name).mkdir()
+        yield world, str(path / name)
+
+
+def patches_libraries(rank, world_size):
+    """What a rank puts into a library's module is its own: a stub, or a wrapper that knows the rank."""
+    gelu = torch.nn.functional.gelu
+    torch.nn.functional.gelu = lambda x: gelu(x) + rank
+    torch.cuda.current_device = lambda: rank
+    torch.of_mine = rank
+    kept, sys.stdout = sys.stdout, io.StringIO()
+    dist.barrier()
+    print("rank", rank)
+    printed, sys.stdout = sys.stdout.getvalue(), kept
+    if rank == 0:
+        del torch.of_mine
+    dist.barrier()
+    return (
+        torch.nn.functional.gelu(torch.zeros(1)).item(),
+        torch.cuda.current_device(),
+        printed,
+        hasattr(torch, "of_mine"),
+    )
+
+
+@both
+def test_what_a_rank_sets_in_a_librarys_module_is_its_own(world):
+    assert world(patches_libraries, 3).results == [(float(r), r, f"rank {r}\n", r > 0) for r in range(3)]
+
+
+@both
+def test_a_program_in_a_module_and_its_classes_are_each_ranks_own(world, tmp_path, monkeypatch):
+    """The program itself travels by value, and what it imports does not: both must be the rank's."""
+    (tmp_path / "state_of_rank.py").write_text("rank = None\n\n\ndef ask():\n    return rank\n")
+    (tmp_path / "program_of_rank.py").write_text(PROGRAM_OF_RANK)
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("state_of_rank", "program_of_rank"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    import program_of_rank
+
+    assert world(program_of_rank.main, 3).results == [[rank, rank, rank] for rank in range(3)]
+
+
+PROGRAM_OF_RANK = """
+import torch.distributed as dist
+
+import state_of_rank
+from state_of_rank import ask
+
+
+class Asker:
+    def ask(self):
+        return ask()
+
+
+def main(rank, world_size):
+    state_of_rank.rank = rank
+    dist.barrier()
+    return [state_of_rank.rank, ask(), Asker().ask()]
+"""
