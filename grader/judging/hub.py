@@ -51,8 +51,9 @@ class Hub:
     connections   one to each rank; the rank has received its order
     cluster       whose links and costs apply
     virtual       whether time is the cluster's. If not, an event's time is its place in the order of all requests, and
-                  ranks are told no times. On a cluster where computing takes no time, every time is the hub's own
+                  ranks are told no times
     memories      SlowMemories that live here and that ranks load from
+    times_count   whether times earn points: then, where computing takes no time, all times are the hub's own
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class Hub:
         cluster: Cluster,
         virtual: bool,
         memories: Sequence[SlowMemory] = (),
+        times_count: bool = False,
     ):
         self.size, self.cluster, self.virtual = len(connections), cluster, virtual
         self.memories, self.placeholders = memories, Placeholders(memories)
@@ -68,7 +70,7 @@ class Hub:
         for connection in connections:
             connection.count = self.placeholders.count
         self.network = Network(cluster, self.size, deliver)
-        self.believes_clocks = virtual and not computes_for_free(cluster)
+        self.believes_clocks = virtual and not (times_count and computes_for_free(cluster))
         self.ready: list[tuple[float, int, Rank]] = []  # a heap
         self.ticks = 0
         self.making_group: dict[tuple[str, tuple[int, ...]], list[Rank]] = {}  # the members that have arrived

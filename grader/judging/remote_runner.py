@@ -66,9 +66,11 @@ class RemoteRunner(Runner):
         self.judging, self.code, self.draws = judging, code, judging.draws
         self.cases: list[Case] = []  # those that it was asked to run
         self.ended = ""  # how the ranks of the last one failed
+        self.judges = ""
 
     def judge(self, part: Checks, judges: str) -> str:
         """What the checks in `part` say about the function; see Checks.judge."""
+        self.judges = judges
 
         def runner(_: Callable[..., Any], if_stuck: str, quiet: bool) -> RemoteRunner:
             self.if_stuck, self.quiet = if_stuck, quiet
@@ -120,7 +122,8 @@ class RemoteRunner(Runner):
     def run_ranks(self, orders: list[RunOrder], memories: list[SlowMemory]) -> tuple[Run, Hub]:
         """Run one world from start to end. Raises what `spawn` raises, TooLong, HostGone."""
         ranks = self.judging.start_ranks(len(orders))
-        hub = Hub(self.judging.connect(ranks), orders[0].cluster, orders[0].virtual, memories)
+        connections, first = self.judging.connect(ranks), orders[0]
+        hub = Hub(connections, first.cluster, first.virtual, memories, times_count=self.judges == "time")
         try:
             for rank, order in zip(ranks, orders, strict=True):
                 give_order(rank.socket, order)
