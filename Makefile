@@ -4,7 +4,7 @@
 #   make UV= lab                    install with pip, even where uv is
 #   make LAB_ARGS="--port 9000" lab      make TEST_ARGS="-k spawn" test      make BENCH_ARGS="--quick launchers" bench
 PYTHON ?= python3
-UV     ?= $(shell command -v uv)
+UV     ?= $(shell command -v uv 2>/dev/null)
 VENV   := .venv
 COURSE :=
 
@@ -75,8 +75,8 @@ release: env ## pack the students' bundle into dist/
 	@$(run) -m grader release
 
 dist: release book ## pack what a release has into dist/: bundle, book, the library, the source
-	@$(run) -m uv build --quiet --no-build-isolation --out-dir dist .
-	@cd build/book && "$(abspath $(VENV))/bin/python" -m zipfile -c "$(CURDIR)/dist/book-$(version).zip" *
+	@$(run) -m uv build --quiet --no-build-isolation --python $(run) --out-dir dist .
+	@$(run) -m zipfile -c dist/book-$(version).zip build/book
 	@mv dist/distributed-training.zip dist/distributed-training-$(version).zip
 	@git archive --format tar.gz --prefix course-$(version)/ --output dist/course-$(version).tar.gz HEAD
 	@rm -f dist/.gitignore && ls -sh dist
@@ -97,10 +97,10 @@ lock: env ## choose versions for pyproject.toml's packages, keeping today's: uv.
 	@$(run) -m uv lock $(LOCK_ARGS)
 	@$(run) -m grader.authoring.requirements --write
 
-versions: ## run a part of the tests with other versions of torch, each in build/torch-*; needs uv: make versions TORCH=2.11.0
-	@for torch in $(TORCH); do sh tests/with_torch.sh "$(UV)" $$torch || exit; done
+versions: env ## run a part of the tests with other versions of torch: make versions TORCH=2.12.0
+	@for torch in $(TORCH); do sh tests/with_torch.sh "$(VENV)/bin/uv" $$torch || exit; done
 
-TORCH = 2.11.0 2.12.1
+TORCH = 2.12.1
 
 lint: env ## check the code's style and types
 	@$(run) -m ruff check

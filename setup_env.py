@@ -32,7 +32,7 @@ except ImportError:  # neither Linux nor macOS
 ROOT = Path(__file__).resolve().parent
 REQUIREMENTS = ROOT / "requirements.txt"
 OLDEST_PYTHON = (3, 11)
-TORCH = ((2, 11), (2, 14))  # the first version that works, and the first that has not been tried
+TORCH = ((2, 12), (2, 14))  # the first version that works, and the first that has not been tried
 UNFINISHED = "set-up has not finished\n"
 NO_NETWORK = (
     "connection broken", "NewConnectionError", "Max retries exceeded", "ProxyError",  # pip

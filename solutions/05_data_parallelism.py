@@ -818,10 +818,10 @@ reveal(
 # tensors, which takes a little time as well. This is how it looks on one rank, and below it the naive version:
 
 # %% tags=["notebook-only"]
-runs[10].timeline(within="step", ranks=[0])
+runs[10].timeline(within="step", ranks=[0], beside=run)
 
 # %% tags=["notebook-only"]
-run.timeline(within="step", ranks=[0])
+run.timeline(within="step", ranks=[0], beside=runs[10])
 
 # %% [markdown]
 # # Part 5 · Parameters unlike the others

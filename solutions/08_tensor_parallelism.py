@@ -1112,10 +1112,10 @@ print(tables.text(["t", "ms a layer", "of it communicating", "speed-up", "effici
 # computing, the lower half is waiting for an all-reduce.
 
 # %% tags=["notebook-only"]
-runs[8].timeline(ranks=[0, 7])
+runs[8].timeline(ranks=[0, 7], beside=runs[16])
 
 # %% tags=["notebook-only"]
-runs[16].timeline(ranks=[0, 15])
+runs[16].timeline(ranks=[0, 15], beside=runs[8])
 
 # %% [markdown]
 # Is it the number of GPUs, or the link? A node with 16 of these GPUs can't be bought, but here it's one line. And how

@@ -441,10 +441,10 @@ for name, schedules in (("first", first), ("second", second)):
 # gets stuck can also be drawn: the red boxes wait for ever.
 
 # %%
-figures.schedule(first, "first")
+figures.schedule(first, "first", beside=second)
 
 # %%
-figures.schedule(second, "second")
+figures.schedule(second, "second", beside=first)
 
 # %% [markdown]
 # A backward takes twice as long as a forward in these pictures: for each matrix product of the forward there are two,

@@ -101,19 +101,15 @@ def is_output(block: Block) -> bool:
 
 
 def test_every_block_says_what_it_is():
-    known = {"", "python", "sh elsewhere", *SHELL, *NO_PROMISE}
-    unknown = [
-        f"{page}:{block.line}: {block.words}"
-        for page in PAGES
-        for block in blocks(page)
-        if block.words not in known and not (block.words.startswith("python ") and runs_in_a_test(block))
-    ]
+    found = [(page, block) for page in PAGES for block in blocks(page)]
+    unknown = [f"{page}:{block.line}: {block.words}" for page, block in found if not is_known(block)]
     assert unknown == [], 'CONTRIBUTING.md, "Pages", lists the kinds'
 
 
-def runs_in_a_test(block: Block) -> bool:
-    """Whether a test looks for blocks that begin like this one."""
-    return f"```{block.words}" in all_tests()
+def is_known(block: Block) -> bool:
+    if block.words.startswith("python "):
+        return f"```{block.words}" in all_tests()  # a test looks for blocks that begin like this one
+    return block.words in {"", "python", "sh elsewhere", *SHELL, *NO_PROMISE} or block.words.startswith("{")
 
 
 @cache
@@ -137,7 +133,11 @@ def test_the_python_of_a_page_runs_and_shows_what_it_says(page, tmp_path):
 
 
 def run_as_a_notebook(cells: list[str], folder: Path) -> nbformat.NotebookNode:
-    """What the cells show. They run in `folder`, where they may write, and import this project."""
+    """What the cells show. They run in `folder`, where they may write, and import this project.
+
+    There, `utils` also has the name that `pip install .` gives it.
+    """
+    (folder / "manyranks").symlink_to(ROOT / "utils")
     notebook = new_notebook(cells=[new_code_cell(cell) for cell in cells])
     if cells:
         environment = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -40,8 +40,8 @@ class LinksToFiles(SphinxPostTransform):
         """What to show for a link to the file or folder at `path`."""
         page = page_of(path)
         if page in self.env.found_docs:
-            address = self.app.builder.get_relative_uri(node["refdoc"], page)
-            return nodes.reference("", "", *node.children, internal=True, refuri=address)
+            address = posixpath.relpath(page, posixpath.dirname(node["refdoc"]))
+            return nodes.reference("", "", *node.children, internal=True, refuri=f"{address}.html")
         if not self.config.repository or ANSWERS.match(path):
             text = node.astext()
             return nodes.inline("", text) if " " in text else nodes.literal("", text)

@@ -26,6 +26,7 @@ ON_THE_NETWORK = {
     ("DTensor", ""): "An operation on a DTensor may communicate, and full_tensor() always does: all ranks of its mesh "
     "must call it.",
     ("DTensor backward", ""): f"The backward pass through DTensors communicates, {EQUALLY}",
+    ("state dict", ""): "A full state dict is gathered from all ranks, so all must call it, even if only one saves it.",
     ("pipeline", ""): "A step of a pipeline schedule passes activations and gradients from rank to rank: every rank "
     "must call it equally often, with the same number of microbatches.",
     ("ZeroRedundancyOptimizer", ""): "The step of a ZeroRedundancyOptimizer broadcasts each rank's share of the "

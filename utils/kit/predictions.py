@@ -15,7 +15,10 @@ from html import escape
 from types import EllipsisType
 from typing import Any
 
-from IPython.display import display
+try:
+    from IPython.display import display
+except ModuleNotFoundError:  # a lesson as a script, on a machine without Jupyter
+    display = print
 
 from ..text import tables
 from ..text.units import nearest, quantity

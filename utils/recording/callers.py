@@ -27,6 +27,7 @@ WRAPPERS = {
     "distributed/fsdp/": {"": "FSDP"},
     "distributed/checkpoint/": {"": "checkpoint"},
     "distributed/tensor/": {"": "DTensor"},
+    "distributed/_state_dict_utils.py": {"": "state dict"},
     "distributed/pipelining/": {"": "pipeline"},
     "distributed/optim/zero_redundancy_optimizer.py": {"": "ZeroRedundancyOptimizer"},
 }
@@ -77,8 +78,8 @@ def who_called() -> Caller:
         file = code.co_filename
         if file == c10d.__file__:
             function = code.co_name
-        elif wrappers and not wrapper:
-            wrapper = wrappers.get(code.co_name) or wrappers.get("", "")
+        elif wrappers and wrapper in ("", "DTensor"):  # which others are made of
+            wrapper = wrappers.get(code.co_name) or wrappers.get("") or wrapper
         frame = frame.f_back
     return Caller("", function, False, "")
 

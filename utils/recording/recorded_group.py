@@ -159,7 +159,7 @@ def record_waiting_for_futures() -> None:
             FUTURES[after] = work
         return after
 
-    Future.wait, Future.then = recorded_wait, recorded_then  # type: ignore[method-assign,assignment]
+    Future.wait, Future.then = recorded_wait, recorded_then  # type: ignore[method-assign]
 
 
 class WaitedMessage(Work):

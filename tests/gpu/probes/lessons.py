@@ -17,7 +17,6 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType
 
 from tests.gpu.probe import NotHere, Numbers, Setting
 
@@ -38,8 +37,6 @@ def run_lesson(path: Path) -> int:
 
     Raises what a cell raises, unless its marker says that it does.
     """
-    if importlib.util.find_spec("IPython") is None:
-        print_what_is_displayed()
     space: dict[str, object] = {"__name__": "__main__"}
     checks = 0
     for number, (marker, code) in enumerate(cells(path.read_text()), 1):
@@ -58,14 +55,6 @@ def run_lesson(path: Path) -> int:
                 raise AssertionError(f"cell {number} should raise, and didn't")
         checks += marker.startswith("check=")
     return checks
-
-
-def print_what_is_displayed() -> None:
-    """Stand in for the one function that lessons take from IPython, where that is missing."""
-    package, module = ModuleType("IPython"), ModuleType("IPython.display")
-    vars(package)["get_ipython"] = lambda: None  # there is no notebook
-    vars(module)["display"] = print
-    sys.modules.update({"IPython": package, "IPython.display": module})
 
 
 def lesson_in_a_process(path: Path) -> tuple[Path, float, str]:

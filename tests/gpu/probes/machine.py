@@ -110,8 +110,8 @@ def first_kernel(setting: Setting) -> Numbers:
 
     import torch
 
-    if setting.dry:
-        raise NotHere("a dry run opens no GPU")
+    if setting.dry or not torch.cuda.device_count():
+        raise NotHere("a dry run opens no GPU" if setting.dry else "torch finds no GPU here")
     began = time.perf_counter()
     torch.ones(1, device="cuda").sum().item()
     return {"seconds until the first kernel was done": time.perf_counter() - began}

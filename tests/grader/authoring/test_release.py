@@ -203,7 +203,7 @@ def test_an_answer_in_other_words_stops_the_bundle(course, capsys):
 def test_the_command_says_what_it_made(course, capsys):
     assert release.command(course) == 0
     made, limits = capsys.readouterr().out.splitlines()
-    assert made == "dist/distributed-training.zip: 1 lesson, 9 files, no answer in it"
+    assert made == "dist/distributed-training.zip: 1 lesson, 10 files, no answer in it"
     assert limits.startswith("The proof compares text, formulas by value") and "It can't see an answer that" in limits
 
 

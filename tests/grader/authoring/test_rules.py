@@ -10,6 +10,7 @@ from tests.grader.authoring.tiny_lesson import CHECKS, TINY, make_course, write_
 
 SOURCE, VISIBLE, HIDDEN = "solutions/01_tiny.py", "utils/checks/01_tiny.py", "grader/hidden/01_tiny.py"
 MUTANTS = "tests/mutants/01_tiny.py"
+IMPORT = "from utils.kit.predictions import predict, reveal"
 TYPES = '\n# %% check="add-one" judges="types" points=2\ncheck(add_one, judges="types")\n'
 
 
@@ -58,43 +59,43 @@ BREACHES = {
     "prediction that is never revealed": (
         SOURCE,
         "# %%\nprint",
-        '# %%\npredict("a sum", ...)\n\n# %%\nprint',
-        f"{SOURCE}:29",
+        f'# %%\n{IMPORT}\npredict("a sum", ...)\n\n# %%\nprint',
+        f"{SOURCE}:30",
         "nothing below reveals 'a sum'",
     ),
     "answer that nobody predicted": (
         SOURCE,
         "# %%\nprint",
-        '# %%\npredict("a sum", ...)\n\n# %%\nreveal("the sum", 4)\n\n# %%\nprint',
-        f"{SOURCE}:32",
+        f'# %%\n{IMPORT}\npredict("a sum", ...)\n\n# %%\nreveal("the sum", 4)\n\n# %%\nprint',
+        f"{SOURCE}:33",
         "nobody predicts 'the sum' above this reveal(): did you mean 'a sum'?",
     ),
     "answer before its prediction": (
         SOURCE,
         "# %%\nprint",
-        '# %%\nreveal("a sum", 4)\n\n# %%\npredict("a sum", ...)\n\n# %%\nprint',
-        f"{SOURCE}:29",
+        f'# %%\n{IMPORT}\n\n# %%\nreveal("a sum", 4)\n\n# %%\npredict("a sum", ...)\n\n# %%\nprint',
+        f"{SOURCE}:32",
         "nobody predicts 'a sum' above",
     ),
     "answer in a cell that shows its code": (
         SOURCE,
         "# %%\nprint",
-        '# %%\npredict("a sum", ...)\n\n# %%\ntotal = 4\nreveal("a sum", total)\n\n# %%\nprint',
-        f"{SOURCE}:33",
+        f'# %%\n{IMPORT}\npredict("a sum", ...)\n\n# %%\ntotal = 4\nreveal("a sum", total)\n\n# %%\nprint',
+        f"{SOURCE}:34",
         "give reveal() a cell of its own",
     ),
     "two predictions of one name": (
         SOURCE,
         "# %%\nprint",
-        '# %%\npredict("a sum", ...)\npredict("a sum", ...)\n\n# %%\nreveal("a sum", 4)\n\n# %%\nprint',
-        f"{SOURCE}:30",
+        f'# %%\n{IMPORT}\npredict("a sum", ...)\npredict("a sum", ...)\n\n# %%\nreveal("a sum", 4)\n\n# %%\nprint',
+        f"{SOURCE}:31",
         "'a sum' is predicted twice",
     ),
     "prediction without its question": (
         SOURCE,
         "# %%\nprint",
-        "# %%\npredict(...)\n\n# %%\nprint",
-        f"{SOURCE}:29",
+        f"# %%\n{IMPORT}\npredict(...)\n\n# %%\nprint",
+        f"{SOURCE}:30",
         "predict() starts with its question",
     ),
     "exercise without a check": (
@@ -192,10 +193,15 @@ def test_an_import_in_a_function_is_fine(course):
 
 def test_a_prediction_and_its_answer_are_fine(course):
     cells = '# %%\npredict("a sum", ...)\n\n# %%\nreveal("a sum", 4)\n\n# %%\nprint'
-    write_lesson(course, TINY.replace("# %%\nprint", cells))
+    write_lesson(course, TINY.replace("# %%\nprint", cells).replace("# %%\ndef", f"# %%\n{IMPORT}\n\ndef"))
     assert broken(course) == []
     notebook = build.notebook_of(read_lesson(course / SOURCE))
     assert [cell.source for cell in notebook.cells if "jupyter" in cell.metadata] == ['reveal("a sum", 4)']
+
+
+def test_a_lesson_may_have_a_predict_of_its_own(course):
+    write_lesson(course, TINY.replace("# %%\nprint", "# %%\ndef predict(x):\n    return x\n\npredict(3)\nprint"))
+    assert broken(course) == []
 
 
 def test_missing_files_are_named(course):

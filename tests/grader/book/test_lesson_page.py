@@ -26,8 +26,8 @@ print("given")
 def double_it(left, right):
     """Return twice the sum."""
     ### BEGIN SOLUTION
-    total = left + right
-    return total * 2
+    total = left + right - 1
+    return (left - 1) / total
     ### END SOLUTION
 
 # %% check="double-it" judges="values" points=1
@@ -36,7 +36,11 @@ check(double_it, judges="values")
 # %%
 double_it("one", 2)
 '''
-REPORT = "TypeError: no\n  In[4], line 3, in double_it\n      total = left + right\n  In[9], line 1: return total * 2"
+REPORT = """\
+TypeError: no
+  In[4], line 3, in double_it
+      total = left + right - 1
+  In[9], line 1: return (left - 1) / total"""
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import fields
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlparse
@@ -13,7 +14,6 @@ import nbformat
 import pytest
 
 import utils
-from grader.authoring import release
 from grader.authoring.build import bytes_of, notebook_of, read_lessons
 from grader.authoring.lesson import BuildError
 from grader.authoring.markers import clear_solution
@@ -152,6 +152,9 @@ def test_every_public_name_is_described(pages, site):
 
 def test_formulas_and_diagrams_are_part_of_the_page(site):
     assert "<math" in (site / "lessons" / "02_all_reduce.html").read_text()
+    assert "\\overline" not in (page := (site / "lessons" / "05_data_parallelism.html").read_text())
+    assert 'stretchy="true">&#x0203E;' in page
+    assert (site / "_static" / "math.woff").stat().st_size < 300_000
     assert '<div class="diagram"><svg' in (site / "docs" / "architecture.html").read_text()
 
 
@@ -176,8 +179,7 @@ def test_an_answer_anywhere_in_the_site_is_found(course, tmp_path):
     lessons = read_lessons(root=course)
     site = tmp_path / "site"
     site.mkdir()
-    assert release.telling_lines(lessons) == {"total=left+right": "double-it"} or release.telling_lines(lessons)
-    secret = next(line for line in LESSON.split("\n") if "total = " in line).strip()
+    secret = "total = left + right - 1"
     parts = "".join(f"<span>{word}</span> " for word in secret.split())
     planted = {
         "prose.html": f"<p>It is {secret}, of course.</p>",
@@ -185,7 +187,7 @@ def test_an_answer_anywhere_in_the_site_is_found(course, tmp_path):
         "attribute.js": f'Search.setIndex({{"text": "{secret}"}})',
         "notebook.ipynb": nbformat.writes(notebook_of(lessons[0])),
         "hidden.html": "<p>from grader.hidden import x</p>",
-        "words.html": "<p>See <code>(first + second) * 2 / second</code></p>",
+        "words.html": "<p>See <code>(p - 1) / (m + p - 1)</code></p>",
         "clean.html": "<p>total</p>",
     }
     for name, text in planted.items():
@@ -198,7 +200,7 @@ def test_an_answer_or_a_broken_link_stops_the_book(course, capsys):
     assert "build/book/index.html: 5 pages" in capsys.readouterr().out
     before = (course / "build/book/index.html").read_bytes()
     notes = course / "docs" / "notes.md"
-    notes.write_text("# Notes\n```python\ntotal = left + right\n```\n")
+    notes.write_text("# Notes\n```python\ntotal = left + right - 1\n```\n")
     assert command(Options(), course) == 1
     found = "docs/notes.html.md"
     assert f"the book was not built: {found}" in (told := capsys.readouterr().err) and "'double-it'" in told
@@ -228,6 +230,13 @@ def test_a_hub_never_copies_the_repository_with_the_answers():
         Options(hub=HUB)
     with pytest.raises(BuildError, match="holds the answers"):
         Options(REPOSITORY, HUB, REPOSITORY)
+
+
+def test_the_workflow_gives_options_that_there_are():
+    workflow = (ROOT / ".github/workflows/book.yml").read_text()
+    named = set(re.findall(r"--(\w+)", workflow))
+    assert {"repository", "hub", "students"} == named <= {field.name for field in fields(Options)}
+    assert "run: make book" in workflow and "path: build/book" in workflow
 
 
 # ---- in a browser ----------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""grader/sandbox/bounded.py: our own code on untrusted bytes ends in time, or raises TooMuch; the next call works."""
+"""grader/sandbox/bounded.py: our own code on untrusted bytes ends in time or raises TooMuch; the next call works."""
 
 from __future__ import annotations
 

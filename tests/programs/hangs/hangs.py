@@ -136,7 +136,7 @@ def gradients_kept_back_on_one_rank(rank, world_size):
     "rank 1  waits in broadcast",
     "net(x()).sum()",
     "In its second step, a DDP model agrees with all ranks",
-    error=WorldStuck,
+    worlds=BOTH,
 )
 def a_single_batch_on_one_rank(rank, world_size):
     """A data set smaller than the batches of all ranks. https://github.com/GMISWE/tinker-cloud/pull/30"""
@@ -272,14 +272,13 @@ def a_step_skipped_with_fsdp(rank, world_size):
 
 @hangs("full_tensor() always does: all ranks of its mesh must call it", "take it out of the `if rank == 0`")
 def gradient_norm_logged_on_rank_0(rank, world_size):
-    """The norm of sharded gradients is a DTensor. https://github.com/meta-pytorch/torchtune/pull/2248"""
+    """Sharded gradients are DTensors. https://github.com/meta-pytorch/torchtune/pull/2248"""
     from torch.distributed.fsdp import fully_shard
 
     net = fully_shard(nn.Linear(4, 4))
     net(x()).sum().backward()
-    norm = nn.utils.clip_grad_norm_(net.parameters(), 1.0)
     if rank == 0:
-        norm.full_tensor() * 2
+        net.weight.grad.full_tensor().norm()
 
 
 @hangs("rank 0  waits in broadcast", "consolidate_state_dict its state: all ranks must call them", worlds=REAL)
