@@ -44,11 +44,11 @@ wrong("a-world-of-its-own", "names the same world_size", varies=True).replace("w
 wrong("only-makes-the-store", "There is no process group, or no longer").replace(
     'dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)', "pass"
 )
-wrong("no-store", "give it store=store").replace("store=store, ", "")
 wrong("path-as-store", "and not its path").replace("store=store", "store=path")
 wrong("parts-before-it-gathers", "destroy_process_group after it").replace(
     "everyone =", "dist.destroy_process_group()\neveryone ="
 )
+right("by-the-environment").replace("store=store, ", "")
 right("by-a-url").replace("store = dist.FileStore(path, world_size)", "").replace(
     "store=store", 'init_method=f"file://{path}"'
 ).replace("[torch.empty(1) for _ in range(world_size)]", "[None] * world_size").replace(

@@ -90,7 +90,6 @@ MEETING = {  # what torch means by its errors
     "dist.destroy_process_group() on every rank.",
     "has not been initialized": "There is no process group, or no longer: each rank calls dist.init_process_group "
     "before the gathering and dist.destroy_process_group after it.",
-    "MASTER_ADDR": "Without a store, PyTorch looks for a meeting place in the environment: give it store=store.",
     "incompatible constructor": "store= takes the store, dist.FileStore(path, world_size), and not its path.",
     "must be positive": "With a store, PyTorch needs rank= and world_size= too.",
     "rank < size": "Each rank names the same world_size: how many ranks there are in all.",

@@ -277,3 +277,26 @@ def test_in_a_notebook_a_long_run_shows_its_progress_and_an_interrupt_where_the_
         assert notebook.run("simulate(lambda rank, world_size: rank, 2).results")["error"] is None
     finally:
         notebook.close()
+
+
+def prints_its_loss(rank, world_size):
+    x = torch.randn(4, 2)
+    loss = x.square().mean()
+    if loss > 3:
+        print("large")
+    print(f"rank {rank}: {loss:.2f}")
+    return loss.item(), float(loss), x.sum(0).tolist()
+
+
+def test_values_may_be_nan_on_request_which_is_said_once(capsys):
+    results = simulate(prints_its_loss, 2, item_as_nan=True).results
+    assert str(results) == str([(float("nan"), float("nan"), [float("nan")] * 2)] * 2)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("[rank 0] On device='meta' tensors have no values, so ")
+    assert lines[0].endswith("if loss > 3: gets False.")
+    assert lines[1:] == ["[rank 0] rank 0: nan", "[rank 1] rank 1: nan"]
+
+
+def test_a_whole_number_without_a_value_is_an_error_all_the_same():
+    with pytest.raises(RankFailed, match="item_as_nan=True, or let the program decide by sizes"):
+        simulate(lambda rank, world_size: torch.randn(4).argmax().item(), 1, item_as_nan=True)

@@ -114,7 +114,8 @@ def keep_loss_parallel() -> None:
 
 def read_unknown_values() -> None:
     """Let f"{loss:.2f}" and tolist() ask for values one by one, as `.item()` does: torch's own refuse at once."""
-    format_, tolist = torch.Tensor.__format__, torch.Tensor.tolist
+    format_: Any = torch.Tensor.__format__
+    tolist: Any = torch.Tensor.tolist
 
     def format_item(tensor: torch.Tensor, spec: str) -> str:
         return format(tensor.item(), spec) if tensor.is_meta and not tensor.dim() else format_(tensor, spec)
