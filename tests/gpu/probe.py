@@ -59,6 +59,16 @@ class Setting:
             figure().savefig(self.file("figures", f"{name}.png"), dpi=100)
 
 
+def measured_cluster(setting: Setting, world_size: int) -> Any:
+    """This machine as a Cluster. Raises NotHere if something else kept it busy, which says nothing about a GPU."""
+    from utils import measure_this_machine
+
+    try:
+        return measure_this_machine(world_size, setting.backend, seconds=0.2 if setting.dry else 2)
+    except ValueError as error:
+        raise NotHere(str(error)) from None
+
+
 def run(probes: list[Probe], setting: Setting, lines: Lines) -> None:
     lines.planned([title(probe) for probe in probes])
     for probe in probes:

@@ -12,8 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.gpu.probe import NotHere, Numbers, Setting
-from utils import measure_this_machine
+from tests.gpu.probe import NotHere, Numbers, Setting, measured_cluster
 from utils.benchmark.machine import memory_hierarchy
 
 SIZES = "1K..1G"
@@ -82,10 +81,7 @@ def cluster(setting: Setting) -> Numbers:
     """This machine as a cluster for `simulate`"""
     table: Numbers = {}
     for size in setting.world_sizes[-1:] if setting.dry else setting.world_sizes:
-        try:
-            found = measure_this_machine(size, setting.backend, seconds=0.2 if setting.dry else 2)
-        except ValueError as error:  # it was disturbed, which says nothing about the GPU
-            raise NotHere(str(error)) from None
+        found = measured_cluster(setting, size)
         link = found.intra
         rates = {f"{dtype}, FLOP/s": rate for dtype, rate in found.gpu.flops.items()}
         memory = {"memory, bytes/s": found.gpu.bandwidth, "launch, s": found.gpu.launch}

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from tests.gpu.probe import Numbers, Setting
-from utils import measure_this_machine, simulate
+from tests.gpu.probe import Numbers, Setting, measured_cluster
+from utils import simulate
 from utils.benchmark.machine.probes import seconds_of
 from utils.cluster import Cluster, MeasuredGpu, find_cluster
 from utils.cluster.kernel_times import write_kernel_times
@@ -265,7 +265,7 @@ def simulated_step(setting: Setting) -> Numbers:
     step()
     where = torch.device(setting.device)
     measured = median(seconds_of(step, 1 if setting.dry else 3, where) for _ in range(SAMPLES))
-    here = measure_this_machine(1, setting.backend, seconds=0.2 if setting.dry else 2)
+    here = measured_cluster(setting, 1)
     table: Numbers = {"measured": {"seconds": measured, "of the measured": 1.0}}
     for name, cluster in clusters(here, setting.folder / "kernels.csv").items():
         seconds = simulate(step_on_rank, 1, size, dtype, "cpu", cluster=cluster).results[0]
