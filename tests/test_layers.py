@@ -33,7 +33,7 @@ worlds.virtual
 worlds.real
 worlds.jobs
 report cluster
-figures drivers
+figures
 kit
 recording diagnosis worlds.common
 events text

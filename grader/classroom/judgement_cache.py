@@ -53,7 +53,7 @@ def digest_of(nb: NotebookNode, lesson: str, settings: JudgeSettings) -> str:
 def digests_of_checks(lesson: str, settings: JudgeSettings) -> list[str]:
     """A digest of each file that holds this lesson's checks, or code that the checks of all lessons share."""
     files = []
-    for package in sorted({settings.checks, settings.hidden, "utils.checks", "utils.drivers"}):
+    for package in sorted({settings.checks, settings.hidden, "utils.checks", "utils.kit.drivers"}):
         spec = find_spec(package)
         folders = map(Path, spec.submodule_search_locations or []) if spec else []
         files += [file for one in folders for file in sorted(one.glob("*.py")) if concerns(file.stem, lesson)]

@@ -27,9 +27,9 @@ import torch.distributed as dist
 from grader.inside import codec, slices
 from grader.inside.host import seed
 from grader.inside.orders import ReadOrder, RunOrder, receive_order
-from utils.drivers.call import call_with
 from utils.events.matching import POINT_TO_POINT
 from utils.kit import shared_file
+from utils.kit.drivers.call import call_with
 from utils.kit.slow_memory import SlowMemory
 from utils.recording.callers import who_called
 from utils.recording.torch_calls import OUTPUT_FIRST, TAKEN_AS_DENSE, tensors_in

@@ -26,7 +26,7 @@ from utils.worlds.common import pickling
 from utils.worlds.real.rank_process import PRELOADED
 from utils.worlds.virtual import torch_wrappers
 
-MODULES = ("safetensors.torch", "statistics", "utils.drivers.backward", "utils.kit.mlp", "utils.kit.tied_mlp")
+MODULES = ("safetensors.torch", "statistics", "utils.kit.drivers.backward", "utils.kit.mlp", "utils.kit.tied_mlp")
 CELL = """
 import torch
 import torch.distributed as dist

@@ -9,7 +9,7 @@ from utils.checks import CheckFailed, Draws
 from utils.checks.gradients import Sharded, expect_passes, in_groups, output_first, serial, shards
 from utils.checks.oracles import oracle
 from utils.checks.runner import Runner
-from utils.drivers.backward import drive
+from utils.kit.drivers.backward import drive
 
 ALL_REDUCE = ("all_reduce", 16)  # of y
 

@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy, one_hot
 from .. import track_memory
 from ..cluster.collective_costs import Layout, cost
 from ..cluster.hardware import Cluster, links
-from ..drivers.backward import drive
+from ..kit.drivers.backward import drive
 from ..kit.transformer import attention, layer_norm, mlp
 from .answer import Answer, CheckFailed
 from .compare import Mistakes

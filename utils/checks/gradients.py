@@ -11,8 +11,8 @@
         }
         return truth.case(mistakes, traffic=partial(expect_passes, forward=[("all_reduce", grad.nbytes)], backward=[]))
 
-The student's row_product(input_local, other_local, g) runs forward, then backward from `grad`, as drivers/backward.py
-says. What is judged on each rank: its output, all gradients, that it has left its inputs alone, and what it called in
+The student's row_product(input_local, other_local, g) runs forward, then backward from `grad`, as
+kit/drivers/backward.py says. What is judged on each rank: its output, all gradients, that it has left its inputs alone, and what it called in
 each pass.
 """
 
@@ -25,8 +25,8 @@ from typing import Any
 
 import torch
 
-from ..drivers.backward import DriveResult, drive
 from ..events.event import Event
+from ..kit.drivers.backward import DriveResult, drive
 from .answer import Answer, CheckFailed
 from .compare import Mistakes
 from .inputs import Draws

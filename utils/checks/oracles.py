@@ -32,7 +32,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from ..cluster.hardware import Cluster
-from ..drivers.call import Catch
+from ..kit.drivers.call import Catch
 from .answer import Answer, CheckFailed
 from .compare import Mistakes, expect, expect_own_memory, expect_unchanged
 from .equality import alike

@@ -14,7 +14,7 @@ import torch
 
 from .. import RankCrashed, RankError, RankTimeout, WorldStuck, simulate, spawn
 from ..cluster.hardware import Cluster
-from ..drivers.call import Catch, Returned, call_with
+from ..kit.drivers.call import Catch, Returned, call_with
 from ..report.run import Run
 from ..text.units import plural
 from .answer import Answer, CheckFailed

@@ -14,8 +14,8 @@ from typing import Any, TypedDict
 import torch
 import torch.distributed as dist
 
-from ..kit.functional_collectives import all_gather, all_reduce, reduce_scatter
-from ..recording.regions import region
+from ...recording.regions import region
+from ..functional_collectives import all_gather, all_reduce, reduce_scatter
 
 Verb = Callable[[torch.Tensor], torch.Tensor]
 
