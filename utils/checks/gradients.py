@@ -12,8 +12,8 @@
         return truth.case(mistakes, traffic=partial(expect_passes, forward=[("all_reduce", grad.nbytes)], backward=[]))
 
 The student's row_product(input_local, other_local, g) runs forward, then backward from `grad`, as
-kit/drivers/backward.py says. What is judged on each rank: its output, all gradients, that it has left its inputs alone, and what it called in
-each pass.
+kit/drivers/backward.py says. What is judged on each rank: its output, all gradients, that it has left its inputs alone,
+and what it called in each pass.
 """
 
 from __future__ import annotations
