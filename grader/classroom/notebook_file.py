@@ -3,7 +3,7 @@
     read_file(path) -> NotebookNode, repairs       raises NotANotebook
 
 Only what grading needs is read: the cells' text, the names they claim, the kernel. Outputs, attachments and widgets
-are skipped before the JSON is parsed, so 200 MB of output cost no memory.
+are skipped before the JSON is parsed, so 90 MB of output cost no memory.
 """
 
 from __future__ import annotations
