@@ -3,11 +3,11 @@
 # *you need: lesson 01 (send, receive, handles), and `backward()` in PyTorch.*
 #
 # A model that is too large for one GPU can be cut by its layers: the first GPU has the first layers, the next GPU the
-# next ones. It sounds like the simplest of all methods. Then you look at the GPUs, and nearly all of them do nothing.
+# next ones. It sounds like the simplest method of all. Then you look at the GPUs, and nearly all of them are idle.
 #
-# In this lesson you cut a model in stages, send activations forward and gradients back, and get exactly the gradients
-# of one process. Then you write the schedules that keep the GPUs busy: GPipe, 1F1B and interleaved 1F1B. A schedule is
-# a plain list here: you can draw it, have it checked, count in it and run it.
+# In this lesson you cut a model into stages, send activations forward and gradients back, and get exactly the gradients
+# that one process computes. Then you write the schedules that keep the GPUs busy: GPipe, 1F1B and interleaved 1F1B.
+# Here a schedule is a plain list, which you can draw, check, count and run.
 
 # %%
 from dataclasses import replace
@@ -22,6 +22,7 @@ from utils.checks import checks_for
 from utils.cluster import Cluster, Gpu, Link, find_cluster
 from utils.kit import mlp
 from utils.kit.pipeline_schedule import problem, timed
+from utils.kit.predictions import how_predictions_went, predict, reveal
 from utils.worlds.virtual.play_schedule import FREE, play, tag
 
 check = checks_for("09_pipeline_parallelism")
@@ -29,9 +30,9 @@ spawn = partial(spawn, backend="gloo")  # this lesson computes on the CPU, with 
 
 # %% [markdown]
 # ## Why: a model that no GPU can hold
-# Training with Adam in mixed precision takes 16 bytes for each parameter: weight and gradient in 16 bits (2 + 2), and
-# in 32 bits a master copy of the weight and two averages (4 + 4 + 4). How many GPUs of 80 GB does it take to hold that,
-# and nothing else?
+# Training with Adam in mixed precision takes 16 bytes per parameter: weight and gradient in 16 bits (2 + 2), and a
+# master copy of the weight and two averages in 32 bits (4 + 4 + 4). How many 80 GB GPUs does it take to hold that and
+# nothing else?
 
 # %%
 for billions in (7, 70, 530):
@@ -39,30 +40,30 @@ for billions in (7, 70, 530):
     print(f"{billions:>4} billion parameters: {nbytes / 1e9:6,.0f} GB, at least {-(-nbytes // 80e9):.0f} GPUs")
 
 # %% [markdown]
-# So the weights must lie on many GPUs. Cut by layers, only one thing ever crosses from one GPU to the next: the
-# activations between two layers, and on the way back their gradient. No weight is ever sent. Per step and boundary, for
-# layers of width $D$ and a batch of $B$ rows, that is $2 B D$ numbers. The same batch with data parallelism makes every
-# rank send nearly two numbers for every weight. For 16 layers of 8,192, 16,384 rows and 8 ranks:
+# So the weights must be spread over many GPUs. If you cut by layers, only one thing ever crosses from one GPU to the
+# next: the activations between two layers and, in the backward pass, their gradient. No weight is ever sent. For layers
+# of width $D$ and a batch of $B$ rows, that is $2 B D$ numbers per step and boundary. Data parallelism makes every rank
+# send nearly two numbers for every weight. For 16 layers of width 8,192, 16,384 rows and 8 ranks:
 
 # %%
 layers, dim, rows, ranks = 16, 8192, 16384, 8
-boundary = 2 * rows * dim  # activations one way, their gradient the other: what one boundary sees in a step
+boundary = 2 * rows * dim  # activations one way, their gradient the other: what crosses one boundary in a step
 all_reduce = 2 * (ranks - 1) / ranks * layers * dim * dim
 print(f"numbers sent: {boundary:.3g} across a boundary, {all_reduce:.3g} by each rank that reduces all gradients")
 print(f"{all_reduce / boundary:.0f} times as many")
 
 # %% [markdown]
-# That is why pipelines are what people put between nodes, where the network is slow.
+# That is why people use pipelines between nodes, where the network is slow.
 #
 # ## Words
 # - **stage**: some consecutive layers, on one rank. With $P$ ranks there are $P$ stages (until part 7).
-# - **microbatch**: some rows of the batch. A step of training goes through $M$ of them. One row's output never depends
-#   on another row here, so a batch may be cut anywhere.
+# - **microbatch**: some rows of the batch. A training step goes through $M$ of them. Here one row's output never
+#   depends on another row, so a batch may be cut anywhere.
 # - **bubble**: time in which a rank has nothing to do.
 #
-# The model is the course's MLP, in `utils/kit/mlp.py`: a layer is `gelu(x @ weight)`, the loss is the mean of the
-# squared outputs. `mlp.forward(weights, x)` applies some layers, `mlp.serial_gradients(weights, batch)` is what one
-# process computes: the truth that all of yours must equal.
+# The model is the course's MLP, in `utils/kit/mlp.py`: a layer is `gelu(x @ weight)`, and the loss is the mean of the
+# squared outputs. `mlp.forward(weights, x)` applies some layers. `mlp.serial_gradients(weights, batch)` is what one
+# process computes, and your results must equal it.
 
 # %%
 weights, batch = mlp.make_weights(num_layers=4, num_dim=8), mlp.make_batch(batch_size=6, num_dim=8)
@@ -71,8 +72,8 @@ loss, [tuple(gradient.shape) for gradient in gradients]
 
 # %% [markdown]
 # # Part 1 · Stages
-# Eight layers on four ranks: each rank has two of them. What a stage puts out, $y$, is the input of the next one. What
-# comes back is the subject of part 3.
+# Eight layers on four ranks: each rank has two of them. A stage's output, $y$, is the input of the next one. What comes
+# back is the subject of part 3.
 
 # %%
 figures.pipeline(["layers 0, 1", "layers 2, 3", "layers 4, 5", "layers 6, 7"])
@@ -83,11 +84,16 @@ figures.pipeline(["layers 0, 1", "layers 2, 3", "layers 4, 5", "layers 6, 7"])
 # %% [markdown]
 # ## Split layers
 #
-# Rank 0 gets the first layers, rank 1 the next, and so on. If the number of layers doesn't divide, some ranks get one
-# more. All others wait for the slowest stage, so the sizes may differ by **one** at most.
+# Rank 0 gets the first layers, rank 1 the next, and so on. If the number of ranks doesn't divide the number of layers,
+# some ranks get one more. All others wait for the slowest stage, so the sizes may differ by **one** at most.
 #
-# **Predict** for 10 layers on 4 ranks: how many does each rank get if you cut pieces of `ceil(10 / 4)` layers, as
-# `torch.chunk` does?
+# **Predict** how many layers each of 4 ranks gets if you cut pieces of `ceil(layers / 4)`, as `torch.chunk` does.
+# Replace each `...` by a list of four numbers, and run the cell. Predictions earn no points, and you can skip them; but
+# a guess that turns out wrong is what you'll remember.
+
+# %%
+predict("10 layers in pieces", ...)
+predict("9 layers in pieces", ...)
 
 # %% exercise="split-layers" difficulty=1 minutes=5
 def split_layers(weights: list, rank: int, world_size: int) -> list:
@@ -105,7 +111,7 @@ def split_layers(weights: list, rank: int, world_size: int) -> list:
 # %% [markdown]
 # <details><summary>Hint</summary>
 #
-# `divmod(10, 4)` is `(2, 2)`: everybody gets 2, and the first 2 ranks get one more. Where does rank $r$ begin? After
+# `divmod(10, 4)` is `(2, 2)`: every rank gets 2, and the first 2 ranks get one more. Where does rank $r$ begin? After
 # $r$ times 2 layers, and one more for each earlier rank that has one more.
 # </details>
 
@@ -115,9 +121,12 @@ def split_layers(weights: list, rank: int, world_size: int) -> list:
 # %% check="split-layers" judges="values" points=2
 check(split_layers, judges="values")
 
-# %% [markdown]
-# Pieces of 3 would have been 3, 3, 3 and 1. The slowest stage is no slower, so where is the harm? With 9 layers on 4
-# ranks the pieces of 3 leave the fourth rank with nothing at all.
+# %%
+pieces = {layers: [len(range(layers)[3 * rank : 3 * rank + 3]) for rank in range(4)] for layers in (10, 9)}
+
+# %%
+reveal("10 layers in pieces", pieces[10], why="The slowest stage is no slower than in 3, 3, 2, 2, so where's the harm?")
+reveal("9 layers in pieces", pieces[9], why="Here is the harm: the fourth rank has nothing to do at all.")
 
 # %% [markdown]
 # ## Naive forward
@@ -125,9 +134,14 @@ check(split_layers, judges="values")
 # Now send a batch through the stages. Rank 0 has the input. Every other rank receives the activations of the rank
 # before it, applies its own layers, and sends the result to the rank after it. The last rank has the output.
 #
-# A receiver must know the shape of what comes. Here it is that of the batch, on every boundary.
+# A receiver must know the shape of what it will receive. Here that is the shape of the batch, on every boundary.
 #
-# **Predict**: how many messages are sent in all? While rank 2 computes, what do ranks 0, 1 and 3 do?
+# **Predict** for 4 ranks: how many messages are sent in all? And while rank 2 computes, how many of the other ranks do
+# something useful?
+
+# %%
+predict("messages of the naive forward pass", ...)
+predict("ranks that work while rank 2 computes", ...)
 
 # %% exercise="naive-forward" difficulty=1 minutes=7
 def naive_forward(batch: Tensor, weights: list[Tensor], rank: int, world_size: int) -> Tensor | None:
@@ -157,9 +171,9 @@ check(naive_forward, judges="traffic")
 
 # %% [markdown]
 # ### Your pipeline, measured
-# We want to see time, and not the noise of this machine. So we take a **virtual cluster**: your function runs unchanged
-# on four virtual GPUs, and `simulate` adds up what each operation would take there. On this one, 128 rows through one
-# layer take 1 ms, messages nothing. All times that follow are exact, and the same on every machine.
+# We want to see time, not the noise of this machine. So we use a **virtual cluster**: your function runs unchanged on
+# four virtual GPUs, and `simulate` adds up how long each operation would take there. On this one, 128 rows take 1 ms
+# through one layer, and messages take no time. All times that follow are exact, and the same on every machine.
 
 # %% tags=["notebook-only"]
 def gpus(ranks, link=FREE):
@@ -174,23 +188,30 @@ def forward_program(rank, world_size, forward, **options):
 naive = simulate(forward_program, 4, naive_forward, cluster=gpus(4))
 naive.timeline()
 
+# %%
+reveal("messages of the naive forward pass", sum(map(sum, naive.traffic().messages)), why="One across each boundary.")
+reveal("ranks that work while rank 2 computes", 0, why="Ranks 0 and 1 are done, and rank 3 waits for its input.")
+
 # %% [markdown]
-# One works, three wait, always. Four GPUs take as long as one GPU with enough memory would: 8 ms for 8 layers. With $P$
-# GPUs each is busy for $1/P$ of the time, and it gets worse with each GPU that you add.
+# One works and three wait, always. Four GPUs take as long as one GPU with enough memory would: 8 ms for 8 layers. With
+# $P$ GPUs each is busy for $1/P$ of the time, and it gets worse with each GPU that you add.
 
 # %% [markdown]
 # # Part 2 · Microbatches
-# Cut the batch. When rank 0 is done with the first microbatch it sends it on, and starts with the second one while
-# rank 1 computes the first. It is a bucket chain: no bucket gets to the fire sooner, but all hands are busy.
+# Cut the batch. When rank 0 is done with the first microbatch, it sends it on and starts on the second while rank 1
+# computes the first. It's a bucket brigade: no bucket reaches the fire sooner, but all hands are busy.
 
 # %% [markdown]
 # ## Microbatch forward
 #
-# `batch.split(micro_batch_size)` cuts a tensor in pieces of so many rows. **The last piece may be shorter**: 10 rows in
-# microbatches of 4 are 4, 4 and 2.
+# `batch.split(micro_batch_size)` cuts a tensor into pieces of that many rows. **The last piece may be shorter**: 10
+# rows in microbatches of 4 are 4, 4 and 2.
 #
-# **Predict** for 4 ranks and 4 microbatches: the naive forward took 8 ms. How long does this take? Count in slots: a
-# slot is the time of one microbatch on one stage.
+# **Predict** for 4 ranks and 4 microbatches: the naive forward pass took 8 ms, which is 16 slots. (A slot is the time
+# that one microbatch takes on one stage.) How many slots does this take?
+
+# %%
+predict("slots with 4 microbatches", ...)
 
 # %% exercise="microbatch-forward" difficulty=2 minutes=10
 def microbatch_forward(
@@ -229,21 +250,28 @@ run = simulate(forward_program, 4, microbatch_forward, micro_batch_size=32, clus
 print(f"{run.elapsed * 1e3:.2f} ms instead of {naive.elapsed * 1e3:.2f} ms")
 run.timeline()
 
+# %%
+reveal(
+    "slots with 4 microbatches",
+    run.elapsed / 0.5e-3,
+    why="The first microbatch needs 4 slots to get through, and each of the 3 others comes out one slot later.",
+)
+
 # %% [markdown]
-# Seven slots of half a millisecond: the first microbatch needs 4 slots to get through, and each of the 3 others comes
-# one slot later. $M + P - 1$ slots, of which a rank works in $M$.
+# In general it takes $M + P - 1$ slots, and a rank works in $M$ of them.
 
 # %% [markdown]
 # ## Bubble shares
 #
-# So a rank idles in $P - 1$ slots. Here literature disagrees with itself, because there are two things to divide by:
+# So a rank is idle in $P - 1$ slots. Here the literature disagrees with itself, because there are two things to divide
+# by:
 #
-# - share of the **total** time: idle slots by all slots. "43 % of the time nothing is done."
-# - share of the **ideal** time: idle slots by working slots. "It takes 75 % longer than it would without a bubble."
+# - share of the **total** time: idle slots divided by all slots. "43 % of the time nothing is done."
+# - share of the **ideal** time: idle slots divided by working slots. "It takes 75 % longer than without a bubble."
 #
-# Both are called "the bubble". 43 % and 75 % are the same pipeline: $P = 4$, $M = 4$. Say which you mean.
+# Both are called "the bubble". 43 % and 75 % are the same pipeline: $P = 4$, $M = 4$. Say which one you mean.
 #
-# Return both, and how many microbatches it takes to push the share of the total time down to `most`.
+# Return both, and how many microbatches it takes to bring the share of the total time down to `most`.
 
 # %% exercise="bubble-shares" difficulty=2 minutes=7
 def bubble_shares(num_stages: int, num_microbatches: int, most: float) -> tuple[float, float, int]:
@@ -263,7 +291,7 @@ def bubble_shares(num_stages: int, num_microbatches: int, most: float) -> tuple[
 # %% [markdown]
 # <details><summary>Hint for the last one</summary>
 #
-# Start with one microbatch and add one until it is enough. No formula is needed.
+# Start with one microbatch and add one at a time until there are enough. You need no formula.
 # </details>
 
 # %% check="bubble-shares" judges="values" points=2
@@ -275,25 +303,25 @@ for stages in (4, 8, 64):
     print(f"P = {stages:>2}, M = 4 P: {total:.1%} of the total, {ideal:.1%} of the ideal; for 5 %: M = {enough:,}")
 
 # %% [markdown]
-# The rule of thumb says $M = 4 P$, and that leaves up to a fifth. For 5 % it takes $M = 19 (P - 1)$. But a batch can't
-# be cut as often as one likes, as part 8 shows.
+# The rule of thumb is $M = 4 P$, and that leaves up to a fifth. For 5 % it takes $M = 19 (P - 1)$. But a batch can't be
+# cut into as many pieces as we like, as part 8 shows.
 
 # %% [markdown]
 # # Part 3 · Backward across the boundary
-# `loss.backward()` knows nothing of other processes. On each rank, autograd's graph begins at what was received and
-# ends at what was sent. You sew the pieces together.
+# `loss.backward()` knows nothing about other processes. On each rank, autograd's graph begins at what was received and
+# ends at what was sent. You stitch the pieces together.
 #
-# The chain rule says what has to travel. A stage computes $y = f(x, w)$. To get the gradient of its weights it needs
-# one thing from outside: the gradient of the loss by its **output** $y$. That is also the gradient by the **input** of
-# the next stage, and the next stage can compute it. So each stage, once it is done, sends back the gradient of its
-# **input**.
+# The chain rule says what has to travel. A stage computes $y = f(x, w)$. To get the gradient with respect to its
+# weights, it needs one thing from outside: the gradient of the loss with respect to its **output** $y$. That is also
+# the gradient with respect to the **input** of the next stage, which the next stage can compute. So each stage, once it
+# is done, sends back the gradient with respect to its **input**.
 #
 # ```python
-# y.backward(gradient)     # with the gradient of the loss by y, which has the shape of y: fills .grad of the leaves
-# x.grad                   # afterwards: the gradient by x, if x is a leaf that requires a gradient
+# y.backward(gradient)     # the gradient of the loss with respect to y, in the shape of y: fills .grad of the leaves
+# x.grad                   # afterwards: the gradient with respect to x, if x is a leaf that requires a gradient
 # ```
 #
-# A tensor that was received is plain numbers: it requires no gradient unless you say so.
+# A received tensor is just numbers: it requires no gradient unless you say so.
 
 # %%
 x, w = torch.ones(1, 2), torch.ones(2, 2, requires_grad=True)
@@ -306,8 +334,11 @@ print("asked for:     ", x.grad)
 # %% [markdown]
 # ## Backward across
 #
-# The whole batch at once, forward and backward. **Predict**: how many messages does rank 1 of 4 send, and to whom? What
-# is the shape of what travels back?
+# The whole batch at once, forward and backward. **Predict** what rank 1 of 4 sends:
+
+# %%
+predict("messages that rank 1 sends", ...)
+predict("their receivers, a list in order", ...)
 
 # %% exercise="backward-across" difficulty=3 minutes=15
 def backward_across(batch: Tensor, weights: list[Tensor], rank: int, world_size: int) -> list[Tensor]:
@@ -342,8 +373,8 @@ def backward_across(batch: Tensor, weights: list[Tensor], rank: int, world_size:
 # %% [markdown]
 # <details><summary>Hint</summary>
 #
-# Three holes: (1) make the received `x` a leaf that wants a gradient; (2) receive a tensor of the shape of `y` from the
-# next rank, and go backward with it; (3) send `x.grad` to the rank before. Rank 0 has nobody to send to.
+# Three holes: (1) make the received `x` a leaf that requires a gradient; (2) receive a tensor of the shape of `y` from
+# the next rank, and call backward with it; (3) send `x.grad` to the previous rank. Rank 0 has nobody to send to.
 # </details>
 
 # %% check="backward-across" judges="values" points=3
@@ -361,19 +392,28 @@ def compare(rank, world_size):
     right = split_layers(gradients, rank, world_size)
     return all(torch.allclose(a, b, rtol=1e-4, atol=1e-6) for a, b in zip(mine, right, strict=True))
 
-spawn(compare, 4).results
+compared = spawn(compare, 4)
+compared.results
+
+# %%
+to = [event.peer for event in compared.events if event.rank == 1 and event.op == "send"]
+
+# %%
+reveal("messages that rank 1 sends", len(to), why="Its output forward, and a gradient backward.")
+reveal("their receivers, a list in order", to, why="Each has the shape of the batch: activations, then their gradient.")
 
 # %% [markdown]
 # ## Accumulate gradients
 #
-# With microbatches `backward()` is called once for each, and PyTorch **adds** to `.grad`. So far so good. But the loss
+# With microbatches, `backward()` is called once for each, and PyTorch **adds** to `.grad`. So far so good. But the loss
 # is a **mean**. The sum of $M$ means is $M$ times too large, and so is the gradient. Divide each by $M$?
 #
-# Only if all microbatches are equally long. With 4, 4 and 2 rows, a row of the last one would count twice as much as
-# the others. **Predict**: which factor must the loss of a microbatch of $m$ rows get, so that the sum is the mean over
-# all $B$ rows?
-#
-# No communication here, just one process.
+# Only if all microbatches have the same length. With 4, 4 and 2 rows, a row of the last one would count twice as much
+# as the others. **Predict**: by which factors must you multiply the three losses, so that their sum is the mean over
+# all 10 rows? No communication here, just one process.
+
+# %%
+predict("the three factors", ...)
 
 # %% exercise="accumulate-gradients" difficulty=2 minutes=10
 def accumulate_gradients(batch: Tensor, weights: list[Tensor], micro_batch_size: int) -> tuple[Tensor, list[Tensor]]:
@@ -395,9 +435,12 @@ def accumulate_gradients(batch: Tensor, weights: list[Tensor], micro_batch_size:
 check(accumulate_gradients, judges="values")
 
 # %% [markdown]
-# You'd think that a gradient $M$ times too large is noticed at once. Adam hides it: it divides the gradient by its own
-# size. Here are two trainings, one with the right gradients, one with gradients 8 times too large. The losses agree
-# almost to the last digit. That is why this lesson compares gradients, and never loss curves.
+# You'd think that a gradient $M$ times too large would be noticed at once. Adam hides it, because it divides the
+# gradient by its own size. Here are two training runs, one with the right gradients and one with gradients 8 times too
+# large. The losses agree almost to the last digit. That is why this lesson compares gradients, never loss curves.
+
+# %%
+reveal("the three factors", [len(part) / 10 for part in torch.empty(10, 1).split(4)], why="Its rows, divided by all.")
 
 # %%
 def train(factor, steps=5):
@@ -414,15 +457,16 @@ print(f"right: {train(1):.5f}     8 times too large: {train(8):.5f}     before t
 
 # %% [markdown]
 # # Part 4 · Schedules
-# Now every rank has $2 M$ things to do: forward and backward of each microbatch. In which order? That is a
-# **schedule**, and from here on it is data: for each rank a list of steps.
+# Now every rank has $2 M$ things to do: the forward and backward passes of each microbatch. In which order? That is a
+# **schedule**, and from here on it is data: a list of steps for each rank.
 #
 # ```python
 # [("F", 0), ("F", 1), ("B", 0), ("B", 1)]       # forward of microbatch 0, forward of 1, backward of 0, backward of 1
 # ```
 #
-# `F` of a microbatch needs the `F` of the stage before; `B` needs the `B` of the stage after, and what the stage's own
-# `F` has kept. A step that can't begin yet makes its rank wait. Which of these can run? **Predict** before you look.
+# The `F` of a microbatch needs the `F` of the previous stage; its `B` needs the `B` of the next stage, and what the
+# stage's own `F` has kept. A step that can't begin yet makes its rank wait. **Predict** for each of these two whether
+# it can run (`True` or `False`).
 
 # %%
 first = [
@@ -433,12 +477,20 @@ second = [
     [("F", 0), ("B", 0), ("F", 1), ("B", 1)],
     [("F", 0), ("F", 1), ("B", 0), ("B", 1)],
 ]
+predict("the first can run", ...)
+predict("the second can run", ...)
+
+# %%
 for name, schedules in (("first", first), ("second", second)):
     print(f"{name}:", problem(schedules) or "it can run")
 
+# %%
+reveal("the first can run", not problem(first), why="Rank 1 goes backward early, but rank 0 only needs that later.")
+reveal("the second can run", not problem(second), why="Rank 0 waits for rank 1's B0, and that waits for rank 0's F1.")
+
 # %% [markdown]
 # `problem` follows the steps of all ranks and says who waits for whom. It needs no process and no GPU. A schedule that
-# gets stuck can also be drawn: the red boxes wait for ever.
+# gets stuck can also be drawn: the red boxes wait forever.
 
 # %%
 figures.schedule(first, "first", beside=second)
@@ -447,16 +499,20 @@ figures.schedule(first, "first", beside=second)
 figures.schedule(second, "second", beside=first)
 
 # %% [markdown]
-# A backward takes twice as long as a forward in these pictures: for each matrix product of the forward there are two,
-# one for the gradient of the input and one for the gradient of the weight.
+# In these pictures a backward pass takes twice as long as a forward pass: for each of its matrix products there are
+# two, one for the gradient with respect to the input and one for that with respect to the weight.
 
 # %% [markdown]
 # ## GPipe
 #
-# The simplest one: all forwards, then all backwards. It is named after a paper (GPipe, 2019). Both in the order of the
-# microbatches, on every rank.
+# The simplest one: all forward passes, then all backward passes, both in the order of the microbatches, on every rank.
+# It is named after a paper (GPipe, 2019).
 #
-# **Predict** with $M = 8$, $P = 4$, F = 1 s, B = 2 s: how long does it take, and which part of that is bubble?
+# **Predict** for $M = 8$, $P = 4$, F = 1 s and B = 2 s: how long does it take, and what share of that is the bubble?
+
+# %%
+predict("seconds of GPipe", ...)
+predict("the bubble's share of the total", ...)
 
 # %% exercise="gpipe" difficulty=1 minutes=5
 def gpipe(rank: int, world_size: int, num_microbatches: int) -> list[tuple]:
@@ -479,21 +535,28 @@ gpipe_of_4 = [gpipe(rank, 4, num_microbatches=8) for rank in range(4)]
 figures.schedule(gpipe_of_4, "GPipe, 4 ranks, 8 microbatches")
 
 # %% [markdown]
-# `play` runs a schedule on a virtual cluster, with real messages, and sleeps instead of computing. Each rank works for
+# `play` runs a schedule on a virtual cluster, with real messages, but sleeps instead of computing. Each rank works for
 # $8 \cdot 3 = 24$ s. Is the bubble what `bubble_shares` says?
 
 # %% tags=["notebook-only"]
 elapsed = play(gpipe_of_4).elapsed
 print(f"{elapsed} s, bubble {1 - 24 / elapsed:.4f} of the total; (P - 1) / (M + P - 1) = {3 / 11:.4f}")
 
+# %%
+reveal("seconds of GPipe", elapsed, why="$M + P - 1 = 11$ slots of 3 s: one F and one B each.")
+reveal("the bubble's share of the total", 1 - 24 / elapsed, why="3 of 11 slots.")
+
 # %% [markdown]
 # ## Live microbatches
 #
-# Time is not all. A forward **keeps** its activations until its backward has used them. A microbatch is **live** on a
-# rank from the beginning of its F to the end of its B. The largest number that is live at one time decides how much
-# memory a rank needs.
+# Time isn't everything. A forward pass **keeps** its activations until the backward pass has used them. A microbatch is
+# **live** on a rank from the beginning of its F to the end of its B. The largest number that is live at one time
+# decides how much memory a rank needs.
 #
-# Count it from the steps. **Predict** for GPipe with $M = 8$.
+# Count it from the steps. **Predict** it for GPipe with $M = 8$.
+
+# %%
+predict("live microbatches of GPipe", ...)
 
 # %% exercise="live-microbatches" difficulty=2 minutes=7
 def live_microbatches(steps: list[tuple]) -> int:
@@ -513,28 +576,35 @@ def live_microbatches(steps: list[tuple]) -> int:
 check(live_microbatches, judges="values")
 
 # %%
-[live_microbatches(steps) for steps in gpipe_of_4]
+live = [live_microbatches(steps) for steps in gpipe_of_4]
+live
+
+# %%
+reveal("live microbatches of GPipe", max(live), why="All of them, on every rank: the first B comes after the last F.")
 
 # %% [markdown]
-# All $M$ of them, on every rank. So GPipe can't have both: many microbatches make the bubble small and the memory
-# large.
+# So GPipe can't have both: many microbatches make the bubble small and the memory large.
 
 # %% [markdown]
 # ## One F one B
 #
-# A backward frees memory, so do it as soon as it can be done. The last rank can go backward right after its first
-# forward. Rank $r$ can't: its first B comes when microbatch 0 has gone forward through all later stages and back again.
-# So it has to do some forwards ahead, and then it alternates: **one forward, one backward**. 1F1B has three phases:
+# A backward pass frees memory, so do it as soon as possible. The last rank can do its first B right after its first F.
+# Rank $r$ can't: its first B has to wait until microbatch 0 has gone forward through all later stages and back again.
+# So it does some forward passes ahead, and then it alternates: **one forward, one backward**. 1F1B has three phases:
 #
-# 1. **warm-up**: `ahead` forwards
-# 2. **steady**: one forward, one backward, again and again, while there are forwards left
-# 3. **cool-down**: the backwards that are left
+# 1. **warm-up**: `ahead` forward passes
+# 2. **steady**: one forward, one backward, again and again, while there are forward passes left
+# 3. **cool-down**: the backward passes that are left
 #
-# How many are `ahead`? The last rank needs 0. Each rank further up needs one more. And there are never more than $M$.
-# (In the steady phase the forward comes first, so one more microbatch is live than were done ahead.)
+# How many are `ahead`? The last rank needs 0, and each rank before it needs one more. And there are never more than
+# $M$. (In the steady phase the forward pass comes first, so one more microbatch is live than were done ahead.)
 #
-# **Predict** for $P = 4$, $M = 8$: how many microbatches are live on rank 0, 1, 2, 3? Is the bubble smaller than
-# GPipe's?
+# **Predict** for $P = 4$ and $M = 8$: how many microbatches are live on ranks 0, 1, 2 and 3? And how does the bubble
+# compare with GPipe's?
+
+# %%
+predict("live microbatches of 1F1B, by rank", ...)
+predict("the bubble of 1F1B is", ..., choices=["smaller", "the same", "larger"])
 
 # %% exercise="one-f-one-b" difficulty=3 minutes=15
 def one_f_one_b(rank: int, world_size: int, num_microbatches: int) -> list[tuple]:
@@ -557,8 +627,8 @@ def one_f_one_b(rank: int, world_size: int, num_microbatches: int) -> list[tuple
 # %% [markdown]
 # <details><summary>Hint</summary>
 #
-# `zip(forward[ahead:], backward)` pairs the forwards that are left with the first backwards, and stops when there are
-# no forwards left. Then `ahead` backwards remain: the last ones.
+# `zip(forward[ahead:], backward)` pairs the forward passes that are left with the first backward passes, and stops when
+# no forward passes are left. Then `ahead` backward passes remain: the last ones.
 # </details>
 
 # %% [markdown]
@@ -579,20 +649,33 @@ check(one_f_one_b, judges="memory")
 check(one_f_one_b, judges="time")
 
 # %% tags=["notebook-only"]
+seconds = {}
 for name, schedules in (("GPipe", gpipe_of_4), ("1F1B", one_of_4)):
-    live = [live_microbatches(steps) for steps in schedules]
-    print(f"{name:>5}: {play(schedules).elapsed} s, live {live}")
+    live, seconds[name] = [live_microbatches(steps) for steps in schedules], play(schedules).elapsed
+    print(f"{name:>5}: {seconds[name]} s, live {live}")
+compares = {-1: "smaller", 0: "the same", 1: "larger"}
+
+# %%
+reveal("live microbatches of 1F1B, by rank", live, why="$P - r$: those done ahead, and one more.")
+reveal(
+    "the bubble of 1F1B is",
+    compares[(seconds["1F1B"] > seconds["GPipe"]) - (seconds["1F1B"] < seconds["GPipe"])],
+    why="Each rank still waits for the first microbatch to reach it, and at the end for the last one to come back.",
+)
 
 # %% [markdown]
-# A sentence that you'll read often: "1F1B has a smaller bubble than GPipe." It has **the same** bubble, to the last
+# A sentence that you'll often read: "1F1B has a smaller bubble than GPipe." It has **the same** bubble, to the last
 # digit. What it saves is memory: at most $P - r$ live microbatches instead of $M$. The memory no longer grows with $M$,
 # so you can afford more microbatches, and those make the bubble smaller.
 
 # %% [markdown]
 # # Part 5 · Run a schedule
-# Now you write what walks along a schedule: real tensors, real gradients, any schedule. One thing first. So far every
-# send waited for its receive. Below, two ranks are in the middle of 1F1B: rank 0 has an activation for rank 1, rank 1
-# has a gradient for rank 0. **Predict** what happens.
+# Now you write the engine that runs any schedule, with real tensors and real gradients. One thing first. So far every
+# send waited for its receive. Below, two ranks are in the middle of 1F1B: rank 0 has an activation for rank 1, and rank
+# 1 has a gradient for rank 0. **Predict** what happens.
+
+# %%
+predict("two blocking sends end in", ..., choices=["an exchange", "a deadlock", "wrong values"])
 
 # %% tags=["raises-exception"]
 def steady_phase(rank, world_size):
@@ -602,21 +685,24 @@ def steady_phase(rank, world_size):
 
 spawn(steady_phase, 2)
 
+# %%
+reveal("two blocking sends end in", "a deadlock", why="Each waits in its send until the other receives.")
+
 # %% [markdown]
-# The schedule was right, and it got stuck all the same: a blocking send adds a dependency that is not in the schedule.
+# The schedule was right, and it got stuck all the same: a blocking send adds a dependency that isn't in the schedule.
 # So sends must not wait: `dist.isend` starts one and returns a **handle**. Two rules come with it:
 #
-# - Keep the handle **and the tensor**. Until the message is gone, the tensor's memory must not change or be given away.
+# - Keep the handle **and the tensor**. Until the message is gone, the tensor's memory must not be changed or freed.
 # - Call `wait()` on every handle, at the end at the latest.
 
 # %% [markdown]
 # ## Run schedule
 #
-# A rank may have several stages, its **chunks**; until part 7 it is one, chunk 0. Stage number, neighbours and the rest
-# are given. What is new is the `tag`: a number on a message. `recv` takes only a message with the tag it asks for, so
-# that nothing is mixed up when activations and gradients travel between the same two ranks. Use `tag("F", m, s)` for
-# the activations that stage `s` **needs** for the forward of microbatch `m`, and `tag("B", m, s)` for the gradient that
-# stage `s` needs for its backward. Sender and receiver must name the same stage.
+# A rank may have several stages, its **chunks**; until part 7 it has one, chunk 0. Stage number, neighbours and the
+# rest are given. What is new is the `tag`: a number on a message. `recv` takes only a message with the tag it asks for,
+# so nothing gets mixed up when activations and gradients travel between the same two ranks. Use `tag("F", m, s)` for
+# the activations that stage `s` **needs** for the forward pass of microbatch `m`, and `tag("B", m, s)` for the gradient
+# that stage `s` needs for its backward pass. Sender and receiver must name the same stage.
 #
 # **F of stage s**
 #
@@ -632,7 +718,11 @@ spawn(steady_phase, 2)
 # 3. Go backward (given).
 # 4. Send the gradient of `x`, tag `("B", m, s - 1)`, unless this is stage 0.
 #
-# **Predict**: which rank sends most, and how many messages is that?
+# **Predict** for 4 ranks and 16 microbatches: how many messages does rank 1 send? And rank 3?
+
+# %%
+predict("messages that rank 1 sends, 16 microbatches", ...)
+predict("messages that rank 3 sends, 16 microbatches", ...)
 
 # %% exercise="run-schedule" difficulty=4 minutes=20
 def run_schedule(
@@ -697,9 +787,9 @@ def run_schedule(
 # %% [markdown]
 # <details><summary>Hint</summary>
 #
-# You have written all of it before: part 3 has the receive with `requires_grad_()`, the backward with a received
-# gradient and the sending of `x.grad`. New are the tags, `isend` with `sends.append((handle, tensor))`, and that `x`
-# and `y` wait in `kept` between F and B: `kept[c, m] = x, y`, later `kept.pop((c, m))`.
+# You have written all of it before: part 3 has the receive with `requires_grad_()`, the backward pass with a received
+# gradient, and the sending of `x.grad`. What is new: the tags, `isend` with `sends.append((handle, tensor))`, and that
+# `x` and `y` wait in `kept` between F and B: `kept[c, m] = x, y`, later `kept.pop((c, m))`.
 # </details>
 
 # %% check="run-schedule" judges="values" points=4
@@ -713,8 +803,8 @@ check(run_schedule, judges="memory")
 
 # %% [markdown]
 # ### Your pipeline, measured
-# GPipe and 1F1B once more, but now with your own stages and all their tensors: 4 virtual GPUs, 8 layers, 16
-# microbatches of 8 rows. First the time, then the memory.
+# GPipe and 1F1B once more, now with your own stages and all their tensors: 4 virtual GPUs, 8 layers, 16 microbatches of
+# 8 rows. First the time, then the memory.
 
 # %% tags=["notebook-only"]
 def training_step(rank, world_size, schedule, num_microbatches=16):
@@ -731,14 +821,21 @@ for name, run in runs.items():
 # %% tags=["notebook-only"]
 runs["one_f_one_b"].timeline()
 
+# %%
+sent = [sum(row) for row in runs["one_f_one_b"].traffic().messages]
+
+# %%
+reveal("messages that rank 1 sends, 16 microbatches", sent[1], why="16 activations to rank 2, 16 gradients to rank 0.")
+reveal("messages that rank 3 sends, 16 microbatches", sent[3], why="Only gradients: nobody comes after it.")
+
 # %% [markdown]
-# The same time. And look at rank 1 and rank 2: $\min(M, P - r)$ is 3 and 2 of 16 microbatches, and that is just how
-# their bytes compare with GPipe's. (Rank 0 also holds the batch itself, the last rank what the loss keeps.) In the
-# picture the backward of rank 0 is shorter than the others: nobody needs the gradient of the batch.
+# The same time. And look at ranks 1 and 2: $\min(M, P - r)$ is 3 and 2 of 16 microbatches, and that is exactly how
+# their bytes compare with GPipe's. (Rank 0 also holds the batch itself, and the last rank what the loss keeps.) In the
+# picture the backward pass of rank 0 is shorter than the others, because nobody needs the gradient of the batch.
 #
 # ### Beside torch.distributed.pipelining
-# PyTorch has all this as a library: a `PipelineStage` for your layers, a `Schedule1F1B` for the order. Same weights,
-# same batch, same virtual cluster, now with values: are the gradients the same, and is the time?
+# PyTorch has all this as a library: a `PipelineStage` for your layers, and a `Schedule1F1B` for the order. Same
+# weights, same batch, same virtual cluster, now with values: are the gradients the same, and is the time?
 
 # %% tags=["notebook-only"]
 deep, wide = mlp.make_weights(num_layers=8, num_dim=64), mlp.make_batch(batch_size=16, num_dim=64)
@@ -770,14 +867,14 @@ same = all(torch.allclose(a, b, atol=1e-7) for pair in zip(theirs.results, yours
 print(f"gradients alike: {same}     torch's time / yours: {took(theirs) / took(yours):.4f}")
 
 # %% [markdown]
-# In torch's source the warm-up of `Schedule1F1B` is one forward longer than yours, and its pairs are "one B, one F".
-# Write both down for one rank, and you'll see that it is the same list, cut at another place.
+# In torch's source the warm-up of `Schedule1F1B` is one forward pass longer than yours, and its pairs are "one B, one
+# F". Write both down for one rank, and you'll see that it is the same list, cut in a different place.
 
 # %% [markdown]
 # # Part 6 · Hide the messages
-# Until now messages were free. Let one take two thirds of what a stage computes. With `recv`, compute, `send`, one
-# after another, a rank can't do anything while its message travels. But a GPU computes and communicates **at the same
-# time**, if the program lets it.
+# Until now messages were free. Now let each take two thirds of the time that a stage computes. With `recv`, compute,
+# `send`, one after another, a rank can't do anything while its message travels. But a GPU can compute and communicate
+# **at the same time**, if the program lets it.
 
 # %% tags=["notebook-only"]
 slow = Link(alpha=0.001 / 3, bandwidth=float("inf"))  # a third of a millisecond a message; 32 rows take half of one
@@ -790,14 +887,17 @@ run.timeline()
 #
 # Two changes make the messages disappear behind the computing:
 #
-# - **Send without waiting**: `isend`, go on with the next microbatch, wait at the very end.
-# - **Receive ahead**: before a rank computes microbatch $m$, it starts the receive of microbatch $m + 1$. That needs a
-#   second buffer: the one that is computed with must not be overwritten.
+# - **Send without waiting**: `isend`, carry on with the next microbatch, wait at the very end.
+# - **Receive ahead**: before a rank computes microbatch $m$, it starts receiving microbatch $m + 1$. That needs a
+#   second buffer, because the one in use must not be overwritten.
 #
 # `dist.irecv(buffer, src=...)` starts a receive and returns a handle; `buffer` may be read after its `wait()`.
 #
-# **Predict** the time with $c$ for a microbatch's computing on one stage and $t < c$ for a message: how often does $t$
-# count?
+# **Predict**: if a microbatch takes $c$ on one stage and a message takes $t < c$, how many times does $t$ add to the
+# total for 4 ranks and 4 microbatches?
+
+# %%
+predict("times that a message's time adds", ...)
 
 # %% exercise="overlapped-forward" difficulty=3 minutes=15
 def overlapped_forward(
@@ -845,27 +945,36 @@ run = simulate(forward_program, 4, overlapped_forward, micro_batch_size=32, clus
 print(f"{run.elapsed * 1e3:.2f} ms; without messages it is 3.50 ms")
 run.timeline()
 
+# %%
+reveal(
+    "times that a message's time adds",
+    round((run.elapsed - 3.5e-3) / slow.alpha, 6),
+    why="Once for each boundary that the first microbatch crosses. Nothing can hide that: there is no other work yet.",
+)
+
 # %% [markdown]
-# What is left is the way of the first microbatch, $(P - 1) t$: nothing can hide that, since nobody has anything else to
-# do. In all $(M + P - 1) c + (P - 1) t$.
+# In all, that is $(M + P - 1) c + (P - 1) t$.
 #
 # In training it is the same, with gradients that come back as well. Your `run_schedule` sends without waiting, but it
-# receives late: it asks for a message only when it needs it. What that costs shows in part 8.
+# receives late: it asks for a message only when it needs it. Part 8 shows what that costs.
 
 # %% [markdown]
 # # Part 7 · Interleaved 1F1B
 # The bubble is $P - 1$ slots. More microbatches put more work beside it. There is another way: make the **slots**
-# shorter. Give each rank $v$ small stages, its **chunks**, instead of one large stage. A microbatch then goes round
-# the ranks $v$ times; filling the pipeline takes $P - 1$ slots as before, but each is only $1/v$ as long.
+# shorter. Give each rank $v$ small stages, its **chunks**, instead of one large stage. A microbatch then goes around
+# the ranks $v$ times. Filling the pipeline takes $P - 1$ slots as before, but each is only $1/v$ as long.
 #
-# For that, chunk $c$ of rank $r$ must be stage $c P + r$: **round robin**. With 8 layers, 2 ranks and $v = 2$, two
-# layers to a stage, rank 0 has layers 0, 1 and 4, 5; rank 1 has 2, 3 and 6, 7. In some figures rank 0 has layers 0 to
-# 3, cut in two. That is plain pipelining with a needless message, or not even that: the next stage is on the same rank.
+# For that, chunk $c$ of rank $r$ must be stage $c P + r$: **round robin**. With 8 layers, 2 ranks and $v = 2$, a stage
+# has two layers: rank 0 has layers 0, 1 and 4, 5; rank 1 has 2, 3 and 6, 7. In some figures rank 0 has layers 0 to 3,
+# cut in two. That gains nothing: the next stage is then on the same rank, and the pipeline fills no sooner.
 
 # %% [markdown]
 # ## Interleaved layers
 #
-# **Predict** for 8 layers, 4 ranks and 2 chunks: which layers has rank 1?
+# **Predict** which layers rank 1 has, for 8 layers, 4 ranks and 2 chunks, as a list of numbers:
+
+# %%
+predict("rank 1's layers", ...)
 
 # %% exercise="interleaved-layers" difficulty=2 minutes=6
 def interleaved_layers(weights: list, num_chunks: int, rank: int, world_size: int) -> list[list]:
@@ -880,7 +989,11 @@ def interleaved_layers(weights: list, num_chunks: int, rank: int, world_size: in
     ### END SOLUTION
 
 # %%
-[interleaved_layers(list(range(8)), 2, rank, 4) for rank in range(4)]
+of_ranks = [interleaved_layers(list(range(8)), 2, rank, 4) for rank in range(4)]
+of_ranks
+
+# %%
+reveal("rank 1's layers", sum(of_ranks[1], []), why="Stages 1 and 5, of one layer each.")
 
 # %% check="interleaved-layers" judges="values" points=2
 check(interleaved_layers, judges="values")
@@ -888,25 +1001,29 @@ check(interleaved_layers, judges="values")
 # %% [markdown]
 # ## Interleaved
 #
-# Which chunk when? Megatron-LM's order, for $M$ divisible by $P$: take the microbatches in **groups of $P$**. A group
-# goes through chunk 0, all $P$ of them; then through chunk 1; and so on. Then the next group. For 2 ranks, 4
-# microbatches and 2 chunks the forwards of every rank are
+# Which chunk comes when? Megatron-LM's order, for $M$ divisible by $P$, takes the microbatches in **groups of $P$**.
+# All $P$ of a group go through chunk 0, then all through chunk 1, and so on. Then comes the next group. For 2 ranks, 4
+# microbatches and 2 chunks, the forward passes of every rank are
 #
 # ```
 # microbatch   0 1 0 1   2 3 2 3
 # chunk        0 0 1 1   0 0 1 1
 # ```
 #
-# The backwards go the same way, but through the **last** chunk first. So, number $k$ of $M v$ forwards has:
+# The backward passes follow the same order, but start with the **last** chunk. So number $k$ of the $M v$ forward
+# passes has:
 #
 # - chunk: $k$ divided by $P$, rounded down, modulo $v$
-# - microbatch: the group is $k$ divided by $P v$, rounded down; in it the place is $k$ modulo $P$
+# - microbatch: the group is $k$ divided by $P v$, rounded down; its place in the group is $k$ modulo $P$
 #
-# Then warm-up, steady phase and cool-down as in 1F1B. The warm-up is longer: a microbatch must have gone through the
-# first $v - 1$ chunks of all ranks, and on each further rank up the way to the end and back is two steps longer:
-# $2 (P - 1 - r) + (v - 1) P$ forwards ahead, and never more than $M v$.
+# Then warm-up, steady phase and cool-down as in 1F1B. The warm-up is longer. A microbatch must first have gone through
+# the first $v - 1$ chunks of all ranks, and for each rank further from the end, getting there and back takes two steps
+# more. So there are $2 (P - 1 - r) + (v - 1) P$ forward passes ahead, and never more than $M v$.
 #
-# **Predict** the bubble for $P = 4$, $M = 8$, $v = 2$, beside that of 1F1B: 27 % of the total.
+# **Predict** the bubble's share of the total for $P = 4$, $M = 8$ and $v = 2$. That of 1F1B was 0.27.
+
+# %%
+predict("the bubble of interleaved 1F1B", ...)
 
 # %% exercise="interleaved" difficulty=4 minutes=20
 def interleaved(rank: int, world_size: int, num_microbatches: int, num_chunks: int) -> list[tuple]:
@@ -958,10 +1075,17 @@ for name, run in (("1F1B", plain), ("interleaved", half)):
     print(f"{name:>11}: {run.elapsed} s, bubble {1 - 24 / run.elapsed:.4f} of the total, {messages} messages")
 print(f"(P - 1) / (M + P - 1) = {3 / 11:.4f}     (P - 1) / (v M + P - 1) = {3 / 19:.4f}")
 
+# %%
+reveal(
+    "the bubble of interleaved 1F1B",
+    1 - 24 / half.elapsed,
+    why="Still $P - 1$ slots of filling, each half as long: $(P - 1) / (v M + P - 1)$.",
+)
+
 # %% [markdown]
-# The bubble by ideal time is divided by $v$. The price: more messages, $P v - 1$ boundaries instead of $P - 1$; more
-# live activations on each rank; and smaller pieces to compute. And your `run_schedule` runs this one too, without a
-# change:
+# As a share of the ideal time, the bubble is divided by $v$. The price: more messages, since there are $P v - 1$
+# boundaries instead of $P - 1$; more live activations on each rank; and smaller pieces to compute. Your `run_schedule`
+# runs this one too, unchanged:
 
 # %% tags=["notebook-only"]
 def interleaved_step(rank, world_size):
@@ -975,15 +1099,15 @@ spawn(interleaved_step, 4).results
 
 # %% [markdown]
 # # Part 8 · Side by side
-# Three ways to train one model on several GPUs. Which one when? We ask the virtual cluster: 16 layers of 8,192 in
-# bfloat16, a batch of 16,384 rows, 8 GPUs of an H100 machine. Data parallelism and tensor parallelism are here in their
-# shortest form; lessons 05 and 08 build them properly.
+# Three ways to train one model on several GPUs. Which one, and when? We ask the virtual cluster: 16 layers of width
+# 8,192 in bfloat16, a batch of 16,384 rows, and the 8 GPUs of an H100 machine. Data and tensor parallelism appear here
+# in their shortest form; lessons 05 and 08 build them properly.
 #
 # - **data**: every rank has all layers and an eighth of the rows. Each gradient is summed over the ranks as soon as it
 #   is there.
-# - **tensor**: every rank has an eighth of each matrix and all rows. Of two layers the first is cut by columns, the
-#   second by rows; then the partial results are summed. So there is one all-reduce for two layers, and one on the way
-#   back.
+# - **tensor**: every rank has an eighth of each matrix and all rows. Of each two layers, the first is cut by columns
+#   and the second by rows; then the partial results are summed. So there is one all-reduce for every two layers in the
+#   forward pass, and one in the backward pass.
 # - **pipeline**: yours, 1F1B with 16 microbatches.
 
 # %%
@@ -1035,9 +1159,14 @@ def pipeline_parallel(rank, world_size, rows=ROWS, num_microbatches=16):
     run_schedule(empty(rows, DIM), [weights], steps, rows // num_microbatches, rank, world_size)
 
 # %% [markdown]
-# Twice: in one machine, where GPUs are connected by NVLink, and with one GPU in each of 8 machines, connected by
-# InfiniBand. Three numbers each: the time of a step, what a rank sends at most, and what it holds at most. **Predict**
-# who is fastest on each, and who needs least memory.
+# Each runs twice: in one machine, whose GPUs are connected by NVLink, and with one GPU in each of 8 machines, connected
+# by InfiniBand. Three numbers each: the time of a step, the most that a rank sends, and the most that it holds.
+# **Predict** which is fastest on each, and which needs the least memory.
+
+# %%
+predict("fastest in one machine", ..., choices=["data", "tensor", "pipeline"])
+predict("fastest on 8 machines", ..., choices=["data", "tensor", "pipeline"])
+predict("least memory", ..., choices=["data", "tensor", "pipeline"])
 
 # %% tags=["notebook-only"]
 one_node = find_cluster("dgx-h100", 8)
@@ -1052,19 +1181,28 @@ def most_sent(run):
 alone = simulate(data_parallel, 1, cluster=one_node)
 print(f"one GPU alone: {alone.elapsed * 1e3:.2f} ms, {max(alone.memory().peak) / 1e9:.2f} GB\n")
 print(f"{'':>9}  one node   8 nodes   sent by a rank   held by a rank")
+found = {}
 for name, program in STRATEGIES.items():
     inside, across = (simulate(program, 8, cluster=cluster) for cluster in (one_node, eight_nodes))
+    found[name] = inside.elapsed, across.elapsed, max(inside.memory().peak)
     times = f"{inside.elapsed * 1e3:6.2f} ms {across.elapsed * 1e3:6.2f} ms"
-    print(f"{name:>9} {times} {most_sent(inside) / 1e9:13.2f} GB {max(inside.memory().peak) / 1e9:13.2f} GB")
+    print(f"{name:>9} {times} {most_sent(inside) / 1e9:13.2f} GB {found[name][2] / 1e9:13.2f} GB")
+best = [min(found, key=lambda name: found[name][column]) for column in range(3)]
+
+# %%
+reveal("fastest in one machine", best[0], why="With this many rows its sums hide behind the computing.")
+reveal("fastest on 8 machines", best[1], why="It sends least, and across the slow network that is what counts.")
+reveal("least memory", best[2], why="An eighth of the layers, and the activations of a few microbatches.")
 
 # %% [markdown]
-# Who holds what? Data parallelism: all weights, all gradients. Tensor parallelism: an eighth of them, but activations
-# of the whole batch. The pipeline: an eighth of the layers, and activations of a few microbatches.
+# What does a rank hold? With data parallelism, all weights and all gradients. With tensor parallelism, an eighth of
+# them, but activations of the whole batch. In the pipeline, an eighth of the layers, and activations of a few
+# microbatches.
 #
-# Now three sentences that every lecture says. Each gets a run.
+# Now three sentences that you hear in every lecture. Each gets a run.
 #
-# **"Data parallelism scales nearly linearly."** Efficiency is $T_1 / T_P$ if each rank has as many rows as the one
-# alone had. (In some texts the fraction stands the wrong way up; an efficiency above 1 should make you suspicious.)
+# **"Data parallelism scales nearly linearly."** Efficiency is $T_1 / T_P$ if each rank has as many rows as the single
+# one had. (In some texts the fraction is upside down; an efficiency above 1 should make you suspicious.)
 
 # %% tags=["notebook-only"]
 for rows in (4096, 512):
@@ -1074,10 +1212,10 @@ for rows in (4096, 512):
         print(f"{rows:>5} rows on each GPU, {ranks:>2} GPUs: efficiency {single / together:.0%}")
 
 # %% [markdown]
-# Confirmed where each GPU has enough rows: the sums hide behind the computing. With few rows there is nothing to hide
-# behind, and it is wrong. What counts is the rows of **one GPU**, not the size of the batch.
+# True where each GPU has enough rows: the sums hide behind the computing. With few rows there is nothing to hide
+# behind, and it is false. What counts is the number of rows on **one GPU**, not the size of the batch.
 #
-# **"Tensor parallelism only inside a node."** Here is what part of a step is communication, for both:
+# **"Tensor parallelism only inside a node."** Here is how much communication adds to a step, for both:
 
 # %% tags=["notebook-only"]
 computing = simulate(tensor_parallel, 8, cluster=replace(one_node, name="free", intra=FREE, inter=FREE)).elapsed
@@ -1086,8 +1224,8 @@ for cluster in (one_node, eight_nodes):
     print(f"{cluster.name:>25}: {elapsed / computing:.2f} times as long as without communication")
 
 # %% [markdown]
-# Confirmed, and more than that: its sums stand in the middle of the computation and nothing can be done meanwhile, so
-# they are felt inside a node too. In the table above the pipeline lost least on the slower network; across nodes it is
+# True, and there is more to it: its sums come in the middle of the computation and nothing can be done meanwhile, so
+# they are felt inside a node too. In the table above, the pipeline lost least on the slower network; across nodes it is
 # the fastest of the three, although its receives still wait for messages (part 6).
 #
 # **"The bubble shrinks with the number of microbatches."**
@@ -1099,29 +1237,35 @@ for num_microbatches in (4, 8, 16, 32, 64, 128):
     print(f"M = {num_microbatches:>3}: bubble by the formula {bubble:5.1%}, {run.elapsed * 1e3:6.2f} ms a step")
 
 # %% [markdown]
-# The bubble does. The **time** does so only for a while, then it grows again. A microbatch of few rows can't fill a
-# GPU: each one reads all the weights from memory, starts all the kernels and pays every message's latency again. So
-# there is a best $M$, and you find it as here: by trying.
+# The bubble does. The **time** shrinks only for a while, and then grows again. A microbatch of few rows can't keep a
+# GPU busy: each one reads all the weights from memory, launches all the kernels and pays every message's latency again.
+# So there is a best $M$, and you find it as we did here: by trying.
 #
 # | | use it when | it costs |
 # |---|---|---|
 # | **data** | the model fits on one GPU, and each GPU has enough rows | the memory of the whole model on each rank |
-# | **tensor** | one layer is too large for a GPU; inside a node | sums in the middle, which nobody can hide |
-# | **pipeline** | the model doesn't fit on a node; slow links | the bubble, and the care for microbatches |
+# | **tensor** | one layer is too large for a GPU; inside a node | sums in the middle, which nothing can hide |
+# | **pipeline** | the model doesn't fit on a node; slow links | the bubble, and the work of managing microbatches |
 #
-# Large trainings use all three at once: tensor inside a node, pipeline across a few nodes, data across the rest. That
-# is lesson 12.
+# Large training runs use all three at once: tensor inside a node, pipeline across a few nodes, data across the rest.
+
+# %% [markdown]
+# ### How your predictions went
+
+# %%
+how_predictions_went()
 
 # %% [markdown]
 # # Recap
-# - A **stage** is some consecutive layers. Activations travel forward, the gradient of the **input** travels back.
-# - A received tensor needs `requires_grad_()` before it is used. `y.backward(gradient)` goes on where the next stage
-#   ended.
-# - The loss of a microbatch counts by its rows: $m / B$. Test gradients; Adam hides a wrong factor.
+# - A **stage** is some consecutive layers. Activations travel forward; the gradient with respect to the **input**
+#   travels back.
+# - A received tensor needs `requires_grad_()` before it is used. `y.backward(gradient)` continues where the next stage
+#   left off.
+# - The loss of a microbatch is weighted by its rows: $m / B$. Test gradients; Adam hides a wrong factor.
 # - **Bubble**: $(P-1)/(M+P-1)$ of the total time, $(P-1)/M$ of the ideal time. GPipe and 1F1B have the same.
 # - **Live microbatches**: GPipe $M$, 1F1B $\min(M, P - r)$.
-# - **Interleaved**: $v$ chunks a rank, round robin; the bubble by ideal time is divided by $v$, the messages
-#   multiplied.
+# - **Interleaved**: $v$ chunks per rank, round robin; the bubble as a share of ideal time is divided by $v$, and the
+#   messages are multiplied by about as much.
 # - Sends must not block, or a right schedule gets stuck. Keep the handle and the tensor; receive ahead.
 #
 # **The library.** `torch.distributed.pipelining`: `PipelineStage`, `ScheduleGPipe`, `Schedule1F1B`,
@@ -1134,18 +1278,18 @@ for num_microbatches in (4, 8, 16, 32, 64, 128):
 
 # %% [markdown]
 # # Challenge (optional, no points)
-# A backward does two things: the gradient of the **input** (B), for which the rank before waits, and the gradient of
-# the **weights** (W), for which nobody waits. Torn apart, W can fill the holes. With F = B = W = 1 s, 1F1B has a bubble
-# of $3 (P - 1)$ s. Without needing more live microbatches than 1F1B on rank 0, a third of that can be reached: $P - 1$
-# s.
+# A backward pass computes two things: the gradient with respect to the **input** (B), for which the previous rank
+# waits, and that with respect to the **weights** (W), for which nobody waits. Once they are split, W can fill the
+# holes. With F = B = W = 1 s, 1F1B has a bubble of $3 (P - 1)$ s. It can be brought down to a third, $P - 1$ s, without
+# more live microbatches than 1F1B has on rank 0.
 #
 # Steps are ("F", m), ("B", m) and ("W", m); each W comes after its own B. A microbatch stays live until its W. Write a
-# schedule; the cell says whether it can run and how large its bubble is. It starts with 1F1B, each W right after its B,
-# which is better already: the rank before no longer waits for W.
+# schedule; the cell says whether it can run and how large its bubble is. It starts with 1F1B, each W right after its B.
+# That is already better: the previous rank no longer waits for W.
 #
 # <details><summary>Hint</summary>
 #
-# Keep the order of 1F1B. On rank $r$ hold back the first $r$ W's: while the last backwards come in, one after another,
+# Keep the order of 1F1B. On rank $r$, hold back the first $r$ W's: while the last gradients come in, one after another,
 # there is time for them. Look at the picture: where are the holes at the end, and where are W's that nobody needs yet?
 # </details>
 
