@@ -169,6 +169,7 @@ def test_a_scripts_hang_is_reported_with_the_scripts_lines_and_none_of_ours(proj
     assert "script.py, line 9:  dist.all_reduce(loss)" in said
 
 
+@pytest.mark.thorough
 def test_the_same_with_python_m_in_a_package(project, installed):
     (project / "app").mkdir()
     (project / "app" / "__init__.py").touch()
@@ -177,6 +178,7 @@ def test_the_same_with_python_m_in_a_package(project, installed):
     assert "app/script.py, line 9:  dist.all_reduce(loss)" in said
 
 
+@pytest.mark.thorough
 def test_the_same_inside_a_function_of_another_module(project, installed):
     (project / "training.py").write_text(TWO_RANKS.replace("spawn(train, 2)", "def main():\n    spawn(train, 2)"))
     (project / "script.py").write_text("from training import main\n\nmain()\n")
@@ -193,7 +195,7 @@ def test_other_exceptions_look_as_they_always_do(project, installed):
 # --- everything else
 
 
-@pytest.mark.parametrize("without_fork", ["", "1"])
+@pytest.mark.parametrize("without_fork", ["", pytest.param("1", marks=pytest.mark.thorough)])
 def test_both_worlds_work_beside_a_package_called_utils(project, installed, without_fork):
     (project / "program.py").write_text(EVERYTHING)
     options = {"SPAWN_WITHOUT_FORK": "1"} if without_fork else {}

@@ -281,7 +281,8 @@ def test_uv_and_pip_install_the_same(ready, tmp_path):
     other.require("tiny-one", "tiny-two")
     done = other.set_up(*SET_UP[:-1], f"--uv={find_uv_bin()}", env=with_uv(other))
     assert done.returncode == 0, done.stderr
-    assert installed(ready) == installed(other) == {"tiny-one": "1.0", "tiny-two": "1.0"}
+    assert installed(other) == {"tiny-one": "1.0", "tiny-two": "1.0"}
+    assert installed(ready).items() >= installed(other).items()  # other tests may have left more in this one
     assert list(other.venv.glob("lib/*/site-packages/__pycache__/tiny_one*")), "not compiled, as pip does"
     assert other.imports("tiny_one") and other.imports("utils")
     assert "Installed 2 packages" in (other.venv / "setup.log").read_text()
@@ -334,7 +335,14 @@ def test_the_systems_torch_is_used_when_asked_for(tmp_path):
     assert course.imports("tiny_three") and course.imports("torch")
 
 
-@pytest.mark.parametrize("version, has", [("2.14.0", "torch 2.14.0"), ("2.11.1", "torch 2.11.1"), (None, "none")])
+@pytest.mark.parametrize(
+    "version, has",
+    [
+        ("2.14.0", "torch 2.14.0"),
+        pytest.param("2.11.1", "torch 2.11.1", marks=pytest.mark.thorough),
+        pytest.param(None, "none", marks=pytest.mark.thorough),
+    ],
+)
 def test_a_systems_torch_that_will_not_do_is_reported_in_one_line(unmade, tmp_path, version, has):
     system = system_with_torch(tmp_path / "system", version) if version else ""
     done = unmade.set_up(*SET_UP, "--system-site", env=unmade.environment(PYTHONPATH=system))

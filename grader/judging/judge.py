@@ -30,7 +30,7 @@ from grader.judging.rank_host import HostGone, Rank, RankHost
 from grader.judging.remote_runner import RemoteRunner, TooLong
 from grader.judging.replay import ReplayAlone, ReplayCheck, ReplayDiffers
 from grader.judging.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG, Flag, Judgement, Verdict
-from grader.sandbox.bounded import limit_memory
+from grader.sandbox.bounded import memory_limited
 from grader.sandbox.bubblewrap import Limits
 from grader.sandbox.load import patience
 from utils.checks.answer import CheckFailed
@@ -50,6 +50,7 @@ RUN_SECONDS = 60  # for one run; more where the machine is busy
 TOOK_TOO_LONG = "took too long or used too much"
 
 
+@memory_limited(MEMORY)
 def judge(
     nb: NotebookNode,
     checks: str = "utils.checks",
@@ -68,7 +69,6 @@ def judge(
     NotForRanks if a check hands its ranks something that no rank may know.
     """
     began = monotonic()
-    limit_memory(MEMORY)
     cells, official = read_notebook(nb)
     lesson = lesson_of(nb)
     judgement = Judgement(lesson)

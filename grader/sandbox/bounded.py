@@ -19,8 +19,8 @@ import socket
 import struct
 import time
 import warnings
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, ParamSpec, TypeVar
 
 from grader.sandbox.load import patience
@@ -147,6 +147,17 @@ def serve(connection: socket.socket) -> None:
             except Exception as error:
                 answer = ("error", error)
         connection.sendall(framed(answer))
+
+
+@contextmanager
+def memory_limited(more: int) -> Iterator[None]:
+    """Let this process take so many bytes more than it has, until the end of the `with` block or the function."""
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    limit_memory(more)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
 def limit_memory(more: int) -> None:

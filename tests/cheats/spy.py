@@ -130,17 +130,18 @@ CHEATS = [
                 held = [kept.tobytes() if hasattr(kept, "tobytes") else kept.numpy().tobytes() for kept in [x]]
                 others = [v.numpy().tobytes() for n, v in enumerate(prepared(world_size, tuple(x.shape))) if n != rank]
                 found += ["another rank's input"] * any(other in data for other in others)
-    """, "from utils.checks.inputs import Draws\nreturn Draws().different_integers", exercise="total", plain=False),
+    """, "from utils.checks.inputs import Draws\nreturn Draws().different_integers", exercise="total", beside=False, plain=False),
     # the inputs of the other ranks, computed instead of received
     Cheat("spy/oracle", "the other ranks' inputs from the checks' own seeds", """
         from utils.checks.inputs import Draws
         return Draws().different_integers
     """, gives="torch.stack(prepared(world_size, tuple(x.shape), x.dtype)).sum(0).to(x.dtype)", exercise="total",
-          plain=True),
+          beside=False, plain=True),
     Cheat("spy/oracle-of-the-lesson", "the lesson's own function for what each rank gets", """
         from utils.checks.inputs import Draws
         return Draws().different_integers
-    """, gives="prepared(world_size, tuple(x.shape), x.dtype)[root]", exercise="broadcast_by_hand", plain=True),
+    """, gives="prepared(world_size, tuple(x.shape), x.dtype)[root]", exercise="broadcast_by_hand", beside=False,
+          plain=True),
     Cheat("spy/seeds", "the seed, by trying seeds until this rank's own input comes out", """
         from utils.checks.inputs import Draws
         return Draws().different_integers
@@ -150,12 +151,12 @@ CHEATS = [
             if torch.equal(xs[rank], x):
                 x = torch.stack(xs).sum(0).to(x.dtype)
                 break
-    """, exercise="total", plain=True),
+    """, exercise="total", beside=False, plain=True),
     spies("draws", "the generator that inputs are drawn from, or its seed, among all objects", """
         for one in gc.get_objects():
             if type(one).__name__ in ("Draws", "Runner", "RemoteRunner", "ReplayCheck", "ReplayAlone", "Judging"):
                 found += [f"{type(one).__name__} {getattr(one, 'salt', '')}"] * (one is not prepared)
-    """, "from utils.checks.inputs import Draws\nreturn Draws()", exercise="total", plain=False),
+    """, "from utils.checks.inputs import Draws\nreturn Draws()", exercise="total", beside=False, plain=False),
     # memory of earlier runs
     spies("note-of-the-last-run", "what an earlier run left behind: files, environment, memory, the parent", """
         mark = "cheat-was-here"

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 # The first shade is the colour of the kind.
 SHADES = {
     "forward": ("#56B4E9", "#A6D8F3", "#2E7FBF", "#CFE8F7"),
-    "backward": ("#E69F00", "#F5CE7A", "#B87A00", "#FAE5B8"),
+    "backward": ("#E69F00", "#F5CE7A", "#CC9433", "#FAE5B8"),
     "weight gradient": ("#009E73", "#A3DBC8", "#3DB891", "#CFEDE3"),
 }
 WORK = {

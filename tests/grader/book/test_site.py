@@ -211,6 +211,7 @@ def test_an_answer_or_a_broken_link_stops_the_book(course, capsys):
     assert [path.name for path in (course / "build").iterdir()] == ["book"]
 
 
+@pytest.mark.thorough
 def test_the_same_course_gives_the_same_bytes(course):
     program = (
         "import sys; from pathlib import Path; from grader.book.site import *; build_site(Options(), Path(sys.argv[1]))"

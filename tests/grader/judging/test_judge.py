@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import re
+import resource
 import textwrap
 from dataclasses import replace
 from importlib import import_module
@@ -399,6 +400,17 @@ def test_the_judgement_is_the_same_each_time():
     for one, other in zip(first, second, strict=True):
         assert re.sub(r"\d+ \d+ \d+", "", one.said) == re.sub(r"\d+ \d+ \d+", "", other.said)
         assert replace(one, said="") == replace(other, said="")
+
+
+def test_the_judges_own_limit_on_memory_ends_with_it():
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    seen = []
+    judged(COLLECTIVES, broadcast("return x"), BROADCAST[:1], progress=lambda *_: seen.append(limit_on_data()))
+    assert limit_on_data() == before[0] != seen[0]
+
+
+def limit_on_data() -> int:
+    return resource.getrlimit(resource.RLIMIT_DATA)[0]
 
 
 def test_a_malformed_check_cell_is_refused():

@@ -255,7 +255,7 @@ def test_a_rank_that_raises_ends_the_job_and_is_named(on_loopback, tmp_path):
     assert "[rank1]: ValueError: boom" in guilty.stderr
     said = 'rank 1 raised ValueError: boom\n  script.py, line 7, in work\n      raise ValueError("boom")\n'
     assert innocent.stdout == said
-    assert "[rank0]: utils.diagnosis.errors.RankFailed: This job's world has ended: rank 1 raised" in innocent.stderr
+    assert "[rank0]: RankFailed: This job's world has ended: rank 1 raised" in innocent.stderr
 
 
 WAITED_FOR = """

@@ -163,6 +163,7 @@ def test_many_ranks(notebook, world_size):
     assert shown["stdout"] == f"{{{float(sum(range(world_size)))}}}\n"
 
 
+@pytest.mark.thorough
 def test_three_hundred_calls_leave_nothing_behind(notebook, tmp_path):
     """Every tenth call fails. Descriptors, temporary files and processes are the same as before."""
     zygote = zygote_of(notebook)
