@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from tests.kernel import zygote_here
 from utils import RankCrashed, RankFailed, RankTimeout, WorldStuck, spawn
+from utils.worlds.real.world import RealWorld
 from utils.worlds.real.zygote import client
 
 
@@ -754,3 +755,22 @@ def test_nccl_where_there_are_gpus():
     run = spawn(program, 2)
     assert run.backend == "nccl"
     assert all(torch.equal(x, torch.ones(4)) and backend == "nccl" for x, backend in run.results)
+
+
+def test_a_report_is_about_ranks_as_they_were_before_they_were_ended(monkeypatch):
+    """Ending a stuck rank may make it finish: its partners are gone, and so its call raises."""
+    end = RealWorld.end
+
+    def end_and_hear_of_it(world):
+        end(world)
+        for state in world.states:
+            state.finished = True
+
+    monkeypatch.setattr(RealWorld, "end", end_and_hear_of_it)
+    with pytest.raises(WorldStuck, match="rank 1 can't move any more, and the other has finished"):
+        spawn(barrier_of_rank_1, 2)
+
+
+def barrier_of_rank_1(rank, world_size):
+    if rank == 1:
+        dist.barrier()

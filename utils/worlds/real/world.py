@@ -100,8 +100,9 @@ class RealWorld(ProcessWorld):
         self.update_states()
         report = deadlock.deadlock_report(self.states, now=self.seconds())
         if report is not None:
+            first_line = deadlock.who_is_stuck(self.states)  # after the end, all have finished
             self.end()
-            raise WorldStuck(f"{deadlock.who_is_stuck(self.states)}\n{report}")
+            raise WorldStuck(f"{first_line}\n{report}")
 
     def timed_out(self, timeout: float) -> RankTimeout:
         computing = self.which_compute()
