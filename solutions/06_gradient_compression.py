@@ -11,7 +11,6 @@
 
 # %%
 import math
-from dataclasses import replace
 from functools import partial
 
 import torch
@@ -81,8 +80,10 @@ reveal("20,000 + 20,000 in float16", sums[1], why="Divide first, and the sum nev
 def mean_in_half(gradient: Tensor, dtype: torch.dtype, rank: int, world_size: int) -> Tensor:
     """The mean of `gradient` over all ranks, summed in a 16-bit dtype.
 
-    gradient: (n,), the same shape on every rank; left unchanged. Its entries fit into `dtype`; their sum may not.
-    dtype: torch.float16 or torch.bfloat16. Returns the mean in the dtype of `gradient`. One all_reduce of 2 n bytes.
+    gradient: (n,), the same shape on every rank; left unchanged. Its entries fit into
+    `dtype`; their sum may not.
+    dtype: torch.float16 or torch.bfloat16. Returns the mean in the dtype of `gradient`.
+    One all_reduce of 2 n bytes.
     """
     ### BEGIN SOLUTION
     half = (gradient / world_size).to(dtype)
@@ -120,9 +121,11 @@ predict("the sum of 1,000 roundings of 0.3", ...)
 
 # %% exercise="stochastic-round" difficulty=2 minutes=7
 def stochastic_round(y: Tensor, seed: int) -> Tensor:
-    """Whole numbers whose expected values are those of `y`; each entry is rounded up or down independently.
+    """Whole numbers whose expected values are those of `y`; each entry is rounded up or
+    down independently.
 
-    y: (n,), floating point, any sign; left unchanged. Returns (n,) in the dtype of `y`; what is whole stays as it is.
+    y: (n,), floating point, any sign; left unchanged. Returns (n,) in the dtype of `y`;
+    what is whole stays as it is.
     seed: the same seed gives the same result, another seed another one.
     """
     generator = torch.Generator().manual_seed(seed)
@@ -176,10 +179,12 @@ predict("bytes of 1,000 numbers", ...)
 def quantise(x: Tensor, block: int, levels: int, to_whole) -> tuple[Tensor, Tensor]:
     """(codes, scales): each block of x is about its codes times its scale.
 
-    x: (n,), n >= 1, floating point; left unchanged. Blocks are `block` neighbours; the last one may be shorter.
-    levels: the largest code, 127 or 7. to_whole: makes a tensor of whole numbers of one with fractions, as torch.round.
-    Returns codes, (n,) int8 from -levels to levels, and scales, (ceil(n / block),) in the dtype of x. A block of zeros
-    has scale 0 and codes 0.
+    x: (n,), n >= 1, floating point; left unchanged. Blocks are `block` neighbours; the
+    last one may be shorter.
+    levels: the largest code, 127 or 7. to_whole: makes a tensor of whole numbers of one
+    with fractions, as torch.round. Returns codes, (n,) int8 from -levels to levels, and
+    scales, (ceil(n / block),) in the dtype of x. A block of zeros has scale 0 and codes
+    0.
     """
     padded = nn.functional.pad(x, (0, -len(x) % block))  # zeros at the end, until it divides
     blocks = padded.view(-1, block)
@@ -268,12 +273,15 @@ reveal("100 + 100 in int8", overflown, why="200 is too large and wraps around: 2
 predict("ranks at which int8 saves nothing", ...)
 
 # %% exercise="mean-of-gathered" difficulty=2 minutes=8
-def mean_of_gathered(payload: tuple[Tensor, ...], numel: int, decompress, rank: int, world_size: int) -> Tensor:
+def mean_of_gathered(
+    payload: tuple[Tensor, ...], numel: int, decompress, rank: int, world_size: int
+) -> Tensor:
     """The mean over all ranks of what their payloads stand for.
 
-    payload: what this rank's compressor made of its gradient, one tensor or several; the same shapes and dtypes on every
-    rank, other values. Left unchanged. decompress(payload, numel): the (numel,) gradient that a payload stands for.
-    One all_gather for each tensor of the payload, no other communication.
+    payload: what this rank's compressor made of its gradient, one tensor or several;
+    the same shapes and dtypes on every rank, other values. Left unchanged.
+    decompress(payload, numel): the (numel,) gradient that a payload stands for. One
+    all_gather for each tensor of the payload, no other communication.
     """
     gathered = []  # for each tensor of the payload, a list with those of all ranks
     for tensor in payload:
@@ -332,7 +340,8 @@ def show_bytes(methods, ranks=4):
     for name, how in methods.items():
         traffic = spawn(exchange, ranks, how).traffic()
         handed_in = sum(each.handed_in for each in traffic.collectives[0].values())
-        print(f"{name:20} {', '.join(traffic.collectives[0]):11} {handed_in:6,} bytes handed in, {traffic.implied(0):6,} sent")
+        called = ", ".join(traffic.collectives[0])
+        print(f"{name:14} {called:10} {handed_in:6,} bytes handed in, {traffic.implied(0):6,} sent")
 
 def dense(x, rank, world_size):
     dist.all_reduce(x)
@@ -369,10 +378,11 @@ reveal(
 
 # %% exercise="majority" difficulty=2 minutes=8
 def majority(x: Tensor, rank: int, world_size: int) -> Tensor:
-    """For each entry +1 if it is positive on more than half of the ranks, -1 if on fewer, 0 if on exactly half.
+    """For each entry +1 if it is positive on more than half of the ranks, -1 if on
+    fewer, 0 if on exactly half.
 
-    x: (n,), other values on each rank, none of them 0; left unchanged. Returns (n,) in the dtype of x.
-    One all_gather of ceil(n / 8) bytes, no other communication.
+    x: (n,), other values on each rank, none of them 0; left unchanged. Returns (n,) in
+    the dtype of x. One all_gather of ceil(n / 8) bytes, no other communication.
     """
     mine = pack_bits(x > 0)
     ### BEGIN SOLUTION
@@ -389,8 +399,8 @@ check(majority, judges="values")
 check(majority, judges="traffic")
 
 # %% [markdown]
-# As a compressor, signs need one number more, their usual size: the mean of $|x|$. Here is what four entries in a
-# hundred of a gradient look like after each of them. Blue is the gradient, orange what arrives.
+# As a compressor, signs need one number more, their usual size: the mean of $|x|$. Below are 48 entries of a made-up
+# gradient, most of them small and a few large, as in real ones, and what arrives of them.
 
 # %%
 def compress_sign(x):
@@ -426,10 +436,12 @@ predict("all-reduced values are", ..., choices=["the sum of the gradients", "sum
 
 # %% exercise="top-k-mean" difficulty=3 minutes=12
 def top_k_mean(x: Tensor, k: int, rank: int, world_size: int) -> tuple[Tensor, Tensor]:
-    """(mean, sent): the mean over all ranks of what they send, and what this rank sends, both dense.
+    """(mean, sent): the mean over all ranks of what they send, and what this rank
+    sends, both dense.
 
-    x: (n,), float32, other values on each rank; left unchanged. Each rank sends its k entries of largest magnitude and
-    their indices as int32, in two all_gathers; no other communication. In `sent`, (n,), all other entries are 0.
+    x: (n,), float32, other values on each rank; left unchanged. Each rank sends its k
+    entries of largest magnitude and their indices as int32, in two all_gathers; no
+    other communication. In `sent`, (n,), all other entries are 0.
     """
     indices = x.abs().topk(k).indices
     ### BEGIN SOLUTION
@@ -517,10 +529,12 @@ for rank in range(4):
 
 # %% exercise="random-k-mean" difficulty=2 minutes=7
 def random_k_mean(x: Tensor, k: int, seed: int, rank: int, world_size: int) -> Tensor:
-    """An unbiased estimate of the mean over all ranks: k entries, drawn at random, times n / k; all others are 0.
+    """An unbiased estimate of the mean over all ranks: k entries, drawn at random,
+    times n / k; all others are 0.
 
-    x: (n,), other values on each rank; left unchanged. seed: the same on every rank, another one in each step; it
-    alone decides which entries are sent. One all_reduce of k numbers, no other communication.
+    x: (n,), other values on each rank; left unchanged. seed: the same on every rank,
+    another one in each step; it alone decides which entries are sent. One all_reduce of
+    k numbers, no other communication.
     """
     generator = torch.Generator().manual_seed(seed)
     ### BEGIN SOLUTION
@@ -559,16 +573,16 @@ for k in (50, 500):
 # %% tags=["notebook-only"]
 def tug_of_war(rank, world_size):
     w = torch.zeros(2)
-    for _ in range(1000):
+    for _ in range(600):
         gradient = w + torch.tensor([10.0 if rank == 0 else -10.0, 1.0])
         mean, sent = top_k_mean(gradient, 1, rank, world_size)
-        w -= 0.1 * mean
-    return w.tolist()
+        w -= 0.01 * mean
+    return [round(each, 2) for each in w.tolist()]
 
 spawn(tug_of_war, 2).results[0]
 
 # %% [markdown]
-# After a thousand steps, nothing has moved. Each rank sends its largest entry, the 10 or the -10; they cancel; and the
+# After 600 steps nothing has moved. Each rank sends its largest entry, the 10 or the -10; they cancel; and the
 # small entry on which both agree never gets a turn. Top-k is **biased**, and no patience helps.
 #
 # The cure is to forget nothing. Each rank keeps what it didn't send, its **residual**, and adds it to the next
@@ -586,11 +600,13 @@ spawn(tug_of_war, 2).results[0]
 def feedback_step(
     gradient: Tensor, residual: Tensor, compressed_mean, rank: int, world_size: int
 ) -> tuple[Tensor, Tensor]:
-    """(mean, residual): the mean of what all ranks send in this step, and this rank's new residual.
+    """(mean, residual): the mean of what all ranks send in this step, and this rank's
+    new residual.
 
-    gradient, residual: (n,), this rank's; left unchanged. In the first step the residual is 0.
-    compressed_mean(x, rank=rank, world_size=world_size) returns (mean, sent), as top_k_mean does. All ranks must call
-    it once; this function makes no other communication.
+    gradient, residual: (n,), this rank's; left unchanged. In the first step the
+    residual is 0. compressed_mean(x, rank=rank, world_size=world_size) returns (mean,
+    sent), as top_k_mean does. All ranks must call it once; this function makes no other
+    communication.
     """
     ### BEGIN SOLUTION
     corrected = gradient + residual
@@ -614,11 +630,11 @@ check(feedback_step, judges="values")
 # %% tags=["notebook-only"]
 def with_feedback(rank, world_size):
     w, residual = torch.zeros(2), torch.zeros(2)
-    for _ in range(1000):
+    for _ in range(600):
         gradient = w + torch.tensor([10.0 if rank == 0 else -10.0, 1.0])
         mean, residual = feedback_step(gradient, residual, partial(top_k_mean, k=1), rank, world_size)
-        w -= 0.1 * mean
-    return w.tolist()
+        w -= 0.01 * mean
+    return [round(each, 2) for each in w.tolist()]
 
 spawn(with_feedback, 2).results[0]
 
@@ -642,7 +658,9 @@ def assign(model, flat):
         parameter.grad = piece.view_as(parameter)
 
 def train(rank, world_size, step, steps=200):
-    """step(gradient) -> mean. Returns this rank's losses, and how far what arrived is behind the true sum."""
+    """step(gradient) -> mean. Returns this rank's losses, and how far what arrived is
+    behind the true sum.
+    """
     model, (inputs, targets) = make_student(), make_lessons(rank)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     losses, behind, true, arrived = [], [], 0, 0
@@ -684,7 +702,7 @@ def compare(rank, world_size):
     }
 
 found = spawn(compare, 2).results[0]
-for name, (losses, behind) in found.items():
+for name, (losses, _) in found.items():
     print(f"{name:18} loss {losses[0]:.2f} at the start, {losses[-1]:.3f} at the end")
 
 # %%
@@ -742,10 +760,11 @@ def power_sgd(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(approximation, q, residual): one step of PowerSGD.
 
-    gradient, residual: (m, n), this rank's. q: (n, r), the same on every rank, r <= m and r <= n, full rank.
-    All are left unchanged. Returns the approximation of the mean of gradient + residual over all ranks, (m, n), of rank
-    r, the same on every rank; q for the next step, (n, r); and what the approximation lacks of this rank's own gradient
-    + residual. Two all_reduces, of m r and of n r numbers.
+    gradient, residual: (m, n), this rank's. q: (n, r), the same on every rank, r <= m
+    and r <= n, full rank. All are left unchanged. Returns the approximation of the mean
+    of gradient + residual over all ranks, (m, n), of rank r, the same on every rank; q
+    for the next step, (n, r); and what the approximation lacks of this rank's own
+    gradient + residual. Two all_reduces, of m r and of n r numbers.
     """
     corrected = gradient + residual
     ### BEGIN SOLUTION
@@ -850,12 +869,15 @@ def half_hook(bucket, world_size):
 
 # %% exercise="compressed-hook" difficulty=4 minutes=18
 def compressed_hook(bucket, compress, decompress, residuals: dict, rank: int, world_size: int):
-    """A hook for DataParallel: compress, gather, decompress, average; with error feedback.
+    """A hook for DataParallel: compress, gather, decompress, average; with error
+    feedback.
 
-    bucket.flat: (n,), this rank's gradients; finish() writes into it the mean of what all ranks have sent.
-    compress(x) makes a payload of (n,) numbers, a tuple of tensors; decompress(payload, n) makes (n,) numbers of it.
-    residuals: {bucket.index: (n,)}, kept from step to step, empty in the first.
-    One all_gather for each tensor of the payload, without blocking; all of them start before this returns.
+    bucket.flat: (n,), this rank's gradients; finish() writes into it the mean of what
+    all ranks have sent. compress(x) makes a payload of (n,) numbers, a tuple of
+    tensors; decompress(payload, n) makes (n,) numbers of it.
+    residuals: {bucket.index: (n,)}, kept from step to step, empty in the first. One
+    all_gather for each tensor of the payload, without blocking; all of them start
+    before this returns.
     """
     numel = len(bucket.flat)
     ### BEGIN SOLUTION
@@ -892,8 +914,8 @@ def compressed_hook(bucket, compress, decompress, residuals: dict, rank: int, wo
 # <details><summary>Hint 3: almost the code</summary>
 #
 # `dist.all_gather(parts, tensor, async_op=True)` returns a handle. Keep `parts` and the handle; `finish` sees them,
-# because it is defined inside. Write with `bucket.flat.copy_(...)`: `bucket.flat = ...` would leave the gradients, which
-# are views of the old tensor, as they were.
+# because it is defined inside. Write with `bucket.flat.copy_(...)`. With `bucket.flat = ...` the gradients, which are
+# views of the old tensor, would stay as they were.
 # </details>
 
 # %% check="compressed-hook" judges="values" points=4
@@ -925,7 +947,7 @@ COMPRESSORS = {
 }
 
 # %% tags=["notebook-only"]
-def train_with(rank, world_size, hook, steps=200):
+def train_with(rank, world_size, hook, steps=100):
     replica, (inputs, targets) = DataParallel(make_student(), hook, cap=4096), make_lessons(rank)
     optimizer = torch.optim.SGD(replica.parameters(), lr=0.5)
     for _ in range(steps):
@@ -948,7 +970,7 @@ def train_named(rank, world_size, name):
 for name in ("float32", *COMPRESSORS):
     run = spawn(train_named, 2, name)
     handed_in = sum(each.handed_in for each in run.traffic().collectives[0].values())
-    print(f"{name:8} loss {run.results[0]:.3f}, {handed_in / 200:8,.0f} bytes handed in per step")
+    print(f"{name:8} loss {run.results[0]:.3f}, {handed_in / 100:8,.0f} bytes handed in per step")
 
 # %% [markdown]
 # ### Beside torch's own
@@ -973,7 +995,7 @@ def torchs(rank, world_size, state, hook, steps=3):
 def torchs_half(rank, world_size):
     return torchs(rank, world_size, None, fp16_compress_hook)
 
-def torchs_power(rank, world_size):  # it needs one ordinary step before it may start, with warm start and feedback
+def torchs_power(rank, world_size):  # its first steps are ordinary ones: it must not start earlier
     state = PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2, random_seed=7)
     return torchs(rank, world_size, state, powerSGD_hook, steps=5)[2:]
 
@@ -1047,10 +1069,12 @@ print("the same gradients:", torch.allclose(ours, theirs))
 
 # %% exercise="break-even" difficulty=2 minutes=7
 def break_even(dense_bytes: float, payload_bytes: float, codec_seconds: float, world_size: int) -> float:
-    """The bandwidth in bytes/s below which gathering payloads is faster than a ring all-reduce of whole gradients.
+    """The bandwidth in bytes/s below which gathering payloads is faster than a ring
+    all-reduce of whole gradients.
 
-    dense_bytes: a whole gradient. payload_bytes: what one rank hands in. codec_seconds: for compressing and
-    decompressing together, above 0. world_size: 2 or more. Latencies are equal. 0.0 if compression never pays.
+    dense_bytes: a whole gradient. payload_bytes: what one rank hands in. codec_seconds:
+    for compressing and decompressing together, above 0. world_size: 2 or more.
+    Latencies are equal. 0.0 if compression never pays.
     """
     ### BEGIN SOLUTION
     dense = 2 * (world_size - 1) / world_size * dense_bytes  # bytes that each rank sends
@@ -1107,11 +1131,11 @@ reveal(
 # top-k also has to sort, and takes several times as long; so this is the best case for the codec.
 #
 # ### Four networks
-# Now a whole training step: 24 layers of 2048 x 2048 in bfloat16, 4,096 rows on each of 8 GPUs, hooks in the backward
+# Now a whole training step: 12 layers of 2048 x 2048 in bfloat16, 4,096 rows on each of 8 GPUs, hooks in the backward
 # pass, buckets of 25 MiB. What counts here is not how long the exchange takes, but how much longer the **step** gets.
 
 # %% tags=["notebook-only"]
-def large_step(rank, world_size, name, layers=24, dim=2048, rows=4096):
+def large_step(rank, world_size, name, layers=12, dim=2048, rows=4096):
     model = MLP(make_weights(layers, dim, dtype=torch.bfloat16))
     replica = DataParallel(model, hook_of(name, rank, world_size))
     shard = torch.empty(rows, dim, dtype=torch.bfloat16)
@@ -1172,8 +1196,8 @@ for every in (1, 100):
     print(f"every {every:3} steps: {handed_in:9,} bytes, loss {run.results[0]:.4f}")
 
 # %% [markdown]
-# A hundred times fewer bytes, and on this problem hardly a worse loss. It doesn't always go that well: the longer the
-# ranks are apart, and the more their data differ, the worse the mean of their weights.
+# A hundred times fewer bytes, and on this problem a loss that is only a little higher. It doesn't always go that well:
+# the longer the ranks are apart, and the more their data differ, the worse the mean of their weights.
 
 # %% [markdown]
 # ### How your predictions went
@@ -1203,8 +1227,8 @@ how_predictions_went()
 
 # %% [markdown]
 # # Challenge (optional, no points)
-# Two GPUs are connected by a link of 1 MB/s. Train the student to a loss of 0.15 on rank 0, in as little **virtual
-# time** as you can. The learning rate stays at 0.5; the hook is yours: combine what you like, send little in the first
+# Two GPUs are connected by a link of 1 MB/s. Train the student to a loss of 0.2 on rank 0, in as little **virtual
+# time** as you can. The learning rate stays at 1; the hook is yours: combine what you like, send little in the first
 # steps and more later, or nothing at all in some of them. Par is top 1 % with feedback. The limit is the time of the
 # same training with whole gradients on a network that costs nothing.
 
@@ -1212,9 +1236,9 @@ how_predictions_went()
 def my_hook(rank, world_size):
     return hook_of("int8", rank, world_size)  # replace this
 
-def until_trained(rank, world_size, make_hook, target=0.15, most=120):
+def until_trained(rank, world_size, make_hook, target=0.2, most=100):
     replica, (inputs, targets) = DataParallel(make_student(), make_hook(rank, world_size)), make_lessons(rank)
-    optimizer = torch.optim.SGD(replica.parameters(), lr=0.5)
+    optimizer = torch.optim.SGD(replica.parameters(), lr=1.0)
     for step in range(most):
         optimizer.zero_grad()
         loss = imitation(replica(inputs), targets)

@@ -83,6 +83,7 @@ right("by-row").body("""
 wrong, right = ANSWERS.to("mean-of-gathered")
 wrong("forgets-to-divide", "divide by world_size").replace(" / world_size", "")
 wrong("its-own", "gather those of all ranks").function("return decompress(payload, numel)")
+wrong("its-own-share", "your own, divided").function("return decompress(payload, numel) / world_size")
 wrong("sums-codes", "other ranks have other scales").function("""
     codes = payload[0].clone()
     dist.all_reduce(codes)
@@ -125,6 +126,9 @@ wrong("sign-of-the-sum", "every rank has one vote").function("""
 wrong("never-equal", "+1 where the votes are equal").replace(
     "torch.sign(2 * votes - world_size)", "torch.where(2 * votes >= world_size, 1, -1).to(x.dtype)"
 )
+wrong("two-way", "-1 where the votes are equal").replace(
+    "torch.sign(2 * votes - world_size)", "torch.where(2 * votes > world_size, 1, -1).to(x.dtype)"
+)
 wrong("votes", "return its sign").replace("torch.sign(2 * votes - world_size)", "2 * votes - world_size")
 wrong("flags-as-signs", "a rank that doesn't vote").replace("torch.sign(2 * votes - world_size)", "torch.sign(votes)")
 wrong("its-own", "gather those of all ranks").function("return torch.sign(x)")
@@ -146,7 +150,8 @@ right("in-one-tensor").body("""
 wrong, right = ANSWERS.to("top-k-mean")
 wrong("last-one-wins", "add them all, with index_add_").replace(
     "torch.zeros_like(x).index_add_(0, places, values) / world_size",
-    "torch.zeros_like(x)\nfor place, value in zip(places.tolist(), values.tolist()):\n    mean[place] = value / world_size",
+    "torch.zeros_like(x)\nfor place, value in zip(places.tolist(), values.tolist()):\n"
+    "    mean[place] = value / world_size",
 )
 wrong("sums-values", "gather the indices too").body("""
     values = x[indices]
@@ -161,6 +166,11 @@ wrong("largest-numbers", "largest magnitude").replace(
     "mine = (x[indices]", "indices = x.topk(k).indices\nmine = (x[indices]"
 )
 wrong("forgets-to-divide", "divide by world_size").replace("values) / world_size", "values)")
+wrong("divides-by-senders", "the mean over the ranks that sent").replace(
+    "values) / world_size", "values) / torch.bincount(places.long(), minlength=len(x)).clamp(min=1)"
+)
+wrong("mean-is-sent", "gather that of all ranks").replace("return mean, sent", "return sent.clone(), sent")
+wrong("sent-is-the-mean", "what this rank alone sends").replace("return mean, sent", "return mean, mean.clone()")
 wrong("sent-is-the-rest", "what is not sent").replace("sent = torch", "sent = x - torch")
 wrong("sent-is-the-values", "in their places").replace(
     "sent = torch.zeros_like(x).index_add_(0, *reversed(mine))", "sent = x[indices]"
@@ -216,6 +226,10 @@ wrong("subtracts-the-mean", "subtract what this rank has sent").replace("correct
 wrong("forgets-the-old", "the old residual is lost").replace("corrected - sent", "gradient - sent")
 wrong("wrong-sign", "the wrong way round").replace("corrected - sent", "sent - corrected")
 wrong("owes-twice", "must not be owed twice").replace("corrected - sent", "residual + corrected - sent")
+wrong("keeps-the-old", "it must become what is owed now").replace(
+    "return mean, corrected - sent", "return mean, residual"
+)
+wrong("owes-what-it-sent", "the residual is the rest").replace("corrected - sent", "sent")
 wrong("returns-sent", "return the mean").replace("return mean", "return sent")
 wrong("in-place", "must stay as it was").replace(
     "corrected = gradient + residual", "corrected = residual.add_(gradient)"
@@ -236,8 +250,15 @@ wrong("no-orthogonalisation", "aren't orthonormal").replace("p, _ = torch.linalg
 wrong("own-p", "before the sum").replace("dist.all_reduce(p)", "")
 wrong("forgets-to-divide", "q is a mean").replace("q /= world_size", "")
 wrong("own-q", "average q over the ranks").replace("dist.all_reduce(q)\nq /= world_size", "")
+wrong("alone", "nothing was summed").replace("dist.all_reduce(p)", "").replace(
+    "dist.all_reduce(q)\nq /= world_size", ""
+)
+wrong("forgets-the-old", "the old residual is lost").replace("corrected - approximation", "gradient - approximation")
+wrong("cold-start", "return the new one").replace(
+    "corrected = gradient + residual", "corrected, old = gradient + residual, q"
+).replace("return approximation, q,", "return approximation, old,")
 wrong("no-residual", "add the residual first").replace("p = corrected @ q", "corrected = gradient\np = corrected @ q")
-wrong("normalises-only", "approximation is").replace("p, _ = torch.linalg.qr(p)", "p = p / p.norm(dim=0)")
+wrong("normalises-only", "at right angles").replace("p, _ = torch.linalg.qr(p)", "p = p / p.norm(dim=0)")
 wrong("float64-only", "approximation is", hidden=True).replace(
     "p, _ = torch.linalg.qr(p)", "p = torch.linalg.qr(p)[0] if p.shape[0] != 8 else p"
 )

@@ -22,7 +22,8 @@ from .answer import Answer, CheckFailed
 from .inputs import Draws
 from .oracles import Case, oracle
 from .recorded import recorded
-from .traffic import calls_of_ranks, expect_launched_first, expect_time
+from .show import show
+from .traffic import calls_of_ranks, expect_time
 
 SAME_CALLS = "every rank must make the same calls, in the same order, with tensors of the same shapes."
 
@@ -38,11 +39,17 @@ def expect_handed_in(answer: Answer, op: str, nbytes: Sequence[int], advice: str
         sent = sorted(call.bytes for call in calls)
         if sent != sorted(nbytes):
             raise CheckFailed(
-                f"rank {rank} made {plural(len(sent), f'{op} call')} of {', '.join(map(str, sent))} bytes",
-                f"{plural(len(nbytes), f'{op} call')} of {', '.join(map(str, sorted(nbytes)))} bytes",
+                f"rank {rank} made {in_words(op, sent)}",
+                in_words(op, sorted(nbytes)),
                 advice if sum(sent) > sum(nbytes) else "",
             )
     return f"each rank handed in {sum(nbytes)} bytes, in {plural(len(nbytes), 'call')} of {op}."
+
+
+def in_words(op: str, nbytes: Sequence[int]) -> str:
+    if len(set(nbytes)) == 1:
+        return f"{plural(len(nbytes), f'{op} call')} of {nbytes[0]} bytes" + " each" * (len(nbytes) > 1)
+    return f"{plural(len(nbytes), f'{op} call')} of {', '.join(map(str, nbytes))} bytes"
 
 
 def signed(draws: Draws, world_size: int, numel: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
@@ -246,7 +253,6 @@ def mean_of_gathered(draws: Draws, world_size: int, numel: int, padding: int = 1
             "the summed codes, decompressed with your own scale: other ranks have other scales": [
                 decompress((summed, *payload[1:]), numel) / world_size for payload in payloads
             ],
-            "rank 0's: average those of all ranks": dense[0],
             "all codes decompressed with rank 0's scale: each rank has its own": sum(
                 decompress((mine, *payloads[0][1:]), numel) for mine in codes
             )
@@ -274,10 +280,8 @@ def majority(draws: Draws, world_size: int, numel: int, dtype: torch.dtype = tor
             "the sign of the sum: every rank has one vote, however large its number is": xs.sum(0).sign(),
             "your own signs: gather those of all ranks": list(xs.sign()),
             "the difference of the votes: return its sign": votes,
-            "the mean of the signs: return +1, -1 or 0": votes / world_size,
             "+1 where the votes are equal: that is 0": torch.where(votes >= 0, 1, -1).to(dtype),
             "-1 where the votes are equal: that is 0": torch.where(votes > 0, 1, -1).to(dtype),
-            "the share of the ranks that voted +1": (xs > 0).to(dtype).mean(0),
             "the sign of the number of votes for +1: a rank that doesn't vote +1 votes -1": (
                 (xs > 0).sum(0).sign().to(dtype)
             ),
@@ -313,19 +317,15 @@ def top_k_mean(draws: Draws, world_size: int, numel: int, k: int) -> Case:
                     sent.sum(0) / (sent != 0).sum(0).clamp(min=1)
                 ),
                 "only one of several values with the same index: add them all, with index_add_": last / world_size,
-                "the mean of the whole gradients: only the k largest entries count": xs.mean(0),
                 "what this rank sends: gather that of all ranks": list(sent),
                 "the sums of values that stand for different entries: gather the indices too": by_position,
                 "the mean of magnitudes: send the values with their signs": sent.abs().sum(0) / world_size,
                 "the mean of the largest numbers: take those of largest magnitude": largest.sum(0) / world_size,
-                "what this rank sends, divided by world_size: gather that of all ranks": list(sent / world_size),
             },
             "sent": {
                 "the mean: `sent` is what this rank alone sends": mean,
                 "what is not sent: return what is": list(xs - sent),
-                "the whole gradient: all entries but k are 0": list(xs),
                 "the largest numbers: take those of largest magnitude": list(largest),
-                "what this rank sends, divided by world_size: return it undivided": list(sent / world_size),
                 "the k values: put them in their places among zeros": list(values),
             },
         },
@@ -363,27 +363,41 @@ def random_k_mean(draws: Draws, world_size: int, numel: int, k: int, seeds: int 
 
 def expect_random_k(answer: Answer, xs: Tensor, k: int) -> str:
     """xs: (P, n), all positive."""
-    world_size, numel = xs.shape
-    places: list[list[int]] = []
-    for rank, means in reversed([*enumerate(answer.results)]):
-        places = []
-        for mean in means:
-            if not isinstance(mean, Tensor) or mean.shape != (numel,) or mean.dtype != xs.dtype:
-                raise CheckFailed(f"rank {rank} returned {mean}", f"a tensor of {numel} numbers, {xs.dtype}")
-            places.append(mean.nonzero().flatten().tolist())
-            if len(places[-1]) != k:
-                raise CheckFailed(f"rank {rank} returned {len(places[-1])} entries that aren't 0", f"{k} of {numel}")
-            expect_scaled(rank, mean[places[-1]], xs[:, places[-1]], numel / k)
-    if places[0] != places[-1]:
-        raise CheckFailed(f"the same seed chose the entries {places[0]} and then {places[-1]}", "the same entries")
-    seen = sorted({place for chosen in places for place in chosen})
+    numel = xs.shape[1]
+    places = [[entries_of(rank, mean, xs, k) for mean in means] for rank, means in enumerate(answer.results)]
+    first = places[0]
+    for rank, mine in enumerate(places):
+        step = next((step for step, (a, b) in enumerate(zip(first, mine, strict=True)) if a != b), None)
+        if step is not None:
+            raise CheckFailed(
+                f"with the same seed, rank 0 chose the entries {first[step]} and rank {rank} {mine[step]}",
+                "the same entries on all ranks",
+                "An all-reduce adds by position: the seed alone, not the rank or its numbers, must choose the entries.",
+            )
+    for rank, means in enumerate(answer.results):
+        for mean, chosen in zip(means, first, strict=True):
+            expect_scaled(rank, mean[chosen], xs[:, chosen], numel / k)
+    if first[0] != first[-1]:
+        raise CheckFailed(f"the same seed chose the entries {first[0]} and then {first[-1]}", "the same entries")
+    seen = sorted({place for chosen in first for place in chosen})
     if len(seen) < numel:
         raise CheckFailed(
-            f"in {len(places) - 1} steps with different seeds only the entries {seen} were sent",
+            f"in {len(first) - 1} steps with different seeds only the entries {seen} were sent",
             f"all {numel} once in a while",
             "Draw the indices anew for each seed: torch.randperm(len(x), generator=generator).",
         )
     return f"{k} of {numel} entries, the same on all ranks, others with another seed; unbiased."
+
+
+def entries_of(rank: int, mean: Any, xs: Tensor, k: int) -> list[int]:
+    """Where it is not 0: k places."""
+    numel = xs.shape[1]
+    if not isinstance(mean, Tensor) or mean.shape != (numel,) or mean.dtype != xs.dtype:
+        raise CheckFailed(f"rank {rank} returned {show(mean)}", f"{numel} numbers, {xs.dtype}")
+    places: list[int] = mean.nonzero().flatten().tolist()
+    if len(places) != k:
+        raise CheckFailed(f"rank {rank} returned {plural(len(places), 'number')} other than 0", f"{k}")
+    return places
 
 
 def expect_scaled(rank: int, got: Tensor, those: Tensor, factor: float) -> None:
@@ -401,10 +415,9 @@ def expect_scaled(rank: int, got: Tensor, those: Tensor, factor: float) -> None:
         "That is your own times n / k, divided by world_size: nothing was summed.": those[rank] * factor / world_size,
     }
     words = next((words for words, wrong in usual.items() if torch.allclose(got, wrong, rtol=1e-5)), "")
-    words = words or "Do all ranks choose the same entries? Otherwise unrelated numbers are summed."
     raise CheckFailed(
-        f"rank {rank} returned {got.tolist()} where the ranks have the mean {mean.tolist()}",
-        f"{(mean * factor).tolist()}",
+        f"rank {rank} returned {show(got)} where the ranks have the mean {show(mean)}",
+        show(mean * factor),
         words,
     )
 
@@ -449,11 +462,6 @@ def feedback_step(draws: Draws, world_size: int, numel: int, method: Callable[..
             "mean": {
                 "the mean without feedback: compress gradient + residual": forgetful.sum(0) / world_size,
                 "what this rank sends: return the mean": list(sent),
-                "the mean of gradient - residual: add what is still owed": sent_of(gradients - owed).sum(0)
-                / world_size,
-                "the mean plus the residual: the residual must pass through the compressor": list(
-                    forgetful.sum(0) / world_size + owed
-                ),
             },
             "residual": {
                 "gradient + residual minus the mean: subtract what this rank has sent": list(corrected - mean),
@@ -461,7 +469,6 @@ def feedback_step(draws: Draws, world_size: int, numel: int, method: Callable[..
                 "what was sent minus what should have been: the sign is the wrong way round": list(sent - corrected),
                 "the old residual: it must become what is owed now": list(owed),
                 "what this rank has sent: the residual is the rest": list(sent),
-                "gradient + residual: subtract what has been sent": list(corrected),
                 "the old residual plus the new one: what is sent of it must not be owed twice": list(
                     owed + corrected - sent
                 ),
@@ -497,6 +504,7 @@ def power_sgd(
     right, new_q = step(mean, total @ q)
     local = [step(mine, mine @ q) for mine in corrected]
     skewed = total @ q
+    scaled = skewed / skewed.norm(dim=0)
     forgetful, _ = step(gradients.mean(0), gradients.sum(0) @ q)
     unlike, _ = step(total, total @ q)
     local_p = torch.stack([torch.linalg.qr(mine @ q)[0] for mine in corrected])
@@ -516,9 +524,8 @@ def power_sgd(
                 "world_size times too large: q is a mean, so divide it": unlike,
                 "the approximation of this rank's own matrix: nothing was summed": [one for one, _ in local],
                 "what comes of a P whose columns aren't orthonormal": skewed @ (mean.T @ skewed).T,
-                "what comes of a P whose columns aren't orthonormal, and is a mean": (
-                    (skewed / world_size) @ (mean.T @ (skewed / world_size)).T
-                ),
+                "what comes of a P whose columns have length 1, but aren't at right angles": scaled
+                @ (mean.T @ scaled).T,
                 "what comes of a P that was made orthonormal before the sum: sum first": [
                     p @ local_q.T for p in local_p
                 ],
@@ -527,15 +534,10 @@ def power_sgd(
                 ],
             },
             "q @ q.T": {
-                "that of a q that was not averaged": new_q @ new_q.T * world_size**2,
                 "that of the old q: return the new one, for the warm start": q @ q.T,
             },
             "residual": {
                 "the gradient minus the approximation: the old residual is lost": list(gradients - right),
-                "what the mean lacks: subtract from this rank's own matrix": mean - right,
-                "what the approximation of this rank alone lacks: subtract that of all": [
-                    mine - one for mine, (one, _) in zip(corrected, local, strict=True)
-                ],
             },
         },
         rtol=1e-4 if dtype == torch.float32 else 1e-8,
@@ -561,8 +563,8 @@ def as_projectors(got: Any) -> dict[str, Any]:
 
 
 def compress_coarsely(x: Tensor) -> Payload:
-    """Multiples of 1/4, in int16, with the scale beside them."""
-    return torch.round(4 * x).to(torch.int16), torch.full((1,), 0.25, dtype=x.dtype)
+    """Multiples of 1/4, in int32, with the scale beside them."""
+    return torch.round(4 * x).to(torch.int32), torch.full((1,), 0.25, dtype=x.dtype)
 
 
 def decompress_coarsely(payload: Payload, numel: int) -> Tensor:
@@ -604,7 +606,7 @@ def steps_with_hook(
 
 NBYTES = 2 * 2 * 8  # of a weight of the models below
 ADVICE = {
-    "'function' object|'NoneType' object is not callable": "The hook must return the function finish, without calling it.",
+    "'NoneType' object is not callable": "The hook must return the function finish, without calling it.",
 }
 
 
@@ -623,7 +625,10 @@ def compressed_hook(
     network: Sequence[float] = (),
     steps: int = 2,
 ) -> Case:
-    """An MLP of 2 x 2 weights; `together` of them in each bucket. network: latency and transfer, see cluster_of_units."""
+    """An MLP of 2 x 2 weights; `together` of them in each bucket.
+
+    network: latency and transfer, as for cluster_of_units; by default real ranks
+    """
     compress, decompress = codec
     weights = make_weights(layers, 2, draws.salted(), torch.float64)
     weights = [8 * weight for weight in weights]  # gradients that are large beside a quarter
