@@ -74,9 +74,6 @@ def break_even_of(dense: float, payload: float, codec: float, ranks: int) -> Cas
         "one payload sent by each rank: in a gather it is P - 1": all_reduce - payload,
         "P payloads sent by each rank: in a gather it is P - 1": all_reduce - ranks * payload,
         "an all-reduce that sends (P - 1) / P gradients: it has two phases": all_reduce / 2 - all_gather,
-        "an all-reduce that sends 2 (P - 1) gradients: its messages are a P-th of one": (
-            ranks * all_reduce - all_gather
-        ),
     }
     mistakes = {f"the result for {words}": max(0.0, each / codec) for words, each in saved.items()}
     if all_reduce < all_gather:

@@ -284,9 +284,9 @@ wrong("forgets-to-divide", "divide by world_size").replace("total / world_size",
 wrong("assigns", "write the mean into bucket.flat").replace(
     "bucket.flat.copy_(total / world_size)", "bucket.flat = total / world_size"
 )
-wrong("one-residual", "rank 1").replace("residuals.get(bucket.index, 0)", "residuals.get(0, 0)").replace(
-    "residuals[bucket.index]", "residuals[0]"
-)
+wrong("one-residual", "the residual of another bucket").replace(
+    "residuals.get(bucket.index, 0)", "residuals.get(0, 0)"
+).replace("residuals[bucket.index]", "residuals[0]")
 wrong("never-keeps", "rank").replace("residuals[bucket.index] = corrected - decompress(payload, numel)", "pass")
 wrong("calls-finish", "without calling it").replace("return finish", "return finish()")
 wrong("waits-in-the-hook", "wait before finish()", caught_by="traffic").replace(
@@ -305,6 +305,12 @@ wrong("gathers-dense", "Each tensor of the payload", caught_by="traffic").replac
     "payload = compress(corrected)", "payload = (decompress(compress(corrected), numel),)"
 ).replace("decompress(payload, numel)", "payload[0]").replace("decompress(theirs, numel)", "theirs[0]")
 wrong("two-ranks", "rank", hidden=True).replace("total / world_size", "total / min(world_size, 2)")
+wrong("subtracts-the-mean", "a residual that subtracts the mean").replace(
+    "residuals[bucket.index] = corrected - decompress(payload, numel)\n", ""
+).replace(
+    "bucket.flat.copy_(total / world_size)",
+    "bucket.flat.copy_(total / world_size)\nresiduals[bucket.index] = corrected - bucket.flat",
+)
 right("residual-in-finish").replace("residuals[bucket.index] = corrected - decompress(payload, numel)\n", "").replace(
     "for handle in handles:", "residuals[bucket.index] = corrected - decompress(payload, numel)\nfor handle in handles:"
 )
@@ -320,6 +326,7 @@ wrong("below-zero", "it never pays").replace(
 )
 wrong("p-payloads", "P payloads").replace("compressed = (world_size - 1)", "compressed = world_size")
 wrong("one-phase", "two phases").replace("dense = 2 * (", "dense = (")
+wrong("multiplies", "seconds: divide").replace("(dense - compressed) / codec", "(dense - compressed) * codec")
 wrong("small-worlds", "you returned", hidden=True).replace("codec_seconds)", "codec_seconds * (1 + (world_size > 10)))")
 right("compares").body("""
     saved = (world_size - 1) * (2 * dense_bytes / world_size - payload_bytes)

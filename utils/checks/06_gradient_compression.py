@@ -638,6 +638,8 @@ def compressed_hook(
     ]
     local = torch.stack([torch.stack([flat_gradient(weights, batch) for batch in mine]) for mine in batches])
 
+    members = [list(range(layers))[::-1][start : start + together] for start in range(0, layers, together)]
+
     def trained(with_residual: bool = True, ours: bool = True) -> tuple[Tensor, Tensor]:
         """(each step's gradient, the last residuals (P, n)) of one process."""
         owed, found = torch.zeros_like(local[:, 0]), []
@@ -648,12 +650,26 @@ def compressed_hook(
             found.append(sent.mean(0))
         return torch.stack(found), owed
 
+    def with_one_residual() -> Tensor:
+        """Each step's gradient where each bucket is given what the one before it owes; they have equal sizes."""
+        owed, found = torch.zeros(()), torch.zeros_like(local[0])
+        for step in range(steps):
+            for bucket in members:
+                columns = [4 * layer + entry for layer in bucket for entry in range(4)]
+                corrected = local[:, step, columns] + owed
+                sent = torch.stack([decompress(compress(mine), len(columns)) for mine in corrected])
+                owed, found[step, columns] = corrected - sent, sent.mean(0)
+        return found
+
     means, owed = trained()
     forgetful, _ = trained(with_residual=False)
     of_others, _ = trained(ours=False)
-    members = [list(range(layers))[::-1][start : start + together] for start in range(0, layers, together)]
     parts = [f"step {step}, the gradients" for step in range(steps)]
+    alike = len({len(bucket) for bucket in members}) == 1
     usual = {
+        "with the residual of another bucket: keep one for each, by bucket.index": with_one_residual()
+        if alike
+        else means,
         "without feedback: add the residual before you compress": forgetful,
         "with a residual that subtracts the mean: subtract what this rank has sent": of_others,
         "the sum: divide by world_size": means * world_size,
