@@ -71,6 +71,7 @@ def break_even_of(dense: float, payload: float, codec: float, ranks: int) -> Cas
         "an all-reduce of payloads: they are gathered, so each rank sends P - 1 of them": (
             2 * (ranks - 1) / ranks * (dense - payload)
         ),
+        "a gather that sends nothing: subtract its bytes": all_reduce,
         "one payload sent by each rank: in a gather it is P - 1": all_reduce - payload,
         "P payloads sent by each rank: in a gather it is P - 1": all_reduce - ranks * payload,
         "an all-reduce that sends (P - 1) / P gradients: it has two phases": all_reduce / 2 - all_gather,

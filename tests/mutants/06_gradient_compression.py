@@ -55,6 +55,7 @@ right("bernoulli").body("return y.floor() + torch.bernoulli(y - y.floor(), gener
 
 wrong, right = ANSWERS.to("quantise")
 wrong("one-scale", "each block has its own").replace("blocks.abs().amax(1)", "blocks.abs().amax().expand(len(blocks))")
+wrong("half-a-level", "the largest must become levels").replace("/ levels", "* 2 / (2 * levels + 1)")
 wrong("forgets-magnitude", "take magnitudes first").replace("blocks.abs().amax(1)", "blocks.amax(1)")
 wrong("cuts-off", "call to_whole before").replace(
     "to_whole(blocks / divisors[:, None])", "(blocks / divisors[:, None])"
@@ -95,6 +96,14 @@ wrong("one-scale", "rank 0's scale").function("""
     scale = payload[1].clone()
     dist.broadcast(scale, src=0)
     return sum(decompress((part, scale), numel) for part in parts) / world_size
+""")
+wrong("blends", "the mean code times the mean scale").function("""
+    means = []
+    for tensor in payload:
+        parts = [torch.empty_like(tensor) for _ in range(world_size)]
+        dist.all_gather(parts, tensor)
+        means.append(torch.stack(parts).float().mean(0))
+    return decompress(tuple(means), numel)
 """)
 wrong("two-tensors-only", "returned", hidden=True).replace(
     "zip(*gathered)", "(pair if len(pair) == 2 else [0 * pair[0]] for pair in zip(*gathered))"
@@ -169,6 +178,7 @@ wrong("forgets-to-divide", "divide by world_size").replace("values) / world_size
 wrong("divides-by-senders", "the mean over the ranks that sent").replace(
     "values) / world_size", "values) / torch.bincount(places.long(), minlength=len(x)).clamp(min=1)"
 )
+wrong("divides-by-k", "divided by k").replace("values) / world_size", "values) / k")
 wrong("mean-is-sent", "gather that of all ranks").replace("return mean, sent", "return sent.clone(), sent")
 wrong("sent-is-the-mean", "what this rank alone sends").replace("return mean, sent", "return mean, mean.clone()")
 wrong("sent-is-the-rest", "what is not sent").replace("sent = torch", "sent = x - torch")
@@ -200,6 +210,10 @@ right("rank-by-rank").body("""
 wrong, right = ANSWERS.to("random-k-mean")
 wrong("no-factor", "without the factor n / k").replace("len(x) / k / world_size", "1 / world_size")
 wrong("forgets-to-divide", "divide by world_size").replace("len(x) / k / world_size", "len(x) / k")
+wrong("upside-down", "the factor is n / k").replace("len(x) / k / world_size", "len(x) * k / world_size")
+wrong("repeats-indices", "without repetition").replace(
+    "torch.randperm(len(x), generator=generator)[:k]", "torch.randint(len(x), (k,), generator=generator)"
+)
 wrong("own-indices", "same entries").replace("manual_seed(seed)", "manual_seed(seed + rank)")
 wrong("always-the-same", "Draw the indices anew").replace("manual_seed(seed)", "manual_seed(0)")
 wrong("top-k", "same entries").replace("torch.randperm(len(x), generator=generator)[:k]", "x.abs().topk(k).indices")
@@ -222,6 +236,14 @@ right("with-zeros").body("""
 
 wrong, right = ANSWERS.to("feedback-step")
 wrong("no-feedback", "compress gradient + residual").replace("compressed_mean(corrected", "compressed_mean(gradient")
+wrong("compresses-apart", "the sum of two compressed means").body("""
+    mean, sent = compressed_mean(gradient, rank=rank, world_size=world_size)
+    more, late = compressed_mean(residual, rank=rank, world_size=world_size)
+    return mean + more, gradient + residual - sent - late
+""")
+wrong("subtracts-the-sum", "minus world_size times the mean").replace(
+    "corrected - sent", "corrected - mean * world_size"
+)
 wrong("subtracts-the-mean", "subtract what this rank has sent").replace("corrected - sent", "corrected - mean")
 wrong("forgets-the-old", "the old residual is lost").replace("corrected - sent", "gradient - sent")
 wrong("wrong-sign", "the wrong way round").replace("corrected - sent", "sent - corrected")
@@ -253,6 +275,12 @@ wrong("own-q", "average q over the ranks").replace("dist.all_reduce(q)\nq /= wor
 wrong("alone", "nothing was summed").replace("dist.all_reduce(p)", "").replace(
     "dist.all_reduce(q)\nq /= world_size", ""
 )
+wrong("orthonormal-q", "in the right space").replace(
+    "p = corrected @ q", "p = corrected @ torch.linalg.qr(q)[0]"
+).replace("p, _ = torch.linalg.qr(p)", "p /= world_size")
+wrong("blends", "a mean of orthonormal matrices").replace(
+    "p = corrected @ q", "p = torch.linalg.qr(corrected @ q)[0]"
+).replace("p, _ = torch.linalg.qr(p)", "p /= world_size")
 wrong("forgets-the-old", "the old residual is lost").replace("corrected - approximation", "gradient - approximation")
 wrong("cold-start", "return the new one").replace(
     "corrected = gradient + residual", "corrected, old = gradient + residual, q"
@@ -287,7 +315,12 @@ wrong("assigns", "write the mean into bucket.flat").replace(
 wrong("one-residual", "the residual of another bucket").replace(
     "residuals.get(bucket.index, 0)", "residuals.get(0, 0)"
 ).replace("residuals[bucket.index]", "residuals[0]")
-wrong("never-keeps", "rank").replace("residuals[bucket.index] = corrected - decompress(payload, numel)", "pass")
+wrong("forgets-the-old", "what was owed before is lost").replace(
+    "= corrected - decompress", "= bucket.flat - decompress"
+)
+wrong("never-keeps", "without feedback").replace(
+    "residuals[bucket.index] = corrected - decompress(payload, numel)", "pass"
+)
 wrong("calls-finish", "without calling it").replace("return finish", "return finish()")
 wrong("waits-in-the-hook", "wait before finish()", caught_by="traffic").replace(
     "handles.append(dist.all_gather(gathered[-1], tensor, async_op=True))",
@@ -326,6 +359,7 @@ wrong("below-zero", "it never pays").replace(
 )
 wrong("p-payloads", "P payloads").replace("compressed = (world_size - 1)", "compressed = world_size")
 wrong("one-phase", "two phases").replace("dense = 2 * (", "dense = (")
+wrong("all-reduce-alone", "subtract its bytes").replace("(dense - compressed)", "dense")
 wrong("multiplies", "seconds: divide").replace("(dense - compressed) / codec", "(dense - compressed) * codec")
 wrong("small-worlds", "you returned", hidden=True).replace("codec_seconds)", "codec_seconds * (1 + (world_size > 10)))")
 right("compares").body("""

@@ -200,7 +200,10 @@ def blocks_of(draws: Draws, numel: int, block: int, levels: int, to_whole: Whole
             "codes": {
                 "the codes for one scale over all of x: each block has its own": one_scale,
                 "the codes for the largest number of each block, whatever its sign: take magnitudes first": codes(
-                    to_whole(scaled * levels / torch.where(tops > 0, tops, levels))
+                    to_whole(torch.where(tops > 0, scaled * levels / tops, scaled * scales[:, None]))
+                ),
+                "the codes for a largest code of levels + 1/2: the largest must become levels": codes(
+                    to_whole(scaled * (2 * levels + 1) / (2 * levels))
                 ),
                 "cut off towards zero: call to_whole before you convert to int8": codes(scaled.trunc()),
                 "rounded by torch.round: use to_whole, which was handed in": codes(scaled.round()),
@@ -242,6 +245,12 @@ def mean_of_gathered(draws: Draws, world_size: int, numel: int, padding: int = 1
     decompress = decompress_alone if alone else decompress_scaled
     dense = torch.stack([decompress(payload, numel) for payload in payloads])
     summed = codes.sum(0, dtype=torch.int8)  # as an all-reduce in int8 does, with overflow
+    means = () if alone else (codes.double().mean(0), scales.double().mean(0))
+    blended = (
+        {"the mean code times the mean scale: decompress, then take the mean": decompress(means, numel)}
+        if means
+        else {}
+    )
     return Case(
         [payloads],
         same={"numel": numel, "decompress": decompress},
@@ -253,6 +262,7 @@ def mean_of_gathered(draws: Draws, world_size: int, numel: int, padding: int = 1
             "the summed codes, decompressed with your own scale: other ranks have other scales": [
                 decompress((summed, *payload[1:]), numel) / world_size for payload in payloads
             ],
+            **blended,
             "all codes decompressed with rank 0's scale: each rank has its own": sum(
                 decompress((mine, *payloads[0][1:]), numel) for mine in codes
             )
@@ -313,6 +323,7 @@ def top_k_mean(draws: Draws, world_size: int, numel: int, k: int) -> Case:
         mistakes={
             "mean": {
                 "the sum of what is sent: divide by world_size": sent.sum(0),
+                "the sum divided by k: divide by world_size": sent.sum(0) / k,
                 "the mean over the ranks that sent an entry: divide by world_size": (
                     sent.sum(0) / (sent != 0).sum(0).clamp(min=1)
                 ),
@@ -396,13 +407,14 @@ def entries_of(rank: int, mean: Any, xs: Tensor, k: int) -> list[int]:
         raise CheckFailed(f"rank {rank} returned {show(mean)}", f"{numel} numbers, {xs.dtype}")
     places: list[int] = mean.nonzero().flatten().tolist()
     if len(places) != k:
-        raise CheckFailed(f"rank {rank} returned {plural(len(places), 'number')} other than 0", f"{k}")
+        again = "Draw without repetition, as torch.randperm does." if len(places) < k else "All other entries are 0."
+        raise CheckFailed(f"rank {rank} returned {plural(len(places), 'number')} other than 0", f"{k}", again)
     return places
 
 
 def expect_scaled(rank: int, got: Tensor, those: Tensor, factor: float) -> None:
     """got: (k,), what was returned where it isn't 0; those: (P, k), what the ranks have there."""
-    mean, world_size = those.mean(0), len(those)
+    mean, world_size, k = those.mean(0), len(those), len(got)
     if torch.allclose(got, mean * factor, rtol=1e-5):
         return
     usual = {
@@ -410,6 +422,7 @@ def expect_scaled(rank: int, got: Tensor, those: Tensor, factor: float) -> None:
         "That is the sum over the ranks times n / k: divide by world_size.": those.sum(0) * factor,
         "That is the sum over the ranks: divide by world_size, and multiply by n / k.": those.sum(0),
         "That is k / n times the mean: multiply by n / k.": mean / factor,
+        "That is k n times the mean: the factor is n / k.": mean * factor * k**2,
         "That is your own times n / k: nothing was summed.": those[rank] * factor,
         "That is your own: nothing was summed.": those[rank],
         "That is your own times n / k, divided by world_size: nothing was summed.": those[rank] * factor / world_size,
@@ -460,11 +473,17 @@ def feedback_step(draws: Draws, world_size: int, numel: int, method: Callable[..
         right={"mean": mean, "residual": list(corrected - sent)},
         mistakes={
             "mean": {
+                "the sum of two compressed means: compress gradient + residual, together": (
+                    (forgetful + sent_of(owed)).sum(0) / world_size
+                ),
                 "the mean without feedback: compress gradient + residual": forgetful.sum(0) / world_size,
                 "what this rank sends: return the mean": list(sent),
             },
             "residual": {
                 "gradient + residual minus the mean: subtract what this rank has sent": list(corrected - mean),
+                "gradient + residual minus world_size times the mean: subtract what this rank has sent": list(
+                    corrected - mean * world_size
+                ),
                 "the gradient minus what was sent: the old residual is lost": list(gradients - sent),
                 "what was sent minus what should have been: the sign is the wrong way round": list(sent - corrected),
                 "the old residual: it must become what is owed now": list(owed),
@@ -509,7 +528,13 @@ def power_sgd(
     unlike, _ = step(total, total @ q)
     local_p = torch.stack([torch.linalg.qr(mine @ q)[0] for mine in corrected])
     local_q = torch.stack([mine.T @ p for mine, p in zip(corrected, local_p, strict=True)]).mean(0)
-    shared_p = torch.linalg.qr(total @ q)[0]
+    shared_p, blended = torch.linalg.qr(total @ q)[0], local_p.mean(0)
+    space = shared_p @ shared_p.T
+
+    def in_the_right_space(got: Any) -> bool:
+        fits = isinstance(got, Tensor) and got.shape == right.shape and got.dtype == right.dtype
+        return fits and torch.allclose(space @ got, got, rtol=1e-3, atol=1e-4)
+
     return Case(
         [list(gradients), [q.clone() for _ in gradients], list(owed)],
         unpack=lambda got, rank: as_projectors(got),
@@ -529,9 +554,15 @@ def power_sgd(
                 "what comes of a P that was made orthonormal before the sum: sum first": [
                     p @ local_q.T for p in local_p
                 ],
+                "what comes of a mean of orthonormal matrices, one from each rank: sum first, then make it orthonormal": (
+                    blended @ (mean.T @ blended).T
+                ),
                 "the approximation with this rank's own q: average q over the ranks": [
                     shared_p @ (mine.T @ shared_p).T for mine in corrected
                 ],
+                "in the right space, but of the wrong size: are P's columns orthonormal, and is q a mean of M^T P?": (
+                    in_the_right_space
+                ),
             },
             "q @ q.T": {
                 "that of the old q: return the new one, for the warm start": q @ q.T,
@@ -600,8 +631,12 @@ def steps_with_hook(
     for batch in batches:
         replica.zero_grad()
         replica.backward(loss_of(replica(batch)))
-        found.append(torch.cat([weight.grad.flatten() for weight in replica.module.weights]))  # type: ignore
+        found.append(torch.cat([flat_or_nothing(weight.grad) for weight in replica.module.parameters()]))
     return [*found, residuals]
+
+
+def flat_or_nothing(gradient: Tensor | None) -> Tensor:
+    return torch.zeros(0) if gradient is None else gradient.flatten()
 
 
 NBYTES = 2 * 2 * 8  # of a weight of the models below
@@ -640,15 +675,16 @@ def compressed_hook(
 
     members = [list(range(layers))[::-1][start : start + together] for start in range(0, layers, together)]
 
-    def trained(with_residual: bool = True, ours: bool = True) -> tuple[Tensor, Tensor]:
-        """(each step's gradient, the last residuals (P, n)) of one process."""
+    def trained(with_residual: bool = True, ours: bool = True) -> tuple[Tensor, Tensor, Tensor]:
+        """Of one process: each step's gradient, the last residuals (P, n), and those without the ones before."""
         owed, found = torch.zeros_like(local[:, 0]), []
         for step in range(steps):
             corrected = local[:, step] + (owed if with_residual else 0)
             sent = torch.stack([decompress(compress(mine), corrected.shape[1]) for mine in corrected])
             owed = corrected - (sent if ours else sent.mean(0))
+            last = local[:, step] - sent
             found.append(sent.mean(0))
-        return torch.stack(found), owed
+        return torch.stack(found), owed, last
 
     def with_one_residual() -> Tensor:
         """Each step's gradient where each bucket is given what the one before it owes; they have equal sizes."""
@@ -661,9 +697,9 @@ def compressed_hook(
                 owed, found[step, columns] = corrected - sent, sent.mean(0)
         return found
 
-    means, owed = trained()
-    forgetful, _ = trained(with_residual=False)
-    of_others, _ = trained(ours=False)
+    means, owed, forgotten = trained()
+    forgetful, *_ = trained(with_residual=False)
+    of_others, *_ = trained(ours=False)
     parts = [f"step {step}, the gradients" for step in range(steps)]
     alike = len({len(bucket) for bucket in members}) == 1
     usual = {
@@ -685,6 +721,13 @@ def compressed_hook(
             "the residuals": [residuals_of(mine, members) for mine in owed],
         },
         mistakes={
+            "the residuals": {
+                "those of the last gradient alone: what was owed before is lost": [
+                    residuals_of(mine, members) for mine in forgotten
+                ]
+            }
+        }
+        | {
             part: {
                 **{words: wrong[step] for words, wrong in usual.items()},
                 "this rank's own gradients: finish() must write the mean into bucket.flat, in place": list(

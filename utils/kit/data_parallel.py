@@ -85,14 +85,16 @@ class DataParallel(nn.Module):
         self.missing = [len(members) for members in self.members]
         self.started: list[tuple[Bucket, Finish]] = []
         with region("backward"):
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
         if len(self.started) < len(self.members):
             raise RuntimeError(
                 f"bucket {len(self.started)} of {len(self.members)} was never complete: the loss doesn't depend on one "
                 "of its parameters. Freeze that parameter with requires_grad_(False)."
             )
-        for (bucket, finish), members in zip(self.started, self.members, strict=True):
-            finish()
+        with region("finish"):
+            for _, finish in self.started:
+                finish()
+        for (bucket, _), members in zip(self.started, self.members, strict=True):
             for parameter, gradient in zip(members, bucket.gradients, strict=True):
                 parameter.grad = gradient
 

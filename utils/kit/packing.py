@@ -36,7 +36,8 @@ def packed(numbers: Tensor, bits: int) -> Tensor:
     """(n,) uint8, each below 2 ** bits -> (ceil(n * bits / 8),) uint8, the first number in the lowest bits."""
     each = 8 // bits
     rows = nn.functional.pad(numbers, (0, -len(numbers) % each)).view(-1, each)
-    return (rows << places(bits, numbers.device)).sum(1, dtype=torch.uint8)
+    whole: Tensor = (rows << places(bits, numbers.device)).sum(1, dtype=torch.uint8)
+    return whole
 
 
 def unpacked(whole: Tensor, bits: int) -> Tensor:
