@@ -38,7 +38,7 @@ from ..common.protocol import NEWS_IS, SPEAKS, SYNCHRONISED, Request, path_in
 from ..common.result import pickle_result
 from ..common.torchrun_variables import torchrun_variables
 from . import data_movement, ddp_check, gpu_semantics, meta_tensors, torch_wrappers, virtual_clock
-from .gpu import Plan, VirtualGpu
+from .gpu import Plan, VirtualGpu, total
 from .network import Network, NetworkInterface, VirtualCall
 from .process_group import VirtualGroup
 from .rank import VirtualRank
@@ -223,6 +223,7 @@ class Engine:
             "regions": list(map(astuple, rank.regions)),
             "busy": self.share(tuple((start, end) for start, end in rank.busy)),
             "memory": self.share(tuple(rank.storages.samples())),
+            "computed": self.share(tuple(total(rank.times, rank.clock))),
         }
 
 
