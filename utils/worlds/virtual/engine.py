@@ -45,6 +45,7 @@ from .rank import VirtualRank
 from .scheduler import Scheduler, TooManyRanks
 from .stores import NAME_KEY, VirtualStore, share_stores
 from .surroundings import Process, Surroundings
+from .virtual_cuda import patch_cuda
 
 GRACE = 0.5  # seconds that the other ranks have to get as far as they can, once one has failed
 PROGRESS_EVERY = 0.2  # seconds
@@ -74,7 +75,7 @@ class Engine:
         self.stores: dict[str, VirtualStore] = {}
         self.process = Process(lambda: self.scheduler.running is not None)
         self.prints = Prints(self.scheduler)
-        self.said_nan = False
+        self.said: set[str] = set()  # remarks that have been printed
         self.next_report = monotonic() + PROGRESS_EVERY
         self.ranks = self.make_ranks()
 
@@ -180,11 +181,14 @@ class Engine:
         """What a rank gets that asks for the value of a tensor without values; None if that is an error."""
         if not self.request.item_as_nan or (value := meta_tensors.nan_like(tensor)) is None:
             return None
-        if not self.said_nan:
-            self.said_nan = True
-            where = source_lines.place(who_called()[0])
-            print(f"On device='meta' tensors have no values, so {where or 'what asks for one'} gets {value}.")
+        self.say_once(f"On device='meta' tensors have no values, so {{}} gets {value}.", "what asks for one")
         return value
+
+    def say_once(self, text: str, otherwise: str = "") -> None:
+        """Print a remark the first time that a rank gives cause for it. {}: the program's line, or `otherwise`."""
+        if text not in self.said:
+            self.said.add(text)
+            print(text.replace("{}", source_lines.place(who_called()[0]) or otherwise))
 
     def make_recorder(self) -> VirtualRecorder:
         return VirtualRecorder(self)
@@ -354,6 +358,7 @@ def patch_torch(world: Engine) -> None:
         world.new_store, BACKENDS, "gloo", f"a virtual cluster's network answers to {' and '.join(sorted(BACKENDS))}."
     )
     torch_wrappers.patch_wrappers(world)
+    patch_cuda(world)
     ddp_check.patch_ddp(world)
 
 

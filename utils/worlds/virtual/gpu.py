@@ -162,8 +162,7 @@ class VirtualGpu(TorchDispatchMode):
             return NotImplemented  # a DTensor, say: the operations on its parts come here in turn
         if is_functional_collective(function):
             return self.functional_collective(function, args, kwargs)
-        if self.only_sizes:
-            args, kwargs = meta_tensors.arguments(function, args, kwargs)
+        args, kwargs = self.place(function, args, kwargs)
         key = key_of(function, args, kwargs)
         plan = None if key is None else self.plans.get(key)
         if plan is None:
@@ -182,6 +181,14 @@ class VirtualGpu(TorchDispatchMode):
         if not function.is_view:
             self.count(result)
         return result
+
+    def place(
+        self, function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with which `function` puts its result where this world's tensors are."""
+        if self.only_sizes:
+            return meta_tensors.arguments(function, args, kwargs)
+        return args, {**kwargs, "device": "cpu"} if "device" in kwargs else kwargs
 
     def do(self, function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.only_sizes:
