@@ -79,6 +79,7 @@ __all__ = [
     "set_timeout",
     "source_rank_of",
     "state_of_object",
+    "take_for",
     "tree_leaves",
     "unsafe_view",
     "version_of",
@@ -169,6 +170,7 @@ def check_attributes() -> None:
         (torch.autograd.Variable, "_execution_engine"),
         (torch.autocast("cpu", enabled=False), "_enabled"),
         (ddp, "_verify_param_shape_across_processes"),
+        (torch.jit._builtins, "_find_builtin _register_builtin"),
         (optimizer, "_get_fused_kernels_supported_devices"),
     ):
         for name in names.split():
@@ -274,6 +276,13 @@ def let_fused_optimizers_take(device: str) -> None:
     """Let optimizers with fused=True have parameters on this device."""
     devices = optimizer._get_fused_kernels_supported_devices()
     vars(optimizer)["_get_fused_kernels_supported_devices"] = lambda: [*devices, device]
+
+
+def take_for(function: Callable[..., Any], builtin: Callable[..., Any]) -> None:
+    """Let torch.jit, which knows torch's own functions by their identity, take `function` for this one of them."""
+    name = torch.jit._builtins._find_builtin(builtin)
+    if name is not None:
+        torch.jit._builtins._register_builtin(function, name)
 
 
 def set_pickler_of_objects(pickler: type[pickle.Pickler]) -> None:

@@ -80,6 +80,17 @@ def test_to_still_changes_the_dtype_and_copies_when_asked():
     assert copy.tolist() == [2.0] * 3 and x.tolist() == [1.0] * 3 and same
 
 
+def test_scripts_find_the_functions_that_make_tensors():
+    def program(rank, world_size):
+        @torch.jit.script
+        def two(x: torch.Tensor) -> torch.Tensor:
+            return torch.zeros(2) + torch.ones_like(x)
+
+        return two(torch.ones(2)).shape
+
+    assert on_two(program).results == [(2,)] * 2
+
+
 def test_pinned_memory_is_memory():
     def program(rank, world_size):
         return torch.ones(2, 3).pin_memory().to("cuda", non_blocking=True).shape

@@ -75,7 +75,7 @@ class Engine:
         self.stores: dict[str, VirtualStore] = {}
         self.process = Process(lambda: self.scheduler.running is not None)
         self.prints = Prints(self.scheduler)
-        self.said: set[str] = set()  # remarks that have been printed
+        self.said: set[str] = set()  # what remarks have been printed about
         self.next_report = monotonic() + PROGRESS_EVERY
         self.ranks = self.make_ranks()
 
@@ -181,14 +181,15 @@ class Engine:
         """What a rank gets that asks for the value of a tensor without values; None if that is an error."""
         if not self.request.item_as_nan or (value := meta_tensors.nan_like(tensor)) is None:
             return None
-        self.say_once(f"On device='meta' tensors have no values, so {{}} gets {value}.", "what asks for one")
+        asks = source_lines.place(who_called()[0]) or "what asks for one"
+        self.say_once("no values", f"On device='meta' tensors have no values, so {asks} gets {value}.")
         return value
 
-    def say_once(self, text: str, otherwise: str = "") -> None:
-        """Print a remark the first time that a rank gives cause for it. {}: the program's line, or `otherwise`."""
-        if text not in self.said:
-            self.said.add(text)
-            print(text.replace("{}", source_lines.place(who_called()[0]) or otherwise))
+    def say_once(self, about: str, text: str) -> None:
+        """Print a remark, the first time that a rank gives cause for it."""
+        if about not in self.said:
+            self.said.add(about)
+            print(text)
 
     def make_recorder(self) -> VirtualRecorder:
         return VirtualRecorder(self)

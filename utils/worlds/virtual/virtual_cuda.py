@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from ...recording.torch_private import let_fused_optimizers_take
+from ...recording.torch_private import let_fused_optimizers_take, take_for
 
 if TYPE_CHECKING:
     from .engine import Engine
@@ -170,7 +170,9 @@ def stay_where_they_are() -> None:
     torch.Tensor.to, torch.nn.Module.to = stay, stay_all  # type: ignore[method-assign,assignment]
     torch.Tensor.cuda = lambda tensor, *_, **__: tensor  # type: ignore[method-assign]
     for name in MAKE_TENSORS.split():
-        setattr(torch, name, without_gpu(getattr(torch, name)))
+        made = without_gpu(getattr(torch, name))
+        take_for(made, getattr(torch, name))
+        setattr(torch, name, made)
 
 
 def without_gpu(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -206,7 +208,9 @@ def leave_out_compiling(world: Engine) -> None:
     """`torch.compile` gives back what it got: each operation counts as a kernel of its own."""
 
     def compile(model: Any = None, **_: Any) -> Any:
-        world.say_once("torch.compile changes nothing on a virtual cluster: every operation counts as one kernel.")
+        world.say_once(
+            "compile", "torch.compile changes nothing on a virtual cluster: every operation counts as one kernel."
+        )
         return model if model is not None else lambda function: function
 
     torch.compile = compile
