@@ -38,7 +38,7 @@ class Line:
 
     exercise: str
     judges: str
-    most: float  # points
+    most: float  # points; 0 for a challenge, whose points are extra credit
     says: str  # "passed", or why not
 
     @property
@@ -48,6 +48,10 @@ class Line:
     @property
     def points(self) -> float:
         return self.most if self.passed else 0
+
+    @property
+    def shown_points(self) -> str:
+        return f"{self.points:g} of {self.most:g}" if self.most else "extra credit"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -163,14 +167,14 @@ def title(notebook: NotebookNode) -> str:
 
 
 def report(lesson: str, lines: list[Line]) -> str:
-    rows = [(line.exercise, line.judges, f"{line.points:g} of {line.most:g}", line.says) for line in lines]
+    rows = [(line.exercise, line.judges, line.shown_points, line.says) for line in lines]
     return f"\n{lesson}: {score(lines)}\n{table(('exercise', 'judged by', 'points', 'says'), rows)}"
 
 
 def progress(lessons: dict[str, list[Line]]) -> str:
     rows = []
     for lesson, lines in lessons.items():
-        exercises = {line.exercise for line in lines}
+        exercises = {line.exercise for line in lines if line.most}
         missing = {line.exercise for line in lines if not line.passed}
         rows.append((lesson, f"{len(exercises - missing)} of {len(exercises)}", score(lines), bar_of(lines)))
     return "\n" + table(("lesson", "exercises", "points", ""), rows)

@@ -44,8 +44,12 @@ class Checks:
         """{(exercise, judges): the function that judges it}"""
         return {pair: one.function for pair, one in self.checks.items()}
 
-    def __call__(self, function: Callable[..., Any], judges: str = "values") -> None:
-        """Judge a student's function and print one line if it is right. Raises CheckFailed if it is not."""
+    def __call__(self, function: Callable[..., Any], judges: str = "values", extra_credit: float = 0) -> None:
+        """Judge a student's function and print one line if it is right. Raises CheckFailed if it is not.
+
+        extra_credit: the points of a challenge, beyond those of the lesson. They count in grading; here they are for
+        reading
+        """
         print(self.judge(function, judges, Runner))
 
     def judge(

@@ -19,6 +19,7 @@ from ..report.run import Run
 from ..text.units import plural
 from .answer import Answer, CheckFailed
 from .inputs import Draws
+from .scores import Score
 
 TIMEOUT = 30  # seconds for one run; a right answer takes a fraction of a second
 
@@ -43,6 +44,7 @@ class Runner:
     def __init__(self, function: Callable[..., Any], if_stuck: str = "", quiet: bool = False) -> None:
         self.function, self.if_stuck, self.quiet, self.situation = function, if_stuck, quiet, ""
         self.draws = Draws()
+        self.scores: list[Score] = []  # what a challenge has measured, one for each case
 
     def __call__(
         self,
