@@ -1095,6 +1095,9 @@ print(f"through GPU 0: {2 * 511 * 16e9 / 50e9:.0f} s")
 
 # %% [markdown]
 # # Challenge
+# An open task, beyond the lesson's points. It has a score, and there may be better answers than ours.
+
+# %% [markdown]
 # ## Many tensors of mixed sizes
 #
 # A model doesn't have one gradient but one per layer, from a bias of a few numbers to a matrix of many. Here are
