@@ -142,7 +142,8 @@ def what_it_says(cell: NotebookNode) -> str:
             is_checks_own = output.ename == "CheckFailed"  # a header, then what was seen
             said = " ".join(text[1:3]) if is_checks_own else f"{output.ename}: {output.evalue}".splitlines()[0]
             return said.rstrip(": ")
-    printed = "".join(output.get("text", "") for output in cell.outputs)
+    shown = (output.get("text", "") or output.get("data", {}).get("text/plain", "") for output in cell.outputs)
+    printed = "".join(shown)
     return "passed" if "passed" in printed else "not run yet"
 
 

@@ -35,6 +35,7 @@ FOLDER = Path(__file__).parent / "recorded"
 # The fields of a Case that a recorded one has.
 FIELDS = ("inputs", "same", "right", "mistakes", "rtol", "seen", "advice", "in_order", "world_size")
 OF_CHALLENGES = ("limit", "par")
+POINTS = "points of the lesson"  # no exercise can be called that
 DIGITS = 7  # of a par: the last ones of a sum of floats may differ from machine to machine
 
 
@@ -95,9 +96,19 @@ def entry_of(lesson: str, exercise: str) -> dict[str, Any]:
     return entry
 
 
-def written_down(oracles: Sequence[Oracle]) -> str:
-    """The text of recorded/NN_topic.json for these oracles. Raises TypeError if a case holds more than plain data."""
-    of_lesson = {one.exercise: pars_of(one) if one.par else cases_of(one) for one in oracles}
+def points_of(lesson: str) -> dict[str, dict[str, float]]:
+    """{exercise: {what is judged: its points}} of a lesson, in its order; {} if nothing is written down."""
+    path = FOLDER / f"{lesson}.json"
+    return dict(json.loads(path.read_text(encoding="utf-8")).get(POINTS, {})) if path.exists() else {}
+
+
+def written_down(oracles: Sequence[Oracle], points: Mapping[str, Mapping[str, float]] | None = None) -> str:
+    """The text of recorded/NN_topic.json for these oracles, and for the points of the lesson's checks.
+
+    Raises TypeError if a case holds more than plain data.
+    """
+    of_lesson: dict[str, Any] = {POINTS: points} if points else {}
+    of_lesson |= {one.exercise: pars_of(one) if one.par else cases_of(one) for one in oracles}
     return json.dumps(of_lesson, indent=1, ensure_ascii=False) + "\n"
 
 
