@@ -15,6 +15,7 @@ import torch
 from .. import RankCrashed, RankError, RankTimeout, WorldStuck, simulate, spawn
 from ..cluster.hardware import Cluster
 from ..kit.drivers.call import Catch, Returned, call_with
+from ..recording import in_flight
 from ..report.run import Run
 from ..text.units import plural
 from .answer import Answer, CheckFailed
@@ -130,7 +131,8 @@ def call_on_rank(
     catch: Catch,
 ) -> Returned:
     """What each rank runs: the function, with its own entry of every input."""
-    return call_with(rank, world_size, function, [one_per_rank[rank] for one_per_rank in inputs], same, catch)
+    with in_flight.watched():
+        return call_with(rank, world_size, function, [one_per_rank[rank] for one_per_rank in inputs], same, catch)
 
 
 def describe(
