@@ -68,6 +68,8 @@ class VirtualRank(RankThread):
         self.result: bytes | None = None
         self.failure: Failure | None = None
 
+    must_wait_for_sends = False  # only where answers are judged
+
     def work(self) -> None:
         """Join the world, run the program, and keep what it returned or raised."""
         world = self.world
@@ -183,7 +185,7 @@ class VirtualRank(RankThread):
         for tensor in dense:
             if tensor.layout is torch.strided and not tensor.is_contiguous():
                 self.strides[event.index] = tuple(tensor.shape), tensor.stride()
-        if event.is_async and directly:
+        if event.is_async and directly and (event.op != "send" or self.must_wait_for_sends):
             self.unused_handles[event.index] = event.where
         if event.op not in POINT_TO_POINT and event.group == "world":
             self.world.prints.synchronised(self.number)
