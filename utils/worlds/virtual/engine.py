@@ -161,7 +161,10 @@ class Engine:
     def load_program(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
         """A copy for one rank: (function, args, kwargs). In a world without values its tensors have none either."""
         unpickler = EmptyUnpickler if self.only_sizes else pickle.Unpickler
-        return unpickler(io.BytesIO(self.program)).load()  # type: ignore[no-any-return]
+        fn, args, kwargs = unpickler(io.BytesIO(self.program)).load()
+        if self.running.number == 0:
+            self.process.libraries.read_program(fn)
+        return fn, args, kwargs
 
     def meet(self, group: Hashable, size: int) -> None:
         """Wait until `size` ranks have come to make a group."""
