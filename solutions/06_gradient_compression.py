@@ -1312,8 +1312,8 @@ how_predictions_went()
 # %% [markdown]
 # # Challenge (optional, no points)
 # Two GPUs are connected by a link of 1 MB/s. Train the student until its loss over the rows of both ranks is 0.2, in as
-# little **virtual time** as you can. The learning rate stays at 1; the hook is yours. Combine what you like, send little
-# in the first steps and more later, or nothing at all in some of them. The replicas must stay equal: at the end both
+# little **virtual time** as you can. The learning rate stays at 1; the hook is yours. Combine what you like, send
+# little in the first steps and more later, or only every other time. The replicas must stay equal: at the end both
 # ranks' weights are compared. Par is top 1 % with feedback. The limit is the time of the same training with whole
 # gradients on a network that costs nothing.
 

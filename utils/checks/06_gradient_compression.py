@@ -554,13 +554,13 @@ def power_sgd(
                 "what comes of a P that was made orthonormal before the sum: sum first": [
                     p @ local_q.T for p in local_p
                 ],
-                "what comes of a mean of orthonormal matrices, one from each rank: sum first, then make it orthonormal": (
+                "what comes of a mean of orthonormal matrices, one from each rank: sum first, then orthonormalise": (
                     blended @ (mean.T @ blended).T
                 ),
                 "the approximation with this rank's own q: average q over the ranks": [
                     shared_p @ (mine.T @ shared_p).T for mine in corrected
                 ],
-                "in the right space, but of the wrong size: are P's columns orthonormal, and is q a mean of M^T P?": (
+                "in the right space, but of the wrong size: are P's columns orthonormal, and is q a mean?": (
                     in_the_right_space
                 ),
             },
