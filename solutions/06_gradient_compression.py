@@ -563,7 +563,7 @@ for k in (50, 500):
     print(f"k = {k}, 8 bytes each: top-k {best:.1%}     k = {2 * k}, 4 bytes each: random-k {2 * k / 10_000:.1%}")
 
 # %% [markdown]
-# Top-k sends half as many numbers for the same bytes, and far more of what counts. That is why it is the one in use.
+# Top-k sends half as many numbers for the same bytes, and yet far more of what counts.
 
 # %% [markdown]
 # # Part 3 · What isn't sent now is sent later
@@ -812,7 +812,7 @@ traffic = spawn(thin, 2).traffic().collectives[0]["all_reduce"]
 reveal("times fewer numbers", 1024 * 1024 * 4 / traffic.handed_in, why="$m n / (r (m + n))$, here 1024 / 8.")
 
 # %% [markdown]
-# ### Rank by rank
+# ### How much a low rank can hold
 # How much of a real gradient does a matrix of rank $r$ hold? The gradient of the middle layer of our MLP, 32 x 32,
 # after ten steps with the same gradient (so that the iteration has converged), beside the best that is possible, from
 # the singular values:
@@ -871,7 +871,7 @@ show_bytes({
 #
 # A hook is called with a bucket that is complete: `bucket.index` is its number, `bucket.flat` its gradients in one
 # tensor. It **starts** the communication and returns a function `finish()`, which will be called after the backward
-# pass. `finish` waits, and writes into `bucket.flat` what the gradients are to be. The plain one:
+# pass. `finish` waits, and writes into `bucket.flat` what the gradients are to be. Here is one for 16 bits:
 
 # %%
 def half_hook(bucket, world_size):
