@@ -735,8 +735,8 @@ figures.over_steps(lags, "what hasn't arrived yet", "length of the accumulated e
 
 # %% [markdown]
 # # Part 4 · Thin matrices
-# The gradient of a layer is a matrix, and often close to one of low rank. A matrix of rank $r$ is a product $P Q^T$ of
-# two thin ones, with $P$ of shape $(m, r)$ and $Q$ of shape $(n, r)$. **PowerSGD** (Vogels and others, 2019) sends
+# The gradient of a layer is a matrix, and a matrix of low rank can hold much of it. One of rank $r$ is a product $P Q^T$
+# of two thin ones, with $P$ of shape $(m, r)$ and $Q$ of shape $(n, r)$. **PowerSGD** (Vogels and others, 2019) sends
 # these. And it sends them by **all-reduce**, since both are linear in the gradient $M$ as long as the other is fixed:
 #
 # 1. $P = M Q$, with last step's $Q$: sum over the ranks
@@ -837,6 +837,9 @@ for r, first, last, best in spawn(middle_layer, 1).results[0]:
     print(f"rank {r}: error {first:.0%} after one step, {last:.0%} after ten, {best:.0%} is the least possible")
 
 # %% [markdown]
+# In this small layer a matrix of rank 4 lacks almost half. That would be far too much without feedback; with it, the
+# other half is only late. And ten steps find the best matrix that there is, to the digits shown.
+#
 # ### All of them, side by side
 # A 64 x 64 gradient in float32 on 4 real ranks, each method with what it hands in and what a ring makes of that:
 
