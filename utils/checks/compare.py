@@ -69,14 +69,21 @@ def recognised(got: Any, expected: Any, mistakes: Mistakes, rtol: float) -> str:
 
 
 def expect_unchanged(answer: Answer, *inputs: Sequence[Any]) -> None:
-    """Raise CheckFailed if a rank's inputs are not what they were before the call."""
+    """Raise CheckFailed if a rank's inputs are not what they were before the call, for autograd too."""
     for rank, after in enumerate(answer.inputs_after):
         before = [one_per_rank[rank] for one_per_rank in inputs]
         for number, (was, has_become) in enumerate(zip(before, after, strict=True), 1):
-            if not alike(has_become, was):
-                which = "the input" if len(inputs) == 1 else f"input {number} of {len(inputs)}"
-                seen = f"rank {rank}: {which} is {show(has_become, was)} after the call"
-                raise CheckFailed(seen, show(was, has_become), "The input must stay as it was: work on a copy.")
+            if alike(has_become, was):
+                continue
+            which = "the input" if len(inputs) == 1 else f"input {number} of {len(inputs)}"
+            if isinstance(was, torch.Tensor) and isinstance(has_become, str):  # see call_with
+                raise CheckFailed(
+                    f"rank {rank}: {which} {has_become} after the call",
+                    "that it stays as it was, for autograd too",
+                    "Work on a copy, x.detach().clone(), and call requires_grad_() or backward() there.",
+                )
+            seen = f"rank {rank}: {which} is {show(has_become, was)} after the call"
+            raise CheckFailed(seen, show(was, has_become), "The input must stay as it was: work on a copy.")
 
 
 def expect_own_memory(answer: Answer) -> None:

@@ -25,10 +25,12 @@ right one, nobody can see it. So inputs on which that happens by accident are dr
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from ..cluster.hardware import Cluster
@@ -158,7 +160,10 @@ class Case:
     def run(self, run: Runner, judges: str) -> Answer:
         """The student's function on this case's inputs."""
         cluster = (self.clock if judges in ("time", "memory", SCORE) else None) or self.cluster
-        options: dict[str, Any] = {"catch": self.catch, "through": self.through, **self.same}
+        through = self.through
+        if judges == "values" and through and "twice" in inspect.signature(through).parameters:
+            through = partial(through, twice=True)
+        options: dict[str, Any] = {"catch": self.catch, "through": through, **self.same}
         try:
             if cluster is None:
                 return run(self.world_size, *self.inputs, **options)
