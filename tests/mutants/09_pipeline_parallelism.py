@@ -82,7 +82,7 @@ wrong("whole-batch-at-once", "the time of one GPU", caught_by="time").function(
     "return naive_forward(batch, weights, rank, world_size)"
 )
 wrong("keeps-the-last-alone", "the last microbatch alone").replace("outputs.append(y)", "outputs = [y]")
-wrong("receives-once", "What usually causes this here").replace("if rank > 0:", "if rank > 0 and not outputs:")
+wrong("receives-once", "finished without receiving it").replace("if rank > 0:", "if rank > 0 and not outputs:")
 wrong("never-one-row", "returned", hidden=True).replace(
     "dist.send(y, dst=rank + 1)", "dist.send(y if len(y) > 1 else 0 * y, dst=rank + 1)"
 )
@@ -139,9 +139,7 @@ wrong("own-loss-on-every-rank", "the rank's own y is the loss").replace(
     "y.backward(gradient)", "mlp.loss_of(y).backward()"
 )
 wrong("gradient-of-ones", "a gradient of ones").replace("y.backward(gradient)", "y.sum().backward()")
-wrong("receives-from-the-wrong-side", "What usually causes this here").replace(
-    "src=rank + 1", "src=rank - 1 if rank else 1"
-)
+wrong("receives-from-the-wrong-side", "is a src or a dst wrong").replace("src=rank + 1", "src=rank - 1 if rank else 1")
 wrong("first-rank-sends-too", "can't send to itself").replace(
     "if rank > 0:\n    dist.send(x.grad, dst=rank - 1)",
     "dist.send(x.grad if rank else batch.clone(), dst=max(rank - 1, 0))",
@@ -318,7 +316,7 @@ wrong("buffer-of-one-dtype", "same shape and dtype", hidden=True).replace(
 wrong("sends-twice", "must use the same tag", caught_by="traffic").replace(
     "kept[c, m] = x, y", "kept[c, m] = x, y; dist.send(y.detach(), dst=after) if stage < last else None"
 )
-wrong("last-rank-instead-of-last-stage", "What usually causes this here").replace(
+wrong("last-rank-instead-of-last-stage", "Everyone receives first").replace(
     "if stage < last:\n    message", "if rank < world_size - 1:\n    message"
 )
 wrong("keeps-the-graph-with-the-message", "send y.detach()", caught_by="memory").replace("y.detach()", "y")

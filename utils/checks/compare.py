@@ -21,8 +21,8 @@ def expect(got: Any, expected: Any, rank: int | str, recognise: Mistakes | None 
 
     rank       the rank that returned it; or the words to put in front of it, such as "the input is"
     recognise  {a common mistake, in words: the wrong value that it leads to}; or a function of what came back, which
-               says whether it is that mistake. The first one that fits is named. One that is no mistake here, because
-               it leads to the right value, is passed over.
+               says whether it is that mistake. The one that fits is named, or the first two. One that is no mistake
+               here, because it leads to the right value, is passed over.
     rtol       the relative error to allow, for results that depend on the order of additions
     """
     if alike(got, expected, rtol, strict=True):
@@ -60,12 +60,25 @@ def holds_tensors(value: Any) -> bool:
 
 
 def recognised(got: Any, expected: Any, mistakes: Mistakes, rtol: float) -> str:
-    """The first mistake that leads to `got`, as a sentence; "" if there is none."""
+    """The mistake that leads to `got`, as a sentence; "" if there is none.
+
+    Where two lead to it, both are named: the numbers can't tell which of them was made. A function that recognises a
+    mistake is only asked if no value has fitted before it.
+    """
     roughly = max(rtol, ROUGHLY) if rtol else 0
+    fitting: list[str] = []
     for words, wrong in mistakes.items():
-        if wrong(got) if callable(wrong) else alike(got, wrong, roughly) and not alike(wrong, expected, rtol):
-            return f"That is {words}" + "." * (not words.endswith("?"))
-    return ""
+        if callable(wrong):
+            fits = not fitting and wrong(got)
+        else:
+            fits = alike(got, wrong, roughly) and not alike(wrong, expected, rtol)
+        if fits:
+            fitting.append(words)
+            if callable(wrong):
+                break
+    first, second = [*(words + "." * (not words.endswith("?")) for words in fitting), "", ""][:2]
+    said = f"That is {first}" * bool(first)
+    return f"{said} Or it is {second} Both give these numbers." if second else said
 
 
 def expect_unchanged(answer: Answer, *inputs: Sequence[Any]) -> None:

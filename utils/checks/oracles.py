@@ -387,7 +387,7 @@ def oracle(
     """Make the checks of an exercise from a function (draws, *arguments) -> Case.
 
     exercise  by default, the one named like the function
-    if_stuck  what a deadlock usually means here
+    if_stuck  what is worth checking in a deadlock whose cause the report can't name
     par       of a challenge: its par in the case with these arguments (scores.py)
     cases     values=[...], traffic=[...], ...: for each thing to judge, the function's arguments in each case
     """
