@@ -192,7 +192,7 @@ class Case:
         if self.before:
             self.before(answer)
         for rank in sorted(ranks if self.in_order else reversed(ranks), key=lambda rank: not self.must_be_none(rank)):
-            self.judge_rank(answer.results[rank], rank)
+            self.judge_rank(answer.results, rank)
         if self.unchanged:
             expect_unchanged(answer, *self.inputs)
         if self.own_memory:
@@ -207,7 +207,8 @@ class Case:
     def must_be_none(self, rank: int) -> bool:
         return isinstance(self.right, OnlyAt) and rank != self.right.rank
 
-    def judge_rank(self, got: Any, rank: int) -> None:
+    def judge_rank(self, results: Sequence[Any], rank: int) -> None:
+        got = results[rank]
         if isinstance(self.right, OnlyAt) and self.must_be_none(rank):
             if got is not None:
                 raise CheckFailed(f"rank {rank} returned {show(got)}", "None", self.right.why)
@@ -218,8 +219,28 @@ class Case:
                 seen = at(self.seen, rank, self.world_size) or (
                     "rank {rank}: {part} is" if part else "rank {rank} returned"
                 )
+                mistakes = self.told_apart(mistakes, values[part], right, results)
                 mistakes = {**self.mistaken_as_a_whole(got), **mistakes, **self.explained(values[part], rank)}
                 expect(values[part], right, seen.format(rank=rank, part=part), mistakes, self.rtol)
+
+    def told_apart(self, mistakes: Mistakes, got: Any, right: Any, results: Sequence[Any]) -> Mistakes:
+        """Where several mistakes lead to what a rank returned: without those that the other ranks' results refute."""
+        values = {words: wrong for words, wrong in mistakes.items() if not callable(wrong)}
+        fitting = [
+            words
+            for words, wrong in values.items()
+            if alike(got, wrong, self.rtol) and not alike(wrong, right, self.rtol)
+        ]
+        if len(fitting) < 2 or isinstance(self.right, dict):
+            return mistakes
+        ranks = [rank for rank in range(self.world_size) if not self.must_be_none(rank)]
+        refuted = {
+            words
+            for words in fitting
+            if not all(alike(results[r], at(self.mistakes[words], r, self.world_size), self.rtol) for r in ranks)
+        }
+        dropped = refuted if len(refuted) < len(fitting) else set()
+        return {words: wrong for words, wrong in mistakes.items() if words not in dropped}
 
     def mistaken_as_a_whole(self, got: Any) -> Mistakes:
         """Where a rank returns several things: the mistakes that all of them show together."""
