@@ -11,6 +11,7 @@ from utils.checks import CheckFailed, checks_for
 from utils.checks.answer import Answer
 from utils.checks.compare import expect, expect_own_memory, expect_unchanged
 from utils.checks.marking import Check, check
+from utils.checks.progress import Progress
 from utils.checks.registry import Checks
 from utils.checks.runner import Runner
 from utils.checks.show import show
@@ -442,7 +443,7 @@ def test_a_check_shows_what_a_student_prints_and_a_hidden_test_does_not(capsys):
 def lesson_of(one: Check, hidden: bool = False) -> Checks:
     """A lesson with a single check."""
     checks = Checks.__new__(Checks)
-    checks.checks, checks.hidden = {(one.exercise, one.judges): one}, hidden
+    checks.checks, checks.hidden, checks.progress = {(one.exercise, one.judges): one}, hidden, Progress({})
     return checks
 
 

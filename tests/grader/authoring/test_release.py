@@ -138,6 +138,7 @@ def test_the_bundle_of_a_small_course(course):
                 "setup_env.py",
                 "utils/__init__.py",
                 "utils/checks/01_doubling.py",
+                "utils/checks/recorded/01_doubling.json",
             )
         ]
         assert bundle.read("distributed-training/requirements.txt") == b"# For students\ntorch==2.13.0\n"
@@ -203,7 +204,7 @@ def test_an_answer_in_other_words_stops_the_bundle(course, capsys):
 def test_the_command_says_what_it_made(course, capsys):
     assert release.command(course) == 0
     made, limits = capsys.readouterr().out.splitlines()
-    assert made == "dist/distributed-training.zip: 1 lesson, 10 files, no answer in it"
+    assert made == "dist/distributed-training.zip: 1 lesson, 11 files, no answer in it"
     assert limits.startswith("The proof compares text, formulas by value") and "It can't see an answer that" in limits
 
 
