@@ -47,6 +47,7 @@ class Runner:
         self.function, self.if_stuck, self.quiet, self.situation = function, if_stuck, quiet, ""
         self.draws = Draws()
         self.scores: list[Score] = []  # what a challenge has measured, one for each case
+        self.runs: list[Run] = []  # those that have ended well, in order
 
     def __call__(
         self,
@@ -97,6 +98,7 @@ class Runner:
                 run = self.world(cluster, device, world_size, function, inputs, same, catch)
         except RankError as error:
             raise explained(error, self.if_stuck, self.quiet) from None
+        self.runs.append(run)
         results, inputs_after, shared = (list(column) for column in zip(*run.results, strict=True))
         if all(result is None for result in results):
             raise CheckFailed(
