@@ -1068,8 +1068,8 @@ def beside_gloo(seconds, nbytes, name):
     return median(mine / library for mine, library in pairs[2:])
 
 contest = {"gloo": gloo, **ALGORITHMS}
-seconds = slowest(spawn(stopwatch, 4, contest, [4_000, 64_000, 1_000_000], repeats=25))
-seconds |= slowest(spawn(stopwatch, 4, contest, [16_000_000], repeats=7))
+seconds = slowest(spawn(stopwatch, 4, contest, [4_000, 64_000, 1_000_000], repeats=15))
+seconds |= slowest(spawn(stopwatch, 4, contest, [16_000_000], repeats=5))
 print("bytes          " + "".join(f"{name:>18}" for name in ALGORITHMS))
 for nbytes in (4_000, 64_000, 1_000_000, 16_000_000):
     print(f"{nbytes:11,}    " + "".join(f"{beside_gloo(seconds, nbytes, name):18.2f}" for name in ALGORITHMS))
@@ -1108,10 +1108,10 @@ for name in ALGORITHMS:
 # run, or count what will be scarce there.
 
 # %% [markdown]
-# # Part 8 · The first page, on 512 GPUs
+# # Part 8 · The first page, on 256 GPUs
 # Lesson 01 began with a gradient of 16 GB on 1,024 GPUs, 128 nodes of 8: eleven minutes through GPU 0, and it promised
-# that this lesson builds the good one. Here it is, on half of that machine, 64 nodes, so that you don't wait long for
-# this cell. Inside nodes your rings; across them your halving-doubling, as 64 is a power of two.
+# that this lesson builds the good one. Here it is, on a quarter of that machine, 32 nodes, so that you don't wait long
+# for this cell. Inside nodes your rings; across them your halving-doubling, as 32 is a power of two.
 
 # %% tags=["notebook-only"]
 def yours(rank, world_size):
@@ -1121,12 +1121,12 @@ def yours(rank, world_size):
 def the_library(rank, world_size):
     dist.all_reduce(torch.empty(8_000_000_000, dtype=torch.bfloat16))
 
-hand_written, library = (simulate(program, 512, cluster="dgx-h100") for program in (yours, the_library))
+hand_written, library = (simulate(program, 256, cluster="dgx-h100") for program in (yours, the_library))
 print(f"yours {hand_written.elapsed:.3f} s, torch's all-reduce on this cluster {library.elapsed:.3f} s")
-print(f"through GPU 0: {2 * 511 * 16e9 / 50e9:.0f} s")
+print(f"through GPU 0: {2 * 255 * 16e9 / 50e9:.0f} s")
 
 # %% [markdown]
-# Within a few hundredths of a second of the library, from more than five minutes. All 1,024 GPUs would need a round
+# Within a few hundredths of a second of the library, from almost three minutes. All 1,024 GPUs would need two rounds
 # more each way across, and hardly more bytes a rank: about as long. (The difference: yours also pays for copying
 # and adding, which the cluster's own all-reduce does for nothing.)
 

@@ -332,6 +332,7 @@ class HubNetwork:
             "is_async": event.is_async,
             "directly": self.directly,
             "where": event.where,
+            "wrapper": event.wrapper,
             "clock": event.start,
             "args": [plain(arg) for arg in args],
             "strides": strides_of(call),

@@ -39,6 +39,7 @@ from .scheduler import RankThread
 
 if TYPE_CHECKING:
     from .engine import Engine
+    from .gpu import Work
     from .process_group import VirtualFuture, VirtualWork
 
 NO_STORAGE = re.compile(r"\bmeta\b|unallocated storage|Tensor\.__format__")  # torch's errors about missing values
@@ -63,6 +64,7 @@ class VirtualRank(RankThread):
         self.pending_futures: dict[VirtualCall, tuple[VirtualFuture, Sequence[torch.Tensor]]] = {}  # without result yet
         self.unused_handles: dict[int, str] = {}  # of asynchronous calls -> where
         self.storages = Storages(lambda: self.clock, devices=("cpu", "meta"))
+        self.times: dict[Work, int] = {}  # how often its GPU carried out operations that cost so much
         self.result: bytes | None = None
         self.failure: Failure | None = None
 
