@@ -192,7 +192,7 @@ class Case:
         if self.before:
             self.before(answer)
         for rank in sorted(ranks if self.in_order else reversed(ranks), key=lambda rank: not self.must_be_none(rank)):
-            self.judge_rank(answer.results, rank)
+            self.judge_rank(answer.results[rank], rank, answer.results)
         if self.unchanged:
             expect_unchanged(answer, *self.inputs)
         if self.own_memory:
@@ -207,8 +207,8 @@ class Case:
     def must_be_none(self, rank: int) -> bool:
         return isinstance(self.right, OnlyAt) and rank != self.right.rank
 
-    def judge_rank(self, results: Sequence[Any], rank: int) -> None:
-        got = results[rank]
+    def judge_rank(self, got: Any, rank: int, results: Sequence[Any] = ()) -> None:
+        """results: of all ranks, where they can tell apart mistakes that look the same on this one."""
         if isinstance(self.right, OnlyAt) and self.must_be_none(rank):
             if got is not None:
                 raise CheckFailed(f"rank {rank} returned {show(got)}", "None", self.right.why)
@@ -231,7 +231,7 @@ class Case:
             for words, wrong in values.items()
             if alike(got, wrong, self.rtol) and not alike(wrong, right, self.rtol)
         ]
-        if len(fitting) < 2 or isinstance(self.right, dict):
+        if len(fitting) < 2 or not results or isinstance(self.right, dict):
             return mistakes
         ranks = [rank for rank in range(self.world_size) if not self.must_be_none(rank)]
         refuted = {
