@@ -40,7 +40,7 @@ wrong("list-on-every-rank", "scatter").replace(
 )
 
 wrong, right = ANSWERS.to("broadcast-by-hand")
-wrong("forgets-to-receive", "finished without receiving it").replace("dist.recv(received, src=root)", "pass")
+wrong("forgets-to-receive", "What usually causes this here").replace("dist.recv(received, src=root)", "pass")
 wrong("only-rank-0", "rank 0's tensor").body("""
     if rank == 0:
         for other in range(1, world_size):
@@ -108,7 +108,7 @@ wrong("wrong-dtype", "a different dtype", hidden=True).replace(
     "mine.copy_(chunks[root])", "mine.copy_(chunks[root])\nmine = mine.float()"
 )
 wrong("rebinds-its-buffer", "did not write it into `mine`").replace("mine.copy_(chunks[root])", "mine = chunks[root]")
-wrong("receives-from-anybody-but-the-root", "is a src or a dst wrong").replace(
+wrong("receives-from-anybody-but-the-root", "What usually causes this here").replace(
     "dist.recv(mine, src=root)", "dist.recv(mine, src=(rank + 1) % world_size)"
 )
 
@@ -147,7 +147,7 @@ wrong("averages", "the mean").replace("return total", "total /= world_size\nretu
 wrong("never-adds", "nothing was added to it").replace("total += arrived", "pass")
 wrong("adds-into-the-input", "must stay as it was").replace("for other", "total = x\nfor other")
 wrong("forgets-itself", "the sum of the others").replace("for other", "total.zero_()\nfor other")
-wrong("counts-to-four", "Worth checking", hidden=True).replace(
+wrong("counts-to-four", "What usually causes this here", hidden=True).replace(
     "for other in range(world_size):", "for other in range(min(world_size, 4)):"
 )
 wrong("adds-in-float32", "a different dtype", hidden=True).replace("for other", "total = total.float()\nfor other")

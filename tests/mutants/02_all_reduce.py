@@ -150,7 +150,7 @@ wrong("everybody-sends-first", "Everyone sends first").replace(
     "exchange(chunks[outgoing], right, arrived, left)",
     "dist.send(chunks[outgoing], dst=right)\ndist.recv(arrived, src=left)",
 )
-wrong("everybody-receives-first", "in its send or in its receive").replace(
+wrong("everybody-receives-first", "Everyone receives first").replace(
     "exchange(chunks[outgoing], right, arrived, left)",
     "dist.recv(arrived, src=left)\ndist.send(chunks[outgoing], dst=right)",
 )
@@ -269,7 +269,7 @@ wrong("forgets-the-second-half", "the all-gather is missing").replace("all_gathe
 wrong("gathers-its-own-numbers", "are missing").replace(
     "reduce_scatter(x, team, rank)", "x.tensor_split(len(team))[team.index(rank)]"
 )
-wrong("takes-chunks-for-equal", "Worth checking").replace("x.numel()", "mine.numel() * len(team)")
+wrong("takes-chunks-for-equal", "need the same shape and dtype").replace("x.numel()", "mine.numel() * len(team)")
 wrong("its-own-tensor", "nothing was added to it").body("total = x.clone()")
 wrong("the-whole-world", "only the team takes part").body("total = x.clone()\ndist.all_reduce(total)")
 wrong("through-place-0", "what the naive way takes", caught_by="time").body("total = naive_all_reduce(x, team, rank)")

@@ -46,7 +46,7 @@ wrong("sends-its-input-on", "each rank applies its layers before it sends").repl
 wrong("rank-0-receives-too", "Nothing comes before rank 0").replace(
     "if rank > 0:\n    dist.recv(x, src=rank - 1)", "dist.recv(x, src=max(rank - 1, 0))"
 )
-wrong("never-receives", "Rank 0 receives").replace("dist.recv(x, src=rank - 1)", "pass")
+wrong("never-receives", "finished without receiving it").replace("dist.recv(x, src=rank - 1)", "pass")
 wrong("broadcasts", "your function calls broadcast", caught_by="traffic").body("""
     x = x.clone()
     for stage in range(world_size):
@@ -276,7 +276,7 @@ right("counts-what-is-live").body("""
 """)
 
 wrong, right = ANSWERS.to("run-schedule")
-wrong("blocking-sends", "a send that waits").replace(
+wrong("blocking-sends", "Everyone sends first").replace(
     'sends.append((dist.isend(message, dst=after, tag=tag("F", m, stage + 1)), message))',
     'dist.send(message, dst=after, tag=tag("F", m, stage + 1))',
 ).replace(
@@ -301,8 +301,8 @@ wrong("keeps-the-outputs", "Is something kept after its backward", caught_by="me
 wrong("zeroed-in-between", "don't zero the gradients in between").replace(
     "x, y = kept.pop((c, m))", "x, y = kept.pop((c, m))\nfor leaf in leaves[c]:\n    leaf.grad = None"
 )
-wrong("tag-of-the-sender", "a tag that doesn't name the stage that needs the message").replace("stage + 1", "stage")
-wrong("backward-tag-of-the-sender", "a tag that doesn't name the stage that needs the message").replace(
+wrong("tag-of-the-sender", "must use the same tag").replace("stage + 1", "stage")
+wrong("backward-tag-of-the-sender", "must use the same tag").replace(
     'tag=tag("B", m, stage - 1)', 'tag=tag("B", m, stage)'
 )
 wrong("detaches-what-it-keeps", "rank").replace("kept[c, m] = x, y", "kept[c, m] = x, y.detach().requires_grad_()")

@@ -187,6 +187,6 @@ def explained(error: RankError, if_stuck: str, hidden: bool) -> CheckFailed:
     for pattern, advice in ADVICE.items():
         if re.search(pattern, report):
             return CheckFailed(report, mistake=advice)
-    has_cause = isinstance(error, WorldStuck) and NO_CAUSE not in report and not hidden
+    has_cause = "\n\n" in report and NO_CAUSE not in report and not hidden and not isinstance(error, RankTimeout)
     unexplained = isinstance(error, WorldStuck | RankTimeout | RankCrashed) and not has_cause
     return CheckFailed(report, mistake=f"Worth checking: {if_stuck}" if unexplained and if_stuck else "")
