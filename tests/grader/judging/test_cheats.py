@@ -216,7 +216,7 @@ def graded(request, tmp_path_factory):
     lay_beside(hand_in(course, "right-beside", **RIGHT), course / "gradebook.db")
     hand_in(course, "wrong-accomplice", **{**WRONG, "double": ACCOMPLICE.format(course=str(course))})
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
-    command = [sys.executable, "-m", "grader", "grade", LESSON]
+    command = [sys.executable, "-m", "grader", "grade", LESSON, "--jobs", "1"]
     env |= {"GRADER_TOKEN": PLANTED, "PYTHONPATH": str(PROJECT)}
     done = subprocess.run(command, cwd=course, env=env, text=True, stdout=-1, stderr=subprocess.STDOUT, timeout=600)
     assert done.returncode == 0, done.stdout[-4000:]
