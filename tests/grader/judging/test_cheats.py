@@ -192,7 +192,7 @@ def double(x):
             open(path, "a").write("x")
         except OSError:
             pass
-    subprocess.Popen(["sleep", "300"], start_new_session=True)
+    subprocess.Popen(["sleep", "300.7071"], start_new_session=True)
     return x * x
 """
 
@@ -256,4 +256,4 @@ def test_claims_of_a_notebook_about_itself_are_not_repeated(graded):
 
 
 def test_no_process_is_left(graded):
-    assert processes_with("300") == []
+    assert processes_with("300.7071") == []
