@@ -832,7 +832,7 @@ _, late = on_cluster(16, bucketed_gradients, buckets=make_buckets(sizes, 10 * 2*
 for name, step in (("naive", naive), ("one flat tensor", flat), ("10 MiB, but after backward", late)):
     print(f"{name:26} {1e3 * (step - alone):.2f} ms exposed")
 runs, steps = {}, {}
-for cap in (2, 10, 110):
+for cap in (2, 10, 25, 110):
     runs[cap], steps[cap] = with_cap(cap * 2**20)
     last = [event for event in runs[cap].events if event.rank == 0][-1]
     name = f"{cap:3} MiB, {len(make_buckets(sizes, cap * 2**20)):2} buckets"
