@@ -531,7 +531,7 @@ def a_receive_missing_from_a_batch(rank, world_size):
 
 @hangs("rank 1 is in recv from 0", "A broadcast is not received with recv: every rank calls broadcast itself.")
 def a_broadcast_received_with_recv(rank, world_size):
-    """As if a broadcast were many sends. https://stackoverflow.com/questions/7864075/using-mpi-bcast-for-mpi-communication"""
+    """As if a broadcast were many sends. http://www.nsm.buffalo.edu/courses/mth667/cor501f03/lecture7_files/slide0015.htm"""
     done = torch.zeros(1)
     if rank == 0:
         dist.broadcast(done, src=0)
@@ -597,7 +597,10 @@ def layers_sharded_differently(rank, world_size):
 
 
 @hangs(
-    "rank 0 called barrier, rank 1 called all_gather", "The all_gather is inside `if rank == 1`", "saves and loads with"
+    "rank 0 called barrier, rank 1 called all_gather",
+    "The all_gather is inside `if rank == 1`",
+    "saves and loads with",
+    worlds=REAL,
 )
 def a_checkpoint_loaded_on_one_rank(rank, world_size):
     """The rank that was restarted loads alone. https://github.com/deepspeedai/DeepSpeed/pull/801"""
@@ -610,15 +613,6 @@ def a_checkpoint_loaded_on_one_rank(rank, world_size):
     if rank == 1:
         checkpoint.load(state, checkpoint_id=folder[0])
     dist.barrier()
-
-
-@hangs("rank 0  waits in all_gather", "SyncBatchNorm adds up the statistics of all ranks", "Rank 1 has finished")
-def a_module_called_on_one_rank(rank, world_size):
-    """The second module runs from the second frame of a video on. https://github.com/pytorch/pytorch/issues/44957"""
-    first, second = nn.Linear(4, 8), nn.SyncBatchNorm(8)
-    hidden = first(x())
-    if rank == 0:
-        second(hidden)
 
 
 @hangs("rank 0  is idle", "store.wait", "What is rank 0 waiting for?", worlds=REAL, error=RankTimeout)
