@@ -587,7 +587,7 @@ def stages_with_different_microbatches(rank, world_size):
 
 @hangs("brought float32 [9], rank 1 brought float32 [29]", "all_gather needs the same shape", error=RankError)
 def layers_sharded_differently(rank, world_size):
-    """A wrapping policy that depends on the rank. https://github.com/huggingface/accelerate/issues/157"""
+    """A wrapping policy that depends on the rank. https://github.com/pytorch/pytorch/pull/75902"""
     from torch.distributed.fsdp import fully_shard
 
     net = model()
