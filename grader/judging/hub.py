@@ -69,7 +69,7 @@ class Hub:
         self.ranks = [Rank(number, connection) for number, connection in enumerate(connections)]
         for connection in connections:
             connection.count = self.placeholders.count
-        self.network = Network(cluster, self.size, deliver)
+        self.network = Network(cluster, self.size, deliver, inconvenient=not virtual)
         self.believes_clocks = virtual and not (times_count and computes_for_free(cluster))
         self.ready: list[tuple[float, int, Rank]] = []  # a heap
         self.ticks = 0
