@@ -181,6 +181,19 @@ def test_a_deadlock_is_explained():
     assert re.search(r"rank 0  waiting for .*recv|rank 0 .* recv from 1", said.verdicts[0].said)
 
 
+ONE_BATCH_MORE = """
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+for _ in range(2 + (rank == 0)):
+    model(torch.ones(1, 2)).sum().backward()
+return x
+"""
+
+
+def test_a_deadlock_in_a_wrapper_is_explained_in_the_words_of_spawn():
+    said = judged(COLLECTIVES, broadcast(ONE_BATCH_MORE), BROADCAST[:1])
+    assert "The backward pass of a DDP model all-reduces the gradients" in said.verdicts[0].said
+
+
 def test_an_error_shows_the_line_of_the_cell():
     said = judged(COLLECTIVES, broadcast("y = x + 1\nreturn y.no_such_thing"), BROADCAST[:1])
     assert "AttributeError" in said.verdicts[0].said
