@@ -47,6 +47,8 @@ c.CourseDirectory.include = ["*.ipynb", "timestamp.txt", "submission_secret.txt"
 c.GenerateAssignment.force = True
 c.GenerateFeedback.force = True
 
+c.ExportPlugin.to = "nbgrader-grades.csv"  # `nbgrader export` would replace our own grades.csv
+
 c.Autograde.exporter_class = submission.Submission
 c.Autograde.sanitize_preprocessors = [
     submission.OfficialCells,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -85,7 +85,7 @@ def grade(
 
     Judgements are cached: after Ctrl-C or a crash, the same command continues where it stopped.
     """
-    from grader.classroom import grade_class, grades
+    from grader.classroom import grade_class, grades, grades_csv
     from grader.classroom.course import ClassroomError
     from grader.pages.report import write_report
 
@@ -100,7 +100,7 @@ def grade(
     for one in graded:
         print(f"\n{one.lesson}\n\n{grades.table(one)}")
     csv = opened.root / "grades.csv"
-    grades.write_csv(graded, csv)
+    grades_csv.write_csv(graded, csv)
     print(f"\ngrades:   {csv}")
     for name in names:
         print(f"feedback: {opened.folder('feedback', 'STUDENT', name) / name}.html")
@@ -131,6 +131,31 @@ def table(lessons: Lessons = None, course: CourseFolder = Path()) -> None:
     for name in lessons or handed_in(opened):
         grade_class.find_lesson(opened, name)
         print(f"\n{name}\n\n{grades.table(grades.read_grades(opened, name))}")
+
+
+@app.command()
+def export(
+    lessons: Lessons = None,
+    form: Annotated[Literal["csv", "canvas", "moodle"], typer.Option("--format", help="who is to read it")] = "csv",
+    to: Annotated[Path | None, typer.Option(help="the file; by default grades-FORMAT.csv in the course's folder")] = None,
+    course: CourseFolder = Path(),
+) -> None:
+    """Write the existing grades to a file: each check's points, or each lesson's total for Canvas or Moodle."""
+    from grader.classroom import grade_class, grades_csv
+    from grader.classroom.course import Course
+    from grader.classroom.grades import read_grades
+
+    opened = Course.at(course)
+    names = lessons or handed_in(opened)
+    for name in names:
+        grade_class.find_lesson(opened, name)
+    path = to or opened.root / f"grades-{form}.csv"
+    all_grades = [read_grades(opened, name) for name in names]
+    grades_csv.write_csv(all_grades, path, form)
+    waiting = {student for one in all_grades for student, checks in one.waiting.items() if checks}
+    if waiting:
+        print(f"{len(waiting)} of the students have an answer that nobody has graded yet, so the file leaves a blank")
+    print(path)
 
 
 @app.command()

@@ -23,7 +23,7 @@ from grader.judging.verdict import Judgement
 from grader.sandbox import bubblewrap
 from tests import stand_in_judge
 from tests.stand_in_judge import StandIn, earning
-from tests.tiny_course import LESSON, RIGHT, hand_in, hand_in_file, lesson, make_course, released
+from tests.tiny_course import LESSON, POINTS, RIGHT, hand_in, hand_in_file, lesson, make_course, released
 
 EARNED = {"ada": (2, 3, 1), "bo": (0, 0, 0), "cy": (1.5, 3, 0), "di": (2, 0, 0.5)}
 
@@ -78,11 +78,13 @@ def test_new_and_changed_submissions_are_judged_and_nothing_twice(made, grade, j
     assert judged == [list(EARNED)]
     first = (made.root / "grades.csv").read_bytes()
     assert first.decode().splitlines() == [
-        f"student,{LESSON}/double-values,{LESSON}/total-values,{LESSON}/total-traffic,{LESSON}/total,total",
-        "ada,2,3,1,6,6",
-        "bo,0,0,0,0,0",
-        "cy,1.5,3,0,4.5,4.5",
-        "di,2,0,0.5,2.5,2.5",
+        "student,last name,first name,"
+        + "".join(f"{LESSON}/{name}," for name in (*POINTS, "days late", "late penalty", "total"))
+        + "total",
+        "ada,,,2,3,1,0,0,6,6",
+        "bo,,,0,0,0,0,0,0,0",
+        "cy,,,1.5,3,0,0,0,4.5,4.5",
+        "di,,,2,0,0.5,0,0,2.5,2.5",
     ]
     assert f"{LESSON}: 4 unchanged" in grade("grade", LESSON)
     hand_in(made.root, "cy", **earning(2, 3, 0))
@@ -266,7 +268,7 @@ def test_a_student_without_a_notebook_is_reported_and_gets_0(made, grade):
     (folder / "thoughts.docx").write_text("I did my best")
     said = grade("grade", "--student", "forgetful")
     assert f"forgetful: no {LESSON}.ipynb was handed in, only: thoughts.docx" in said
-    assert "forgetful,0,0,0,0,0" in (made.root / "grades.csv").read_text().splitlines()
+    assert "forgetful,,,0,0,0,0,0,0,0" in (made.root / "grades.csv").read_text().splitlines()
 
 
 # ---- the table -------------------------------------------------------------------------------------------------------
