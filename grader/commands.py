@@ -137,7 +137,9 @@ def table(lessons: Lessons = None, course: CourseFolder = Path()) -> None:
 def export(
     lessons: Lessons = None,
     form: Annotated[Literal["csv", "canvas", "moodle"], typer.Option("--format", help="who is to read it")] = "csv",
-    to: Annotated[Path | None, typer.Option(help="the file; by default grades-FORMAT.csv in the course's folder")] = None,
+    to: Annotated[
+        Path | None, typer.Option(help="the file; by default grades-FORMAT.csv in the course's folder")
+    ] = None,
     course: CourseFolder = Path(),
 ) -> None:
     """Write the existing grades to a file: each check's points, or each lesson's total for Canvas or Moodle."""

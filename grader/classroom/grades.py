@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 import nbformat
-from nbgrader.api import Grade, Gradebook, MissingEntry
+from nbgrader.api import Gradebook, MissingEntry
 
 from grader.classroom.course import Course
+from grader.classroom.gradebook import waits_for_a_person
 from grader.classroom.one_submission import OneSubmission
 from grader.classroom.submission import problems
-
 
 DAY = 24 * 3600  # seconds
 
@@ -86,14 +86,7 @@ def read_submission(gradebook: Gradebook, grades: Grades, student: str) -> None:
     if submission.timestamp:
         grades.handed_in[student] = submission.timestamp
     who = submission.student
-    grades.people[student] = Person(
-        who.first_name or "", who.last_name or "", who.email or "", who.lms_user_id or ""
-    )
-
-
-def waits_for_a_person(grade: Grade) -> bool:
-    """Whether nobody has graded this yet: neither a check nor, where that is needed, a person."""
-    return grade.auto_score is None and grade.manual_score is None
+    grades.people[student] = Person(who.first_name or "", who.last_name or "", who.email or "", who.lms_user_id or "")
 
 
 def by_exercise(exercises: Iterable[str], checks: Iterable[str]) -> dict[str, list[str]]:
@@ -123,11 +116,12 @@ def find_problems(course: Course, lesson: str, student: str) -> list[str]:
 def table(grades: Grades, width: int = 100) -> str:
     """A row per student and a numbered column per exercise, their names below; in parts no wider than `width`."""
     names = list(grades.exercises)
-    maximum = {name: sum(grades.points[check] for check in checks) for name, checks in grades.exercises.items()}
-    rows = {student: [grades.of_exercise(student, name) for name in names] for student in grades.earned}
+    maximum = [sum(grades.points[check] for check in checks) for checks in grades.exercises.values()]
+    rows = {student: [cell(grades, student, name) for name in names] for student in grades.earned}
+    rows["of"] = [f"{points:g}" for points in maximum]
+    totals = {student: f"{grades.total(student):g}" for student in grades.earned} | {"of": f"{sum(maximum):g}"}
     first = max(map(len, ["student", *rows])) + 1
-    cells = [f"{points:g}" for row in [*rows.values(), list(maximum.values())] for points in row]
-    wide = max(map(len, [*cells, f"{len(names)}"])) + 2
+    wide = max(map(len, [*(one for row in rows.values() for one in row), f"{len(names)}"])) + 2
     at_once = max(1, (width - first - 9) // wide)
     lines = []
     for start in range(0, len(names), at_once):
@@ -135,12 +129,19 @@ def table(grades: Grades, width: int = 100) -> str:
         last = part.stop == len(names)
         line = f"{'student':{first}}" + "".join(f"{number + 1:>{wide}}" for number in part)
         lines += [line + ("    total" if last else ""), "-" * (len(line) + 9 * last)]
-        for student, row in [*rows.items(), ("of", list(maximum.values()))]:
-            total = sum(maximum.values()) if student == "of" else grades.total(student)
-            line = f"{student:{first}}" + "".join(f"{row[number]:>{wide}g}" for number in part)
-            lines.append(line + (f"{total:>9g}" if last else ""))
+        for student, row in rows.items():
+            line = f"{student:{first}}" + "".join(f"{row[number]:>{wide}}" for number in part)
+            lines.append(line + (f"{totals[student]:>9}" if last else ""))
         lines.append("")
-    return "\n".join([*lines, *(f"{number:>3}  {name}" for number, name in enumerate(names, 1))])
+    lines += [f"{number:>3}  {name}" for number, name in enumerate(names, 1)]
+    waiting = sum(map(len, grades.waiting.values()))
+    return "\n".join([*lines, *([f"  ?  not graded yet: a person has to ({waiting} answers)"] if waiting else [])])
+
+
+def cell(grades: Grades, student: str, exercise: str) -> str:
+    """The points of an exercise; with a question mark if a person still has to grade some of it."""
+    points = f"{grades.of_exercise(student, exercise):g}"
+    return points if not grades.waits(student, exercise) else "?" if points == "0" else f"{points}?"
 
 
 def printable(text: str) -> str:

@@ -22,11 +22,14 @@ from grader.classroom.grades import Grades, read_grades
 from grader.classroom.submission import count
 from grader.judging.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG, Judgement, Verdict
 from grader.pages import number, page, visible
-from grader.pages.marks import MARKS, Mark, judgement_of
+from grader.pages.class_statistics import difficulty, discrimination, graded, hand_ins, most_of
+from grader.pages.marks import MARKS, WAITS, Mark, judgement_of
 
 FILE = "report.html"
 KINDS = (PASSED, PART, WRONG, BLANK, STUCK, NOT_RUN)
-SHARES = {PASSED: "all points", PART: "some", WRONG: "none"}
+WAITING = "waiting"
+LOOKS = {**MARKS, WAITING: WAITS}
+SHARES = {PASSED: "all points", PART: "some", WRONG: "none", WAITING: WAITS.words}
 BINS = 10
 NUMBERS = re.compile(r"\[[^\[\]]*\]|(?<!\w)[-+]?\d[\d.,]*(?:e[-+]?\d+)?")  # [1 2 3], 4.5e-6
 Segment = tuple[float, str, str]  # of a bar: its share, the CSS class of its colour, its label
@@ -76,7 +79,22 @@ def link(path: Path, root: Path) -> str:
 
 
 def report(classes: list[Class]) -> str:
-    return page("report.html", lessons=[lesson_values(one) for one in classes], marks=MARKS, kinds=KINDS)
+    return page(
+        "report.html",
+        lessons=[lesson_values(one) for one in classes],
+        waiting=[row for one in classes for row in waiting_rows(one)],
+        marks=MARKS,
+        kinds=KINDS,
+    )
+
+
+def waiting_rows(one: Class) -> list[dict[str, Any]]:
+    """The students with answers that a person still has to grade, and which these are."""
+    return [
+        {"lesson": visible(one.grades.lesson, 80), "student": visible(student, 80), "links": one.links[student],
+         "answers": [visible(name, 80) for name in sorted(names)]}
+        for student, names in one.grades.waiting.items() if names
+    ]  # fmt: skip
 
 
 def lesson_values(one: Class) -> dict[str, Any]:
@@ -99,6 +117,8 @@ def lesson_values(one: Class) -> dict[str, Any]:
         "name": visible(grades.lesson, 80),
         "facts": facts,
         "histogram": histogram(totals, most),
+        "hand_ins": hand_ins(grades.handed_in.values(), grades.deadline),
+        "untimed": len(totals) - len(grades.handed_in),
         "exercises": [exercise_row(one, name) for name in grades.exercises],
         "mistakes": common_mistakes(one),
         "flagged": flagged,
@@ -111,13 +131,15 @@ def lesson_values(one: Class) -> dict[str, Any]:
 def exercise_row(one: Class, name: str) -> dict[str, Any]:
     """An exercise's points across the class, and how each of its checks went."""
     grades = one.grades
-    most = sum(grades.points[check] for check in grades.exercises[name])
-    points = [grades.of_exercise(student, name) for student in grades.earned]
-    how_many = shares(points, most)
+    most = most_of(grades, name)
+    points = [grades.of_exercise(student, name) for student in graded(grades, name)]
+    how_many = shares(points, most, len(grades.earned) - len(points))
     return {
         "name": visible(name, 80),
         "mean": mean(points) if points else 0.0,
         "most": most,
+        "difficulty": two_digits(difficulty(grades, name)),
+        "discrimination": two_digits(discrimination(grades, name)),
         "bar": bar(how_many, SHARES),
         "counts": counts_text(how_many, SHARES),
         "checks": [check_row(one, name, check) for check in grades.exercises[name]],
@@ -125,11 +147,12 @@ def exercise_row(one: Class, name: str) -> dict[str, Any]:
 
 
 def check_row(one: Class, exercise: str, check: str) -> dict[str, Any]:
-    points = [earned[check] for earned in one.grades.earned.values()]
+    waiting = {student for student, names in one.grades.waiting.items() if check in names}
+    points = [earned[check] for student, earned in one.grades.earned.items() if student not in waiting]
     most, name = one.grades.points[check], check.removeprefix(exercise).strip("-") or check
     kinds, words = kinds_of(one, check), {kind: mark.words for kind, mark in MARKS.items()}
     if one.judgements and set(kinds) == {NOT_RUN}:  # no verdicts at all: a person grades these
-        kinds, words = shares(points, most), SHARES
+        kinds, words = shares(points, most, len(waiting)), SHARES
     return {
         "name": visible(name, 80),
         "mean": mean(points) if points else 0.0,
@@ -145,14 +168,18 @@ def kinds_of(one: Class, check: str) -> Counter[str]:
     return Counter({NOT_RUN: len(one.grades.earned) - len(one.judgements)}) + Counter(found)
 
 
-def shares(points: list[float], most: float) -> Counter[str]:
-    """How many submissions have all of the points, some of them, and none."""
-    return Counter(PASSED if got >= most else PART if got > 0 else WRONG for got in points)
+def shares(points: list[float], most: float, waiting: int = 0) -> Counter[str]:
+    """How many submissions have all of the points, some of them, and none, and how many are not graded yet."""
+    return Counter([*(PASSED if got >= most else PART if got > 0 else WRONG for got in points), *[WAITING] * waiting])
+
+
+def two_digits(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
 
 
 def bar(how_many: Counter[str], words: dict[str, str]) -> list[Segment]:
     whole = sum(how_many.values()) or 1
-    return [(how_many[kind] / whole, MARKS[kind].css, f"{words[kind]}: {how_many[kind]}") for kind in words]
+    return [(how_many[kind] / whole, LOOKS[kind].css, f"{words[kind]}: {how_many[kind]}") for kind in words]
 
 
 def counts_text(how_many: Counter[str], words: dict[str, str]) -> str:
@@ -258,13 +285,15 @@ def student_rows(one: Class, totals: dict[str, float]) -> list[dict[str, Any]]:
         cells = []
         for name, checks in one.grades.exercises.items():
             got, most = one.grades.of_exercise(student, name), sum(one.grades.points[check] for check in checks)
-            cells.append((number(got), "full" if got >= most else "some" if got > 0 else "none"))
+            colour = "full" if got >= most else "some" if got > 0 else "none"
+            waits = one.grades.waits(student, name)
+            cells.append((WAITS.sign if waits and not got else number(got), WAITS.css if waits else colour))
         rows.append(
             {
                 "name": visible(student, 80),
                 "links": one.links[student],
                 "cells": cells,
-                "late": one.grades.penalty.get(student, 0.0),
+                "late": one.grades.taken_off(student),
                 "total": totals[student],
             }
         )

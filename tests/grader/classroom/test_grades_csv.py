@@ -47,6 +47,7 @@ def test_points_less_the_late_penalty_are_the_total(tmp_path, penalty, left):
     header, row = written(tmp_path, one, other)
     found = dict(zip(header, row, strict=True))
     a, b, off, total = (float(found[f"01_one/{name}"]) for name in ("a-values", "b-values", "late penalty", "total"))
+    assert (a, b) == pytest.approx((1 / 3, 2 / 3), abs=1e-3)
     assert a + b - off == pytest.approx(total, abs=1e-9) and total == pytest.approx(left, abs=1e-3)
     assert found["01_one/days late"] == ("1.5" if penalty else "0")
     assert found["02_two/total"] == "1000000", "in full, for a spreadsheet that reads 1e+06 as text"
@@ -62,7 +63,8 @@ def test_who_handed_in_one_lesson_has_0_in_the_other(tmp_path):
 
 # ---- names -----------------------------------------------------------------------------------------------------------
 
-FORMULAS = [f"{start}cmd|' /C calc'!A0" for start in (*STARTS, "\t=", "\r=", "\n=", " =", "\N{FULLWIDTH EQUALS SIGN}")]
+WIDE = "\N{FULLWIDTH EQUALS SIGN}"  # some spreadsheets take it for a formula, too
+FORMULAS = [f"{start}cmd|' /C calc'!A0" for start in (*STARTS, "\t=", "\r=", "\n=", " =", WIDE)]
 
 
 @pytest.mark.parametrize("form", ["csv", "canvas", "moodle"])
@@ -78,7 +80,7 @@ def test_no_name_is_a_formula(tmp_path, form, name):
         if separator != ",":  # what follows a separator inside quotation marks belongs to the same cell
             assert not [cell for cell in cells if cell.strip(' "').startswith(STARTS)]
         else:
-            assert not [cell for cell in cells if cell.startswith((*STARTS, "\t", "\r"))]
+            assert not [cell for cell in cells if cell.startswith((*STARTS, WIDE, "\t", "\r"))]
 
 
 def test_an_ordinary_name_stays_as_it_is():

@@ -225,6 +225,40 @@ def test_a_page_shows_points_and_reasons():
     assert_passive(html)
 
 
+def test_a_page_begins_with_what_was_lost_and_the_first_message():
+    said = {
+        **SAID,
+        "total-traffic": Verdict("total-traffic", 0, 1, WRONG, "total · traffic\n  twice the bytes"),
+    }
+    soup = BeautifulSoup(page_of(graded(new_markdown_cell("my notes"), said=said)), "html.parser")
+    assert [heading.text for heading in soup.find_all("h2")] == [
+        "Where you lost points",
+        "All exercises",
+        "Your notebook",
+    ]
+    lost = [re.sub(r"\s+", " ", one.text).strip() for one in soup.select("h3[id^=lost-]")]
+    assert lost == ["double 2 of 2 points lost", "total 2.5 of 4 points lost"]
+    assert [soup.find(id=f"check-{name}").name for name in POINTS] == ["section", "section", "details"]
+    assert "twice the bytes" in soup.find(id="check-total-traffic").pre.text
+    assert all("open" not in fold.attrs for fold in soup.find_all("details"))
+    [notebook] = soup.select("details.notebook")
+    assert "my notes" in notebook.text and "twice the bytes" not in notebook.text, "a message is there once"
+    names = [element["id"] for element in soup.find_all(id=True)]
+    assert len(names) == len(set(names))
+
+
+def test_exercises_without_a_word_are_one_line():
+    said = {"double-values": Verdict("double-values", 0, 2, BLANK), "total-values": SAID["total-values"]}
+    html = page_of(graded(said={**SAID, **said}))
+    assert "Nothing is written in double: 2 points." in text_of(html)
+    assert [one["id"] for one in BeautifulSoup(html, "html.parser").select("h3[id^=lost-]")] == ["lost-total"]
+
+
+def test_a_page_without_losses_says_nothing_of_any():
+    said = {name: Verdict(name, points, points, PASSED) for name, points in POINTS.items()}
+    assert "lost" not in text_of(page_of(graded(said=said)))
+
+
 def test_a_page_shows_answers_but_no_source_of_a_check():
     html = page_of(graded(new_markdown_cell("my notes")))
     assert "my notes" in html and "x.clone()" in BeautifulSoup(html, "html.parser").text
@@ -257,6 +291,17 @@ def test_an_answer_graded_by_hand_has_its_place():
     text = text_of(html)
     assert "essay 3 / 4 by hand 3 of 4" in text and "graded by a person 3 of 4 points" in text
     assert "Rings are <em>fair</em>." in html and "Comment Why?" in text
+
+
+def test_what_nobody_has_graded_yet_is_not_lost():
+    about = {"grade_id": "essay", "grade": True, "solution": True, "locked": False, "task": False, "points": 4}
+    essay = new_markdown_cell("Rings", metadata={"nbgrader": {**about, "score": 0, "waits": True, "comment": None}})
+    full = {name: Verdict(name, points, points, PASSED) for name, points in POINTS.items()}
+    html = page_of(graded(essay, said=full))
+    text, soup = text_of(html), BeautifulSoup(html, "html.parser")
+    assert "They can still give you up to 4 points." in text and "lost" not in text
+    assert "essay 0 / 4 by hand not graded yet" in text and "0 of 4 points" not in text
+    assert soup.find(id="check-essay")["class"] == ["check", "waits"]
 
 
 @pytest.mark.parametrize("kind", [PASSED, PART, WRONG, BLANK, STUCK, NOT_RUN])
@@ -370,6 +415,21 @@ def test_an_answer_graded_by_hand_is_not_called_not_run():
     for number, earned in enumerate(one.grades.earned.values()):
         earned["essay"] = [4, 1, 0, 0][number % 4]
     assert text_of(report([one])).count("2 all points, 2 some, 4 none") == 4, "exercise and check, picture and words"
+
+
+def test_answers_that_wait_for_a_person_lead_the_report_and_are_not_red():
+    one = class_of(8)
+    one.grades.points, one.grades.exercises["essay"] = {**POINTS, "essay": 4}, ["essay"]
+    for earned in one.grades.earned.values():
+        earned["essay"] = 0.0
+    one.grades.waiting = {"student-00": {"essay"}, "student-01": set(), "student-02": {"essay"}}
+    html = report([one])
+    soup, text = BeautifulSoup(html, "html.parser"), text_of(html)
+    assert re.search("How the class did 2 answers are not graded yet , of 2 students", text)
+    assert "student-00 · 90_tiny: essay" in text and "6 none, 2 not graded yet" in text
+    colours = {row.td.text: row.find_all("td")[-3]["class"] for row in soup.select("table.grid tbody tr")}
+    assert colours["student-00"] == ["waits"] and colours["student-01"] == ["none"]
+    assert "not graded yet" not in text_of(report([class_of(8)]))
 
 
 def test_similar_mistakes_are_grouped():
@@ -498,6 +558,8 @@ def test_a_student_can_navigate_the_page(browser, tmp_path):
         seen.page.get_by_role("row", name="double").get_by_role("link", name="values").click()
         assert seen.page.url.endswith("#check-double-values")
         assert seen.page.locator("#check-double-values").get_by_text("expected 10").is_visible()
+        assert not seen.page.get_by_text("kept").is_visible()
+        seen.page.locator("summary", has_text="All your cells").click()
         assert not seen.page.get_by_text("kept").is_visible()
         seen.page.locator("summary", has_text="My notes").click()
         assert seen.page.get_by_text("kept").is_visible()
