@@ -81,7 +81,7 @@ def hand_ins(times: Iterable[datetime], deadline: datetime | None) -> HandIns | 
     start = (first - BEGIN) // step
     counts = Counter((time - BEGIN) // step for time in times)
     columns = [
-        Column(BEGIN + number * step, counts[number], bool(deadline) and BEGIN + number * step >= deadline)
+        Column(BEGIN + number * step, counts[number], deadline is not None and BEGIN + number * step >= deadline)
         for number in range(start, (last - BEGIN) // step + 1)
     ]
     return HandIns(step, columns, (deadline - columns[0].start) / step if deadline else None)

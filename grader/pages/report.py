@@ -8,18 +8,25 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import count as count_from
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
 from urllib.parse import quote
 
 import nbformat
+from nbformat.notebooknode import NotebookNode
+from nbgrader import utils
 
 from grader.classroom.course import Course
 from grader.classroom.grades import Grades, read_grades
-from grader.classroom.submission import count
+from grader.classroom.one_submission import is_file
+from grader.classroom.similarity import Pair, similar_answers
+from grader.classroom.submission import Lesson, count, grade_id, is_copy, modified, notebooks_beside
 from grader.judging.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG, Judgement, Verdict
 from grader.pages import number, page, visible
 from grader.pages.class_statistics import difficulty, discrimination, graded, hand_ins, most_of
@@ -31,6 +38,7 @@ WAITING = "waiting"
 LOOKS = {**MARKS, WAITING: WAITS}
 SHARES = {PASSED: "all points", PART: "some", WRONG: "none", WAITING: WAITS.words}
 BINS = 10
+MOST_PAIRS, MOST_EXERCISES = 30, 20  # of similar answers to show
 NUMBERS = re.compile(r"\[[^\[\]]*\]|(?<!\w)[-+]?\d[\d.,]*(?:e[-+]?\d+)?")  # [1 2 3], 4.5e-6
 Segment = tuple[float, str, str]  # of a bar: its share, the CSS class of its colour, its label
 
@@ -52,23 +60,38 @@ class Class:
     judgements: dict[str, Judgement] = field(default_factory=dict)  # of students with an autograded notebook
     links: dict[str, dict[str, str]] = field(default_factory=dict)  # student -> {what: relative URL}
     enrolled: int = 0
+    answers: dict[str, dict[str, str]] = field(default_factory=dict)  # student -> exercise -> code
+    similar: list[Pair] = field(default_factory=list)
+    files: dict[str, list[Path]] = field(default_factory=dict)  # student -> the notebooks in their folder
+    folder: Path = Path()  # the course's
 
 
 def read_class(course: Course, lesson: str) -> Class:
     grades = read_grades(course, lesson)
-    found = Class(grades)
+    found = Class(grades, folder=course.root)
     with course.gradebook() as gradebook:
         found.enrolled = len(gradebook.students)
+        cells = Lesson(gradebook.find_notebook(lesson, lesson)).cells
+        given = {name: official.given for name, official in cells.items() if official.is_answer}
     for student in grades.earned:
         notebook = course.folder("autograded", student, lesson) / f"{lesson}.ipynb"
         page_ = course.folder("feedback", student, lesson) / f"{lesson}.html"
+        submitted = course.folder("submitted", student, lesson) / f"{lesson}.ipynb"
+        found.files[student] = [*([submitted] if is_file(submitted) else []), *notebooks_beside(submitted)]
         files = {"feedback": page_, "notebook": notebook}
         found.links[student] = {what: link(file, course.root) for what, file in files.items() if file.is_file()}
         try:
-            found.judgements[student] = judgement_of(nbformat.read(notebook, as_version=4))
+            nb = nbformat.read(notebook, as_version=4)
+            found.judgements[student], found.answers[student] = judgement_of(nb), answers_in(nb)
         except Exception:  # `grades.problems` says why
             continue
+    found.similar = similar_answers(found.answers, given)
     return found
+
+
+def answers_in(nb: NotebookNode) -> dict[str, str]:
+    """The code of each answer."""
+    return {grade_id(cell): cell.source for cell in nb.cells if utils.is_solution(cell) and cell.cell_type == "code"}
 
 
 def link(path: Path, root: Path) -> str:
@@ -122,6 +145,7 @@ def lesson_values(one: Class) -> dict[str, Any]:
         "exercises": [exercise_row(one, name) for name in grades.exercises],
         "mistakes": common_mistakes(one),
         "flagged": flagged,
+        "similar": similar_pairs(one),
         "students": student_rows(one, totals),
         "numbers": list(enumerate(map(visible, grades.exercises), 1)),
         "most": most,
@@ -270,9 +294,56 @@ def flagged_submissions(one: Class) -> list[dict[str, Any]]:
         if problems:
             first, *more = problems
             reasons.append((visible(first, 300), visible("\n".join(more), 3000)))
+        if files := how_to_choose(one, student):
+            reasons.append(
+                ("several notebooks: to grade a different one, type its command and grade again", visible(files))
+            )
         if reasons:
             found.append({"student": visible(student, 80), "links": one.links[student], "reasons": reasons})
     return found
+
+
+def how_to_choose(one: Class, student: str) -> str:
+    """If there are several notebooks: when each was changed, and what to type to have it graded. "" otherwise."""
+    files = one.files.get(student, [])
+    official = next((path.with_name(f"{one.grades.lesson}.ipynb") for path in files), Path())
+    taken = {path.name for path in files}
+    free = next(name for number in count_from(1) if (name := f"{official.stem}-{number}.ipynb") not in taken)
+    lines = []
+    for path in sorted(files, key=modified):
+        place = os.path.relpath(path, one.folder)
+        is_official = path == official or is_copy(path, official)
+        command = ["touch", place] if is_official else ["cp", place, os.path.relpath(path.with_name(free), one.folder)]
+        when = datetime.fromtimestamp(modified(path), UTC)
+        lines.append(f"{when:%Y-%m-%d %H:%M} UTC  {path.name}\n    {shlex.join(command)}")
+    return "\n".join(lines) if len(lines) > 1 else ""
+
+
+# ---- similar answers -------------------------------------------------------------------------------------------------
+
+
+def similar_pairs(one: Class) -> dict[str, Any]:
+    """Pairs of students with similar answers, each with both texts; the pairs with the most exercises first."""
+    by_students: dict[tuple[str, str], list[Pair]] = defaultdict(list)
+    for pair in one.similar:
+        by_students[pair.students].append(pair)
+    ranked = sorted(by_students.items(), key=lambda item: -sum(pair.share for pair in item[1]))
+    shown = [
+        {
+            "students": [(visible(student, 80), one.links.get(student, {})) for student in students],
+            "exercises": [
+                {
+                    "name": visible(pair.exercise, 80),
+                    "percent": round(100 * pair.share),
+                    "texts": [visible(one.answers[student][pair.exercise], 4000) for student in students],
+                }
+                for pair in pairs[:MOST_EXERCISES]
+            ],
+            "count": len(pairs),
+        }
+        for students, pairs in ranked[:MOST_PAIRS]
+    ]
+    return {"pairs": shown, "more": len(ranked) - len(shown)}
 
 
 # ---- all students ----------------------------------------------------------------------------------------------------
