@@ -29,9 +29,9 @@ from grader.classroom.extensions import grant
 from grader.classroom.grades import Grades, by_exercise, find_problems, printable, read_grades
 from grader.classroom.judgement_cache import JudgementCache, digest_of, digest_of_answers
 from grader.classroom.long_runs import MINUTE, Pace, a_line_every
-from grader.classroom.nbgrader_plugins import is_check
 from grader.classroom.one_submission import OneSubmission
 from grader.classroom.submission import grade_id
+from grader.judging.check_cells import is_check
 from grader.judging.verdict import Judgement
 
 # ---- the steps -------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from grader.classroom.course import Course
 from grader.classroom.gradebook import waits_for_a_person
 from grader.classroom.one_submission import OneSubmission
 from grader.classroom.submission import problems
+from grader.judging.check_cells import extra_credit
 
 DAY = 24 * 3600  # seconds
 
@@ -33,7 +34,7 @@ class Grades:
 
     lesson: str
     exercises: dict[str, list[str]]  # exercise -> its checks
-    points: dict[str, float]  # check -> its maximum
+    points: dict[str, float]  # check -> its maximum; 0 for a challenge, whose points are extra credit
     earned: dict[str, dict[str, float]]  # student -> check -> points
     penalty: dict[str, float] = field(default_factory=dict)  # student -> points to take off for being late
     problems: dict[str, list[str]] = field(default_factory=dict)  # student -> what went wrong, one line each
@@ -42,6 +43,7 @@ class Grades:
     days_late: dict[str, float] = field(default_factory=dict)  # student -> days after the deadline, if any
     people: dict[str, Person] = field(default_factory=dict)  # student -> who that is
     deadline: datetime | None = None  # UTC
+    extra: dict[str, float] = field(default_factory=dict)  # check of a challenge -> the extra credit that it can give
 
     def total(self, student: str) -> float:
         return sum(self.earned[student].values()) - self.taken_off(student)
@@ -49,6 +51,13 @@ class Grades:
     def taken_off(self, student: str) -> float:
         """The points that being late costs; never more than were earned."""
         return min(self.penalty.get(student, 0.0), max(0.0, sum(self.earned[student].values())))
+
+    def worth(self, exercise: str) -> float:
+        """The most points that it can give, extra credit included."""
+        return sum(self.points[check] + self.extra.get(check, 0.0) for check in self.exercises[exercise])
+
+    def is_challenge(self, exercise: str) -> bool:
+        return any(check in self.extra for check in self.exercises[exercise])
 
     def of_exercise(self, student: str, exercise: str) -> float:
         return sum(self.earned[student][check] for check in self.exercises[exercise])
@@ -64,7 +73,9 @@ def read_grades(course: Course, lesson: str) -> Grades:
         notebook = gradebook.find_notebook(lesson, lesson)
         points = {cell.name: cell.max_score for cell in [*notebook.grade_cells, *notebook.task_cells]}
         exercises = by_exercise([cell.name for cell in notebook.solution_cells], points)
-        grades = Grades(lesson, exercises, points, earned={}, deadline=notebook.assignment.duedate)
+        offered = {cell.name: extra_credit(cell.source) for cell in notebook.source_cells if cell.name in points}
+        extra = {check: credit for check, credit in offered.items() if credit}
+        grades = Grades(lesson, exercises, points, earned={}, extra=extra, deadline=notebook.assignment.duedate)
         for student in course.students(lesson):
             grades.earned[student] = dict.fromkeys(points, 0.0)
             grades.problems[student] = find_problems(course, lesson, student)
@@ -116,10 +127,10 @@ def find_problems(course: Course, lesson: str, student: str) -> list[str]:
 def table(grades: Grades, width: int = 100) -> str:
     """A row per student and a numbered column per exercise, their names below; in parts no wider than `width`."""
     names = list(grades.exercises)
-    maximum = [sum(grades.points[check] for check in checks) for checks in grades.exercises.values()]
+    in_all = sum(grades.points.values())
     rows = {student: [cell(grades, student, name) for name in names] for student in grades.earned}
-    rows["of"] = [f"{points:g}" for points in maximum]
-    totals = {student: f"{grades.total(student):g}" for student in grades.earned} | {"of": f"{sum(maximum):g}"}
+    rows["of"] = [f"{grades.worth(name):g}" for name in names]
+    totals = {student: f"{grades.total(student):g}" for student in grades.earned} | {"of": f"{in_all:g}"}
     first = max(map(len, ["student", *rows])) + 1
     wide = max(map(len, [*(one for row in rows.values() for one in row), f"{len(names)}"])) + 2
     at_once = max(1, (width - first - 9) // wide)
@@ -133,7 +144,8 @@ def table(grades: Grades, width: int = 100) -> str:
             line = f"{student:{first}}" + "".join(f"{row[number]:>{wide}}" for number in part)
             lines.append(line + (f"{totals[student]:>9}" if last else ""))
         lines.append("")
-    lines += [f"{number:>3}  {name}" for number, name in enumerate(names, 1)]
+    titles = [name + " (extra credit, not in the total's maximum)" * grades.is_challenge(name) for name in names]
+    lines += [f"{number:>3}  {title}" for number, title in enumerate(titles, 1)]
     waiting = sum(map(len, grades.waiting.values()))
     return "\n".join([*lines, *([f"  ?  not graded yet: a person has to ({waiting} answers)"] if waiting else [])])
 

@@ -19,7 +19,7 @@ BEGIN = datetime(1, 1, 1)  # a Monday
 
 def difficulty(grades: Grades, exercise: str) -> float | None:
     """The share of an exercise's points that the class lost, from 0 to 1; None if nothing of it is graded."""
-    most = most_of(grades, exercise)
+    most = grades.worth(exercise)
     points = [grades.of_exercise(student, exercise) for student in graded(grades, exercise)]
     return 1 - mean(points) / most if points and most else None
 
@@ -38,10 +38,6 @@ def discrimination(grades: Grades, exercise: str) -> float | None:
         return correlation(points, others)
     except StatisticsError:
         return None
-
-
-def most_of(grades: Grades, exercise: str) -> float:
-    return sum(grades.points[check] for check in grades.exercises[exercise])
 
 
 def graded(grades: Grades, exercise: str) -> list[str]:

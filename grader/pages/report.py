@@ -29,7 +29,8 @@ from grader.classroom.similarity import Pair, similar_answers
 from grader.classroom.submission import Lesson, count, grade_id, is_copy, modified, notebooks_beside
 from grader.judging.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG, Judgement, Verdict
 from grader.pages import number, page, visible
-from grader.pages.class_statistics import difficulty, discrimination, graded, hand_ins, most_of
+from grader.pages.board import Row, board, board_name
+from grader.pages.class_statistics import difficulty, discrimination, graded, hand_ins
 from grader.pages.marks import MARKS, WAITS, Mark, judgement_of
 
 FILE = "report.html"
@@ -59,6 +60,7 @@ class Class:
     grades: Grades
     judgements: dict[str, Judgement] = field(default_factory=dict)  # of students with an autograded notebook
     links: dict[str, dict[str, str]] = field(default_factory=dict)  # student -> {what: relative URL}
+    names: dict[str, str] = field(default_factory=dict)  # student -> the name for the board, if there is one
     enrolled: int = 0
     answers: dict[str, dict[str, str]] = field(default_factory=dict)  # student -> exercise -> code
     similar: list[Pair] = field(default_factory=list)
@@ -82,7 +84,8 @@ def read_class(course: Course, lesson: str) -> Class:
         found.links[student] = {what: link(file, course.root) for what, file in files.items() if file.is_file()}
         try:
             nb = nbformat.read(notebook, as_version=4)
-            found.judgements[student], found.answers[student] = judgement_of(nb), answers_in(nb)
+            found.judgements[student], found.names[student] = judgement_of(nb), board_name(nb)
+            found.answers[student] = answers_in(nb)
         except Exception:  # `grades.problems` says why
             continue
     found.similar = similar_answers(found.answers, given)
@@ -143,6 +146,7 @@ def lesson_values(one: Class) -> dict[str, Any]:
         "hand_ins": hand_ins(grades.handed_in.values(), grades.deadline),
         "untimed": len(totals) - len(grades.handed_in),
         "exercises": [exercise_row(one, name) for name in grades.exercises],
+        "board": board_of(one),
         "mistakes": common_mistakes(one),
         "flagged": flagged,
         "similar": similar_pairs(one),
@@ -152,10 +156,20 @@ def lesson_values(one: Class) -> dict[str, Any]:
     }
 
 
+def board_of(one: Class) -> list[Row]:
+    scores = [
+        (one.names.get(student, ""), verdict.score)
+        for student, judgement in one.judgements.items()
+        for verdict in judgement.verdicts
+        if verdict.score and verdict.kind == PASSED
+    ]
+    return board(scores)
+
+
 def exercise_row(one: Class, name: str) -> dict[str, Any]:
     """An exercise's points across the class, and how each of its checks went."""
     grades = one.grades
-    most = most_of(grades, name)
+    most = grades.worth(name)
     points = [grades.of_exercise(student, name) for student in graded(grades, name)]
     how_many = shares(points, most, len(grades.earned) - len(points))
     return {
@@ -164,6 +178,7 @@ def exercise_row(one: Class, name: str) -> dict[str, Any]:
         "most": most,
         "difficulty": two_digits(difficulty(grades, name)),
         "discrimination": two_digits(discrimination(grades, name)),
+        "extra": grades.is_challenge(name),
         "bar": bar(how_many, SHARES),
         "counts": counts_text(how_many, SHARES),
         "checks": [check_row(one, name, check) for check in grades.exercises[name]],
@@ -173,7 +188,8 @@ def exercise_row(one: Class, name: str) -> dict[str, Any]:
 def check_row(one: Class, exercise: str, check: str) -> dict[str, Any]:
     waiting = {student for student, names in one.grades.waiting.items() if check in names}
     points = [earned[check] for student, earned in one.grades.earned.items() if student not in waiting]
-    most, name = one.grades.points[check], check.removeprefix(exercise).strip("-") or check
+    most = one.grades.points[check] or one.grades.extra.get(check, 0.0)
+    name = check.removeprefix(exercise).strip("-") or check
     kinds, words = kinds_of(one, check), {kind: mark.words for kind, mark in MARKS.items()}
     if one.judgements and set(kinds) == {NOT_RUN}:  # no verdicts at all: a person grades these
         kinds, words = shares(points, most, len(waiting)), SHARES
@@ -354,8 +370,8 @@ def student_rows(one: Class, totals: dict[str, float]) -> list[dict[str, Any]]:
     rows = []
     for student in sorted(totals, key=lambda name: (-totals[name], name)):
         cells = []
-        for name, checks in one.grades.exercises.items():
-            got, most = one.grades.of_exercise(student, name), sum(one.grades.points[check] for check in checks)
+        for name in one.grades.exercises:
+            got, most = one.grades.of_exercise(student, name), one.grades.worth(name)
             colour = "full" if got >= most else "some" if got > 0 else "none"
             waits = one.grades.waits(student, name)
             cells.append((WAITS.sign if waits and not got else number(got), WAITS.css if waits else colour))
