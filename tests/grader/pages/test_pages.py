@@ -7,6 +7,7 @@ import json
 import os
 import re
 import secrets
+import shlex
 import signal
 import socket
 import subprocess
@@ -491,6 +492,38 @@ def in_gradebook(course, student, nb):
         for verdict in judgement_of(nb).verdicts:
             gradebook.find_grade(verdict.check, LESSON, LESSON, student).auto_score = verdict.points
         gradebook.db.commit()
+
+
+def test_similar_answers_are_shown_side_by_side_and_accuse_nobody(tiny):
+    loop = "\n    ".join(f"total = total + x[{number}] * rank - world_size // {number + 2}" for number in range(9))
+    answer = f"def total(x, rank, world_size):\n    total = 0\n    {loop}\n    return total  # <script>"
+    for student, text in (("pia", answer), ("quin", answer.replace("total", "sums")), ("rex", RIGHT["total"])):
+        in_gradebook(tiny, student, graded(answers={**RIGHT, "total": text}))
+    soup = BeautifulSoup(write_report(Course.at(tiny), [LESSON]).read_text(), "html.parser")
+    assert_passive(str(soup))
+    [pair] = soup.select("details.similar")
+    assert re.sub(r"\s+", " ", pair.summary.text).strip() == "pia, quin · similar answers to total"
+    assert [text.text for text in pair.select("div.pair pre")] == [answer, answer.replace("total", "sums")]
+    assert "not a proof of anything" in soup.text
+    assert not re.search("plagiari|cheat|copied", soup.text, re.IGNORECASE)
+
+
+def test_several_notebooks_are_shown_with_what_to_type(tiny):
+    in_gradebook(tiny, "two", graded())
+    folder = tiny / "submitted" / "two" / LESSON
+    for name in (f"{LESSON} (1).ipynb", "it's mine.ipynb"):
+        (folder / name).write_text("{}")
+        os.utime(folder / name, (86400, 86400))
+    soup = BeautifulSoup(write_report(Course.at(tiny), [LESSON]).read_text(), "html.parser")
+    [look] = [one for one in soup.select("details.look") if one.b.text == "two"]
+    commands = [shlex.split(line) for line in look.text.splitlines() if line.startswith("    ")]
+    place = f"submitted/two/{LESSON}"
+    assert sorted(commands) == [
+        ["cp", f"{place}/it's mine.ipynb", f"{place}/{LESSON}-1.ipynb"],
+        ["touch", f"{place}/{LESSON} (1).ipynb"],
+        ["touch", f"{place}/{LESSON}.ipynb"],
+    ]
+    assert "1970-01-02 00:00 UTC  90_tiny (1).ipynb" in look.text
 
 
 def test_the_report_of_a_course_survives_odd_notebooks(tiny):
