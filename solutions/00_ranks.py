@@ -59,13 +59,14 @@ def train_alone(rank, world_size, steps):
 def percent_apart(one, other):
     return 100 * ((one - other).norm() / one.norm()).item()
 
+# %% tags=["notebook-only"]
 run = spawn(train_alone, 2, steps=100)
 print("step   loss of rank 0   loss of rank 1   apart")
 for step in (1, 2, 10, 100):
     (loss_0, weights_0), (loss_1, weights_1) = (history[step - 1] for history in run.results)
     print(f"{step:>4}   {loss_0:14.6f}   {loss_1:14.6f}   {percent_apart(weights_0, weights_1):4.1f} %")
 
-# %%
+# %% tags=["notebook-only"]
 reveal(
     "percent that the replicas are apart",
     percent_apart(weights_0, weights_1),
@@ -116,7 +117,7 @@ def count(rank, world_size):
 counted = spawn(count, 4).results
 counted
 
-# %%
+# %% tags=["notebook-only"]
 reveal("what rank 3 returns", counted[3], why="3 + 7 + 11. Its counter started at 0; nobody else added to it.")
 reveal("counter in the notebook", counter, why="The ranks have added to copies of their own.")
 
@@ -235,7 +236,7 @@ check(replicas_in_step, judges="values")
 # %% [markdown]
 # The two replicas of the opening once more, and one process that has the whole batch:
 
-# %%
+# %% tags=["notebook-only"]
 def train_together(rank, world_size, steps):
     batches = [mlp.make_batch(16, 16, seed=step).chunk(world_size)[rank] for step in range(steps)]
     weights = replicas_in_step(mlp.make_weights(4, 16), batches, 1.0, world_size=world_size)

@@ -83,9 +83,9 @@ wrong("never-parts", "Each meeting must be over before the next").replace(
     "dist.destroy_process_group()", "pass"
 ).replace("pass\ngathered = []", "dist.destroy_process_group()\ngathered = []")
 wrong("parts-only-in-between", "still has a process group").replace(
-    "gathered.append([int(one) for one in everyone])\n    dist.destroy_process_group()",
+    "gathered.append([int(one) for one in everyone])\ndist.destroy_process_group()",
     "gathered.append([int(one) for one in everyone])",
-).replace("    store =", "    if dist.is_initialized():\n        dist.destroy_process_group()\n    store =")
+).replace("store =", "if dist.is_initialized():\n    dist.destroy_process_group()\nstore =")
 wrong("numbers-ranks-backwards", "did not give its rank in the meeting").replace(
     "rank=rank", "rank=world_size - 1 - rank"
 )
@@ -97,7 +97,7 @@ wrong("only-makes-the-store", "There is no process group, or no longer").replace
 )
 wrong("path-as-store", "and not its path").replace("store=store", "store=path")
 wrong("parts-before-it-gathers", "destroy_process_group after it").replace(
-    "everyone =", "dist.destroy_process_group()\n    everyone ="
+    "everyone =", "dist.destroy_process_group()\neveryone ="
 )
 right("by-a-url").replace("store = dist.FileStore(path, world_size)", "pass").replace(
     "store=store", 'init_method=f"file://{path}"'
