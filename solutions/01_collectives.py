@@ -519,7 +519,7 @@ reveal("times as many bytes", sent // direct, why="To each of the others it send
 # **all-reduce = reduce-scatter + all-gather**
 
 # %%
-figures.halves(world_size=4)
+figures.halves(world_size=3)
 
 # %% [markdown]
 # After the reduce-scatter each rank owns one finished chunk of the sum; the all-gather gives every chunk to everyone.
