@@ -121,7 +121,7 @@ right("adds-in-batches").replace("if other != root:", "if other == root: continu
 ).replace("            total += arrived", "        total = total + arrived")
 
 wrong, right = ANSWERS.to("grid-sums")
-wrong("forgets-the-group", "give the call its group").replace(
+wrong("forgets-the-group", "give each call its group").replace(
     "dist.all_reduce(total, group=mine)", "dist.all_reduce(total)"
 )
 wrong("swaps-the-two", "the row comes first").replace("tuple(sums)", "tuple(reversed(sums))")
@@ -129,7 +129,7 @@ wrong("columns-as-rows", "how many ranks are in one row").replace(
     "range(start, start + columns) for start in range(0, world_size, columns)",
     "range(start, start + world_size // columns) for start in range(0, world_size, world_size // columns)",
 )
-wrong("sums-the-row-sum", "start from a copy of x again").replace("sums = []", "sums, total = [], torch.clone(x)").replace(
+wrong("sums-the-row-sum", "a copy of `x` of its own").replace("sums = []", "sums, total = [], torch.clone(x)").replace(
     "total = x.clone()\ndist.all", "dist.all"
 ).replace("sums.append(total)", "sums.append(total.clone())")
 wrong("only-its-own-groups", "Every rank creates the group of every row").replace(
@@ -137,7 +137,7 @@ wrong("only-its-own-groups", "Every rank creates the group of every row").replac
     "groups = [dist.new_group(list(team)) if rank in team else None for team in teams]",
 )
 wrong("adds-nothing", "nothing was added to it").replace("dist.all_reduce(total, group=mine)", "pass")
-wrong("adds-into-x", "must stay as it was").replace("total = x.clone()", "total = x")
+wrong("adds-into-x", "a copy of `x` of its own").replace("total = x.clone()", "total = x")
 wrong("gathers-everything", "called all_gather", caught_by="traffic").function("""
     xs = [torch.empty_like(x) for _ in range(world_size)]
     dist.all_gather(xs, x)
@@ -177,11 +177,11 @@ wrong("gathers-whole-tensors", "called all_gather", caught_by="traffic").body(""
 wrong("float32-buffers", "a different dtype", hidden=True).replace(
     "mine = torch.empty(size, dtype=x.dtype)", "padded = padded.float()\nmine = torch.empty(size)"
 )
-wrong("forgets-the-group", "group=group").replace(", group=group)", ")")
-wrong("gathers-in-the-world", "group=group").replace(
+wrong("forgets-the-group", "all take it").replace(", group=group)", ")")
+wrong("gathers-in-the-world", "all take it").replace(
     "dist.all_gather(chunks, mine, group=group)", "dist.all_gather(chunks, mine)"
 )
-wrong("counts-the-world", "group=group").replace("dist.get_world_size(group)", "dist.get_world_size()")
+wrong("counts-the-world", "all take it").replace("dist.get_world_size(group)", "dist.get_world_size()")
 
 wrong, _ = ANSWERS.to("distributed-transpose")
 wrong("transposes-its-own-band", "nothing was exchanged").body("return band.T.contiguous()")

@@ -183,15 +183,11 @@ def grid_sums(draws: Draws, world_size: int, columns: int, shape: Shape = 2, dty
     by_row, by_column = ([sum_of([xs[other] for other in of[rank]]) for rank in ranks] for of in (row_of, column_of))
     usual = {
         "your own tensor: nothing was added to it": xs,
-        "the sum over all ranks: give the call its group": everyone,
+        "the sum over all ranks: give each call its group, and each sum a copy of `x` of its own": everyone,
     }
     by_rows_of = world_size // columns  # what you get if `columns` is taken for the number of rows
     transposed = [sum_of([xs[other] for other in ranks if other // by_rows_of == rank // by_rows_of]) for rank in ranks]
     right = {"the sum over the row": by_row, "the sum over the column": by_column}
-
-    def also_from(other: list[torch.Tensor], mine: list[torch.Tensor]) -> list[torch.Tensor]:
-        """What all-reducing a sum again, over the other axis, has in place of a sum."""
-        return [sum_of([other[rank] for rank in column_of[this]]) for this in ranks] if mine is by_column else mine
 
     return Case(
         [xs],
@@ -203,11 +199,7 @@ def grid_sums(draws: Draws, world_size: int, columns: int, shape: Shape = 2, dty
                 "the sum over the column: the row comes first": by_column,
                 f"the sum over {by_rows_of} neighbours: `columns` is how many ranks are in one row": transposed,
             },
-            "the sum over the column": usual
-            | {
-                "the sum over the row": by_row,
-                "the sum of the sums over the rows: start from a copy of x again": also_from(by_row, by_column),
-            },
+            "the sum over the column": usual | {"the sum over the row": by_row},
         },
         traffic=lambda answer: expect_in_teams(answer, [row_of, column_of], xs[0].nbytes),
     )
@@ -232,6 +224,10 @@ def expect_in_teams(answer: Answer, teams: Sequence[Sequence[Sequence[int]]], nb
 
 
 PAIRS = [[0, 2], [1, 3]]  # groups that are not the whole world
+ONE_GROUP = (
+    "A list has one chunk for each rank of the group. Are the number of chunks and the calls of the same group? "
+    "get_world_size, reduce_scatter and all_gather all take it."
+)
 
 
 @oracle(
@@ -251,6 +247,7 @@ def all_reduce_from_halves(
     return Case(
         [xs],
         through=call_in_group,
+        advice={"list size|tensor list|tensors": ONE_GROUP},
         right=total,
         mistakes={
             "your own tensor: nothing was added to it": xs,
