@@ -703,9 +703,10 @@ for name, (parameters, tokens) in models.items():
     print(f"{name:<12} {by_memory:>19,} {by_time:>18,}")
 
 # %% [markdown]
-# Even the smallest doesn't fit on one GPU. But it is the second column that fills data centres: memory asks for dozens
-# of GPUs, time for thousands. Both columns assume that the work is shared **perfectly**. Making that nearly true, by
-# sending as little as possible at the right moment, is what the rest of this course is about.
+# Even the state of the smallest doesn't fit on one GPU. But it is the second column that fills data centres: for time,
+# each of these models needs several times as many GPUs as for memory, and the last one more than 200 times. Both
+# columns assume that the work is shared **perfectly**. Making that nearly true, by sending as little as possible at the
+# right moment, is what the rest of this course is about.
 
 # %% [markdown]
 # ### How your predictions went
@@ -721,8 +722,8 @@ how_predictions_went()
 #   `torchrun` and SLURM start the processes and tell each who it is.
 # - The only order between ranks is the one that you make: a **barrier**, or a message.
 # - One failing rank stops all of them, and the others are innocent. One rank that decides by itself is a deadlock.
-# - The state of training takes 16 bytes per parameter, and the work 6 FLOP per parameter and token. Memory asks for
-#   dozens of GPUs, time for thousands.
+# - The state of training takes 16 bytes per parameter, and the work 6 FLOP per parameter and token. Large models need
+#   many GPUs for their memory, and many more for time.
 #
 # **The library.** A real program has `torch.distributed.init_process_group()` in its first lines and is started by
 # `torchrun`; that is all of the rendezvous. `DistributedDataParallel` averages the gradients.

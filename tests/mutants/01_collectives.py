@@ -147,7 +147,7 @@ wrong("gathers-everything", "called all_gather", caught_by="traffic").function("
         torch.stack(xs[column::columns]).sum(0).to(x.dtype),
     )
 """)
-wrong("three-columns", "returned", hidden=True).replace("columns)", "min(columns, 3) if world_size != 3 else 1)")
+wrong("three-columns", "the sum over the", hidden=True).replace("columns)", "min(columns, 3) if world_size != 3 else 1)")
 right("with-subgroups").function("""
     from torch.distributed import new_subgroups_by_enumeration
     row, _ = new_subgroups_by_enumeration([list(range(s, s + columns)) for s in range(0, world_size, columns)])

@@ -247,7 +247,7 @@ def all_reduce_from_halves(
     return Case(
         [xs],
         through=call_in_group,
-        advice={"list size|tensor list|tensors": ONE_GROUP},
+        advice={r"list size|tensor list|needs a list of \d+ tensors": ONE_GROUP},
         right=total,
         mistakes={
             "your own tensor: nothing was added to it": xs,
