@@ -823,6 +823,9 @@ check(launch_then_wait, judges="values")
 # %% check="launch-then-wait" judges="traffic" points=2
 check(launch_then_wait, judges="traffic")
 
+# %% check="launch-then-wait" judges="time" points=1
+check(launch_then_wait, judges="time")
+
 # %% [markdown]
 # Is the waiting time really used? `region` names a stretch of compute, and `timeline` draws who did what when: each
 # rank's compute in the upper half of its lane, what it had on the network in the lower half. Here both go on at once.

@@ -83,7 +83,10 @@ def smallest_cluster(_: Draws, parameters: float, tokens: float, days: float, me
         right={"GPUs by memory": by_memory, "GPUs by time": by_time},
         rtol=1e-9,
         mistakes={
-            "": {"the two the other way round: memory comes first": (by_time, by_memory)},
+            "": {
+                "the two the other way round: memory comes first": (by_time, by_memory),
+                "the larger of the two, twice: each wall has its own number": (max(by_memory, by_time),) * 2,
+            },
             "GPUs by memory": {
                 "what the parameters take in bfloat16: gradients and Adam's state count too": math.ceil(
                     2 * parameters / memory

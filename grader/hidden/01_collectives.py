@@ -84,6 +84,7 @@ launch_then_wait = vary(
     visible.launch_then_wait,
     values=[(1, (2, 3)), (3, (1, 5, 2, 2), F64), (5, (3,), I64), (3, (2, 4), F32, -1)],
     traffic=[(3, (2, 1, 4, 3, 1))],
+    time=[(3, (3000, 600, 900))],
 )
 
 

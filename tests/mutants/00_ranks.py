@@ -65,6 +65,16 @@ wrong("never-zeroes", "add up from step to step").replace("optimizer.zero_grad()
 wrong("only-the-last-weight", "the last weight's gradient alone").replace(
     AVERAGED, "dist.all_reduce(weights[-1].grad)\nweights[-1].grad /= world_size\n"
 )
+wrong("never-zeroes-sums", "and are summed again").replace("optimizer.zero_grad()", "pass").replace(
+    AVERAGED + "optimizer.step()",
+    "for weight in weights:\n    dist.all_reduce(weight.grad)\n    weight.data -= lr * weight.grad / world_size",
+)
+wrong("divides-twice", "divided already").replace(
+    "dist.all_reduce(weight.grad)", "dist.all_reduce(weight.grad, op=dist.ReduceOp.AVG)"
+)
+wrong("broadcasts", "rank 0's gradients").replace(
+    AVERAGED, "for weight in weights:\n    dist.broadcast(weight.grad, src=0)\n"
+)
 wrong("for-two-ranks", "divide by the number of ranks", hidden=True).replace(
     "weight.grad /= world_size", "weight.grad /= {2: 2, 4: 4}.get(world_size, 1)"
 )
@@ -86,7 +96,7 @@ wrong("parts-only-in-between", "still has a process group").replace(
     "gathered.append([int(one) for one in everyone])\ndist.destroy_process_group()",
     "gathered.append([int(one) for one in everyone])",
 ).replace("store =", "if dist.is_initialized():\n    dist.destroy_process_group()\nstore =")
-wrong("numbers-ranks-backwards", "did not give its rank in the meeting").replace(
+wrong("numbers-ranks-backwards", "Give rank= the rank that this process has there").replace(
     "rank=rank", "rank=world_size - 1 - rank"
 )
 wrong("a-world-of-its-own", "All who meet name the same world size", varies=True).replace(
@@ -219,6 +229,7 @@ wrong("sums-the-first-two-steps-only", "count the steps up to that one", caught_
 wrong("swaps-the-calls", "each rank has a line in the report", caught_by="reading").replace(
     '"in all_reduce": [0, 2], "in barrier": [1]', '"in all_reduce": [1], "in barrier": [0, 2]'
 )
+wrong("sums", "divide each by the number of ranks").replace("average.item() / world_size", "average.item()")
 wrong("leaves-the-last-step-out", "it counts too").replace("break", "averages.pop()\nbreak")
 wrong("leaves-without-the-barrier", "did not end at the barrier").replace("break", "return averages, {}")
 right("rank-0-tells").replace(
@@ -238,6 +249,9 @@ right("gathers-all-losses-first").function("""
 
 wrong, right = ANSWERS.to("smallest-cluster")
 wrong("swaps-the-two", "memory comes first").replace("return by_memory, by_time", "return by_time, by_memory")
+wrong("the-larger-twice", "each wall has its own number").replace(
+    "return by_memory, by_time", "return (max(by_memory, by_time),) * 2"
+)
 wrong("rounds-down", "what is left needs a GPU as well").replace(
     "math.ceil(16 * parameters / gpu_memory)", "int(16 * parameters // gpu_memory)"
 )

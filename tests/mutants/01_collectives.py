@@ -48,7 +48,7 @@ right("all-sends-at-once").body("""
 wrong, _ = ANSWERS.to("scatter-by-hand")
 wrong("forgets-its-own", "nothing was written into it").replace("mine.copy_(chunks[root])", "pass")
 wrong("off-by-one", "the previous rank's chunk").replace("mine.copy_(chunks[root])", "mine = chunks[root - 1]")
-wrong("first-chunk-to-all", "first chunk").body("""
+wrong("first-chunk-to-all", "chunk 0: rank r gets chunk r").body("""
     if rank == root:
         for other in range(world_size):
             if other != root:
@@ -91,6 +91,28 @@ wrong("root-row-first", "the root's own row first").replace(
     "for row, other in enumerate(others, 1):\n"
     "    dist.recv(rows[row], src=other)",
 )
+wrong("one-buffer-for-all", "memory of its own").function("""
+    if rank != root:
+        dist.send(x, dst=root)
+        return None
+    rows, arrived = [], torch.empty_like(x)
+    for other in range(world_size):
+        if other == root:
+            rows.append(x)
+        else:
+            dist.recv(arrived, src=other)
+            rows.append(arrived)
+    return torch.stack(rows)
+""")
+wrong("own-row-last", "belongs in row r").function("""
+    if rank != root:
+        dist.send(x, dst=root)
+        return None
+    rows = [torch.empty_like(x) for _ in range(world_size - 1)]
+    for row, other in zip(rows, [other for other in range(world_size) if other != root]):
+        dist.recv(row, src=other)
+    return torch.stack([*rows, x])
+""")
 wrong("returns-a-list", "a list: return one tensor").replace("for other", "rows = list(rows)\nfor other")
 wrong("returns-its-own-everywhere", "Only the root").body("return x")
 wrong("sends-to-rank-0", "send to itself").replace("dist.send(x, dst=root)", "dist.send(x, dst=0)")
@@ -136,6 +158,7 @@ wrong("only-its-own-groups", "Every rank creates the group of every row").replac
     "groups = [dist.new_group(list(team)) for team in teams]",
     "groups = [dist.new_group(list(team)) if rank in team else None for team in teams]",
 )
+wrong("averages", "the mean").replace("group=mine", "op=dist.ReduceOp.AVG, group=mine")
 wrong("adds-nothing", "nothing was added to it").replace("dist.all_reduce(total, group=mine)", "pass")
 wrong("adds-into-x", "a copy of `x` of its own").replace("total = x.clone()", "total = x")
 wrong("gathers-everything", "called all_gather", caught_by="traffic").function("""
@@ -147,7 +170,9 @@ wrong("gathers-everything", "called all_gather", caught_by="traffic").function("
         torch.stack(xs[column::columns]).sum(0).to(x.dtype),
     )
 """)
-wrong("three-columns", "the sum over the", hidden=True).replace("columns)", "min(columns, 3) if world_size != 3 else 1)")
+wrong("three-columns", "the sum over the", hidden=True).replace(
+    "columns)", "min(columns, 3) if world_size != 3 else 1)"
+)
 right("with-subgroups").function("""
     from torch.distributed import new_subgroups_by_enumeration
     row, _ = new_subgroups_by_enumeration([list(range(s, s + columns)) for s in range(0, world_size, columns)])
@@ -177,6 +202,16 @@ wrong("gathers-whole-tensors", "called all_gather", caught_by="traffic").body(""
 wrong("float32-buffers", "a different dtype", hidden=True).replace(
     "mine = torch.empty(size, dtype=x.dtype)", "padded = padded.float()\nmine = torch.empty(size)"
 )
+wrong("rounds-down", "round the size of a chunk up").body("""
+    size = x.numel() // world_size
+    flat = x.reshape(-1)[: world_size * size].contiguous()
+    mine = flat.new_empty(size)
+    dist.reduce_scatter(mine, list(flat.chunk(world_size)), group=group)
+    chunks = [torch.empty_like(mine) for _ in range(world_size)]
+    dist.all_gather(chunks, mine, group=group)
+    return torch.cat(chunks)
+""")
+wrong("pads-in-front", "the padding comes last").replace("padded[: x.numel()]", "padded[len(padded) - x.numel() :]")
 wrong("forgets-the-group", "all take it").replace(", group=group)", ")")
 wrong("gathers-in-the-world", "all take it").replace(
     "dist.all_gather(chunks, mine, group=group)", "dist.all_gather(chunks, mine)"
@@ -224,6 +259,9 @@ wrong("divides-by-world-size", "divide by how many numbers").replace(
     "total / count", "total / dist.get_world_size(group)"
 )
 wrong("divides-by-its-own-length", "the lengths must be summed too").replace("total / count", "total / shard.numel()")
+wrong("counts-everyone", "how many numbers ALL ranks have").replace(
+    "dist.all_reduce(count, group=group)", "dist.all_reduce(count)"
+)
 wrong("sums-the-products", "the products were summed").replace(
     "dist.all_reduce(product, op=dist.ReduceOp.PRODUCT, group=group)", "dist.all_reduce(product, group=group)"
 )
@@ -234,6 +272,13 @@ wrong("maximum-from-zero", "returned", hidden=True).replace(
 )
 
 wrong, _ = ANSWERS.to("launch-then-wait")
+wrong("works-afterwards", "the local work comes after the waiting", caught_by="time").body("""
+    sums = [x.clone() for x in tensors]
+    handles = [dist.all_reduce(x, async_op=True) for x in sums]
+    for handle in handles:
+        handle.wait()
+    return sums, max(x.max() for x in tensors)
+""")
 wrong("forgot-wait", "never waited", caught_by="traffic").replace("handle.wait()", "pass")
 wrong("waits-at-once", "before it had started the last one", caught_by="traffic").replace(
     "handles = [dist.all_reduce(x, async_op=True) for x in sums]",

@@ -17,6 +17,7 @@ from torch import Tensor
 from ..kit import mlp
 from ..text.units import plural
 from .answer import Answer, CheckFailed
+from .equality import alike
 from .inputs import Draws
 from .marking import check
 from .oracles import Case, as_tuple, every, oracle
@@ -93,8 +94,18 @@ def replicas_in_step(draws: Draws, world_size: int, layers: int, steps: int, lr:
             weights, shares, world_size * lr, everywhere
         ),
         "the mean of replicas that trained apart: average the gradients, at every step": [mean_of(apart)] * world_size,
+        "what comes of dividing by the number of ranks twice: ReduceOp.AVG has divided already": descend(
+            weights, shares, lr / world_size, everywhere
+        ),
+        "what rank 0's gradients lead to on every rank: average those of all ranks": descend(
+            weights, shares[:1], lr, everywhere
+        )
+        * world_size,
         "what gradients lead to that add up from step to step: zero them at the beginning of each": descend(
-            weights, shares, lr, everywhere, zero=False
+            weights, shares, lr, everywhere, carry=1
+        ),
+        "what gradients lead to that add up from step to step, and are summed again: zero them at each": descend(
+            weights, shares, lr, everywhere, carry=world_size
         ),
         "what comes of averaging the first weight's gradient alone": descend(weights, shares, lr, [0]),
         "what comes of averaging the last weight's gradient alone": descend(weights, shares, lr, [layers - 1]),
@@ -118,18 +129,18 @@ def replicas_in_step(draws: Draws, world_size: int, layers: int, steps: int, lr:
 
 
 def descend(
-    weights: list[Tensor], shares: list[list[Tensor]], lr: float, averaged: Sequence[int], zero: bool = True
+    weights: list[Tensor], shares: list[list[Tensor]], lr: float, averaged: Sequence[int], carry: float = 0
 ) -> list[list[Tensor]]:
     """Gradient descent by replicas that average the gradients of some of the layers: each replica's weights at the end.
 
-    shares: each replica's batches. zero: whether gradients start from 0 at each step.
+    shares: each replica's batches. carry: by what the gradients of one step are multiplied and added to the next.
     """
     replicas, kept = [weights] * len(shares), [[torch.zeros_like(weight) for weight in weights] for _ in shares]
     for batches in zip(*shares, strict=True):
         found = [mlp.serial_gradients(mine, batch)[1] for mine, batch in zip(replicas, batches, strict=True)]
         mean = mean_of(found)
         used = [[mean[n] if n in averaged else own[n] for n in range(len(weights))] for own in found]
-        kept = used if zero else [list(map(torch.add, one, other)) for one, other in zip(kept, used, strict=True)]
+        kept = [[carry * one + two for one, two in zip(*pair, strict=True)] for pair in zip(kept, used, strict=True)]
         replicas = [[w - lr * g for w, g in zip(*pair, strict=True)] for pair in zip(replicas, kept, strict=True)]
     return replicas
 
@@ -144,6 +155,10 @@ MEET = (
     "same world size. init_process_group waits until all of them have called it."
 )
 ONE_MEETING = "Each meeting must be over before the next: after each gathering, call dist.destroy_process_group()."
+WRONG_ORDER = (
+    "the right numbers in a different order: that of the ranks in the meeting is wanted. Give rank= the rank that this "
+    "process has there, and leave the list in the order in which all_gather fills it"
+)
 MEETING = {  # what torch means by its errors
     "twice": ONE_MEETING,
     "has not been initialized": "There is no process group, or no longer: call dist.init_process_group before the "
@@ -175,7 +190,7 @@ def rendezvous_by_hand(_: Draws, world_size: int, *rounds: tuple[Team, ...]) -> 
         if len(items(got)) != len(rounds):
             return "not one list for each meeting"
         in_order = [sorted(items(met)) for met in got] == [sorted(items(met)) for met in right[rank]]
-        return "the right numbers in a different order: a rank did not give its rank in the meeting" if in_order else ""
+        return WRONG_ORDER if in_order else ""
 
     case = Case(
         [numbers, meetings],
@@ -295,6 +310,9 @@ def one_deadlock(_: Draws, *losses: list[float]) -> Case:
     }
     too_long = "too long. You continue although the average is below 1: the average decides"
 
+    def are_sums(got: Any) -> bool:
+        return alike(got, [len(losses) * average for average in averages[: len(items(got))]], 1e-6) and bool(got)
+
     def expect_barrier(answer: Answer) -> None:
         for rank in range(len(losses)):
             if [event.op for event in answer.events if event.rank == rank][-1:] != ["barrier"]:
@@ -303,7 +321,10 @@ def one_deadlock(_: Draws, *losses: list[float]) -> Case:
     return Case(
         [losses],
         right={"the averages": every(right)},
-        mistakes={"the averages": {f"too short. {words}": every(wrong) for words, wrong in too_short.items()}},
+        mistakes={
+            "the averages": {"the sums of the losses: divide each by the number of ranks": are_sums}
+            | {f"too short. {words}": every(wrong) for words, wrong in too_short.items()}
+        },
         explain=lambda got, rank: too_long if len(items(got)) > len(right) else "",
         rtol=1e-6,
         seen="rank {rank}: {part} are",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from ..cluster.hardware import Cluster, Gpu, Link
 from ..kit.drivers.grouped import call_in_group
 from .answer import Answer, CheckFailed
 from .compare import Mistakes, expect, expect_unchanged
@@ -16,7 +18,7 @@ from .inputs import Draws
 from .marking import check
 from .oracles import Case, every, only_at, oracle
 from .runner import Runner
-from .traffic import expect_calls, expect_launched_first, expect_traffic
+from .traffic import expect_calls, expect_launched_first, expect_time, expect_traffic
 
 ROOTED = ("broadcast", "scatter", "gather", "reduce")
 UNROOTED = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
@@ -128,7 +130,7 @@ def scatter_by_hand(draws: Draws, sizes: tuple[int, ...], root: int, dtype: Dtyp
         right=chunks,
         mistakes={
             "what your empty tensor held before: nothing was written into it": empty,
-            "the first chunk: each rank gets a different one": chunks[0],
+            "chunk 0: rank r gets chunk r": chunks[0],
             "the previous rank's chunk": [chunks[-1], *chunks[:-1]],
         },
         unchanged=False,
@@ -141,6 +143,18 @@ def scatter_by_hand(draws: Draws, sizes: tuple[int, ...], root: int, dtype: Dtyp
 def gather_by_hand(draws: Draws, world_size: int, root: int, shape: Shape = 2, dtype: Dtype = FLOAT) -> Case:
     xs = draws.different_integers(world_size, shape, dtype)
     stacked = torch.stack(xs)
+
+    def known_rows(got: Any) -> list[list[Any]]:
+        """The rows of a tensor of the right shape, if each is some rank's; as lists, which can be sorted."""
+        rows = got.flatten(1).tolist() if isinstance(got, torch.Tensor) and got.shape == stacked.shape else []
+        return rows if all(row in stacked.flatten(1).tolist() for row in rows) else []
+
+    def in_any_order(got: Any) -> bool:
+        return sorted(known_rows(got)) == sorted(stacked.flatten(1).tolist())
+
+    def has_a_row_twice(got: Any) -> bool:
+        return bool(known_rows(got))
+
     mistakes = {
         "one long tensor: stack them, one row per rank": torch.cat(xs),
         "a list: return one tensor, one row per rank": every(xs),
@@ -148,6 +162,8 @@ def gather_by_hand(draws: Draws, world_size: int, root: int, shape: Shape = 2, d
             [torch.zeros_like(x) if rank == root else x for rank, x in enumerate(xs)]
         ),
         "in the wrong order, the root's own row first": torch.stack([xs[root], *xs[:root], *xs[root + 1 :]]),
+        "the right rows in the wrong order: what comes from rank r belongs in row r": in_any_order,
+        "one rank's row in several places: receive each into memory of its own": has_a_row_twice,
     }
     return by_hand(xs, root, only_at(root, stacked), mistakes)
 
@@ -188,6 +204,10 @@ def grid_sums(draws: Draws, world_size: int, columns: int, shape: Shape = 2, dty
     by_rows_of = world_size // columns  # what you get if `columns` is taken for the number of rows
     transposed = [sum_of([xs[other] for other in ranks if other // by_rows_of == rank // by_rows_of]) for rank in ranks]
     right = {"the sum over the row": by_row, "the sum over the column": by_column}
+    means = [
+        [mine / len(of[rank]) for rank, mine in enumerate(sums)]
+        for of, sums in ((row_of, by_row), (column_of, by_column))
+    ]
 
     return Case(
         [xs],
@@ -197,9 +217,10 @@ def grid_sums(draws: Draws, world_size: int, columns: int, shape: Shape = 2, dty
             "the sum over the row": usual
             | {
                 "the sum over the column: the row comes first": by_column,
+                ALL_MEAN: means[0],
                 f"the sum over {by_rows_of} neighbours: `columns` is how many ranks are in one row": transposed,
             },
-            "the sum over the column": usual | {"the sum over the row": by_row},
+            "the sum over the column": usual | {"the sum over the row": by_row, ALL_MEAN: means[1]},
         },
         traffic=lambda answer: expect_in_teams(answer, [row_of, column_of], xs[0].nbytes),
     )
@@ -254,6 +275,10 @@ def all_reduce_from_halves(
             ALL_MEAN: total / world_size,
             "one chunk of the sum: the second half, the all-gather, is missing": chunks,
             "the sum with its padding: cut it off": padded,
+            "the sum behind its padding, and without its end: the padding comes last": torch.cat(
+                [padded[len(flat) :], flat]
+            )[: len(flat)].reshape(total.shape),
+            "the sum without its end: round the size of a chunk up": flat[: len(flat) // world_size * world_size],
             "the sum without its shape": flat,
             "P times the sum: it was added once more in the second half": world_size * total,
             "all zeros: x was never copied into `padded`": torch.zeros_like(total),
@@ -378,6 +403,9 @@ def global_statistics(
     if groups:
         of_all = statistics(torch.cat(shards))
         mistakes["the result over all ranks: give each call its group"] = [of_all for _ in ranks]
+        mistakes["the sum divided by how many numbers ALL ranks have: give each call its group"] = with_means(
+            [total / sum(lengths) for total in sums]
+        )
     return Case(
         [shards],
         same={"groups": groups},
@@ -392,9 +420,20 @@ def statistics(numbers: torch.Tensor) -> torch.Tensor:
     return torch.stack([numbers.sum() / len(numbers), numbers.min(), numbers.max(), numbers.prod()])
 
 
+SLOW_MEMORY = Cluster(
+    "slow memory",
+    nodes=1,
+    gpus_per_node=8,
+    gpu=Gpu(flops={"fp32": math.inf}, memory=math.inf, bandwidth=1e3, launch=0),
+    intra=Link(0, 100.0),
+    inter=Link(0, 100.0),
+)
+
+
 @oracle(
     values=[(2, (1, 4, 2))],
     traffic=[(2, (1, 4, 2))],
+    time=[(2, (1000, 2000))],
     if_stuck="every rank must start the same all-reduces in the same order.",
 )
 def launch_then_wait(
@@ -427,7 +466,18 @@ def launch_then_wait(
         seen="rank {rank}, as {part}, returned",
         unpack=unpack,
         traffic=lambda answer: expect_launches(answer, len(sizes)),
+        clock=SLOW_MEMORY,
+        time=lambda answer: expect_overlap(answer, sum(x.nbytes for x in tensors[0])),
     )
+
+
+def expect_overlap(answer: Answer, nbytes: int) -> str:
+    """Raise CheckFailed unless the local work, which reads all tensors once, went on while they were being summed."""
+    memory, world_size = SLOW_MEMORY.gpu.bandwidth, len(answer.results)
+    copying, local = 2 * nbytes / memory, nbytes / memory
+    summing = 2 * (world_size - 1) / world_size * nbytes / SLOW_MEMORY.intra.bandwidth
+    waits_first = {"what it takes if the local work comes after the waiting": copying + summing + local}
+    return expect_time(answer, copying + summing + local / 2, recognise=waits_first)
 
 
 def expect_launches(answer: Answer, count: int) -> str:
