@@ -1098,25 +1098,60 @@ how_predictions_went()
 # (Concurrency and Computation, 2007). Its first sections draw the pictures of this lesson; the rest is lesson 02.
 
 # %% [markdown]
-# # Challenge (optional, no points)
-# `dist.all_gather_object` took strings of any length, but a collective needs the same shape everywhere. How does it do
-# that? Write `all_gather_text` with two calls of `dist.all_gather` and no object collective. If it works, the cell
-# shows True four times.
+# # Challenge
+# An open task, beyond the lesson's points. It has a score, and there may be better answers than ours.
+
+# %% [markdown]
+# ## All-gather of uneven tensors
 #
-# <details><summary>Hint</summary>
+# All-gather wants tensors of one size. Here each of eight GPUs has a tensor of its own length, some long and some
+# short, as with the tokens of a batch or the experts' shares of them. All ranks know all the lengths. Bring everything
+# to everyone, as fast as you can.
 #
-# First all-gather the lengths. Then every rank pads its bytes to the longest and all-gathers those. Cut each to its
-# length at the end. From text to tensor: `torch.tensor(list(text.encode()), dtype=torch.uint8)`; back:
-# `bytes(tensor.tolist()).decode()`.
+# Only messages take time: 10 µs each, and then they flow at 10 GB/s, in and out of each rank. You may use any call of
+# `dist`, and `simulate` charges each collective what the best algorithm for it takes.
+#
+# Par is what this lesson's padding leads to: all tensors are padded to the longest. The limit is a bound that no
+# algorithm can beat: the rank with the shortest tensor must receive all the others. Reach par and you have the extra
+# credit. How far beyond can you get?
+
+# %%
+LENGTHS = [60_000, 500, 2_000, 8_000, 1, 30_000, 4_000, 1_500]  # float32 numbers on each rank
+
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# How many of the bytes in a padded all-gather are padding?
+# </details>
+# <details><summary>Hint 2: the idea of par</summary>
+#
+# Pad to the longest, all-gather, cut each row to its own length, and concatenate.
+# </details>
+# <details><summary>Hint 3: beyond par</summary>
+#
+# The slow part is that one rank has so much. What if the long tensors were shared out first, so that every rank had
+# equally much to contribute? `all_to_all_single` takes sizes for what it sends and for what it receives.
 # </details>
 
-# %% tags=["notebook-only"]
-def all_gather_text(text, rank, world_size):
-    """Return the texts of all ranks, in rank order, on every rank."""
-    return [text]  # replace this
+# %% exercise="uneven-all-gather" difficulty=5 minutes=20
+board_name = ""  # your name on the class's board; empty for none
 
-def challenge(rank, world_size):
-    words = ["one", "", "fourteen", "ñandú"]
-    return all_gather_text(words[rank], rank, world_size) == words
+def uneven_all_gather(
+    x: Tensor, lengths: list[int], rank: int, world_size: int
+) -> Tensor:
+    """Return the tensors of all ranks one after another, in rank order, on every rank:
+    as fast as possible, by any calls of dist.
 
-spawn(challenge, 4).results
+    x: (lengths[rank],), of one dtype on all ranks; left unchanged. Lengths may be 0,
+        but not on all ranks. Returns (sum(lengths),).
+    """
+    ### BEGIN SOLUTION
+    padded = x.new_zeros(max(lengths))
+    padded[: len(x)] = x
+    rows = [torch.empty_like(padded) for _ in range(world_size)]
+    dist.all_gather(rows, padded)
+    return torch.cat([row[:length] for row, length in zip(rows, lengths)])
+    ### END SOLUTION
+
+# %% check="uneven-all-gather" judges="score" points=3
+check(uneven_all_gather, judges="score", extra_credit=3)

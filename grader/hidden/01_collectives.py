@@ -111,3 +111,21 @@ def agree_or_explain_values(run: Runner) -> None:
     visible.judge_disagreement(run, [xs[0].int(), xs[1], xs[2]], odd=[1, 2])  # rank 0 is the one that differs
     xs = run.draws.different_integers(5, 4)
     visible.judge_disagreement(run, [xs[0], xs[1].int(), xs[2], xs[3][:1], xs[4]], odd=[1, 3])
+
+
+# ---- the challenge
+
+
+def seconds_of_uneven_all_gather(lengths: tuple[int, ...]) -> float:
+    """All tensors padded to the longest: in each of P - 1 steps, each rank passes on one of them."""
+    seconds: float = visible.WIRE.seconds(max(lengths) * F32.itemsize)
+    return (len(lengths) - 1) * seconds
+
+
+uneven_all_gather = vary(
+    visible.uneven_all_gather,
+    par=seconds_of_uneven_all_gather,
+    score=[((7_000, 0, 300, 40_000, 12),), ((1_000, 30_000),), ((50, 50, 50),)],
+)
+
+RECORDED = (vary(visible.uneven_all_gather, par=seconds_of_uneven_all_gather),)

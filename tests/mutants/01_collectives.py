@@ -329,3 +329,36 @@ wrong("speaks-for-itself", "the same sentence on every rank").replace(
 wrong("names-the-first-only", "to be named").replace("{', '.join(odd)}", "{odd[0]}")
 wrong("never-asks", "went on to all_reduce").body("pass")
 wrong("pairs-the-wrong-ranks", "rank 0 to be named").replace("odd =", "everyone.reverse()\nodd =")
+
+wrong, right = ANSWERS.to("uneven-all-gather")
+wrong("keeps-the-padding", "cut each to its own length", caught_by="score").replace(
+    "torch.cat([row[:length] for row, length in zip(rows, lengths)])", "torch.cat(rows)"
+)
+wrong("returns-a-list", "concatenate the tensors", caught_by="score").replace(
+    "torch.cat([row[:length] for row, length in zip(rows, lengths)])",
+    "[row[:length].clone() for row, length in zip(rows, lengths)]",
+)
+wrong("broadcasts-in-turn", "times par", caught_by="score").function("""
+    everyone = [x.clone() if rank == source else x.new_empty(length) for source, length in enumerate(lengths)]
+    for source in range(world_size):
+        dist.broadcast(everyone[source], src=source)
+    return torch.cat(everyone)
+""")
+wrong("exchanges-nothing", "nothing was exchanged", caught_by="score").function("return x.clone()")
+wrong("for-eight-ranks", "times par", caught_by="score", hidden=True).replace(
+    "max(lengths)", "max(lengths) if world_size == 8 else 2 * max(lengths)"
+)
+right("shares-out-first").function("""
+    total = sum(lengths)
+    size = -(-total // world_size)  # each rank's equal share of everything
+    starts = [sum(lengths[:source]) for source in range(world_size)]
+
+    def sends(source, owner):
+        return max(0, min(starts[source] + lengths[source], (owner + 1) * size) - max(starts[source], owner * size))
+
+    mine, arrive = x.new_zeros(size), [sends(source, rank) for source in range(world_size)]
+    dist.all_to_all_single(mine[: sum(arrive)], x.clone(), arrive, [sends(rank, owner) for owner in range(world_size)])
+    shares = [torch.empty_like(mine) for _ in range(world_size)]
+    dist.all_gather(shares, mine)
+    return torch.cat(shares)[:total]
+""")

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from ..cluster.hardware import Cluster, Gpu, Link
+from ..cluster.hardware import Cluster, Gpu, Link, links
 from ..kit.drivers.grouped import call_in_group
 from .answer import Answer, CheckFailed
 from .compare import Mistakes, expect, expect_unchanged
@@ -17,7 +17,9 @@ from .gradients import in_groups
 from .inputs import Draws
 from .marking import check
 from .oracles import Case, every, only_at, oracle
+from .recorded import recorded_par
 from .runner import Runner
+from .scores import VIRTUAL_TIME
 from .traffic import expect_calls, expect_launched_first, expect_time, expect_traffic
 
 ROOTED = ("broadcast", "scatter", "gather", "reduce")
@@ -561,3 +563,33 @@ def judge_disagreement(run: Runner, xs: list[torch.Tensor], odd: list[int]) -> N
             )
         if rank not in [0, *odd] and named:
             raise CheckFailed(f"the error says {text!r}", f"no mention of rank {rank}, which agrees with rank 0")
+
+
+# ---- the challenge
+
+WIRE = Link(alpha=1e-5, bandwidth=1e10)
+LENGTHS = (60_000, 500, 2_000, 8_000, 1, 30_000, 4_000, 1_500)  # as in the lesson
+
+
+@oracle(
+    score=[(LENGTHS,)],
+    par=recorded_par("01_collectives", "uneven-all-gather"),
+    if_stuck="the ranks don't call the same collectives with sizes that fit, or one side of a message is missing.",
+)
+def uneven_all_gather(draws: Draws, lengths: tuple[int, ...]) -> Case:
+    xs = [x[:n] for x, n in zip(draws.different_integers(len(lengths), max(lengths)), lengths, strict=True)]
+    everything, longest = torch.cat(xs), max(lengths)
+    padded = torch.cat([torch.cat([x, x.new_zeros(longest - len(x))]) for x in xs])
+    return Case(
+        [xs],
+        same={"lengths": list(lengths)},
+        right=everything,
+        mistakes={
+            "your own tensor: nothing was exchanged": xs,
+            "the tensors with their padding: cut each to its own length": padded,
+            "a list: concatenate the tensors": every(xs),
+        },
+        clock=links(len(lengths), WIRE.alpha, WIRE.bandwidth),
+        score=VIRTUAL_TIME,
+        limit=WIRE.seconds((sum(lengths) - min(lengths)) * everything.itemsize) if len(lengths) > 1 else 0.0,
+    )
