@@ -26,7 +26,7 @@ from utils.kit.shared_file import SharedFile
 
 check = checks_for("00_ranks")
 spawn_anywhere = spawn
-spawn = partial(spawn, backend="gloo")  # this lesson computes on the CPU, with or without GPUs
+spawn = partial(spawn, backend="gloo")  # this lesson computes on the CPU
 
 # %% [markdown]
 # ## Why: two replicas that drift apart
@@ -110,7 +110,7 @@ counter = 0
 
 def count(rank, world_size):
     global counter
-    for number in range(12)[rank::world_size]:  # every fourth number, from its own rank on
+    for number in range(12)[rank::world_size]:  # every fourth number, from `rank` on
         counter += number
     return counter
 
@@ -214,7 +214,7 @@ def replicas_in_step(
     weights: (D, D) each, the same on every rank; left unchanged.
     batches: this rank's share of the batch of each step, (B / P, D).
     Each step goes down the gradient of the mean loss over the rows of ALL ranks:
-    weight -= lr * gradient. Returns the weights after the last step, equal on all ranks.
+    weight -= lr * gradient. Returns the weights after the last step.
     """
     weights = [weight.clone().requires_grad_() for weight in weights]
     optimizer = torch.optim.SGD(weights, lr=lr)
@@ -311,7 +311,7 @@ def rendezvous_by_hand(
     Returns (the numbers gathered at each meeting, in the order of the ranks there;
     whether there still is a process group afterwards).
     """
-    dist.destroy_process_group()  # spawn has joined the ranks: from here on, they are strangers
+    dist.destroy_process_group()  # spawn has joined the ranks; now they are strangers
     gathered = []
     for path, rank, world_size in meetings:
         ### BEGIN SOLUTION
@@ -337,7 +337,7 @@ def meet_over_tcp(rank, world_size):
     if rank == 0:  # port 0: let the system choose a free one
         store = dist.TCPStore("127.0.0.1", 0, world_size, is_master=True, wait_for_workers=False)
         port[0] = store.port
-    dist.all_reduce(port)  # the others hold 0; through the group of spawn, which is still there
+    dist.all_reduce(port)  # the others hold 0; the group of spawn is still there
     if rank > 0:
         store = dist.TCPStore("127.0.0.1", port.item(), world_size)
     dist.destroy_process_group()
@@ -593,8 +593,8 @@ reveal("steps that all ranks complete", min(steps_of_each), why="Then the first 
 def one_deadlock(
     losses: list[float], rank: int, world_size: int
 ) -> tuple[list[float], dict]:
-    """Average the ranks' losses step by step; stop after the first step whose AVERAGE is
-    below 1; then meet at a barrier.
+    """Average the ranks' losses step by step; stop after the first step whose AVERAGE
+    is below 1; then meet at a barrier.
 
     losses: this rank's own, one per step; equally many on every rank, at least one. If
         no average is below 1, all steps run.

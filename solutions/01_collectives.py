@@ -23,7 +23,7 @@ from utils.checks import checks_for
 from utils.kit.predictions import how_predictions_went, predict, reveal
 
 check = checks_for("01_collectives")
-spawn = partial(spawn, backend="gloo")  # this lesson computes on the CPU, with or without GPUs
+spawn = partial(spawn, backend="gloo")  # this lesson computes on the CPU
 
 # %% [markdown]
 # ## Why: the same sum, a thousand times slower
@@ -39,9 +39,9 @@ spawn = partial(spawn, backend="gloo")  # this lesson computes on the CPU, with 
 predict("seconds through GPU 0", ...)
 
 # %%
-gpus, gradient, link = 1024, 8e9 * 2, 50e9  # bytes of one gradient; bytes per second, one way
-obvious = 2 * (gpus - 1) * gradient / link  # all in, then all out, through one network card
-good = 2 * (gpus - 1) / gpus * gradient / link  # each rank sends 2 (P - 1) / P gradients
+gpus, gradient, link = 1024, 8e9 * 2, 50e9  # GPUs, bytes, bytes per second one way
+obvious = 2 * (gpus - 1) * gradient / link  # all in, all out, through one card
+good = 2 * (gpus - 1) / gpus * gradient / link  # each sends 2 (P - 1) / P gradients
 
 # %%
 reveal("seconds through GPU 0", obvious, unit="s", why="Eleven minutes: 1,023 gradients of 0.32 s each, in and out.")
@@ -148,10 +148,12 @@ def rooted(rank, world_size, root):
     dist.broadcast(got["broadcast"], src=root)
 
     got["scatter"] = torch.empty(1, dtype=x.dtype)  # filled on every rank
-    chunks = list(x.chunk(world_size)) if rank == root else None  # P tensors of one size, on the root
+    # on the root, P tensors of one size; None elsewhere
+    chunks = list(x.chunk(world_size)) if rank == root else None
     dist.scatter(got["scatter"], chunks, src=root)
 
-    rows = [torch.empty_like(x) for _ in range(world_size)] if rank == root else None  # filled on the root
+    # filled on the root; None elsewhere
+    rows = [torch.empty_like(x) for _ in range(world_size)] if rank == root else None
     dist.gather(x, rows, dst=root)
     got["gather"] = rows and torch.cat(rows)
 
@@ -201,9 +203,11 @@ predict("bytes that the root sends", ...)
 
 # %% exercise="broadcast-by-hand" difficulty=2 minutes=8
 def broadcast_by_hand(x: Tensor, root: int, rank: int, world_size: int) -> Tensor:
-    """Return the root's `x` on every rank, by send and recv alone; P - 1 messages in all.
+    """Return the root's `x` on every rank; P - 1 messages in all, by send and recv
+    alone.
 
-    x: same shape and dtype on every rank, but only the root's values count. Left unchanged.
+    x: same shape and dtype on every rank, but only the root's values count. Left
+        unchanged.
     """
     received = x.clone()
     ### BEGIN SOLUTION
@@ -379,17 +383,19 @@ def unrooted(rank, world_size):
     x, got = torch.tensor(held[rank]), {}
 
     parts = [torch.empty_like(x) for _ in range(world_size)]
-    dist.all_gather(parts, x)  # the output comes first; it is a list of P tensors to fill
+    dist.all_gather(parts, x)  # the output comes first: a list of P tensors to fill
     got["all_gather"] = torch.cat(parts)
 
     got["reduce_scatter"] = torch.empty(1, dtype=x.dtype)
-    dist.reduce_scatter(got["reduce_scatter"], list(x.chunk(world_size)))  # a list of P chunks, on every rank
+    chunks = list(x.chunk(world_size))  # P tensors, on every rank
+    dist.reduce_scatter(got["reduce_scatter"], chunks)
 
     got["all_reduce"] = x.clone()
     dist.all_reduce(got["all_reduce"])  # overwritten with the sum
 
     got["all_to_all"], got["twice"] = torch.empty_like(x), torch.empty_like(x)
-    dist.all_to_all_single(got["all_to_all"], x)  # chunk d of x goes to rank d; chunk s of the output is from rank s
+    # chunk d of x goes to rank d; chunk s of the output comes from rank s
+    dist.all_to_all_single(got["all_to_all"], x)
     dist.all_to_all_single(got["twice"], got["all_to_all"])
     return {name: x.tolist() for name, x in got.items()}
 
@@ -603,7 +609,8 @@ figures.transpose(world_size=2, rows=2, columns=3)
 
 # %% exercise="distributed-transpose" difficulty=3 minutes=13
 def distributed_transpose(band: Tensor, rank: int, world_size: int) -> Tensor:
-    """Transpose a matrix whose rows are spread over the ranks, with one all_to_all_single.
+    """Transpose a matrix whose rows are spread over the ranks, with one
+    all_to_all_single.
 
     band: (m, P * c), rows r * m to (r + 1) * m of the matrix on rank r; contiguous or
         not, left unchanged.
@@ -998,8 +1005,9 @@ def agree_or_explain(x: Tensor, rank: int, world_size: int) -> Tensor:
     shapes or dtypes differ.
 
     x: any shape and dtype, left unchanged.
-    Raises ValueError that names each rank that differs from rank 0 as "rank 2", with its
-    shape and dtype, then "rank 0" with its own. Ranks that agree with rank 0 are not named.
+    Raises ValueError that names each rank that differs from rank 0 as "rank 2", with
+    its shape and dtype, then "rank 0" with its own. Ranks that agree with rank 0 are
+    not named.
     """
     mine = f"{tuple(x.shape)} {x.dtype}"  # such as "(3,) torch.float64"
     ### BEGIN SOLUTION
@@ -1116,7 +1124,7 @@ how_predictions_went()
 # credit. How far beyond can you get?
 
 # %%
-LENGTHS = [60_000, 500, 2_000, 8_000, 1, 30_000, 4_000, 1_500]  # float32 numbers on each rank
+LENGTHS = [60_000, 500, 2_000, 8_000, 1, 30_000, 4_000, 1_500]  # float32, each rank
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
