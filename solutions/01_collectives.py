@@ -1074,7 +1074,7 @@ print(f"through GPU 0: {through_one.elapsed:.0f} s a step     all-reduce: {all_r
 all_reduce.costs()
 
 # %% [markdown]
-# Eleven minutes indeed; adding up takes some seconds more than the first page had counted. The good one is better than
+# Eleven minutes indeed; adding up takes some seconds more than the opening had counted. The good one is better than
 # promised: such a node has eight network cards, and `costs` says how all of them are used. Lesson 02 builds that.
 
 # %% [markdown]
