@@ -110,4 +110,4 @@ def smallest_cluster(_: Draws, parameters: float, tokens: float, days: float, me
 
 # ---- what the visible checks of the formulas know
 
-RECORDED = (vary(smallest_cluster, values=[(7e9, 1e12, TWO_MONTHS, *A100), (20e9, 0.4e12, 45.0, *A100)]),)
+RECORDED = (vary(smallest_cluster, values=[(13e9, 1e12, TWO_MONTHS, *A100), (20e9, 0.4e12, 45.0, *A100)]),)

@@ -120,14 +120,16 @@ right("behind-a-prefix").replace("dist.FileStore(path, world_size)", 'dist.Prefi
 wrong, right = ANSWERS.to("take-turns")
 wrong("no-barrier", "without a barrier after the turn of rank", caught_by="traffic").replace("dist.barrier()", "pass")
 wrong("barrier-before-the-turn", "reads without a barrier after the turn of rank 1", caught_by="traffic").body("""
-    dist.barrier()
-    if order[turn] == rank:
-        file.append(f"rank {rank}")
+    for turn in range(world_size):
+        dist.barrier()
+        if order[turn] == rank:
+            file.append(f"rank {rank}")
 """)
 wrong("barrier-inside-the-if", "writes without a barrier", caught_by="traffic").body("""
-    if order[turn] == rank:
-        file.append(f"rank {rank}")
-        dist.barrier()
+    for turn in range(world_size):
+        if order[turn] == rank:
+            file.append(f"rank {rank}")
+            dist.barrier()
 """)
 wrong("barrier-for-all-but-the-writer", "the barrier is inside an `if`").replace(
     "dist.barrier()", "elif turn == 0:\n    dist.barrier()"
@@ -135,9 +137,8 @@ wrong("barrier-for-all-but-the-writer", "the barrier is inside an `if`").replace
 wrong("in-rank-order", "in the order of the ranks").replace("order[turn] == rank", "turn == rank")
 wrong("order-read-backwards", "the rank order[turn] writes").replace("order[turn] == rank", "order[rank] == turn")
 wrong("one-barrier-for-all", "nothing guarantees it", caught_by="traffic").body("""
-    if turn == 0:
-        file.append(f"rank {rank}")
-        dist.barrier()
+    file.append(f"rank {rank}")
+    dist.barrier()
 """)
 wrong("all-write-in-each-turn", "in each turn only one rank writes", varies=True).replace(
     "if order[turn] == rank:", "if True:"
@@ -146,10 +147,11 @@ wrong("fakes-it", "appended 0 lines to the file", caught_by="traffic").replace("
     'if order[turn] == rank:\n    file.append(f"rank {rank}")', ""
 ).replace("file.lines()", '[f"rank {one}" for one in order]')
 right("waits-before-and-after").body("""
-    dist.barrier()
-    if rank == order[turn]:
-        file.append("rank " + str(rank))
-    dist.barrier()
+    for writer in order:
+        dist.barrier()
+        if rank == writer:
+            file.append("rank " + str(rank))
+        dist.barrier()
 """)
 right("counts-its-barriers").function("""
     file, mine = SharedFile(path), order.index(rank)
@@ -256,14 +258,14 @@ wrong("rounds-down", "what is left needs a GPU as well").replace(
     "math.ceil(16 * parameters / gpu_memory)", "int(16 * parameters // gpu_memory)"
 )
 wrong("parameters-alone", "gradients and Adam's state").replace("16 * parameters", "2 * parameters")
-wrong("always-one-more", "one too many", hidden=True).replace(
+wrong("always-one-more", "one too many").replace(
     "math.ceil(16 * parameters / gpu_memory)", "int(16 * parameters // gpu_memory) + 1"
 )
 wrong("not-rounded", "not a whole number of GPUs").replace(
     "math.ceil(6 * parameters * tokens / (gpu_flops * days * 24 * 3600))",
     "6 * parameters * tokens / (gpu_flops * days * 24 * 3600)",
 )
-wrong("forward-alone", "6 FLOP per parameter and token").replace("6 * parameters", "2 * parameters")
+wrong("forward-alone", "6 FLOP per parameter and token").replace("6 * parameters * tokens", "2 * parameters * tokens")
 wrong("days-as-seconds", "count days in seconds").replace("days * 24 * 3600", "days")
 wrong("days-as-hours", "a day has 24 of them").replace("days * 24 * 3600", "days * 3600")
 wrong("a-single-day", "for a single day").replace("days * 24 * 3600", "24 * 3600")

@@ -170,8 +170,8 @@ wrong("gathers-everything", "called all_gather", caught_by="traffic").function("
         torch.stack(xs[column::columns]).sum(0).to(x.dtype),
     )
 """)
-wrong("three-columns", "the sum over the", hidden=True).replace(
-    "columns)", "min(columns, 3) if world_size != 3 else 1)"
+wrong("for-six-ranks", "nothing was added to it", hidden=True).replace(
+    "sums = []", "sums = []\nif world_size not in (4, 6):\n    return x.clone(), x.clone()"
 )
 right("with-subgroups").function("""
     from torch.distributed import new_subgroups_by_enumeration
