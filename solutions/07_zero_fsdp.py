@@ -1001,7 +1001,7 @@ reveal("norm of the whole gradient", norm, why="The root of 9 + 16. Norms themse
 # %% [markdown]
 # ## Hybrid sharding
 #
-# On many nodes, ZeRO-3's gathers cross the slow network, three times $N$ in each step. **Hybrid sharding** (HSDP) cuts
+# On many nodes, all that ZeRO-3 sends crosses the slow network, $3N$ in each step. **Hybrid sharding** (HSDP) cuts
 # the weights inside a node only, and each node holds a full set: gathers stay on NVLink. The price is memory, $16N$
 # bytes divided by the GPUs of **one node**.
 #
@@ -1054,35 +1054,38 @@ check(hybrid_reduce, judges="traffic")
 
 # %% [markdown]
 # Where do the groups come from? A mesh makes them all, on every rank and in the same order, which is what
-# `dist.new_group` demands. `get_group("shard")` is this rank's own group on that axis.
+# `dist.new_group` demands. `get_group("shard")` is this rank's own group on that axis. Here is all that a step sends:
+# two gathers of 8 GB of weights and one reduction of 8 GB of gradients.
 
 # %% tags=["notebook-only"]
-def on_a_mesh(rank, world_size, replicas, numbers=2 * 10**9):
+def all_reduce_first(gradient, shard_group, replica_group):
+    dist.all_reduce(gradient, op=dist.ReduceOp.AVG, group=replica_group)
+    mine = gradient.new_empty(len(gradient) // dist.get_world_size(shard_group))
+    dist.reduce_scatter_single(mine, gradient, op=dist.ReduceOp.AVG, group=shard_group)
+
+def on_a_mesh(rank, world_size, replicas, reduce=hybrid_reduce, numbers=2 * 10**9):
     mesh = init_device_mesh("cpu", (replicas, world_size // replicas), mesh_dim_names=("replica", "shard"))
-    gradient = torch.empty(numbers)
-    with region("reduce"):
-        hybrid_reduce(gradient, mesh.get_group("shard"), mesh.get_group("replica"))
+    groups, whole = (mesh.get_group("shard"), mesh.get_group("replica")), torch.empty(numbers)
+    with region("step"):
+        for _ in range(2):
+            dist.all_gather_single(whole, torch.empty(numbers * replicas // world_size), group=groups[0])
+        reduce(whole, *groups)
 
-def all_reduce_first(rank, world_size, numbers=2 * 10**9):
-    mesh = init_device_mesh("cpu", (2, world_size // 2), mesh_dim_names=("replica", "shard"))
-    gradient = torch.empty(numbers)
-    with region("reduce"):
-        dist.all_reduce(gradient, group=mesh.get_group("replica"))
-        dist.reduce_scatter_single(
-            gradient.new_empty(numbers * 2 // world_size), gradient, group=mesh.get_group("shard")
-        )
+def nodes_of_4(nodes):
+    return replace(find_cluster("dgx-h100", 8), name=f"{nodes} nodes of 4", nodes=nodes, gpus_per_node=4)
 
-two_nodes = replace(find_cluster("dgx-h100", 8), name="2 nodes of 4", nodes=2, gpus_per_node=4)
-hybrid, backwards, fully = (
-    simulate(program, 8, *options, cluster=two_nodes)
-    for program, options in ((on_a_mesh, (2,)), (all_reduce_first, ()), (on_a_mesh, (1,)))
-)
-between = [
-    sum(event.bytes for event in run.events if (event.rank, event.op) == (0, "all_reduce")) / 1e9
-    for run in (hybrid, backwards)
-]
-for name, run in (("hybrid", hybrid), ("all-reduce first", backwards), ("fully sharded", fully)):
-    print(f"{name:>16}: {run.elapsed * 1e3:4.0f} ms for a gradient of 8 GB")
+for nodes in (2, 16):
+    cluster, ranks = nodes_of_4(nodes), 4 * nodes
+    hybrid = simulate(on_a_mesh, ranks, nodes, cluster=cluster)
+    backwards = simulate(on_a_mesh, ranks, nodes, all_reduce_first, cluster=cluster)
+    fully = simulate(on_a_mesh, ranks, 1, cluster=cluster)
+    times = [f"{run.elapsed * 1e3:4.0f} ms" for run in (hybrid, backwards, fully)]
+    print(f"{nodes:>2} nodes: hybrid {times[0]}, all-reduce first {times[1]}, fully sharded {times[2]}")
+    if nodes == 2:
+        between = [
+            sum(event.bytes for event in run.events if (event.rank, event.op) == (0, "all_reduce")) / 1e9
+            for run in (hybrid, backwards)
+        ]
 
 # %%
 reveal("GB sent between the nodes", between[0], why="A quarter of the gradient. (With 2 nodes, 2 (R-1)/R is 1.)")
@@ -1295,8 +1298,8 @@ def calls_of(run):
     return [(event.op, event.bytes) for event in run.events if event.rank == 0]
 
 for name, torchs, yours in (
-    ("resharded", {}, {}),
     ("kept after the forward pass", {"reshard_after_forward": False}, {"reshard": False}),
+    ("resharded", {}, {}),
 ):
     theirs, mine = spawn(with_torch, 4, **torchs), spawn(with_yours, 4, **yours)
     losses = torch.allclose(torch.tensor(theirs.results), torch.tensor(mine.results), rtol=1e-9)

@@ -69,7 +69,8 @@ plain.function("""
 """)
 wrong("plain-adamw-unseen", "the model, and four tensors", caught_by="memory").function("""
     parameters = [p for p in model.parameters() if p.requires_grad]
-    optimizer = torch.optim.AdamW(parameters, **make_optimizer([shard]).defaults)
+    known = make_optimizer([shard]).defaults
+    optimizer = torch.optim.AdamW(parameters, **{name: known[name] for name in ("lr", "eps", "weight_decay")})
 
     def step(rows):
         optimizer.zero_grad()
@@ -90,7 +91,7 @@ wrong("sums", "take their mean").replace(", op=dist.ReduceOp.AVG", "")
 wrong("divides-twice", "AVG divides already").replace(
     "piece.grad = mine.to(piece.dtype)", "piece.grad = mine.to(piece.dtype) / world_size"
 )
-wrong("never-gathers", "the new pieces were never gathered").replace(
+wrong("never-gathers", "gather the new pieces").replace(
     "dist.all_gather_single(flat, piece.detach().to(flat.dtype))",
     "flat = nn.functional.pad(torch.cat([p.detach().flatten() for p in parameters]), (0, padding))\n"
     "flat[rank * len(shard) : (rank + 1) * len(shard)] = piece.detach().to(flat.dtype)",
@@ -99,10 +100,10 @@ wrong("own-gradients", "nothing was averaged").replace(
     "dist.reduce_scatter_single(mine, flat, op=dist.ReduceOp.AVG)",
     "mine.copy_(flat[rank * len(shard) : (rank + 1) * len(shard)])",
 )
-wrong("never-copies", "nothing was copied into the model").replace("p.data.copy_(values.view_as(p))", "pass")
+wrong("never-copies", "copy them into the model").replace("p.data.copy_(values.view_as(p))", "pass")
 wrong("keeps-a-flat-gradient", "outlive the step", caught_by="memory").replace(
     "sizes = [p.numel() for p in parameters]",
-    "sizes = [p.numel() for p in parameters]\nkept = [torch.zeros(2 * sum(sizes), dtype=shard.dtype)]",
+    "sizes = [p.numel() for p in parameters]\nkept = [torch.zeros(sum(sizes), dtype=shard.dtype)]",
 ).replace("model.zero_grad()", "model.zero_grad()\nkept[0].zero_()")
 wrong("new-optimizer-each-step", "after three steps").replace("optimizer.step()", "make_optimizer([piece]).step()")
 right("views-of-one-flat-tensor").function("""
@@ -165,7 +166,7 @@ wrong("last-microbatch", "last microbatch alone").replace(
     "piece.grad = mine if piece.grad is None else piece.grad + mine", "piece.grad = mine"
 )
 wrong("never-clears", "gradients add up from step to step").replace("optimizer.zero_grad()", "pass")
-wrong("never-drops", "after three steps").replace("p.grad = None", "pass")
+wrong("never-drops", "set it to None in the hook").replace("p.grad = None", "pass")
 wrong("plain-adamw", "Whole gradients of many parameters", caught_by="memory").function("""
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimizer = make_optimizer(parameters)
@@ -184,6 +185,18 @@ wrong("no-gather", "the new pieces were never gathered").replace(
     "dist.all_gather_single(flat, piece.detach().to(p.dtype))",
     "flat[: p.numel()] = p.data.flatten()\n"
     "flat[rank * len(piece) : (rank + 1) * len(piece)] = piece.detach().to(p.dtype)",
+)
+wrong("never-copies", "copy them into the model").replace("p.data.copy_(flat[: p.numel()].view_as(p))", "pass")
+wrong("sums", "take their mean over the ranks").replace(", op=dist.ReduceOp.AVG", "")
+wrong("divides-twice", "AVG divides already").replace(
+    "mine = mine.to(piece.dtype)", "mine = mine.to(piece.dtype) / world_size"
+)
+wrong("own-gradients", "nothing was averaged").replace(
+    "dist.reduce_scatter_single(mine, flat, op=dist.ReduceOp.AVG)",
+    "mine.copy_(flat[rank * len(piece) : (rank + 1) * len(piece)])",
+)
+wrong("last-microbatch-undivided", "the last microbatch alone: add").replace(" / len(microbatches)", "").replace(
+    "piece.grad = mine if piece.grad is None else piece.grad + mine", "piece.grad = mine"
 )
 right("divides-at-the-end").replace(
     "(loss_of(model(rows)) / len(microbatches)).backward()", "loss_of(model(rows)).backward()"

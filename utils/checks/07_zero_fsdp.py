@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..cluster.hardware import Cluster, Gpu, Link
+from ..cluster.hardware import Cluster, Gpu, Link, links
 from ..kit.drivers.sharded import gather_and_go_back, in_groups, measure, through_backward, train
 from ..kit.mlp import MLP, forward, layer, loss_of, make_batch, make_weights
 from ..kit.tied_mlp import AwkwardMLP
@@ -219,6 +219,9 @@ def usual_mistakes(training: Training, batches: Sequence[Several]) -> dict[str, 
         return everywhere(local.mean(0), ranks)
 
     return {
+        "what the weights were at the start: gather the new pieces, and copy them into the model": everywhere(
+            end_to_end(trainable(training.model)).to(training.dtype), ranks
+        ),
         "the result with each piece's gradient from its own rank's rows: nothing was averaged": training.run(
             batches, training.owned
         ),
@@ -230,12 +233,6 @@ def usual_mistakes(training: Training, batches: Sequence[Several]) -> dict[str, 
         ),
         "the weights if only this rank's piece is updated: the new pieces were never gathered": training.run(
             batches, mean, gather=training.mine_only
-        ),
-        "the result if gradients add up from step to step: clear that of the shard after each update": training.run(
-            batches, mean, carry=True
-        ),
-        "what the weights were at the start: nothing was copied into the model": everywhere(
-            end_to_end(trainable(training.model)).to(training.dtype), ranks
         ),
     }
 
@@ -308,6 +305,7 @@ def trained(
         rtol=RTOL[dtype],
         unpack=unpack,
         through=train,
+        clock=links(ranks, alpha=1e-6, bandwidth=1e9),  # memory is judged on virtual ranks
         unchanged=False,
         values_first=True,
         **more,
@@ -320,10 +318,20 @@ def accumulation_mistakes(training: Training, of_steps: Sequence[Several], count
     def mean(local: Tensor) -> Tensor:
         return everywhere(local.mean(0), ranks)
 
+    def all_so_far(rows: Tensor) -> Tensor:
+        return torch.cat([rows.chunk(count)[number] for upto in range(count) for number in range(upto + 1)])
+
+    repeated = [[all_so_far(rows) for rows in of_ranks] for of_ranks in of_steps]
     last = [[rows.chunk(count)[-1] for rows in of_ranks] for of_ranks in of_steps]
     return {
+        "the result if gradients add up from step to step: clear those of the shards after each update": training.run(
+            of_steps, mean, carry=True
+        ),
         "the result with the sum over the microbatches: divide each loss by their number": training.run(
             of_steps, lambda local: mean(local) * count
+        ),
+        "the result if p.grad still holds the microbatches before: set it to None in the hook": training.run(
+            repeated, lambda local: mean(local) * (count + 1) / 2
         ),
         "the result of the last microbatch alone: add to the gradient of the shard": training.run(last, mean),
         "the result of the last microbatch alone, divided by their number: add to the gradient of the shard": (
@@ -423,7 +431,7 @@ def zero_1(draws: Draws, make: Make, ranks: int, wide: torch.dtype | None) -> Ca
 
 @oracle(
     values=[(mlp(3), 3, 2, None), (awkward, 2, 1, None)],
-    memory=[(mlp(16, 16), 4, 2, None)],
+    memory=[(mlp(16, 32), 4, 2, None)],
     traffic=[(mlp(3), 2, 3, None)],
     if_stuck=STUCK,
 )
@@ -433,7 +441,8 @@ def zero_2(draws: Draws, make: Make, ranks: int, microbatches: int, wide: torch.
     numbers, itemsize = [p.numel() for p in parameters], parameters[0].element_size()
     shards = sum(math.ceil(n / ranks) for n in numbers) * (wide or parameters[0].dtype).itemsize
     whole, unit = nbytes_of(list(model.parameters())), one_way(numbers, ranks, itemsize)
-    backward = whole + 2 * shards + 5 * max(numbers) * itemsize
+    activations = 2 * 2 * width_of(model) * len(parameters) * itemsize  # of two rows
+    backward = whole + 2 * shards + 5 * max(numbers) * itemsize + activations
 
     def memory(answer: Answer) -> str:
         expect_peak(
@@ -528,7 +537,7 @@ def expect_gathers(answer: Answer, nbytes: int) -> str:
 
 @oracle(
     values=[(3, 3, 4, True), (3, 2, 3, False)],
-    memory=[(16, 4, 16, True)],
+    memory=[(16, 4, 32, True)],
     traffic=[(3, 4, 4, True), (3, 2, 4, False)],
     if_stuck=STUCK,
 )
@@ -537,7 +546,7 @@ def zero_3(draws: Draws, layers: int, ranks: int, dim: int, reshard: bool, wide:
     make, one = mlp(layers, dim, dtype), dim * dim
     shards = layers * math.ceil(one / ranks) * (wide or dtype).itemsize
     unit, whole = one_way([one] * layers, ranks, dtype.itemsize), layers * one * dtype.itemsize
-    most = 2 * shards + 7 * one * dtype.itemsize
+    most = 2 * shards + 6 * one * dtype.itemsize + 2 * 2 * dim * layers * dtype.itemsize
 
     def memory(answer: Answer) -> str:
         if reshard:
@@ -620,7 +629,7 @@ def prefetched_forward(
         },
         rtol=RTOL[dtype],
         through=measure,
-        clock=clock if gather != 1.0 else None,
+        clock=clock,
         values_first=True,
         time=time,
         memory=memory,

@@ -24,6 +24,13 @@ def most_between(storages: Storages, first: int, last: int | None = None) -> int
     return most
 
 
+def tensors_in(value: Any) -> list[Tensor]:
+    """The tensors in lists of lists."""
+    if isinstance(value, list | tuple):
+        return [x for item in value for x in tensors_in(item)]
+    return [value] if isinstance(value, Tensor) else []
+
+
 def train(
     function: Callable[..., Any],
     model: nn.Module,
@@ -40,10 +47,12 @@ def train(
 
     Returns what the rank has at the end: the `weights` of the model and the `shards`; and bytes: `held`, the most
     between two steps, without the model's gradients; `peak`, the most from the first step on until the first update.
+    The batches don't count.
     """
     updates: list[int] = []  # how many changes of memory had been noted at each update
     parameters = list(model.parameters())
-    with track_memory(model) as storages:
+    with track_memory(model, *tensors_in(batches)) as storages:
+        besides = storages.live - sum(p.nbytes for p in parameters)  # the batches, and on virtual ranks more
 
         def make_optimizer(tensors: Iterable[Tensor]) -> torch.optim.Optimizer:
             optimizer = torch.optim.AdamW(tensors, **options)  # type: ignore[arg-type]
@@ -57,8 +66,8 @@ def train(
             step(batch)
             for parameter in parameters:
                 parameter.grad = None
-            held = max(held, storages.live)
-        peak = most_between(storages, first, updates[0] if updates else None)
+            held = max(held, storages.live - besides)
+        peak = most_between(storages, first, updates[0] if updates else None) - besides
     whole = [p.detach().clone() if p.untyped_storage().nbytes() else None for p in parameters]
     pieces = [given] if isinstance(given, Tensor) else given
     return {"weights": whole, "shards": [x.detach().clone() for x in pieces], "held": held, "peak": peak}
@@ -66,8 +75,8 @@ def train(
 
 def measure(function: Callable[..., Any], *given: Any, rank: int, world_size: int, **same: Any) -> dict[str, Any]:
     """Call `function`: its result, and the bytes alive beside `given`: `held` after the call, `peak` during it."""
-    tensors = [x for one in given for x in (one if isinstance(one, list) else [one])]
-    with track_memory(*tensors) as storages, torch.no_grad():
+    held_before = [x for x in given if isinstance(x, nn.Module)]
+    with track_memory(*held_before, *tensors_in(given)) as storages, torch.no_grad():
         before, first = storages.live, len(storages.changes)
         result = function(*given, rank=rank, world_size=world_size, **same)
         held, peak = storages.live - before, most_between(storages, first) - before
