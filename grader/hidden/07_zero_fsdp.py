@@ -194,7 +194,7 @@ zero_1 = vary(
 zero_2 = vary(
     visible.zero_2,
     values=[(uneven, 5, 3, None), (mlp(2), 1, 2, None), (mlp(2, 3, SINGLE), 2, 2, DOUBLE), (awkward, 3, 2, None)],
-    memory=[(mlp(20, 32), 5, 3, None)],
+    memory=[(mlp(14, 32), 5, 3, None)],
     traffic=[(uneven, 3, 1, None), (mlp(2, 3, SINGLE), 2, 4, DOUBLE)],
 )
 gather_weight = vary(
@@ -205,7 +205,7 @@ gather_weight = vary(
 zero_3 = vary(
     visible.zero_3,
     values=[(2, 5, 3, True), (1, 2, 2, False), (3, 1, 3, True), (2, 3, 4, True, DOUBLE)],
-    memory=[(20, 5, 32, True), (4, 4, 16, False)],
+    memory=[(14, 5, 32, True), (4, 4, 16, False)],
     traffic=[(2, 3, 3, False), (4, 5, 3, True), (2, 2, 4, True, DOUBLE)],
 )
 prefetched_forward = vary(

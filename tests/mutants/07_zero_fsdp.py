@@ -214,6 +214,7 @@ wrong("never-copies", "by chance").replace("weight.data.copy_(flat[: weight.nume
 wrong("never-resizes", "no room yet").replace(
     "weight.untyped_storage().resize_(weight.numel() * weight.element_size())", "pass"
 )
+wrong("does-nothing", "it still has no memory").body("return weight")
 wrong("returns-another", "whether the weight itself").replace("return weight", "return weight.data.clone()")
 wrong("no-remainder", "rank", hidden=True).replace(
     "shard.detach().to(weight.dtype))",
@@ -229,8 +230,8 @@ wrong, right = ANSWERS.to("zero-3")
 wrong("never-frees", "free each weight after its forward pass", caught_by="memory").replace("if reshard:", "if False:")
 wrong("always-reshards", "once (resharding is off)", caught_by="traffic").replace("if reshard:", "if True:")
 wrong("keeps-weights", "no whole weight", caught_by="memory").replace(
-    "free_weight(weight)\n        flat", "flat"
-).replace("free_weight(weight)\n    flat", "flat")
+    "free_weight(weight)\nflat = nn.functional.pad", "flat = nn.functional.pad"
+)
 wrong("keeps-gradients", "drop its gradient", caught_by="memory").replace(
     "weight.grad = None", "kept.append(weight.grad)\nweight.grad = None"
 ).replace("weights = list(model.weights)", "weights = list(model.weights)\nkept = []")
@@ -240,8 +241,9 @@ wrong("lambda-in-a-loop", "gather it before its layer").replace(
     "x.register_hook(lambda gradient: before_backward(weight, piece, gradient))",
 )
 wrong("no-gather-before-backward", "gather it before its layer").replace(
-    "gather_weight(weight, piece, world_size)\n\n", "pass\n\n"
+    "gradient: Tensor) -> None:\n    gather_weight(weight, piece, world_size)", "gradient: Tensor) -> None:\n    pass"
 )
+wrong("divides-twice", "AVG divides already").replace("mine.to(piece.dtype)", "mine.to(piece.dtype) / world_size")
 wrong("own-gradients", "nothing was averaged").replace(
     "dist.reduce_scatter_single(mine, flat, op=dist.ReduceOp.AVG)",
     "mine.copy_(flat[rank * len(piece) : (rank + 1) * len(piece)])",
@@ -286,7 +288,7 @@ wrong("two-ahead", "still held", caught_by="memory").function("""
     return x
 """)
 wrong("misses-the-last", "all layers but the last").replace(
-    "for number in range(len(shards)):", "for number in range(len(shards) - 1):"
+    "x = layer(", "x = x if number and number + 1 == len(shards) else layer("
 )
 wrong("keeps-padding", "invalid for input", hidden=False).replace(
     "flat[: dim * dim].view(dim, dim)", "flat.view(dim, dim)"

@@ -29,6 +29,7 @@ LESSON = "07_zero_fsdp"
 DOUBLE, SINGLE = torch.float64, torch.float32
 RTOL = {DOUBLE: 1e-9, SINGLE: 1e-5}
 SLACK = 512  # bytes: counters of steps, losses
+LARGE = 500  # numbers in a model on which memory is judged
 ADAMW = {"lr": 0.05, "eps": 0.1, "weight_decay": 0.1}
 STUCK = "every rank must make the same calls, on tensors of the same size, in the same order."
 
@@ -211,17 +212,22 @@ def owner_of(sizes: Sequence[int], world_size: int, together: bool) -> Tensor:
     return torch.cat([torch.arange(n) // math.ceil(n / world_size) for n in units])
 
 
-def usual_mistakes(training: Training, batches: Sequence[Several]) -> dict[str, Tensor]:
-    """{words: (P, N)} of the mistakes of every stage."""
+def usual_mistakes(training: Training, batches: Sequence[Several], freed: bool) -> dict[str, Tensor]:
+    """{words: (P, N)} of the mistakes of every stage. freed: the stage never gathers new weights after an update."""
     ranks = training.world_size
 
     def mean(local: Tensor) -> Tensor:
         return everywhere(local.mean(0), ranks)
 
-    return {
+    never_gathered = {
         "what the weights were at the start: gather the new pieces, and copy them into the model": everywhere(
             end_to_end(trainable(training.model)).to(training.dtype), ranks
         ),
+        "the weights if only this rank's piece is updated: the new pieces were never gathered": training.run(
+            batches, mean, gather=training.mine_only
+        ),
+    }
+    return ({} if freed else never_gathered) | {
         "the result with each piece's gradient from its own rank's rows: nothing was averaged": training.run(
             batches, training.owned
         ),
@@ -230,9 +236,6 @@ def usual_mistakes(training: Training, batches: Sequence[Several]) -> dict[str, 
         ),
         "the result with the mean divided by world_size once more: AVG divides already": training.run(
             batches, lambda local: mean(local) / ranks
-        ),
-        "the weights if only this rank's piece is updated: the new pieces were never gathered": training.run(
-            batches, mean, gather=training.mine_only
         ),
     }
 
@@ -274,8 +277,9 @@ def trained(
     of_steps = rows_for(draws, 3, ranks, 2 * count, width_of(model), dtype)
     training = Training(model, owner_of(sizes, ranks, together), ranks, shard_dtype)
     right = training.run(of_steps, lambda local: everywhere(local.mean(0), ranks))
-    wrong = usual_mistakes(training, of_steps)
-    if microbatches > 1:
+    is_small = sum(sizes) < LARGE  # mistakes are told apart on small models
+    wrong = usual_mistakes(training, of_steps, freed) if is_small else {}
+    if microbatches > 1 and is_small:
         wrong |= accumulation_mistakes(training, of_steps, microbatches)
     units = [end_to_end(parameters)] if together else list(parameters)
     cut = [pieces_of(unit.to(shard_dtype), ranks) for unit in units]
@@ -431,7 +435,7 @@ def zero_1(draws: Draws, make: Make, ranks: int, wide: torch.dtype | None) -> Ca
 
 @oracle(
     values=[(mlp(3), 3, 2, None), (awkward, 2, 1, None)],
-    memory=[(mlp(16, 32), 4, 2, None)],
+    memory=[(mlp(12, 32), 4, 2, None)],
     traffic=[(mlp(3), 2, 3, None)],
     if_stuck=STUCK,
 )
@@ -502,7 +506,6 @@ def gather_weight(draws: Draws, ranks: int, dim: int, there: bool, wide: torch.d
                     isinstance(got, Tensor) and not torch.isin(got.double(), padded.double()).all()
                 ),
             },
-            "its gradient": {"None: the backward pass never came to this weight": None},
         },
         seen="rank {rank}: {part} is",
         rtol=RTOL[dtype],
@@ -510,7 +513,7 @@ def gather_weight(draws: Draws, ranks: int, dim: int, there: bool, wide: torch.d
         advice={
             "modified by an inplace operation": "Autograd counts this change of the weight. Copy into weight.data, "
             "whose changes aren't counted.",
-            "setStorage|out of bounds for storage": "The storage has no room yet: resize it to "
+            "SIGSEGV|setStorage|out of bounds for storage": "The storage has no room yet: resize it to "
             "weight.numel() * weight.element_size() bytes before you copy.",
         },
         values_first=True,
@@ -537,7 +540,7 @@ def expect_gathers(answer: Answer, nbytes: int) -> str:
 
 @oracle(
     values=[(3, 3, 4, True), (3, 2, 3, False)],
-    memory=[(16, 4, 32, True)],
+    memory=[(12, 4, 32, True)],
     traffic=[(3, 4, 4, True), (3, 2, 4, False)],
     if_stuck=STUCK,
 )
@@ -623,8 +626,6 @@ def prefetched_forward(
         mistakes={
             "the output": {
                 "the output of all layers but the last": [forward(weights[:-1], x) for x in xs],
-                "the output without the first layer": [forward(weights[1:], x) for x in xs],
-                "the input": xs,
             }
         },
         rtol=RTOL[dtype],
@@ -645,7 +646,7 @@ def mixed_precision_weight(draws: Draws, ranks: int, shape: tuple[int, ...]) -> 
     bf16 = torch.bfloat16
     weight = torch.randn(shape, generator=draws.generator())
     small = draws.different_integers(ranks, shape, seed=1)
-    gradients = [x + 246 if rank == 0 else x % 10 + 1 for rank, x in enumerate(small)]
+    gradients = [((x + 246) if rank == 0 else x % 10 + 1).to(bf16).float() for rank, x in enumerate(small)]
     shards, total = pieces_of(weight, ranks), torch.stack(gradients).sum(0)
     rounded, in_bf16 = weight.to(bf16), torch.zeros(shape, dtype=bf16)
     for gradient in gradients:
@@ -690,7 +691,6 @@ def mixed_precision_weight(draws: Draws, ranks: int, shape: tuple[int, ...]) -> 
         mistakes={
             "the weight": {
                 "the weight in float32: cast the shard before the gather": weight,
-                "this rank's shard: gather the others": [shard.to(bf16) for shard in shards],
                 "the flat tensor: take the padding off, and view it in the shape": torch.cat(shards).to(bf16),
             },
             "the gradient of the shard": {
@@ -698,7 +698,6 @@ def mixed_precision_weight(draws: Draws, ranks: int, shape: tuple[int, ...]) -> 
                 "this rank's own gradient: reduce it over the ranks": [
                     pieces_of(gradient, ranks)[rank] for rank, gradient in enumerate(gradients)
                 ],
-                "None: backward must return the gradient of the shard first": None,
                 "a sum in bfloat16, which has lost the small gradients: cast before you reduce": like_bf16,
             },
         },

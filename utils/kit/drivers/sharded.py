@@ -91,7 +91,8 @@ def gather_and_go_back(
     there: leave the memory where it is
     """
     parameter = nn.Parameter(weight.clone())
-    loss = loss_of(layer(rows, parameter.view(rows.shape[1], -1)))
+    x = rows.clone().requires_grad_()  # so that autograd saves the weight
+    loss = loss_of(layer(x, parameter.view(rows.shape[1], -1)))
     if not there:
         parameter.untyped_storage().resize_(0)
     returned = function(parameter, shard, world_size)
