@@ -22,12 +22,12 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.utils.checkpoint import checkpoint
 
 from utils import figures, region, simulate, spawn, track_memory
 from utils.checks import checks_for
 from utils.cluster import Gpu, Link, find_cluster
 from utils.kit.mlp import MLP, layer, loss_of, make_batch, make_weights, train_serially
+from utils.kit.overlapped_fsdp import overlapped_step
 from utils.kit.predictions import how_predictions_went, predict, reveal
 
 check = checks_for("07_zero_fsdp")
@@ -1390,100 +1390,12 @@ spawn(five_rows, 4).results
 # (lesson 08) moves **activations**: two all-reduces of the batch for every two layers of the MLP. So with many rows
 # ZeRO-3 moves less, and it can prefetch, which tensor parallelism can't: its sums are needed at once.
 #
-# Below is ZeRO-3 with everything that this lesson has: bfloat16, prefetch in both directions, reductions that overlap.
-# (`keep`, `recompute` and `microbatches` are for the challenge.)
-
-# %%
-class Sharded:
-    """One layer: its whole weight comes and goes; the float32 shard stays."""
-
-    def __init__(self, dim, world_size):
-        self.weight = torch.empty(dim, dim, dtype=bf16, requires_grad=True)
-        free_weight(self.weight)
-        self.piece = nn.Parameter(torch.empty(dim * dim // world_size))
-        self.gathering = self.reducing = None
-
-    def start(self):
-        if self.gathering is None and self.weight.untyped_storage().nbytes() == 0:
-            self.weight.untyped_storage().resize_(2 * self.weight.numel())
-            self.gathering = dist.all_gather_single(
-                self.weight.data.view(-1), self.piece.detach().to(bf16), async_op=True
-            )
-
-    def ready(self):
-        self.start()
-        if self.gathering is not None:
-            self.gathering.wait()
-            self.gathering = None
-        return self.weight
-
-    def reduce(self, weight):
-        free_weight(weight)
-        flat, weight.grad = weight.grad.view(-1), None
-        mine = flat.new_empty(len(self.piece))
-        self.reducing = dist.reduce_scatter_single(mine, flat, async_op=True), mine, flat
-
-    def finish(self):
-        if self.reducing is not None:
-            handle, mine, _ = self.reducing
-            handle.wait()
-            self.piece.grad = mine.float() if self.piece.grad is None else self.piece.grad + mine
-            self.reducing = None
-
-def overlapped_step(rank, world_size, layers, dim, rows, keep=(), recompute=(), microbatches=1):
-    """A training step; keep: layers that aren't freed after their forward pass. recompute: layers of which only the
-    input is kept, and whose forward pass runs again in the backward pass.
-    """
-    shards = [Sharded(dim, world_size) for _ in range(layers)]
-    optimizer = torch.optim.AdamW([shard.piece for shard in shards])
-
-    def before_backward(number, gradient):
-        shards[number].ready()
-        if number > 0:
-            shards[number - 1].start()
-
-    def after_backward(number, weight):
-        if number + 1 < layers:
-            shards[number + 1].finish()  # at most two gradients at a time
-        shards[number].reduce(weight)
-
-    def forward(x):
-        for number, shard in enumerate(shards):
-            weight = shard.ready()
-            if number + 1 < layers:
-                shards[number + 1].start()
-            x = checkpoint(layer, x, weight, use_reentrant=False) if number in recompute else layer(x, weight)
-            if number not in keep:
-                free_weight(weight)
-            x.register_hook(partial(before_backward, number))
-        return x
-
-    def forward(x):
-        for number, shard in enumerate(shards):
-            weight = shard.ready()
-            if number + 1 < layers:
-                shards[number + 1].start()
-            x = checkpoint(layer, x, weight, use_reentrant=False) if number in recompute else layer(x, weight)
-            if number not in keep:
-                free_weight(weight)
-            x.register_hook(partial(before_backward, number))
-        return x
-
-    for number, shard in enumerate(shards):
-        shard.weight.register_post_accumulate_grad_hook(partial(after_backward, number))
-    with region("step"):
-        for _ in range(microbatches):
-            loss_of(forward(torch.empty(rows, dim, dtype=bf16))).backward()
-            shards[0].finish()
-        optimizer.step()
-
-def step_time(run):
-    steps = [each for each in run.regions if each.name == "step"]
-    return max(each.end for each in steps) - min(each.start for each in steps)
-
-# %% [markdown]
-# And tensor parallelism as in lesson 08: of each two layers the first is cut by columns and the second by rows. Both
-# train 16 layers of 8,192 by 8,192 on 8 GPUs: in one node, or one in each of 8 nodes. **Predict** which is faster.
+# `overlapped_step` is ZeRO-3 with everything that this lesson has: bfloat16, prefetch in both directions, reductions
+# that overlap. You'll find it in `utils/kit/overlapped_fsdp.py`, and you have written all of its parts.
+#
+# Against it, tensor parallelism as in lesson 08: of each two layers, the first is cut by columns and the second by
+# rows. Both train 16 layers of 8,192 by 8,192 on 8 GPUs: in one node, or one in each of 8 nodes. **Predict** which is
+# faster.
 
 # %%
 class Sum(torch.autograd.Function):  # an all-reduce in the forward pass, in the backward pass, or in neither
@@ -1519,6 +1431,10 @@ def tensor_parallel_step(rank, world_size, layers, dim, rows):
             master.grad = weight.grad.float()
         optimizer.step()
 
+def seconds_of_step(run):
+    steps = [each for each in run.regions if each.name == "step"]
+    return max(each.end for each in steps) - min(each.start for each in steps)
+
 predict("faster in one node, 1,024 rows in all", ..., choices=["ZeRO-3", "tensor"])
 predict("faster in one node, 65,536 rows in all", ..., choices=["ZeRO-3", "tensor"])
 predict("faster across nodes, 1,024 rows in all", ..., choices=["ZeRO-3", "tensor"])
@@ -1529,8 +1445,8 @@ eight_nodes = replace(one_node, name="8 nodes of one GPU", nodes=8, gpus_per_nod
 faster = {}
 for cluster in (one_node, eight_nodes):
     for rows in (1024, 8192, 65536):
-        zero = step_time(simulate(overlapped_step, 8, 16, 8192, rows // 8, cluster=cluster))
-        tensor = step_time(simulate(tensor_parallel_step, 8, 16, 8192, rows, cluster=cluster))
+        zero = seconds_of_step(simulate(overlapped_step, 8, 16, 8192, rows // 8, cluster=cluster))
+        tensor = seconds_of_step(simulate(tensor_parallel_step, 8, 16, 8192, rows, cluster=cluster))
         faster[cluster.nodes, rows] = "ZeRO-3" if zero < tensor else "tensor"
         times = f"ZeRO-3 {zero * 1e3:7.1f} ms, tensor {tensor * 1e3:7.1f} ms"
         print(f"{cluster.nodes} node{'s' * (cluster.nodes > 1)}, {rows:>6,} rows in all: {times}")
@@ -1578,29 +1494,67 @@ how_predictions_went()
 # and others: *ZeRO-Offload: Democratizing Billion-Scale Model Training* (USENIX ATC 2021).
 
 # %% [markdown]
-# # Challenge (optional, no points)
-# Thirteen billion parameters on eight GPUs of 40 GB: two nodes with four A100s each, and a network card of 25 GB/s for
-# each GPU. Here 40 layers of 18,032 by 18,032 stand for the model; a row is a token. Choose the arguments of
-# `overlapped_step` so that a step trains the most tokens per second. The plan below is the lesson's own; the **limit**
-# is what eight A100s reach if they do nothing but multiply matrices at their peak.
-#
-# <details><summary>Hint</summary>
-#
-# The gathers of a step take the same time for any number of rows. What keeps you from more rows? Look at what a rank
-# holds: `run.memory()`. Some layers' activations can go, some layers' weights can stay.
-# </details>
+# # Challenge
+# An open task, beyond the lesson's points. It has a score, and there may be better answers than ours.
 
-# %% tags=["notebook-only"]
+# %% [markdown]
+# ## Thirteen billion parameters on eight small GPUs
+# Two nodes with four A100s of 40 GB each, and a network card of 25 GB/s for each GPU. The model has 40 layers of 18,032
+# by 18,032 numbers, 13 billion; a row is a token. `overlapped_step` trains it, and you choose its arguments: the rows
+# per rank, the layers whose weights stay after their forward pass (`keep`), those whose activations are computed again
+# in the backward pass (`recompute`), and the number of microbatches.
+#
+# The score is the time for a million tokens. Par is a plan that fits, with nothing recomputed. The limit is what eight
+# A100s need if they do nothing but multiply matrices, at their peak.
+
+# %%
 dgx = find_cluster("dgx-a100", 8)
 small = replace(dgx, name="2 nodes of 4", nodes=2, gpus_per_node=4, gpu=replace(dgx.gpu, memory=40e9))
 
-def my_plan():
-    return {"rows": 2048, "recompute": (), "keep": (), "microbatches": 1}  # change this
-
-def tokens_per_second(plan):
+def try_plan(plan):
     run = simulate(overlapped_step, 8, 40, 18_032, cluster=small, **plan)
-    return 8 * plan["rows"] * plan.get("microbatches", 1) / step_time(run), max(run.memory().peak) / 1e9
+    tokens = 8 * plan["rows"] * plan["microbatches"]
+    held = max(run.memory().peak) / 1e9
+    print(f"{tokens / seconds_of_step(run):,.0f} tokens/s; the fullest rank holds {held:.1f} GB")
+    return run
 
-par, limit = tokens_per_second({"rows": 2048})[0], 8 * 312e12 / (6 * 40 * 18_032**2)
-score, held = tokens_per_second(my_plan())
-print(f"{score:,.0f} tokens/s holding {held:.1f} GB; par {par:,.0f}, limit {limit:,.0f}")
+# %% exercise="training-plan" difficulty=5 minutes=20
+board_name = ""  # your name on the class's board; empty for none
+
+def training_plan(layers: int, dim: int, world_size: int, memory: float) -> dict:
+    """The arguments of overlapped_step: {"rows", "keep", "recompute", "microbatches"}.
+
+    memory: bytes of each GPU. rows, microbatches: 1 or more. keep, recompute: lists of numbers
+    of layers. Judged for 40 layers of 18,032 by 18,032 on 8 ranks with 40 GB, as above, and
+    for other sizes: a plan that needs more memory than there is fails.
+    """
+    ### BEGIN SOLUTION
+    state = 16 * layers * dim * dim / world_size  # float32 weights, gradients and two averages
+    whole = 5 * 2 * dim * dim  # weights and gradients that are there at the same time, and what AdamW needs
+    of_a_row = 2 * 2 * dim * layers  # the inputs of each product and of each gelu
+    rows = int((0.9 * memory - state - whole) / of_a_row)
+    return {"rows": rows, "keep": [], "recompute": [], "microbatches": 1}
+    ### END SOLUTION
+
+# %% [markdown]
+# <details><summary>Hint 1: what to look at</summary>
+#
+# The gathers of a step take the same time for any number of rows, so more rows per step hide them better. What fills
+# the memory? `try_plan(...).memory()` says.
+# </details>
+# <details><summary>Hint 2: the idea</summary>
+#
+# A layer whose activations are computed again keeps half of them, and costs a forward pass more. Do that for as many
+# layers as pay off. Where memory is left, a kept weight saves a gather.
+# </details>
+# <details><summary>Hint 3: beyond par</summary>
+#
+# For each number of layers to recompute, find the largest number of rows that fits, and compare. The estimate of par
+# leaves room: the weights on their way are not all there at the moment when most activations are.
+# </details>
+
+# %% tags=["notebook-only"]
+run = try_plan(training_plan(40, 18_032, 8, 40e9))
+
+# %% check="training-plan" judges="score" points=3
+check(training_plan, judges="score", extra_credit=3)

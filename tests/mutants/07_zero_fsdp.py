@@ -447,3 +447,18 @@ right("file-by-file").body("""
             found.append((file, start - file * old, stop - file * old))
     return found
 """)
+
+wrong, right = ANSWERS.to("training-plan")
+wrong("few-rows", "times par", caught_by="score").replace("int((0.9 * memory - state - whole) / of_a_row)", "1024")
+wrong("too-many-rows", "out of memory", caught_by="score").replace("0.9 * memory", "2 * memory")
+wrong("recomputes-everything", "times par", caught_by="score").replace(
+    '"recompute": []', '"recompute": list(range(layers))'
+)
+wrong("forgets-an-argument", "a dict with rows", caught_by="score").replace('"keep": [], ', "")
+wrong("a-fraction-of-a-row", "a whole number", caught_by="score").replace("rows = int(", "rows = float(")
+wrong("for-this-model-only", "times par", caught_by="score", hidden=True).replace(
+    "int((0.9 * memory - state - whole) / of_a_row)", "2400 if layers == 40 else 512"
+)
+right("fills-the-memory").replace(
+    "int((0.9 * memory - state - whole) / of_a_row)", "int((0.9 * memory - 0.75 * state - whole) / of_a_row)"
+)

@@ -9,20 +9,25 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from .. import RankFailed, simulate
 from ..cluster.hardware import Cluster, Gpu, Link, links
+from ..cluster.presets import find_cluster
 from ..kit.drivers.sharded import gather_and_go_back, in_groups, measure, through_backward, train
 from ..kit.mlp import MLP, forward, layer, loss_of, make_batch, make_weights
+from ..kit.overlapped_fsdp import overlapped_step
 from ..kit.tied_mlp import AwkwardMLP
 from ..text.units import plural
 from .answer import Answer, CheckFailed
 from .inputs import Draws
 from .oracles import Case, oracle
-from .recorded import recorded
+from .recorded import recorded, recorded_par
+from .scores import Measure
 from .traffic import expect_all_waited, expect_time
 
 LESSON = "07_zero_fsdp"
@@ -832,3 +837,49 @@ def hybrid_reduce(
         through=in_groups,
         traffic=traffic,
     )
+
+
+# ---- the challenge
+
+PLAN = ("rows", "keep", "recompute", "microbatches")
+
+
+@oracle(score=[(40, 18_032, 8, 40e9)], par=recorded_par(LESSON, "training-plan"))
+def training_plan(_: Draws, layers: int, dim: int, ranks: int, memory: float) -> Case:
+    peak = find_cluster("dgx-a100", 8).gpu.peak("bfloat16")
+    return Case(
+        [[layers], [dim], [ranks], [memory]],
+        also=lambda answer: expect_plan(answer.results[0]),
+        score=Measure(
+            lambda answer: seconds_per_million(answer.results[0], layers, dim, ranks, memory),
+            "s",
+            "for a million tokens",
+        ),
+        limit=6 * layers * dim**2 * 1e6 / (ranks * peak),
+    )
+
+
+def expect_plan(plan: Any) -> None:
+    if not isinstance(plan, dict) or set(plan) != set(PLAN):
+        raise CheckFailed(f"it returned {plan!r}"[:200], f"a dict with {', '.join(PLAN)}")
+    for name in ("rows", "microbatches"):
+        if not isinstance(plan[name], int) or plan[name] < 1:
+            raise CheckFailed(f"{name} is {plan[name]!r}", "a whole number, 1 or more")
+    for name in ("keep", "recompute"):
+        if not isinstance(plan[name], list) or not all(isinstance(number, int) for number in plan[name]):
+            raise CheckFailed(f"{name} is {plan[name]!r}"[:200], "a list of numbers of layers")
+
+
+def seconds_per_million(plan: dict[str, Any], layers: int, dim: int, ranks: int, memory: float) -> float:
+    """On nodes of four A100s with so much memory. Raises CheckFailed if the plan needs more."""
+    dgx = find_cluster("dgx-a100", ranks)
+    cluster = replace(dgx, nodes=math.ceil(ranks / 4), gpus_per_node=4, gpu=replace(dgx.gpu, memory=memory))
+    try:
+        run = simulate(overlapped_step, ranks, layers, dim, cluster=cluster, **plan)
+    except RankFailed as error:
+        raise CheckFailed(
+            str(error), f"a plan that fits into {memory / 1e9:g} GB", "Fewer rows, or fewer activations that stay."
+        ) from None
+    steps = [each for each in run.regions if each.name == "step"]
+    took = max(each.end for each in steps) - min(each.start for each in steps)
+    return took * 1e6 / (ranks * plan["rows"] * plan["microbatches"])
