@@ -101,9 +101,8 @@ figures.zero_stages(world_size=4)
 # %%
 predict("GB per rank without ZeRO", ...)
 predict("GB per rank with ZeRO-1", ...)
-predict("GB per rank with ZeRO-3", ...)
 
-# %% exercise="state-bytes" difficulty=1 minutes=6
+# %% exercise="state-bytes" difficulty=1 minutes=5
 def state_bytes(stage: int, num_params: int, world_size: int) -> int:
     """Bytes of weights, gradients and optimizer state that each rank holds.
 
@@ -128,7 +127,6 @@ by_formula = [state_bytes(stage, 7_500_000_000, 64) / 1e9 for stage in range(4)]
 # %%
 reveal("GB per rank without ZeRO", by_formula[0], why="16 bytes for each parameter, whatever the number of ranks.")
 reveal("GB per rank with ZeRO-1", by_formula[1], why="4 bytes stay on every rank; the other 12 are cut into 64 pieces.")
-reveal("GB per rank with ZeRO-3", by_formula[3], why="Everything is cut: 16 bytes divided by 64.")
 
 # %% [markdown]
 # These are the four numbers in the first figure of the ZeRO paper. Part 5 finds them again without a formula, by
@@ -175,7 +173,7 @@ del flat
 # %%
 reveal("bytes that stay alive", piece.untyped_storage().nbytes(), why="All of it. `.clone()` gives a piece of its own.")
 
-# %% exercise="flat-shard" difficulty=2 minutes=10
+# %% exercise="flat-shard" difficulty=2 minutes=8
 def flat_shard(model: nn.Module, rank: int, world_size: int) -> Tensor:
     """This rank's piece of all trainable parameters, laid end to end: no communication.
 
@@ -230,11 +228,10 @@ check(flat_shard, judges="memory")
 # reduced in the model's dtype and cast afterwards, and new weights are cast before they are gathered.
 #
 # **Predict**: data parallelism sends $2N$ numbers per rank and step (times $(P-1)/P$, as everything here). How many
-# times $N$ does ZeRO-1 send? And what if you all-reduce the gradients, as data parallelism does, and then gather?
+# times $N$ does ZeRO-1 send?
 
 # %%
 predict("times N that ZeRO-1 sends", ...)
-predict("times N with an all-reduce and a gather", ...)
 
 # %% exercise="zero-1" difficulty=3 minutes=15
 def zero_1(model: nn.Module, shard: Tensor, make_optimizer, rank: int, world_size: int):
@@ -325,15 +322,11 @@ sent = run.traffic().implied(0) / 5 / share
 
 # %%
 reveal("times N that ZeRO-1 sends", round(sent / numbers), why="Once to reduce-scatter, once to gather.")
-reveal(
-    "times N with an all-reduce and a gather",
-    3,
-    why="An all-reduce is a reduce-scatter and an all-gather. The gathered gradients would then be thrown away.",
-)
 
 # %% [markdown]
 # So ZeRO-1 is free: an all-reduce is a reduce-scatter and an all-gather anyway, and all that has changed is what
-# happens between the two.
+# happens between the two. Some texts all-reduce the gradients and then gather the weights. That sends $3N$, and throws
+# away most of the gradients that it has just gathered.
 
 # %% [markdown]
 # # Part 3 · ZeRO-2: cut the gradients
@@ -517,7 +510,7 @@ for name, target in (("weight.detach()", weight.detach()), ("weight.data", weigh
     except RuntimeError as error:
         print(f"{name}: {str(error)[:72]}...")
 
-# %% exercise="gather-weight" difficulty=3 minutes=12
+# %% exercise="gather-weight" difficulty=3 minutes=10
 def gather_weight(weight: Tensor, shard: Tensor, world_size: int) -> Tensor:
     """Give `weight` its memory and its values back, and return it.
 
@@ -576,11 +569,10 @@ check(gather_weight, judges="traffic")
 # Do you free a weight after its forward pass at all? If not, it stays until its backward pass: more memory, and one
 # gather less. PyTorch has a switch for that, `reshard_after_forward`; yours is called `reshard`.
 #
-# **Predict** how many times $N$ a rank sends per step, with and without it.
+# **Predict** how many times $N$ a rank sends per step if it reshards.
 
 # %%
 predict("times N that ZeRO-3 sends", ...)
-predict("times N that ZeRO-3 sends without resharding", ...)
 
 # %% exercise="zero-3" difficulty=4 minutes=20
 def zero_3(model: MLP, shards: list[Tensor], make_optimizer, gather_weight, reshard: bool, rank: int, world_size: int):
@@ -688,23 +680,18 @@ reveal(
     round(found["3"]),
     why="A gather for the forward pass, a gather for the backward pass, and a reduce-scatter.",
 )
-reveal(
-    "times N that ZeRO-3 sends without resharding",
-    round(found["3, no resharding"]),
-    why="The second gather falls away. What is left is what data parallelism sends.",
-)
 
 # %% [markdown]
 # ## Prefetch
 #
-# Everything above waits: the GPU while a weight is gathered, the network while a layer is computed. Both can work at
+# Without resharding the second gather falls away, and what is left is what data parallelism sends. But in every case
+# somebody waits: the GPU while a weight is gathered, the network while a layer is computed. Both can work at
 # the same time. Start the gather of layer $i + 1$, **then** compute layer $i$. That costs room for one more weight.
 #
-# **Predict**: 8 layers, each of which takes 2 ms to gather and 3 ms to compute. How many ms does the forward pass take
-# one after another, and how many with prefetch?
+# **Predict**: 8 layers, each of which takes 2 ms to gather and 3 ms to compute. One after another, that is 40 ms. How
+# many are left with prefetch?
 
 # %%
-predict("ms without prefetch", ...)
 predict("ms with prefetch", ...)
 
 # %% exercise="prefetched-forward" difficulty=3 minutes=15
@@ -790,7 +777,6 @@ print(f"one after another {waits.elapsed * 1e3:.1f} ms, prefetched {overlaps.ela
 overlaps.timeline(ranks=[0, 1], beside=waits)
 
 # %%
-reveal("ms without prefetch", waits.elapsed * 1e3, why="8 times 2 + 3.")
 reveal("ms with prefetch", overlaps.elapsed * 1e3, why="Only the first gather is exposed: 2 + 8 times 3.")
 
 # %% [markdown]
@@ -894,7 +880,7 @@ reveal("256 + 1 in bfloat16", in_bf16, why="The next number after 256 is 258. Wi
 # together: the forward pass gathers, the backward pass reduces and scatters. Then ordinary code can use the weight, and
 # `backward()` does the rest. (This form leaves the freeing out.)
 
-# %% exercise="mixed-precision-weight" difficulty=3 minutes=12
+# %% exercise="mixed-precision-weight" difficulty=3 minutes=10
 class GatherInBf16(torch.autograd.Function):
     @staticmethod
     def forward(context, shard: Tensor, shape: tuple, world_size: int) -> Tensor:
@@ -960,7 +946,7 @@ check(mixed_precision_weight, judges="traffic")
 # %%
 predict("norm of the whole gradient", ...)
 
-# %% exercise="clip-shards" difficulty=2 minutes=10
+# %% exercise="clip-shards" difficulty=2 minutes=8
 def clip_shards(gradients: list[Tensor], max_norm: float, group: dist.ProcessGroup) -> tuple:
     """(norm, clipped): the norm of the whole gradient as a float, and this rank's gradients.
 
@@ -1014,14 +1000,13 @@ reveal("norm of the whole gradient", norm, why="The root of 9 + 16. Norms themse
 # | node 1 | rank 4 | rank 5 | rank 6 | rank 7 |
 #
 # A gradient must become the mean over **all** ranks. First reduce-scatter in the shard group, then all-reduce the piece
-# in the replica group. **Predict** for this grid and a gradient of 8 GB: how many GB does a rank send into its replica
-# group? And if the all-reduce came first?
+# in the replica group. **Predict** for this grid and a gradient of 8 GB: how many GB does a rank all-reduce with its
+# replica group?
 
 # %%
-predict("GB sent between the nodes", ...)
-predict("GB if the all-reduce comes first", ...)
+predict("GB that a rank all-reduces", ...)
 
-# %% exercise="hybrid-reduce" difficulty=2 minutes=10
+# %% exercise="hybrid-reduce" difficulty=2 minutes=8
 def hybrid_reduce(gradient: Tensor, shard_group: dist.ProcessGroup, replica_group: dist.ProcessGroup) -> Tensor:
     """This rank's piece of the mean gradient over all ranks of the grid.
 
@@ -1082,16 +1067,14 @@ for nodes in (2, 16):
     times = [f"{run.elapsed * 1e3:4.0f} ms" for run in (hybrid, backwards, fully)]
     print(f"{nodes:>2} nodes: hybrid {times[0]}, all-reduce first {times[1]}, fully sharded {times[2]}")
     if nodes == 2:
-        between = [
-            sum(event.bytes for event in run.events if (event.rank, event.op) == (0, "all_reduce")) / 1e9
-            for run in (hybrid, backwards)
-        ]
+        between = sum(event.bytes for event in hybrid.events if (event.rank, event.op) == (0, "all_reduce")) / 1e9
 
 # %%
-reveal("GB sent between the nodes", between[0], why="A quarter of the gradient. (With 2 nodes, 2 (R-1)/R is 1.)")
-reveal(
-    "GB if the all-reduce comes first", between[1], why="The whole gradient: the slow network carries 4 times as much."
-)
+reveal("GB that a rank all-reduces", between, why="A quarter of the gradient: this rank's piece.")
+
+# %% [markdown]
+# If the all-reduce came first, it would carry the whole gradient across the slow network, four times as much. Hybrid
+# sharding pays where there are many nodes: its gathers stay on NVLink, however many there are.
 
 # %% [markdown]
 # # Part 7 · Beyond the GPU's memory
@@ -1153,23 +1136,26 @@ reveal(
 # (An assumption, as is that nothing else uses it.) Gradients and weights travel in bfloat16.
 
 # %%
-numbers, pcie, host = 10_000**2, 63e9, 200e9
+per_layer, pcie, host = 10_000**2, 63e9, 200e9
+down = up = 2 * per_layer / pcie
+update = 28 * per_layer / host
+print(f"down {down * 1e3:.1f} ms, update {update * 1e3:.1f} ms, up {up * 1e3:.1f} ms per layer")
+print(f"on the GPU {16 * 12 * per_layer / 1e9:.1f} GB of state, with offload {4 * 12 * per_layer / 1e9:.1f} GB")
 
 def offloaded(rows, fraction=0.5, layers=12):
     """(seconds of compute, seconds until all weights are back)"""
-    forward = 2 * rows * numbers / (fraction * 989e12)  # of one layer; its backward pass takes twice that
+    forward = 2 * rows * per_layer / (fraction * 989e12)  # of one layer; its backward pass takes twice that
     ready = [forward * (layers + 2 * (number + 1)) for number in range(layers)]
-    stations = [[seconds] * layers for seconds in (2 * numbers / pcie, 28 * numbers / host, 2 * numbers / pcie)]
-    return ready[-1], offload_end(ready, *stations)
+    return ready[-1], offload_end(ready, [down] * layers, [update] * layers, [up] * layers)
 
 for rows in (4096, 16384, 65536):
     computing, end = offloaded(rows)
     print(f"{rows:>6} rows: compute {computing * 1e3:5.0f} ms, {end / computing:.2f} times as long with offload")
 
 # %% [markdown]
-# It isn't the PCIe slot that hurts. Down or up takes 3 ms per layer, and the update 14 ms: a GPU's memory is some 17
-# times as fast as the host's. With many rows all of it hides behind the backward pass, except the last layer's way
-# through the three stations. The state of these 1.2 billion parameters falls from 19.2 GB on the GPU to 4.8 GB.
+# It isn't the PCIe slot that hurts, but the update: the H100's own memory, 3.35 TB/s, is some 17 times as fast as the
+# host's. With many rows all of it hides behind the backward pass, except the last layer's way through the three
+# stations.
 
 # %% [markdown]
 # ## Checkpoints for another number of ranks
@@ -1183,10 +1169,8 @@ figures.recut(numbers=10, before=4, after=3)
 
 # %% [markdown]
 # The picture has 10 numbers. On 4 ranks, pieces have 3 numbers, and the last one holds 1 number and 2 zeros of padding.
-# On 3 ranks, pieces have 4 numbers. **Predict** what rank 1 of 3 reads: a list of `(saved rank, start, stop)`.
-
-# %%
-predict("slices that rank 1 of 3 reads", ...)
+# On 3 ranks, pieces have 4 numbers. Rank 1 of 3 needs the numbers 4 to 7, so it reads `[(1, 1, 3), (2, 0, 2)]`: places
+# 1 and 2 of saved rank 1, places 0 and 1 of saved rank 2.
 
 # %% exercise="slices-to-read" difficulty=3 minutes=12
 def slices_to_read(num_params: int, saved_size: int, rank: int, world_size: int) -> list[tuple]:
@@ -1229,7 +1213,7 @@ def slices_to_read(num_params: int, saved_size: int, rank: int, world_size: int)
 check(slices_to_read, judges="values")
 
 # %%
-reveal("slices that rank 1 of 3 reads", slices_to_read(10, 4, 1, 3), why="It needs numbers 4 to 7.")
+[slices_to_read(10, 4, rank, 3) for rank in range(3)]
 
 # %% [markdown]
 # PyTorch does this for you: `torch.distributed.checkpoint` (DCP) writes each rank's shards and a plan of who wrote
@@ -1437,7 +1421,6 @@ def seconds_of_step(run):
 
 predict("faster in one node, 1,024 rows in all", ..., choices=["ZeRO-3", "tensor"])
 predict("faster in one node, 65,536 rows in all", ..., choices=["ZeRO-3", "tensor"])
-predict("faster across nodes, 1,024 rows in all", ..., choices=["ZeRO-3", "tensor"])
 
 # %% tags=["notebook-only"]
 one_node = find_cluster("dgx-h100", 8)
@@ -1454,7 +1437,6 @@ for cluster in (one_node, eight_nodes):
 # %%
 reveal("faster in one node, 1,024 rows in all", faster[1, 1024], why="128 rows per rank can't hide a gather.")
 reveal("faster in one node, 65,536 rows in all", faster[1, 65536], why="Gathers hide; sums of activations don't.")
-reveal("faster across nodes, 1,024 rows in all", faster[8, 1024], why="Few rows: activations are smaller than weights.")
 
 # %% [markdown]
 # What counts is the number of rows. ZeRO-3's communication is the same for any batch, and hides behind the computing if
