@@ -210,7 +210,9 @@ wrong("always-gathers", "the weight was there", caught_by="traffic").replace(
 wrong("wide-on-the-wire", "Cast the shard to the dtype", caught_by="traffic").replace(
     "torch.empty(world_size * len(shard), dtype=weight.dtype)", "shard.new_empty(world_size * len(shard))"
 ).replace("shard.detach().to(weight.dtype)", "shard.detach()")
-wrong("never-copies", "by chance").replace("weight.data.copy_(flat[: weight.numel()].view_as(weight))", "pass")
+wrong("never-copies", "by chance", varies=True).replace(
+    "weight.data.copy_(flat[: weight.numel()].view_as(weight))", "pass"
+)
 wrong("never-resizes", "no room yet").replace(
     "weight.untyped_storage().resize_(weight.numel() * weight.element_size())", "pass"
 )
@@ -229,7 +231,7 @@ right("with-a-list").replace(
 wrong, right = ANSWERS.to("zero-3")
 wrong("never-frees", "free each weight after its forward pass", caught_by="memory").replace("if reshard:", "if False:")
 wrong("always-reshards", "once (resharding is off)", caught_by="traffic").replace("if reshard:", "if True:")
-wrong("keeps-weights", "no whole weight", caught_by="memory").replace(
+wrong("keeps-weights", "gathers it anew").replace(
     "free_weight(weight)\nflat = nn.functional.pad", "flat = nn.functional.pad"
 )
 wrong("keeps-gradients", "drop its gradient", caught_by="memory").replace(
@@ -381,7 +383,7 @@ wrong("gathers-again", "return this rank's piece").replace(
     "return mine",
     "dist.all_gather_single(flat, mine, group=shard_group)\nreturn flat[: gradient.numel()].view_as(gradient)",
 )
-wrong("whole-world", "your function", hidden=False, caught_by="traffic").body("""
+wrong("whole-world-at-once", "reduce-scatter first", caught_by="traffic").body("""
     size = -(-gradient.numel() // shard_size)
     flat = nn.functional.pad(gradient.flatten(), (0, size * shard_size - gradient.numel())).clone()
     dist.all_reduce(flat, op=dist.ReduceOp.AVG)
@@ -399,7 +401,9 @@ right("divides-once").body("""
 """)
 
 wrong, right = ANSWERS.to("offload-end")
-wrong("free-stations", "on free stations").body("return ready[-1] + down[-1] + update[-1] + up[-1] if ready else 0.0")
+wrong("free-stations", "it does one at a time").body(
+    "return ready[-1] + down[-1] + update[-1] + up[-1] if ready else 0.0"
+)
 wrong("one-at-a-time", "the stations work at the same time").body("""
     end = 0.0
     for at, a, b, c in zip(ready, down, update, up):
@@ -422,9 +426,7 @@ right("station-by-station").body("""
 """)
 
 wrong, right = ANSWERS.to("slices-to-read")
-wrong("reads-padding", "slices with the padding of your own piece").replace(
-    "min((rank + 1) * mine, num_params)", "(rank + 1) * mine"
-)
+wrong("reads-padding", "slices with padding in them").replace("min((rank + 1) * mine, num_params)", "(rank + 1) * mine")
 wrong("places-in-the-flat-tensor", "places in the file").replace(
     "slices.append((file, start, stop))", "slices.append((file, file * saved + start, file * saved + stop))"
 )
@@ -436,7 +438,7 @@ wrong("own-size", "cut for the old number of ranks").replace(
     "file, start = divmod(position, saved)", "file, start = divmod(position, mine)"
 ).replace("min(saved, start + end - position)", "min(mine, start + end - position)")
 wrong("rounds-down", "rounded down").replace("-(-num_params // world_size)", "num_params // world_size")
-wrong("empty-slices", "rank", hidden=True).replace("return slices", "return slices or [(0, 0, 0)]")
+wrong("empty-slices", "expected []").replace("return slices", "return slices or [(0, 0, 0)]")
 right("file-by-file").body("""
     old, new = (num_params + saved_size - 1) // saved_size, (num_params + world_size - 1) // world_size
     begin, end = rank * new, min((rank + 1) * new, num_params)

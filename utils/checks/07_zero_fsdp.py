@@ -191,10 +191,12 @@ class Training:
         reduce: Combine,
         gather: Callable[[Tensor, Tensor], Tensor] | None = None,
         carry: bool = False,
+        stale: bool = False,
     ) -> Tensor:
         """(P, N): the weights on each rank at the end. batches: of each step, each rank's rows.
 
-        reduce, gather: what becomes of the ranks' gradients and new weights; carry: gradients of all steps add up
+        reduce, gather: what becomes of the ranks' gradients and new weights; carry: gradients of all steps add up;
+        stale: gradients are those of the first weights
         """
         start = end_to_end(trainable(self.model)).to(self.dtype)
         weights = everywhere(start, self.world_size).clone().requires_grad_()
@@ -202,7 +204,7 @@ class Training:
         model = deepcopy(self.model)
         for rows in batches:
             old = weights.detach().clone()
-            local = torch.stack([self.gradient(old[rank], mine) for rank, mine in enumerate(rows)])
+            local = torch.stack([self.gradient(start if stale else old[rank], mine) for rank, mine in enumerate(rows)])
             weights.grad = reduce(local).clone() + before
             before = weights.grad if carry else before
             optimizer.step()
@@ -232,7 +234,11 @@ def usual_mistakes(training: Training, batches: Sequence[Several], freed: bool) 
             batches, mean, gather=training.mine_only
         ),
     }
-    return ({} if freed else never_gathered) | {
+    never_freed = {
+        "the result of gradients at the first weights: free each weight after its backward pass, so that the next step "
+        "gathers it anew": training.run(batches, mean, stale=True)
+    }
+    return (never_freed if freed else never_gathered) | {
         "the result with each piece's gradient from its own rank's rows: nothing was averaged": training.run(
             batches, training.owned
         ),
@@ -282,9 +288,9 @@ def trained(
     of_steps = rows_for(draws, 3, ranks, 2 * count, width_of(model), dtype)
     training = Training(model, owner_of(sizes, ranks, together), ranks, shard_dtype)
     right = training.run(of_steps, lambda local: everywhere(local.mean(0), ranks))
-    is_small = sum(sizes) < LARGE  # mistakes are told apart on small models
-    wrong = usual_mistakes(training, of_steps, freed) if is_small else {}
-    if microbatches > 1 and is_small:
+    tell_apart = sum(sizes) < LARGE and not wide  # other cases judge something else
+    wrong = usual_mistakes(training, of_steps, freed) if tell_apart else {}
+    if microbatches > 1 and tell_apart:
         wrong |= accumulation_mistakes(training, of_steps, microbatches)
     units = [end_to_end(parameters)] if together else list(parameters)
     cut = [pieces_of(unit.to(shard_dtype), ranks) for unit in units]
