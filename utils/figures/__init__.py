@@ -27,6 +27,8 @@ pipeline(["layers 0-3", "layers 4-7"])           the stages of a pipeline, and w
 schedule([[("F", 0), ("B", 0)]] * 2)             each rank's steps of a pipeline over time
 sharded_matmul("columns", tp_size=2)             x @ w with w cut into columns or rows; sharded_mlp: both in turn;
                                                  qkv_columns: those of attention
+zero_stages(world_size=4)                        what each stage of ZeRO leaves on a rank; flat_pieces, recut: how a
+                                                 flat tensor is cut; gather_compute_free: when weights have memory
 doors("f", "g")                                  what the two ends of a sharded region do; layer_doors: in a layer
 """
 
@@ -46,6 +48,7 @@ from .shardings import doors, layer_doors, qkv_columns, sharded_matmul, sharded_
 from .sweeps import sweep
 from .timelines import timeline
 from .work import WORK
+from .zero import flat_pieces, gather_compute_free, recut, zero_stages
 
 __all__ = [
     "COLOURS",
@@ -61,7 +64,9 @@ __all__ = [
     "compressed",
     "data_parallel_step",
     "doors",
+    "flat_pieces",
     "folding",
+    "gather_compute_free",
     "halves",
     "halving",
     "heatmap",
@@ -73,6 +78,7 @@ __all__ = [
     "pairwise",
     "pipeline",
     "qkv_columns",
+    "recut",
     "rendezvous",
     "ring",
     "roofline",
@@ -89,4 +95,5 @@ __all__ = [
     "transpose",
     "tree",
     "two_levels",
+    "zero_stages",
 ]
