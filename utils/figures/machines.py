@@ -37,7 +37,7 @@ def bandwidths(nbytes: list[int], seconds: list[float], levels: dict[str, float]
             middle = math.sqrt(max(left, min(touched) / 1.5) * right)
             panel.text(middle, highest * 1.5, name, ha="center", va="center", color=INK, fontsize=9)
     if fixed:
-        panel.legend(loc="lower left", fontsize=9, frameon=False, labelcolor=INK)
+        panel.legend(loc="lower center", fontsize=9, frameon=False, labelcolor=INK)
     panel.set_xlabel("bytes read and written", color=INK)
     panel.set_ylabel("GB/s", color=INK)
     panel.xaxis.set_major_formatter(lambda n, _: quantity(n, "B"))
@@ -51,7 +51,7 @@ def roofline(peak: float, bandwidth: float | dict[str, float], points: dict[str,
 
     peak        in FLOP/s
     bandwidth   in bytes/s, of the memory; or {name: bytes/s} of several links, which have a roof each
-    points      {name: FLOP per byte}; with several links, they stand on the roof of the fastest
+    points      {name: FLOP per byte}; with several links, each stands on all of the roofs
     """
     links = bandwidth if isinstance(bandwidth, dict) else {"": bandwidth}
     ridges = {name: peak / rate for name, rate in links.items()}
@@ -67,10 +67,11 @@ def roofline(peak: float, bandwidth: float | dict[str, float], points: dict[str,
         words, height = f"{name}: {ridge:,.0f}" if name else f"ridge point: {ridge:,.0f}", 2.0 * 2.2**place
         panel.text(ridge * 1.1, floor * height, words, color=INK, fontsize=9)
     panel.set(xlim=(low, high), ylim=(floor, peak / 1e12 * 4))
+    beside: Look = {"xytext": (0, 8), "ha": "center"} if len(links) > 1 else {"xytext": (8, -12)}
     for colour, (name, intensity) in zip(KINDS, points.items(), strict=False):
-        attainable = min(peak, intensity * max(links.values())) / 1e12
-        panel.plot([intensity], [attainable], "o", color=colour, markersize=8, zorder=3)
-        panel.annotate(name, (intensity, attainable), (8, -12), textcoords="offset points", color=INK, fontsize=9)
+        attainable = sorted(min(peak, intensity * rate) / 1e12 for rate in links.values())
+        panel.plot([intensity] * len(links), attainable, "o", color=colour, markersize=8, zorder=3)
+        panel.annotate(name, (intensity, attainable[-1]), textcoords="offset points", color=INK, fontsize=9, **beside)
     panel.set_xlabel(f"FLOP per byte {'sent' if isinstance(bandwidth, dict) else 'moved'}", color=INK)
     panel.set_ylabel("TFLOP/s", color=INK)
     for axis in (panel.xaxis, panel.yaxis):

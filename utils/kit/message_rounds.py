@@ -27,7 +27,7 @@ class Round(NamedTuple):
 
 
 def play(rank: int, world_size: int, rounds: Sequence[Round], nbytes: int) -> None:
-    """A rank program: all rounds, in order, of a collective of `nbytes` bytes. A message has a whole number of float32."""
+    """A rank program: all rounds, in order, of a collective of `nbytes` bytes. A message is made of float32 numbers."""
     for pairs, share, adds in rounds:
         mine, arrived = (torch.empty(round(share * nbytes / 4)) for _ in range(2))
         sending = [dist.isend(mine, destination) for source, destination in pairs if source == rank]
