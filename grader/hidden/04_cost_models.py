@@ -48,15 +48,19 @@ def bandwidth_of_levels(_: Draws, copies: list[tuple[int, float]], levels: dict[
         first: bool = True,
         fixed: float = FIXED,
         strict: bool = True,
+        together: bool = False,
     ) -> dict[str, float]:
         """By level, if a copy touches `touched` times its bytes; `first`: it belongs to the first that has room."""
         lower, found = 0.0, dict[str, float]()
         for name, size in levels.items():
-            inside = [
-                each(2 * n / (t - fixed))
+            here = [
+                (2 * n, t - fixed)
                 for (n, _), t in zip(copies, seconds, strict=True)
                 if lower < touched * n <= size and t >= (1.1 * FIXED if strict else FIXED * (1 + 1e-9))
             ]
+            if together and here:
+                here = [(sum(n for n, _ in here), sum(t for _, t in here))]
+            inside = [each(n / t) for n, t in here]
             found |= {name: of_all(inside)} if inside else {}
             lower = size if first else 0.0
         return found
@@ -71,6 +75,9 @@ def bandwidth_of_levels(_: Draws, copies: list[tuple[int, float]], levels: dict[
         "what you get if a copy must leave some room: one that fills a level belongs to it": rates(touched=2 + 1e-9),
         "the mean: take the median": rates(of_all=mean),
         "the best: take the median": rates(of_all=max),
+        "all bytes of a level divided by all of their seconds: take the median of the copies' rates": rates(
+            together=True
+        ),
         "the time per byte: bandwidth is bytes per second": rates(each=lambda rate: 1 / rate),
         "in GB/s: return bytes/s": rates(each=lambda rate: rate / 1e9),
         "of all copies that fit: each belongs to the first level that has room, and to no other": rates(first=False),
@@ -105,6 +112,7 @@ def roofline_time(_: Draws, gpu: Gpu, dtype: str, flops: float, moved: float) ->
             "the time": {
                 "the sum of computing and moving: they overlap, so the longer one counts": computing + moving + launch,
                 "without the launch, which comes on top of the longer one": max(computing, moving),
+                "what the peak of float32 leads to: gpu.peak(dtype)": max(flops / gpu.peak("float32"), moving) + launch,
                 "the shorter of the two, or just one of them: the longer one counts": min(computing, moving) + launch,
             },
             "the bound": {"the bound if the launch counts as moving: it counts as neither": with_launch},
@@ -319,7 +327,7 @@ def critical_batch(
         * (alpha + nbytes / ranks / bandwidth / 2),
     }
     mistakes = {words: math.ceil(tokens(seconds)) for words, seconds in others.items()} | {
-        "rounded down: then backward is a little too short": math.floor(exact),
+        "rounded down, or to the nearest: then backward is a little too short": math.floor(exact),
         "not rounded: tokens are whole, so round up": exact,
         "for the whole step: only backward, 4 FLOP, overlaps": math.ceil(exact * 4 / 6),
         "for 2 FLOP per parameter: backward has 4": math.ceil(exact * 2),
@@ -364,6 +372,9 @@ def scaling_efficiency(_: Draws, seconds: dict[int, float], work: str) -> Case:
                 {gpus: 1 / one for gpus, one in right.items()}
             ),
             f"the speed-up or the other kind of efficiency: this is {named} scaling": every(other),
+            "relative to the longest time: compare with the smallest number of GPUs": every(
+                {gpus: one * max(seconds.values()) / seconds[fewest] for gpus, one in right.items()}
+            ),
             f"relative to one GPU: the smallest number here is {fewest}": every(of_one),
             "in percent: 1 is 100 %": every({gpus: 100 * one for gpus, one in right.items()}),
             "a list: return {GPUs: efficiency}": every(list(right.values())),
@@ -485,6 +496,7 @@ def mfu_and_hfu(
     recomputed = {
         "with the recomputed share of the whole step: only forward is computed again": mfu * (1 + r),
         "divided by what is recomputed: HFU is never below MFU": mfu / (1 + r / 3),
+        "without the attention that is computed again": mfu + r * every_second * dense,
     }
     return Case(
         same={
@@ -535,7 +547,7 @@ RECORDED = (
             ({"one": (1.0, 9.0), "four": (7.0, 1.0), "two": (3.0, 4.0), "three": (6.0, 3.0)},),
         ],
     ),
-    vary(critical_batch, values=[(1_200_007, 4, 1e12, 2e-4, 1e10, 4), (70_000_000, 2, 989e12, 3e-6, 450e9, 8)]),
+    vary(critical_batch, values=[(1_200_007, 4, 1e12, 5e-4, 1e10, 4), (70_000_000, 2, 989e12, 3e-6, 450e9, 8)]),
     vary(
         scaling_efficiency,
         values=[

@@ -22,6 +22,15 @@ wrong("every-level-that-fits", "the first level that has room, and to no other")
             rates[level].append(2 * n / (t - fixed))
 """)
 wrong("in-gigabytes", "return bytes/s").replace("(t - fixed))", "(t - fixed) / 1e9)")
+wrong("all-together", "the median of the copies' rates").function("""
+    totals = {}
+    for n, t in zip(nbytes, seconds):
+        if t >= 1.1 * fixed:
+            level = next(name for name, size in levels.items() if 2 * n <= size)
+            moved, took = totals.get(level, (0, 0.0))
+            totals[level] = moved + 2 * n, took + t - fixed
+    return {name: totals[name][0] / totals[name][1] for name in levels if name in totals}
+""")
 wrong("noise-counts", "leave them out").replace("t < 1.1 * fixed", "t <= fixed")
 wrong("subtracts-from-all", "leave them out").replace("if t < 1.1 * fixed:\n    continue\n", "")
 right("goes-through-the-levels").body("""
@@ -36,6 +45,7 @@ wrong("adds-both", "the longer one counts").replace("max(computing, moving)", "c
 wrong("forgets-the-launch", "without the launch").replace(" + gpu.launch", "")
 wrong("takes-the-shorter", "the shorter of the two").replace("max(", "min(")
 wrong("computing-alone", "you predict", caught_by="time").replace("max(computing, moving)", "computing")
+wrong("always-float32", "gpu.peak(dtype)").replace("gpu.peak(dtype)", 'gpu.peak("float32")')
 wrong("swaps-the-words", "the bound is").replace("if moving > computing", "if moving < computing")
 wrong("launch-counts-as-moving", "it counts as neither").replace(
     "if moving > computing", "if moving + gpu.launch > computing"
@@ -239,11 +249,11 @@ wrong("errors-cancel", "square the errors, then take the smallest sum").replace(
 wrong("last-of-the-first-part", "the last size of the first part").replace(
     "return first,", "return sizes[sizes.index(first) - 1],"
 )
-wrong("returns-the-place", "and not a size in bytes").replace("return first,", "return sizes.index(first),")
+wrong("returns-the-place", "return the size in bytes").replace("return first,", "return sizes.index(first),")
 wrong("right-before-left", "in the wrong order").replace("return first, left, right", "return first, right, left")
 wrong("parts-too-small", "three at least").replace("range(3, len(sizes) - 2)", "range(2, len(sizes) - 1)")
 wrong("one-line", "one line for all sizes").replace(
-    "return first, left, right", "return first, fit(sizes, seconds), right"
+    "return first, left, right", "one = fit(sizes, seconds)\nreturn first, one, one"
 )
 wrong("worst-cut", "square the errors, then take the smallest sum").replace("min(found)", "max(found)")
 wrong("early-cuts-only", "the first size of the second part is", hidden=True).replace(
@@ -289,6 +299,7 @@ wrong("always-strong", "this is weak scaling").replace('if work == "the same" el
 wrong("always-weak", "this is strong scaling").replace('fewest / gpus if work == "the same" else 1', "1")
 wrong("swapped", "this is strong scaling").replace('work == "the same"', 'work != "the same"')
 wrong("relative-to-one", "the smallest number here is 4").replace("fewest / gpus if", "1 / gpus if")
+wrong("longest-time", "relative to the longest time").replace("seconds[fewest] *", "max(seconds.values()) *")
 wrong("in-percent", "1 is 100 %").replace("ideal[gpus] / took", "100 * ideal[gpus] / took")
 wrong("a-list", "return {GPUs: efficiency}").body("""
     return [seconds[fewest] * (fewest / gpus if work == "the same" else 1) / took for gpus, took in seconds.items()]
@@ -374,6 +385,10 @@ wrong("mfu-counts-recomputation", "MFU leaves out").replace(
     "3 * forwards_per_second, (3", "(3 + recomputed) * forwards_per_second, (3"
 )
 wrong("whole-step-again", "only forward is computed again").replace("(3 + recomputed)", "3 * (1 + recomputed)")
+wrong("recomputes-no-attention", "the attention that is computed again").replace(
+    "(3 + recomputed) * forwards_per_second",
+    "3 * forwards_per_second + recomputed * 2 * parameters * tokens_per_second / (gpus * peak)",
+)
 wrong("hfu-below", "never below MFU").body("""
     forward = 2 * parameters + 4 * layers * width * sequence
     mfu = 3 * tokens_per_second * forward / (gpus * peak)

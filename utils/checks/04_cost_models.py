@@ -343,29 +343,27 @@ def two_lines(draws: Draws, count: int, cut: int, left: Line, right: Line, noise
         _, at, two = min(found)
         return sizes[at], two[0], two[1]
 
-    every_cut = range(3, count - 2)
+    every_cut, one = range(3, count - 2), fit(sizes, seconds)
     first, below, above = best(lambda miss, _: miss**2, every_cut)
-    one = fit(sizes, seconds)
-    astray = [best(error, every_cut)[0] for error in (lambda miss, _: miss, lambda miss, _: -(miss**2))]
+    before = sizes[sizes.index(first) - 1]
+    mistakes = {
+        "the two lines in the wrong order": (first, above, below),
+        "the last size of the first part: return the first one of the second": (before, below, above),
+        "the place of the cut: return the size in bytes": (sizes.index(first), below, above),
+        "one line for all sizes": (first, one, one),
+        "the cut with the smallest ABSOLUTE errors: take relative ones": best(
+            lambda miss, t: (miss * t) ** 2, every_cut
+        ),
+        "a cut whose errors cancel, or the worst of all: square the errors, then take the smallest sum": best(
+            lambda miss, _: miss, every_cut
+        ),
+        "the worst of all cuts: take the smallest sum": best(lambda miss, _: -(miss**2), every_cut),
+    }
     return Case(
         same={"sizes": sizes, "seconds": seconds, "fit": fit},
         right={"the first size of the second part": first, "the first line": below, "the second line": above},
         rtol=1e-9,
-        mistakes={
-            "": {"the two lines in the wrong order": (first, above, below)},
-            "the first size of the second part": {
-                "the last size of the first part": sizes[sizes.index(first) - 1],
-                "the place of the cut, and not a size in bytes": sizes.index(first),
-                "the cut with the smallest ABSOLUTE errors: take relative ones": best(
-                    lambda miss, t: (miss * t) ** 2, every_cut
-                )[0],
-                "a cut whose errors cancel, or the worst of all: square the errors, then take the smallest sum": (
-                    astray.__contains__
-                ),
-            },
-            "the first line": {"one line for all sizes": one, "the line of the second part": above},
-            "the second line": {"one line for all sizes": one, "the line of the first part": below},
-        },
+        mistakes={"": mistakes},
         seen=f"{count} sizes: {{part}} is",
     )
 
