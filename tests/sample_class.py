@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -133,8 +133,8 @@ def call(wrapper: str, exercise: str) -> str:
 # ---- the exchange ----------------------------------------------------------------------------------------------------
 
 
-def make_class(folder: Path = FOLDER, name: str = LESSON) -> list[Student]:
-    """Make a new class, with its submissions waiting in the exchange. Returns its students."""
+def make_class(folder: Path = FOLDER, name: str = LESSON, only: Collection[str] = ()) -> list[Student]:
+    """Make a new class, of all students or of those called `only`. Their submissions wait in the exchange."""
     lesson = read_lesson(find_lessons([name])[0])
     empty(folder)
     write(folder / "solutions" / name / f"{name}.ipynb", bytes_of(notebook_of(lesson)))
@@ -144,7 +144,7 @@ def make_class(folder: Path = FOLDER, name: str = LESSON) -> list[Student]:
     (folder / "nbgrader_config.py").write_text(CONFIG.format(project=str(PROJECT), exchange=str(exchange)))
     course = Course.at(folder)
     course.must(GenerateAssignment, name)
-    students = students_of(lesson)
+    students = [student for student in students_of(lesson) if not only or student.name in only]
     roster = {student.name: {"who": student.who, "points": student.points} for student in students}
     (folder / ROSTER).write_text(json.dumps(roster, indent=2) + "\n")
     travel(ExchangeReleaseAssignment, course, folder, name)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import nbformat
 from nbformat.notebooknode import NotebookNode
 
-from grader.classroom.nbgrader_plugins import is_check
-from grader.judging.verdict import PART, PASSED, WRONG, Judgement, Verdict
+from grader.judging.check_cells import extra_credit, is_check, worth
+from grader.judging.verdict import PART, PASSED, WRONG, Judgement, Score, Verdict
 from grader.judging.worker import JudgeSettings
 from tests.tiny_course import LESSON, RIGHT
 
@@ -29,10 +29,11 @@ def judge(nb: NotebookNode, **how: object) -> Judgement:
     points = [float(word) for word in said.split()[2:]]
     judgement = Judgement(LESSON, problems=["earns nothing"] if not any(points) else [])
     for cell in filter(is_check, nb.cells):
-        name, most, earned = cell.metadata.nbgrader.grade_id, cell.metadata.nbgrader.points, [*points, 0.0][0]
+        name, most, earned = cell.metadata.nbgrader.grade_id, worth(cell), [*points, 0.0][0]
         points = points[1:]
         kind = PASSED if earned == most else PART if earned else WRONG
-        judgement.verdicts.append(Verdict(name, earned, most, kind, f"{name} earns {earned:g}"))
+        score = Score(shown="100 µs", value=1e-4, share=0.5) if extra_credit(cell.source) and kind == PASSED else None
+        judgement.verdicts.append(Verdict(name, earned, most, kind, f"{name} earns {earned:g}", score=score))
     return judgement
 
 

@@ -204,6 +204,7 @@ def test_both_worlds_work_beside_a_package_called_utils(project, installed, with
     assert "raised ValueError: on purpose\n  program.py, line 25, in fails" in done.stdout, done.stdout
 
 
+@pytest.mark.thorough
 def test_the_benchmark_runs_and_calls_itself_by_its_name(project, installed):
     def benchmark(*options):
         done = python(project, installed, "-m", "manyranks.benchmark", *options)

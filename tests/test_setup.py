@@ -220,6 +220,7 @@ def test_a_damaged_environment_is_created_again(ready, damage):
     assert ready.imports("tiny_one")
 
 
+@pytest.mark.thorough
 def test_an_environment_that_was_moved_with_its_course_is_created_again(ready, tmp_path):
     moved = TinyCourse(tmp_path / "moved")
     shutil.copytree(ready.venv, moved.venv, symlinks=True)
@@ -228,6 +229,7 @@ def test_an_environment_that_was_moved_with_its_course_is_created_again(ready, t
     assert str(moved.venv) in (moved.venv / "bin" / "activate").read_text()
 
 
+@pytest.mark.thorough
 def test_an_environment_created_by_hand_is_kept_and_filled(tmp_path):
     course = TinyCourse(tmp_path / "course")
     subprocess.run([sys.executable, "-m", "venv", str(course.venv)], check=True)
@@ -237,6 +239,7 @@ def test_an_environment_created_by_hand_is_kept_and_filled(tmp_path):
     assert not course.was_made_anew
 
 
+@pytest.mark.thorough
 def test_killed_half_way_then_run_again(ready):
     """Set-up is killed while pip waits for an index that never answers; the next set-up first waits for that pip."""
     ready.require("tiny-one", "tiny-three")
@@ -274,6 +277,7 @@ def installed(course):
     return {name: version for name, version in json.loads(printed).items() if name not in ("pip", "setuptools")}
 
 
+@pytest.mark.thorough
 def test_uv_and_pip_install_the_same(tmp_path):
     by_pip, other = TinyCourse(tmp_path / "pip"), TinyCourse(tmp_path / "uv")
     for course in (by_pip, other):
@@ -312,6 +316,7 @@ def system_with_torch(folder, version):
     return str(folder)
 
 
+@pytest.mark.thorough
 def test_the_systems_torch_is_used_when_asked_for(tmp_path):
     course = TinyCourse(tmp_path / "course")
     course.require("tiny-one", "tiny-two")
@@ -336,12 +341,9 @@ def test_the_systems_torch_is_used_when_asked_for(tmp_path):
 
 @pytest.mark.parametrize(
     "version, has",
-    [
-        ("2.14.0", "torch 2.14.0"),
-        pytest.param("2.11.1", "torch 2.11.1", marks=pytest.mark.thorough),
-        pytest.param(None, "none", marks=pytest.mark.thorough),
-    ],
+    [("2.14.0", "torch 2.14.0"), ("2.11.1", "torch 2.11.1"), (None, "none")],
 )
+@pytest.mark.thorough
 def test_a_systems_torch_that_will_not_do_is_reported_in_one_line(unmade, tmp_path, version, has):
     system = system_with_torch(tmp_path / "system", version) if version else ""
     done = unmade.set_up(*SET_UP, "--system-site", env=unmade.environment(PYTHONPATH=system))

@@ -114,7 +114,8 @@ def notebook_cell(cell: Cell, lesson: Lesson, hidden: set[tuple[str, str]], seen
         return new_code_cell(cell.source, id=cell.exercise, metadata=metadata)
     if cell.check:
         check = cell.check
-        metadata["nbgrader"] = nbgrader_metadata(check.id, grade=True, locked=True, points=check.points)
+        points = 0 if check.is_extra_credit else check.points  # beyond what nbgrader counts as the most
+        metadata["nbgrader"] = nbgrader_metadata(check.id, grade=True, locked=True, points=points)
         source = cell.source
         if (check.exercise, check.judges) in hidden:
             function = lesson.exercises[check.exercise].function

@@ -136,10 +136,12 @@ def output_problems(lesson: Lesson, notebook: NotebookNode) -> Iterator[Problem]
     for cell, made in zip(lesson.cells, notebook.cells[1:], strict=True):
         outputs = made.get("outputs", [])
         for output in outputs:
-            if cell.check and output.get("name") != "stdout":
-                kind = output.get("name", output.output_type)
+            kind = output.get("name", output.output_type)
+            if cell.check and kind not in ("stdout", "display_data"):
                 yield Problem(
-                    lesson.file, cell.line, f"this check outputs {kind}, which nbgrader reads as points: only print"
+                    lesson.file,
+                    cell.line,
+                    f"this check outputs {kind}, which nbgrader reads as points: only print or display",
                 )
         if any(str(path) in str(outputs) for path in (lesson.root, sys.prefix)):
             yield Problem(lesson.file, cell.line, "the output shows a path on this machine: shorten it")

@@ -32,12 +32,13 @@ PREDICTION = re.compile(r"\*\*predict\*\*", re.IGNORECASE)
 def minutes(lesson: Lesson) -> int:
     """How long the lesson takes, rounded up to ten minutes.
 
-    It's the minutes of its exercises, two for each "**Predict**", and the time to read its text at 180 words a minute.
-    The text is that of the markdown cells. Comments in code are left out: in no lesson are they two minutes' reading.
+    It's the minutes of its exercises without the challenge, two for each "**Predict**", and the time to read its text
+    at 180 words a minute. The text is that of the markdown cells. Comments in code are left out: in no lesson are they
+    two minutes' reading.
     """
     text = "\n".join(cell.source for cell in lesson.cells if cell.kind == "markdown")
     words = sum(any(map(str.isalnum, word)) for word in text.split())
-    exercises = sum(exercise.minutes for exercise in lesson.exercises.values())
+    exercises = sum(exercise.minutes for exercise in lesson.required)
     total = exercises + MINUTES_A_PREDICTION * len(PREDICTION.findall(text)) + words / WORDS_A_MINUTE
     return 10 * -int(-total // 10)
 
@@ -77,13 +78,16 @@ def heading_text(heading: Cell) -> str:
 
 
 def about_lesson(lesson: Lesson) -> str:
-    counts = [plural(len(lesson.exercises), "exercise"), plural(lesson.points, "point")]
+    counts = [plural(len(lesson.required), "exercise"), plural(lesson.points, "point")]
+    counts += ["a challenge"] * bool(lesson.challenge)
     return " · ".join([f"about {hours(minutes(lesson))}", *counts])
 
 
 def about_exercise(exercise: Exercise, checks: list[Check]) -> str:
     difficulty = "●" * exercise.difficulty + "○" * (5 - exercise.difficulty)
     points = plural(sum(check.points for check in checks), "point")
+    if any(check.is_extra_credit for check in checks):
+        return f"difficulty {difficulty} · about {exercise.minutes} minutes · challenge: {points} of extra credit"
     return f"difficulty {difficulty} · about {exercise.minutes} minutes · {points}: {parts(checks)}"
 
 
@@ -109,7 +113,7 @@ def row(lesson: Lesson) -> str:
     """The lesson's row in README.md's table. Its link leads to the students' notebook, never to the solution."""
     title = f"{lesson.name[:2]} · {lesson.cells[0].source.splitlines()[0].removeprefix('# ')}"
     link = f"[{title}](notebooks/{lesson.name}/{lesson.name}.ipynb)"
-    counts = f"{len(lesson.exercises)} | {lesson.points:g}"
+    counts = f"{len(lesson.required)} | {lesson.points:g}"
     return f"| {link} | {lesson.cells[0].marker.question} | {hours(minutes(lesson))} | {counts} |"
 
 
@@ -120,7 +124,7 @@ def students_table(lessons: Iterable[Lesson]) -> str:
         title = lesson.cells[0].source.splitlines()[0]
         needs = " ".join(NEEDED.findall(lesson.cells[0].source)).replace("\n", " ")
         name = f"[{lesson.name[:2]} · {title.removeprefix('# ')}](notebooks/{lesson.name}/{lesson.name}.ipynb)"
-        rows.append(f"| {name} | {hours(minutes(lesson))} | {len(lesson.exercises)} | {needs} |")
+        rows.append(f"| {name} | {hours(minutes(lesson))} | {len(lesson.required)} | {needs} |")
     return "\n".join(rows)
 
 

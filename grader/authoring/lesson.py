@@ -37,6 +37,7 @@ from grader.authoring.markers import (
 
 ROOT = Path(__file__).resolve().parents[2]
 LESSON_NAME = re.compile(r"\d\d(_[a-z0-9]+)+")
+SCORE = "score"  # what the check of a challenge judges
 NOT_A_NAME = "a lesson's file must be called NN_topic.py, such as 01_collectives.py (lower-case, digits, _)"
 HEADER = re.compile(r"# ---\n(#.*\n)*?# ---\n")  # jupytext adds it when the file is saved from JupyterLab
 NOT_HERE = re.compile(r"(BEGIN|END) (HIDDEN TESTS|MARK SCHEME)|### (HASHED )?AUTOTEST|grader\.hidden")
@@ -100,6 +101,17 @@ class Check:
         """The cell's id and nbgrader's grade_id."""
         return f"{self.exercise}-{self.judges}"
 
+    @property
+    def is_extra_credit(self) -> bool:
+        """Whether it judges a challenge: its points are beyond those of the lesson."""
+        return self.judges == SCORE
+
+    @property
+    def call(self) -> str:
+        """What its cell says."""
+        extra = f", extra_credit={self.points:g}" if self.is_extra_credit else ""
+        return f'check({function_of(self.exercise)}, judges="{self.judges}"{extra})'
+
 
 @dataclass(frozen=True)
 class Lesson:
@@ -127,7 +139,19 @@ class Lesson:
 
     @property
     def points(self) -> float:
-        return sum(check.points for check in self.checks)
+        """Without extra credit."""
+        return sum(check.points for check in self.checks if not check.is_extra_credit)
+
+    @property
+    def challenge(self) -> Exercise | None:
+        """The exercise that a check of its score judges; None if there is none."""
+        names = [check.exercise for check in self.checks if check.is_extra_credit]
+        return self.exercises[names[0]] if names else None
+
+    @property
+    def required(self) -> list[Exercise]:
+        """All exercises but the challenge."""
+        return [exercise for exercise in self.exercises.values() if exercise != self.challenge]
 
     def checks_of(self, exercise: str) -> list[Check]:
         """The checks of one exercise, in order."""
@@ -320,13 +344,12 @@ class Reader:
             self.wrong(cell.body_line + (error.lineno or 1) - 1, f"not Python: {error.msg}")
 
     def check_source(self, cell: Cell, check: Check) -> None:
-        expected = f'check({function_of(check.exercise)}, judges="{check.judges}")'
         try:
-            right = ast.dump(parse(cell.source)) == ast.dump(ast.parse(expected))
+            right = ast.dump(parse(cell.source)) == ast.dump(ast.parse(check.call))
         except SyntaxError:
             right = not check.exercise.isidentifier()  # reported already, for the name or the code
         if not right:
-            self.wrong(cell.line, f"a check cell must hold exactly one line: {expected}")
+            self.wrong(cell.line, f"a check cell must hold exactly one line: {check.call}")
 
     # -- all cells together
 

@@ -1,4 +1,5 @@
-"""Write down what a lesson's hidden oracles say of the cases that its visible checks use (utils/checks/recorded.py)."""
+"""Write down what a lesson's checks need and a notebook's kernel can't know (utils/checks/recorded.py): the points of
+each check, and what hidden oracles say of the cases that visible checks use."""
 
 from __future__ import annotations
 
@@ -14,18 +15,15 @@ def record_file(lesson: Lesson) -> Path:
 
 
 def write_record(lesson: Lesson) -> bool:
-    """Write a lesson's recorded cases, or remove them if it no longer has any. Returns whether anything has changed.
+    """Write down a lesson's points and its recorded cases. Returns whether anything has changed.
 
     Raises BuildError if the hidden tests can't be loaded, or if a case can't be written down.
     """
     path, text = record_file(lesson), record_of(lesson)
     if text == record_on_disk(lesson):
         return False
-    if text:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    else:
-        path.unlink()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
     return True
 
 
@@ -33,7 +31,7 @@ def record_drift(lesson: Lesson) -> Iterator[str]:
     """A line if a lesson's recorded cases are out of date."""
     if record_of(lesson) != record_on_disk(lesson):
         name = record_file(lesson).relative_to(lesson.root)
-        yield f"{name} is not what grader/hidden/{lesson.name}.py says: run `make build`"
+        yield f"{name} is not what {lesson.file} and grader/hidden/{lesson.name}.py say: run `make build`"
 
 
 def record_on_disk(lesson: Lesson) -> str:
@@ -42,12 +40,11 @@ def record_on_disk(lesson: Lesson) -> str:
 
 
 def record_of(lesson: Lesson) -> str:
-    """The text of the file; "" if the lesson records nothing."""
-    path = hidden_file(lesson)
-    if not path.exists():
-        return ""
     from utils.checks.recorded import written_down  # imports torch, so only when needed
 
+    path, points = hidden_file(lesson), dict[str, dict[str, float]]()
+    for check in lesson.checks:
+        points.setdefault(check.exercise, {})[check.judges] = check.points
     with located(lesson, path):
-        oracles = getattr(load(path, "grader.hidden"), "RECORDED", ())
-        return written_down(oracles) if oracles else ""
+        oracles = getattr(load(path, "grader.hidden"), "RECORDED", ()) if path.exists() else ()
+        return written_down(oracles, points)

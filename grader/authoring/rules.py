@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterator
 
 from grader.authoring.check_files import answers, answers_file, hidden_tests, line_with, visible_checks
 from grader.authoring.facts import NEEDS, heading_text, headings_of, plural
-from grader.authoring.lesson import BuildError, Lesson, Problem, parse
-from grader.authoring.markers import nearest
+from grader.authoring.lesson import SCORE, BuildError, Lesson, Problem, parse
+from grader.authoring.markers import clear_solution, nearest
 from grader.authoring.predictions import PREDICT, only_reveals, prediction_calls
 
 FEWEST_WRONG = 2  # answers to an exercise
+SIGNATURE = 'board_name = ""  # your name on the class\'s board; empty for none'
 Breaches = Iterator[Problem]
 
 
@@ -111,6 +112,32 @@ def every_exercise_is_checked(lesson: Lesson) -> Breaches:
             yield Problem(lesson.file, exercise.line, what)
 
 
+def a_challenge_ends_the_lesson(lesson: Lesson) -> Breaches:
+    """There is one challenge at most. It's the last exercise, only its score is judged, and students can sign it."""
+    scored = [check for check in lesson.checks if check.is_extra_credit]
+    for check in scored[1:]:
+        yield Problem(
+            lesson.file, check.line, f"one challenge ends a lesson, and {scored[0].exercise!r} is one already"
+        )
+    challenge = lesson.challenge
+    if challenge is None:
+        return
+    last = list(lesson.exercises.values())[-1]
+    if last != challenge:
+        what = f"a challenge ends the lesson: move {challenge.name!r} below {last.name!r}"
+        yield Problem(lesson.file, challenge.line, what)
+    for check in lesson.checks_of(challenge.name):
+        if not check.is_extra_credit:
+            what = f"the score of a challenge proves its {check.judges} too: remove this check"
+            yield Problem(lesson.file, check.line, what)
+    if SIGNATURE not in clear_solution(challenge.source).split("\n"):
+        what = f"students sign on the class's board: start the cell of {challenge.name!r} with the line {SIGNATURE}"
+        yield Problem(lesson.file, challenge.line, what)
+    if (challenge.name, SCORE) not in hidden_tests(lesson):
+        what = f"no hidden test scores {challenge.name!r}: add one, which also computes par (utils/checks/scores.py)"
+        yield Problem(lesson.file, challenge.line, what)
+
+
 # ---- utils/checks/NN_topic.py and grader/hidden/NN_topic.py
 
 
@@ -168,6 +195,7 @@ RULES: tuple[Callable[[Lesson], Breaches], ...] = (
     imports_come_first,
     predictions_are_answered,
     every_exercise_is_checked,
+    a_challenge_ends_the_lesson,
     every_check_cell_is_judged,
     every_visible_check_runs,
     every_hidden_test_runs,

@@ -13,6 +13,7 @@ from nbgrader.api import MissingEntry
 from grader.classroom.course import Course
 from grader.classroom.one_submission import OneSubmission
 from grader.classroom.submission import problems
+from grader.judging.check_cells import extra_credit
 
 
 @dataclass
@@ -21,13 +22,21 @@ class Grades:
 
     lesson: str
     exercises: dict[str, list[str]]  # exercise -> its checks
-    points: dict[str, float]  # check -> its maximum
+    points: dict[str, float]  # check -> its maximum; 0 for a challenge, whose points are extra credit
     earned: dict[str, dict[str, float]]  # student -> check -> points
     penalty: dict[str, float] = field(default_factory=dict)  # student -> points taken off for being late
     problems: dict[str, list[str]] = field(default_factory=dict)  # student -> what went wrong, one line each
+    extra: dict[str, float] = field(default_factory=dict)  # check of a challenge -> the extra credit that it can give
 
     def total(self, student: str) -> float:
         return max(0.0, sum(self.earned[student].values()) - self.penalty.get(student, 0.0))
+
+    def worth(self, exercise: str) -> float:
+        """The most points that it can give, extra credit included."""
+        return sum(self.points[check] + self.extra.get(check, 0.0) for check in self.exercises[exercise])
+
+    def is_challenge(self, exercise: str) -> bool:
+        return any(check in self.extra for check in self.exercises[exercise])
 
     def of_exercise(self, student: str, exercise: str) -> float:
         return sum(self.earned[student][check] for check in self.exercises[exercise])
@@ -39,7 +48,9 @@ def read_grades(course: Course, lesson: str) -> Grades:
         notebook = gradebook.find_notebook(lesson, lesson)
         points = {cell.name: cell.max_score for cell in notebook.grade_cells}
         exercises = by_exercise([cell.name for cell in notebook.solution_cells], points)
-        grades = Grades(lesson, exercises, points, earned={})
+        offered = {cell.name: extra_credit(cell.source) for cell in notebook.source_cells if cell.name in points}
+        extra = {check: credit for check, credit in offered.items() if credit}
+        grades = Grades(lesson, exercises, points, earned={}, extra=extra)
         for student in course.students(lesson):
             grades.earned[student] = dict.fromkeys(points, 0.0)
             grades.problems[student] = find_problems(course, lesson, student)
@@ -95,7 +106,8 @@ def write_csv(all_grades: list[Grades], path: Path) -> None:
 def table(grades: Grades, width: int = 100) -> str:
     """A row per student and a numbered column per exercise, their names below; in parts no wider than `width`."""
     names = list(grades.exercises)
-    maximum = {name: sum(grades.points[check] for check in checks) for name, checks in grades.exercises.items()}
+    maximum = {name: grades.worth(name) for name in names}
+    in_all = sum(grades.points.values())
     rows = {student: [grades.of_exercise(student, name) for name in names] for student in grades.earned}
     first = max(map(len, ["student", *rows])) + 1
     cells = [f"{points:g}" for row in [*rows.values(), list(maximum.values())] for points in row]
@@ -108,11 +120,12 @@ def table(grades: Grades, width: int = 100) -> str:
         line = f"{'student':{first}}" + "".join(f"{number + 1:>{wide}}" for number in part)
         lines += [line + ("    total" if last else ""), "-" * (len(line) + 9 * last)]
         for student, row in [*rows.items(), ("of", list(maximum.values()))]:
-            total = sum(maximum.values()) if student == "of" else grades.total(student)
+            total = in_all if student == "of" else grades.total(student)
             line = f"{student:{first}}" + "".join(f"{row[number]:>{wide}g}" for number in part)
             lines.append(line + (f"{total:>9g}" if last else ""))
         lines.append("")
-    return "\n".join([*lines, *(f"{number:>3}  {name}" for number, name in enumerate(names, 1))])
+    titles = [name + " (extra credit, not in the total's maximum)" * grades.is_challenge(name) for name in names]
+    return "\n".join([*lines, *(f"{number:>3}  {title}" for number, title in enumerate(titles, 1))])
 
 
 def printable(text: str) -> str:

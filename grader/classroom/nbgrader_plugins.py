@@ -14,12 +14,12 @@ from typing import Any
 from nbconvert.preprocessors import Preprocessor
 from nbformat.notebooknode import NotebookNode
 from nbformat.v4 import new_output
-from nbgrader import utils
 from nbgrader.preprocessors import AssignLatePenalties, NbGraderPreprocessor, SaveAutoGrades
 from traitlets import Bool, Float, Unicode
 
 from grader.classroom.gradebook import one_transaction
 from grader.classroom.submission import add_problem, grade_id, problems
+from grader.judging.check_cells import extra_credit, is_check, worth
 from grader.judging.verdict import NOT_RUN, PASSED, Judgement, Verdict
 from grader.judging.worker import JudgeSettings
 
@@ -53,18 +53,13 @@ class Judge(NbGraderPreprocessor):
             judgement = Judgement(resources["nbgrader"]["assignment"]) if not_run else self.settings.judge(nb)
         verdicts = {verdict.check: verdict for verdict in judgement.verdicts}
         for cell in filter(is_check, nb.cells):
-            points = float(cell.metadata.nbgrader["points"])
-            show(verdicts.get(grade_id(cell), Verdict(grade_id(cell), 0.0, points, NOT_RUN, NOT_JUDGED)), cell)
+            missing = Verdict(grade_id(cell), 0.0, worth(cell), NOT_RUN, NOT_JUDGED)
+            show(verdicts.get(grade_id(cell), missing), cell)
         nb.metadata["judgement"] = asdict(judgement)
         nb.metadata["problems"] = [*before, *judgement.problems]
         nb.metadata["digest"] = resources.pop("digest", "")  # what this judgement depends on: see judgement_cache.py
         resources["judged"] = True
         return nb, resources
-
-
-def is_check(cell: NotebookNode) -> bool:
-    """Whether this is a code cell with points, other than one that a person grades."""
-    return cell.cell_type == "code" and utils.is_grade(cell) and not utils.is_solution(cell)
 
 
 def clear(nb: NotebookNode) -> None:
@@ -115,7 +110,11 @@ class SaveGrades(SaveAutoGrades, AssignLatePenalties):
             super()._add_score(cell, resources)
             return
         grade = self.gradebook.find_grade(grade_id(cell), self.notebook_id, self.assignment_id, self.student_id)
-        grade.auto_score = self.points[grade_id(cell)]
+        points = self.points[grade_id(cell)]
+        if not extra_credit(cell.source):
+            grade.auto_score = points
+        elif grade.manual_score is None:  # otherwise a person has decided about both
+            grade.auto_score, grade.extra_credit = 0.0, points
         grade.needs_manual_grade = grade.manual_score is not None  # a person overrode it and should check again
 
     def _add_late_penalty(self) -> None:
@@ -136,7 +135,7 @@ def points_of(nb: NotebookNode, judged: bool) -> dict[str, float]:
     """
     found = {}
     for cell in filter(is_check, nb.cells):
-        verdict, most = cell.metadata.get("verdict", {}), float(cell.metadata.nbgrader["points"])
+        verdict, most = cell.metadata.get("verdict", {}), worth(cell)
         points = verdict.get("points") if judged else None
         if not isinstance(points, int | float) or points is True or points is False or not 0 <= points <= most:
             add_problem(nb, f"check {grade_id(cell)} has no valid verdict (0 to {most:g} points), so it earns 0 points")

@@ -82,7 +82,7 @@ class OneSubmission:
             grades = gradebook.find_submission_notebook(self.lesson, self.lesson, self.student).grades
         except MissingEntry:
             return False
-        written = {grade.name: grade.auto_score for grade in grades}
+        written = {grade.name: grade.auto_score if grade.max_score else grade.extra_credit for grade in grades}
         same = all(written.get(name) == points for name, points in points_of(nb, judged=True).items())
         return same and (not self.timestamp or submission.timestamp == self.timestamp)
 

@@ -18,6 +18,7 @@ from utils.cluster.hardware import links
 
 visible: Any = import_module("utils.checks.02_all_reduce")
 in_order, bits, NAMES, BOTH = visible.in_order, visible.bits, visible.NAMES, visible.BOTH
+BYTES = visible.BYTES
 F32, F64, BF16, I32, I64 = torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.int64
 
 # Teams, elements, dtype. The small ones last: with few numbers, different mistakes look the same.
@@ -183,7 +184,29 @@ def crossover(draws: Draws, size: int, alpha: float, bandwidth: float) -> Case:
     )
 
 
+# ---- the challenge
+
+
+def seconds_of_mixed_sizes(nodes: int, local: int, sizes: tuple[int, ...]) -> float:
+    """All tensors as one, by rings inside the nodes and across them, as hierarchical-all-reduce has it.
+
+    In each step some rank has the longest chunk, and `tensor_split` makes the first ones longer.
+    """
+    numel = sum(sizes)
+    chunk = -(-numel // local)
+    inside: float = visible.INSIDE.seconds(BYTES * chunk)
+    across: float = visible.ACROSS.seconds(BYTES * -(-chunk // nodes))
+    return 2 * (local - 1) * inside + 2 * (nodes - 1) * across
+
+
+mixed_sizes = vary(
+    visible.mixed_sizes,
+    par=seconds_of_mixed_sizes,
+    score=[(2, 3, (5, 3000, 0, 700, 41, 2049)), (3, 2, (1, 1, 2)), (1, 4, (900, 11))],
+)
+
 RECORDED = (
+    vary(visible.mixed_sizes, par=seconds_of_mixed_sizes),
     vary(all_reduce_seconds, values=[((8, 6, 1), 100, 1e-5, 1e9)]),
     vary(crossover, values=[(size, 1e-5, 1e9) for size in (4, 8, 6, 2)]),
 )

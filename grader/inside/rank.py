@@ -32,6 +32,7 @@ from utils.kit import shared_file
 from utils.kit.drivers.call import call_with
 from utils.kit.slow_memory import SlowMemory
 from utils.recording.callers import who_called
+from utils.recording.in_flight import Flight, flight_of
 from utils.recording.torch_calls import OUTPUT_FIRST, TAKEN_AS_DENSE, tensors_in
 from utils.recording.torch_private import OpOverload
 from utils.worlds.common import pickling, rank_environment
@@ -215,6 +216,12 @@ class RemoteRank(VirtualRank):
     """The one rank of this process."""
 
     world: RankWorld
+    must_wait_for_sends = True
+
+    def __init__(self, number: int, world: RankWorld):
+        super().__init__(number, world)
+        self.flights: dict[int, Flight] = {}  # of asynchronous calls that the program has not waited for
+
     ident = property(lambda self: threading.main_thread().ident)
 
     def restore_random_state(self) -> None:
@@ -237,6 +244,29 @@ class RemoteRank(VirtualRank):
     ) -> None:
         self.world.hub.directly = directly
         super().call(call, directly, tensors, dense)
+        event = call.event
+        if event.is_async and directly:
+            with self.world.scheduler.bookkeeping():
+                flight = flight_of(event.op, call.args, is_root=event.peer == self.number)
+            if flight is not None:
+                self.flights[event.index] = flight
+
+    def wait_for(self, call: VirtualCall) -> None:
+        super().wait_for(call)
+        self.land(call)
+
+    def poll(self, call: VirtualCall) -> bool:
+        done = super().poll(call)
+        if done:
+            self.land(call)
+        return done
+
+    def land(self, call: VirtualCall) -> None:
+        """The program knows that the call is done. Raises RuntimeError if it has changed a tensor in flight."""
+        flight = self.flights.pop(call.event.index, None)
+        if flight is not None:
+            with self.world.scheduler.bookkeeping():
+                flight.land(self.world.hub.arrived.pop(call.event.index, []))
 
     def handle_created(self, work: Any) -> None:
         """As with Gloo, a message is lost if its handle is thrown away too early; in virtual time it arrives anyway."""
@@ -262,6 +292,7 @@ class HubNetwork:
         self.connection, self.world, self.directly = connection, world, False
         self.calls = self.marks = 0  # of calls it is the hub that counts, and charges
         self.algorithms: Tallies = {}
+        self.arrived: dict[int, list[torch.Tensor]] = {}  # for calls in flight: what the program gets when it waits
         self.up_to_date = True  # the hub has just sent all its news; at first there are none
 
     def send(self, message: bytes) -> None:
@@ -301,6 +332,7 @@ class HubNetwork:
             "is_async": event.is_async,
             "directly": self.directly,
             "where": event.where,
+            "wrapper": event.wrapper,
             "clock": event.start,
             "args": [plain(arg) for arg in args],
             "strides": strides_of(call),
@@ -331,8 +363,12 @@ class HubNetwork:
         return [rank]
 
     def complete(self, call: VirtualCall, end: float | None, source: int | None, tensors: list[torch.Tensor]) -> None:
-        for output, values in zip(outputs_of(call), tensors, strict=True):
-            data_movement.write(output, values)
+        flight = self.world.rank.flights.get(call.event.index)
+        if flight is not None and flight.receives:
+            self.arrived[call.event.index] = tensors
+        else:
+            for output, values in zip(outputs_of(call), tensors, strict=True):
+                data_movement.write(output, values)
         call.end = self.world.rank.clock if end is None else end
         call.source, call.args = source, ()
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from nbformat.notebooknode import NotebookNode
 from nbgrader import utils as nbgrader_utils
 
-CHECK = re.compile(r'^check\((\w+)(?:, judges="(\w+)")?\)$', re.MULTILINE)
+CHECK = re.compile(r'^check\((\w+)(?:, judges="(\w+)")?(?:, extra_credit=(\d+(?:\.\d+)?))?\)$', re.MULTILINE)
 LESSON = re.compile(r'^hidden_tests_for\("(\w+)"\)', re.MULTILINE)
 
 
@@ -16,6 +16,7 @@ LESSON = re.compile(r'^hidden_tests_for\("(\w+)"\)', re.MULTILINE)
 class CheckCell:
     """An official check cell: the function that it judges, in what respect, and for how many points.
 
+    extra   whether these points are extra credit, which nbgrader's maximum does not contain
     before  the number of code cells before it, not counting checks
     """
 
@@ -23,6 +24,7 @@ class CheckCell:
     function: str
     judges: str
     points: float
+    extra: bool
     before: int
 
 
@@ -40,10 +42,19 @@ def read_notebook(nb: NotebookNode) -> tuple[list[str], list[CheckCell]]:
         calls = CHECK.findall(cell.source)
         if len(calls) != 1:
             raise ValueError(f'the check cell {name} is not one call of check(function, judges="values")')
-        [(function, judges)] = calls
-        points = float(cell.metadata.nbgrader["points"])
-        official.append(CheckCell(name, function, judges or "values", points, len(cells)))
+        [(function, judges, extra)] = calls
+        official.append(CheckCell(name, function, judges or "values", worth(cell), bool(extra), len(cells)))
     return cells, official
+
+
+def worth(cell: NotebookNode) -> float:
+    """The most points that an official check cell can give: what nbgrader says, or its extra credit."""
+    return extra_credit(cell.source) or float(cell.metadata.nbgrader["points"])
+
+
+def extra_credit(source: str) -> float:
+    """The extra credit that the text of a check cell offers; 0 for all but challenges."""
+    return sum(float(extra or 0) for _, _, extra in CHECK.findall(source))
 
 
 def is_check(cell: NotebookNode) -> bool:

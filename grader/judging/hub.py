@@ -24,7 +24,7 @@ from grader.inside.codec import Breach
 from grader.judging import hub_storage
 from grader.judging.hub_rank import MAX_CALLS, MAX_OTHER_MESSAGES, Finished, Placeholders, Rank, RankResult
 from grader.judging.rank_connection import RankConnection
-from grader.judging.untrusted import Message, cell_line, index_into, text, whole
+from grader.judging.untrusted import Message, cell_line, index_into, text, whole, wrapper_name
 from utils.cluster import Cluster
 from utils.diagnosis.errors import RankCrashed, RankFailed, RankTimeout
 from utils.diagnosis.words import ranks_text
@@ -69,7 +69,7 @@ class Hub:
         self.ranks = [Rank(number, connection) for number, connection in enumerate(connections)]
         for connection in connections:
             connection.count = self.placeholders.count
-        self.network = Network(cluster, self.size, deliver)
+        self.network = Network(cluster, self.size, deliver, inconvenient=not virtual)
         self.believes_clocks = virtual and not (times_count and computes_for_free(cluster))
         self.ready: list[tuple[float, int, Rank]] = []  # a heap
         self.ticks = 0
@@ -221,6 +221,7 @@ class Hub:
             start=self.now(rank, message),
             end=None,
             where=cell_line(message["where"]),
+            wrapper=wrapper_name(message["wrapper"]),
         )
         return VirtualCall(event, method, tuple(args))
 

@@ -29,7 +29,7 @@ from grader.judging.rank_connection import RankConnection
 from grader.judging.rank_host import HostGone, Rank, RankHost
 from grader.judging.remote_runner import RemoteRunner, TooLong
 from grader.judging.replay import ReplayAlone, ReplayCheck, ReplayDiffers
-from grader.judging.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG, Flag, Judgement, Verdict
+from grader.judging.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG, Flag, Judgement, Score, Verdict
 from grader.sandbox.bounded import memory_limited
 from grader.sandbox.bubblewrap import Limits
 from grader.sandbox.load import patience
@@ -234,7 +234,10 @@ class Judging:
                 return verdict
             registered = [part for part in parts if has_check(part, cell)]
             visible: list[Case] = []
-            remarks = [self.judge_part(part, cell, code, part is registered[-1], visible) for part in registered]
+            scores: list[Score] = []
+            remarks = [
+                self.judge_part(part, cell, code, part is registered[-1], visible, scores) for part in registered
+            ]
         except CheckFailed as failed:
             verdict.said, verdict.mistake = str(failed), failed.mistake
             if failed.impossible:
@@ -253,14 +256,18 @@ class Judging:
             self.close()
         else:
             verdict.kind, verdict.points = PASSED, cell.points
+            verdict.score = next(iter(scores), None)
             verdict.said = "\n".join(line for remark in remarks for line in remark.splitlines())
         return verdict
 
-    def judge_part(self, part: Checks, cell: CheckCell, code: Slice, decides: bool, visible: list[Case]) -> str:
+    def judge_part(
+        self, part: Checks, cell: CheckCell, code: Slice, decides: bool, visible: list[Case], scores: list[Score]
+    ) -> str:
         """Let the visible or the hidden check judge. Returns its remark. Raises CheckFailed, TooLong, HostGone.
 
         decides   it is the last to judge this function, so results count only if a replay confirms them
         visible   the cases of the visible check, which are added here; what is said of a hidden one differs from them
+        scores    of a challenge, in the order of the cases, which are added here
         """
         function = stand_in(cell.function, code["parameters"] or [])
         draws = self.draws
@@ -290,6 +297,7 @@ class Judging:
             self.flag("ended its sandbox", f"{cell.name}: {error}")
             raise HostGone("in a hidden test it used too much, or ended its sandbox") from None
         finally:
+            scores += [Score(shown=one.shown, value=one.value, share=one.share) for one in run.scores]
             if not part.hidden:
                 visible += run.cases
 

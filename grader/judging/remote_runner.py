@@ -17,6 +17,7 @@ from grader.judging.rank_host import HostGone, Rank
 from utils.checks.inputs import Draws
 from utils.checks.registry import Checks
 from utils.checks.runner import Runner
+from utils.checks.scores import SCORE
 from utils.cluster import Cluster
 from utils.cluster.hardware import links
 from utils.diagnosis.errors import RankCrashed, RankError, RankTimeout
@@ -123,7 +124,7 @@ class RemoteRunner(Runner):
         """Run one world from start to end. Raises what `spawn` raises, TooLong, HostGone."""
         ranks = self.judging.start_ranks(len(orders))
         connections, first = self.judging.connect(ranks), orders[0]
-        hub = Hub(connections, first.cluster, first.virtual, memories, times_count=self.judges == "time")
+        hub = Hub(connections, first.cluster, first.virtual, memories, times_count=self.judges in ("time", SCORE))
         try:
             for rank, order in zip(ranks, orders, strict=True):
                 give_order(rank.socket, order)

@@ -11,6 +11,7 @@ from collections.abc import Sized
 from typing import Any
 
 from grader.inside.codec import Breach
+from utils.diagnosis.wrappers import NAMES
 
 CELL_LINE = re.compile(r"cell (\d+|of [\w-]+):\d{1,6}")  # as inside/slices.py names cells
 
@@ -42,3 +43,9 @@ def cell_line(value: Any) -> str:
     """
     where = text(value)
     return where if CELL_LINE.fullmatch(where) else ""
+
+
+def wrapper_name(value: Any) -> str:
+    """Which of torch's wrappers made a call, if that is one that reports know; else ""."""
+    name = text(value)
+    return name if name in NAMES else ""

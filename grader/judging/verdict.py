@@ -7,8 +7,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field
+from typing import TypedDict
 
 PASSED, PART, WRONG, BLANK, STUCK, NOT_RUN = "passed", "part", "wrong", "blank", "stuck", "not run"
+
+
+class Score(TypedDict):
+    """What the class's board shows of a challenge; less is better."""
+
+    shown: str
+    value: float
+    share: float
 
 
 @dataclass
@@ -23,6 +32,8 @@ class Verdict:
     said     what was asked, seen and expected, in the words of the check; never a hidden test's source
     mistake  the usual mistake that the check has recognised; "" if none
     hidden   whether the words are those of a hidden test
+    score    of a challenge that has reached par: what it measured, in words and as a number, and its share of the way
+             from par to the limit
     """
 
     check: str
@@ -32,6 +43,7 @@ class Verdict:
     said: str = ""
     mistake: str = ""
     hidden: bool = False
+    score: Score | None = None
 
 
 @dataclass

@@ -22,8 +22,8 @@ from pygments import highlight
 from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
-from grader.classroom.nbgrader_plugins import is_check
 from grader.classroom.submission import count, grade_id
+from grader.judging.check_cells import extra_credit, is_check
 from grader.judging.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG
 from grader.pages import number, page, visible
 from grader.pages.marks import MARKS, Mark, amount, judgement_of, verdict_of
@@ -70,6 +70,7 @@ class Judged:
     said: str = ""
     changed: str = ""
     hidden: bool = False
+    extra: bool = False  # extra credit: `most` is beyond the lesson's points
 
     @property
     def anchor(self) -> str:
@@ -88,6 +89,10 @@ class Exercise:
     @property
     def most(self) -> float:
         return sum(one.most for one in self.judged)
+
+    @property
+    def extra(self) -> bool:
+        return any(one.extra for one in self.judged)
 
 
 @bounded(PAGE_SECONDS)
@@ -114,6 +119,7 @@ def feedback(nb: NotebookNode, about: dict[str, Any], as_typed: str = "") -> str
         student=visible(about["student"], 80),
         score=about["score"],
         most=about["max_score"],
+        extra=sum(one.points for found in exercises.values() for one in found if one.extra),
         penalty=about["late_penalty"],
         problems=[
             without_folders(visible(line, 500), own)
@@ -150,6 +156,8 @@ def parts(
 def judged(cell: NotebookNode, answers: list[str], own: str) -> Judged:
     """A cell's points, including a person's corrections, and the reason for them."""
     name, score, most = grade_id(cell), *(amount(cell.metadata.nbgrader.get(key)) for key in ("score", "points"))
+    extra = is_check(cell) and extra_credit(cell.source)
+    most = extra or most
     css = MARKS[PASSED if score >= most else PART if score > 0 else WRONG].css
     by_hand = Mark("✎", "graded by a person", f"{number(score)} of {number(most)}", css)
     if not is_check(cell):
@@ -165,6 +173,7 @@ def judged(cell: NotebookNode, answers: list[str], own: str) -> Judged:
         without_folders(visible(verdict.said), own).strip("\n") or DEFAULT_MESSAGES.get(verdict.kind, ""),
         f"A person changed the points from {number(verdict.points)} to {number(score)}." if changed else "",
         verdict.hidden,
+        bool(extra),
     )
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from nbformat.notebooknode import NotebookNode
 
-from grader.classroom.nbgrader_plugins import is_check
-from grader.judging.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG, Flag, Judgement, Verdict
+from grader.judging.check_cells import extra_credit, is_check
+from grader.judging.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG, Flag, Judgement, Score, Verdict
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ MARKS = {
 def verdict_of(cell: NotebookNode) -> Verdict:
     """The verdict that grading stored in a check cell; "not run" if there is none, or not a valid one."""
     about = cell.metadata.get("nbgrader", {})
-    name, most = str(about.get("grade_id", "")), amount(about.get("points"))
+    name, most = str(about.get("grade_id", "")), extra_credit(cell.source) or amount(about.get("points"))
     stored = cell.metadata.get("verdict")
     stored = stored if isinstance(stored, dict) else {}
     known = {field.name: stored[field.name] for field in fields(Verdict) if field.name in stored}
@@ -44,7 +44,15 @@ def verdict_of(cell: NotebookNode) -> Verdict:
     found.kind = found.kind if isinstance(found.kind, str) and found.kind in MARKS else NOT_RUN
     found.said, found.mistake = (text if isinstance(text, str) else "" for text in (found.said, found.mistake))
     found.hidden = found.hidden is True
+    found.score = score_of(stored.get("score"))
     return found
+
+
+def score_of(stored: object) -> Score | None:
+    """A challenge's score, if that is what was stored."""
+    if not isinstance(stored, dict) or not isinstance(stored.get("shown"), str):
+        return None
+    return Score(shown=stored["shown"], value=amount(stored.get("value")), share=amount(stored.get("share")))
 
 
 def judgement_of(nb: NotebookNode) -> Judgement:

@@ -22,6 +22,7 @@ from grader.classroom.grades import Grades, read_grades
 from grader.classroom.submission import count
 from grader.judging.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG, Judgement, Verdict
 from grader.pages import number, page, visible
+from grader.pages.board import Row, board, board_name
 from grader.pages.marks import MARKS, Mark, judgement_of
 
 FILE = "report.html"
@@ -48,6 +49,7 @@ class Class:
     grades: Grades
     judgements: dict[str, Judgement] = field(default_factory=dict)  # of students with an autograded notebook
     links: dict[str, dict[str, str]] = field(default_factory=dict)  # student -> {what: relative URL}
+    names: dict[str, str] = field(default_factory=dict)  # student -> the name for the board, if there is one
     enrolled: int = 0
 
 
@@ -62,7 +64,8 @@ def read_class(course: Course, lesson: str) -> Class:
         files = {"feedback": page_, "notebook": notebook}
         found.links[student] = {what: link(file, course.root) for what, file in files.items() if file.is_file()}
         try:
-            found.judgements[student] = judgement_of(nbformat.read(notebook, as_version=4))
+            nb = nbformat.read(notebook, as_version=4)
+            found.judgements[student], found.names[student] = judgement_of(nb), board_name(nb)
         except Exception:  # `grades.problems` says why
             continue
     return found
@@ -100,6 +103,7 @@ def lesson_values(one: Class) -> dict[str, Any]:
         "facts": facts,
         "histogram": histogram(totals, most),
         "exercises": [exercise_row(one, name) for name in grades.exercises],
+        "board": board_of(one),
         "mistakes": common_mistakes(one),
         "flagged": flagged,
         "students": student_rows(one, totals),
@@ -108,16 +112,27 @@ def lesson_values(one: Class) -> dict[str, Any]:
     }
 
 
+def board_of(one: Class) -> list[Row]:
+    scores = [
+        (one.names.get(student, ""), verdict.score)
+        for student, judgement in one.judgements.items()
+        for verdict in judgement.verdicts
+        if verdict.score and verdict.kind == PASSED
+    ]
+    return board(scores)
+
+
 def exercise_row(one: Class, name: str) -> dict[str, Any]:
     """An exercise's points across the class, and how each of its checks went."""
     grades = one.grades
-    most = sum(grades.points[check] for check in grades.exercises[name])
+    most = grades.worth(name)
     points = [grades.of_exercise(student, name) for student in grades.earned]
     how_many = shares(points, most)
     return {
         "name": visible(name, 80),
         "mean": mean(points) if points else 0.0,
         "most": most,
+        "extra": grades.is_challenge(name),
         "bar": bar(how_many, SHARES),
         "counts": counts_text(how_many, SHARES),
         "checks": [check_row(one, name, check) for check in grades.exercises[name]],
@@ -126,7 +141,8 @@ def exercise_row(one: Class, name: str) -> dict[str, Any]:
 
 def check_row(one: Class, exercise: str, check: str) -> dict[str, Any]:
     points = [earned[check] for earned in one.grades.earned.values()]
-    most, name = one.grades.points[check], check.removeprefix(exercise).strip("-") or check
+    most = one.grades.points[check] or one.grades.extra.get(check, 0.0)
+    name = check.removeprefix(exercise).strip("-") or check
     kinds, words = kinds_of(one, check), {kind: mark.words for kind, mark in MARKS.items()}
     if one.judgements and set(kinds) == {NOT_RUN}:  # no verdicts at all: a person grades these
         kinds, words = shares(points, most), SHARES
@@ -256,8 +272,8 @@ def student_rows(one: Class, totals: dict[str, float]) -> list[dict[str, Any]]:
     rows = []
     for student in sorted(totals, key=lambda name: (-totals[name], name)):
         cells = []
-        for name, checks in one.grades.exercises.items():
-            got, most = one.grades.of_exercise(student, name), sum(one.grades.points[check] for check in checks)
+        for name in one.grades.exercises:
+            got, most = one.grades.of_exercise(student, name), one.grades.worth(name)
             cells.append((number(got), "full" if got >= most else "some" if got > 0 else "none"))
         rows.append(
             {

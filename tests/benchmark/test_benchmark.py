@@ -345,6 +345,7 @@ def test_help_names_every_collective(capsys):
     assert code == 0 and all(op in out for op in OPS)
 
 
+@pytest.mark.thorough
 def test_a_closed_pipe_is_not_an_error(root):
     words = f"{sys.executable} -m utils.benchmark all --cluster laptop --sizes 1K | head -1; exit ${{PIPESTATUS[0]}}"
     env = {**os.environ, "PYTHONPATH": str(root)}

@@ -10,15 +10,14 @@ import functools
 
 import pytest
 
-from grader.authoring.lesson import find_lessons, read_lesson
 from grader.authoring.messages import has_changed, made_here, message_drift, message_of, read_messages
 from grader.authoring.rules import broken_rules
 from grader.authoring.trial import Candidate, Result, judge
 from grader.authoring.workbench import Workbench
+from tests.all_lessons import LESSONS
 from tests.mutants import also_right, mutants_of
 
 pytestmark = pytest.mark.long(minutes=9)
-LESSONS = {path.stem: read_lesson(path) for path in find_lessons()}
 bench = functools.cache(Workbench.load)
 messages = functools.cache(lambda lesson: read_messages(LESSONS[lesson]))
 
@@ -26,9 +25,10 @@ messages = functools.cache(lambda lesson: read_messages(LESSONS[lesson]))
 def first_of_each_exercise(ones_of, all_of=lambda lesson: False) -> list:
     """(lesson, one) for each of `ones_of(lesson)`; in `make test`, of each exercise the first, or all of a lesson."""
     found, seen = [], set()
-    for name in LESSONS:
+    for name, lesson in LESSONS.items():
+        all_count = all_of(lesson)
         for one in ones_of(name):
-            marks = pytest.mark.thorough if (name, one.exercise) in seen and not all_of(LESSONS[name]) else ()
+            marks = pytest.mark.thorough if (name, one.exercise) in seen and not all_count else ()
             found.append(pytest.param(name, one, id=f"{name}-{getattr(one, 'id', one)}", marks=marks))
             seen.add((name, one.exercise))
     return found

@@ -631,3 +631,59 @@ right("early-return").body("""
     total = algorithms[name](x=flat, team=team, rank=rank)
     return total.unflatten(0, x.shape) if x.dim() else total[0]
 """)
+
+wrong, right = ANSWERS.to("mixed-sizes")
+wrong("one-by-one", "times par", caught_by="score").body("""
+    team = list(range(world_size))
+    return [hierarchical_all_reduce(x, team, rank, local) for x in xs]
+""")
+wrong("one-flat-ring", "times par", caught_by="score").body("""
+    total = ring_all_reduce(torch.cat(xs), list(range(world_size)), rank)
+    return list(total.split([len(x) for x in xs]))
+""")
+wrong("stays-in-the-node", "the other nodes are missing", caught_by="score").body("""
+    first = rank // local * local
+    total = ring_all_reduce(torch.cat(xs), list(range(first, first + local)), rank)
+    return list(total.split([len(x) for x in xs]))
+""")
+wrong("forgets-to-split", "split it into tensors", caught_by="score").replace(
+    "list(total.split([len(x) for x in xs]))", "total"
+)
+wrong("uses-the-library", "your function calls all_reduce", caught_by="score").body("""
+    total = torch.cat(xs)
+    dist.all_reduce(total)
+    return list(total.split([len(x) for x in xs]))
+""")
+wrong("two-to-a-node", "times par", caught_by="score", hidden=True).replace(
+    "rank, local)", "rank, local if local == 4 else 1)"
+)
+wrong("no-sum", "nothing was added to them", caught_by="score").replace(
+    "hierarchical_all_reduce(flat, list(range(world_size)), rank, local)", "flat"
+)
+wrong("the-means", "all-reduce sums unless told otherwise", caught_by="score").replace(
+    "list(total.split", "list((total / world_size).split"
+)
+right("beyond-par").body("""
+    node, seat = rank // local, rank % local
+    inside = [node * local + other for other in range(local)]
+    across = list(range(seat, world_size, local))
+    flat = torch.cat(xs)
+    chunks = [chunk.clone() for chunk in flat.tensor_split(local)]
+    if local == 4:  # halving: two rounds
+        partner = inside[seat ^ 2]
+        keep, give = ((0, 1), (2, 3)) if seat < 2 else ((2, 3), (0, 1))
+        incoming = torch.empty_like(torch.cat([chunks[at] for at in keep]))
+        exchange(torch.cat([chunks[at] for at in give]), partner, incoming, partner)
+        first, second = incoming.split([len(chunks[at]) for at in keep])
+        chunks[keep[0]] += first
+        chunks[keep[1]] += second
+        partner, other = inside[seat ^ 1], keep[0] if seat == keep[1] else keep[1]
+        incoming = torch.empty_like(chunks[seat])
+        exchange(chunks[other], partner, incoming, partner)
+        mine = chunks[seat] + incoming
+    else:
+        mine = ring_reduce_scatter(flat, inside, rank)
+    mine = ring_all_reduce(mine, across, rank)
+    total = ring_all_gather(mine, len(flat), inside, rank)
+    return list(total.split([len(x) for x in xs]))
+""")

@@ -20,8 +20,9 @@ from .answer import Answer, CheckFailed
 from .compare import expect
 from .equality import alike
 from .inputs import Draws
-from .oracles import Case, Judgement, always, oracle
-from .recorded import recorded
+from .oracles import Case, Judgement, always, every, oracle
+from .recorded import recorded, recorded_par
+from .scores import VIRTUAL_TIME
 from .traffic import expect_each_sent, expect_only_messages, expect_time, expect_traffic
 
 Team = list[int]
@@ -687,3 +688,51 @@ def expect_choice(answer: Answer, x: Tensor) -> str:
         )
     expect_each_sent(answer, messages, nbytes)
     return f"the algorithm changes at {SWITCH} bytes, as `choose` says."
+
+
+# ---- the challenge
+
+LAYERS = (64, 16_384, 64, 16_384, 256, 24_576, 64, 9_216, 48, 12_288, 1, 18_432, 512, 16_384, 7, 5_320)  # elements
+INSIDE, ACROSS = Link(10e-6, 10e9), Link(20e-6, 2.5e9)
+
+
+@oracle(
+    score=[(3, 4, LAYERS)],
+    par=recorded_par("02_all_reduce", "mixed-sizes"),
+    if_stuck="a rank waits for a message that nobody sends. Which ranks does each rank exchange with, in which order?",
+)
+def mixed_sizes(draws: Draws, nodes: int, local: int, sizes: tuple[int, ...]) -> Case:
+    """Everybody gets the sum of each tensor over all ranks."""
+    size = nodes * local
+    by_layer = [draws.different_integers(size, numel, seed=layer) for layer, numel in enumerate(sizes)]
+    xs = [list(of_rank) for of_rank in zip(*by_layer, strict=True)]
+    totals = [torch.stack(of_layer).sum(0) for of_layer in by_layer]
+    return Case(
+        [xs],
+        same={"local": local},
+        right=every(totals),
+        mistakes={
+            "your own tensors: nothing was added to them": xs,
+            "the means: all-reduce sums unless told otherwise": every([total / size for total in totals]),
+            "the sums over your own node: the other nodes are missing": [
+                [torch.stack(of_layer[first : first + local]).sum(0) for of_layer in by_layer]
+                for first in range(0, size, local)
+                for _ in range(local)
+            ],
+            "one flat tensor: split it into tensors of the given sizes": every(torch.cat(totals)),
+        },
+        clock=links(local, INSIDE.alpha, INSIDE.bandwidth, nodes=nodes, inter=ACROSS),
+        also=expect_only_messages,
+        score=VIRTUAL_TIME,
+        limit=least_seconds(nodes, local, BYTES * sum(sizes)),
+    )
+
+
+def least_seconds(nodes: int, local: int, nbytes: int) -> float:
+    """A bound for any all-reduce: 2 (P - 1) n bytes must be sent, 2 (M - 1) n of them between the M nodes.
+
+    Each rank sends one message at a time, so the busiest takes no less than the mean.
+    """
+    size, crossing = nodes * local, 2 * (nodes - 1) * nbytes
+    staying = 2 * (size - 1) * nbytes - crossing
+    return INSIDE.alpha + (crossing / ACROSS.bandwidth + staying / INSIDE.bandwidth) / size

@@ -38,7 +38,7 @@ class Line:
 
     exercise: str
     judges: str
-    most: float  # points
+    most: float  # points; 0 for a challenge, whose points are extra credit
     says: str  # "passed", or why not
 
     @property
@@ -48,6 +48,10 @@ class Line:
     @property
     def points(self) -> float:
         return self.most if self.passed else 0
+
+    @property
+    def shown_points(self) -> str:
+        return f"{self.points:g} of {self.most:g}" if self.most else "extra credit"
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -138,7 +142,8 @@ def what_it_says(cell: NotebookNode) -> str:
             is_checks_own = output.ename == "CheckFailed"  # a header, then what was seen
             said = " ".join(text[1:3]) if is_checks_own else f"{output.ename}: {output.evalue}".splitlines()[0]
             return said.rstrip(": ")
-    printed = "".join(output.get("text", "") for output in cell.outputs)
+    shown = (output.get("text", "") or output.get("data", {}).get("text/plain", "") for output in cell.outputs)
+    printed = "".join(shown)
     return "passed" if "passed" in printed else "not run yet"
 
 
@@ -163,14 +168,14 @@ def title(notebook: NotebookNode) -> str:
 
 
 def report(lesson: str, lines: list[Line]) -> str:
-    rows = [(line.exercise, line.judges, f"{line.points:g} of {line.most:g}", line.says) for line in lines]
+    rows = [(line.exercise, line.judges, line.shown_points, line.says) for line in lines]
     return f"\n{lesson}: {score(lines)}\n{table(('exercise', 'judged by', 'points', 'says'), rows)}"
 
 
 def progress(lessons: dict[str, list[Line]]) -> str:
     rows = []
     for lesson, lines in lessons.items():
-        exercises = {line.exercise for line in lines}
+        exercises = {line.exercise for line in lines if line.most}
         missing = {line.exercise for line in lines if not line.passed}
         rows.append((lesson, f"{len(exercises - missing)} of {len(exercises)}", score(lines), bar_of(lines)))
     return "\n" + table(("lesson", "exercises", "points", ""), rows)

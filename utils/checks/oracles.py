@@ -29,7 +29,7 @@ import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ..cluster.hardware import Cluster
 from ..kit.drivers.call import Catch
@@ -39,10 +39,12 @@ from .equality import alike
 from .inputs import Draws
 from .marking import Check, exercise_of
 from .runner import Runner
+from .scores import SCORE, Measure, Score
 from .show import show
 
 DRAWS = 8  # how often inputs are drawn in the search for some that tell all mistakes apart
 
+T = TypeVar("T")
 CaseArguments = tuple[Any, ...] | dict[str, Any]  # of an oracle: (4, 2), or {"world_size": 4, "root": 2}
 Judgement = Callable[[Answer], str | None]  # raises CheckFailed, or returns what a student reads who has passed
 
@@ -117,6 +119,7 @@ class Case:
     values_first  whether `traffic` and the others are judged only where the values are right
     before, also  further judgements of the values, before that of the ranks' results and after it
     traffic, time, memory  what judges the rest of an answer, by the functions of traffic.py or your own
+    score, limit, par  of a challenge (scores.py): what is measured, the least that is possible, and what passes
     """
 
     inputs: Sequence[Sequence[Any]] = ()
@@ -142,6 +145,9 @@ class Case:
     traffic: Judgement | None = None
     time: Judgement | None = None
     memory: Judgement | None = None
+    score: Measure | None = None
+    limit: float = 0.0
+    par: float = 0.0
 
     def __post_init__(self) -> None:
         self.world_size = self.world_size or max(map(len, self.inputs), default=1)
@@ -151,7 +157,7 @@ class Case:
 
     def run(self, run: Runner, judges: str) -> Answer:
         """The student's function on this case's inputs."""
-        cluster = (self.clock if judges in ("time", "memory") else None) or self.cluster
+        cluster = (self.clock if judges in ("time", "memory", SCORE) else None) or self.cluster
         options: dict[str, Any] = {"catch": self.catch, "through": self.through, **self.same}
         try:
             if cluster is None:
@@ -165,8 +171,10 @@ class Case:
     def judge(self, answer: Answer, judges: str) -> str | None:
         """Judge the values, traffic, time or memory. Returns what a student reads who has passed."""
         remark = None
-        if judges == "values" or self.values_first:
+        if judges in ("values", SCORE) or self.values_first:
             remark = self.judge_values(answer)
+        if judges == SCORE:
+            return self.scored(answer).judge()
         if judges != "values":
             judgement: Judgement | None = getattr(self, judges, None)
             if judgement is None:
@@ -185,6 +193,11 @@ class Case:
         if self.own_memory:
             expect_own_memory(answer)
         return self.also(answer) if self.also else None
+
+    def scored(self, answer: Answer) -> Score:
+        if self.score is None or not self.par:
+            raise TypeError("there are cases for its score, but the Case has no score=..., or par is not known")
+        return Score(self.score.of(answer), self.par, self.limit, self.score)
 
     def must_be_none(self, rank: int) -> bool:
         return isinstance(self.right, OnlyAt) and rank != self.right.rank
@@ -320,6 +333,7 @@ class Oracle:
     draw: Drawing
     if_stuck: str
     cases: Mapping[str, Sequence[CaseArguments]]  # {what is judged: its cases}
+    par: Callable[..., float] | None = None  # of a challenge's case, from the same arguments
 
     def checks(self) -> list[Check]:
         return [Check(self.exercise, judges, self.if_stuck, self.judge(judges)) for judges in self.cases]
@@ -329,7 +343,12 @@ class Oracle:
             remark = None
             for arguments in self.cases[judges]:
                 case = self.drawn(run.draws, arguments)
-                remark = case.judge(case.run(run, judges), judges)
+                if judges == SCORE and self.par:
+                    case.par = called(self.par, arguments=arguments)
+                answer = case.run(run, judges)
+                remark = case.judge(answer, judges)
+                if judges == SCORE:
+                    run.scores.append(case.scored(answer))
             return remark
 
         return judge
@@ -350,23 +369,30 @@ class Oracle:
         return best
 
     def case(self, draws: Draws, arguments: CaseArguments) -> Case:
-        return self.draw(draws, **arguments) if isinstance(arguments, dict) else self.draw(draws, *arguments)
+        return called(self.draw, draws, arguments=arguments)
 
 
-def oracle(exercise: str = "", *, if_stuck: str = "", **cases: Sequence[CaseArguments]) -> Callable[[Drawing], Oracle]:
+def called(function: Callable[..., T], *first: Any, arguments: CaseArguments) -> T:
+    return function(*first, **arguments) if isinstance(arguments, dict) else function(*first, *arguments)
+
+
+def oracle(
+    exercise: str = "", *, if_stuck: str = "", par: Callable[..., float] | None = None, **cases: Sequence[CaseArguments]
+) -> Callable[[Drawing], Oracle]:
     """Make the checks of an exercise from a function (draws, *arguments) -> Case.
 
     exercise  by default, the one named like the function
     if_stuck  what a deadlock usually means here
+    par       of a challenge: its par in the case with these arguments (scores.py)
     cases     values=[...], traffic=[...], ...: for each thing to judge, the function's arguments in each case
     """
 
     def mark(draw: Drawing) -> Oracle:
-        return Oracle(exercise or exercise_of(draw.__name__), draw, if_stuck, cases)
+        return Oracle(exercise or exercise_of(draw.__name__), draw, if_stuck, cases, par)
 
     return mark
 
 
-def vary(visible: Oracle, **cases: Sequence[CaseArguments]) -> Oracle:
-    """The same oracle with other cases: the hidden tests of the exercise."""
-    return Oracle(visible.exercise, visible.draw, visible.if_stuck, cases)
+def vary(visible: Oracle, *, par: Callable[..., float] | None = None, **cases: Sequence[CaseArguments]) -> Oracle:
+    """The same oracle with other cases, or with a par of its own: the hidden tests of the exercise."""
+    return replace(visible, cases=cases or visible.cases, par=par or visible.par)

@@ -10,13 +10,16 @@ The oracle of such an exercise is in grader/hidden, with its visible cases in a 
 `make build` writes down what it says of these cases, in recorded/NN_topic.json: inputs, right values, and what usual
 mistakes lead to. The lesson's module here says `bubble_shares = recorded("09_pipeline_parallelism", "bubble-shares")`.
 
+The par of a challenge (scores.py) is written down there too: RECORDED has `vary(visible.best_buckets, par=...)`, and
+the lesson's module here `par=recorded_par("06_sharding", "best-buckets")`.
+
 Everything in such a case is plain data: numbers, strings, None, lists, tuples, dicts, and the Gpu of a cluster.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,11 +28,15 @@ from ..cluster.hardware import Gpu
 from ..text.units import nearest
 from .inputs import Draws
 from .marking import Check
-from .oracles import Case, Every, OnlyAt, Oracle
+from .oracles import Case, Every, OnlyAt, Oracle, called
+from .scores import SCORE
 
 FOLDER = Path(__file__).parent / "recorded"
 # The fields of a Case that a recorded one has.
 FIELDS = ("inputs", "same", "right", "mistakes", "rtol", "seen", "advice", "in_order", "world_size")
+OF_CHALLENGES = ("limit", "par")
+POINTS = "points of the lesson"  # no exercise can be called that
+DIGITS = 7  # of a par: the last ones of a sum of floats may differ from machine to machine
 
 
 @dataclass(frozen=True)
@@ -45,12 +52,7 @@ class Recorded:
         return self.oracle().checks()
 
     def oracle(self) -> Oracle:
-        path = FOLDER / f"{self.lesson}.json"
-        of_lesson = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        if self.exercise not in of_lesson:
-            origin = f"Its cases come from RECORDED in grader/hidden/{self.lesson}.py, by `make build`."
-            raise ValueError(f"{path.name} has no {self.exercise!r}{nearest(self.exercise, of_lesson)} {origin}")
-        entry = of_lesson[self.exercise]
+        entry = entry_of(self.lesson, self.exercise)
 
         def draw(_: Draws, judges: str, number: int) -> Case:
             return Case(**{name: plain(value) for name, value in entry["cases"][judges][number].items()}, **self.more)
@@ -67,22 +69,64 @@ def recorded(lesson: str, exercise: str, **more: Any) -> Recorded:
     return Recorded(lesson, exercise, more)
 
 
-def written_down(oracles: Sequence[Oracle]) -> str:
-    """The text of recorded/NN_topic.json for these oracles. Raises TypeError if a case holds more than plain data."""
-    of_lesson = {
-        one.exercise: {
-            "if_stuck": one.if_stuck,
-            "cases": {judges: [fields_of(one, arguments) for arguments in many] for judges, many in one.cases.items()},
-        }
-        for one in oracles
-    }
+def recorded_par(lesson: str, exercise: str) -> Callable[..., float]:
+    """The par of a challenge's visible cases, from their arguments. The function raises ValueError for any other."""
+
+    def par(*arguments: Any, **named: Any) -> float:
+        pars = entry_of(lesson, exercise)["par"]
+        key = key_of(named or arguments)
+        if key not in pars:
+            raise ValueError(f"par of {exercise!r} in the case {key} is not recorded: run `make build`")
+        return float(pars[key])
+
+    return par
+
+
+def key_of(arguments: Any) -> str:
+    return repr(arguments)
+
+
+def entry_of(lesson: str, exercise: str) -> dict[str, Any]:
+    path = FOLDER / f"{lesson}.json"
+    of_lesson = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if exercise not in of_lesson:
+        origin = f"Its cases come from RECORDED in grader/hidden/{lesson}.py, by `make build`."
+        raise ValueError(f"{path.name} has no {exercise!r}{nearest(exercise, of_lesson)} {origin}")
+    entry: dict[str, Any] = of_lesson[exercise]
+    return entry
+
+
+def points_of(lesson: str) -> dict[str, dict[str, float]]:
+    """{exercise: {what is judged: its points}} of a lesson, in its order; {} if nothing is written down."""
+    path = FOLDER / f"{lesson}.json"
+    return dict(json.loads(path.read_text(encoding="utf-8")).get(POINTS, {})) if path.exists() else {}
+
+
+def written_down(oracles: Sequence[Oracle], points: Mapping[str, Mapping[str, float]] | None = None) -> str:
+    """The text of recorded/NN_topic.json for these oracles, and for the points of the lesson's checks.
+
+    Raises TypeError if a case holds more than plain data.
+    """
+    of_lesson: dict[str, Any] = {POINTS: points} if points else {}
+    of_lesson |= {one.exercise: pars_of(one) if one.par else cases_of(one) for one in oracles}
     return json.dumps(of_lesson, indent=1, ensure_ascii=False) + "\n"
+
+
+def pars_of(one: Oracle) -> dict[str, Any]:
+    """Of a challenge only its par: its inputs are drawn, and its visible oracle says what is right."""
+    pars = {key_of(arguments): called(one.par or float, arguments=arguments) for arguments in one.cases[SCORE]}
+    return {"par": {case: float(f"{par:.{DIGITS}g}") for case, par in pars.items()}}
+
+
+def cases_of(one: Oracle) -> dict[str, Any]:
+    cases = {judges: [fields_of(one, arguments) for arguments in many] for judges, many in one.cases.items()}
+    return {"if_stuck": one.if_stuck, "cases": cases}
 
 
 def fields_of(one: Oracle, arguments: Any) -> dict[str, Any]:
     case = one.drawn(Draws(), arguments)
     try:
-        return {name: tagged(getattr(case, name)) for name in FIELDS}
+        return {name: tagged(getattr(case, name)) for name in FIELDS + OF_CHALLENGES * bool(case.par)}
     except TypeError as error:
         raise TypeError(f"{one.exercise} can't be recorded: {error}") from None
 

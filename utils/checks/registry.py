@@ -7,10 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+try:
+    from IPython.display import display
+except ModuleNotFoundError:  # a lesson as a script, on a machine without Jupyter
+    display = print
+
 from .answer import CheckFailed
 from .marking import Check, CheckFunction, exercise_of
 from .oracles import Oracle
-from .recorded import Recorded
+from .progress import Passed, Progress, Summary
+from .recorded import Recorded, points_of
 from .runner import Runner
 
 WIDTH = 78  # columns of a message's first line
@@ -33,6 +39,7 @@ class Checks:
             (one.exercise, one.judges): one for item in vars(self.module).values() for one in checks_in(item)
         }
         self.hidden = hidden
+        self.progress = Progress({} if hidden else points_of(lesson))
 
     @property
     def registered(self) -> set[tuple[str, str]]:
@@ -44,9 +51,24 @@ class Checks:
         """{(exercise, judges): the function that judges it}"""
         return {pair: one.function for pair, one in self.checks.items()}
 
-    def __call__(self, function: Callable[..., Any], judges: str = "values") -> None:
-        """Judge a student's function and print one line if it is right. Raises CheckFailed if it is not."""
-        print(self.judge(function, judges, Runner))
+    def __call__(self, function: Callable[..., Any], judges: str = "values", extra_credit: float = 0) -> None:
+        """Judge a student's function and print one line if it is right. Raises CheckFailed if it is not.
+
+        extra_credit: the points of a challenge, beyond those of the lesson. They count in grading; here they are for
+        reading
+        """
+        exercise = exercise_of(getattr(function, "__name__", ""))
+        try:
+            said = self.judge(function, judges, Runner)
+        except CheckFailed:
+            self.progress.note(exercise, judges, passed=False)
+            raise
+        self.progress.note(exercise, judges, passed=True)
+        display(Passed(said, self.progress))
+
+    def summary(self) -> Summary:
+        """The lesson's exercises: what has passed in this session, what is left, and where to go on."""
+        return Summary(self.progress)
 
     def judge(
         self, function: Callable[..., Any], judges: str, runner: Callable[[Callable[..., Any], str, bool], Runner]

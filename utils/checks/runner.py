@@ -15,10 +15,12 @@ import torch
 from .. import RankCrashed, RankError, RankTimeout, WorldStuck, simulate, spawn
 from ..cluster.hardware import Cluster
 from ..kit.drivers.call import Catch, Returned, call_with
+from ..recording import in_flight
 from ..report.run import Run
 from ..text.units import plural
 from .answer import Answer, CheckFailed
 from .inputs import Draws
+from .scores import Score
 
 TIMEOUT = 30  # seconds for one run; a right answer takes a fraction of a second
 
@@ -43,6 +45,7 @@ class Runner:
     def __init__(self, function: Callable[..., Any], if_stuck: str = "", quiet: bool = False) -> None:
         self.function, self.if_stuck, self.quiet, self.situation = function, if_stuck, quiet, ""
         self.draws = Draws()
+        self.scores: list[Score] = []  # what a challenge has measured, one for each case
 
     def __call__(
         self,
@@ -128,7 +131,8 @@ def call_on_rank(
     catch: Catch,
 ) -> Returned:
     """What each rank runs: the function, with its own entry of every input."""
-    return call_with(rank, world_size, function, [one_per_rank[rank] for one_per_rank in inputs], same, catch)
+    with in_flight.watched():
+        return call_with(rank, world_size, function, [one_per_rank[rank] for one_per_rank in inputs], same, catch)
 
 
 def describe(

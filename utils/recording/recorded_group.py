@@ -19,8 +19,9 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
 from ..events.matching import POINT_TO_POINT
-from . import regions
+from . import in_flight, regions
 from .callers import Caller, who_called
+from .in_flight import Flight, flight_of
 from .notes import CallKind, CallLayout, GroupBegun, GroupMade, GroupMembers, MessageLost, MessageSource
 from .recorder import Recorder
 from .torch_calls import (
@@ -62,9 +63,11 @@ class RecordedWork(Work):
         is_async: bool,
         is_message: bool,
         senders: tuple[int, ...] = (),
+        flight: Flight | None = None,
     ) -> None:
-        """senders: for a receive from any source, the members of the group."""
+        """senders: for a receive from any source, the members of the group. flight: of its tensors, if watched."""
         super().__init__()
+        self.flight = flight
         self.work, self.recorder, self.index = work, recorder, index
         self.is_async, self.is_message, self.senders = is_async, is_message, senders
         self.table = recorder.table
@@ -108,10 +111,19 @@ class RecordedWork(Work):
             self.end()
         if self.senders:
             self.recorder.write(MessageSource(self.index, self.senders[source_rank_of(work)]))
+        self.land()
         return result
 
+    def land(self) -> None:
+        """The program knows that the call is done. Raises RuntimeError if it has changed a tensor in flight."""
+        if self.flight is not None:
+            self.flight.land(self.flight.stand_ins)
+
     def is_completed(self) -> bool:
-        return self.asked().is_completed()
+        done = self.asked().is_completed()
+        if done:
+            self.land()
+        return done
 
     def is_success(self) -> bool:
         return self.asked().is_success()
@@ -136,8 +148,15 @@ class RecordedWork(Work):
 
     def get_future(self) -> torch.futures.Future[Any]:
         future = self.asked().get_future()
+        if self.flight is not None:
+            future = future.then(self.landed)
         FUTURES[future] = self
         return future
+
+    def landed(self, future: torch.futures.Future[Any]) -> Any:
+        """The result of a future of this call: the program's own tensors, filled."""
+        self.land()
+        return self.flight.receives if self.flight is not None and self.flight.receives else future.value()
 
 
 # The futures of recorded calls, and those that `then` has made of them.
@@ -207,6 +226,13 @@ class RecordedGroup(dist.ProcessGroup):
         members = tuple(dist.get_process_group_ranks(self))
         self.recorder.write(GroupMembers(self.label or "", members))
         return members
+
+    def watch(self, method: Method, args: tuple[Any, ...], options: object) -> tuple[tuple[Any, ...], Flight | None]:
+        """A call's arguments for the backend, and their flight, if the program made the call and it can be watched."""
+        root = peer_of(method.op, method.name, args, options, self.members)
+        is_watched = who_called().directly and not self.on_device
+        flight = flight_of(method.op, args, is_root=root == dist.get_rank()) if is_watched else None
+        return (flight.with_stand_ins(args) if flight else args), flight
 
     @property
     def label(self) -> str | None:
@@ -316,6 +342,7 @@ def recorded(method: Method) -> Callable[..., Any]:
         if is_async and not is_message and not self.on_device:
             recorder.watch_backward(index, from_python=function != "")
         waits_here = not is_async and (gives_handle is False or (is_message and function != ""))
+        args, flight = self.watch(method, args, options) if in_flight.poisoning and is_async else (args, None)
         try:
             work = carry_out(self.inner, *args, **kwargs)
             if waits_here and work is not None:
@@ -325,10 +352,11 @@ def recorded(method: Method) -> Callable[..., Any]:
             recorder.end(index)
             raise
         if not waits_here and isinstance(work, Work):
-            if is_async and directly and not self.on_device:  # on a GPU a stream may wait instead
+            must_wait = method.op != "send" or in_flight.poisoning
+            if is_async and directly and must_wait and not self.on_device:  # on a GPU a stream may wait instead
                 recorder.unused_handles[index] = where
             senders = self.members if from_any_source else ()
-            return RecordedWork(work, recorder, index, is_async, is_message and not self.on_device, senders)
+            return RecordedWork(work, recorder, index, is_async, is_message and not self.on_device, senders, flight)
         recorder.end(index)
         if from_any_source:
             recorder.write(MessageSource(index, self.members[source_rank_of(work)]))

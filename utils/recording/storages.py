@@ -29,14 +29,14 @@ class Storages:
 
     now      the time, in seconds
     devices  whose tensors are counted
-    live     bytes alive now
+    live     bytes alive now; most: at any time so far, or since somebody set it
     changes  (seconds, number of the storage, bytes more or less); its kind may become known later, as a gradient's does
     kinds    what each storage is for: the first in KINDS of all that it has ever been
     """
 
     def __init__(self, now: Callable[[], float], devices: tuple[str, ...] = ("cpu",)) -> None:
         self.now, self.devices = now, devices
-        self.live = 0
+        self.live = self.most = 0
         self.changes: list[tuple[float, int, int]] = []
         self.kinds: list[str] = []
         self.sizes: list[int] = []  # 0 once a storage is freed
@@ -75,6 +75,7 @@ class Storages:
         if difference and self.ended is None:
             self.sizes[number] = size
             self.live += difference
+            self.most = max(self.most, self.live)
             self.changes.append((self.now(), number, difference))
 
     def numbers_of(self, tensor: Tensor) -> list[int]:

@@ -18,6 +18,7 @@ import pickle
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
+from importlib import import_module
 from importlib.util import find_spec
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -60,7 +61,9 @@ __all__ = [
     "get_dispatch_mode",
     "gradient_hooks_of",
     "is_on",
+    "kernels_of_optimizers",
     "let_fsdp_take_meta_parameters",
+    "let_fused_optimizers_take",
     "local_scalar_dense",
     "rebuild_from_type",
     "register_backend",
@@ -76,6 +79,7 @@ __all__ = [
     "set_timeout",
     "source_rank_of",
     "state_of_object",
+    "take_for",
     "tree_leaves",
     "unsafe_view",
     "version_of",
@@ -121,6 +125,7 @@ with needed():
     from torch.utils._pytree import tree_leaves
 
     FAKE = _TorchDispatchModeKey.FAKE
+    optimizer = import_module("torch.optim.optimizer")  # torch.optim has no attribute of this name
 
     # Operators, and the namespace of those that DTensor calls the network with.
     functional_collectives = torch.ops._c10d_functional
@@ -128,6 +133,14 @@ with needed():
     local_scalar_dense = torch.ops.aten._local_scalar_dense
     unsafe_view = torch.ops.aten._unsafe_view
     flash_attention = torch.ops.aten._scaled_dot_product_flash_attention
+    # They change their arguments, and have no kernel for tensors without values.
+    kernels_of_optimizers = {
+        torch.ops.aten._fused_adam_,
+        torch.ops.aten._fused_adamw_,
+        torch.ops.aten._fused_adagrad_,
+        torch.ops.aten._fused_sgd_,
+        torch.ops.aten._amp_foreach_non_finite_check_and_unscale_,
+    }
 
 # Only their names: importing them takes a second.
 COMPILER = "torch._dynamo"
@@ -157,6 +170,8 @@ def check_attributes() -> None:
         (torch.autograd.Variable, "_execution_engine"),
         (torch.autocast("cpu", enabled=False), "_enabled"),
         (ddp, "_verify_param_shape_across_processes"),
+        (torch.jit._builtins, "_find_builtin _register_builtin"),
+        (optimizer, "_get_fused_kernels_supported_devices"),
     ):
         for name in names.split():
             getattr(owner, name)
@@ -255,6 +270,19 @@ def source_rank_of(work: Work) -> int:
 def set_groups_of_process(groups: GroupsOfProcess) -> None:
     """From now on, the groups of this process are those in `groups`."""
     vars(c10d)["_world"] = groups  # an attribute would count as the rank's own: see worlds/virtual/surroundings.py
+
+
+def let_fused_optimizers_take(device: str) -> None:
+    """Let optimizers with fused=True have parameters on this device."""
+    devices = optimizer._get_fused_kernels_supported_devices()
+    vars(optimizer)["_get_fused_kernels_supported_devices"] = lambda: [*devices, device]
+
+
+def take_for(function: Callable[..., Any], builtin: Callable[..., Any]) -> None:
+    """Let torch.jit, which knows torch's own functions by their identity, take `function` for this one of them."""
+    name = torch.jit._builtins._find_builtin(builtin)
+    if name is not None:
+        torch.jit._builtins._register_builtin(function, name)
 
 
 def set_pickler_of_objects(pickler: type[pickle.Pickler]) -> None:

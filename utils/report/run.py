@@ -6,11 +6,13 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
+from ..events.computed import Computed
 from ..events.event import Event, Region
 from ..events.memory_samples import MemoryNote
 
 if TYPE_CHECKING:  # imported by the methods below, when they are called
     from ..figures import Picture
+    from .breakdown import Breakdown, Comparison
     from .collective_charges import Charge, CollectiveCharges
     from .memory import Memory
     from .traffic import Traffic
@@ -32,6 +34,7 @@ class Run:
     regions     stretches of compute that the program named, by rank, then in the order they ended
     memory_notes[r]  what rank r noted about its memory
     algorithms  on a virtual cluster: a Charge for each kind of collective
+    computed[r] on a virtual cluster: what rank r's GPU computed in all
     """
 
     world_size: int
@@ -44,6 +47,7 @@ class Run:
     regions: list[Region] = field(repr=False, default_factory=list)
     memory_notes: list[list[MemoryNote]] = field(repr=False, default_factory=list)
     algorithms: list[Charge] = field(repr=False, default_factory=list)
+    computed: list[Computed] = field(repr=False, default_factory=list)
 
     def __repr__(self) -> str:
         ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
@@ -76,6 +80,23 @@ class Run:
                 "`with track_memory(model, optimizer): ...` (track_memory is imported like spawn)."
             )
         return Memory(self.memory_notes)
+
+    def breakdown(self, tokens: float | None = None, model_flops: float | None = None) -> Breakdown:
+        """Where each rank's time went: computing, communication by group, waiting for other ranks, idle.
+
+        tokens       how many the run trained on, over all ranks: gives tokens/s
+        model_flops  FLOPs that the model needs for them, over all ranks, such as 6 x parameters x tokens: gives MFU,
+                     on a virtual cluster
+        """
+        from .breakdown import Breakdown
+
+        return Breakdown(self, tokens, model_flops)
+
+    def compare(self, other: Run) -> Comparison:
+        """This run's breakdown beside another's, averaged over the ranks, with the differences."""
+        from .breakdown import Comparison
+
+        return Comparison(self.breakdown(), other.breakdown())
 
     def costs(self) -> CollectiveCharges:
         """What a virtual cluster charged for each kind of collective, and why. ValueError if the run was a real one."""

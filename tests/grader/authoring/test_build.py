@@ -695,6 +695,7 @@ def test_the_command_refuses_in_one_line(course, capfd):
     assert capfd.readouterr().err == "there is no lesson called '07_none'; there are: 01_tiny\n"
 
 
+@pytest.mark.thorough
 def test_a_build_that_is_interrupted_writes_nothing(course):
     write_lesson(
         course, TINY.replace("# %%\nprint", "# %%\nopen('started', 'w').close()\n__import__('time').sleep(60)\nprint")

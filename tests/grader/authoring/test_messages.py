@@ -42,6 +42,7 @@ def test_the_file_holds_every_message(course):
     assert update(course, force=True) == [] and (course / FILE).read_text() == text, "the same, every time"
 
 
+@pytest.mark.thorough
 def test_all_cores_give_the_same_file(course, monkeypatch):
     update(course)
     text = (course / FILE).read_text()

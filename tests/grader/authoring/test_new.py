@@ -50,6 +50,7 @@ def run(made, *command: str) -> str:
     return done.stdout
 
 
+@pytest.mark.thorough
 def test_a_new_lesson_builds_at_once(made):
     said = "built 06_compression, tests/messages/06_compression.txt\nall notebooks match their sources\n"
     assert run(made, "grader", "build") == said

@@ -1,5 +1,6 @@
 """grader/authoring/records.py: what hidden oracles say of the visible cases is written down, and kept up to date."""
 
+import json
 import sys
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from grader.authoring.lesson import BuildError, find_lessons, read_lesson
 from grader.authoring.records import record_drift, record_file, write_record
 from tests.grader.authoring.tiny_lesson import make_course
+from utils.checks.recorded import POINTS
 
 HIDDEN = """
 from utils.checks.oracles import Case, oracle, vary
@@ -43,12 +45,13 @@ def test_a_record_is_written_once_and_follows_its_oracle(lesson):
     assert not write_record(lesson)
     hide(lesson, HIDDEN.replace("STEP", "2"))
     [drift] = record_drift(lesson)
-    assert drift == "utils/checks/recorded/01_tiny.json is not what grader/hidden/01_tiny.py says: run `make build`"
+    files = "solutions/01_tiny.py and grader/hidden/01_tiny.py"
+    assert drift == f"utils/checks/recorded/01_tiny.json is not what {files} say: run `make build`"
     assert write_record(lesson)
     assert '"right": 4' in record_file(lesson).read_text()
     hide(lesson, "")
     assert write_record(lesson)
-    assert not record_file(lesson).exists()
+    assert json.loads(record_file(lesson).read_text()) == {POINTS: {"add-one": {"values": 1.5, "types": 2}}}
 
 
 @pytest.mark.parametrize(

@@ -67,9 +67,8 @@ def lessons():
 
 
 @pytest.fixture(scope="module")
-def made():
+def made(lessons):
     """This course's real bundle, as bytes, made without touching dist/."""
-    lessons = build.read_lessons(root=ROOT)
     return release.zipped(release.contents(lessons, ROOT))
 
 

@@ -4,13 +4,28 @@ import re
 
 import pytest
 
-from grader.authoring import build, rules
+from grader.authoring import build, facts, rules
 from grader.authoring.lesson import BuildError, read_lesson
 from tests.grader.authoring.tiny_lesson import CHECKS, TINY, make_course, write_lesson
 
 SOURCE, VISIBLE, HIDDEN = "solutions/01_tiny.py", "utils/checks/01_tiny.py", "grader/hidden/01_tiny.py"
 MUTANTS = "tests/mutants/01_tiny.py"
 IMPORT = "from utils.kit.predictions import predict, reveal"
+CHALLENGE = """
+# %% [markdown]
+# ## The least
+
+# %% exercise="the-least" difficulty=5 minutes=20
+board_name = ""  # your name on the class's board; empty for none
+
+def the_least(x):
+    ### BEGIN SOLUTION
+    return x
+    ### END SOLUTION
+
+# %% check="the-least" judges="score" points=3
+check(the_least, judges="score", extra_credit=3)
+"""
 TYPES = '\n# %% check="add-one" judges="types" points=2\ncheck(add_one, judges="types")\n'
 
 
@@ -238,3 +253,64 @@ def test_an_error_that_a_check_raises_is_reported_at_its_line(course):
     line = 1 + text.split("\n").index('# %% check="add-one" points=1.5')
     what = f"JSONDecodeError: Expecting value: line 1 column 1 (char 0) (in the check on line {line} of {SOURCE})"
     assert str(caught.value) == f"{VISIBLE}:7: {what}"
+
+
+# ---- a challenge
+
+
+def add_challenge(course, text: str = CHALLENGE, hidden: str = "score") -> None:
+    write_lesson(course, TINY.replace("return function", "pass") + text)
+    for file, judges in ((VISIBLE, "score"), (HIDDEN, hidden)):
+        path = course / file
+        old = path.read_text() if path.exists() else "from utils.checks.marking import check\n"
+        path.write_text(old + f'\n\n@check("the-least", judges="{judges}")\ndef the_least_score(run):\n    pass\n')
+    path = course / MUTANTS
+    path.write_text(
+        path.read_text() + '\nwrong, right = ANSWERS.to("the-least")\n'
+        'wrong("more", "par", caught_by="score").body("return x + 1")\n'
+        'wrong("less", "par", caught_by="score").body("return x - 1")\n'
+    )
+
+
+def test_a_challenge_at_the_end_is_fine_and_its_points_are_extra(course):
+    add_challenge(course)
+    assert broken(course) == []
+    lesson = read_lesson(course / SOURCE)
+    assert lesson.points == 3.5 and lesson.challenge.name == "the-least"
+    assert [one.name for one in lesson.required] == ["add-one"]
+    shown = "\n".join(cell.source for cell in facts.shown_cells(lesson))
+    assert "1 exercise · 3.5 points · a challenge" in shown
+    assert "difficulty ●●●●● · about 20 minutes · challenge: 3 points of extra credit" in shown
+    assert "| 1 | 3.5 |" in facts.row(lesson)
+    [cell] = [cell for cell in build.notebook_of(lesson).cells if cell.id == "the-least-score"]
+    assert cell.metadata.nbgrader.points == 0, "nbgrader's maximum is without it"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('board_name = ""  # your name on the class\'s board; empty for none\n', "", "start the cell of 'the-least'"),
+        ('check="the-least" judges="score"', 'check="the-least" judges="values"', 'judges="values")'),
+        ("extra_credit=3", "extra_credit=2", 'check(the_least, judges="score", extra_credit=3)'),
+        (", extra_credit=3", "", 'check(the_least, judges="score", extra_credit=3)'),
+    ],
+)
+def test_a_challenge_that_is_not_one(course, old, new, says):
+    assert old in CHALLENGE
+    add_challenge(course, CHALLENGE.replace(old, new))
+    try:
+        found = broken(course)
+    except BuildError as error:
+        found = [str(problem) for problem in error.problems]
+    assert any(says in line for line in found), found
+
+
+def test_a_challenge_is_the_last_exercise_has_one_check_and_a_hidden_test(course):
+    more = CHALLENGE.replace("the-least", "the-most").replace("the_least", "the_most").replace("The least", "The most")
+    values = '\n# %% check="the-least" points=1\ncheck(the_least, judges="values")\n'
+    add_challenge(course, CHALLENGE + values + more, hidden="values")
+    found = "\n".join(broken(course))
+    assert "move 'the-least' below 'the-most'" in found
+    assert "the score of a challenge proves its values too: remove this check" in found
+    assert "one challenge ends a lesson, and 'the-least' is one already" in found
+    assert "no hidden test scores 'the-least'" in found

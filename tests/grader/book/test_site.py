@@ -255,9 +255,15 @@ def look(browser, site, page, width, height, scheme="light"):
         assert pictures == []
 
 
-@pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize(
-    "page", ["index", "api", "docs/architecture", "lessons/01_collectives", "lessons/09_pipeline_parallelism"]
+    "page, width",
+    [
+        ("index", "telephone"),
+        ("api", "laptop"),
+        ("docs/architecture", "telephone"),
+        ("lessons/01_collectives", "laptop"),
+        ("lessons/09_pipeline_parallelism", "telephone"),
+    ],
 )
 def test_a_page_in_a_browser(browser, site, page, width):
     look(browser, site, f"{page}.html", *WIDTHS[width])

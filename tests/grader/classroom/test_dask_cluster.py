@@ -65,6 +65,7 @@ def start_worker(start, scheduler: str, *args: str, **env: str) -> subprocess.Po
     return process
 
 
+@pytest.mark.thorough
 def test_when_a_worker_is_killed_half_way_nothing_is_lost_or_graded_twice(tmp_path, start, scheduler):
     course = Course.at(make_course(tmp_path / "course"))
     course.must(GenerateAssignment, LESSON)

@@ -144,7 +144,7 @@ def killed_at_call(number: int, act: Callable[[], object]) -> None:
     Path("calls").write_text(str(calls))
 
 
-@pytest.mark.parametrize("times", [8, pytest.param(50, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("times", [4, pytest.param(50, marks=pytest.mark.thorough)])
 def test_when_killed_at_random_points_it_is_never_half_written(course, tmp_path, monkeypatch, times):
     """Killed at a random function call and after a random time, in turn. Rounds that finish first don't count."""
     monkeypatch.chdir(tmp_path)

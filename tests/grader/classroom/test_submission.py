@@ -643,6 +643,7 @@ def test_edits_earn_nothing(course, student):
 
 
 @pytest.mark.long
+@pytest.mark.thorough
 def test_nbgraders_own_command_takes_the_same_steps(course, student):
     """Its exporter is our reader, which also reads its own output again half-way."""
     content = answered(course)

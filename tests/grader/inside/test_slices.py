@@ -18,13 +18,11 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from grader.authoring.lesson import find_lessons, read_lesson
 from grader.inside import slices
 from grader.inside.slices import LoadError, load, read
+from tests.all_lessons import LESSONS
 from tests.mutants import also_right, mutants_of
 from tests.sample_class import NOISE, as_student, call
-
-LESSONS = [read_lesson(path) for path in find_lessons()]
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +76,7 @@ def notebook(lesson, **answers):
     return cells, wanted
 
 
-@pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
+@pytest.mark.parametrize("lesson", LESSONS.values(), ids=lambda lesson: lesson.name)
 def test_every_solution_loads_with_few_statements(lesson):
     answers = read(*notebook(lesson))
     for answer in answers:
@@ -92,7 +90,7 @@ def test_every_solution_loads_with_few_statements(lesson):
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("lesson", LESSONS, ids=lambda lesson: lesson.name)
+@pytest.mark.parametrize("lesson", LESSONS.values(), ids=lambda lesson: lesson.name)
 def test_every_wrong_and_right_answer_loads(lesson, monkeypatch):
     monkeypatch.setattr(slices, "cell_statements", functools.cache(slices.cell_statements))  # most cells stay the same
     for variant in [*also_right(lesson.name), *mutants_of(lesson.name)]:
@@ -107,7 +105,7 @@ def test_every_wrong_and_right_answer_loads(lesson, monkeypatch):
 
 
 def test_a_noisy_answer_keeps_its_name_and_parameters():
-    lesson = next(one for one in LESSONS if one.name == "01_collectives")
+    lesson = LESSONS["01_collectives"]
     exercise = lesson.exercises["scatter-by-hand"]
     cells, wanted = notebook(lesson, **{exercise.name: f"{exercise.source}\n{NOISE}\n{call('noisily', exercise.name)}"})
     answer = next(one for one in read(cells, wanted) if one["name"] == exercise.function)
@@ -118,7 +116,7 @@ def test_a_noisy_answer_keeps_its_name_and_parameters():
 
 def test_reading_and_loading_take_milliseconds():
     """Measured alone: 40 ms to read a lesson, 0.3 ms to load an answer. This only tests the order of magnitude."""
-    cells, wanted = notebook(LESSONS[1])
+    cells, wanted = notebook(LESSONS["01_collectives"])
     start = time.process_time()
     answers = read(cells, wanted)
     between = time.process_time()

@@ -84,7 +84,7 @@ METHODS = [
 ]  # fmt: skip
 CALL = {
     "do": "call", "method": "allreduce", "group": "world", "members": [0, 1], "peer": None, "tag": 0,
-    "reduce_op": "sum", "is_async": False, "directly": True, "where": "cell 1:1", "clock": 0.0,
+    "reduce_op": "sum", "is_async": False, "directly": True, "where": "cell 1:1", "wrapper": "DDP", "clock": 0.0,
     "args": [[torch.zeros(2)]], "strides": None,
 }  # fmt: skip
 RIGHT = [

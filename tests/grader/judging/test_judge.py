@@ -113,7 +113,7 @@ def test_an_unwritten_answer_is_reported_as_blank():
 
 
 def test_an_endless_loop_costs_only_its_own_exercise(monkeypatch):
-    monkeypatch.setattr(judge, "CPU_SECONDS", 2)
+    monkeypatch.setattr(judge, "CPU_SECONDS", 1)
     others = ["scatter-by-hand-values"]
     said = judged(COLLECTIVES, broadcast("while True: pass"), [*BROADCAST, *others])
     assert [verdict.kind for verdict in said.verdicts] == ["stuck", "stuck", "passed"]

@@ -606,6 +606,7 @@ class Formgrader:
 
 
 @pytest.mark.sandbox
+@pytest.mark.thorough
 def test_a_person_grades_a_hostile_submission_in_formgrader(browser, tiny):
     answers = {**RIGHT, "double": f"def double(x):\n    # </pre>{HOSTILE[0]}\n    raise ValueError({HOSTILE[1]!r})"}
 

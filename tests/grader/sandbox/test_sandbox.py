@@ -465,6 +465,7 @@ def test_limits_can_not_be_raised_from_inside():
 # ---- what lessons do -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.thorough
 def test_spawn_simulate_and_figures_work():
     work = """
         import torch, torch.distributed as dist

@@ -221,11 +221,15 @@ def uses_cuda(rank, world_size, need):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
-@both
 @pytest.mark.parametrize("need", NEED_CUDA.values(), ids=NEED_CUDA)
-def test_cuda_where_there_is_none_gets_a_sentence(world, need):
+def test_cuda_where_there_is_none_gets_a_sentence(need):
     with pytest.raises(RankFailed, match=r"(?s)This rank has no GPU.*get_device\(\)"):
-        world(uses_cuda, 1, need)
+        spawn(uses_cuda, 1, need)
+
+
+@pytest.mark.parametrize("need", NEED_CUDA.values(), ids=NEED_CUDA)
+def test_a_virtual_rank_has_one(need):
+    simulate(uses_cuda, 1, need)
 
 
 def members_only(rank, world_size):

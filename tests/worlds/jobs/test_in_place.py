@@ -273,6 +273,7 @@ spawn(work, 2)
 """
 
 
+@pytest.mark.thorough
 def test_a_rank_that_raises_leaves_at_once(run, tmp_path):
     """Gloo's threads would wait for its last call at exit, and torchrun for its exit."""
     (tmp_path / "script.py").write_text(WAITED_FOR)
@@ -281,6 +282,7 @@ def test_a_rank_that_raises_leaves_at_once(run, tmp_path):
     assert "[rank1]: ValueError: boom" in done.stderr
 
 
+@pytest.mark.thorough
 def test_an_unfinished_lesson_stops_where_the_answer_is_missing(run, root, tmp_path):
     make_script([str(root / "notebooks/01_collectives/01_collectives.ipynb"), "-o", str(tmp_path / "lesson.py")])
     done = run(*TORCHRUN, "--standalone", "--nproc-per-node=2", "lesson.py")
@@ -310,6 +312,7 @@ traffic = run.traffic()
 """
 
 
+@pytest.mark.thorough
 def test_a_lesson_runs_on_two_machines_as_it_is(two_nodes, root, tmp_path):
     lesson = nbformat.read(root / "solutions/01_collectives/01_collectives.ipynb", as_version=4)
     lesson.cells.append(new_code_cell(FACTS))

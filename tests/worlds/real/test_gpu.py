@@ -30,13 +30,13 @@ PATIENCE = 120  # seconds for a world that should end by itself: opening the fir
 TOO_LONG = 12  # seconds for a world that should not
 
 
-@pytest.fixture(scope="module", params=["cuda in the ranks", "cuda in the notebook too"], autouse=True)
+@pytest.fixture(scope="module", params=["cuda-in-the-ranks", "cuda-in-the-notebook-too"], autouse=True)
 def cuda_in_the_notebook(request):
-    if request.param == "cuda in the notebook too":
+    if request.param == "cuda-in-the-notebook-too":
         torch.ones(1, device="cuda").sum().item()
         assert torch.cuda.is_initialized()
     zygote_here()
-    return request.param == "cuda in the notebook too"
+    return request.param == "cuda-in-the-notebook-too"
 
 
 @pytest.fixture(params=["nccl-1", "gloo-2", "nccl-2", "nccl-4", "nccl-8"])

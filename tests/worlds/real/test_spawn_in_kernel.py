@@ -119,6 +119,7 @@ def test_from_run(notebook, tmp_path):
     assert shown == {"stdout": "[3.0, 3.0, 3.0]\n", "stderr": "", "error": None}
 
 
+@pytest.mark.thorough
 def test_from_nbclient():
     cells = [nbformat.v4.new_code_cell(PROGRAM), nbformat.v4.new_code_cell("spawn(program, 2)")]
     document = NotebookClient(nbformat.v4.new_notebook(cells=cells), kernel_name="python3").execute()
@@ -127,6 +128,7 @@ def test_from_nbclient():
     assert [output.data["text/plain"] for output in second] == ["Run(2 ranks, spawn, gloo)"]
 
 
+@pytest.mark.thorough
 def test_from_two_notebooks_at_once(notebook):
     other = Notebook()
     try:

@@ -50,6 +50,7 @@ needs_namespaces = pytest.mark.skipif(
 
 
 @needs_namespaces
+@pytest.mark.thorough
 def test_without_names_and_without_a_network(script):
     """No DNS, only loopback, a host name that can't be resolved: FileStore and loopback need none of these."""
     shell = (
@@ -59,7 +60,8 @@ def test_without_names_and_without_a_network(script):
 
 
 @needs_namespaces
-@pytest.mark.parametrize("options", ["size=64k", pytest.param("ro", marks=pytest.mark.thorough)])
+@pytest.mark.parametrize("options", ["size=64k", "ro"])
+@pytest.mark.thorough
 def test_a_temporary_folder_that_is_full_or_read_only(script, options, tmp_path):
     """Then the world's folder is in memory; if that is full as well, one line says what is missing."""
     (tmp_path / "small").mkdir()
@@ -104,6 +106,7 @@ os.fork = fork_twice
 """
 
 
+@pytest.mark.thorough
 def test_few_processes(script):
     """The system refuses the third fork: the first two are ended, and one line says why."""
     source = """
@@ -153,6 +156,7 @@ def test_without_fork(script):
     ]
 
 
+@pytest.mark.thorough
 def test_a_fork_that_would_not_be_a_clean_start(script):
     """With a second thread in the zygote, ranks are fresh interpreters, and a line says so once."""
     source = """

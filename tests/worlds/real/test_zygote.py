@@ -119,6 +119,7 @@ def returns_a_part(rank, world_size):
     return distribute_tensor(torch.ones(4), mesh, [Shard(0)])
 
 
+@pytest.mark.thorough
 def test_ranks_are_the_same_before_and_after(loading, monkeypatch):
     """Whatever the kernel asks for, these are made by the stand-in: they import for themselves what they use."""
     monkeypatch.setattr("utils.worlds.real.zygote.needs.when_to_make", lambda program: AT_ONCE)

@@ -1,6 +1,7 @@
 """Ranks of `simulate` are threads of one process, and must find what ranks of `spawn` find: state of their own."""
 
 import io
+import logging
 import os
 import random
 import subprocess
@@ -9,6 +10,7 @@ import textwrap
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from unittest import mock
 
 import numpy
 import pytest
@@ -227,6 +229,103 @@ def patches_libraries(rank, world_size):
 @both
 def test_what_a_rank_sets_in_a_librarys_module_is_its_own(world):
     assert world(patches_libraries, 3).results == [(float(r), r, f"rank {r}\n", r > 0) for r in range(3)]
+
+
+def patches_classes(rank, world_size):
+    """The same for classes of libraries, however the program names them."""
+    forward, module = torch.nn.Linear.forward, torch.nn.ReLU()
+    torch.nn.Linear.forward = lambda layer, x: forward(layer, x) * 0 + rank
+    for name in ("of_mine", "of_mine_too"):
+        setattr(torch.nn.Sigmoid, name, rank)
+    type(module).kind = rank
+    torch.backends.cudnn.benchmark = rank == 1
+    logging.basicConfig(level=logging.INFO if rank == 0 else logging.ERROR)
+    dist.barrier()
+    log = logging.root.level, len(logging.root.handlers), logging.getLogger("train").isEnabledFor(logging.INFO)
+    with mock.patch.object(torch.nn.Tanh, "forward", lambda layer, x: rank):
+        dist.barrier()
+        patched = torch.nn.Tanh()(None)
+    dist.barrier()
+    linear = torch.nn.Linear(1, 1)(torch.zeros(1)).item()
+    flag = torch.backends.cudnn.benchmark
+    return linear, torch.nn.Sigmoid.of_mine_too, module.kind, flag, log, patched, torch.nn.Tanh()(torch.zeros(1)).item()
+
+
+@both
+def test_what_a_rank_sets_in_a_librarys_classes_is_its_own(world):
+    levels = [logging.INFO, logging.ERROR, logging.ERROR]
+    assert world(patches_classes, 3).results == [
+        (float(r), r, r, r == 1, (levels[r], 1, r == 0), r, 0.0) for r in range(3)
+    ]
+
+
+# As installed libraries keep who they are: in globals, in classes, in containers of both, in objects. On import it also
+# adds something to torch, once for all ranks.
+LIBRARY = """
+import torch
+import torch.distributed as dist
+
+torch.of_the_library = torch.nn.Linear.of_the_library = "everyone's"
+number = None
+groups, seen = {}, []
+
+
+class State:
+    shared = {}
+    rank = None
+
+    def __init__(self):
+        self.__dict__ = self.shared
+        if not self.shared:
+            self.me = dist.get_rank()
+
+    @classmethod
+    def note(cls):
+        cls.rank = dist.get_rank()
+
+
+class Config:
+    def __init__(self, inner=None):
+        self.rank, self.inner = None, inner
+
+
+config = Config(Config())
+
+
+def init():
+    global number
+    number = dist.get_rank()
+    groups["mine"] = number
+    seen.append(number)
+    State.note()
+    State()
+
+
+def ask():
+    return number, groups, seen, State.rank, State().me
+"""
+
+
+@both
+def test_what_an_installed_library_knows_about_a_rank_is_the_ranks_own(world, tmp_path):
+    folder = tmp_path / "lib/python3.12/site-packages"
+    folder.mkdir(parents=True)
+    (folder / "library_of_ranks.py").write_text(LIBRARY)
+
+    def program(rank, world_size):
+        sys.path.insert(0, str(folder))
+        import library_of_ranks as library
+        from library_of_ranks import State, config
+
+        library.init()
+        library.config.rank = config.inner.rank = State.of_mine = rank
+        dist.barrier()
+        answers = library.ask(), config.rank, library.config.inner.rank, State.of_mine
+        dist.barrier()
+        return *answers, torch.of_the_library, torch.nn.Linear.of_the_library
+
+    for r, result in enumerate(world(program, 3).results):
+        assert result == ((r, {"mine": r}, [r], r, r), r, r, r, "everyone's", "everyone's")
 
 
 @both

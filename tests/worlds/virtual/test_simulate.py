@@ -251,6 +251,7 @@ def test_a_process_that_dies_or_never_ends_is_reported(monkeypatch):
     assert "while rank == 1:" in report
 
 
+@pytest.mark.thorough
 def test_a_killed_zygote_is_started_again():
     zygote.start()
     os.kill(zygote.process.pid, signal.SIGKILL)

@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn import functional
+from torch.nn.functional import scaled_dot_product_attention as attention_by_its_name
 from torch.nn.parallel import DistributedDataParallel
 
 from utils import RankFailed, simulate, spawn, track_memory
@@ -113,6 +114,25 @@ def test_activations_of_gpt_3():
     without_statistics = s * b * h * (34 + 5 * a * s / h) * layers  # of the LayerNorms
     assert activations == pytest.approx(without_statistics, rel=1e-4)
     assert after["activations"] == 2 * s * b * h  # the input, which the program still holds
+
+
+@pytest.mark.parametrize(
+    "attend",
+    [lambda *x: functional.scaled_dot_product_attention(*x), lambda *x: attention_by_its_name(*x)],
+    ids=["of its module", "by its name"],
+)
+def test_attention_does_not_keep_the_scores(attend):
+    """Flash attention, whether the program names the function by its module or has imported it on its own."""
+    s, d = 4096, 64
+
+    def program(rank, world_size):
+        q, k, v = [torch.empty(1, 1, s, d, dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
+        with track_memory() as storages:
+            mixed = attend(q, k, v)
+            return mixed.numel() and storages.by_kind()["activations"]
+
+    held = simulate(program, 1).results[0]
+    assert held < 10 * s * d  # the scores alone are s * s * 2 bytes
 
 
 def test_every_kind_of_memory_is_recognised():

@@ -223,9 +223,13 @@ def alike(one, other) -> bool:
     return one == other
 
 
-@settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(programs())
-def test_random_programs_are_the_same_in_both_worlds(program):
+@pytest.mark.parametrize("examples", [8, pytest.param(25, marks=pytest.mark.thorough)])
+def test_random_programs_are_the_same_in_both_worlds(examples):
+    some = settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    some(given(programs())(is_the_same_in_both_worlds))()
+
+
+def is_the_same_in_both_worlds(program):
     world_size, groups, steps = program
     real = spawn(work, world_size, groups, steps)
     virtual = simulate(work, world_size, groups, steps, device="cpu")

@@ -45,6 +45,7 @@ class RankRecord(TypedDict):
     strides               {index: (shape, strides)} of a tensor with gaps where Gloo expects none
     unused_handles        {index: where} of asynchronous calls whose handle was never used
     busy                  (start, end) of each stretch of computing
+    computed              the fields of its Computed
     """
 
     finished: bool
@@ -57,6 +58,7 @@ class RankRecord(TypedDict):
     regions: list[tuple[Any, ...]]
     busy: tuple[tuple[float, float], ...]
     memory: tuple[Sample, ...]
+    computed: tuple[Any, ...]
 
 
 Outcome = Result | Failure | VirtualOutcome | Refused

@@ -6,6 +6,8 @@ import io
 import pickle
 import sys
 from collections.abc import Callable
+from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 from .by_value import Pickler, register_pickle_by_value
@@ -72,6 +74,8 @@ class ProgramPickler(Pickler):
                 )
             if is_plain(value):
                 return pack(value)
+        elif isinstance(value, ModuleType) and type(value) is not ModuleType and value.__name__ in sys.modules:
+            return import_module, (value.__name__,)  # cloudpickle only knows plain modules; torch.backends.cudnn is not
         elif isinstance(value, self.of_this_process):
             advice = next(words for name, words in OF_THIS_PROCESS.items() if isinstance(value, imported_types(name)))
             raise CannotTravel(value, "it belongs to the notebook's own process", advice)

@@ -38,13 +38,14 @@ from ..common.protocol import NEWS_IS, SPEAKS, SYNCHRONISED, Request, path_in
 from ..common.result import pickle_result
 from ..common.torchrun_variables import torchrun_variables
 from . import data_movement, ddp_check, gpu_semantics, meta_tensors, torch_wrappers, virtual_clock
-from .gpu import Plan, VirtualGpu
+from .gpu import Plan, VirtualGpu, total
 from .network import Network, NetworkInterface, VirtualCall
 from .process_group import VirtualGroup
 from .rank import VirtualRank
 from .scheduler import Scheduler, TooManyRanks
 from .stores import NAME_KEY, VirtualStore, share_stores
 from .surroundings import Process, Surroundings
+from .virtual_cuda import patch_cuda
 
 GRACE = 0.5  # seconds that the other ranks have to get as far as they can, once one has failed
 PROGRESS_EVERY = 0.2  # seconds
@@ -74,7 +75,7 @@ class Engine:
         self.stores: dict[str, VirtualStore] = {}
         self.process = Process(lambda: self.scheduler.running is not None)
         self.prints = Prints(self.scheduler)
-        self.said_nan = False
+        self.said: set[str] = set()  # what remarks have been printed about
         self.next_report = monotonic() + PROGRESS_EVERY
         self.ranks = self.make_ranks()
 
@@ -160,7 +161,10 @@ class Engine:
     def load_program(self) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
         """A copy for one rank: (function, args, kwargs). In a world without values its tensors have none either."""
         unpickler = EmptyUnpickler if self.only_sizes else pickle.Unpickler
-        return unpickler(io.BytesIO(self.program)).load()  # type: ignore[no-any-return]
+        fn, args, kwargs = unpickler(io.BytesIO(self.program)).load()
+        if self.running.number == 0:
+            self.process.libraries.read_program(fn)
+        return fn, args, kwargs
 
     def meet(self, group: Hashable, size: int) -> None:
         """Wait until `size` ranks have come to make a group."""
@@ -180,11 +184,15 @@ class Engine:
         """What a rank gets that asks for the value of a tensor without values; None if that is an error."""
         if not self.request.item_as_nan or (value := meta_tensors.nan_like(tensor)) is None:
             return None
-        if not self.said_nan:
-            self.said_nan = True
-            where = source_lines.place(who_called()[0])
-            print(f"On device='meta' tensors have no values, so {where or 'what asks for one'} gets {value}.")
+        asks = source_lines.place(who_called()[0]) or "what asks for one"
+        self.say_once("no values", f"On device='meta' tensors have no values, so {asks} gets {value}.")
         return value
+
+    def say_once(self, about: str, text: str) -> None:
+        """Print a remark, the first time that a rank gives cause for it."""
+        if about not in self.said:
+            self.said.add(about)
+            print(text)
 
     def make_recorder(self) -> VirtualRecorder:
         return VirtualRecorder(self)
@@ -223,6 +231,7 @@ class Engine:
             "regions": list(map(astuple, rank.regions)),
             "busy": self.share(tuple((start, end) for start, end in rank.busy)),
             "memory": self.share(tuple(rank.storages.samples())),
+            "computed": self.share(tuple(total(rank.times, rank.clock))),
         }
 
 
@@ -353,6 +362,7 @@ def patch_torch(world: Engine) -> None:
         world.new_store, BACKENDS, "gloo", f"a virtual cluster's network answers to {' and '.join(sorted(BACKENDS))}."
     )
     torch_wrappers.patch_wrappers(world)
+    patch_cuda(world)
     ddp_check.patch_ddp(world)
 
 

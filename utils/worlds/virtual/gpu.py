@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from torch.utils.flop_counter import flop_registry
 
 from ...cluster.hardware import Gpu
 from ...cluster.kernel_times import MeasuredGpu
+from ...events.computed import Computed
 from ...recording.storages import GRADIENTS, PARAMETERS, Storages
 from ...recording.torch_private import (
     FAKE,
@@ -75,6 +76,23 @@ COPIES_FIRST = {
 Output = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 
 
+class Work(NamedTuple):
+    """What an operation costs.
+
+    computing   seconds that its FLOPs take at the GPU's peak; moving: seconds that its bytes take
+    seconds     in all
+    """
+
+    computing: float = 0.0
+    moving: float = 0.0
+    launch: float = 0.0
+    seconds: float = 0.0
+    flops: int = 0
+
+
+FREE = Work()
+
+
 class Plan:
     """What an operation on tensors of given shapes costs and, if known, its result without carrying it out.
 
@@ -83,10 +101,11 @@ class Plan:
               the operation has to be carried out
     """
 
-    __slots__ = ("kind", "outputs", "seconds")
+    __slots__ = ("kind", "outputs", "seconds", "work")
 
-    def __init__(self, seconds: float, outputs: Iterable[Output | None] = (), kind: Any = None):
-        self.seconds, self.outputs, self.kind = seconds, outputs, kind
+    def __init__(self, work: Work, outputs: Iterable[Output | None] = (), kind: Any = None):
+        self.work, self.outputs, self.kind = work, outputs, kind
+        self.seconds = work.seconds
 
     def result(self, args: tuple[Any, ...]) -> Any:
         if self.kind == "in place":
@@ -122,7 +141,7 @@ class VirtualGpu(TorchDispatchMode):
     def __init__(self, rank: VirtualRank, gpu: Gpu, only_sizes: bool, plans: dict[tuple[Any, ...], Plan]):
         super().__init__()  # type: ignore[no-untyped-call]
         self.rank, self.gpu, self.only_sizes, self.plans = rank, gpu, only_sizes, plans
-        self.scheduler, self.storages = rank.scheduler, rank.storages
+        self.scheduler, self.storages, self.times = rank.scheduler, rank.storages, rank.times
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -143,8 +162,7 @@ class VirtualGpu(TorchDispatchMode):
             return NotImplemented  # a DTensor, say: the operations on its parts come here in turn
         if is_functional_collective(function):
             return self.functional_collective(function, args, kwargs)
-        if self.only_sizes:
-            args, kwargs = meta_tensors.arguments(function, args, kwargs)
+        args, kwargs = self.place(function, args, kwargs)
         key = key_of(function, args, kwargs)
         plan = None if key is None else self.plans.get(key)
         if plan is None:
@@ -158,10 +176,19 @@ class VirtualGpu(TorchDispatchMode):
             result = plan.result(args)
         if plan.seconds:
             self.rank.compute(plan.seconds)
+            self.times[plan.work] = self.times.get(plan.work, 0) + 1
         self.watch(args)
         if not function.is_view:
             self.count(result)
         return result
+
+    def place(
+        self, function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with which `function` puts its result where this world's tensors are."""
+        if self.only_sizes:
+            return meta_tensors.arguments(function, args, kwargs)
+        return args, {**kwargs, "device": "cpu"} if "device" in kwargs else kwargs
 
     def do(self, function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.only_sizes:
@@ -180,7 +207,9 @@ class VirtualGpu(TorchDispatchMode):
         """
         if function.overloadpacket in COPIES_FIRST:
             for tensor in tensors_in(args[:1]):
-                self.rank.compute(2 * nbytes(tensor) / self.gpu.bandwidth + self.gpu.launch)
+                work = bound_by(0, 0.0, 2 * nbytes(tensor) / self.gpu.bandwidth, self.gpu.launch)
+                self.rank.compute(work.seconds)
+                self.times[work] = self.times.get(work, 0) + 1
         if self.only_sizes:
             result = call_kernel(function, DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
         else:
@@ -252,30 +281,28 @@ def signature(value: Any) -> Any:
 def make_plan(
     function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, gpu: Gpu
 ) -> Plan:
-    seconds = seconds_of(function, args, kwargs, result, gpu)
+    work = work_of(function, args, kwargs, result, gpu)
     outputs = list(result) if isinstance(result, (list, tuple)) else [result]
     tensors = [output for output in outputs if output is not None]
     if function.is_view or not tensors or not all(isinstance(t, Tensor) and t.is_meta for t in tensors):
-        return Plan(seconds)
+        return Plan(work)
     schema = schema_of(function)
     if not schema.is_mutable and not any(a.alias_info for a in schema.returns):
         made = [None if output is None else (tuple(output.shape), output.stride(), output.dtype) for output in outputs]
-        return Plan(seconds, made, Tensor if isinstance(result, Tensor) else type(result))
+        return Plan(work, made, Tensor if isinstance(result, Tensor) else type(result))
     changes_its_shape = torch.Tag.inplace_view in function.tags or function.overloadpacket in (aten.resize_, aten.set_)
     if args and result is args[0] and not changes_its_shape:
-        return Plan(seconds, kind="in place")
-    return Plan(seconds)
+        return Plan(work, kind="in place")
+    return Plan(work)
 
 
-def seconds_of(
+def work_of(
     function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, gpu: Gpu
-) -> float:
-    """As measured or by the roofline model; 0 if the operation runs no kernel on a GPU."""
+) -> Work:
+    """As measured or by the roofline model; FREE if the operation runs no kernel on a GPU."""
     packet = function.overloadpacket
     if function.is_view or packet in NO_KERNEL:
-        return 0.0
-    if isinstance(gpu, MeasuredGpu) and (measured := gpu.kernels.get(kernel_name(function, args))) is not None:
-        return measured
+        return FREE
     given, made = list(tensors_in((*args, *kwargs.values()))), list(tensors_in((result,)))
     moved = sum(map(nbytes, made))
     if packet in PICK:
@@ -286,7 +313,30 @@ def seconds_of(
     if packet in flop_registry:
         flops = flop_registry[packet](*args, **kwargs, out_val=result)
     computing = flops / gpu.peak(str(given[0].dtype).removeprefix("torch.")) if flops else 0.0
-    return max(computing, moved / gpu.bandwidth) + gpu.launch  # no answer: the virtual clock
+    work = bound_by(flops, computing, moved / gpu.bandwidth, gpu.launch)
+    if isinstance(gpu, MeasuredGpu) and (measured := gpu.kernels.get(kernel_name(function, args))) is not None:
+        work = work._replace(launch=0.0, seconds=measured)  # a measured time has the launch in it
+    return work
+
+
+def bound_by(flops: int, computing: float, moving: float, launch: float) -> Work:
+    return Work(computing, moving, launch, max(computing, moving) + launch, flops)  # no answer: the virtual clock
+
+
+def total(times: dict[Work, int], finished: float) -> Computed:
+    """What one rank computed, from how often it carried out what."""
+    matmul = memory_bound = launch = at_peak = 0.0
+    flops = 0
+    for work, number in times.items():
+        kernel = number * (work.seconds - work.launch)
+        if work.computing >= work.moving:
+            matmul += kernel
+        else:
+            memory_bound += kernel
+        launch += number * work.launch
+        flops += number * work.flops
+        at_peak += number * work.computing
+    return Computed(matmul, memory_bound, launch, flops, at_peak, finished)
 
 
 def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:

@@ -5,6 +5,7 @@ There dropout is one kernel, which keeps a mask of one byte per element, and att
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
@@ -49,4 +50,6 @@ def attention(
 
 def patch_functional() -> None:
     functional.dropout = dropout
-    functional.scaled_dot_product_attention = attention  # type: ignore[assignment]
+    # A program that has imported the function itself arrives with a reference to where C++ put it.
+    for module in (functional, sys.modules[plain_attention.__module__]):
+        module.scaled_dot_product_attention = attention  # type: ignore[attr-defined]

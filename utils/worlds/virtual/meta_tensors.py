@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...recording.torch_private import OpOverload, local_scalar_dense, schema_of
+from ...recording.torch_private import OpOverload, kernels_of_optimizers, local_scalar_dense, schema_of
 
 aten = torch.ops.aten
 # Functions that make integers: unless a float is among their arguments; always.
@@ -153,6 +153,8 @@ def do(function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     name = ".item()" if packet is local_scalar_dense else packet.__name__
     if without and packet in READS_A_VALUE:
         raise NoValues(name)
+    if without and packet in kernels_of_optimizers:
+        return None
     try:
         return function(*args, **kwargs)
     except NotImplementedError:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
+import sys
 from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ from .link_occupancy import LinkOccupancy
 
 Channel = tuple[int | None, int | None, str, int]  # (sender, receiver, group, tag)
 Address = tuple[int | None, str, int]  # (receiver, group, tag)
+AFTER_ALL_ELSE = sys.float_info.max  # a time that every rank's clock is before
 
 
 class Waiter(Protocol):
@@ -104,14 +106,26 @@ class NetworkInterface(Protocol):
 class Network:
     """Takes calls, finds out which belong together, and carries them out in the order of virtual time."""
 
-    def __init__(self, cluster: Cluster, size: int, deliver: Callable[[list[VirtualCall]], None] = lambda calls: None):
-        """deliver: moves the values of a message or a collective."""
+    def __init__(
+        self,
+        cluster: Cluster,
+        size: int,
+        deliver: Callable[[list[VirtualCall]], None] = lambda calls: None,
+        inconvenient: bool = False,
+    ):
+        """deliver: moves the values of a message or a collective.
+
+        inconvenient   a receive from any source waits until nobody can do anything else, and then gets the message
+                       whose sender it expects least: of the highest rank, next time of the lowest, and so on
+        """
         self.cluster, self.links, self.deliver = cluster, LinkOccupancy(cluster, size), deliver
         self.groups: dict[tuple[str, tuple[int, ...]], GroupCalls] = {}
         self.sends: dict[Channel, deque[VirtualCall]] = defaultdict(deque)  # not received yet
         self.receives: dict[Channel, deque[VirtualCall]] = defaultdict(deque)
         self.any_source: dict[Address, deque[VirtualCall]] = defaultdict(deque)  # receives that name no sender
         self.channels_to: dict[Address, dict[Channel, bool]] = defaultdict(dict)  # those that may have messages
+        self.inconvenient, self.times_chosen = inconvenient, 0
+        self.choices: list[Transfer] = []  # from any source, while inconvenient: see `choose`
         self.heap: list[tuple[float, float, int, Transfer]] = []  # what could begin: (start, ready, number, transfer)
         self.numbers = itertools.count()
         self.calls = 0
@@ -175,7 +189,11 @@ class Network:
         while sends and receives and not (any_source and comes_first(any_source[0], receives[0], sends[0])):
             self.pair(sends.popleft(), receives.popleft())
         if sends and any_source:
-            self.push(transfer_of(sends[0], any_source[0], next(self.numbers)))  # tentative: see `accept`
+            tentative = transfer_of(sends[0], any_source[0], next(self.numbers))  # see `accept`
+            if self.inconvenient:
+                self.choices.append(tentative)
+            else:
+                self.push(tentative)
 
     def match_all(self, address: Address) -> None:
         for channel in [*self.channels_to[address]]:
@@ -248,10 +266,21 @@ class Network:
             if now <= start:
                 return start
             heapq.heapreplace(self.heap, (now, *self.heap[0][1:]))  # its links have been taken in the meantime
-        return math.inf
+        self.choices = [one for one in self.choices if all(call.transfer is None for call in one.calls.values())]
+        return AFTER_ALL_ELSE if self.choices else math.inf
+
+    def choose(self) -> None:
+        """Pair a receive from any source with the message of the least convenient sender."""
+        self.times_chosen += 1
+        extreme = max if self.times_chosen % 2 else min
+        chosen = extreme(self.choices, key=lambda one: next(iter(one.calls)))
+        self.accept(chosen)
+        self.push(chosen)
 
     def commit(self) -> list[Any]:
         """Carry out the earliest transfer. Returns the waiters of its calls: ranks, of whatever class they are."""
+        if not self.heap:
+            self.choose()
         start, _, _, transfer = heapq.heappop(self.heap)
         calls = list(transfer.calls.values())
         first = calls[0].event

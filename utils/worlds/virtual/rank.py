@@ -39,6 +39,7 @@ from .scheduler import RankThread
 
 if TYPE_CHECKING:
     from .engine import Engine
+    from .gpu import Work
     from .process_group import VirtualFuture, VirtualWork
 
 NO_STORAGE = re.compile(r"\bmeta\b|unallocated storage|Tensor\.__format__")  # torch's errors about missing values
@@ -63,8 +64,11 @@ class VirtualRank(RankThread):
         self.pending_futures: dict[VirtualCall, tuple[VirtualFuture, Sequence[torch.Tensor]]] = {}  # without result yet
         self.unused_handles: dict[int, str] = {}  # of asynchronous calls -> where
         self.storages = Storages(lambda: self.clock, devices=("cpu", "meta"))
+        self.times: dict[Work, int] = {}  # how often its GPU carried out operations that cost so much
         self.result: bytes | None = None
         self.failure: Failure | None = None
+
+    must_wait_for_sends = False  # only where answers are judged
 
     def work(self) -> None:
         """Join the world, run the program, and keep what it returned or raised."""
@@ -181,7 +185,7 @@ class VirtualRank(RankThread):
         for tensor in dense:
             if tensor.layout is torch.strided and not tensor.is_contiguous():
                 self.strides[event.index] = tuple(tensor.shape), tensor.stride()
-        if event.is_async and directly:
+        if event.is_async and directly and (event.op != "send" or self.must_wait_for_sends):
             self.unused_handles[event.index] = event.where
         if event.op not in POINT_TO_POINT and event.group == "world":
             self.world.prints.synchronised(self.number)

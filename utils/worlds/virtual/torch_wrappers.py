@@ -15,11 +15,11 @@ from ...recording.torch_private import (
     FakeTensorMode,
     Future,
     Switch,
-    is_on,
     let_fsdp_take_meta_parameters,
     set_mesh_functions,
     wrap_loss_parallel,
 )
+from .autocast import patch_autocast
 from .stores import poll
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def patch_wrappers(world: Engine) -> None:
 
 def patch_for_meta_tensors() -> None:
     """What is patched besides where tensors have sizes only."""
-    torch.autocast.__enter__ = refuse_autocast(torch.autocast.__enter__)  # type: ignore[method-assign]
+    patch_autocast()
     let_fsdp_take_meta_parameters()
     set_mesh_functions(mesh_broadcast, mesh_scatter)
 
@@ -150,21 +150,6 @@ class CheckpointAtOnce(futures.ThreadPoolExecutor):
 
 def save_checkpoints_at_once() -> None:
     futures.ThreadPoolExecutor = CheckpointAtOnce  # type: ignore[misc]  # torch imports it with its checkpoints
-
-
-def refuse_autocast(enter: Callable[[torch.autocast], Any]) -> Callable[[torch.autocast], Any]:
-    """torch's autocast ignores tensors without values, so every operation would take the time of float32."""
-
-    def enter_or_refuse(context: torch.autocast) -> Any:
-        if is_on(context):
-            raise RuntimeError(
-                "torch.autocast has no effect on device='meta', where tensors have sizes only. Choose the dtype "
-                "yourself, with model.to(torch.bfloat16) or FSDP's MixedPrecisionPolicy, or use "
-                "simulate(..., device='cpu')."
-            )
-        return enter(context)
-
-    return enter_or_refuse
 
 
 def mesh_scatter(

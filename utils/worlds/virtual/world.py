@@ -14,6 +14,7 @@ from ...diagnosis import deadlock
 from ...diagnosis.errors import Interrupted, RankCrashed, RankFailed, RankTimeout, WorldStuck
 from ...diagnosis.failure_report import how_it_died, report_failures
 from ...diagnosis.silent_mistakes import silent_mistake
+from ...events.computed import Computed
 from ...events.event import Event, Region
 from ...events.failure import Failure
 from ...events.memory_samples import MemoryNote, peak_of
@@ -168,6 +169,7 @@ class VirtualWorld(ProcessWorld):
             regions=regions,
             memory_notes=[[MemoryNote("virtual", list(r["memory"]), peak_of(list(r["memory"]))[0])] for r in records],
             algorithms=[Charge(*kind) for kind in outcome.algorithms],
+            computed=[Computed(*record["computed"]) for record in records],
         )
 
 

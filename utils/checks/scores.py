@@ -1,0 +1,106 @@
+"""The score of a challenge: one number, less is better, beside par and the limit.
+
+    @oracle(score=[(4, 8)], par=recorded_par("06_sharding", "best-buckets"))
+    def best_buckets(draws: Draws, world_size: int, layers: int) -> Case:
+        ...
+        return Case([...], right=..., clock=CLUSTER, score=VIRTUAL_TIME, limit=nbytes / BANDWIDTH)
+
+An answer is scored once its values are right. It passes, and earns the extra credit, if it is no worse than par: what
+the lesson itself has taught leads to. Nothing can be better than the limit: bytes that must be sent at the speed of
+the links, say. Par would give an answer away, so the hidden file computes it:
+
+    best_buckets = vary(visible.best_buckets, par=seconds_of_best_buckets, score=[(8, 12)])
+    RECORDED = (vary(visible.best_buckets, par=seconds_of_best_buckets),)
+
+`par` gets a case's arguments, as the oracle does after `draws`. `make build` writes down what it is in visible cases.
+Where all of the oracle is hidden (recorded.py), its cases say Case(par=..., limit=...), and the visible file says
+`recorded("06_sharding", "best-plan", score=Measure(...))`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from ..text.units import quantity
+from .answer import Answer, CheckFailed
+
+SCORE = "score"  # what a challenge's check judges
+ROUNDING = 1e-5  # the relative error of a score, and of a par that was written down
+WIDTH = 20  # columns of the bar
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What is scored: a number taken from the answer, its unit, and words to put behind it."""
+
+    of: Callable[[Answer], float]
+    unit: str
+    words: str
+
+    def show(self, value: float) -> str:
+        return f"{quantity(value, self.unit)} {self.words}".strip()
+
+
+def bytes_of_busiest_rank(answer: Answer) -> float:
+    traffic = answer.run.traffic()
+    return max(traffic.sent(rank)[1] for rank in range(answer.run.world_size))
+
+
+def bytes_of_fullest_rank(answer: Answer) -> float:
+    return max(peak or 0 for peak in answer.run.memory().peak)
+
+
+VIRTUAL_TIME = Measure(lambda answer: answer.run.elapsed, "s", "of virtual time")
+BYTES_SENT = Measure(bytes_of_busiest_rank, "B", "sent by the busiest rank")
+PEAK_MEMORY = Measure(bytes_of_fullest_rank, "B", "alive at the peak on the fullest rank")
+
+
+@dataclass(frozen=True)
+class Score:
+    """A score that a challenge has measured, with what it is compared to; all three in the unit of `measure`."""
+
+    value: float
+    par: float
+    limit: float
+    measure: Measure
+
+    @property
+    def reaches_par(self) -> bool:
+        return self.value <= self.par * (1 + ROUNDING)
+
+    @property
+    def share(self) -> float:
+        """How far from par to the limit, from 0 to 1; negative if worse than par."""
+        if self.value == self.par or self.par <= self.limit:
+            return 0.0
+        return (self.par - self.value) / (self.par - self.limit)
+
+    def judge(self) -> str:
+        """What a student reads who has reached par. Raises CheckFailed otherwise."""
+        if self.value < self.limit * (1 - ROUNDING):
+            raise CheckFailed(
+                f"the score is {self.shown}",
+                f"{quantity(self.limit, self.measure.unit)} at least",
+                "No answer can be better than this limit. Leave the clock and the record alone.",
+                impossible=True,
+            )
+        if not self.reaches_par:
+            raise CheckFailed(
+                f"the values are right; the score is {self.shown}",
+                f"par, {quantity(self.par, self.measure.unit)}, or less",
+                f"It is {self.value / self.par:.3g} times par.",
+            )
+        return f"{self.shown}\n  {self.bar()}"
+
+    @property
+    def shown(self) -> str:
+        return self.measure.show(self.value)
+
+    def bar(self) -> str:
+        """`par 276 µs [████░░░░░░░░░░░░░░░░] limit 146 µs: 21 % of the way`"""
+        filled = min(WIDTH, max(0, int(WIDTH * self.share + 1e-9)))
+        par, limit = (quantity(end, self.measure.unit) for end in (self.par, self.limit))
+        percent = int(100 * max(0.0, self.share) + 1e-9)
+        bar = "█" * filled + "░" * (WIDTH - filled)
+        return f"par {par} [{bar}] limit {limit}: {percent} % of the way"
