@@ -28,7 +28,7 @@ from utils.benchmark.machine import memory_hierarchy
 from utils.benchmark.machine.probes import fit as fit_link
 from utils.checks import checks_for
 from utils.cluster import Cluster, Gpu, Link, find_cluster, quantity
-from utils.kit import gpu_topology
+from utils.kit import gpu_topology, split_mlp
 from utils.kit.message_rounds import Round, play
 from utils.kit.mlp import forward, loss_of
 from utils.kit.predictions import how_predictions_went, predict, reveal
@@ -1625,67 +1625,83 @@ how_predictions_went()
 # transformer models* (MLSys 2023), for activations, MFU and HFU.
 
 # %% [markdown]
-# # Challenge (optional, no points)
-# You have 16 H100s, two machines of 8, and an MLP of 16 layers, 16,384 wide: 4.3 billion parameters. Two decisions are
-# yours.
+# # Challenge
+# ## The best plan for a budget of GPUs
+# You have machines of 8 H100s each, joined by InfiniBand, and an MLP of 16 layers, 16,384 wide: 4.3 billion parameters.
+# Two decisions are yours.
 #
-# - **The split.** `dp` groups of `tp` GPUs each. The GPUs of a group compute the same rows, each with a slice of every
-#   weight (tensor parallelism, lesson 08): two all-reduces of activations for each pair of layers, and nothing else can
-#   be computed meanwhile. The `dp` groups compute different rows (data parallelism): all-reduces of gradients, beside
-#   the backward pass. `dp * tp` is at most 16; groups of 8 or fewer stay within a machine.
-# - **The batch.** `rows` in all, divisible by `dp`. More rows use the GPUs better. But the critical batch size is
-#   32,768 rows: at a batch of $B$, a row is worth $1 / (1 + B/32768)$ of a row in a small batch.
+# - **The split.** `dp` groups of `tp` GPUs. The GPUs of a group compute the same rows, each with a slice of every
+#   weight (tensor parallelism, lesson 08). That takes an all-reduce of activations, a row of 16,384 numbers in bfloat16
+#   for each row of the batch, in each pair of layers, forward and backward, and nothing else can be computed meanwhile.
+#   The `dp` groups compute different rows (data parallelism): an all-reduce of the gradients, beside the backward pass.
+#   Ranks are numbered group by group, so a group of 8 or fewer stays within a machine.
+# - **The batch.** `rows` in all. More rows keep the GPUs busier. But beyond the critical batch size they teach the
+#   model less: in a batch of $B$ rows, a row is worth only $1 / (1 + B/B_{crit})$ of a row in a small batch.
 #
-# The score is what a step takes per row that counts, in virtual time: less is better. The GPUs have 80 GB, so not
-# everything fits. The limit is 16 GPUs at their peak, with a batch so small that every row counts.
+# The score is the virtual time that a step takes, per row that counts; less is better. `step` in
+# `utils/kit/split_mlp.py` is the program that is run. Weights, gradients and Adam's state need memory, and so do
+# activations: a plan that doesn't fit into 80 GB fails. Par is the plan that the formulas of this lesson lead to. The
+# limit is all GPUs at their peak with a batch so small that every row counts in full.
+
+# %% [markdown]
+# <details><summary>Hint 1: what to look at</summary>
+#
+# Three times: computing, all-reduces of activations, all-reduces of gradients. How does each depend on `dp`, `tp` and
+# `rows`? Which of them overlap?
+# </details>
+#
+# <details><summary>Hint 2: the idea of par</summary>
+#
+# Write the time of a step as a function of a plan, from the formulas of parts 5 and 6, and let Python try all plans:
+# `tp` of 1, 2, 4 and 8, and batches up to a few times the critical one. Take the best by time per row that counts.
+# </details>
+#
+# <details><summary>Hint 3: beyond par</summary>
+#
+# Formulas leave something out. Run your favourites with `simulate`, compare them with your formula, and look at
+# `run.timeline()` and `run.costs()` to see what it was.
+# </details>
+
+# %% exercise="best-plan" difficulty=5 minutes=20
+board_name = ""  # your name on the class's board; empty for none
+
+def best_plan(machines: int, critical: int) -> tuple[int, int, int]:
+    """(dp, tp, rows): how to split the MLP and how many rows to take.
+
+    machines: of 8 GPUs each; dp * tp is 8 * machines at most.
+    critical: the critical batch size in rows.
+    tp: a power of two. rows: a multiple of dp.
+    """
+    ### BEGIN SOLUTION
+    weights = 16 * 16384**2
+
+    def ring(P, nbytes, alpha, bandwidth):
+        return 2 * (P - 1) * (alpha + nbytes / P / bandwidth)
+
+    def seconds_per_row_that_counts(plan):
+        dp, tp, rows = plan
+        computing = 6 * weights * rows / (dp * tp * 989e12)
+        activations = 16 * ring(tp, rows / dp * 16384 * 2, 3e-6, 450e9)
+        network = (3e-6, 450e9) if machines == 1 else (10e-6, 50e9)
+        gradients = ring(dp, 2 * weights / tp, *network)
+        forward = computing / 3 + activations / 2
+        backward = computing * 2 / 3 + activations / 2
+        return (forward + max(backward, gradients)) / rows * (1 + rows / critical)
+
+    plans = [
+        (8 * machines // tp, tp, rows)
+        for tp in (1, 2, 4, 8)
+        for rows in range(1024, 2 * critical + 1, 1024)
+        if rows % (8 * machines // tp) == 0
+    ]
+    return min(plans, key=seconds_per_row_that_counts)
+    ### END SOLUTION
+
+# %% check="best-plan" judges="score" points=3
+check(best_plan, judges="score", extra_credit=3)
 
 # %% tags=["notebook-only"]
-DIM, LAYERS, CRITICAL = 16384, 16, 32768
-
-def tensor_and_data_parallel_step(rank, world_size, dp, tp, rows):
-    by_dp = [dist.new_group([d * tp + t for t in range(tp)]) for d in range(dp)]
-    by_tp = [dist.new_group([d * tp + t for d in range(dp)]) for t in range(tp)]
-    tp_group, dp_group = by_dp[rank // tp], by_tp[rank % tp]
-
-    def slices():
-        return [torch.empty(DIM, DIM // tp, dtype=torch.bfloat16) for _ in range(LAYERS)]
-
-    weights, gradients = slices(), slices()
-    kept = [torch.empty(3, LAYERS, DIM, DIM // tp)]  # master, m and v: they need memory
-    x, handles = torch.empty(rows // dp, DIM, dtype=torch.bfloat16), []
-    start = time.perf_counter()
-    for first, second in zip(weights[::2], weights[1::2]):
-        hidden = x @ first  # columns of the first weight, rows of the second
-        activated = hidden.relu()
-        y = activated @ second.T
-        dist.all_reduce(y, group=tp_group)
-        kept.append((x, hidden, activated, y))
-        x = y.relu()
-    grad = x
-    for pair in reversed(range(LAYERS // 2)):
-        x, hidden, activated, y = kept.pop()
-        grad = grad * (y > 0)
-        torch.mm(grad.T, activated, out=gradients[2 * pair + 1])
-        grad_hidden = (grad @ weights[2 * pair + 1]) * (hidden > 0)
-        torch.mm(x.T, grad_hidden, out=gradients[2 * pair])
-        for gradient in gradients[2 * pair : 2 * pair + 2]:
-            handles.append(dist.all_reduce(gradient, group=dp_group, async_op=True))
-        grad = grad_hidden @ weights[2 * pair].T
-        dist.all_reduce(grad, group=tp_group)
-    for handle in handles:
-        handle.wait()
-    return time.perf_counter() - start
-
-def seconds_per_row_that_counts(dp, tp, rows):
-    run = simulate(tensor_and_data_parallel_step, dp * tp, dp, tp, rows, cluster="dgx-h100")
-    return max(run.results) / rows * (1 + rows / CRITICAL)
-
-# %%
-def my_plan() -> tuple[int, int, int]:
-    """(dp, tp, rows)"""
-    return 16, 1, 4096  # replace this
-
-# %% tags=["notebook-only"]
-limit = 6 * LAYERS * DIM**2 / (16 * peak)  # seconds per row
-score = seconds_per_row_that_counts(*my_plan())
-print(f"score {score * 1e6:.3f} µs per row that counts, limit {limit * 1e6:.3f} µs")
+dp, tp, rows = plan = best_plan(2, 32768)
+run = simulate(split_mlp.step, dp * tp, *plan, dim=16384, layers=16, cluster="dgx-h100")
+print(f"{dp} groups of {tp} GPUs, {rows:,} rows: {max(run.results) * 1e3:.1f} ms a step")
+run.timeline(ranks=[0, 8])

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .. import simulate, track_memory
+from .. import RankError, simulate, track_memory
 from ..cluster.hardware import Cluster, Gpu, Link
-from ..kit import gpu_topology
+from ..cluster.presets import find_cluster
+from ..kit import gpu_topology, split_mlp
 from ..kit.message_rounds import Round, play
 from ..kit.slow_memory import Load, SlowMemory, unwritten
 from ..text.units import plural, quantity
@@ -24,7 +25,8 @@ from .answer import Answer, CheckFailed
 from .equality import is_number
 from .inputs import Draws
 from .oracles import Case, as_tuple, every, oracle
-from .recorded import recorded
+from .recorded import recorded, recorded_par
+from .scores import Measure
 from .show import show
 
 bandwidth_of_levels = recorded("04_cost_models", "bandwidth-of-levels")
@@ -450,4 +452,52 @@ def sharded_state_memory(_: Draws, parameters: int, recipe: dict[str, str], stag
         same={"parameters": parameters, "recipe": recipe, "stage": stage, "world_size": ranks},
         through=hold,
         memory=expect_nothing_larger,
+    )
+
+
+# ---- the challenge
+
+DIM, LAYERS, PER_MACHINE = 16384, 16, 8
+
+
+def seconds_per_row_that_counts(plan: tuple[int, int, int], critical: int) -> float:
+    """By a run of it. Raises CheckFailed if it fails: if the plan needs too much memory, say."""
+    dp, tp, rows = plan
+    try:
+        run = simulate(split_mlp.step, dp * tp, dp, tp, rows, dim=DIM, layers=LAYERS, cluster="dgx-h100")
+    except RankError as error:
+        said = str(error).splitlines()[0]
+        raise CheckFailed(
+            f"the run of your plan {plan} fails: {said}", mistake="Does it fit into the memory?"
+        ) from None
+    return float(max(run.results) / rows * (1 + rows / critical))
+
+
+@oracle(score=[(2, 32768)], par=recorded_par("04_cost_models", "best-plan"))
+def best_plan(_: Draws, machines: int, critical: int) -> Case:
+    gpus = PER_MACHINE * machines
+
+    def expect_plan(answer: Answer) -> None:
+        plan = answer.results[0]
+        numbers = as_tuple(plan, ["dp", "tp", "rows"], 0)
+        for name, number in numbers.items():
+            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+                raise CheckFailed(f"{name} is {show(number)}", "a whole number, 1 or more")
+        dp, tp, rows = numbers.values()
+        if dp * tp > gpus:
+            raise CheckFailed(f"dp {dp} times tp {tp} is {dp * tp} GPUs", f"{gpus} at most")
+        if tp & (tp - 1):
+            raise CheckFailed(f"tp is {tp}", "a power of two")
+        if rows % dp:
+            raise CheckFailed(
+                f"{rows:,} rows for {dp} groups", "a multiple of dp", "Each group has the same number of rows."
+            )
+
+    return Case(
+        same={"machines": machines, "critical": critical},
+        also=expect_plan,
+        score=Measure(
+            lambda answer: seconds_per_row_that_counts(tuple(answer.results[0]), critical), "s", "per row that counts"
+        ),
+        limit=6 * LAYERS * DIM**2 / (gpus * find_cluster("dgx-h100", gpus).gpu.peak("bfloat16")),
     )
