@@ -65,14 +65,15 @@ def step_seconds(gpus, rows=4096):
     run = simulate(data_parallel_step, gpus, rows, 4096, 8, cluster="ethernet-cloud")
     return run.elapsed
 
-took = {gpus: step_seconds(gpus) for gpus in (1, 8, 16, 32)}
-for gpus, seconds in took.items():
-    print(f"{gpus:2} GPUs: {seconds * 1e3:.2f} ms a step, {took[1] / seconds:.2f} times as fast")
+first_page = {gpus: step_seconds(gpus) for gpus in (1, 8, 16, 32)}
+for gpus, seconds in first_page.items():
+    print(f"{gpus:2} GPUs: {seconds * 1e3:.2f} ms a step,", end=" ")
+    print(f"{first_page[1] / seconds:.2f} times as fast")
 
 # %%
 reveal(
     "times as fast on 16 GPUs",
-    took[1] / took[16],
+    first_page[1] / first_page[16],
     why="Each GPU has a sixteenth of the rows to compute, and all of the gradients to exchange. The exchange alone "
     "takes longer than one GPU needs for everything.",
 )
@@ -1041,9 +1042,9 @@ for name, (alpha_part, beta_part) in ((f"below {first >> 20} MiB", left), ("from
 lines = [left if n < first else right for n in sweep_sizes]
 misses = [(a + n * b) / t - 1 for (a, b), n, t in zip(lines, sweep_sizes, sweep_times)]
 print(f"off by {min(misses):+.0%} to {max(misses):+.0%}")
+cuts = len(range(3, len(sweep_sizes) - 2))
 
 # %%
-cuts = len(range(3, len(sweep_sizes) - 2))
 reveal("places to cut", cuts, why="The second part can begin at any size from the 4th to the 18th.")
 
 # %% [markdown]
@@ -1227,10 +1228,9 @@ def scaling_efficiency(seconds: dict[int, float], work: str) -> dict[int, float]
     ### END SOLUTION
 
 # %% tags=["notebook-only"]
-strong = scaling_efficiency({gpus: step_seconds(gpus) for gpus in (1, 8, 16, 32)}, "the same")
-weak = scaling_efficiency(
-    {gpus: step_seconds(gpus, rows=4096 * gpus) for gpus in (1, 8, 16, 32)}, "per GPU"
-)
+more_rows = {gpus: step_seconds(gpus, rows=4096 * gpus) for gpus in (1, 8, 16, 32)}
+strong = scaling_efficiency(first_page, "the same")
+weak = scaling_efficiency(more_rows, "per GPU")
 for gpus in strong:
     print(f"{gpus:2} GPUs: strong {strong[gpus]:4.0%}, weak {weak[gpus]:4.0%}")
 
@@ -1525,7 +1525,8 @@ for flash in (False, True):
 # backward (lesson 10); or cut the layers themselves among several GPUs (lesson 08).
 
 # %% [markdown]
-# # Part 8 · MFU: one number for all of it
+# # Part 8 · One number for a training run
+# ## Model and hardware FLOPs utilization
 # How good is a training run? **Model FLOPs utilization** (MFU) is the FLOP that the model needs, divided by those that
 # the GPUs could have done in that time. It counts every loss together: communication, memory-bound operations, waiting.
 #
@@ -1592,9 +1593,8 @@ check(mfu_and_hfu, judges="values")
 # top. So 40 to 50 % is good work. And the first page?
 
 # %% tags=["notebook-only"]
-for gpus in (1, 8, 16, 32):
-    rows_per_second = 4096 / step_seconds(gpus)
-    mfu, _ = mfu_and_hfu(rows_per_second, 8 * 4096**2, 8, 0, 1, gpus, peak)
+for gpus, seconds in first_page.items():
+    mfu, _ = mfu_and_hfu(4096 / seconds, 8 * 4096**2, 8, 0, 1, gpus, peak)
     print(f"{gpus:2} GPUs: MFU {mfu:.0%}")
 
 # %% [markdown]
