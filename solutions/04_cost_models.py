@@ -1526,6 +1526,8 @@ for flash in (False, True):
 
 # %% [markdown]
 # # Part 8 · One number for a training run
+
+# %% [markdown]
 # ## Model and hardware FLOPs utilization
 # How good is a training run? **Model FLOPs utilization** (MFU) is the FLOP that the model needs, divided by those that
 # the GPUs could have done in that time. It counts every loss together: communication, memory-bound operations, waiting.
@@ -1626,6 +1628,8 @@ how_predictions_went()
 
 # %% [markdown]
 # # Challenge
+
+# %% [markdown]
 # ## The best plan for a budget of GPUs
 # You have machines of 8 H100s each, joined by InfiniBand, and an MLP of 16 layers, 16,384 wide: 4.3 billion parameters.
 # Two decisions are yours.
