@@ -444,7 +444,7 @@ predict("bytes loaded with tiles of 16", ...)
 # The product of two tiles is `@`. The store comes after the third loop.
 # </details>
 
-# %% exercise="tiled-matmul" difficulty=3 minutes=18
+# %% exercise="tiled-matmul" difficulty=3 minutes=15
 def tiled_matmul(memory: SlowMemory, m: int, k: int, n: int) -> SlowMemory:
     """Fill "c" with a @ b, tile by tile. Load each number of "a" ceil(n / tile) times and
     each of "b" ceil(m / tile) times at most; store each of "c" once.
@@ -757,7 +757,7 @@ predict("messages, sent, added: ring all-reduce on 8", ...)
 # `(P - 1, others, 0)`. The halves of halving-doubling sum up to the same `others`, in `levels` messages each way.
 # </details>
 
-# %% exercise="collective-costs" difficulty=3 minutes=15
+# %% exercise="collective-costs" difficulty=3 minutes=12
 def collective_costs(algorithm: str, P: int) -> tuple[int, float, float]:
     """(messages, sent, added) on the critical path of an algorithm, for P ranks, 1 or more.
 
@@ -868,12 +868,6 @@ print(f"dist.all_reduce {took * 1e6:.3f} µs, predicted {(messages * 3e-6 + 24e6
 # With $n$ left open, each algorithm is a line: a latency, plus seconds per byte. For every size, the fastest algorithm
 # is the lowest line. A library doesn't evaluate all of them in every call: it looks into a **tuning table**, made once,
 # that says from which size on to use which algorithm. Make it.
-#
-# **Predict** for three lines with latencies of 1, 3 and 4 s, and 4, 3 and 1 s per byte: how many entries does the table
-# have?
-
-# %%
-predict("entries in the table", ...)
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
@@ -922,16 +916,7 @@ def tuning_table(lines: dict[str, tuple[float, float]]) -> list[tuple[float, str
     ### END SOLUTION
 
 # %%
-three = tuning_table({"a": (1, 4), "b": (3, 3), "c": (4, 1)})
-three
-
-# %%
-reveal(
-    "entries in the table",
-    len(three),
-    why="The first line crosses the third at 1 byte and the second only at 2. From 1 byte on the third is lower than "
-    "both, so the second is never the lowest.",
-)
+tuning_table({"a": (1, 4), "b": (3, 3), "c": (4, 1)})  # b is nowhere the lowest
 
 # %% check="tuning-table" judges="values" points=4
 check(tuning_table, judges="values")
@@ -984,11 +969,6 @@ print(f"alpha {alpha_1 * 1e6:.1f} µs, off by {min(misses):+.0%} to {max(misses)
 # changes its protocol (for small messages, one that sends a flag with every few bytes: little latency, half the
 # bandwidth), the number of channels, and ring for tree or for adding in the switch. Each has a line of its own, and
 # what you measure is made of pieces of them. So fit **two** lines, and let the data say where to cut.
-#
-# **Predict**: for 20 sizes, and at least 3 in each part, how many places are there to cut?
-
-# %%
-predict("places to cut", ...)
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
@@ -1008,7 +988,7 @@ predict("places to cut", ...)
 # `(alpha + n * beta) / t - 1`.
 # </details>
 
-# %% exercise="two-lines" difficulty=3 minutes=12
+# %% exercise="two-lines" difficulty=3 minutes=10
 def two_lines(sizes: list[int], seconds: list[float], fit: Callable) -> tuple:
     """The two lines that fit a sweep best, and where the second one begins:
     (first size of the second part, (alpha, beta) of the first, (alpha, beta) of the second).
@@ -1042,10 +1022,6 @@ for name, (alpha_part, beta_part) in ((f"below {first >> 20} MiB", left), ("from
 lines = [left if n < first else right for n in sweep_sizes]
 misses = [(a + n * b) / t - 1 for (a, b), n, t in zip(lines, sweep_sizes, sweep_times)]
 print(f"off by {min(misses):+.0%} to {max(misses):+.0%}")
-cuts = len(range(3, len(sweep_sizes) - 2))
-
-# %%
-reveal("places to cut", cuts, why="The second part can begin at any size from the 4th to the 18th.")
 
 # %% [markdown]
 # Four numbers instead of two, and the largest error falls from 34 % to 15 %. (The bandwidth is above what a ring
@@ -1104,12 +1080,10 @@ figures.roofline(peak, bandwidths, points, "data parallelism on H100s, with thre
 # being computed. How many tokens must a GPU have at least, so that backward takes as long as the all-reduce? Take a
 # ring, with its latency, on the links of one tier; the gradients may be bfloat16 or float32.
 #
-# **Predict** for 8 H100s over NVLink, bfloat16 gradients and a large model: about how many tokens per GPU? And with
-# the 900 GB/s from the datasheet's front page?
+# **Predict** for 8 H100s over NVLink, bfloat16 gradients and a large model: about how many tokens per GPU?
 
 # %%
 predict("tokens per GPU over NVLink", ...)
-predict("tokens per GPU with 900 GB/s", ...)
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
@@ -1128,7 +1102,7 @@ predict("tokens per GPU with 900 GB/s", ...)
 # One message takes `alpha + chunk / bandwidth`. At the end, `math.ceil(seconds * peak / flop_of_one_token)`.
 # </details>
 
-# %% exercise="critical-batch" difficulty=3 minutes=12
+# %% exercise="critical-batch" difficulty=3 minutes=10
 def critical_batch(
     parameters: int, itemsize: int, peak: float, alpha: float, bandwidth: float, P: int
 ) -> int:
@@ -1149,6 +1123,7 @@ def critical_batch(
 # %%
 nvlink = critical_batch(7_000_000_000, 2, peak, 3e-6, 450e9, 8)
 both_ways = critical_batch(7_000_000_000, 2, peak, 3e-6, 900e9, 8)
+print(f"with 900 GB/s, both directions together, it would be {both_ways:,}: wrong by a factor of 2")
 
 # %%
 reveal(
@@ -1156,11 +1131,6 @@ reveal(
     nvlink,
     why="7/8 of peak / bandwidth, since backward computes $4N$ FLOP per token and $4N \\cdot 7/8$ bytes are sent; and "
     "one or two more for the latency.",
-)
-reveal(
-    "tokens per GPU with 900 GB/s",
-    both_ways,
-    why="Half as many, and wrong: 900 GB/s is the sum of both directions, and gradients leave a GPU in only one.",
 )
 
 # %% check="critical-batch" judges="values" points=3
@@ -1203,11 +1173,9 @@ for tier, link in links.items():
 # model doesn't fit on one GPU, there is no $T_1$: then compare with the smallest number that was measured. If that took
 # $T_4$ on 4, the ideal time on 16 is $T_4 \cdot 4/16$.
 #
-# **Predict** the efficiency of the first page's step on 16 GPUs: as it was, with 4,096 rows in all (strong), and with
-# 4,096 rows on each GPU (weak).
+# **Predict** the weak-scaling efficiency of the first page's step on 16 GPUs: with 4,096 rows on each of them.
 
 # %%
-predict("strong-scaling efficiency on 16 GPUs", ...)
 predict("weak-scaling efficiency on 16 GPUs", ...)
 
 # %% exercise="scaling-efficiency" difficulty=2 minutes=8
@@ -1235,11 +1203,6 @@ for gpus in strong:
     print(f"{gpus:2} GPUs: strong {strong[gpus]:4.0%}, weak {weak[gpus]:4.0%}")
 
 # %%
-reveal(
-    "strong-scaling efficiency on 16 GPUs",
-    strong[16],
-    why="0.73 times the speed, for 16 times the price.",
-)
 reveal(
     "weak-scaling efficiency on 16 GPUs",
     weak[16],
@@ -1309,11 +1272,6 @@ reveal(
 # keeps only a $P$-th of the optimizer state (stage 1), of the gradients too (stage 2), and of the parameters too
 # (stage 3). Lesson 07 makes it train. Here you make the tensors, so that they can be counted: all numbers of one kind
 # in a row, in one flat tensor, cut into $P$ equal pieces. If $P$ doesn't divide them, the last piece is padded.
-#
-# **Predict**: with 10 parameters on 4 ranks at 16 bytes each, how many bytes does a rank keep at stage 1?
-
-# %%
-predict("bytes per rank at stage 1", ...)
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
@@ -1353,20 +1311,6 @@ def sharded_state(
         state[name] = torch.empty(-(-parameters // pieces), dtype=dtype)
     ### END SOLUTION
     return state
-
-# %%
-def nbytes_of(state):
-    return sum(tensor.nbytes for tensor in state.values())
-
-tiny = nbytes_of(sharded_state(10, recipes["bf16 gradients"], 1, 4))
-
-# %%
-reveal(
-    "bytes per rank at stage 1",
-    tiny,
-    unit="B",
-    why="Parameters and gradients are whole, 40 bytes. A quarter of 10 is 3, rounded up: 3 numbers of 12 bytes.",
-)
 
 # %% check="sharded-state" judges="values" points=3
 check(sharded_state, judges="values")
