@@ -389,7 +389,7 @@ def critical_batch_on_the_clock(_: Draws, dim: int, ranks: int, link: Link) -> C
     lab = Cluster("lab", 1, ranks, gpu, link, link)
 
     def waits(tokens: int) -> float:
-        return max(simulate(backward_beside, ranks, dim, tokens, cluster=lab).results)
+        return float(max(simulate(backward_beside, ranks, dim, tokens, cluster=lab).results))
 
     def expect_no_waiting(answer: Answer) -> str:
         tokens = answer.results[0]

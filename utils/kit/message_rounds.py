@@ -34,7 +34,7 @@ def play(rank: int, world_size: int, rounds: Sequence[Round], nbytes: int) -> No
         for source, destination in pairs:
             if destination == rank:
                 dist.recv(arrived, source)
-        for handle in sending:
+        for handle in filter(None, sending):
             handle.wait()
         if adds and any(destination == rank for _, destination in pairs):
             mine.add_(arrived)
