@@ -684,8 +684,9 @@ for name, speeds in legs.items():
     print(f"in a pipeline of small pieces {n / min(speeds):.2f} s, limited by the slowest leg")
 
 # %% [markdown]
-# Cut into small pieces, the legs overlap, and only the slowest counts. Then plain RDMA is nearly as fast as GPUDirect
-# in **bandwidth**; what it costs is latency, the CPU's memory bandwidth, and a PCIe link that carries everything twice.
+# Cut into small pieces, the legs overlap, and only the slowest counts. Then plain RDMA has the **bandwidth** of
+# GPUDirect RDMA. What it costs is latency, bandwidth of the CPU's memory, and a PCIe link that carries everything
+# twice.
 #
 # ### Chips with large SRAM
 # Some chips attack the other end of the hierarchy: they have no HBM at all and keep everything in on-chip memory
@@ -856,7 +857,7 @@ for P in (2, 8):
 
 # %% tags=["notebook-only"]
 def native(rank, world_size):
-    dist.all_reduce(torch.empty(24_000_000, dtype=torch.uint8))
+    dist.all_reduce(torch.empty(6_000_000))  # float32: 24 MB
 
 messages, sent, _ = collective_costs("ring all-reduce", 8)
 took = simulate(native, 8, cluster="dgx-h100").elapsed
