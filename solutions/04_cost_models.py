@@ -1466,8 +1466,9 @@ for flash in (False, True):
     print(f"FlashAttention {flash!s:>5}: {layers:.1f} layers")
 
 # %% [markdown]
-# Two more ways to shrink them come later: keep only the layers' inputs, $2sbh$ each, and compute the rest again in
-# backward (lesson 10); or cut the layers themselves among several GPUs (lesson 08).
+# There are two more ways to shrink them. **Activation checkpointing** keeps only the layers' inputs, $2sbh$ each, and
+# computes the rest again in backward. Or the layers themselves are cut, so that several GPUs hold a part each
+# (lesson 08).
 
 # %% [markdown]
 # # Part 8 · One number for a training run
