@@ -264,6 +264,10 @@ def tuning_table(_: Draws, lines: dict[str, tuple[float, float]]) -> Case:
         for one, other in zip(by_latency, by_latency[1:], strict=False)
         if lines[one][1] > lines[other][1]
     ]
+    least = lines[right[0][1]][1]
+    of_first = [right[0]] + sorted(
+        (crossing(right[0][1], name), name) for name, (_, slope) in lines.items() if slope < least
+    )
     first, last = right[0], right[-1]
     ends = [first] + ([(crossing(first[1], last[1]), last[1])] if len(right) > 1 else [])
     return Case(
@@ -274,6 +278,7 @@ def tuning_table(_: Draws, lines: dict[str, tuple[float, float]]) -> Case:
             "each line against the next one by latency: a line that is nowhere lowest gets an entry": every(in_turn),
             "the first line and the flattest one: those between them are lowest somewhere, too": every(ends),
             "the crossing that is farthest away: the nearest one comes first": every(table(right[0][1], max)),
+            "where each line crosses the first one: go on from the line that is lowest there": every(of_first),
             "without the first entry, at size 0": every(right[1:]),
             "in the wrong order: sizes rise": every(right[::-1]),
             "the names alone: an entry has the size from which on, and the name": every([name for _, name in right]),

@@ -213,6 +213,11 @@ wrong("only-the-ends", "those between them are lowest somewhere").body("""
     return [(0.0, first)] + ([((c - a) / (b - d), last)] if first != last else [])
 """)
 wrong("farthest-crossing", "the nearest one comes first").replace("min(crossings)", "max(crossings)")
+wrong("crossings-with-the-first", "go on from the line that is lowest there").body("""
+    first = min(lines, key=lines.__getitem__)
+    latency, slope = lines[first]
+    return [(0.0, first)] + sorted(((a - latency) / (slope - b), name) for name, (a, b) in lines.items() if b < slope)
+""")
 wrong("no-first-entry", "without the first entry").replace("return table", "return table[1:]")
 wrong("names-first", "name and size exchanged").replace("return table", "return [(name, size) for size, name in table]")
 wrong("rounds", "sizes are rounded").replace(
@@ -254,6 +259,9 @@ wrong("right-before-left", "in the wrong order").replace("return first, left, ri
 wrong("parts-too-small", "three at least").replace("range(3, len(sizes) - 2)", "range(2, len(sizes) - 1)")
 wrong("one-line", "one line for all sizes").replace(
     "return first, left, right", "one = fit(sizes, seconds)\nreturn first, one, one"
+)
+wrong("fits-by-itself", "the `fit` that you are given").replace(
+    "lines = [fit(*part) for part in parts]", "lines = [(part[1][0], part[1][-1] / part[0][-1]) for part in parts]"
 )
 wrong("worst-cut", "square the errors, then take the smallest sum").replace("min(found)", "max(found)")
 wrong("early-cuts-only", "the first size of the second part is", hidden=True).replace(

@@ -366,6 +366,7 @@ def two_lines(draws: Draws, count: int, cut: int, left: Line, right: Line, noise
         right={"the first size of the second part": first, "the first line": below, "the second line": above},
         rtol=1e-9,
         mistakes={"": mistakes},
+        explain=lambda got, _: "" if is_number(got) else "not what the `fit` that you are given says of this part",
         seen=f"{count} sizes: {{part}} is",
     )
 
