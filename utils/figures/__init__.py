@@ -12,7 +12,7 @@ sweep(sizes, seconds, bandwidths, "all_reduce")  time and bandwidth over size, w
 cluster(find_cluster("dgx-h100", 64))            a cluster's nodes, GPUs and links, with their speeds
 rendezvous(world_size=4)                         ranks that know only a store, then each other
 bandwidths(nbytes, seconds, levels)              how fast one core copies, from its caches to memory
-roofline(peak, bandwidth, {"x + y": 1 / 6}, "")  attainable FLOP/s at each arithmetic intensity
+roofline(peak, bandwidth, {"x + y": 1 / 6}, "")  attainable FLOP/s at each arithmetic intensity; several links: a dict
 tiles(tiles_a_side=4, row=1, column=2, step=0)   what one step of a tiled matrix product needs
 topology(matrix, "a machine", ring=[0, 2, 1])    how GPUs are wired
 ring(size=4, step=0)                             one step; also tree, halving, folding, two_levels, pairwise
@@ -27,6 +27,8 @@ pipeline(["layers 0-3", "layers 4-7"])           the stages of a pipeline, and w
 schedule([[("F", 0), ("B", 0)]] * 2)             each rank's steps of a pipeline over time
 sharded_matmul("columns", tp_size=2)             x @ w with w cut into columns or rows; sharded_mlp: both in turn;
                                                  qkv_columns: those of attention
+zero_stages(world_size=4)                        what each stage of ZeRO leaves on a rank; flat_pieces, recut: how a
+                                                 flat tensor is cut; gather_compute_free: when weights have memory
 doors("f", "g")                                  what the two ends of a sharded region do; layer_doors: in a layer
 """
 
@@ -46,6 +48,7 @@ from .shardings import doors, layer_doors, qkv_columns, sharded_matmul, sharded_
 from .sweeps import sweep
 from .timelines import timeline
 from .work import WORK
+from .zero import flat_pieces, gather_compute_free, recut, zero_stages
 
 __all__ = [
     "COLOURS",
@@ -61,7 +64,9 @@ __all__ = [
     "compressed",
     "data_parallel_step",
     "doors",
+    "flat_pieces",
     "folding",
+    "gather_compute_free",
     "halves",
     "halving",
     "heatmap",
@@ -73,6 +78,7 @@ __all__ = [
     "pairwise",
     "pipeline",
     "qkv_columns",
+    "recut",
     "rendezvous",
     "ring",
     "roofline",
@@ -89,4 +95,5 @@ __all__ = [
     "transpose",
     "tree",
     "two_levels",
+    "zero_stages",
 ]
