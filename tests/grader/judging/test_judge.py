@@ -138,9 +138,8 @@ def test_the_limits_on_computing_of_one_rank_and_of_all_ranks_of_a_run(used, too
     assert [connection.has_overspent() for connection in connections] == too_long
 
 
-@pytest.mark.parametrize(
-    "body, hosts", [("while True: pass", 1), pytest.param("os.write(3, bytes(100))", 2, marks=pytest.mark.thorough)]
-)
+@pytest.mark.parametrize("body, hosts", [("while True: pass", 1), ("os.write(3, bytes(100))", 2)])
+@pytest.mark.thorough
 def test_a_submission_that_only_took_too_long_leaves_its_host_to_the_next(body, hosts, monkeypatch):
     """Unless this one has tried something, the next submission gets the same host."""
     started = []
@@ -180,6 +179,19 @@ def test_a_deadlock_is_explained():
     said = judged(COLLECTIVES, broadcast("dist.recv(x, src=(rank + 1) % world_size)\nreturn x"), BROADCAST[:1])
     assert "no rank can move any more" in said.verdicts[0].said
     assert re.search(r"rank 0  waiting for .*recv|rank 0 .* recv from 1", said.verdicts[0].said)
+
+
+ONE_BATCH_MORE = """
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+for _ in range(2 + (rank == 0)):
+    model(torch.ones(1, 2)).sum().backward()
+return x
+"""
+
+
+def test_a_deadlock_in_a_wrapper_is_explained_in_the_words_of_spawn():
+    said = judged(COLLECTIVES, broadcast(ONE_BATCH_MORE), BROADCAST[:1])
+    assert "The backward pass of a DDP model all-reduces the gradients" in said.verdicts[0].said
 
 
 def test_an_error_shows_the_line_of_the_cell():
