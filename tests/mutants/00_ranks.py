@@ -109,7 +109,6 @@ wrong("path-as-store", "and not its path").replace("store=store", "store=path")
 wrong("parts-before-it-gathers", "destroy_process_group after it").replace(
     "everyone =", "dist.destroy_process_group()\neveryone ="
 )
-wrong("meets-by-the-environment", "raised", varies=True).replace("store=store, ", "")
 right("by-a-url").replace("store = dist.FileStore(path, world_size)", "pass").replace(
     "store=store", 'init_method=f"file://{path}"'
 ).replace("[torch.empty(1) for _ in range(world_size)]", "[None] * world_size").replace(

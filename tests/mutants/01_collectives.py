@@ -156,7 +156,7 @@ wrong("columns-as-rows", "how many ranks are in one row").replace(
 wrong("sums-the-row-sum", "a copy of `x` of its own").replace("sums = []", "sums, total = [], torch.clone(x)").replace(
     "total = x.clone()\ndist.all", "dist.all"
 ).replace("sums.append(total)", "sums.append(total.clone())")
-wrong("only-its-own-groups", "skipped the group of").replace(
+wrong("only-its-own-groups", "new_group", varies=True).replace(
     "groups = [dist.new_group(list(team)) for team in teams]",
     "groups = [dist.new_group(list(team)) if rank in team else None for team in teams]",
 )
@@ -329,7 +329,7 @@ wrong("speaks-for-itself", "the same sentence on every rank").replace(
     "f\"{', '.join(odd)}, but rank 0 brought {everyone[0]}\"", 'f"rank {rank} brought {mine}"'
 )
 wrong("names-the-first-only", "to be named").replace("{', '.join(odd)}", "{odd[0]}")
-wrong("never-asks", "needs the same shape and dtype").body("pass")
+wrong("never-asks", "the same shape and dtype").body("pass")
 wrong("pairs-the-wrong-ranks", "rank 0 to be named").replace("odd =", "everyone.reverse()\nodd =")
 
 wrong, right = ANSWERS.to("uneven-all-gather")
