@@ -18,6 +18,7 @@ MORE_ROUNDS = (
     "give all ranks the same number of batches. No rank may skip a batch or stop early on its own: all_reduce the "
     "decision first, and have all ranks follow it."
 )
+NO_CAUSE = "No send matches a receive"  # how a report begins that describes the deadlock and can't say more
 FROM_ROOT = ("broadcast", "scatter")
 ALL_GROUPS = "Every rank must call new_group for every group in the same order, even for groups that it is not in."
 
@@ -177,7 +178,7 @@ def unmet_messages(blocked: dict[int, Event], matching: Matching) -> str:
         if event.peer is not None and states[event.peer].finished:
             return left_alone(event, states[event.peer]) + hint
     seen = "; ".join(f"rank {rank} is in {call_text(event)}" for rank, event in blocked.items())
-    return f"No send matches a receive: {seen}. Each send needs a recv on the other rank, with the same tag." + hint
+    return f"{NO_CAUSE}: {seen}. Each send needs a recv on the other rank, with the same tag." + hint
 
 
 def left_alone(event: Event, finished: RankState) -> str:

@@ -138,9 +138,8 @@ def test_the_limits_on_computing_of_one_rank_and_of_all_ranks_of_a_run(used, too
     assert [connection.has_overspent() for connection in connections] == too_long
 
 
-@pytest.mark.parametrize(
-    "body, hosts", [("while True: pass", 1), pytest.param("os.write(3, bytes(100))", 2, marks=pytest.mark.thorough)]
-)
+@pytest.mark.parametrize("body, hosts", [("while True: pass", 1), ("os.write(3, bytes(100))", 2)])
+@pytest.mark.thorough
 def test_a_submission_that_only_took_too_long_leaves_its_host_to_the_next(body, hosts, monkeypatch):
     """Unless this one has tried something, the next submission gets the same host."""
     started = []
