@@ -26,9 +26,9 @@ env:
 	  { echo "set-up: can't run '$(PYTHON)' as Python 3. Install Python 3.11 or newer, or choose one: make PYTHON=python3.12"; exit 1; } >&2
 	@$(PYTHON) setup_env.py --venv "$(VENV)" --uv "$(UV)" $(if $(SYSTEM_SITE),--system-site)
 
-lab: env ## open the lessons in JupyterLab
-	@PATH="$$(cd "$(VENV)/bin" && pwd):$$PATH" $(run) -m jupyterlab --LabApp.default_url=/lab/tree/notebooks \
-	  --Application.log_level=$(log_level) $(root_flag) $(browser_flag) $(print_flag) $(LAB_ARGS)
+lab: env ## open the lessons in JupyterLab, or a course's folder with its formgrader: make COURSE=../spring lab
+	@bin="$$(cd "$(VENV)/bin" && pwd)" && cd "$(or $(COURSE),.)" && PATH="$$bin:$$PATH" "$$bin/python" -m jupyterlab \
+	  --LabApp.default_url=$(if $(COURSE),/formgrader,/lab/tree/notebooks) --Application.log_level=$(log_level) $(root_flag) $(browser_flag) $(print_flag) $(LAB_ARGS)
 
 # Jupyter prints its address if it made up the token itself; with your own token or options, it only logs it.
 log_level    = $(if $(JUPYTER_TOKEN)$(LAB_ARGS),INFO,WARN)

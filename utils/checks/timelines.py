@@ -57,7 +57,8 @@ def as_data(run: Run) -> dict[str, Any]:
 
 
 def from_data(data: dict[str, Any]) -> Run:
-    events = [Event(*(tuple(value) if isinstance(value, list) else value for value in row)) for row in data["events"]]
+    rows: list[list[Any]] = [[tuple(v) if isinstance(v, list) else v for v in row] for row in data["events"]]
+    events = [Event(*row) for row in rows]
     regions = [Region(*row) for row in data["regions"]]
     ranks = data["ranks"]
     ends = [end for event in events if (end := event.end) is not None] + [region.end for region in regions]

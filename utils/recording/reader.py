@@ -101,8 +101,8 @@ def read_state(rank: int, notes: Iterable[Note], table: bytes, finished: bool) -
         regions=[Region(rank, region.name, region.start, region.end) for region in of(RegionEnded)],
         finished=finished,
     )
-    for note in of(CallLayout):
-        state.strides.setdefault(note.call, TensorLayout(note.shape, note.strides))
+    for layout in of(CallLayout):
+        state.strides.setdefault(layout.call, TensorLayout(layout.shape, layout.strides))
     for index, (number, start, end, waited, line) in enumerate(rows(table)):
         if not number:
             continue
