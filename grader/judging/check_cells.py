@@ -63,7 +63,7 @@ def is_check(cell: NotebookNode) -> bool:
 
 
 def names_its_lesson(nb: NotebookNode) -> bool:
-    """Whether a check cell names hidden tests, which say to `lesson_of` what lesson this is. Not every exercise has any."""
+    """Whether a check cell names hidden tests, from which `lesson_of` knows the lesson. Some exercises have none."""
     return any(LESSON.search(cell.source) for cell in nb.cells if is_check(cell))
 
 
