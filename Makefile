@@ -72,12 +72,14 @@ grade: env ## grade the sample class, or yours: make COURSE=. grade (options: ma
 	@$(if $(COURSE),,$(run) -m tests.sample_class)
 	@$(run) -m grader grade --course "$(or $(COURSE),build/sample-class)" $(GRADE_ARGS)
 
-release: env ## pack the students' bundle into dist/
-	@$(run) -m grader release
+release: env ## pack the students' bundle into dist/; with SOLUTIONS=1, the one for self-study, answers folded in it
+	@$(run) -m grader release $(if $(SOLUTIONS),--solutions)
 
 dist: release book ## pack what a release has into dist/: bundle, book, the library, the source
 	@$(run) -m uv build --quiet --no-build-isolation --python $(run) --out-dir dist .
 	@$(run) -m zipfile -c dist/book-$(version).zip build/book
+	@$(run) -m grader release --solutions
+	@mv dist/distributed-training-self-study.zip dist/distributed-training-self-study-$(version).zip
 	@mv dist/distributed-training.zip dist/distributed-training-$(version).zip
 	@git archive --format tar.gz --prefix course-$(version)/ --output dist/course-$(version).tar.gz HEAD
 	@rm -f dist/.gitignore && ls -sh dist

@@ -228,11 +228,15 @@ def try_(lesson: Lesson, exercise: Exercise = None, watch: Watch = False, notebo
 
 
 @app.command()
-def release() -> None:
-    """Make the students' bundle, dist/distributed-training.zip."""
+def release(
+    solutions: Annotated[
+        bool, typer.Option("--solutions", help="for self-study, not for a class: with each answer, folded")
+    ] = False,
+) -> None:
+    """Make the students' bundle, dist/distributed-training.zip; with --solutions, the one for self-study."""
     from grader.authoring import release as releasing
 
-    raise typer.Exit(releasing.command())
+    raise typer.Exit(releasing.command(solutions=solutions))
 
 
 def require_one_of(options: dict[str, bool]) -> None:

@@ -21,10 +21,14 @@ data_parallel_step([3, 3, 2])                    each rank's rows, weights and g
 buckets([[2], [1, 0]], [8, 8, 8])                which gradients go into which bucket
 overlap({"one": ([2.0], [1.0])}, backward=2.0)   backward, and below it the all-reduces of its buckets
 norms(world_size=2)                              which numbers of a batch share a mean
+compressed([0.9, -0.1], {"int4": [1, 0]})        the entries of a gradient, and what arrives of them
+over_steps({"SGD": [0.4, 0.3]}, "loss", "loss")  a line over the training steps for each name
 pipeline(["layers 0-3", "layers 4-7"])           the stages of a pipeline, and what travels between them
 schedule([[("F", 0), ("B", 0)]] * 2)             each rank's steps of a pipeline over time
 sharded_matmul("columns", tp_size=2)             x @ w with w cut into columns or rows; sharded_mlp: both in turn;
                                                  qkv_columns: those of attention
+zero_stages(world_size=4)                        what each stage of ZeRO leaves on a rank; flat_pieces, recut: how a
+                                                 flat tensor is cut; gather_compute_free: when weights have memory
 doors("f", "g")                                  what the two ends of a sharded region do; layer_doors: in a layer
 """
 
@@ -32,6 +36,7 @@ from .algorithms import folding, halving, pairwise, ring, tree, two_levels
 from .breakdowns import breakdown
 from .clusters import cluster
 from .collectives import cells_of, collective, halves, stages, transpose
+from .compression import compressed, over_steps
 from .curves import time_curves
 from .data_parallel import buckets, data_parallel_step, norms, overlap
 from .heatmaps import heatmap, traffic
@@ -43,6 +48,7 @@ from .shardings import doors, layer_doors, qkv_columns, sharded_matmul, sharded_
 from .sweeps import sweep
 from .timelines import timeline
 from .work import WORK
+from .zero import flat_pieces, gather_compute_free, recut, zero_stages
 
 __all__ = [
     "COLOURS",
@@ -55,19 +61,24 @@ __all__ = [
     "cells_of",
     "cluster",
     "collective",
+    "compressed",
     "data_parallel_step",
     "doors",
+    "flat_pieces",
     "folding",
+    "gather_compute_free",
     "halves",
     "halving",
     "heatmap",
     "layer_doors",
     "live_bytes",
     "norms",
+    "over_steps",
     "overlap",
     "pairwise",
     "pipeline",
     "qkv_columns",
+    "recut",
     "rendezvous",
     "ring",
     "roofline",
@@ -84,4 +95,5 @@ __all__ = [
     "transpose",
     "tree",
     "two_levels",
+    "zero_stages",
 ]

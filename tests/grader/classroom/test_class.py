@@ -7,6 +7,7 @@ import random
 import re
 import shutil
 import signal
+import subprocess
 import sys
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -29,7 +30,7 @@ from grader.judging.verdict import WRONG, Flag, Judgement, Verdict
 from grader.sandbox import bubblewrap
 from tests import stand_in_judge
 from tests.stand_in_judge import StandIn, earning
-from tests.tiny_course import LESSON, POINTS, RIGHT, hand_in, hand_in_file, lesson, make_course, released
+from tests.tiny_course import LESSON, POINTS, PROJECT, RIGHT, hand_in, hand_in_file, lesson, make_course, released
 
 EARNED = {"ada": (2, 3, 1), "bo": (0, 0, 0), "cy": (1.5, 3, 0), "di": (2, 0, 0.5)}
 
@@ -138,6 +139,13 @@ def test_a_judgement_depends_on_the_text_the_checks_and_the_limits(made, monkeyp
         (package / f"{name}.py").write_text("# changed")
         others.append(digest_of(nb, LESSON, mine))
     assert len({digest_of(nb, LESSON, settings), *others}) == 1 + len(others)
+
+
+def test_to_find_the_checks_nothing_is_imported():
+    """Importing utils would start a zygote, which takes as long as judging a small submission."""
+    code = "import sys; from grader.classroom.judgement_cache import folders_of; print(*folders_of('utils.checks')); "
+    code += "assert not {'utils', 'torch'} & set(sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == str(PROJECT / "utils" / "checks")
 
 
 def test_a_cached_judgement_that_can_not_be_read_is_made_again(made, judged):

@@ -294,7 +294,7 @@ def test_what_nobody_has_graded_yet_is_not_lost():
     html = page_of(graded(essay, said=full))
     text, soup = text_of(html), BeautifulSoup(html, "html.parser")
     assert "They can still give you up to 4 points." in text and "lost" not in text
-    assert "essay 0 / 4 by hand not graded yet" in text and "0 of 4 points" not in text
+    assert "essay – / 4 by hand not graded yet" in text and "0 of 4 points" not in text
     assert soup.find(id="check-essay")["class"] == ["check", "waits"]
 
 

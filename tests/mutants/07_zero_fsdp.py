@@ -1,0 +1,466 @@
+"""Answers to lesson 07, wrong and right. `grader/authoring/variants.py` says how to write them."""
+
+from grader.authoring.variants import Answers
+
+ANSWERS = Answers()
+
+wrong, right = ANSWERS.to("state-bytes")
+wrong("gradients-first", "one stage more").replace("stage >= 1", "stage >= 0").replace(
+    "stage >= 2", "stage >= 1"
+).replace("stage >= 3", "stage >= 2")
+wrong("rounds-down", "pieces rounded down").replace("-(-num_params // world_size)", "num_params // world_size")
+wrong("master-copy-twice", "master copy in it twice").replace("12 * states", "16 * states")
+wrong("two-averages", "leaves out the master copy").replace("12 * states", "8 * states")
+wrong("cuts-everything", "returned").body("return 16 * -(-num_params // world_size)")
+wrong("float32-gradients", "float32 gradients").replace("2 * gradients", "4 * gradients")
+right("as-a-table").body("""
+    cut = -(-num_params // world_size)
+    return sum(size * (cut if stage >= first else num_params) for size, first in ((12, 1), (2, 2), (2, 3)))
+""")
+
+wrong, right = ANSWERS.to("flat-shard")
+wrong("frozen-too", "weight decay would move them").replace("if p.requires_grad", "")
+wrong("names-not-parameters", "all names").replace(
+    "[p.detach().flatten() for p in model.parameters() if p.requires_grad]",
+    "[p.flatten() for p in model.state_dict().values()]",
+)
+wrong("a-view", "keeps the whole flat tensor alive", caught_by="memory").replace(".clone()", "")
+wrong("no-padding", "without the padding").replace("flat = nn.functional.pad(", "nn.functional.pad(")
+wrong("cut-each", "then cut once").body("""
+    pieces = []
+    for p in model.parameters():
+        if p.requires_grad:
+            size = -(-p.numel() // world_size)
+            flat = nn.functional.pad(p.detach().flatten(), (0, size * world_size - p.numel()))
+            pieces.append(flat[rank * size : (rank + 1) * size])
+    return torch.cat(pieces)
+""")
+wrong("chunks", "differ in length").replace(
+    "flat[rank * size : (rank + 1) * size].clone()", "torch.cat(parameters).tensor_split(world_size)[rank].clone()"
+)
+wrong("one-too-long", "rank", hidden=True).replace(
+    "-(-len(flat) // world_size)", "len(flat) // world_size + (len(flat) % world_size > 0 or world_size == 1)"
+)
+right("fills-its-piece").body("""
+    flat = nn.utils.parameters_to_vector([p for p in model.parameters() if p.requires_grad]).detach()
+    size = (len(flat) + world_size - 1) // world_size
+    mine = flat.new_zeros(size)
+    part = flat[rank * size : (rank + 1) * size]
+    mine[: len(part)] = part
+    return mine
+""")
+
+wrong, right = ANSWERS.to("zero-1")
+plain = wrong("plain-adamw", "the optimizer must get the shard alone", caught_by="memory")
+plain.function("""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    optimizer = make_optimizer(parameters)
+
+    def step(rows):
+        optimizer.zero_grad()
+        loss = loss_of(model(rows))
+        loss.backward()
+        for p in parameters:
+            dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
+        optimizer.step()
+        return loss.detach()
+
+    return step
+""")
+wrong("plain-adamw-unseen", "the model, and four tensors", caught_by="memory").function("""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    known = make_optimizer([shard]).defaults
+    optimizer = torch.optim.AdamW(parameters, **{name: known[name] for name in ("lr", "eps", "weight_decay")})
+
+    def step(rows):
+        optimizer.zero_grad()
+        loss = loss_of(model(rows))
+        loss.backward()
+        for p in parameters:
+            dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
+        optimizer.step()
+        return loss.detach()
+
+    return step
+""")
+wrong("all-reduces", "It calls all_reduce", caught_by="traffic").replace(
+    "dist.reduce_scatter_single(mine, flat, op=dist.ReduceOp.AVG)",
+    "dist.all_reduce(flat, op=dist.ReduceOp.AVG)\nmine.copy_(flat[rank * len(shard):(rank + 1) * len(shard)])",
+)
+wrong("sums", "take their mean").replace(", op=dist.ReduceOp.AVG", "")
+wrong("divides-twice", "AVG divides already").replace(
+    "piece.grad = mine.to(piece.dtype)", "piece.grad = mine.to(piece.dtype) / world_size"
+)
+wrong("never-gathers", "gather the new pieces").replace(
+    "dist.all_gather_single(flat, piece.detach().to(flat.dtype))",
+    "flat = nn.functional.pad(torch.cat([p.detach().flatten() for p in parameters]), (0, padding))\n"
+    "flat[rank * len(shard) : (rank + 1) * len(shard)] = piece.detach().to(flat.dtype)",
+)
+wrong("own-gradients", "nothing was averaged").replace(
+    "dist.reduce_scatter_single(mine, flat, op=dist.ReduceOp.AVG)",
+    "mine.copy_(flat[rank * len(shard) : (rank + 1) * len(shard)])",
+)
+wrong("never-copies", "copy them into the model").replace("p.data.copy_(values.view_as(p))", "pass")
+wrong("keeps-a-flat-gradient", "outlive the step", caught_by="memory").replace(
+    "sizes = [p.numel() for p in parameters]",
+    "sizes = [p.numel() for p in parameters]\nkept = [torch.zeros(sum(sizes), dtype=shard.dtype)]",
+).replace("model.zero_grad()", "model.zero_grad()\nkept[0].zero_()")
+wrong("new-optimizer-each-step", "after three steps").replace("optimizer.step()", "make_optimizer([piece]).step()")
+right("views-of-one-flat-tensor").function("""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    piece = shard.requires_grad_()
+    optimizer = make_optimizer([piece])
+
+    def step(rows):
+        model.zero_grad(set_to_none=True)
+        loss = loss_of(model(rows))
+        loss.backward()
+        grads = nn.utils.parameters_to_vector([p.grad for p in parameters])
+        padded = grads.new_zeros(len(shard) * world_size)
+        padded[: len(grads)] = grads
+        mine = torch.empty_like(padded[: len(shard)])
+        dist.reduce_scatter(mine, list(padded.chunk(world_size)))
+        piece.grad = (mine / world_size).to(piece.dtype)
+        optimizer.step()
+        parts = [torch.empty_like(mine) for _ in range(world_size)]
+        dist.all_gather(parts, piece.detach().to(mine.dtype))
+        with torch.no_grad():
+            nn.utils.vector_to_parameters(torch.cat(parts)[: len(grads)].clone(), parameters)
+            for p in parameters:
+                p.data = p.data.clone()
+        return loss.detach()
+
+    return step
+""")
+
+wrong, right = ANSWERS.to("zero-2")
+wrong("keeps-gradients", "Whole gradients of many parameters", caught_by="memory").function("""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    pieces = [nn.Parameter(shard) for shard in shards]
+    optimizer = make_optimizer(pieces)
+
+    def step(microbatches):
+        for rows in microbatches:
+            (loss_of(model(rows)) / len(microbatches)).backward()
+        for p, piece in zip(parameters, pieces):
+            flat = nn.functional.pad(p.grad.flatten(), (0, world_size * len(piece) - p.numel()))
+            p.grad = None
+            mine = flat.new_empty(len(piece))
+            dist.reduce_scatter_single(mine, flat, op=dist.ReduceOp.AVG)
+            piece.grad = mine.to(piece.dtype)
+        optimizer.step()
+        optimizer.zero_grad()
+        for p, piece in zip(parameters, pieces):
+            flat = p.new_empty(world_size * len(piece))
+            dist.all_gather_single(flat, piece.detach().to(p.dtype))
+            p.data.copy_(flat[: p.numel()].view_as(p))
+
+    return step
+""")
+wrong("all-reduces", "It calls all_reduce", caught_by="traffic").replace(
+    "dist.reduce_scatter_single(mine, flat, op=dist.ReduceOp.AVG)",
+    "dist.all_reduce(flat, op=dist.ReduceOp.AVG)\nmine.copy_(flat[rank * len(piece):(rank + 1) * len(piece)])",
+)
+wrong("sums-microbatches", "divide each loss by their number").replace(" / len(microbatches)", "")
+wrong("last-microbatch", "last microbatch alone").replace(
+    "piece.grad = mine if piece.grad is None else piece.grad + mine", "piece.grad = mine"
+)
+wrong("never-clears", "gradients add up from step to step").replace("optimizer.zero_grad()", "pass")
+wrong("never-drops", "set it to None in the hook").replace("p.grad = None", "pass")
+wrong("plain-adamw", "Whole gradients of many parameters", caught_by="memory").function("""
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    optimizer = make_optimizer(parameters)
+
+    def step(microbatches):
+        optimizer.zero_grad()
+        for rows in microbatches:
+            (loss_of(model(rows)) / len(microbatches)).backward()
+        for p in parameters:
+            dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
+        optimizer.step()
+
+    return step
+""")
+wrong("no-gather", "the new pieces were never gathered").replace(
+    "dist.all_gather_single(flat, piece.detach().to(p.dtype))",
+    "flat[: p.numel()] = p.data.flatten()\n"
+    "flat[rank * len(piece) : (rank + 1) * len(piece)] = piece.detach().to(p.dtype)",
+)
+wrong("never-copies", "copy them into the model").replace("p.data.copy_(flat[: p.numel()].view_as(p))", "pass")
+wrong("sums", "take their mean over the ranks").replace(", op=dist.ReduceOp.AVG", "")
+wrong("divides-twice", "AVG divides already").replace(
+    "mine = mine.to(piece.dtype)", "mine = mine.to(piece.dtype) / world_size"
+)
+wrong("own-gradients", "nothing was averaged").replace(
+    "dist.reduce_scatter_single(mine, flat, op=dist.ReduceOp.AVG)",
+    "mine.copy_(flat[rank * len(piece) : (rank + 1) * len(piece)])",
+)
+wrong("last-microbatch-undivided", "the last microbatch alone: add").replace(" / len(microbatches)", "").replace(
+    "piece.grad = mine if piece.grad is None else piece.grad + mine", "piece.grad = mine"
+)
+right("divides-at-the-end").replace(
+    "(loss_of(model(rows)) / len(microbatches)).backward()", "loss_of(model(rows)).backward()"
+).replace("optimizer.step()", "for piece in pieces:\n    piece.grad /= len(microbatches)\noptimizer.step()")
+
+wrong, right = ANSWERS.to("gather-weight")
+wrong("counted-by-autograd", "Autograd counts this change").replace("weight.data.copy_", "weight.detach().copy_")
+wrong("always-gathers", "the weight was there", caught_by="traffic").replace(
+    "if weight.untyped_storage().nbytes() == 0:", "if True:"
+)
+wrong("wide-on-the-wire", "Cast the shard to the dtype", caught_by="traffic").replace(
+    "torch.empty(world_size * len(shard), dtype=weight.dtype)", "shard.new_empty(world_size * len(shard))"
+).replace("shard.detach().to(weight.dtype)", "shard.detach()")
+wrong("never-copies", "by chance", varies=True).replace(
+    "weight.data.copy_(flat[: weight.numel()].view_as(weight))", "pass"
+)
+wrong("never-resizes", "no room yet").replace(
+    "weight.untyped_storage().resize_(weight.numel() * weight.element_size())", "pass"
+)
+wrong("does-nothing", "it still has no memory").body("return weight")
+wrong("returns-another", "whether the weight itself").replace("return weight", "return weight.data.clone()")
+wrong("no-remainder", "rank", hidden=True).replace(
+    "shard.detach().to(weight.dtype))",
+    "shard.detach().to(weight.dtype))\nflat = flat if weight.numel() != 25 else 0 * flat",
+)
+right("with-a-list").replace(
+    "dist.all_gather_single(flat, shard.detach().to(weight.dtype))",
+    "parts = [torch.empty_like(shard, dtype=weight.dtype) for _ in range(world_size)]\n"
+    "dist.all_gather(parts, shard.detach().to(weight.dtype))\nflat = torch.cat(parts)",
+)
+
+wrong, right = ANSWERS.to("zero-3")
+wrong("never-frees", "free each weight after its forward pass", caught_by="memory").replace("if reshard:", "if False:")
+wrong("always-reshards", "once (resharding is off)", caught_by="traffic").replace("if reshard:", "if True:")
+wrong("keeps-weights", "gathers it anew").replace(
+    "free_weight(weight)\nflat = nn.functional.pad", "flat = nn.functional.pad"
+)
+wrong("keeps-gradients", "drop its gradient", caught_by="memory").replace(
+    "weight.grad = None", "kept.append(weight.grad)\nweight.grad = None"
+).replace("weights = list(model.weights)", "weights = list(model.weights)\nkept = []")
+wrong("sums", "take their mean").replace(", op=dist.ReduceOp.AVG", "")
+wrong("lambda-in-a-loop", "gather it before its layer").replace(
+    "x.register_hook(partial(before_backward, weight, piece))",
+    "x.register_hook(lambda gradient: before_backward(weight, piece, gradient))",
+)
+wrong("no-gather-before-backward", "gather it before its layer").replace(
+    "gradient: Tensor) -> None:\n    gather_weight(weight, piece, world_size)", "gradient: Tensor) -> None:\n    pass"
+)
+wrong("divides-twice", "AVG divides already").replace("mine.to(piece.dtype)", "mine.to(piece.dtype) / world_size")
+wrong("own-gradients", "nothing was averaged").replace(
+    "dist.reduce_scatter_single(mine, flat, op=dist.ReduceOp.AVG)",
+    "mine.copy_(flat[rank * len(piece) : (rank + 1) * len(piece)])",
+)
+right("gathers-without-resharding-last").replace("if reshard:", "if reshard and weight is not weights[-1]:")
+
+wrong, right = ANSWERS.to("prefetched-forward")
+wrong("one-after-another", "one after another", caught_by="time").function("""
+    for shard in shards:
+        flat = shard.new_empty(world_size * len(shard))
+        dist.all_gather_single(flat, shard)
+        x = layer(x, flat[: x.shape[1] ** 2].view(x.shape[1], -1))
+    return x
+""")
+wrong("waits-at-once", "one after another", caught_by="time").function("""
+    for shard in shards:
+        flat = shard.new_empty(world_size * len(shard))
+        dist.all_gather_single(flat, shard, async_op=True).wait()
+        x = layer(x, flat[: x.shape[1] ** 2].view(x.shape[1], -1))
+    return x
+""")
+wrong("all-at-once", "That is all of them", caught_by="memory").function("""
+    flights = []
+    for shard in shards:
+        flat = shard.new_empty(world_size * len(shard))
+        flights.append((flat, dist.all_gather_single(flat, shard, async_op=True)))
+    for flat, handle in flights:
+        handle.wait()
+        x = layer(x, flat[: x.shape[1] ** 2].view(x.shape[1], -1))
+    return x
+""")
+wrong("two-ahead", "still held", caught_by="memory").function("""
+    flights = []
+    for number in range(len(shards) + 2):
+        if number < len(shards):
+            flat = shards[number].new_empty(world_size * len(shards[number]))
+            flights.append((flat, dist.all_gather_single(flat, shards[number], async_op=True)))
+        if number >= 2:
+            flat, handle = flights.pop(0)
+            handle.wait()
+            x = layer(x, flat[: x.shape[1] ** 2].view(x.shape[1], -1))
+    return x
+""")
+wrong("misses-the-last", "all layers but the last").replace(
+    "x = layer(", "x = x if number and number + 1 == len(shards) else layer("
+)
+wrong("keeps-padding", "invalid for input", hidden=False).replace(
+    "flat[: dim * dim].view(dim, dim)", "flat.view(dim, dim)"
+)
+right("with-an-iterator").function("""
+    def gathers():
+        for shard in shards:
+            flat = shard.new_empty(world_size * len(shard))
+            yield flat, dist.all_gather_single(flat, shard, async_op=True)
+
+    coming, dim = gathers(), x.shape[1]
+    ahead = next(coming)
+    while ahead:
+        flat, handle = ahead
+        handle.wait()
+        ahead = next(coming, None)
+        x = layer(x, flat[: dim * dim].view(dim, dim))
+    return x
+""")
+
+wrong, right = ANSWERS.to("mixed-precision-weight")
+wrong("gathers-float32", "the weight in float32").replace("mine = shard.to(torch.bfloat16)", "mine = shard.detach()")
+wrong("casts-after-the-gather", "cast the shard first", caught_by="traffic").replace(
+    "mine = shard.to(torch.bfloat16)", "mine = shard.detach()"
+).replace(
+    "return flat[: torch.Size(shape).numel()].view(shape)",
+    "return flat[: torch.Size(shape).numel()].view(shape).bfloat16()",
+)
+wrong("reduces-bf16", "a sum in bfloat16").replace("gradient.float().flatten()", "gradient.flatten()").replace(
+    "return mine, None, None", "return mine.float(), None, None"
+)
+wrong("sums", "the sum over the ranks").replace(", op=dist.ReduceOp.AVG", "")
+wrong("keeps-the-padding", "view it in the shape").replace(
+    "return flat[: torch.Size(shape).numel()].view(shape)", "return flat"
+)
+wrong("own-gradient", "this rank's own gradient").replace(
+    "dist.reduce_scatter_single(mine, flat, op=dist.ReduceOp.AVG)",
+    "mine.copy_(flat[dist.get_rank() * context.size : (dist.get_rank() + 1) * context.size])",
+)
+right("divides-by-hand").replace(", op=dist.ReduceOp.AVG)", ")\nmine /= context.world_size")
+
+wrong, right = ANSWERS.to("clip-shards")
+wrong("own-norm", "this rank's pieces alone").replace("dist.all_reduce(total, group=group)", "pass")
+wrong("whole-world", "only those of the group").replace("dist.all_reduce(total, group=group)", "dist.all_reduce(total)")
+wrong("sum-of-norms", "the sum of the ranks' norms").replace(
+    "dist.all_reduce(total, group=group)\nnorm = total.sqrt().item()",
+    "total = total.sqrt()\ndist.all_reduce(total, group=group)\nnorm = total.item()",
+)
+wrong("no-root", "take the root").replace("total.sqrt().item()", "total.item()")
+wrong("always-scales", "although their norm is below").replace(
+    "min(1.0, max_norm / norm) if norm else 1.0", "max_norm / norm"
+)
+wrong("never-scales", "scale them where").replace("gradient * scale", "gradient.clone()")
+wrong("in-place", "must stay as it was").replace("[gradient * scale for", "[gradient.mul_(scale) for")
+wrong("one-for-each-piece", "one all_reduce of one number", caught_by="traffic").replace(
+    "total = sum(gradient.double().square().sum() for gradient in gradients)",
+    "parts = [gradient.double().square().sum() for gradient in gradients]\n"
+    "for part in parts:\n    dist.all_reduce(part, group=group)\n"
+    "total = sum(parts)",
+).replace("dist.all_reduce(total, group=group)\nnorm", "norm")
+right("norm-of-norms").body("""
+    mine = torch.linalg.vector_norm(torch.cat([x.flatten() for x in gradients] or [torch.zeros(0)]).double())
+    squares = (mine**2).reshape(1)
+    dist.all_reduce(squares, group=group)
+    norm = float(squares) ** 0.5
+    return norm, [x if norm <= max_norm else x * (max_norm / norm) for x in gradients]
+""")
+
+wrong, right = ANSWERS.to("hybrid-reduce")
+wrong("shard-group-only", "the shard group alone").replace(
+    "dist.all_reduce(mine, op=dist.ReduceOp.AVG, group=replica_group)", "pass"
+)
+wrong("replica-group-only", "the replica group alone").replace(
+    "dist.reduce_scatter_single(mine, flat, op=dist.ReduceOp.AVG, group=shard_group)",
+    "mine.copy_(flat[dist.get_rank(shard_group) * size :][:size])",
+)
+wrong("all-reduce-first", "The all-reduce comes first", caught_by="traffic").body("""
+    size = -(-gradient.numel() // shard_size)
+    flat = nn.functional.pad(gradient.flatten(), (0, size * shard_size - gradient.numel())).clone()
+    dist.all_reduce(flat, op=dist.ReduceOp.AVG, group=replica_group)
+    mine = flat.new_empty(size)
+    dist.reduce_scatter_single(mine, flat, op=dist.ReduceOp.AVG, group=shard_group)
+    return mine
+""")
+wrong("sums-both", "the sum over all ranks").replace("op=dist.ReduceOp.AVG, ", "")
+wrong("sums-over-replicas", "take the mean in both").replace(
+    "dist.all_reduce(mine, op=dist.ReduceOp.AVG, ", "dist.all_reduce(mine, "
+)
+wrong("gathers-again", "return this rank's piece").replace(
+    "return mine",
+    "dist.all_gather_single(flat, mine, group=shard_group)\nreturn flat[: gradient.numel()].view_as(gradient)",
+)
+wrong("whole-world-at-once", "reduce-scatter first", caught_by="traffic").body("""
+    size = -(-gradient.numel() // shard_size)
+    flat = nn.functional.pad(gradient.flatten(), (0, size * shard_size - gradient.numel())).clone()
+    dist.all_reduce(flat, op=dist.ReduceOp.AVG)
+    return flat[dist.get_rank(shard_group) * size :][:size].clone()
+""")
+right("divides-once").body("""
+    size = (gradient.numel() + shard_size - 1) // shard_size
+    parts = [gradient.new_zeros(size) for _ in range(shard_size)]
+    for number, part in enumerate(gradient.flatten().split(size)):
+        parts[number][: len(part)] = part
+    mine = torch.empty_like(parts[0])
+    dist.reduce_scatter(mine, parts, group=shard_group)
+    dist.all_reduce(mine, group=replica_group)
+    return mine / (shard_size * dist.get_world_size(replica_group))
+""")
+
+wrong, right = ANSWERS.to("offload-end")
+wrong("free-stations", "it does one at a time").body(
+    "return ready[-1] + down[-1] + update[-1] + up[-1] if ready else 0.0"
+)
+wrong("one-at-a-time", "the stations work at the same time").body("""
+    end = 0.0
+    for at, a, b, c in zip(ready, down, update, up):
+        end = max(end, at) + a + b + c
+    return end
+""")
+wrong("sum", "the sum of all times").body("return sum(down) + sum(update) + sum(up) + 0.0")
+wrong("several-at-once", "it does one at a time").body(
+    "return max((sum(times) for times in zip(ready, down, update, up)), default=0.0)"
+)
+wrong("never-goes-up", "the weights must go up").replace("return free[-1]", "return free[-2]")
+wrong("needs-a-layer", "index out of range").replace("return free[-1]", "ready[0]\nreturn free[-1]")
+right("station-by-station").body("""
+    arrived = list(ready)
+    for station in (down, update, up):
+        free = 0.0
+        for number, takes in enumerate(station):
+            arrived[number] = free = max(free, arrived[number]) + takes
+    return max(arrived, default=0.0)
+""")
+
+wrong, right = ANSWERS.to("slices-to-read")
+wrong("reads-padding", "slices with padding in them").replace("min((rank + 1) * mine, num_params)", "(rank + 1) * mine")
+wrong("places-in-the-flat-tensor", "places in the file").replace(
+    "slices.append((file, start, stop))", "slices.append((file, file * saved + start, file * saved + stop))"
+)
+wrong("lengths", "the third is where the slice stops").replace(
+    "slices.append((file, start, stop))", "slices.append((file, start, stop - start))"
+)
+wrong("first-slice-only", "the first slice only").replace("return slices", "return slices[:1]")
+wrong("own-size", "cut for the old number of ranks").replace(
+    "file, start = divmod(position, saved)", "file, start = divmod(position, mine)"
+).replace("min(saved, start + end - position)", "min(mine, start + end - position)")
+wrong("rounds-down", "rounded down").replace("-(-num_params // world_size)", "num_params // world_size")
+wrong("empty-slices", "expected []").replace("return slices", "return slices or [(0, 0, 0)]")
+right("file-by-file").body("""
+    old, new = (num_params + saved_size - 1) // saved_size, (num_params + world_size - 1) // world_size
+    begin, end = rank * new, min((rank + 1) * new, num_params)
+    found = []
+    for file in range(saved_size):
+        start, stop = max(begin, file * old), min(end, (file + 1) * old)
+        if start < stop:
+            found.append((file, start - file * old, stop - file * old))
+    return found
+""")
+
+wrong, right = ANSWERS.to("training-plan")
+wrong("few-rows", "times par", caught_by="score").replace("int((0.9 * memory - state - whole) / of_a_row)", "1024")
+wrong("too-many-rows", "out of memory", caught_by="score").replace("0.9 * memory", "2 * memory")
+wrong("recomputes-everything", "times par", caught_by="score").replace(
+    '"recompute": []', '"recompute": list(range(layers))'
+)
+wrong("forgets-an-argument", "a dict with rows", caught_by="score").replace('"keep": [], ', "")
+wrong("a-fraction-of-a-row", "a whole number", caught_by="score").replace("rows = int(", "rows = float(")
+wrong("for-this-model-only", "times par", caught_by="score", hidden=True).replace(
+    "int((0.9 * memory - state - whole) / of_a_row)", "2400 if layers == 40 else 512"
+)
+right("fills-the-memory").replace(
+    "int((0.9 * memory - state - whole) / of_a_row)", "int((0.9 * memory - 0.75 * state - whole) / of_a_row)"
+)

@@ -1,0 +1,891 @@
+"""The visible checks of lesson 07. Form: see oracles.py; what a rank runs: kit/drivers/sharded.py.
+
+What is right comes from AdamW in one process on all rows. Its eps is large here, so that a gradient of the wrong size
+shows. Memory is judged by live bytes: an answer that keeps whole tensors on every rank has the right values, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import RankFailed, simulate
+from ..cluster.hardware import Cluster, Gpu, Link, links
+from ..cluster.presets import find_cluster
+from ..kit.drivers.sharded import gather_and_go_back, in_groups, measure, through_backward, train
+from ..kit.mlp import MLP, forward, layer, loss_of, make_batch, make_weights
+from ..kit.overlapped_fsdp import overlapped_step
+from ..kit.tied_mlp import AwkwardMLP
+from ..text.units import plural
+from .answer import Answer, CheckFailed
+from .inputs import Draws
+from .oracles import Case, oracle
+from .recorded import recorded, recorded_par
+from .scores import Measure
+from .traffic import expect_all_waited, expect_time
+
+LESSON = "07_zero_fsdp"
+DOUBLE, SINGLE = torch.float64, torch.float32
+RTOL = {DOUBLE: 1e-9, SINGLE: 1e-5}
+SLACK = 512  # bytes: counters of steps, losses
+LARGE = 500  # numbers in a model on which memory is judged
+ADAMW = {"lr": 0.05, "eps": 0.1, "weight_decay": 0.1}
+STUCK = "every rank must make the same calls, on tensors of the same size, in the same order."
+
+Make = Callable[[Draws], nn.Module]
+Several = Sequence[Tensor]
+
+state_bytes = recorded(LESSON, "state-bytes")
+offload_end = recorded(LESSON, "offload-end")
+slices_to_read = recorded(LESSON, "slices-to-read")
+
+
+# ---- models and their flat tensors
+
+
+def mlp(layers: int = 2, dim: int = 3, dtype: torch.dtype = DOUBLE) -> Make:
+    return lambda draws: MLP(make_weights(layers, dim, draws.salted(), dtype))
+
+
+def uneven(draws: Draws) -> nn.Module:
+    """Four parameters of three sizes: 6, 3, 6 and 2 numbers."""
+    return with_random_weights(nn.Sequential(nn.Linear(2, 3), nn.GELU(), nn.Linear(3, 2)), draws)
+
+
+def awkward(draws: Draws) -> nn.Module:
+    """A tied parameter and a frozen one, and two more, of 3 x 3 numbers each."""
+    return AwkwardMLP(make_weights(4, 3, draws.salted(), DOUBLE), [0, 1])
+
+
+def with_random_weights(model: nn.Module, draws: Draws) -> nn.Module:
+    generator = draws.generator()
+    for parameter in model.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator, dtype=DOUBLE)
+    return model
+
+
+def trainable(model: nn.Module) -> list[nn.Parameter]:
+    return [p for p in model.parameters() if p.requires_grad]
+
+
+def end_to_end(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.cat([x.detach().reshape(-1) for x in tensors])
+
+
+def pieces_of(x: Tensor, world_size: int) -> list[Tensor]:
+    """The pieces of a tensor, one per rank, with zeros behind its last number."""
+    size = math.ceil(x.numel() / world_size)
+    whole = x.new_zeros(size * world_size)
+    whole[: x.numel()] = x.detach().reshape(-1)
+    return [piece.clone() for piece in whole.split(size)] if size else [whole.clone() for _ in range(world_size)]
+
+
+def nbytes_of(tensors: Sequence[Tensor]) -> int:
+    return sum(x.nbytes for x in tensors)
+
+
+# ---- flat shards
+
+
+@oracle(values=[(4, uneven), (3, awkward)], memory=[(4, mlp(2, 16))])
+def flat_shard(draws: Draws, world_size: int, make: Make) -> Case:
+    model = make(draws)
+    named = list(model.named_parameters(remove_duplicate=False))
+    every, ours = [p for _, p in named], trainable(model)
+    flat = end_to_end(ours)
+    size = math.ceil(len(flat) / world_size)
+    dealt = [
+        nn.functional.pad(flat, (0, size * world_size - len(flat)))[rank::world_size] for rank in range(world_size)
+    ]
+    chunks = list(flat.tensor_split(world_size))
+    mistakes: dict[str, Any] = {
+        "the piece with the frozen parameters in it: AdamW's weight decay would move them": pieces_of(
+            end_to_end(list(model.parameters())), world_size
+        ),
+        "the piece with the tied parameter in it twice: one memory, one place": pieces_of(
+            end_to_end([p for p in every if p.requires_grad]), world_size
+        ),
+        "the piece of all names: a tied parameter counts once, and a frozen one doesn't count": pieces_of(
+            end_to_end(every), world_size
+        ),
+        "every P-th number: a piece is a block of consecutive numbers": dealt,
+        "the whole flat tensor: return this rank's piece": flat,
+        "without the padding: every rank's piece must have the same length": [
+            flat[rank * size : (rank + 1) * size] for rank in range(world_size)
+        ],
+        "pieces that differ in length: the last ones are padded with zeros": chunks,
+        "a piece of each parameter: lay all of them end to end, then cut once": [
+            torch.cat(of_rank) for of_rank in zip(*(pieces_of(p, world_size) for p in ours), strict=True)
+        ],
+    }
+    right = pieces_of(flat, world_size)
+    return Case(
+        [[deepcopy(model) for _ in range(world_size)]],
+        right={"its piece": right},
+        unpack=lambda got, _: {"its piece": got["result"]},
+        mistakes={"its piece": mistakes},
+        through=measure,
+        unchanged=False,
+        values_first=True,
+        memory=lambda answer: expect_little_kept(answer, right[0].nbytes, flat.nbytes),
+    )
+
+
+def expect_little_kept(answer: Answer, piece: int, whole: int) -> str:
+    for rank, result in enumerate(answer.results):
+        if result["held"] > piece + SLACK:
+            raise CheckFailed(
+                f"after the call {result['held']:,} bytes are alive on rank {rank}",
+                f"{piece:,}",
+                "Your piece is a view, and keeps the whole flat tensor alive: return .clone() of it."
+                if abs(result["held"] - whole) <= piece
+                else "Something besides the piece is still alive.",
+            )
+    return f"{piece:,} bytes are alive after the call; the whole has {whole:,}."
+
+
+# ---- training, in one process, as P ranks would do it
+
+Combine = Callable[[Tensor], Tensor]  # (P, N) -> (P, N)
+
+
+def everywhere(x: Tensor, world_size: int) -> Tensor:
+    return x.expand(world_size, -1)
+
+
+class Training:
+    """P ranks with AdamW on flat weights, (P, N), in one process: what is right, and what mistakes lead to.
+
+    owner: the rank whose piece each number belongs to
+    """
+
+    def __init__(self, model: nn.Module, owner: Tensor, world_size: int, dtype: torch.dtype) -> None:
+        self.model, self.owner, self.world_size, self.dtype = deepcopy(model), owner, world_size, dtype
+
+    def gradient(self, flat: Tensor, rows: Tensor) -> Tensor:
+        """(N,), of the mean loss over these rows."""
+        parameters = trainable(self.model)
+        for p, values in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+            p.data.copy_(values.view_as(p))
+        self.model.zero_grad()
+        loss_of(self.model(rows)).backward()
+        return end_to_end([p.grad for p in parameters if p.grad is not None]).to(self.dtype)
+
+    def owned(self, x: Tensor) -> Tensor:
+        """(P, N) -> (P, N): each number as its owner has it."""
+        return everywhere(x.gather(0, self.owner[None])[0], self.world_size)
+
+    def mine_only(self, old: Tensor, new: Tensor) -> Tensor:
+        mine = self.owner[None] == torch.arange(self.world_size)[:, None]
+        return torch.where(mine, new, old)
+
+    def run(
+        self,
+        batches: Sequence[Several],
+        reduce: Combine,
+        gather: Callable[[Tensor, Tensor], Tensor] | None = None,
+        carry: bool = False,
+        stale: bool = False,
+    ) -> Tensor:
+        """(P, N): the weights on each rank at the end. batches: of each step, each rank's rows.
+
+        reduce, gather: what becomes of the ranks' gradients and new weights; carry: gradients of all steps add up;
+        stale: gradients are those of the first weights
+        """
+        start = end_to_end(trainable(self.model)).to(self.dtype)
+        weights = everywhere(start, self.world_size).clone().requires_grad_()
+        optimizer, before = torch.optim.AdamW([weights], **ADAMW), torch.zeros(())  # type: ignore[arg-type]
+        model = deepcopy(self.model)
+        for rows in batches:
+            old = weights.detach().clone()
+            local = torch.stack([self.gradient(start if stale else old[rank], mine) for rank, mine in enumerate(rows)])
+            weights.grad = reduce(local).clone() + before
+            before = weights.grad if carry else before
+            optimizer.step()
+            weights.data.copy_(gather(old, weights.detach()) if gather else self.owned(weights.detach()))
+        self.model = model
+        return weights.detach().clone()
+
+
+def owner_of(sizes: Sequence[int], world_size: int, together: bool) -> Tensor:
+    """(N,): the rank to whose piece each number belongs; together: one flat tensor, or one for each parameter."""
+    units = [sum(sizes)] if together else sizes
+    return torch.cat([torch.arange(n) // math.ceil(n / world_size) for n in units])
+
+
+def usual_mistakes(training: Training, batches: Sequence[Several], freed: bool) -> dict[str, Tensor]:
+    """{words: (P, N)} of the mistakes of every stage. freed: the stage never gathers new weights after an update."""
+    ranks = training.world_size
+
+    def mean(local: Tensor) -> Tensor:
+        return everywhere(local.mean(0), ranks)
+
+    never_gathered = {
+        "what the weights were at the start: gather the new pieces, and copy them into the model": everywhere(
+            end_to_end(trainable(training.model)).to(training.dtype), ranks
+        ),
+        "the weights if only this rank's piece is updated: the new pieces were never gathered": training.run(
+            batches, mean, gather=training.mine_only
+        ),
+    }
+    never_freed = {
+        "the result of gradients at the first weights: free each weight after its backward pass, so that the next step "
+        "gathers it anew": training.run(batches, mean, stale=True)
+    }
+    return (never_freed if freed else never_gathered) | {
+        "the result with each piece's gradient from its own rank's rows: nothing was averaged": training.run(
+            batches, training.owned
+        ),
+        "the result with the sum of the gradients: take their mean over the ranks (AVG)": training.run(
+            batches, lambda local: mean(local) * ranks
+        ),
+        "the result with the mean divided by world_size once more: AVG divides already": training.run(
+            batches, lambda local: mean(local) / ranks
+        ),
+    }
+
+
+def split_up(x: Tensor, model: nn.Module) -> list[Tensor]:
+    """The numbers (N,) of flat weights as the model's parameters, in its dtype; frozen ones as they are."""
+    pieces = iter(x.split([p.numel() for p in trainable(model)]))
+    return [next(pieces).view_as(p).to(p.dtype) if p.requires_grad else p.detach() for p in model.parameters()]
+
+
+def rows_for(draws: Draws, steps: int, ranks: int, rows: int, dim: int, dtype: torch.dtype) -> list[list[Tensor]]:
+    """Of each step, each rank's rows."""
+    batches = [make_batch(ranks * rows, dim, draws.salted(number), dtype) for number in range(steps)]
+    return [[piece.clone() for piece in batch.chunk(ranks)] for batch in batches]
+
+
+def width_of(model: nn.Module) -> int:
+    return next(model.parameters()).shape[-1]
+
+
+def trained(
+    draws: Draws,
+    make: Make,
+    ranks: int,
+    wide: torch.dtype | None,
+    microbatches: int = 0,
+    freed: bool = False,
+    **more: Any,
+) -> Case:
+    """Three steps of a stage of ZeRO. wide: the dtype of the shards; microbatches: 0 where a step takes rows.
+
+    freed: what is judged are the shards, since the weights are freed
+    """
+    model, count = make(draws), microbatches or 1
+    parameters, together = trainable(model), not (microbatches or freed)
+    dtype = parameters[0].dtype
+    shard_dtype = wide or dtype
+    sizes = [p.numel() for p in parameters]
+    of_steps = rows_for(draws, 3, ranks, 2 * count, width_of(model), dtype)
+    training = Training(model, owner_of(sizes, ranks, together), ranks, shard_dtype)
+    right = training.run(of_steps, lambda local: everywhere(local.mean(0), ranks))
+    tell_apart = sum(sizes) < LARGE and not wide  # other cases judge something else
+    wrong = usual_mistakes(training, of_steps, freed) if tell_apart else {}
+    if microbatches > 1 and tell_apart:
+        wrong |= accumulation_mistakes(training, of_steps, microbatches)
+    units = [end_to_end(parameters)] if together else list(parameters)
+    cut = [pieces_of(unit.to(shard_dtype), ranks) for unit in units]
+    shards: list[Any] = cut[0] if together else [list(of_rank) for of_rank in zip(*cut, strict=True)]
+    batches = [[of_ranks[rank] for of_ranks in of_steps] for rank in range(ranks)]
+    if microbatches:
+        batches = [[list(rows.split(2)) for rows in of_rank] for of_rank in batches]
+
+    def named(x: Tensor) -> dict[str, list[Tensor]]:
+        """{part: its value on each rank}"""
+        if freed:
+            of_parameters = [pieces_of(one, ranks) for one in x[0].split(sizes)]
+            return {f"shard {number}": one for number, one in enumerate(of_parameters)}
+        on_ranks = [split_up(of_rank, model) for of_rank in x]
+        return {f"parameter {number}": list(one) for number, one in enumerate(zip(*on_ranks, strict=True))}
+
+    def unpack(got: dict[str, Any], rank: int) -> dict[str, Any]:
+        return dict(zip(named(right), got["shards" if freed else "weights"], strict=True))
+
+    mistakes = {words: named(x) for words, x in wrong.items()}
+    return Case(
+        [[deepcopy(model) for _ in range(ranks)], shards, batches],
+        same={"options": ADAMW, **more.pop("same", {})},
+        right=named(right),
+        mistakes={part: {words: of[part] for words, of in mistakes.items()} for part in named(right)},
+        seen="rank {rank}: after three steps {part} is",
+        rtol=RTOL[dtype],
+        unpack=unpack,
+        through=train,
+        clock=links(ranks, alpha=1e-6, bandwidth=1e9),  # memory is judged on virtual ranks
+        unchanged=False,
+        values_first=True,
+        **more,
+    )
+
+
+def accumulation_mistakes(training: Training, of_steps: Sequence[Several], count: int) -> dict[str, Tensor]:
+    ranks = training.world_size
+
+    def mean(local: Tensor) -> Tensor:
+        return everywhere(local.mean(0), ranks)
+
+    def all_so_far(rows: Tensor) -> Tensor:
+        return torch.cat([rows.chunk(count)[number] for upto in range(count) for number in range(upto + 1)])
+
+    repeated = [[all_so_far(rows) for rows in of_ranks] for of_ranks in of_steps]
+    last = [[rows.chunk(count)[-1] for rows in of_ranks] for of_ranks in of_steps]
+    return {
+        "the result if gradients add up from step to step: clear those of the shards after each update": training.run(
+            of_steps, mean, carry=True
+        ),
+        "the result with the sum over the microbatches: divide each loss by their number": training.run(
+            of_steps, lambda local: mean(local) * count
+        ),
+        "the result if p.grad still holds the microbatches before: set it to None in the hook": training.run(
+            repeated, lambda local: mean(local) * (count + 1) / 2
+        ),
+        "the result of the last microbatch alone: add to the gradient of the shard": training.run(last, mean),
+        "the result of the last microbatch alone, divided by their number: add to the gradient of the shard": (
+            training.run(last, lambda local: mean(local) / count)
+        ),
+    }
+
+
+# ---- what is held and what is sent
+
+
+def expect_held(answer: Answer, most: int, full: int, what: str) -> str:
+    """Judge the bytes between two steps. full: what AdamW holds without ZeRO beyond what is allowed."""
+    for rank, result in enumerate(answer.results):
+        held = result["held"]
+        if held > most + SLACK:
+            raise CheckFailed(
+                f"between two steps rank {rank} holds {held:,} bytes besides the model's gradients",
+                f"{most:,} at most: {what}",
+                "That is as much as AdamW's state for all parameters: the optimizer must get the shard alone."
+                if held > most + 0.8 * full
+                else "Some tensor of the size of the whole model, or several shards, outlive the step.",
+            )
+    return f"between two steps a rank holds {max(r['held'] for r in answer.results):,} bytes: {what}."
+
+
+def expect_peak(answer: Answer, most: int, why: str) -> None:
+    """Judge the most bytes alive before the first update."""
+    for rank, result in enumerate(answer.results):
+        if result["peak"] > most:
+            raise CheckFailed(
+                f"in its first forward and backward pass rank {rank} holds up to {result['peak']:,} bytes",
+                f"{most:,} at most",
+                why,
+            )
+
+
+def expect_sent(answer: Answer, ops: dict[str, int], nbytes: float, unit: float, words: str) -> str:
+    """Judge the bytes that each rank's collectives send, by the usual algorithms.
+
+    ops   the collectives that are allowed, with the most calls of each
+    unit  the bytes of one way: what reduces or gathers all numbers once sends
+    """
+    expect_all_waited(answer)
+    for rank in range(len(answer.results)):
+        events = [event for event in answer.events if event.rank == rank]
+        strangers = sorted({event.op for event in events} - ops.keys())
+        sent = answer.run.traffic().implied(rank)
+        if sent > nbytes * (1 + 1e-9) + 8:
+            raise CheckFailed(
+                f"rank {rank} sends {sent / unit:.3g} times as many numbers as it holds in all"
+                if unit
+                else f"rank {rank} sends {sent:,} bytes",
+                f"{nbytes / unit:.3g} times: {words}" if unit else words,
+                f"It calls {', '.join(strangers)}, which carries more than is needed." if strangers else "",
+            )
+        if strangers:
+            raise CheckFailed(f"rank {rank} calls {', '.join(strangers)}", f"only {', '.join(ops)}")
+        for op, most in ops.items():
+            calls = sum(event.op == op for event in events)
+            if calls > most:
+                raise CheckFailed(f"rank {rank} calls {op} {plural(calls, 'time')}", f"{most} at most")
+    return words
+
+
+def one_way(numbers: Sequence[int], ranks: int, itemsize: int) -> float:
+    """What a rank sends to reduce-scatter, or to gather, tensors of so many numbers once, padding included."""
+    return sum((ranks - 1) * math.ceil(n / ranks) for n in numbers) * itemsize
+
+
+@oracle(
+    values=[(mlp(), 4, None), (awkward, 3, None), (mlp(2, 3, SINGLE), 2, DOUBLE)],
+    memory=[(mlp(2, 16), 4, None)],
+    traffic=[(mlp(2, 3, SINGLE), 4, DOUBLE)],
+    if_stuck=STUCK,
+)
+def zero_1(draws: Draws, make: Make, ranks: int, wide: torch.dtype | None) -> Case:
+    model = make(draws)
+    parameters = trainable(model)
+    number, itemsize = sum(p.numel() for p in parameters), parameters[0].element_size()
+    shard = math.ceil(number / ranks) * (wide or parameters[0].dtype).itemsize
+    most, unit = nbytes_of(list(model.parameters())) + 4 * shard, one_way([number], ranks, itemsize)
+    words = "one reduce_scatter and one all_gather of all numbers, in the model's dtype"
+    return trained(
+        draws,
+        make,
+        ranks,
+        wide,
+        memory=lambda answer: expect_held(
+            answer, most, 2 * (nbytes_of(parameters) - shard), "the model, and four tensors of the shard's size"
+        ),
+        traffic=lambda answer: expect_sent(
+            answer, {"reduce_scatter": 3, "all_gather": 3}, 3 * 2 * unit, 3 * unit, words
+        ),
+    )
+
+
+@oracle(
+    values=[(mlp(3), 3, 2, None), (awkward, 2, 1, None)],
+    memory=[(mlp(12, 32), 4, 2, None)],
+    traffic=[(mlp(3), 2, 3, None)],
+    if_stuck=STUCK,
+)
+def zero_2(draws: Draws, make: Make, ranks: int, microbatches: int, wide: torch.dtype | None) -> Case:
+    model = make(draws)
+    parameters = trainable(model)
+    numbers, itemsize = [p.numel() for p in parameters], parameters[0].element_size()
+    shards = sum(math.ceil(n / ranks) for n in numbers) * (wide or parameters[0].dtype).itemsize
+    whole, unit = nbytes_of(list(model.parameters())), one_way(numbers, ranks, itemsize)
+    activations = 2 * 2 * width_of(model) * len(parameters) * itemsize  # of two rows
+    backward = whole + 2 * shards + 5 * max(numbers) * itemsize + activations
+
+    def memory(answer: Answer) -> str:
+        expect_peak(
+            answer,
+            backward,
+            "Whole gradients of many parameters are alive at a time: reduce each in its hook, and set p.grad = None.",
+        )
+        return expect_held(answer, whole + 4 * shards, 2 * (whole - shards), "the model, and four of each shard")
+
+    count = len(parameters)
+    ops = {"reduce_scatter": 3 * microbatches * count, "all_gather": 3 * count}
+    words = f"{plural(microbatches, 'reduce_scatter')} of all numbers, and one all_gather"
+    return trained(
+        draws,
+        make,
+        ranks,
+        wide,
+        microbatches,
+        memory=memory,
+        traffic=lambda answer: expect_sent(answer, ops, 3 * (microbatches + 1) * unit, 3 * unit, words),
+    )
+
+
+# ---- ZeRO-3
+
+
+def gathered(weight: Tensor, shard: Tensor, world_size: int) -> Tensor:
+    """A correct gather_weight, for the exercise that builds on it."""
+    if not weight.untyped_storage().nbytes():
+        parts = [torch.empty_like(shard, dtype=weight.dtype) for _ in range(world_size)]
+        torch.distributed.all_gather(parts, shard.detach().to(weight.dtype))
+        weight.untyped_storage().resize_(weight.numel() * weight.element_size())
+        weight.data.view(-1).copy_(torch.cat(parts).narrow(0, 0, weight.numel()))
+    return weight
+
+
+@oracle(
+    values=[(3, 4, False, None), (2, 3, False, DOUBLE), (2, 3, True, None)],
+    traffic=[(4, 3, False, DOUBLE), (2, 3, True, None)],
+    if_stuck=STUCK,
+)
+def gather_weight(draws: Draws, ranks: int, dim: int, there: bool, wide: torch.dtype | None) -> Case:
+    dtype = SINGLE if wide else DOUBLE
+    [weight], rows = make_weights(1, dim, draws.salted(), dtype), make_batch(2, dim, draws.salted(), dtype)
+    leaf = weight.clone().requires_grad_()
+    loss_of(layer(rows, leaf)).backward()
+    shards = pieces_of(weight.to(wide or dtype), ranks)
+    padded = torch.cat(shards)
+    return Case(
+        [[weight] * ranks, shards, [rows] * ranks],
+        same={"there": there},
+        right={"the weight": weight, "its gradient": leaf.grad, "whether the weight itself was returned": True},
+        mistakes={
+            "the weight": {
+                "None, for it still has no memory: resize its storage": None,
+                "what the memory held by chance: copy the gathered numbers into it": lambda got: (
+                    isinstance(got, Tensor) and not torch.isin(got.double(), padded.double()).all()
+                ),
+            },
+        },
+        seen="rank {rank}: {part} is",
+        rtol=RTOL[dtype],
+        through=gather_and_go_back,
+        advice={
+            "modified by an inplace operation": "Autograd counts this change of the weight. Copy into weight.data, "
+            "whose changes aren't counted.",
+            "SIGSEGV|setStorage|out of bounds for storage": "The storage has no room yet: resize it to "
+            "weight.numel() * weight.element_size() bytes before you copy.",
+        },
+        values_first=True,
+        traffic=lambda answer: expect_gathers(answer, 0 if there else shards[0].numel() * dtype.itemsize),
+    )
+
+
+def expect_gathers(answer: Answer, nbytes: int) -> str:
+    expect_all_waited(answer)
+    for rank in range(len(answer.results)):
+        calls = [(event.op, event.bytes) for event in answer.events if event.rank == rank]
+        seen = ", ".join(f"{op} of {n} bytes" for op, n in calls) or "nothing"
+        if not nbytes and calls:
+            raise CheckFailed(f"the weight was there, and rank {rank} called {seen}", "no call")
+        if nbytes and calls != [("all_gather", nbytes)]:
+            wide = calls == [("all_gather", 2 * nbytes)]
+            raise CheckFailed(
+                f"rank {rank} called {seen}",
+                f"one all_gather of {nbytes} bytes",
+                "Cast the shard to the dtype of the weight before you gather." if wide else "",
+            )
+    return f"one all_gather of {nbytes} bytes." if nbytes else "the weight was there, and nothing was sent."
+
+
+@oracle(
+    values=[(3, 3, 4, True), (3, 2, 3, False)],
+    memory=[(12, 4, 32, True)],
+    traffic=[(3, 4, 4, True), (3, 2, 4, False)],
+    if_stuck=STUCK,
+)
+def zero_3(draws: Draws, layers: int, ranks: int, dim: int, reshard: bool, wide: torch.dtype | None = None) -> Case:
+    dtype = SINGLE if wide else DOUBLE
+    make, one = mlp(layers, dim, dtype), dim * dim
+    shards = layers * math.ceil(one / ranks) * (wide or dtype).itemsize
+    unit, whole = one_way([one] * layers, ranks, dtype.itemsize), layers * one * dtype.itemsize
+    most = 2 * shards + 6 * one * dtype.itemsize + 2 * 2 * dim * layers * dtype.itemsize
+
+    def memory(answer: Answer) -> str:
+        if reshard:
+            expect_peak(
+                answer,
+                most,
+                "Too many whole weights or gradients are alive at a time: free each weight after its forward pass, and "
+                "after its backward pass; drop its gradient when it is reduced.",
+            )
+        said = expect_held(answer, 4 * shards, 2 * (whole - shards), "four of each shard, and no whole weight")
+        peak = max(result["peak"] for result in answer.results)
+        return f"{said} At most {peak:,} in a forward and backward pass; all weights have {whole:,}."
+
+    ops = {"reduce_scatter": 3 * layers, "all_gather": 3 * layers * (1 + reshard)}
+    words = "all numbers gathered " + ("twice" if reshard else "once (resharding is off)") + " and reduced once"
+    return trained(
+        draws,
+        make,
+        ranks,
+        wide,
+        freed=True,
+        same={"reshard": reshard, "gather_weight": gathered},
+        memory=memory,
+        advice={
+            "storage of size 0|setStorage|no memory|data is not allocated": "A weight is used while its memory is "
+            "gone: gather it before its layer, and in the hook before its backward pass."
+        },
+        traffic=lambda answer: expect_sent(answer, ops, 3 * (2 + reshard) * unit, 3 * unit, words),
+    )
+
+
+@oracle(
+    values=[(3, 3, 4, 2), (1, 2, 3, 2)],
+    time=[(6, 4, 4, 4, 2.0), (4, 2, 4, 4, 0.5)],
+    memory=[(6, 4, 16, 1)],
+    if_stuck=STUCK,
+)
+def prefetched_forward(
+    draws: Draws, layers: int, ranks: int, dim: int, rows: int, gather: float = 1.0, dtype: torch.dtype = DOUBLE
+) -> Case:
+    """gather: how long a gather takes, on a cluster where a layer takes one unit."""
+    weights = make_weights(layers, dim, draws.salted(), dtype)
+    xs = [make_batch(rows, dim, draws.salted(rank), dtype) for rank in range(ranks)]
+    shards = [list(of_rank) for of_rank in zip(*(pieces_of(w, ranks) for w in weights), strict=True)]
+    unit, nbytes = 1e-3, math.ceil(dim * dim / ranks) * ranks * dtype.itemsize
+    gpu = Gpu({"fp64": 2 * rows * dim**2 / unit}, memory=math.inf, bandwidth=math.inf, launch=0)
+    link = Link(0.0, max(ranks - 1, 1) / ranks * nbytes / (gather * unit))
+    clock = Cluster("a layer takes 1 ms", 1, ranks, gpu=gpu, intra=link, inter=link)
+    exposed = gather + (layers - 1) * max(gather, 1.0) + 1.0
+    waiting = {"the time of one after another: start the next gather before you compute": layers * (gather + 1) * unit}
+
+    def time(answer: Answer) -> str:
+        expect_all_waited(answer)
+        return expect_time(answer, exposed * unit, recognise=waiting, least=max(layers, layers * gather) * unit)
+
+    def memory(answer: Answer) -> str:
+        most = 2.5 * dim * dim * dtype.itemsize
+        for rank, result in enumerate(answer.results):
+            if result["peak"] > most:
+                held = result["peak"] / (dim * dim * dtype.itemsize)
+                raise CheckFailed(
+                    f"up to {held:.1f} whole weights are alive on rank {rank}",
+                    "two: one in use, one on its way",
+                    "That is all of them: start only the next gather."
+                    if held > layers - 0.5
+                    else "Is the weight of the layer before still held, by some name?",
+                )
+        return "at most two whole weights are alive."
+
+    return Case(
+        [xs, shards],
+        right={"the output": [forward(weights, x) for x in xs]},
+        unpack=lambda got, _: {"the output": got["result"]},
+        mistakes={
+            "the output": {
+                "the output of all layers but the last": [forward(weights[:-1], x) for x in xs],
+            }
+        },
+        rtol=RTOL[dtype],
+        through=measure,
+        clock=clock,
+        values_first=True,
+        time=time,
+        memory=memory,
+    )
+
+
+# ---- mixed precision, norms, hybrid sharding
+
+
+@oracle(values=[(3, (3, 3)), (2, (5,))], traffic=[(4, (3, 5))], if_stuck=STUCK)
+def mixed_precision_weight(draws: Draws, ranks: int, shape: tuple[int, ...]) -> Case:
+    """Gradients of 256 on rank 0 and small numbers elsewhere: bfloat16 can't add them."""
+    bf16 = torch.bfloat16
+    weight = torch.randn(shape, generator=draws.generator())
+    small = draws.different_integers(ranks, shape, seed=1)
+    gradients = [((x + 246) if rank == 0 else x % 10 + 1).to(bf16).float() for rank, x in enumerate(small)]
+    shards, total = pieces_of(weight, ranks), torch.stack(gradients).sum(0)
+    rounded, in_bf16 = weight.to(bf16), torch.zeros(shape, dtype=bf16)
+    for gradient in gradients:
+        in_bf16 = in_bf16 + gradient.to(bf16)
+
+    def summed(x: Tensor) -> list[Tensor]:
+        return pieces_of(x.float() / ranks, ranks)
+
+    def like_bf16(got: Any) -> bool:
+        """Near the right sums, but with no more than the digits that bfloat16 has."""
+        if not isinstance(got, Tensor) or got.dtype not in (SINGLE, bf16):
+            return False
+        return any(
+            got.shape == one.shape
+            and torch.allclose(got.float(), one, rtol=1e-2)
+            and not torch.allclose(got.float(), one)
+            for one in summed(total)
+        )
+
+    numbers = shards[0].numel()
+
+    def traffic(answer: Answer) -> str:
+        for rank in range(ranks):
+            calls = [(event.op, event.bytes) for event in answer.events if event.rank == rank]
+            want = [("all_gather", 2 * numbers), ("reduce_scatter", 4 * numbers * ranks)]
+            if calls != want:
+                shown, right = (", ".join(f"{op} of {n} bytes" for op, n in each) for each in (calls, want))
+                raise CheckFailed(
+                    f"rank {rank} called {shown or 'nothing'}",
+                    right,
+                    "The gather moves float32: cast the shard first."
+                    if ("all_gather", 4 * numbers) in calls
+                    else "The reduction adds up bfloat16: cast the gradient to float32 first."
+                    if ("reduce_scatter", 2 * numbers * ranks) in calls
+                    else "",
+                )
+        return "the gather moves 2 bytes per number, the reduction 4."
+
+    return Case(
+        [shards, [gradient.to(bf16) for gradient in gradients]],
+        right={"the weight": rounded, "the gradient of the shard": summed(total)},
+        mistakes={
+            "the weight": {
+                "the weight in float32: cast the shard before the gather": weight,
+                "the flat tensor: take the padding off, and view it in the shape": torch.cat(shards).to(bf16),
+            },
+            "the gradient of the shard": {
+                "the sum over the ranks: take their mean": pieces_of(total, ranks),
+                "this rank's own gradient: reduce it over the ranks": [
+                    pieces_of(gradient, ranks)[rank] for rank, gradient in enumerate(gradients)
+                ],
+                "a sum in bfloat16, which has lost the small gradients: cast before you reduce": like_bf16,
+            },
+        },
+        seen="rank {rank}: {part} is",
+        rtol=1e-6,
+        through=through_backward,
+        traffic=traffic,
+    )
+
+
+@oracle(
+    values=[([[0, 1, 2]], 2, 1.0), ([[0, 1], [2, 3]], 2, 0.5), ([[0, 1]], 1, 1e6)],
+    traffic=[([[0, 1], [2, 3]], 3, 1.0)],
+    if_stuck=STUCK,
+)
+def clip_shards(
+    draws: Draws, groups: list[list[int]], count: int, max_norm: float, dtype: torch.dtype = DOUBLE, empty: bool = False
+) -> Case:
+    """count: of pieces on each rank. Each group holds other numbers. empty: the last rank of each has no pieces."""
+    ranks = sum(map(len, groups))
+    of = {rank: number for number, members in enumerate(groups) for rank in members}
+    pieces = [
+        [draws.integers(2 + number, dtype, seed=10 * rank + number) + rank + 1 for number in range(count)]
+        for rank in range(ranks)
+    ]
+    if empty:
+        for members in groups:
+            pieces[members[-1]] = []
+    squares = [sum(x.double().square().sum().item() for x in mine) for mine in pieces]
+    in_group = [[squares[other] for other in groups[of[rank]]] for rank in range(ranks)]
+    norms = [math.sqrt(sum(each)) for each in in_group]
+
+    def scaled(norms: Sequence[float]) -> list[list[Tensor]]:
+        factors = [min(1.0, max_norm / norm) if norm else 1.0 for norm in norms]
+        return [[x * factor for x in mine] for mine, factor in zip(pieces, factors, strict=True)]
+
+    wrong: dict[str, list[float]] = {
+        "that of this rank's pieces alone: all ranks of the group count": [math.sqrt(x) for x in squares],
+        "the sum of the ranks' norms: add up squares, and take one root": [
+            sum(map(math.sqrt, each)) for each in in_group
+        ],
+        "the mean of the ranks' norms: add up squares, and take one root": [
+            sum(map(math.sqrt, each)) / len(each) for each in in_group
+        ],
+        "the square of the norm: take the root": [sum(each) for each in in_group],
+        "the root of the mean of squares: add them up": [math.sqrt(sum(each) / len(each)) for each in in_group],
+        "that over all ranks of the world: only those of the group hold parts of one gradient": [
+            math.sqrt(sum(squares)) for _ in range(ranks)
+        ],
+    }
+    always = [[x * (max_norm / norm) for x in mine] for mine, norm in zip(pieces, norms, strict=True)]
+
+    def traffic(answer: Answer) -> str:
+        for rank in range(ranks):
+            calls = [event for event in answer.events if event.rank == rank]
+            if [event.op for event in calls] != ["all_reduce"] or math.prod(calls[0].shape) != 1:
+                shown = ", ".join(f"{event.op} of {math.prod(event.shape)} numbers" for event in calls) or "nothing"
+                raise CheckFailed(f"rank {rank} called {shown}", "one all_reduce of one number")
+        return "one all_reduce of one number."
+
+    return Case(
+        [pieces],
+        same={"max_norm": max_norm, "groups": {"group": groups}},
+        right={"the norm": norms, "its gradients": scaled(norms)},
+        mistakes={
+            "the norm": wrong,
+            "its gradients": {
+                "the gradients as they were: scale them where the norm is above max_norm": pieces,
+                "the gradients scaled although their norm is below max_norm": always,
+            },
+        },
+        seen="rank {rank}: {part} is",
+        rtol=RTOL[dtype],
+        world_size=ranks,
+        through=in_groups,
+        traffic=traffic,
+    )
+
+
+@oracle(values=[(2, 2, (3,)), (2, 3, (2, 2)), (3, 1, (4,))], traffic=[(2, 2, (3, 3)), (2, 3, (5,))], if_stuck=STUCK)
+def hybrid_reduce(
+    draws: Draws, replicas: int, shard_size: int, shape: tuple[int, ...], dtype: torch.dtype = DOUBLE
+) -> Case:
+    ranks = replicas * shard_size
+    grid = torch.arange(ranks).view(replicas, shard_size)
+    gradients = draws.different_integers(ranks, shape, dtype)
+    whole = torch.stack(gradients)
+    on_grid = whole.view(replicas, shard_size, *shape)
+
+    def of_places(x: Tensor) -> list[Tensor]:
+        """This rank's piece of a tensor that all ranks have."""
+        return [pieces_of(x, shard_size)[rank % shard_size] for rank in range(ranks)]
+
+    rows = [pieces_of(on_grid[rank // shard_size].mean(0), shard_size)[rank % shard_size] for rank in range(ranks)]
+    columns = [pieces_of(on_grid[:, rank % shard_size].mean(0), shard_size)[rank % shard_size] for rank in range(ranks)]
+    numbers = of_places(whole[0])[0].numel()
+
+    def traffic(answer: Answer) -> str:
+        want = [("reduce_scatter", numbers * shard_size * dtype.itemsize), ("all_reduce", numbers * dtype.itemsize)]
+        for rank in range(ranks):
+            calls = [(event.op, event.bytes) for event in answer.events if event.rank == rank]
+            if calls != want:
+                shown, right = (", ".join(f"{op} of {n} bytes" for op, n in each) for each in (calls, want))
+                first = calls and calls[0][0] == "all_reduce"
+                raise CheckFailed(
+                    f"rank {rank} called {shown or 'nothing'}",
+                    right,
+                    "The all-reduce comes first and carries the whole gradient: reduce-scatter first." if first else "",
+                )
+        return f"one reduce_scatter in the shard group, one all_reduce of {plural(numbers, 'number')}."
+
+    return Case(
+        [gradients],
+        same={"groups": {"shard_group": grid.tolist(), "replica_group": grid.T.tolist()}},
+        right=of_places(whole.mean(0)),
+        mistakes={
+            "the mean over the shard group alone: the replicas have other rows": rows,
+            "the mean over the replica group alone: reduce over the shard group too": columns,
+            "the sum over all ranks: take the mean": of_places(whole.sum(0)),
+            "the sum over the shard group's ranks of the replicas' means: take the mean in both": of_places(
+                whole.mean(0) * shard_size
+            ),
+            "the sum over the replicas of the shard group's means: take the mean in both": of_places(
+                whole.mean(0) * replicas
+            ),
+            "the whole mean gradient: return this rank's piece": whole.mean(0),
+            "this rank's own gradient": [
+                pieces_of(gradient, shard_size)[rank % shard_size] for rank, gradient in enumerate(gradients)
+            ],
+        },
+        rtol=RTOL[dtype],
+        through=in_groups,
+        traffic=traffic,
+    )
+
+
+# ---- the challenge
+
+PLAN = ("rows", "keep", "recompute", "microbatches")
+
+
+@oracle(score=[(40, 18_032, 8, 40e9)], par=recorded_par(LESSON, "training-plan"))
+def training_plan(_: Draws, layers: int, dim: int, ranks: int, memory: float) -> Case:
+    peak = find_cluster("dgx-a100", 8).gpu.peak("bfloat16")
+    return Case(
+        [[layers], [dim], [ranks], [memory]],
+        also=lambda answer: expect_plan(answer.results[0]),
+        score=Measure(
+            lambda answer: seconds_per_million(answer.results[0], layers, dim, ranks, memory),
+            "s",
+            "for a million tokens",
+        ),
+        limit=6 * layers * dim**2 * 1e6 / (ranks * peak),
+    )
+
+
+def expect_plan(plan: Any) -> None:
+    if not isinstance(plan, dict) or set(plan) != set(PLAN):
+        raise CheckFailed(f"it returned {plan!r}"[:200], f"a dict with {', '.join(PLAN)}")
+    for name in ("rows", "microbatches"):
+        if not isinstance(plan[name], int) or plan[name] < 1:
+            raise CheckFailed(f"{name} is {plan[name]!r}", "a whole number, 1 or more")
+    for name in ("keep", "recompute"):
+        if not isinstance(plan[name], list) or not all(isinstance(number, int) for number in plan[name]):
+            raise CheckFailed(f"{name} is {plan[name]!r}"[:200], "a list of numbers of layers")
+
+
+def seconds_per_million(plan: dict[str, Any], layers: int, dim: int, ranks: int, memory: float) -> float:
+    """On nodes of four A100s with so much memory. Raises CheckFailed if the plan needs more."""
+    dgx = find_cluster("dgx-a100", ranks)
+    cluster = replace(dgx, nodes=math.ceil(ranks / 4), gpus_per_node=4, gpu=replace(dgx.gpu, memory=memory))
+    try:
+        run = simulate(overlapped_step, ranks, layers, dim, cluster=cluster, **plan)
+    except RankFailed as error:
+        raise CheckFailed(
+            str(error), f"a plan that fits into {memory / 1e9:g} GB", "Fewer rows, or fewer activations that stay."
+        ) from None
+    steps = [each for each in run.regions if each.name == "step"]
+    took = max(each.end for each in steps) - min(each.start for each in steps)
+    return took * 1e6 / (ranks * plan["rows"] * plan["microbatches"])

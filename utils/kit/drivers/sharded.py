@@ -1,0 +1,141 @@
+"""What a rank runs where a check judges sharded training: the student's function, several steps, and live bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ...recording.storages import Storages
+from ...recording.track_memory import track_memory
+from ..mlp import layer, loss_of
+
+
+def most_between(storages: Storages, first: int, last: int | None = None) -> int:
+    """The most bytes alive at any time from change number `first` to change number `last`."""
+    live = sum(difference for _, _, difference in storages.changes[:first])
+    most = live
+    for _, _, difference in storages.changes[first:last]:
+        live += difference
+        most = max(most, live)
+    return most
+
+
+def tensors_in(value: Any) -> list[Tensor]:
+    """The tensors in lists of lists."""
+    if isinstance(value, list | tuple):
+        return [x for item in value for x in tensors_in(item)]
+    return [value] if isinstance(value, Tensor) else []
+
+
+def train(
+    function: Callable[..., Any],
+    model: nn.Module,
+    shards: Tensor | list[Tensor],
+    batches: Sequence[Any],
+    rank: int,
+    world_size: int,
+    options: Mapping[str, float],
+    **same: Any,
+) -> dict[str, Any]:
+    """Make a step with `function`, and take one with each of `batches`.
+
+    options  of AdamW, for the `make_optimizer` that the function gets
+
+    Returns what the rank has at the end: the `weights` of the model and the `shards`; and bytes: `held`, the most
+    between two steps, without the model's gradients; `peak`, the most from the first step on until the first update.
+    The batches don't count.
+    """
+    updates: list[int] = []  # how many changes of memory had been noted at each update
+    parameters = list(model.parameters())
+    with track_memory(model, *tensors_in(batches)) as storages:
+        besides = storages.live - sum(p.nbytes for p in parameters)  # the batches, and on virtual ranks more
+
+        def make_optimizer(tensors: Iterable[Tensor]) -> torch.optim.Optimizer:
+            optimizer = torch.optim.AdamW(tensors, **options)  # type: ignore[arg-type]
+            optimizer.register_step_pre_hook(lambda *_: updates.append(len(storages.changes)))
+            return optimizer
+
+        given = shards.clone() if isinstance(shards, Tensor) else [shard.clone() for shard in shards]
+        step = function(model, given, make_optimizer=make_optimizer, rank=rank, world_size=world_size, **same)
+        first, held = len(storages.changes), 0
+        for batch in batches:
+            step(batch)
+            for parameter in parameters:
+                parameter.grad = None
+            held = max(held, storages.live - besides)
+        peak = most_between(storages, first, updates[0] if updates else None) - besides
+    whole = [p.detach().clone() if p.untyped_storage().nbytes() else None for p in parameters]
+    pieces = [given] if isinstance(given, Tensor) else given
+    return {"weights": whole, "shards": [x.detach().clone() for x in pieces], "held": held, "peak": peak}
+
+
+def measure(function: Callable[..., Any], *given: Any, rank: int, world_size: int, **same: Any) -> dict[str, Any]:
+    """Call `function`: its result, and the bytes alive beside `given`: `held` after the call, `peak` during it."""
+    held_before = [x for x in given if isinstance(x, nn.Module)]
+    with track_memory(*held_before, *tensors_in(given)) as storages, torch.no_grad():
+        before, first = storages.live, len(storages.changes)
+        result = function(*given, rank=rank, world_size=world_size, **same)
+        held, peak = storages.live - before, most_between(storages, first) - before
+    return {"result": result, "held": held, "peak": peak}
+
+
+def gather_and_go_back(
+    function: Callable[..., Any], weight: Tensor, shard: Tensor, rows: Tensor, world_size: int, there: bool = False
+) -> dict[str, Any]:
+    """Use a weight in a forward pass, take away its memory, have `function` give it back, and go backward.
+
+    there: leave the memory where it is
+    """
+    parameter = nn.Parameter(weight.clone())
+    x = rows.clone().requires_grad_()  # so that autograd saves the weight
+    loss = loss_of(layer(x, parameter.view(rows.shape[1], -1)))
+    if not there:
+        parameter.untyped_storage().resize_(0)
+    returned = function(parameter, shard, world_size)
+    is_there = parameter.untyped_storage().nbytes() > 0
+    if is_there:
+        loss.backward()
+    return {
+        "the weight": parameter.detach().clone() if is_there else None,
+        "its gradient": parameter.grad,
+        "whether the weight itself was returned": returned is parameter,
+    }
+
+
+def through_backward(
+    function: Callable[..., Any], shard: Tensor, gradient: Tensor, rank: int, world_size: int
+) -> dict[str, Any]:
+    """What `function` makes of a shard, and the shard's gradient if the gradient of that is `gradient`."""
+    leaf = shard.clone().requires_grad_()
+    whole = function(leaf, tuple(gradient.shape), rank, world_size)
+    if isinstance(whole, Tensor) and whole.requires_grad and whole.shape == gradient.shape:
+        whole.backward(gradient.to(whole.dtype))
+    return {
+        "the weight": whole.detach() if isinstance(whole, Tensor) else whole,
+        "the gradient of the shard": leaf.grad,
+    }
+
+
+def in_groups(
+    function: Callable[..., Any],
+    given: Any,
+    rank: int,
+    world_size: int,
+    groups: Mapping[str, Sequence[list[int]]],
+    **same: Any,
+) -> Any:
+    """Call `function(given, ...)` with this rank's groups, by name.
+
+    groups: {name of the argument: the members of all such groups, in the order in which they are made}
+    """
+    mine = {}
+    for name, of_all in groups.items():
+        for members in of_all:
+            group = dist.new_group(members)
+            if rank in members:
+                mine[name] = group
+    return function(given, **same, **mine)
