@@ -211,6 +211,7 @@ class Round:
         elif student in self.before:
             judgement = self.before[student]  # better than nothing: only one exercise could not be judged again
             self.failed[student] = f"{self.options.exercise} could not be judged again: its points are as before"
+            print_problems(student, [self.failed[student]])
 
         def cache_and_record() -> bool:
             if sound:
