@@ -58,8 +58,6 @@ def as_data(run: Run) -> dict[str, Any]:
 
 def from_data(data: dict[str, Any]) -> Run:
     rows: list[list[Any]] = [[tuple(v) if isinstance(v, list) else v for v in row] for row in data["events"]]
-        [tuple(value) if isinstance(value, list) else value for value in r] for r in data["events"]
-    ]
     events = [Event(*row) for row in rows]
     regions = [Region(*row) for row in data["regions"]]
     ranks = data["ranks"]

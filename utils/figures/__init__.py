@@ -12,7 +12,7 @@ sweep(sizes, seconds, bandwidths, "all_reduce")  time and bandwidth over size, w
 cluster(find_cluster("dgx-h100", 64))            a cluster's nodes, GPUs and links, with their speeds
 rendezvous(world_size=4)                         ranks that know only a store, then each other
 bandwidths(nbytes, seconds, levels)              how fast one core copies, from its caches to memory
-roofline(peak, bandwidth, {"x + y": 1 / 6}, "")  attainable FLOP/s at each arithmetic intensity
+roofline(peak, bandwidth, {"x + y": 1 / 6}, "")  attainable FLOP/s at each arithmetic intensity; several links: a dict
 tiles(tiles_a_side=4, row=1, column=2, step=0)   what one step of a tiled matrix product needs
 topology(matrix, "a machine", ring=[0, 2, 1])    how GPUs are wired
 ring(size=4, step=0)                             one step; also tree, halving, folding, two_levels, pairwise
