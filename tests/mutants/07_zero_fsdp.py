@@ -231,7 +231,7 @@ right("with-a-list").replace(
 wrong, right = ANSWERS.to("zero-3")
 wrong("never-frees", "free each weight after its forward pass", caught_by="memory").replace("if reshard:", "if False:")
 wrong("always-reshards", "once (resharding is off)", caught_by="traffic").replace("if reshard:", "if True:")
-wrong("keeps-weights", "gathers it anew").replace(
+wrong("keeps-weights", "after three steps shard 0 is").replace(
     "free_weight(weight)\nflat = nn.functional.pad", "flat = nn.functional.pad"
 )
 wrong("keeps-gradients", "drop its gradient", caught_by="memory").replace(

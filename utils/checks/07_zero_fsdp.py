@@ -191,12 +191,10 @@ class Training:
         reduce: Combine,
         gather: Callable[[Tensor, Tensor], Tensor] | None = None,
         carry: bool = False,
-        stale: bool = False,
     ) -> Tensor:
         """(P, N): the weights on each rank at the end. batches: of each step, each rank's rows.
 
-        reduce, gather: what becomes of the ranks' gradients and new weights; carry: gradients of all steps add up;
-        stale: gradients are those of the first weights
+        reduce, gather: what becomes of the ranks' gradients and new weights; carry: gradients of all steps add up
         """
         start = end_to_end(trainable(self.model)).to(self.dtype)
         weights = everywhere(start, self.world_size).clone().requires_grad_()
@@ -204,7 +202,7 @@ class Training:
         model = deepcopy(self.model)
         for rows in batches:
             old = weights.detach().clone()
-            local = torch.stack([self.gradient(start if stale else old[rank], mine) for rank, mine in enumerate(rows)])
+            local = torch.stack([self.gradient(old[rank], mine) for rank, mine in enumerate(rows)])
             weights.grad = reduce(local).clone() + before
             before = weights.grad if carry else before
             optimizer.step()
@@ -234,11 +232,7 @@ def usual_mistakes(training: Training, batches: Sequence[Several], freed: bool) 
             batches, mean, gather=training.mine_only
         ),
     }
-    never_freed = {
-        "the result of gradients at the first weights: free each weight after its backward pass, so that the next step "
-        "gathers it anew": training.run(batches, mean, stale=True)
-    }
-    return (never_freed if freed else never_gathered) | {
+    return ({} if freed else never_gathered) | {
         "the result with each piece's gradient from its own rank's rows: nothing was averaged": training.run(
             batches, training.owned
         ),
