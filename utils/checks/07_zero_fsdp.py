@@ -284,6 +284,12 @@ def trained(
     right = training.run(of_steps, lambda local: everywhere(local.mean(0), ranks))
     tell_apart = sum(sizes) < LARGE and not wide  # other cases judge something else
     wrong = usual_mistakes(training, of_steps, freed) if tell_apart else {}
+    if together and tell_apart:
+        wrong |= {
+            "the result if gradients add up from step to step: call model.zero_grad()": training.run(
+                of_steps, lambda local: everywhere(local.mean(0), ranks), carry=True
+            )
+        }
     if microbatches > 1 and tell_apart:
         wrong |= accumulation_mistakes(training, of_steps, microbatches)
     units = [end_to_end(parameters)] if together else list(parameters)
@@ -307,7 +313,7 @@ def trained(
     mistakes = {words: named(x) for words, x in wrong.items()}
     return Case(
         [[deepcopy(model) for _ in range(ranks)], shards, batches],
-        same={"options": ADAMW, **more.pop("same", {})},
+        same={"options": ADAMW, "clear": not together, **more.pop("same", {})},
         right=named(right),
         mistakes={part: {words: of[part] for words, of in mistakes.items()} for part in named(right)},
         seen="rank {rank}: after three steps {part} is",
@@ -341,6 +347,9 @@ def accumulation_mistakes(training: Training, of_steps: Sequence[Several], count
         ),
         "the result if p.grad still holds the microbatches before: set it to None in the hook": training.run(
             repeated, lambda local: mean(local) * (count + 1) / 2
+        ),
+        "the result with the mean over the microbatches divided by their number once more": training.run(
+            of_steps, lambda local: mean(local) / count
         ),
         "the result of the last microbatch alone: add to the gradient of the shard": training.run(last, mean),
         "the result of the last microbatch alone, divided by their number: add to the gradient of the shard": (
@@ -700,6 +709,7 @@ def mixed_precision_weight(draws: Draws, ranks: int, shape: tuple[int, ...]) -> 
             },
             "the gradient of the shard": {
                 "the sum over the ranks: take their mean": pieces_of(total, ranks),
+                "the mean divided by world_size once more: AVG divides already": pieces_of(total / ranks**2, ranks),
                 "this rank's own gradient: reduce it over the ranks": [
                     pieces_of(gradient, ranks)[rank] for rank, gradient in enumerate(gradients)
                 ],
@@ -772,6 +782,9 @@ def clip_shards(
             "its gradients": {
                 "the gradients as they were: scale them where the norm is above max_norm": pieces,
                 "the gradients scaled although their norm is below max_norm": always,
+                "each piece scaled by its own norm: one factor for all of them, from the whole norm": [
+                    [x * min(1.0, max_norm / x.double().norm().item()) for x in mine] for mine in pieces
+                ],
             },
         },
         seen="rank {rank}: {part} is",
@@ -829,6 +842,9 @@ def hybrid_reduce(
                 whole.mean(0) * replicas
             ),
             "the whole mean gradient: return this rank's piece": whole.mean(0),
+            "the piece of another cut: the shard group reduces and scatters, the replica group all-reduces": [
+                pieces_of(whole.mean(0), replicas)[rank // shard_size] for rank in range(ranks)
+            ],
             "this rank's own gradient": [
                 pieces_of(gradient, shard_size)[rank % shard_size] for rank, gradient in enumerate(gradients)
             ],
