@@ -295,7 +295,7 @@ def trained(
     units = [end_to_end(parameters)] if together else list(parameters)
     cut = [pieces_of(unit.to(shard_dtype), ranks) for unit in units]
     shards: list[Any] = cut[0] if together else [list(of_rank) for of_rank in zip(*cut, strict=True)]
-    batches = [[of_ranks[rank] for of_ranks in of_steps] for rank in range(ranks)]
+    batches: list[list[Any]] = [[of_ranks[rank] for of_ranks in of_steps] for rank in range(ranks)]
     if microbatches:
         batches = [[list(rows.split(2)) for rows in of_rank] for of_rank in batches]
 
@@ -898,4 +898,5 @@ def seconds_per_million(plan: dict[str, Any], layers: int, dim: int, ranks: int,
         ) from None
     steps = [each for each in run.regions if each.name == "step"]
     took = max(each.end for each in steps) - min(each.start for each in steps)
-    return took * 1e6 / (ranks * plan["rows"] * plan["microbatches"])
+    tokens: int = ranks * plan["rows"] * plan["microbatches"]
+    return took * 1e6 / tokens
