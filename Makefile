@@ -26,9 +26,9 @@ env:
 	  { echo "set-up: can't run '$(PYTHON)' as Python 3. Install Python 3.11 or newer, or choose one: make PYTHON=python3.12"; exit 1; } >&2
 	@$(PYTHON) setup_env.py --venv "$(VENV)" --uv "$(UV)" $(if $(SYSTEM_SITE),--system-site)
 
-lab: env ## open the lessons in JupyterLab
-	@PATH="$$(cd "$(VENV)/bin" && pwd):$$PATH" $(run) -m jupyterlab --LabApp.default_url=/lab/tree/notebooks \
-	  --Application.log_level=$(log_level) $(root_flag) $(browser_flag) $(print_flag) $(LAB_ARGS)
+lab: env ## open the lessons in JupyterLab, or a course's folder with its formgrader: make COURSE=../spring lab
+	@bin="$$(cd "$(VENV)/bin" && pwd)" && cd "$(or $(COURSE),.)" && PATH="$$bin:$$PATH" "$$bin/python" -m jupyterlab \
+	  --LabApp.default_url=$(if $(COURSE),/formgrader,/lab/tree/notebooks) --Application.log_level=$(log_level) $(root_flag) $(browser_flag) $(print_flag) $(LAB_ARGS)
 
 # Jupyter prints its address if it made up the token itself; with your own token or options, it only logs it.
 log_level    = $(if $(JUPYTER_TOKEN)$(LAB_ARGS),INFO,WARN)
@@ -71,12 +71,14 @@ grade: env ## grade the sample class, or yours: make COURSE=. grade (options: ma
 	@$(if $(COURSE),,$(run) -m tests.sample_class)
 	@$(run) -m grader grade --course "$(or $(COURSE),build/sample-class)" $(GRADE_ARGS)
 
-release: env ## pack the students' bundle into dist/
-	@$(run) -m grader release
+release: env ## pack the students' bundle into dist/; with SOLUTIONS=1, the one for self-study, answers folded in it
+	@$(run) -m grader release $(if $(SOLUTIONS),--solutions)
 
 dist: release book ## pack what a release has into dist/: bundle, book, the library, the source
 	@$(run) -m uv build --quiet --no-build-isolation --python $(run) --out-dir dist .
 	@$(run) -m zipfile -c dist/book-$(version).zip build/book
+	@$(run) -m grader release --solutions
+	@mv dist/distributed-training-self-study.zip dist/distributed-training-self-study-$(version).zip
 	@mv dist/distributed-training.zip dist/distributed-training-$(version).zip
 	@git archive --format tar.gz --prefix course-$(version)/ --output dist/course-$(version).tar.gz HEAD
 	@rm -f dist/.gitignore && ls -sh dist

@@ -2,6 +2,9 @@
 
 import os
 import re
+import sys
+from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -68,3 +71,51 @@ def pytest_runtest_setup(item):
 
         if reason := why_not():
             pytest.skip(reason)
+
+
+# ---- where the time goes ---------------------------------------------------------------------------------------------
+
+SLOWEST = 25  # files
+USED = pytest.StashKey[float]()
+
+
+def processor_seconds() -> float:
+    """Used so far by this process, its children that have ended, and the process that makes its ranks, if there is one.
+
+    Not by what was killed together with its parent, such as the ranks of a kernel that was ended.
+    """
+    pids = [os.getpid()]
+    if client := sys.modules.get("utils.worlds.real.zygote.client"):
+        pids += [process.pid for process in [client.zygote.process] if process and process.returncode is None]
+    ticks = 0
+    for pid in pids:
+        with suppress(OSError):  # it has just ended, or there is no /proc
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item):
+    """Note what each report's test has used since the last one, if tests run on CI."""
+    report = yield
+    if os.environ.get("CI"):
+        now = processor_seconds()
+        report.processor_seconds = max(0.0, now - item.session.stash.get(USED, now))
+        item.session.stash[USED] = now
+    return report
+
+
+def pytest_terminal_summary(terminalreporter):
+    """On CI, list the slowest files, for whoever finds that `make test` takes too long."""
+    reports = [one for some in terminalreporter.stats.values() for one in some if hasattr(one, "processor_seconds")]
+    if not reports:
+        return
+    used, took = Counter(), Counter()
+    for report in reports:
+        file = report.nodeid.partition("::")[0]
+        used[file] += report.processor_seconds
+        took[file] += report.duration
+    terminalreporter.section("slowest files: processor seconds, seconds")
+    for file, seconds in used.most_common(SLOWEST):
+        terminalreporter.write_line(f"{seconds:7.1f} {took[file]:7.1f}  {file}")

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import nbgrader
-from nbgrader.preprocessors import CheckCellMetadata, GetGrades, OverwriteCells, OverwriteKernelspec
+from nbgrader.preprocessors import CheckCellMetadata, OverwriteCells, OverwriteKernelspec
 
 ROOT = str(Path(__file__).resolve().parent)
 sys.path.insert(0, ROOT)
@@ -47,6 +47,8 @@ c.CourseDirectory.include = ["*.ipynb", "timestamp.txt", "submission_secret.txt"
 c.GenerateAssignment.force = True
 c.GenerateFeedback.force = True
 
+c.ExportPlugin.to = "nbgrader-grades.csv"  # `nbgrader export` would replace our own grades.csv
+
 c.Autograde.exporter_class = submission.Submission
 c.Autograde.sanitize_preprocessors = [
     submission.OfficialCells,
@@ -64,7 +66,7 @@ c.Autograde.autograde_preprocessors = [
 c.ExchangeFactory.collect = Collect
 
 c.GenerateFeedback.exporter_class = feedback.FeedbackPage
-c.GenerateFeedback.preprocessors = [GetGrades]
+c.GenerateFeedback.preprocessors = [nbgrader_plugins.ReadGrades]
 
 # Make formgrader's submission pages load no script from the internet, and escape a student's name.
 TEMPLATES = Path(nbgrader.__file__).parent / "server_extensions" / "formgrader" / "templates"

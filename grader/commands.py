@@ -5,14 +5,16 @@ Each command imports what it needs: torch, or nbgrader and dask, would keep the 
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 if TYPE_CHECKING:
     from grader.classroom.course import Course
+    from grader.classroom.grade_class import GradeOptions
 
 app = typer.Typer(
     help="Write and build lessons, grade a class, release the students' bundle.",
@@ -28,6 +30,13 @@ Jobs = Annotated[
 Students = Annotated[list[str] | None, typer.Option("--student", help="grade only this student; can be repeated")]
 New = Annotated[bool, typer.Option("--new", help="only submissions that have no grade yet")]
 Regrade = Annotated[bool, typer.Option("--regrade", help="judge again, even what was judged already")]
+RegradeExercise = Annotated[
+    str | None, typer.Option("--exercise", help="judge only this exercise again, and keep the rest")
+]
+Extension = Annotated[
+    list[str] | None,
+    typer.Option("--extension", help="more time for a student, ada=2d or ada=36h; can be repeated; ada=0d ends it"),
+]
 Scheduler = Annotated[str | None, typer.Option(help="address of a Dask scheduler whose workers do the judging")]
 WithoutSandbox = Annotated[bool, typer.Option("--without-sandbox", help="run submissions with all your rights")]
 NewLesson = Annotated[str, typer.Argument(help="its name: a number and a topic, such as 06_compression")]
@@ -76,6 +85,8 @@ def grade(
     student: Students = None,
     new: New = False,
     regrade: Regrade = False,
+    exercise: RegradeExercise = None,
+    extension: Extension = None,
     jobs: Jobs = None,
     scheduler: Scheduler = None,
     course: CourseFolder = Path(),
@@ -85,22 +96,31 @@ def grade(
 
     Judgements are cached: after Ctrl-C or a crash, the same command continues where it stopped.
     """
-    from grader.classroom import grade_class, grades
-    from grader.classroom.course import ClassroomError
+    from grader.classroom.long_runs import ends_in_a_sentence
+
+    with ends_in_a_sentence():
+        from grader.classroom.extensions import extension_of
+        from grader.classroom.grade_class import GradeOptions
+
+        require_one_of({"--new": new, "--regrade": regrade, "--exercise": bool(exercise)})
+        more_time = dict(map(extension_of, extension or []))
+        options = GradeOptions(tuple(student or ()), new, regrade, exercise, more_time, jobs, scheduler)
+        grade_lessons(open_course(course, without_sandbox), lessons or [], options)
+
+
+def grade_lessons(opened: Course, lessons: list[str], options: GradeOptions) -> None:
+    from grader.classroom import grade_class, grades, grades_csv
     from grader.pages.report import write_report
 
-    if new and regrade:
-        raise ClassroomError("--new and --regrade contradict each other: choose one of them")
-    opened = open_course(course, without_sandbox)
     for name in lessons or opened.lessons():
         grade_class.collect(opened, name)
-    names = lessons_of(opened, lessons or handed_in(opened), student or [])
-    options = grade_class.GradeOptions(tuple(student or ()), new, regrade, jobs, scheduler)
+    names = lessons_of(opened, lessons or handed_in(opened), [*options.students, *options.extensions])
+    names = lessons_with(opened, names, options)
     graded = [grade_class.grade_class(opened, name, options) for name in names]
     for one in graded:
         print(f"\n{one.lesson}\n\n{grades.table(one)}")
     csv = opened.root / "grades.csv"
-    grades.write_csv(graded, csv)
+    grades_csv.write_csv(graded, csv)
     print(f"\ngrades:   {csv}")
     for name in names:
         print(f"feedback: {opened.folder('feedback', 'STUDENT', name) / name}.html")
@@ -134,12 +154,53 @@ def table(lessons: Lessons = None, course: CourseFolder = Path()) -> None:
 
 
 @app.command()
+def export(
+    lessons: Lessons = None,
+    form: Annotated[Literal["csv", "canvas", "moodle"], typer.Option("--format", help="who is to read it")] = "csv",
+    to: Annotated[
+        Path | None, typer.Option(help="the file; by default grades-FORMAT.csv in the course's folder")
+    ] = None,
+    course: CourseFolder = Path(),
+) -> None:
+    """Write the existing grades to a file: each check's points, or each lesson's total for Canvas or Moodle."""
+    from grader.classroom import grade_class, grades_csv
+    from grader.classroom.course import Course
+    from grader.classroom.grades import read_grades
+
+    opened = Course.at(course)
+    names = lessons or handed_in(opened)
+    for name in names:
+        grade_class.find_lesson(opened, name)
+    path = to or opened.root / f"grades-{form}.csv"
+    all_grades = [read_grades(opened, name) for name in names]
+    grades_csv.write_csv(all_grades, path, form)
+    waiting = {student for one in all_grades for student, checks in one.waiting.items() if checks}
+    if waiting:
+        print(f"{len(waiting)} of the students have an answer that nobody has graded yet, so the file leaves a blank")
+    print(path)
+
+
+@app.command()
 def validate(notebook: Notebook, course: CourseFolder = Path(), without_sandbox: WithoutSandbox = False) -> None:
     """Judge a notebook's checks as grading will. Exits with 1 unless all pass (`nbgrader validate` exits with 0)."""
-    from grader.classroom.validate import validate as judge_one
+    from grader.classroom.long_runs import ends_in_a_sentence
 
-    if not judge_one(notebook, open_course(course, without_sandbox)):
-        raise typer.Exit(1)
+    with ends_in_a_sentence("stopped: nothing was changed"):
+        from grader.classroom.validate import validate as judge_one
+
+        if not judge_one(notebook, open_course(course, without_sandbox)):
+            raise typer.Exit(1)
+
+
+@app.command(name="new-course")
+def new_course(folder: Annotated[Path, typer.Argument(help="a folder that is new, or holds no course")]) -> None:
+    """Make a course's folder: its configuration, a link to the lessons, a place for what students hand in."""
+    from grader.classroom import new_course as making
+
+    root = making.new_course(folder)
+    print(f"{root} is a course. Next:")
+    print(f"  put submissions into {root}/submitted/STUDENT/LESSON/LESSON.ipynb")
+    print(f"  make COURSE={shlex.quote(str(root))} grade")
 
 
 @app.command()
@@ -167,11 +228,24 @@ def try_(lesson: Lesson, exercise: Exercise = None, watch: Watch = False, notebo
 
 
 @app.command()
-def release() -> None:
-    """Make the students' bundle, dist/distributed-training.zip."""
+def release(
+    solutions: Annotated[
+        bool, typer.Option("--solutions", help="for self-study, not for a class: with each answer, folded")
+    ] = False,
+) -> None:
+    """Make the students' bundle, dist/distributed-training.zip; with --solutions, the one for self-study."""
     from grader.authoring import release as releasing
 
-    raise typer.Exit(releasing.command())
+    raise typer.Exit(releasing.command(solutions=solutions))
+
+
+def require_one_of(options: dict[str, bool]) -> None:
+    """Raises ClassroomError if more than one of these options is given."""
+    from grader.classroom.course import ClassroomError
+
+    given = [name for name, value in options.items() if value]
+    if len(given) > 1:
+        raise ClassroomError(f"{' and '.join(given)} contradict each other: choose one of them")
 
 
 def open_course(folder: Path, without_sandbox: bool) -> Course:
@@ -187,6 +261,7 @@ def handed_in(course: Course) -> list[str]:
     """The lessons with at least one submission."""
     from grader.classroom.course import ClassroomError
 
+    course.require_lessons()
     names = [name for name in course.lessons() if course.students(name)]
     if not names:
         expected = course.folder("submitted", "STUDENT", "LESSON") / "LESSON.ipynb"
@@ -202,6 +277,23 @@ def lessons_of(course: Course, lessons: list[str], students: list[str]) -> list[
         if not any(student in course.students(lesson) for lesson in lessons):
             raise ClassroomError(f"{student} has not handed in {' or '.join(lessons)}")
     return [name for name in lessons if not students or set(students) & set(course.students(name))]
+
+
+def lessons_with(course: Course, lessons: list[str], options: GradeOptions) -> list[str]:
+    """The lessons that have the exercise to judge again. Raises ClassroomError if an option fits none of them."""
+    from grader.classroom.course import ClassroomError
+    from grader.classroom.grade_class import exercises_of
+
+    if options.extensions and len(lessons) > 1:
+        raise ClassroomError(f"name the lesson that --extension is for: {', '.join(lessons)}")
+    if not options.exercise:
+        return lessons
+    there_are = {lesson: exercises_of(course, lesson) for lesson in lessons}
+    found = [lesson for lesson in lessons if options.exercise in there_are[lesson]]
+    if not found:
+        names = ", ".join(name for exercises in there_are.values() for name in exercises)
+        raise ClassroomError(f"no exercise is called {options.exercise!r}; there are: {names}")
+    return found
 
 
 def main() -> None:

@@ -172,6 +172,27 @@ figures.tree(size=6)
 # %% [markdown]
 # **Predict** for $P = 8$: how many messages are there in all, compared with the naive way? How long does it take?
 
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# Take 8 places and the round with $d = 2$. Who has to send, who has to receive, and who is done already? Divide each
+# place by $2d = 4$ and look at the remainder.
+# </details>
+#
+# <details><summary>Hint 2: the idea</summary>
+#
+# Remainder $d$: this place has a parent, $d$ places before it. Remainder 0: it has a child $d$ places further on, if
+# there is such a place. Any other remainder: nothing to do. On the way down the same pairs meet, and the arrow turns
+# round.
+# </details>
+#
+# <details><summary>Hint 3: almost the code</summary>
+#
+# Up: `if place % (2 * distance) == distance:` send to `team[place - distance]`; `elif` the remainder is 0 and `place
+# + distance < size`: receive from `team[place + distance]`, then add. Down: the same two conditions, with `recv` and
+# `send` exchanged, and nothing to add.
+# </details>
+
 # %% exercise="tree-all-reduce" difficulty=3 minutes=15
 def tree_all_reduce(x: Tensor, team: list[int], rank: int) -> Tensor:
     """Return the sum of `x` over the team, on each of its ranks: up a binomial tree to place 0, and down again.
@@ -199,13 +220,6 @@ def tree_all_reduce(x: Tensor, team: list[int], rank: int) -> Tensor:
             dist.send(total, dst=team[place + distance])
         ### END SOLUTION
     return total
-
-# %% [markdown]
-# <details><summary>Hint: who does what in a round</summary>
-#
-# Divide the place by $2d$ and look at the remainder. Remainder $d$: this place has a parent, $d$ places before it.
-# Remainder 0: it has a child $d$ places further on, if there is such a place. Any other remainder: nothing to do.
-# </details>
 
 # %% check="tree-all-reduce" judges="values" points=3
 check(tree_all_reduce, judges="values")
@@ -293,6 +307,27 @@ figures.ring(size=4, step=2)
 # A thick frame means complete. All ranks send at the same time, so nobody may wait for its own send before it receives:
 # lesson 01 had that deadlock. Both at once is what every algorithm from here on needs, so it has a name, `exchange`.
 
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# Write a table for 4 ranks with a row for each step: which chunk does place 0 send, which does it receive? Place 0
+# sends chunks 3, 2, 1. What it receives in one step it sends in the next, so it receives 2, 1, 0.
+# </details>
+#
+# <details><summary>Hint 2: the idea</summary>
+#
+# In step $s$ place $p$ sends chunk $p - 1 - s$, and its left neighbour, by the same rule, sends the chunk before that
+# one. All numbers are modulo $P$. What arrives is as long as the chunk that it is added to, and chunks differ in
+# length.
+# </details>
+#
+# <details><summary>Hint 3: almost the code</summary>
+#
+# `outgoing = (place - 1 - step) % size` and `incoming = (outgoing - 1) % size`. Make `arrived` like
+# `chunks[incoming]`, call `exchange(chunks[outgoing], right, arrived, left)`, and add `arrived` to
+# `chunks[incoming]`.
+# </details>
+
 # %% exercise="ring-reduce-scatter" difficulty=3 minutes=20
 def exchange(outgoing: Tensor, dst: int, incoming: Tensor, src: int) -> None:
     """Send `outgoing` to rank `dst` and, at the same time, fill `incoming` from rank `src`."""
@@ -318,17 +353,6 @@ def ring_reduce_scatter(x: Tensor, team: list[int], rank: int) -> Tensor:
         chunks[incoming] += arrived
         ### END SOLUTION
     return chunks[place]
-
-# %% [markdown]
-# <details><summary>Hint 1: which chunk</summary>
-#
-# Write a table for 4 ranks with a row for each step: which chunk does place 0 send, which does it receive? Place 0
-# sends chunks 3, 2, 1. What it receives in one step it sends in the next, so it receives 2, 1, 0.
-# </details>
-# <details><summary>Hint 2: how long is what arrives</summary>
-#
-# As long as the chunk that it is added to. Chunks differ in length, so make the buffer in each step.
-# </details>
 
 # %% check="ring-reduce-scatter" judges="values" points=3
 check(ring_reduce_scatter, judges="values")
@@ -481,6 +505,27 @@ figures.halving(size=8)
 #
 # **Predict** for 8 ranks and 1 MB: the bytes which a rank sends in each of the 3 rounds of the first half. And in all?
 
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# The frame wants three things from you: `partner`, a rank; `keep`, the half to complete; `give`, the other half. In
+# the second half it hands you the same three again, in reverse order.
+# </details>
+#
+# <details><summary>Hint 2: the idea</summary>
+#
+# Partners differ in one bit of their places. One of them keeps `lower`, the other `upper`: `place & distance` tells
+# which. On the way back you hold `keep`, complete, and your partner holds `give`, complete. Both are views of
+# `total`, so change what is in them: a new tensor would be no part of it.
+# </details>
+#
+# <details><summary>Hint 3: almost the code</summary>
+#
+# `partner = team[place ^ distance]`. Receive into a buffer like `keep`, by `exchange(give, partner, arrived,
+# partner)`, then `keep += arrived`. The second half is one line: an `exchange` that sends `keep` and receives into
+# `give`.
+# </details>
+
 # %% exercise="halving-doubling" difficulty=4 minutes=20
 def halving_doubling(x: Tensor, team: list[int], rank: int) -> Tensor:
     """Return the sum of `x` over a team of 1, 2, 4, 8, ... ranks, on each of them.
@@ -508,19 +553,6 @@ def halving_doubling(x: Tensor, team: list[int], rank: int) -> Tensor:
         exchange(keep, partner, give, partner)  # `give` is no longer needed: the complete half goes there
         ### END SOLUTION
     return total
-
-# %% [markdown]
-# <details><summary>Hint 1: the first half</summary>
-#
-# The frame wants three things from you: `partner`, a rank; `keep`, the half to complete; `give`, the other half. One of
-# the partners keeps `lower`, the other one `upper`: `place & distance` tells who. What arrives is as long as what
-# you keep.
-# </details>
-# <details><summary>Hint 2: the second half</summary>
-#
-# Before this round you have `keep`, complete, and your partner has `give`, complete. Both are views of `total`: change
-# what is in them (`+=` does), for a new tensor would be no part of it.
-# </details>
 
 # %% check="halving-doubling" judges="values" points=3
 check(halving_doubling, judges="values")
@@ -551,6 +583,26 @@ figures.folding(size=6)
 # %% [markdown]
 # The fold costs two messages of **all** $n$ bytes. **Predict**: for 1 MB on 9 ranks, about how many times as long does
 # it take as on 8?
+
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# Which ranks are extra, and which rank does each of them talk to? Draw it for 6: places 4 and 5 with places 0 and 1.
+# </details>
+#
+# <details><summary>Hint 2: the idea</summary>
+#
+# Three steps: the extra ranks hand in their numbers, the first $P'$ ranks all-reduce, the extra ranks get the result.
+# Only the places below `extra` have a partner; the others go straight to the all-reduce, and all $P'$ of them must
+# call it.
+# </details>
+#
+# <details><summary>Hint 3: almost the code</summary>
+#
+# An extra rank sends `x` to `team[place - power]` and then receives `total` from there. The others: `if place <
+# extra`, receive from `team[place + power]` and add; then `total = all_reduce(total, team[:power], rank)`; then, `if
+# place < extra`, send `total` back.
+# </details>
 
 # %% exercise="halving-doubling-any-size" difficulty=3 minutes=12
 def halving_doubling_any_size(x: Tensor, team: list[int], rank: int, all_reduce=halving_doubling) -> Tensor:
@@ -670,6 +722,24 @@ figures.two_levels(nodes=2, local=4)
 # **Predict** for 2 nodes of 4 ranks and $n$ bytes, with rings everywhere: how many bytes does a rank send inside its
 # node, how many to the other node?
 
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# The three functions work on any team. So all you need are two teams: the ranks of your node, and the ranks of your
+# seat.
+# </details>
+#
+# <details><summary>Hint 2: the idea</summary>
+#
+# Two slices of `team`. The node's ranks are `local` neighbours in the list. Those of the same seat are `local` apart.
+# </details>
+#
+# <details><summary>Hint 3: almost the code</summary>
+#
+# `inside = team[node * local : (node + 1) * local]` and `across = team[seat::local]`. Then `reduce_scatter` inside,
+# `all_reduce` of your chunk across, `all_gather` inside; the last one wants to know how many elements `x` has.
+# </details>
+
 # %% exercise="hierarchical-all-reduce" difficulty=3 minutes=12
 def hierarchical_all_reduce(
     x: Tensor,
@@ -697,12 +767,6 @@ def hierarchical_all_reduce(
     total = all_gather(mine, x.numel(), inside, rank)
     ### END SOLUTION
     return total
-
-# %% [markdown]
-# <details><summary>Hint</summary>
-#
-# Two slices of `team`. The node's ranks are `local` neighbours in the list. Those of the same seat are `local` apart.
-# </details>
 
 # %% check="hierarchical-all-reduce" judges="values" points=3
 check(hierarchical_all_reduce, judges="values")
@@ -1117,24 +1181,8 @@ def three_nodes():
     """The cluster of the challenge."""
     return textbook(4, nodes=3, inter=Link(2 * ALPHA, BANDWIDTH / 4))
 
-# %% exercise="mixed-sizes" difficulty=5 minutes=20
-board_name = ""  # your name on the class's board; empty for none
-
-def mixed_sizes(xs: list[Tensor], rank: int, world_size: int, local: int) -> list[Tensor]:
-    """Return the sums of all tensors in `xs` over all ranks, on each of them: as fast as possible, by messages alone.
-
-    xs: each of shape (n,), with an n of its own, the same on every rank; all of one dtype; left unchanged.
-    local: the ranks on each node. Ranks 0 to local - 1 are on the first, and so on.
-    Any order of additions will do, and ranks may differ in the last digit.
-    """
-    ### BEGIN SOLUTION
-    flat = torch.cat(xs)  # one latency for all of them
-    total = hierarchical_all_reduce(flat, list(range(world_size)), rank, local)
-    return list(total.split([len(x) for x in xs]))
-    ### END SOLUTION
-
 # %% [markdown]
-# <details><summary>Hint 1: what to look at</summary>
+# <details><summary>Hint 1: where to look</summary>
 #
 # Count the latencies. One all-reduce per tensor pays for each of its rounds sixteen times.
 # </details>
@@ -1151,6 +1199,22 @@ def mixed_sizes(xs: list[Tensor], rank: int, world_size: int, local: int) -> lis
 # way with fewer rounds that sends more bytes? Put numbers in before you write it.
 # </details>
 
+# %% exercise="mixed-sizes" difficulty=5 minutes=20
+board_name = ""  # your name on the class's board; empty for none
+
+def mixed_sizes(xs: list[Tensor], rank: int, world_size: int, local: int) -> list[Tensor]:
+    """Return the sums of all tensors in `xs` over all ranks, on each of them: as fast as possible, by messages alone.
+
+    xs: each of shape (n,), with an n of its own, the same on every rank; all of one dtype; left unchanged.
+    local: the ranks on each node. Ranks 0 to local - 1 are on the first, and so on.
+    Any order of additions will do, and ranks may differ in the last digit.
+    """
+    ### BEGIN SOLUTION
+    flat = torch.cat(xs)  # one latency for all of them
+    total = hierarchical_all_reduce(flat, list(range(world_size)), rank, local)
+    return list(total.split([len(x) for x in xs]))
+    ### END SOLUTION
+
 # %% check="mixed-sizes" judges="score" points=3
 check(mixed_sizes, judges="score", extra_credit=3)
 
@@ -1159,3 +1223,10 @@ def all_layers(rank, world_size):
     mixed_sizes([torch.ones(n) for n in LAYERS], rank, world_size, local=4)
 
 simulate(all_layers, 12, cluster=three_nodes()).timeline(ranks=[0, 1, 4])
+
+# %% [markdown]
+# # Your progress
+# What has passed since this kernel was started, and what is left.
+
+# %% tags=["notebook-only"]
+check.summary()

@@ -133,6 +133,26 @@ def second_try(rank, world_size):
 # %%
 predict("seconds too much", ...)
 
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# Two things must be true when the clock starts: this rank's device has nothing left to do, and every other rank has
+# got just as far. Which of the two has to come first?
+# </details>
+#
+# <details><summary>Hint 2: the idea</summary>
+#
+# Before the clock starts, two calls: each rank empties its own queue, and then they all meet. After the collective
+# has been started, two again: wait for it, then for the device. Nobody has to meet at the end: another barrier would
+# only be timed as well.
+# </details>
+#
+# <details><summary>Hint 3: almost the code</summary>
+#
+# `synchronize()`, then `dist.barrier()`. After the operation: `handle.wait()`, but only if there is a handle, then
+# `synchronize()`.
+# </details>
+
 # %% exercise="time-once" difficulty=3 minutes=12
 def time_once(operation: Callable, synchronize: Callable) -> float:
     """Seconds that `operation` takes on this rank, counted from the moment when all ranks are ready for it.
@@ -153,13 +173,6 @@ def time_once(operation: Callable, synchronize: Callable) -> float:
     synchronize()
     ### END SOLUTION
     return time.perf_counter() - start
-
-# %% [markdown]
-# <details><summary>Hint</summary>
-#
-# Before the clock starts, two calls: each rank empties its own queue, and then they all meet. After the collective has
-# been started, two again. Nobody has to meet at the end: another barrier would only be timed as well.
-# </details>
 
 # %% check="time-once" judges="values" points=5
 check(time_once, judges="values")
@@ -521,6 +534,26 @@ for ranks in (2, 8):
 # %%
 predict("the four factors", ...)
 
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# Each mistake multiplies the right number by a factor that you can write down without knowing the claim. Which of the
+# four depend on the collective, and which on the number of ranks?
+# </details>
+#
+# <details><summary>Hint 2: the idea</summary>
+#
+# `factors` is a dict of four numbers, in the order of the table. A subset of mistakes multiplies the right number by
+# the product of its factors; `math.prod` of nothing is 1, so the empty subset needs no special case.
+# </details>
+#
+# <details><summary>Hint 3: almost the code</summary>
+#
+# `"GiB"` gives `1e9 / 2**30`, `"one chunk"` gives `1 / world_size`, `"algbw"` gives `algbw / busbw`. In the loop:
+# `wrong = busbw * math.prod(...)`, and if it differs from `claim` by no more than 1 % of `claim`, return `busbw` and
+# the list of mistakes.
+# </details>
+
 # %% exercise="find-the-mistakes" difficulty=3 minutes=12
 def find_the_mistakes(claim: float, collective: str, nbytes: int, seconds: float, world_size: int,
                       bandwidths: Callable) -> tuple[float, list[str] | None]:
@@ -541,13 +574,6 @@ def find_the_mistakes(claim: float, collective: str, nbytes: int, seconds: float
                 return busbw, list(mistakes)
             ### END SOLUTION
     return busbw, None
-
-# %% [markdown]
-# <details><summary>Hint</summary>
-#
-# `factors` is a dict of four numbers, in the order of the table. `combinations(factors, 2)` gives all pairs of its
-# keys, `combinations(factors, 0)` the empty tuple. `math.prod` multiplies; of nothing it is 1.
-# </details>
 
 # %% check="find-the-mistakes" judges="values" points=4
 check(find_the_mistakes, judges="values")
@@ -717,6 +743,24 @@ reveal(
 # is smallest. Divided by $t_i$, this is an ordinary least-squares problem again: in each row, $\frac{1}{t_i} \alpha +
 # \frac{n_i}{t_i} \beta$ should come as close as possible to 1. `torch.linalg.lstsq(rows, ones).solution` solves it.
 
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# Look at one row of the sum: what multiplies $\alpha$, what multiplies $\beta$, and what should come out?
+# </details>
+#
+# <details><summary>Hint 2: the idea</summary>
+#
+# Every row has two numbers, $1/t_i$ and $n_i/t_i$, and the right-hand side is 1 everywhere. `torch.stack([first,
+# second], dim=1)` makes two columns of two vectors; the right-hand side is one column of ones, of shape (sizes, 1).
+# </details>
+#
+# <details><summary>Hint 3: almost the code</summary>
+#
+# `rows = torch.stack([1 / t, n / t], dim=1)`, then `torch.linalg.lstsq(rows, ones).solution`, with `ones` in float64
+# too. The solution has shape (2, 1): flatten it and turn it into two plain numbers.
+# </details>
+
 # %% exercise="fit" difficulty=3 minutes=12
 def fit(sizes: list[int], seconds: list[float]) -> tuple[float, float]:
     """(alpha, beta): the line alpha + n * beta with the smallest sum of squared RELATIVE errors, computed in float64.
@@ -731,13 +775,6 @@ def fit(sizes: list[int], seconds: list[float]) -> tuple[float, float]:
     alpha, beta = torch.linalg.lstsq(rows, torch.ones(len(t), 1, dtype=torch.float64)).solution.flatten().tolist()
     ### END SOLUTION
     return alpha, beta
-
-# %% [markdown]
-# <details><summary>Hint</summary>
-#
-# `torch.stack([first, second], dim=1)` makes two columns of two vectors. The right-hand side is one column of ones, of
-# shape (sizes, 1); the solution has shape (2, 1).
-# </details>
 
 # %%
 alpha, beta = fit(given_sizes, given_times)
@@ -933,6 +970,26 @@ for nbytes, error in zip(sizes, held_out_errors(sizes, times, fit)):
 predict("1 / beta as a share of B, 2 ranks", ...)
 predict("1 / beta as a share of B, 1,000 ranks", ...)
 
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# Two expressions for the same time, as functions of $n$: the ring's formula and your fitted line. What is the part
+# without $n$ in each?
+# </details>
+#
+# <details><summary>Hint 2: the idea</summary>
+#
+# The part of $t(n)$ that doesn't depend on $n$ is the fitted $\alpha$; the factor of $n$ is the fitted $\beta$. Solve
+# each for the link's number.
+# </details>
+#
+# <details><summary>Hint 3: almost the code</summary>
+#
+# With `steps = 2 * (world_size - 1)`, the fitted `alpha` is `steps` latencies, and the fitted `beta` is `steps /
+# world_size` divided by the bandwidth. `seconds_of` wants a function without arguments: `partial(dist.all_reduce,
+# x)`.
+# </details>
+
 # %% exercise="recover-the-link" difficulty=3 minutes=12
 def recover_the_link(sizes: list[int], seconds_of: Callable, fit: Callable, rank: int, world_size: int) -> tuple:
     """(alpha, bandwidth) of one link, in seconds and bytes/s, from ring all-reduces of the given sizes.
@@ -951,13 +1008,6 @@ def recover_the_link(sizes: list[int], seconds_of: Callable, fit: Callable, rank
     steps = 2 * (world_size - 1)
     return alpha / steps, steps / world_size / beta
     ### END SOLUTION
-
-# %% [markdown]
-# <details><summary>Hint</summary>
-#
-# The part of $t(n)$ that doesn't depend on $n$ is the fitted $\alpha$; the factor of $n$ is the fitted $\beta$. Solve
-# each for the link's number.
-# </details>
 
 # %% check="recover-the-link" judges="values" points=4
 check(recover_the_link, judges="values")
@@ -1043,3 +1093,10 @@ def duel(rank, world_size):
 
 ratio, spreads = spawn(duel, 4).results[0]
 print(f"mine takes {ratio:.2f} times as long as Gloo's; the spreads add up to {spreads:.0%}")
+
+# %% [markdown]
+# # Your progress
+# What has passed since this kernel was started, and what is left.
+
+# %% tags=["notebook-only"]
+check.summary()

@@ -291,6 +291,26 @@ reveal("the gradient of the whole batch", mean_of_all, why="12 is one row in fou
 #
 # where $n_r$ is the number of rows of rank $r$. No rank knows the others' $n_r$.
 
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# `backward` has given you $g_r$, a mean over your own rows. What does the formula still need that only the other
+# ranks know?
+# </details>
+#
+# <details><summary>Hint 2: the idea</summary>
+#
+# The number of all rows: make a tensor of your own number and all-reduce it. Then multiply each gradient by your
+# share of the rows, before it is summed. After that there is nothing left to divide by.
+# </details>
+#
+# <details><summary>Hint 3: almost the code</summary>
+#
+# `rows = torch.tensor(len(shard))`, all-reduced; `.item()` makes a plain number of the sum. (An int divided by an
+# int64 tensor is rounded to float32.) Then `parameter.grad *= len(shard) / rows.item()` and an all-reduce, for each
+# parameter.
+# </details>
+
 # %% exercise="weigh-uneven-shards" difficulty=3 minutes=10
 def weigh_uneven_shards(model: nn.Module, shard: Tensor, rank: int, world_size: int) -> list[Tensor]:
     """As average_gradients, for shards of different sizes: the gradient of the mean loss over all rows of all ranks.
@@ -307,13 +327,6 @@ def weigh_uneven_shards(model: nn.Module, shard: Tensor, rank: int, world_size: 
         dist.all_reduce(parameter.grad)
     ### END SOLUTION
     return [parameter.grad for parameter in model.parameters()]
-
-# %% [markdown]
-# <details><summary>Hint</summary>
-#
-# Make a tensor of your number of rows and all-reduce it; `.item()` makes a plain number of the sum. (An int divided by
-# an int64 tensor is rounded to float32.) Then multiply each gradient by your share of the rows before it is summed.
-# </details>
 
 # %% check="weigh-uneven-shards" judges="values" points=3
 check(weigh_uneven_shards, judges="values")
@@ -338,6 +351,24 @@ check(weigh_uneven_shards, judges="values")
 predict("times the traffic", ...)
 predict("the gradient is then", ..., choices=["right", "too large", "too small"])
 
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# Each loss is a mean over one microbatch, and `backward` adds their gradients. Of how many means is that the sum?
+# </details>
+#
+# <details><summary>Hint 2: the idea</summary>
+#
+# Divide twice: by the number of microbatches, and by the number of ranks. Where you do it is up to you, but the
+# all-reduce comes once, when `grad` holds everything.
+# </details>
+#
+# <details><summary>Hint 3: almost the code</summary>
+#
+# In the loop, `(loss_of(model(microbatch)) / len(microbatches)).backward()`. Below it, an all-reduce of each
+# `parameter.grad`, then `/= world_size`.
+# </details>
+
 # %% exercise="accumulate-gradients" difficulty=3 minutes=10
 def accumulate_gradients(model: nn.Module, microbatches: list[Tensor], rank: int, world_size: int) -> list[Tensor]:
     """The gradient of the mean loss over all rows of all microbatches of all ranks.
@@ -358,12 +389,6 @@ def accumulate_gradients(model: nn.Module, microbatches: list[Tensor], rank: int
         parameter.grad /= world_size
     ### END SOLUTION
     return [parameter.grad for parameter in model.parameters()]
-
-# %% [markdown]
-# <details><summary>Hint</summary>
-#
-# Each loss is a mean over one microbatch, and `backward` adds their gradients. Of how many means is that the sum?
-# </details>
 
 # %% check="accumulate-gradients" judges="values" points=2
 check(accumulate_gradients, judges="values")
@@ -719,6 +744,28 @@ reveal(
 # its layers in another order on each rank, so bucket 1 may be complete before bucket 0 on some. Then it has to wait for
 # its turn. (Part 6 of lesson 01 showed what happens otherwise.)
 
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# Which bucket may be started next, and how do you know its number? One gradient may complete the bucket that all were
+# waiting for, and the ones after it may be complete already.
+# </details>
+#
+# <details><summary>Hint 2: the idea</summary>
+#
+# `len(flights)` is the number of the next bucket to be started. Start buckets for as long as the next one has nothing
+# missing: a `while`, not an `if`. A hook gets the parameter and nothing else, but yours needs the bucket's number:
+# `partial(one_more_is_ready, 3)` is a function that calls `one_more_is_ready(3, ...)`. A `lambda` in a loop looks up
+# `number` when it is called, not when it is made, so all hooks would belong to the last bucket.
+# </details>
+#
+# <details><summary>Hint 3: almost the code</summary>
+#
+# `while len(flights) < len(buckets) and missing[len(flights)] == 0:` concatenate that bucket's gradients, and append
+# `(flat, dist.all_reduce(flat, async_op=True))`. At the end: wait, divide by `world_size`, `split` by the parameters'
+# `numel()`, and view each piece as its parameter.
+# </details>
+
 # %% exercise="overlap-by-hooks" difficulty=4 minutes=20
 def overlap_by_hooks(
     model: nn.Module, shard: Tensor, buckets: list[list[int]], rank: int, world_size: int
@@ -761,19 +808,6 @@ def overlap_by_hooks(
         hook.remove()
     return [parameter.grad for parameter in parameters]
 
-# %% [markdown]
-# <details><summary>Hint 1: which bucket is next</summary>
-#
-# `len(flights)` is the number of the next bucket to be started. One gradient may complete the bucket that all were
-# waiting for, and the ones after it may be complete already: so a `while`, not an `if`.
-# </details>
-# <details><summary>Hint 2: the hook</summary>
-#
-# A hook gets the parameter and nothing else, but yours needs the bucket's number. `partial(one_more_is_ready, 3)` is a
-# function that calls `one_more_is_ready(3, ...)`. A `lambda` in a loop looks up `number` when it is called, not when it
-# is made: all hooks would belong to the last bucket.
-# </details>
-
 # %% check="overlap-by-hooks" judges="values" points=3
 check(overlap_by_hooks, judges="values")
 
@@ -798,7 +832,7 @@ _, late = on_cluster(16, bucketed_gradients, buckets=make_buckets(sizes, 10 * 2*
 for name, step in (("naive", naive), ("one flat tensor", flat), ("10 MiB, but after backward", late)):
     print(f"{name:26} {1e3 * (step - alone):.2f} ms exposed")
 runs, steps = {}, {}
-for cap in (2, 10, 110):
+for cap in (2, 10, 25, 110):
     runs[cap], steps[cap] = with_cap(cap * 2**20)
     last = [event for event in runs[cap].events if event.rank == 0][-1]
     name = f"{cap:3} MiB, {len(make_buckets(sizes, cap * 2**20)):2} buckets"
@@ -879,6 +913,26 @@ reveal(
 # gradient brings zeros. What nobody has used stays `None`: with zeros instead, AdamW would go on moving it, by its
 # momentum and its weight decay.
 
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# Every rank must make the same all-reduces in the same order. So the decision which ones to make may depend only on
+# something that all ranks know. What could that be?
+# </details>
+#
+# <details><summary>Hint 2: the idea</summary>
+#
+# After an all-reduce of `users` every rank holds the same list of counts. If each decides from that list alone, all
+# decide the same. A rank that has no gradient still takes part, with zeros.
+# </details>
+#
+# <details><summary>Hint 3: almost the code</summary>
+#
+# `dist.all_reduce(users)`, then go through `zip(trained, users.tolist())`. Where the count is 0, do nothing.
+# Otherwise, if `parameter.grad is None`, make it `torch.zeros_like(parameter)`; then all-reduce it and divide by
+# `world_size`.
+# </details>
+
 # %% exercise="average-what-is-used" difficulty=3 minutes=14
 def average_what_is_used(model: nn.Module, shard: Tensor, rank: int, world_size: int) -> list[Tensor | None]:
     """As average_gradients, for a model with frozen and tied parameters, and others that some ranks do not use.
@@ -901,13 +955,6 @@ def average_what_is_used(model: nn.Module, shard: Tensor, rank: int, world_size:
             parameter.grad /= world_size
     ### END SOLUTION
     return [parameter.grad for parameter in model.parameters()]
-
-# %% [markdown]
-# <details><summary>Hint</summary>
-#
-# After an all-reduce of `users` every rank holds the same list of counts. If each decides from that list alone, all
-# decide the same.
-# </details>
 
 # %% check="average-what-is-used" judges="values" points=4
 check(average_what_is_used, judges="values")
@@ -974,6 +1021,26 @@ reveal("the other is off by", max(errors.values()), why="Not small: this is a di
 # %%
 predict("numbers to be summed, for 6 columns", ...)
 
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# Which sums over rows does a mean need, and which does a variance need? Shards differ in size, so means of means are
+# wrong.
+# </details>
+#
+# <details><summary>Hint 2: the idea</summary>
+#
+# The variance is the mean of the squares minus the square of the mean. So three sums are enough: of the rows, of
+# their squares, and how many there are. (With two all-reduces you can also take the mean first, then the squares of
+# the differences from it. That loses fewer digits.)
+# </details>
+#
+# <details><summary>Hint 3: almost the code</summary>
+#
+# `torch.cat([x.sum(0), x.square().sum(0), x.new_tensor([len(x)])])` is all of it in one tensor. After the all-reduce,
+# divide all but the last number by the last, and `chunk(2)` gives the two means.
+# </details>
+
 # %% exercise="normalise-globally" difficulty=3 minutes=12
 def normalise_globally(x: Tensor, eps: float, rank: int, world_size: int) -> tuple[Tensor, Tensor]:
     """Batch norm's forward pass over the rows of all ranks, without weight and bias.
@@ -989,14 +1056,6 @@ def normalise_globally(x: Tensor, eps: float, rank: int, world_size: int) -> tup
     var = mean_of_squares - mean.square()
     ### END SOLUTION
     return (x - mean) / torch.sqrt(var + eps), var
-
-# %% [markdown]
-# <details><summary>Hint</summary>
-#
-# The variance is the mean of the squares minus the square of the mean. So three sums are enough: of the rows, of their
-# squares, and how many there are. (With two all-reduces you can also take the mean first, then the squares of the
-# differences from it. That loses fewer digits.)
-# </details>
 
 # %% check="normalise-globally" judges="values" points=3
 check(normalise_globally, judges="values")
@@ -1025,6 +1084,24 @@ reveal(
 
 # %%
 predict("something would complain", ...)
+
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# Two means over all rows appear in the formula. Which tensors do you have to sum to get them?
+# </details>
+#
+# <details><summary>Hint 2: the idea</summary>
+#
+# It is the exercise before, with other tensors: the sum of `g`, the sum of `g * x_hat`, and the number of rows. The
+# last line is given and wants `mean_g` and `mean_gx`, each of shape (F,).
+# </details>
+#
+# <details><summary>Hint 3: almost the code</summary>
+#
+# `torch.cat([g.sum(0), (g * x_hat).sum(0), g.new_tensor([len(g)])])`, one all-reduce, and `mean_g, mean_gx =
+# (sums[:-1] / sums[-1]).chunk(2)`.
+# </details>
 
 # %% exercise="normalise-backward" difficulty=4 minutes=15
 def normalise_backward(g: Tensor, x_hat: Tensor, var: Tensor, eps: float, rank: int, world_size: int) -> Tensor:
@@ -1307,3 +1384,10 @@ def my_buckets(sizes):
 
 _, mine = on_cluster(16, overlap_by_hooks, buckets=my_buckets(sizes))
 print(f"{(steps[10] - alone) / (mine - alone):.2f} times less exposed")
+
+# %% [markdown]
+# # Your progress
+# What has passed since this kernel was started, and what is left.
+
+# %% tags=["notebook-only"]
+check.summary()

@@ -213,6 +213,25 @@ check(column_parallel, judges="traffic")
 # alone, and the copies drift apart at the first optimizer step.)
 # </details>
 
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# Write down the shapes: `x_local @ w_local` is (B, D) on every rank already. What is missing in it, and where does
+# the bias belong?
+# </details>
+#
+# <details><summary>Hint 2: the idea</summary>
+#
+# Forward, the products are partial sums: all-reduce them, then add the bias. Backward, every rank already has all of
+# `grad`, so no rank needs to hear from another.
+# </details>
+#
+# <details><summary>Hint 3: almost the code</summary>
+#
+# `y = all_reduce(x_local @ w_local, tp_group) + bias`. The gradients are those of an ordinary linear layer: `grad @
+# w_local.T`, `x_local.T @ grad`, `grad.sum(0)`.
+# </details>
+
 # %% exercise="row-parallel" difficulty=3 minutes=12
 def row_parallel(
     x_local: Tensor, w_local: Tensor, bias: Tensor, grad: Tensor, tp_group
@@ -512,6 +531,24 @@ figures.sharded_mlp(tp_size=2)
 # the sum of the gelus: they would have to be added up there already.
 # </details>
 
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# Which of the two matrices is cut by columns, and which by rows? The table of part 2 says where `f` and `g` stand in
+# each case.
+# </details>
+#
+# <details><summary>Hint 2: the idea</summary>
+#
+# `f` at the entrance of the first layer, `g` behind the second. In between, each rank works on its own columns, gelu
+# included. `b_down` is row-parallel's bias: you know where it goes.
+# </details>
+#
+# <details><summary>Hint 3: almost the code</summary>
+#
+# `h_local = gelu(f(x) @ w_up_local + b_up_local)`, then `g(h_local @ w_down_local) + b_down`.
+# </details>
+
 # %% exercise="megatron-mlp" difficulty=3 minutes=12
 def megatron_mlp(
     x: Tensor, w_up_local: Tensor, b_up_local: Tensor, w_down_local: Tensor, b_down: Tensor, f, g
@@ -527,12 +564,6 @@ def megatron_mlp(
     y_partial = h_local @ w_down_local  # (..., D), a partial sum
     return g(y_partial) + b_down
     ### END SOLUTION
-
-# %% [markdown]
-# <details><summary>Hint</summary>
-#
-# The table of part 2 says where `f` and `g` stand. `b_down` is row-parallel's bias; you know where it goes.
-# </details>
 
 # %% check="megatron-mlp" judges="values" points=3
 check(megatron_mlp, judges="values")
@@ -598,6 +629,26 @@ megatron.traffic()
 # zeros for the first token, then its own rows 0 and 4.
 # </details>
 
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# Three steps: each token's number counted from my first row, a mask of the tokens that are mine, and the looked-up
+# rows, with zeros where the mask is False.
+# </details>
+#
+# <details><summary>Hint 2: the idea</summary>
+#
+# A token of another rank gives an index that is negative or too large. Make it legal first, look up some row or
+# other, and then replace that row by zeros. Two calls that help: `index.clamp(0, rows - 1)`, and
+# `torch.where(mask.unsqueeze(-1), a, b)`, which takes from `a` where the mask is True, else from `b`.
+# </details>
+#
+# <details><summary>Hint 3: almost the code</summary>
+#
+# `index = tokens - tp_rank * rows`, `mine = (index >= 0) & (index < rows)`, `found = table_local[index.clamp(0, rows
+# - 1)]`, and `y_partial = torch.where(mine.unsqueeze(-1), found, 0.0)`.
+# </details>
+
 # %% exercise="parallel-embedding" difficulty=3 minutes=12
 def parallel_embedding(tokens: Tensor, table_local: Tensor, g, tp_rank: int) -> Tensor:
     """Look up tokens in a table whose rows are spread over the ranks; one all_reduce, forward.
@@ -613,14 +664,6 @@ def parallel_embedding(tokens: Tensor, table_local: Tensor, g, tp_rank: int) -> 
     y_partial = torch.where(mine.unsqueeze(-1), found, 0.0)
     ### END SOLUTION
     return g(y_partial)
-
-# %% [markdown]
-# <details><summary>Hint</summary>
-#
-# Three steps: the token's number counted from my first row; a mask of the tokens that are mine; the looked-up rows,
-# with zeros where the mask is False. Two calls that help: `index.clamp(0, rows - 1)` makes any index legal,
-# `torch.where(mask.unsqueeze(-1), a, b)` takes from `a` where the mask is True, else from `b`.
-# </details>
 
 # %% check="parallel-embedding" judges="values" points=3
 check(parallel_embedding, judges="values")
@@ -654,6 +697,26 @@ three_numbers = 3 * 2 * (t - 1) * tokens * 4 // t
 print(f"gathering: {gathering / 1e6:,.0f} MB     three numbers a token: {three_numbers / 1e6:.3f} MB")
 print(f"{gathering // three_numbers:,} times less")
 
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# The last line needs `total`, the sum over all words of $e^{z - m}$, and `of_target`, the target's $z - m$. Both are
+# (N,) and whole on every rank. Which of the three reductions needs a gradient?
+# </details>
+#
+# <details><summary>Hint 2: the idea</summary>
+#
+# First the largest logit of each token, by `all_reduce` with `op=dist.ReduceOp.MAX`; subtract it everywhere. Then two
+# sums through `g`. For the target: make the index legal, and wipe out what is not yours, as in the embedding.
+# `x.gather(-1, index.unsqueeze(-1)).squeeze(-1)` takes from each row of `x` the entry at `index`.
+# </details>
+#
+# <details><summary>Hint 3: almost the code</summary>
+#
+# `shifted = logits_local - largest.unsqueeze(-1)`; `total = g(shifted.exp().sum(-1))`; with `index = targets -
+# first`, `of_target = g(torch.where(mine, found, 0.0))`, where `found` is gathered from `shifted`.
+# </details>
+
 # %% exercise="parallel-cross-entropy" difficulty=4 minutes=20
 def parallel_cross_entropy(logits_local: Tensor, targets: Tensor, g, tp_group) -> Tensor:
     """The mean cross-entropy of all tokens, of logits whose words are spread over the ranks.
@@ -674,18 +737,6 @@ def parallel_cross_entropy(logits_local: Tensor, targets: Tensor, g, tp_group) -
     of_target = g(torch.where(mine, found, 0.0))
     ### END SOLUTION
     return (total.log() - of_target).mean()
-
-# %% [markdown]
-# <details><summary>Hint 1: what the last line needs</summary>
-#
-# `total`, the sum over all words of $e^{z - m}$, and `of_target`, the target's $z - m$; both (N,) and whole on every
-# rank.
-# </details>
-# <details><summary>Hint 2: the target's logit</summary>
-#
-# `x.gather(-1, index.unsqueeze(-1)).squeeze(-1)` takes from each row of `x` the entry at `index`. Make the index legal,
-# and wipe out what is not yours, as in the embedding.
-# </details>
 
 # %% check="parallel-cross-entropy" judges="values" points=4
 check(parallel_cross_entropy, judges="values")
@@ -719,6 +770,26 @@ figures.qkv_columns(num_heads=4, tp_size=2)
 # For this exercise each rank is handed the whole `w_qkv` and `w_out`, and cuts its part inside, so that the cutting is
 # yours too. A real program cuts once, when the model is made.
 
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# The columns of `w_qkv` are those of q, then of k, then of v. Which columns does one rank need, and why are they not
+# one block?
+# </details>
+#
+# <details><summary>Hint 2: the idea</summary>
+#
+# Cut `w_qkv` in 3 first, then each of the three in `tp_size`. The heads of a rank are neighbours, so their columns in
+# q are one chunk, and so are their rows in `w_out`. Call `f` once and use its result three times.
+# </details>
+#
+# <details><summary>Hint 3: almost the code</summary>
+#
+# `[part.chunk(tp_size, dim=1)[tp_rank] for part in w_qkv.chunk(3, dim=1)]` are the three local weights. Then
+# `split_heads(f(x) @ part, heads_local)` for each, `merge_heads(attend(q, k, v))`, and `g` of its product with your
+# rows of `w_out`.
+# </details>
+
 # %% exercise="parallel-attention" difficulty=3 minutes=15
 def parallel_attention(
     x: Tensor, w_qkv: Tensor, w_out: Tensor, num_heads: int, f, g, tp_rank: int, tp_size: int
@@ -737,13 +808,6 @@ def parallel_attention(
     found = merge_heads(attend(q, k, v))  # (B, S, D/t)
     return g(found @ w_out.chunk(tp_size, dim=0)[tp_rank])
     ### END SOLUTION
-
-# %% [markdown]
-# <details><summary>Hint</summary>
-#
-# Cut `w_qkv` in 3 first, then each of the three in `tp_size`. The heads of a rank are neighbours, so their columns in q
-# are one chunk, and so are their rows in `w_out`. Call `f` once and use its result three times.
-# </details>
 
 # %% check="parallel-attention" judges="values" points=4
 check(parallel_attention, judges="values")
@@ -788,6 +852,24 @@ figures.layer_doors(sequence_parallel=True)
 # through this rank's columns only: it is a partial sum.
 #
 # The sequence is dimension 1 of (B, S, D).
+
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# Two classes, four lines, two verbs. Which verb makes many tokens of few, and which makes few of many while it adds?
+# </details>
+#
+# <details><summary>Hint 2: the idea</summary>
+#
+# Gathering forward means scattering backward, and the other way round. What comes back through a gather is a partial
+# sum, so backward has to add: a plain slice would lose what the other ranks have to say about these tokens.
+# </details>
+#
+# <details><summary>Hint 3: almost the code</summary>
+#
+# `all_gather(x_local, tp_group, dim=1)` and, backward, `reduce_scatter(grad_partial, ctx.tp_group, dim=1), None`. The
+# other class has the two exchanged. The `None` is for `tp_group`, which has no gradient.
+# </details>
 
 # %% exercise="across-sequence" difficulty=3 minutes=12
 class GatherSequence(torch.autograd.Function):
@@ -845,6 +927,26 @@ check(across_sequence, judges="traffic")
 # You already have a function with "forward nothing, backward all-reduce". It works for weights as well as for
 # activations.
 
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# Follow one token: which lines see only this rank's tokens, and which see all of them? LayerNorm comes **before** the
+# gather, so that only S/t tokens are kept for backward.
+# </details>
+#
+# <details><summary>Hint 2: the idea</summary>
+#
+# Everything between `gather` and `scatter` is the MLP that you know, without `f` and `g`. The three tensors that are
+# whole on every rank but used for this rank's tokens only need their gradients summed: that is what `f` does on the
+# way back. `b_down` is added after the scatter, to this rank's tokens.
+# </details>
+#
+# <details><summary>Hint 3: almost the code</summary>
+#
+# `h = gather(layer_norm(x_local, f(norm_weight), f(norm_bias)))`, then the two matrices with gelu between them, and
+# `x_local + scatter(y_partial) + f(b_down)`.
+# </details>
+
 # %% exercise="sequence-parallel-mlp" difficulty=4 minutes=18
 def sequence_parallel_mlp(
     x_local: Tensor,
@@ -871,13 +973,6 @@ def sequence_parallel_mlp(
     y_partial = gelu(h @ w_up_local + b_up_local) @ w_down_local  # (B, S, D), a partial sum
     return x_local + scatter(y_partial) + f(b_down)
     ### END SOLUTION
-
-# %% [markdown]
-# <details><summary>Hint</summary>
-#
-# LayerNorm comes **before** the gather, so that only S/t tokens are kept for backward. `b_down` is added after the
-# scatter, to this rank's tokens.
-# </details>
 
 # %% check="sequence-parallel-mlp" judges="values" points=4
 check(sequence_parallel_mlp, judges="values")
@@ -1239,3 +1334,10 @@ def challenge(rank, world_size):
     return kept, x_local.grad.sum().item(), w_local.grad.sum().item()
 
 spawn(challenge, 4).results[0]
+
+# %% [markdown]
+# # Your progress
+# What has passed since this kernel was started, and what is left.
+
+# %% tags=["notebook-only"]
+check.summary()

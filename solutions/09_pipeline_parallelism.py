@@ -340,6 +340,26 @@ print("asked for:     ", x.grad)
 predict("messages that rank 1 sends", ...)
 predict("their receivers, a list in order", ...)
 
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# Three holes: what a received tensor needs so that backward can reach it, where the gradient of `y` comes from, and
+# who wants the gradient of `x`.
+# </details>
+#
+# <details><summary>Hint 2: the idea</summary>
+#
+# (1) The received `x` is a leaf that must require a gradient before it is used. (2) Receive a tensor of the shape of
+# `y` from the next rank, and call backward with it. (3) Send the gradient of `x` to the previous rank; rank 0 has
+# nobody to send to.
+# </details>
+#
+# <details><summary>Hint 3: almost the code</summary>
+#
+# `x.requires_grad_()`; `dist.recv(gradient, src=rank + 1)` and `y.backward(gradient)`; `dist.send(x.grad, dst=rank -
+# 1)`.
+# </details>
+
 # %% exercise="backward-across" difficulty=3 minutes=15
 def backward_across(batch: Tensor, weights: list[Tensor], rank: int, world_size: int) -> list[Tensor]:
     """The gradients of this rank's layers, those of mlp.loss_of(output of the last stage), for the whole batch.
@@ -369,13 +389,6 @@ def backward_across(batch: Tensor, weights: list[Tensor], rank: int, world_size:
         dist.send(x.grad, dst=rank - 1)
     ### END SOLUTION
     return [leaf.grad for leaf in leaves]
-
-# %% [markdown]
-# <details><summary>Hint</summary>
-#
-# Three holes: (1) make the received `x` a leaf that requires a gradient; (2) receive a tensor of the shape of `y` from
-# the next rank, and call backward with it; (3) send `x.grad` to the previous rank. Rank 0 has nobody to send to.
-# </details>
 
 # %% check="backward-across" judges="values" points=3
 check(backward_across, judges="values")
@@ -606,6 +619,25 @@ reveal("live microbatches of GPipe", max(live), why="All of them, on every rank:
 predict("live microbatches of 1F1B, by rank", ...)
 predict("the bubble of 1F1B is", ..., choices=["smaller", "the same", "larger"])
 
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# Write down the steps of the last rank of 4, then those of the one before it. How many forwards come before the first
+# backward?
+# </details>
+#
+# <details><summary>Hint 2: the idea</summary>
+#
+# `ahead` is $P - 1 - r$, but no more than $M$. After the warm-up, pair the forwards that are left with the first
+# backwards; when no forwards are left, the last backwards remain.
+# </details>
+#
+# <details><summary>Hint 3: almost the code</summary>
+#
+# `steps = forward[:ahead]`; `zip(forward[ahead:], backward)` gives the pairs, and stops when there are no forwards
+# left; then come the last `ahead` entries of `backward`. (If `ahead` is 0, `backward[-ahead:]` would be all of them.)
+# </details>
+
 # %% exercise="one-f-one-b" difficulty=3 minutes=15
 def one_f_one_b(rank: int, world_size: int, num_microbatches: int) -> list[tuple]:
     """The steps of one rank in 1F1B: warm-up, then one forward and one backward in turn, then the backwards left.
@@ -623,13 +655,6 @@ def one_f_one_b(rank: int, world_size: int, num_microbatches: int) -> list[tuple
     steps += backward[num_microbatches - ahead :]
     ### END SOLUTION
     return steps
-
-# %% [markdown]
-# <details><summary>Hint</summary>
-#
-# `zip(forward[ahead:], backward)` pairs the forward passes that are left with the first backward passes, and stops when
-# no forward passes are left. Then `ahead` backward passes remain: the last ones.
-# </details>
 
 # %% [markdown]
 # Look at yours before it is judged. If the first line says that somebody waits, the picture shows where.
@@ -724,6 +749,27 @@ reveal("two blocking sends end in", "a deadlock", why="Each waits in its send un
 predict("messages that rank 1 sends, 16 microbatches", ...)
 predict("messages that rank 3 sends, 16 microbatches", ...)
 
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# You have written all of it before: part 3 has the receive with `requires_grad_()`, the backward pass with a received
+# gradient, and the sending of `x.grad`. Which three things are new?
+# </details>
+#
+# <details><summary>Hint 2: the idea</summary>
+#
+# New are the tags, `isend` instead of `send`, and that `x` and `y` wait in `kept` between F and B. Stage 0 receives
+# no input, the last stage receives no gradient. A sent tensor must stay alive until its handle has been waited for,
+# so `sends` holds both.
+# </details>
+#
+# <details><summary>Hint 3: almost the code</summary>
+#
+# `dist.recv(x, src=before, tag=tag("F", m, stage))`; `sends.append((dist.isend(message, dst=after, tag=tag("F", m,
+# stage + 1)), message))`; `kept[c, m] = x, y`, later `x, y = kept.pop((c, m))`. The backward messages are the mirror
+# image, with `tag("B", m, stage)` and `tag("B", m, stage - 1)`.
+# </details>
+
 # %% exercise="run-schedule" difficulty=4 minutes=20
 def run_schedule(
     batch: Tensor, weights: list[list[Tensor]], steps: list, micro_batch_size: int, rank: int, world_size: int
@@ -783,14 +829,6 @@ def run_schedule(
     for handle, _ in sends:
         handle.wait()
     return total, [[leaf.grad for leaf in chunk] for chunk in leaves]
-
-# %% [markdown]
-# <details><summary>Hint</summary>
-#
-# You have written all of it before: part 3 has the receive with `requires_grad_()`, the backward pass with a received
-# gradient, and the sending of `x.grad`. What is new: the tags, `isend` with `sends.append((handle, tensor))`, and that
-# `x` and `y` wait in `kept` between F and B: `kept[c, m] = x, y`, later `kept.pop((c, m))`.
-# </details>
 
 # %% check="run-schedule" judges="values" points=4
 check(run_schedule, judges="values")
@@ -898,6 +936,24 @@ run.timeline()
 
 # %%
 predict("times that a message's time adds", ...)
+
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# When microbatch $m$ is about to be computed, which receive must be over, and which one may begin?
+# </details>
+#
+# <details><summary>Hint 2: the idea</summary>
+#
+# Wait for the receive of $m$, then start that of $m + 1$ at once, if there is one: it travels while you compute. A
+# send is started and not waited for; keep its handle, and wait for all of them at the very end.
+# </details>
+#
+# <details><summary>Hint 3: almost the code</summary>
+#
+# Before computing: `receives[m].wait()`, then append `dist.irecv(buffers[m + 1], src=rank - 1)` unless `m` was the
+# last. After it: append `dist.isend(y, dst=rank + 1)` to `sends`, except on the last rank.
+# </details>
 
 # %% exercise="overlapped-forward" difficulty=3 minutes=15
 def overlapped_forward(
@@ -1024,6 +1080,25 @@ check(interleaved_layers, judges="values")
 
 # %%
 predict("the bubble of interleaved 1F1B", ...)
+
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# Write down `k`, chunk and microbatch for 2 ranks, 4 microbatches and 2 chunks, and hold them against the two
+# formulas above.
+# </details>
+#
+# <details><summary>Hint 2: the idea</summary>
+#
+# The backward pass has the same microbatch and the chunk counted from the other end: `num_chunks - 1 - chunk`. With
+# both lists made, the three phases are those of 1F1B; only `ahead` is another number.
+# </details>
+#
+# <details><summary>Hint 3: almost the code</summary>
+#
+# `chunk = k // world_size % num_chunks` and `microbatch = k // (world_size * num_chunks) * world_size + k %
+# world_size`. `ahead = min(2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size, count)`.
+# </details>
 
 # %% exercise="interleaved" difficulty=4 minutes=20
 def interleaved(rank: int, world_size: int, num_microbatches: int, num_chunks: int) -> list[tuple]:
@@ -1304,3 +1379,10 @@ schedules = [zero_bubble(rank, 4, num_microbatches=8) for rank in range(4)]
 bubble = max(slot.end for slot in timed(schedules)) - 3 * 8
 print(problem(schedules) or f"it can run: bubble {bubble} s, 1F1B has 9.0 s")
 figures.schedule(schedules, "zero bubble, to begin with")
+
+# %% [markdown]
+# # Your progress
+# What has passed since this kernel was started, and what is left.
+
+# %% tags=["notebook-only"]
+check.summary()

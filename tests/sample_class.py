@@ -33,13 +33,11 @@ LESSON = "01_collectives"
 # What the mutant students hand in: a wrong answer, and which of its exercise's checks must fail.
 MUTANT_STUDENTS: list[dict[str, str]] = [
     {
-        "predict-rooted/always-root-0": "values",
-        "call-rooted/all-reduces": "traffic",
         "broadcast-by-hand/forgets-to-receive": "values traffic",
         "scatter-by-hand/wrong-dtype": "values",
         "gather-by-hand/sends-to-rank-0": "values traffic",
         "reduce-by-hand/averages": "values",
-        "call-unrooted/reduces-to-rank-0": "traffic",
+        "grid-sums/gathers-everything": "traffic",
         "all-reduce-from-halves/averages": "values",
         "distributed-transpose/gathers-everything": "traffic",
         "dual-of/one-way-only": "values",
@@ -48,13 +46,11 @@ MUTANT_STUDENTS: list[dict[str, str]] = [
         "agree-or-explain/only-the-odd-one-raises": "values",
     },
     {
-        "call-rooted/root-alone-calls": "values traffic",
-        "predict-unrooted/whole-sum-everywhere": "values",
         "broadcast-by-hand/four-ranks": "values traffic",
         "scatter-by-hand/off-by-one": "values",
         "gather-by-hand/returns-a-list": "values",
         "reduce-by-hand/counts-to-four": "values traffic",
-        "all-gather-from-rooted/forgets-the-gather": "values traffic",
+        "grid-sums/forgets-the-group": "values traffic",
         "launch-then-wait/three-tensors": "values traffic",
         "all-reduce-any-view/flattens-wrong": "values",
         "agree-or-explain/never-asks": "values",

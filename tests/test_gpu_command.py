@@ -310,7 +310,7 @@ def without_network():
     return [*words, *inside] if works else []
 
 
-@pytest.mark.thorough  # .ci/run makes a dry run with all packages
+@pytest.mark.thorough  # .ci/run makes a dry run of most parts, with all packages
 def test_a_dry_run_on_a_bare_machine_ends_with_its_page(bare_python, copy_of_project, tmp_path):
     environment = {"PATH": os.defpath, "HOME": str(tmp_path)}
     has = (

@@ -204,14 +204,11 @@ def stop_before_the_stamp(course):
     (course.venv / ".ready").write_text("set-up has not finished\n")
 
 
-OTHER_DAMAGE = [break_the_python_link, remove_pip, leave_an_empty_folder, stop_before_the_stamp]
+DAMAGE = [remove_python, break_the_python_link, remove_pip, leave_an_empty_folder, stop_before_the_stamp]
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [remove_python, *(pytest.param(one, marks=pytest.mark.thorough) for one in OTHER_DAMAGE)],
-    ids=lambda damage: damage.__name__,
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("damage", DAMAGE, ids=lambda damage: damage.__name__)
 def test_a_damaged_environment_is_created_again(ready, damage):
     damage(ready)
     done = ready.set_up()

@@ -20,6 +20,7 @@ from traitlets.config import Config
 
 from grader.authoring.lesson import BuildError, Cell, Lesson, Problem
 
+TIMELINES = "RECORD_TIMELINES"  # as in utils/checks/timelines.py
 CELL_TIMEOUT = 300  # seconds; a cell of a lesson takes a few
 METADATA = {
     "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
@@ -62,12 +63,20 @@ def run(lesson: Lesson, notebook: NotebookNode, folder: Path, sockets: str, afte
         on_cell_executed=lambda cell, cell_index, execute_reply: after_cell(),
     )
     python_path = os.pathsep.join(filter(None, [str(lesson.root), os.environ.get("PYTHONPATH")]))
+    timelines = timelines_file(lesson)
+    timelines.unlink(missing_ok=True)
+    environment = {"PYTHONPATH": python_path, TIMELINES: str(timelines)}
     try:
         with asyncio.Runner(loop_factory=EventLoop) as runner:
-            runner.run(run_cells(client, os.environ | {"PYTHONPATH": python_path}))
+            runner.run(run_cells(client, os.environ | environment))
     except (CellControlSignal, DeadKernelError) as error:
         cell = lesson.cells[started[-1] - 1] if started else lesson.cells[0]
         raise BuildError([failure(lesson, cell, error)]) from error
+
+
+def timelines_file(lesson: Lesson) -> Path:
+    """Where the solution's runs are written down that failed checks of time show."""
+    return lesson.root / "utils" / "checks" / "recorded" / "timelines" / f"{lesson.name}.json"
 
 
 class EventLoop(asyncio.SelectorEventLoop):

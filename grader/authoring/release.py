@@ -1,5 +1,8 @@
 """Pack the students' bundle, `dist/distributed-training.zip`. `make release` calls this.
 
+A class's bundle holds no answer. The one for self-study, `dist/distributed-training-self-study.zip`, has each answer in
+a cell of its own, folded, below the checks of its exercise, and nowhere else.
+
     bundle(root) -> Path             refuses if a notebook differs from its source, or if an answer is in the bundle
     leaks(file, lessons) -> [Leak]   the proof: every line of a bundle that holds part of an answer, or grader code
     leaks_in_other_words(file, lessons) -> [Leak]     code that means the same as part of an answer (meaning.py)
@@ -29,13 +32,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from grader.authoring.build import drift, read_lessons, release_path
+import nbformat
+from nbformat.v4 import new_markdown_cell
+
+from grader.authoring.build import bytes_of, drift, read_lessons, release_path
 from grader.authoring.facts import students_table
 from grader.authoring.lesson import ROOT, BuildError, Lesson, parse
-from grader.authoring.markers import clear_solution, solution_lines
+from grader.authoring.markers import REGION, clear_solution, solution_lines
 from grader.authoring.meaning import UNSEEN, Piece, pieces, pieces_in_text
 
 NAME = "distributed-training"
+SELF_STUDY = f"{NAME}-self-study"
+SOLUTION_CELL = "answer-to-"  # how the id of such a cell begins
+FOLDED = """<details><summary>A solution, for self-study: try first, then read the hints</summary>
+
+```python
+{code}
+```
+</details>"""
 DATE = (2020, 1, 1, 0, 0, 0)  # for every file in the zip, so that the same content gives the same bytes
 FROM_ROOT = ("LICENSE", "LICENSE-TEXT", "setup_env.py")
 FOR_TEACHERS = "# For teachers"  # ends the students' part of requirements.txt
@@ -48,8 +62,11 @@ NOT_FOR_STUDENTS = re.compile(r"(BEGIN|END) SOLUTION|HIDDEN TESTS|grader\.hidden
 # ---- contents --------------------------------------------------------------------------------------------------------
 
 
-def contents(lessons: Iterable[Lesson], root: Path = ROOT) -> dict[str, bytes]:
-    """The bundle's files, {path in the bundle: content}. Raises BuildError if one is missing."""
+def contents(lessons: Iterable[Lesson], root: Path = ROOT, solutions: bool = False) -> dict[str, bytes]:
+    """The bundle's files, {path in the bundle: content}. Raises BuildError if one is missing.
+
+    solutions: with the folded answers of self-study
+    """
     lessons = list(lessons)
     templates = root / "grader" / "bundle"
     files = {path.relative_to(root): path for path in (release_path(lesson) for lesson in lessons)}
@@ -62,6 +79,9 @@ def contents(lessons: Iterable[Lesson], root: Path = ROOT) -> dict[str, bytes]:
     if missing:
         raise BuildError(f"the bundle needs {path.relative_to(root)}, but there is no such file" for path in missing)
     entries = {name.as_posix(): path.read_bytes() for name, path in files.items()}
+    for lesson in lessons if solutions else ():
+        name = release_path(lesson).relative_to(root).as_posix()
+        entries[name] = with_solutions(entries[name], lesson)
     entries["requirements.txt"] = student_requirements(entries["requirements.txt"].decode()).encode()
     readme = entries["README.md"].decode()
     for place, text in {"<!-- lessons -->": students_table(lessons), "<!-- version -->": version(root)}.items():
@@ -70,6 +90,21 @@ def contents(lessons: Iterable[Lesson], root: Path = ROOT) -> dict[str, bytes]:
         readme = readme.replace(place, text)
     entries["README.md"] = readme.encode()
     return entries
+
+
+def with_solutions(notebook: bytes, lesson: Lesson) -> bytes:
+    """A lesson as students get it, with each answer in a folded cell below the last check of its exercise."""
+    nb = nbformat.reads(notebook.decode(), as_version=4)
+    below = {checks[-1].id: name for name in lesson.exercises if (checks := lesson.checks_of(name))}
+    cells = []
+    for cell in nb.cells:
+        cells.append(cell)
+        if cell.id in below:
+            exercise = lesson.exercises[below[cell.id]]
+            code = "\n".join(line for line in exercise.source.split("\n") if not REGION.fullmatch(line))
+            cells.append(new_markdown_cell(FOLDED.format(code=code), id=f"{SOLUTION_CELL}{exercise.name}"[:64]))
+    nb.cells = cells
+    return bytes_of(nb)
 
 
 def version(root: Path) -> str:
@@ -123,8 +158,11 @@ class Leak:
         return f"{self.file}:{self.line}: {self.what}"
 
 
-def leaks(file: str | Path | IO[bytes], lessons: Iterable[Lesson]) -> list[Leak]:
-    """Everything in the zip `file` that gives away an answer of `lessons`, or belongs to the grader."""
+def leaks(file: str | Path | IO[bytes], lessons: Iterable[Lesson], solutions: bool = False) -> list[Leak]:
+    """Everything in the zip `file` that gives away an answer of `lessons`, or belongs to the grader.
+
+    solutions: the cells that `with_solutions` adds don't count
+    """
     answers = telling_lines(lessons)
     found = []
     with zipfile.ZipFile(file) as bundle:
@@ -132,8 +170,11 @@ def leaks(file: str | Path | IO[bytes], lessons: Iterable[Lesson]) -> list[Leak]
             inside = name.removeprefix(f"{NAME}/")
             if inside.startswith(("solutions/", "grader/", "tests/", "submitted/", "autograded/", "feedback/")):
                 found.append(Leak(inside, 1, "this file is not for students"))
-            for number, line in lines_of(inside, bundle.read(name)):
-                found += [Leak(inside, number, what) for what in leaks_of(line, answers)]
+            lines = list(lines_of(inside, bundle.read(name), solutions))
+            text = "\n".join(squeeze(line) for _, line in lines)
+            here = {answer: exercise for answer, exercise in answers.items() if answer in text}  # quicker than by line
+            for number, line in lines:
+                found += [Leak(inside, number, what) for what in leaks_of(line, here)]
     return found
 
 
@@ -230,11 +271,13 @@ def squeeze(line: str) -> str:
     return re.sub(r"\s+", "", line)
 
 
-def lines_of(name: str, content: bytes) -> Iterator[tuple[int, str]]:
+def lines_of(name: str, content: bytes, solutions: bool = False) -> Iterator[tuple[int, str]]:
     """The numbered lines of a file; for a notebook, the lines in its cells, with the cell's number."""
     text = content.decode("utf-8", errors="replace")
     if name.endswith(".ipynb"):
         for number, cell in enumerate(json.loads(text)["cells"], 1):
+            if solutions and str(cell.get("id", "")).startswith(SOLUTION_CELL):
+                continue
             yield from ((number, line) for string in strings_in(cell) for line in string.split("\n"))
     else:
         yield from enumerate(text.split("\n"), 1)
@@ -255,8 +298,8 @@ def strings_in(value: Any) -> Iterator[str]:
 # ---- making the bundle -----------------------------------------------------------------------------------------------
 
 
-def bundle(root: Path = ROOT) -> Path:
-    """Make dist/distributed-training.zip and return its path.
+def bundle(root: Path = ROOT, solutions: bool = False) -> Path:
+    """Make dist/distributed-training.zip, or with the solutions that of self-study, and return its path.
 
     Raises BuildError if a notebook differs from its source, if a file is missing, or if the bundle holds an answer.
     """
@@ -264,11 +307,11 @@ def bundle(root: Path = ROOT) -> Path:
     if drifted:
         raise BuildError(drifted)
     lessons = read_lessons(root=root)
-    packed = zipped(contents(lessons, root))
-    found = leaks(io.BytesIO(packed), lessons) + leaks_in_other_words(io.BytesIO(packed), lessons)
+    packed = zipped(contents(lessons, root, solutions))
+    found = leaks(io.BytesIO(packed), lessons, solutions) + leaks_in_other_words(io.BytesIO(packed), lessons)
     if found:
         raise BuildError([f"the bundle was not made: {leak}" for leak in found])
-    path = root / "dist" / f"{NAME}.zip"
+    path = root / "dist" / f"{SELF_STUDY if solutions else NAME}.zip"
     path.parent.mkdir(exist_ok=True)
     unfinished = path.with_suffix(".unfinished")
     unfinished.write_bytes(packed)
@@ -276,10 +319,10 @@ def bundle(root: Path = ROOT) -> Path:
     return path
 
 
-def command(root: Path = ROOT) -> int:
+def command(root: Path = ROOT, solutions: bool = False) -> int:
     """`python -m grader release`: make the bundle, print what is in it, return the exit code."""
     try:
-        path = bundle(root)
+        path = bundle(root, solutions)
     except BuildError as error:
         print(error, file=sys.stderr)
         return 1
@@ -287,6 +330,7 @@ def command(root: Path = ROOT) -> int:
         files = made.namelist()
     lessons = sum(name.endswith(".ipynb") for name in files)
     plural = "s" * (lessons != 1)
-    print(f"{path.relative_to(root)}: {lessons} lesson{plural}, {len(files)} files, no answer in it")
+    answers = "each answer folded below its exercise, not for a class" if solutions else "no answer in it"
+    print(f"{path.relative_to(root)}: {lessons} lesson{plural}, {len(files)} files, {answers}")
     print(f"The proof compares text, formulas by value and other expressions by shape. It can't see {UNSEEN}.")
     return 0

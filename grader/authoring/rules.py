@@ -8,6 +8,7 @@ Each rule is one function in RULES.
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -18,6 +19,8 @@ from grader.authoring.markers import clear_solution, nearest
 from grader.authoring.predictions import PREDICT, only_reveals, prediction_calls
 
 FEWEST_WRONG = 2  # answers to an exercise
+HARD = 3  # the difficulty from which an exercise has three hints
+HINT = re.compile(r"<details><summary>Hint (\d): .+</summary>")
 SIGNATURE = 'board_name = ""  # your name on the class\'s board; empty for none'
 Breaches = Iterator[Problem]
 
@@ -109,6 +112,22 @@ def every_exercise_is_checked(lesson: Lesson) -> Breaches:
     for exercise in lesson.exercises.values():
         if not lesson.checks_of(exercise.name):
             what = f'exercise {exercise.name!r} has no check: add # %% check="{exercise.name}" judges="values" points=2'
+            yield Problem(lesson.file, exercise.line, what)
+
+
+def hard_exercises_have_hints(lesson: Lesson) -> Breaches:
+    """Beside each exercise above ●● are three folded hints, from where to look to almost the code."""
+    for at, cell in enumerate(lesson.cells):
+        exercise = lesson.exercises.get(cell.exercise or "")
+        if exercise is None or exercise.difficulty < HARD:
+            continue
+        beside = [one.source for one in lesson.cells[max(at - 1, 0) : at + 2] if one.kind == "markdown"]
+        found = HINT.findall("\n".join(beside))
+        if found != ["1", "2", "3"]:
+            what = (
+                f"{exercise.name!r} needs three hints, in the markdown right above it: <details><summary>Hint 1: where "
+                "to look</summary>, Hint 2: the idea, Hint 3: almost the code"
+            )
             yield Problem(lesson.file, exercise.line, what)
 
 

@@ -3,7 +3,7 @@
     ANSWERS = Answers()
 
     wrong, right = ANSWERS.to("broadcast-by-hand")
-    wrong("forgets-to-receive", "What usually causes this here").replace("dist.recv(received, src=root)", "pass")
+    wrong("forgets-to-receive", "finished without receiving it").replace("dist.recv(received, src=root)", "pass")
     wrong("uses-the-library", "your function calls", caught_by="traffic").body("dist.broadcast(received, src=root)")
     right("receives-from-anybody").replace("recv(received, src=root)", "recv(received)")
 

@@ -36,11 +36,19 @@ class Course:
 
     @classmethod
     def at(cls, folder: str | Path) -> Course:
-        """Open the course in `folder`. Raises ClassroomError if there isn't one."""
+        """Open the course in `folder`. Raises ClassroomError, which says what the folder lacks, if there isn't one."""
         root = Path(folder).resolve()
+        if not root.is_dir():
+            raise ClassroomError(f"there is no folder {folder}; `python -m grader new-course {folder}` makes a course")
         if not (root / CONFIG).is_file():
-            raise ClassroomError(f"{folder} is not a course: it has no {CONFIG}; name another folder with --course")
-        return cls(root, PyFileConfigLoader(CONFIG, path=str(root)).load_config())
+            raise ClassroomError(
+                f"{folder} is not a course: it has no {CONFIG}; name another folder with --course, "
+                "or make one with `python -m grader new-course FOLDER`"
+            )
+        try:
+            return cls(root, PyFileConfigLoader(CONFIG, path=str(root)).load_config())
+        except Exception as error:  # whatever an instructor may have typed there
+            raise ClassroomError(f"{root / CONFIG} can't be read: {type(error).__name__}: {error}") from error
 
     def without_sandbox(self) -> None:
         """Let submissions run with all the rights of the person grading, who has asked for this."""
@@ -79,6 +87,17 @@ class Course:
         return sorted(
             path.stem for path in self.folder("source", ".", "").glob("*/*.ipynb") if path.stem == path.parent.name
         )
+
+    def require_lessons(self) -> None:
+        """Raises ClassroomError, which says what is missing, if the course has no built lesson."""
+        source = self.folder("source", ".", "")
+        if self.lessons():
+            return
+        if source.is_symlink() and not source.exists():
+            raise ClassroomError(f"{source} leads to {source.readlink()}, which isn't there: link it again")
+        if not source.is_dir():
+            raise ClassroomError(f"the course has no folder {source}: its lessons are expected there")
+        raise ClassroomError(f"{source} holds no built lesson, such as {source / '01_topic' / '01_topic.ipynb'}")
 
     def students(self, lesson: str) -> list[str]:
         """Everyone who has handed in something, even if it isn't a notebook."""

@@ -11,7 +11,7 @@ import os
 import signal
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from queue import Empty, SimpleQueue
 from tempfile import TemporaryDirectory
@@ -42,7 +42,7 @@ class ClusterError(Exception):
 
 def judge_all(
     lesson: str, work: dict[str, str], settings: JudgeSettings, jobs: int | None = None, scheduler: str | None = None
-) -> Iterator[tuple[str, Judgement, bool]]:
+) -> Generator[tuple[str, Judgement, bool]]:
     """Judge notebooks, {name: text}. Yields (name, judgement, whether it could be judged) as each one finishes.
 
     A notebook can't be judged if it raises an error on a worker, or kills three of them. Its judgement says so, and

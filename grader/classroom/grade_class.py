@@ -10,11 +10,14 @@ interrupted continues where it stopped.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 
 import nbformat
 from nbformat.notebooknode import NotebookNode
+from nbgrader import utils
 from nbgrader.auth import Authenticator
 from nbgrader.converters import GenerateAssignment, GenerateFeedback
 from nbgrader.exchange import ExchangeFactory
@@ -22,9 +25,13 @@ from tqdm import tqdm
 
 from grader.classroom.course import ClassroomError, Course
 from grader.classroom.dask_cluster import ClusterError, judge_all
-from grader.classroom.grades import Grades, find_problems, printable, read_grades
-from grader.classroom.judgement_cache import JudgementCache, digest_of
+from grader.classroom.extensions import grant
+from grader.classroom.grades import Grades, by_exercise, find_problems, printable, read_grades
+from grader.classroom.judgement_cache import JudgementCache, digest_of, digest_of_answers
+from grader.classroom.long_runs import MINUTE, Pace, a_line_every
 from grader.classroom.one_submission import OneSubmission
+from grader.classroom.submission import grade_id
+from grader.judging.check_cells import is_check
 from grader.judging.verdict import Judgement
 
 # ---- the steps -------------------------------------------------------------------------------------------------------
@@ -37,6 +44,8 @@ class GradeOptions:
     students   only these students; everybody when empty
     new        only submissions without a grade; otherwise also those that have changed since they were graded
     regrade    judge again, even what has been judged already
+    exercise   judge only this exercise again; the rest of an unchanged submission stays as it was judged before
+    extensions more time for single students
     jobs       processes on this machine; one per core when None
     scheduler  the address of a Dask scheduler to use instead of this machine
     """
@@ -44,6 +53,8 @@ class GradeOptions:
     students: tuple[str, ...] = ()
     new: bool = False
     regrade: bool = False
+    exercise: str | None = None
+    extensions: dict[str, timedelta] = field(default_factory=dict)
     jobs: int | None = None
     scheduler: str | None = None
 
@@ -62,6 +73,7 @@ def grade_class(course: Course, lesson: str, options: GradeOptions = GradeOption
     if not students:
         expected = course.folder("submitted", "STUDENT", lesson) / f"{lesson}.ipynb"
         raise ClassroomError(f"nobody has handed in {lesson}: submissions are expected as {expected}")
+    grant(course, lesson, options.extensions)
     this = autograde(
         course, lesson, [one for one in students if one in options.students or not options.students], options
     )
@@ -76,14 +88,25 @@ def grade_class(course: Course, lesson: str, options: GradeOptions = GradeOption
 
 def find_lesson(course: Course, lesson: str) -> None:
     """Raises ClassroomError, which lists the lessons there are, if the course has no built lesson of this name."""
+    course.require_lessons()
     lessons = course.lessons()
     source = course.folder("source", ".", lesson)
     if lesson in lessons:
         return
     if source.with_suffix(".py").is_file():
         raise ClassroomError(f"{lesson} is written but not built: run `python -m grader build {lesson}` first")
-    there_are = f"there are: {', '.join(lessons)}" if lessons else f"{source.parent} holds none"
-    raise ClassroomError(f"there is no lesson called {lesson!r}; {there_are}")
+    raise ClassroomError(f"there is no lesson called {lesson!r}; there are: {', '.join(lessons)}")
+
+
+def exercises_of(course: Course, lesson: str) -> dict[str, list[str]]:
+    """The exercises of a lesson, each with its checks."""
+    source = course.folder("source", ".", lesson) / f"{lesson}.ipynb"
+    return exercises_in(nbformat.read(source, as_version=4))
+
+
+def exercises_in(nb: NotebookNode) -> dict[str, list[str]]:
+    answers = [grade_id(cell) for cell in nb.cells if utils.is_solution(cell)]
+    return by_exercise(answers, [grade_id(cell) for cell in nb.cells if is_check(cell)])
 
 
 def collect(course: Course, lesson: str) -> None:
@@ -104,18 +127,23 @@ def collect(course: Course, lesson: str) -> None:
 def autograde(course: Course, lesson: str, students: Iterable[str], options: GradeOptions = GradeOptions()) -> Round:
     """Judge submissions and put the judgements into the gradebook.
 
-    Shows a progress bar on a terminal, and a line for each submission with a problem.
+    Shows a progress bar on a terminal, elsewhere a line every minute, and a line for each submission with a problem.
     """
     this = Round(course, lesson, options)
     for student in tqdm(list(students), f"{lesson}: reading", unit="submission", disable=None, leave=False):
         this.read(student)
-    texts = {student: nbformat.writes(nb) for student, (nb, _) in this.to_judge.items()}
-    with tqdm(total=len(texts), desc=f"{lesson}: judging", unit="submission", disable=None) as bar:
+    texts = {student: nbformat.writes(this.part_to_judge(student)) for student in this.to_judge}
+    pace = Pace(f"{lesson}: judging", len(texts))
+    with (
+        tqdm(total=len(texts), desc=pace.what, unit="submission", disable=None) as bar,
+        a_line_every(MINUTE, pace.__str__, wanted=bar.disable),
+    ):
         try:
-            results = judge_all(lesson, texts, course.judge_settings, options.jobs, options.scheduler)
-            for student, judgement, sound in results:
-                this.judged(student, judgement, sound)
-                bar.update()
+            with closing(judge_all(lesson, texts, course.judge_settings, options.jobs, options.scheduler)) as results:
+                for student, judgement, sound in results:
+                    this.judged(student, judgement, sound)
+                    pace.done += 1
+                    bar.update()
         except ClusterError as error:
             raise ClassroomError(str(error)) from error
     return this
@@ -128,6 +156,7 @@ class Round:
         self.course, self.lesson, self.options = course, lesson, options
         self.cache = JudgementCache(course.root / "judgements" / lesson)
         self.to_judge: dict[str, tuple[NotebookNode, str]] = {}  # student -> the notebook, and its digest
+        self.before: dict[str, Judgement] = {}  # student -> what is kept, if only one exercise is judged again
         self.failed: dict[str, str] = {}  # student -> why it could not be graded, in a line
         self.counts = {"judged": 0, "judged before and taken over": 0, "unchanged": 0}
 
@@ -142,27 +171,46 @@ class Round:
     def record_or_wait(self, one: OneSubmission) -> bool:
         nb = one.read()
         digest = digest_of(nb, self.lesson, self.course.judge_settings)
+        not_run = nb.metadata.get("not_run")
+        if self.options.exercise and not not_run and (before := self.cache.find_answers(one.student, nb)):
+            self.before[one.student] = before
         if self.options.regrade:
             self.cache.drop(one.student)
-        judgement = Judgement(self.lesson) if nb.metadata.get("not_run") else self.cache.find(one.student, digest)
-        if not judgement:
+        judgement = Judgement(self.lesson) if not_run else self.cache.find(one.student, digest)
+        if not judgement or one.student in self.before:
             self.to_judge[one.student] = nb, digest
             return False
         with self.course.gradebook() as gradebook:
             unchanged = one.is_recorded(gradebook, digest, judgement)
+        unchanged = unchanged and one.student not in self.options.extensions  # the penalty may be another one now
         if not unchanged:
             one.record(nb, digest, judgement)
         self.counts["unchanged" if unchanged else "judged before and taken over"] += 1
         return True
 
+    def part_to_judge(self, student: str) -> NotebookNode:
+        """The notebook, with only the checks that are to be judged."""
+        nb, _ = self.to_judge[student]
+        wanted = self.checks_again(nb) if student in self.before else None
+        cells = [cell for cell in nb.cells if wanted is None or not is_check(cell) or grade_id(cell) in wanted]
+        return NotebookNode({**nb, "cells": cells})
+
+    def checks_again(self, nb: NotebookNode) -> list[str]:
+        return exercises_in(nb).get(self.options.exercise or "", [])
+
     def judged(self, student: str, judgement: Judgement, sound: bool) -> None:
         """Cache a judgement, unless judging itself failed, and put it into the gradebook."""
         one = OneSubmission(self.course, self.lesson, student)
         nb, digest = self.to_judge[student]
+        if student in self.before and sound:
+            judgement = self.before[student].with_new(judgement, self.checks_again(nb))
+        elif student in self.before:
+            judgement = self.before[student]  # better than nothing: only one exercise could not be judged again
+            self.failed[student] = f"{self.options.exercise} could not be judged again: its points are as before"
 
         def cache_and_record() -> bool:
             if sound:
-                self.cache.store(student, digest, judgement)
+                self.cache.store(student, digest, judgement, digest_of_answers(nb))
             one.record(nb, digest, judgement)
             return True
 

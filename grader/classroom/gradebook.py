@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from nbgrader.api import Gradebook
+from nbgrader.api import Grade, Gradebook
 from sqlalchemy import Engine, event
 from sqlalchemy.exc import SAWarning
 from sqlalchemy.orm import scoped_session, sessionmaker
@@ -44,6 +44,11 @@ def one_transaction(db_url: str) -> Iterator[Gradebook]:
         gradebook.db = scoped_session(sessionmaker(bind=connection, autoflush=True))
         yield gradebook
         gradebook.db.flush()
+
+
+def waits_for_a_person(grade: Grade) -> bool:
+    """Whether nobody has graded this yet: neither a check nor, where that is needed, a person."""
+    return grade.auto_score is None and grade.manual_score is None
 
 
 def replace_file(path: Path, content: bytes, mode: int = 0o644) -> None:

@@ -1,19 +1,31 @@
-"""The grades of a class, read from the gradebook: by exercise, as a table for the terminal, and as CSV."""
+"""The grades of a class, read from the gradebook: by exercise, and as a table for the terminal."""
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from pathlib import Path
+from datetime import datetime
 
 import nbformat
-from nbgrader.api import MissingEntry
+from nbgrader.api import Gradebook, MissingEntry
 
 from grader.classroom.course import Course
+from grader.classroom.gradebook import waits_for_a_person
 from grader.classroom.one_submission import OneSubmission
 from grader.classroom.submission import problems
 from grader.judging.check_cells import extra_credit
+
+DAY = 24 * 3600  # seconds
+
+
+@dataclass(frozen=True)
+class Person:
+    """What the gradebook knows of a student, "" where it knows nothing."""
+
+    first_name: str = ""
+    last_name: str = ""
+    email: str = ""
+    lms_user_id: str = ""
 
 
 @dataclass
@@ -24,12 +36,21 @@ class Grades:
     exercises: dict[str, list[str]]  # exercise -> its checks
     points: dict[str, float]  # check -> its maximum; 0 for a challenge, whose points are extra credit
     earned: dict[str, dict[str, float]]  # student -> check -> points
-    penalty: dict[str, float] = field(default_factory=dict)  # student -> points taken off for being late
+    penalty: dict[str, float] = field(default_factory=dict)  # student -> points to take off for being late
     problems: dict[str, list[str]] = field(default_factory=dict)  # student -> what went wrong, one line each
+    waiting: dict[str, set[str]] = field(default_factory=dict)  # student -> what a person still has to grade
+    handed_in: dict[str, datetime] = field(default_factory=dict)  # student -> when (UTC), if that is known
+    days_late: dict[str, float] = field(default_factory=dict)  # student -> days after the deadline, if any
+    people: dict[str, Person] = field(default_factory=dict)  # student -> who that is
+    deadline: datetime | None = None  # UTC
     extra: dict[str, float] = field(default_factory=dict)  # check of a challenge -> the extra credit that it can give
 
     def total(self, student: str) -> float:
-        return max(0.0, sum(self.earned[student].values()) - self.penalty.get(student, 0.0))
+        return sum(self.earned[student].values()) - self.taken_off(student)
+
+    def taken_off(self, student: str) -> float:
+        """The points that being late costs; never more than were earned."""
+        return min(self.penalty.get(student, 0.0), max(0.0, sum(self.earned[student].values())))
 
     def worth(self, exercise: str) -> float:
         """The most points that it can give, extra credit included."""
@@ -41,26 +62,42 @@ class Grades:
     def of_exercise(self, student: str, exercise: str) -> float:
         return sum(self.earned[student][check] for check in self.exercises[exercise])
 
+    def waits(self, student: str, exercise: str) -> bool:
+        """Whether a person still has to grade something of this exercise."""
+        return bool(self.waiting.get(student, set()) & set(self.exercises[exercise]))
+
 
 def read_grades(course: Course, lesson: str) -> Grades:
     """Read a lesson's grades from the gradebook. Submissions that could not be graded get 0."""
     with course.gradebook() as gradebook:
         notebook = gradebook.find_notebook(lesson, lesson)
-        points = {cell.name: cell.max_score for cell in notebook.grade_cells}
+        points = {cell.name: cell.max_score for cell in [*notebook.grade_cells, *notebook.task_cells]}
         exercises = by_exercise([cell.name for cell in notebook.solution_cells], points)
         offered = {cell.name: extra_credit(cell.source) for cell in notebook.source_cells if cell.name in points}
         extra = {check: credit for check, credit in offered.items() if credit}
-        grades = Grades(lesson, exercises, points, earned={}, extra=extra)
+        grades = Grades(lesson, exercises, points, earned={}, extra=extra, deadline=notebook.assignment.duedate)
         for student in course.students(lesson):
             grades.earned[student] = dict.fromkeys(points, 0.0)
             grades.problems[student] = find_problems(course, lesson, student)
-            try:
-                submission = gradebook.find_submission_notebook(lesson, lesson, student)
-            except MissingEntry:
-                continue
-            grades.earned[student].update((grade.name, grade.score) for grade in submission.grades)
-            grades.penalty[student] = submission.late_submission_penalty or 0.0
+            read_submission(gradebook, grades, student)
     return grades
+
+
+def read_submission(gradebook: Gradebook, grades: Grades, student: str) -> None:
+    """Add what the gradebook holds of one student's submission, if it holds any."""
+    try:
+        notebook = gradebook.find_submission_notebook(grades.lesson, grades.lesson, student)
+    except MissingEntry:
+        return
+    grades.earned[student].update((grade.name, grade.score) for grade in notebook.grades)
+    grades.waiting[student] = {grade.name for grade in notebook.grades if waits_for_a_person(grade)}
+    grades.penalty[student] = notebook.late_submission_penalty or 0.0
+    submission = notebook.assignment
+    grades.days_late[student] = submission.total_seconds_late / DAY
+    if submission.timestamp:
+        grades.handed_in[student] = submission.timestamp
+    who = submission.student
+    grades.people[student] = Person(who.first_name or "", who.last_name or "", who.email or "", who.lms_user_id or "")
 
 
 def by_exercise(exercises: Iterable[str], checks: Iterable[str]) -> dict[str, list[str]]:
@@ -87,31 +124,15 @@ def find_problems(course: Course, lesson: str, student: str) -> list[str]:
         return [f"the graded notebook can't be read ({type(error).__name__}): grade it again"]
 
 
-def write_csv(all_grades: list[Grades], path: Path) -> None:
-    """Write one row per student, with a column per check (`lesson/check`), a total per lesson and an overall total."""
-    students = sorted({student for grades in all_grades for student in grades.earned})
-    with path.open("w", newline="", encoding="utf-8") as file:
-        names = [[*(f"{one.lesson}/{check}" for check in one.points), f"{one.lesson}/total"] for one in all_grades]
-        writer = csv.writer(file)
-        writer.writerow(["student", *(name for lesson in names for name in lesson), "total"])
-        for student in students:
-            row: list[float] = []
-            for grades in all_grades:
-                earned = grades.earned.get(student)
-                row += [*earned.values(), grades.total(student)] if earned else [0.0] * (len(grades.points) + 1)
-            total = sum(grades.total(student) for grades in all_grades if student in grades.earned)
-            writer.writerow([student, *(f"{points:g}" for points in row), f"{total:g}"])
-
-
 def table(grades: Grades, width: int = 100) -> str:
     """A row per student and a numbered column per exercise, their names below; in parts no wider than `width`."""
     names = list(grades.exercises)
-    maximum = {name: grades.worth(name) for name in names}
     in_all = sum(grades.points.values())
-    rows = {student: [grades.of_exercise(student, name) for name in names] for student in grades.earned}
+    rows = {student: [cell(grades, student, name) for name in names] for student in grades.earned}
+    rows["of"] = [f"{grades.worth(name):g}" for name in names]
+    totals = {student: f"{grades.total(student):g}" for student in grades.earned} | {"of": f"{in_all:g}"}
     first = max(map(len, ["student", *rows])) + 1
-    cells = [f"{points:g}" for row in [*rows.values(), list(maximum.values())] for points in row]
-    wide = max(map(len, [*cells, f"{len(names)}"])) + 2
+    wide = max(map(len, [*(one for row in rows.values() for one in row), f"{len(names)}"])) + 2
     at_once = max(1, (width - first - 9) // wide)
     lines = []
     for start in range(0, len(names), at_once):
@@ -119,13 +140,20 @@ def table(grades: Grades, width: int = 100) -> str:
         last = part.stop == len(names)
         line = f"{'student':{first}}" + "".join(f"{number + 1:>{wide}}" for number in part)
         lines += [line + ("    total" if last else ""), "-" * (len(line) + 9 * last)]
-        for student, row in [*rows.items(), ("of", list(maximum.values()))]:
-            total = in_all if student == "of" else grades.total(student)
-            line = f"{student:{first}}" + "".join(f"{row[number]:>{wide}g}" for number in part)
-            lines.append(line + (f"{total:>9g}" if last else ""))
+        for student, row in rows.items():
+            line = f"{student:{first}}" + "".join(f"{row[number]:>{wide}}" for number in part)
+            lines.append(line + (f"{totals[student]:>9}" if last else ""))
         lines.append("")
     titles = [name + " (extra credit, not in the total's maximum)" * grades.is_challenge(name) for name in names]
-    return "\n".join([*lines, *(f"{number:>3}  {title}" for number, title in enumerate(titles, 1))])
+    lines += [f"{number:>3}  {title}" for number, title in enumerate(titles, 1)]
+    waiting = sum(map(len, grades.waiting.values()))
+    return "\n".join([*lines, *([f"  ?  not graded yet: a person has to ({waiting} answers)"] if waiting else [])])
+
+
+def cell(grades: Grades, student: str, exercise: str) -> str:
+    """The points of an exercise; with a question mark if a person still has to grade some of it."""
+    points = f"{grades.of_exercise(student, exercise):g}"
+    return points if not grades.waits(student, exercise) else "?" if points == "0" else f"{points}?"
 
 
 def printable(text: str) -> str:

@@ -1,6 +1,7 @@
 """A cache of judgements in the course's folder, judgements/LESSON/STUDENT.json, so that nothing is judged twice.
 
-An entry is valid until one of its inputs changes: the student's text, the lesson, the checks or the limits.
+An entry is valid until one of its inputs changes: the student's text, the lesson, the checks or the limits. When one
+exercise is judged again, the rest of the judgement is still good as long as the student's text is the same.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from nbformat.notebooknode import NotebookNode
 
 from grader.classroom.gradebook import replace_file
+from grader.judging.check_cells import is_check
 from grader.judging.verdict import Judgement
 from grader.judging.worker import JudgeSettings
 
@@ -32,8 +34,19 @@ class JudgementCache:
         except (OSError, ValueError, TypeError, KeyError):
             return None
 
-    def store(self, student: str, digest: str, judgement: Judgement) -> None:
-        text = json.dumps({"digest": digest, "judgement": asdict(judgement)}, indent=1)
+    def find_answers(self, student: str, nb: NotebookNode) -> Judgement | None:
+        """The latest judgement of the same answers, whatever the checks and the limits were then."""
+        try:
+            entry = json.loads(self.file(student).read_text(encoding="utf-8"))
+            same = entry["answers"] == digest_of_answers(nb)
+            return Judgement.from_json(json.dumps(entry["judgement"])) if same else None
+        except (OSError, ValueError, TypeError, KeyError):
+            return None
+
+    def store(self, student: str, digest: str, judgement: Judgement, answers: str = "") -> None:
+        """answers: the digest of the student's own text."""
+        entry = {"digest": digest, "answers": answers, "judgement": asdict(judgement)}
+        text = json.dumps(entry, indent=1)
         replace_file(self.file(student), text.encode())
 
     def drop(self, student: str) -> None:
@@ -50,14 +63,27 @@ def digest_of(nb: NotebookNode, lesson: str, settings: JudgeSettings) -> str:
     return hashlib.sha256(f"{text}\n{digests_of_checks(lesson, settings)}".encode()).hexdigest()
 
 
+def digest_of_answers(nb: NotebookNode) -> str:
+    """A hash of what the student wrote."""
+    text = json.dumps([(cell.cell_type, cell.source) for cell in nb.cells if not is_check(cell)])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
 def digests_of_checks(lesson: str, settings: JudgeSettings) -> list[str]:
     """A digest of each file that holds this lesson's checks, or code that the checks of all lessons share."""
     files = []
     for package in sorted({settings.checks, settings.hidden, "utils.checks", "utils.kit.drivers"}):
-        spec = find_spec(package)
-        folders = map(Path, spec.submodule_search_locations or []) if spec else []
-        files += [file for one in folders for file in sorted(one.glob("*.py")) if concerns(file.stem, lesson)]
+        files += [
+            file for one in folders_of(package) for file in sorted(one.glob("*.py")) if concerns(file.stem, lesson)
+        ]
     return [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
+
+
+def folders_of(package: str) -> list[Path]:
+    """Where a package's modules are. Nothing is imported: `utils` would start its zygote, which grading never needs."""
+    top, *inner = package.split(".")
+    spec = find_spec(top)
+    return [Path(one, *inner) for one in (spec.submodule_search_locations if spec else None) or []]
 
 
 def concerns(module: str, lesson: str) -> bool:

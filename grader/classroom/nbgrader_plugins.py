@@ -1,9 +1,10 @@
-"""The two preprocessors that grade inside nbgrader. Points come from the judge's verdicts and from nothing else.
+"""The preprocessors that grade inside nbgrader. Points come from the judge's verdicts and from nothing else.
 
     Submission (reads the file) -> OfficialCells -> Judge -> SaveGrades
 
 with nbgrader's own steps in between (nbgrader_config.py lists them all). `nbgrader autograde` and formgrader's button
-run these steps. So does grading a whole class (grade_class.py), which passes in judgements it already has.
+run these steps. So does grading a whole class (grade_class.py), which passes in judgements it already has. The pages
+for students begin with ReadGrades.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ from typing import Any
 from nbconvert.preprocessors import Preprocessor
 from nbformat.notebooknode import NotebookNode
 from nbformat.v4 import new_output
-from nbgrader.preprocessors import AssignLatePenalties, NbGraderPreprocessor, SaveAutoGrades
+from nbgrader.preprocessors import AssignLatePenalties, GetGrades, NbGraderPreprocessor, SaveAutoGrades
 from traitlets import Bool, Float, Unicode
 
-from grader.classroom.gradebook import one_transaction
+from grader.classroom.gradebook import one_transaction, waits_for_a_person
 from grader.classroom.submission import add_problem, grade_id, problems
 from grader.judging.check_cells import extra_credit, is_check, worth
 from grader.judging.verdict import NOT_RUN, PASSED, Judgement, Verdict
@@ -126,6 +127,15 @@ class SaveGrades(SaveAutoGrades, AssignLatePenalties):
         penalty = self.plugin_inst.late_submission_penalty(self.student_id, score, late) if late > 0 else None
         if penalty is not None:
             notebook.late_submission_penalty = self._check_late_penalty(notebook, penalty)
+
+
+class ReadGrades(GetGrades):
+    """Puts points and comments into the cells, and whether a person still has to grade them (`waits`)."""
+
+    def _get_score(self, cell: NotebookNode, resources: dict[str, Any]) -> None:
+        super()._get_score(cell, resources)
+        grade = self.gradebook.find_grade(grade_id(cell), self.notebook_id, self.assignment_id, self.student_id)
+        cell.metadata.nbgrader["waits"] = waits_for_a_person(grade)
 
 
 def points_of(nb: NotebookNode, judged: bool) -> dict[str, float]:

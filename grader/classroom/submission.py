@@ -20,6 +20,7 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -52,6 +53,7 @@ NEW_CELL: dict[str, Callable[..., NotebookNode]] = {
 }
 HIDDEN = re.compile(r"^[^\n]*### BEGIN HIDDEN TESTS.*?### END HIDDEN TESTS[^\n]*$", re.MULTILINE | re.DOTALL)
 MAX_FILES = 10  # in one folder
+COPY = r"( ?[(\[]\d+[)\]]|[-_ ]\d{1,3}|[-_ ]*copy[-_ ]*(\(?\d*\)?))"  # NAME (1), NAME-1, NAME-Copy1, NAME - Copy (2)
 
 
 # ---- what went wrong -------------------------------------------------------------------------------------------------
@@ -106,33 +108,75 @@ def read_notebook(file_stream: io.IOBase) -> NotebookNode:
 def find_notebook(path: Path, ids: dict[str, Any] | None) -> tuple[NotebookNode, list[str]]:
     """The lesson's notebook, and what had to be repaired. Raises NotANotebook.
 
-    If the file of this name is missing or belongs to another lesson, and exactly one other notebook in the folder
-    belongs to this one, that one is read instead.
+    Several files may have the official name, since a browser or an LMS calls the second one `NAME (1)` or `NAME-1`.
+    Of those that belong to the lesson, the newest counts. If there is none, but exactly one other notebook in the
+    folder belongs to the lesson, that one is read instead.
     """
     others = notebooks_beside(path)
-    try:
-        nb, repairs = read_file(path)
-        if not others or ids is None or is_of_lesson(nb, ids):
-            beside = [f"not read: {', '.join(shown(one) for one in others)}"] if others else []
-            return nb, [*repairs, *beside]
-        reason = NotANotebook(f"none of its cells belongs to {path.stem}: is it the notebook of another lesson?")
-    except NotANotebook as error:
-        reason = error
-    found = []
-    for other in others if ids else []:
+    if ids is None or not others:
         try:
-            nb, repairs = read_file(other)
-        except NotANotebook:
+            return read_file(path)
+        except NotANotebook as reason:
+            raise reason if path.exists() or path.is_symlink() else NotANotebook(because(path, reason)) from None
+    official = sorted([path, *(one for one in others if is_copy(one, path))], key=lambda one: -modified(one))
+    reasons: dict[Path, NotANotebook] = {}
+    for one in official:
+        try:
+            nb, repairs = read_of_lesson(one, ids)
+        except NotANotebook as reason:
+            reasons[one] = reason
             continue
-        if ids and is_of_lesson(nb, ids):
-            found.append((nb, [f"{shown(other)} was read instead, because {because(path, reason)}", *repairs]))
+        rest = [other for other in [path, *others] if other != one and not (other == path and path in reasons)]
+        return nb, [*why_this(one, path, reasons.get(path)), *repairs, *not_read(rest)]
+    found = []
+    for other in others:
+        with suppress(NotANotebook):
+            nb, repairs = read_of_lesson(other, ids)
+            found.append((nb, [*why_this(other, path, reasons[path]), *repairs]))
     if len(found) == 1:
         return found[0]
     if found:
         raise NotANotebook(
-            f"{because(path, reason)}, and {len(found)} other notebooks could be the right one: rename one"
+            f"{because(path, reasons[path])}, and {len(found)} other notebooks could be the right one: rename one"
         )
-    raise reason if path.exists() or path.is_symlink() else NotANotebook(because(path, reason))
+    raise reasons[path] if path.exists() or path.is_symlink() else NotANotebook(because(path, reasons[path]))
+
+
+def read_of_lesson(path: Path, ids: dict[str, Any]) -> tuple[NotebookNode, list[str]]:
+    """Read a notebook of this lesson. Raises NotANotebook for that of another one, too."""
+    nb, repairs = read_file(path)
+    if not is_of_lesson(nb, ids):
+        raise NotANotebook(f"none of its cells belongs to {ids['notebook']}: is it the notebook of another lesson?")
+    return nb, repairs
+
+
+def is_copy(other: Path, path: Path) -> bool:
+    """Whether a file has the official name with what browsers, file managers and LMSs add to that of a second file."""
+    return bool(re.fullmatch(re.escape(path.stem) + COPY, other.stem, re.IGNORECASE))
+
+
+def modified(path: Path) -> float:
+    """When the file was last changed, in seconds; the dawn of time if it isn't there."""
+    try:
+        return path.lstat().st_mtime
+    except OSError:
+        return float("-inf")
+
+
+def why_this(one: Path, path: Path, reason: NotANotebook | None) -> list[str]:
+    """Why this file was read and not the one of the official name, if so."""
+    if one == path:
+        return []
+    if reason:
+        return [f"{shown(one)} was read instead, because {because(path, reason)}"]
+    if not path.exists():
+        return [f"{shown(one)} was read instead, because there is no {path.name}"]
+    return [f"{shown(one)} was read, because it is newer than {path.name}"]
+
+
+def not_read(others: list[Path]) -> list[str]:
+    there = [one for one in others if one.exists()]
+    return [f"not read: {', '.join(shown(one) for one in there)}"] if there else []
 
 
 def because(path: Path, reason: NotANotebook) -> str:

@@ -15,22 +15,7 @@ from utils.checks.oracles import vary
 from utils.checks.runner import Runner
 
 visible: Any = import_module("utils.checks.01_collectives")
-ROOTED, UNROOTED = visible.ROOTED, visible.UNROOTED
 F32, F64, BF16, I32, I64 = torch.float32, torch.float64, torch.bfloat16, torch.int32, torch.int64
-
-
-# ---- part 1
-
-predict_rooted = vary(
-    visible.predict_rooted,
-    values=[(c, size, root, chunk) for size, root, chunk in [(5, 3, 3), (2, 1, 1), (1, 0, 2)] for c in ROOTED],
-)
-call_rooted = vary(
-    visible.call_rooted,
-    values=[
-        (c, size, root, 3, dtype) for size, root, dtype in [(5, 4, I64), (3, 1, BF16), (1, 0, F32)] for c in ROOTED
-    ],
-)
 
 
 # ---- part 2
@@ -56,21 +41,13 @@ scatter_by_hand = vary(
 
 # ---- part 3
 
-predict_unrooted = vary(
-    visible.predict_unrooted,
-    values=[(c, size, chunk) for size, chunk in [(2, 3), (5, 1), (1, 2)] for c in UNROOTED],
-)
-call_unrooted = vary(
-    visible.call_unrooted,
-    values=[(c, size, 3, dtype) for size, dtype in [(3, BF16), (5, I64), (1, F32)] for c in UNROOTED],
+grid_sums = vary(
+    visible.grid_sums, values=[(6, 2, (2, 2), I64), (5, 1), (3, 3, 4, BF16), (1, 1)], traffic=[(6, 2, 3, F64), (3, 1)]
 )
 
 
 # ---- part 4
 
-all_gather_from_rooted = vary(
-    visible.all_gather_from_rooted, values=[(3, (2, 2), I64), (5, 1, BF16), (1, 3)], traffic=[(3, 2, F64)]
-)
 all_reduce_from_halves = vary(
     visible.all_reduce_from_halves,
     values=[
@@ -80,6 +57,7 @@ all_reduce_from_halves = vary(
         (3, 1, F64),
         (1, 3),
         (3, (2, 5), F32, lambda x: x.T),
+        {"world_size": 3, "shape": 4, "groups": [[0, 1, 4], [2, 3, 5]]},
     ],
     traffic=[(3, 7, F64), (5, 5, F64)],
 )
@@ -93,12 +71,20 @@ distributed_transpose = vary(
 # ---- part 5
 
 global_statistics = vary(
-    visible.global_statistics, values=[((3,),), ((5, 1, 2), F64), ((1, 1, 7, 2, 3),), ((2, 3, 1), F32, -1)]
+    visible.global_statistics,
+    values=[
+        ((3,),),
+        ((5, 1, 2), F64),
+        ((1, 1, 7, 2, 3),),
+        ((2, 3, 1), F32, -1),
+        ((2, 5, 1, 3, 4), F64, 1, [[0, 3, 4], [1, 2]]),
+    ],
 )
 launch_then_wait = vary(
     visible.launch_then_wait,
     values=[(1, (2, 3)), (3, (1, 5, 2, 2), F64), (5, (3,), I64), (3, (2, 4), F32, -1)],
     traffic=[(3, (2, 1, 4, 3, 1))],
+    time=[(3, (3000, 600, 900))],
 )
 
 
@@ -125,3 +111,21 @@ def agree_or_explain_values(run: Runner) -> None:
     visible.judge_disagreement(run, [xs[0].int(), xs[1], xs[2]], odd=[1, 2])  # rank 0 is the one that differs
     xs = run.draws.different_integers(5, 4)
     visible.judge_disagreement(run, [xs[0], xs[1].int(), xs[2], xs[3][:1], xs[4]], odd=[1, 3])
+
+
+# ---- the challenge
+
+
+def seconds_of_uneven_all_gather(lengths: tuple[int, ...]) -> float:
+    """All tensors padded to the longest: in each of P - 1 steps, each rank passes on one of them."""
+    seconds: float = visible.WIRE.seconds(max(lengths) * F32.itemsize)
+    return (len(lengths) - 1) * seconds
+
+
+uneven_all_gather = vary(
+    visible.uneven_all_gather,
+    par=seconds_of_uneven_all_gather,
+    score=[((7_000, 0, 300, 40_000, 12),), ((1_000, 30_000),), ((50, 50, 50),)],
+)
+
+RECORDED = (vary(visible.uneven_all_gather, par=seconds_of_uneven_all_gather),)

@@ -73,6 +73,19 @@ class Judgement:
     flags: list[Flag] = field(default_factory=list)
     seconds: float = 0.0
 
+    def with_new(self, new: Judgement, checks: list[str]) -> Judgement:
+        """This judgement after these checks were judged again, with the verdicts, problems and flags of `new`."""
+        verdicts = {verdict.check: verdict for verdict in new.verdicts}
+        problems = [line for line in self.problems if not any(check in line for check in checks)]
+        flags = [flag for flag in self.flags if not flag.evidence.startswith(tuple(f"{check}:" for check in checks))]
+        return Judgement(
+            self.lesson,
+            [verdicts.get(verdict.check, verdict) for verdict in self.verdicts],
+            list(dict.fromkeys([*problems, *new.problems])),
+            [*flags, *(flag for flag in new.flags if flag not in flags)],
+            self.seconds,
+        )
+
     def to_json(self) -> str:
         return json.dumps(asdict(self), ensure_ascii=False)
 

@@ -26,7 +26,7 @@ from grader.classroom.submission import count, grade_id
 from grader.judging.check_cells import extra_credit, is_check
 from grader.judging.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG
 from grader.pages import number, page, visible
-from grader.pages.marks import MARKS, Mark, amount, judgement_of, verdict_of
+from grader.pages.marks import MARKS, WAITS, Mark, amount, judgement_of, verdict_of
 from grader.pages.sanitize import CACHE_SIZE, LONGEST, PAGE_SECONDS, from_markdown
 from grader.sandbox.bounded import TooMuch, bounded
 
@@ -76,11 +76,27 @@ class Judged:
     def anchor(self) -> str:
         return f"check-{self.name}"
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether points are lost: not those that a person may still give, nor extra credit."""
+        return self.points < self.most and self.mark is not WAITS and not self.extra
+
 
 @dataclass(frozen=True)
 class Exercise:
+    """An exercise: what is judged in it, and a person's comment."""
+
     name: str
     judged: list[Judged]
+    comment: Markup = Markup()
+
+    @property
+    def lost(self) -> list[Judged]:
+        return [one for one in self.judged if one.is_lost]
+
+    @property
+    def is_blank(self) -> bool:
+        return all(one.mark is MARKS[BLANK] for one in self.judged) and not self.extra
 
     @property
     def points(self) -> float:
@@ -113,6 +129,8 @@ def feedback(nb: NotebookNode, about: dict[str, Any], as_typed: str = "") -> str
     for cell in nb.cells:
         if has_points(cell):
             exercises.setdefault(exercise_of(grade_id(cell), answers), []).append(judged(cell, answers, own))
+    comments = {grade_id(cell): comment_on(cell) for cell in nb.cells if utils.is_solution(cell) or utils.is_task(cell)}
+    found = [Exercise(name, ones, comments.pop(name, Markup())) for name, ones in exercises.items()]
     return page(
         "feedback.html",
         lesson=title_of(about["notebook"]),
@@ -125,7 +143,9 @@ def feedback(nb: NotebookNode, about: dict[str, Any], as_typed: str = "") -> str
             without_folders(visible(line, 500), own)
             for line in [*judgement_of(nb).problems, *([as_typed] if as_typed else [])]
         ],
-        exercises=[Exercise(name, found) for name, found in exercises.items()],
+        waiting=sum(one.most for exercise in found for one in exercise.judged if one.mark is WAITS),
+        exercises=found,
+        comments={name: comment for name, comment in comments.items() if comment},
         parts=list(parts(nb, answers, own, typed if as_typed else rendered)),
     )
 
@@ -143,14 +163,18 @@ def parts(
             if is_check(cell):
                 yield {"kind": "check", "check": judged(cell, answers, own)}
             else:
-                comment = cell.metadata.nbgrader.get("comment")
                 yield {
                     "kind": "answer",
                     "name": grade_id(cell),
                     "html": rendered(cell),
                     "by_hand": judged(cell, answers, own) if has_points(cell) else None,
-                    "comment": Markup(from_markdown(visible(comment))) if comment else "",
                 }
+
+
+def comment_on(cell: NotebookNode) -> Markup:
+    """What a person has written about an answer."""
+    comment = cell.metadata.nbgrader.get("comment")
+    return Markup(from_markdown(visible(comment))) if comment else Markup()
 
 
 def judged(cell: NotebookNode, answers: list[str], own: str) -> Judged:
@@ -161,7 +185,8 @@ def judged(cell: NotebookNode, answers: list[str], own: str) -> Judged:
     css = MARKS[PASSED if score >= most else PART if score > 0 else WRONG].css
     by_hand = Mark("✎", "graded by a person", f"{number(score)} of {number(most)}", css)
     if not is_check(cell):
-        return Judged(name, "by hand", score, most, by_hand)
+        waits = cell.metadata.nbgrader.get("waits") is True
+        return Judged(name, "by hand", score, most, WAITS if waits else by_hand)
     verdict = verdict_of(cell)
     changed = score != verdict.points
     return Judged(

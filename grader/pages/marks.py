@@ -30,6 +30,7 @@ MARKS = {
     STUCK: Mark("■", "stopped", "stopped", "stuck"),
     NOT_RUN: Mark("–", "not run", "not run", "not-run"),
 }
+WAITS = Mark("⋯", "not graded yet", "not graded yet", "waits")
 
 
 def verdict_of(cell: NotebookNode) -> Verdict:

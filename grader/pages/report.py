@@ -8,27 +8,38 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import count as count_from
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
 from urllib.parse import quote
 
 import nbformat
+from nbformat.notebooknode import NotebookNode
+from nbgrader import utils
 
 from grader.classroom.course import Course
 from grader.classroom.grades import Grades, read_grades
-from grader.classroom.submission import count
+from grader.classroom.one_submission import is_file
+from grader.classroom.similarity import Pair, similar_answers
+from grader.classroom.submission import Lesson, count, grade_id, is_copy, modified, notebooks_beside
 from grader.judging.verdict import BLANK, NOT_RUN, PART, PASSED, STUCK, WRONG, Judgement, Verdict
 from grader.pages import number, page, visible
 from grader.pages.board import Row, board, board_name
-from grader.pages.marks import MARKS, Mark, judgement_of
+from grader.pages.class_statistics import difficulty, discrimination, graded, hand_ins
+from grader.pages.marks import MARKS, WAITS, Mark, judgement_of
 
 FILE = "report.html"
 KINDS = (PASSED, PART, WRONG, BLANK, STUCK, NOT_RUN)
-SHARES = {PASSED: "all points", PART: "some", WRONG: "none"}
+WAITING = "waiting"
+LOOKS = {**MARKS, WAITING: WAITS}
+SHARES = {PASSED: "all points", PART: "some", WRONG: "none", WAITING: WAITS.words}
 BINS = 10
+MOST_PAIRS, MOST_EXERCISES = 30, 20  # of similar answers to show
 NUMBERS = re.compile(r"\[[^\[\]]*\]|(?<!\w)[-+]?\d[\d.,]*(?:e[-+]?\d+)?")  # [1 2 3], 4.5e-6
 Segment = tuple[float, str, str]  # of a bar: its share, the CSS class of its colour, its label
 
@@ -51,24 +62,39 @@ class Class:
     links: dict[str, dict[str, str]] = field(default_factory=dict)  # student -> {what: relative URL}
     names: dict[str, str] = field(default_factory=dict)  # student -> the name for the board, if there is one
     enrolled: int = 0
+    answers: dict[str, dict[str, str]] = field(default_factory=dict)  # student -> exercise -> code
+    similar: list[Pair] = field(default_factory=list)
+    files: dict[str, list[Path]] = field(default_factory=dict)  # student -> the notebooks in their folder
+    folder: Path = Path()  # the course's
 
 
 def read_class(course: Course, lesson: str) -> Class:
     grades = read_grades(course, lesson)
-    found = Class(grades)
+    found = Class(grades, folder=course.root)
     with course.gradebook() as gradebook:
         found.enrolled = len(gradebook.students)
+        cells = Lesson(gradebook.find_notebook(lesson, lesson)).cells
+        given = {name: official.given for name, official in cells.items() if official.is_answer}
     for student in grades.earned:
         notebook = course.folder("autograded", student, lesson) / f"{lesson}.ipynb"
         page_ = course.folder("feedback", student, lesson) / f"{lesson}.html"
+        submitted = course.folder("submitted", student, lesson) / f"{lesson}.ipynb"
+        found.files[student] = [*([submitted] if is_file(submitted) else []), *notebooks_beside(submitted)]
         files = {"feedback": page_, "notebook": notebook}
         found.links[student] = {what: link(file, course.root) for what, file in files.items() if file.is_file()}
         try:
             nb = nbformat.read(notebook, as_version=4)
             found.judgements[student], found.names[student] = judgement_of(nb), board_name(nb)
+            found.answers[student] = answers_in(nb)
         except Exception:  # `grades.problems` says why
             continue
+    found.similar = similar_answers(found.answers, given)
     return found
+
+
+def answers_in(nb: NotebookNode) -> dict[str, str]:
+    """The code of each answer."""
+    return {grade_id(cell): cell.source for cell in nb.cells if utils.is_solution(cell) and cell.cell_type == "code"}
 
 
 def link(path: Path, root: Path) -> str:
@@ -79,7 +105,22 @@ def link(path: Path, root: Path) -> str:
 
 
 def report(classes: list[Class]) -> str:
-    return page("report.html", lessons=[lesson_values(one) for one in classes], marks=MARKS, kinds=KINDS)
+    return page(
+        "report.html",
+        lessons=[lesson_values(one) for one in classes],
+        waiting=[row for one in classes for row in waiting_rows(one)],
+        marks=MARKS,
+        kinds=KINDS,
+    )
+
+
+def waiting_rows(one: Class) -> list[dict[str, Any]]:
+    """The students with answers that a person still has to grade, and which these are."""
+    return [
+        {"lesson": visible(one.grades.lesson, 80), "student": visible(student, 80), "links": one.links[student],
+         "answers": [visible(name, 80) for name in sorted(names)]}
+        for student, names in one.grades.waiting.items() if names
+    ]  # fmt: skip
 
 
 def lesson_values(one: Class) -> dict[str, Any]:
@@ -102,10 +143,13 @@ def lesson_values(one: Class) -> dict[str, Any]:
         "name": visible(grades.lesson, 80),
         "facts": facts,
         "histogram": histogram(totals, most),
+        "hand_ins": hand_ins(grades.handed_in.values(), grades.deadline),
+        "untimed": len(totals) - len(grades.handed_in),
         "exercises": [exercise_row(one, name) for name in grades.exercises],
         "board": board_of(one),
         "mistakes": common_mistakes(one),
         "flagged": flagged,
+        "similar": similar_pairs(one),
         "students": student_rows(one, totals),
         "numbers": list(enumerate(map(visible, grades.exercises), 1)),
         "most": most,
@@ -126,12 +170,14 @@ def exercise_row(one: Class, name: str) -> dict[str, Any]:
     """An exercise's points across the class, and how each of its checks went."""
     grades = one.grades
     most = grades.worth(name)
-    points = [grades.of_exercise(student, name) for student in grades.earned]
-    how_many = shares(points, most)
+    points = [grades.of_exercise(student, name) for student in graded(grades, name)]
+    how_many = shares(points, most, len(grades.earned) - len(points))
     return {
         "name": visible(name, 80),
         "mean": mean(points) if points else 0.0,
         "most": most,
+        "difficulty": two_digits(difficulty(grades, name)),
+        "discrimination": two_digits(discrimination(grades, name)),
         "extra": grades.is_challenge(name),
         "bar": bar(how_many, SHARES),
         "counts": counts_text(how_many, SHARES),
@@ -140,12 +186,13 @@ def exercise_row(one: Class, name: str) -> dict[str, Any]:
 
 
 def check_row(one: Class, exercise: str, check: str) -> dict[str, Any]:
-    points = [earned[check] for earned in one.grades.earned.values()]
+    waiting = {student for student, names in one.grades.waiting.items() if check in names}
+    points = [earned[check] for student, earned in one.grades.earned.items() if student not in waiting]
     most = one.grades.points[check] or one.grades.extra.get(check, 0.0)
     name = check.removeprefix(exercise).strip("-") or check
     kinds, words = kinds_of(one, check), {kind: mark.words for kind, mark in MARKS.items()}
     if one.judgements and set(kinds) == {NOT_RUN}:  # no verdicts at all: a person grades these
-        kinds, words = shares(points, most), SHARES
+        kinds, words = shares(points, most, len(waiting)), SHARES
     return {
         "name": visible(name, 80),
         "mean": mean(points) if points else 0.0,
@@ -161,14 +208,18 @@ def kinds_of(one: Class, check: str) -> Counter[str]:
     return Counter({NOT_RUN: len(one.grades.earned) - len(one.judgements)}) + Counter(found)
 
 
-def shares(points: list[float], most: float) -> Counter[str]:
-    """How many submissions have all of the points, some of them, and none."""
-    return Counter(PASSED if got >= most else PART if got > 0 else WRONG for got in points)
+def shares(points: list[float], most: float, waiting: int = 0) -> Counter[str]:
+    """How many submissions have all of the points, some of them, and none, and how many are not graded yet."""
+    return Counter([*(PASSED if got >= most else PART if got > 0 else WRONG for got in points), *[WAITING] * waiting])
+
+
+def two_digits(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
 
 
 def bar(how_many: Counter[str], words: dict[str, str]) -> list[Segment]:
     whole = sum(how_many.values()) or 1
-    return [(how_many[kind] / whole, MARKS[kind].css, f"{words[kind]}: {how_many[kind]}") for kind in words]
+    return [(how_many[kind] / whole, LOOKS[kind].css, f"{words[kind]}: {how_many[kind]}") for kind in words]
 
 
 def counts_text(how_many: Counter[str], words: dict[str, str]) -> str:
@@ -259,9 +310,56 @@ def flagged_submissions(one: Class) -> list[dict[str, Any]]:
         if problems:
             first, *more = problems
             reasons.append((visible(first, 300), visible("\n".join(more), 3000)))
+        if files := how_to_choose(one, student):
+            reasons.append(
+                ("several notebooks: to grade a different one, type its command and grade again", visible(files))
+            )
         if reasons:
             found.append({"student": visible(student, 80), "links": one.links[student], "reasons": reasons})
     return found
+
+
+def how_to_choose(one: Class, student: str) -> str:
+    """If there are several notebooks: when each was changed, and what to type to have it graded. "" otherwise."""
+    files = one.files.get(student, [])
+    official = next((path.with_name(f"{one.grades.lesson}.ipynb") for path in files), Path())
+    taken = {path.name for path in files}
+    free = next(name for number in count_from(1) if (name := f"{official.stem}-{number}.ipynb") not in taken)
+    lines = []
+    for path in sorted(files, key=modified):
+        place = os.path.relpath(path, one.folder)
+        is_official = path == official or is_copy(path, official)
+        command = ["touch", place] if is_official else ["cp", place, os.path.relpath(path.with_name(free), one.folder)]
+        when = datetime.fromtimestamp(modified(path), UTC)
+        lines.append(f"{when:%Y-%m-%d %H:%M} UTC  {path.name}\n    {shlex.join(command)}")
+    return "\n".join(lines) if len(lines) > 1 else ""
+
+
+# ---- similar answers -------------------------------------------------------------------------------------------------
+
+
+def similar_pairs(one: Class) -> dict[str, Any]:
+    """Pairs of students with similar answers, each with both texts; the pairs with the most exercises first."""
+    by_students: dict[tuple[str, str], list[Pair]] = defaultdict(list)
+    for pair in one.similar:
+        by_students[pair.students].append(pair)
+    ranked = sorted(by_students.items(), key=lambda item: -sum(pair.share for pair in item[1]))
+    shown = [
+        {
+            "students": [(visible(student, 80), one.links.get(student, {})) for student in students],
+            "exercises": [
+                {
+                    "name": visible(pair.exercise, 80),
+                    "percent": round(100 * pair.share),
+                    "texts": [visible(one.answers[student][pair.exercise], 4000) for student in students],
+                }
+                for pair in pairs[:MOST_EXERCISES]
+            ],
+            "count": len(pairs),
+        }
+        for students, pairs in ranked[:MOST_PAIRS]
+    ]
+    return {"pairs": shown, "more": len(ranked) - len(shown)}
 
 
 # ---- all students ----------------------------------------------------------------------------------------------------
@@ -274,13 +372,15 @@ def student_rows(one: Class, totals: dict[str, float]) -> list[dict[str, Any]]:
         cells = []
         for name in one.grades.exercises:
             got, most = one.grades.of_exercise(student, name), one.grades.worth(name)
-            cells.append((number(got), "full" if got >= most else "some" if got > 0 else "none"))
+            colour = "full" if got >= most else "some" if got > 0 else "none"
+            waits = one.grades.waits(student, name)
+            cells.append((WAITS.sign if waits and not got else number(got), WAITS.css if waits else colour))
         rows.append(
             {
                 "name": visible(student, 80),
                 "links": one.links[student],
                 "cells": cells,
-                "late": one.grades.penalty.get(student, 0.0),
+                "late": one.grades.taken_off(student),
                 "total": totals[student],
             }
         )

@@ -365,6 +365,7 @@ def test_a_terminal_gets_a_progress_bar(capsys, monkeypatch):
     assert asked == [True]
 
 
+@pytest.mark.thorough
 def test_under_torchrun_the_ranks_of_the_job_are_used(root):
     words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "utils.benchmark"]
     env = {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}

@@ -11,6 +11,7 @@ from utils.checks import CheckFailed, checks_for
 from utils.checks.answer import Answer
 from utils.checks.compare import expect, expect_own_memory, expect_unchanged
 from utils.checks.marking import Check, check
+from utils.checks.progress import Progress
 from utils.checks.registry import Checks
 from utils.checks.runner import Runner
 from utils.checks.show import show
@@ -292,8 +293,22 @@ def test_a_virtual_rank_that_fails_says_so():
     def waits(x, rank, world_size):
         dist.recv(x, src=1 - rank)
 
-    with pytest.raises(CheckFailed, match="no rank can move(.|\n)*What usually causes this here: a hint"):
+    with pytest.raises(CheckFailed, match="Everyone receives first") as failed:
         Runner(waits, if_stuck="a hint").virtual(2, [ONE, ONE], cluster=links(2, 0, 1))
+    assert "a hint" not in str(failed.value), "the report has found the cause"
+    with pytest.raises(CheckFailed, match="Worth checking: a hint"):
+        Runner(waits, if_stuck="a hint", quiet=True).virtual(2, [ONE, ONE], cluster=links(2, 0, 1))
+
+
+def test_a_deadlock_without_a_known_cause_gets_the_exercises_advice():
+    def waits(x, rank, world_size):
+        if rank == 0:
+            dist.send(x, dst=1)
+        else:
+            dist.recv(x, src=3 - rank) if rank < 3 else dist.recv(x, src=0)
+
+    with pytest.raises(CheckFailed, match="No send matches a receive(.|\n)*Worth checking: a hint"):
+        Runner(waits, if_stuck="a hint").virtual(4, [ONE] * 4, cluster=links(4, 0, 1))
 
 
 # ---- running the student's function
@@ -428,7 +443,7 @@ def test_a_check_shows_what_a_student_prints_and_a_hidden_test_does_not(capsys):
 def lesson_of(one: Check, hidden: bool = False) -> Checks:
     """A lesson with a single check."""
     checks = Checks.__new__(Checks)
-    checks.checks, checks.hidden = {(one.exercise, one.judges): one}, hidden
+    checks.checks, checks.hidden, checks.progress = {(one.exercise, one.judges): one}, hidden, Progress({})
     return checks
 
 

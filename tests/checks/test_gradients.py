@@ -127,3 +127,12 @@ def test_all_reduces_may_be_counted_together():
     for nbytes, says in ((8, "2 times the bytes that are needed. One y."), (32, "Fewer bytes than are needed. One y.")):
         with pytest.raises(CheckFailed, match=says):
             calls(nbytes)(answer)
+
+
+def test_a_function_that_keeps_something_from_its_first_call_is_found():
+    def keeps(x_local, w_local, g, kept=[]):  # noqa: B006
+        kept.append(1)
+        return len(kept) * g(x_local @ w_local)
+
+    said = failure(keeps)
+    assert "a second call with the same inputs gives something else" in said

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -62,7 +63,11 @@ def test_a_mistake_is_named_by_its_value_on_that_rank():
     case = Case(right=6, mistakes={"your own": [1, 2, 3], "the mean": 2}, world_size=3)
     assert failure(case, answered(6, 6, 3)).endswith("That is your own.")
     assert failure(case, answered(2, 6, 6)).endswith("That is the mean.")
-    assert failure(case, answered(6, 2, 6)).endswith("That is your own.")  # the first that fits
+    assert failure(case, answered(6, 2, 6)).endswith("That is your own. Or it is the mean. Both give these numbers.")
+    assert failure(replace(case, in_order=True), answered(1, 2, 3)).endswith("That is your own.")
+    in_order = Case(right=6, mistakes={"your own": [2, 1, 3], "the mean": 2}, world_size=3, in_order=True)
+    assert failure(in_order, answered(2, 1, 3)).endswith("That is your own.")  # rank 1 has no mean
+    assert failure(in_order, answered(2, 2, 2)).endswith("That is the mean.")
 
 
 def test_a_mistake_may_be_a_question_and_an_explanation_comes_last():

@@ -120,7 +120,7 @@ def left_early(rank, world_size):
 @loud(
     3,
     "Ranks 0, 1 and 2 must all call all_reduce, but rank 2 is in recv from 0. "
-    "All of them must make their common calls in the same order.",
+    "Rank 0 is in all_reduce and has not called the send that rank 2 waits for: ",
 )
 def skipped_one(rank, world_size):
     x = torch.ones(2)

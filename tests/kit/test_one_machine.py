@@ -153,11 +153,25 @@ def test_a_roofline_has_its_points_and_its_ridge():
     assert points == [(0.1, pytest.approx(0.2)), (800.0, pytest.approx(400.0))]
 
 
+def test_with_several_links_a_point_stands_on_each_of_their_roofs():
+    panel = figures.roofline(400e12, {"fast": 1e12, "slow": 1e11}, {"here": 40.0}, "links").axes[0]
+    assert [text.get_text() for text in panel.texts] == ["fast: 400", "slow: 4,000", "here"]
+    [points] = [line for line in panel.lines if line.get_marker() == "o"]
+    assert (list(points.get_xdata()), list(points.get_ydata())) == ([40.0] * 2, pytest.approx([4.0, 40.0]))
+
+
 def test_bandwidths_name_their_levels():
     levels = {"L1": 32768.0, "L2": 2.0**20, "memory": math.inf}
     panel = figures.bandwidths([4096, 2**17, 2**24], [1e-6, 2e-6, 1e-3], levels).axes[0]
     assert [text.get_text() for text in panel.texts] == ["L1", "L2", "memory"]
     assert list(panel.lines[0].get_ydata()) == pytest.approx([8.192, 131.072, 33.554432])
+
+
+def test_bandwidths_are_shown_with_and_without_the_fixed_cost():
+    panel = figures.bandwidths([4096, 2**17, 2**24], [1e-6, 2e-6, 1e-3], {"memory": math.inf}, fixed=1e-6).axes[0]
+    measured, net = panel.lines[:2]
+    assert list(measured.get_ydata()) == pytest.approx([8.192, 131.072, 33.554432])
+    assert list(net.get_ydata()) == pytest.approx([262.144, 33.587987])  # the first copy took no longer than that
 
 
 def test_a_rendezvous_connects_every_pair():

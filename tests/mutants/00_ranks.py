@@ -28,19 +28,80 @@ right("reads-the-environment").body(
     'me.update(rank=int(os.environ["RANK"]), world_size=int(os.environ["WORLD_SIZE"]), device=get_device().type)'
 )
 
+wrong, right = ANSWERS.to("replicas-in-step")
+wrong("forgets-the-all-reduce", "from its own rows").replace("dist.all_reduce(weight.grad)", "pass").replace(
+    "weight.grad /= world_size", "pass"
+)
+wrong("sums", "divide by the number of ranks").replace("weight.grad /= world_size", "pass")
+wrong("averages-weights-at-the-end", "the mean of replicas that trained apart").function("""
+    weights = [weight.clone().requires_grad_() for weight in weights]
+    optimizer = torch.optim.SGD(weights, lr=lr)
+    for mine in batches:
+        optimizer.zero_grad()
+        mlp.loss_of(mlp.forward(weights, mine)).backward()
+        optimizer.step()
+    done = []
+    for weight in weights:
+        mean = weight.detach().clone()
+        dist.all_reduce(mean)
+        done.append(mean / world_size)
+    return done
+""")
+AVERAGED = "for weight in weights:\n    dist.all_reduce(weight.grad)\n    weight.grad /= world_size\n"
+wrong("steps-before-the-sum", "from its own rows").replace(
+    AVERAGED + "optimizer.step()", "optimizer.step()\n" + AVERAGED
+)
+wrong("never-steps", "let the optimizer step").replace("optimizer.step()", "pass")
+wrong("returns-in-the-loop", "return after the loop").replace(
+    "optimizer.step()", "optimizer.step()\nreturn [weight.detach() for weight in weights]"
+)
+wrong("only-the-first-weight", "the first weight's gradient alone").replace(
+    AVERAGED, "dist.all_reduce(weights[0].grad)\nweights[0].grad /= world_size\n"
+)
+wrong("averages-the-loss", "from its own rows").replace(
+    "loss.backward()", "dist.all_reduce(loss.detach()); loss.backward()"
+).replace(AVERAGED, "")
+wrong("never-zeroes", "add up from step to step").replace("optimizer.zero_grad()", "pass")
+wrong("only-the-last-weight", "the last weight's gradient alone").replace(
+    AVERAGED, "dist.all_reduce(weights[-1].grad)\nweights[-1].grad /= world_size\n"
+)
+wrong("never-zeroes-sums", "and are summed again").replace("optimizer.zero_grad()", "pass").replace(
+    AVERAGED + "optimizer.step()",
+    "for weight in weights:\n    dist.all_reduce(weight.grad)\n    weight.data -= lr * weight.grad / world_size",
+)
+wrong("divides-twice", "divided already").replace(
+    "dist.all_reduce(weight.grad)", "dist.all_reduce(weight.grad, op=dist.ReduceOp.AVG)"
+)
+wrong("broadcasts", "rank 0's gradients").replace(
+    AVERAGED, "for weight in weights:\n    dist.broadcast(weight.grad, src=0)\n"
+)
+wrong("for-two-ranks", "divide by the number of ranks", hidden=True).replace(
+    "weight.grad /= world_size", "weight.grad /= {2: 2, 4: 4}.get(world_size, 1)"
+)
+right("averages-weights-at-each-step").replace(
+    AVERAGED + "optimizer.step()", "optimizer.step()\n" + AVERAGED.replace("grad", "data")
+)
+right("one-flat-mean").replace(
+    AVERAGED,
+    "flat = torch.cat([weight.grad.flatten() for weight in weights])\n"
+    "dist.all_reduce(flat, op=dist.ReduceOp.AVG)\n"
+    "for weight, mean in zip(weights, flat.chunk(len(weights))):\n    weight.grad = mean.view_as(weight)\n",
+)
+
 wrong, right = ANSWERS.to("rendezvous-by-hand")
-wrong("never-parts", "The first meeting must be over before the second").replace(
-    "gathered.append([int(one) for one in everyone])\ndist.destroy_process_group()",
-    "gathered.append([int(one) for one in everyone])",
-)
+wrong("never-parts", "Each meeting must be over before the next").replace(
+    "dist.destroy_process_group()", "pass"
+).replace("pass\ngathered = []", "dist.destroy_process_group()\ngathered = []")
 wrong("parts-only-in-between", "still has a process group").replace(
-    "store =", "if dist.is_initialized():\n    dist.destroy_process_group()\nstore ="
-).replace(
     "gathered.append([int(one) for one in everyone])\ndist.destroy_process_group()",
     "gathered.append([int(one) for one in everyone])",
+).replace("store =", "if dist.is_initialized():\n    dist.destroy_process_group()\nstore =")
+wrong("numbers-ranks-backwards", "Give rank= the rank that this process has there").replace(
+    "rank=rank", "rank=world_size - 1 - rank"
 )
-wrong("numbers-ranks-backwards", "did not give its own `rank`").replace("rank=rank", "rank=world_size - 1 - rank")
-wrong("a-world-of-its-own", "names the same world_size", varies=True).replace("world_size=world_size", "world_size=1")
+wrong("a-world-of-its-own", "All who meet name the same world size", varies=True).replace(
+    "world_size=world_size", "world_size=1"
+)
 wrong("only-makes-the-store", "There is no process group, or no longer").replace(
     'dist.init_process_group("gloo", store=store, rank=rank, world_size=world_size)', "pass"
 )
@@ -48,25 +109,27 @@ wrong("path-as-store", "and not its path").replace("store=store", "store=path")
 wrong("parts-before-it-gathers", "destroy_process_group after it").replace(
     "everyone =", "dist.destroy_process_group()\neveryone ="
 )
-right("by-the-environment").replace("store=store, ", "")
-right("by-a-url").replace("store = dist.FileStore(path, world_size)", "").replace(
+wrong("meets-by-the-environment", "raised", varies=True).replace("store=store, ", "")
+right("by-a-url").replace("store = dist.FileStore(path, world_size)", "pass").replace(
     "store=store", 'init_method=f"file://{path}"'
 ).replace("[torch.empty(1) for _ in range(world_size)]", "[None] * world_size").replace(
     "dist.all_gather(everyone, torch.tensor([float(number)]))", "dist.all_gather_object(everyone, number)"
-).replace("gathered.append([int(one) for one in everyone])", "gathered.append(everyone)\ndist.barrier()")
+).replace("gathered.append([int(one) for one in everyone])", "gathered.append(everyone); dist.barrier()")
 right("behind-a-prefix").replace("dist.FileStore(path, world_size)", 'dist.PrefixStore("met", dist.FileStore(path))')
 
 wrong, right = ANSWERS.to("take-turns")
 wrong("no-barrier", "without a barrier after the turn of rank", caught_by="traffic").replace("dist.barrier()", "pass")
 wrong("barrier-before-the-turn", "reads without a barrier after the turn of rank 1", caught_by="traffic").body("""
-    dist.barrier()
-    if order[turn] == rank:
-        file.append(f"rank {rank}")
+    for turn in range(world_size):
+        dist.barrier()
+        if order[turn] == rank:
+            file.append(f"rank {rank}")
 """)
 wrong("barrier-inside-the-if", "writes without a barrier", caught_by="traffic").body("""
-    if order[turn] == rank:
-        file.append(f"rank {rank}")
-        dist.barrier()
+    for turn in range(world_size):
+        if order[turn] == rank:
+            file.append(f"rank {rank}")
+            dist.barrier()
 """)
 wrong("barrier-for-all-but-the-writer", "the barrier is inside an `if`").replace(
     "dist.barrier()", "elif turn == 0:\n    dist.barrier()"
@@ -74,9 +137,8 @@ wrong("barrier-for-all-but-the-writer", "the barrier is inside an `if`").replace
 wrong("in-rank-order", "in the order of the ranks").replace("order[turn] == rank", "turn == rank")
 wrong("order-read-backwards", "the rank order[turn] writes").replace("order[turn] == rank", "order[rank] == turn")
 wrong("one-barrier-for-all", "nothing guarantees it", caught_by="traffic").body("""
-    if turn == 0:
-        file.append(f"rank {rank}")
-        dist.barrier()
+    file.append(f"rank {rank}")
+    dist.barrier()
 """)
 wrong("all-write-in-each-turn", "in each turn only one rank writes", varies=True).replace(
     "if order[turn] == rank:", "if True:"
@@ -85,10 +147,11 @@ wrong("fakes-it", "appended 0 lines to the file", caught_by="traffic").replace("
     'if order[turn] == rank:\n    file.append(f"rank {rank}")', ""
 ).replace("file.lines()", '[f"rank {one}" for one in order]')
 right("waits-before-and-after").body("""
-    dist.barrier()
-    if rank == order[turn]:
-        file.append("rank " + str(rank))
-    dist.barrier()
+    for writer in order:
+        dist.barrier()
+        if rank == writer:
+            file.append("rank " + str(rank))
+        dist.barrier()
 """)
 right("counts-its-barriers").function("""
     file, mine = SharedFile(path), order.index(rank)
@@ -168,6 +231,7 @@ wrong("sums-the-first-two-steps-only", "count the steps up to that one", caught_
 wrong("swaps-the-calls", "each rank has a line in the report", caught_by="reading").replace(
     '"in all_reduce": [0, 2], "in barrier": [1]', '"in all_reduce": [1], "in barrier": [0, 2]'
 )
+wrong("sums", "divide each by the number of ranks").replace("average.item() / world_size", "average.item()")
 wrong("leaves-the-last-step-out", "it counts too").replace("break", "averages.pop()\nbreak")
 wrong("leaves-without-the-barrier", "did not end at the barrier").replace("break", "return averages, {}")
 right("rank-0-tells").replace(
@@ -185,190 +249,27 @@ right("gathers-all-losses-first").function("""
     return averages, {"in all_reduce": (0, 2), "in barrier": (1,), "steps": 2}
 """)
 
-wrong, right = ANSWERS.to("memory-wall")
-wrong("gib", "return bytes").replace("parameters * bytes_per_parameter", "parameters * bytes_per_parameter / 2**30")
-wrong("gpus-first", "the bytes come first").replace("return state, gpus", "return gpus, gpus")
-wrong("rounds-down", "a part fits nowhere").replace("math.ceil(state / gpu_memory)", "int(state // gpu_memory)")
-wrong("always-one-more", "one too many").replace("math.ceil(state / gpu_memory)", "int(state // gpu_memory) + 1")
-wrong("parameters-alone", "the parameters alone").replace("* bytes_per_parameter", "* 2")
-wrong("gigabytes", "return bytes").replace("parameters * bytes_per_parameter", "parameters * bytes_per_parameter / 1e9")
-wrong("not-rounded", "not a whole number of GPUs").replace("math.ceil(state / gpu_memory)", "state / gpu_memory")
-wrong("always-16", "the state in bytes is", hidden=True).replace("* bytes_per_parameter", "* 16")
-wrong("float-of-gpus", "take int(...)").replace("math.ceil(state / gpu_memory)", "state // -gpu_memory * -1")
-right("floor-of-the-negative").replace("math.ceil(state / gpu_memory)", "int(-(-state // gpu_memory))")
-right("by-numpy").replace("state =", "import numpy\nstate =").replace(
-    "math.ceil(state / gpu_memory)", "numpy.ceil(state / gpu_memory).astype(int)"
+wrong, right = ANSWERS.to("smallest-cluster")
+wrong("swaps-the-two", "memory comes first").replace("return by_memory, by_time", "return by_time, by_memory")
+wrong("the-larger-twice", "each wall has its own number").replace(
+    "return by_memory, by_time", "return (max(by_memory, by_time),) * 2"
 )
-
-wrong, right = ANSWERS.to("bandwidth-of-levels")
-wrong("moves-n", "half of it").replace("append(2 * n / t)", "append(n / t)")
-wrong("touches-n", "2 n, which must fit").replace("if 2 * n <= size", "if n <= size")
-wrong("inverse", "bytes per second").replace("2 * n / t)", "t / (2 * n))")
-wrong("exactly-full-is-too-full", "fills a level belongs to it").replace("2 * n <= size", "2 * n < size")
-wrong("best-of-each-level", "the best: take the median").replace(
-    "rates[level].append(2 * n / t)", "rates[level] = [max([*rates[level], 2 * n / t])]"
+wrong("rounds-down", "what is left needs a GPU as well").replace(
+    "math.ceil(16 * parameters / gpu_memory)", "int(16 * parameters // gpu_memory)"
 )
-wrong("every-level-that-fits", "the first level that has room, and to no other").body("""
-    for level, size in levels.items():
-        if 2 * n <= size:
-            rates[level].append(2 * n / t)
-""")
-wrong("in-gigabytes", "return bytes/s").replace("2 * n / t)", "2 * n / t / 1e9)")
-right("goes-through-the-levels").body("""
-    for level in levels:
-        if n + n <= levels[level]:
-            rates[level] += [(n + n) / t]
-            break
-""")
-
-wrong, right = ANSWERS.to("arithmetic-intensity")
-wrong("forgets-additions", "k multiplications AND k additions").replace("2 * m * k * n", "m * k * n")
-wrong("forgets-the-output", "without the output").replace("+ m * n)", ")")
-wrong("numbers-not-bytes", "divide by bytes").replace(" * element_size", "")
-wrong("inverse", "the inverse").replace("flops / moved", "moved / flops")
-wrong("two-or-four-bytes", "bytes per number", hidden=True).replace(
-    "* element_size", "* (2 if element_size == 2 else 4)"
+wrong("parameters-alone", "gradients and Adam's state").replace("16 * parameters", "2 * parameters")
+wrong("always-one-more", "one too many").replace(
+    "math.ceil(16 * parameters / gpu_memory)", "int(16 * parameters // gpu_memory) + 1"
 )
-right("by-parts").body("intensity = 2 / (element_size * (1 / n + 1 / m + 1 / k))")
-
-wrong, right = ANSWERS.to("roofline-time")
-wrong("adds-both", "the longer one counts").replace("max(computing, moving)", "computing + moving")
-wrong("forgets-the-launch", "without the launch").replace(" + gpu.launch", "")
-wrong("takes-the-shorter", "the shorter of the two").replace("max(", "min(")
-wrong("computing-alone", "you predict", caught_by="time").replace("max(computing, moving)", "computing")
-wrong("swaps-the-words", "the bound is").replace("if moving > computing", "if moving < computing")
-wrong("launch-counts-as-moving", "it counts as neither").replace(
-    "if moving > computing", "if moving + gpu.launch > computing"
+wrong("not-rounded", "not a whole number of GPUs").replace(
+    "math.ceil(6 * parameters * tokens / (gpu_flops * days * 24 * 3600))",
+    "6 * parameters * tokens / (gpu_flops * days * 24 * 3600)",
 )
-wrong("launch-beside-the-others", "on top of the longer one").replace(
-    "max(computing, moving) + gpu.launch", "max(computing, moving, gpu.launch)"
-)
-right("compares-intensities").body("""
-    bound = "memory" if moved and flops / moved < gpu.peak(dtype) / gpu.bandwidth else "compute"
-    seconds = gpu.launch + (moved / gpu.bandwidth if bound == "memory" else computing)
-""")
-
-wrong, right = ANSWERS.to("fused-chain")
-wrong("forgets-relu", "without the relu").replace("torch.relu(x * scale + shift)", "x * scale + shift")
-wrong("shift-first", "scale, then shift").replace("x * scale + shift", "(x + shift) * scale")
-wrong("relu-first", "it comes last").replace("torch.relu(x * scale + shift)", "torch.relu(x) * scale + shift")
-wrong("loads-everything", "the chip has room for").replace('"x", here', '"x", slice(0, numel)')
-wrong("by-way-of-memory", "need not go back to memory", caught_by="traffic").body("""
-    here = slice(start, start + block)
-    memory.store("y", memory.load("x", here) * scale, here)
-    memory.store("y", memory.load("y", here) + shift, here)
-    memory.store("y", torch.relu(memory.load("y", here)), here)
-""")
-wrong("loads-twice", "and be loaded again", caught_by="traffic").replace("x * scale", 'memory.load("x", here) * scale')
-wrong("whole-blocks-only", "without the last, shorter block").body("""
-    here = slice(start, start + block)
-    if start + block <= numel:
-        memory.store("y", torch.relu(memory.load("x", here) * scale + shift), here)
-""")
-wrong("start-and-end", "one slice per dimension").replace('load("x", here)', 'load("x", start, start + block)')
-wrong("looks-into-the-arrays", "only memory.load and memory.store", caught_by="traffic").replace(
-    'memory.load("x", here)', 'memory.arrays["x"][here]'
-)
-right("in-place-on-the-chip").body("""
-    part = memory.load("x", slice(start, min(start + block, numel)))
-    memory.store("y", part.mul_(scale).add_(shift).clamp_(min=0), slice(start, start + len(part)))
-""")
-right("from-the-end").function("""
-    end, block = numel, max(1, memory.room // 2)
-    while end > 0:
-        here = slice(max(0, end - block), end)
-        memory.store("y", (memory.load("x", here) * scale + shift).clamp(min=0), here)
-        end -= block
-    return memory
-""")
-
-wrong, right = ANSWERS.to("tiled-matmul")
-wrong("forgets-to-add", "add them up").replace("total = total + ", "total = ")
-wrong("first-product-only", "go on along the inner dimension").replace("range(0, k, tile)", "range(0, tile, tile)")
-wrong("b-transposed", "a times b transposed").replace(
-    'memory.load("b", inner, columns)', 'memory.load("b", columns, inner).T'
-)
-wrong("stores-every-step", "stays on the chip until it is complete", caught_by="traffic").replace(
-    '"b", inner, columns)', '"b", inner, columns)\nmemory.store("c", total, rows, columns)'
-)
-wrong("tiles-of-one-number", "times what is needed", caught_by="traffic").function("""
-    for i in range(m):
-        for j in range(n):
-            row, column = slice(i, i + 1), slice(j, j + 1)
-            total = 0
-            for step in range(k):
-                inner = slice(step, step + 1)
-                total = total + memory.load("a", row, inner) @ memory.load("b", inner, column)
-            memory.store("c", total, row, column)
-    return memory
-""")
-wrong("whole-rows", "the chip has room for").body("""
-    inner = slice(0, k)
-    memory.store("c", memory.load("a", rows, inner) @ memory.load("b", inner, columns), rows, columns)
-""")
-wrong("loads-a-twice", "1.5 times what is needed", caught_by="traffic").replace(
-    "total = total", 'memory.load("a", rows, inner)\ntotal = total'
-)
-wrong("whole-tiles-only", "c is", hidden=True).replace("range(0, k, tile)", "range(0, max(1, k // tile) * tile, tile)")
-wrong("element-by-element", "use @").replace(" @ memory", " * memory")
-wrong("wrong-tiles-of-b", "the wrong tiles of b").replace('"b", inner, columns', '"b", columns, inner')
-right("keeps-tiles-in-variables").body("""
-    first, *others = [slice(step, step + tile) for step in range(0, k, tile)]
-    total = memory.load("a", rows, first) @ memory.load("b", first, columns)
-    for inner in others:
-        left = memory.load("a", rows, inner)
-        right = memory.load("b", inner, columns)
-        total += left @ right
-    memory.store("c", total, rows, columns)
-""")
-right("keeps-a-tile-for-the-next-column").replace("for i", "steps = list(range(0, k, tile))\nfor i").replace(
-    "for j", "left, at = None, None\nfor j"
-).replace(
-    "rows, columns = slice(i, i + tile), slice(j, j + tile)",
-    "rows, columns, total = slice(i, i + tile), slice(j, j + tile), 0",
-).replace("total = 0", "steps.reverse()").replace("for step in range(0, k, tile):", "for step in steps:").replace(
-    'total = total + memory.load("a", rows, inner) @ memory.load("b", inner, columns)',
-    "if step != at:\n"
-    '    left, at = memory.load("a", rows, inner), step\n'
-    'total = total + left @ memory.load("b", inner, columns)',
-)
-
-wrong, right = ANSWERS.to("read-topology")
-wrong("keeps-the-names", "shifted").replace("1 : gpus + 1", ":gpus")
-wrong("name-in-front", "the GPU's name in front").replace("1 : gpus + 1", ": gpus + 1")
-wrong("all-columns", "columns that are not GPUs").replace("1 : gpus + 1", "1:")
-wrong("cuts-at-tabs-only", "white space around the labels").replace("line.split()", 'line.split("\\t")')
-wrong("tabs-and-strips", "row 0 is []", hidden=True).replace(
-    "line.split()[1 : gpus + 1]", '[x.strip() for x in line.split("\\t")[1 : gpus + 1]]'
-)
-wrong("names-of-one-digit", "12 GPUs", hidden=True).replace("len(lines)", "sum(line[4:5].isspace() for line in lines)")
-wrong("counts-words-in-the-first-line", "Only rows of GPUs count").function("""
-    lines = text.splitlines()
-    gpus = lines[0].count("GPU")  # "GPU NUMA ID" has it too
-    return [line.split()[1 : gpus + 1] for line in lines[1 : gpus + 1]]
-""")
-right("takes-labels-only").body(r"""
-    import re
-    rows = re.findall(r"^GPU\d+\s.*", text, re.MULTILINE)
-    matrix = [re.findall(r"\b(?:X|SYS|NODE|PHB|PXB|PIX|NV\d+)\b", row)[: len(rows)] for row in rows]
-""")
-
-wrong, right = ANSWERS.to("best-ring")
-wrong("rank-order", "its slowest link is SYS").replace("max(rings, key=slowest)", "list(range(len(matrix)))")
-wrong("leaves-it-open", "A ring is closed").replace("in range(len(ring))", "in range(1, len(ring))")
-wrong("worst-ring", "its slowest link is SYS").replace("max(rings", "min(rings")
-wrong("sums-the-speeds", "its slowest link is").replace("min(", "sum(")
-wrong("greedy", "its slowest link is").function("""
-    ring = [0]
-    while len(ring) < len(matrix):
-        left = [gpu for gpu in range(len(matrix)) if gpu not in ring]
-        ring.append(max(left, key=lambda gpu: gpu_topology.speed(matrix[ring[-1]][gpu])))
-    return ring
-""")
-wrong("names-the-first-twice", "closed anyway").replace("max(rings, key=slowest)", "[*max(rings, key=slowest), 0]")
-right("goes-the-other-way-round").function("""
-    def slowest(ring):
-        return min(gpu_topology.speed(matrix[a][b]) for a, b in zip(ring, ring[1:] + ring[:1]))
-    rings = [[0, *others] for others in permutations(range(len(matrix) - 1, 0, -1))]
-    return sorted(rings, key=slowest)[-1]
+wrong("forward-alone", "6 FLOP per parameter and token").replace("6 * parameters * tokens", "2 * parameters * tokens")
+wrong("days-as-seconds", "count days in seconds").replace("days * 24 * 3600", "days")
+wrong("days-as-hours", "a day has 24 of them").replace("days * 24 * 3600", "days * 3600")
+wrong("a-single-day", "for a single day").replace("days * 24 * 3600", "24 * 3600")
+right("by-floor-division").function("""
+    seconds = days * 86400
+    return int(-(-16 * parameters // gpu_memory)), int(-(-6 * parameters * tokens // (gpu_flops * seconds)))
 """)

@@ -4,41 +4,6 @@ from grader.authoring.variants import Answers
 
 ANSWERS = Answers()
 
-wrong, _ = ANSWERS.to("predict-rooted")
-wrong("always-root-0", "right list for root 0").replace("list(held[root]) for", "list(held[0]) for")
-wrong("gathers-nested-lists", "one list per rank inside a list").replace(
-    "[number for numbers in held for number in numbers]", "[list(numbers) for numbers in held]"
-)
-wrong("adds-everything-to-one-number", "position by position").replace(
-    "[sum(column) for column in zip(*held)]", "[sum(sum(numbers) for numbers in held)]"
-)
-wrong("scatters-every-pth", "a chunk is a run of neighbours").replace(
-    "held[root][rank * size : (rank + 1) * size]", "held[root][rank::world_size]"
-)
-wrong("reduces-everywhere", "the others get None").replace(
-    "after[root] = [sum(column) for column in zip(*held)]",
-    "after = [[sum(column) for column in zip(*held)] for _ in held]",
-)
-wrong("chunks-of-two", "scatter among 5 ranks", hidden=True).replace(
-    "held[root][rank * size : (rank + 1) * size]", "held[root][rank * 2 : rank * 2 + 2]"
-)
-
-wrong, _ = ANSWERS.to("call-rooted")
-wrong("broadcasts-from-0", "right for root 0").replace(
-    "dist.broadcast(received, src=root)", "dist.broadcast(received, src=0)"
-)
-wrong("all-reduces", "called all_reduce", caught_by="traffic").replace(
-    "dist.reduce(received, dst=root)", "dist.all_reduce(received)"
-)
-wrong("reads-off-the-root", "is not the root").replace("received = received if rank == root else None", "pass")
-wrong("averages", "the mean").replace("received = received", "received = received / world_size\nreceived = received")
-wrong("root-alone-calls", "every rank must make the call").replace(
-    "dist.broadcast(received, src=root)", "dist.broadcast(received, src=root) if rank == root else None"
-)
-wrong("list-on-every-rank", "scatter").replace(
-    "list(x.chunk(world_size)) if rank == root else None", "list(x.chunk(world_size))"
-)
-
 wrong, right = ANSWERS.to("broadcast-by-hand")
 wrong("forgets-to-receive", "What usually causes this here").replace("dist.recv(received, src=root)", "pass")
 wrong("only-rank-0", "rank 0's tensor").body("""
@@ -83,7 +48,7 @@ right("all-sends-at-once").body("""
 wrong, _ = ANSWERS.to("scatter-by-hand")
 wrong("forgets-its-own", "nothing was written into it").replace("mine.copy_(chunks[root])", "pass")
 wrong("off-by-one", "the previous rank's chunk").replace("mine.copy_(chunks[root])", "mine = chunks[root - 1]")
-wrong("first-chunk-to-all", "first chunk").body("""
+wrong("first-chunk-to-all", "chunk 0: rank r gets chunk r").body("""
     if rank == root:
         for other in range(world_size):
             if other != root:
@@ -126,6 +91,28 @@ wrong("root-row-first", "the root's own row first").replace(
     "for row, other in enumerate(others, 1):\n"
     "    dist.recv(rows[row], src=other)",
 )
+wrong("one-buffer-for-all", "memory of its own").function("""
+    if rank != root:
+        dist.send(x, dst=root)
+        return None
+    rows, arrived = [], torch.empty_like(x)
+    for other in range(world_size):
+        if other == root:
+            rows.append(x)
+        else:
+            dist.recv(arrived, src=other)
+            rows.append(arrived)
+    return torch.stack(rows)
+""")
+wrong("own-row-last", "belongs in row r").function("""
+    if rank != root:
+        dist.send(x, dst=root)
+        return None
+    rows = [torch.empty_like(x) for _ in range(world_size - 1)]
+    for row, other in zip(rows, [other for other in range(world_size) if other != root]):
+        dist.recv(row, src=other)
+    return torch.stack([*rows, x])
+""")
 wrong("returns-a-list", "a list: return one tensor").replace("for other", "rows = list(rows)\nfor other")
 wrong("returns-its-own-everywhere", "Only the root").body("return x")
 wrong("sends-to-rank-0", "send to itself").replace("dist.send(x, dst=root)", "dist.send(x, dst=0)")
@@ -155,46 +142,46 @@ right("adds-in-batches").replace("if other != root:", "if other == root: continu
     "            dist.recv(arrived, src=other)", "        dist.recv(arrived, src=other)"
 ).replace("            total += arrived", "        total = total + arrived")
 
-wrong, _ = ANSWERS.to("predict-unrooted")
-wrong("whole-sum-everywhere", "one chunk of it").replace("cut(total, world_size)", "[total for _ in held]")
-wrong("keeps-its-own-chunks", "rank r gets chunk r from every rank").replace(
-    "for source in chunks for number in source[rank]]", "for number in chunks[rank][rank]]"
+wrong, right = ANSWERS.to("grid-sums")
+wrong("forgets-the-group", "give each call its group").replace(
+    "dist.all_reduce(total, group=mine)", "dist.all_reduce(total)"
 )
-wrong("moves-nothing", "nothing was moved").replace(
-    "[[number for source in chunks for number in source[rank]] for rank in range(world_size)]",
-    "[list(numbers) for numbers in held]",
+wrong("swaps-the-two", "the row comes first").replace("tuple(sums)", "tuple(reversed(sums))")
+wrong("columns-as-rows", "how many ranks are in one row").replace(
+    "range(start, start + columns) for start in range(0, world_size, columns)",
+    "range(start, start + world_size // columns) for start in range(0, world_size, world_size // columns)",
 )
-wrong("leaves-chunks-nested", "put their numbers into one list").replace(
-    "[number for source in chunks for number in source[rank]]", "[source[rank] for source in chunks]"
+wrong("sums-the-row-sum", "a copy of `x` of its own").replace("sums = []", "sums, total = [], torch.clone(x)").replace(
+    "total = x.clone()\ndist.all", "dist.all"
+).replace("sums.append(total)", "sums.append(total.clone())")
+wrong("only-its-own-groups", "Every rank creates the group of every row").replace(
+    "groups = [dist.new_group(list(team)) for team in teams]",
+    "groups = [dist.new_group(list(team)) if rank in team else None for team in teams]",
 )
-wrong("averages", "the mean").replace(
-    "[list(total) for _ in range(world_size)]", "[[t / world_size for t in total] for _ in held]"
+wrong("averages", "the mean").replace("group=mine", "op=dist.ReduceOp.AVG, group=mine")
+wrong("adds-nothing", "nothing was added to it").replace("dist.all_reduce(total, group=mine)", "pass")
+wrong("adds-into-x", "a copy of `x` of its own").replace("total = x.clone()", "total = x")
+wrong("gathers-everything", "called all_gather", caught_by="traffic").function("""
+    xs = [torch.empty_like(x) for _ in range(world_size)]
+    dist.all_gather(xs, x)
+    row, column = divmod(rank, columns)
+    return (
+        torch.stack(xs[row * columns : (row + 1) * columns]).sum(0).to(x.dtype),
+        torch.stack(xs[column::columns]).sum(0).to(x.dtype),
+    )
+""")
+wrong("for-six-ranks", "nothing was added to it", hidden=True).replace(
+    "sums = []", "sums = []\nif world_size not in (4, 6):\n    return x.clone(), x.clone()"
 )
-
-wrong, _ = ANSWERS.to("call-unrooted")
-wrong("gathers-on-rank-0", "called gather", caught_by="traffic").replace(
-    "dist.all_gather(parts, x)",
-    "dist.gather(x, parts if rank == 0 else None, dst=0)\nfor part in parts:\n    dist.broadcast(part, src=0)",
-)
-wrong("averages", "the mean").replace("dist.all_reduce(received)", "dist.all_reduce(received, op=dist.ReduceOp.AVG)")
-wrong("overwrites-its-input", "must stay as it was").replace("received = x.clone()", "received = x")
-wrong("output-and-input-swapped", "rank 3 returned", varies=True).replace(
-    "dist.all_to_all_single(received, x)", "dist.all_to_all_single(x.clone(), received)"
-)
-wrong("reduces-to-rank-0", "called reduce", caught_by="traffic").replace(
-    "dist.all_reduce(received)", "dist.reduce(received, dst=0)\ndist.broadcast(received, src=0)"
-)
-
-wrong, _ = ANSWERS.to("all-gather-from-rooted")
-wrong("forgets-the-broadcast", "rank 0 called gather", caught_by="traffic").replace(
-    "dist.broadcast(everything, src=0)", "pass"
-)
-wrong("forgets-the-gather", "gather before you broadcast").replace("dist.gather(x, rows, dst=0)", "everything[:] = x")
-wrong("uses-all-gather", "called all_gather", caught_by="traffic").body("dist.all_gather(list(everything), x)")
-wrong("one-long-tensor", "one long tensor").replace("return", "everything = everything.reshape(-1)\nreturn")
-wrong("rank-0-alone-broadcasts", "every rank must call both").replace(
-    "dist.broadcast(everything, src=0)", "if rank == 0:\n    dist.broadcast(everything, src=0)"
-)
+right("with-subgroups").function("""
+    from torch.distributed import new_subgroups_by_enumeration
+    row, _ = new_subgroups_by_enumeration([list(range(s, s + columns)) for s in range(0, world_size, columns)])
+    column, _ = new_subgroups_by_enumeration([list(range(c, world_size, columns)) for c in range(columns)])
+    over_row, over_column = x.clone(), x.clone()
+    dist.all_reduce(over_row, group=row)
+    dist.all_reduce(over_column, group=column)
+    return over_row, over_column
+""")
 
 wrong, _ = ANSWERS.to("all-reduce-from-halves")
 wrong("keeps-its-own", "nothing was added to it").function("return x.clone()")
@@ -202,20 +189,34 @@ wrong("keeps-the-padding", "cut it off").replace("torch.cat(chunks)[: x.numel()]
 wrong("loses-the-shape", "without its shape").replace(".reshape(x.shape)", "")
 wrong("stops-after-the-first-half", "the second half").replace("return torch.cat", "return mine\nreturn torch.cat")
 wrong("first-half-alone", "your chunk of the sum, P times").replace(
-    "dist.all_gather(chunks, mine)", "chunks = [mine] * world_size"
+    "dist.all_gather(chunks, mine, group=group)", "chunks = [mine] * world_size"
 )
 wrong("never-copies-x", "never copied into `padded`").replace("padded[: x.numel()] = x.reshape(-1)", "pass")
 wrong("averages", "the mean").replace("dist.all_gather", "mine /= world_size\ndist.all_gather")
 wrong("reduces-twice", "P times the sum").replace("dist.all_gather", "mine *= world_size\ndist.all_gather")
 wrong("gathers-whole-tensors", "called all_gather", caught_by="traffic").body("""
-    padded[: x.numel()] = x.reshape(-1)
-    everything = [torch.empty_like(padded) for _ in range(world_size)]
-    dist.all_gather(everything, padded)
-    chunks = list(torch.stack(everything).sum(0).to(x.dtype).chunk(world_size))
+    everything = [torch.empty_like(x) for _ in range(world_size)]
+    dist.all_gather(everything, x.contiguous(), group=group)
+    return torch.stack(everything).sum(0).to(x.dtype)
 """)
 wrong("float32-buffers", "a different dtype", hidden=True).replace(
     "mine = torch.empty(size, dtype=x.dtype)", "padded = padded.float()\nmine = torch.empty(size)"
 )
+wrong("rounds-down", "round the size of a chunk up").body("""
+    size = x.numel() // world_size
+    flat = x.reshape(-1)[: world_size * size].contiguous()
+    mine = flat.new_empty(size)
+    dist.reduce_scatter(mine, list(flat.chunk(world_size)), group=group)
+    chunks = [torch.empty_like(mine) for _ in range(world_size)]
+    dist.all_gather(chunks, mine, group=group)
+    return torch.cat(chunks)
+""")
+wrong("pads-in-front", "the padding comes last").replace("padded[: x.numel()]", "padded[len(padded) - x.numel() :]")
+wrong("forgets-the-group", "all take it").replace(", group=group)", ")")
+wrong("gathers-in-the-world", "all take it").replace(
+    "dist.all_gather(chunks, mine, group=group)", "dist.all_gather(chunks, mine)"
+)
+wrong("counts-the-world", "all take it").replace("dist.get_world_size(group)", "dist.get_world_size()")
 
 wrong, _ = ANSWERS.to("distributed-transpose")
 wrong("transposes-its-own-band", "nothing was exchanged").body("return band.T.contiguous()")
@@ -249,22 +250,35 @@ wrong("with-hyphens", "one of the eight names").replace(
 wrong, _ = ANSWERS.to("global-statistics")
 wrong("mean-of-means", "the mean of means").body("""
     mean = shard.mean()
-    dist.all_reduce(mean, op=dist.ReduceOp.AVG)
-    dist.all_reduce(smallest, op=dist.ReduceOp.MIN)
-    dist.all_reduce(largest, op=dist.ReduceOp.MAX)
-    dist.all_reduce(product, op=dist.ReduceOp.PRODUCT)
+    dist.all_reduce(mean, op=dist.ReduceOp.AVG, group=group)
+    dist.all_reduce(smallest, op=dist.ReduceOp.MIN, group=group)
+    dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=group)
+    dist.all_reduce(product, op=dist.ReduceOp.PRODUCT, group=group)
 """)
-wrong("divides-by-world-size", "divide by how many numbers").replace("total / count", "total / world_size")
+wrong("divides-by-world-size", "divide by how many numbers").replace(
+    "total / count", "total / dist.get_world_size(group)"
+)
 wrong("divides-by-its-own-length", "the lengths must be summed too").replace("total / count", "total / shard.numel()")
+wrong("counts-everyone", "how many numbers ALL ranks have").replace(
+    "dist.all_reduce(count, group=group)", "dist.all_reduce(count)"
+)
 wrong("sums-the-products", "the products were summed").replace(
-    "dist.all_reduce(product, op=dist.ReduceOp.PRODUCT)", "dist.all_reduce(product)"
+    "dist.all_reduce(product, op=dist.ReduceOp.PRODUCT, group=group)", "dist.all_reduce(product, group=group)"
 )
 wrong("no-exchange", "nothing was exchanged").body("mean = shard.mean()")
+wrong("forgets-the-group", "give each call its group").replace(", group=group)", ")")
 wrong("maximum-from-zero", "returned", hidden=True).replace(
     "dist.all_reduce(largest,", "largest = largest.clamp(min=0)\ndist.all_reduce(largest,"
 )
 
 wrong, _ = ANSWERS.to("launch-then-wait")
+wrong("works-afterwards", "the local work comes after the waiting", caught_by="time").body("""
+    sums = [x.clone() for x in tensors]
+    handles = [dist.all_reduce(x, async_op=True) for x in sums]
+    for handle in handles:
+        handle.wait()
+    return sums, max(x.max() for x in tensors)
+""")
 wrong("forgot-wait", "never waited", caught_by="traffic").replace("handle.wait()", "pass")
 wrong("waits-at-once", "before it had started the last one", caught_by="traffic").replace(
     "handles = [dist.all_reduce(x, async_op=True) for x in sums]",
@@ -315,3 +329,36 @@ wrong("speaks-for-itself", "the same sentence on every rank").replace(
 wrong("names-the-first-only", "to be named").replace("{', '.join(odd)}", "{odd[0]}")
 wrong("never-asks", "went on to all_reduce").body("pass")
 wrong("pairs-the-wrong-ranks", "rank 0 to be named").replace("odd =", "everyone.reverse()\nodd =")
+
+wrong, right = ANSWERS.to("uneven-all-gather")
+wrong("keeps-the-padding", "cut each to its own length", caught_by="score").replace(
+    "torch.cat([row[:length] for row, length in zip(rows, lengths)])", "torch.cat(rows)"
+)
+wrong("returns-a-list", "concatenate the tensors", caught_by="score").replace(
+    "torch.cat([row[:length] for row, length in zip(rows, lengths)])",
+    "[row[:length].clone() for row, length in zip(rows, lengths)]",
+)
+wrong("broadcasts-in-turn", "times par", caught_by="score").function("""
+    everyone = [x.clone() if rank == source else x.new_empty(length) for source, length in enumerate(lengths)]
+    for source in range(world_size):
+        dist.broadcast(everyone[source], src=source)
+    return torch.cat(everyone)
+""")
+wrong("exchanges-nothing", "nothing was exchanged", caught_by="score").function("return x.clone()")
+wrong("for-eight-ranks", "times par", caught_by="score", hidden=True).replace(
+    "max(lengths)", "max(lengths) if world_size == 8 else 2 * max(lengths)"
+)
+right("shares-out-first").function("""
+    total = sum(lengths)
+    size = -(-total // world_size)  # each rank's equal share of everything
+    starts = [sum(lengths[:source]) for source in range(world_size)]
+
+    def sends(source, owner):
+        return max(0, min(starts[source] + lengths[source], (owner + 1) * size) - max(starts[source], owner * size))
+
+    mine, arrive = x.new_zeros(size), [sends(source, rank) for source in range(world_size)]
+    dist.all_to_all_single(mine[: sum(arrive)], x.clone(), arrive, [sends(rank, owner) for owner in range(world_size)])
+    shares = [torch.empty_like(mine) for _ in range(world_size)]
+    dist.all_gather(shares, mine)
+    return torch.cat(shares)[:total]
+""")

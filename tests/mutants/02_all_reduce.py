@@ -27,7 +27,7 @@ wrong("uses-the-library", "your function calls all_reduce", caught_by="traffic")
     dist.all_reduce(total)
     return total
 """)
-wrong("never-sends-back", "What usually causes this here").replace("dist.send(total, dst=other)", "pass")
+wrong("never-sends-back", "finished without sending it").replace("dist.send(total, dst=other)", "pass")
 wrong("alone-it-returns-its-input", "shares memory with its input", hidden=True).replace(
     "Tensor:", "Tensor:\n    if len(team) == 1:\n        return x"
 )
@@ -46,7 +46,7 @@ wrong("passes-on-its-own-tensor", "is missing").replace(
 wrong("partner-without-end", "list index out of range").replace(
     " and place + distance < size:\n    dist.recv", ":\n    dist.recv"
 )
-wrong("no-partner-no-round", "What usually causes this here").replace(
+wrong("no-partner-no-round", "move any more").replace(
     "elif place % (2 * distance) == 0 and place + distance < size:\n    dist.recv",
     "elif place % (2 * distance) == 0 and place + 2 * distance <= size:\n    dist.recv",
 )
@@ -150,7 +150,7 @@ wrong("everybody-sends-first", "Everyone sends first").replace(
     "exchange(chunks[outgoing], right, arrived, left)",
     "dist.send(chunks[outgoing], dst=right)\ndist.recv(arrived, src=left)",
 )
-wrong("everybody-receives-first", "in its send or in its receive").replace(
+wrong("everybody-receives-first", "Everyone receives first").replace(
     "exchange(chunks[outgoing], right, arrived, left)",
     "dist.recv(arrived, src=left)\ndist.send(chunks[outgoing], dst=right)",
 )
@@ -269,7 +269,7 @@ wrong("forgets-the-second-half", "the all-gather is missing").replace("all_gathe
 wrong("gathers-its-own-numbers", "are missing").replace(
     "reduce_scatter(x, team, rank)", "x.tensor_split(len(team))[team.index(rank)]"
 )
-wrong("takes-chunks-for-equal", "What usually causes this here").replace("x.numel()", "mine.numel() * len(team)")
+wrong("takes-chunks-for-equal", "need the same shape and dtype").replace("x.numel()", "mine.numel() * len(team)")
 wrong("its-own-tensor", "nothing was added to it").body("total = x.clone()")
 wrong("the-whole-world", "only the team takes part").body("total = x.clone()\ndist.all_reduce(total)")
 wrong("through-place-0", "what the naive way takes", caught_by="time").body("total = naive_all_reduce(x, team, rank)")
@@ -377,7 +377,7 @@ wrong("forgets-to-add", "rank 2 is missing").replace("total += arrived", "pass")
 wrong("sends-back-its-own-sum", "is missing").replace(
     "total = all_reduce(total,", "subtotal, total = total, all_reduce(total,"
 ).replace("dist.send(total, dst=team[place + power])", "dist.send(subtotal, dst=team[place + power])")
-wrong("extra-ranks-never-wait", "What usually causes this here").replace(
+wrong("extra-ranks-never-wait", "finished without receiving it").replace(
     "dist.recv(total, src=team[place - power])", "pass"
 )
 wrong("all-extras-to-place-0", "the time of a queue", caught_by="time").replace(
@@ -469,9 +469,7 @@ wrong("turns-it-round", "the right numbers in the wrong order").replace(
     "torch.cat(received)", "torch.cat(received).flip(0)"
 )
 wrong("its-own-tensor", "nothing was exchanged").function("return x.clone()")
-wrong("same-way-both-times", "What usually causes this here", varies=True).replace(
-    "(place - step) % size", "(place + step) % size"
-)
+wrong("same-way-both-times", "Worth checking", varies=True).replace("(place - step) % size", "(place + step) % size")
 wrong("in-order-of-arrival", "in order of arrival").replace(
     "exchange(chunks[target], team[target], received[source], team[source])",
     "arrived = torch.empty_like(chunks[place])\n"

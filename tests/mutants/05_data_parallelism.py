@@ -328,7 +328,7 @@ wrong("late-binding", "nothing was averaged").replace(
 wrong("averages-its-argument", "Average the gradients, not the parameters").replace(
     "while len(flights)", "dist.all_reduce(parameter)\nwhile len(flights)"
 )
-wrong("if-for-while", "never started a bucket").replace(
+wrong("if-for-while", "did not call this all_reduce again").replace(
     "while len(flights) < len(buckets) and", "if len(flights) < len(buckets) and"
 )
 wrong("as-they-are-ready", "started their buckets in different orders").replace(
@@ -397,7 +397,7 @@ right("copies-into-views").function("""
 wrong, right = ANSWERS.to("average-what-is-used")
 wrong("divides-by-users", "the others count as zero").replace("parameter.grad /= world_size", "parameter.grad /= count")
 wrong("zeros-for-all", "AdamW keeps moving it").replace("if count:", "if True:")
-wrong("only-what-it-has", "agree on which parameters").body("""
+wrong("only-what-it-has", "reduced the gradient of").body("""
     for parameter in trained:
         if parameter.grad is not None:
             dist.all_reduce(parameter.grad)

@@ -46,7 +46,7 @@ wrong("sends-its-input-on", "each rank applies its layers before it sends").repl
 wrong("rank-0-receives-too", "Nothing comes before rank 0").replace(
     "if rank > 0:\n    dist.recv(x, src=rank - 1)", "dist.recv(x, src=max(rank - 1, 0))"
 )
-wrong("never-receives", "Rank 0 receives").replace("dist.recv(x, src=rank - 1)", "pass")
+wrong("never-receives", "finished without receiving it").replace("dist.recv(x, src=rank - 1)", "pass")
 wrong("broadcasts", "your function calls broadcast", caught_by="traffic").body("""
     x = x.clone()
     for stage in range(world_size):
@@ -82,7 +82,7 @@ wrong("whole-batch-at-once", "the time of one GPU", caught_by="time").function(
     "return naive_forward(batch, weights, rank, world_size)"
 )
 wrong("keeps-the-last-alone", "the last microbatch alone").replace("outputs.append(y)", "outputs = [y]")
-wrong("receives-once", "What usually causes this here").replace("if rank > 0:", "if rank > 0 and not outputs:")
+wrong("receives-once", "finished without receiving it").replace("if rank > 0:", "if rank > 0 and not outputs:")
 wrong("never-one-row", "returned", hidden=True).replace(
     "dist.send(y, dst=rank + 1)", "dist.send(y if len(y) > 1 else 0 * y, dst=rank + 1)"
 )
@@ -139,9 +139,7 @@ wrong("own-loss-on-every-rank", "the rank's own y is the loss").replace(
     "y.backward(gradient)", "mlp.loss_of(y).backward()"
 )
 wrong("gradient-of-ones", "a gradient of ones").replace("y.backward(gradient)", "y.sum().backward()")
-wrong("receives-from-the-wrong-side", "What usually causes this here").replace(
-    "src=rank + 1", "src=rank - 1 if rank else 1"
-)
+wrong("receives-from-the-wrong-side", "is a src or a dst wrong").replace("src=rank + 1", "src=rank - 1 if rank else 1")
 wrong("first-rank-sends-too", "can't send to itself").replace(
     "if rank > 0:\n    dist.send(x.grad, dst=rank - 1)",
     "dist.send(x.grad if rank else batch.clone(), dst=max(rank - 1, 0))",
@@ -278,7 +276,7 @@ right("counts-what-is-live").body("""
 """)
 
 wrong, right = ANSWERS.to("run-schedule")
-wrong("blocking-sends", "a send that waits").replace(
+wrong("blocking-sends", "Everyone sends first").replace(
     'sends.append((dist.isend(message, dst=after, tag=tag("F", m, stage + 1)), message))',
     'dist.send(message, dst=after, tag=tag("F", m, stage + 1))',
 ).replace(
@@ -303,8 +301,8 @@ wrong("keeps-the-outputs", "Is something kept after its backward", caught_by="me
 wrong("zeroed-in-between", "don't zero the gradients in between").replace(
     "x, y = kept.pop((c, m))", "x, y = kept.pop((c, m))\nfor leaf in leaves[c]:\n    leaf.grad = None"
 )
-wrong("tag-of-the-sender", "a tag that doesn't name the stage that needs the message").replace("stage + 1", "stage")
-wrong("backward-tag-of-the-sender", "a tag that doesn't name the stage that needs the message").replace(
+wrong("tag-of-the-sender", "must use the same tag").replace("stage + 1", "stage")
+wrong("backward-tag-of-the-sender", "must use the same tag").replace(
     'tag=tag("B", m, stage - 1)', 'tag=tag("B", m, stage)'
 )
 wrong("detaches-what-it-keeps", "rank").replace("kept[c, m] = x, y", "kept[c, m] = x, y.detach().requires_grad_()")
@@ -318,7 +316,7 @@ wrong("buffer-of-one-dtype", "same shape and dtype", hidden=True).replace(
 wrong("sends-twice", "must use the same tag", caught_by="traffic").replace(
     "kept[c, m] = x, y", "kept[c, m] = x, y; dist.send(y.detach(), dst=after) if stage < last else None"
 )
-wrong("last-rank-instead-of-last-stage", "What usually causes this here").replace(
+wrong("last-rank-instead-of-last-stage", "Everyone receives first").replace(
     "if stage < last:\n    message", "if rank < world_size - 1:\n    message"
 )
 wrong("keeps-the-graph-with-the-message", "send y.detach()", caught_by="memory").replace("y.detach()", "y")

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import math
 import operator
 import os
 import shutil
 import tempfile
 import weakref
-from itertools import accumulate, pairwise
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from .. import simulate
-from ..cluster.hardware import Cluster, Gpu, Link
-from ..kit import gpu_topology
-from ..kit.gpu_topology import speed
-from ..kit.slow_memory import Load, SlowMemory, unwritten
-from ..text.units import plural, quantity
+from ..kit import mlp
+from ..text.units import plural
 from .answer import Answer, CheckFailed
+from .equality import alike
 from .inputs import Draws
 from .marking import check
 from .oracles import Case, as_tuple, every, oracle
@@ -28,10 +26,7 @@ from .runner import Runner
 from .show import show
 from .traffic import SHARED_FILE, calls_of_ranks
 
-memory_wall = recorded("00_ranks", "memory-wall")
-bandwidth_of_levels = recorded("00_ranks", "bandwidth-of-levels")
-arithmetic_intensity = recorded("00_ranks", "arithmetic-intensity")
-roofline_time = recorded("00_ranks", "roofline-time")
+smallest_cluster = recorded("00_ranks", "smallest-cluster")
 
 
 # ---- part 1
@@ -81,38 +76,125 @@ def items(got: Any) -> list[str]:
     return [str(item) for item in got] if isinstance(got, list) else []
 
 
+@oracle(
+    values=[(2, 3, 3), (4, 2, 2)],
+    if_stuck="a rank has made fewer all-reduces than the others, or all-reduces of different tensors. All make the "
+    "same ones, in the same order, at every step.",
+)
+def replicas_in_step(draws: Draws, world_size: int, layers: int, steps: int, lr: float = 4.0) -> Case:
+    """Two rows on each rank at each step. What is right is what one process computes on the whole batches."""
+    weights = mlp.make_weights(layers, 4, draws.salted(), torch.float64)
+    batches = [mlp.make_batch(2 * world_size, 4, draws.salted(step), torch.float64) for step in range(steps)]
+    shares = [list(mine) for mine in zip(*(batch.chunk(world_size) for batch in batches), strict=True)]
+    everywhere = range(layers)
+    apart = descend(weights, shares, lr, [])
+    mistakes = {
+        "what this rank gets from its own rows: the gradients that its optimizer used were not exchanged": apart,
+        "what the SUM of the gradients leads to: divide by the number of ranks": descend(
+            weights, shares, world_size * lr, everywhere
+        ),
+        "the mean of replicas that trained apart: average the gradients, at every step": [mean_of(apart)] * world_size,
+        "what comes of dividing by the number of ranks twice: ReduceOp.AVG has divided already": descend(
+            weights, shares, lr / world_size, everywhere
+        ),
+        "what rank 0's gradients lead to on every rank: average those of all ranks": descend(
+            weights, shares[:1], lr, everywhere
+        )
+        * world_size,
+        "what gradients lead to that add up from step to step: zero them at the beginning of each": descend(
+            weights, shares, lr, everywhere, carry=1
+        ),
+        "what gradients lead to that add up from step to step, and are summed again: zero them at each": descend(
+            weights, shares, lr, everywhere, carry=world_size
+        ),
+        "what comes of averaging the first weight's gradient alone": descend(weights, shares, lr, [0]),
+        "what comes of averaging the last weight's gradient alone": descend(weights, shares, lr, [layers - 1]),
+        "the weight before the first step: let the optimizer step": [weights] * world_size,
+        "the weight after the first step: return after the loop": descend(
+            weights, [mine[:1] for mine in shares], lr, everywhere
+        ),
+    }
+    right = descend(weights, [batches], lr, everywhere)[0]
+    names = {f"weight {n}": n for n in everywhere}
+    return Case(
+        [[weights] * world_size, shares],
+        same={"lr": lr},
+        right={name: right[n] for name, n in names.items()},
+        mistakes={
+            name: {words: [replica[n] for replica in replicas] for words, replicas in mistakes.items()}
+            for name, n in names.items()
+        },
+        rtol=1e-9,
+    )
+
+
+def descend(
+    weights: list[Tensor], shares: list[list[Tensor]], lr: float, averaged: Sequence[int], carry: float = 0
+) -> list[list[Tensor]]:
+    """Gradient descent by replicas that average the gradients of some of the layers: each replica's weights at the end.
+
+    shares: each replica's batches. carry: by what the gradients of one step are multiplied and added to the next.
+    """
+    replicas, kept = [weights] * len(shares), [[torch.zeros_like(weight) for weight in weights] for _ in shares]
+    for batches in zip(*shares, strict=True):
+        found = [mlp.serial_gradients(mine, batch)[1] for mine, batch in zip(replicas, batches, strict=True)]
+        mean = mean_of(found)
+        used = [[mean[n] if n in averaged else own[n] for n in range(len(weights))] for own in found]
+        kept = [[carry * one + two for one, two in zip(*pair, strict=True)] for pair in zip(kept, used, strict=True)]
+        replicas = [[w - lr * g for w, g in zip(*pair, strict=True)] for pair in zip(replicas, kept, strict=True)]
+    return replicas
+
+
+def mean_of(replicas: list[list[Tensor]]) -> list[Tensor]:
+    """Layer by layer."""
+    return [torch.stack(layer).mean(0) for layer in zip(*replicas, strict=True)]
+
+
 MEET = (
-    "all ranks must name the same path, a new one for each meeting; each names its own rank, and all the same "
-    "world_size. init_process_group waits until every rank has called it."
+    "all who meet name the same path, in a meeting that has a path of its own; each names its rank there, and all the "
+    "same world size. init_process_group waits until all of them have called it."
+)
+ONE_MEETING = "Each meeting must be over before the next: after each gathering, call dist.destroy_process_group()."
+WRONG_ORDER = (
+    "the right numbers in a different order: that of the ranks in the meeting is wanted. Give rank= the rank that this "
+    "process has there, and leave the list in the order in which all_gather fills it"
 )
 MEETING = {  # what torch means by its errors
-    "twice": "The first meeting must be over before the second: after each gathering, call "
-    "dist.destroy_process_group() on every rank.",
-    "has not been initialized": "There is no process group, or no longer: each rank calls dist.init_process_group "
-    "before the gathering and dist.destroy_process_group after it.",
+    "twice": ONE_MEETING,
+    "has not been initialized": "There is no process group, or no longer: call dist.init_process_group before the "
+    "gathering and dist.destroy_process_group after it.",
     "incompatible constructor": "store= takes the store, dist.FileStore(path, world_size), and not its path.",
     "must be positive": "With a store, PyTorch needs rank= and world_size= too.",
-    "rank < size": "Each rank names the same world_size: how many ranks there are in all.",
+    "rank < size": "All who meet name the same world size: how many come to this meeting.",
     "Wait timeout": f"A rank did not come: {MEET}",
 }
+Team = tuple[int, ...]
+PAIRS, ALL = ((2, 0), (1, 3)), ((1, 3, 2, 0),)  # who meets at the same time; in each meeting, in the order there
 
 
-@oracle(values=[([7, 5, 9, 4], 2)], if_stuck=MEET)
-def rendezvous_by_hand(_: Draws, numbers: list[int], meetings: int) -> Case:
-    folder = tempfile.mkdtemp()
-    paths = [os.path.join(folder, f"meeting-{number}") for number in range(meetings)]
+@oracle(values=[(4, PAIRS, ALL)], if_stuck=MEET)
+def rendezvous_by_hand(_: Draws, world_size: int, *rounds: tuple[Team, ...]) -> Case:
+    """Rounds of meetings, of one or more teams each. Rank r brings the number 7 r + 3."""
+    folder, numbers = tempfile.mkdtemp(), [7 * rank + 3 for rank in range(world_size)]
+    meetings: list[list[tuple[str, int, int]]] = [[] for _ in range(world_size)]
+    right: list[list[list[int]]] = [[] for _ in range(world_size)]
+    for number, teams in enumerate(rounds):
+        for place, team in enumerate(teams):
+            for rank_there, rank in enumerate(team):
+                meetings[rank].append((os.path.join(folder, f"meeting-{number}-{place}"), rank_there, len(team)))
+                right[rank].append([numbers[member] for member in team])
 
     def explain(got: Any, rank: int) -> str:
         if got is True:
             return "the last meeting's: each ends with dist.destroy_process_group(), the last one too"
-        if len(items(got)) != meetings:
-            return "not one list for each path"
-        in_order = [sorted(items(met)) for met in got] == [sorted(items(numbers))] * meetings
-        return "the right numbers in a different order: a rank did not give its own `rank`" if in_order else ""
+        if len(items(got)) != len(rounds):
+            return "not one list for each meeting"
+        in_order = [sorted(items(met)) for met in got] == [sorted(items(met)) for met in right[rank]]
+        return WRONG_ORDER if in_order else ""
 
     case = Case(
-        [numbers, [paths] * len(numbers)],
-        right={"gathered": every([numbers] * meetings), "still has a process group:": False},
+        [numbers, meetings],
+        right={"gathered": right, "still has a process group:": False},
         explain=explain,
         seen="rank {rank} {part}",
         advice=MEETING,
@@ -228,6 +310,9 @@ def one_deadlock(_: Draws, *losses: list[float]) -> Case:
     }
     too_long = "too long. You continue although the average is below 1: the average decides"
 
+    def are_sums(got: Any) -> bool:
+        return alike(got, [len(losses) * average for average in averages[: len(items(got))]], 1e-6) and bool(got)
+
     def expect_barrier(answer: Answer) -> None:
         for rank in range(len(losses)):
             if [event.op for event in answer.events if event.rank == rank][-1:] != ["barrier"]:
@@ -236,7 +321,10 @@ def one_deadlock(_: Draws, *losses: list[float]) -> Case:
     return Case(
         [losses],
         right={"the averages": every(right)},
-        mistakes={"the averages": {f"too short. {words}": every(wrong) for words, wrong in too_short.items()}},
+        mistakes={
+            "the averages": {"the sums of the losses: divide each by the number of ranks": are_sums}
+            | {f"too short. {words}": every(wrong) for words, wrong in too_short.items()}
+        },
         explain=lambda got, rank: too_long if len(items(got)) > len(right) else "",
         rtol=1e-6,
         seen="rank {rank}: {part} are",
@@ -286,244 +374,3 @@ def expect_reading(answer: Answer, right: dict[str, tuple[Any, str]]) -> None:
 
 def are_numbers(got: Any) -> bool:
     return isinstance(got, list | tuple | set) and all(isinstance(item, int) for item in got)
-
-
-# ---- part 4
-
-GPU = Gpu(flops={"bf16": 400e12, "fp32": 50e12}, memory=80e9, bandwidth=2e12, launch=3e-6)
-INPUTS = {"add": 2, "matmul": 2, "relu": 1}
-
-
-def operate(rank: int, world_size: int, name: str, n: int, dtype: torch.dtype) -> None:
-    getattr(torch, name)(*(torch.empty(n, n, dtype=dtype) for _ in range(INPUTS[name])))
-
-
-@oracle("roofline-time", time=[(torch.bfloat16, ("add", 3000), ("relu", 1000), ("matmul", 64), ("matmul", 2048))])
-def roofline_on_the_clock(_: Draws, dtype: torch.dtype, *operations: tuple[str, int]) -> Case:
-    """Each rank predicts an operation on (n, n) matrices. What is right, the clock of a virtual GPU says."""
-    nowhere = Link(0, math.inf)
-    one = Cluster("one GPU", 1, 1, gpu=GPU, intra=nowhere, inter=nowhere)
-    took = [simulate(operate, 1, name, n, dtype, cluster=one).elapsed for name, n in operations]
-    said = ", ".join(f"{name} {n:,}: {quantity(s, 's')}" for (name, n), s in zip(operations, took, strict=True))
-    flops = [float({"add": n**2, "matmul": 2 * n**3}.get(name, 0)) for name, n in operations]
-    moved = [float((INPUTS[name] + 1) * n**2 * dtype.itemsize) for name, n in operations]
-    return Case(
-        [flops, moved],
-        same={"gpu": GPU, "dtype": str(dtype).removeprefix("torch.")},
-        right={"seconds": took},
-        rtol=1e-6,
-        seen=[f"{name} of size {n:,}: you predict" for name, n in operations],
-        in_order=True,
-        unpack=lambda got, rank: as_tuple(got, ["seconds", "the bound"], rank),
-        values_first=True,
-        time=lambda _: f"the virtual GPU took what you predicted: {said}.",
-    )
-
-
-# ---- part 5
-
-
-@oracle(values=[(20, 16), (10, 16)], traffic=[(1000, 256)])
-def fused_chain(
-    draws: Draws, numel: int, room: int, dtype: torch.dtype = torch.float32, scale: float = 2.0, shift: float = 3.0
-) -> Case:
-    x = draws.different_integers(1, numel, dtype)[0] - 15
-    right, empty = (x * scale + shift).clamp(min=0), unwritten(numel, dtype=dtype)
-    whole = numel - numel % (room // 4)
-    mistakes = {
-        "nothing: no number of y was stored": empty,
-        "without the last, shorter block": torch.cat([right[:whole], empty[whole:]]),
-        "without the relu: numbers below 0 become 0": x * scale + shift,
-        "with the shift first: scale, then shift": ((x + shift) * scale).clamp(min=0),
-        "with the relu first: it comes last": x.clamp(min=0) * scale + shift,
-        "x itself": x,
-    }
-    return Case(
-        [[SlowMemory({"x": x, "y": empty}, room)]],
-        same={"numel": numel, "scale": scale, "shift": shift},
-        right={"y": right, "x": x},
-        mistakes={"y": mistakes},
-        seen="afterwards {part} is",
-        unpack=lambda got, rank: memory_of(got).arrays,
-        unchanged=False,
-        traffic=lambda answer: expect_moved(
-            answer,
-            loaded=(x.nbytes, x.nbytes, "What is already on the chip need not go back to memory and be loaded again."),
-            stored=(x.nbytes, x.nbytes, "Compute all three operations before you store."),
-            without=f"as three operations it would be {6 * x.nbytes:,}.",
-        ),
-    )
-
-
-@oracle(values=[(4, 4, 4, 2), (4, 6, 8, 2)], traffic=[(16, 16, 16, 4)])
-def tiled_matmul(draws: Draws, m: int, k: int, n: int, tile: int, dtype: torch.dtype = torch.float32) -> Case:
-    """Small whole numbers: every product is exact, in bfloat16 too."""
-    [a], [b] = draws.different_integers(1, (m, k)), draws.different_integers(1, (k, n), seed=1)
-    a, b, empty = (a % 4).to(dtype), (b % 3).to(dtype), unwritten(m, n, dtype=dtype)
-    last = slice((k - 1) // tile * tile, k)
-    mistakes = {
-        "nothing: no number of c was stored": empty,
-        "the last product of tiles: add them up along the inner dimension": a[:, last] @ b[last],
-        "the first product of tiles: go on along the inner dimension": a[:, :tile] @ b[:tile],
-        "twice the product": 2 * (a @ b),
-    }
-    if m == n == k and m % tile == 0:
-        in_tiles = (m // tile, tile, m // tile, tile)  # row of tiles, row of a tile, column of tiles, column of a tile
-        tiles = a.reshape(in_tiles), b.reshape(in_tiles)
-        swapped = torch.einsum("IrKk, JkKc -> IrJc", *tiles).reshape(m, n)
-        mistakes |= {
-            "b @ a": b @ a,
-            "a times b transposed": a @ b.T,
-            "a product element by element: use @": torch.einsum("IrKc, KrJc -> IrJc", *tiles).reshape(m, n),
-            "made with the wrong tiles of b: its rows go along the inner dimension, its columns are C's": swapped,
-        }
-    most = a.itemsize * (m * k * math.ceil(n / tile) + k * n * math.ceil(m / tile))
-    return Case(
-        [[SlowMemory({"a": a, "b": b, "c": empty}, room=4 * tile * tile)]],
-        same={"m": m, "k": k, "n": n},
-        right={"c": a @ b, "a": a, "b": b},
-        mistakes={"c": mistakes},
-        seen="afterwards {part} is",
-        unpack=lambda got, rank: memory_of(got).arrays,
-        unchanged=False,
-        traffic=lambda answer: expect_met(
-            answer,
-            (m, k, n),
-            expect_moved(
-                answer,
-                loaded=(a.nbytes + b.nbytes, most, "Each step takes one tile of a and one of b."),
-                stored=(empty.nbytes, empty.nbytes, "A tile of c stays on the chip until it is complete."),
-                without=f"number by number it would be {a.itemsize * (2 * m * k * n + m * n):,}.",
-            ),
-        ),
-    )
-
-
-def expect_met(answer: Answer, sizes: tuple[int, int, int], said: str) -> str:
-    """Raise CheckFailed unless all numbers of a and b that are multiplied were on the chip at the same time.
-
-    What was computed from a tile, in a different dtype, say, may outlive it until `room` more numbers have been loaded.
-    Returns `said`.
-    """
-    m, k, n = sizes
-    memory, met = memory_of(answer.results[0]), torch.zeros(m, k, n, dtype=torch.bool)
-    before = list(accumulate((load.numbers for load in memory.loads), initial=0))  # how many numbers came before each
-    present: list[Load] = []
-    for time, load in enumerate(memory.loads):
-        there = [one for one in present if one.until is None or before[time] <= before[one.until] + memory.room]
-        present = [*there, load]
-        for one in there:
-            tiles = {part.name: (*part.where, slice(None))[:2] for part in (one, load)}
-            if tiles.keys() == {"a", "b"}:
-                (rows, left), (right, columns) = tiles["a"], tiles["b"]
-                inner = torch.zeros(2, k, dtype=torch.bool)
-                inner[0, left] = inner[1, right] = True
-                met[rows, :, columns] |= inner.all(0)[:, None]
-    if not met.all():
-        row, at, column = (~met).nonzero()[0].tolist()
-        raise CheckFailed(
-            f"a[{row}, {at}] and b[{at}, {column}] were never on the chip at the same time",
-            "all that you multiply to be there together",
-            "Multiply tiles while both are loaded. Numbers that you keep in variables of your own aren't on the chip.",
-        )
-    return said
-
-
-def memory_of(got: Any) -> SlowMemory:
-    if not isinstance(got, SlowMemory):
-        raise CheckFailed(f"you returned {show(got)}", "the memory")
-    return got
-
-
-def expect_moved(answer: Answer, without: str, **moved: tuple[int, int, str]) -> str:
-    """Raise CheckFailed unless so many bytes were loaded and stored: (at least, at most, words for too many)."""
-    memory = memory_of(answer.results[0])
-    for verb, (least, most, too_many) in moved.items():
-        got = getattr(memory, verb)
-        if not least <= got <= most:
-            few = f"Some numbers were never {verb}: only memory.load and memory.store move what is in memory.arrays."
-            wanted = f"{most:,}: each number once" if least == most else f"{least:,} to {most:,}"
-            many = f"{got / most:.3g} times what is needed. {too_many}"
-            raise CheckFailed(f"you {verb} {got:,} bytes", wanted, many if got > most else few)
-    return f"{memory.moved:,} bytes moved; {without}"
-
-
-# ---- part 6
-
-Matrix = list[list[str]]
-CUBE_MESH_EDGES = {
-    **dict.fromkeys([(0, 3), (0, 4), (1, 2), (1, 5), (2, 6), (3, 7), (4, 7), (5, 6)], "NV2"),
-    **dict.fromkeys([(0, 1), (0, 2), (1, 3), (2, 3), (4, 5), (4, 6), (5, 7), (6, 7)], "NV1"),
-}
-
-
-def links_of(size: int, edges: dict[tuple[int, int], str], other: str = "SYS") -> Matrix:
-    """The matrix in which edges[i, j], i < j, join GPUs, and `other` those that have no edge."""
-    return [["X" if i == j else edges.get((min(i, j), max(i, j)), other) for j in range(size)] for i in range(size)]
-
-
-BRIDGED, PCIE = links_of(2, {(0, 1): "NV4"}), links_of(4, {(0, 2): "PIX", (1, 3): "NODE"})
-
-
-@oracle(values=[(gpu_topology.recorded("two-bridged"), BRIDGED), (gpu_topology.recorded("four-pcie"), PCIE)])
-def read_topology(_: Draws, text: str, matrix: Matrix) -> Case:
-    gpus = len(matrix)
-
-    def rows(got: Any, rank: int) -> dict[str, Any]:
-        if not isinstance(got, list) or not all(isinstance(row, list) for row in got):
-            raise CheckFailed(f"you returned {show(got)}", "a list of lists of strings")
-        if len(got) != gpus:
-            words = "Only rows of GPUs count: no header, no NICs, no legend." if len(got) > gpus else ""
-            raise CheckFailed(f"{gpus} GPUs: you returned {plural(len(got), 'row')}", str(gpus), words)
-        return {f"row {gpu}": row for gpu, row in enumerate(got)}
-
-    def mistakes(gpu: int, right: list[str]) -> dict[str, Any]:
-        return {
-            "with the GPU's name in front": every([f"GPU{gpu}", *right]),
-            "shifted: the first word of a line is its name": every([f"GPU{gpu}", *right[:-1]]),
-            "with columns that are not GPUs but NICs or affinities": lambda row: row[:gpus] == right,
-            "with white space around the labels": lambda row: [label.strip() for label in items(row)] == right,
-        }
-
-    return Case(
-        [[text]],
-        right={f"row {gpu}": every(row) for gpu, row in enumerate(matrix)},
-        mistakes={f"row {gpu}": mistakes(gpu, row) for gpu, row in enumerate(matrix)},
-        seen=f"{gpus} GPUs: {{part}} is",
-        unpack=rows,
-    )
-
-
-FOUR_GPUS = links_of(4, {(0, 2): "NV2", (1, 2): "PIX", (1, 3): "NV1", (0, 3): "PHB", (0, 1): "NV4"})
-
-
-@oracle(values=[(links_of(8, CUBE_MESH_EDGES),), (FOUR_GPUS,)])
-def best_ring(_: Draws, matrix: Matrix) -> Case:
-    return Case(same={"matrix": matrix}, also=lambda answer: expect_best(answer.results[0], matrix))
-
-
-def expect_best(ring: Any, matrix: Matrix) -> None:
-    """Raise CheckFailed unless this is a ring of all GPUs whose slowest link is as fast as one can be."""
-    gpus = len(matrix)
-    if not are_numbers(ring) or isinstance(ring, set) or sorted(ring) != list(range(gpus)) or ring[0] != 0:
-        twice = len(items(ring)) == gpus + 1 and ring[0] == ring[-1]
-        words = "Don't name the first one again at the end: a ring is closed anyway." if twice else ""
-        raise CheckFailed(f"{gpus} GPUs: you returned {show(ring)}", "a list of all, each once, GPU 0 first", words)
-    links = [(matrix[one][two], one, two) for one, two in pairwise([*ring, 0])]
-    label, one, two = min(links, key=lambda link: speed(link[0]))
-    labels = {label for row in matrix for label in row} - {"X"}
-    if speed(label) < max(speed(least) for least in labels if closes(matrix, [0], speed(least))):
-        raise CheckFailed(
-            f"{gpus} GPUs, ring {show(ring)}: its slowest link is {label}, between GPU {one} and GPU {two}",
-            "a ring with a faster one",
-            "A ring is closed: the link from the last to the first counts too." if two == 0 else "",
-        )
-
-
-def closes(matrix: Matrix, path: list[int], least: int) -> bool:
-    """Whether `path` can be extended to a ring of all GPUs, with links of at least this speed."""
-    here = path[-1]
-    if len(path) == len(matrix):
-        return speed(matrix[here][path[0]]) >= least
-    onward = [gpu for gpu in range(len(matrix)) if gpu not in path and speed(matrix[here][gpu]) >= least]
-    return any(closes(matrix, [*path, gpu], least) for gpu in onward)

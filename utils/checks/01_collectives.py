@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
-from ..text.units import plural
+from ..cluster.hardware import Cluster, Gpu, Link, links
+from ..kit.drivers.grouped import call_in_group
 from .answer import Answer, CheckFailed
 from .compare import Mistakes, expect, expect_unchanged
+from .gradients import in_groups
 from .inputs import Draws
 from .marking import check
 from .oracles import Case, every, only_at, oracle
+from .recorded import recorded_par
 from .runner import Runner
-from .traffic import expect_calls, expect_launched_first, expect_traffic
+from .scores import VIRTUAL_TIME
+from .traffic import expect_calls, expect_launched_first, expect_time, expect_traffic
 
 ROOTED = ("broadcast", "scatter", "gather", "reduce")
 UNROOTED = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
@@ -69,87 +74,6 @@ def inputs_of(
     """One tensor per rank: `chunk` elements, or P * chunk if the collective cuts its input into P."""
     cuts = collective in ("scatter", "reduce_scatter", "all_to_all")
     return draws.different_integers(world_size, chunk * world_size if cuts else chunk, dtype)
-
-
-def lists(tensors: Sequence[torch.Tensor | None]) -> list[Any]:
-    return [None if tensor is None else tensor.tolist() for tensor in tensors]
-
-
-# ---- part 1
-
-
-@oracle(values=[(collective, 4, 2, 2) for collective in ROOTED])
-def predict_rooted(draws: Draws, collective: str, world_size: int, root: int, chunk: int) -> Case:
-    xs = inputs_of(draws, collective, world_size, chunk, torch.int64)
-    right, held = lists(rooted(collective, xs, root)), lists(xs)
-
-    def where_right(values: list[Any]) -> list[Any]:
-        return [values[rank] if right[rank] is not None else None for rank in range(world_size)]
-
-    mistakes = {
-        "the right list for root 0: use `root`": lists(rooted(collective, xs, 0)),
-        "the root's result, on every rank: only the root gets it, the others get None": [right[root]] * world_size,
-        "one list per rank inside a list: put their numbers into one list": where_right([held] * world_size),
-        "one number: add position by position, the result is as long as each list": where_right(
-            [[int(torch.stack(xs).sum())]] * world_size
-        ),
-        MEAN: where_right([torch.stack(xs).double().mean(0).tolist()] * world_size),
-        "every P-th number: a chunk is a run of neighbours": [
-            held[root][rank::world_size] for rank in range(world_size)
-        ],
-        "what they held before: nothing was moved": held,
-    }
-    return prediction(collective, held, right, mistakes, root=root)
-
-
-def prediction(collective: str, held: list[Any], right: list[Any], mistakes: dict[str, list[Any]], **same: int) -> Case:
-    """One process is asked what all ranks get; `right` and each mistake have one entry per rank."""
-    ranks = [f"rank {rank}" for rank in range(len(held))]
-
-    def entries(got: Any, _: int) -> dict[str, Any]:
-        if not isinstance(got, list) or len(got) != len(ranks):
-            wanted = f"a list with one entry for each of {len(ranks)} ranks"
-            raise CheckFailed(f"{collective}: you returned {got!r}", wanted)
-        return dict(zip(ranks, got, strict=True))
-
-    return Case(
-        [[collective], [held]],
-        same=same,
-        right={name: every(entry) for name, entry in zip(ranks, right, strict=True)},
-        mistakes={"": {words: wrong for words, wrong in mistakes.items() if wrong != right}},
-        seen=f"{collective} among {plural(len(ranks), 'rank')}: for {{part}} you returned",
-        unpack=entries,
-    )
-
-
-@oracle(
-    values=[(collective, 4, 2) for collective in ROOTED],
-    traffic=[(collective, 4, 1) for collective in ROOTED],
-    if_stuck="every rank must make the call, and name the same root.",
-)
-def call_rooted(
-    draws: Draws, collective: str, world_size: int, root: int, chunk: int = 2, dtype: Dtype = FLOAT
-) -> Case:
-    xs = inputs_of(draws, collective, world_size, chunk, dtype)
-    right = rooted(collective, xs, root)
-    why = "That rank is not the root: its tensor may hold anything after the call."
-    return Case(
-        [xs],
-        same={"collective": collective, "root": root},
-        right=right if collective in ("broadcast", "scatter") else only_at(root, right[root], why),
-        mistakes={
-            "your own tensor: nothing was received": xs,
-            "right for root 0: pass `root` on": rooted(collective, xs, 0),
-            "the root's whole tensor: hand in a list of chunks": xs[root],
-            MEAN: sum_of(xs) / world_size,
-        },
-        traffic=lambda answer: one_call_of_each(answer, collective),
-    )
-
-
-def one_call_of_each(answer: Answer, collective: str) -> str:
-    expect_calls(answer, [collective])
-    return "one call of each, by every rank."
 
 
 # ---- part 2
@@ -208,7 +132,7 @@ def scatter_by_hand(draws: Draws, sizes: tuple[int, ...], root: int, dtype: Dtyp
         right=chunks,
         mistakes={
             "what your empty tensor held before: nothing was written into it": empty,
-            "the first chunk: each rank gets a different one": chunks[0],
+            "chunk 0: rank r gets chunk r": chunks[0],
             "the previous rank's chunk": [chunks[-1], *chunks[:-1]],
         },
         unchanged=False,
@@ -221,6 +145,18 @@ def scatter_by_hand(draws: Draws, sizes: tuple[int, ...], root: int, dtype: Dtyp
 def gather_by_hand(draws: Draws, world_size: int, root: int, shape: Shape = 2, dtype: Dtype = FLOAT) -> Case:
     xs = draws.different_integers(world_size, shape, dtype)
     stacked = torch.stack(xs)
+
+    def known_rows(got: Any) -> list[list[Any]]:
+        """The rows of a tensor of the right shape, if each is some rank's; as lists, which can be sorted."""
+        rows = got.flatten(1).tolist() if isinstance(got, torch.Tensor) and got.shape == stacked.shape else []
+        return rows if all(row in stacked.flatten(1).tolist() for row in rows) else []
+
+    def in_any_order(got: Any) -> bool:
+        return sorted(known_rows(got)) == sorted(stacked.flatten(1).tolist())
+
+    def has_a_row_twice(got: Any) -> bool:
+        return bool(known_rows(got))
+
     mistakes = {
         "one long tensor: stack them, one row per rank": torch.cat(xs),
         "a list: return one tensor, one row per rank": every(xs),
@@ -228,6 +164,8 @@ def gather_by_hand(draws: Draws, world_size: int, root: int, shape: Shape = 2, d
             [torch.zeros_like(x) if rank == root else x for rank, x in enumerate(xs)]
         ),
         "in the wrong order, the root's own row first": torch.stack([xs[root], *xs[:root], *xs[root + 1 :]]),
+        "the right rows in the wrong order: what comes from rank r belongs in row r": in_any_order,
+        "one rank's row in several places: receive each into memory of its own": has_a_row_twice,
     }
     return by_hand(xs, root, only_at(root, stacked), mistakes)
 
@@ -249,77 +187,78 @@ def reduce_by_hand(draws: Draws, world_size: int, root: int, shape: Shape = 3, d
 # ---- part 3
 
 
-@oracle(values=[(collective, 4, 2) for collective in UNROOTED])
-def predict_unrooted(draws: Draws, collective: str, world_size: int, chunk: int) -> Case:
-    xs = inputs_of(draws, collective, world_size, chunk, torch.int64)
-    chunks = [x.chunk(world_size) for x in xs]
-    right, held = lists(unrooted(collective, xs)), lists(xs)
-    mistakes = {
-        "what they held before: nothing was moved": held,
-        "one list per rank inside a list: put their numbers into one list": [held] * world_size,
-        ALL_MEAN: [torch.stack(xs).double().mean(0).tolist()] * world_size,
-    }
-    if collective == "all_to_all":
-        in_a_list = [lists([mine[rank] for mine in chunks]) for rank in range(world_size)]
-        mistakes["the chunks in a list: put their numbers into one list"] = in_a_list
-    if collective in ("reduce_scatter", "all_to_all"):
-        mistakes |= {
-            "the whole sum: reduce-scatter gives each rank one chunk of it": lists(unrooted("all_reduce", xs)),
-            "your own chunks: rank r gets chunk r from every rank": lists(
-                [mine[rank] for rank, mine in enumerate(chunks)]
-            ),
-        }
-    return prediction(collective, held, right, mistakes)
-
-
 @oracle(
-    values=[(collective, 4) for collective in UNROOTED],
-    traffic=[(collective, 4) for collective in UNROOTED],
-    if_stuck="every rank must make the call, with the same shapes.",
+    values=[(6, 3), (4, 2)],
+    traffic=[(6, 3)],
+    if_stuck="a rank did not create all groups in the same order as the others, or called a collective of a group that "
+    "it isn't in. Every rank creates the group of every row and every column.",
 )
-def call_unrooted(draws: Draws, collective: str, world_size: int, chunk: int = 2, dtype: Dtype = FLOAT) -> Case:
-    xs = inputs_of(draws, collective, world_size, chunk, dtype)
-    right = unrooted(collective, xs)
+def grid_sums(draws: Draws, world_size: int, columns: int, shape: Shape = 2, dtype: Dtype = FLOAT) -> Case:
+    xs = draws.different_integers(world_size, shape, dtype)
+    everyone, ranks = sum_of(xs), range(world_size)
+    row_of = [[other for other in ranks if other // columns == rank // columns] for rank in ranks]
+    column_of = [[other for other in ranks if other % columns == rank % columns] for rank in ranks]
+    by_row, by_column = ([sum_of([xs[other] for other in of[rank]]) for rank in ranks] for of in (row_of, column_of))
+    usual = {
+        "your own tensor: nothing was added to it": xs,
+        "the sum over all ranks: give each call its group, and each sum a copy of `x` of its own": everyone,
+    }
+    by_rows_of = world_size // columns  # what you get if `columns` is taken for the number of rows
+    transposed = [sum_of([xs[other] for other in ranks if other // by_rows_of == rank // by_rows_of]) for rank in ranks]
+    right = {"the sum over the row": by_row, "the sum over the column": by_column}
+    means = [
+        [mine / len(of[rank]) for rank, mine in enumerate(sums)]
+        for of, sums in ((row_of, by_row), (column_of, by_column))
+    ]
+
     return Case(
         [xs],
-        same={"collective": collective},
+        same={"columns": columns},
         right=right,
         mistakes={
-            "your own tensor: nothing was received": xs,
-            "the mean: the default operation is the sum": [mine / world_size for mine in right],
+            "the sum over the row": usual
+            | {
+                "the sum over the column: the row comes first": by_column,
+                ALL_MEAN: means[0],
+                f"the sum over {by_rows_of} neighbours: `columns` is how many ranks are in one row": transposed,
+            },
+            "the sum over the column": usual | {"the sum over the row": by_row, ALL_MEAN: means[1]},
         },
-        traffic=lambda answer: one_call_of_each(answer, collective),
+        traffic=lambda answer: expect_in_teams(answer, [row_of, column_of], xs[0].nbytes),
     )
+
+
+def expect_in_teams(answer: Answer, teams: Sequence[Sequence[Sequence[int]]], nbytes: int) -> str:
+    """Raise CheckFailed unless each rank made one all-reduce in each of its teams. teams: of each call, each rank's."""
+    said = expect_calls(answer, ["all_reduce"] * len(teams), [nbytes] * len(teams))
+    for rank in range(len(answer.results)):
+        members = [sorted(event.members) for event in answer.events if event.rank == rank]
+        wanted = [list(team[rank]) for team in teams]
+        if members != wanted:
+            raise CheckFailed(
+                f"rank {rank} called all_reduce among the ranks {' and '.join(map(str, members))}",
+                " and ".join(map(str, wanted)),
+                "Only those whose tensors belong in a sum take part in it.",
+            )
+    return said
 
 
 # ---- part 4
 
 
-@oracle(
-    values=[(2,), (4,)],
-    traffic=[(4,)],
-    if_stuck="gather and broadcast are collectives: every rank must call both, in this order.",
+PAIRS = [[0, 2], [1, 3]]  # groups that are not the whole world
+ONE_GROUP = (
+    "A list has one chunk for each rank of the group. Are the number of chunks and the calls of the same group? "
+    "get_world_size, reduce_scatter and all_gather all take it."
 )
-def all_gather_from_rooted(draws: Draws, world_size: int, shape: Shape = 3, dtype: Dtype = FLOAT) -> Case:
-    xs = draws.different_integers(world_size, shape, dtype)
-    stacked = torch.stack(xs)
-    return Case(
-        [xs],
-        right=stacked,
-        mistakes={
-            "one long tensor: one row per rank is wanted": torch.cat(xs),
-            "a list: return one tensor, one row per rank": every(xs),
-            "rank 0's tensor: gather before you broadcast": torch.stack([xs[0]] * world_size),
-        },
-        traffic=lambda answer: expect_calls(answer, ["gather", "broadcast"], [xs[0].nbytes, stacked.nbytes]),
-    )
 
 
 @oracle(
-    values=[(4, 10), (4, (2, 3)), (2, 4)],
+    values=[(4, 10), (4, (2, 3)), {"world_size": 2, "shape": 3, "groups": PAIRS}],
     traffic=[(4, 10)],
-    if_stuck="every rank must make both calls, with chunks of the same size.",
+    if_stuck="every rank of the group must make both calls, with chunks of the same size, and with group=group.",
 )
+@in_groups
 def all_reduce_from_halves(
     draws: Draws, world_size: int, shape: Shape, dtype: Dtype = FLOAT, view: View = as_it_is
 ) -> Case:
@@ -330,12 +269,18 @@ def all_reduce_from_halves(
     chunks = list(padded.chunk(world_size))
     return Case(
         [xs],
+        through=call_in_group,
+        advice={r"list size|tensor list|needs a list of \d+ tensors": ONE_GROUP},
         right=total,
         mistakes={
             "your own tensor: nothing was added to it": xs,
             ALL_MEAN: total / world_size,
             "one chunk of the sum: the second half, the all-gather, is missing": chunks,
             "the sum with its padding: cut it off": padded,
+            "the sum behind its padding, and without its end: the padding comes last": torch.cat(
+                [padded[len(flat) :], flat]
+            )[: len(flat)].reshape(total.shape),
+            "the sum without its end: round the size of a chunk up": flat[: len(flat) // world_size * world_size],
             "the sum without its shape": flat,
             "P times the sum: it was added once more in the second half": world_size * total,
             "all zeros: x was never copied into `padded`": torch.zeros_like(total),
@@ -421,34 +366,55 @@ def inner_products(
 # ---- part 5
 
 
-@oracle(values=[((3, 1),), ((1, 2, 4, 2),)], if_stuck="every rank must make the same calls in the same order.")
-def global_statistics(draws: Draws, lengths: tuple[int, ...], dtype: Dtype = FLOAT, sign: int = 1) -> Case:
+@oracle(
+    values=[((3, 1),), ((1, 2, 4, 2), FLOAT, 1, PAIRS)],
+    if_stuck="every rank of the group must make the same calls in the same order, each with group=group.",
+)
+def global_statistics(
+    draws: Draws, lengths: tuple[int, ...], dtype: Dtype = FLOAT, sign: int = 1, groups: Sequence[list[int]] = ()
+) -> Case:
     """Shards of these lengths; their numbers are small, 0.5 to 5, so that the product stays small."""
-    columns = draws.different_integers(len(lengths), max(lengths), dtype)
+    columns, ranks = draws.different_integers(len(lengths), max(lengths), dtype), list(range(len(lengths)))
     shards = [sign * (x[:n] % 10 + 1) / 2 for x, n in zip(columns, lengths, strict=True)]
-    right, mine = statistics(torch.cat(shards)), [statistics(shard) for shard in shards]
-    total = torch.cat(shards).sum()
+    teams = [next((team for team in groups if rank in team), ranks) for rank in ranks]
+    mine = [statistics(shard) for shard in shards]
+    right = [statistics(torch.cat([shards[other] for other in team])) for team in teams]
+    sums = [torch.stack([shards[other].sum() for other in team]).sum() for team in teams]
 
-    def with_mean(mean: torch.Tensor) -> torch.Tensor:
-        return torch.stack([mean, *right[1:]])
+    def with_means(means: list[torch.Tensor]) -> list[torch.Tensor]:
+        return [torch.stack([mean, *row[1:]]) for mean, row in zip(means, right, strict=True)]
 
+    def in_teams(column: int) -> list[torch.Tensor]:
+        return [torch.stack([mine[other][column] for other in team]) for team in teams]
+
+    mistakes: dict[str, list[torch.Tensor]] = {
+        "your own shard's result: nothing was exchanged": mine,
+        "the mean of means: a short shard counts as much as a long one": with_means(
+            [means.mean() for means in in_teams(0)]
+        ),
+        "the sum divided by the number of ranks: divide by how many numbers there are": with_means(
+            [total / len(team) for total, team in zip(sums, teams, strict=True)]
+        ),
+        "the sum divided by your own shard's length: the lengths must be summed too": with_means(
+            [total / len(shard) for total, shard in zip(sums, shards, strict=True)]
+        ),
+        "right except for the product: the products were summed": [
+            torch.stack([*row[:3], products.sum()]) for row, products in zip(right, in_teams(3), strict=True)
+        ],
+    }
+    if groups:
+        of_all = statistics(torch.cat(shards))
+        mistakes["the result over all ranks: give each call its group"] = [of_all for _ in ranks]
+        mistakes["the sum divided by how many numbers ALL ranks have: give each call its group"] = with_means(
+            [total / sum(lengths) for total in sums]
+        )
     return Case(
         [shards],
+        same={"groups": groups},
+        through=call_in_group,
         right=right,
         rtol=1e-5,
-        mistakes={
-            "your own shard's result: nothing was exchanged": mine,
-            "the mean of means: a short shard counts as much as a long one": with_mean(torch.stack(mine)[:, 0].mean()),
-            "the sum divided by the number of ranks: divide by how many numbers there are": with_mean(
-                total / len(shards)
-            ),
-            "the sum divided by your own shard's length: the lengths must be summed too": [
-                with_mean(total / len(shard)) for shard in shards
-            ],
-            "right except for the product: the products were summed": torch.stack(
-                [*right[:3], torch.stack(mine)[:, 3].sum()]
-            ),
-        },
+        mistakes=mistakes,
     )
 
 
@@ -456,9 +422,20 @@ def statistics(numbers: torch.Tensor) -> torch.Tensor:
     return torch.stack([numbers.sum() / len(numbers), numbers.min(), numbers.max(), numbers.prod()])
 
 
+SLOW_MEMORY = Cluster(
+    "slow memory",
+    nodes=1,
+    gpus_per_node=8,
+    gpu=Gpu(flops={"fp32": math.inf}, memory=math.inf, bandwidth=1e3, launch=0),
+    intra=Link(0, 100.0),
+    inter=Link(0, 100.0),
+)
+
+
 @oracle(
     values=[(2, (1, 4, 2))],
     traffic=[(2, (1, 4, 2))],
+    time=[(2, (1000, 2000))],
     if_stuck="every rank must start the same all-reduces in the same order.",
 )
 def launch_then_wait(
@@ -491,7 +468,18 @@ def launch_then_wait(
         seen="rank {rank}, as {part}, returned",
         unpack=unpack,
         traffic=lambda answer: expect_launches(answer, len(sizes)),
+        clock=SLOW_MEMORY,
+        time=lambda answer: expect_overlap(answer, sum(x.nbytes for x in tensors[0])),
     )
+
+
+def expect_overlap(answer: Answer, nbytes: int) -> str:
+    """Raise CheckFailed unless the local work, which reads all tensors once, went on while they were being summed."""
+    memory, world_size = SLOW_MEMORY.gpu.bandwidth, len(answer.results)
+    copying, local = 2 * nbytes / memory, nbytes / memory
+    summing = 2 * (world_size - 1) / world_size * nbytes / SLOW_MEMORY.intra.bandwidth
+    waits_first = {"what it takes if the local work comes after the waiting": copying + summing + local}
+    return expect_time(answer, copying + summing + local / 2, recognise=waits_first)
 
 
 def expect_launches(answer: Answer, count: int) -> str:
@@ -575,3 +563,33 @@ def judge_disagreement(run: Runner, xs: list[torch.Tensor], odd: list[int]) -> N
             )
         if rank not in [0, *odd] and named:
             raise CheckFailed(f"the error says {text!r}", f"no mention of rank {rank}, which agrees with rank 0")
+
+
+# ---- the challenge
+
+WIRE = Link(alpha=1e-5, bandwidth=1e10)
+LENGTHS = (60_000, 500, 2_000, 8_000, 1, 30_000, 4_000, 1_500)  # as in the lesson
+
+
+@oracle(
+    score=[(LENGTHS,)],
+    par=recorded_par("01_collectives", "uneven-all-gather"),
+    if_stuck="the ranks don't call the same collectives with sizes that fit, or one side of a message is missing.",
+)
+def uneven_all_gather(draws: Draws, lengths: tuple[int, ...]) -> Case:
+    xs = [x[:n] for x, n in zip(draws.different_integers(len(lengths), max(lengths)), lengths, strict=True)]
+    everything, longest = torch.cat(xs), max(lengths)
+    padded = torch.cat([torch.cat([x, x.new_zeros(longest - len(x))]) for x in xs])
+    return Case(
+        [xs],
+        same={"lengths": list(lengths)},
+        right=everything,
+        mistakes={
+            "your own tensor: nothing was exchanged": xs,
+            "the tensors with their padding: cut each to its own length": padded,
+            "a list: concatenate the tensors": every(xs),
+        },
+        clock=links(len(lengths), WIRE.alpha, WIRE.bandwidth),
+        score=VIRTUAL_TIME,
+        limit=WIRE.seconds((sum(lengths) - min(lengths)) * everything.itemsize) if len(lengths) > 1 else 0.0,
+    )

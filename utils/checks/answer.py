@@ -41,6 +41,7 @@ class CheckFailed(AssertionError):
     ) -> None:
         self.header, self.saw, self.expected, self.mistake, self.share = "", saw, expected, mistake, share
         self.impossible = impossible
+        self.run: Run | None = None  # the run that was too slow, if it has ended
         super().__init__(saw)
 
     def __str__(self) -> str:

@@ -21,8 +21,8 @@ def expect(got: Any, expected: Any, rank: int | str, recognise: Mistakes | None 
 
     rank       the rank that returned it; or the words to put in front of it, such as "the input is"
     recognise  {a common mistake, in words: the wrong value that it leads to}; or a function of what came back, which
-               says whether it is that mistake. The first one that fits is named. One that is no mistake here, because
-               it leads to the right value, is passed over.
+               says whether it is that mistake. The one that fits is named, or the first two. One that is no mistake
+               here, because it leads to the right value, is passed over.
     rtol       the relative error to allow, for results that depend on the order of additions
     """
     if alike(got, expected, rtol, strict=True):
@@ -38,7 +38,7 @@ def read_in_flight(got: Any, expected: Any) -> str:
     """What to do about numbers that were read before their call had delivered them; "" if there are none."""
     if isinstance(got, list | tuple) and isinstance(expected, list | tuple) and len(got) == len(expected):
         return next(filter(None, map(read_in_flight, got, expected)), "")
-    if isinstance(got, torch.Tensor) and in_flight.holds_poison(got):
+    if type(got) is torch.Tensor and in_flight.holds_poison(got):
         return f"It holds numbers of a tensor that was still in flight (they are NaN here). {in_flight.ADVICE}"
     return ""
 
@@ -60,23 +60,43 @@ def holds_tensors(value: Any) -> bool:
 
 
 def recognised(got: Any, expected: Any, mistakes: Mistakes, rtol: float) -> str:
-    """The first mistake that leads to `got`, as a sentence; "" if there is none."""
+    """The mistake that leads to `got`, as a sentence; "" if there is none.
+
+    Where two lead to it, both are named: the numbers can't tell which of them was made. A function that recognises a
+    mistake is only asked if no value has fitted before it.
+    """
     roughly = max(rtol, ROUGHLY) if rtol else 0
+    fitting: list[str] = []
     for words, wrong in mistakes.items():
-        if wrong(got) if callable(wrong) else alike(got, wrong, roughly) and not alike(wrong, expected, rtol):
-            return f"That is {words}" + "." * (not words.endswith("?"))
-    return ""
+        if callable(wrong):
+            fits = not fitting and wrong(got)
+        else:
+            fits = alike(got, wrong, roughly) and not alike(wrong, expected, rtol)
+        if fits:
+            fitting.append(words)
+            if callable(wrong):
+                break
+    first, second = [*(words + "." * (not words.endswith("?")) for words in fitting), "", ""][:2]
+    said = f"That is {first}" * bool(first)
+    return f"{said} Or it is {second} Both give these numbers." if second else said
 
 
 def expect_unchanged(answer: Answer, *inputs: Sequence[Any]) -> None:
-    """Raise CheckFailed if a rank's inputs are not what they were before the call."""
+    """Raise CheckFailed if a rank's inputs are not what they were before the call, for autograd too."""
     for rank, after in enumerate(answer.inputs_after):
         before = [one_per_rank[rank] for one_per_rank in inputs]
         for number, (was, has_become) in enumerate(zip(before, after, strict=True), 1):
-            if not alike(has_become, was):
-                which = "the input" if len(inputs) == 1 else f"input {number} of {len(inputs)}"
-                seen = f"rank {rank}: {which} is {show(has_become, was)} after the call"
-                raise CheckFailed(seen, show(was, has_become), "The input must stay as it was: work on a copy.")
+            if alike(has_become, was):
+                continue
+            which = "the input" if len(inputs) == 1 else f"input {number} of {len(inputs)}"
+            if isinstance(was, torch.Tensor) and isinstance(has_become, str):  # see call_with
+                raise CheckFailed(
+                    f"rank {rank}: {which} {has_become} after the call",
+                    "that it stays as it was, for autograd too",
+                    "Work on a copy, x.detach().clone(), and call requires_grad_() or backward() there.",
+                )
+            seen = f"rank {rank}: {which} is {show(has_become, was)} after the call"
+            raise CheckFailed(seen, show(was, has_become), "The input must stay as it was: work on a copy.")
 
 
 def expect_own_memory(answer: Answer) -> None:

@@ -95,6 +95,7 @@ class Sharded:
             expect_untouched(result, rank)
             return as_tuple(result["output"], list(right), rank)
 
+        options.setdefault("also", expect_repeats)
         inputs: list[list[Any]] = [per_rank(self.size, self.parts(self.whole) | grad), [None] * self.size]
         return Case(inputs, right=right, mistakes=mistakes, unpack=unpack, through=drive, unchanged=False, **options)
 
@@ -140,6 +141,12 @@ def driven(
     mistakes  {"output" or argument: {a usual mistake, in words: what it leads to}}
     options   further fields of the Case
     """
+    also = options.pop("also", None)
+
+    def repeats_and_more(answer: Answer) -> str | None:
+        expect_repeats(answer)
+        return also(answer) if also else None
+
     usual = {name: {OVERFLOW: overflows, NO_GRADIENT: None, **mistakes.get(name, {})} for name in right}
     usual["output"] = {OVERFLOW: overflows, NO_RETURN: None, **mistakes.get("output", {})}
     return Case(
@@ -149,6 +156,7 @@ def driven(
         unpack=unpacked,
         through=drive,
         unchanged=False,  # `changed` says which input
+        also=repeats_and_more,
         **options,
     )
 
@@ -175,6 +183,17 @@ def expect_untouched(result: DriveResult, rank: int) -> None:
             "inputs that stay as they were",
             "Something writes in place, as x += 1, x[...] = 0 and dist.all_reduce(x) do. The verbs return new tensors.",
         )
+
+
+def expect_repeats(answer: Answer) -> None:
+    """Raise CheckFailed if a second call with the same inputs came to something else."""
+    for rank, result in enumerate(answer.results):
+        if not result["repeats"]:
+            raise CheckFailed(
+                f"rank {rank}: a second call with the same inputs gives something else",
+                "the same output and gradients",
+                "The function keeps something from its first call: a list, a counter, a gradient that piles up.",
+            )
 
 
 OVERFLOW = "not a number, or infinite: something overflows"

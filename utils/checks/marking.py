@@ -34,7 +34,8 @@ class Check:
 
 
 def check(exercise: str, judges: str = "values", if_stuck: str = "") -> Callable[[CheckFunction], Check]:
-    """Mark a function `f(run)` as the check of `exercise`. `if_stuck`: what a deadlock usually means here.
+    """Mark a function `f(run)` as the check of `exercise`. `if_stuck`: what is worth checking in a
+    deadlock whose cause the report can't name.
 
     What `f` returns, if anything, is shown to the student when the check passes.
     """

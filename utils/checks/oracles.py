@@ -25,10 +25,12 @@ right one, nobody can see it. So inputs on which that happens by accident are dr
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from ..cluster.hardware import Cluster
@@ -158,7 +160,10 @@ class Case:
     def run(self, run: Runner, judges: str) -> Answer:
         """The student's function on this case's inputs."""
         cluster = (self.clock if judges in ("time", "memory", SCORE) else None) or self.cluster
-        options: dict[str, Any] = {"catch": self.catch, "through": self.through, **self.same}
+        through = self.through
+        if judges == "values" and through and "twice" in inspect.signature(through).parameters:
+            through = partial(through, twice=True)
+        options: dict[str, Any] = {"catch": self.catch, "through": through, **self.same}
         try:
             if cluster is None:
                 return run(self.world_size, *self.inputs, **options)
@@ -187,7 +192,7 @@ class Case:
         if self.before:
             self.before(answer)
         for rank in sorted(ranks if self.in_order else reversed(ranks), key=lambda rank: not self.must_be_none(rank)):
-            self.judge_rank(answer.results[rank], rank)
+            self.judge_rank(answer.results[rank], rank, answer.results)
         if self.unchanged:
             expect_unchanged(answer, *self.inputs)
         if self.own_memory:
@@ -202,7 +207,8 @@ class Case:
     def must_be_none(self, rank: int) -> bool:
         return isinstance(self.right, OnlyAt) and rank != self.right.rank
 
-    def judge_rank(self, got: Any, rank: int) -> None:
+    def judge_rank(self, got: Any, rank: int, results: Sequence[Any] = ()) -> None:
+        """results: of all ranks, where they can tell apart mistakes that look the same on this one."""
         if isinstance(self.right, OnlyAt) and self.must_be_none(rank):
             if got is not None:
                 raise CheckFailed(f"rank {rank} returned {show(got)}", "None", self.right.why)
@@ -213,8 +219,28 @@ class Case:
                 seen = at(self.seen, rank, self.world_size) or (
                     "rank {rank}: {part} is" if part else "rank {rank} returned"
                 )
+                mistakes = self.told_apart(mistakes, values[part], right, results)
                 mistakes = {**self.mistaken_as_a_whole(got), **mistakes, **self.explained(values[part], rank)}
                 expect(values[part], right, seen.format(rank=rank, part=part), mistakes, self.rtol)
+
+    def told_apart(self, mistakes: Mistakes, got: Any, right: Any, results: Sequence[Any]) -> Mistakes:
+        """Where several mistakes lead to what a rank returned: without those that the other ranks' results refute."""
+        values = {words: wrong for words, wrong in mistakes.items() if not callable(wrong)}
+        fitting = [
+            words
+            for words, wrong in values.items()
+            if alike(got, wrong, self.rtol) and not alike(wrong, right, self.rtol)
+        ]
+        if len(fitting) < 2 or not results or isinstance(self.right, dict):
+            return mistakes
+        ranks = [rank for rank in range(self.world_size) if not self.must_be_none(rank)]
+        refuted = {
+            words
+            for words in fitting
+            if not all(alike(results[r], at(self.mistakes[words], r, self.world_size), self.rtol) for r in ranks)
+        }
+        dropped = refuted if len(refuted) < len(fitting) else set()
+        return {words: wrong for words, wrong in mistakes.items() if words not in dropped}
 
     def mistaken_as_a_whole(self, got: Any) -> Mistakes:
         """Where a rank returns several things: the mistakes that all of them show together."""
@@ -382,7 +408,7 @@ def oracle(
     """Make the checks of an exercise from a function (draws, *arguments) -> Case.
 
     exercise  by default, the one named like the function
-    if_stuck  what a deadlock usually means here
+    if_stuck  what is worth checking in a deadlock whose cause the report can't name
     par       of a challenge: its par in the case with these arguments (scores.py)
     cases     values=[...], traffic=[...], ...: for each thing to judge, the function's arguments in each case
     """

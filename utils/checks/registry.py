@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,17 @@ try:
 except ModuleNotFoundError:  # a lesson as a script, on a machine without Jupyter
     display = print
 
+from ..report.run import Run
 from .answer import CheckFailed
 from .marking import Check, CheckFunction, exercise_of
 from .oracles import Oracle
 from .progress import Passed, Progress, Summary
 from .recorded import Recorded, points_of
 from .runner import Runner
+from .scores import SCORE
+from .timelines import beside_each_other, keep, solutions_run
 
+TIME = "time"
 WIDTH = 78  # columns of a message's first line
 
 
@@ -40,6 +45,7 @@ class Checks:
         }
         self.hidden = hidden
         self.progress = Progress({} if hidden else points_of(lesson))
+        self.looked_at: set[str] = set()  # exercises whose timeline has been shown
 
     @property
     def registered(self) -> set[tuple[str, str]]:
@@ -60,11 +66,21 @@ class Checks:
         exercise = exercise_of(getattr(function, "__name__", ""))
         try:
             said = self.judge(function, judges, Runner)
-        except CheckFailed:
+        except CheckFailed as failed:
             self.progress.note(exercise, judges, passed=False)
+            if failed.run is not None:
+                self.look(exercise, failed.run)
             raise
         self.progress.note(exercise, judges, passed=True)
         display(Passed(said, self.progress))
+
+    def look(self, exercise: str, run: Run) -> None:
+        """In a notebook, show a run that was too slow beside the solution's; once, not at each attempt."""
+        expected = solutions_run(self.module.__name__.rpartition(".")[2], exercise, like=run)
+        if expected is not None and exercise not in self.looked_at and in_notebook():
+            self.looked_at.add(exercise)
+            for picture in beside_each_other(run, expected):
+                display(picture)
 
     def summary(self) -> Summary:
         """The lesson's exercises: what has passed in this session, what is left, and where to go on."""
@@ -88,9 +104,17 @@ class Checks:
             words = [exercise, judges] + ["hidden test"] * self.hidden + [run.situation] * bool(run.situation)
             failed.header = " · ".join(words).ljust(WIDTH - len("not passed")) + "  not passed"
             failed.expected = "something else" if failed.expected and self.hidden else failed.expected
+            if judges in (TIME, SCORE) and len(run.runs) == 1 and not self.hidden:
+                failed.run = run.runs[0]
             raise failed from None
+        if judges in (TIME, SCORE) and len(run.runs) == 1:
+            keep(exercise, run.runs[0])
         shown = f"\n  {remark}" if remark and not self.hidden else ""
         return f"{exercise} · {judges} · {'hidden test · ' * self.hidden}passed{shown}"
+
+
+def in_notebook() -> bool:
+    return "IPython" in sys.modules and sys.modules["IPython"].get_ipython() is not None
 
 
 def checks_in(item: object) -> list[Check]:

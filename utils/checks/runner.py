@@ -14,6 +14,7 @@ import torch
 
 from .. import RankCrashed, RankError, RankTimeout, WorldStuck, simulate, spawn
 from ..cluster.hardware import Cluster
+from ..diagnosis.why_stuck import NO_CAUSE
 from ..kit.drivers.call import Catch, Returned, call_with
 from ..recording import in_flight
 from ..report.run import Run
@@ -46,6 +47,7 @@ class Runner:
         self.function, self.if_stuck, self.quiet, self.situation = function, if_stuck, quiet, ""
         self.draws = Draws()
         self.scores: list[Score] = []  # what a challenge has measured, one for each case
+        self.runs: list[Run] = []  # those that have ended well, in order
 
     def __call__(
         self,
@@ -95,7 +97,8 @@ class Runner:
             with contextlib.redirect_stdout(io.StringIO()) if self.quiet else contextlib.nullcontext():
                 run = self.world(cluster, device, world_size, function, inputs, same, catch)
         except RankError as error:
-            raise explained(error, self.if_stuck) from None
+            raise explained(error, self.if_stuck, self.quiet) from None
+        self.runs.append(run)
         results, inputs_after, shared = (list(column) for column in zip(*run.results, strict=True))
         if all(result is None for result in results):
             raise CheckFailed(
@@ -169,8 +172,12 @@ ADVICE = {
 }
 
 
-def explained(error: RankError, if_stuck: str) -> CheckFailed:
-    """The report of the ranks, with advice on the exercise where some fits."""
+def explained(error: RankError, if_stuck: str, hidden: bool) -> CheckFailed:
+    """The report of the ranks, with advice on the exercise where some fits.
+
+    What the exercise says of deadlocks is a guess, so it is left out where the report has found the cause. Of a hidden
+    test students don't read the report.
+    """
     report = re.sub(r"\n\nIf the work needs longer, say how long:.*", "", str(error))  # a check sets its own timeout
     if "NotImplementedError" in report:
         return CheckFailed(
@@ -180,5 +187,6 @@ def explained(error: RankError, if_stuck: str) -> CheckFailed:
     for pattern, advice in ADVICE.items():
         if re.search(pattern, report):
             return CheckFailed(report, mistake=advice)
-    unmatched = isinstance(error, WorldStuck | RankTimeout | RankCrashed)
-    return CheckFailed(report, mistake=f"What usually causes this here: {if_stuck}" if unmatched and if_stuck else "")
+    has_cause = "\n\n" in report and NO_CAUSE not in report and not hidden and not isinstance(error, RankTimeout)
+    unexplained = isinstance(error, WorldStuck | RankTimeout | RankCrashed) and not has_cause
+    return CheckFailed(report, mistake=f"Worth checking: {if_stuck}" if unexplained and if_stuck else "")

@@ -117,8 +117,8 @@ def what_idle_ranks_wait_for(states: list[RankState], idle: Sequence[int]) -> st
     ):
         started = "; ".join(f"rank {r} started {call_text(held[r])} at {place(held[r].where)}" for r in idle)
         return f"{started[0].upper()}{started[1:]}. {likely_mistake(held, matching)}"
-    they, do = ranks_text(idle).lower(), "does" if len(idle) == 1 else "do"
-    return f"No rank computes, so more time may not help. What {do} {they} wait for?"
+    they, are = ranks_text(idle).lower(), "is" if len(idle) == 1 else "are"
+    return f"No rank is computing, so more time is unlikely to help. What {are} {they} waiting for?"
 
 
 def difference_at_the_end(states: list[RankState]) -> str:

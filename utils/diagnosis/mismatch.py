@@ -14,6 +14,15 @@ from .words import inside_which_if, ranks_text, tensor_text
 
 # Collectives whose ranks must all hand in the same number of elements of the same dtype.
 SAME_SIZE = ("broadcast", "reduce", "all_reduce", "gather", "all_gather", "reduce_scatter")
+ORDER_MAY_NOT_MATTER = ("min", "max")  # of gradients, when only the largest of all is wanted
+ONE_BY_ONE = (
+    "Go through the parameters in the same order on every rank: a set has no order, and if `if p.grad is not None` "
+    "skips a parameter on one rank only, all that follow meet the wrong partner."
+)
+IN_ONE_TENSOR = (
+    "Both ranks put several gradients into one tensor, so they must put them there in the same order: a set, for "
+    "example, has no order."
+)
 SAME_ORDER = "Every rank of a group must call the same collectives in the same order."
 
 
@@ -46,15 +55,24 @@ def mixed_gradients(matching: Matching) -> tuple[list[Event], str]:
         for events in zip(*calls.values(), strict=False):
             known = [(e, g) for e in events if (g := matching.states[e.rank].gradients.get(e.index)) is not None]
             for (one, mine), (other, its) in itertools.pairwise(known):
-                both = {mine.fingerprint, its.fingerprint}
-                if len(both) == 2 and all(both <= matching.states[e.rank].parameters for e in (one, other)):
+                different = first_difference(mine, its)
+                if different is None or one.reduce_op in ORDER_MAY_NOT_MATTER:
+                    continue
+                a, b = different
+                if all({a.fingerprint, b.fingerprint} <= matching.states[e.rank].parameters for e in (one, other)):
                     return [one, other], (
-                        f"Rank {one.rank} reduced the gradient of {whose(mine, one)} when rank {other.rank} reduced "
-                        f"that of {whose(its, other)}. Go through the parameters in the same order on every rank: a "
-                        "set has no order, and if `if p.grad is not None` skips a parameter on one rank only, all "
-                        "that follow meet the wrong partner."
+                        f"Rank {one.rank} reduced the gradient of {whose(a, one)} when rank {other.rank} reduced "
+                        f"that of {whose(b, other)}. {IN_ONE_TENSOR if len(mine) > 1 else ONE_BY_ONE}"
                     )
     return [], ""
+
+
+def first_difference(mine: list[Gradient], its: list[Gradient]) -> tuple[Gradient, Gradient] | None:
+    """The first gradients at the same place of two tensors, if they are of different parameters somewhere."""
+    for a, b in zip(mine, its, strict=False):
+        if a.fingerprint != b.fingerprint:
+            return a, b
+    return None
 
 
 def whose(gradient: Gradient, event: Event) -> str:

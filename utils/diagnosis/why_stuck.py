@@ -15,9 +15,11 @@ EVERYONE_FIRST = {
     "recv": ("receives", "A message must be sent before it can arrive: let one rank send first."),
 }
 MORE_ROUNDS = (
-    "give all ranks the same number of batches. If one skips a batch or stops early, all must: let them agree first, "
-    "with an all_reduce of the decision."
+    "give all ranks the same number of batches. No rank may skip a batch or stop early on its own: all_reduce the "
+    "decision first, and have all ranks follow it."
 )
+NO_CAUSE = "No send matches a receive"  # how a report begins that describes the deadlock and can't say more
+FROM_ROOT = ("broadcast", "scatter")
 ALL_GROUPS = "Every rank must call new_group for every group in the same order, even for groups that it is not in."
 
 
@@ -60,9 +62,29 @@ def missing_rank(event: Event, missing: list[int], blocked: dict[int, Event], ma
             )
     elsewhere = "; ".join(f"rank {rank} is in {call_text(blocked[rank])}" for rank in missing)
     hint = f" The {event.op} is inside {condition}." if condition else ""
+    every = "both" if len(event.members) == 2 else "all"
+    rule = next(filter(None, (message_instead(event, blocked[rank], blocked, matching) for rank in missing)), "")
+    rule = rule or "The calls that they share must come in the same order on all of them."
+    return f"{ranks_text(event.members)} must {every} call {event.op}, but {elsewhere}. {rule}{hint}"
+
+
+def message_instead(event: Event, message: Event, blocked: dict[int, Event], matching: Matching) -> str:
+    """Sentences about a rank that waits for a message and so never comes to the collective; "" if they explain nothing.
+
+    event     the collective
+    message   what the rank waits in
+    """
+    other = blocked.get(-1 if message.peer is None else message.peer)
+    if message.op not in POINT_TO_POINT or other is None or other.op in POINT_TO_POINT:
+        return ""
+    if message.op == "recv" and event.op in FROM_ROOT and message.peer == event.peer:
+        return f"A {event.op} is not received with recv: every rank calls {event.op} itself."
+    if matching.other_end(message) is not None:
+        return ""
+    missing = "send" if message.op == "recv" else "recv"
     return (
-        f"{ranks_text(event.members)} must all call {event.op}, but {elsewhere}. "
-        f"All of them must make their common calls in the same order.{hint}"
+        f"Rank {other.rank} is in {call_text(other)} and has not called the {missing} that rank {message.rank} waits "
+        "for: count the sends and receives of each pair, which must match one to one, including their tags."
     )
 
 
@@ -153,7 +175,7 @@ def unmet_messages(blocked: dict[int, Event], matching: Matching) -> str:
         if event.peer is not None and states[event.peer].finished:
             return left_alone(event, states[event.peer]) + hint
     seen = "; ".join(f"rank {rank} is in {call_text(event)}" for rank, event in blocked.items())
-    return f"No send matches a receive: {seen}. Each send needs a recv on the other rank, with the same tag." + hint
+    return f"{NO_CAUSE}: {seen}. Each send needs a recv on the other rank, with the same tag." + hint
 
 
 def left_alone(event: Event, finished: RankState) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from ..events.event import Event
 
-EQUALLY = "so every rank must call it equally often."
+EQUALLY = "so every rank must run it the same number of times."
 # {(wrapper, operation, or "" for any): what it does, and what that means for the program}
 ON_THE_NETWORK = {
     ("DDP", ""): "DDP(model) compares the parameters of all ranks and broadcasts rank 0's, so every rank must wrap its "
@@ -28,7 +28,7 @@ ON_THE_NETWORK = {
     ("DTensor backward", ""): f"The backward pass through DTensors communicates, {EQUALLY}",
     ("state dict", ""): "A full state dict is gathered from all ranks, so all must call it, even if only one saves it.",
     ("pipeline", ""): "A step of a pipeline schedule passes activations and gradients from rank to rank: every rank "
-    "must call it equally often, with the same number of microbatches.",
+    "must call it the same number of times, with the same number of microbatches.",
     ("ZeroRedundancyOptimizer", ""): "The step of a ZeroRedundancyOptimizer broadcasts each rank's share of the "
     "parameters, and consolidate_state_dict its state: all ranks must call them.",
 }

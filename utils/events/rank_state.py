@@ -32,7 +32,7 @@ class RankState:
     lost: set[int] = field(default_factory=set)  # messages whose handle was thrown away before they were done
     strides: dict[int, TensorLayout] = field(default_factory=dict)  # calls with a tensor that is not contiguous
     unused_handles: dict[int, str] = field(default_factory=dict)  # asynchronous call -> where; nothing asked for it
-    gradients: dict[int, Gradient] = field(default_factory=dict)  # calls that reduce one, as far as is known
+    gradients: dict[int, list[Gradient]] = field(default_factory=dict)  # calls that reduce some, as far as is known
     parameters: set[int] = field(default_factory=set)  # fingerprints of the parameters that the rank has or has had
     regions: list[Region] = field(default_factory=list)
     finished: bool = False

@@ -12,7 +12,7 @@ sweep(sizes, seconds, bandwidths, "all_reduce")  time and bandwidth over size, w
 cluster(find_cluster("dgx-h100", 64))            a cluster's nodes, GPUs and links, with their speeds
 rendezvous(world_size=4)                         ranks that know only a store, then each other
 bandwidths(nbytes, seconds, levels)              how fast one core copies, from its caches to memory
-roofline(peak, bandwidth, {"x + y": 1 / 6}, "")  attainable FLOP/s at each arithmetic intensity
+roofline(peak, bandwidth, {"x + y": 1 / 6}, "")  attainable FLOP/s at each arithmetic intensity; several links: a dict
 tiles(tiles_a_side=4, row=1, column=2, step=0)   what one step of a tiled matrix product needs
 topology(matrix, "a machine", ring=[0, 2, 1])    how GPUs are wired
 ring(size=4, step=0)                             one step; also tree, halving, folding, two_levels, pairwise
@@ -21,6 +21,8 @@ data_parallel_step([3, 3, 2])                    each rank's rows, weights and g
 buckets([[2], [1, 0]], [8, 8, 8])                which gradients go into which bucket
 overlap({"one": ([2.0], [1.0])}, backward=2.0)   backward, and below it the all-reduces of its buckets
 norms(world_size=2)                              which numbers of a batch share a mean
+compressed([0.9, -0.1], {"int4": [1, 0]})        the entries of a gradient, and what arrives of them
+over_steps({"SGD": [0.4, 0.3]}, "loss", "loss")  a line over the training steps for each name
 pipeline(["layers 0-3", "layers 4-7"])           the stages of a pipeline, and what travels between them
 schedule([[("F", 0), ("B", 0)]] * 2)             each rank's steps of a pipeline over time
 sharded_matmul("columns", tp_size=2)             x @ w with w cut into columns or rows; sharded_mlp: both in turn;
@@ -34,6 +36,7 @@ from .algorithms import folding, halving, pairwise, ring, tree, two_levels
 from .breakdowns import breakdown
 from .clusters import cluster
 from .collectives import cells_of, collective, halves, stages, transpose
+from .compression import compressed, over_steps
 from .curves import time_curves
 from .data_parallel import buckets, data_parallel_step, norms, overlap
 from .heatmaps import heatmap, traffic
@@ -58,6 +61,7 @@ __all__ = [
     "cells_of",
     "cluster",
     "collective",
+    "compressed",
     "data_parallel_step",
     "doors",
     "flat_pieces",
@@ -69,6 +73,7 @@ __all__ = [
     "layer_doors",
     "live_bytes",
     "norms",
+    "over_steps",
     "overlap",
     "pairwise",
     "pipeline",

@@ -110,7 +110,7 @@ def draw_cell(panel: Axes, x: float, y: float, text: str) -> None:
             linewidth=1,
         )
     )
-    panel.text(x, y, text, ha="center", va="center", color="black", fontsize=9 if len(text) < 4 else 7.5)
+    panel.text(x, y, text, ha="center", va="center", color="black", fontsize=9)
 
 
 def transpose(world_size: int = 2, rows: int = 2, columns: int = 3) -> Picture:
@@ -140,7 +140,7 @@ def draw_bands(panel: Axes, matrix: list[list[int]], band: int, source: Callable
         for x, number in enumerate(row):
             colour = COLOURS[source(y, x)]
             panel.add_patch(Rectangle((x - 0.5, y - 0.5), 1, 1, facecolor=colour, edgecolor=PAPER, linewidth=0.8))
-            panel.text(x, y, str(number), ha="center", va="center", color="black", fontsize=8)
+            panel.text(x, y, str(number), ha="center", va="center", color="black", fontsize=9)
     for rank in range(len(matrix) // band):
         top = rank * band - 0.5
         panel.add_patch(Rectangle((-0.5, top), width, band, fill=False, edgecolor=INK, linewidth=1.6))

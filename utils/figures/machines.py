@@ -14,23 +14,30 @@ from .picture import COLOURS, GREY, INK, KINDS, PAPER, Look, Picture
 WIRES = {"NVLink": KINDS[2], "PIX": KINDS[6], "PXB": KINDS[6], "PHB": KINDS[0], "NODE": KINDS[0], "SYS": KINDS[5]}
 
 
-def bandwidths(nbytes: list[int], seconds: list[float], levels: dict[str, float]) -> Picture:
+def bandwidths(nbytes: list[int], seconds: list[float], levels: dict[str, float], fixed: float = 0.0) -> Picture:
     """Bytes/s of copies of n bytes, for each n in `nbytes`, over the 2 n bytes that they read and write.
 
     levels   {name: how many bytes fit in it}, smallest first
+    fixed    seconds that starting a copy takes; above 0, a second line shows the rates without it
     """
     picture = Picture(7.2, 3.2, "How fast one core copies")
     panel = picture.subplots()
     touched = [2 * n for n in nbytes]
     rates = [n / s / 1e9 for n, s in zip(touched, seconds, strict=True)]
-    panel.loglog(touched, rates, color=KINDS[6], marker="o", markersize=4)
-    panel.set(xlim=(min(touched) / 1.5, max(touched) * 1.5), ylim=(min(rates) / 1.6, max(rates) * 2.2))
+    net = [(n, n / (s - fixed) / 1e9) for n, s in zip(touched, seconds, strict=True) if s > fixed]
+    if fixed:
+        panel.loglog(touched, rates, color=GREY, marker="o", markersize=4, label="as measured")
+    panel.loglog(*zip(*net, strict=True), color=KINDS[6], marker="o", markersize=4, label="without the fixed cost")
+    lowest, highest = min(rates), max(rate for _, rate in net)
+    panel.set(xlim=(min(touched) / 1.5, max(touched) * 1.5), ylim=(lowest / 1.6, highest * 2.2))
     edges = [min(touched) / 1.5, *(size for size in levels.values() if size < max(touched)), max(touched) * 1.5]
     for name, left, right in zip(levels, edges, edges[1:], strict=False):
         if right > min(touched):
             panel.axvline(right, color=GREY, linewidth=0.8, linestyle=":")
             middle = math.sqrt(max(left, min(touched) / 1.5) * right)
-            panel.text(middle, max(rates) * 1.5, name, ha="center", va="center", color=INK, fontsize=9)
+            panel.text(middle, highest * 1.5, name, ha="center", va="center", color=INK, fontsize=9)
+    if fixed:
+        panel.legend(loc="lower center", fontsize=9, frameon=False, labelcolor=INK)
     panel.set_xlabel("bytes read and written", color=INK)
     panel.set_ylabel("GB/s", color=INK)
     panel.xaxis.set_major_formatter(lambda n, _: quantity(n, "B"))
@@ -39,27 +46,36 @@ def bandwidths(nbytes: list[int], seconds: list[float], levels: dict[str, float]
     return picture
 
 
-def roofline(peak: float, bandwidth: float, points: dict[str, float], title: str) -> Picture:
+def roofline(peak: float, bandwidth: float | dict[str, float], points: dict[str, float], title: str) -> Picture:
     """The FLOP/s attainable at each arithmetic intensity.
 
-    peak in FLOP/s, bandwidth in bytes/s, points {name: FLOP per byte}
+    peak        in FLOP/s
+    bandwidth   in bytes/s, of the memory; or {name: bytes/s} of several links, which have a roof each
+    points      {name: FLOP per byte}; with several links, each stands on all of the roofs
     """
+    links = bandwidth if isinstance(bandwidth, dict) else {"": bandwidth}
+    ridges = {name: peak / rate for name, rate in links.items()}
     picture = Picture(7.2, 3.4, title)
     panel = picture.subplots()
-    ridge = peak / bandwidth
-    low, high = min([*points.values(), ridge]) / 4, max([*points.values(), ridge]) * 8
-    panel.loglog([low, ridge, high], [low * bandwidth / 1e12, peak / 1e12, peak / 1e12], color=INK, linewidth=1.8)
-    panel.axvline(ridge, color=GREY, linewidth=0.8, linestyle=":")
-    panel.set(xlim=(low, high), ylim=(low * bandwidth / 1e12, peak / 1e12 * 4))
-    panel.text(ridge * 1.1, low * bandwidth / 1e12 * 2, f"ridge point: {ridge:.0f}", color=INK, fontsize=9)
+    low, high = min([*points.values(), *ridges.values()]) / 4, max([*points.values(), *ridges.values()]) * 8
+    floor = low * min(links.values()) / 1e12
+    for place, (name, rate) in enumerate(links.items()):
+        ridge, colour = ridges[name], KINDS[(2, 6, 5, 4)[place % 4]] if name else INK
+        roof = [low * rate / 1e12, peak / 1e12, peak / 1e12]
+        panel.loglog([low, ridge, high], roof, color=colour, linewidth=1.8, zorder=2 - place / 10)
+        panel.axvline(ridge, color=GREY, linewidth=0.8, linestyle=":")
+        words, height = f"{name}: {ridge:,.0f}" if name else f"ridge point: {ridge:,.0f}", 2.0 * 2.2**place
+        panel.text(ridge * 1.1, floor * height, words, color=INK, fontsize=9)
+    panel.set(xlim=(low, high), ylim=(floor, peak / 1e12 * 4))
+    beside: Look = {"xytext": (0, 8), "ha": "center"} if len(links) > 1 else {"xytext": (8, -12)}
     for colour, (name, intensity) in zip(KINDS, points.items(), strict=False):
-        attainable = min(peak, intensity * bandwidth) / 1e12
-        panel.plot([intensity], [attainable], "o", color=colour, markersize=8)
-        panel.annotate(name, (intensity, attainable), (8, -12), textcoords="offset points", color=INK, fontsize=9)
-    panel.set_xlabel("FLOP per byte moved", color=INK)
+        attainable = sorted(min(peak, intensity * rate) / 1e12 for rate in links.values())
+        panel.plot([intensity] * len(links), attainable, "o", color=colour, markersize=8, zorder=3)
+        panel.annotate(name, (intensity, attainable[-1]), textcoords="offset points", color=INK, fontsize=9, **beside)
+    panel.set_xlabel(f"FLOP per byte {'sent' if isinstance(bandwidth, dict) else 'moved'}", color=INK)
     panel.set_ylabel("TFLOP/s", color=INK)
     for axis in (panel.xaxis, panel.yaxis):
-        axis.set_major_formatter(lambda amount, _: f"{amount:g}")
+        axis.set_major_formatter(lambda amount, _: f"{amount:,g}")
     picture.subplots_adjust(left=0.11, right=0.97, bottom=0.16, top=0.88)
     return picture
 

@@ -1,7 +1,8 @@
 """Whose gradient a rank reduces: of two parameters of equal shape, nothing in the call itself tells which it is.
 
 Replicas of a parameter have the same values on all ranks, so a parameter goes by a fingerprint of its values. It is
-found by its gradient: among all tensors of the process there is one whose `grad` is the tensor at hand.
+found by its gradient: among all tensors of the process there is one whose `grad` is the tensor at hand. Several that
+were put into one tensor, as torch.cat does, are found by the gradients' values.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ class Gradients:
             self.searches_left -= 1
             notes.append(ParametersAre(self.search()))
             found = self.look_up(tensor)
+            if found is None:
+                notes += [part._replace(call=call) for part in self.parts_of(tensor)]
         if found is not None:
             notes.append(found._replace(call=call))
         return notes
@@ -49,6 +52,38 @@ class Gradients:
             return None
         same = parameter.grad.data_ptr() == gradient.data_ptr() and parameter.shape == gradient.shape
         return found if same else None
+
+    def parts_of(self, flat: torch.Tensor) -> list[GradientOf]:
+        """Whose gradients follow one another in this tensor; [] unless that is certain and all of it."""
+        if flat.dim() != 1:
+            return []
+        left: list[tuple[GradientOf, torch.Tensor]] = []
+        for reference, found, _ in self.by_address.values():
+            parameter = reference()
+            gradient = None if parameter is None else parameter.grad
+            if (
+                gradient is not None
+                and gradient.numel()
+                and (gradient.device, gradient.dtype) == (flat.device, flat.dtype)
+            ):
+                left.append((found, gradient.detach().reshape(-1)))
+        begins = [gradient[0].item() for _, gradient in left]
+        parts: list[GradientOf] = []
+        at = 0
+        while at < len(flat):
+            begin = flat[at].item()
+            fits = [
+                number
+                for number, (_, gradient) in enumerate(left)
+                if begins[number] == begin and torch.equal(gradient, flat[at : at + len(gradient)])
+            ]
+            if len({left[number][0].fingerprint for number in fits}) != 1:
+                return []
+            found, gradient = left.pop(fits[0])
+            begins.pop(fits[0])
+            parts.append(found)
+            at += len(gradient)
+        return parts
 
     def search(self) -> list[int]:
         """Find all parameters of this process. Returns their fingerprints."""

@@ -94,7 +94,10 @@ class GroupMade(NamedTuple):
 
 
 class GradientOf(NamedTuple):
-    """A call reduces the gradient of a parameter with this fingerprint of its values, and this name in its model."""
+    """A call reduces the gradient of a parameter with this fingerprint of its values, and this name in its model.
+
+    Several of one call follow one another in its tensor.
+    """
 
     call: int
     fingerprint: int

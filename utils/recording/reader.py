@@ -84,6 +84,9 @@ def read_state(rank: int, notes: Iterable[Note], table: bytes, finished: bool) -
     sources = {note.call: note.rank for note in of(MessageSource)}
     on_device = {note.call: note for note in of(DeviceTime)}
     ends = {group.number: group.end for group in of(GroupMade)}
+    gradients: dict[int, list[Gradient]] = {}
+    for note in of(GradientOf):
+        gradients.setdefault(note.call, []).append(Gradient(note.fingerprint, note.name))
     state = RankState(
         rank,
         groups_made=[
@@ -93,13 +96,13 @@ def read_state(rank: int, notes: Iterable[Note], table: bytes, finished: bool) -
         failed={note.call for note in of(CallFailed)},
         lost={note.call for note in of(MessageLost)},
         unused_handles={note.call: note.where for note in of(HandleNeverUsed)},
-        gradients={note.call: Gradient(note.fingerprint, note.name) for note in of(GradientOf)},
+        gradients=gradients,
         parameters={number for note in of(ParametersAre) for number in note.fingerprints},
         regions=[Region(rank, region.name, region.start, region.end) for region in of(RegionEnded)],
         finished=finished,
     )
-    for note in of(CallLayout):
-        state.strides.setdefault(note.call, TensorLayout(note.shape, note.strides))
+    for layout in of(CallLayout):
+        state.strides.setdefault(layout.call, TensorLayout(layout.shape, layout.strides))
     for index, (number, start, end, waited, line) in enumerate(rows(table)):
         if not number:
             continue

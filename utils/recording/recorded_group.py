@@ -377,9 +377,14 @@ def install(recorder: Recorder) -> None:
     record_waiting_for_futures()
     gloo, types = c10d.ProcessGroupGloo, dist.ProcessGroup.BackendType
 
+    # These live as long as the process, even if the program destroys its group. Otherwise a rank that still waits for
+    # this one would raise "Connection closed by peer", which says nothing of what it waits for.
+    connected: list[Backend] = []
+
     class RecordedGloo(RecordedGroup):
         def __init__(self, store: dist.Store, rank: int, size: int, timeout: timedelta) -> None:
             backend = gloo(store, rank, size, timeout=timeout)
+            connected.append(backend)
             super().__init__(backend, types.GLOO, "cpu", store, rank, size, recorder)
             for group in (self, self.inner):  # Gloo takes CUDA tensors too
                 register_backend(group, ["cuda"], types.GLOO, backend)

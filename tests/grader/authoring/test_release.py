@@ -17,6 +17,7 @@ from traitlets.config import Config
 
 from grader.authoring import build, release
 from grader.authoring.lesson import BuildError
+from utils.worlds.real.zygote.client import IN_ZYGOTE
 
 ROOT = Path(__file__).resolve().parents[3]
 LESSON = '''\
@@ -137,6 +138,7 @@ def test_the_bundle_of_a_small_course(course):
                 "setup_env.py",
                 "utils/__init__.py",
                 "utils/checks/01_doubling.py",
+                "utils/checks/recorded/01_doubling.json",
             )
         ]
         assert bundle.read("distributed-training/requirements.txt") == b"# For students\ntorch==2.13.0\n"
@@ -202,11 +204,32 @@ def test_an_answer_in_other_words_stops_the_bundle(course, capsys):
 def test_the_command_says_what_it_made(course, capsys):
     assert release.command(course) == 0
     made, limits = capsys.readouterr().out.splitlines()
-    assert made == "dist/distributed-training.zip: 1 lesson, 10 files, no answer in it"
+    assert made == "dist/distributed-training.zip: 1 lesson, 11 files, no answer in it"
     assert limits.startswith("The proof compares text, formulas by value") and "It can't see an answer that" in limits
 
 
 # ---- the proof -------------------------------------------------------------------------------------------------------
+
+
+def test_the_bundle_for_self_study_has_each_answer_once_and_folded(course, capsys):
+    """Below the last check of its exercise. A bundle for a class may not have it even there."""
+    assert release.command(course, solutions=True) == 0
+    assert "each answer folded below its exercise" in capsys.readouterr().out
+    path = course / "dist" / f"{release.SELF_STUDY}.zip"
+    lessons = build.read_lessons(root=course)
+    with zipfile.ZipFile(path) as made:
+        [name] = [name for name in made.namelist() if name.endswith(".ipynb")]
+        cells = nbformat.reads(made.read(name).decode(), as_version=4).cells
+    answers = [at for at, cell in enumerate(cells) if cell.id.startswith(release.SOLUTION_CELL)]
+    for at in answers:
+        assert cells[at].cell_type == "markdown" and cells[at].source.startswith("<details><summary>")
+        assert cells[at - 1].metadata.nbgrader.grade and "SOLUTION" not in cells[at].source
+    assert len(answers) == sum(len(lesson.exercises) for lesson in lessons)
+    telling = release.telling_lines(lessons)
+    assert telling and all(any(line in release.squeeze(cells[at].source) for at in answers) for line in telling)
+    assert release.leaks(path, lessons, solutions=True) == []
+    assert release.leaks(path, lessons), "it would not pass for a class's bundle"
+    assert release.leaks(release.bundle(course), lessons) == []
 
 
 def test_which_lines_are_telling(course):
@@ -355,6 +378,7 @@ def test_every_lesson_finds_what_it_imports(unpacked, student_python, lessons):
     """In the student's own Python, which has nothing of the course but the bundle."""
     imports = [next(cell.source for cell in lesson.cells if cell.kind == "code") for lesson in lessons]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment[IN_ZYGOTE] = "1"  # no ranks are needed
     done = subprocess.run(
         [student_python / "bin" / "python", "-"],
         input="\n\n".join(imports),

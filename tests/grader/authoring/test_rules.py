@@ -11,11 +11,26 @@ from tests.grader.authoring.tiny_lesson import CHECKS, TINY, make_course, write_
 SOURCE, VISIBLE, HIDDEN = "solutions/01_tiny.py", "utils/checks/01_tiny.py", "grader/hidden/01_tiny.py"
 MUTANTS = "tests/mutants/01_tiny.py"
 IMPORT = "from utils.kit.predictions import predict, reveal"
-CHALLENGE = """
+HINTS = """# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# There.
+# </details>
+# <details><summary>Hint 2: the idea</summary>
+#
+# That.
+# </details>
+# <details><summary>Hint 3: almost the code</summary>
+#
+# `x`
+# </details>
+
+"""
+CHALLENGE = f"""
 # %% [markdown]
 # ## The least
 
-# %% exercise="the-least" difficulty=5 minutes=20
+{HINTS}# %% exercise="the-least" difficulty=5 minutes=20
 board_name = ""  # your name on the class's board; empty for none
 
 def the_least(x):
@@ -253,6 +268,16 @@ def test_an_error_that_a_check_raises_is_reported_at_its_line(course):
     line = 1 + text.split("\n").index('# %% check="add-one" points=1.5')
     what = f"JSONDecodeError: Expecting value: line 1 column 1 (char 0) (in the check on line {line} of {SOURCE})"
     assert str(caught.value) == f"{VISIBLE}:7: {what}"
+
+
+def test_a_hard_exercise_has_three_hints(course):
+    hard = TINY.replace("difficulty=1", "difficulty=3")
+    for text in (hard, hard.replace("# %% exercise", HINTS.replace("Hint 2", "Another") + "# %% exercise")):
+        write_lesson(course, text)
+        [said] = broken(course)
+        assert "'add-one' needs three hints" in said
+    write_lesson(course, hard.replace("# %% exercise", HINTS + "# %% exercise"))
+    assert broken(course) == []
 
 
 # ---- a challenge

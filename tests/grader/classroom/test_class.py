@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 import random
+import re
+import shutil
 import signal
+import subprocess
 import sys
 from dataclasses import dataclass, replace
+from datetime import timedelta
 
 import nbformat
 import pytest
@@ -17,13 +21,16 @@ from grader import commands
 from grader.classroom import grade_class, grades
 from grader.classroom.course import ClassroomError, Course
 from grader.classroom.dask_cluster import judge_all
+from grader.classroom.extensions import extension_of
+from grader.classroom.grade_class import GradeOptions
 from grader.classroom.grades import Grades, by_exercise
 from grader.classroom.judgement_cache import digest_of
-from grader.judging.verdict import Judgement
+from grader.classroom.new_course import new_course
+from grader.judging.verdict import WRONG, Flag, Judgement, Verdict
 from grader.sandbox import bubblewrap
 from tests import stand_in_judge
 from tests.stand_in_judge import StandIn, earning
-from tests.tiny_course import LESSON, RIGHT, hand_in, hand_in_file, lesson, make_course, released
+from tests.tiny_course import LESSON, POINTS, PROJECT, RIGHT, hand_in, hand_in_file, lesson, make_course, released
 
 EARNED = {"ada": (2, 3, 1), "bo": (0, 0, 0), "cy": (1.5, 3, 0), "di": (2, 0, 0.5)}
 
@@ -78,11 +85,13 @@ def test_new_and_changed_submissions_are_judged_and_nothing_twice(made, grade, j
     assert judged == [list(EARNED)]
     first = (made.root / "grades.csv").read_bytes()
     assert first.decode().splitlines() == [
-        f"student,{LESSON}/double-values,{LESSON}/total-values,{LESSON}/total-traffic,{LESSON}/total,total",
-        "ada,2,3,1,6,6",
-        "bo,0,0,0,0,0",
-        "cy,1.5,3,0,4.5,4.5",
-        "di,2,0,0.5,2.5,2.5",
+        "student,last name,first name,"
+        + "".join(f"{LESSON}/{name}," for name in (*POINTS, "days late", "late penalty", "total"))
+        + "total",
+        "ada,,,2,3,1,0,0,6,6",
+        "bo,,,0,0,0,0,0,0,0",
+        "cy,,,1.5,3,0,0,0,4.5,4.5",
+        "di,,,2,0,0.5,0,0,2.5,2.5",
     ]
     assert f"{LESSON}: 4 unchanged" in grade("grade", LESSON)
     hand_in(made.root, "cy", **earning(2, 3, 0))
@@ -132,6 +141,13 @@ def test_a_judgement_depends_on_the_text_the_checks_and_the_limits(made, monkeyp
     assert len({digest_of(nb, LESSON, settings), *others}) == 1 + len(others)
 
 
+def test_to_find_the_checks_nothing_is_imported():
+    """Importing utils would start a zygote, which takes as long as judging a small submission."""
+    code = "import sys; from grader.classroom.judgement_cache import folders_of; print(*folders_of('utils.checks')); "
+    code += "assert not {'utils', 'torch'} & set(sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == str(PROJECT / "utils" / "checks")
+
+
 def test_a_cached_judgement_that_can_not_be_read_is_made_again(made, judged):
     hand_in(made.root, "ada", **earning(*EARNED["ada"]))
     grade_class.autograde(made, LESSON, ["ada"])
@@ -140,6 +156,154 @@ def test_a_cached_judgement_that_can_not_be_read_is_made_again(made, judged):
         file.write_text(text)
         assert str(grade_class.autograde(made, LESSON, ["ada"])) == "1 judged"
         assert str(grade_class.autograde(made, LESSON, ["ada"])) == "1 unchanged"
+
+
+# ---- one exercise ----------------------------------------------------------------------------------------------------
+
+
+def test_one_exercise_is_judged_again_and_the_rest_stays(made, grade, judged, monkeypatch):
+    for student, points in EARNED.items():
+        hand_in(made.root, student, **earning(*points))
+    grade("grade", "--regrade")
+    hand_in(made.root, "ed", **earning(1, 1, 1))  # never judged: all of it
+    seen = {}
+
+    def judge_all(lesson: str, work: dict, *how: object) -> object:
+        for student, judgement, _ in stand_in_judge.judge_all(lesson, work):
+            seen[student] = [verdict.check for verdict in judgement.verdicts]
+            for verdict in judgement.verdicts:
+                verdict.points = 0.25
+            judgement.flags.append(Flag("took too long", f"{seen[student][0]}: a loop"))
+            yield student, judgement, student != "di"
+
+    monkeypatch.setattr(grade_class, "judge_all", judge_all)
+    # As if the checks had changed since: the cached judgements are those of other checks.
+    monkeypatch.setattr("grader.classroom.judgement_cache.digests_of_checks", lambda *how: ["new"])
+    said = grade("grade", "--exercise", "total")
+    total = ["total-values", "total-traffic"]
+    assert seen == {**dict.fromkeys(EARNED, total), "ed": ["double-values", *total]}
+    assert "di: total could not be judged again: its points are as before" in said
+    found = grades.read_grades(made, LESSON).earned
+    assert {student: tuple(row.values()) for student, row in found.items() if student != "forgetful"} == {
+        "ada": (2, 0.25, 0.25),
+        "bo": (0, 0.25, 0.25),
+        "cy": (1.5, 0.25, 0.25),
+        "di": EARNED["di"],
+        "ed": (0.25, 0.25, 0.25),
+    }
+    before = dict(seen)
+    seen.clear()
+    hand_in(made.root, "ada", **earning(1, 1, 0))
+    grade("grade", "--exercise", "double", "--student", "ada", "--student", "bo")
+    assert seen == {"ada": before["ed"], "bo": ["double-values"]}, "the answers of ada are new"
+    shutil.rmtree(made.root / "submitted" / "ed")
+
+
+def test_what_is_said_of_an_exercise_judged_again_is_new():
+    def judgement(word: str, *checks: str) -> Judgement:
+        flags = [Flag("took too long", f"{check}: {word}") for check in checks]
+        verdicts = [Verdict(check, 0, 1, WRONG, word) for check in checks]
+        return Judgement(LESSON, verdicts, ["put back 1 cell", f"{checks[-1]} {word}"], flags, 2.0)
+
+    both = judgement("old", "a-values", "b-values").with_new(judgement("new", "b-values"), ["b-values"])
+    assert [verdict.said for verdict in both.verdicts] == ["old", "new"]
+    assert [flag.evidence for flag in both.flags] == ["a-values: old", "b-values: new"]
+    assert both.problems == ["put back 1 cell", "b-values new"]
+
+
+# ---- extensions ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def late(tmp_path, judged, monkeypatch):
+    """A course with a deadline that one student has missed by a day and a half, which costs all points."""
+    root = make_course(tmp_path)
+    with (root / "nbgrader_config.py").open("a") as file:
+        file.write("c.LateSubmissionPlugin.penalty_method = 'zero'\n")
+    course = Course.at(root)
+    course.must(GenerateAssignment, LESSON)
+    hand_in(root, "ada", **earning(2, 3, 1)).with_name("timestamp.txt").write_text("2026-01-03 00:00:00 UTC")
+    monkeypatch.setattr(bubblewrap, "why_not", lambda: None)
+    return course
+
+
+def test_an_extension_changes_the_penalty_of_what_is_graded_already(late, judged):
+    def total(**time: timedelta) -> float:
+        return grade_class.grade_class(late, LESSON, GradeOptions(extensions=time)).total("ada")
+
+    with pytest.raises(ClassroomError, match="has no deadline to extend: set one in formgrader"):
+        total(ada=timedelta(days=2))
+    with late.gradebook() as gradebook:
+        gradebook.update_or_create_assignment(LESSON, duedate="2026-01-01 12:00:00 UTC")
+    assert total() == 0
+    assert total(ada=timedelta(days=2)) == 6 and total() == 6, "it stays"
+    assert total(ada=timedelta(days=1)) == 0, "it replaces the one before"
+    assert total(ada=timedelta(hours=36)) == 6
+    assert total(ada=timedelta()) == 0
+    assert judged == [["ada"], [], [], [], [], []], "nothing is judged again"
+
+
+@pytest.mark.parametrize("text, hours", [("ada=2d", 48), ("ada=36h", 36), ("ada=1w", 168), ("ada=0d", 0)])
+def test_an_extension_in_words(text, hours):
+    assert extension_of(text) == ("ada", timedelta(hours=hours))
+    assert extension_of(f"a={text}") == ("a=ada", timedelta(hours=hours))
+
+
+@pytest.mark.parametrize("text", ["ada", "ada=", "=2d", "ada=2", "ada=-2d", "ada=2m", "ada=999w", "ada=1.5d"])
+def test_an_extension_that_is_none(text):
+    with pytest.raises(ClassroomError, match=f"^--extension {re.escape(text)}: "):
+        extension_of(text)
+
+
+# ---- a course of one's own -------------------------------------------------------------------------------------------
+
+
+def test_a_new_course_can_be_graded_in(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["grader", "new-course", str(tmp_path / "My course, 2026")])
+    with pytest.raises(SystemExit) as stopped:
+        commands.main()
+    said = capsys.readouterr().out
+    assert not stopped.value.code and "make COURSE='" in said
+    course = Course.at(tmp_path / "My course, 2026")
+    assert course.directories.course_id == "My-course-2026"
+    assert "01_collectives" in course.lessons() and course.config.Judge.hidden == "grader.hidden"
+    with pytest.raises(ClassroomError, match="nobody has handed in anything: .* expected as .*/submitted/"):
+        commands.handed_in(course)
+    assert grade_class.exercises_of(course, "01_collectives")
+
+
+def test_a_new_course_leaves_what_is_there_alone(tmp_path):
+    root = new_course(tmp_path)
+    for name in ("nbgrader_config.py", "solutions", "submitted"):
+        with pytest.raises(ClassroomError, match="has a .* already: name a new or an empty folder"):
+            new_course(root)
+        taken = root / name
+        shutil.rmtree(taken) if taken.is_dir() and not taken.is_symlink() else taken.unlink()
+    assert new_course(root) == root
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ClassroomError, match="can't be made"):
+        new_course(tmp_path / "file" / "course")
+
+
+def test_a_course_says_what_it_lacks(tmp_path):
+    with pytest.raises(ClassroomError, match=r"there is no folder .*gone; `python -m grader new-course .*gone` makes"):
+        Course.at(tmp_path / "gone")
+    root = new_course(tmp_path / "mine")
+    link = root / "solutions"
+    lacks = {
+        "leads to /nowhere, which isn't there": lambda: link.symlink_to("/nowhere"),
+        "the course has no folder .*solutions": lambda: None,
+        "holds no built lesson, such as .*01_topic.ipynb": link.mkdir,
+    }
+    for words, make in lacks.items():
+        link.unlink()
+        make()
+        with pytest.raises(ClassroomError, match=words):
+            commands.handed_in(Course.at(root))
+        link.symlink_to(".") if not link.exists() and not link.is_symlink() else None
+    (root / "nbgrader_config.py").write_text("c = get_config(\n")
+    with pytest.raises(ClassroomError, match="nbgrader_config.py can't be read: SyntaxError: "):
+        Course.at(root)
 
 
 # ---- failures -------------------------------------------------------------------------------------------------------
@@ -216,6 +380,10 @@ def test_bad_input_is_one_line(made, grade, tmp_path, monkeypatch):
         return said
 
     assert "contradict each other" in refused("grade", "--new", "--regrade")
+    assert "--regrade and --exercise contradict" in refused("grade", "--regrade", "--exercise", "total")
+    assert refused("grade", "--exercise", "tota") == "exit: no exercise is called 'tota'; there are: double, total"
+    assert "zoe has not handed in" in refused("grade", "--extension", "zoe=2d")
+    assert "as in ada=2d" in refused("grade", "--extension", "ada=soon")
     assert f"zoe has not handed in {LESSON}" in refused("grade", "--student", "zoe")
     for command in ("grade", "table"):
         assert refused(command, "91_nothing") == f"exit: there is no lesson called '91_nothing'; there are: {LESSON}"
@@ -266,7 +434,7 @@ def test_a_student_without_a_notebook_is_reported_and_gets_0(made, grade):
     (folder / "thoughts.docx").write_text("I did my best")
     said = grade("grade", "--student", "forgetful")
     assert f"forgetful: no {LESSON}.ipynb was handed in, only: thoughts.docx" in said
-    assert "forgetful,0,0,0,0,0" in (made.root / "grades.csv").read_text().splitlines()
+    assert "forgetful,,,0,0,0,0,0,0,0" in (made.root / "grades.csv").read_text().splitlines()
 
 
 # ---- the table -------------------------------------------------------------------------------------------------------

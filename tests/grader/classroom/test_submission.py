@@ -530,6 +530,46 @@ def test_several_notebooks_that_could_be_the_right_one(course, student):
     assert nb.metadata.not_run
 
 
+@pytest.mark.parametrize("copy", [" (1)", "-1", "-Copy2", " - Copy", " copy", "_2"])
+@pytest.mark.parametrize("newest", ["official", "copy", "neither"])
+def test_of_two_files_for_one_notebook_the_newest_counts(course, student, copy, newest):
+    read(student, answered(course, double=WRONG["double"]), name=LESSON + copy)
+    read(student, answered(course))
+    times = {"official": (2, 1), "copy": (1, 2), "neither": (1, 1)}[newest]
+    for name, time_ in zip((LESSON, LESSON + copy), times, strict=True):
+        os.utime(student.handed_in.with_name(f"{name}.ipynb"), (time_, time_))
+    nb = student.read()
+    if newest == "copy":
+        assert text_of(nb, "double") == WRONG["double"]
+        assert problems(nb) == [
+            f"{LESSON}{copy}.ipynb was read, because it is newer than {LESSON}.ipynb", f"not read: {LESSON}.ipynb"
+        ]  # fmt: skip
+    else:
+        assert is_whole(nb) and problems(nb) == [f"not read: {LESSON}{copy}.ipynb"]
+
+
+def test_of_several_copies_the_newest_of_this_lesson_counts(course, student):
+    for number, double in enumerate((RIGHT["double"], WRONG["double"])):
+        read(student, answered(course, double=double), name=f"{LESSON} ({number})")
+    read(student, nbformat.writes(new_notebook(cells=[new_markdown_cell("# other")])), name=f"{LESSON} (2)")
+    read(student, b"%PDF", name=f"{LESSON} (3)")
+    for number in range(4):
+        os.utime(student.handed_in.with_name(f"{LESSON} ({number}).ipynb"), (number, number))
+    nb = student.read()
+    assert text_of(nb, "double") == WRONG["double"]
+    first, second = problems(nb)
+    assert first == f"{LESSON} (1).ipynb was read instead, because there is no {LESSON}.ipynb"
+    assert second == "not read: " + ", ".join(f"{LESSON} ({number}).ipynb" for number in (0, 2, 3))
+
+
+@pytest.mark.parametrize("name", ["mine", f"{LESSON}-solutions", f"my {LESSON}", f"{LESSON}5", f"{LESSON}-2026"])
+def test_other_names_are_not_those_of_a_copy(course, student, name):
+    read(student, answered(course))
+    os.utime(student.handed_in, (1, 1))
+    nb = read(student, answered(course, double=WRONG["double"]), name=name)
+    assert is_whole(nb) and problems(nb) == [f"not read: {name}.ipynb"]
+
+
 def test_links_beside_it_are_not_read(course, student, tmp_path):
     (tmp_path / "secret.ipynb").write_text(json.dumps(answered(course)))
     (student.handed_in.parent / "mine.ipynb").symlink_to(tmp_path / "secret.ipynb")

@@ -64,12 +64,12 @@ a, b = ([one.tolist() for one in found if one.shape == shape][0] for shape in ((
 
 @pytest.mark.parametrize("reads", READS.values(), ids=READS)
 def test_numbers_that_were_kept_outside_the_chip_earn_no_traffic_points(reads):
-    said = judged("00_ranks", answer("tiled-matmul", "memory, m, k, n", reads + PRODUCT), MATMUL)
+    said = judged("04_cost_models", answer("tiled-matmul", "memory, m, k, n", reads + PRODUCT), MATMUL)
     assert earned(said)["tiled-matmul-traffic"] == 0
 
 
 def test_a_right_product_in_tiles_earns_them():
-    said = judged("00_ranks", None, [*MATMUL, *CHAIN])
+    said = judged("04_cost_models", None, [*MATMUL, *CHAIN])
     assert [verdict.said for verdict in said.verdicts if verdict.kind != "passed"] == []
 
 
@@ -82,10 +82,10 @@ for start in range(0, numel, memory.room // 4):
     memory.store("y", torch.relu(memory.load("x", here) * scale + shift), here)
 return memory
 """
-    said = judged("00_ranks", answer("fused-chain", "memory, numel, scale, shift", body), CHAIN)
+    said = judged("04_cost_models", answer("fused-chain", "memory, numel, scale, shift", body), CHAIN)
     assert earned(said) == {"fused-chain-values": 2, "fused-chain-traffic": 2}
     reads = body.replace('memory.load("x", here)', "found[here]")
-    said = judged("00_ranks", answer("fused-chain", "memory, numel, scale, shift", reads), CHAIN)
+    said = judged("04_cost_models", answer("fused-chain", "memory, numel, scale, shift", reads), CHAIN)
     assert set(earned(said).values()) == {0}
     assert all("only memory.load and memory.store" in verdict.said for verdict in said.verdicts)
 

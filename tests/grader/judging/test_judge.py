@@ -138,9 +138,8 @@ def test_the_limits_on_computing_of_one_rank_and_of_all_ranks_of_a_run(used, too
     assert [connection.has_overspent() for connection in connections] == too_long
 
 
-@pytest.mark.parametrize(
-    "body, hosts", [("while True: pass", 1), pytest.param("os.write(3, bytes(100))", 2, marks=pytest.mark.thorough)]
-)
+@pytest.mark.parametrize("body, hosts", [("while True: pass", 1), ("os.write(3, bytes(100))", 2)])
+@pytest.mark.thorough
 def test_a_submission_that_only_took_too_long_leaves_its_host_to_the_next(body, hosts, monkeypatch):
     """Unless this one has tried something, the next submission gets the same host."""
     started = []
@@ -180,6 +179,19 @@ def test_a_deadlock_is_explained():
     said = judged(COLLECTIVES, broadcast("dist.recv(x, src=(rank + 1) % world_size)\nreturn x"), BROADCAST[:1])
     assert "no rank can move any more" in said.verdicts[0].said
     assert re.search(r"rank 0  waiting for .*recv|rank 0 .* recv from 1", said.verdicts[0].said)
+
+
+ONE_BATCH_MORE = """
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+for _ in range(2 + (rank == 0)):
+    model(torch.ones(1, 2)).sum().backward()
+return x
+"""
+
+
+def test_a_deadlock_in_a_wrapper_is_explained_in_the_words_of_spawn():
+    said = judged(COLLECTIVES, broadcast(ONE_BATCH_MORE), BROADCAST[:1])
+    assert "The backward pass of a DDP model all-reduces the gradients" in said.verdicts[0].said
 
 
 def test_an_error_shows_the_line_of_the_cell():
@@ -245,9 +257,9 @@ def started(monkeypatch):
 
 
 def test_one_process_replays_a_rank_in_all_runs_of_a_check(started):
-    """Hidden runs of 5, 3 and 1 ranks, four of each."""
-    assert judged(COLLECTIVES, None, ["call-rooted-values"]).verdicts[0].kind == "passed"
-    assert started[1:] == [4] * 4 + [5] * 4 + [3] * 4 + [1] * 4 + [1] * 5
+    """Hidden runs of 1, 3, 5 and 3 ranks."""
+    assert judged(COLLECTIVES, None, ["launch-then-wait-values"]).verdicts[0].kind == "passed"
+    assert started[1:] == [2, 1, 3, 5, 3, *[1] * 5]
 
 
 def test_nothing_is_replayed_where_no_value_is_read(started):
@@ -258,8 +270,8 @@ def test_nothing_is_replayed_where_no_value_is_read(started):
 def test_the_memory_for_recordings_is_bounded(started, monkeypatch):
     """When recordings take too much memory, they are replayed at once."""
     monkeypatch.setattr(replay, "MAX_RECORDED", 0)
-    assert judged(COLLECTIVES, None, ["all-gather-from-rooted-values"]).verdicts[0].kind == "passed"
-    assert started[1:] == [2, 4, 3, *[1] * 3, 5, *[1] * 5, 1]
+    assert judged(COLLECTIVES, None, ["launch-then-wait-values"]).verdicts[0].kind == "passed"
+    assert started[1:] == [2, 1, 3, *[1] * 3, 5, *[1] * 5, 3, *[1] * 3]
 
 
 RIGHT_BROADCAST = """
@@ -281,8 +293,8 @@ def test_no_hub_is_kept_for_a_replay(monkeypatch):
         alive.append((len(runner.recordings), sum(type(one) is Hub for one in gc.get_objects())))
 
     monkeypatch.setattr(replay.ReplayCheck, "replay_all", count)
-    judged(COLLECTIVES, None, ["call-rooted-values"])
-    assert alive == [(12 - 4, 0)]  # runs of one rank need no other
+    judged(COLLECTIVES, None, ["launch-then-wait-values"])
+    assert alive == [(4 - 1, 0)]  # a run of one rank needs no other
 
 
 def test_in_a_replay_each_rank_may_receive_as_much_as_the_whole_run(started, monkeypatch):

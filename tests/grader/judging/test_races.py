@@ -37,7 +37,7 @@ ANSWERS = {
         if rank == root:
             arrived = [torch.empty_like(x) for _ in others]
             works = [dist.irecv(one, src=other) for one, other in zip(arrived, others)]
-            works[-1].wait()
+            works.pop().wait()
             total = sum(arrived, total)
             for work in works:
                 work.wait()

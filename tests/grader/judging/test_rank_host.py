@@ -376,7 +376,7 @@ COMPUTE = """
 """
 
 
-@pytest.mark.parametrize("sandboxed", [True, False])
+@pytest.mark.parametrize("sandboxed", [True, pytest.param(False, marks=pytest.mark.thorough)])
 def test_ranks_compute_alike_on_one_thread_each(sandboxed, tmp_path):
     (tmp_path / "probe.py").write_text(PROBE)
     how = {} if sandboxed else {"env": {"PYTHONPATH": f"{PROJECT}:{tmp_path}"}}

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import secrets
+import shlex
 import signal
 import socket
 import subprocess
@@ -225,6 +226,40 @@ def test_a_page_shows_points_and_reasons():
     assert_passive(html)
 
 
+def test_a_page_begins_with_what_was_lost_and_the_first_message():
+    said = {
+        **SAID,
+        "total-traffic": Verdict("total-traffic", 0, 1, WRONG, "total · traffic\n  twice the bytes"),
+    }
+    soup = BeautifulSoup(page_of(graded(new_markdown_cell("my notes"), said=said)), "html.parser")
+    assert [heading.text for heading in soup.find_all("h2")] == [
+        "Where you lost points",
+        "All exercises",
+        "Your notebook",
+    ]
+    lost = [re.sub(r"\s+", " ", one.text).strip() for one in soup.select("h3[id^=lost-]")]
+    assert lost == ["double 2 of 2 points lost", "total 2.5 of 4 points lost"]
+    assert [soup.find(id=f"check-{name}").name for name in POINTS] == ["section", "section", "details"]
+    assert "twice the bytes" in soup.find(id="check-total-traffic").pre.text
+    assert all("open" not in fold.attrs for fold in soup.find_all("details"))
+    [notebook] = soup.select("details.notebook")
+    assert "my notes" in notebook.text and "twice the bytes" not in notebook.text, "a message is there once"
+    names = [element["id"] for element in soup.find_all(id=True)]
+    assert len(names) == len(set(names))
+
+
+def test_exercises_without_a_word_are_one_line():
+    said = {"double-values": Verdict("double-values", 0, 2, BLANK), "total-values": SAID["total-values"]}
+    html = page_of(graded(said={**SAID, **said}))
+    assert "Nothing is written in double: 2 points." in text_of(html)
+    assert [one["id"] for one in BeautifulSoup(html, "html.parser").select("h3[id^=lost-]")] == ["lost-total"]
+
+
+def test_a_page_without_losses_says_nothing_of_any():
+    said = {name: Verdict(name, points, points, PASSED) for name, points in POINTS.items()}
+    assert "lost" not in text_of(page_of(graded(said=said)))
+
+
 def test_a_page_shows_answers_but_no_source_of_a_check():
     html = page_of(graded(new_markdown_cell("my notes")))
     assert "my notes" in html and "x.clone()" in BeautifulSoup(html, "html.parser").text
@@ -257,6 +292,17 @@ def test_an_answer_graded_by_hand_has_its_place():
     text = text_of(html)
     assert "essay 3 / 4 by hand 3 of 4" in text and "graded by a person 3 of 4 points" in text
     assert "Rings are <em>fair</em>." in html and "Comment Why?" in text
+
+
+def test_what_nobody_has_graded_yet_is_not_lost():
+    about = {"grade_id": "essay", "grade": True, "solution": True, "locked": False, "task": False, "points": 4}
+    essay = new_markdown_cell("Rings", metadata={"nbgrader": {**about, "score": 0, "waits": True, "comment": None}})
+    full = {name: Verdict(name, points, points, PASSED) for name, points in POINTS.items()}
+    html = page_of(graded(essay, said=full))
+    text, soup = text_of(html), BeautifulSoup(html, "html.parser")
+    assert "They can still give you up to 4 points." in text and "lost" not in text
+    assert "essay 0 / 4 by hand not graded yet" in text and "0 of 4 points" not in text
+    assert soup.find(id="check-essay")["class"] == ["check", "waits"]
 
 
 @pytest.mark.parametrize("kind", [PASSED, PART, WRONG, BLANK, STUCK, NOT_RUN])
@@ -372,6 +418,21 @@ def test_an_answer_graded_by_hand_is_not_called_not_run():
     assert text_of(report([one])).count("2 all points, 2 some, 4 none") == 4, "exercise and check, picture and words"
 
 
+def test_answers_that_wait_for_a_person_lead_the_report_and_are_not_red():
+    one = class_of(8)
+    one.grades.points, one.grades.exercises["essay"] = {**POINTS, "essay": 4}, ["essay"]
+    for earned in one.grades.earned.values():
+        earned["essay"] = 0.0
+    one.grades.waiting = {"student-00": {"essay"}, "student-01": set(), "student-02": {"essay"}}
+    html = report([one])
+    soup, text = BeautifulSoup(html, "html.parser"), text_of(html)
+    assert re.search("How the class did 2 answers are not graded yet , of 2 students", text)
+    assert "student-00 · 90_tiny: essay" in text and "6 none, 2 not graded yet" in text
+    colours = {row.td.text: row.find_all("td")[-3]["class"] for row in soup.select("table.grid tbody tr")}
+    assert colours["student-00"] == ["waits"] and colours["student-01"] == ["none"]
+    assert "not graded yet" not in text_of(report([class_of(8)]))
+
+
 def test_similar_mistakes_are_grouped():
     one = class_of(8)
     for student, words in zip(("student-01", "student-05"), ("[1 2.5]", "[3 -4e-6]"), strict=True):
@@ -431,6 +492,38 @@ def in_gradebook(course, student, nb):
         for verdict in judgement_of(nb).verdicts:
             gradebook.find_grade(verdict.check, LESSON, LESSON, student).auto_score = verdict.points
         gradebook.db.commit()
+
+
+def test_similar_answers_are_shown_side_by_side_and_accuse_nobody(tiny):
+    loop = "\n    ".join(f"total = total + x[{number}] * rank - world_size // {number + 2}" for number in range(9))
+    answer = f"def total(x, rank, world_size):\n    total = 0\n    {loop}\n    return total  # <script>"
+    for student, text in (("pia", answer), ("quin", answer.replace("total", "sums")), ("rex", RIGHT["total"])):
+        in_gradebook(tiny, student, graded(answers={**RIGHT, "total": text}))
+    soup = BeautifulSoup(write_report(Course.at(tiny), [LESSON]).read_text(), "html.parser")
+    assert_passive(str(soup))
+    [pair] = soup.select("details.similar")
+    assert re.sub(r"\s+", " ", pair.summary.text).strip() == "pia, quin · similar answers to total"
+    assert [text.text for text in pair.select("div.pair pre")] == [answer, answer.replace("total", "sums")]
+    assert "not a proof of anything" in soup.text
+    assert not re.search("plagiari|cheat|copied", soup.text, re.IGNORECASE)
+
+
+def test_several_notebooks_are_shown_with_what_to_type(tiny):
+    in_gradebook(tiny, "two", graded())
+    folder = tiny / "submitted" / "two" / LESSON
+    for name in (f"{LESSON} (1).ipynb", "it's mine.ipynb"):
+        (folder / name).write_text("{}")
+        os.utime(folder / name, (86400, 86400))
+    soup = BeautifulSoup(write_report(Course.at(tiny), [LESSON]).read_text(), "html.parser")
+    [look] = [one for one in soup.select("details.look") if one.b.text == "two"]
+    commands = [shlex.split(line) for line in look.text.splitlines() if line.startswith("    ")]
+    place = f"submitted/two/{LESSON}"
+    assert sorted(commands) == [
+        ["cp", f"{place}/it's mine.ipynb", f"{place}/{LESSON}-1.ipynb"],
+        ["touch", f"{place}/{LESSON} (1).ipynb"],
+        ["touch", f"{place}/{LESSON}.ipynb"],
+    ]
+    assert "1970-01-02 00:00 UTC  90_tiny (1).ipynb" in look.text
 
 
 def test_the_report_of_a_course_survives_odd_notebooks(tiny):
@@ -498,6 +591,8 @@ def test_a_student_can_navigate_the_page(browser, tmp_path):
         seen.page.get_by_role("row", name="double").get_by_role("link", name="values").click()
         assert seen.page.url.endswith("#check-double-values")
         assert seen.page.locator("#check-double-values").get_by_text("expected 10").is_visible()
+        assert not seen.page.get_by_text("kept").is_visible()
+        seen.page.locator("summary", has_text="All your cells").click()
         assert not seen.page.get_by_text("kept").is_visible()
         seen.page.locator("summary", has_text="My notes").click()
         assert seen.page.get_by_text("kept").is_visible()

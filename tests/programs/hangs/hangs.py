@@ -34,7 +34,9 @@ class Hang:
 HANGS: list[Hang] = []
 BOTH, REAL = ("spawn", "simulate"), ("spawn",)
 MORE_BATCHES = "after fewer of them: give all ranks the same number of batches."
-BACKWARD = "The backward pass of a DDP model all-reduces the gradients, so every rank must call it equally often."
+BACKWARD = (
+    "The backward pass of a DDP model all-reduces the gradients, so every rank must run it the same number of times."
+)
 BUFFERS = "To evaluate on one rank, call model.module(x), which communicates nothing."
 
 
@@ -80,7 +82,7 @@ def shards_rounded_up(rank, world_size):
         net(x()).sum().backward()
 
 
-@hangs("rank 0  waits in all_reduce", "loss.backward()", BACKWARD, "Rank 1 has finished", "If one skips a batch")
+@hangs("rank 0  waits in all_reduce", "loss.backward()", BACKWARD, "Rank 1 has finished", "No rank may skip a batch")
 def a_batch_with_nan_is_skipped(rank, world_size):
     """`continue` on the rank whose loss is NaN. https://github.com/NVIDIA-NeMo/Automodel/pull/2468"""
     net = DDP(model())
@@ -91,7 +93,11 @@ def a_batch_with_nan_is_skipped(rank, world_size):
         loss.backward()
 
 
-@hangs("rank 1  waits in all_reduce", BACKWARD, "stops early, all must: let them agree first, with an all_reduce")
+@hangs(
+    "rank 1  waits in all_reduce",
+    BACKWARD,
+    "No rank may skip a batch or stop early on its own: all_reduce the decision first",
+)
 def early_stopping_on_one_rank(rank, world_size):
     """Each rank looks at its own validation loss. https://github.com/Lightning-AI/pytorch-lightning/issues/379"""
     net, patience = DDP(model()), 2 + rank
@@ -446,6 +452,20 @@ def parameters_of_a_set(rank, world_size):
         dist.all_reduce(p.grad)
 
 
+@hangs(
+    "Rank 0 reduced the gradient of 0.weight when rank 1 reduced that of 2.bias",
+    "Both ranks put several gradients into one tensor, so they must put them there in the same order",
+    worlds=REAL,
+    error=SilentMistake,
+)
+def gradients_joined_in_another_order(rank, world_size):
+    """Gradients in the order in which they were ready, in one tensor. https://github.com/deepspeedai/DeepSpeed/issues/2343"""
+    torch.manual_seed(0)
+    net = nn.Sequential(*[nn.Linear(4, 4) for _ in range(3)])
+    net(torch.rand(3, 4) * (rank + 1)).sum().backward()
+    dist.all_reduce(torch.cat([p.grad.view(-1) for p in list(net.parameters())[:: -1 if rank else 1]]))
+
+
 @hangs("rank 0  waits in all_reduce", "get_future().wait()", "Rank 1 never called this all_reduce", worlds=REAL)
 def the_future_of_a_call(rank, world_size):
     """A wait that goes through a future. https://github.com/pytorch/pytorch/issues/33148"""
@@ -496,3 +516,109 @@ def a_rank_that_stopped_generating(rank, world_size):
     if rank == 1:
         return
     dist.recv(torch.zeros(2), src=1)
+
+
+@hangs("rank 1 is in send to 2", "Rank 2 is in barrier and has not called the recv that rank 1 waits for", world_size=3)
+def a_receive_missing_from_a_batch(rank, world_size):
+    """Each stage makes its own list of messages. https://github.com/pytorch/PiPPy/issues/969"""
+    messages = [dist.P2POp(dist.isend, torch.ones(2), (rank + 1) % world_size)]
+    if rank != 2:
+        messages.append(dist.P2POp(dist.irecv, torch.zeros(2), (rank - 1) % world_size))
+    for work in dist.batch_isend_irecv(messages):
+        work.wait()
+    dist.barrier()
+
+
+@hangs("rank 1 is in recv from 0", "A broadcast is not received with recv: every rank calls broadcast itself.")
+def a_broadcast_received_with_recv(rank, world_size):
+    """As if a broadcast were many sends. http://www.nsm.buffalo.edu/courses/mth667/cor501f03/lecture7_files/slide0015.htm"""
+    done = torch.zeros(1)
+    if rank == 0:
+        dist.broadcast(done, src=0)
+    else:
+        dist.recv(done, src=0)
+
+
+# --- errors, ends, and parts that have nothing to do
+
+
+@hangs("rank 0 called all_reduce, rank 1 called barrier")
+def an_error_caught_on_one_rank(rank, world_size):
+    """The rank that ran out of memory goes on with the next batch. https://github.com/tier4/Diffusion-Planner/pull/336"""
+    for step in range(3):
+        try:
+            if rank == 1 and step == 1:
+                raise RuntimeError("out of memory")
+            dist.all_reduce(torch.ones(2))
+        except RuntimeError:
+            continue
+    dist.barrier()
+
+
+@hangs("Rank 1 never called this barrier and has finished")
+def the_group_destroyed_on_one_rank(rank, world_size):
+    """Rank 0 still has something to do after training. https://github.com/alan-turing-institute/autocast/issues/381"""
+    net = DDP(model())
+    net(x()).sum().backward()
+    if rank != 0:
+        dist.destroy_process_group()
+        return
+    dist.barrier()
+
+
+@hangs("rank 0 called barrier, rank 1 called all_to_all")
+def experts_without_tokens(rank, world_size):
+    """A rank whose experts get no token skips the exchange. https://github.com/NVIDIA-NeMo/Automodel/pull/935"""
+    tokens = torch.ones(2 if rank else 0, 4)
+    if len(tokens):
+        dist.all_to_all_single(torch.zeros(2, 4), tokens)
+    dist.barrier()
+
+
+@hangs("rank 0  waits in send to 1", "with the same number of microbatches")
+def stages_with_different_microbatches(rank, world_size):
+    """https://github.com/pytorch/pytorch/issues/172668"""
+    from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+    stage = PipelineStage(nn.Linear(4, 4), rank, world_size, torch.device("cpu"))
+    schedule = ScheduleGPipe(stage, n_microbatches=2 if rank else 4)
+    schedule.step(*[torch.ones(8, 4)] * (rank == 0))
+
+
+@hangs("brought float32 [9], rank 1 brought float32 [29]", "all_gather needs the same shape", error=RankError)
+def layers_sharded_differently(rank, world_size):
+    """A wrapping policy that depends on the rank. https://github.com/pytorch/pytorch/pull/75902"""
+    from torch.distributed.fsdp import fully_shard
+
+    net = model()
+    if rank == 0:
+        fully_shard(net[0])
+    fully_shard(net)(x())
+
+
+@hangs(
+    "rank 0 called barrier, rank 1 called all_gather",
+    "The all_gather is inside `if rank == 1`",
+    "saves and loads with",
+    worlds=REAL,
+)
+def a_checkpoint_loaded_on_one_rank(rank, world_size):
+    """The rank that was restarted loads alone. https://github.com/deepspeedai/DeepSpeed/pull/801"""
+    import torch.distributed.checkpoint as checkpoint
+
+    folder = [tempfile.mkdtemp()]
+    dist.broadcast_object_list(folder)
+    state = model().state_dict()
+    checkpoint.save(state, checkpoint_id=folder[0])
+    if rank == 1:
+        checkpoint.load(state, checkpoint_id=folder[0])
+    dist.barrier()
+
+
+@hangs("rank 0  is idle", "store.wait", "What is rank 0 waiting for?", worlds=REAL, error=RankTimeout)
+def a_key_that_nobody_sets(rank, world_size):
+    """A rank waits for the others' sign through the store. https://github.com/pytorch/pytorch/pull/53773"""
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 0:
+        store.wait(["ready"])
+    dist.barrier()

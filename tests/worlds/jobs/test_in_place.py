@@ -284,11 +284,11 @@ def test_a_rank_that_raises_leaves_at_once(run, tmp_path):
 
 @pytest.mark.thorough
 def test_an_unfinished_lesson_stops_where_the_answer_is_missing(run, root, tmp_path):
-    make_script([str(root / "notebooks/01_collectives/01_collectives.ipynb"), "-o", str(tmp_path / "lesson.py")])
+    make_script([str(root / "notebooks/00_ranks/00_ranks.ipynb"), "-o", str(tmp_path / "lesson.py")])
     done = run(*TORCHRUN, "--standalone", "--nproc-per-node=2", "lesson.py")
     assert done.returncode != 0
-    assert re.search(r"\[rank[01]\]:   File .*lesson.py., line \d+, in predict_rooted", done.stderr)
-    assert "[rank 1] I am one of 2\n" in done.stdout
+    assert re.search(r"\[rank[01]\]:   File .*lesson.py., line \d+, in smallest_cluster", done.stderr)
+    assert "[rank 1] Hello, I am 1 of 2\n" in done.stdout
 
 
 # --- two machines

@@ -240,7 +240,7 @@ def test_an_interrupt_ends_the_world_at_once(notebook, body):
     assert works(notebook)
 
 
-@pytest.mark.parametrize("death", ["kill", "restart"])
+@pytest.mark.parametrize("death", ["restart", pytest.param("kill", marks=pytest.mark.thorough)])
 def test_a_kernel_that_ends_leaves_nothing_behind(death, tmp_path):
     notebook = Notebook()
     try:

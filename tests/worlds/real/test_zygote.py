@@ -186,7 +186,9 @@ def notebook(tmp_path):
         notebook.close()
 
 
-@pytest.mark.parametrize("victim", ["kernel", "zygote", "stand-in"])
+@pytest.mark.parametrize(
+    "victim", ["kernel", *(pytest.param(one, marks=pytest.mark.thorough) for one in ("zygote", "stand-in"))]
+)
 def test_whoever_is_killed_meanwhile_nothing_is_left(notebook, victim, tmp_path):
     [zygote] = children(notebook.manager.provisioner.pid)
     [stand_in] = children(zygote)

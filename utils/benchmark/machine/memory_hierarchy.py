@@ -21,6 +21,7 @@ from . import probes
 
 CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 SIZES = [2**power for power in range(12, 27)]  # bytes of a copy: 4 kB to 64 MB
+SAMPLE = 1e-4  # seconds of copies in a row: in more, something else often comes in between
 UNITS = {"K": 1024, "M": 1024**2, "G": 1024**3}
 
 
@@ -39,15 +40,18 @@ def time_copies(sizes: list[int] = SIZES) -> tuple[list[int], list[float]]:
     return sizes, spawn(copy_seconds, 1, sizes, backend="gloo").results[0]
 
 
-def copy_seconds(rank: int, world_size: int, sizes: list[int]) -> list[float]:
-    return [quickest_copy(torch.ones(nbytes // 4), window=0.03) for nbytes in sizes]
+def copy_seconds(rank: int, world_size: int, sizes: list[int], rounds: int = 8) -> list[float]:
+    """The best time of each size. Sizes take turns, since a core may be slow for a while."""
+    sources = [torch.ones(nbytes // 4) for nbytes in sizes]
+    times = [[quickest_copy(source, window=0.01) for source in sources] for _ in range(rounds)]
+    return [min(of_size) for of_size in zip(*times, strict=True)]
 
 
 def quickest_copy(source: torch.Tensor, window: float) -> float:
     """Seconds of one copy of `source`: the best sample in `window` seconds."""
     copy, device = torch.empty_like(source), source.device
     once = max(1e-7, probes.seconds_of(lambda: copy.copy_(source), 2, device))
-    calls, end, best = max(1, int(1e-3 / once)), time.perf_counter() + window, once
+    calls, end, best = max(1, int(SAMPLE / once)), time.perf_counter() + window, once
     while time.perf_counter() < end:
         best = min(best, probes.seconds_of(lambda: copy.copy_(source), calls, device))
     return best

@@ -67,6 +67,7 @@ class DriveResult(TypedDict):
     output: Any
     gradients: dict[str, torch.Tensor | None]
     changed: list[str]  # names of the inputs that the function has changed
+    repeats: bool  # whether a second call with the same inputs came to the same, if there was one
 
 
 def drive(
@@ -77,6 +78,7 @@ def drive(
     world_size: int,
     groups: Sequence[list[int]] | None = None,
     around: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
+    twice: bool = False,
     **same: Any,
 ) -> DriveResult:
     """What a rank runs: call `function` with its tensors, by name, then run backward from the gradient `grad`.
@@ -85,20 +87,45 @@ def drive(
     grad    the gradient with respect to the function's result; None: no backward pass, the result is the answer
     groups  the ranks of each process group; this rank's group is the function's `tp_group`
     around  wraps the function: around(function) -> function
+    twice   call it a second time with the same inputs: a function that keeps something comes to something else
     """
-    leaves = {name: leaf(value, grad is not None) for name, value in given.items()}
     known = blocks_for(my_group(rank, groups))
     known = {name: value for name, value in known.items() if name in inspect.signature(function).parameters}
-    function = around(function) if around else function
+    function = partial(around(function) if around else function, **known, **same)
+    leaves = {name: leaf(value, grad is not None) for name, value in given.items()}
+    output, gradients = forward_and_backward(function, leaves, grad)
+    touched, repeats = changed(leaves, given), True
+    if twice and not touched:
+        for x in leaves.values():
+            if isinstance(x, torch.Tensor):
+                x.grad = None
+        repeats = alike((output, gradients), forward_and_backward(function, leaves, grad))
+    return {"output": output, "gradients": gradients, "changed": touched, "repeats": repeats}
+
+
+def forward_and_backward(
+    function: Callable[..., Any], leaves: dict[str, Any], grad: torch.Tensor | None
+) -> tuple[Any, dict[str, torch.Tensor | None]]:
+    """The result of a function, and the gradients of the leaves that need one."""
     with region("forward"):
-        output = function(**leaves, **known, **same)
+        output = function(**leaves)
     if grad is not None and isinstance(output, torch.Tensor):
         if output.requires_grad and output.shape == grad.shape:  # if it is wrong, only the output is judged
             output.backward(grad)
         output = output.detach()
     needed = {name: x for name, x in leaves.items() if isinstance(x, torch.Tensor) and x.requires_grad}
-    gradients = {name: x.grad for name, x in needed.items()}
-    return {"output": output, "gradients": gradients, "changed": changed(leaves, given)}
+    return output, {name: x.grad for name, x in needed.items()}
+
+
+def alike(one: Any, other: Any) -> bool:
+    """Whether two results are the same, to the digits that the order of additions leaves."""
+    if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor):
+        return one.shape == other.shape and torch.allclose(one, other, equal_nan=True)
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(alike(one[name], other[name]) for name in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(alike, one, other))
+    return type(one) is type(other)
 
 
 def leaf(value: Any, needs_grad: bool) -> Any:

@@ -15,7 +15,7 @@ class Returned(NamedTuple):
     """What comes back from one rank."""
 
     result: Any
-    inputs_after: list[Any]
+    inputs_after: list[Any]  # in place of a tensor that autograd now treats differently, words that say how
     shared: bool  # the result shares memory with an input
 
 
@@ -31,11 +31,32 @@ def call_with(
     free = signature.parameters.keys() - given.keys()
     known = {name: value for name, value in [("rank", rank), ("world_size", world_size)] if name in free}
     kept = [x.detach() if isinstance(x, torch.Tensor) else x for x in mine]
+    before = [autograd_state(x) for x in mine]
     try:
         result = function(*mine, **same, **known)
-        return Returned(result, kept, shares_memory(result, mine))
+        after = [autograd_change(x, was) or value for x, was, value in zip(mine, before, kept, strict=True)]
+        return Returned(result, after, shares_memory(result, mine))
     except catch as error:
         return Returned(error, kept, False)
+
+
+def autograd_state(x: Any) -> tuple[bool, torch.Tensor | None]:
+    """Whether a tensor requires a gradient, and a copy of the one it has."""
+    if not isinstance(x, torch.Tensor) or not x.is_leaf:
+        return False, None
+    return x.requires_grad, None if x.grad is None else x.grad.detach().clone()
+
+
+def autograd_change(x: Any, before: tuple[bool, torch.Tensor | None]) -> str:
+    """How a tensor differs from before for autograd, in words; "" if it does not."""
+    (required, gradient), (requires, has) = before, autograd_state(x)
+    if requires != required:
+        return "requires a gradient" if requires else "no longer requires a gradient"
+    if (has is None) != (gradient is None):
+        return "has a .grad" if has is not None else "has lost its .grad"
+    if has is not None and gradient is not None and not torch.equal(has, gradient):
+        return "has a different .grad"
+    return ""
 
 
 def shares_memory(result: Any, inputs: list[Any]) -> bool:

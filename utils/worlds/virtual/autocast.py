@@ -84,7 +84,7 @@ class Autocast(TorchFunctionMode):
         return None
 
     def cast(self, value: Any, dtype: torch.dtype) -> Any:
-        if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        if type(value) in (list, tuple):
             return type(value)(self.cast(part, dtype) for part in value)
         if not is_castable(value) or value.dtype is dtype:
             return value

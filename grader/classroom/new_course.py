@@ -1,0 +1,43 @@
+"""Make a course's folder: a configuration that begins with this project's, its lessons, a place for submissions."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from grader.classroom.course import CONFIG, ClassroomError
+
+PROJECT = Path(__file__).resolve().parents[2]
+TEXT = '''"""The configuration of this course: all of the project's, and below that what is different here."""
+
+load_subconfig("nbgrader_config.py", path={project!r})  # noqa: F821
+c = get_config()  # noqa: F821
+
+c.CourseDirectory.course_id = {name!r}
+
+# Where students fetch lessons and hand them in, if you use nbgrader's exchange:
+# c.Exchange.root = "/srv/nbgrader/exchange"
+
+# What handing in late costs: "none", or "zero" for all points. A plug-in of your own can take off less; see nbgrader's
+# "Late submission plugin".
+# c.LateSubmissionPlugin.penalty_method = "zero"
+
+# Seconds for one submission.
+# c.Judge.seconds = 600
+'''
+
+
+def new_course(folder: Path) -> Path:
+    """Make a course in this folder, which may exist, and return its path. Raises ClassroomError if one is there."""
+    root = folder.resolve()
+    for taken in (CONFIG, "solutions", "submitted"):
+        if (root / taken).exists() or (root / taken).is_symlink():
+            raise ClassroomError(f"{folder} has a {taken} already: name a new or an empty folder")
+    try:
+        (root / "submitted").mkdir(parents=True)
+        (root / "solutions").symlink_to(PROJECT / "solutions")
+        name = re.sub(r"[^\w-]+", "-", root.name).strip("-") or "course"
+        (root / CONFIG).write_text(TEXT.format(project=str(PROJECT), name=name), encoding="utf-8")
+    except OSError as error:
+        raise ClassroomError(f"{folder} can't be made: {error.strerror}") from error
+    return root

@@ -1,0 +1,102 @@
+"""Which answers of a class are unusually alike: a reason for a person to look at them, and proof of nothing.
+
+Each answer becomes a set of fingerprints, hashes of WINDOW tokens in a row, in which names, numbers and strings are all
+the same and comments are left out: renaming and reformatting change nothing. What the exercise gives is left out, and
+so is what many have written, since a short exercise has few good solutions. What remains is compared.
+
+    Schleimer, Wilkerson, Aiken: Winnowing, local algorithms for document fingerprinting (SIGMOD 2003)
+"""
+
+from __future__ import annotations
+
+import io
+import keyword
+import tokenize
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import blake2b
+from itertools import combinations
+
+from grader.sandbox.bounded import TooMuch, bounded
+
+WINDOW = 8  # tokens in a fingerprint, about a line
+FEWEST = 20  # fingerprints that an answer must have for itself; very short ones say nothing
+MOST_OWNERS = 10  # of a fingerprint; in a small class, half of it. What more have written is common
+SHARE = 0.8  # of the smaller answer's fingerprints that two must have in common
+LONGEST = 20_000  # characters of an answer; a lesson's have 2,000
+SECONDS = 10  # of computing, for the answers of one submission
+SPACE = {
+    tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER,
+}  # fmt: skip
+Fingerprints = frozenset[int]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two students' answers to an exercise, and the share of the smaller one that is in both."""
+
+    exercise: str
+    students: tuple[str, str]
+    share: float
+
+
+def similar_answers(answers: Mapping[str, Mapping[str, str]], given: Mapping[str, str]) -> list[Pair]:
+    """The pairs of answers that are unusually alike, the most similar ones first.
+
+    answers  student -> exercise -> code
+    given    exercise -> the code that students start from
+    """
+    of_given = {name: fingerprints(text) for name, text in given.items()}
+    own: dict[str, dict[str, Fingerprints]] = defaultdict(dict)
+    for student, texts in answers.items():
+        with suppress(TooMuch):
+            for name, found in fingerprints_of_all(dict(texts)).items():
+                own[name][student] = found - of_given.get(name, frozenset())
+    pairs = [pair for name, found in own.items() for pair in pairs_in(name, found)]
+    return sorted(pairs, key=lambda pair: (-pair.share, pair.students, pair.exercise))
+
+
+def pairs_in(exercise: str, own: dict[str, Fingerprints]) -> Iterator[Pair]:
+    """The pairs in one exercise: linear in the size of the class, because rare fingerprints have few owners."""
+    most = max(2, min(MOST_OWNERS, len(own) // 2))
+    owners: dict[int, list[str]] = defaultdict(list)
+    for student in sorted(own):
+        for one in own[student]:
+            owners[one].append(student)
+    rare = {one: students for one, students in owners.items() if len(students) <= most}
+    size = Counter(student for students in rare.values() for student in students)
+    both = Counter(pair for students in rare.values() for pair in combinations(students, 2))
+    for pair, count in both.items():
+        smaller = min(size[student] for student in pair)
+        if smaller >= FEWEST and count >= SHARE * smaller:
+            yield Pair(exercise, pair, count / smaller)
+
+
+@bounded(SECONDS)
+def fingerprints_of_all(texts: dict[str, str]) -> dict[str, Fingerprints]:
+    """The fingerprints of a submission's answers, made in the child: a submission can make tokenizing slow."""
+    return {name: fingerprints(text) for name, text in texts.items() if len(text) <= LONGEST}
+
+
+def fingerprints(text: str) -> Fingerprints:
+    words = list(normalised(text))
+    rows = ("\n".join(words[at : at + WINDOW]) for at in range(len(words) - WINDOW + 1))
+    return frozenset(int.from_bytes(blake2b(row.encode(), digest_size=8).digest()) for row in rows)
+
+
+def normalised(text: str) -> Iterator[str]:
+    """The tokens of an answer, as far as it can be read; what follows a point keeps its name (`dist.send`)."""
+    before = ""
+    with suppress(tokenize.TokenError, SyntaxError, ValueError, RecursionError):
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type in SPACE:
+                continue
+            word = token.string
+            if token.type == tokenize.NAME and before != "." and not keyword.iskeyword(word):
+                word = "name"
+            elif token.type in (tokenize.NUMBER, tokenize.STRING):
+                word = tokenize.tok_name[token.type]
+            before = token.string
+            yield word

@@ -1,0 +1,95 @@
+"""The hidden tests of lesson 06, and the oracle of the exercise whose answer is a formula.
+
+World sizes 1, 2, 3, 5 and 8; other dtypes, seeds, sizes, blocks and compressors; slower networks.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from utils.checks.inputs import Draws
+from utils.checks.oracles import Case, oracle, side_by_side, vary
+
+visible: Any = import_module("utils.checks.06_gradient_compression")
+COARSE, HALF = visible.COARSE, visible.HALF
+
+mean_in_half = vary(
+    visible.mean_in_half,
+    values=[(3, torch.float16, 4, torch.float64), (5, torch.bfloat16, 3), (1, torch.float16)],
+    traffic=[(3, torch.bfloat16, 5)],
+)
+stochastic_round = vary(visible.stochastic_round, values=[(2, 9000, torch.float64), (5, 2000)])
+quantise = vary(
+    visible.quantise,
+    values=[
+        (1, 5, 127, torch.round),
+        (13, 5, 7, torch.floor),
+        (12, 12, 127, visible.upwards),
+        (9, 2, 7, torch.round, 0),
+    ],
+)
+mean_of_gathered = vary(
+    visible.mean_of_gathered, values=[(5, 3, 0), (3, 4, 2, True), (1, 3)], traffic=[(2, 5, 3, True), (4, 3)]
+)
+majority = vary(visible.majority, values=[(5, 17), (8, 8, torch.float64), (1, 3), (2, 9)], traffic=[(3, 33)])
+
+top_k_mean = vary(visible.top_k_mean, values=[(5, 9, 4), (4, 4, 4), (1, 6, 2), (2, 12, 1)], traffic=[(5, 11, 3)])
+random_k_mean = vary(visible.random_k_mean, values=[(2, 9, 4), (5, 6, 3), (1, 5, 2)], traffic=[(3, 7, 2, 5)])
+
+feedback_step = vary(visible.feedback_step, values=[(3, 5, visible.halved_mean), (5, 2), (1, 4, visible.halved_mean)])
+power_sgd = vary(
+    visible.power_sgd,
+    values=[(5, 3, 6, 1), (2, 4, 4, 4), (1, 7, 5, 3), (3, 8, 3, 2, torch.float32)],
+    traffic=[(3, 3, 9, 1, torch.float32)],
+)
+
+compressed_hook = vary(
+    visible.compressed_hook,
+    values=[(3, 3, 2, HALF, (), 3), (1, 2, 1, COARSE), (2, 4, 4, COARSE, (), 3)],
+    traffic=[(3, 3, 1, HALF, (0.1, 1.3))],
+    time=[(2, 5, 1, COARSE, (0.05, 2.5)), (4, 4, 2, HALF, (0.05, 0.2))],
+)
+
+
+Numbers = tuple[float, float, float, int]  # bytes dense, bytes of a payload, seconds, ranks
+
+
+@oracle(values=[((3e9, 1e7, 2e-3, 16), (4e6, 4e6, 1e-3, 2), (1e6, 2e5, 5e-4, 9), (1e6, 2e5, 5e-4, 12))])
+def break_even(_: Draws, *numbers: Numbers) -> Case:
+    return side_by_side([break_even_of(*each) for each in numbers])
+
+
+def break_even_of(dense: float, payload: float, codec: float, ranks: int) -> Case:
+    all_reduce, all_gather = 2 * (ranks - 1) / ranks * dense, (ranks - 1) * payload  # bytes that each rank sends
+    saved = {
+        "the bytes handed in: each rank sends P - 1 payloads in one case, 2 (P - 1) / P gradients in the other": (
+            dense - payload
+        ),
+        "an all-reduce of payloads: they are gathered, so each rank sends P - 1 of them": (
+            2 * (ranks - 1) / ranks * (dense - payload)
+        ),
+        "a gather that sends nothing: subtract its bytes": all_reduce,
+        "one payload sent by each rank: in a gather it is P - 1": all_reduce - payload,
+        "P payloads sent by each rank: in a gather it is P - 1": all_reduce - ranks * payload,
+        "an all-reduce that sends (P - 1) / P gradients: it has two phases": all_reduce / 2 - all_gather,
+    }
+    mistakes = {f"the result for {words}": max(0.0, each / codec) for words, each in saved.items()}
+    if all_reduce < all_gather:
+        mistakes["below 0: where compression sends more bytes it never pays, and the answer is 0.0"] = (
+            all_reduce - all_gather
+        ) / codec
+    else:
+        mistakes["the bytes saved times the seconds: divide"] = (all_reduce - all_gather) * codec
+    return Case(
+        [[dense], [payload], [codec], [ranks]],
+        right=max(0.0, (all_reduce - all_gather) / codec),
+        mistakes=mistakes,
+        rtol=1e-9,
+        seen=f"{dense:g} bytes, payload {payload:g} bytes, codec {codec:g} s, {ranks} ranks: you returned",
+    )
+
+
+RECORDED = (vary(break_even, values=[((64e6, 1e6, 1e-3, 8), (100e6, 10e6, 2e-3, 4), (8e6, 4e6, 1e-3, 8))]),)

@@ -1,0 +1,32 @@
+"""The pictures of lesson 06: what is drawn, not its pixels."""
+
+import pytest
+
+from utils import figures
+
+
+def test_each_compressor_has_a_panel_with_the_gradient_and_what_arrives():
+    picture = figures.compressed([0.5, -1.5, 0.0], {"int4": [0, -1, 0], "1 bit": [1, -1, 1]})
+    heights = [[bar.get_height() for bar in panel.patches] for panel in picture.axes]
+    assert heights == [[0.5, -1.5, 0.0, 0, -1, 0], [0.5, -1.5, 0.0, 1, -1, 1]]
+    assert [panel.get_ylabel() for panel in picture.axes] == ["int4", "1 bit"]
+
+
+def test_over_steps_draws_a_line_per_name_in_different_looks():
+    curves = {f"method {number}": [1.0, 0.5, number + 0.1] for number in range(8)}
+    (panel,) = figures.over_steps(curves, "loss", "loss of rank 0").axes
+    assert [line.get_label() for line in panel.lines] == list(curves)
+    assert [list(line.get_ydata()) for line in panel.lines] == list(curves.values())
+    assert len({(line.get_color(), line.get_linestyle()) for line in panel.lines}) == 8
+    assert (panel.get_xlabel(), panel.get_ylabel(), panel.get_yscale()) == ("step", "loss of rank 0", "log")
+
+
+def test_numbers_of_the_axis_are_plain_and_few():
+    (panel,) = figures.over_steps({"a": [0.05, 0.4]}, "loss", "loss").axes
+    words = panel.yaxis.get_major_formatter()
+    assert [words(value, 0) for value in (0.05, 0.2, 1.0, 0.3, 100.0)] == ["0.05", "0.2", "1", "", "100"]
+
+
+def test_names_and_values_must_fit_together():
+    with pytest.raises(ValueError):
+        figures.compressed([1.0, 2.0], {"int4": [1.0, 2.0, 3.0]})

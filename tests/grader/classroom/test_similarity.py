@@ -1,0 +1,129 @@
+"""Similar answers: found whatever their names and layout; what is given, short or common says nothing."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from grader.classroom import similarity
+from grader.classroom.similarity import FEWEST, LONGEST, Pair, fingerprints, fingerprints_of_all, similar_answers
+from grader.sandbox.bounded import TooMuch
+
+GIVEN = 'def ring(x, rank, world_size):\n    """Return the sum over all ranks."""\n    raise NotImplementedError'
+ODD = '''def ring(x, rank, world_size):
+    """Return the sum over all ranks."""
+    pieces = list(x.clone().flatten().chunk(world_size))
+    for step in range(2 * world_size - 2):
+        outgoing, incoming = (rank - step) % world_size, (rank - step - 1) % world_size
+        buffer = torch.empty_like(pieces[incoming])
+        work = dist.isend(pieces[outgoing], (rank + 1) % world_size)
+        dist.recv(buffer, (rank - 1) % world_size)
+        work.wait()
+        pieces[incoming] = buffer if step >= world_size - 1 else pieces[incoming] + buffer
+    return torch.cat(pieces).view_as(x)'''
+DISGUISED = """def ring(x, rank, world_size):
+    "My very own solution."
+    parts = list(x.clone().flatten().chunk(world_size))  # cut it up
+    for i in range(2 * world_size - 2):
+
+        a, b = (rank - i) % world_size, (rank - i - 1) % world_size
+        received = torch.empty_like(parts[b])
+        handle = dist.isend(parts[a],
+                            (rank + 1) % world_size)
+        dist.recv(received, (rank - 1) % world_size)
+        handle.wait()
+        parts[b] = received if i >= world_size - 1 else parts[b] + received
+    return torch.cat(parts).view_as(x)"""
+OWN = """def ring(x, rank, world_size):
+    total, passed = x.clone(), x.clone()
+    right, left = (rank + 1) % world_size, (rank - 1) % world_size
+    for _ in range(world_size - 1):
+        if rank % 2:
+            got = torch.zeros_like(passed)
+            dist.recv(got, src=left)
+            dist.send(passed, dst=right)
+        else:
+            dist.send(passed, dst=right)
+            got = torch.zeros_like(passed)
+            dist.recv(got, src=left)
+        total, passed = total.add(got), got
+    return total"""
+
+
+def class_of(*texts):
+    return {f"student-{at:03}": {"ring": text} for at, text in enumerate(texts)}
+
+
+def found(*texts, given=GIVEN):
+    return [(pair.students, pair.exercise) for pair in similar_answers(class_of(*texts), {"ring": given})]
+
+
+def test_renaming_and_reformatting_change_nothing():
+    [pair] = similar_answers(class_of(ODD, OWN, DISGUISED), {"ring": GIVEN})
+    assert pair == Pair("ring", ("student-000", "student-002"), pair.share) and pair.share > 0.9
+
+
+def test_a_part_of_a_longer_answer_is_found():
+    longer = ODD.replace("    return", "    print(rank, step, [len(piece) for piece in pieces], file=log)\n    return")
+    assert found(ODD, OWN, longer) == [(("student-000", "student-002"), "ring")]
+
+
+def test_given_code_is_left_out():
+    assert found(ODD, ODD, given=ODD) == []
+    assert found(GIVEN, GIVEN) == [], "blank answers"
+
+
+def test_very_short_answers_are_left_out():
+    short = "def ring(x, rank, world_size):\n    return x * world_size"
+    assert len(fingerprints(short)) < FEWEST
+    assert found(short, short, OWN) == []
+
+
+@pytest.mark.parametrize("size", [6, 30])
+def test_what_many_have_written_is_left_out(size):
+    """Half of a small class, or more than ten."""
+    many = [DISGUISED] * (size // 2 + 1)
+    assert found(*many, *[f"x{number} = {number}" for number in range(size - len(many))]) == []
+    few = [*many, *[OWN] * 2, *[f"x{number} = {number}" for number in range(size - len(many) - 2)]]
+    assert found(*few) == [((f"student-{len(many):03}", f"student-{len(many) + 1:03}"), "ring")]
+
+
+def test_answers_that_are_not_python_are_compared_as_far_as_they_can_be_read():
+    assert found(f"{ODD}\n    )", f"{DISGUISED}\n  '''", OWN) == [(("student-000", "student-001"), "ring")]
+    for text in ("", "\0", "é\ud800", "(" * 1000, "'''", "  x\n y", "\N{SNOWMAN}" * 100):
+        fingerprints(text)
+
+
+def test_a_submission_that_takes_too_long_is_left_out_and_the_others_are_compared(monkeypatch):
+    def limited(texts: dict) -> dict:
+        if "stalls" in texts["ring"]:
+            raise TooMuch("takes more than 10 s of computing")
+        return fingerprints_of_all(texts)
+
+    monkeypatch.setattr(similarity, "fingerprints_of_all", limited)
+    answers = {"ann": {"ring": "stalls"}} | class_of(ODD, DISGUISED, OWN)
+    assert [pair.students for pair in similar_answers(answers, {})] == [("student-000", "student-001")]
+
+
+@pytest.mark.parametrize("piece", ["(", "\\\n", "'''\n", '"', " if x:\n", "x = 1;"])
+def test_hostile_code_is_too_long_or_read_in_a_moment(piece):
+    """In the child, which would be ended after SECONDS of computing."""
+    text = piece * LONGEST
+    assert fingerprints_of_all({"ring": text + "x"}) == {}
+    fingerprints_of_all({"ring": text[:LONGEST]})
+
+
+def test_300_students_take_seconds():
+    """13 exercises each: each answer is read once, and only rare fingerprints make pairs."""
+    dice = random.Random(0)
+    names = ["send", "recv", "sum", "cat", "view", "add", "sub", "mul", "div", "eye", "abs", "exp", "log", "max"]
+
+    def answer() -> str:
+        lines = [f"    x.{dice.choice(names)}.{dice.choice(names)}.{dice.choice(names)}(x)" for _ in range(20)]
+        return "\n".join(["def ring(x):", *lines])
+
+    answers = {f"s{number}": {f"e{at}": answer() for at in range(13)} for number in range(300)}
+    answers["s7"]["e5"] = answers["s3"]["e5"]
+    [pair] = similar_answers(answers, {})
+    assert pair == Pair("e5", ("s3", "s7"), 1.0)

@@ -1,0 +1,427 @@
+"""Answers to lesson 04, wrong and right. `grader/authoring/variants.py` says how to write them."""
+
+from grader.authoring.variants import Answers
+
+ANSWERS = Answers()
+
+wrong, right = ANSWERS.to("bandwidth-of-levels")
+wrong("keeps-the-fixed-cost", "subtract it from each time").replace("(t - fixed)", "t")
+wrong("adds-the-fixed-cost", "with the fixed cost added").replace("(t - fixed)", "(t + fixed)")
+wrong("moves-n", "half of it").replace("append(2 * n / (t", "append(n / (t")
+wrong("touches-n", "2 n, which must fit").replace("if 2 * n <= size", "if n <= size")
+wrong("inverse", "bytes per second").replace("2 * n / (t - fixed))", "(t - fixed) / (2 * n))")
+wrong("exactly-full-is-too-full", "fills a level belongs to it").replace("2 * n <= size", "2 * n < size")
+wrong("best-of-each-level", "the best: take the median").replace(
+    "rates[level].append(2 * n / (t - fixed))", "rates[level] = [max([*rates[level], 2 * n / (t - fixed)])]"
+)
+wrong("every-level-that-fits", "the first level that has room, and to no other").body("""
+    if t < 1.1 * fixed:
+        continue
+    for level, size in levels.items():
+        if 2 * n <= size:
+            rates[level].append(2 * n / (t - fixed))
+""")
+wrong("in-gigabytes", "return bytes/s").replace("(t - fixed))", "(t - fixed) / 1e9)")
+wrong("all-together", "the median of the copies' rates").function("""
+    totals = {}
+    for n, t in zip(nbytes, seconds):
+        if t >= 1.1 * fixed:
+            level = next(name for name, size in levels.items() if 2 * n <= size)
+            moved, took = totals.get(level, (0, 0.0))
+            totals[level] = moved + 2 * n, took + t - fixed
+    return {name: totals[name][0] / totals[name][1] for name in levels if name in totals}
+""")
+wrong("noise-counts", "leave them out").replace("t < 1.1 * fixed", "t <= fixed")
+wrong("subtracts-from-all", "leave them out").replace("if t < 1.1 * fixed:\n    continue\n", "")
+right("goes-through-the-levels").body("""
+    for level in levels:
+        if n + n <= levels[level]:
+            rates[level] += [(n + n) / (t - fixed)] if t >= 1.1 * fixed else []
+            break
+""")
+
+wrong, right = ANSWERS.to("roofline-time")
+wrong("adds-both", "the longer one counts").replace("max(computing, moving)", "computing + moving")
+wrong("forgets-the-launch", "without the launch").replace(" + gpu.launch", "")
+wrong("takes-the-shorter", "the shorter of the two").replace("max(", "min(")
+wrong("computing-alone", "you predict", caught_by="time").replace("max(computing, moving)", "computing")
+wrong("always-float32", "gpu.peak(dtype)").replace("gpu.peak(dtype)", 'gpu.peak("float32")')
+wrong("swaps-the-words", "the bound is").replace("if moving > computing", "if moving < computing")
+wrong("launch-counts-as-moving", "it counts as neither").replace(
+    "if moving > computing", "if moving + gpu.launch > computing"
+)
+wrong("launch-beside-the-others", "on top of the longer one").replace(
+    "max(computing, moving) + gpu.launch", "max(computing, moving, gpu.launch)"
+)
+right("compares-intensities").body("""
+    bound = "memory" if moved and flops / moved < gpu.peak(dtype) / gpu.bandwidth else "compute"
+    seconds = gpu.launch + (moved / gpu.bandwidth if bound == "memory" else computing)
+""")
+
+wrong, right = ANSWERS.to("fused-chain")
+wrong("forgets-relu", "without the relu").replace("torch.relu(x * scale + shift)", "x * scale + shift")
+wrong("shift-first", "scale, then shift").replace("x * scale + shift", "(x + shift) * scale")
+wrong("relu-first", "it comes last").replace("torch.relu(x * scale + shift)", "torch.relu(x) * scale + shift")
+wrong("loads-everything", "the chip has room for").replace('"x", here', '"x", slice(0, numel)')
+wrong("by-way-of-memory", "need not go back to memory", caught_by="traffic").body("""
+    here = slice(start, start + block)
+    memory.store("y", memory.load("x", here) * scale, here)
+    memory.store("y", memory.load("y", here) + shift, here)
+    memory.store("y", torch.relu(memory.load("y", here)), here)
+""")
+wrong("loads-twice", "and be loaded again", caught_by="traffic").replace("x * scale", 'memory.load("x", here) * scale')
+wrong("whole-blocks-only", "without the last, shorter block").body("""
+    here = slice(start, start + block)
+    if start + block <= numel:
+        memory.store("y", torch.relu(memory.load("x", here) * scale + shift), here)
+""")
+wrong("start-and-end", "one slice per dimension").replace('load("x", here)', 'load("x", start, start + block)')
+wrong("looks-into-the-arrays", "only memory.load and memory.store", caught_by="traffic").replace(
+    'memory.load("x", here)', 'memory.arrays["x"][here]'
+)
+right("in-place-on-the-chip").body("""
+    part = memory.load("x", slice(start, min(start + block, numel)))
+    memory.store("y", part.mul_(scale).add_(shift).clamp_(min=0), slice(start, start + len(part)))
+""")
+right("from-the-end").function("""
+    end, block = numel, max(1, memory.room // 2)
+    while end > 0:
+        here = slice(max(0, end - block), end)
+        memory.store("y", (memory.load("x", here) * scale + shift).clamp(min=0), here)
+        end -= block
+    return memory
+""")
+
+wrong, right = ANSWERS.to("tiled-matmul")
+wrong("forgets-to-add", "add them up").replace("total = total + ", "total = ")
+wrong("first-product-only", "go on along the inner dimension").replace("range(0, k, tile)", "range(0, tile, tile)")
+wrong("b-transposed", "a times b transposed").replace(
+    'memory.load("b", inner, columns)', 'memory.load("b", columns, inner).T'
+)
+wrong("stores-every-step", "stays on the chip until it is complete", caught_by="traffic").replace(
+    '"b", inner, columns)', '"b", inner, columns)\nmemory.store("c", total, rows, columns)'
+)
+wrong("tiles-of-one-number", "times what is needed", caught_by="traffic").function("""
+    for i in range(m):
+        for j in range(n):
+            row, column = slice(i, i + 1), slice(j, j + 1)
+            total = 0
+            for step in range(k):
+                inner = slice(step, step + 1)
+                total = total + memory.load("a", row, inner) @ memory.load("b", inner, column)
+            memory.store("c", total, row, column)
+    return memory
+""")
+wrong("whole-rows", "the chip has room for").body("""
+    inner = slice(0, k)
+    memory.store("c", memory.load("a", rows, inner) @ memory.load("b", inner, columns), rows, columns)
+""")
+wrong("loads-a-twice", "1.5 times what is needed", caught_by="traffic").replace(
+    "total = total", 'memory.load("a", rows, inner)\ntotal = total'
+)
+wrong("whole-tiles-only", "c is", hidden=True).replace("range(0, k, tile)", "range(0, max(1, k // tile) * tile, tile)")
+wrong("element-by-element", "use @").replace(" @ memory", " * memory")
+wrong("wrong-tiles-of-b", "the wrong tiles of b").replace('"b", inner, columns', '"b", columns, inner')
+right("keeps-tiles-in-variables").body("""
+    first, *others = [slice(step, step + tile) for step in range(0, k, tile)]
+    total = memory.load("a", rows, first) @ memory.load("b", first, columns)
+    for inner in others:
+        left = memory.load("a", rows, inner)
+        right = memory.load("b", inner, columns)
+        total += left @ right
+    memory.store("c", total, rows, columns)
+""")
+right("keeps-a-tile-for-the-next-column").replace("for i", "steps = list(range(0, k, tile))\nfor i").replace(
+    "for j", "left, at = None, None\nfor j"
+).replace(
+    "rows, columns = slice(i, i + tile), slice(j, j + tile)",
+    "rows, columns, total = slice(i, i + tile), slice(j, j + tile), 0",
+).replace("total = 0", "steps.reverse()").replace("for step in range(0, k, tile):", "for step in steps:").replace(
+    'total = total + memory.load("a", rows, inner) @ memory.load("b", inner, columns)',
+    "if step != at:\n"
+    '    left, at = memory.load("a", rows, inner), step\n'
+    'total = total + left @ memory.load("b", inner, columns)',
+)
+
+wrong, right = ANSWERS.to("read-topology")
+wrong("keeps-the-names", "shifted").replace("1 : gpus + 1", ":gpus")
+wrong("name-in-front", "the GPU's name in front").replace("1 : gpus + 1", ": gpus + 1")
+wrong("all-columns", "columns that are not GPUs").replace("1 : gpus + 1", "1:")
+wrong("cuts-at-tabs-only", "white space around the labels").replace("line.split()", 'line.split("\\t")')
+wrong("tabs-and-strips", "row 0 is []", hidden=True).replace(
+    "line.split()[1 : gpus + 1]", '[x.strip() for x in line.split("\\t")[1 : gpus + 1]]'
+)
+wrong("names-of-one-digit", "12 GPUs", hidden=True).replace("len(lines)", "sum(line[4:5].isspace() for line in lines)")
+wrong("counts-words-in-the-first-line", "Only rows of GPUs count").function("""
+    lines = text.splitlines()
+    gpus = lines[0].count("GPU")  # "GPU NUMA ID" has it too
+    return [line.split()[1 : gpus + 1] for line in lines[1 : gpus + 1]]
+""")
+right("takes-labels-only").body(r"""
+    import re
+    rows = re.findall(r"^GPU\d+\s.*", text, re.MULTILINE)
+    matrix = [re.findall(r"\b(?:X|SYS|NODE|PHB|PXB|PIX|NV\d+)\b", row)[: len(rows)] for row in rows]
+""")
+
+wrong, right = ANSWERS.to("collective-costs")
+wrong("rounds-the-levels-down", "log2 P rounded down").replace("(P - 1).bit_length()", "P.bit_length() - 1")
+wrong("levels-are-not-whole", "rounds are whole").replace("(P - 1).bit_length()", "math.log2(P)")
+wrong("p-rounds", "a ring has one round less").replace("(P - 1, others, 0)", "(P, others, 0)")
+wrong("one-phase", "an all-reduce has two phases").replace(
+    "(2 * (P - 1), 2 * others, others)", "(P - 1, others, others)"
+)
+wrong("whole-in-each-round", "a chunk is a P-th of it").replace("(P - 1, others, 0)", "(P - 1, P - 1, 0)")
+wrong("tree-sends-once", "the whole, once").replace("(levels, levels, 0)", "(levels, 1, 0)")
+wrong("adds-in-both-phases", "pass results on add nothing").replace("2 * others, others)", "2 * others, 2 * others)")
+wrong("never-adds", "what arrives in a reduce is added").replace("(P - 1, others, others)", "(P - 1, others, 0)")
+wrong("gather-adds", "nothing is added here").replace(
+    '"flat gather": (P - 1, others, 0)', '"flat gather": (P - 1, others, others)'
+)
+wrong("tree-adds-nothing", "by your numbers it takes", caught_by="time").replace(
+    "(levels, levels, levels)", "(levels, levels, 0)"
+)
+wrong("returns-seconds", "3 values", caught_by="time").replace(
+    "return costs[algorithm]", "return sum(costs[algorithm])"
+)
+right("composes").body("""
+    levels, others = math.ceil(math.log2(P)), 1 - 1 / P
+    def both(one, other):
+        return tuple(a + b for a, b in zip(one, other))
+    flat = (P - 1, others, 0)
+    up, down, ring = (levels, levels, levels), (levels, levels, 0), (P - 1, others, others)
+    costs = {
+        "flat scatter": flat, "flat gather": flat, "pairwise all-to-all": flat, "ring all-gather": flat,
+        "tree broadcast": down, "tree reduce": up, "ring reduce-scatter": ring,
+        "ring all-reduce": both(ring, flat), "tree all-reduce": both(up, down),
+        "halving-doubling all-reduce": both((levels, others, others), (levels, others, 0)),
+    }
+""")
+
+wrong, right = ANSWERS.to("tuning-table")
+wrong("next-by-latency", "a line that is nowhere lowest gets an entry").body("""
+    order = sorted(lines, key=lines.__getitem__)
+    table = [(0.0, order[0])]
+    for one, other in zip(order, order[1:]):
+        (a, b), (c, d) = lines[one], lines[other]
+        if d < b:
+            table.append(((c - a) / (b - d), other))
+    return table
+""")
+wrong("only-the-ends", "those between them are lowest somewhere").body("""
+    first, last = min(lines, key=lines.__getitem__), min(lines, key=lambda name: lines[name][1])
+    (a, b), (c, d) = lines[first], lines[last]
+    return [(0.0, first)] + ([((c - a) / (b - d), last)] if first != last else [])
+""")
+wrong("farthest-crossing", "the nearest one comes first").replace("min(crossings)", "max(crossings)")
+wrong("crossings-with-the-first", "go on from the line that is lowest there").body("""
+    first = min(lines, key=lines.__getitem__)
+    latency, slope = lines[first]
+    return [(0.0, first)] + sorted(((a - latency) / (slope - b), name) for name, (a, b) in lines.items() if b < slope)
+""")
+wrong("no-first-entry", "without the first entry").replace("return table", "return table[1:]")
+wrong("names-first", "name and size exchanged").replace("return table", "return [(name, size) for size, name in table]")
+wrong("rounds", "sizes are rounded").replace(
+    "return table", "return [(float(round(size)), name) for size, name in table]"
+)
+wrong("names-alone", "an entry has the size from which on").replace(
+    "return table", "return [name for _, name in table]"
+)
+wrong("tie-at-zero", "you returned", hidden=True).replace(
+    "min(lines, key=lines.__getitem__)", "max(lines, key=lambda name: (-lines[name][0], lines[name][1]))"
+)
+right("tries-all-crossings").body("""
+    sizes = {0.0}
+    for a, b in lines.values():
+        for c, d in lines.values():
+            if b > d and c > a:
+                sizes.add((c - a) / (b - d))
+    table = []
+    for size in sorted(sizes):
+        after = size * (1 + 1e-9)
+        name = min(lines, key=lambda one: (lines[one][0] + after * lines[one][1], lines[one][1]))
+        if not table or table[-1][1] != name:
+            table.append((size, name))
+    return table
+""")
+
+wrong, right = ANSWERS.to("two-lines")
+wrong("absolute-errors", "take relative ones").replace(
+    "((alpha + n * beta) / t - 1) ** 2", "(alpha + n * beta - t) ** 2"
+)
+wrong("errors-cancel", "square the errors, then take the smallest sum").replace(
+    "((alpha + n * beta) / t - 1) ** 2", "(alpha + n * beta) / t - 1"
+)
+wrong("last-of-the-first-part", "the last size of the first part").replace(
+    "return first,", "return sizes[sizes.index(first) - 1],"
+)
+wrong("returns-the-place", "return the size in bytes").replace("return first,", "return sizes.index(first),")
+wrong("right-before-left", "in the wrong order").replace("return first, left, right", "return first, right, left")
+wrong("parts-too-small", "three at least").replace("range(3, len(sizes) - 2)", "range(2, len(sizes) - 1)")
+wrong("one-line", "one line for all sizes").replace(
+    "return first, left, right", "one = fit(sizes, seconds)\nreturn first, one, one"
+)
+wrong("fits-by-itself", "the `fit` that you are given").replace(
+    "lines = [fit(*part) for part in parts]", "lines = [(part[1][0], part[1][-1] / part[0][-1]) for part in parts]"
+)
+wrong("worst-cut", "square the errors, then take the smallest sum").replace("min(found)", "max(found)")
+wrong("early-cuts-only", "the first size of the second part is", hidden=True).replace(
+    "range(3, len(sizes) - 2)", "range(3, min(7, len(sizes) - 2))"
+)
+right("numbers-in-tensors").body("""
+    n, t = torch.tensor(sizes, dtype=torch.float64), torch.tensor(seconds, dtype=torch.float64)
+    def error(cut):
+        total = 0
+        for part in (slice(0, cut), slice(cut, None)):
+            alpha, beta = fit(sizes[part], seconds[part])
+            total += ((alpha + n[part] * beta - t[part]) / t[part]).square().sum().item()
+        return total
+    cut = min(range(3, len(sizes) - 2), key=error)
+    first, left, right = sizes[cut], fit(sizes[:cut], seconds[:cut]), fit(sizes[cut:], seconds[cut:])
+""")
+
+wrong, right = ANSWERS.to("critical-batch")
+wrong("no-latency", "without the latency").replace("(alpha + chunk / bandwidth)", "chunk / bandwidth")
+wrong("one-latency", "a single latency").replace(
+    "2 * (P - 1) * (alpha + chunk / bandwidth)", "alpha + 2 * (P - 1) * chunk / bandwidth"
+)
+wrong("whole-in-each-message", "a chunk is a P-th of it").replace("parameters * itemsize / P", "parameters * itemsize")
+wrong("one-phase", "an all-reduce has two").replace("2 * (P - 1)", "(P - 1)")
+wrong("p-rounds", "a ring has P - 1 in each phase").replace("2 * (P - 1)", "2 * P")
+wrong("whole-step", "only backward, 4 FLOP, overlaps").replace("(4 * parameters)", "(6 * parameters)")
+wrong("two-flop", "backward has 4").replace("(4 * parameters)", "(2 * parameters)")
+wrong("rounds-down", "rounded down").replace("math.ceil(", "int(")
+wrong("not-rounded", "tokens are whole, so round up").replace("math.ceil(", "(")
+wrong("forgets-the-itemsize", "one byte each").replace("parameters * itemsize / P", "parameters / P")
+wrong("both-directions", "they leave a GPU in one").replace("chunk / bandwidth", "chunk / bandwidth / 2")
+wrong("always-four-bytes", "you returned", hidden=False).replace("parameters * itemsize / P", "parameters * 4 / P")
+wrong("one-token-more", "nobody waits either", caught_by="time").replace("math.ceil(", "1 + math.ceil(")
+right("by-floor-division").body("""
+    one_message = alpha + parameters * itemsize / P / bandwidth
+    flop = 2 * (P - 1) * one_message * peak
+    return int(-(-flop // (4 * parameters)))
+""")
+
+wrong, right = ANSWERS.to("scaling-efficiency")
+wrong("upside-down", "upside down").replace("ideal[gpus] / took", "took / ideal[gpus]")
+wrong("always-strong", "this is weak scaling").replace('if work == "the same" else 1', "")
+wrong("always-weak", "this is strong scaling").replace('fewest / gpus if work == "the same" else 1', "1")
+wrong("swapped", "this is strong scaling").replace('work == "the same"', 'work != "the same"')
+wrong("relative-to-one", "the smallest number here is 4").replace("fewest / gpus if", "1 / gpus if")
+wrong("longest-time", "relative to the longest time").replace("seconds[fewest] *", "max(seconds.values()) *")
+wrong("in-percent", "1 is 100 %").replace("ideal[gpus] / took", "100 * ideal[gpus] / took")
+wrong("a-list", "return {GPUs: efficiency}").body("""
+    return [seconds[fewest] * (fewest / gpus if work == "the same" else 1) / took for gpus, took in seconds.items()]
+""")
+wrong("first-is-the-fewest", "you returned").replace("fewest = min(seconds)", "fewest = next(iter(seconds))")
+right("by-throughput").body("""
+    done = {gpus: (1 if work == "the same" else gpus) / took for gpus, took in seconds.items()}  # work per second
+    return {gpus: done[gpus] / gpus / (done[fewest] / fewest) for gpus in done}
+""")
+
+wrong, right = ANSWERS.to("sharded-state")
+wrong("rounds-down", "some numbers are on no rank").replace("-(-parameters // pieces)", "parameters // pieces")
+wrong("always-one-more", "one number too many", hidden=True).replace(
+    "-(-parameters // pieces)", "parameters // pieces + (pieces > 1)"
+)
+wrong("gradients-first", "from stage 2 on").replace(
+    '{"parameters": 3, "gradients": 2}', '{"parameters": 3, "gradients": 1}'
+)
+wrong("parameters-never", "from stage 3 on").replace(
+    '{"parameters": 3, "gradients": 2}', '{"parameters": 4, "gradients": 2}'
+)
+wrong("all-at-once", "from stage").replace("sharded_from.get(name, 1)", "1")
+wrong("optimizer-whole", "from stage 1 on").replace("sharded_from.get(name, 1)", "sharded_from.get(name, 4)")
+wrong("all-in-float32", "its dtype is bfloat16").replace("dtype=dtype", "dtype=torch.float32")
+wrong("pads-what-is-whole", "padded though it is whole").replace(
+    "-(-parameters // pieces)", "-(-parameters // pieces) if pieces > 1 else -(-parameters // world_size) * world_size"
+)
+wrong("slices-a-whole", "A slice of a whole tensor is a view", caught_by="memory").replace(
+    "torch.empty(-(-parameters // pieces), dtype=dtype)",
+    "torch.empty(-(-parameters // pieces) * pieces, dtype=dtype)[: -(-parameters // pieces)]",
+)
+wrong("clones-a-slice", "At the peak".lower(), caught_by="memory").replace(
+    "torch.empty(-(-parameters // pieces), dtype=dtype)",
+    "torch.empty(-(-parameters // pieces) * pieces, dtype=dtype)[: -(-parameters // pieces)].clone()",
+)
+right("asks-three-times").body("""
+    shard = math.ceil(parameters / world_size)
+    whole = [["parameters", "gradients", *recipe], ["parameters", "gradients"], ["parameters"], []][stage]
+    state = {}
+    for name in recipe:
+        state[name] = torch.zeros(parameters if name in whole else shard, dtype=recipe[name])
+""")
+
+wrong, right = ANSWERS.to("activation-bytes")
+wrong("flash-is-ignored", "what stored scores would keep").replace(
+    "4 * a * s * b if flash else 5 * a * s * s * b", "5 * a * s * s * b"
+)
+wrong("always-flash", "what FlashAttention would keep").replace(
+    "4 * a * s * b if flash else 5 * a * s * s * b", "4 * a * s * b"
+)
+wrong("without-norms", "mean and the deviation").replace(" + 16 * s * b", "")
+wrong("one-norm", "there are two of them").replace("16 * s * b", "8 * s * b")
+wrong("no-scores", "without the scores").replace("5 * a * s * s * b", "0")
+wrong("one-head", "scores of one head").replace("5 * a * s * s * b", "5 * s * s * b")
+wrong("flash-keeps-nothing", "without the logarithms").replace("4 * a * s * b if flash", "0 if flash")
+wrong("logarithms-in-16-bits", "they are float32").replace("4 * a * s * b if flash", "2 * a * s * b if flash")
+wrong("flash-keeps-the-mask", "FlashAttention draws it again").replace(
+    "4 * a * s * b if flash", "(4 * a * s + a * s * s) * b if flash"
+)
+wrong("no-batch", "there are b of them").replace("return linear + scores", "return (linear + scores) // b")
+wrong("no-masks", "without the two masks").replace("34 * s", "32 * s")
+wrong("no-mask-of-scores", "without the mask of the scores").replace("5 * a * s * s * b", "4 * a * s * s * b")
+wrong("no-result-of-dropout", "2", hidden=False).replace("5 * a * s * s * b", "3 * a * s * s * b")
+right("item-by-item").body("""
+    token = s * b
+    linear = 4 * token * h + 16 * token + (2 + 6) * token * h + 3 * token * h + (2 + 8 + 8 + 1) * token * h
+    scores = token * a * (4 if flash else 2 * s + s + 2 * s)
+""")
+
+wrong, right = ANSWERS.to("mfu-and-hfu")
+wrong("no-attention", "without attention").replace(" + 4 * layers * width * sequence", "")
+wrong("attention-forward-only", "backward has twice as many").body("""
+    rate = tokens_per_second / (gpus * peak)
+    attention = 4 * layers * width * sequence
+    mfu = rate * (6 * parameters + attention)
+    hfu = rate * ((6 + 2 * recomputed) * parameters + attention)
+""")
+wrong("one-gpu", "the peak of all of them").replace("(gpus * peak)", "peak")
+wrong("forward-only", "the forward pass only").replace("3 * forwards_per_second, (3", "forwards_per_second, (3")
+wrong("in-percent", "1 is 100 %").replace("3 * forwards_per_second, (3", "300 * forwards_per_second, (3")
+wrong("hfu-is-mfu", "HFU counts it").replace("(3 + recomputed)", "3")
+wrong("mfu-counts-recomputation", "MFU leaves out").replace(
+    "3 * forwards_per_second, (3", "(3 + recomputed) * forwards_per_second, (3"
+)
+wrong("whole-step-again", "only forward is computed again").replace("(3 + recomputed)", "3 * (1 + recomputed)")
+wrong("recomputes-no-attention", "the attention that is computed again").replace(
+    "(3 + recomputed) * forwards_per_second",
+    "3 * forwards_per_second + recomputed * 2 * parameters * tokens_per_second / (gpus * peak)",
+)
+wrong("hfu-below", "never below MFU").body("""
+    forward = 2 * parameters + 4 * layers * width * sequence
+    mfu = 3 * tokens_per_second * forward / (gpus * peak)
+    hfu = mfu / (1 + recomputed / 3)
+""")
+wrong("causal", "by convention it isn't").replace("4 * layers", "2 * layers")
+wrong("one-layer", "each layer has it").replace("4 * layers * width", "4 * width")
+right("from-the-formula").body("""
+    mfu = tokens_per_second * (6 * parameters + 12 * layers * width * sequence) / gpus / peak
+    hfu = mfu * (1 + recomputed / 3)
+""")
+
+
+wrong, right = ANSWERS.to("best-plan")
+wrong("data-parallelism-alone", "times par", caught_by="score").body("return 8 * machines, 1, critical // 2")
+wrong("too-large-a-group", "times par", caught_by="score").body("return 1, 8 * machines, critical // 2")
+wrong("one-group-of-8", "times par", caught_by="score").body("return 1, 8, critical // 2")
+wrong("more-gpus-than-there-are", "16 at most", caught_by="score").body("return 8, 4, critical // 2")
+wrong("rows-left-over", "a multiple of dp", caught_by="score").body("return 4, 4, 16001")
+wrong("a-plan-in-words", "3 values: dp, tp, rows", caught_by="score").body('return {"dp": 4, "tp": 4}, 16384')
+wrong("too-many-rows", "out of memory", caught_by="score").body("return 8 * machines, 1, 2**24")
+wrong("knows-only-two-machines", "times par", caught_by="score", hidden=True).body(
+    "return (4, 4, 16384) if machines == 2 else (8, 1, critical)"
+)
+right("tried-on-the-cluster").body("""
+    tried = {(2, 32768): (4, 4, 16384), (1, 8192): (2, 4, 4096), (4, 65536): (8, 4, 49152)}
+    return tried[machines, critical]
+""")

@@ -1,0 +1,368 @@
+"""Answers to lesson 06, wrong and right. `grader/authoring/variants.py` says how to write them."""
+
+from grader.authoring.variants import Answers
+
+ANSWERS = Answers()
+
+wrong, right = ANSWERS.to("mean-in-half")
+wrong("divides-afterwards", "Divide by world_size first").replace(" / world_size).to(dtype)", ").to(dtype)").replace(
+    "half.to(gradient.dtype)", "half.to(gradient.dtype) / world_size"
+)
+wrong("forgets-to-divide", "Divide by world_size first").replace("gradient / world_size", "gradient")
+wrong("sums-in-full", "the sum: divide").body("""
+    total = gradient.clone()
+    dist.all_reduce(total)
+    return total
+""")
+wrong("its-own", "your own gradient: nothing").body("return gradient.to(dtype).to(gradient.dtype)")
+wrong("divides-twice", "divide once").replace("half.to(gradient.dtype)", "half.to(gradient.dtype) / world_size")
+wrong("stays-in-half", "different dtype").replace("half.to(gradient.dtype)", "half")
+wrong("sums-nothing", "nothing was summed").replace("dist.all_reduce(half)", "pass")
+wrong("always-float16", "returned", hidden=True).replace("to(dtype)", "to(torch.float16).clamp(max=60000)").replace(
+    "gradient / world_size", "gradient / min(world_size, 4)"
+)
+wrong("reduces-in-full", "Convert to the 16-bit dtype before", caught_by="traffic").body("""
+    total = (gradient / world_size).to(dtype).to(gradient.dtype)
+    dist.all_reduce(total)
+    return total.to(dtype).to(gradient.dtype)
+""")
+right("in-place-division").body("""
+    half = gradient.to(dtype).div_(world_size)
+    handle = dist.all_reduce(half, async_op=True)
+    handle.wait()
+    return half.to(gradient.dtype)
+""")
+
+wrong, right = ANSWERS.to("stochastic-round")
+wrong("rounds-to-nearest", "rounding to nearest").body("return torch.round(y)")
+wrong("one-draw", "one draw for all entries").replace("y.shape, generator", "1, generator")
+wrong("cuts-towards-zero", "cuts towards zero").replace("torch.floor(y + u)", "y.trunc() + (u < (y - y.trunc()).abs())")
+wrong("truncates", "cut off towards zero").replace("torch.floor(y + u)", "(y + u).trunc()")
+wrong("ignores-the-seed", "Draw from `generator`").replace("generator=generator, ", "")
+wrong("fair-coin", "rounded up").replace("torch.floor(y + u)", "torch.where(u < 0.5, torch.floor(y), torch.ceil(y))")
+wrong("upside-down", "rounded up").replace(
+    "torch.floor(y + u)", "torch.floor(y) + (u > y - y.floor()) * (y != y.floor())"
+)
+wrong("in-float32", "float64", hidden=True).replace("dtype=y.dtype", "dtype=torch.float32").replace(
+    "torch.floor(y + u)", "torch.floor(y.float() + u)"
+)
+right("compares").body("""
+    below = torch.floor(y)
+    up = torch.rand(y.shape, generator=generator) < y - below
+    return below + up
+""")
+right("bernoulli").body("return y.floor() + torch.bernoulli(y - y.floor(), generator=generator)")
+
+wrong, right = ANSWERS.to("quantise")
+wrong("one-scale", "each block has its own").replace("blocks.abs().amax(1)", "blocks.abs().amax().expand(len(blocks))")
+wrong("half-a-level", "the largest must become levels").replace("/ levels", "* 2 / (2 * levels + 1)")
+wrong("forgets-magnitude", "take magnitudes first").replace("blocks.abs().amax(1)", "blocks.amax(1)")
+wrong("cuts-off", "call to_whole before").replace(
+    "to_whole(blocks / divisors[:, None])", "(blocks / divisors[:, None])"
+)
+wrong("rounds-itself", "use to_whole").replace("to_whole(", "torch.round(")
+wrong("zero-by-zero", "codes came out", hidden=True).replace(
+    "torch.where(scales > 0, scales, 1)", "torch.where(scales > 0, scales, 1) if len(x) != 9 else scales"
+).replace("to(torch.int8)", "nan_to_num(nan=1).to(torch.int8)")
+wrong("nan-codes", "codes").replace("torch.where(scales > 0, scales, 1)", "scales").replace(
+    ".to(torch.int8)", ".nan_to_num(nan=7.0).to(torch.int8)"
+)
+wrong("keeps-the-padding", "the codes of the padding").replace("[: len(x)]", "")
+wrong("undivided", "divide it by levels").replace(
+    "return codes.flatten()[: len(x)], scales", "return codes.flatten()[: len(x)], scales * levels"
+)
+wrong("always-127", "codes").replace("/ levels", "/ 127")
+right("by-row").body("""
+    codes, scales = [], []
+    for row in x.split(block):
+        scale = row.abs().max() / levels
+        scales.append(scale)
+        codes.append(to_whole(row / scale if scale else torch.zeros_like(row)).to(torch.int8))
+    return torch.cat(codes), torch.stack(scales)
+""")
+
+wrong, right = ANSWERS.to("mean-of-gathered")
+wrong("forgets-to-divide", "divide by world_size").replace(" / world_size", "")
+wrong("its-own", "gather those of all ranks").function("return decompress(payload, numel)")
+wrong("its-own-share", "your own, divided").function("return decompress(payload, numel) / world_size")
+wrong("sums-codes", "other ranks have other scales").function("""
+    codes = payload[0].clone()
+    dist.all_reduce(codes)
+    return decompress((codes, *payload[1:]), numel) / world_size
+""")
+wrong("one-scale", "rank 0's scale").function("""
+    parts = [torch.empty_like(payload[0]) for _ in range(world_size)]
+    dist.all_gather(parts, payload[0])
+    scale = payload[1].clone()
+    dist.broadcast(scale, src=0)
+    return sum(decompress((part, scale), numel) for part in parts) / world_size
+""")
+wrong("blends", "the mean code times the mean scale").function("""
+    means = []
+    for tensor in payload:
+        parts = [torch.empty_like(tensor) for _ in range(world_size)]
+        dist.all_gather(parts, tensor)
+        means.append(torch.stack(parts).float().mean(0))
+    return decompress(tuple(means), numel)
+""")
+wrong("two-tensors-only", "returned", hidden=True).replace(
+    "zip(*gathered)", "(pair if len(pair) == 2 else [0 * pair[0]] for pair in zip(*gathered))"
+)
+wrong("gathers-dense", "Gather the payload as it is", caught_by="traffic").function("""
+    dense = decompress(payload, numel)
+    parts = [torch.empty_like(dense) for _ in range(world_size)]
+    dist.all_gather(parts, dense)
+    return sum(parts) / world_size
+""")
+right("adds-in-turn").function("""
+    everybody = []
+    for tensor in payload:
+        whole = torch.empty(world_size, *tensor.shape, dtype=tensor.dtype)
+        dist.all_gather_into_tensor(whole.view(-1), tensor.reshape(-1))
+        everybody.append(whole)
+    mean = 0 * decompress(payload, numel)
+    for number in range(world_size):
+        mean += decompress(tuple(whole[number] for whole in everybody), numel) / world_size
+    return mean
+""")
+
+wrong, right = ANSWERS.to("majority")
+wrong("sign-of-the-sum", "every rank has one vote").function("""
+    total = x.clone()
+    dist.all_reduce(total)
+    return torch.sign(total)
+""")
+wrong("never-equal", "+1 where the votes are equal").replace(
+    "torch.sign(2 * votes - world_size)", "torch.where(2 * votes >= world_size, 1, -1).to(x.dtype)"
+)
+wrong("two-way", "-1 where the votes are equal").replace(
+    "torch.sign(2 * votes - world_size)", "torch.where(2 * votes > world_size, 1, -1).to(x.dtype)"
+)
+wrong("votes", "return its sign").replace("torch.sign(2 * votes - world_size)", "2 * votes - world_size")
+wrong("flags-as-signs", "a rank that doesn't vote").replace("torch.sign(2 * votes - world_size)", "torch.sign(votes)")
+wrong("its-own", "gather those of all ranks").function("return torch.sign(x)")
+wrong("whole-bytes-only", "returned", hidden=True).replace("len(x)).to", "len(x) if len(x) < 13 else 8).to")
+wrong("signs-as-bytes", "One bit per number", caught_by="traffic").function("""
+    signs = torch.sign(x).to(torch.int8)
+    parts = [torch.empty_like(signs) for _ in range(world_size)]
+    dist.all_gather(parts, signs)
+    return torch.sign(sum(part.to(x.dtype) for part in parts))
+""")
+right("in-one-tensor").body("""
+    all_bits = torch.empty(world_size * len(mine), dtype=mine.dtype)
+    dist.all_gather_into_tensor(all_bits, mine)
+    flags = torch.stack([unpack_bits(part, len(x)) for part in all_bits.chunk(world_size)])
+    votes = flags.sum(0)
+    return (votes > world_size - votes).to(x.dtype) - (votes < world_size - votes).to(x.dtype)
+""")
+
+wrong, right = ANSWERS.to("top-k-mean")
+wrong("last-one-wins", "add them all, with index_add_").replace(
+    "torch.zeros_like(x).index_add_(0, places, values) / world_size",
+    "torch.zeros_like(x)\nfor place, value in zip(places.tolist(), values.tolist()):\n"
+    "    mean[place] = value / world_size",
+)
+wrong("sums-values", "gather the indices too").body("""
+    values = x[indices]
+    dist.all_reduce(values)
+    mean, sent = torch.zeros_like(x), torch.zeros_like(x)
+    mean[indices], sent[indices] = values / world_size, x[indices]
+""")
+wrong("magnitudes", "with their signs").replace("mine = (x[indices],", "mine = (x[indices].abs(),").replace(
+    "index_add_(0, *reversed(mine))", "index_copy_(0, indices, x[indices])"
+)
+wrong("largest-numbers", "largest magnitude").replace(
+    "mine = (x[indices]", "indices = x.topk(k).indices\nmine = (x[indices]"
+)
+wrong("forgets-to-divide", "divide by world_size").replace("values) / world_size", "values)")
+wrong("divides-by-senders", "the mean over the ranks that sent").replace(
+    "values) / world_size", "values) / torch.bincount(places.long(), minlength=len(x)).clamp(min=1)"
+)
+wrong("divides-by-k", "divided by k").replace("values) / world_size", "values) / k")
+wrong("mean-is-sent", "gather that of all ranks").replace("return mean, sent", "return sent.clone(), sent")
+wrong("sent-is-the-mean", "what this rank alone sends").replace("return mean, sent", "return mean, mean.clone()")
+wrong("sent-is-the-rest", "what is not sent").replace("sent = torch", "sent = x - torch")
+wrong("sent-is-the-values", "in their places").replace(
+    "sent = torch.zeros_like(x).index_add_(0, *reversed(mine))", "sent = x[indices]"
+)
+wrong("three-ranks", "mean is", hidden=True).replace("values) / world_size", "values) / min(world_size, 3)")
+wrong("long-indices", "indices as int32", caught_by="traffic").replace("indices.to(torch.int32)", "indices")
+wrong("gathers-dense", "Send the k values", caught_by="traffic").body("""
+    sent = torch.zeros_like(x)
+    sent[indices] = x[indices]
+    parts = [torch.empty_like(x) for _ in range(world_size)]
+    dist.all_gather(parts, sent)
+    mean = sum(parts) / world_size
+""")
+right("rank-by-rank").body("""
+    places, values = indices.to(torch.int32), x[indices]
+    all_places = [torch.empty_like(places) for _ in range(world_size)]
+    all_values = [torch.empty_like(values) for _ in range(world_size)]
+    dist.all_gather(all_places, places)
+    dist.all_gather(all_values, values)
+    mean = torch.zeros_like(x)
+    for where, what in zip(all_places, all_values):
+        mean[where.long()] += what / world_size
+    sent = torch.zeros_like(x)
+    sent[indices] = values
+""")
+
+wrong, right = ANSWERS.to("random-k-mean")
+wrong("no-factor", "without the factor n / k").replace("len(x) / k / world_size", "1 / world_size")
+wrong("forgets-to-divide", "divide by world_size").replace("len(x) / k / world_size", "len(x) / k")
+wrong("upside-down", "the factor is n / k").replace("len(x) / k / world_size", "len(x) * k / world_size")
+wrong("repeats-indices", "without repetition").replace(
+    "torch.randperm(len(x), generator=generator)[:k]", "torch.randint(len(x), (k,), generator=generator)"
+)
+wrong("own-indices", "same entries").replace("manual_seed(seed)", "manual_seed(seed + rank)")
+wrong("always-the-same", "Draw the indices anew").replace("manual_seed(seed)", "manual_seed(0)")
+wrong("top-k", "same entries").replace("torch.randperm(len(x), generator=generator)[:k]", "x.abs().topk(k).indices")
+wrong("first-k", "Draw the indices anew").replace("torch.randperm(len(x), generator=generator)[:k]", "torch.arange(k)")
+wrong("sums-all", "Pick the k entries first", caught_by="traffic").body("""
+    indices = torch.randperm(len(x), generator=generator)[:k]
+    total = x.clone()
+    dist.all_reduce(total)
+    mean = torch.zeros_like(x)
+    mean[indices] = total[indices] * (len(x) / k / world_size)
+    return mean
+""")
+wrong("three-ranks", "where the ranks have the mean", hidden=True).replace("k / world_size", "k / min(world_size, 3)")
+right("with-zeros").body("""
+    chosen = torch.rand(len(x), generator=generator).topk(k).indices
+    values = x[chosen] * (len(x) / k)
+    dist.all_reduce(values, op=dist.ReduceOp.AVG)
+    return torch.zeros_like(x).scatter(0, chosen, values)
+""")
+
+wrong, right = ANSWERS.to("feedback-step")
+wrong("no-feedback", "compress gradient + residual").replace("compressed_mean(corrected", "compressed_mean(gradient")
+wrong("compresses-apart", "the sum of two compressed means").body("""
+    mean, sent = compressed_mean(gradient, rank=rank, world_size=world_size)
+    more, late = compressed_mean(residual, rank=rank, world_size=world_size)
+    return mean + more, gradient + residual - sent - late
+""")
+wrong("subtracts-the-sum", "minus world_size times the mean").replace(
+    "corrected - sent", "corrected - mean * world_size"
+)
+wrong("subtracts-the-mean", "subtract what this rank has sent").replace("corrected - sent", "corrected - mean")
+wrong("forgets-the-old", "the old residual is lost").replace("corrected - sent", "gradient - sent")
+wrong("wrong-sign", "the wrong way round").replace("corrected - sent", "sent - corrected")
+wrong("owes-twice", "must not be owed twice").replace("corrected - sent", "residual + corrected - sent")
+wrong("keeps-the-old", "it must become what is owed now").replace(
+    "return mean, corrected - sent", "return mean, residual"
+)
+wrong("owes-what-it-sent", "the residual is the rest").replace("corrected - sent", "sent")
+wrong("returns-sent", "return the mean").replace("return mean", "return sent")
+wrong("in-place", "must stay as it was").replace(
+    "corrected = gradient + residual", "corrected = residual.add_(gradient)"
+)
+wrong("multiples-of-eight", "mean is", hidden=True).replace(
+    "return mean,", "mean = torch.round(mean * world_size / 8) * 8 / world_size\nreturn mean,"
+)
+right("in-another-order").body("""
+    owed = residual.clone()
+    owed += gradient
+    mean, sent = compressed_mean(owed.clone(), rank=rank, world_size=world_size)
+    owed -= sent
+    return mean, owed
+""")
+
+wrong, right = ANSWERS.to("power-sgd")
+wrong("no-orthogonalisation", "aren't orthonormal").replace("p, _ = torch.linalg.qr(p)", "")
+wrong("own-p", "before the sum").replace("dist.all_reduce(p)", "")
+wrong("forgets-to-divide", "q is a mean").replace("q /= world_size", "")
+wrong("own-q", "average q over the ranks").replace("dist.all_reduce(q)\nq /= world_size", "")
+wrong("alone", "nothing was summed").replace("dist.all_reduce(p)", "").replace(
+    "dist.all_reduce(q)\nq /= world_size", ""
+)
+wrong("orthonormal-q", "in the right space").replace(
+    "p = corrected @ q", "p = corrected @ torch.linalg.qr(q)[0]"
+).replace("p, _ = torch.linalg.qr(p)", "p /= world_size")
+wrong("blends", "a mean of orthonormal matrices").replace(
+    "p = corrected @ q", "p = torch.linalg.qr(corrected @ q)[0]"
+).replace("p, _ = torch.linalg.qr(p)", "p /= world_size")
+wrong("forgets-the-old", "the old residual is lost").replace("corrected - approximation", "gradient - approximation")
+wrong("cold-start", "return the new one").replace(
+    "corrected = gradient + residual", "corrected, old = gradient + residual, q"
+).replace("return approximation, q,", "return approximation, old,")
+wrong("no-residual", "add the residual first").replace("p = corrected @ q", "corrected = gradient\np = corrected @ q")
+wrong("normalises-only", "at right angles").replace("p, _ = torch.linalg.qr(p)", "p = p / p.norm(dim=0)")
+wrong("float64-only", "approximation is", hidden=True).replace(
+    "p, _ = torch.linalg.qr(p)", "p = torch.linalg.qr(p)[0] if p.shape[0] != 8 else p"
+)
+wrong("sends-everything", "Only the thin matrices", caught_by="traffic").body("""
+    whole = corrected.clone()
+    dist.all_reduce(whole)
+    whole /= world_size
+    p, _ = torch.linalg.qr(whole @ q)
+    q = whole.T @ p
+""")
+right("gram-schmidt").replace(
+    "p, _ = torch.linalg.qr(p)",
+    "for column in range(p.shape[1]):\n    for other in range(column):\n"
+    "        p[:, column] -= (p[:, column] @ p[:, other]) * p[:, other]\n    p[:, column] /= p[:, column].norm()",
+)
+right("means").replace("dist.all_reduce(p)", "dist.all_reduce(p, op=dist.ReduceOp.AVG)").replace(
+    "dist.all_reduce(q)\nq /= world_size", "dist.all_reduce(q, op=dist.ReduceOp.AVG)"
+)
+
+wrong, right = ANSWERS.to("compressed-hook")
+wrong("no-feedback", "add the residual before").replace(" + residuals.get(bucket.index, 0)", "")
+wrong("forgets-to-divide", "divide by world_size").replace("total / world_size", "total")
+wrong("assigns", "write the mean into bucket.flat").replace(
+    "bucket.flat.copy_(total / world_size)", "bucket.flat = total / world_size"
+)
+wrong("one-residual", "the residual of another bucket").replace(
+    "residuals.get(bucket.index, 0)", "residuals.get(0, 0)"
+).replace("residuals[bucket.index]", "residuals[0]")
+wrong("forgets-the-old", "what was owed before is lost").replace(
+    "= corrected - decompress", "= bucket.flat - decompress"
+)
+wrong("never-keeps", "without feedback").replace(
+    "residuals[bucket.index] = corrected - decompress(payload, numel)", "pass"
+)
+wrong("calls-finish", "without calling it").replace("return finish", "return finish()")
+wrong("waits-in-the-hook", "wait before finish()", caught_by="traffic").replace(
+    "handles.append(dist.all_gather(gathered[-1], tensor, async_op=True))",
+    "handles.append(dist.all_gather(gathered[-1], tensor, async_op=True))\nhandles[-1].wait()",
+)
+wrong("blocks", "Pass async_op=True", caught_by="traffic").replace(
+    "handles.append(dist.all_gather(gathered[-1], tensor, async_op=True))",
+    "dist.all_gather(gathered[-1], tensor)",
+)
+wrong("blocks-in-time", "times as long as is needed", caught_by="time").replace(
+    "handles.append(dist.all_gather(gathered[-1], tensor, async_op=True))",
+    "dist.all_gather(gathered[-1], tensor)",
+)
+wrong("gathers-dense", "Each tensor of the payload", caught_by="traffic").replace(
+    "payload = compress(corrected)", "payload = (decompress(compress(corrected), numel),)"
+).replace("decompress(payload, numel)", "payload[0]").replace("decompress(theirs, numel)", "theirs[0]")
+wrong("two-ranks", "rank", hidden=True).replace("total / world_size", "total / min(world_size, 2)")
+wrong("subtracts-the-mean", "a residual that subtracts the mean").replace(
+    "residuals[bucket.index] = corrected - decompress(payload, numel)\n", ""
+).replace(
+    "bucket.flat.copy_(total / world_size)",
+    "bucket.flat.copy_(total / world_size)\nresiduals[bucket.index] = corrected - bucket.flat",
+)
+right("residual-in-finish").replace("residuals[bucket.index] = corrected - decompress(payload, numel)\n", "").replace(
+    "for handle in handles:", "residuals[bucket.index] = corrected - decompress(payload, numel)\nfor handle in handles:"
+)
+
+wrong, right = ANSWERS.to("break-even")
+wrong("handed-in", "the bytes handed in").body("return max(0.0, (dense_bytes - payload_bytes) / codec_seconds)")
+wrong("all-reduces-payloads", "they are gathered").replace(
+    "(world_size - 1) * payload_bytes", "2 * (world_size - 1) / world_size * payload_bytes"
+)
+wrong("one-payload", "one payload sent").replace("(world_size - 1) * payload_bytes", "payload_bytes")
+wrong("below-zero", "it never pays").replace(
+    "max(0.0, (dense - compressed) / codec_seconds)", "(dense - compressed) / codec_seconds"
+)
+wrong("p-payloads", "P payloads").replace("compressed = (world_size - 1)", "compressed = world_size")
+wrong("one-phase", "two phases").replace("dense = 2 * (", "dense = (")
+wrong("all-reduce-alone", "subtract its bytes").replace("(dense - compressed)", "dense")
+wrong("multiplies", "seconds: divide").replace("(dense - compressed) / codec", "(dense - compressed) * codec")
+wrong("small-worlds", "you returned", hidden=True).replace("codec_seconds)", "codec_seconds * (1 + (world_size > 10)))")
+right("compares").body("""
+    saved = (world_size - 1) * (2 * dense_bytes / world_size - payload_bytes)
+    return saved / codec_seconds if saved > 0 else 0.0
+""")

@@ -1,0 +1,69 @@
+"""What a failed check of time shows in a notebook: the run's timeline beside the solution's, on the same time axis.
+
+`make build` writes the solution's down while it runs the lesson: see `keep`. A timeline says when ranks computed and
+communicated, but not a line of code.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import astuple, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..events.event import Event, Region
+from ..report.run import Run
+
+if TYPE_CHECKING:
+    from ..figures import Picture
+
+FOLDER = Path(__file__).parent / "recorded" / "timelines"
+VARIABLE = "RECORD_TIMELINES"  # of the environment: the file to write to, while the solution runs
+DIGITS = 6  # of a time, in a file
+MOST_EVENTS = 2000  # in a run that is written down
+
+
+def beside_each_other(run: Run, expected: Run) -> list[Picture]:
+    """Two timelines with the same time axis: a student's run, and the solution's."""
+    mine, its = run.timeline(beside=expected), expected.timeline(beside=run)
+    mine.suptitle("Your run")
+    its.suptitle("The solution's run, on the same time axis")
+    return [mine, its]
+
+
+def keep(exercise: str, run: Run) -> None:
+    """Write down the solution's run, if the build asks for it and it isn't too long."""
+    path = Path(os.environ.get(VARIABLE, ""))
+    if path.name and len(run.events) <= MOST_EVENTS:
+        of_lesson = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        of_lesson[exercise] = as_data(run)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(of_lesson, separators=(",", ":")) + "\n", encoding="utf-8")
+
+
+def solutions_run(lesson: str, exercise: str, like: Run) -> Run | None:
+    """The solution's run of this exercise's check; None if it isn't known, or has a different number of ranks."""
+    path = FOLDER / f"{lesson}.json"
+    of_lesson = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    run = from_data(of_lesson[exercise]) if exercise in of_lesson else None
+    return run if run and run.world_size == like.world_size else None
+
+
+def as_data(run: Run) -> dict[str, Any]:
+    events = [[rounded(value) for value in astuple(replace(event, where=""))] for event in run.events]
+    regions = [[rounded(value) for value in astuple(region)] for region in run.regions]
+    return {"ranks": run.world_size, "cluster": run.backend, "events": events, "regions": regions}
+
+
+def from_data(data: dict[str, Any]) -> Run:
+    rows: list[list[Any]] = [[tuple(v) if isinstance(v, list) else v for v in row] for row in data["events"]]
+    events = [Event(*row) for row in rows]
+    regions = [Region(*row) for row in data["regions"]]
+    ranks = data["ranks"]
+    ends = [end for event in events if (end := event.end) is not None] + [region.end for region in regions]
+    return Run(ranks, "virtual", data["cluster"], [None] * ranks, [""] * ranks, events, max(ends, default=0.0), regions)
+
+
+def rounded(value: Any) -> Any:
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value

@@ -1,0 +1,51 @@
+"""What compression does to a gradient, and what that does to training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.ticker import FuncFormatter
+
+from .curves import INKS
+from .picture import COLOURS, GREY, INK, Picture
+
+
+def compressed(gradient: Sequence[float], arrives: Mapping[str, Sequence[float]]) -> Picture:
+    """The entries of a gradient as bars, and in front of them what arrives: a panel for each {compressor: entries}."""
+    picture = Picture(7.2, 0.8 + 1.25 * len(arrives), "a gradient, and what arrives of it")
+    panels = picture.subplots(len(arrives), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    places = range(len(gradient))
+    for panel, (name, entries) in zip(panels, arrives.items(), strict=True):
+        panel.bar(places, gradient, width=0.9, color=COLOURS[1], label="the gradient")
+        panel.bar(places, entries, width=0.4, color=COLOURS[0], label="what arrives")
+        panel.axhline(0, color=GREY, linewidth=0.8)
+        panel.set_ylabel(name, fontsize=9, color=INK)
+        panel.tick_params(labelsize=9)
+        for side in ("top", "right"):
+            panel.spines[side].set_visible(False)
+    panels[0].legend(frameon=False, fontsize=9, ncols=2, loc="lower right", bbox_to_anchor=(1, 0.96))
+    panels[-1].set_xlabel("entry", fontsize=9, color=INK)
+    picture.subplots_adjust(left=0.11, right=0.98, bottom=0.5 / picture.get_figheight(), top=0.87, hspace=0.18)
+    return picture
+
+
+def over_steps(curves: Mapping[str, Sequence[float]], title: str, what: str) -> Picture:
+    """A line over the training steps for each of {name: one number per step}; the axis of the numbers is logarithmic.
+
+    what   the name of that axis, with its unit if it has one
+    """
+    picture = Picture(7.2, 3.6, title)
+    panel = picture.add_axes((0.12, 0.14, 0.6, 0.74))
+    for number, (name, values) in enumerate(curves.items()):
+        colour = INKS[number % len(INKS)]
+        style = ("-", "--", "-.")[number // len(INKS) % 3]
+        panel.plot(range(len(values)), values, label=name, color=colour, linestyle=style, linewidth=1.7)
+    panel.set_yscale("log")
+    for numbers in (panel.yaxis.set_major_formatter, panel.yaxis.set_minor_formatter):
+        numbers(FuncFormatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "125" else ""))
+    panel.set_xlabel("step", fontsize=9, color=INK)
+    panel.set_ylabel(what, fontsize=9, color=INK)
+    panel.tick_params(labelsize=9, which="both")
+    panel.grid(color="#DDDDDD", linewidth=0.6)
+    panel.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1.02, 0.5))
+    return picture
