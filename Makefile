@@ -28,7 +28,8 @@ env:
 
 lab: env ## open the lessons in JupyterLab, or a course's folder with its formgrader: make COURSE=../spring lab
 	@bin="$$(cd "$(VENV)/bin" && pwd)" && cd "$(or $(COURSE),.)" && PATH="$$bin:$$PATH" "$$bin/python" -m jupyterlab \
-	  --LabApp.default_url=$(if $(COURSE),/formgrader,/lab/tree/notebooks) --Application.log_level=$(log_level) $(root_flag) $(browser_flag) $(print_flag) $(LAB_ARGS)
+	  --LabApp.default_url=$(if $(COURSE),/formgrader,/lab/tree/notebooks) \
+	  --Application.log_level=$(log_level) $(root_flag) $(browser_flag) $(print_flag) $(LAB_ARGS)
 
 # Jupyter prints its address if it made up the token itself; with your own token or options, it only logs it.
 log_level    = $(if $(JUPYTER_TOKEN)$(LAB_ARGS),INFO,WARN)

@@ -31,7 +31,7 @@ from grader.classroom.judgement_cache import JudgementCache, digest_of, digest_o
 from grader.classroom.long_runs import MINUTE, Pace, a_line_every
 from grader.classroom.one_submission import OneSubmission
 from grader.classroom.submission import grade_id
-from grader.judging.check_cells import is_check
+from grader.judging.check_cells import is_check, names_its_lesson
 from grader.judging.verdict import Judgement
 
 # ---- the steps -------------------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ class Round:
         if self.options.regrade:
             self.cache.drop(one.student)
         judgement = Judgement(self.lesson) if not_run else self.cache.find(one.student, digest)
-        if not judgement or one.student in self.before:
+        if not judgement or (self.options.exercise and not not_run):
             self.to_judge[one.student] = nb, digest
             return False
         with self.course.gradebook() as gradebook:
@@ -189,11 +189,15 @@ class Round:
         return True
 
     def part_to_judge(self, student: str) -> NotebookNode:
-        """The notebook, with only the checks that are to be judged."""
+        """The notebook, with only the checks that are to be judged, or all if those don't name their lesson."""
         nb, _ = self.to_judge[student]
-        wanted = self.checks_again(nb) if student in self.before else None
-        cells = [cell for cell in nb.cells if wanted is None or not is_check(cell) or grade_id(cell) in wanted]
-        return NotebookNode({**nb, "cells": cells})
+        if student not in self.before:
+            return nb
+        wanted = self.checks_again(nb)
+        part = NotebookNode(
+            {**nb, "cells": [cell for cell in nb.cells if not is_check(cell) or grade_id(cell) in wanted]}
+        )
+        return part if names_its_lesson(part) else nb
 
     def checks_again(self, nb: NotebookNode) -> list[str]:
         return exercises_in(nb).get(self.options.exercise or "", [])
@@ -207,6 +211,7 @@ class Round:
         elif student in self.before:
             judgement = self.before[student]  # better than nothing: only one exercise could not be judged again
             self.failed[student] = f"{self.options.exercise} could not be judged again: its points are as before"
+            print_problems(student, [self.failed[student]])
 
         def cache_and_record() -> bool:
             if sound:

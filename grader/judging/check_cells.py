@@ -62,6 +62,11 @@ def is_check(cell: NotebookNode) -> bool:
     return cell.cell_type == "code" and nbgrader_utils.is_grade(cell) and not nbgrader_utils.is_solution(cell)
 
 
+def names_its_lesson(nb: NotebookNode) -> bool:
+    """Whether a check cell names hidden tests, from which `lesson_of` knows the lesson. Some exercises have none."""
+    return any(LESSON.search(cell.source) for cell in nb.cells if is_check(cell))
+
+
 def lesson_of(nb: NotebookNode) -> str:
     """The lesson whose hidden tests the check cells name. Raises ValueError if they name none, or several."""
     text = "\n".join(cell.source for cell in nb.cells if is_check(cell))

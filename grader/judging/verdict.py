@@ -75,7 +75,7 @@ class Judgement:
 
     def with_new(self, new: Judgement, checks: list[str]) -> Judgement:
         """This judgement after these checks were judged again, with the verdicts, problems and flags of `new`."""
-        verdicts = {verdict.check: verdict for verdict in new.verdicts}
+        verdicts = {verdict.check: verdict for verdict in new.verdicts if verdict.check in checks}
         problems = [line for line in self.problems if not any(check in line for check in checks)]
         flags = [flag for flag in self.flags if not flag.evidence.startswith(tuple(f"{check}:" for check in checks))]
         return Judgement(

@@ -95,6 +95,10 @@ class Exercise:
         return [one for one in self.judged if one.is_lost]
 
     @property
+    def waits(self) -> bool:
+        return all(one.mark is WAITS for one in self.judged)
+
+    @property
     def is_blank(self) -> bool:
         return all(one.mark is MARKS[BLANK] for one in self.judged) and not self.extra
 

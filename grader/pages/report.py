@@ -110,6 +110,7 @@ def report(classes: list[Class]) -> str:
         lessons=[lesson_values(one) for one in classes],
         waiting=[row for one in classes for row in waiting_rows(one)],
         marks=MARKS,
+        waits=WAITS,
         kinds=KINDS,
     )
 

@@ -199,6 +199,16 @@ def test_one_exercise_is_judged_again_and_the_rest_stays(made, grade, judged, mo
     shutil.rmtree(made.root / "submitted" / "ed")
 
 
+def test_an_exercise_whose_checks_do_not_name_the_lesson_is_judged_with_all_others(made):
+    """Hidden tests name it, and an exercise may have none."""
+    this = grade_class.Round(made, LESSON, GradeOptions(exercise="total"))
+    nb = lesson()
+    this.to_judge["ada"], this.before["ada"] = (nb, ""), Judgement(LESSON)
+    assert len(this.part_to_judge("ada").cells) == len(nb.cells) - 1
+    nb.cells[5].source = nb.cells[5].source.partition("\n")[0]
+    assert this.part_to_judge("ada") is nb
+
+
 def test_what_is_said_of_an_exercise_judged_again_is_new():
     def judgement(word: str, *checks: str) -> Judgement:
         flags = [Flag("took too long", f"{check}: {word}") for check in checks]
@@ -206,6 +216,8 @@ def test_what_is_said_of_an_exercise_judged_again_is_new():
         return Judgement(LESSON, verdicts, ["put back 1 cell", f"{checks[-1]} {word}"], flags, 2.0)
 
     both = judgement("old", "a-values", "b-values").with_new(judgement("new", "b-values"), ["b-values"])
+    whole = judgement("old", "a-values", "b-values").with_new(judgement("new", "a-values", "b-values"), ["b-values"])
+    assert whole.verdicts == both.verdicts
     assert [verdict.said for verdict in both.verdicts] == ["old", "new"]
     assert [flag.evidence for flag in both.flags] == ["a-values: old", "b-values: new"]
     assert both.problems == ["put back 1 cell", "b-values new"]

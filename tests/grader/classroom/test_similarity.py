@@ -80,13 +80,18 @@ def test_very_short_answers_are_left_out():
     assert found(short, short, OWN) == []
 
 
-@pytest.mark.parametrize("size", [6, 30])
-def test_what_many_have_written_is_left_out(size):
-    """Half of a small class, or more than ten."""
-    many = [DISGUISED] * (size // 2 + 1)
-    assert found(*many, *[f"x{number} = {number}" for number in range(size - len(many))]) == []
-    few = [*many, *[OWN] * 2, *[f"x{number} = {number}" for number in range(size - len(many) - 2)]]
-    assert found(*few) == [((f"student-{len(many):03}", f"student-{len(many) + 1:03}"), "ring")]
+@pytest.mark.parametrize("size, many", [(6, 4), (30, 11)])
+def test_what_many_have_written_is_left_out(size, many):
+    """More than half of a small class, or more than ten."""
+    others = [f"x{number} = {number}" for number in range(size - many - 2)]
+    assert found(*[DISGUISED] * many, *others, "y = 1", "z = 2") == []
+    pair = (f"student-{many:03}", f"student-{many + 1:03}")
+    assert found(*[DISGUISED] * many, OWN, OWN, *others) == [(pair, "ring")]
+
+
+def test_a_few_lines_in_common_are_not_enough():
+    head, tail = ODD.splitlines()[:5], OWN.splitlines()[1:]
+    assert found(ODD, "\n".join([*head, *tail]), "x = 1", "x = 2", "x = 3") == []
 
 
 def test_answers_that_are_not_python_are_compared_as_far_as_they_can_be_read():

@@ -30,6 +30,7 @@ pytestmark = [pytest.mark.thorough, pytest.mark.long, pytest.mark.sandbox]
 ESSAY = {"grade_id": "why", "grade": True, "solution": True, "locked": False, "task": False, "points": 4}
 LOOP = "\n    ".join(f"parts = parts + [x[{number}:] * 0 + rank // {number + 2}]" for number in range(8))
 ODD = f"def total(x, rank, world_size):\n    parts = []\n    {LOOP}\n    dist.all_reduce(x)\n    return x"
+DESK = {"width": 1280, "height": 900}
 CLASS = {
     "ada": RIGHT,
     "bo": {**RIGHT, "double": WRONG["double"], "total": ODD},
@@ -113,7 +114,7 @@ def test_an_instructors_day(course, tmp_path):
             formgrader.write("#why", "3", "grade")
             formgrader.write("#why-comment", "Fair, but why *fast*?", "comment")
         grader("grade", LESSON, "--course", course)
-        with visit(browser, f"{course.as_uri()}/", viewport={"width": 1280, "height": 900}) as seen:
+        with visit(browser, f"{course.as_uri()}/", viewport=DESK) as seen:
             page = seen.page
             page.goto(f"{course.as_uri()}/report.html")
             assert page.get_by_text("3 answers are not graded yet").is_visible()
