@@ -76,7 +76,7 @@ reveal(
 
 # %% [markdown]
 # No error, no warning, and both losses fall as they should. Yet these are two models, each trained on half of the data.
-# What is missing is one line. To write it, you need to know what these processes are.
+# Hardly more than one line is missing. To write it, you need to know what these processes are.
 
 # %% [markdown]
 # # Part 1 · One program, many processes
@@ -180,7 +180,7 @@ spawn_anywhere(where_am_i, 2).results
 # %% [markdown]
 # ## Replicas in step
 #
-# Now the missing line. `dist.all_reduce(x)` replaces `x`, on every rank, by the **sum** of all ranks' `x`. All ranks
+# Now for what is missing. `dist.all_reduce(x)` replaces `x`, on every rank, by the **sum** of all ranks' `x`. All ranks
 # call it together; it is one of eight such operations, the **collectives**, and the next lesson is about them.
 #
 # The loss is a mean over rows. Each of $P$ ranks computes the mean over its own rows, and all have equally many. So the
@@ -248,7 +248,7 @@ print(f"the replicas are {percent_apart(one, other):.0f} % apart,", end=" ")
 print("and agree with one process:", torch.allclose(one, serial, atol=1e-5))
 
 # %% [markdown]
-# That is **data parallelism**, whole. Lesson 05 makes it fast; here it was one line.
+# That is all of **data parallelism**: one all-reduce and one division for each weight. Lesson 05 makes it fast.
 
 # %% [markdown]
 # ## Rendezvous by hand
@@ -287,8 +287,8 @@ reveal("connections among 4 ranks", connections[4], why="One for each pair: the 
 reveal("connections among 1,024 ranks", connections[1024], why="$P (P - 1) / 2$: one for each pair.")
 
 # %% [markdown]
-# In the exercise, four processes meet several times, each time in other company: first in pairs, say, and later all
-# together. For each meeting a rank is told the path of a file, its rank **in that meeting**, and how many come. Two
+# In the exercise, four processes meet several times, each time in different company: first in pairs, say, and later
+# all together. For each meeting a rank is told the path of a file, its rank **in that meeting**, and how many come. Two
 # pairs that meet at the same time use two paths. No file is there yet.
 #
 # `dist.all_gather(everyone, mine)` fills the list `everyone` with the tensor `mine` of each rank, in the order of the

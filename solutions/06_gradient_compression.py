@@ -719,8 +719,8 @@ reveal(
 figures.over_steps({name: losses for name, (losses, _) in found.items()}, "loss on rank 0", "loss")
 
 # %% [markdown]
-# With feedback, 1 % of the entries do nearly as well as all of them; without it, they do next to nothing. Why, is shown
-# by the error that has **accumulated**: how far the sum of all that arrived so far lags behind the sum of the true
+# With feedback, 1 % of the entries bring the loss down almost as far as all of them; without it, they do next to
+# nothing. The **accumulated** error shows why: how far the sum of all that has arrived lags behind the sum of the true
 # gradients.
 
 # %% tags=["notebook-only"]
@@ -729,15 +729,16 @@ figures.over_steps(lags, "what hasn't arrived yet", "length of the accumulated e
 
 # %% [markdown]
 # Without feedback the errors of all steps add up. With it, the accumulated error **is** the mean of the residuals, and
-# residuals don't grow: as soon as an entry has waited for long, it is large, and goes out. So nothing is lost, it only
-# comes late. (For an unbiased compressor, such as stochastic rounding, errors cancel without feedback as well, but only
+# residuals stop growing: an entry that has waited for long is large, and goes out. So nothing is lost; it only comes
+# late. (For an unbiased compressor, such as stochastic rounding, errors cancel without feedback as well, but only
 # on average: their length still grows like the square root of the number of steps.)
 
 # %% [markdown]
 # # Part 4 · Thin matrices
-# The gradient of a layer is a matrix, and a matrix of low rank can hold much of it. One of rank $r$ is a product $P Q^T$
-# of two thin ones, with $P$ of shape $(m, r)$ and $Q$ of shape $(n, r)$. **PowerSGD** (Vogels and others, 2019) sends
-# these. And it sends them by **all-reduce**, since both are linear in the gradient $M$ as long as the other is fixed:
+# The gradient of a layer is a matrix, and a matrix of low rank can hold much of it. One of rank $r$ is a product
+# $P Q^T$ of two thin ones, with $P$ of shape $(m, r)$ and $Q$ of shape $(n, r)$. **PowerSGD** (Vogels and others, 2019)
+# sends these. And it sends them by **all-reduce**, since both are linear in the gradient $M$ as long as the other is
+# fixed:
 #
 # 1. $P = M Q$, with last step's $Q$: sum over the ranks
 # 2. make the columns of $P$ **orthonormal**

@@ -120,7 +120,8 @@ def left_early(rank, world_size):
 @loud(
     3,
     "Ranks 0, 1 and 2 must all call all_reduce, but rank 2 is in recv from 0. "
-    "Rank 0 is in all_reduce and has not called the send that rank 2 waits for: ",
+    "Rank 2 waits for a message from rank 0, which is in all_reduce and could send it only afterwards, if at all: is a "
+    "call missing, or are two in the wrong order?",
 )
 def skipped_one(rank, world_size):
     x = torch.ones(2)

@@ -109,7 +109,6 @@ wrong("path-as-store", "and not its path").replace("store=store", "store=path")
 wrong("parts-before-it-gathers", "destroy_process_group after it").replace(
     "everyone =", "dist.destroy_process_group()\neveryone ="
 )
-wrong("meets-by-the-environment", "raised", varies=True).replace("store=store, ", "")
 right("by-a-url").replace("store = dist.FileStore(path, world_size)", "pass").replace(
     "store=store", 'init_method=f"file://{path}"'
 ).replace("[torch.empty(1) for _ in range(world_size)]", "[None] * world_size").replace(
@@ -131,7 +130,7 @@ wrong("barrier-inside-the-if", "writes without a barrier", caught_by="traffic").
             file.append(f"rank {rank}")
             dist.barrier()
 """)
-wrong("barrier-for-all-but-the-writer", "the barrier is inside an `if`").replace(
+wrong("barrier-for-all-but-the-writer", "never called this barrier").replace(
     "dist.barrier()", "elif turn == 0:\n    dist.barrier()"
 )
 wrong("in-rank-order", "in the order of the ranks").replace("order[turn] == rank", "turn == rank")
@@ -176,7 +175,7 @@ wrong("leaves-empty-ranks-out", "averages of ranks that have numbers").body("""
     dist.all_reduce(both)
     average = (both[0] / both[1]).item()
 """)
-wrong("returns-early", "an empty list still has to make the calls").replace(
+wrong("returns-early", "never called this all_reduce").replace(
     "sum_and_count =", "if not mine:\n    return 0.0, reading\nsum_and_count ="
 )
 wrong("divides-by-ranks", "divide by the sum of the counts").replace("sum_and_count[1])", "world_size)")
@@ -212,7 +211,7 @@ right("gathers-all-numbers").body("""
 """)
 
 wrong, right = ANSWERS.to("one-deadlock")
-wrong("decides-alone", "All must decide by the same number").replace("if averages[-1] < 1:", "if loss < 1:")
+wrong("decides-alone", "the same collectives in the same order").replace("if averages[-1] < 1:", "if loss < 1:")
 wrong("never-stops", "You continue although the average").replace("if averages[-1] < 1:", "if False:")
 wrong("stops-at-1-too", "an average of 1, which is not below 1", hidden=True).replace(
     "if averages[-1] < 1:", "if averages[-1] <= 1:"

@@ -5,7 +5,7 @@ from grader.authoring.variants import Answers
 ANSWERS = Answers()
 
 wrong, right = ANSWERS.to("broadcast-by-hand")
-wrong("forgets-to-receive", "What usually causes this here").replace("dist.recv(received, src=root)", "pass")
+wrong("forgets-to-receive", "finished without receiving it").replace("dist.recv(received, src=root)", "pass")
 wrong("only-rank-0", "rank 0's tensor").body("""
     if rank == 0:
         for other in range(1, world_size):
@@ -68,12 +68,14 @@ wrong("sends-everything", "4 times the bytes", caught_by="traffic").body("""
         dist.recv(everything, src=root)
         mine.copy_(everything.chunk(world_size)[rank])
 """)
-wrong("sends-everything-to-small-buffers", "or has a different size").replace("chunks[other]", "torch.cat(chunks)")
+wrong("sends-everything-to-small-buffers", "need the same shape and dtype").replace(
+    "chunks[other]", "torch.cat(chunks)"
+)
 wrong("wrong-dtype", "a different dtype", hidden=True).replace(
     "mine.copy_(chunks[root])", "mine.copy_(chunks[root])\nmine = mine.float()"
 )
 wrong("rebinds-its-buffer", "did not write it into `mine`").replace("mine.copy_(chunks[root])", "mine = chunks[root]")
-wrong("receives-from-anybody-but-the-root", "What usually causes this here").replace(
+wrong("receives-from-anybody-but-the-root", "is a src or a dst wrong").replace(
     "dist.recv(mine, src=root)", "dist.recv(mine, src=(rank + 1) % world_size)"
 )
 
@@ -134,7 +136,7 @@ wrong("averages", "the mean").replace("return total", "total /= world_size\nretu
 wrong("never-adds", "nothing was added to it").replace("total += arrived", "pass")
 wrong("adds-into-the-input", "must stay as it was").replace("for other", "total = x\nfor other")
 wrong("forgets-itself", "the sum of the others").replace("for other", "total.zero_()\nfor other")
-wrong("counts-to-four", "What usually causes this here", hidden=True).replace(
+wrong("counts-to-four", "Worth checking", hidden=True).replace(
     "for other in range(world_size):", "for other in range(min(world_size, 4)):"
 )
 wrong("adds-in-float32", "a different dtype", hidden=True).replace("for other", "total = total.float()\nfor other")
@@ -154,7 +156,7 @@ wrong("columns-as-rows", "how many ranks are in one row").replace(
 wrong("sums-the-row-sum", "a copy of `x` of its own").replace("sums = []", "sums, total = [], torch.clone(x)").replace(
     "total = x.clone()\ndist.all", "dist.all"
 ).replace("sums.append(total)", "sums.append(total.clone())")
-wrong("only-its-own-groups", "Every rank creates the group of every row").replace(
+wrong("only-its-own-groups", "new_group", varies=True).replace(
     "groups = [dist.new_group(list(team)) for team in teams]",
     "groups = [dist.new_group(list(team)) if rank in team else None for team in teams]",
 )
@@ -316,7 +318,7 @@ wrong("number-by-number", "One call of each").body("""
 """)
 
 wrong, _ = ANSWERS.to("agree-or-explain")
-wrong("only-the-odd-one-raises", "Every rank must raise").replace("if odd:", "if everyone[rank] != everyone[0]:")
+wrong("only-the-odd-one-raises", "never called this all_reduce").replace("if odd:", "if everyone[rank] != everyone[0]:")
 wrong("looks-at-the-size-only", "raised no ValueError", hidden=True).replace(
     "everyone[r] != everyone[0]]", "sorted(everyone[r]) != sorted(everyone[0])]"
 )
@@ -327,7 +329,7 @@ wrong("speaks-for-itself", "the same sentence on every rank").replace(
     "f\"{', '.join(odd)}, but rank 0 brought {everyone[0]}\"", 'f"rank {rank} brought {mine}"'
 )
 wrong("names-the-first-only", "to be named").replace("{', '.join(odd)}", "{odd[0]}")
-wrong("never-asks", "went on to all_reduce").body("pass")
+wrong("never-asks", "the same shape and dtype").body("pass")
 wrong("pairs-the-wrong-ranks", "rank 0 to be named").replace("odd =", "everyone.reverse()\nodd =")
 
 wrong, right = ANSWERS.to("uneven-all-gather")

@@ -179,7 +179,7 @@ wrong("straight-to-everybody", "In a ring every message goes to the next place",
 ).replace("(outgoing - 1) % size", "place").replace(
     "right, arrived, left", "team[outgoing], arrived, team[place - 1 - step]"
 )
-wrong("equal-chunks", "chunks differ in length").replace(
+wrong("equal-chunks", "need the same shape and dtype").replace(
     "arrived = torch.empty_like(chunks[incoming])", "arrived = torch.zeros(3, dtype=x.dtype)[: x.numel() // size]"
 )
 wrong("chunks-are-views", "must stay as it was").replace(

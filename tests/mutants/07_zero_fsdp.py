@@ -105,6 +105,7 @@ wrong("keeps-a-flat-gradient", "outlive the step", caught_by="memory").replace(
     "sizes = [p.numel() for p in parameters]",
     "sizes = [p.numel() for p in parameters]\nkept = [torch.zeros(sum(sizes), dtype=shard.dtype)]",
 ).replace("model.zero_grad()", "model.zero_grad()\nkept[0].zero_()")
+wrong("never-clears", "call model.zero_grad()").replace("model.zero_grad()", "pass")
 wrong("new-optimizer-each-step", "after three steps").replace("optimizer.step()", "make_optimizer([piece]).step()")
 right("views-of-one-flat-tensor").function("""
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -195,6 +196,9 @@ wrong("own-gradients", "nothing was averaged").replace(
     "dist.reduce_scatter_single(mine, flat, op=dist.ReduceOp.AVG)",
     "mine.copy_(flat[rank * len(piece) : (rank + 1) * len(piece)])",
 )
+wrong("divides-again", "by their number once more").replace(
+    "optimizer.step()", "for piece in pieces:\n    piece.grad /= len(microbatches)\noptimizer.step()"
+)
 wrong("last-microbatch-undivided", "the last microbatch alone: add").replace(" / len(microbatches)", "").replace(
     "piece.grad = mine if piece.grad is None else piece.grad + mine", "piece.grad = mine"
 )
@@ -231,7 +235,7 @@ right("with-a-list").replace(
 wrong, right = ANSWERS.to("zero-3")
 wrong("never-frees", "free each weight after its forward pass", caught_by="memory").replace("if reshard:", "if False:")
 wrong("always-reshards", "once (resharding is off)", caught_by="traffic").replace("if reshard:", "if True:")
-wrong("keeps-weights", "gathers it anew").replace(
+wrong("keeps-weights", "after three steps shard 0 is").replace(
     "free_weight(weight)\nflat = nn.functional.pad", "flat = nn.functional.pad"
 )
 wrong("keeps-gradients", "drop its gradient", caught_by="memory").replace(
@@ -330,6 +334,7 @@ wrong("own-gradient", "this rank's own gradient").replace(
     "dist.reduce_scatter_single(mine, flat, op=dist.ReduceOp.AVG)",
     "mine.copy_(flat[dist.get_rank() * context.size : (dist.get_rank() + 1) * context.size])",
 )
+wrong("divides-twice", "AVG divides already").replace("return mine,", "return mine / context.world_size,")
 right("divides-by-hand").replace(", op=dist.ReduceOp.AVG)", ")\nmine /= context.world_size")
 
 wrong, right = ANSWERS.to("clip-shards")
@@ -344,6 +349,10 @@ wrong("always-scales", "although their norm is below").replace(
     "min(1.0, max_norm / norm) if norm else 1.0", "max_norm / norm"
 )
 wrong("never-scales", "scale them where").replace("gradient * scale", "gradient.clone()")
+wrong("clips-each-piece", "one factor for all of them").replace(
+    "[gradient * scale for gradient in gradients]",
+    "[gradient * min(1.0, max_norm / gradient.norm().item()) for gradient in gradients]",
+)
 wrong("in-place", "must stay as it was").replace("[gradient * scale for", "[gradient.mul_(scale) for")
 wrong("one-for-each-piece", "one all_reduce of one number", caught_by="traffic").replace(
     "total = sum(gradient.double().square().sum() for gradient in gradients)",
@@ -383,6 +392,14 @@ wrong("gathers-again", "return this rank's piece").replace(
     "return mine",
     "dist.all_gather_single(flat, mine, group=shard_group)\nreturn flat[: gradient.numel()].view_as(gradient)",
 )
+wrong("groups-swapped", "the piece of another cut").body("""
+    size = -(-gradient.numel() // dist.get_world_size(replica_group))
+    flat = nn.functional.pad(gradient.flatten(), (0, size * dist.get_world_size(replica_group) - gradient.numel()))
+    mine = flat.new_empty(size)
+    dist.reduce_scatter_single(mine, flat, op=dist.ReduceOp.AVG, group=replica_group)
+    dist.all_reduce(mine, op=dist.ReduceOp.AVG, group=shard_group)
+    return mine
+""")
 wrong("whole-world-at-once", "reduce-scatter first", caught_by="traffic").body("""
     size = -(-gradient.numel() // shard_size)
     flat = nn.functional.pad(gradient.flatten(), (0, size * shard_size - gradient.numel())).clone()

@@ -191,12 +191,10 @@ class Training:
         reduce: Combine,
         gather: Callable[[Tensor, Tensor], Tensor] | None = None,
         carry: bool = False,
-        stale: bool = False,
     ) -> Tensor:
         """(P, N): the weights on each rank at the end. batches: of each step, each rank's rows.
 
-        reduce, gather: what becomes of the ranks' gradients and new weights; carry: gradients of all steps add up;
-        stale: gradients are those of the first weights
+        reduce, gather: what becomes of the ranks' gradients and new weights; carry: gradients of all steps add up
         """
         start = end_to_end(trainable(self.model)).to(self.dtype)
         weights = everywhere(start, self.world_size).clone().requires_grad_()
@@ -204,7 +202,7 @@ class Training:
         model = deepcopy(self.model)
         for rows in batches:
             old = weights.detach().clone()
-            local = torch.stack([self.gradient(start if stale else old[rank], mine) for rank, mine in enumerate(rows)])
+            local = torch.stack([self.gradient(old[rank], mine) for rank, mine in enumerate(rows)])
             weights.grad = reduce(local).clone() + before
             before = weights.grad if carry else before
             optimizer.step()
@@ -234,11 +232,7 @@ def usual_mistakes(training: Training, batches: Sequence[Several], freed: bool) 
             batches, mean, gather=training.mine_only
         ),
     }
-    never_freed = {
-        "the result of gradients at the first weights: free each weight after its backward pass, so that the next step "
-        "gathers it anew": training.run(batches, mean, stale=True)
-    }
-    return (never_freed if freed else never_gathered) | {
+    return ({} if freed else never_gathered) | {
         "the result with each piece's gradient from its own rank's rows: nothing was averaged": training.run(
             batches, training.owned
         ),
@@ -290,12 +284,18 @@ def trained(
     right = training.run(of_steps, lambda local: everywhere(local.mean(0), ranks))
     tell_apart = sum(sizes) < LARGE and not wide  # other cases judge something else
     wrong = usual_mistakes(training, of_steps, freed) if tell_apart else {}
+    if together and tell_apart:
+        wrong |= {
+            "the result if gradients add up from step to step: call model.zero_grad()": training.run(
+                of_steps, lambda local: everywhere(local.mean(0), ranks), carry=True
+            )
+        }
     if microbatches > 1 and tell_apart:
         wrong |= accumulation_mistakes(training, of_steps, microbatches)
     units = [end_to_end(parameters)] if together else list(parameters)
     cut = [pieces_of(unit.to(shard_dtype), ranks) for unit in units]
     shards: list[Any] = cut[0] if together else [list(of_rank) for of_rank in zip(*cut, strict=True)]
-    batches = [[of_ranks[rank] for of_ranks in of_steps] for rank in range(ranks)]
+    batches: list[list[Any]] = [[of_ranks[rank] for of_ranks in of_steps] for rank in range(ranks)]
     if microbatches:
         batches = [[list(rows.split(2)) for rows in of_rank] for of_rank in batches]
 
@@ -313,7 +313,7 @@ def trained(
     mistakes = {words: named(x) for words, x in wrong.items()}
     return Case(
         [[deepcopy(model) for _ in range(ranks)], shards, batches],
-        same={"options": ADAMW, **more.pop("same", {})},
+        same={"options": ADAMW, "clear": not together, **more.pop("same", {})},
         right=named(right),
         mistakes={part: {words: of[part] for words, of in mistakes.items()} for part in named(right)},
         seen="rank {rank}: after three steps {part} is",
@@ -347,6 +347,9 @@ def accumulation_mistakes(training: Training, of_steps: Sequence[Several], count
         ),
         "the result if p.grad still holds the microbatches before: set it to None in the hook": training.run(
             repeated, lambda local: mean(local) * (count + 1) / 2
+        ),
+        "the result with the mean over the microbatches divided by their number once more": training.run(
+            of_steps, lambda local: mean(local) / count
         ),
         "the result of the last microbatch alone: add to the gradient of the shard": training.run(last, mean),
         "the result of the last microbatch alone, divided by their number: add to the gradient of the shard": (
@@ -706,6 +709,7 @@ def mixed_precision_weight(draws: Draws, ranks: int, shape: tuple[int, ...]) -> 
             },
             "the gradient of the shard": {
                 "the sum over the ranks: take their mean": pieces_of(total, ranks),
+                "the mean divided by world_size once more: AVG divides already": pieces_of(total / ranks**2, ranks),
                 "this rank's own gradient: reduce it over the ranks": [
                     pieces_of(gradient, ranks)[rank] for rank, gradient in enumerate(gradients)
                 ],
@@ -778,6 +782,9 @@ def clip_shards(
             "its gradients": {
                 "the gradients as they were: scale them where the norm is above max_norm": pieces,
                 "the gradients scaled although their norm is below max_norm": always,
+                "each piece scaled by its own norm: one factor for all of them, from the whole norm": [
+                    [x * min(1.0, max_norm / x.double().norm().item()) for x in mine] for mine in pieces
+                ],
             },
         },
         seen="rank {rank}: {part} is",
@@ -835,6 +842,9 @@ def hybrid_reduce(
                 whole.mean(0) * replicas
             ),
             "the whole mean gradient: return this rank's piece": whole.mean(0),
+            "the piece of another cut: the shard group reduces and scatters, the replica group all-reduces": [
+                pieces_of(whole.mean(0), replicas)[rank // shard_size] for rank in range(ranks)
+            ],
             "this rank's own gradient": [
                 pieces_of(gradient, shard_size)[rank % shard_size] for rank, gradient in enumerate(gradients)
             ],
@@ -888,4 +898,5 @@ def seconds_per_million(plan: dict[str, Any], layers: int, dim: int, ranks: int,
         ) from None
     steps = [each for each in run.regions if each.name == "step"]
     took = max(each.end for each in steps) - min(each.start for each in steps)
-    return took * 1e6 / (ranks * plan["rows"] * plan["microbatches"])
+    tokens: int = ranks * plan["rows"] * plan["microbatches"]
+    return took * 1e6 / tokens

@@ -81,10 +81,13 @@ def message_instead(event: Event, message: Event, blocked: dict[int, Event], mat
         return f"A {event.op} is not received with recv: every rank calls {event.op} itself."
     if matching.other_end(message) is not None:
         return ""
-    missing = "send" if message.op == "recv" else "recv"
+    if message.op == "recv":
+        who, verb = f"Rank {message.rank} waits for a message from rank {other.rank}", "send"
+    else:
+        who, verb = f"Rank {message.rank} waits for its message to be received by rank {other.rank}", "receive"
     return (
-        f"Rank {other.rank} is in {call_text(other)} and has not called the {missing} that rank {message.rank} waits "
-        "for: count the sends and receives of each pair, which must match one to one, including their tags."
+        f"{who}, which is in {call_text(other)} and could {verb} it only afterwards, if at all: is a call missing, or "
+        "are two in the wrong order?"
     )
 
 

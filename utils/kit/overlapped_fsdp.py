@@ -111,6 +111,6 @@ def overlapped_step(
         one.weight.register_post_accumulate_grad_hook(partial(after_backward, number))
     with region("step"):
         for _ in range(microbatches):
-            loss_of(forward(torch.empty(rows, dim, dtype=torch.bfloat16), every, keep, recompute)).backward()  # type: ignore[no-untyped-call]
+            loss_of(forward(torch.empty(rows, dim, dtype=torch.bfloat16), every, keep, recompute)).backward()
             every[0].finish_reducing()
         optimizer.step()

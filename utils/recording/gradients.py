@@ -96,12 +96,17 @@ class Gradients:
         self.by_address.clear()
         fingerprints = []
         for tensor in objects:
-            if type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.is_leaf and tensor.requires_grad:
+            if type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.is_leaf and has_values(tensor):
                 fingerprints.append(fingerprint(tensor))
                 if tensor.grad is not None:
                     found = GradientOf(0, fingerprints[-1], names.get(id(tensor), ""))
                     self.by_address[tensor.grad.data_ptr()] = ref(tensor), found, version_of(tensor)
         return fingerprints
+
+
+def has_values(tensor: torch.Tensor) -> bool:
+    """Whether it is trained and has memory: FSDP takes a weight's away while nobody computes with it."""
+    return tensor.requires_grad and (tensor.is_meta or tensor.untyped_storage().nbytes() > 0)
 
 
 def fingerprint(parameter: torch.Tensor) -> int:

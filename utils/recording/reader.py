@@ -85,8 +85,8 @@ def read_state(rank: int, notes: Iterable[Note], table: bytes, finished: bool) -
     on_device = {note.call: note for note in of(DeviceTime)}
     ends = {group.number: group.end for group in of(GroupMade)}
     gradients: dict[int, list[Gradient]] = {}
-    for note in of(GradientOf):
-        gradients.setdefault(note.call, []).append(Gradient(note.fingerprint, note.name))
+    for part in of(GradientOf):
+        gradients.setdefault(part.call, []).append(Gradient(part.fingerprint, part.name))
     state = RankState(
         rank,
         groups_made=[

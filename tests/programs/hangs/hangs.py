@@ -518,7 +518,11 @@ def a_rank_that_stopped_generating(rank, world_size):
     dist.recv(torch.zeros(2), src=1)
 
 
-@hangs("rank 1 is in send to 2", "Rank 2 is in barrier and has not called the recv that rank 1 waits for", world_size=3)
+@hangs(
+    "rank 1 is in send to 2",
+    "its message to be received by rank 2, which is in barrier and could receive it only afterwards, if at all",
+    world_size=3,
+)
 def a_receive_missing_from_a_batch(rank, world_size):
     """Each stage makes its own list of messages. https://github.com/pytorch/PiPPy/issues/969"""
     messages = [dist.P2POp(dist.isend, torch.ones(2), (rank + 1) % world_size)]

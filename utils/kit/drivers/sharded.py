@@ -39,11 +39,13 @@ def train(
     rank: int,
     world_size: int,
     options: Mapping[str, float],
+    clear: bool,
     **same: Any,
 ) -> dict[str, Any]:
     """Make a step with `function`, and take one with each of `batches`.
 
     options  of AdamW, for the `make_optimizer` that the function gets
+    clear    whether to drop the model's gradients after each step
 
     Returns what the rank has at the end: the `weights` of the model and the `shards`; and bytes: `held`, the most
     between two steps, without the model's gradients; `peak`, the most from the first step on until the first update.
@@ -65,8 +67,9 @@ def train(
         for batch in batches:
             step(batch)
             for parameter in parameters:
-                parameter.grad = None
-            held = max(held, storages.live - besides)
+                parameter.grad = None if clear else parameter.grad
+            gradients = sum(p.grad.nbytes for p in parameters if p.grad is not None)
+            held = max(held, storages.live - besides - gradients)
         peak = most_between(storages, first, updates[0] if updates else None) - besides
     whole = [p.detach().clone() if p.untyped_storage().nbytes() else None for p in parameters]
     pieces = [given] if isinstance(given, Tensor) else given
