@@ -188,9 +188,9 @@ figures.tree(size=6)
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# Up: `if place % (2 * distance) == distance:` send to `team[place - distance]`; `elif` the remainder is 0 and `place
-# + distance < size`: receive from `team[place + distance]`, then add. Down: the same two conditions, with `recv` and
-# `send` exchanged, and nothing to add.
+# Up: `if place % (2 * distance) == distance:` send to `team[place - distance]`; `elif` the remainder is 0 and
+# `place + distance < size`: receive from `team[place + distance]`, then add. Down: the same two conditions, with
+# `recv` and `send` exchanged, and nothing to add.
 # </details>
 
 # %% exercise="tree-all-reduce" difficulty=3 minutes=15

@@ -645,8 +645,8 @@ megatron.traffic()
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# `index = tokens - tp_rank * rows`, `mine = (index >= 0) & (index < rows)`, `found = table_local[index.clamp(0, rows
-# - 1)]`, and `y_partial = torch.where(mine.unsqueeze(-1), found, 0.0)`.
+# `index = tokens - tp_rank * rows`, `mine = (index >= 0) & (index < rows)`,
+# `found = table_local[index.clamp(0, rows - 1)]`, and `y_partial = torch.where(mine.unsqueeze(-1), found, 0.0)`.
 # </details>
 
 # %% exercise="parallel-embedding" difficulty=3 minutes=12

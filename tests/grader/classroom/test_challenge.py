@@ -1,5 +1,6 @@
 """Extra credit and the class's board, from the check cell to the pages, with a stand-in judge."""
 
+import csv
 import sys
 
 import pytest
@@ -72,15 +73,13 @@ def test_a_persons_decision_about_a_challenge_stays(course):
 
 
 def test_grades_hold_it_and_totals_may_exceed_the_maximum(course):
-    rows = (course.root / "grades.csv").read_text().splitlines()
-    assert rows[0].split(",")[4] == f"{LESSON}/fast-score"
-    assert rows[1] == "ada,2,3,1,3,9,9"
+    with (course.root / "grades.csv").open() as file:
+        ada = next(csv.DictReader(file))
+    assert (ada["student"], ada[f"{LESSON}/fast-score"], ada[f"{LESSON}/total"]) == ("ada", "3", "9")
     lines = table(read_grades(course, LESSON)).splitlines()
-    assert lines[-1] == "  3  fast (extra credit, not in the total's maximum)"
-    assert [line.split() for line in lines if line.startswith(("ada", "of"))] == [
-        ["ada", "2", "4", "3", "9"],
-        ["of", "2", "4", "3", "6"],
-    ]
+    assert any(line.endswith("fast (extra credit, not in the total's maximum)") for line in lines)
+    [ada, of] = [line.split() for line in lines if line.startswith(("ada", "of"))]
+    assert ada[-1] == "9" and of[-1] == "6" and sorted(ada[1:-1]) == sorted(of[1:-1]) == ["2", "3", "4"]
 
 
 def test_feedback_says_extra_credit(course):
