@@ -41,7 +41,8 @@ def packed(numbers: Tensor, bits: int) -> Tensor:
 
 
 def unpacked(whole: Tensor, bits: int) -> Tensor:
-    return (whole[:, None] >> places(bits, whole.device) & 2**bits - 1).flatten()
+    numbers: Tensor = whole[:, None] >> places(bits, whole.device) & 2**bits - 1
+    return numbers.flatten()
 
 
 def places(bits: int, device: torch.device) -> Tensor:

@@ -98,7 +98,7 @@ def test_an_instructors_day(course, tmp_path):
 
             # Morning: the lesson is made and released.
             row = page.locator("tr", has=page.get_by_text(LESSON, exact=True))
-            for button in ("generate", "release"):
+            for button in ("assign", "release"):
                 page.goto(f"{address}formgrader/manage_assignments")
                 row.locator(f".{button} a").click()
                 page.locator(".modal-title", has_text="Success").wait_for()
