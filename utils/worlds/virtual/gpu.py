@@ -188,7 +188,9 @@ class VirtualGpu(TorchDispatchMode):
         """The arguments with which `function` puts its result where this world's tensors are."""
         if self.only_sizes:
             return meta_tensors.arguments(function, args, kwargs)
-        return args, {**kwargs, "device": "cpu"} if "device" in kwargs else kwargs
+        device = kwargs.get("device")
+        on_gpu = device is not None and torch.device(device).type == "cuda"  # and not "meta"
+        return args, {**kwargs, "device": "cpu"} if on_gpu else kwargs
 
     def do(self, function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.only_sizes:
@@ -233,7 +235,7 @@ class VirtualGpu(TorchDispatchMode):
                 if counts is not None:
                     counts.address = address_of(tensor)
                     reinstall_gradient_hooks(tensor)
-                elif tensor.requires_grad:
+                elif tensor.requires_grad and tensor.is_leaf:
                     tensor.register_post_accumulate_grad_hook(CountsGradient(self.storages, address_of(tensor)))
 
     def is_parameter(self, value: Any) -> bool:

@@ -153,6 +153,8 @@ def stay_where_they_are() -> None:
     one. A number is a GPU too, as in `model.to(rank)`.
     """
     to, module_to = torch.Tensor.to, torch.nn.Module.to
+    with torch.device("meta"):
+        torch.empty(0)  # `with torch.device` looks up once which functions it is for, by their identity: not ours
 
     def stay(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
         if args and (args[0] is None or is_gpu(args[0])):
