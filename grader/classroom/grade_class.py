@@ -182,8 +182,9 @@ class Round:
             return False
         with self.course.gradebook() as gradebook:
             unchanged = one.is_recorded(gradebook, digest, judgement)
-        unchanged = unchanged and one.student not in self.options.extensions  # the penalty may be another one now
-        if not unchanged:
+        if unchanged:
+            one.update_penalty()
+        else:
             one.record(nb, digest, judgement)
         self.counts["unchanged" if unchanged else "judged before and taken over"] += 1
         return True

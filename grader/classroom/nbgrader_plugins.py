@@ -118,6 +118,13 @@ class SaveGrades(SaveAutoGrades, AssignLatePenalties):
             grade.auto_score, grade.extra_credit = 0.0, points
         grade.needs_manual_grade = grade.manual_score is not None  # a person overrode it and should check again
 
+    def update_penalty(self, ids: dict[str, Any]) -> None:
+        """Work out the late penalty again: since grading, a person may have given points, or more time."""
+        self.notebook_id, self.assignment_id, self.student_id = ids["notebook"], ids["assignment"], ids["student"]
+        self.init_plugin()
+        with one_transaction(ids["db_url"]) as self.gradebook:
+            self._add_late_penalty()
+
     def _add_late_penalty(self) -> None:
         self.gradebook.db.flush()
         submission = self.gradebook.find_submission(self.assignment_id, self.student_id)

@@ -18,7 +18,7 @@ from nbgrader.utils import parse_utc
 
 from grader.classroom.course import Course
 from grader.classroom.gradebook import replace_file
-from grader.classroom.nbgrader_plugins import points_of
+from grader.classroom.nbgrader_plugins import SaveGrades, points_of
 from grader.judging.verdict import Judgement
 
 
@@ -67,6 +67,10 @@ class OneSubmission:
                 replace_file(self.autograded.with_name(name), self.handed_in.with_name(name).read_bytes())
         replace_file(self.autograded, text.encode())
         self.course.autograding.set_permissions(self.lesson, self.student)
+
+    def update_penalty(self) -> None:
+        """Work out the late penalty again, and leave all else as it is recorded."""
+        SaveGrades(config=self.course.config).update_penalty(self.resources()["nbgrader"])
 
     def is_graded(self) -> bool:
         """Whether there is a judged notebook, of this submission or an earlier one."""

@@ -31,6 +31,7 @@ from grader.pages.sanitize import CACHE_SIZE, LONGEST, PAGE_SECONDS, from_markdo
 from grader.sandbox.bounded import TooMuch, bounded
 
 ABOUT = ("student", "notebook", "score", "max_score", "late_penalty")  # what nbgrader knows of a submission
+NO_ANSWER = "No response."  # nbgrader's own comment on an answer that is as it was released
 # For verdicts without a message.
 DEFAULT_MESSAGES = {
     BLANK: "You have not written anything in this exercise's cell yet.",
@@ -178,7 +179,7 @@ def parts(
 def comment_on(cell: NotebookNode) -> Markup:
     """What a person has written about an answer."""
     comment = cell.metadata.nbgrader.get("comment")
-    return Markup(from_markdown(visible(comment))) if comment else Markup()
+    return Markup(from_markdown(visible(comment))) if comment and comment != NO_ANSWER else Markup()
 
 
 def judged(cell: NotebookNode, answers: list[str], own: str) -> Judged:
@@ -189,8 +190,10 @@ def judged(cell: NotebookNode, answers: list[str], own: str) -> Judged:
     css = MARKS[PASSED if score >= most else PART if score > 0 else WRONG].css
     by_hand = Mark("✎", "graded by a person", f"{number(score)} of {number(most)}", css)
     if not is_check(cell):
-        waits = cell.metadata.nbgrader.get("waits") is True
-        return Judged(name, "by hand", score, most, WAITS if waits else by_hand)
+        about = cell.metadata.nbgrader
+        is_blank = about.get("comment") == NO_ANSWER and not score
+        mark = WAITS if about.get("waits") is True else MARKS[BLANK] if is_blank else by_hand
+        return Judged(name, "by hand", score, most, mark)
     verdict = verdict_of(cell)
     changed = score != verdict.points
     return Judged(

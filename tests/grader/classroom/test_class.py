@@ -252,7 +252,12 @@ def test_an_extension_changes_the_penalty_of_what_is_graded_already(late, judged
     assert total(ada=timedelta(days=1)) == 0, "it replaces the one before"
     assert total(ada=timedelta(hours=36)) == 6
     assert total(ada=timedelta()) == 0
-    assert judged == [["ada"], [], [], [], [], []], "nothing is judged again"
+    with late.gradebook() as gradebook:
+        grade = gradebook.find_grade("double-values", LESSON, LESSON, "ada")
+        grade.extra_credit = 5
+        gradebook.db.commit()
+    assert total() == 0, "points that a person gives later are late, too"
+    assert judged == [["ada"], *[[]] * 6], "nothing is judged again"
 
 
 @pytest.mark.parametrize("text, hours", [("ada=2d", 48), ("ada=36h", 36), ("ada=1w", 168), ("ada=0d", 0)])

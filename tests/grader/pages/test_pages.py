@@ -248,6 +248,15 @@ def test_exercises_without_a_word_are_one_line():
     assert [one["id"] for one in BeautifulSoup(html, "html.parser").select("h3[id^=lost-]")] == ["lost-total"]
 
 
+def test_an_answer_for_a_person_that_was_not_written_is_blank_and_nobodys_judgement():
+    about = {"grade_id": "essay", "grade": True, "solution": True, "locked": False, "task": False, "points": 4}
+    essay = new_markdown_cell("Why?", metadata={"nbgrader": {**about, "score": 0, "comment": "No response."}})
+    full = {name: Verdict(name, points, points, PASSED) for name, points in POINTS.items()}
+    text = text_of(page_of(graded(essay, said=full, comment="No response.")))
+    assert "Nothing is written in essay: 4 points." in text
+    assert "by a person" not in text and "No response" not in text
+
+
 def test_a_page_without_losses_says_nothing_of_any():
     said = {name: Verdict(name, points, points, PASSED) for name, points in POINTS.items()}
     assert "lost" not in text_of(page_of(graded(said=said)))
@@ -487,6 +496,24 @@ def in_gradebook(course, student, nb):
         gradebook.db.commit()
 
 
+def test_the_report_of_a_course_survives_odd_notebooks(tiny):
+    in_gradebook(tiny, "ada", graded())
+    in_gradebook(tiny, "bob", graded(flags=[Flag("tried to escape", "open('/etc/passwd')")]))
+    in_gradebook(tiny, "cut", graded())
+    (tiny / "autograded" / "cut" / LESSON / f"{LESSON}.ipynb").write_text('{"cells": [')
+    (tiny / "submitted" / "nothing" / LESSON).mkdir(parents=True)
+    convert(GenerateFeedback, tiny, "ada")
+    path = write_report(Course.at(tiny), [LESSON])
+    html = path.read_text()
+    assert_passive(html)
+    text = text_of(html)
+    assert "4 handed in" in text
+    assert "open('/etc/passwd')" in text and "can't be read" in text and "handed in, only: nothing" in text
+    links = {link["href"] for link in BeautifulSoup(html, "html.parser").find_all("a")}
+    assert f"feedback/ada/{LESSON}/{LESSON}.html" in links
+    assert all((path.parent / link).is_file() for link in links if not link.startswith("#"))
+
+
 def test_similar_answers_are_shown_side_by_side_and_accuse_nobody(tiny):
     loop = "\n    ".join(f"total = total + x[{number}] * rank - world_size // {number + 2}" for number in range(9))
     answer = f"def total(x, rank, world_size):\n    total = 0\n    {loop}\n    return total  # <script>"
@@ -517,24 +544,6 @@ def test_several_notebooks_are_shown_with_what_to_type(tiny):
         ["touch", f"{place}/{LESSON}.ipynb"],
     ]
     assert "1970-01-02 00:00 UTC  90_tiny (1).ipynb" in look.text
-
-
-def test_the_report_of_a_course_survives_odd_notebooks(tiny):
-    in_gradebook(tiny, "ada", graded())
-    in_gradebook(tiny, "bob", graded(flags=[Flag("tried to escape", "open('/etc/passwd')")]))
-    in_gradebook(tiny, "cut", graded())
-    (tiny / "autograded" / "cut" / LESSON / f"{LESSON}.ipynb").write_text('{"cells": [')
-    (tiny / "submitted" / "nothing" / LESSON).mkdir(parents=True)
-    convert(GenerateFeedback, tiny, "ada")
-    path = write_report(Course.at(tiny), [LESSON])
-    html = path.read_text()
-    assert_passive(html)
-    text = text_of(html)
-    assert "4 handed in" in text
-    assert "open('/etc/passwd')" in text and "can't be read" in text and "handed in, only: nothing" in text
-    links = {link["href"] for link in BeautifulSoup(html, "html.parser").find_all("a")}
-    assert f"feedback/ada/{LESSON}/{LESSON}.html" in links
-    assert all((path.parent / link).is_file() for link in links if not link.startswith("#"))
 
 
 # ---- in a browser ----------------------------------------------------------------------------------------------------
