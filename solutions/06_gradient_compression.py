@@ -623,6 +623,11 @@ def feedback_step(
 #
 # What it would like to send is not just the gradient. It still owes the residual.
 # </details>
+# <details><summary>Hint 3: almost the code</summary>
+#
+# Hand the sum of the two to `compressed_mean`. The new residual is that sum without what this rank has sent; the
+# mean doesn't come into it.
+# </details>
 
 # %% check="feedback-step" judges="values" points=4
 check(feedback_step, judges="values")

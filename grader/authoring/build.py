@@ -49,10 +49,7 @@ from grader.authoring.predictions import only_reveals
 from grader.authoring.records import record_drift, write_record
 from grader.authoring.rules import broken_rules
 
-MADE_FROM = (
-    "<small>Made from `{file}` by `make build`. Authors: change that file, not this notebook. "
-    "Students: write your answers right here.</small>"
-)
+MADE_FROM = "<small>Write your answers right here. (The notebook itself is made from `{file}` by `make build`.)</small>"
 NEW_CELL: dict[str, Callable[..., NotebookNode]] = {
     "markdown": new_markdown_cell,
     "code": new_code_cell,

@@ -214,6 +214,7 @@ RULES: tuple[Callable[[Lesson], Breaches], ...] = (
     imports_come_first,
     predictions_are_answered,
     every_exercise_is_checked,
+    hard_exercises_have_hints,
     a_challenge_ends_the_lesson,
     every_check_cell_is_judged,
     every_visible_check_runs,
