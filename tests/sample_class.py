@@ -42,8 +42,9 @@ MUTANT_STUDENTS: list[dict[str, str]] = [
         "distributed-transpose/gathers-everything": "traffic",
         "dual-of/one-way-only": "values",
         "global-statistics/mean-of-means": "values",
-        "launch-then-wait/waits-at-once": "traffic",
+        "launch-then-wait/waits-at-once": "traffic time",
         "agree-or-explain/only-the-odd-one-raises": "values",
+        "uneven-all-gather/keeps-the-padding": "score",
     },
     {
         "broadcast-by-hand/four-ranks": "values traffic",

@@ -331,7 +331,7 @@ wrong("averages-its-argument", "Average the gradients, not the parameters").repl
 wrong("if-for-while", "did not call this all_reduce again").replace(
     "while len(flights) < len(buckets) and", "if len(flights) < len(buckets) and"
 )
-wrong("as-they-are-ready", "started their buckets in different orders").replace(
+wrong("as-they-are-ready", "when rank 1 reduced that of").replace(
     "while len(flights) < len(buckets) and missing[len(flights)] == 0:", "if missing[number] == 0:"
 ).replace("buckets[len(flights)]", "buckets[number]").replace("append((flat", "append((buckets[number], flat").replace(
     "for bucket, (flat, handle) in zip(buckets, flights):", "for bucket, flat, handle in flights:"

@@ -87,20 +87,22 @@ def drive(
     grad    the gradient with respect to the function's result; None: no backward pass, the result is the answer
     groups  the ranks of each process group; this rank's group is the function's `tp_group`
     around  wraps the function: around(function) -> function
-    twice   call it a second time with the same inputs: a function that keeps something comes to something else
+    twice   call it a second time with equal inputs: a function that keeps something comes to something else
     """
     known = blocks_for(my_group(rank, groups))
     known = {name: value for name, value in known.items() if name in inspect.signature(function).parameters}
     function = partial(around(function) if around else function, **known, **same)
-    leaves = {name: leaf(value, grad is not None) for name, value in given.items()}
+    leaves = fresh(given, grad)
     output, gradients = forward_and_backward(function, leaves, grad)
     touched, repeats = changed(leaves, given), True
-    if twice and not touched:
-        for x in leaves.values():
-            if isinstance(x, torch.Tensor):
-                x.grad = None
-        repeats = alike((output, gradients), forward_and_backward(function, leaves, grad))
+    if twice:  # also if this rank's inputs have changed: the others may wait for it
+        repeats = alike((output, gradients), forward_and_backward(function, fresh(given, grad), grad))
     return {"output": output, "gradients": gradients, "changed": touched, "repeats": repeats}
+
+
+def fresh(given: dict[str, Any], grad: torch.Tensor | None) -> dict[str, Any]:
+    """The inputs of one call."""
+    return {name: leaf(value, grad is not None) for name, value in given.items()}
 
 
 def forward_and_backward(
