@@ -521,9 +521,9 @@ figures.halving(size=8)
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# `partner = team[place ^ distance]`. Receive into a buffer like `keep`, by `exchange(give, partner, arrived,
-# partner)`, then `keep += arrived`. The second half is one line: an `exchange` that sends `keep` and receives into
-# `give`.
+# The partner is the member of the team whose place differs in the bit `distance`. Exchange `give` for a buffer like
+# `keep`, and add what arrives to `keep`. The second half is one line: an `exchange` that sends `keep` and receives
+# into `give`.
 # </details>
 
 # %% exercise="halving-doubling" difficulty=4 minutes=20

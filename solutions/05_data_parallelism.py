@@ -1099,8 +1099,8 @@ predict("something would complain", ...)
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# `torch.cat([g.sum(0), (g * x_hat).sum(0), g.new_tensor([len(g)])])`, one all-reduce, and `mean_g, mean_gx =
-# (sums[:-1] / sums[-1]).chunk(2)`.
+# Put the sums of `g` and of `g * x_hat` over the rows, and the number of rows, into one tensor of 2 F + 1 numbers.
+# All-reduce it once. Divide all but the last by the last, and cut the result in two.
 # </details>
 
 # %% exercise="normalise-backward" difficulty=4 minutes=15

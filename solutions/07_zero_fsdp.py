@@ -503,15 +503,20 @@ figures.gather_compute_free(layers=3)
 # to do so, except here, where the same values come back. A change made through `weight.data` isn't counted.
 
 # %%
-weight, x = torch.ones(2, 2, requires_grad=True), torch.ones(1, 2)
-for name, target in (("weight.detach()", weight.detach()), ("weight.data", weight.data)):
-    y = (x.requires_grad_() @ weight).sum()
+def filled_again_through(way):
+    """Whether backward runs after the weight has been filled again, through .data or .detach()."""
+    weight, x = torch.ones(2, 2, requires_grad=True), torch.ones(1, 2, requires_grad=True)
+    y = (x @ weight).sum()
+    target = weight.data if way == "weight.data" else weight.detach()
     target.copy_(torch.ones(2, 2))
     try:
         y.backward()
-        print(f"{name}: the backward pass ran")
+        return "the backward pass ran"
     except RuntimeError as error:
-        print(f"{name}: {str(error)[:72]}...")
+        return f"{str(error)[:72]}..."
+
+print("through weight.detach():", filled_again_through("weight.detach()"))
+print("through weight.data:    ", filled_again_through("weight.data"))
 
 # %% exercise="gather-weight" difficulty=3 minutes=10
 def gather_weight(weight: Tensor, shard: Tensor, world_size: int) -> Tensor:

@@ -713,8 +713,9 @@ print(f"{gathering // three_numbers:,} times less")
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# `shifted = logits_local - largest.unsqueeze(-1)`; `total = g(shifted.exp().sum(-1))`; with `index = targets -
-# first`, `of_target = g(torch.where(mine, found, 0.0))`, where `found` is gathered from `shifted`.
+# Subtract the largest from this rank's logits, in a dimension of its own. Sum their exponentials, and let `g` add the
+# ranks' sums. Then the target's logit: each rank gathers one per token, puts 0 where the target isn't its own, and `g`
+# adds these too.
 # </details>
 
 # %% exercise="parallel-cross-entropy" difficulty=4 minutes=20

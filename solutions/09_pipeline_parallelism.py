@@ -356,8 +356,8 @@ predict("their receivers, a list in order", ...)
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# `x.requires_grad_()`; `dist.recv(gradient, src=rank + 1)` and `y.backward(gradient)`; `dist.send(x.grad, dst=rank -
-# 1)`.
+# What arrives needs a gradient before it is used. Receive the gradient of the output from the next rank and hand it to
+# `y.backward`; then send the gradient of the input to the rank before.
 # </details>
 
 # %% exercise="backward-across" difficulty=3 minutes=15
@@ -765,9 +765,9 @@ predict("messages that rank 3 sends, 16 microbatches", ...)
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# `dist.recv(x, src=before, tag=tag("F", m, stage))`; `sends.append((dist.isend(message, dst=after, tag=tag("F", m,
-# stage + 1)), message))`; `kept[c, m] = x, y`, later `x, y = kept.pop((c, m))`. The backward messages are the mirror
-# image, with `tag("B", m, stage)` and `tag("B", m, stage - 1)`.
+# A receive from `before` has the tag of this stage, an `isend` to `after` that of the next one; keep its handle, and
+# the message with it. Between F and B, `kept` holds a pair under the key of the chunk and the microbatch. The backward
+# messages are the mirror image.
 # </details>
 
 # %% exercise="run-schedule" difficulty=4 minutes=20
@@ -1096,8 +1096,9 @@ predict("the bubble of interleaved 1F1B", ...)
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# `chunk = k // world_size % num_chunks` and `microbatch = k // (world_size * num_chunks) * world_size + k %
-# world_size`. `ahead = min(2 * (world_size - 1 - rank) + (num_chunks - 1) * world_size, count)`.
+# In a block of P times the chunks, P steps in a row belong to one chunk: divide k by P for the chunk. The microbatch is
+# P for each whole block before, and then the place among the P. How many run ahead: the formula above, but never more
+# than there are.
 # </details>
 
 # %% exercise="interleaved" difficulty=4 minutes=20

@@ -208,7 +208,7 @@ def blocks_of(draws: Draws, numel: int, block: int, levels: int, to_whole: Whole
                 "cut off towards zero: call to_whole before you convert to int8": codes(scaled.trunc()),
                 "rounded by torch.round: use to_whole, which was handed in": codes(scaled.round()),
                 "with the codes of the padding: keep the first len(x)": (
-                    lambda got: isinstance(got, Tensor) and got.numel() == count * block > numel
+                    lambda got: isinstance(got, Tensor) and got.numel() == count * block > numel  # no answer: sizes
                 ),
             },
             "scales": {

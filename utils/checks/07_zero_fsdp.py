@@ -101,7 +101,8 @@ def flat_shard(draws: Draws, world_size: int, make: Make) -> Case:
     flat = end_to_end(ours)
     size = math.ceil(len(flat) / world_size)
     dealt = [
-        nn.functional.pad(flat, (0, size * world_size - len(flat)))[rank::world_size] for rank in range(world_size)
+        nn.functional.pad(flat, (0, size * world_size - len(flat)))[rank::world_size]  # no answer: a mistake
+        for rank in range(world_size)
     ]
     chunks = list(flat.tensor_split(world_size))
     mistakes: dict[str, Any] = {
@@ -117,7 +118,8 @@ def flat_shard(draws: Draws, world_size: int, make: Make) -> Case:
         "every P-th number: a piece is a block of consecutive numbers": dealt,
         "the whole flat tensor: return this rank's piece": flat,
         "without the padding: every rank's piece must have the same length": [
-            flat[rank * size : (rank + 1) * size] for rank in range(world_size)
+            flat[rank * size : (rank + 1) * size]  # no answer: a mistake
+            for rank in range(world_size)
         ],
         "pieces that differ in length: the last ones are padded with zeros": chunks,
         "a piece of each parameter: lay all of them end to end, then cut once": [
@@ -171,8 +173,7 @@ class Training:
     def gradient(self, flat: Tensor, rows: Tensor) -> Tensor:
         """(N,), of the mean loss over these rows."""
         parameters = trainable(self.model)
-        for p, values in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
-            p.data.copy_(values.view_as(p))
+        nn.utils.vector_to_parameters(flat.to(parameters[0].dtype), parameters)
         self.model.zero_grad()
         loss_of(self.model(rows)).backward()
         return end_to_end([p.grad for p in parameters if p.grad is not None]).to(self.dtype)
@@ -278,7 +279,7 @@ def trained(
     parameters, together = trainable(model), not (microbatches or freed)
     dtype = parameters[0].dtype
     shard_dtype = wide or dtype
-    sizes = [p.numel() for p in parameters]
+    sizes = [parameter.numel() for parameter in parameters]
     of_steps = rows_for(draws, 3, ranks, 2 * count, width_of(model), dtype)
     training = Training(model, owner_of(sizes, ranks, together), ranks, shard_dtype)
     right = training.run(of_steps, lambda local: everywhere(local.mean(0), ranks))
@@ -492,7 +493,7 @@ def gathered(weight: Tensor, shard: Tensor, world_size: int) -> Tensor:
     if not weight.untyped_storage().nbytes():
         parts = [torch.empty_like(shard, dtype=weight.dtype) for _ in range(world_size)]
         torch.distributed.all_gather(parts, shard.detach().to(weight.dtype))
-        weight.untyped_storage().resize_(weight.numel() * weight.element_size())
+        weight.untyped_storage().resize_(weight.nbytes)
         weight.data.view(-1).copy_(torch.cat(parts).narrow(0, 0, weight.numel()))
     return weight
 
@@ -746,7 +747,7 @@ def clip_shards(
     norms = [math.sqrt(sum(each)) for each in in_group]
 
     def scaled(norms: Sequence[float]) -> list[list[Tensor]]:
-        factors = [min(1.0, max_norm / norm) if norm else 1.0 for norm in norms]
+        factors = [min(1.0, max_norm / norm) if norm else 1.0 for norm in norms]  # no answer: one process
         return [[x * factor for x in mine] for mine, factor in zip(pieces, factors, strict=True)]
 
     wrong: dict[str, list[float]] = {

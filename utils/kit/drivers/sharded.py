@@ -20,7 +20,8 @@ def most_between(storages: Storages, first: int, last: int | None = None) -> int
     most = live
     for _, _, difference in storages.changes[first:last]:
         live += difference
-        most = max(most, live)
+        if live > most:
+            most = live
     return most
 
 
