@@ -69,6 +69,7 @@ OTHER_WORDS = {
     "ring-reduce-scatter/equal-chunks": "must match the size",
     "ring-reduce-scatter/forgets-the-handle": "no rank can move any more",
     "ring-all-reduce/takes-chunks-for-equal": "need the same shape and dtype",
+    "zero-3/never-frees": "without a result",
 }
 
 

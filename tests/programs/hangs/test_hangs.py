@@ -16,7 +16,7 @@ CASES = [pytest.param(hang, world, id=f"{hang}-{world}") for world in WORLDS for
 
 @pytest.mark.parametrize("hang, world", CASES)
 def test_a_hang_is_explained(hang, world):
-    patience = {"timeout": 1} if hang.error is RankTimeout else PATIENCE[world]
+    patience = {"timeout": 3} if hang.error is RankTimeout else PATIENCE[world]
     with pytest.raises(hang.error) as caught:
         WORLDS[world](hang.program, hang.world_size, **patience)
     assert hang.error is RankTimeout or type(caught.value) is not RankTimeout
