@@ -102,19 +102,20 @@ def links(lesson: Lesson, options: Options) -> str:
 
 
 def card(lesson: Lesson, figure: str) -> str:
-    """A lesson on the first page, as HTML: a figure from it, its title, question, time and exercises."""
+    """A lesson on the first page, as HTML: a figure from it, if it has an open one, its title, question and time."""
+    image = f'<img alt="" src="data:image/png;base64,{figure}">' if figure else ""
     title = html.escape(lesson.cells[0].source.splitlines()[0].removeprefix("# "))
     about = f"{hours(minutes(lesson))} · {plural(len(lesson.exercises), 'exercise')}"
     return (
         f'<a class="lesson" href="lessons/{lesson.name}.html">'
-        f'<span class="figure"><img alt="" src="data:image/png;base64,{figure}"></span>'
+        f'<span class="figure">{image}</span>'
         f"<span><strong>{lesson.name[:2]} · {title}</strong> {html.escape(lesson.cells[0].marker.question)} "
         f"<small>{about}</small></span></a>"
     )
 
 
 def first_figure(page: NotebookNode) -> str:
-    """The first PNG among a page's open outputs, in base64."""
+    """The first PNG among a page's open outputs, in base64; "" if there is none."""
     for cell in page.cells:
         for output in cell.get("outputs", []) if "hide-output" not in cell.metadata.get("tags", []) else []:
             if "image/png" in output.get("data", {}):
