@@ -245,15 +245,17 @@ def expect_passes(
     remark: str = "",
     why: tuple[str, str] = ("", ""),
     in_all: bool = False,
+    ranks: Sequence[int] = (),
 ) -> str:
     """Raise CheckFailed unless each rank made these calls, (op, bytes handed in), in each pass, in any order.
 
     why     for each pass, the advice where its calls are wrong: what they are for
     in_all  for all_reduces, only the bytes of all those in a pass together count
+    ranks   those to look at; by default all
 
     Returns a sentence with the calls, and the remark.
     """
-    for rank in range(len(answer.results)):
+    for rank in ranks or range(len(answer.results)):
         in_forward, in_backward = calls_of(answer, rank)
         expect_these(rank, in_forward, forward, " in the forward pass", why[0], in_all)
         expect_these(rank, in_backward, backward, " in the backward pass", why[1], in_all)

@@ -1,11 +1,12 @@
-"""Three collectives as functions that return a new tensor, leave their input unchanged and are invisible to autograd.
+"""Four collectives as functions that return a new tensor, leave their input unchanged and are invisible to autograd.
 
     y = all_reduce(y_partial, tp_group)                  the sum over the group, on every rank
     x = all_gather(x_local, tp_group, dim=-1)            all ranks' shards, concatenated along `dim`
     x_local = reduce_scatter(x_partial, tp_group, dim=1) this rank's chunk of the sum, along `dim`
+    mine = all_to_all(rows, [2, 0], [1, 3], tp_group)    2 rows to the first rank, none to the second; 1 and 3 arrive
 
 `group` is a process group of P ranks; None means all ranks. Inputs need not be contiguous, but must have the same shape
-on every rank.
+on every rank, except the rows of all_to_all.
 """
 
 from __future__ import annotations
@@ -49,3 +50,14 @@ def reduce_scatter(x_partial: Tensor, group: dist.ProcessGroup | None = None, di
     mine = torch.empty_like(chunks[0])
     dist.reduce_scatter(mine, chunks, group=group)
     return mine
+
+
+@torch.no_grad()
+def all_to_all(rows: Tensor, send: list[int], receive: list[int], group: dist.ProcessGroup | None = None) -> Tensor:
+    """rows: (sum(send), ...), those for rank 0 first. Returns (sum(receive), ...), those from rank 0 first.
+
+    send, receive: how many rows go to each rank of the group, and how many come from it; 0 is allowed.
+    """
+    arrived = rows.new_empty(sum(receive), *rows.shape[1:])
+    dist.all_to_all_single(arrived, rows.contiguous(), receive, send, group=group)
+    return arrived

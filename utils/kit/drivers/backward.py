@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from ...recording.regions import region
-from ..functional_collectives import all_gather, all_reduce, reduce_scatter
+from ..functional_collectives import all_gather, all_reduce, all_to_all, reduce_scatter
 
 Verb = Callable[[torch.Tensor], torch.Tensor]
 
@@ -42,14 +42,20 @@ def blocks_for(group: dist.ProcessGroup | None) -> dict[str, Any]:
     def block(there: Verb, back: Verb) -> Verb:
         return lambda x: ThereAndBack.apply(x, there, back)  # type: ignore[no-untyped-call]
 
+    def exchange(x: torch.Tensor, send: list[int], receive: list[int]) -> torch.Tensor:
+        there, back = partial(all_to_all, send=send, receive=receive), partial(all_to_all, send=receive, receive=send)
+        return block(partial(there, group=group), partial(back, group=group))(x)
+
     summed = partial(all_reduce, group=group)
     gathered, scattered = (partial(verb, group=group, dim=1) for verb in (all_gather, reduce_scatter))
     return {
+        "ep_group": group,
         "tp_group": group,
         "tp_rank": dist.get_rank(group),
         "tp_size": dist.get_world_size(group),
         "f": block(same, summed),
         "g": block(summed, same),
+        "exchange": exchange,
         "gather": block(gathered, scattered),
         "scatter": block(scattered, gathered),
     }
@@ -85,7 +91,7 @@ def drive(
 
     given   {name: value} of this rank; floating point tensors become leaves
     grad    the gradient with respect to the function's result; None: no backward pass, the result is the answer
-    groups  the ranks of each process group; this rank's group is the function's `tp_group`
+    groups  the ranks of each process group; this rank's group is the function's `tp_group` or `ep_group`
     around  wraps the function: around(function) -> function
     twice   call it a second time with equal inputs: a function that keeps something comes to something else
     """

@@ -1,0 +1,114 @@
+"""The hidden tests of lesson 11: the visible checks, with other values.
+
+Groups of 1 to 5 ranks, and two groups side by side; ranks without tokens, experts that nobody chooses.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from utils.checks.inputs import Draws
+from utils.checks.oracles import Case, every, oracle, vary
+
+visible: Any = import_module("utils.checks.11_expert_parallelism")
+
+F32, F64, BF16 = torch.float32, torch.float64, torch.bfloat16
+PAIRS = [[0, 2], [1, 3]]  # two groups of two: ranks 0 and 1 come first in theirs
+
+router = vary(
+    visible.router,
+    values=[(7, 3, 5, 3, False), (6, 5, 4, 1, True), (3, 4, 4, 4, False), (60, 32, 6, 1, True, BF16)],
+)
+
+
+# ---- capacity
+
+
+def placed(experts: list[list[int]], capacity: int, by_token: bool = False) -> list[list[int]]:
+    """by_token: all choices of a token before the next token's."""
+    k, taken = len(experts[0]), Counter[int]()
+    positions = [[-1] * k for _ in experts]
+    places = [(token, choice) for choice in range(k) for token in range(len(experts))]
+    for token, choice in sorted(places) if by_token else places:
+        expert = experts[token][choice]
+        if taken[expert] < capacity:
+            positions[token][choice] = taken[expert]
+        taken[expert] += 1
+    return positions
+
+
+@oracle(values=[(9, 4, 2, 3), (6, 3, 3, 4), (5, 7, 1, 1), (12, 5, 3, 6)])
+def buffer_positions(draws: Draws, T: int, E: int, k: int, capacity: int) -> Case:
+    scores = torch.rand(T, E, generator=draws.generator()) + torch.linspace(0, 0.5, E)
+    experts = scores.topk(k).indices.tolist()
+    unlimited = placed(experts, T * k)
+    columns = [placed([[e] for e in column], capacity) for column in zip(*experts, strict=True)]
+    separate = [[column[token][0] for column in columns] for token in range(T)]
+    mistakes = {
+        "the order of the tokens with all their choices: first choices of all tokens come first": every(
+            placed(experts, capacity, by_token=True)
+        ),
+        "without a limit: positions from the capacity on are -1": every(unlimited),
+        "one row too many: positions start at 0, so the capacity itself is too large": every(
+            placed(experts, capacity + 1)
+        ),
+        "counted from 1": every([[p + (p >= 0) for p in row] for row in placed(experts, capacity)]),
+        "counted for each choice by itself: second choices come after the first ones in the same buffer": every(
+            separate
+        ),
+    }
+    return Case(
+        [[experts]],
+        same={"num_experts": E, "capacity": capacity},
+        right=every(placed(experts, capacity)),
+        mistakes=mistakes,
+        through=visible.with_lists,
+    )
+
+
+# ---- dispatch and combine
+
+exchange_rows = vary(
+    visible.exchange_rows,
+    values=[
+        {"send": [[1, 2], [3, 0]], "D": 3, "dtype": F64, "groups": PAIRS},
+        ([[0, 0, 0], [1, 0, 2], [0, 0, 0]], 2),
+        ([[4]], 3),
+    ],
+    traffic=[([[0, 3, 1], [2, 2, 0], [1, 0, 0]], 2, F64)],
+)
+expert_layer = vary(
+    visible.expert_layer,
+    values=[
+        {"tokens": [2, 3], "E": 6, "k": 2, "groups": PAIRS},
+        ([3, 0, 4], 6, 3),
+        ([1, 2, 1, 2], 8, 2, 5),
+        ([5], 3, 2),
+    ],
+    traffic=[([2, 4, 1], 6, 2)],
+)
+
+# ---- balance and gradients
+
+balance_loss = vary(
+    visible.balance_loss,
+    values=[{"tokens": [3, 5], "E": 4, "k": 2, "groups": PAIRS}, ([2, 5, 3], 5, 3), ([6], 4, 1)],
+)
+balance_bias = vary(
+    visible.balance_bias,
+    values=[(3, 7, 0.125), (4, 4, 0.5, [[0, 1], [2, 3]]), (1, 5, 1.0)],
+    traffic=[(3, 4, 0.25)],
+)
+moe_gradients = vary(
+    visible.moe_gradients,
+    values=[
+        ([[0, 1, 2]], [[0], [1], [2]], [4, 1, 3]),
+        ([[0, 1, 4, 5], [2, 3, 6, 7]], [[0, 4], [1, 5], [2, 6], [3, 7]], [1, 2, 3, 4, 5, 6, 7, 8], (4,)),
+    ],
+)
+
+RECORDED = (vary(buffer_positions, values=[(6, 3, 2, 2), (8, 4, 2, 3)]),)

@@ -1,0 +1,681 @@
+# %% [markdown] question="How does a model get more weights for the same computing, and what must ranks send for it?"
+# # Expert parallelism
+# *you need: lesson 01 (all-to-all), lesson 05 (data parallelism) and lesson 08
+# (autograd functions that communicate).*
+#
+# In a **mixture of experts**, a layer has many MLPs, the **experts**, and a small **router** picks a few of them for
+# each token. The layer can have 64 times the weights of an ordinary one, and a token still pays for only two experts.
+# With **expert parallelism** the experts live on different ranks, and tokens travel to them and back.
+#
+# By the end you will have written that layer with its backward pass, and what keeps it from being slow: balance.
+
+# %%
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from utils import region, simulate, spawn
+from utils.checks import checks_for
+from utils.kit.drivers.backward import blocks_for
+from utils.kit.functional_collectives import all_reduce, all_to_all
+from utils.kit.mixture import expert_mlp, make_experts, mixture
+from utils.kit.mlp import make_batch
+from utils.kit.predictions import how_predictions_went, predict, reveal
+
+check = checks_for("11_expert_parallelism")
+spawn = partial(spawn, backend="gloo")  # this lesson computes on the CPU, with or without GPUs
+double, bf16 = torch.float64, torch.bfloat16
+
+# %% [markdown]
+# ## Why: one popular expert
+# Eight virtual H100s have one expert each. Every rank has 4,096 tokens, sends each to the rank of its expert, computes
+# what arrives, and sends the results back. `share` is the part of all tokens that wants expert 0; the others divide the
+# rest evenly. The total amount of computing is the same in each run.
+#
+# **Predict**: how many times as long does the layer take if half of all tokens want expert 0?
+
+# %%
+predict("times as long, half of all tokens to one of 8 experts", ...)
+
+# %%
+TOKENS, D, F = 4096, 4096, 16384
+
+
+def counts_to(share, world_size):
+    """How many of its tokens each rank sends to each expert."""
+    rest = round((1 - share) * TOKENS / (world_size - 1))
+    return [TOKENS - rest * (world_size - 1)] + [rest] * (world_size - 1)
+
+
+def one_layer(rank, world_size, share):
+    send = counts_to(share, world_size)
+    receive = [send[rank]] * world_size
+    x, w_up, w_down = (torch.empty(*shape, dtype=bf16) for shape in [(TOKENS, D), (D, F), (F, D)])
+    with region("dispatch"):
+        arrived = all_to_all(x, send, receive)
+    with region("expert"):
+        y = expert_mlp(arrived, w_up, w_down)
+    with region("combine"):
+        all_to_all(y, receive, send)
+
+
+shares = [1 / 8, 1 / 4, 1 / 2]
+runs = [simulate(one_layer, 8, share) for share in shares]
+slowdown = [run.elapsed / runs[0].elapsed for run in runs]
+for share, times in zip(shares, slowdown):
+    print(f"{share:5.1%} of the tokens want expert 0: {times:.2f} times as long")
+
+# %%
+reveal("times as long, half of all tokens to one of 8 experts", slowdown[2], why="Everyone waits for the fullest rank.")
+
+# %% [markdown]
+# Seven GPUs wait for the eighth, as the timeline shows. The layer is as slow as its most popular expert: that rank
+# computes $8 \times \frac{1}{2} = 4$ times its fair share, and receives about four times as many rows.
+
+# %%
+runs[2].timeline()
+
+# %% [markdown]
+# ### Letters of this lesson
+# - $T$ tokens, $D$ the width of the model, $F$ the hidden width of an expert.
+# - $E$ experts; each token uses $k$ of them.
+# - $P$ ranks in the expert-parallel group, in code `ep_group`. Rank $r$ has the experts from $r E / P$ to
+#   $(r + 1) E / P$, without the last.
+
+# %% [markdown]
+# # Part 1 · The router
+# The router is one small matrix. `x @ w_gate` gives each token $E$ **scores**. The $k$ experts with the highest scores
+# are chosen, and their outputs are added up, each with a weight, its **gate**.
+
+# %% [markdown]
+# ## Router
+#
+# There are two ways to turn scores into gates:
+#
+# - **Softmax first**: a softmax over all $E$ scores, of which the $k$ largest stay as they are. A token's gates add up
+#   to less than 1.
+# - **Top-k first**: the $k$ largest scores, and a softmax over these alone. The gates add up to 1.
+#
+# Return the gates as a $(T, E)$ tensor with zeros for experts that weren't chosen. The choice itself has no gradient,
+# so the gates are the router's only way to learn: autograd must be able to follow them.
+#
+# A router works in **float32**, also where the model is bfloat16. With three significant digits many scores tie, and a
+# rounding error sends a token to a different expert.
+#
+# **Predict** for $k = 1$ and top-k first: how large is the gradient of a gate with respect to the scores?
+
+# %%
+predict("gradient of the gate, top-1 first", ...)
+
+
+# %% exercise="router" difficulty=2 minutes=10
+def router(x: Tensor, w_gate: Tensor, k: int, softmax_first: bool) -> Tensor:
+    """The gates of k experts for each token, (T, E) in float32; zero where an expert wasn't chosen.
+
+    x: (T, D) and w_gate: (D, E), in any dtype; scores and softmax are computed in float32.
+    softmax_first: softmax over all experts, then the k largest, unchanged. Otherwise the k
+    largest scores, then a softmax over them. Gradients flow to x and w_gate.
+    """
+    ### BEGIN SOLUTION
+    scores = x.float() @ w_gate.float()  # (T, E)
+    if softmax_first:
+        best, chosen = scores.softmax(-1).topk(k)
+    else:
+        best, chosen = scores.topk(k)
+        best = best.softmax(-1)
+    return torch.zeros_like(scores).scatter(1, chosen, best)
+    ### END SOLUTION
+
+
+# %% [markdown]
+# <details><summary>Hint</summary>
+#
+# `values, places = scores.topk(k)`, and `zeros.scatter(1, places, values)` is a new tensor that has the values in these
+# places. Autograd follows both.
+# </details>
+
+# %% check="router" judges="values" points=4
+check(router, judges="values")
+
+# %%
+x = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+w_gate = torch.eye(4).requires_grad_()
+router(x, w_gate, k=1, softmax_first=False).square().sum().backward()
+of_top_1 = w_gate.grad.abs().max().item()
+
+# %%
+reveal("gradient of the gate, top-1 first", of_top_1, why="A softmax over one number is 1, whatever the number.")
+
+# %% [markdown]
+# So a model with $k = 1$ must take the softmax first, as the Switch Transformer does; otherwise its router never
+# learns. Many routers also add **noise** to the scores in training, so that an expert with a slightly lower score gets
+# a chance now and then: `scores + scale * torch.randn_like(scores)`.
+
+# %% [markdown]
+# # Part 2 · Capacity
+# Kernels and all-to-alls are simplest if every expert gets the same number of rows. So the first mixtures of experts
+# gave each expert a **buffer** with a fixed **capacity**, for a capacity factor $c$ of 1 to 2:
+#
+# $$ C = \lceil c\, T\, k / E \rceil $$
+#
+# If more than $C$ tokens want an expert, the ones that come last are **dropped**: this expert does nothing for them,
+# and only the residual connection carries them past the layer. If fewer want it, the rest of its buffer is padding.
+
+# %% [markdown]
+# ## Buffer positions
+#
+# Which row of its expert's buffer does each token get? The first choices of **all** tokens are placed before any
+# second choice, so that nobody loses a first choice to somebody else's second. Within a choice the order is that of the
+# tokens. A place at or beyond the capacity means that the token is dropped there.
+#
+# A loop over tokens would take a GPU longer than the experts themselves. Use whole tensors: a one-hot matrix, and a
+# cumulative sum over it.
+#
+# **Predict** for 3 tokens that choose experts `[[0, 1], [0, 1], [1, 0]]` and a capacity of 2: how many of the six
+# choices are dropped?
+
+# %%
+predict("choices that are dropped", ...)
+
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# Put all choices in one long list, in the order in which they are placed. A choice's position is the number of earlier
+# choices in this list that want the same expert.
+# </details>
+# <details><summary>Hint 2: the idea</summary>
+#
+# A one-hot matrix has a row for each choice and a column for each expert. Its cumulative sum downwards counts, for each
+# expert, who has come so far, this choice included.
+# </details>
+# <details><summary>Hint 3: almost the code</summary>
+#
+# Flatten the transpose, so that first choices come first; take the cumulative sum over its one-hot rows, and pick each
+# row's own column. Subtract one, replace what doesn't fit, and undo the flattening and the transpose.
+# </details>
+
+
+# %% exercise="buffer-positions" difficulty=3 minutes=12
+def buffer_positions(experts: Tensor, num_experts: int, capacity: int) -> Tensor:
+    """The row of each choice in its expert's buffer, (T, k); -1 where the buffer is full.
+
+    experts: (T, k), whole numbers, the first choice of each token in column 0. First choices
+    of all tokens come first, then second choices, and so on; within a choice, in the order of
+    the tokens. A choice that is dropped takes no row.
+    """
+    ### BEGIN SOLUTION
+    in_order = experts.T.flatten()  # (k * T,): all first choices, then all second ones
+    one_hot = torch.nn.functional.one_hot(in_order, num_experts)  # (k * T, E)
+    position = one_hot.cumsum(0).gather(1, in_order[:, None]).squeeze(1) - 1
+    position = torch.where(position < capacity, position, -1)
+    return position.view(experts.T.shape).T
+    ### END SOLUTION
+
+
+# %% check="buffer-positions" judges="values" points=4
+check(buffer_positions, judges="values")
+
+# %%
+positions = buffer_positions(torch.tensor([[0, 1], [0, 1], [1, 0]]), num_experts=2, capacity=2)
+dropped = (positions == -1).sum().item()
+positions
+
+# %%
+reveal("choices that are dropped", dropped, why="Each expert is wanted three times and has two rows.")
+
+# %% [markdown]
+# How many tokens does a real router drop? Here are 4,096 tokens and 64 experts, of which some are more popular.
+
+# %%
+generator = torch.Generator().manual_seed(0)
+scores = torch.randn(4096, 64, generator=generator) + torch.linspace(-0.5, 0.5, 64)
+choices = scores.topk(2).indices
+for factor in (1.0, 1.25, 2.0):
+    capacity = -(-int(factor * choices.numel()) // 64)
+    share = (buffer_positions(choices, 64, capacity) == -1).float().mean().item()
+    filled = (1 - share) * choices.numel() / (64 * capacity)
+    print(f"capacity factor {factor:4.2f}: {share:5.1%} dropped, {filled:5.1%} of the buffers filled")
+
+# %% [markdown]
+# Either tokens are lost or work is wasted on padding; usually both. Newer models are **dropless**: each rank receives
+# as many rows as there are. Then sizes differ from rank to rank and from step to step, and the all-to-all has to cope.
+
+# %% [markdown]
+# # Part 3 · Dispatch and combine
+# A rank has rows for every other rank, and a different number for each. To **dispatch** them, it sorts them by
+# destination and calls one all-to-all with **split sizes**:
+#
+# ```python
+# dist.all_to_all_single(arrived, rows, receive, send, group=group)    # lists: rows from, and to, each rank
+# ```
+#
+# Zeros are allowed in both lists. But how does a rank know how much arrives? Only the sender knows. So the sizes go
+# first, in a small all-to-all of their own.
+
+# %% [markdown]
+# ## Exchange of rows
+#
+# Write the exchange as an autograd function, as in lesson 08. The gradient of a row that travelled from rank 0 to
+# rank 2 travels from rank 2 to rank 0. So the backward pass is an all-to-all too, with the two lists swapped. And in
+# the backward pass all sizes are known.
+#
+# `all_to_all(rows, send, receive, group)` is a verb like those of lesson 08: it returns a new tensor, and autograd
+# doesn't see it.
+#
+# **Predict** for one forward and one backward pass: how many all-to-alls does each rank call?
+
+# %%
+predict("all-to-alls of an exchange, forward and backward", ...)
+
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# `torch.tensor(send)` has one number for each rank. Where must each of them go?
+# </details>
+# <details><summary>Hint 2: the idea</summary>
+#
+# An all-to-all of that tensor, one number for each rank, gives every rank the list of what it will receive. Keep both
+# lists in `ctx`.
+# </details>
+# <details><summary>Hint 3: almost the code</summary>
+#
+# Exchange the sizes with ones in both lists of splits, turn the result into a list, and exchange the rows. In the
+# backward pass, call the verb with what was received as what is sent. Return one `None` for each other argument.
+# </details>
+
+
+# %% exercise="exchange-rows" difficulty=3 minutes=15
+class ExchangeRows(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, rows, send, ep_group):
+        ### BEGIN SOLUTION
+        ones = [1] * len(send)
+        receive = all_to_all(torch.tensor(send), ones, ones, ep_group).tolist()
+        ctx.send, ctx.receive, ctx.ep_group = send, receive, ep_group
+        return all_to_all(rows, send, receive, ep_group)
+        ### END SOLUTION
+
+    @staticmethod
+    def backward(ctx, grad):
+        ### BEGIN SOLUTION
+        return all_to_all(grad, ctx.receive, ctx.send, ctx.ep_group), None, None
+        ### END SOLUTION
+
+
+def exchange_rows(rows: Tensor, send: list[int], ep_group) -> Tensor:
+    """Send rows to all ranks of the group and return those that arrive; autograd follows.
+
+    rows: (sum(send), D), sorted by destination, left unchanged. send: how many go to each
+    rank of the group, 0 allowed. Returns (R, D), those from the group's first rank first.
+    Forward: one all-to-all of P sizes in int64, one of the rows. Backward: one of the rows.
+    """
+    return ExchangeRows.apply(rows, send, ep_group)
+
+
+# %% check="exchange-rows" judges="values" points=4
+check(exchange_rows, judges="values")
+
+# %% check="exchange-rows" judges="traffic" points=2
+check(exchange_rows, judges="traffic")
+
+
+# %% tags=["notebook-only"]
+def three_rows(rank, world_size):
+    rows = torch.full((3, 1), float(rank)).requires_grad_()
+    arrived = exchange_rows(rows, [2, 1] if rank == 0 else [0, 3], None)
+    arrived.sum().backward()
+    return arrived.flatten().tolist()
+
+
+run = spawn(three_rows, 2)
+calls = sum(event.op == "all_to_all" for event in run.events) // 2
+run.results
+
+# %%
+reveal("all-to-alls of an exchange, forward and backward", calls, why="Sizes and rows forward, rows backward.")
+
+# %% [markdown]
+# ## The expert-parallel layer
+#
+# Now the whole layer. Each rank has its own tokens and their gates, and $E / P$ experts. It must
+#
+# 1. make a row for each pair of a token and a chosen expert, sorted by expert
+# 2. tell each rank how many rows **each of its experts** gets, and send the rows
+# 3. run each expert on the rows that came for it, from all ranks
+# 4. send the results back, and put them into the order in which the rows left
+# 5. multiply each by its gate, and add up what belongs to one token
+#
+# Two orders meet in step 3: rows arrive by **source**, and within a source by expert, but an expert wants its rows
+# from all sources together. An expert that nobody has chosen gets an empty tensor, and must still get a gradient:
+# zeros.
+#
+# This time the sizes are for you to exchange, $E$ numbers on each rank. Then both lists of splits are known, and
+# `exchange(rows, send, receive)` is what you have just written, with the sizes and the group already in it.
+#
+# **Predict**: each of $T$ tokens on a rank has a row of $b$ bytes and $k$ experts. If the choices are even, a fraction
+# $(P-1)/P$ of the rows leaves the rank. Not counting that fraction and the sizes, how many times $T k b$ does a rank
+# send in a forward and backward pass?
+
+# %%
+predict("times T k b, forward and backward", ...)
+
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# `expert, token = (gates.T > 0).nonzero(as_tuple=True)` lists all pairs, sorted by expert. `torch.bincount` says how
+# many rows each expert gets. `x.new_zeros(...).index_add(0, token, rows)` adds rows up by token.
+# </details>
+# <details><summary>Hint 2: the idea</summary>
+#
+# Seen as a table with a line for each rank, the counts that arrive say which expert each arriving row is for: repeat
+# the experts' numbers by them. A stable `argsort` of that brings the rows into the experts' order, and the `argsort` of
+# the order brings the results back.
+# </details>
+# <details><summary>Hint 3: almost the code</summary>
+#
+# Sum the counts within each rank to get the two lists of splits. Exchange the rows of `x` picked by token; reorder;
+# split by the number of rows of each expert; run the experts; concatenate; undo the order; exchange with the lists
+# swapped; multiply by the gates of the pairs; add up by token.
+# </details>
+
+
+# %% exercise="expert-layer" difficulty=5 minutes=20
+def expert_layer(x: Tensor, gates: Tensor, w_up_local: Tensor, w_down_local: Tensor, exchange, ep_group) -> Tensor:
+    """A mixture of experts over a group of P ranks; each token's row goes to its experts and back.
+
+    x: (T, D), this rank's tokens; T may differ from rank to rank. gates: (T, E), 0 where an
+    expert isn't chosen. w_up_local: (E/P, D, F) and w_down_local: (E/P, F, D), of this rank's
+    experts. exchange(rows, send, receive): all-to-all of rows; autograd follows it.
+    Returns (T, D). Forward: one all-to-all of E counts in int64, two of rows; backward: two.
+    """
+    ### BEGIN SOLUTION
+    num_local, size = len(w_up_local), dist.get_world_size(ep_group)
+    expert, token = (gates.T > 0).nonzero(as_tuple=True)  # one entry for each row, sorted by expert
+    counts = torch.bincount(expert, minlength=gates.shape[1]).view(size, num_local)
+    arriving = all_to_all(counts, [1] * size, [1] * size, ep_group)  # (P, E/P): by source, by expert
+    send, receive = counts.sum(1).tolist(), arriving.sum(1).tolist()
+    rows = exchange(x[token], send, receive)
+
+    owner = torch.arange(num_local).repeat(size).repeat_interleave(arriving.flatten())
+    order = owner.argsort(stable=True)
+    parts = rows[order].split(arriving.sum(0).tolist())
+    results = [expert_mlp(*one) for one in zip(parts, w_up_local, w_down_local)]
+    back = exchange(torch.cat(results)[order.argsort()], receive, send)
+    return torch.zeros_like(x).index_add(0, token, gates[token, expert, None] * back)
+    ### END SOLUTION
+
+
+# %% check="expert-layer" judges="values" points=6
+check(expert_layer, judges="values")
+
+# %% check="expert-layer" judges="traffic" points=3
+check(expert_layer, judges="traffic")
+
+# %% [markdown]
+# The layer on 4 ranks beside one process that computes every expert for every token, `mixture`: 24 tokens, 8 experts,
+# two for each token. No token is dropped, so the outputs agree to the last digits.
+
+# %% tags=["notebook-only"]
+tokens, router_weight = make_batch(24, 6, dtype=double), make_batch(6, 8, seed=1, dtype=double)
+w_up, w_down = make_experts(8, 6, 10)
+
+
+def on_four_ranks(rank, world_size):
+    x, up, down = (whole.chunk(world_size)[rank].clone().requires_grad_() for whole in (tokens, w_up, w_down))
+    gates = router(x, router_weight, 2, softmax_first=False).double()
+    y = expert_layer(x, gates, up, down, blocks_for(None)["exchange"], None)
+    y.square().sum().backward()
+    return y.detach(), up.grad
+
+
+run = spawn(on_four_ranks, 4)
+experts = w_up.clone().requires_grad_()
+y = mixture(tokens, router(tokens, router_weight, 2, softmax_first=False).double(), experts, w_down)
+y.square().sum().backward()
+together = [torch.cat(parts) for parts in zip(*run.results)]
+print("outputs agree:           ", torch.allclose(together[0], y, rtol=1e-9))
+print("experts' gradients agree:", torch.allclose(together[1], experts.grad, rtol=1e-9))
+
+# %%
+row_calls = [event for event in run.events if event.op == "all_to_all" and event.dtype == "float64"]
+in_all = sum(event.bytes for event in row_calls) / (24 * 2 * 6 * 8)
+
+# %%
+reveal("times T k b, forward and backward", round(in_all), why="Dispatch and combine, and each of them again backward.")
+
+# %% [markdown]
+# # Part 4 · Balance
+# Nothing so far keeps a router from sending every token to one expert. It even tends to: an expert that is chosen often
+# learns more, gets better, and is chosen more often. There are two cures.
+
+# %% [markdown]
+# ## Load-balancing loss
+#
+# The classic cure is an **auxiliary loss**, added to the model's own with a small factor. For each expert $i$, let
+# $f_i$ be its share of all $T k$ choices, and $p_i$ the mean over all tokens of its probability in the router's
+# softmax. Then
+#
+# $$ L = E \sum_i f_i\, p_i . $$
+#
+# If all is even, $f_i = p_i = 1/E$ and $L = 1$; if everything goes to one expert, $L = E$. The shares $f_i$ come from
+# counting and have no gradient; $p_i$ has one.
+#
+# $L$ is a **product** of two means, so the mean of the ranks' own losses is not the loss of the global batch.
+# **Predict**: 2 ranks, 2 experts, $k = 1$. All of rank 0's tokens choose expert 0 with probability 1, and all of rank
+# 1's choose expert 1. What is $L$ over the global batch, and what is the mean of the two local losses?
+
+# %%
+predict("loss over the global batch", ...)
+predict("mean of the local losses", ...)
+
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# Three things must be summed over the ranks: how often each expert was chosen, each expert's probabilities, and the
+# number of tokens, which may differ from rank to rank.
+# </details>
+# <details><summary>Hint 2: the idea</summary>
+#
+# Sum first, over tokens and then over ranks; divide once, at the end. All sums fit into one tensor, so one call of `g`
+# will do.
+# </details>
+# <details><summary>Hint 3: almost the code</summary>
+#
+# Concatenate the counts, the sums of the probabilities and the number of tokens, pass them through `g`, split the
+# result again, and combine the parts as the formula says.
+# </details>
+
+
+# %% exercise="balance-loss" difficulty=3 minutes=12
+def balance_loss(probabilities: Tensor, chosen: Tensor, g) -> Tensor:
+    """The load-balancing loss of the tokens of all ranks, a scalar, the same on every rank.
+
+    probabilities: (t, E), the router's softmax over all experts for this rank's tokens; t may
+    differ from rank to rank. chosen: (t, k), the experts of each token. g(x_partial): the sum
+    over the ranks; in the backward pass it passes the gradient on, as in lesson 08.
+    """
+    ### BEGIN SOLUTION
+    t, num_experts = probabilities.shape
+    counts = torch.bincount(chosen.flatten(), minlength=num_experts).to(probabilities)
+    sums = g(torch.cat([counts, probabilities.sum(0), counts.new_tensor([t])]))
+    counts, mass, total = sums[:num_experts], sums[num_experts:-1], sums[-1]
+    return num_experts * (counts / counts.sum() * mass / total).sum()
+    ### END SOLUTION
+
+
+# %% check="balance-loss" judges="values" points=4
+check(balance_loss, judges="values")
+
+
+# %% tags=["notebook-only"]
+def two_specialists(rank, world_size):
+    probabilities, chosen = torch.eye(2)[[rank] * 5], torch.full((5, 1), rank)
+    everyone, alone = (lambda x: all_reduce(x)), (lambda x: x)
+    return [balance_loss(probabilities, chosen, g).item() for g in (everyone, alone)]
+
+
+run = spawn(two_specialists, 2)
+over_all, local = run.results[0][0], sum(result[1] for result in run.results) / 2
+over_all, local
+
+# %%
+reveal("loss over the global batch", over_all, why="Both experts get half of all tokens: perfect balance.")
+reveal("mean of the local losses", local, why="On each rank, everything goes to one expert.")
+
+# %% [markdown]
+# The local loss punishes a router that is perfectly balanced. It forbids experts to specialise wherever a rank's tokens
+# have something in common, such as coming from the same book.
+#
+# A second loss, the **z-loss**, keeps scores small, so that float32 can tell them apart: the mean over tokens of
+# `scores.logsumexp(-1).square()`. It is a plain mean, so here the local means can be averaged.
+
+# %% [markdown]
+# ## Balance without a loss
+#
+# An auxiliary loss pulls the router away from what is best for the model. Newer models (DeepSeek-V3) do without: each
+# expert has a **bias** that is added to its score when experts are **chosen**, but not when the gates are computed.
+# After each step, the bias of an expert with less than the mean load goes up by a fixed `rate`, and that of one with
+# more goes down. No gradient is involved.
+#
+# Every rank must end up with the same biases, so the load is that of the whole group.
+
+
+# %% exercise="balance-bias" difficulty=2 minutes=8
+def balance_bias(bias: Tensor, load_local: Tensor, rate: float, group) -> Tensor:
+    """The biases after one step, (E,): up by `rate` below the mean load, down above, else the same.
+
+    bias: (E,), the same on every rank, left unchanged. load_local: (E,), float: how many of
+    this rank's tokens chose each expert. The load is the sum over the group. One all_reduce of E numbers.
+    """
+    ### BEGIN SOLUTION
+    load = all_reduce(load_local, group)
+    return bias + rate * (load.mean() - load).sign()
+    ### END SOLUTION
+
+
+# %% check="balance-bias" judges="values" points=3
+check(balance_bias, judges="values")
+
+# %% check="balance-bias" judges="traffic" points=1
+check(balance_bias, judges="traffic")
+
+# %% [markdown]
+# The popular experts of part 2 again: 200 steps with the bias, and the fullest expert's load as a multiple of the mean.
+
+
+# %% tags=["notebook-only"]
+def with_bias(rank, world_size):
+    generator, bias, fullest = torch.Generator().manual_seed(rank), torch.zeros(64), []
+    for _ in range(200):
+        scores = torch.randn(1024, 64, generator=generator) + torch.linspace(-0.5, 0.5, 64)
+        load = torch.bincount((scores + bias).topk(2).indices.flatten(), minlength=64).float()
+        total = all_reduce(load)
+        fullest.append((total.max() / total.mean()).item())
+        bias = balance_bias(bias, load, 0.01, None)
+    return fullest
+
+
+fullest = spawn(with_bias, 2).results[0]
+print(", ".join(f"step {step}: {fullest[step]:.2f}" for step in (0, 25, 50, 100, 199)))
+
+# %% [markdown]
+# # Part 5 · Who reduces which gradient
+# With 8 ranks and experts spread over groups of 4, there are two copies of each expert. The ranks form a grid: in each
+# **expert-parallel group** all experts are different; the ranks that hold the **same** experts form a **replica group**
+# (Megatron calls it expert-data-parallel). Everything else, attention and the router included, is on all 8 ranks, and
+# each has different tokens.
+
+# %% [markdown]
+# ## Gradients of experts
+#
+# Suppose each rank has run its backward pass from the **sum** of the losses of its tokens. Then
+#
+# - a **dense** weight has, on each rank, the gradient of that rank's tokens: sum it over **all** ranks.
+# - an **expert** has the gradient of all tokens that were sent to it, and these came from every rank of its
+#   expert-parallel group. What is missing are the tokens of the other replicas: sum it over the **replica group**.
+#
+# Both are then divided by the same number, the tokens of **all** ranks. A mean over the replica group instead would
+# count an expert's tokens several times too much.
+#
+# **Predict**: 8 ranks, groups of 4 for experts, the same number of tokens everywhere. How many times too large are the
+# experts' gradients if all are averaged over the group that reduces them, and losses are means over a rank's tokens?
+
+# %%
+predict("times too large, averaged over the replica group", ...)
+
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# Three sums are needed: of the dense gradient, of the expert's, and of the number of tokens. Over which group each?
+# </details>
+# <details><summary>Hint 2: the idea</summary>
+#
+# The number of tokens is global for both. Only the group that sums the gradients differs.
+# </details>
+# <details><summary>Hint 3: almost the code</summary>
+#
+# Sum the count over all data ranks as a tensor, sum each gradient over its own group, and divide both by the count.
+# </details>
+
+
+# %% exercise="moe-gradients" difficulty=3 minutes=10
+def moe_gradients(dense: Tensor, expert: Tensor, num_tokens: int, data_group, replica_group) -> tuple[Tensor, Tensor]:
+    """The gradients of the mean loss over all tokens: of a dense weight and of an expert.
+
+    dense, expert: this rank's gradients of the sum of the losses, left unchanged; the expert's
+    includes all tokens of its expert-parallel group. num_tokens: of this rank; differs from
+    rank to rank. data_group: all ranks. replica_group: those that hold the same experts.
+    """
+    ### BEGIN SOLUTION
+    total = all_reduce(torch.tensor(num_tokens), data_group)
+    return all_reduce(dense, data_group) / total, all_reduce(expert, replica_group) / total
+    ### END SOLUTION
+
+
+# %% check="moe-gradients" judges="values" points=4
+check(moe_gradients, judges="values")
+
+
+# %% tags=["notebook-only"]
+def two_averages(rank, world_size):
+    groups = [dist.new_group([number, number + 4]) for number in range(4)]
+    tokens = 10
+    right = moe_gradients(torch.ones(1), torch.full((1,), 4.0 * tokens), tokens, None, groups[rank % 4])[1]
+    averaged = all_reduce(torch.full((1,), 4.0 * tokens) / tokens, groups[rank % 4]) / 2
+    return (averaged / right).item()
+
+
+[too_large] = set(spawn(two_averages, 8).results)
+
+# %%
+reveal("times too large, averaged over the replica group", too_large, why="One for each rank that sends it tokens.")
+
+# %% [markdown]
+# Adam would hide that mistake: it divides the scale of a gradient away. Gradient clipping and weight decay would not.
+
+# %% [markdown]
+# ### How your predictions went
+
+# %%
+how_predictions_went()
+
+# %% [markdown]
+# # Recap
+# - A **router** picks $k$ experts for each token. It works in float32, and the gates are its only way to learn.
+# - With a **capacity**, tokens are dropped and buffers padded. **Dropless** layers exchange sizes first.
+# - **Dispatch and combine** are all-to-alls with uneven splits; each one's backward pass has the splits swapped.
+# - The layer is as slow as its fullest rank. Balance comes from a loss over the **global** batch, or from a bias.
+# - An expert's gradient is summed over its **replicas** only, and divided by the tokens of **all** ranks.
+#
+# **The papers.** Lepikhin and others: *GShard* (2020), which has capacity and the order of choices. Fedus and others:
+# *Switch Transformers* (2021), for $k = 1$ and the loss. Gale and others: *MegaBlocks* (2022), for dropless layers.
+# DeepSeek-AI: *DeepSeek-V3 Technical Report* (2024), for the bias.
+
+# %% [markdown]
+# # Your progress
+# What has passed since this kernel was started, and what is left.
+
+# %% tags=["notebook-only"]
+check.summary()

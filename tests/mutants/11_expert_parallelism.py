@@ -1,0 +1,152 @@
+"""Answers to lesson 11, wrong and right. `grader/authoring/variants.py` says how to write them."""
+
+from grader.authoring.variants import Answers
+
+ANSWERS = Answers()
+
+wrong, right = ANSWERS.to("router")
+wrong("keeps-all", "set those to zero").body("return (x.float() @ w_gate.float()).softmax(-1)")
+wrong("always-top-k-first", "with softmax_first it goes over all experts").replace("if softmax_first:", "if False:")
+wrong("always-softmax-first", "without softmax_first it goes").replace("if softmax_first:", "if True:")
+wrong("in-its-own-dtype", "before the product").replace("x.float() @ w_gate.float()", "(x @ w_gate).float()")
+wrong("cuts-the-gradient", "no gradient").replace("best = best.softmax(-1)", "best = best.softmax(-1).detach()")
+right("by-a-mask").body("""
+    scores = torch.einsum("td,de->te", x.to(torch.float32), w_gate.to(torch.float32))
+    mask = torch.zeros_like(scores, dtype=torch.bool).scatter(1, scores.argsort(descending=True)[:, :k], True)
+    if softmax_first:
+        return torch.where(mask, torch.softmax(scores, dim=1), 0)
+    return torch.where(mask, scores, -torch.inf).softmax(1)
+""")
+
+wrong, right = ANSWERS.to("buffer-positions")
+wrong("token-by-token", "first choices of all tokens come first").replace(
+    "in_order = experts.T.flatten()", "in_order = experts.flatten()"
+).replace("position.view(experts.T.shape).T", "position.view(experts.shape)")
+wrong("no-limit", "without a limit").replace("position = torch.where(position < capacity, position, -1)", "pass")
+wrong("one-too-many", "one row too many").replace("position < capacity", "position <= capacity")
+wrong("from-one", "counted from 1").replace(".squeeze(1) - 1", ".squeeze(1)").replace("< capacity", "<= capacity")
+wrong("each-choice-by-itself", "second choices come after").replace(
+    "one_hot.cumsum(0)", "one_hot.view(-1, len(experts), num_experts).cumsum(1).flatten(0, 1)"
+)
+right("in-a-loop").body("""
+    taken, positions = [0] * num_experts, torch.full_like(experts, -1)
+    for choice in range(experts.shape[1]):
+        for token, expert in enumerate(experts[:, choice].tolist()):
+            if taken[expert] < capacity:
+                positions[token, choice] = taken[expert]
+                taken[expert] += 1
+    return positions
+""")
+
+wrong, right = ANSWERS.to("exchange-rows")
+wrong("gradient-stays", "must travel back", hidden=False).replace(
+    "return all_to_all(grad, ctx.receive, ctx.send, ctx.ep_group), None, None",
+    "n = sum(ctx.send)\n"
+    "all_to_all(grad, ctx.receive, ctx.send, ctx.ep_group)\n"
+    "return (grad if len(grad) == n else grad.new_zeros(n, *grad.shape[1:])), None, None",
+)
+wrong("own-rows", "nothing was exchanged").replace(
+    "return all_to_all(rows, send, receive, ep_group)", "all_to_all(rows, send, receive, ep_group)\nreturn rows.clone()"
+)
+wrong("sizes-again", "for these results", caught_by="traffic").replace(
+    "return all_to_all(grad, ctx.receive",
+    "ones = [1] * len(ctx.send)\nall_to_all(torch.tensor(ctx.receive), ones, ones, ctx.ep_group)\n"
+    "return all_to_all(grad, ctx.receive",
+)
+wrong("forgets-the-group", "rank", hidden=True).replace("ones, ones, ep_group)", "ones, ones)")
+right("by-the-library").replace(
+    "receive = all_to_all(torch.tensor(send), ones, ones, ep_group).tolist()",
+    "sizes = torch.tensor(send)\n"
+    "arriving = torch.empty_like(sizes)\n"
+    "dist.all_to_all_single(arriving, sizes, group=ep_group)\n"
+    "receive = arriving.tolist()",
+)
+
+wrong, right = ANSWERS.to("expert-layer")
+wrong("no-gates", "without the gates").replace("gates[token, expert, None] * back", "back")
+wrong("adds-the-residual", "x is not part of it").replace("torch.zeros_like(x).index_add", "x.index_add")
+wrong("order-not-undone", "wrong order").replace("torch.cat(results)[order.argsort()]", "torch.cat(results)")
+wrong("order-done-twice", "", hidden=True).replace("[order.argsort()]", "[order]")
+wrong("gates-before-the-experts", "").replace(
+    "exchange(x[token], send", "exchange(gates[token, expert, None] * x[token], send"
+).replace("gates[token, expert, None] * back", "back")
+right("one-expert-at-a-time").body("""
+    num_local, size = len(w_up_local), dist.get_world_size(ep_group)
+    pairs = [(gates[:, e] > 0).nonzero().squeeze(1) for e in range(gates.shape[1])]
+    counts = torch.tensor([len(pair) for pair in pairs])
+    arriving = torch.empty_like(counts)
+    dist.all_to_all_single(arriving, counts, group=ep_group)
+    table = arriving.view(size, num_local)
+    send, receive = [sum(part) for part in counts.view(size, -1).tolist()], table.sum(1).tolist()
+    blocks = list(exchange(x[torch.cat(pairs)], send, receive).split(arriving.tolist()))
+    for e in range(num_local):
+        for source in range(size):
+            place = source * num_local + e
+            blocks[place] = expert_mlp(blocks[place], w_up_local[e], w_down_local[e])
+    back = exchange(torch.cat(blocks), receive, send).split(counts.tolist())
+    y = torch.zeros_like(x)
+    for e, (pair, rows) in enumerate(zip(pairs, back)):
+        y = y.index_add(0, pair, gates[pair, e, None] * rows)
+    return y
+""")
+
+wrong, right = ANSWERS.to("balance-loss")
+wrong("local", "sum counts and probabilities").replace("sums = g(", "sums = (")
+wrong("mean-of-losses", "the mean of the ranks' own losses").body("""
+    t, num_experts = probabilities.shape
+    counts = torch.bincount(chosen.flatten(), minlength=num_experts).to(probabilities)
+    loss = num_experts * (counts / counts.sum() * probabilities.mean(0)).sum()
+    return g(loss) / g(torch.ones_like(loss))
+""")
+wrong("forgets-e", "the factor E is missing").replace("num_experts * (counts /", "(counts /")
+wrong("shares-of-tokens", "of all T k choices").replace("counts / counts.sum()", "counts / total")
+wrong("means-of-means", "have equally many tokens").body("""
+    t, num_experts = probabilities.shape
+    share = torch.bincount(chosen.flatten(), minlength=num_experts).to(probabilities) / chosen.numel()
+    size = g(torch.ones(()))
+    return num_experts * (g(share) / size * g(probabilities.mean(0)) / size).sum()
+""")
+right("three-sums").body("""
+    num_experts = probabilities.shape[1]
+    one_hot = torch.nn.functional.one_hot(chosen, num_experts).to(probabilities).flatten(0, 1)
+    share = g(one_hot.sum(0)) / g(one_hot.sum())
+    total = g(torch.tensor(float(len(probabilities)), dtype=probabilities.dtype))
+    return torch.dot(share, g(probabilities.sum(0)) / total) * num_experts
+""")
+
+wrong, right = ANSWERS.to("balance-bias")
+wrong("own-load", "this rank's own load").replace("all_reduce(load_local, group)", "load_local")
+wrong("wrong-way", "the wrong direction").replace("load.mean() - load", "load - load.mean()")
+wrong("in-proportion", "in proportion").replace(".sign()", "")
+wrong("all-ranks", "the load is that of the group").replace("all_reduce(load_local, group)", "all_reduce(load_local)")
+wrong("without-the-old", "without the old bias").replace("return bias + rate", "return rate")
+wrong("gathers", "called all_gather", caught_by="traffic").body("""
+    loads = [torch.empty_like(load_local) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(loads, load_local, group=group)
+    load = torch.stack(loads).sum(0)
+    return bias + rate * (load.mean() - load).sign()
+""")
+right("by-comparing").body("""
+    load = load_local.clone()
+    dist.all_reduce(load, group=group)
+    mean = load.sum() / len(load)
+    return torch.where(load < mean, bias + rate, torch.where(load > mean, bias - rate, bias))
+""")
+
+wrong, right = ANSWERS.to("moe-gradients")
+wrong("not-divided", "divide it by the tokens of all ranks").replace("data_group) / total, all", "data_group), all")
+wrong("experts-over-all", "have different experts").replace("(expert, replica_group)", "(expert, data_group)")
+wrong("dense-over-replicas", "every data rank has this weight").replace("(dense, data_group)", "(dense, replica_group)")
+wrong("tokens-of-the-replicas", "came from all ranks").replace(
+    "(expert, replica_group) / total", "(expert, replica_group) / all_reduce(torch.tensor(num_tokens), replica_group)"
+)
+wrong("mean-of-the-replicas", "the mean over the replica group").replace(
+    "(expert, replica_group) / total", "(expert, replica_group) / dist.get_world_size(replica_group)"
+)
+wrong("experts-not-reduced", "the other replicas").replace("all_reduce(expert, replica_group)", "expert")
+right("in-place-on-copies").body("""
+    dense, expert, total = dense.clone(), expert.clone(), torch.tensor([float(num_tokens)], dtype=dense.dtype)
+    for tensor, group in [(dense, data_group), (expert, replica_group), (total, data_group)]:
+        dist.all_reduce(tensor, group=group)
+    return dense.div(total), expert.div(total)
+""")
