@@ -19,6 +19,7 @@ from torch import Tensor
 from utils import region, simulate, spawn
 from utils.checks import checks_for
 from utils.kit.drivers.backward import blocks_for
+from utils.kit.expert_placement import NODES, placed_layer, routing_statistic
 from utils.kit.functional_collectives import all_reduce, all_to_all
 from utils.kit.mixture import expert_mlp, make_experts, mixture
 from utils.kit.mlp import make_batch
@@ -71,8 +72,8 @@ for share, times in zip(shares, slowdown):
 reveal("times as long, half of all tokens to one of 8 experts", slowdown[2], why="Everyone waits for the fullest rank.")
 
 # %% [markdown]
-# Seven GPUs wait for the eighth, as the timeline shows. The layer is as slow as its most popular expert: that rank
-# computes $8 \times \frac{1}{2} = 4$ times its fair share, and receives about four times as many rows.
+# Seven GPUs wait for the eighth, as the timeline shows. The layer is as slow as its most popular expert: the rank that
+# has it computes $8 \times \frac{1}{2} = 4$ times its fair share.
 
 # %%
 runs[2].timeline()
@@ -672,6 +673,78 @@ how_predictions_went()
 # **The papers.** Lepikhin and others: *GShard* (2020), which has capacity and the order of choices. Fedus and others:
 # *Switch Transformers* (2021), for $k = 1$ and the loss. Gale and others: *MegaBlocks* (2022), for dropless layers.
 # DeepSeek-AI: *DeepSeek-V3 Technical Report* (2024), for the bias.
+
+# %% [markdown]
+# # Challenge
+# An open task, beyond the lesson's points. It has a score, and there may be better answers than ours.
+
+# %% [markdown]
+# ## Sixty-four experts on four nodes
+# Four nodes with one H100 each, connected by InfiniBand. A routing statistic, `routing[node][expert]`, says how many
+# tokens of each node want each expert. Some experts are more popular than others, and tokens of different nodes like
+# different experts. You choose the node of each expert, 16 on each node. `placed_layer` dispatches the tokens in
+# messages from node to node, runs the experts, and sends the results back.
+#
+# The score is the virtual time of the layer. Par spreads the load: experts by falling load, each to the node with the
+# least so far that still has room. The limit is what four H100s need for the products alone, at their peak.
+
+# %%
+routing = routing_statistic(nodes=4, experts=64, tokens=8192)
+
+
+def try_places(places):
+    run = simulate(placed_layer, 4, routing, places, cluster=NODES)
+    print(f"{run.elapsed * 1e3:.2f} ms")
+    return run
+
+
+in_order = try_places([expert // 16 for expert in range(64)])
+
+# %% exercise="expert-placement" difficulty=5 minutes=20
+board_name = ""  # your name on the class's board; empty for none
+
+
+def expert_placement(routing: list[list[int]]) -> list[int]:
+    """The node of each of E experts, equally many on each of N nodes.
+
+    routing[node][expert]: how many of the node's tokens want the expert. Judged for 64 experts
+    on 4 nodes, for the statistic above and for others of the same kind.
+    """
+    ### BEGIN SOLUTION
+    load = [sum(counts) for counts in zip(*routing)]
+    total, room = [0] * len(routing), [len(load) // len(routing)] * len(routing)
+    places = [0] * len(load)
+    for expert in sorted(range(len(load)), key=lambda expert: -load[expert]):
+        node = min((node for node in range(len(routing)) if room[node]), key=lambda node: total[node])
+        places[expert] = node
+        total[node] += load[expert]
+        room[node] -= 1
+    return places
+    ### END SOLUTION
+
+
+# %% [markdown]
+# <details><summary>Hint 1: what to look at</summary>
+#
+# Which node finishes its experts last, and how long do the messages before and after take? `try_places(...).timeline()`
+# shows both.
+# </details>
+# <details><summary>Hint 2: the idea</summary>
+#
+# A list of totals, one for each node, and the experts from the most popular to the least. A node that is full is out of
+# the choice.
+# </details>
+# <details><summary>Hint 3: beyond par</summary>
+#
+# Balanced load is not all: a token whose expert is on its own node sends nothing. Write down an estimate of the time
+# with both parts, and swap pairs of experts for as long as that helps.
+# </details>
+
+# %% tags=["notebook-only"]
+run = try_places(expert_placement(routing))
+
+# %% check="expert-placement" judges="score" points=3
+check(expert_placement, judges="score", extra_credit=3)
 
 # %% [markdown]
 # # Your progress

@@ -111,4 +111,26 @@ moe_gradients = vary(
     ],
 )
 
-RECORDED = (vary(buffer_positions, values=[(6, 3, 2, 2), (8, 4, 2, 3)]),)
+
+# ---- the challenge
+
+
+def seconds_of_even_loads(experts: int, tokens: int, seed: int) -> float:
+    """Experts by falling load, each to the node with the least so far that has room."""
+    routing = visible.routing_statistic(visible.NODES.nodes, experts, tokens, seed)
+    nodes, load = range(len(routing)), [sum(counts) for counts in zip(*routing, strict=True)]
+    on_node: list[list[int]] = [[] for _ in nodes]
+    for expert in sorted(range(experts), key=lambda expert: -load[expert]):
+        free = [those for those in on_node if len(those) < experts // len(routing)]
+        min(free, key=lambda those: sum(load[one] for one in those)).append(expert)
+    places = [next(node for node in nodes if expert in on_node[node]) for expert in range(experts)]
+    seconds: float = visible.seconds_of_layer(routing, places)
+    return seconds
+
+
+expert_placement = vary(visible.expert_placement, par=seconds_of_even_loads, score=[(64, 8192, 1), (64, 16_384, 2)])
+
+RECORDED = (
+    vary(visible.expert_placement, par=seconds_of_even_loads),
+    vary(buffer_positions, values=[(6, 3, 2, 2), (8, 4, 2, 3)]),
+)

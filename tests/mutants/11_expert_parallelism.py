@@ -150,3 +150,32 @@ right("in-place-on-copies").body("""
         dist.all_reduce(tensor, group=group)
     return dense.div(total), expert.div(total)
 """)
+
+wrong, right = ANSWERS.to("expert-placement")
+wrong("in-order", "times par").body(
+    "return [expert * len(routing) // len(routing[0]) for expert in range(len(routing[0]))]"
+)
+wrong("no-room-left", "No node has room for more").replace("room[node] -= 1", "pass")
+wrong("round-robin", "times par").body("return [expert % len(routing) for expert in range(len(routing[0]))]")
+right("swaps-pairs").replace(
+    "return places",
+    """
+def estimate():  # seconds: products, and the busiest way in or out, twice
+    nodes = range(len(routing))
+    products = max(sum(n for n, place in zip(load, places) if place == node) for node in nodes)
+    sent = [sum(n for n, place in zip(routing[node], places) if place != node) for node in nodes]
+    came = [sum(routing[s][e] for s in nodes for e, p in enumerate(places) if p == node != s) for node in nodes]
+    return products * 1.36e-7 + 2 * max(sent + came) * 1.64e-7
+
+best = estimate()
+for one in range(len(load)):
+    for other in range(one):
+        if places[one] != places[other]:
+            places[one], places[other] = places[other], places[one]
+            if estimate() < best:
+                best = estimate()
+            else:
+                places[one], places[other] = places[other], places[one]
+return places
+""",
+)

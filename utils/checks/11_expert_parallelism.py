@@ -12,14 +12,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import simulate
 from ..kit.drivers.backward import my_group
 from ..kit.drivers.grouped import call_in_group
+from ..kit.expert_placement import DIM, HIDDEN, NODES, placed_layer, routing_statistic
 from ..kit.mixture import make_experts, mixture
+from .answer import CheckFailed
 from .compare import Mistakes
 from .gradients import CLOSE, driven, expect_passes, in_groups, output_first, serial
 from .inputs import Draws
 from .oracles import Case, oracle
-from .recorded import recorded
+from .recorded import recorded, recorded_par
+from .scores import Measure
 from .traffic import expect_calls
 
 LESSON = "11_expert_parallelism"
@@ -367,3 +371,37 @@ def moe_gradients(
         through=on_grid,
         rtol=CLOSE,
     )
+
+
+# ---- the challenge
+
+
+@oracle(score=[(64, 8192, 0)], par=recorded_par(LESSON, "expert-placement"))
+def expert_placement(_: Draws, experts: int, tokens: int, seed: int) -> Case:
+    """On the four nodes of NODES."""
+    routing = routing_statistic(NODES.nodes, experts, tokens, seed)
+    flops = sum(map(sum, routing)) * 4 * DIM * HIDDEN
+    return Case(
+        [[routing]],
+        also=lambda answer: expect_places(answer.results[0], experts),
+        score=Measure(lambda answer: seconds_of_layer(routing, answer.results[0]), "s", "of virtual time"),
+        limit=flops / NODES.nodes / NODES.gpu.peak("bf16"),
+    )
+
+
+def expect_places(places: Any, experts: int) -> None:
+    if not isinstance(places, list) or len(places) != experts:
+        raise CheckFailed(f"it returned {places!r}"[:200], f"a list of {experts} nodes, one for each expert")
+    strange = [place for place in places if type(place) is not int or place not in range(NODES.nodes)]
+    if strange:
+        raise CheckFailed(
+            f"it places an expert on node {strange[0]!r}"[:200], f"whole numbers from 0 to {NODES.nodes - 1}"
+        )
+    counts, share = [places.count(node) for node in range(NODES.nodes)], experts // NODES.nodes
+    for node, count in enumerate(counts):
+        if count != share:
+            raise CheckFailed(f"node {node} has {count} experts", f"{share} on each node", "No node has room for more.")
+
+
+def seconds_of_layer(routing: list[list[int]], places: list[int]) -> float:
+    return simulate(placed_layer, NODES.nodes, routing, places, cluster=NODES).elapsed
