@@ -657,6 +657,151 @@ reveal("times too large, averaged over the replica group", too_large, why="One f
 # Adam would hide that mistake: it divides the scale of a gradient away. Gradient clipping and weight decay would not.
 
 # %% [markdown]
+# # Part 6 · What travels, and how
+# How does expert parallelism compare with lesson 08's way to share one large layer? Take a dense MLP with a hidden
+# width of $k F$: a token pays for as many products as with $k$ experts. With tensor parallelism over the same $P$
+# ranks, all of them work on all $P T$ tokens, and all-reduce the outputs.
+#
+# **Predict** for the forward pass, 8 ranks and $k = 2$: how many times as many bytes does a rank send with tensor
+# parallelism?
+
+# %%
+predict("times as many bytes with tensor parallelism", ...)
+
+
+# %% tags=["notebook-only"]
+def with_experts(rank, world_size, k):
+    rows = torch.empty(k * TOKENS, D, dtype=bf16)
+    even = [k * TOKENS // world_size] * world_size
+    all_to_all(all_to_all(rows, even, even), even, even)
+
+
+def with_tensor_parallelism(rank, world_size):
+    all_reduce(torch.empty(world_size * TOKENS, D, dtype=bf16))
+
+
+experts_send, tensor_sends = (
+    run.traffic().implied(0) for run in (simulate(with_experts, 8, 2), simulate(with_tensor_parallelism, 8))
+)
+print(f"experts: {experts_send / 1e6:.0f} MB, tensor parallelism: {tensor_sends / 1e6:.0f} MB")
+
+# %%
+reveal(
+    "times as many bytes with tensor parallelism", tensor_sends / experts_send, why="P / k: every rank sees all rows."
+)
+
+# %% [markdown]
+# ### Behind other computing
+# Many models have a **shared expert** as well, which every token uses. It needs no dispatch, so it can run while the
+# rows travel.
+
+
+# %% tags=["notebook-only"]
+def with_shared_expert(rank, world_size, overlap):
+    x, w_up, w_down = (torch.empty(*shape, dtype=bf16) for shape in [(TOKENS, D), (D, F), (F, D)])
+    arrived = torch.empty_like(x)
+    handle = dist.all_to_all_single(arrived, x, async_op=True)
+    if not overlap:
+        handle.wait()
+    with region("shared expert"):
+        expert_mlp(x, w_up, w_down)
+    handle.wait()
+
+
+alone, hidden = (simulate(with_shared_expert, 64, overlap).elapsed for overlap in (False, True))
+print(f"one after the other: {alone / hidden:.2f} times as long as side by side, on 64 GPUs")
+
+# %% [markdown]
+# ## Two-level all-to-all
+#
+# On 8 nodes with 8 GPUs each, a plain all-to-all sends 56 messages from each rank to other nodes. If each carries few
+# bytes, their latency is what takes the time. In **two levels** it is 7:
+#
+# 1. inside each node: rank $l$ of the node gets everything that goes to the $l$-th rank of **any** node
+# 2. between the nodes, among the $l$-th ranks of all nodes: one message for each node, with all that goes there
+#
+# Every row travels twice, but the first journey stays inside the node. Ranks are numbered node by node: rank $r$ is the
+# $l$-th of its node with $l = r \bmod L$, for $L$ ranks in each node.
+#
+# **Predict** for 4 nodes of 2 ranks each: how many messages to other nodes does each rank save?
+
+# %%
+predict("messages saved by each rank, 4 nodes of 2", ...)
+
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# Give `x` four dimensions: target node, target's number in its node, row, features. Each level exchanges one of the
+# first two.
+# </details>
+# <details><summary>Hint 2: the idea</summary>
+#
+# An all-to-all cuts along dimension 0, so the dimension to be exchanged must come first. Afterwards this dimension says
+# where the rows have come from.
+# </details>
+# <details><summary>Hint 3: almost the code</summary>
+#
+# View, transpose the first two dimensions, exchange in the node; transpose back, exchange between the nodes. The verb
+# counts along dimension 0, where there is now one entry for each rank.
+# </details>
+
+
+# %% exercise="two-level-exchange" difficulty=4 minutes=15
+def two_level_exchange(x: Tensor, local_group, cross_group) -> Tensor:
+    """An all-to-all of equal chunks over N nodes of L ranks, by one in each node and one between nodes.
+
+    x: (N * L * n, D), left unchanged: n rows for each rank, rank 0's first; ranks are numbered
+    node by node. local_group: the L ranks of this node. cross_group: the N ranks, one of each
+    node, that have this rank's place in their node. Returns (N * L * n, D), rank 0's first.
+    """
+    ### BEGIN SOLUTION
+    local, nodes = dist.get_world_size(local_group), dist.get_world_size(cross_group)
+    chunks = x.view(nodes, local, -1, x.shape[-1]).transpose(0, 1)  # (L, N, n, D): by target's place
+    chunks = all_to_all(chunks, [1] * local, [1] * local, local_group)  # by source's place, by node
+    chunks = chunks.transpose(0, 1)  # (N, L, n, D): by target's node
+    return all_to_all(chunks, [1] * nodes, [1] * nodes, cross_group).reshape(x.shape)
+    ### END SOLUTION
+
+
+# %% check="two-level-exchange" judges="values" points=4
+check(two_level_exchange, judges="values")
+
+# %% check="two-level-exchange" judges="traffic" points=2
+check(two_level_exchange, judges="traffic")
+
+# %% [markdown]
+# Flat and in two levels on 64 virtual H100s, 8 nodes of 8, for a few rows per rank and for many.
+
+
+# %% tags=["notebook-only"]
+def flat(rank, world_size, rows):
+    works = []
+    for step in range(1, world_size):
+        works.append(dist.isend(torch.empty(rows, D, dtype=bf16), (rank + step) % world_size))
+        works.append(dist.irecv(torch.empty(rows, D, dtype=bf16), (rank - step) % world_size))
+    for work in works:
+        work.wait()
+
+
+def in_two_levels(rank, world_size, rows):
+    local = [dist.new_group(range(node * 8, node * 8 + 8)) for node in range(8)][rank // 8]
+    cross = [dist.new_group(range(place, 64, 8)) for place in range(8)][rank % 8]
+    two_level_exchange(torch.empty(64 * rows, D, dtype=bf16), local, cross)
+
+
+ratios = {}
+for rows in (1, 16, 128):
+    ratios[rows] = simulate(flat, 64, rows).elapsed / simulate(in_two_levels, 64, rows).elapsed
+    print(f"{rows:>3} rows for each rank: flat takes {ratios[rows]:.2f} times as long as two levels")
+nodes, local = 4, 2
+to_others = (nodes - 1) * local, nodes - 1  # messages to other nodes from each rank: flat, in two levels
+
+# %%
+reveal(
+    "messages saved by each rank, 4 nodes of 2", to_others[0] - to_others[1], why="Six other ranks, but three nodes."
+)
+
+# %% [markdown]
 # ### How your predictions went
 
 # %%
@@ -668,6 +813,7 @@ how_predictions_went()
 # - With a **capacity**, tokens are dropped and buffers padded. **Dropless** layers exchange sizes first.
 # - **Dispatch and combine** are all-to-alls with uneven splits; each one's backward pass has the splits swapped.
 # - The layer is as slow as its fullest rank. Balance comes from a loss over the **global** batch, or from a bias.
+# - A rank sends $P / k$ times fewer bytes than with tensor parallelism. **Two levels** save messages between nodes.
 # - An expert's gradient is summed over its **replicas** only, and divided by the tokens of **all** ranks.
 #
 # **The papers.** Lepikhin and others: *GShard* (2020), which has capacity and the order of choices. Fedus and others:

@@ -110,6 +110,11 @@ moe_gradients = vary(
         ([[0, 1, 4, 5], [2, 3, 6, 7]], [[0, 4], [1, 5], [2, 6], [3, 7]], [1, 2, 3, 4, 5, 6, 7, 8], (4,)),
     ],
 )
+two_level_exchange = vary(
+    visible.two_level_exchange,
+    values=[(3, 2, 1, 2, F64), (1, 3, 2, 2), (4, 1, 1, 3)],
+    traffic=[(3, 2, 1, 4, F64)],
+)
 
 
 # ---- the challenge

@@ -39,16 +39,15 @@ right("in-a-loop").body("""
 """)
 
 wrong, right = ANSWERS.to("exchange-rows")
-wrong("gradient-stays", "must travel back", hidden=False).replace(
+wrong("no-backward", "send the rows of `grad` back").replace(
     "return all_to_all(grad, ctx.receive, ctx.send, ctx.ep_group), None, None",
-    "n = sum(ctx.send)\n"
     "all_to_all(grad, ctx.receive, ctx.send, ctx.ep_group)\n"
-    "return (grad if len(grad) == n else grad.new_zeros(n, *grad.shape[1:])), None, None",
+    "return grad.new_zeros(sum(ctx.send), *grad.shape[1:]), None, None",
 )
 wrong("own-rows", "nothing was exchanged").replace(
     "return all_to_all(rows, send, receive, ep_group)", "all_to_all(rows, send, receive, ep_group)\nreturn rows.clone()"
 )
-wrong("sizes-again", "for these results", caught_by="traffic").replace(
+wrong("sizes-again", "did the rank have already", caught_by="traffic").replace(
     "return all_to_all(grad, ctx.receive",
     "ones = [1] * len(ctx.send)\nall_to_all(torch.tensor(ctx.receive), ones, ones, ctx.ep_group)\n"
     "return all_to_all(grad, ctx.receive",
@@ -65,11 +64,17 @@ right("by-the-library").replace(
 wrong, right = ANSWERS.to("expert-layer")
 wrong("no-gates", "without the gates").replace("gates[token, expert, None] * back", "back")
 wrong("adds-the-residual", "x is not part of it").replace("torch.zeros_like(x).index_add", "x.index_add")
-wrong("order-not-undone", "wrong order").replace("torch.cat(results)[order.argsort()]", "torch.cat(results)")
-wrong("order-done-twice", "", hidden=True).replace("[order.argsort()]", "[order]")
-wrong("gates-before-the-experts", "").replace(
+wrong("order-not-undone", "the order in which the rows arrived").replace(
+    "torch.cat(results)[order.argsort()]", "torch.cat(results)"
+)
+wrong("order-done-twice", "rank 1 returned").replace("[order.argsort()]", "[order]")
+wrong("gates-before-the-experts", "an expert is not linear").replace(
     "exchange(x[token], send", "exchange(gates[token, expert, None] * x[token], send"
 ).replace("gates[token, expert, None] * back", "back")
+wrong("cuts-the-experts-gradient", "no gradient").replace(
+    "expert_mlp(*one)", "expert_mlp(one[0], one[1].detach(), one[2])"
+)
+wrong("all-experts-for-all", "rows", caught_by="traffic").replace("(gates.T > 0)", "(gates.T >= 0)")
 right("one-expert-at-a-time").body("""
     num_local, size = len(w_up_local), dist.get_world_size(ep_group)
     pairs = [(gates[:, e] > 0).nonzero().squeeze(1) for e in range(gates.shape[1])]
@@ -105,6 +110,11 @@ wrong("means-of-means", "have equally many tokens").body("""
     share = torch.bincount(chosen.flatten(), minlength=num_experts).to(probabilities) / chosen.numel()
     size = g(torch.ones(()))
     return num_experts * (g(share) / size * g(probabilities.mean(0)) / size).sum()
+""")
+wrong("sum-of-losses", "not the product").body("""
+    t, num_experts = probabilities.shape
+    counts = torch.bincount(chosen.flatten(), minlength=num_experts).to(probabilities)
+    return g(num_experts * (counts / counts.sum() * probabilities.mean(0)).sum())
 """)
 right("three-sums").body("""
     num_experts = probabilities.shape[1]
@@ -144,11 +154,37 @@ wrong("mean-of-the-replicas", "the mean over the replica group").replace(
     "(expert, replica_group) / total", "(expert, replica_group) / dist.get_world_size(replica_group)"
 )
 wrong("experts-not-reduced", "the other replicas").replace("all_reduce(expert, replica_group)", "expert")
+wrong("dense-mean-over-ranks", "different numbers of tokens").replace(
+    "all_reduce(dense, data_group) / total", "all_reduce(dense, data_group) / dist.get_world_size(data_group)"
+)
 right("in-place-on-copies").body("""
     dense, expert, total = dense.clone(), expert.clone(), torch.tensor([float(num_tokens)], dtype=dense.dtype)
     for tensor, group in [(dense, data_group), (expert, replica_group), (total, data_group)]:
         dist.all_reduce(tensor, group=group)
     return dense.div(total), expert.div(total)
+""")
+
+wrong, right = ANSWERS.to("two-level-exchange")
+wrong("nothing-sent", "nothing was exchanged").body("return x.clone()")
+wrong("flat", "inside the node, and one between", caught_by="traffic").body("""
+    size = dist.get_world_size()
+    return all_to_all(x.view(size, -1), [1] * size, [1] * size).view(x.shape)
+""")
+wrong("sorted-by-place", "sorted by rank, node by node").replace(
+    ".reshape(x.shape)", ".transpose(0, 1).reshape(x.shape)"
+)
+wrong("not-transposed-back", "rank 3 returned").replace(
+    "chunks = chunks.transpose(0, 1)", "chunks = chunks.view(nodes, local, -1, x.shape[-1])"
+)
+right("nodes-first").body("""
+    local, nodes = dist.get_world_size(local_group), dist.get_world_size(cross_group)
+    rows = x.reshape(nodes, -1).contiguous()
+    arrived = torch.empty_like(rows)
+    dist.all_to_all_single(arrived, rows, group=cross_group)
+    rows = arrived.view(nodes, local, -1).transpose(0, 1).contiguous()
+    arrived = torch.empty_like(rows)
+    dist.all_to_all_single(arrived, rows, group=local_group)
+    return arrived.transpose(0, 1).reshape(x.shape)
 """)
 
 wrong, right = ANSWERS.to("expert-placement")

@@ -6,7 +6,6 @@ What is right comes from one process on whole tensors, with autograd.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import torch
@@ -16,8 +15,9 @@ from .. import simulate
 from ..kit.drivers.backward import my_group
 from ..kit.drivers.grouped import call_in_group
 from ..kit.expert_placement import DIM, HIDDEN, NODES, placed_layer, routing_statistic
-from ..kit.mixture import make_experts, mixture
-from .answer import CheckFailed
+from ..kit.mixture import expert_mlp, make_experts, mixture
+from ..text.units import plural
+from .answer import Answer, CheckFailed
 from .compare import Mistakes
 from .gradients import CLOSE, driven, expect_passes, in_groups, output_first, serial
 from .inputs import Draws
@@ -121,20 +121,19 @@ def exchange_rows(draws: Draws, send: list[list[int]], D: int, dtype: Dtype = F3
     grads = [draws.integers((sum(counts), D), dtype, seed=50 + rank) + 7 for rank, counts in enumerate(receive)]
     parts = [list(x.split(counts)) for x, counts in zip(rows, send, strict=True)]
     back = [list(grad.split(counts)) for grad, counts in zip(grads, receive, strict=True)]
-    backwards = [list(reversed([of_source[rank] for of_source in parts])) for rank in range(size)]
     mistakes: dict[str, Mistakes] = {
         "output": {
             "this rank's own rows: nothing was exchanged": rows,
-            "the right rows with the last source's first": [torch.cat(of_rank) for of_rank in backwards],
         },
         "rows": {
-            "all ones": [torch.ones_like(x) for x in rows],
-            "the gradient of the result: its rows must travel back to where they came from": grads,
+            "zero: backward has to send the rows of `grad` back to where they came from": [
+                torch.zeros_like(x) for x in rows
+            ],
         },
     }
     right = {"output": moved(parts), "rows": moved(back)}
 
-    def judge(answer: Any) -> str:
+    def judge(answer: Answer) -> str:
         return expect_each_passes(
             answer,
             forward=[[("all_to_all", COUNT * size), ("all_to_all", x.nbytes)] for x in rows],
@@ -144,7 +143,9 @@ def exchange_rows(draws: Draws, send: list[list[int]], D: int, dtype: Dtype = F3
     return output_first(driven(size, {"rows": rows, "send": send}, grads, right, mistakes, traffic=judge))
 
 
-def expect_each_passes(answer: Any, forward: list[list[tuple[str, int]]], backward: list[list[tuple[str, int]]]) -> str:
+def expect_each_passes(
+    answer: Answer, forward: list[list[tuple[str, int]]], backward: list[list[tuple[str, int]]]
+) -> str:
     """expect_passes, where the ranks make calls of different sizes."""
     for rank, calls in enumerate(zip(forward, backward, strict=True)):
         expect_passes(answer, *calls, ranks=[rank])
@@ -175,6 +176,8 @@ def expert_layer(draws: Draws, tokens: list[int], E: int, k: int, only: int | No
     gradients["gates"] *= gates > 0
     ungated, _ = serial(mixture, grad, **whole | {"gates": (gates > 0).to(F64)})
 
+    early = sum(expert_mlp(x * gates[:, e, None], w_up[e], w_down[e]) for e in range(E))
+
     def of_tokens(value: Tensor) -> list[Tensor]:
         return list(value.split(tokens))
 
@@ -204,7 +207,9 @@ def expert_layer(draws: Draws, tokens: list[int], E: int, k: int, only: int | No
         "output": {
             "the sum of the experts' outputs, without the gates": of_tokens(ungated),
             "the layer and the residual connection: x is not part of it": of_tokens(y + x),
-            "the right rows in the wrong order or for the wrong tokens": partial(same_numbers, [y, ungated]),
+            "the layer with results in the experts' order: before they are sent back, they must be in the order in which "
+            "the rows arrived": not_put_back(of_tokens(x), of_tokens(gates), w_up, w_down),
+            "the experts of x times the gates: an expert is not linear, so multiply what it returns": of_tokens(early),
         },
         "w_up_local": {"the gradient of this rank's own tokens: others sent some, too": own("w_up")},
     }
@@ -212,7 +217,7 @@ def expert_layer(draws: Draws, tokens: list[int], E: int, k: int, only: int | No
     sent = [int(mask.sum()) * D * x.element_size() for mask in chosen]
     arrived = [sum(int(mask.chunk(size, 1)[rank].sum()) for mask in chosen) * D * 8 for rank in range(size)]
 
-    def judge(answer: Any) -> str:
+    def judge(answer: Answer) -> str:
         rows = [[("all_to_all", sent[rank]), ("all_to_all", arrived[rank])] for rank in range(size)]
         return expect_each_passes(answer, [[("all_to_all", COUNT * E), *calls] for calls in rows], rows)
 
@@ -220,15 +225,19 @@ def expert_layer(draws: Draws, tokens: list[int], E: int, k: int, only: int | No
     return output_first(case)
 
 
-def same_numbers(whole: list[Tensor], got: Any) -> bool:
-    """Whether all rows are among those of one of the tensors."""
-    if not isinstance(got, Tensor) or got.ndim != 2 or not len(got):
-        return False
-    return any(
-        bool(((got[:, None] - right).abs().amax(-1) < 1e-8).any(1).all())
-        for right in whole
-        if right.shape[1:] == got.shape[1:]
-    )
+def not_put_back(x: list[Tensor], gates: list[Tensor], w_up: Tensor, w_down: Tensor) -> list[Tensor]:
+    """The layer, if each rank sends results back in the order in which its experts made them."""
+    y, share = [torch.zeros_like(each) for each in x], len(w_up) // len(x)
+    for owner in range(len(x)):
+        mine = range(owner * share, (owner + 1) * share)
+        chosen = [
+            (s, e, t) for s, gate in enumerate(gates) for e in mine for t in gate[:, e].nonzero().flatten().tolist()
+        ]
+        for (s, e, t), (source, expert, token) in zip(
+            chosen, sorted(chosen, key=lambda one: (one[1], one[0], one[2])), strict=True
+        ):
+            y[s][t] += gates[s][t, e] * expert_mlp(x[source][token], w_up[expert], w_down[expert])
+    return y
 
 
 # ---- balance
@@ -242,12 +251,12 @@ def balance_loss(draws: Draws, tokens: list[int], E: int, k: int) -> Case:
     chosen = [each.topk(k).indices for each in scores]
 
     def loss(probabilities: Tensor, choices: Tensor) -> Tensor:
-        share = torch.bincount(choices.flatten(), minlength=E) / choices.numel()
+        share = torch.bincount(choices.flatten(), minlength=E).double() / choices.numel()
         return E * (share * probabilities.mean(0)).sum()
 
     def uneven(probabilities: Tensor, choices: Tensor) -> Tensor:
         """With means of the ranks' shares, and of their probabilities."""
-        shares = [torch.bincount(one.flatten(), minlength=E) / one.numel() for one in chosen]
+        shares = [torch.bincount(one.flatten(), minlength=E).double() / one.numel() for one in chosen]
         return E * (sum(shares) * sum(one.mean(0) for one in given)).sum() / len(tokens) ** 2  # type: ignore[no-any-return]
 
     grad = torch.tensor(1.0, dtype=F64)
@@ -265,10 +274,7 @@ def balance_loss(draws: Draws, tokens: list[int], E: int, k: int) -> Case:
             "computed from the means of the ranks, which don't have equally many tokens": uneven(given[0], chosen[0]),
         },
         "probabilities": {
-            f"{len(tokens)} times too large: the gradient was summed over the ranks": [
-                len(tokens) * part for part in of_ranks
-            ],
-            f"{len(tokens)} times too small: the mean over the ranks was taken once more": [
+            f"{len(tokens)} times too small: g sums, so divide by the tokens and by nothing else": [
                 part / len(tokens) for part in of_ranks
             ],
         },
@@ -371,6 +377,55 @@ def moe_gradients(
         through=on_grid,
         rtol=CLOSE,
     )
+
+
+# ---- two levels
+
+
+def on_nodes(function: Callable[..., Any], x: Tensor, rank: int, local: Groups, cross: Groups) -> Any:
+    return function(x, *(my_group(rank, [list(members) for members in groups]) for groups in (local, cross)))
+
+
+@oracle(values=[(2, 2, 1, 3), (2, 3, 2, 1)], traffic=[(2, 2, 2, 3)], if_stuck=SIZES_FIRST)
+def two_level_exchange(draws: Draws, nodes: int, local: int, n: int, D: int, dtype: Dtype = F32) -> Case:
+    size = nodes * local
+    xs = draws.different_integers(size, (size * n, D), dtype)
+    parts = [list(x.split(n)) for x in xs]
+    right = moved(parts)
+    by_place = [torch.cat([of_rank.view(nodes, local, n, D).transpose(0, 1).flatten(0, 2)]) for of_rank in right]
+    inside = [[node * local + place for place in range(local)] for node in range(nodes)]
+    between = [[node * local + place for node in range(nodes)] for place in range(local)]
+    mistakes = {
+        "x itself: nothing was exchanged": xs,
+        "the right rows, sorted by place in the source's node: they must be sorted by rank, node by node": by_place,
+    }
+
+    def judge(answer: Answer) -> str:
+        for rank in range(size):
+            seen = sorted((len(e.members), e.op, e.bytes) for e in answer.events if e.rank == rank)
+            wanted = sorted((team, "all_to_all", xs[0].nbytes) for team in (local, nodes))
+            if seen != wanted:
+                raise CheckFailed(
+                    f"rank {rank} made these calls: {in_groups_of(seen)}",
+                    in_groups_of(wanted),
+                    "One all-to-all of the whole tensor inside the node, and one between the nodes.",
+                )
+        return f"each rank sends {plural(nodes - 1, 'message')} to other nodes, not {(nodes - 1) * local}."
+
+    return Case(
+        [xs],
+        same={"local": inside, "cross": between},
+        right=right,
+        mistakes=mistakes,
+        through=on_nodes,
+        traffic=judge,
+        values_first=True,
+    )
+
+
+def in_groups_of(calls: list[tuple[int, str, int]]) -> str:
+    words = [f"{op} of {nbytes:,} bytes in a group of {team}" for team, op, nbytes in calls]
+    return ", ".join(words) or "none"
 
 
 # ---- the challenge
