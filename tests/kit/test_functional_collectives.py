@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 
 from utils import spawn
-from utils.kit.functional_collectives import all_gather, all_reduce, reduce_scatter
+from utils.kit.functional_collectives import all_gather, all_reduce, all_to_all, reduce_scatter
 
 
 def verbs_on_a_view(rank, world_size, pairs):
@@ -62,3 +62,23 @@ def test_one_rank_gets_a_copy_of_its_own(verb):
 
     changed, kept = spawn(alone, 1, backend="gloo").results[0]
     assert torch.equal(changed, kept + 1)
+
+
+def rows_to_a_partner(rank, world_size, pairs):
+    group = [dist.new_group(pair) for pair in pairs][rank % 2]
+    place = dist.get_rank(group)
+    wide = torch.arange(6.0).view(3, 2) + 100 * rank
+    x = wide[:, ::2].requires_grad_()
+    send, receive = ([1, 2], [1, 0]) if place == 0 else ([0, 3], [2, 3])
+    arrived = all_to_all(x, send, receive, group)
+    return arrived, arrived.requires_grad
+
+
+def test_all_to_all_sends_uneven_numbers_of_rows_inside_its_group():
+    results = spawn(rows_to_a_partner, 4, [[0, 2], [1, 3]], backend="gloo").results
+    first_column = torch.tensor([[0.0], [2.0], [4.0]])
+    for rank, (arrived, seen_by_autograd) in enumerate(results):
+        low = first_column + 100 * (rank % 2)
+        high = first_column + 100 * (rank % 2 + 2)
+        assert torch.equal(arrived, low[:1] if rank < 2 else torch.cat([low[1:], high]))
+        assert not seen_by_autograd

@@ -64,9 +64,7 @@ right("by-the-library").replace(
 wrong, right = ANSWERS.to("expert-layer")
 wrong("no-gates", "without the gates").replace("gates[token, expert, None] * back", "back")
 wrong("adds-the-residual", "x is not part of it").replace("torch.zeros_like(x).index_add", "x.index_add")
-wrong("order-not-undone", "the order in which the rows arrived").replace(
-    "torch.cat(results)[order.argsort()]", "torch.cat(results)"
-)
+wrong("order-not-undone", "in the experts' order").replace("torch.cat(results)[order.argsort()]", "torch.cat(results)")
 wrong("order-done-twice", "rank 1 returned").replace("[order.argsort()]", "[order]")
 wrong("gates-before-the-experts", "an expert is not linear").replace(
     "exchange(x[token], send", "exchange(gates[token, expert, None] * x[token], send"

@@ -207,8 +207,8 @@ def expert_layer(draws: Draws, tokens: list[int], E: int, k: int, only: int | No
         "output": {
             "the sum of the experts' outputs, without the gates": of_tokens(ungated),
             "the layer and the residual connection: x is not part of it": of_tokens(y + x),
-            "the layer with results in the experts' order: before they are sent back, they must be in the order in which "
-            "the rows arrived": not_put_back(of_tokens(x), of_tokens(gates), w_up, w_down),
+            "the layer with results in the experts' order: before the way back, restore the order in which the rows "
+            "arrived": not_put_back(of_tokens(x), of_tokens(gates), w_up, w_down),
             "the experts of x times the gates: an expert is not linear, so multiply what it returns": of_tokens(early),
         },
         "w_up_local": {"the gradient of this rank's own tokens: others sent some, too": own("w_up")},
