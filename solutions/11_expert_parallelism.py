@@ -43,12 +43,10 @@ predict("times as long, half of all tokens to one of 8 experts", ...)
 # %%
 TOKENS, D, F = 4096, 4096, 16384
 
-
 def counts_to(share, world_size):
     """How many of its tokens each rank sends to each expert."""
     rest = round((1 - share) * TOKENS / (world_size - 1))
     return [TOKENS - rest * (world_size - 1)] + [rest] * (world_size - 1)
-
 
 def one_layer(rank, world_size, share):
     send = counts_to(share, world_size)
@@ -60,7 +58,6 @@ def one_layer(rank, world_size, share):
         y = expert_mlp(arrived, w_up, w_down)
     with region("combine"):
         all_to_all(y, receive, send)
-
 
 shares = [1 / 8, 1 / 4, 1 / 2]
 runs = [simulate(one_layer, 8, share) for share in shares]
@@ -110,14 +107,14 @@ runs[2].timeline()
 # %%
 predict("gradient of the gate, top-1 first", ...)
 
-
 # %% exercise="router" difficulty=2 minutes=10
 def router(x: Tensor, w_gate: Tensor, k: int, softmax_first: bool) -> Tensor:
-    """The gates of k experts for each token, (T, E) in float32; zero where an expert wasn't chosen.
+    """The gates of k experts for each token, (T, E) in float32; 0 where not chosen.
 
-    x: (T, D) and w_gate: (D, E), in any dtype; scores and softmax are computed in float32.
-    softmax_first: softmax over all experts, then the k largest, unchanged. Otherwise the k
-    largest scores, then a softmax over them. Gradients flow to x and w_gate.
+    x: (T, D) and w_gate: (D, E), in any dtype; scores and softmax are computed in
+    float32. softmax_first: softmax over all experts, then the k largest, unchanged.
+    Otherwise the k largest scores, then a softmax over them. Gradients flow to x and
+    w_gate.
     """
     ### BEGIN SOLUTION
     scores = x.float() @ w_gate.float()  # (T, E)
@@ -128,7 +125,6 @@ def router(x: Tensor, w_gate: Tensor, k: int, softmax_first: bool) -> Tensor:
         best = best.softmax(-1)
     return torch.zeros_like(scores).scatter(1, chosen, best)
     ### END SOLUTION
-
 
 # %% [markdown]
 # <details><summary>Hint</summary>
@@ -197,14 +193,13 @@ predict("choices that are dropped", ...)
 # row's own column. Subtract one, replace what doesn't fit, and undo the flattening and the transpose.
 # </details>
 
-
 # %% exercise="buffer-positions" difficulty=3 minutes=12
 def buffer_positions(experts: Tensor, num_experts: int, capacity: int) -> Tensor:
-    """The row of each choice in its expert's buffer, (T, k); -1 where the buffer is full.
+    """The row of each choice in its expert's buffer, (T, k); -1 where it is full.
 
-    experts: (T, k), whole numbers, the first choice of each token in column 0. First choices
-    of all tokens come first, then second choices, and so on; within a choice, in the order of
-    the tokens. A choice that is dropped takes no row.
+    experts: (T, k), whole numbers, the first choice of each token in column 0. First
+    choices of all tokens come first, then second choices, and so on; within a choice,
+    in the order of the tokens. A choice that is dropped takes no row.
     """
     ### BEGIN SOLUTION
     in_order = experts.T.flatten()  # (k * T,): all first choices, then all second ones
@@ -213,7 +208,6 @@ def buffer_positions(experts: Tensor, num_experts: int, capacity: int) -> Tensor
     position = torch.where(position < capacity, position, -1)
     return position.view(experts.T.shape).T
     ### END SOLUTION
-
 
 # %% check="buffer-positions" judges="values" points=4
 check(buffer_positions, judges="values")
@@ -286,7 +280,6 @@ predict("all-to-alls of an exchange, forward and backward", ...)
 # backward pass, call the verb with what was received as what is sent. Return one `None` for each other argument.
 # </details>
 
-
 # %% exercise="exchange-rows" difficulty=3 minutes=15
 class ExchangeRows(torch.autograd.Function):
     @staticmethod
@@ -304,16 +297,15 @@ class ExchangeRows(torch.autograd.Function):
         return all_to_all(grad, ctx.receive, ctx.send, ctx.ep_group), None, None
         ### END SOLUTION
 
-
 def exchange_rows(rows: Tensor, send: list[int], ep_group) -> Tensor:
-    """Send rows to all ranks of the group and return those that arrive; autograd follows.
+    """Send rows to all ranks of the group; return those that arrive.
 
-    rows: (sum(send), D), sorted by destination, left unchanged. send: how many go to each
-    rank of the group, 0 allowed. Returns (R, D), those from the group's first rank first.
-    Forward: one all-to-all of P sizes in int64, one of the rows. Backward: one of the rows.
+    rows: (sum(send), D), sorted by destination, left unchanged. send: how many go to
+    each rank of the group, 0 allowed. Returns (R, D), those from the group's first rank
+    first; gradients flow back to rows. Forward: one all-to-all of P sizes in int64, one of the rows. Backward: one
+    of the rows.
     """
     return ExchangeRows.apply(rows, send, ep_group)
-
 
 # %% check="exchange-rows" judges="values" points=4
 check(exchange_rows, judges="values")
@@ -321,14 +313,12 @@ check(exchange_rows, judges="values")
 # %% check="exchange-rows" judges="traffic" points=2
 check(exchange_rows, judges="traffic")
 
-
 # %% tags=["notebook-only"]
 def three_rows(rank, world_size):
     rows = torch.full((3, 1), float(rank)).requires_grad_()
     arrived = exchange_rows(rows, [2, 1] if rank == 0 else [0, 3], None)
     arrived.sum().backward()
     return arrived.flatten().tolist()
-
 
 run = spawn(three_rows, 2)
 calls = sum(event.op == "all_to_all" for event in run.events) // 2
@@ -381,15 +371,15 @@ predict("times T k b, forward and backward", ...)
 # swapped; multiply by the gates of the pairs; add up by token.
 # </details>
 
-
 # %% exercise="expert-layer" difficulty=5 minutes=20
 def expert_layer(x: Tensor, gates: Tensor, w_up_local: Tensor, w_down_local: Tensor, exchange, ep_group) -> Tensor:
-    """A mixture of experts over a group of P ranks; each token's row goes to its experts and back.
+    """A mixture of experts over P ranks: rows go to their experts and back.
 
-    x: (T, D), this rank's tokens; T may differ from rank to rank. gates: (T, E), 0 where an
-    expert isn't chosen. w_up_local: (E/P, D, F) and w_down_local: (E/P, F, D), of this rank's
-    experts. exchange(rows, send, receive): all-to-all of rows; autograd follows it.
-    Returns (T, D). Forward: one all-to-all of E counts in int64, two of rows; backward: two.
+    x: (T, D), this rank's tokens; T may differ from rank to rank. gates: (T, E), 0
+    where an expert isn't chosen. w_up_local: (E/P, D, F) and w_down_local: (E/P, F, D),
+    of this rank's experts. exchange(rows, send, receive): all-to-all of rows; autograd
+    follows it. Returns (T, D). Forward: one all-to-all of E counts in int64, two of
+    rows; backward: two.
     """
     ### BEGIN SOLUTION
     num_local, size = len(w_up_local), dist.get_world_size(ep_group)
@@ -407,7 +397,6 @@ def expert_layer(x: Tensor, gates: Tensor, w_up_local: Tensor, w_down_local: Ten
     return torch.zeros_like(x).index_add(0, token, gates[token, expert, None] * back)
     ### END SOLUTION
 
-
 # %% check="expert-layer" judges="values" points=6
 check(expert_layer, judges="values")
 
@@ -422,14 +411,12 @@ check(expert_layer, judges="traffic")
 tokens, router_weight = make_batch(24, 6, dtype=double), make_batch(6, 8, seed=1, dtype=double)
 w_up, w_down = make_experts(8, 6, 10)
 
-
 def on_four_ranks(rank, world_size):
     x, up, down = (whole.chunk(world_size)[rank].clone().requires_grad_() for whole in (tokens, w_up, w_down))
     gates = router(x, router_weight, 2, softmax_first=False).double()
     y = expert_layer(x, gates, up, down, blocks_for(None)["exchange"], None)
     y.square().sum().backward()
     return y.detach(), up.grad
-
 
 run = spawn(on_four_ranks, 4)
 experts = w_up.clone().requires_grad_()
@@ -488,14 +475,14 @@ predict("mean of the local losses", ...)
 # result again, and combine the parts as the formula says.
 # </details>
 
-
 # %% exercise="balance-loss" difficulty=3 minutes=12
 def balance_loss(probabilities: Tensor, chosen: Tensor, g) -> Tensor:
-    """The load-balancing loss of the tokens of all ranks, a scalar, the same on every rank.
+    """The load-balancing loss over the tokens of all ranks: one scalar for all.
 
-    probabilities: (t, E), the router's softmax over all experts for this rank's tokens; t may
-    differ from rank to rank. chosen: (t, k), the experts of each token. g(x_partial): the sum
-    over the ranks; in the backward pass it passes the gradient on, as in lesson 08.
+    probabilities: (t, E), the router's softmax over all experts for this rank's tokens;
+    t may differ from rank to rank. chosen: (t, k), the experts of each token.
+    g(x_partial): the sum over the ranks; in the backward pass it passes the gradient
+    on, as in lesson 08.
     """
     ### BEGIN SOLUTION
     t, num_experts = probabilities.shape
@@ -505,17 +492,14 @@ def balance_loss(probabilities: Tensor, chosen: Tensor, g) -> Tensor:
     return num_experts * (counts / counts.sum() * mass / total).sum()
     ### END SOLUTION
 
-
 # %% check="balance-loss" judges="values" points=4
 check(balance_loss, judges="values")
-
 
 # %% tags=["notebook-only"]
 def two_specialists(rank, world_size):
     probabilities, chosen = torch.eye(2)[[rank] * 5], torch.full((5, 1), rank)
     everyone, alone = (lambda x: all_reduce(x)), (lambda x: x)
     return [balance_loss(probabilities, chosen, g).item() for g in (everyone, alone)]
-
 
 run = spawn(two_specialists, 2)
 over_all, local = run.results[0][0], sum(result[1] for result in run.results) / 2
@@ -542,19 +526,18 @@ reveal("mean of the local losses", local, why="On each rank, everything goes to 
 #
 # Every rank must end up with the same biases, so the load is that of the whole group.
 
-
 # %% exercise="balance-bias" difficulty=2 minutes=8
 def balance_bias(bias: Tensor, load_local: Tensor, rate: float, group) -> Tensor:
-    """The biases after one step, (E,): up by `rate` below the mean load, down above, else the same.
+    """The biases after one step, (E,): up by `rate` below the mean load, down above.
 
-    bias: (E,), the same on every rank, left unchanged. load_local: (E,), float: how many of
-    this rank's tokens chose each expert. The load is the sum over the group. One all_reduce of E numbers.
+    bias: (E,), the same on every rank, left unchanged. load_local: (E,), float: how
+    many of this rank's tokens chose each expert. The load is the sum over the group. A
+    bias with exactly the mean load stays. One all_reduce of E numbers.
     """
     ### BEGIN SOLUTION
     load = all_reduce(load_local, group)
     return bias + rate * (load.mean() - load).sign()
     ### END SOLUTION
-
 
 # %% check="balance-bias" judges="values" points=3
 check(balance_bias, judges="values")
@@ -564,7 +547,6 @@ check(balance_bias, judges="traffic")
 
 # %% [markdown]
 # The popular experts of part 2 again: 200 steps with the bias, and the fullest expert's load as a multiple of the mean.
-
 
 # %% tags=["notebook-only"]
 def with_bias(rank, world_size):
@@ -576,7 +558,6 @@ def with_bias(rank, world_size):
         fullest.append((total.max() / total.mean()).item())
         bias = balance_bias(bias, load, 0.01, None)
     return fullest
-
 
 fullest = spawn(with_bias, 2).results[0]
 print(", ".join(f"step {step}: {fullest[step]:.2f}" for step in (0, 25, 50, 100, 199)))
@@ -620,24 +601,22 @@ predict("times too large, averaged over the replica group", ...)
 # Sum the count over all data ranks as a tensor, sum each gradient over its own group, and divide both by the count.
 # </details>
 
-
 # %% exercise="moe-gradients" difficulty=3 minutes=10
 def moe_gradients(dense: Tensor, expert: Tensor, num_tokens: int, data_group, replica_group) -> tuple[Tensor, Tensor]:
-    """The gradients of the mean loss over all tokens: of a dense weight and of an expert.
+    """The gradients of the mean loss over all tokens, of a dense weight and an expert.
 
-    dense, expert: this rank's gradients of the sum of the losses, left unchanged; the expert's
-    includes all tokens of its expert-parallel group. num_tokens: of this rank; differs from
-    rank to rank. data_group: all ranks. replica_group: those that hold the same experts.
+    dense, expert: this rank's gradients of the sum of the losses, left unchanged; the
+    expert's includes all tokens of its expert-parallel group. num_tokens: of this rank;
+    differs from rank to rank. data_group: all ranks. replica_group: those that hold the
+    same experts.
     """
     ### BEGIN SOLUTION
     total = all_reduce(torch.tensor(num_tokens), data_group)
     return all_reduce(dense, data_group) / total, all_reduce(expert, replica_group) / total
     ### END SOLUTION
 
-
 # %% check="moe-gradients" judges="values" points=4
 check(moe_gradients, judges="values")
-
 
 # %% tags=["notebook-only"]
 def two_averages(rank, world_size):
@@ -646,7 +625,6 @@ def two_averages(rank, world_size):
     right = moe_gradients(torch.ones(1), torch.full((1,), 4.0 * tokens), tokens, None, groups[rank % 4])[1]
     averaged = all_reduce(torch.full((1,), 4.0 * tokens) / tokens, groups[rank % 4]) / 2
     return (averaged / right).item()
-
 
 [too_large] = set(spawn(two_averages, 8).results)
 
@@ -668,17 +646,14 @@ reveal("times too large, averaged over the replica group", too_large, why="One f
 # %%
 predict("times as many bytes with tensor parallelism", ...)
 
-
 # %% tags=["notebook-only"]
 def with_experts(rank, world_size, k):
     rows = torch.empty(k * TOKENS, D, dtype=bf16)
     even = [k * TOKENS // world_size] * world_size
     all_to_all(all_to_all(rows, even, even), even, even)
 
-
 def with_tensor_parallelism(rank, world_size):
     all_reduce(torch.empty(world_size * TOKENS, D, dtype=bf16))
-
 
 experts_send, tensor_sends = (
     run.traffic().implied(0) for run in (simulate(with_experts, 8, 2), simulate(with_tensor_parallelism, 8))
@@ -695,7 +670,6 @@ reveal(
 # Many models have a **shared expert** as well, which every token uses. It needs no dispatch, so it can run while the
 # rows travel.
 
-
 # %% tags=["notebook-only"]
 def with_shared_expert(rank, world_size, overlap):
     x, w_up, w_down = (torch.empty(*shape, dtype=bf16) for shape in [(TOKENS, D), (D, F), (F, D)])
@@ -706,7 +680,6 @@ def with_shared_expert(rank, world_size, overlap):
     with region("shared expert"):
         expert_mlp(x, w_up, w_down)
     handle.wait()
-
 
 alone, hidden = (simulate(with_shared_expert, 64, overlap).elapsed for overlap in (False, True))
 print(f"one after the other: {alone / hidden:.2f} times as long as side by side, on 64 GPUs")
@@ -745,14 +718,14 @@ predict("messages saved by each rank, 4 nodes of 2", ...)
 # counts along dimension 0, where there is now one entry for each rank.
 # </details>
 
-
 # %% exercise="two-level-exchange" difficulty=4 minutes=15
 def two_level_exchange(x: Tensor, local_group, cross_group) -> Tensor:
-    """An all-to-all of equal chunks over N nodes of L ranks, by one in each node and one between nodes.
+    """An all-to-all of equal chunks over N nodes of L ranks, in two levels.
 
-    x: (N * L * n, D), left unchanged: n rows for each rank, rank 0's first; ranks are numbered
-    node by node. local_group: the L ranks of this node. cross_group: the N ranks, one of each
-    node, that have this rank's place in their node. Returns (N * L * n, D), rank 0's first.
+    x: (N * L * n, D), left unchanged: n rows for each rank, rank 0's first; ranks are
+    numbered node by node. local_group: the L ranks of this node. cross_group: the N
+    ranks, one of each node, that have this rank's place in their node. Returns (N * L *
+    n, D), rank 0's first.
     """
     ### BEGIN SOLUTION
     local, nodes = dist.get_world_size(local_group), dist.get_world_size(cross_group)
@@ -761,7 +734,6 @@ def two_level_exchange(x: Tensor, local_group, cross_group) -> Tensor:
     chunks = chunks.transpose(0, 1)  # (N, L, n, D): by target's node
     return all_to_all(chunks, [1] * nodes, [1] * nodes, cross_group).reshape(x.shape)
     ### END SOLUTION
-
 
 # %% check="two-level-exchange" judges="values" points=4
 check(two_level_exchange, judges="values")
@@ -772,7 +744,6 @@ check(two_level_exchange, judges="traffic")
 # %% [markdown]
 # Flat and in two levels on 64 virtual H100s, 8 nodes of 8, for a few rows per rank and for many.
 
-
 # %% tags=["notebook-only"]
 def flat(rank, world_size, rows):
     works = []
@@ -782,12 +753,10 @@ def flat(rank, world_size, rows):
     for work in works:
         work.wait()
 
-
 def in_two_levels(rank, world_size, rows):
     local = [dist.new_group(range(node * 8, node * 8 + 8)) for node in range(8)][rank // 8]
     cross = [dist.new_group(range(place, 64, 8)) for place in range(8)][rank % 8]
     two_level_exchange(torch.empty(64 * rows, D, dtype=bf16), local, cross)
-
 
 ratios = {}
 for rows in (1, 16, 128):
@@ -837,24 +806,21 @@ how_predictions_went()
 # %%
 routing = routing_statistic(nodes=4, experts=64, tokens=8192)
 
-
 def try_places(places):
     run = simulate(placed_layer, 4, routing, places, cluster=NODES)
     print(f"{run.elapsed * 1e3:.2f} ms")
     return run
-
 
 in_order = try_places([expert // 16 for expert in range(64)])
 
 # %% exercise="expert-placement" difficulty=5 minutes=20
 board_name = ""  # your name on the class's board; empty for none
 
-
 def expert_placement(routing: list[list[int]]) -> list[int]:
     """The node of each of E experts, equally many on each of N nodes.
 
-    routing[node][expert]: how many of the node's tokens want the expert. Judged for 64 experts
-    on 4 nodes, for the statistic above and for others of the same kind.
+    routing[node][expert]: how many of the node's tokens want the expert. Judged for 64
+    experts on 4 nodes, for the statistic above and for others of the same kind.
     """
     ### BEGIN SOLUTION
     load = [sum(counts) for counts in zip(*routing)]
@@ -867,7 +833,6 @@ def expert_placement(routing: list[list[int]]) -> list[int]:
         room[node] -= 1
     return places
     ### END SOLUTION
-
 
 # %% [markdown]
 # <details><summary>Hint 1: what to look at</summary>
