@@ -72,7 +72,7 @@ wrong("gates-before-the-experts", "an expert is not linear").replace(
 wrong("cuts-the-experts-gradient", "no gradient").replace(
     "expert_mlp(*one)", "expert_mlp(one[0], one[1].detach(), one[2])"
 )
-wrong("all-experts-for-all", "rows", caught_by="traffic").replace("(gates.T > 0)", "(gates.T >= 0)")
+wrong("all-experts-for-all", "with the wrong sizes", caught_by="traffic").replace("(gates.T > 0)", "(gates.T >= 0)")
 right("one-expert-at-a-time").body("""
     num_local, size = len(w_up_local), dist.get_world_size(ep_group)
     pairs = [(gates[:, e] > 0).nonzero().squeeze(1) for e in range(gates.shape[1])]
@@ -186,11 +186,13 @@ right("nodes-first").body("""
 """)
 
 wrong, right = ANSWERS.to("expert-placement")
-wrong("in-order", "times par").body(
+wrong("in-order", "times par", caught_by="score").body(
     "return [expert * len(routing) // len(routing[0]) for expert in range(len(routing[0]))]"
 )
-wrong("no-room-left", "No node has room for more").replace("room[node] -= 1", "pass")
-wrong("round-robin", "times par").body("return [expert % len(routing) for expert in range(len(routing[0]))]")
+wrong("no-room-left", "No node has room for more", caught_by="score").replace("room[node] -= 1", "pass")
+wrong("round-robin", "times par", caught_by="score").body(
+    "return [expert % len(routing) for expert in range(len(routing[0]))]"
+)
 right("swaps-pairs").replace(
     "return places",
     """

@@ -6,6 +6,7 @@ What is right comes from one process on whole tensors, with autograd.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -46,21 +47,31 @@ def largest(scores: Tensor, k: int) -> Tensor:
 # ---- the router
 
 
+def gates_of(scores: Tensor, k: int, softmax_first: bool) -> Tensor:
+    chosen = largest(scores, k)
+    if softmax_first:
+        return scores.softmax(-1) * chosen
+    return scores.masked_fill(~chosen, -torch.inf).softmax(-1)
+
+
+def close(value: Tensor, got: Any) -> bool:
+    """Whether these are the same numbers but for rounding."""
+    if not isinstance(got, Tensor) or (got.shape, got.dtype) != (value.shape, value.dtype):
+        return False
+    return torch.allclose(got, value, atol=1e-2)
+
+
 @oracle(values=[(5, 4, 6, 2, True), (5, 4, 6, 2, False), (40, 16, 8, 2, False, BF16)])
 def router(draws: Draws, T: int, D: int, E: int, k: int, softmax_first: bool, dtype: Dtype = F32) -> Case:
     x, w_gate = normal(draws, T, D, dtype=dtype), normal(draws, D, E, seed=1, dtype=dtype)
     grad = normal(draws, T, E, seed=2, dtype=F32)
 
-    def gates(x: Tensor, w_gate: Tensor, softmax_first: bool = softmax_first) -> Tensor:
-        scores = x.float() @ w_gate.float()
-        chosen = largest(scores, k)
-        if softmax_first:
-            return scores.softmax(-1) * chosen
-        return scores.masked_fill(~chosen, -torch.inf).softmax(-1)
+    def gates(x: Tensor, w_gate: Tensor, first: bool = softmax_first) -> Tensor:
+        return gates_of(x.float() @ w_gate.float(), k, first)
 
     y, gradients = serial(gates, grad, x=x, w_gate=w_gate)
-    scores = (x @ w_gate).float()
-    rounded = scores.to(dtype).float().masked_fill(~largest(scores, k), -torch.inf).softmax(-1)
+    rounded = partial(close, gates_of((x @ w_gate).float(), k, softmax_first))
+    before = "computed in bfloat16: convert x and w_gate to float32 before the product"
     mistakes: dict[str, Mistakes] = {
         "output": {
             "the softmax over all experts, also of those that were not chosen: set those to zero": (
@@ -72,19 +83,13 @@ def router(draws: Draws, T: int, D: int, E: int, k: int, softmax_first: bool, dt
             "the softmax over all experts; without softmax_first it goes over the chosen scores alone": gates(
                 x, w_gate, True
             ),
-            f"computed in {str(dtype).removeprefix('torch.')}: convert x and w_gate to float32 before the product": (
-                lambda got: dtype == BF16 and isinstance(got, Tensor) and close(got, rounded)
-            ),
+            **({before: rounded} if dtype == BF16 else {}),
         }
     }
     right = {"output": y} if dtype == BF16 else {"output": y, **gradients}
     given = {"x": x, "w_gate": w_gate}
     same = {"k": k, "softmax_first": softmax_first}
     return driven(1, given, None if dtype == BF16 else grad, right, mistakes, same=same, rtol=1e-5)
-
-
-def close(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and torch.allclose(one.float(), other, atol=1e-2)
 
 
 # ---- capacity
@@ -184,12 +189,6 @@ def expert_layer(draws: Draws, tokens: list[int], E: int, k: int, only: int | No
     def of_experts(value: Tensor) -> list[Tensor]:
         return [part.clone() for part in value.chunk(size)]
 
-    def own(name: str) -> list[Tensor]:
-        """The experts' gradients from each rank's own tokens alone."""
-        parts = zip(*map(of_tokens, (x, gates, grad)), strict=True)
-        alone = [serial(mixture, g, x=t, gates=w, w_up=w_up, w_down=w_down)[1][name] for t, w, g in parts]
-        return [part.chunk(size)[rank] for rank, part in enumerate(alone)]
-
     given = {
         "x": of_tokens(x),
         "gates": of_tokens(gates),
@@ -211,7 +210,6 @@ def expert_layer(draws: Draws, tokens: list[int], E: int, k: int, only: int | No
             "arrived": not_put_back(of_tokens(x), of_tokens(gates), w_up, w_down),
             "the experts of x times the gates: an expert is not linear, so multiply what it returns": of_tokens(early),
         },
-        "w_up_local": {"the gradient of this rank's own tokens: others sent some, too": own("w_up")},
     }
     chosen = [of_rank > 0 for of_rank in of_tokens(gates)]
     sent = [int(mask.sum()) * D * x.element_size() for mask in chosen]
@@ -272,11 +270,6 @@ def balance_loss(draws: Draws, tokens: list[int], E: int, k: int) -> Case:
             f"{k} times too large: the shares are of all T k choices": k * y,
             f"{E} times too small: the factor E is missing": y / E,
             "computed from the means of the ranks, which don't have equally many tokens": uneven(given[0], chosen[0]),
-        },
-        "probabilities": {
-            f"{len(tokens)} times too small: g sums, so divide by the tokens and by nothing else": [
-                part / len(tokens) for part in of_ranks
-            ],
         },
     }
     right = {"output": y, "probabilities": of_ranks}
