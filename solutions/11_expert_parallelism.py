@@ -771,6 +771,11 @@ reveal(
 )
 
 # %% [markdown]
+# With one row for each rank, latency is all that counts, and saving messages pays. With many rows the bytes count, and
+# those that cross between nodes are the same in both forms. A model that generates text one token at a time lives at
+# the first end, training at the second.
+
+# %% [markdown]
 # ### How your predictions went
 
 # %%

@@ -189,7 +189,7 @@ wrong, right = ANSWERS.to("expert-placement")
 wrong("in-order", "times par", caught_by="score").body(
     "return [expert * len(routing) // len(routing[0]) for expert in range(len(routing[0]))]"
 )
-wrong("no-room-left", "No node has room for more", caught_by="score").replace("room[node] -= 1", "pass")
+wrong("no-room-left", "No node has room for more", caught_by="score", hidden=True).replace("room[node] -= 1", "pass")
 wrong("round-robin", "times par", caught_by="score").body(
     "return [expert % len(routing) for expert in range(len(routing[0]))]"
 )

@@ -41,7 +41,7 @@ def normal(draws: Draws, *shape: int, seed: int = 0, dtype: Dtype = F64) -> Tens
 
 def largest(scores: Tensor, k: int) -> Tensor:
     """Which k entries of each row are the largest, as a mask."""
-    return scores >= scores.sort(-1).values[:, -k, None]
+    return torch.zeros_like(scores, dtype=torch.bool).scatter(1, scores.topk(k).indices, True)
 
 
 # ---- the router
@@ -181,7 +181,7 @@ def expert_layer(draws: Draws, tokens: list[int], E: int, k: int, only: int | No
     gradients["gates"] *= gates > 0
     ungated, _ = serial(mixture, grad, **whole | {"gates": (gates > 0).to(F64)})
 
-    early = sum(expert_mlp(x * gates[:, e, None], w_up[e], w_down[e]) for e in range(E))
+    early = torch.stack([expert_mlp(x * gates[:, e, None], w_up[e], w_down[e]) for e in range(E)]).sum(0)
 
     def of_tokens(value: Tensor) -> list[Tensor]:
         return list(value.split(tokens))
@@ -252,10 +252,11 @@ def balance_loss(draws: Draws, tokens: list[int], E: int, k: int) -> Case:
         share = torch.bincount(choices.flatten(), minlength=E).double() / choices.numel()
         return E * (share * probabilities.mean(0)).sum()
 
-    def uneven(probabilities: Tensor, choices: Tensor) -> Tensor:
+    def uneven() -> Tensor:
         """With means of the ranks' shares, and of their probabilities."""
-        shares = [torch.bincount(one.flatten(), minlength=E).double() / one.numel() for one in chosen]
-        return E * (sum(shares) * sum(one.mean(0) for one in given)).sum() / len(tokens) ** 2  # type: ignore[no-any-return]
+        shares = torch.stack([torch.bincount(one.flatten(), minlength=E).double() / one.numel() for one in chosen])
+        means = torch.stack([one.mean(0) for one in given])
+        return E * (shares.mean(0) * means.mean(0)).sum()
 
     grad = torch.tensor(1.0, dtype=F64)
     y, gradients = serial(lambda p: loss(p, torch.cat(chosen)), grad, p=torch.cat(given))
@@ -269,7 +270,7 @@ def balance_loss(draws: Draws, tokens: list[int], E: int, k: int) -> Case:
             "the sum of the ranks' own losses: sum what goes into the product, not the product": sum(local),
             f"{k} times too large: the shares are of all T k choices": k * y,
             f"{E} times too small: the factor E is missing": y / E,
-            "computed from the means of the ranks, which don't have equally many tokens": uneven(given[0], chosen[0]),
+            "computed from the means of the ranks, which don't have equally many tokens": uneven(),
         },
     }
     right = {"output": y, "probabilities": of_ranks}
