@@ -92,7 +92,7 @@ class Engine:
         return [VirtualRank(number, self) for number in range(self.size)]
 
     def make_gpu(self, rank: VirtualRank) -> VirtualGpu:
-        return VirtualGpu(rank, self.cluster.gpu, self.only_sizes, self.plans)
+        return VirtualGpu(rank, self.cluster, self.only_sizes, self.plans)
 
     @property
     def running(self) -> VirtualRank:
