@@ -32,7 +32,7 @@ What is achieved (`rates="achieved"`) comes from measurements:
                       network/benchmarks/results); 72 x GB200 likewise (coreweave/nccl-tests, pull request 43)
     InfiniBand        HDR 96 of 100 GB/s over four cards (nccl-tests, issue 119), NDR 46 to 48 of 50 (issue 290)
     latencies         start and steps of tuning.cc, except that the steps of LL are 0.8 µs and 6 µs, chosen as above:
-                      8 x H200 in a node 18 µs, 2 x A100 on 2 nodes 19 µs, 128 x H100 on 16 nodes 62 µs (nccl, issue 1469)
+                      8 x H200 in a node 18 µs, 2 x A100 on 2 nodes 19 µs, 16 nodes of H100 62 µs (nccl, issue 1469)
     attention         FlashAttention-2 on A100 and -3 on H100, in round numbers (arXiv 2307.08691, 2407.08608)
     fill, memory,     fitted to the training steps in tests/accuracy, to the half that is not reported
     rows, beside
