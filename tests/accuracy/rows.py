@@ -4,15 +4,16 @@ The rule: within each family, rows are sorted by the SHA-256 of their name. The 
 others "held out". So nobody chose, and each family is in both halves. What is reported is the error on the half that is
 held out.
 
-    Megatron-LM 2021    arXiv 2104.04473, table 1: TFLOP/s per GPU, and NVIDIA's own FLOPs for a step (section 5.1). What
-                        the table leaves open (microbatch, layers per chunk, recomputation) is in NVIDIA/Megatron-LM,
-                        examples/sc21/run_table_1.sh
+    Megatron-LM 2021    arXiv 2104.04473, table 1: TFLOP/s per GPU, with NVIDIA's own FLOPs for a step (section 5.1).
+                        What the table leaves open (microbatch, layers per chunk, recomputation) is in
+                        NVIDIA/Megatron-LM, examples/sc21/run_table_1.sh
     Korthikanti 2022    arXiv 2205.05198, table 4: forward and backward of one layer of 22B; table 5: steps
-    MegaScale 2024      arXiv 2402.15627, table 2, the rows of its baseline, Megatron-LM. Its own rows are left out: their
-                        fused and overlapped kernels can't be written as operations of torch
-    Llama 3 2024        arXiv 2407.21783, table 4: TFLOP/s per GPU. The row with 131,072 tokens per sequence is left out:
-                        there, attention is most of the FLOPs, and the paper doesn't say if it counts those that the
-                        causal mask saves
+    MegaScale 2024      arXiv 2402.15627, table 2, the rows of its baseline, Megatron-LM, which section 3.2 says does
+                        not overlap messages, gradients or parameters with computing. MegaScale's own rows are left out:
+                        their fused and overlapped kernels can't be written as operations of torch
+    Llama 3 2024        arXiv 2407.21783, table 4: TFLOP/s per GPU. The row with 131,072 tokens per sequence is left
+                        out: there, attention is most of the FLOPs, and the paper doesn't say if it counts those that
+                        the causal mask saves
     all-reduce          stas00/ml-engineering, network/benchmarks/results: 8 x H200, 1 MiB to 16 GiB (below, the time is
                         that of Python, which calls it); coreweave/nccl-tests, pull request 43: 72 x GB200
 """
@@ -66,9 +67,9 @@ class Setting:
                      with weights; "": nothing
     sequence         whether norms and dropout are split over the tensor-parallel ranks
     flash            whether attention is one fused kernel
-    sharded          whether optimizer and gradients are split over the data-parallel ranks, and their communication
-                     runs beside computing
-    overlap          whether messages between stages run beside computing
+    sharded          whether optimizer and gradients are split over the data-parallel ranks
+    overlap          whether messages between stages, gradients and parameters travel beside computing
+    buckets          whether gradients are reduced beside backward, as by torch's DDP
     """
 
     cluster: str
@@ -83,7 +84,7 @@ class Setting:
     flash: bool = False
     sharded: bool = False
     overlap: bool = False
-    buckets: bool = False  # torch's DDP: gradients are reduced beside backward
+    buckets: bool = False
 
     @property
     def data(self) -> int:
@@ -162,7 +163,7 @@ def megatron() -> list[Row]:
 # ---- Korthikanti 2022
 
 PAPER_2022 = [
-    # name, hidden, heads, layers, pipeline, microbatch, batch, chunks, seconds with full recomputation, with the paper's
+    # name, hidden, heads, layers, pipeline, microbatch, batch, chunks, seconds with full recomputation, and without
     ("22B", 6144, 64, 48, 1, 4, 4, 1, 1.42, 1.10),
     ("175B", 12288, 96, 96, 8, 1, 64, 3, 18.13, 13.75),
     ("530B", 20480, 128, 105, 35, 1, 280, 3, 49.05, 37.83),
@@ -207,7 +208,7 @@ def megascale() -> list[Row]:
             seconds,
             "step",
             model,
-            Setting("dgx-a100", gpus, batch, 1, 8, 8, 6, sequence=True, flash=True, sharded=True, overlap=True),
+            Setting("dgx-a100", gpus, batch, 1, 8, 8, 6, sequence=True, flash=True, sharded=True),
         )
         for gpus, batch, seconds in table
     ]
@@ -223,7 +224,7 @@ def llama() -> list[Row]:
         tokens = 2048 * model.sequence  # 16 million
         flops = tokens * (6 * model.parameters + 12 * model.layers * model.hidden * model.sequence)  # as in PaLM's MFU
         seconds = flops / (gpus * tflops * 1e12)
-        how = dict(sequence=True, flash=True, sharded=True, overlap=True)
+        how = {"sequence": True, "flash": True, "sharded": True, "overlap": True}
         setting = Setting("dgx-h100", gpus, 2048, 1, 8, 16, 8, **how)  # one layer per chunk: not published
         rows.append(Row("Llama 3 2024", f"405B on {gpus} GPUs", seconds, "step", model, setting))
     return rows

@@ -191,7 +191,7 @@ class Cluster:
     def check_rates(self) -> None:
         if self.rates not in RATES:
             raise ValueError(f'rates are "datasheet" or "achieved"; got {self.rates!r}')
-        parts = {"gpu": self.gpu, "intra": self.intra, "inter": self.inter}
+        parts: dict[str, Gpu | Link] = {"gpu": self.gpu, "intra": self.intra, "inter": self.inter}
         unknown = [name for name, part in parts.items() if part.achieved is None]
         if self.rates == "achieved" and unknown:
             raise ValueError(

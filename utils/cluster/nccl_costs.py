@@ -11,7 +11,7 @@ over several channels. Inside and between nodes they flow at the same time, so t
                 reduce_scatter: half of everything; broadcast and reduce: P-1 steps, m = n
     tree        all_reduce only: up and down a chain of L ranks in each node and a binary tree over the M nodes,
                 m = 2 n, at 0.9 B
-    in-switch   all_reduce only: start + one step + n / B, on a single node
+    in-switch   all_reduce only, on a single node: start + P steps + n / B, since each rank has its own part added up
     direct      all_to_all, gather, scatter: all messages at once
 
 A protocol says what start, step and B are: LL has short steps and a quarter of the bandwidth, Simple long steps and all
@@ -75,7 +75,7 @@ def algorithms(op: str, n: float, layout: Layout, cluster: Cluster) -> dict[str,
             found[f"tree, {within.name}"] = tree(n, way, layout)
     if op == "all_reduce" and layout.nodes == 1 and layout.size >= inner.at_least and inner.in_switch is not None:
         way = Way.of(inner.in_switch, inner.in_switch, layout, cluster)
-        found["in-switch"] = way.parts(1, 0, n)
+        found["in-switch"] = way.parts(layout.size, 0, n)
     return found
 
 
