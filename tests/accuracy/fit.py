@@ -19,7 +19,7 @@ FITTED = {
     "dgx-a100": {"matmul": (0.04, 0.87), "fill": (128.0, 1024.0), "memory": (0.1, 0.95), "rows": (0.2, 0.9)},
     "dgx-h100": {"matmul": (0.08, 0.81)},
 }
-ROUNDS = 3
+HALVINGS = 4
 
 
 def main() -> None:
@@ -29,16 +29,16 @@ def main() -> None:
         rates = presets.PRESETS[name].gpu.achieved
         assert rates is not None
         best = error(rows, name, rates)
-        for halving in range(ROUNDS):
-            for part, (first, most) in fitted.items():
-                for step in (first / 2**halving, -first / 2**halving):
-                    value = getattr(rates, part) + step
-                    if not 0 < value <= most:
-                        continue
-                    tried = replace(rates, **{part: value})
-                    if (now := error(rows, name, tried)) < best:
-                        best, rates = now, tried
-                        break
+        for halving in range(HALVINGS):
+            moved = True
+            while moved:
+                moved = False
+                for part, (first, most) in fitted.items():
+                    for step in (first / 2**halving, -first / 2**halving):
+                        value = round(getattr(rates, part) + step, 6)
+                        tried = replace(rates, **{part: value}) if 0 < value <= most else rates
+                        if (now := error(rows, name, tried)) < best:
+                            best, rates, moved = now, tried, True
             print(f"{name}: {100 * best:.2f} % with {rates}", flush=True)
 
 

@@ -2,7 +2,7 @@
 
 A layer is Megatron's, written with torch's operations. Where Megatron has a fused kernel, one operation that reads and
 writes as many bytes stands for it: gelu for bias and GELU, addcmul for bias, dropout and the residual, softmax for
-scale, mask and softmax. Each weight accumulates its gradient, as from the second microbatch on.
+scale, mask and softmax.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from torch.utils.checkpoint import checkpoint
 from tests.accuracy.rows import Model, Setting
 
 DTYPE = torch.bfloat16
+all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # renamed in torch 2.13
+reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 class Gather(torch.autograd.Function):
@@ -49,7 +51,7 @@ class Sum(torch.autograd.Function):
 
 def gathered(x: Tensor) -> Tensor:
     whole = torch.empty(x.shape[0] * dist.get_world_size(), *x.shape[1:], dtype=x.dtype)
-    dist.all_gather_into_tensor(whole, x.contiguous())
+    all_gather(whole, x.contiguous())
     return whole
 
 
@@ -58,7 +60,7 @@ def summed(x: Tensor, sequence: bool) -> Tensor:
         dist.all_reduce(x)
         return x.view_as(x)
     part = torch.empty(x.shape[0] // dist.get_world_size(), *x.shape[1:], dtype=x.dtype)
-    dist.reduce_scatter_tensor(part, x.contiguous())
+    reduce_scatter(part, x.contiguous())
     return part
 
 
@@ -71,9 +73,10 @@ class Layer:
         keys = max(model.key_width // parts, h // model.heads)
         self.keys, self.queries = keys, h // parts
         width = model.mlp_width // parts
-        self.norms = [weight(h) for _ in range(4)]
-        self.qkv, self.out = weight(self.queries + 2 * keys, h), weight(h, self.queries)
-        self.up, self.down = weight(width * (2 if model.gated else 1), h), weight(h, width)
+        adds = setting.adds
+        self.norms = [weight(adds, h) for _ in range(4)]
+        self.qkv, self.out = weight(adds, self.queries + 2 * keys, h), weight(adds, h, self.queries)
+        self.up, self.down = weight(adds, width * (2 if model.gated else 1), h), weight(adds, h, width)
         self.mask = torch.empty(tokens(model, setting), h, dtype=DTYPE)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -117,10 +120,11 @@ class Layer:
         return mixed.unflatten(0, (-1, heads)).transpose(1, 2).flatten(0, 1).flatten(1)
 
 
-def weight(*shape: int) -> Tensor:
-    """With a gradient already, so that backward adds to it."""
+def weight(adds: bool, *shape: int) -> Tensor:
+    """With a gradient already if backward is to add to it, as it does from the second microbatch on."""
     made = torch.empty(shape, dtype=DTYPE, requires_grad=True)
-    made.grad = torch.empty(shape, dtype=DTYPE)
+    if adds:
+        made.grad = torch.empty(shape, dtype=DTYPE)
     return made
 
 
@@ -148,22 +152,20 @@ def layer_times(model: Model, setting: Setting) -> tuple[float, float]:
 
 def embedding_times(model: Model, setting: Setting) -> float:
     """Seconds of looking up the tokens of a microbatch, forward and backward."""
-    table = weight(model.vocabulary // setting.tensor, model.hidden)
+    table = weight(setting.adds, model.vocabulary // setting.tensor, model.hidden)
     ids = torch.empty(setting.micro * model.sequence, dtype=torch.int64)
-    looked_up = functional.embedding(ids, table)
 
     def run() -> None:
         x = Sum.apply(functional.embedding(ids, table), setting.sequence)
         x.backward(torch.empty_like(x))
 
-    del looked_up
     return timed(run)
 
 
 def head_times(model: Model, setting: Setting) -> float:
     """Seconds of the last norm, the logits and the loss of a microbatch, forward and backward."""
-    table = weight(model.vocabulary // setting.tensor, model.hidden)
-    scale, shift = weight(model.hidden), weight(model.hidden)
+    table = weight(setting.adds, model.vocabulary // setting.tensor, model.hidden)
+    scale, shift = weight(setting.adds, model.hidden), weight(setting.adds, model.hidden)
     x = torch.empty(tokens(model, setting), model.hidden, dtype=DTYPE, requires_grad=True)
     ids = torch.empty(setting.micro * model.sequence, dtype=torch.int64)
 

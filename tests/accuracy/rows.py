@@ -70,6 +70,8 @@ class Setting:
     sharded          whether optimizer and gradients are split over the data-parallel ranks
     overlap          whether messages between stages, gradients and parameters travel beside computing
     buckets          whether gradients are reduced beside backward, as by torch's DDP
+    adds             whether gradients of weights are added up by kernels of their own, not by the matrix product, as in
+                     Megatron-LM before its option for that of 2022 (gradient accumulation fusion)
     """
 
     cluster: str
@@ -85,6 +87,7 @@ class Setting:
     sharded: bool = False
     overlap: bool = False
     buckets: bool = False
+    adds: bool = False
 
     @property
     def data(self) -> int:
@@ -153,7 +156,7 @@ def megatron() -> list[Row]:
     for name, hidden, heads, layers, tensor, pipeline, gpus, batch, micro, chunks, tflops in table:
         model = Model(layers, hidden, heads)
         setting = Setting(
-            "dgx-a100", gpus, batch, micro, tensor, pipeline, chunks, recompute="full", buckets=pipeline == 1
+            "dgx-a100", gpus, batch, micro, tensor, pipeline, chunks, recompute="full", buckets=pipeline == 1, adds=True
         )
         seconds = gpt_flops(model, batch, FLOPS_2021) / (gpus * tflops * 1e12)
         rows.append(Row("Megatron-LM 2021", f"{name} on {gpus} GPUs", seconds, "step", model, setting))

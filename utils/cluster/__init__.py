@@ -11,6 +11,15 @@ from .kernel_times import MeasuredGpu
 from .presets import find_cluster
 
 __all__ = [
-    *("Cluster", "Gpu", "KernelRates", "Layout", "Link", "LinkRates", "MeasuredGpu", "Protocol"),
-    *("cost", "find_cluster", "quantity"),
+    "Cluster",
+    "Gpu",
+    "KernelRates",
+    "Layout",
+    "Link",
+    "LinkRates",
+    "MeasuredGpu",
+    "Protocol",
+    "cost",
+    "find_cluster",
+    "quantity",
 ]

@@ -30,8 +30,7 @@ class KernelRates:
     fill                 bytes of k that a tile of a matrix product takes longer: operands come in, results go out
     units                how many tiles are computed at once: streaming multiprocessors
     memory               of the memory bandwidth: element-wise kernels and optimizers
-    rows                 of the memory bandwidth: softmax and normalization, forward
-    rows_backward        the same, backward
+    rows                 of the memory bandwidth: softmax and normalization
     attention            of the peak: fused attention, forward
     attention_backward   the same, backward
     beside               how much longer a matrix product takes while a collective of its rank is under way: 0.1 is 10 %
@@ -42,13 +41,12 @@ class KernelRates:
     units: int
     memory: float
     rows: float
-    rows_backward: float
     attention: float
     attention_backward: float
     beside: float
 
     def __post_init__(self) -> None:
-        for name in ("matmul", "memory", "rows", "rows_backward", "attention", "attention_backward"):
+        for name in ("matmul", "memory", "rows", "attention", "attention_backward"):
             check_part(f"KernelRates.{name}", getattr(self, name))
         if self.fill < 0 or self.units < 1 or self.beside < 0:
             raise ValueError(

@@ -60,7 +60,6 @@ AMPERE = KernelRates(
     units=108,
     memory=0.85,
     rows=0.7,
-    rows_backward=0.6,
     attention=0.65,
     attention_backward=0.55,
     beside=0.1,

@@ -182,8 +182,11 @@ class VirtualGpu(TorchDispatchMode):
         else:
             result = plan.result(args)
         if plan.seconds:
-            self.rank.compute(plan.seconds)
-            self.times[plan.work] = self.times.get(plan.work, 0) + 1
+            work = plan.work
+            if self.rates is not None and work.computing and self.rank.works_for_collective():
+                work = slowed(work, self.rates.beside)
+            self.rank.compute(work.seconds)
+            self.times[work] = self.times.get(work, 0) + 1
         self.watch(args)
         if not function.is_view:
             self.count(result)
@@ -355,6 +358,12 @@ def bound_by(kernel: Kernel, gpu: Gpu, rates: KernelRates | None) -> Work:
         flops, at_peak = kernel.needed_flops, kernel.needed_flops / peak
         computing, moving = kernel.computing(peak, rates), moving / kernel.part_of_bandwidth(rates)
     return Work(computing, moving, gpu.launch, max(computing, moving) + gpu.launch, flops, at_peak)
+
+
+def slowed(work: Work, part: float) -> Work:
+    """What an operation costs whose FLOPs take longer by this part, because a collective runs beside it."""
+    computing = work.computing * (1 + part)
+    return work._replace(computing=computing, seconds=max(computing, work.moving) + work.launch)
 
 
 def total(times: dict[Work, int], finished: float) -> Computed:

@@ -12,12 +12,9 @@ from ...recording.torch_private import OpOverload, schema_of
 aten = torch.ops.aten
 # Where the two factors of a matrix product are among the arguments.
 PRODUCTS = {aten.mm: 0, aten.bmm: 0, aten.addmm: 1, aten.baddbmm: 1}
-NORMALIZE = {aten.native_layer_norm, aten._fused_rms_norm, aten._softmax, aten._log_softmax}
-NORMALIZE_BACKWARD = {
-    aten.native_layer_norm_backward,
-    aten._fused_rms_norm_backward,
-    aten._softmax_backward_data,
-    aten._log_softmax_backward_data,
+ROWS = {
+    *(aten._softmax, aten._softmax_backward_data, aten._log_softmax, aten._log_softmax_backward_data),
+    *(aten.native_layer_norm, aten.native_layer_norm_backward, aten._fused_rms_norm, aten._fused_rms_norm_backward),
 }
 ATTENTION = {
     aten._scaled_dot_product_flash_attention,
@@ -45,7 +42,7 @@ class Kernel(NamedTuple):
     """What an operation asks of a GPU.
 
     flops    as torch counts them; moved: bytes read and written
-    kind     "" or "rows", "rows_backward", "attention", "attention_backward": the names in KernelRates
+    kind     "" or "rows", "attention", "attention_backward": the names in KernelRates
     product  the shape of a matrix product, None for anything else
     causal   whether half of an attention's FLOPs are of no use, because a token attends only to those before it
     """
@@ -69,7 +66,7 @@ class Kernel(NamedTuple):
         return self.needed_flops / (peak * part)
 
     def part_of_bandwidth(self, rates: KernelRates) -> float:
-        part: float = getattr(rates, self.kind) if self.kind.startswith("rows") else rates.memory
+        part: float = getattr(rates, self.kind) if self.kind == "rows" else rates.memory
         return part
 
 
@@ -77,12 +74,8 @@ def kernel_of(
     function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], flops: int, moved: float
 ) -> Kernel:
     packet = function.overloadpacket
-    if packet in NORMALIZE:
-        return Kernel(flops, moved, kind="rows")
-    if packet in NORMALIZE_BACKWARD:
-        return Kernel(flops, moved, kind="rows_backward")
     if not flops:
-        return Kernel(0, moved)
+        return Kernel(0, moved, kind="rows" if packet in ROWS else "")
     dtype = str(next(value for value in args if isinstance(value, torch.Tensor)).dtype).removeprefix("torch.")
     if packet in PRODUCTS:
         first, second = args[PRODUCTS[packet] :][:2]
