@@ -13,13 +13,12 @@ from tests.accuracy.rows import ROWS, Row, split
 from tests.accuracy.step import pieces_of, simulated
 from utils.cluster import KernelRates, presets
 
-# What is fitted, with its first step and the highest value that makes sense. The best product that was ever measured
-# bounds matmul.
+# What is fitted, with its first step and the highest value that makes sense.
 FITTED = {
-    "dgx-a100": {"matmul": (0.04, 0.87), "fill": (128.0, 1024.0), "memory": (0.1, 0.95), "rows": (0.2, 0.9)},
-    "dgx-h100": {"matmul": (0.08, 0.81)},
+    "dgx-a100": {"sustained": (0.02, 1.0), "fill": (64.0, 1024.0), "memory": (0.05, 0.95), "rows": (0.05, 0.9)},
+    "dgx-h100": {"sustained": (0.02, 1.0)},
 }
-HALVINGS = 4
+HALVINGS = 2
 
 
 def main() -> None:

@@ -179,7 +179,7 @@ def head_times(model: Model, setting: Setting) -> float:
     return timed(run)
 
 
-def optimizer_times(parameters: int) -> float:
+def optimizer(rank: int, world_size: int, parameters: int) -> float:
     """Seconds of a mixed-precision Adam on this many parameters: unscale, norm, Adam, and the 16-bit copy."""
     half = torch.empty(parameters, dtype=DTYPE)
     master, grad, first, second = (torch.empty(parameters) for _ in range(4))
@@ -197,7 +197,7 @@ def optimizer_times(parameters: int) -> float:
     return timed(run)
 
 
-def pieces(rank: int, world_size: int, model: Model, setting: Setting, parameters: int) -> dict[str, float]:
+def pieces(rank: int, world_size: int, model: Model, setting: Setting) -> dict[str, float]:
     """Seconds of each piece of a step, on one rank of a tensor-parallel group."""
     forward, backward = layer_times(model, setting)
     return {
@@ -205,5 +205,4 @@ def pieces(rank: int, world_size: int, model: Model, setting: Setting, parameter
         "backward": backward,
         "embedding": embedding_times(model, setting),
         "head": head_times(model, setting),
-        "optimizer": optimizer_times(parameters),
     }

@@ -18,7 +18,7 @@ from functools import cache
 import torch
 import torch.distributed as dist
 
-from tests.accuracy.programs import pieces
+from tests.accuracy.programs import optimizer, pieces
 from tests.accuracy.rows import Model, Row, Setting
 from utils import simulate
 from utils.cluster import Cluster, Layout, cost, find_cluster
@@ -30,7 +30,7 @@ def simulated(row: Row, rates: str) -> float:
         return simulate(one_all_reduce, row.ranks, row.nbytes, cluster=row.cluster, rates=rates).elapsed
     assert row.model is not None and row.setting is not None
     if row.what == "layer":
-        parts = group_pieces(row.model, replace(row.setting, gpus=8), rates)
+        parts = group_pieces(row.model, row.setting, rates)
         return parts["forward"] + parts["backward"]
     return step_seconds(row.model, row.setting, rates)
 
@@ -40,9 +40,13 @@ def one_all_reduce(rank: int, world_size: int, nbytes: int) -> None:
 
 
 @cache
-def pieces_of(model: Model, setting: Setting, parameters: int, rates: str) -> dict[str, float]:
-    group = simulate(pieces, setting.tensor, model, setting, parameters, cluster=endless(setting.cluster), rates=rates)
-    return group.results[0]
+def pieces_of(model: Model, setting: Setting, rates: str) -> dict[str, float]:
+    return simulate(pieces, setting.tensor, model, setting, cluster=endless(setting.cluster), rates=rates).results[0]
+
+
+def optimizer_seconds(model: Model, setting: Setting, rates: str) -> float:
+    mine = math.ceil(parameters_of_rank(model, setting) / (setting.data if setting.sharded else 1))
+    return simulate(optimizer, 1, mine, cluster=endless(setting.cluster), rates=rates).results[0]
 
 
 def endless(name: str) -> Cluster:
@@ -52,11 +56,9 @@ def endless(name: str) -> Cluster:
 
 
 def group_pieces(model: Model, setting: Setting, rates: str) -> dict[str, float]:
-    mine = parameters_of_rank(model, setting)
-    if setting.sharded:
-        mine = math.ceil(mine / setting.data)
-    same = replace(setting, gpus=8, batch=setting.micro, pipeline=1, chunks=1, overlap=False, buckets=False)
-    return pieces_of(model, same, mine, rates)
+    """{piece: seconds}, simulated once for settings that differ only in what a tensor-parallel group doesn't see."""
+    same = replace(setting, gpus=8, batch=setting.micro, pipeline=1, chunks=1)
+    return pieces_of(model, replace(same, sharded=False, overlap=False, buckets=False), rates)
 
 
 def parameters_of_rank(model: Model, setting: Setting) -> int:
@@ -77,7 +79,7 @@ def step_seconds(model: Model, setting: Setting, rates: str) -> float:
         rounds = 0 if setting.overlap else setting.microbatches * setting.chunks
         messages = 2 * (rounds + setting.pipeline - 1) * hop_seconds(model, setting, cluster)
     backward = most * parts["backward"]
-    return computing + messages + exposed(model, setting, cluster, backward) + parts["optimizer"]
+    return computing + messages + exposed(model, setting, cluster, backward) + optimizer_seconds(model, setting, rates)
 
 
 def hop_seconds(model: Model, setting: Setting, cluster: Cluster) -> float:

@@ -14,7 +14,15 @@ from utils.cluster.presets import PRESETS
 
 PEAK = 1e12
 KERNELS = KernelRates(
-    matmul=0.5, fill=0.0, units=100, memory=0.5, rows=0.25, attention=0.5, attention_backward=0.5, beside=0.1
+    matmul=0.5,
+    sustained=1.0,
+    fill=0.0,
+    units=100,
+    memory=0.5,
+    rows=0.25,
+    attention=0.5,
+    attention_backward=0.5,
+    beside=0.1,
 )
 ONE_WAVE = 100 * 256 * 128  # elements of a result that the largest tiles cover in one wave
 SIZES = st.integers(1, 20_000)

@@ -26,7 +26,8 @@ REUSE = 6.0  # a tile of (r, c) reaches i / (i + REUSE) of the rate, with i = r 
 class KernelRates:
     """What kernels reach of a GPU's datasheet, each a part from 0 to 1 unless it says otherwise.
 
-    matmul               of the peak: the largest matrix products
+    matmul               of the peak: the best matrix product that was measured, on its own
+    sustained            of that and of attention: what is left in training, when a GPU is under load for minutes
     fill                 bytes of k that a tile of a matrix product takes longer: operands come in, results go out
     units                how many tiles are computed at once: streaming multiprocessors
     memory               of the memory bandwidth: element-wise kernels and optimizers
@@ -37,6 +38,7 @@ class KernelRates:
     """
 
     matmul: float
+    sustained: float
     fill: float
     units: int
     memory: float
@@ -46,7 +48,7 @@ class KernelRates:
     beside: float
 
     def __post_init__(self) -> None:
-        for name in ("matmul", "memory", "rows", "attention", "attention_backward"):
+        for name in ("matmul", "sustained", "memory", "rows", "attention", "attention_backward"):
             check_part(f"KernelRates.{name}", getattr(self, name))
         if self.fill < 0 or self.units < 1 or self.beside < 0:
             raise ValueError(
@@ -56,7 +58,7 @@ class KernelRates:
 
     def matmul_seconds(self, batch: int, m: int, n: int, k: int, itemsize: int, peak: float) -> float:
         """How long `batch` products of (m, k) and (k, n) take on a GPU with this peak, in FLOP/s of their dtype."""
-        rate = peak * self.matmul / self.units  # of one multiprocessor
+        rate = peak * self.matmul * self.sustained / self.units  # of one multiprocessor
         return min(self.tile_seconds(tile, batch, m, n, k + self.fill / itemsize, rate) for tile in TILES)
 
     def tile_seconds(self, tile: tuple[int, int], batch: int, m: int, n: int, depth: float, rate: float) -> float:

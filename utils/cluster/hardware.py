@@ -191,9 +191,9 @@ class Cluster:
     def check_rates(self) -> None:
         if self.rates not in RATES:
             raise ValueError(f'rates are "datasheet" or "achieved"; got {self.rates!r}')
-        parts: dict[str, Gpu | Link] = {"gpu": self.gpu, "intra": self.intra, "inter": self.inter}
-        unknown = [name for name, part in parts.items() if part.achieved is None]
-        if self.rates == "achieved" and unknown:
+        if self.rates == "achieved" and not self.knows_achieved:
+            parts: dict[str, Gpu | Link] = {"gpu": self.gpu, "intra": self.intra, "inter": self.inter}
+            unknown = [name for name, part in parts.items() if part.achieved is None]
             raise ValueError(
                 f"{self.name!r} does not say what its {' and its '.join(unknown)} achieve. Give them achieved=..., or "
                 'use rates="datasheet". The presets dgx-a100, dgx-h100, dgx-b200 and gb200-nvl72 have achieved rates.'
@@ -201,6 +201,11 @@ class Cluster:
 
     def __hash__(self) -> int:  # short, since every look-up of a cost needs it
         return hash((self.name, self.nodes, self.gpus_per_node, self.rates))
+
+    @property
+    def knows_achieved(self) -> bool:
+        """Whether its GPU and both of its links say what they achieve."""
+        return None not in (self.gpu.achieved, self.intra.achieved, self.inter.achieved)
 
     @property
     def size(self) -> int:

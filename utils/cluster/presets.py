@@ -28,14 +28,15 @@ What is achieved (`rates="achieved"`) comes from measurements:
     NVLink            an A100 reaches 235 of 300 GB/s (NCCL, src/graph/tuning.cc), an H100 367.6 of 450 (ml-engineering,
                       network/benchmarks, 8 x H200 with SHARP disabled; the same in nccl-tests, issue 212). LL reaches a
                       quarter of that in an all-reduce and LL128 0.92 (tuning.cc)
-    in the switch     8 x H200, fitted to every second size of a sweep from 32 KiB to 16 GiB (ml-engineering,
-                      network/benchmarks/results); 72 x GB200 likewise (coreweave/nccl-tests, pull request 43)
+    in the switch     fitted to sweeps on 8 x H200 (ml-engineering, network/benchmarks/results) and 72 x GB200
+                      (coreweave/nccl-tests, pull request 43), to the half of their sizes that is not reported
     InfiniBand        HDR 96 of 100 GB/s over four cards (nccl-tests, issue 119), NDR 46 to 48 of 50 (issue 290)
     latencies         start and steps of tuning.cc, except that the steps of LL are 0.8 µs and 6 µs, chosen as above:
                       8 x H200 in a node 18 µs, 2 x A100 on 2 nodes 19 µs, 16 nodes of H100 62 µs (nccl, issue 1469)
     attention         FlashAttention-2 on A100 and -3 on H100, in round numbers (arXiv 2307.08691, 2407.08608)
-    fill, memory,     fitted to the training steps in tests/accuracy, to the half that is not reported
-    rows, beside
+    sustained, fill,  fitted to the training steps in tests/accuracy, to the half that is not reported
+    memory, rows
+    beside            an ESTIMATE: NCCL keeps about a tenth of the multiprocessors busy
 
 For B200 and GB200, kernels reach the same parts of the peak as on H100: an ESTIMATE.
 """
@@ -56,15 +57,16 @@ ESTIMATES = "latencies and launch: estimates, see presets.py"
 
 AMPERE = KernelRates(
     matmul=0.87,
-    fill=256.0,
+    sustained=0.86,
+    fill=192.0,
     units=108,
-    memory=0.85,
-    rows=0.7,
+    memory=0.875,
+    rows=0.9,
     attention=0.65,
     attention_backward=0.55,
     beside=0.1,
 )
-HOPPER = replace(AMPERE, matmul=0.81, units=132, attention=0.62, attention_backward=0.5)
+HOPPER = replace(AMPERE, matmul=0.8, sustained=0.71, units=132, attention=0.62, attention_backward=0.5)
 BLACKWELL = replace(HOPPER, units=148)
 
 

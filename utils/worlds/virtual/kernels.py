@@ -63,7 +63,7 @@ class Kernel(NamedTuple):
         if self.product is not None:
             return rates.matmul_seconds(*self.product, peak)
         part: float = getattr(rates, self.kind) if self.kind.startswith("attention") else rates.matmul
-        return self.needed_flops / (peak * part)
+        return self.needed_flops / (peak * part * rates.sustained)
 
     def part_of_bandwidth(self, rates: KernelRates) -> float:
         part: float = getattr(rates, self.kind) if self.kind == "rows" else rates.memory
