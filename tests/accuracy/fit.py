@@ -15,7 +15,7 @@ from utils.cluster import KernelRates, presets
 
 # What is fitted, with its first step and the highest value that makes sense.
 FITTED = {
-    "dgx-a100": {"sustained": (0.02, 1.0), "fill": (64.0, 1024.0), "memory": (0.05, 0.95), "rows": (0.05, 0.9)},
+    "dgx-a100": {"sustained": (0.02, 1.0), "fill": (64.0, 1024.0), "memory": (0.05, 0.9), "rows": (0.05, 0.9)},
     "dgx-h100": {"sustained": (0.02, 1.0)},
 }
 HALVINGS = 2

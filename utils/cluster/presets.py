@@ -60,13 +60,13 @@ AMPERE = KernelRates(
     sustained=0.86,
     fill=192.0,
     units=108,
-    memory=0.875,
+    memory=0.9,
     rows=0.9,
     attention=0.65,
     attention_backward=0.55,
     beside=0.1,
 )
-HOPPER = replace(AMPERE, matmul=0.8, sustained=0.71, units=132, attention=0.62, attention_backward=0.5)
+HOPPER = replace(AMPERE, matmul=0.8, sustained=0.7, units=132, attention=0.62, attention_backward=0.5)
 BLACKWELL = replace(HOPPER, units=148)
 
 

@@ -343,9 +343,9 @@ def work_of(
 
 
 def written(function: OpOverload[..., Any], args: tuple[Any, ...]) -> Iterator[Tensor]:
-    """The tensors that an operation without a result writes to."""
+    """The tensors that an operation without a result writes to. Optimizers write gradients only to unscale them."""
     for value, argument in zip(args, schema_of(function).arguments, strict=False):
-        if argument.alias_info is not None and argument.alias_info.is_write:
+        if argument.alias_info is not None and argument.alias_info.is_write and argument.name != "grads":
             yield from tensors_in((value,))
 
 
