@@ -1373,17 +1373,90 @@ how_predictions_went()
 # Its section 3.2 goes the way of this lesson: naive, buckets, overlap, accumulation.
 
 # %% [markdown]
-# # Challenge (optional, no points)
-# DDP's first bucket is small (1 MiB), so that the network starts early. What matters is the **last** one, though: its
-# all-reduce is never hidden. Cut the 48 sizes so that buckets get smaller towards the end, and beat the 10 MiB of
-# part 4. `communication_end` lets you try plans without a cluster; the cell shows by how much you are better.
+# # Challenge
+# An open task, beyond the lesson's points. It has a score, and there may be better answers than ours.
+
+# %% [markdown]
+# ## The best buckets
+# `make_buckets` takes one cap for all buckets. But buckets are not alike. While the backward pass is young, there is
+# plenty of time to hide a large one; at its end, every byte is exposed. And if the network falls behind early, it stays
+# behind.
+#
+# You get the bytes of each parameter, and the second at which its gradient is ready. An all-reduce of $n$ bytes takes
+# `latency` plus $n$ divided by `bandwidth`, and the network does one at a time, in order. The score is the exposed
+# time: from the last gradient to the end of the last all-reduce. Par is what the best **single cap** reaches, in whole
+# MiB. The limit is what no plan can beat: whatever is sent, the bytes of the last gradients must follow.
+#
+# The model is a transformer of 24 blocks on a slow network. Its all-reduces take nearly as long as its backward pass.
+
+# %%
+sizes = [2 * 1024 * 1024 * part for part in [3, 1, 4, 4] * 24]  # bytes: qkv, output, and two of the MLP
+ready, now = [0.0] * len(sizes), 0.0
+for index in reversed(range(len(sizes))):
+    now += sizes[index] / 36.8e9  # computing a gradient takes time in proportion to its size
+    ready[index] = now
+network = {"latency": 2e-4, "bandwidth": 40e9}
+
+# %% exercise="best-buckets" difficulty=5 minutes=20
+board_name = ""  # your name on the class's board; empty for none
+
+def best_buckets(
+    sizes: list[int], ready: list[float], latency: float, bandwidth: float
+) -> list[list[int]]:
+    """The buckets, in the order in which they are sent; each is a list of indices.
+
+    sizes: bytes of each parameter, in the order of model.parameters().
+    ready: the second at which each gradient is there; the last parameter's comes first.
+    latency, bandwidth: seconds for each all-reduce, and bytes per second.
+    """
+    ### BEGIN SOLUTION
+    def plan(cap):
+        buckets, filled = [], 0
+        for index in reversed(range(len(sizes))):
+            if not buckets or filled + sizes[index] > cap:
+                buckets.append([])
+                filled = 0
+            buckets[-1].append(index)
+            filled += sizes[index]
+        return buckets
+
+    def end(buckets):
+        now = 0.0
+        for bucket in buckets:
+            took = latency + sum(sizes[index] for index in bucket) / bandwidth
+            now = max(now, *(ready[index] for index in bucket)) + took
+        return now
+
+    return min((plan(mib * 2**20) for mib in range(1, 101)), key=end)
+    ### END SOLUTION
+
+# %% [markdown]
+# <details><summary>Hint 1: what to look at</summary>
+#
+# The picture below shows your plan. Where does the network wait for a bucket, and where does a bucket wait for the
+# network?
+# </details>
+# <details><summary>Hint 2: the idea of par</summary>
+#
+# Try all caps. For each, `communication_end` says when the last all-reduce is over.
+# </details>
+# <details><summary>Hint 3: beyond par</summary>
+#
+# Suppose you know the earliest end for the last $k$ gradients, for every smaller $k$. Then the best plan for one
+# gradient more has some last bucket, and before it one of the plans that you know already.
+# </details>
 
 # %% tags=["notebook-only"]
-def my_buckets(sizes):
-    return make_buckets(sizes, 10 * 2**20)  # replace this
+plan = best_buckets(sizes, ready, **network)
+starts = [max(ready[index] for index in bucket) for bucket in plan]
+took = [network["latency"] + sum(sizes[index] for index in bucket) / network["bandwidth"] for bucket in plan]
+exposed = communication_end(starts, took) - max(ready)
+print(f"{len(plan)} buckets, {1e3 * exposed:.3f} ms exposed")
+milliseconds = [[1e3 * seconds for seconds in column] for column in (starts, took)]
+figures.overlap({"your plan": tuple(milliseconds)}, backward=1e3 * max(ready))
 
-_, mine = on_cluster(16, overlap_by_hooks, buckets=my_buckets(sizes))
-print(f"{(steps[10] - alone) / (mine - alone):.2f} times less exposed")
+# %% check="best-buckets" judges="score" points=3
+check(best_buckets, judges="score", extra_credit=3)
 
 # %% [markdown]
 # # Your progress

@@ -1353,33 +1353,70 @@ how_predictions_went()
 # (2021), which has interleaved 1F1B. Qi and others: *Zero Bubble Pipeline Parallelism* (2023), for the challenge.
 
 # %% [markdown]
-# # Challenge (optional, no points)
-# A backward pass computes two things: the gradient with respect to the **input** (B), for which the previous rank
-# waits, and that with respect to the **weights** (W), for which nobody waits. Once they are split, W can fill the
-# holes. With F = B = W = 1 s, 1F1B has a bubble of $3 (P - 1)$ s. It can be brought down to a third, $P - 1$ s, without
-# more live microbatches than 1F1B has on rank 0.
+# # Challenge
+# An open task, beyond the lesson's points. It has a score, and there may be better answers than ours.
+
+# %% [markdown]
+# ## Splitting the backward pass
+# A backward pass computes two things: the gradient with respect to the **input** (B), which the previous rank waits
+# for, and the gradient with respect to the **weights** (W), which nobody waits for. Split them, and W can fill the
+# holes: with 1F1B's bubble as the place to start, how much of it can you fill?
 #
-# Steps are ("F", m), ("B", m) and ("W", m); each W comes after its own B. A microbatch stays live until its W. Write a
-# schedule; the cell says whether it can run and how large its bubble is. It starts with 1F1B, each W right after its B.
-# That is already better: the previous rank no longer waits for W.
+# Steps are ("F", m), ("B", m) and ("W", m). Each W comes after its own B. A microbatch stays **live** until its W, and
+# no rank may hold more than `most_live`. Messages are free.
 #
-# <details><summary>Hint</summary>
+# The score is the time of the whole schedule. Par is 1F1B with each W right after its B: that alone is better than
+# 1F1B, since the previous rank no longer waits for W. The limit is the last rank's: it can't start before the first
+# microbatch arrives, and then it has all of its work to do.
+
+# %%
+seconds = {"F": 1.0, "B": 1.25, "W": 0.75}
+
+# %% exercise="split-backward" difficulty=5 minutes=20
+board_name = ""  # your name on the class's board; empty for none
+
+def split_backward(
+    rank: int, world_size: int, num_microbatches: int, most_live: int, seconds: dict[str, float]
+) -> list[tuple]:
+    """The steps of one rank: ("F", m), ("B", m) and ("W", m), once for each microbatch.
+
+    most_live: microbatches between the beginning of their F and the end of their W, on each
+    rank; world_size at least. seconds: how long an F, a B and a W take.
+    """
+    ### BEGIN SOLUTION
+    ahead = min(world_size - 1 - rank, num_microbatches)
+    steps = [("F", m) for m in range(ahead)]
+    for m in range(num_microbatches):
+        if ahead + m < num_microbatches:
+            steps.append(("F", ahead + m))
+        steps += [("B", m), ("W", m)]
+    return steps
+    ### END SOLUTION
+
+# %% [markdown]
+# <details><summary>Hint 1: what to look at</summary>
 #
-# Keep the order of 1F1B. On rank $r$, hold back the first $r$ W's: while the last gradients come in, one after another,
-# there is time for them. Look at the picture: where are the holes at the end, and where are W's that nobody needs yet?
+# The picture below. Where are the holes at the end, and where are W's that nobody needs yet?
+# </details>
+# <details><summary>Hint 2: the idea</summary>
+#
+# Keep the order of 1F1B, but hold back some W's. While the last gradients come in, one after another, there is time
+# for them. Rank 0 can hold back none without holding more than 1F1B; each rank after it can hold back one more.
+# </details>
+# <details><summary>Hint 3: beyond that</summary>
+#
+# Where `most_live` allows more, a longer warm-up fills the holes at the beginning too. And nothing forces you to write
+# the order down by a rule: follow all ranks in time, and let each take the most urgent step that it can.
 # </details>
 
 # %% tags=["notebook-only"]
-def zero_bubble(rank, world_size, num_microbatches):
-    steps = []
-    for kind, m in one_f_one_b(rank, world_size, num_microbatches):
-        steps += [(kind, m)] if kind == "F" else [("B", m), ("W", m)]  # change this
-    return steps
+split = [split_backward(rank, 4, 8, most_live=4, seconds=seconds) for rank in range(4)]
+end = max(slot.end for slot in timed(split, seconds))
+print(problem(split) or f"it can run: {end} s, of which a rank works {8 * sum(seconds.values())} s")
+figures.schedule(split, "yours")
 
-schedules = [zero_bubble(rank, 4, num_microbatches=8) for rank in range(4)]
-bubble = max(slot.end for slot in timed(schedules)) - 3 * 8
-print(problem(schedules) or f"it can run: bubble {bubble} s, 1F1B has 9.0 s")
-figures.schedule(schedules, "zero bubble, to begin with")
+# %% check="split-backward" judges="score" points=3
+check(split_backward, judges="score", extra_credit=3)
 
 # %% [markdown]
 # # Your progress

@@ -495,3 +495,34 @@ right("two-calls").body("""
     dist.all_reduce(count)
     mean_g, mean_gx = sums / count.item()
 """)
+
+wrong, right = ANSWERS.to("best-buckets")
+wrong("one-for-all", "times par", caught_by="score").body("return [list(reversed(range(len(sizes))))]")
+wrong("one-each", "times par", caught_by="score").body("return [[index] for index in reversed(range(len(sizes)))]")
+wrong("the-default-cap", "times par", caught_by="score").replace("range(1, 101)", "[25]")
+wrong("from-the-first", "times par", caught_by="score").replace(
+    "for index in reversed(range(len(sizes)))", "for index in range(len(sizes))"
+)
+wrong("forgets-the-last", "is in 0 buckets", caught_by="score").replace("return buckets", "return buckets[:-1]")
+wrong("sizes-for-indices", "there is an index", caught_by="score").body(
+    "return [list(reversed(sizes))]"
+)
+wrong("empty-first", "bucket 0 is empty", caught_by="score").replace(
+    "return min(", "return [[]] + min("
+)
+wrong("no-buckets", "a list of buckets", caught_by="score").body("return list(reversed(range(len(sizes))))")
+wrong("for-this-model-only", "times par", caught_by="score", hidden=True).replace("range(1, 101)", "[64, 65]")
+right("larger-ones-first").body("""
+    order = list(reversed(range(len(sizes))))
+    ends, plans = [0.0], [[]]  # of the first gradients that get ready
+    for upto in range(1, len(order) + 1):
+        options = []
+        for start in range(upto):
+            bucket = order[start:upto]
+            took = latency + sum(sizes[index] for index in bucket) / bandwidth
+            options.append((max(ends[start], ready[bucket[-1]]) + took, start))
+        end, start = min(options)
+        ends.append(end)
+        plans.append([*plans[start], order[start:upto]])
+    return plans[-1]
+""")

@@ -25,8 +25,10 @@ from .answer import Answer, CheckFailed
 from .inputs import Draws
 from .marking import check
 from .oracles import Case, as_tuple, oracle
-from .recorded import recorded
+from .recorded import recorded, recorded_par
 from .runner import Runner
+from .scores import Measure
+from .show import show
 from .traffic import calls_of_ranks, expect_launched_first, expect_time
 
 DOUBLE = torch.float64
@@ -633,3 +635,60 @@ def normalise_backward(draws: Draws, sizes: list[int], dim: int, eps: float = EP
         in_order=True,
         traffic=lambda answer: expect_small_all_reduces(answer, dim),
     )
+
+
+# ---- the challenge
+
+RATE = 36.8e9  # bytes of gradients that the backward pass makes in a second
+
+
+@oracle(score=[([3, 1, 4, 4] * 24, 2**21, 2e-4, 40e9)], par=recorded_par("05_data_parallelism", "best-buckets"))
+def best_buckets(_: Draws, parts: list[int], unit: int, latency: float, bandwidth: float) -> Case:
+    """parts: how many times `unit` bytes each parameter has."""
+    sizes, ready = gradients_of(parts, unit)
+
+    def exposed(answer: Answer) -> float:
+        return end_of_buckets(answer.results[0], sizes, ready, latency, bandwidth) - max(ready)
+
+    return Case(
+        [[sizes], [ready]],
+        same={"latency": latency, "bandwidth": bandwidth},
+        also=lambda answer: expect_buckets(answer.results[0], len(sizes)),
+        score=Measure(exposed, "s", "exposed"),
+        limit=least_exposed(sizes, ready, latency, bandwidth),
+    )
+
+
+def gradients_of(parts: list[int], unit: int) -> tuple[list[int], list[float]]:
+    """(bytes of each parameter, the second at which its gradient is ready): the last one comes first."""
+    sizes = [unit * part for part in parts]
+    return sizes, [sum(sizes[index:]) / RATE for index in range(len(sizes))]
+
+
+def end_of_buckets(buckets: Buckets, sizes: list[int], ready: list[float], latency: float, bandwidth: float) -> float:
+    """The longest chain: from the moment when a bucket is ready, it and all those after it."""
+    took = [latency + sum(sizes[index] for index in bucket) / bandwidth for bucket in buckets]
+    return max(max(ready[index] for index in bucket) + sum(took[n:]) for n, bucket in enumerate(buckets))
+
+
+def least_exposed(sizes: list[int], ready: list[float], latency: float, bandwidth: float) -> float:
+    """No plan is better: what gets ready from some moment on is sent after it, by one all-reduce at least."""
+    late = [sum(size for size, at in zip(sizes, ready, strict=True) if at >= moment) for moment in ready]
+    return max(at + latency + nbytes / bandwidth for at, nbytes in zip(ready, late, strict=True)) - max(ready)
+
+
+def expect_buckets(buckets: Any, count: int) -> None:
+    """Judge that these are buckets in which each parameter is once."""
+    if not isinstance(buckets, list) or not all(isinstance(bucket, list) for bucket in buckets):
+        raise CheckFailed(f"it returned {show(buckets)}", "a list of buckets, each a list of indices")
+    if [] in buckets:
+        raise CheckFailed(f"bucket {buckets.index([])} is empty", mistake="There would be nothing to send.")
+    times = Counter(index for bucket in buckets for index in bucket)
+    strange = [index for index in times if type(index) is not int or not 0 <= index < count]
+    if strange:
+        raise CheckFailed(f"there is an index {show(strange[0])}", f"whole numbers from 0 to {count - 1}")
+    for index in range(count):
+        if times[index] != 1:
+            raise CheckFailed(
+                f"parameter {index} is in {plural(times[index], 'bucket')}", "each parameter in one bucket"
+            )
