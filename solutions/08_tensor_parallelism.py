@@ -1312,29 +1312,82 @@ def called(run):
 # sequence parallelism and the formulas.
 
 # %% [markdown]
-# # Challenge (optional, no points)
-# Keep only the shard. Write an autograd function for `gathered_product`, which gathers and multiplies in one: it saves
-# `x_local` and `w_local` (`ctx.save_for_backward(x_local, w_local)`, later `x_local, w_local = ctx.saved_tensors`), and
-# in the backward pass it gathers `x_local` again, for the weight's gradient. The input's gradient is a reduce-scatter,
-# as before. When it is right, the last two numbers stay as they are and the first, the bytes kept, falls to a quarter.
+# # Challenge
+# An open task, beyond the lesson's points. It has a score, and there may be better answers than ours.
+
+# %% [markdown]
+# ## Keeping only the shard
+# In part 6 your layer kept the **gathered** tokens for its backward pass. Write a product that doesn't: it gathers the
+# tokens of all ranks and multiplies them by this rank's columns, in one function that autograd knows.
+#
+# It is judged in a stack of 4 such products, each with tokens and a weight of its own, forward and then backward. The
+# score is the most bytes that are alive on a rank at any moment. Par keeps the shards and gathers once more in the
+# backward pass, as Megatron does. The limit is what has to be there in the end: tokens, weights, results, and the
+# gradients of all three.
+#
+# In autograd's functions, `ctx.save_for_backward(a, b)` keeps tensors for the backward pass, and `ctx.saved_tensors`
+# has them there.
+
+# %% exercise="gathered-product" difficulty=5 minutes=20
+board_name = ""  # your name on the class's board; empty for none
+
+class GatheredProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x_local, w_local, tp_group):
+        ctx.tp_group = tp_group
+        ### BEGIN SOLUTION
+        ctx.save_for_backward(x_local, w_local)
+        return all_gather(x_local, tp_group, dim=1) @ w_local
+        ### END SOLUTION
+
+    @staticmethod
+    def backward(ctx, grad):
+        ### BEGIN SOLUTION
+        x_local, w_local = ctx.saved_tensors
+        x = all_gather(x_local, ctx.tp_group, dim=1)
+        grad_w = x.flatten(0, 1).T @ grad.flatten(0, 1)
+        del x  # before the next large tensor is made
+        return reduce_scatter(grad @ w_local.T, ctx.tp_group, dim=1), grad_w, None
+        ### END SOLUTION
+
+def gathered_product(x_local: Tensor, w_local: Tensor, tp_group) -> Tensor:
+    """The tokens of all ranks times this rank's columns, with the right gradients for both.
+
+    x_local: (B, S/t, D), this rank's tokens; w_local: (D, F/t). Returns (B, S, F/t).
+    """
+    return GatheredProduct.apply(x_local, w_local, tp_group)
+
+# %% [markdown]
+# <details><summary>Hint 1: what to look at</summary>
+#
+# What does `across_sequence(x_local, "gather", tp_group) @ w_local` keep, and for which of the two gradients?
+# </details>
+# <details><summary>Hint 2: the idea of par</summary>
+#
+# The weight's gradient needs the gathered tokens, but only for a moment: gather them again in the backward pass. The
+# gradient of the tokens is a partial sum, which goes through a reduce-scatter.
+# </details>
+# <details><summary>Hint 3: beyond par</summary>
+#
+# For a moment all tokens are there, gathered, and so is the partial sum of their gradients. Must all tokens be there at
+# the same time? Which tokens of the result do you get from one gather of the first few tokens of each rank?
+# </details>
 
 # %% tags=["notebook-only"]
-def gathered_product(x_local, w_local, tp_group):
-    return across_sequence(x_local, "gather", tp_group) @ w_local  # replace this: it keeps the gathered tensor
-
-def challenge(rank, world_size):
-    def whole_numbers(*shape):
-        return torch.arange(shape[0] * shape[1]).remainder(7 + rank).float().view(shape)
-
-    x_local = whole_numbers(64, 32).unsqueeze(0).requires_grad_()
-    w_local = torch.nn.Parameter(whole_numbers(32, 8))
+def kept_by(rank, world_size, product):
+    x_local, w_local = torch.empty(1, 2048 // world_size, 12288), torch.nn.Parameter(torch.empty(12288, 6144))
     with track_memory(torch.nn.ParameterList([w_local])) as memory:
-        y = gathered_product(x_local * 1, w_local, None)
-        kept = memory.by_kind()["activations"]
-    y.sum().backward()
-    return kept, x_local.grad.sum().item(), w_local.grad.sum().item()
+        y = product(x_local.requires_grad_() * 1, w_local, None)
+        return memory.by_kind()["activations"]
 
-spawn(challenge, 4).results[0]
+def as_before(x_local, w_local, tp_group):
+    return across_sequence(x_local, "gather", tp_group) @ w_local
+
+for product in (as_before, gathered_product):
+    print(f"{product.__name__:>16} keeps {simulate(kept_by, 8, product).results[0] / 1e6:.1f} MB")
+
+# %% check="gathered-product" judges="score" points=3
+check(gathered_product, judges="score", extra_credit=3)
 
 # %% [markdown]
 # # Your progress

@@ -176,7 +176,8 @@ def exposed_with_one_cap(parts: list[int], unit: int, latency: float, bandwidth:
     sizes, ready = visible.gradients_of(parts, unit)
     ends: list[float] = []
     for cap in range(2**20, 101 * 2**20, 2**20):
-        plan, room = [], 0
+        plan: list[list[int]] = []
+        room = 0
         for index in reversed(range(len(sizes))):
             if not plan or sizes[index] > room:
                 plan.append([])
@@ -184,7 +185,8 @@ def exposed_with_one_cap(parts: list[int], unit: int, latency: float, bandwidth:
             plan[-1].append(index)
             room -= sizes[index]
         ends.append(visible.end_of_buckets(plan, sizes, ready, latency, bandwidth))
-    return min(ends) - max(ready)
+    exposed: float = min(ends) - max(ready)
+    return exposed
 
 
 best_buckets = vary(
