@@ -785,3 +785,9 @@ def barrier_by_hand(rank: int, world_size: int) -> None:
 # %% check="barrier-by-hand" judges="score" points=3
 check(barrier_by_hand, judges="score", extra_credit=3)
 
+# %% [markdown]
+# # Your progress
+# What has passed since this kernel was started, and what is left.
+
+# %% tags=["notebook-only"]
+check.summary()

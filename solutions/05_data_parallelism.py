@@ -339,7 +339,7 @@ check(weigh_uneven_shards, judges="values")
 # everywhere. Such a rank takes part with gradients of zero, or the last batch is dropped.
 
 # %% [markdown]
-# ## Accumulate gradients
+# ### Accumulating gradients
 #
 # A shard that does not fit into memory is cut in **microbatches**. `backward` **adds** to `parameter.grad`, so after
 # the last microbatch the sum of all is there: accumulation comes for free. The network need not be bothered before.
@@ -351,50 +351,14 @@ check(weigh_uneven_shards, judges="values")
 predict("times the traffic", ...)
 predict("the gradient is then", ..., choices=["right", "too large", "too small"])
 
-# %% [markdown]
-# <details><summary>Hint 1: where to look</summary>
-#
-# Each loss is a mean over one microbatch, and `backward` adds their gradients. Of how many means is that the sum?
-# </details>
-#
-# <details><summary>Hint 2: the idea</summary>
-#
-# Divide twice: by the number of microbatches, and by the number of ranks. Where you do it is up to you, but the
-# all-reduce comes once, when `grad` holds everything.
-# </details>
-#
-# <details><summary>Hint 3: almost the code</summary>
-#
-# In the loop, `(loss_of(model(microbatch)) / len(microbatches)).backward()`. Below it, an all-reduce of each
-# `parameter.grad`, then `/= world_size`.
-# </details>
-
-# %% exercise="accumulate-gradients" difficulty=3 minutes=10
-def accumulate_gradients(model: nn.Module, microbatches: list[Tensor], rank: int, world_size: int) -> list[Tensor]:
-    """The gradient of the mean loss over all rows of all microbatches of all ranks.
-
-    model: the same weights on every rank, left unchanged; every parameter gets a gradient.
-    microbatches: (b, D) each, of equal size, equally many on every rank.
-    Returns the gradients in the order of model.parameters(). Every gradient is all-reduced once, after the last
-    microbatch; no other communication.
-    """
+# %%
+def accumulate_gradients(model, microbatches, rank, world_size):
     for microbatch in microbatches:
-        ### BEGIN SOLUTION
-        loss = loss_of(model(microbatch)) / len(microbatches)
-        loss.backward()
-        ### END SOLUTION
-    ### BEGIN SOLUTION
+        (loss_of(model(microbatch)) / len(microbatches)).backward()  # their sum is the mean over all rows
     for parameter in model.parameters():
-        dist.all_reduce(parameter.grad)
+        dist.all_reduce(parameter.grad)  # once, when grad holds everything
         parameter.grad /= world_size
-    ### END SOLUTION
     return [parameter.grad for parameter in model.parameters()]
-
-# %% check="accumulate-gradients" judges="values" points=2
-check(accumulate_gradients, judges="values")
-
-# %% check="accumulate-gradients" judges="traffic" points=2
-check(accumulate_gradients, judges="traffic")
 
 # %% tags=["notebook-only"]
 def reduce_after_each(model, microbatches, rank, world_size):
@@ -511,13 +475,14 @@ print(f"gradients: 48 of {1024 * 1024 * 2 / 1e6:.1f} MB")
 
 # %% [markdown]
 # More time for the network than for computing. Every all-reduce pays a **latency**, the $\alpha$ of lesson 04, whatever
-# its size. Here is one of the 48, and how little of it is due to the bytes:
+# its size. Here is one of the 48. The last column says how its 75 µs are spent: the bytes take 13 of them, and the
+# rest is latency. (What the bytes "decide" there is which algorithm is the fastest.)
 
 # %% tags=["notebook-only"]
 run.costs()
 
 # %% [markdown]
-# ## Flat gradients
+# ### Flat gradients
 #
 # The cure: copy all gradients into one long tensor, all-reduce that, and cut it up again.
 #
@@ -527,38 +492,16 @@ run.costs()
 predict("latencies that a step pays", ...)
 predict("the all-reduce has to wait for", ..., choices=["the first gradient", "the last gradient"])
 
-# %% exercise="flat-gradients" difficulty=2 minutes=10
-def flat_gradients(model: nn.Module, shard: Tensor, rank: int, world_size: int) -> list[Tensor]:
-    """As average_gradients, with one all_reduce for all parameters together.
-
-    model: the same weights on every rank, left unchanged; every parameter gets a gradient, all of one dtype.
-    Returns the gradients in the order of model.parameters(), each with the shape of its parameter. Every parameter's
-    grad holds its mean too.
-    """
+# %%
+def flat_gradients(model, shard, rank, world_size):
     parameters = list(model.parameters())
     loss_of(model(shard)).backward()
-    ### BEGIN SOLUTION
     flat = torch.cat([parameter.grad.reshape(-1) for parameter in parameters])
     dist.all_reduce(flat)
     flat /= world_size
-    pieces = flat.split([parameter.numel() for parameter in parameters])
-    for parameter, piece in zip(parameters, pieces):
-        parameter.grad = piece.view_as(parameter)
-    ### END SOLUTION
+    for parameter, piece in zip(parameters, flat.split([parameter.numel() for parameter in parameters])):
+        parameter.grad = piece.view_as(parameter)  # a view of the long tensor: no copy back
     return [parameter.grad for parameter in parameters]
-
-# %% [markdown]
-# <details><summary>Hint</summary>
-#
-# `torch.cat` of all `grad.reshape(-1)` is the long tensor. `flat.split([3, 5])` gives views of its first 3 and next 5
-# numbers; `piece.view_as(parameter)` has the right shape again.
-# </details>
-
-# %% check="flat-gradients" judges="values" points=2
-check(flat_gradients, judges="values")
-
-# %% check="flat-gradients" judges="traffic" points=2
-check(flat_gradients, judges="traffic")
 
 # %% tags=["notebook-only"]
 flat_run, flat = on_cluster(16, flat_gradients)
@@ -594,30 +537,30 @@ print("grad", parameter.grad.tolist(), "    flat tensor", once.tolist())
 # ## Make buckets
 #
 # Which parameters go together? Those whose gradients are ready at about the same time: neighbours, from the last
-# parameter to the first. A bucket is full when the next parameter would make it larger than a cap. (PyTorch's default
-# is 25 MiB.)
+# parameter to the first. The rule is PyTorch's: put parameters in until the bucket has **reached** a cap, then close it.
+# So a bucket may be larger than the cap, by up to one parameter. (PyTorch's default cap is 25 MiB.)
 #
-# **Predict** the buckets of the sizes 10, 10, 30 for a cap of 20, as a list of lists of indices. This picture has other
-# sizes, and a cap of 400 bytes. Parameter 2 is larger than that all by itself, and has a bucket of its own.
+# **Predict** the buckets of the sizes 10, 10, 30 for a cap of 15, as a list of lists of indices. This picture has
+# different sizes, and a cap of 400 bytes. When parameter 2 comes, 360 bytes are in the bucket, so it still goes in.
 
 # %%
 predict("buckets of [10, 10, 30]", ...)
 
 # %%
-figures.buckets([[7, 6], [5, 4, 3], [2], [1, 0]], sizes=[40, 40, 450, 120, 120, 120, 200, 200])
+figures.buckets([[7, 6], [5, 4, 3, 2], [1, 0]], sizes=[40, 40, 450, 120, 120, 120, 200, 200])
 
 # %% exercise="make-buckets" difficulty=2 minutes=8
 def make_buckets(sizes: list[int], cap: int) -> list[list[int]]:
-    """Put parameters in buckets of at most `cap` bytes, from the last parameter to the first.
+    """Put parameters in buckets, from the last parameter to the first.
 
     sizes: bytes of each parameter, in the order of model.parameters().
     Returns the buckets in the order in which they will be sent; each is a list of indices into `sizes`, in the order
-    in which they were put in. Only a parameter larger than `cap` makes a larger bucket; it is alone in it.
+    in which they were put in. A bucket is closed as soon as it holds `cap` bytes or more.
     """
     buckets, filled = [], 0
     for index in reversed(range(len(sizes))):
         ### BEGIN SOLUTION
-        if not buckets or filled + sizes[index] > cap:
+        if not buckets or filled >= cap:
             buckets.append([])
             filled = 0
         buckets[-1].append(index)
@@ -631,8 +574,8 @@ check(make_buckets, judges="values")
 # %%
 reveal(
     "buckets of [10, 10, 30]",
-    make_buckets([10, 10, 30], cap=20),
-    why="From the last parameter to the first: number 2 alone is above the cap; 1 and 0 fill a bucket exactly.",
+    make_buckets([10, 10, 30], cap=15),
+    why="From the last parameter to the first: number 2 alone is above the cap. 1 leaves room, so 0 goes in as well.",
 )
 
 # %% [markdown]
@@ -964,6 +907,192 @@ check(average_what_is_used, judges="values")
 # with an unused gradient in it. PyTorch asks you to say so: `find_unused_parameters=True`.
 
 # %% [markdown]
+# ## A reusable replica
+#
+# Now all of it in one class that trains any model, step after step, as `DistributedDataParallel` does. Making it
+# broadcasts rank 0's weights and registers the hooks, once. Then a training step looks like this:
+#
+# ```python
+# for number, microbatch in enumerate(microbatches):
+#     loss = loss_of(model(microbatch)) / len(microbatches)
+#     model.backward(loss, last=number == len(microbatches) - 1)
+# optimizer.step()
+# optimizer.zero_grad()
+# ```
+#
+# Only the backward pass of the **last** microbatch communicates. In it, each bucket starts as soon as all its gradients
+# are complete; by then they hold the sum over all microbatches. (PyTorch's `with model.no_sync():` around all
+# microbatches but the last does the same.)
+#
+# What about parameters that this rank has not used? Their hooks never run, so their bucket is still waiting when the
+# backward pass is over. Then fill in zeros, and start what is left, in order. One thing more must be agreed upon: a
+# parameter that **no** rank has used gets `None`.
+#
+# **Predict**: where in the order of all-reduces must the one with the numbers of users come?
+
+# %%
+predict("the users come", ..., choices=["before all buckets", "right after backward", "after all buckets"])
+
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# The hooks stay registered, so they run in every backward pass: those of earlier microbatches too, and those of the
+# next step. What must be reset, and when?
+# </details>
+#
+# <details><summary>Hint 2: the idea</summary>
+#
+# At the beginning of a last backward, set the counts of missing gradients and the list of flights anew; in any other,
+# let the hooks do nothing. After it, start the buckets that are left: a gradient that is None brings zeros. Count as a
+# user who has a gradient **before** the zeros are filled in.
+# </details>
+#
+# <details><summary>Hint 3: almost the code</summary>
+#
+# One method starts the next bucket; the hook calls it while the next bucket is complete, and `backward` calls it at
+# its end until no bucket is left. Then all-reduce the users, wait for each flight, and give every parameter its
+# piece, or None where the sum of the users is 0.
+# </details>
+
+# %% exercise="replica" difficulty=5 minutes=20
+class Replica(nn.Module):
+    def __init__(self, module: nn.Module, buckets: list[list[int]]) -> None:
+        super().__init__()
+        self.module, self.buckets = module, buckets
+        self.trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self.active = False  # whether hooks should communicate: in the backward pass of a last microbatch
+        ### BEGIN SOLUTION
+        for tensor in [*module.parameters(), *module.buffers()]:
+            dist.broadcast(tensor.detach(), src=0)
+        for number, bucket in enumerate(self.buckets):
+            for index in bucket:
+                self.trained[index].register_post_accumulate_grad_hook(partial(self.one_more, number))
+        ### END SOLUTION
+
+    def forward(self, *inputs):
+        return self.module(*inputs)
+
+    def one_more(self, number: int, parameter: Tensor) -> None:
+        """Called in backward when a parameter of bucket `number` has its gradient."""
+        ### BEGIN SOLUTION
+        if self.active:
+            self.missing[number] -= 1
+            while len(self.flights) < len(self.buckets) and not self.missing[len(self.flights)]:
+                self.start_next()
+        ### END SOLUTION
+
+    def start_next(self) -> None:
+        """Start the all-reduce of the next bucket; a parameter without a gradient counts as zeros."""
+        ### BEGIN SOLUTION
+        members = [self.trained[index] for index in self.buckets[len(self.flights)]]
+        held = [torch.zeros_like(p) if p.grad is None else p.grad for p in members]
+        flat = torch.cat([gradient.detach().reshape(-1) for gradient in held])
+        self.flights.append((flat, dist.all_reduce(flat, async_op=True)))
+        ### END SOLUTION
+
+    def backward(self, loss: Tensor, last: bool) -> None:
+        """The backward pass of one microbatch; after the last one, every grad is the mean over the ranks."""
+        self.active = last
+        ### BEGIN SOLUTION
+        self.missing = [len(bucket) for bucket in self.buckets]
+        self.flights = []
+        ### END SOLUTION
+        loss.backward()
+        ### BEGIN SOLUTION
+        if not last:
+            return
+        users = torch.tensor([int(parameter.grad is not None) for parameter in self.trained])
+        while len(self.flights) < len(self.buckets):
+            self.start_next()
+        dist.all_reduce(users)
+        for bucket, (flat, handle) in zip(self.buckets, self.flights):
+            handle.wait()
+            flat /= dist.get_world_size()
+            members = [self.trained[index] for index in bucket]
+            for index, p, piece in zip(bucket, members, flat.split([p.numel() for p in members])):
+                p.grad = piece.view_as(p) if users[index] else None
+        ### END SOLUTION
+
+def replica(module: nn.Module, buckets: list[list[int]]) -> Replica:
+    """A model like `module` whose ranks train as one, step after step.
+
+    module: the same shapes on every rank; it may have frozen, tied and unused parameters.
+    buckets: as make_buckets returns them, for the parameters that are trained.
+    In each step every bucket is all-reduced once, in order, during the last backward pass where that is possible; and
+    then the numbers of users, once. A grad is None where no rank has used the parameter. All ranks call the same.
+    """
+    return Replica(module, buckets)
+
+# %% check="replica" judges="values" points=5
+check(replica, judges="values")
+
+# %% check="replica" judges="traffic" points=3
+check(replica, judges="traffic")
+
+# %%
+reveal(
+    "the users come",
+    "after all buckets",
+    why="One rank starts all buckets in its hooks, another is left with some when its backward pass ends. An all-reduce "
+    "in between would come at a different place on each.",
+)
+
+# %% [markdown]
+# ### Three steps, beside the serial model
+# The awkward model, two ranks with different branches, three steps of two microbatches each. Rank 1's own weights are
+# wrong at the start, and branch 1 is used by nobody.
+
+# %% tags=["notebook-only"]
+def three_steps(rank, world_size):
+    weights = make_weights(5, 4, seed=rank, dtype=double)
+    model = replica(AwkwardMLP(weights, order=[[0, 2], [2]][rank]), [[3, 2], [1], [0]])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for step in range(3):
+        for number in range(2):
+            rows = make_batch(2, 4, seed=10 * step + 2 * rank + number, dtype=double)
+            model.backward(loss_of(model(rows)) / 2, last=number == 1)
+        optimizer.step()
+        optimizer.zero_grad()
+    return [parameter.detach() for parameter in model.parameters()]
+
+first, second = spawn(three_steps, 2).results
+print("equal on both ranks:", all(torch.equal(a, b) for a, b in zip(first, second)))
+moved = [not torch.equal(a, b) for a, b in zip(first, make_weights(5, 4, dtype=double))]
+print("trained (tied, frozen, branches 0 to 2):", moved)
+
+# %% [markdown]
+# ### Clipping, and the dtype of a sum
+# Two lines that nearly every real program has. **Gradient clipping** shortens the gradient if its norm is too large.
+# After the all-reduce every rank holds the same gradient, so each computes the same norm, and no message is needed. But
+# clip too early, while gradients are local, and each rank shortens its own by a different factor.
+
+# %%
+def norms_before_and_after(rank, world_size):
+    model = MLP(make_weights(3, 4, dtype=double))
+    shard = make_batch(2, 4, seed=rank, dtype=double)
+    local = torch.autograd.grad(loss_of(model(shard)), list(model.parameters()))
+    before = torch.cat([gradient.flatten() for gradient in local]).norm()
+    average_gradients(model, shard, rank, world_size)
+    after = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=0.01)  # returns the norm that it found
+    return round(before.item(), 4), round(after.item(), 4)
+
+for rank, (before, after) in enumerate(spawn(norms_before_and_after, 4).results):
+    print(f"rank {rank}: norm of its own gradient {before}, of the mean {after}")
+
+# %% [markdown]
+# The other line is a dtype. Weights in bfloat16 have gradients in bfloat16, and those have 8 significant bits. Sum many
+# of them, and small summands vanish beside a sum that has grown. So large runs send and add gradients in **float32**,
+# at twice the bytes. Here 1,024 ranks in one process, each with the same gradient, one after another as in a ring:
+
+# %%
+gradient = torch.tensor(0.01, dtype=torch.bfloat16)
+total = torch.zeros((), dtype=torch.bfloat16)
+for _ in range(1024):
+    total += gradient
+exact = 1024 * gradient.float()
+print(f"summed in bfloat16: {total.item():.3f}     in float32: {exact.item():.3f}")
+
+# %% [markdown]
 # # Part 6 · A layer that looks at the whole batch
 # Everything so far rests on one sentence: the gradient of the batch is the mean over the shards. It holds if each row
 # is computed by itself. **Batch norm** breaks it: it subtracts from each column its mean over **the batch**, and
@@ -1270,6 +1399,7 @@ print(f"throughput, yours to naive:       {took['naive'] / took['yours']:.2f}")
 def torchs_ddp(model, shard, rank, world_size):
     model = DistributedDataParallel(model)
     for step in range(3):  # the buckets are rebuilt in the second
+        model.zero_grad()  # or backward would add to the last step's gradients, which takes time as well
         with region(f"step {step}"):
             loss_of(model(shard)).backward()
 
@@ -1413,7 +1543,7 @@ def best_buckets(
     def plan(cap):
         buckets, filled = [], 0
         for index in reversed(range(len(sizes))):
-            if not buckets or filled + sizes[index] > cap:
+            if not buckets or filled >= cap:
                 buckets.append([])
                 filled = 0
             buckets[-1].append(index)

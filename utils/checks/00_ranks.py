@@ -432,4 +432,5 @@ def barrier_by_hand(_: Draws, world_size: int) -> Case:
 def slowest_barrier(answer: Answer) -> float:
     """The longest time from when the last rank came until all had left."""
     turns = zip(*answer.results, strict=True)
-    return max(max(left for _, left in times) - max(came for came, _ in times) for times in turns)
+    seconds: float = max(max(left for _, left in times) - max(came for came, _ in times) for times in turns)
+    return seconds
