@@ -362,36 +362,39 @@ right("zeros-first").body("""
 
 wrong, right = ANSWERS.to("replica")
 wrong("never-broadcasts", "differ from the start").replace("dist.broadcast(tensor.detach(), src=0)", "pass")
-wrong("broadcasts-what-is-trained", "frozen ones too").replace(
+wrong("broadcasts-what-is-trained", "frozen weights that differ").replace(
     "for tensor in [*module.parameters(), *module.buffers()]:", "for tensor in self.trained:"
 )
 wrong("forgets-to-divide", "divide by world_size").replace("flat /= dist.get_world_size()", "pass")
 wrong("reduces-each-microbatch", "Only the last microbatch", caught_by="traffic").replace(
     "if self.active:", "if True:"
 ).replace("if not last:\n    return", "")
-wrong("hooks-in-earlier-passes", "Only the last microbatch", caught_by="traffic").replace("if self.active:", "if True:")
-wrong("counts-once", "never complete", caught_by="traffic").replace(
+wrong("hooks-in-earlier-passes", "never waited for it", caught_by="traffic").replace("if self.active:", "if True:")
+wrong("counts-once", "set anew in each step", caught_by="traffic").replace(
     "self.missing = [len(bucket) for bucket in self.buckets]",
     "self.missing = getattr(self, 'missing', [len(bucket) for bucket in self.buckets])",
 )
-wrong("users-first", "same place", caught_by="values").replace("dist.all_reduce(users)", "pass").replace(
+wrong("users-first", "brought int64").replace("dist.all_reduce(users)", "pass").replace(
     "while len(self.flights) < len(self.buckets):",
     "dist.all_reduce(users)\nwhile len(self.flights) < len(self.buckets):",
 )
 wrong("zeros-for-all", "set None there").replace("if users[index] else None", "")
-wrong("own-use-decides", "parameter").replace("dist.all_reduce(users)", "pass")
+wrong("divides-by-users", "the others count as zero").replace("flat /= dist.get_world_size()", "pass").replace(
+    "piece.view_as(p) if", "piece.view_as(p) / users[index] if"
+)
+wrong("own-use-decides", "each rank's own gradient").replace("dist.all_reduce(users)", "pass")
 wrong("rank-0-decides", "any rank may have used it", hidden=True).replace(
     "dist.all_reduce(users)", "dist.broadcast(users, src=0)"
 )
 wrong("after-backward", "after backward", caught_by="traffic").replace(
-    "while len(self.flights) < len(self.buckets) and not self.missing[len(self.flights)]:\n        self.start_next()",
+    "while len(self.flights) < len(self.buckets) and not self.missing[len(self.flights)]:\n    self.start_next()",
     "pass",
 )
 wrong("keeps-the-order-in-which-they-are-ready", "all buckets before it").replace(
-    "while len(self.flights) < len(self.buckets) and not self.missing[len(self.flights)]:\n        self.start_next()",
+    "while len(self.flights) < len(self.buckets) and not self.missing[len(self.flights)]:\n    self.start_next()",
     "if not self.missing[number]:\n"
-    "        flat = torch.cat([self.trained[index].grad.reshape(-1) for index in self.buckets[number]])\n"
-    "        self.flights.append((flat, dist.all_reduce(flat, async_op=True)))",
+    "    flat = torch.cat([self.trained[index].grad.reshape(-1) for index in self.buckets[number]])\n"
+    "    self.flights.append((flat, dist.all_reduce(flat, async_op=True)))",
 )
 right("zeros-in-grad").replace(
     "while len(self.flights) < len(self.buckets):\n    self.start_next()",

@@ -411,7 +411,7 @@ def overlap_by_hooks(
         same={"buckets": buckets},
         cluster=cluster,
         clock=cluster,
-        advice={**WRONG_HOOK, "values can't be trusted": IN_TURN},
+        advice={**WRONG_HOOK, "reduced the gradient of": IN_TURN},
         traffic=lambda answer: expect_starts_in_backward(answer, nbytes),
     )
     case.time = lambda answer: expect_overlap(answer, case, buckets, end)
@@ -518,7 +518,7 @@ LAST = "of the last microbatch"
 
 @oracle(
     values=[
-        ([[0, 2], [2]], 3, 2, True, [[3, 2], [1], [0]]),
+        ([[1, 2], [2]], 3, 2, True, [[3, 2], [1], [0]]),
         ([[0, 1], [1, 0], [0, 1]], 2, 1, False, [[3], [2], [1], [0]]),
     ],
     traffic=[([[0, 1], [1, 0]], 2, 3, True, [[2], [1], [0]])],
@@ -533,12 +533,12 @@ def replica(draws: Draws, orders: list[list[int]], branches: int, count: int, fr
     batches = [[rows_of(draws, part, seed=10 * n + m) for m, part in enumerate(parts)] for n in range(STEPS)]
     of_ranks = [[[of_all[rank] for of_all in step] for step in batches] for rank in range(ranks)]
 
-    def trained(mean: Callable[[Tensor], Tensor], start: int | None = 0) -> list[list[Tensor]]:
-        return trained_serially(models, of_ranks, mean, start)
+    def trained(mean: Callable[[Tensor], Tensor], own: tuple[str, ...] = ()) -> list[list[Tensor]]:
+        return trained_serially(models, of_ranks, mean, own)
 
-    own = "weights that differ from the start: broadcast rank 0's, frozen ones too"
     wrong = {
-        f"the result of {own}": trained(mean_of_users, None),
+        "the result of weights that differ from the start: broadcast rank 0's": trained(mean_of_users, own=("",)),
+        "the result of frozen weights that differ: broadcast them, too": trained(mean_of_users, own=("frozen",)),
         "the result of the sum of the gradients: divide by world_size": trained(lambda g: ranks * mean_of_users(g)),
         "the result of zeros where no rank has a gradient: set None there, or the weight decays": trained(
             lambda g: mean_of_users(g).nan_to_num()
@@ -565,7 +565,7 @@ def replica(draws: Draws, orders: list[list[int]], branches: int, count: int, fr
         through=train_replica,
         unpack=lambda got, _: dict(zip(names, got, strict=True)),
         unchanged=False,
-        advice={**WRONG_HOOK, "values can't be trusted": IN_TURN},
+        advice={**WRONG_HOOK, "reduced the gradient of": IN_TURN},
         traffic=lambda answer: expect_reduced_once(answer, nbytes),
     )
 
@@ -604,16 +604,17 @@ def trained_serially(
     models: list[AwkwardMLP],
     of_ranks: Sequence[Sequence[Sequence[Tensor]]],
     mean: Callable[[Tensor], Tensor],
-    start: int | None,
+    own: tuple[str, ...] = (),
 ) -> list[list[Tensor]]:
     """Each rank's weights at the end.
 
     mean   (P, n) local gradients, with NaN for none -> (P, n), what each rank uses
-    start  the rank whose weights all have at the start; None: each has its own
+    own    how the names of the weights begin that each rank has of its own at the start; the others are rank 0's
     """
     replicas = deepcopy(models)
-    for model in replicas if start is not None else []:
-        model.load_state_dict(models[start or 0].state_dict())
+    for model in replicas:
+        shared = {name: x for name, x in models[0].state_dict().items() if not name.startswith(own)}
+        model.load_state_dict(shared, strict=False)
     optimizers = [torch.optim.SGD(model.parameters(), **SGD) for model in replicas]
     for step in range(STEPS):
         local = []
@@ -651,7 +652,9 @@ def expect_reduced_once(answer: Answer, nbytes: list[int]) -> str:
                 raise CheckFailed(
                     f"rank {rank} started {late} of the first {plural(len(nbytes) - 1, 'bucket')} after backward",
                     "all but the last to start during the last backward pass",
-                    "Every parameter was used here, so the hooks can start them.",
+                    "Every parameter was used here, so the hooks can start them."
+                    if step == 0
+                    else "In the first step they did: are the numbers of missing gradients set anew in each step?",
                 )
     return (
         f"each rank reduced {plural(len(nbytes), 'bucket')} once in a step, and started all but the last in backward."
