@@ -1371,8 +1371,14 @@ print(tables.text(["D", "cluster", "16 GPUs are faster than 8, times", "communic
 runs[16].costs()
 
 # %% [markdown]
+# And even in one node the gain gets small, the sooner the narrower the layer: shares of a layer become so small that
+# sending them takes as long as computing them. So the rule of thumb: tensor parallelism inside a node, and no more of
+# it than is needed to fit. The other GPUs are left to pipelines (lesson 09) and data parallelism, which send less, or
+# at times when nobody waits.
+
+# %% [markdown]
 # ### Hiding a gather behind its product
-# Can nothing hide these messages? With sequence parallelism something can. The product behind a gather may start with
+# Can nothing hide these messages, then? With sequence parallelism something can. The product behind a gather may start with
 # the tokens that are already there: while a rank multiplies one piece, it sends that piece on and receives the next
 # one, around a ring. This is called **asynchronous tensor parallelism**. (PyTorch's compiler does it too, on GPUs.)
 
@@ -1404,12 +1410,6 @@ whole.timeline(ranks=[0, 1], beside=pieces)
 
 # %% tags=["notebook-only"]
 pieces.timeline(ranks=[0, 1], beside=whole)
-
-# %% [markdown]
-# And even in one node the gain gets small, the sooner the narrower the layer: shares of a layer become so small that
-# sending them takes as long as computing them. So the rule of thumb: tensor parallelism inside a node, and no more of
-# it than is needed to fit. The other GPUs are left to pipelines (lesson 09) and data parallelism, which send less, or
-# at times when nobody waits.
 
 # %% [markdown]
 # # Part 8 · The same with PyTorch's own

@@ -843,8 +843,8 @@ check(run_schedule, judges="memory")
 # ### Without tags: order, and pairs
 # Tags are a comfort that **NCCL doesn't offer**: on GPUs it ignores them, and between two ranks messages arrive in the
 # order in which they were sent. And it may run sends and receives between two ranks one after another, so that two
-# ranks that both send first get stuck even with `isend`. So real engines rely on two things: both sides of a boundary go
-# through their messages in the **same order**, which the schedule decides; and an exchange, one message each way, is
+# ranks that both send first get stuck even with `isend`. So real engines rely on two things: both sides of a boundary
+# go through their messages in the **same order**, which the schedule decides; and an exchange, one message each way, is
 # handed over as **one** call, `batch_isend_irecv`. Here is the exchange of 1F1B's steady phase that got stuck above:
 
 # %% tags=["notebook-only"]
