@@ -1378,7 +1378,7 @@ runs[16].costs()
 
 # %% [markdown]
 # ### Hiding a gather behind its product
-# Can nothing hide these messages, then? With sequence parallelism something can. The product behind a gather may start with
+# Can nothing hide these messages? With sequence parallelism something can. The product behind a gather may start with
 # the tokens that are already there: while a rank multiplies one piece, it sends that piece on and receives the next
 # one, around a ring. This is called **asynchronous tensor parallelism**. (PyTorch's compiler does it too, on GPUs.)
 
