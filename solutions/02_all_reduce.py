@@ -451,7 +451,9 @@ check(ring_all_reduce, judges="time")
 # %% [markdown]
 # <details><summary>Check your prediction</summary>
 #
-# $2 (P-1)/P \cdot n$: always less than $2n$, whether there are 4 ranks or 4,000. Nobody can do with less, by the way.
+# $2 (P-1)/P \cdot n$: always less than $2n$, whether there are 4 ranks or 4,000. As long as the ranks do the adding, no
+# algorithm can do with less. (A switch that adds can: each rank sends its $n$ bytes once and gets $n$ back. NVIDIA calls
+# that SHARP, and NVLS between the GPUs of a node.)
 # </details>
 #
 # ### Your ring, measured
@@ -1149,7 +1151,9 @@ print(f"through GPU 0: {2 * 255 * 16e9 / 50e9:.0f} s")
 # - A model holds where its assumptions hold. On one shared memory total bytes count, not the bytes of each rank.
 #
 # **The library.** NCCL has rings, and trees in pairs, cut in pieces that follow each other through the tree, so that
-# it too keeps all links busy; on NVSwitch machines the switch itself can add. It picks by message size and topology,
+# it too keeps all links busy. It doesn't run one ring but several at once, its **channels**, each with its share of the
+# bytes and an order of its own, so that every network card of a node is in use. On NVSwitch machines the switch itself
+# can add. It picks by message size and topology,
 # much as you did; `NCCL_ALGO` forces one. Gloo takes a ring. `dist.new_group` makes a group of ranks, what was a
 # `team` here.
 #

@@ -1088,7 +1088,7 @@ table.figure()
 # and $\beta$ to within 5 %. You don't know what kind of link it is.
 #
 # The score is the time spent in all calls, as a multiple of $\alpha$. Par doubles the size until a call takes ten times
-# as long as the smallest one. The limit is two calls: no single one tells two numbers, and each takes $\alpha$ at least.
+# as long as the smallest one. The limit is two calls: one can't tell two numbers, and each takes at least $\alpha$.
 
 # %% exercise="shortest-benchmark" difficulty=5 minutes=20
 board_name = ""  # your name on the class's board; empty for none

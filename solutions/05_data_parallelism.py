@@ -3,10 +3,10 @@
 # *you need: lesson 01 (all-reduce, broadcast, async handles), and how to train a
 # network in PyTorch. The closed forms of lesson 04 help, but are not needed.*
 #
-# Every rank holds the whole model and computes on other rows of the batch. One all-reduce of the gradients, and all go
-# on as one. It is the simplest way to train on many GPUs, and the first that everybody uses.
+# Every rank holds the whole model and computes on different rows of the batch. One all-reduce of the gradients, and
+# they all carry on as one. It is the simplest way to train on many GPUs, and the first that everybody uses.
 #
-# At the end of this lesson you have written PyTorch's `DistributedDataParallel` yourself: buckets, hooks and overlap.
+# By the end of this lesson you will have written PyTorch's `DistributedDataParallel` yourself: buckets, hooks, overlap.
 # You can say what it costs, what it silently gets wrong, and which of its options does what.
 
 # %%
@@ -204,7 +204,7 @@ print(f"gradients 4 times too large; after five steps the weights are {apart / m
 # %% [markdown]
 # ## Broadcast weights
 #
-# "The same weights before": who sees to that? If each rank draws its own, they differ for ever. All apply the same
+# "The same weights before": who sees to that? If each rank draws its own, they differ forever. All apply the same
 # update, so a difference at the start never goes away: plain SGD keeps it to the last digit.
 
 # %%
@@ -333,7 +333,7 @@ check(weigh_uneven_shards, judges="values")
 
 # %% [markdown]
 # Language models have this problem at every step: the loss is a mean over **tokens**, and padding leaves each rank
-# another number of them. Then $n_r$ counts tokens.
+# a different number of them. Then $n_r$ counts tokens.
 #
 # And a rank without any row? Its loss is the mean of nothing, `nan`, and one `nan` in an all-reduce is `nan`
 # everywhere. Such a rank takes part with gradients of zero, or the last batch is dropped.
@@ -396,8 +396,8 @@ reveal(
 # So far somebody handed each rank its shard. In real life each rank reads its own samples from a data set, and a
 # **sampler** says which. Nobody talks: every rank draws the same order and takes its part. For that
 #
-# - all ranks shuffle with the same seed, and each epoch has another order,
-# - every rank gets equally many, or some rank makes one step more than the others and waits for ever,
+# - all ranks shuffle with the same seed, and each epoch has a different order,
+# - every rank gets equally many, or some rank takes one step more than the others and waits forever,
 # - so the order is padded with samples from its beginning, until $P$ divides it.
 #
 # **Predict** for 10 samples on 4 ranks:
@@ -537,7 +537,7 @@ print("grad", parameter.grad.tolist(), "    flat tensor", once.tolist())
 # ## Make buckets
 #
 # Which parameters go together? Those whose gradients are ready at about the same time: neighbours, from the last
-# parameter to the first. The rule is PyTorch's: put parameters in until the bucket has **reached** a cap, then close it.
+# parameter to the first. The rule is PyTorch's: add parameters until the bucket has **reached** a cap, then close it.
 # So a bucket may be larger than the cap, by up to one parameter. (PyTorch's default cap is 25 MiB.)
 #
 # **Predict** the buckets of the sizes 10, 10, 30 for a cap of 15, as a list of lists of indices. This picture has
@@ -677,11 +677,11 @@ reveal(
 # p.register_post_accumulate_grad_hook(f)    # f(p), when p.grad holds it
 # ```
 #
-# The second gets the **parameter**. Who all-reduces its argument averages weights, and the gradients stay local; a
+# The second gets the **parameter**. If you all-reduce it, you average weights, and the gradients stay local; a
 # well-known teaching code did that.
 #
 # The plan: count for each bucket how many of its gradients are missing. When none is, make the flat tensor and start
-# its all-reduce; don't wait for it, backward shall go on. Wait when backward is over.
+# its all-reduce; don't wait for it, so that backward can continue. Wait when backward is over.
 #
 # One rule decides between right and silently wrong: **all ranks start the buckets in the same order.** A model may use
 # its layers in another order on each rank, so bucket 1 may be complete before bucket 0 on some. Then it has to wait for
@@ -852,8 +852,8 @@ reveal(
 # %% [markdown]
 # ## Average what is used
 #
-# So first all ranks agree on **which** parameters somebody has used. Those are all-reduced by everybody; who has no
-# gradient brings zeros. What nobody has used stays `None`: with zeros instead, AdamW would go on moving it, by its
+# So first all ranks agree on **which** parameters somebody has used. Those are all-reduced by everybody; a rank without
+# a gradient brings zeros. What nobody has used stays `None`: with zeros instead, AdamW would go on moving it, by its
 # momentum and its weight decay.
 
 # %% [markdown]
@@ -1033,12 +1033,12 @@ check(replica, judges="traffic")
 reveal(
     "the users come",
     "after all buckets",
-    why="One rank starts all buckets in its hooks, another is left with some when its backward pass ends. An all-reduce "
+    why="One rank starts all buckets in its hooks, another has some left when its backward pass ends. An all-reduce "
     "in between would come at a different place on each.",
 )
 
 # %% [markdown]
-# ### Three steps, beside the serial model
+# ### Three steps
 # The awkward model, two ranks with different branches, three steps of two microbatches each. Rank 1's own weights are
 # wrong at the start, and branch 1 is used by nobody.
 
@@ -1336,8 +1336,8 @@ show_calls(static_graph=True)
 #   then knows. Right for models with unused parameters that are always the same.
 # - `gradient_as_bucket_view=True`: the gradients are views of the buckets, as in your version. One copy less, and the
 #   memory of one set of gradients less. (`zero_grad` detaches them, as in part 3, and DDP attaches them again.)
-# - `bucket_cap_mb`: the cap. Without it the **first** bucket is only 1 MiB, so that the network starts early; who
-#   writes `bucket_cap_mb=25`, the default, switches that off.
+# - `bucket_cap_mb`: the cap. Without it the **first** bucket is only 1 MiB, so that the network starts early; if
+#   you write `bucket_cap_mb=25`, the default, that is switched off.
 #
 # A look at one gradient's memory shows the views: is it 64 kB of its own, or does it lie in the bucket of 512 kB?
 
