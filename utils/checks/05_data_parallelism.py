@@ -511,7 +511,6 @@ def average_what_is_used(draws: Draws, orders: list[list[int]], branches: int, f
 
 
 STEPS = 2
-SGD = {"lr": 0.1, "momentum": 0.5, "weight_decay": 0.5}  # no Adam, which hides a wrong scale
 INPUT = "the gradient of the input"  # the last thing that a backward pass computes
 LAST = "of the last microbatch"
 
@@ -584,7 +583,7 @@ def train_replica(
 ) -> list[Tensor]:
     """What a rank runs: the weights at the end."""
     wrapped = function(model, buckets=buckets)
-    optimizer = torch.optim.SGD(model.parameters(), **SGD)
+    optimizer = sgd(model)
     for microbatches in batches:
         for number, rows in enumerate(microbatches):
             is_last, x = number == len(microbatches) - 1, rows.clone().requires_grad_()
@@ -593,6 +592,11 @@ def train_replica(
         optimizer.step()
         optimizer.zero_grad()
     return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    """No Adam, which would hide a wrong scale. A gradient of zeros isn't None: the weights decay."""
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5, weight_decay=0.5)
 
 
 def mark(when: str, _: Tensor) -> None:
@@ -615,7 +619,7 @@ def trained_serially(
     for model in replicas:
         shared = {name: x for name, x in models[0].state_dict().items() if not name.startswith(own)}
         model.load_state_dict(shared, strict=False)
-    optimizers = [torch.optim.SGD(model.parameters(), **SGD) for model in replicas]
+    optimizers = [sgd(model) for model in replicas]
     for step in range(STEPS):
         local = []
         for model, batches in zip(replicas, of_ranks, strict=True):
