@@ -265,6 +265,30 @@ wrong("as-they-are-ready", "when rank 1 reduced that of").replace(
 ).replace("buckets[len(flights)]", "buckets[number]").replace("append((flat", "append((buckets[number], flat").replace(
     "for bucket, (flat, handle) in zip(buckets, flights):", "for bucket, flat, handle in flights:"
 )
+wrong("each-bucket-when-it-is-complete", "all buckets before it must have been started").function("""
+    parameters = list(model.parameters())
+    left = {number: set(bucket) for number, bucket in enumerate(buckets)}
+    started = {}
+
+    def arrived(number, index, parameter):
+        left[number].discard(index)
+        if not left[number]:
+            flat = torch.cat([parameters[i].grad.flatten() for i in buckets[number]])
+            started[number] = flat, dist.all_reduce(flat, async_op=True)
+
+    for number, bucket in enumerate(buckets):
+        for index in bucket:
+            parameters[index].register_post_accumulate_grad_hook(partial(arrived, number, index))
+    loss = loss_of(model(shard))
+    with region("backward"):
+        loss.backward()
+    for number, (flat, handle) in started.items():
+        handle.wait()
+        sizes = [parameters[i].numel() for i in buckets[number]]
+        for index, piece in zip(buckets[number], flat.split(sizes)):
+            parameters[index].grad = piece.view_as(parameters[index]) / world_size
+    return [parameter.grad for parameter in parameters]
+""")
 wrong("starts-with-the-first-gradient", "A hook ran before its gradient").replace(
     "missing[len(flights)] == 0:", "missing[len(flights)] < len(buckets[len(flights)]):"
 )
