@@ -1165,6 +1165,8 @@ for nbytes in (4_000, 64_000, 1_000_000, 16_000_000):
 
 # %% tags=["nbval-ignore-output"]
 naive, ring = (median(seconds[name, 16_000_000][2:]) for name in ("naive", "ring"))
+
+# %% tags=["nbval-ignore-output"]
 reveal(
     "the ring is faster than the naive way, times",
     round(naive / ring, 2),

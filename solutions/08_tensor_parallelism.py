@@ -1266,6 +1266,7 @@ def formulas(t, S=2048, B=1, D=12288, a=96):
     scores = 5 * a * S / D
     return {False: S * B * D * (10 + 24 / t + scores / t), True: S * B * D * (34 + scores) / t}
 
+# %% tags=["notebook-only"]
 reveal(
     "of 34, don't shrink",
     round(formulas(10**9)[False] / (2048 * 12288)),
