@@ -366,3 +366,30 @@ right("compares").body("""
     saved = (world_size - 1) * (2 * dense_bytes / world_size - payload_bytes)
     return saved / codec_seconds if saved > 0 else 0.0
 """)
+
+wrong, right = ANSWERS.to("slow-network-hook")
+wrong("sends-all", "times par", caught_by="score").function("""
+    def hook(bucket):
+        handle = dist.all_reduce(bucket.flat, async_op=True)
+
+        def finish():
+            handle.wait()
+            bucket.flat /= world_size
+
+        return finish
+
+    return hook
+""")
+wrong("forgets-the-rest", "the loss over the rows of both ranks is", caught_by="score").replace(
+    "residual = owed.index_fill(0, indices, 0)", "pass"
+)
+wrong("sends-nothing", "the same weights on both ranks", caught_by="score").function(
+    "return lambda bucket: lambda: None"
+)
+wrong("returns-no-finish", "must return the function finish", caught_by="score").replace("return finish", "finish()")
+right("every-other-step").replace("residual = torch.zeros(1)", "residual, step = torch.zeros(1), 0").replace(
+    "nonlocal residual", "nonlocal residual, step; step += 1"
+).replace("owed = bucket.flat + residual", """owed = bucket.flat + residual
+if step % 2:
+    residual = owed
+    return lambda: bucket.flat.zero_()""").replace("len(owed) // 100", "len(owed) // 50")
