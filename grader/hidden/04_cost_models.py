@@ -299,7 +299,9 @@ def tuning_table(_: Draws, lines: dict[str, tuple[float, float]]) -> Case:
             "the names alone: an entry has the size from which on, and the name": every([name for _, name in right]),
             "the sizes alone: an entry has the size from which on, and the name": every([at for at, _ in right]),
             "name and size exchanged: (bytes, name)": every([(name, at) for at, name in right]),
-            "a table in which sizes are rounded, or tried one by one: compute where two lines cross": every([(float(round(at)), name) for at, name in right]),
+            "a table in which sizes are rounded, or tried one by one: compute where two lines cross": every(
+                [(float(round(at)), name) for at, name in right]
+            ),
         },
         seen=f"for {len(lines)} lines you returned",
     )
@@ -474,7 +476,8 @@ def activation_bytes(_: Draws, s: int, b: int, h: int, a: int, flash: bool) -> C
             f"without {'the logarithms that FlashAttention keeps' if flash else 'the scores'}": linear + norms,
             "with scores of one head: there are a of them": linear + norms + (4 * s * b if flash else 5 * s * s * b),
             "without the mask of the scores, 1 byte each": right - (0 if flash else a * s * s * b),
-            "without the mask of the scores and the result of their dropout": right - (0 if flash else 3 * a * s * s * b),
+            "without the mask of the scores and the result of their dropout": right
+            - (0 if flash else 3 * a * s * s * b),
             "with scores of one sequence: there are b of them": (
                 linear + norms + (4 * a * s if flash else 5 * a * s * s)
             ),

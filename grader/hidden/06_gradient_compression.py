@@ -97,7 +97,6 @@ def break_even_of(dense: float, payload: float, codec: float, ranks: int) -> Cas
     )
 
 
-
 # ---- the challenge
 
 

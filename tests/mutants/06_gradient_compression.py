@@ -389,7 +389,10 @@ wrong("sends-nothing", "the same weights on both ranks", caught_by="score").func
 wrong("returns-no-finish", "must return the function finish", caught_by="score").replace("return finish", "finish()")
 right("every-other-step").replace("residual = torch.zeros(1)", "residual, step = torch.zeros(1), 0").replace(
     "nonlocal residual", "nonlocal residual, step; step += 1"
-).replace("owed = bucket.flat + residual", """owed = bucket.flat + residual
+).replace(
+    "owed = bucket.flat + residual",
+    """owed = bucket.flat + residual
 if step % 2:
     residual = owed
-    return lambda: bucket.flat.zero_()""").replace("len(owed) // 100", "len(owed) // 50")
+    return lambda: bucket.flat.zero_()""",
+).replace("len(owed) // 100", "len(owed) // 50")

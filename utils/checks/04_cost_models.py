@@ -367,36 +367,46 @@ WAYS: dict[str, tuple[Callable[[float, float], float], Callable[[list[float]], f
 IN_THE_MIDDLE = "the cut in the middle: try all of them"
 
 
-def cuts_by(sizes: list[int], seconds: list[float]) -> dict[str, int]:
-    """{words: the place of the cut that is chosen so}; WAYS are of (relative error, seconds), and of all errors."""
-    found: dict[str, int] = {IN_THE_MIDDLE: len(sizes) // 2}
-    errors = {}
-    for at in range(3, len(sizes) - 2):
-        parts = (sizes[:at], seconds[:at]), (sizes[at:], seconds[at:])
-        errors[at] = [miss for part in parts for miss in misses(fit(*part), *part)]
+Cut = tuple[int, Line, Line]  # the first size of the second part, and the two lines
+
+
+def cut_at(sizes: list[int], seconds: list[float], at: int, shared: int = 0) -> Cut:
+    """shared: how many sizes from the cut on belong to the first part, too."""
+    return sizes[at], fit(sizes[: at + shared], seconds[: at + shared]), fit(sizes[at:], seconds[at:])
+
+
+def cuts_by(sizes: list[int], seconds: list[float], shared: int = 0) -> dict[str, Cut]:
+    """{words: the cut that is chosen so}. WAYS are of (relative error, seconds) of each size, and of all of them."""
+    cuts = {at: cut_at(sizes, seconds, at, shared) for at in range(3, len(sizes) - 2)}
+    errors = {
+        at: misses(below, sizes[:at], seconds[:at]) + misses(above, sizes[at:], seconds[at:])
+        for at, (_, below, above) in cuts.items()
+    }
+    found = {IN_THE_MIDDLE: cuts[len(sizes) // 2]}
     for words, (error, of_all) in WAYS.items():
         totals = {
             at: of_all([error(miss, t) for miss, t in zip(each, seconds, strict=True)]) for at, each in errors.items()
         }
-        found[words] = min(totals, key=totals.__getitem__)
+        found[words] = cuts[min(totals, key=totals.__getitem__)]
     return found
 
 
 def case_of_lines(sizes: list[int], seconds: list[float]) -> Case:
-    def cut_at(at: int, shared: int = 0) -> tuple[int, Line, Line]:
-        """shared: how many sizes from the cut on are in the first part, too."""
-        return sizes[at], fit(sizes[: at + shared], seconds[: at + shared]), fit(sizes[at:], seconds[at:])
-
     cuts, one = cuts_by(sizes, seconds), fit(sizes, seconds)
-    at = cuts.pop(RIGHTLY)
-    first, below, above = cut_at(at)
+    first, below, above = right = cuts.pop(RIGHTLY)
+    at = sizes.index(first)
+    several: dict[Cut, list[str]] = {}  # what leads to the same cut is named together
+    for words, cut in cuts.items():
+        several.setdefault(cut, []).append(words)
     mistakes = {
         "the two lines in the wrong order": (first, above, below),
         "the last size of the first part: return the first one of the second": (sizes[at - 1], below, above),
         "the place of the cut: return the size in bytes": (at, below, above),
         "one line for all sizes": (first, one, one),
-        "lines that share a size: the second part begins behind the first": cut_at(at, shared=1),
-        **{words: cut_at(other) for words, other in cuts.items()},
+        "made with lines that share a size: the second part begins behind the first": (
+            cuts_by(sizes, seconds, shared=1)[RIGHTLY]
+        ),
+        **{"; or ".join(words): cut for cut, words in several.items() if cut != right},
     }
     return Case(
         same={"sizes": sizes, "seconds": seconds, "fit": fit},
