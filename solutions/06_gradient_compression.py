@@ -1382,8 +1382,8 @@ def slow_network_hook(rank: int, world_size: int):
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
 #
-# `try_hook(slow_network_hook)` prints the time and the loss. Divide the time by 60: how much of a step is computing, how
-# much is latency, and how much is bytes?
+# `try_hook(slow_network_hook)` prints the time and the loss. Divide the time by 60: how much of a step is computing,
+# how much is latency, and how much is bytes?
 # </details>
 # <details><summary>Hint 2: the idea</summary>
 #

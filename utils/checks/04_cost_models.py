@@ -22,7 +22,7 @@ from ..kit.message_rounds import Round, play
 from ..kit.slow_memory import Load, SlowMemory, unwritten
 from ..text.units import plural, quantity
 from .answer import Answer, CheckFailed
-from .equality import is_number
+from .equality import alike, is_number
 from .inputs import Draws
 from .oracles import Case, as_tuple, every, oracle
 from .recorded import recorded, recorded_par
@@ -395,6 +395,16 @@ def case_of_lines(sizes: list[int], seconds: list[float]) -> Case:
     cuts, one = cuts_by(sizes, seconds), fit(sizes, seconds)
     first, below, above = right = cuts.pop(RIGHTLY)
     at = sizes.index(first)
+    lines = [
+        one,
+        *(line for n in range(3, len(sizes) - 2) for k in (0, 1) for line in cut_at(sizes, seconds, n, k)[1:]),
+    ]
+
+    def fits_otherwise(got: Any) -> bool:
+        if not isinstance(got, tuple | list) or len(got) != 3:
+            return False
+        return not any(alike(mine, line, 1e-9) for mine in got[1:] for line in lines)
+
     several: dict[Cut, list[str]] = {}  # what leads to the same cut is named together
     for words, cut in cuts.items():
         several.setdefault(cut, []).append(words)
@@ -407,13 +417,13 @@ def case_of_lines(sizes: list[int], seconds: list[float]) -> Case:
             cuts_by(sizes, seconds, shared=1)[RIGHTLY]
         ),
         **{"; or ".join(words): cut for cut, words in several.items() if cut != right},
+        "not what the `fit` that you are given says of these parts": fits_otherwise,
     }
     return Case(
         same={"sizes": sizes, "seconds": seconds, "fit": fit},
         right={"the first size of the second part": first, "the first line": below, "the second line": above},
         rtol=1e-9,
         mistakes={"": mistakes},
-        explain=lambda got, _: "" if is_number(got) else "not what the `fit` that you are given says of this part",
         seen=f"{len(sizes)} sizes: {{part}} is",
         advice={"is an empty sequence|is empty": "No cut was tried: with six sizes there is one, at place 3."},
     )

@@ -556,10 +556,10 @@ def gather_weight(draws: Draws, ranks: int, dim: int, there: bool, wide: torch.d
         rtol=RTOL[dtype],
         through=gather_and_go_back,
         advice={
-            r"storage of size 0[\s\S]*loss\.backward\(|_engine_run_backward": "The tensor that autograd saved has no memory. "
-            "Fill the weight's own storage again, by resize_, instead of giving the weight a new tensor.",
             "modified by an inplace operation": "Autograd counts this change of the weight. Copy into weight.data, "
             "whose changes aren't counted.",
+            r"storage of size 0[\s\S]*_engine_run_backward": "The tensor that autograd saved has no memory. Fill the "
+            "weight's own storage again, by resize_, instead of giving the weight a new tensor.",
             "SIGSEGV|setStorage|out of bounds for storage": "The storage has no room yet: resize it to "
             "weight.numel() * weight.element_size() bytes before you copy.",
         },
@@ -707,7 +707,7 @@ def mixed_precision_weight(draws: Draws, ranks: int, shape: tuple[int, ...]) -> 
     divided_first = torch.stack([(gradient.to(bf16) / ranks).float() for gradient in gradients]).sum(0)
 
     def like_bf16(got: Any) -> bool:
-        """Near the right sums, with no more digits than bfloat16 has; and not just the right ones, rounded at the end."""
+        """Near the right sums, with as few digits as bfloat16 has; and not just the right ones, rounded at the end."""
         if not isinstance(got, Tensor) or not torch.equal(got.float(), got.to(bf16).float()):
             return False
         return any(

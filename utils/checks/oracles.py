@@ -243,7 +243,11 @@ class Case:
     def mistaken_as_a_whole(self, got: Any) -> Mistakes:
         """Where a rank returns several things: the mistakes that all of them show together."""
         whole = self.mistakes.get("", {}) if isinstance(self.right, dict) else {}
-        return {words: always for words, wrong in whole.items() if alike(got, wrong, self.rtol)}
+        return {
+            words: always
+            for words, wrong in whole.items()
+            if (wrong(got) if callable(wrong) else alike(got, wrong, self.rtol))
+        }
 
     def explained(self, got: Any, rank: int) -> Mistakes:
         words = self.explain(got, rank) if self.explain else ""
