@@ -1159,8 +1159,8 @@ for tier, link in links.items():
     print(" for a batch of 4 million tokens")
 
 # %% [markdown]
-# To use more, you need parallelism of another kind, which makes several GPUs work on the **same** tokens: lessons 08,
-# 09 and everything after them.
+# To use more, you need a different kind of parallelism, one that makes several GPUs work on the **same** tokens:
+# lessons 08, 09 and everything after them.
 
 # %% [markdown]
 # ## Scaling efficiency

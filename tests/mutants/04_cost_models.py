@@ -46,7 +46,7 @@ wrong("forgets-the-launch", "without the launch").replace(" + gpu.launch", "")
 wrong("takes-the-shorter", "the shorter of the two").replace("max(", "min(")
 wrong("computing-alone", "you predict", caught_by="time").replace("max(computing, moving)", "computing")
 wrong("always-float32", "gpu.peak(dtype)").replace("gpu.peak(dtype)", 'gpu.peak("float32")')
-wrong("swaps-the-words", "the bound is").replace("if moving > computing", "if moving < computing")
+wrong("swaps-the-words", "what takes less time").replace("if moving > computing", "if moving < computing")
 wrong("launch-counts-as-moving", "it counts as neither").replace(
     "if moving > computing", "if moving + gpu.launch > computing"
 )
@@ -58,7 +58,6 @@ right("compares-intensities").body("""
     seconds = gpu.launch + (moved / gpu.bandwidth if bound == "memory" else computing)
 """)
 wrong("peak-of-bfloat16", "the peak of bfloat16").replace("flops / gpu.peak(dtype)", 'flops / gpu.peak("bfloat16")')
-wrong("names-what-is-quicker", "what takes less time").replace("moving > computing", "moving < computing")
 
 wrong, right = ANSWERS.to("fused-chain")
 wrong("forgets-relu", "without the relu").replace("torch.relu(x * scale + shift)", "x * scale + shift")
@@ -344,12 +343,13 @@ wrong("in-percent", "1 is 100 %").replace("ideal[gpus] / took", "100 * ideal[gpu
 wrong("a-list", "return {GPUs: efficiency}").body("""
     return [seconds[fewest] * (fewest / gpus if work == "the same" else 1) / took for gpus, took in seconds.items()]
 """)
-wrong("first-is-the-fewest", "you returned").replace("fewest = min(seconds)", "fewest = next(iter(seconds))")
+wrong("first-is-the-fewest", "compare with the smallest").replace(
+    "fewest = min(seconds)", "fewest = next(iter(seconds))"
+)
 right("by-throughput").body("""
     done = {gpus: (1 if work == "the same" else gpus) / took for gpus, took in seconds.items()}  # work per second
     return {gpus: done[gpus] / gpus / (done[fewest] / fewest) for gpus in done}
 """)
-wrong("beside-the-first", "compare with the smallest").replace("fewest = min(seconds)", "fewest = next(iter(seconds))")
 
 wrong, right = ANSWERS.to("sharded-state")
 wrong("rounds-down", "some numbers are on no rank").replace("-(-parameters // pieces)", "parameters // pieces")

@@ -449,7 +449,7 @@ def expect_random_k(answer: Answer, xs: Tensor, k: int) -> str:
             f"all {numel} once in a while",
             "Draw the indices anew for each seed: torch.randperm(len(x), generator=generator).",
         )
-    return f"{k} of {numel} entries, the same on all ranks, others with another seed; unbiased."
+    return f"{k} of {numel} entries, the same on all ranks, and different ones with a different seed; unbiased."
 
 
 def entries_of(rank: int, mean: Any, xs: Tensor, k: int) -> list[int]:
@@ -626,7 +626,7 @@ def power_sgd(
                 ),
             },
             "q @ q.T": {
-                "that of the old q: return the new one, for the warm start": q @ q.T,
+                "made from the old q: return the new one, for the warm start": q @ q.T,
             },
             "residual": {
                 "the gradient minus the approximation: the old residual is lost": list(gradients - right),

@@ -789,7 +789,7 @@ def clip_shards(
         return [[x * factor for x in mine] for mine, factor in zip(pieces, factors, strict=True)]
 
     wrong: dict[str, list[float]] = {
-        "that of this rank's pieces alone: all ranks of the group count": [math.sqrt(x) for x in squares],
+        "the norm of this rank's pieces alone: all ranks of the group count": [math.sqrt(x) for x in squares],
         "the sum of the ranks' norms: add up squares, and take one root": [
             sum(map(math.sqrt, each)) for each in in_group
         ],
@@ -801,7 +801,7 @@ def clip_shards(
         ],
         "the square of the norm: take the root": [sum(each) for each in in_group],
         "the root of the mean of squares: add them up": [math.sqrt(sum(each) / len(each)) for each in in_group],
-        "that over all ranks of the world: only those of the group hold parts of one gradient": [
+        "the norm over all ranks of the world: only those of the group hold parts of one gradient": [
             math.sqrt(sum(squares)) for _ in range(ranks)
         ],
     }
@@ -894,7 +894,7 @@ def hybrid_reduce(
             "the mean of different pieces, over all ranks: all-reduce in the replica group alone": torch.stack(
                 rows
             ).mean(0),
-            "the piece of another cut: the shard group reduces and scatters, the replica group all-reduces": [
+            "the piece of a different cut: the shard group reduces and scatters, the replica group all-reduces": [
                 pieces_of(whole.mean(0), replicas)[rank // shard_size] for rank in range(ranks)
             ],
             "this rank's own gradient": [
