@@ -774,7 +774,7 @@ def clip_shards(
     ranks = sum(map(len, groups))
     of = {rank: number for number, members in enumerate(groups) for rank in members}
     pieces = [
-        [draws.integers(2 + number, dtype, seed=10 * rank + number) + rank + 1 for number in range(count)]
+        [draws.integers(2 + number, dtype, seed=10 * rank + number) + rank + 5 for number in range(count)]  # no zero
         for rank in range(ranks)
     ]
     if empty:
