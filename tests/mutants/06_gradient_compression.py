@@ -72,7 +72,7 @@ wrong("keeps-the-padding", "the codes of the padding").replace("[: len(x)]", "")
 wrong("undivided", "divide it by levels").replace(
     "return codes.flatten()[: len(x)], scales", "return codes.flatten()[: len(x)], scales * levels"
 )
-wrong("always-127", "codes").replace("/ levels", "/ 127")
+wrong("always-127", "a largest code of 127").replace("/ levels", "/ 127")
 right("by-row").body("""
     codes, scales = [], []
     for row in x.split(block):
@@ -84,7 +84,6 @@ right("by-row").body("""
 wrong("cuts-off-negatives", "cut off: take magnitudes first").replace(".abs().amax(1)", ".amax(1)").replace(
     "to_whole(blocks / divisors[:, None])", "to_whole(blocks / divisors[:, None]).clamp(-levels, levels)"
 )
-wrong("always-127", "a largest code of 127").replace("/ levels", "/ 127")
 wrong("zero-by-zero", "what 0 / 0 leads to").replace("torch.where(scales > 0, scales, 1)", "scales")
 
 wrong, right = ANSWERS.to("mean-of-gathered")
