@@ -408,7 +408,7 @@ wrong("gathers-again", "return this rank's piece").replace(
     "return mine",
     "dist.all_gather_single(flat, mine, group=shard_group)\nreturn flat[: gradient.numel()].view_as(gradient)",
 )
-wrong("groups-swapped", "the piece of another cut").body("""
+wrong("groups-swapped", "the piece of a different cut").body("""
     size = -(-gradient.numel() // dist.get_world_size(replica_group))
     flat = nn.functional.pad(gradient.flatten(), (0, size * dist.get_world_size(replica_group) - gradient.numel()))
     mine = flat.new_empty(size)
