@@ -187,8 +187,8 @@ spawn_anywhere(where_am_i, 2).results
 # gradient of the whole batch is the **mean** of the ranks' gradients. If every rank updates its replica with that, all
 # replicas stay equal, and each is what one process would have computed on the whole batch.
 #
-# Here the optimizer is plain gradient descent. AdamW divides a gradient by its own size, and so it hides a wrong
-# factor.
+# Here the optimizer is plain gradient descent. AdamW scales each update by the gradient's own size, which would hide a
+# wrong factor.
 #
 # <details><summary>Hint 1: where to look</summary>
 #

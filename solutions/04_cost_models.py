@@ -7,8 +7,8 @@
 # you write down what each of these costs, in formulas short enough for the back of an envelope. Then you check every
 # formula against a run, most of them to the last digit.
 #
-# By the end you can say before you rent a cluster whether a model fits on it, how fast it will train, and which wire or
-# which memory limits it.
+# By the end you'll be able to tell, before you rent a cluster, whether a model fits on it, how fast it will train, and
+# which wire or which memory is the limit.
 
 # %%
 import math
@@ -85,10 +85,10 @@ reveal(
 
 # %% [markdown]
 # # Part 1 · The memory hierarchy
-# A processor computes only with what lies right beside it. Everything else has to come first: from a cache, from
-# memory, from another GPU, from another machine. Each level is larger, farther away and slower than the one before.
-# Let us measure how much slower, on your machine. One core copies arrays of 4 kB to 64 MB; small ones stay in a cache.
-# The first copy, of a single number, shows what it costs merely to **start** one.
+# A processor computes only with what lies right beside it. Everything else has to be fetched first: from a cache, from
+# memory, from another GPU, from another machine. Each level is larger, farther away and slower than the one before. Let
+# us measure how much slower, on your machine. One core copies arrays of 4 kB to 64 MB; small ones stay in a cache. The
+# first copy, of a single number, shows what it costs merely to **start** one.
 
 # %% tags=["nbval-ignore-output"]
 sizes = [4, *memory_hierarchy.SIZES]  # bytes
@@ -612,8 +612,8 @@ figures.topology(here, "this machine") if len(here) > 1 else f"{len(here)} GPUs 
 
 # %% [markdown]
 # ### Tiers
-# These are the links that the whole course lives with. Bandwidths are per GPU and in **one direction**: a rank sends
-# and receives at the same time, but what it has to send goes out only one way. Datasheets like to add both directions.
+# You'll meet these links throughout the course. Bandwidths are per GPU and in **one direction**: a rank sends and
+# receives at the same time, but what it has to send goes out only one way. Datasheets like to add both directions.
 #
 # | tier | joins | one way | the datasheet says |
 # |---|---|---|---|
@@ -691,7 +691,7 @@ for name, speeds in legs.items():
 # ### Chips with large SRAM
 # Some chips attack the other end of the hierarchy: they have no HBM at all and keep everything in on-chip memory
 # (SRAM). Cerebras' wafer-sized WSE-3 has 44 GB of it at 21 PB/s; Groq's first chip has 230 MB at 80 TB/s, for 188
-# TFLOP/s in float16 (both makers' datasheets). Their ridge points tell what that buys, and the capacity what it costs:
+# TFLOP/s in float16 (both makers' datasheets). The ridge point shows what that buys, and the capacity what it costs:
 
 # %%
 groq = 188e12 / 80e12
@@ -1159,8 +1159,8 @@ for tier, link in links.items():
     print(" for a batch of 4 million tokens")
 
 # %% [markdown]
-# To use more, you need parallelism of another kind, which makes several GPUs work on the **same** tokens: lessons 08,
-# 09 and everything after them.
+# To use more, you need a different kind of parallelism, one that makes several GPUs work on the **same** tokens:
+# lessons 08, 09 and everything after them.
 
 # %% [markdown]
 # ## Scaling efficiency

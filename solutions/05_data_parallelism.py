@@ -300,8 +300,8 @@ reveal("the gradient of the whole batch", mean_of_all, why="12 is one row in fou
 #
 # <details><summary>Hint 2: the idea</summary>
 #
-# The number of all rows: make a tensor of your own number and all-reduce it. Then multiply each gradient by your
-# share of the rows, before it is summed. After that there is nothing left to divide by.
+# To get the total number of rows, put your own count into a tensor and all-reduce it. Then multiply each gradient by
+# your share of the rows, before it is summed. After that there is nothing left to divide by.
 # </details>
 #
 # <details><summary>Hint 3: almost the code</summary>

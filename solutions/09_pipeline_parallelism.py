@@ -344,7 +344,7 @@ predict("their receivers, a list in order", ...)
 # <details><summary>Hint 1: where to look</summary>
 #
 # Three holes: what a received tensor needs so that backward can reach it, where the gradient of `y` comes from, and
-# who wants the gradient of `x`.
+# which rank needs the gradient of `x`.
 # </details>
 #
 # <details><summary>Hint 2: the idea</summary>
