@@ -812,22 +812,34 @@ check(collective_costs, judges="time")
 # two chunks and writes one, so on a GPU $\gamma$ is 3 divided by its memory bandwidth.
 
 # %%
-def ring_round(P, adds):
-    return Round([(rank, (rank + 1) % P) for rank in range(P)], 1 / P, adds)
+def ring(P, adds):
+    return [Round([(rank, (rank + 1) % P) for rank in range(P)], 1 / P, adds)] * (P - 1)
 
-def tree_rounds(P):
-    """From the leaves to rank 0, adding; and back. P is a power of two."""
+def tree(P, adds):
+    """From the leaves to rank 0 if it adds; if not, the same messages backwards. P is a power of two."""
     distances = [2**level for level in range(P.bit_length() - 1)]
     up = [[(rank, rank - d) for rank in range(d, P, 2 * d)] for d in distances]
     down = [[(to, source) for source, to in pairs] for pairs in reversed(up)]
-    return [Round(pairs, 1, True) for pairs in up] + [Round(pairs, 1, False) for pairs in down]
+    return [Round(pairs, 1, adds) for pairs in (up if adds else down)]
+
+def halving(P, adds):
+    """Partners exchange 1/2, 1/4, ... if they add; if not, the same backwards. P is a power of two."""
+    distances = [2**level for level in range(P.bit_length() - 1)]
+    rounds = [Round([(rank, rank ^ d) for rank in range(P)], d / P, adds) for d in distances]
+    return rounds[::-1] if adds else rounds
 
 def programs(P):
     return {
-        "ring all-gather": [ring_round(P, False)] * (P - 1),
-        "ring reduce-scatter": [ring_round(P, True)] * (P - 1),
-        "ring all-reduce": [ring_round(P, True)] * (P - 1) + [ring_round(P, False)] * (P - 1),
-        "tree all-reduce": tree_rounds(P),
+        "flat scatter": [Round([(0, rank)], 1 / P, False) for rank in range(1, P)],
+        "flat gather": [Round([(rank, 0)], 1 / P, False) for rank in range(1, P)],
+        "tree broadcast": tree(P, False),
+        "tree reduce": tree(P, True),
+        "ring all-gather": ring(P, False),
+        "ring reduce-scatter": ring(P, True),
+        "pairwise all-to-all": [Round([(r, (r + d) % P) for r in range(P)], 1 / P, False) for d in range(1, P)],
+        "ring all-reduce": ring(P, True) + ring(P, False),
+        "tree all-reduce": tree(P, True) + tree(P, False),
+        "halving-doubling all-reduce": halving(P, True) + halving(P, False),
     }
 
 # %% tags=["notebook-only"]
@@ -848,7 +860,7 @@ for P in (2, 8):
     for name in programs(P):
         latency, per_byte = line(name, P)
         predicted, found = latency + 24_000_000 * per_byte, measured(name, P, 24_000_000)
-        print(f"{P} ranks, {name:20} {found * 1e6:10.6f} µs, predicted {predicted * 1e6:10.6f} µs")
+        print(f"{P} ranks, {name:27} {found * 1e6:10.6f} µs, predicted {predicted * 1e6:10.6f} µs")
 
 # %% [markdown]
 # Equal to the last digit, as they must be: the virtual cluster moves messages by this very model. Collectives that you
