@@ -1599,7 +1599,7 @@ def kept_by(rank, world_size, product):
     with track_memory(torch.nn.ParameterList([w_local])) as memory:
         y = product(x_local.requires_grad_() * 1, w_local, None)
         kept = memory.by_kind()["activations"]
-    del y  # until now, it kept what its backward pass needs
+    del y  # alive until here: what it needs for its backward is what we count
     return kept
 
 def as_before(x_local, w_local, tp_group):
