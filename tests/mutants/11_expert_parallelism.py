@@ -143,6 +143,9 @@ right("by-comparing").body("""
 
 wrong, right = ANSWERS.to("moe-gradients")
 wrong("not-divided", "divide it by the tokens of all ranks").replace("data_group) / total, all", "data_group), all")
+wrong("own-tokens", "divided by this rank's own tokens").replace(
+    "all_reduce(torch.tensor(num_tokens), data_group)", "num_tokens"
+)
 wrong("experts-over-all", "have different experts").replace("(expert, replica_group)", "(expert, data_group)")
 wrong("dense-over-replicas", "every data rank has this weight").replace("(dense, data_group)", "(dense, replica_group)")
 wrong("tokens-of-the-replicas", "came from all ranks").replace(

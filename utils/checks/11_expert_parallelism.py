@@ -32,7 +32,10 @@ Dtype = torch.dtype
 Groups = Sequence[Sequence[int]]
 F32, F64, BF16 = torch.float32, torch.float64, torch.bfloat16
 COUNT = 8  # bytes of an int64
-SIZES_FIRST = "every rank must make the same calls in the same order, also one that has nothing to send."
+SIZES_FIRST = (
+    "what a rank receives is what the others send to it, which only they know. And all ranks make the same calls in "
+    "the same order, also one that has nothing to send."
+)
 
 
 def normal(draws: Draws, *shape: int, seed: int = 0, dtype: Dtype = F64) -> Tensor:
@@ -326,7 +329,7 @@ def on_grid(
 
 
 @oracle(
-    values=[([[0, 1, 2, 3]], [[0, 2], [1, 3]], [3, 5, 2, 4]), ([[0, 1], [2, 3]], [[0], [1], [2], [3]], [3, 1, 2, 6])]
+    values=[([[0, 1, 2, 3]], [[0, 2], [1, 3]], [3, 5, 7, 6]), ([[0, 1], [2, 3]], [[0], [1], [2], [3]], [3, 1, 5, 7])]
 )
 def moe_gradients(
     draws: Draws, data: Groups, replicas: Groups, tokens: list[int], shape: tuple[int, ...] = (2, 3), dtype: Dtype = F64
@@ -350,6 +353,7 @@ def moe_gradients(
             "the mean over the ranks: the ranks have different numbers of tokens": [
                 part / sum(rank in group and len(group) for group in data) for rank, part in enumerate(of_dense)
             ],
+            "divided by this rank's own tokens: divide by those of all ranks": over(of_dense, tokens),
             "the sum over the replica group: every data rank has this weight": over(summed(dense, replicas), total),
         },
         "the expert's gradient": {
