@@ -18,6 +18,7 @@ from torch import Tensor
 
 from utils import region, simulate, spawn
 from utils.checks import checks_for
+from utils.cluster import find_cluster
 from utils.kit.drivers.backward import blocks_for
 from utils.kit.expert_placement import NODES, placed_layer, routing_statistic
 from utils.kit.functional_collectives import all_reduce, all_to_all
@@ -167,7 +168,7 @@ reveal("gradient of the gate, top-1 first", of_top_1, why="A softmax over one nu
 # second choice, so that nobody loses a first choice to somebody else's second. Within a choice the order is that of the
 # tokens. A place at or beyond the capacity means that the token is dropped there.
 #
-# A loop over tokens would take a GPU longer than the experts themselves. Use whole tensors: a one-hot matrix, and a
+# On a GPU, a loop over tokens launches kernels for every single token. Use whole tensors: a one-hot matrix, and a
 # cumulative sum over it.
 #
 # **Predict** for 3 tokens that choose experts `[[0, 1], [0, 1], [1, 0]]` and a capacity of 2: how many of the six
@@ -221,7 +222,7 @@ positions
 reveal("choices that are dropped", dropped, why="Each expert is wanted three times and has two rows.")
 
 # %% [markdown]
-# How many tokens does a real router drop? Here are 4,096 tokens and 64 experts, of which some are more popular.
+# How much is dropped? Here are 4,096 tokens with random scores and 64 experts, of which some are more popular.
 
 # %%
 generator = torch.Generator().manual_seed(0)
@@ -302,8 +303,8 @@ def exchange_rows(rows: Tensor, send: list[int], ep_group) -> Tensor:
 
     rows: (sum(send), D), sorted by destination, left unchanged. send: how many go to
     each rank of the group, 0 allowed. Returns (R, D), those from the group's first rank
-    first; gradients flow back to rows. Forward: one all-to-all of P sizes in int64, one of the rows. Backward: one
-    of the rows.
+    first; gradients flow back to rows. Forward: one all-to-all of P sizes in int64, one
+    of the rows. Backward: one of the rows.
     """
     return ExchangeRows.apply(rows, send, ep_group)
 
@@ -343,7 +344,7 @@ reveal("all-to-alls of an exchange, forward and backward", calls, why="Sizes and
 # zeros.
 #
 # This time the sizes are for you to exchange, $E$ numbers on each rank. Then both lists of splits are known, and
-# `exchange(rows, send, receive)` is what you have just written, with the sizes and the group already in it.
+# `exchange(rows, send, receive)` is what you have just written, without its exchange of sizes.
 #
 # **Predict**: each of $T$ tokens on a rank has a row of $b$ bytes and $k$ experts. If the choices are even, a fraction
 # $(P-1)/P$ of the rows leaves the rank. Not counting that fraction and the sizes, how many times $T k b$ does a rank
@@ -436,7 +437,46 @@ reveal("times T k b, forward and backward", round(in_all), why="Dispatch and com
 # %% [markdown]
 # # Part 4 · Balance
 # Nothing so far keeps a router from sending every token to one expert. It even tends to: an expert that is chosen often
-# learns more, gets better, and is chosen more often. There are two cures.
+# learns more, gets better, and is chosen more often. First the price, then two cures.
+
+# %% [markdown]
+# ## Time of the slowest rank
+#
+# How much does imbalance cost? A row that reaches an expert is multiplied by two matrices, $D \times F$ and
+# $F \times D$, and each product takes two operations for each number of the matrix. A rank computes the rows of **all**
+# its experts, from all ranks, and the layer waits for the rank with the most.
+
+# %% exercise="slowest-rank" difficulty=2 minutes=8
+def slowest_rank(
+    routing: list[list[int]], num_ranks: int, dim: int, hidden: int, flops: float
+) -> tuple[float, float]:
+    """Seconds of the experts' products on the fullest rank, and its load over the mean load.
+
+    routing[source][expert]: how many rows each rank sends to each of E experts. Rank r has
+    the experts from r E/P to (r + 1) E/P, without the last. dim, hidden: D and F of each
+    expert. flops: operations per second of a rank. Communication is not counted.
+    """
+    ### BEGIN SOLUTION
+    loads = torch.tensor(routing).sum(0).view(num_ranks, -1).sum(1)  # rows on each rank
+    most = loads.max().item()
+    return 4 * most * dim * hidden / flops, most / (loads.sum().item() / num_ranks)
+    ### END SOLUTION
+
+# %% check="slowest-rank" judges="values" points=3
+check(slowest_rank, judges="values")
+
+# %% [markdown]
+# The opening's three runs, predicted and measured. The virtual GPU needs a little more than the products alone: it also
+# launches kernels and computes gelu.
+
+# %%
+def seconds_in_expert(run):
+    return max(part.end - part.start for part in run.regions if part.name == "expert")
+
+for share, run in zip(shares, runs):
+    predicted, ratio = slowest_rank([counts_to(share, 8)] * 8, 8, D, F, find_cluster("dgx-h100", 8).gpu.peak("bf16"))
+    measured = seconds_in_expert(run)
+    print(f"{ratio:.1f} times the mean load: predicted {predicted * 1e3:.2f} ms, measured {measured * 1e3:.2f} ms")
 
 # %% [markdown]
 # ## Load-balancing loss
@@ -519,10 +559,10 @@ reveal("mean of the local losses", local, why="On each rank, everything goes to 
 # %% [markdown]
 # ## Balance without a loss
 #
-# An auxiliary loss pulls the router away from what is best for the model. Newer models (DeepSeek-V3) do without: each
-# expert has a **bias** that is added to its score when experts are **chosen**, but not when the gates are computed.
-# After each step, the bias of an expert with less than the mean load goes up by a fixed `rate`, and that of one with
-# more goes down. No gradient is involved.
+# An auxiliary loss pulls the router away from what is best for the model. Newer models such as DeepSeek-V3 hardly need
+# it: each expert has a **bias** that is added to its score when experts are **chosen**, but not when the gates are
+# computed. After each step, the bias of an expert with less than the mean load goes up by a fixed `rate`, and that of
+# one with more goes down. No gradient is involved.
 #
 # Every rank must end up with the same biases, so the load is that of the whole group.
 
@@ -632,7 +672,7 @@ def two_averages(rank, world_size):
 reveal("times too large, averaged over the replica group", too_large, why="One for each rank that sends it tokens.")
 
 # %% [markdown]
-# Adam would hide that mistake: it divides the scale of a gradient away. Gradient clipping and weight decay would not.
+# Adam would hide that mistake: it divides the scale of a gradient away. Gradient clipping would not.
 
 # %% [markdown]
 # # Part 6 · What travels, and how

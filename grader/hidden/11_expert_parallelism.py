@@ -94,6 +94,41 @@ expert_layer = vary(
 
 # ---- balance and gradients
 
+
+@oracle(values=[(3, 6, 64, 256, 1e12), (5, 5, 7, 11, 3e9), (1, 4, 8, 8, 1e6), (4, 16, 32, 96, 2e13)])
+def slowest_rank(draws: Draws, P: int, E: int, dim: int, hidden: int, flops: float) -> Case:
+    counts = torch.randint(1, 100, (P, E), generator=draws.generator()) + torch.arange(E) * 7
+    of_experts = counts.sum(0).tolist()
+    per_rank = E // P
+    loads = [sum(of_experts[rank * per_rank : (rank + 1) * per_rank]) for rank in range(P)]
+    most, mean = max(loads), sum(loads) / P
+    second = 4 * dim * hidden / flops
+    return Case(
+        [[counts.tolist()]],
+        same={"num_ranks": P, "dim": dim, "hidden": hidden, "flops": flops},
+        right={"the time": most * second, "the load over the mean": most / mean},
+        mistakes={
+            "the time": {
+                "half of it: each of the two products takes two operations for each number of its matrix": most
+                * second
+                / 2,
+                "the time of the fullest expert; a rank has several": max(of_experts) * second,
+                "the time with perfect balance: the layer waits for the fullest rank": mean * second,
+                "the time for the rows of one source: rows arrive from all ranks": max(
+                    sum(row[rank * per_rank : (rank + 1) * per_rank]) for row in counts.tolist() for rank in range(P)
+                )
+                * second,
+            },
+            "the load over the mean": {
+                "its share of all rows: divide by the mean of the ranks": most / sum(loads),
+                "the fullest expert's load over the mean of the experts; a rank has several": max(of_experts)
+                / (sum(of_experts) / E),
+            },
+        },
+        rtol=1e-9,
+    )
+
+
 balance_loss = vary(
     visible.balance_loss,
     values=[{"tokens": [3, 5], "E": 4, "k": 2, "groups": PAIRS}, ([2, 5, 3], 5, 3), ([6], 4, 1)],
@@ -136,6 +171,7 @@ def seconds_of_even_loads(experts: int, tokens: int, seed: int) -> float:
 expert_placement = vary(visible.expert_placement, par=seconds_of_even_loads, score=[(64, 8192, 1), (64, 16_384, 2)])
 
 RECORDED = (
+    vary(slowest_rank, values=[(2, 4, 16, 64, 1e9), (4, 8, 32, 128, 5e11)]),
     vary(visible.expert_placement, par=seconds_of_even_loads),
     vary(buffer_positions, values=[(6, 3, 2, 2), (8, 4, 2, 3)]),
 )

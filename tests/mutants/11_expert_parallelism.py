@@ -93,6 +93,26 @@ right("one-expert-at-a-time").body("""
     return y
 """)
 
+wrong, right = ANSWERS.to("slowest-rank")
+wrong("two-operations", "half of it").replace("4 * most", "2 * most")
+wrong("fullest-expert", "the time of the fullest expert").replace(
+    "return 4 * most *", "return 4 * torch.tensor(routing).sum(0).max().item() *"
+)
+wrong("mean-rank", "with perfect balance").replace("4 * most *", "4 * loads.float().mean().item() *")
+wrong("one-source", "rows arrive from all ranks").replace(
+    "return 4 * most *", "return 4 * torch.tensor(routing).view(len(routing), num_ranks, -1).sum(2).max().item() *"
+)
+wrong("share-of-all", "its share of all rows").replace("(loads.sum().item() / num_ranks)", "loads.sum().item()")
+wrong("ratio-of-experts", "load over the mean of the experts").replace(
+    "most / (loads.sum().item() / num_ranks)",
+    "(lambda load: (load.max() / load.float().mean()).item())(torch.tensor(routing, dtype=torch.float64).sum(0))",
+).replace("load.float().mean()", "load.mean()")
+right("without-torch").body("""
+    size = len(routing[0]) // num_ranks
+    loads = [sum(sum(row[r * size : (r + 1) * size]) for row in routing) for r in range(num_ranks)]
+    return 2 * (2 * dim * hidden) * max(loads) / flops, max(loads) * num_ranks / sum(loads)
+""")
+
 wrong, right = ANSWERS.to("balance-loss")
 wrong("local", "sum counts and probabilities").replace("sums = g(", "sums = (")
 wrong("mean-of-losses", "the mean of the ranks' own losses").body("""

@@ -243,6 +243,8 @@ def not_put_back(x: list[Tensor], gates: list[Tensor], w_up: Tensor, w_down: Ten
 
 # ---- balance
 
+slowest_rank = recorded(LESSON, "slowest-rank")
+
 
 @oracle(values=[([4, 4], 3, 1), ([3, 6], 4, 2)], if_stuck="every rank must call g equally often.")
 @in_groups
