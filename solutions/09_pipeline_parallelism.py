@@ -997,13 +997,14 @@ mlp.loss_of(table[torch.tensor([0, 2, 2])] @ table.T).backward()
 print("as in one process:", [torch.allclose(gradient, table.grad) for gradient in spawn(tied, 2).results])
 
 # %% [markdown]
-# And the uneven stage, by `timed`'s rule: a slot takes as long as the slowest stage. With 32 layers on 4 ranks, and a
-# head that costs as much as two layers:
+# A stage that takes longer than the others holds up every microbatch: once the pipeline is full, one comes out each
+# time the slowest stage is done. So the last stage, which also has the head, should get fewer layers. With 32 layers on
+# 4 ranks, and a head that costs as much as two layers:
 
 # %% tags=["notebook-only"]
 def slots(layers, num_microbatches=16):
     slowest = max(count + 2 * (stage == 3) for stage, count in enumerate(layers))
-    return sum(layers) + 2 + (num_microbatches - 1) * slowest  # the first microbatch; a slot for each of the others
+    return sum(layers) + 2 + (num_microbatches - 1) * slowest  # the first microbatch; then one at a time
 
 for layers in ([8, 8, 8, 8], [9, 9, 8, 6]):
     print(f"{layers}: a forward pass of 16 microbatches takes as long as {slots(layers)} layers")

@@ -11,7 +11,7 @@ It leaves in `bucket.flat` what the gradients are to be:
         handle = dist.all_reduce(bucket.flat, async_op=True)
         def finish():
             handle.wait()
-            bucket.flat /= dist.get_world_size()
+            bucket.flat.div_(dist.get_world_size())
         return finish
 """
 
@@ -53,7 +53,7 @@ def all_reduce_mean(bucket: Bucket) -> Finish:
 
     def finish() -> None:
         handle.wait()
-        bucket.flat /= dist.get_world_size()
+        bucket.flat.div_(dist.get_world_size())
 
     return finish
 
@@ -82,7 +82,7 @@ class DataParallel(nn.Module):
 
         Raises RuntimeError if a parameter that is to be trained got no gradient.
         """
-        self.missing = [len(members) for members in self.members]
+        self.outstanding = [len(members) for members in self.members]
         self.started: list[tuple[Bucket, Finish]] = []
         with region("backward"):
             loss.backward()
@@ -100,8 +100,8 @@ class DataParallel(nn.Module):
 
     def one_more(self, number: int, _: Tensor) -> None:
         """Called by autograd when a parameter of bucket `number` has its gradient."""
-        self.missing[number] -= 1
-        while len(self.started) < len(self.members) and not self.missing[len(self.started)]:
+        self.outstanding[number] -= 1
+        while len(self.started) < len(self.members) and not self.outstanding[len(self.started)]:
             index = len(self.started)
             bucket = filled(index, self.members[index])
             self.started.append((bucket, self.hook(bucket)))
