@@ -10,6 +10,7 @@
 # By the end you will have written that layer with its backward pass, and what keeps it from being slow: balance.
 
 # %%
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -20,7 +21,7 @@ from utils import region, simulate, spawn
 from utils.checks import checks_for
 from utils.cluster import find_cluster
 from utils.kit.drivers.backward import blocks_for
-from utils.kit.expert_placement import NODES, placed_layer, routing_statistic
+from utils.kit.expert_placement import placed_layer, routing_statistic
 from utils.kit.functional_collectives import all_reduce, all_to_all
 from utils.kit.mixture import expert_mlp, make_experts, mixture
 from utils.kit.mlp import make_batch
@@ -849,10 +850,11 @@ how_predictions_went()
 # least so far that still has room. The limit is what four H100s need for the products alone, at their peak.
 
 # %%
+four_nodes = replace(find_cluster("dgx-h100", 4), name="4 nodes of one GPU", nodes=4, gpus_per_node=1, nics=None)
 routing = routing_statistic(nodes=4, experts=64, tokens=8192)
 
 def try_places(places):
-    run = simulate(placed_layer, 4, routing, places, cluster=NODES)
+    run = simulate(placed_layer, 4, routing, places, cluster=four_nodes)
     print(f"{run.elapsed * 1e3:.2f} ms")
     return run
 

@@ -3,7 +3,7 @@
 import torch
 
 from utils import simulate
-from utils.kit.expert_placement import NODES, placed_layer, routing_statistic
+from utils.kit.expert_placement import placed_layer, routing_statistic
 from utils.kit.mixture import expert_mlp, make_experts, mixture
 
 
@@ -29,7 +29,7 @@ def test_experts_are_the_same_in_every_call_and_differ_from_each_other():
 def test_a_placed_layer_sends_what_the_placement_says():
     routing = [[10, 5, 3, 2], [1, 4, 6, 8], [7, 7, 7, 7], [2, 2, 2, 2]]
     places = [3, 2, 1, 0]
-    traffic = simulate(placed_layer, 4, routing, places, cluster=NODES).traffic()
+    traffic = simulate(placed_layer, 4, routing, places, cluster="dgx-h100").traffic()
     row = 4096 * 2
     for node in range(4):
         mine = places.index(node)

@@ -6,6 +6,7 @@ What is right comes from one process on whole tensors, with autograd.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,9 +14,10 @@ import torch
 from torch import Tensor
 
 from .. import simulate
+from ..cluster.presets import find_cluster
 from ..kit.drivers.backward import my_group
 from ..kit.drivers.grouped import call_in_group
-from ..kit.expert_placement import DIM, HIDDEN, NODES, placed_layer, routing_statistic
+from ..kit.expert_placement import DIM, HIDDEN, placed_layer, routing_statistic
 from ..kit.mixture import expert_mlp, make_experts, mixture
 from ..text.units import plural
 from .answer import Answer, CheckFailed
@@ -429,6 +431,8 @@ def in_groups_of(calls: list[tuple[int, str, int]]) -> str:
 
 
 # ---- the challenge
+
+NODES = replace(find_cluster("dgx-h100", 4), name="4 nodes of one GPU", nodes=4, gpus_per_node=1, nics=None)
 
 
 @oracle(score=[(64, 8192, 0)], par=recorded_par(LESSON, "expert-placement"))

@@ -1,24 +1,21 @@
 """A mixture of experts over a few nodes with one GPU each, for any placement of the experts: what lesson 11 scores.
 
 routing = routing_statistic(nodes=4, experts=64, tokens=8192)
-simulate(placed_layer, 4, routing, places, cluster=NODES)     # places[expert]: its node
+simulate(placed_layer, 4, routing, places, cluster=nodes)     # places[expert]: its node
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 import torch.distributed as dist
 
-from ..cluster.presets import find_cluster
 from ..recording.regions import region
 from .generators import generator_of
 from .mixture import expert_mlp
 
 DIM, HIDDEN = 4096, 8192
-NODES = replace(find_cluster("dgx-h100", 4), name="4 nodes of one GPU", nodes=4, gpus_per_node=1, nics=None)
 
 
 def routing_statistic(nodes: int, experts: int, tokens: int, seed: int = 0) -> list[list[int]]:
