@@ -126,13 +126,13 @@ def through_backward(
 
 def in_groups(
     function: Callable[..., Any],
-    given: Any,
+    *given: Any,
     rank: int,
     world_size: int,
     groups: Mapping[str, Sequence[list[int]]],
     **same: Any,
 ) -> Any:
-    """Call `function(given, ...)` with this rank's groups, by name.
+    """Call `function(*given, ...)` with this rank's groups, by name.
 
     groups: {name of the argument: the members of all such groups, in the order in which they are made}
     """
@@ -142,4 +142,4 @@ def in_groups(
             group = dist.new_group(members)
             if rank in members:
                 mine[name] = group
-    return function(given, **same, **mine)
+    return function(*given, **same, **mine)

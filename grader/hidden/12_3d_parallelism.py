@@ -1,0 +1,124 @@
+"""The hidden tests of lesson 12: the visible checks with other values, and the oracles of what is recorded."""
+
+from __future__ import annotations
+
+import math
+from importlib import import_module
+from itertools import product
+from typing import Any
+
+import torch
+
+from utils.checks.inputs import Draws
+from utils.checks.oracles import Case, every, oracle, vary
+
+visible: Any = import_module("utils.checks.12_3d_parallelism")
+F32 = torch.float32
+
+
+# ---- the grid
+
+
+def ranks_that_agree(sizes: dict[str, int], axes: tuple[str, ...], inner_first: bool = False) -> list[list[int]]:
+    """The groups along `axes`; inner_first: as if the first axis were innermost."""
+    names = list(sizes)[:: -1 if inner_first else 1]
+    found: dict[tuple[int, ...], list[int]] = {}
+    for rank, place in enumerate(product(*(range(sizes[name]) for name in names))):
+        key = tuple(at for name, at in zip(names, place, strict=True) if name not in axes)
+        found.setdefault(key, []).append(rank)
+    return sorted(found.values())
+
+
+@oracle(
+    values=[
+        ({"dp": 3, "cp": 2, "tp": 2}, ("cp",)),
+        ({"pp": 2, "dp": 3, "cp": 2, "tp": 4}, ("tp", "dp")),
+        ({"dp": 5, "tp": 1}, ("dp",)),
+        ({"a": 2, "b": 3, "c": 2}, ("a", "c", "b")),
+    ]
+)
+def axis_groups(_: Draws, sizes: dict[str, int], axes: tuple[str, ...]) -> Case:
+    right = ranks_that_agree(sizes, axes)
+    others = tuple(name for name in sizes if name not in axes)
+    wrong = {
+        "the groups if the FIRST axis is innermost: here the last one is": ranks_that_agree(sizes, axes, True),
+        "the groups along the other axes: ranks of a group differ on `axes` and agree on the others": (
+            ranks_that_agree(sizes, others)
+        ),
+        "only the group of rank 0: all groups are wanted": right[:1],
+        "cut into neighbouring ranks: only groups along the innermost axes lie like that": [
+            list(range(start, start + len(right[0]))) for start in range(0, math.prod(sizes.values()), len(right[0]))
+        ],
+    }
+    text = " x ".join(f"{name} {size}" for name, size in sizes.items())
+    return Case(
+        [[sizes], [axes]],
+        right=every(right),
+        mistakes={words: every(groups) for words, groups in wrong.items()},
+        seen=f"{text}, along {axes}: you returned",
+    )
+
+
+process_groups = vary(
+    visible.process_groups,
+    values=[
+        ({"dp": [[0, 3], [1, 4], [2, 5]], "tp": [[0, 1, 2], [3, 4, 5]], "world": [[0, 1, 2, 3, 4, 5]]}, 6),
+        ({"tp": [[0], [1], [2]], "dp": [[0, 1, 2]]}, 3),
+    ],
+)
+
+grid_step = vary(
+    visible.grid_step,
+    values=[((1, 3, 1), 6, 6, 3), ((2, 1, 3), 4, 4, 1, 6), ((1, 1, 1), 2, 4, 2)],
+    traffic=[((1, 2, 4), 4, 8, 4)],
+)
+
+# ---- context parallelism
+
+
+@oracle(values=[(12, 3), (16, 2), (40, 5), (2, 1)])
+def zigzag_positions(_: Draws, tokens: int, size: int) -> Case:
+    whole, ranks = torch.arange(tokens), range(size)
+    pieces, last = whole.chunk(2 * size), 2 * size - 1
+
+    def lists(of: Any) -> list[list[int]]:
+        return [of(rank).tolist() for rank in ranks]
+
+    return Case(
+        [[tokens] * size, list(ranks), [size] * size],
+        right=lists(lambda rank: torch.cat([pieces[rank], pieces[last - rank]])),
+        seen=f"{tokens} tokens, rank {{rank}} of {size}: the positions are",
+        mistakes={
+            "neighbouring tokens: the last rank then has most to look at": lists(lambda rank: whole.chunk(size)[rank]),
+            "every P-th token: balanced, but then a block can never be left out": lists(lambda rank: whole[rank::size]),
+            "two neighbouring chunks: one early and one late chunk are wanted": lists(
+                lambda rank: torch.cat([pieces[rank], pieces[(rank + 1) % len(pieces)]])
+            ),
+            "the later chunk first: positions ascend": lists(
+                lambda rank: torch.cat([pieces[last - rank], pieces[rank]])
+            ),
+        },
+    )
+
+
+merge_attention = vary(visible.merge_attention, values=[(False, 3000.0), (True, 300.0)])
+ring_attention = vary(
+    visible.ring_attention,
+    values=[([[0, 1, 2, 3, 4]], 1, "dealt"), ([[0]], 3, "chunks"), ([[0, 3], [1, 4], [2, 5]], 2, "chunks")],
+    traffic=[([[0, 1, 2], [3, 4, 5]], 3, "dealt"), ([[0]], 2, "chunks")],
+)
+ring_attention_backward = vary(
+    visible.ring_attention_backward,
+    values=[([[0, 1, 2, 3, 4]], 1, "dealt"), ([[0]], 3, "chunks"), ([[0, 3], [1, 4], [2, 5]], 2, "chunks")],
+    traffic=[([[0, 1, 2], [3, 4, 5]], 3, "dealt")],
+)
+ulysses_attention = vary(
+    visible.ulysses_attention,
+    values=[([[0, 1, 2]], 2, 6), ([[0, 3], [1, 4], [2, 5]], 1, 2), ([[0]], 3, 2)],
+    traffic=[([[0, 1, 2]], 1, 3)],
+)
+
+RECORDED = (
+    vary(zigzag_positions, values=[(8, 2), (24, 4)]),
+    vary(axis_groups, values=[({"dp": 2, "pp": 2, "tp": 3}, ("pp",)), ({"dp": 2, "pp": 3, "tp": 2}, ("dp", "tp"))]),
+)

@@ -1,0 +1,497 @@
+"""The visible checks of lesson 12. Form: see oracles.py; what a rank runs: kit/drivers.
+
+The truth about every value is one process with the whole model and the whole batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import gelu
+
+from ..kit import mlp
+from ..kit.attention_blocks import attention_block, attention_block_backward, causal_attention
+from ..kit.drivers.on_a_grid import use_groups
+from ..kit.drivers.sharded import in_groups
+from .answer import Answer, CheckFailed
+from .inputs import Draws
+from .oracles import Case, as_tuple, oracle
+from .recorded import recorded
+from .traffic import expect_only_messages
+
+LESSON = "12_3d_parallelism"
+DOUBLE = torch.float64
+CLOSE = 1e-9
+
+axis_groups = recorded(LESSON, "axis-groups")
+
+
+# ---- the grid
+
+
+@oracle(
+    values=[({"pp": [[0, 1], [2, 3]], "tp": [[0, 2], [1, 3]]}, 4)],
+    if_stuck="every rank must call dist.new_group for every group, in the same order, also for those it isn't in.",
+)
+def process_groups(_: Draws, members: dict[str, list[list[int]]], world_size: int) -> Case:
+    def of(rank: int, name: str) -> list[int]:
+        return next(group for group in members[name] if rank in group)
+
+    ranks = range(world_size)
+    right = {name: [(of(rank, name), sum(of(rank, name))) for rank in ranks] for name in members}
+    unused = {name: [(of(rank, name), -1) for rank in ranks] for name in members}
+    return Case(
+        [[members] * world_size],
+        right=right,
+        seen="rank {rank}: the group {part!r} and the sum of its ranks are",
+        mistakes={
+            name: {
+                "no group of this name that a rank could use: return a dict {name: group}": ([], -1),
+                "all ranks: give the members to dist.new_group": (list(ranks), -1),
+                "the right group, but on another rank the answer holds none that this rank is in": unused[name],
+            }
+            for name in members
+        },
+        through=use_groups,
+    )
+
+
+# ---- three axes, one step
+
+Sizes = tuple[int, int, int]  # dp, pp, tp
+Members = list[list[int]]
+
+
+def grid_of(sizes: Sequence[int]) -> Tensor:
+    """The ranks as a tensor of this shape, the last axis innermost."""
+    return torch.arange(math.prod(sizes)).view(*sizes)
+
+
+def groups_along(sizes: Sequence[int], axis: int) -> Members:
+    """All groups along one axis of a grid."""
+    found: Members = grid_of(sizes).movedim(axis, -1).reshape(-1, sizes[axis]).tolist()  # no answer: of one axis
+    return found
+
+
+def coordinates(sizes: Sequence[int]) -> list[list[int]]:
+    """The coordinates of each rank."""
+    return [(grid_of(sizes) == rank).nonzero()[0].tolist() for rank in range(math.prod(sizes))]
+
+
+def piece(whole: Sequence[Tensor], sizes: Sizes, place: Sequence[int]) -> list[Tensor]:
+    """What a rank has of the weights, or of their gradients: its stage, cut by columns and by rows in turn."""
+    (_, stages, parts), (_, stage, part) = sizes, place
+    each = len(whole) // stages
+    mine = whole[stage * each : stage * each + each]
+    return [x.chunk(parts, 1 - number % 2)[part].clone() for number, x in enumerate(mine)]
+
+
+def without_f(weights: Sequence[Tensor], batch: Tensor, parts: int) -> list[Tensor]:
+    """The gradients of whole weights if no rank of the tensor group adds up the gradients of a region's input."""
+    leaves = [[w.clone().requires_grad_() for w in weights] for _ in range(parts)]
+    columns = [[w.chunk(parts, 1 - n % 2)[part] for n, w in enumerate(mine)] for part, mine in enumerate(leaves)]
+    xs = [batch] * parts
+    for n in range(0, len(weights), 2):
+        partial = [gelu(x @ mine[n]) @ mine[n + 1] for x, mine in zip(xs, columns, strict=True)]
+        total = sum(y.detach() for y in partial)
+        xs = [gelu(total + (y - y.detach())) for y in partial]
+    for x in xs:
+        mlp.loss_of(x).backward()  # type: ignore[no-untyped-call]
+    return [sum((of[n].grad for of in leaves if of[n].grad is not None), torch.zeros(())) for n in range(len(weights))]
+
+
+@oracle(
+    values=[((2, 2, 2), 4, 8, 4)],
+    traffic=[((2, 2, 2), 8, 8, 2)],
+    if_stuck="all ranks of a group must make the same calls in it, in the same order; no rank skips a microbatch.",
+)
+def grid_step(draws: Draws, sizes: Sizes, layers: int, rows: int, count: int, dim: int = 4) -> Case:
+    weights, batch = mlp.make_weights(layers, dim, draws.salted(), DOUBLE), mlp.make_batch(rows, dim, draws.salted(), DOUBLE)
+    loss, gradients = mlp.serial_gradients(weights, batch)
+    places, ranks = coordinates(sizes), range(math.prod(sizes))
+    own = [mlp.serial_gradients(weights, part) for part in batch.chunk(sizes[0])]
+    names = [f"the gradient of weights[{number}]" for number in range(layers // sizes[1])]
+
+    def pieces(of_rank: Callable[[Sequence[int]], Sequence[Tensor]], number: int) -> list[Tensor]:
+        return [piece(of_rank(place), sizes, place)[number] for place in places]
+
+    scaled = {
+        f"{sizes[0]} times too large: average over the data axis": sizes[0],
+        f"{count} times too large: a microbatch is one of {count} parts of the mean": count,
+        "divided by the size of the data axis once too often": 1 / sizes[0],
+    }
+    mistakes: dict[str, dict[str, Any]] = {}
+    for number, name in enumerate(names):
+        mistakes[name] = {
+            "that of this rank's own rows: average over the data axis": pieces(lambda at: own[at[0]][1], number),
+            "what it is without f: each tensor rank then knows only its own columns' share of x's gradient": pieces(
+                lambda _: without_f(weights, batch, sizes[2]), number
+            ),
+        }
+        for words, factor in scaled.items():
+            mistakes[name][words] = [factor * x for x in pieces(lambda _: gradients, number)]
+    on_last = [place[1] == sizes[1] - 1 for place in places]
+    mistakes["the loss"] = {
+        "that of this rank's own rows: average over the data axis": [
+            own[place[0]][0] if last else None for place, last in zip(places, on_last, strict=True)
+        ],
+        f"{count} times too large: a microbatch is one of {count} parts of the mean": [
+            count * loss if last else None for last in on_last
+        ],
+    }
+
+    def unpack(got: Any, rank: int) -> dict[str, Any]:
+        of_loss, of_weights = as_tuple(got, ["the loss", "the gradients"], rank).values()
+        return as_tuple(of_weights, names, rank) | {"the loss": of_loss}
+
+    return Case(
+        [[batch for _ in ranks], [piece(weights, sizes, place) for place in places], [count for _ in ranks]],
+        same={"groups": {name: groups_along(sizes, axis) for axis, name in enumerate(GROUPS)}},
+        right={name: pieces(lambda _: gradients, number) for number, name in enumerate(names)}
+        | {"the loss": [loss if last else None for last in on_last]},
+        mistakes=mistakes,
+        rtol=CLOSE,
+        unpack=unpack,
+        through=in_groups,
+        values_first=True,
+        traffic=lambda answer: expect_axes(answer, sizes, layers, rows, count, dim),
+    )
+
+
+GROUPS = ("dp_group", "pp_group", "tp_group")
+SMALL = 64  # bytes: a loss here and there
+
+
+def expect_axes(answer: Answer, sizes: Sizes, layers: int, rows: int, count: int, dim: int) -> str:
+    """Raise CheckFailed unless each rank moved what a step needs along each axis of the grid."""
+    dp, pp, tp = sizes
+    of_rows, pairs = rows // dp * dim * 8, layers // pp // 2
+    for rank, (_, stage, _) in enumerate(coordinates(sizes)):
+        doors = (2 * pairs - (stage == 0)) * of_rows  # the batch itself needs no gradient
+        wanted = {"dp": (dp > 1) * 2 * pairs * dim * dim // tp * 8, "tp": (tp > 1) * doors, "pp": ((stage > 0) + (stage < pp - 1)) * of_rows}
+        expect_along(answer, rank, moved(answer, rank, sizes), wanted)
+    return "no byte more than needed along any axis."
+
+
+def moved(answer: Answer, rank: int, sizes: Sizes) -> dict[str, int]:
+    """{axis: the bytes that a rank handed in along it}, "elsewhere" for any other group. Sends go along pp."""
+    along = {
+        tuple(group): axis
+        for number, axis in enumerate(("dp", "pp", "tp"))
+        if sizes[number] > 1
+        for group in groups_along(sizes, number)
+    }
+    found: dict[str, int] = dict.fromkeys(("dp", "pp", "tp", "elsewhere"), 0)
+    for event in answer.events:
+        if event.rank == rank and event.op not in ("recv", "barrier") and len(event.members) > 1:
+            found["pp" if event.op == "send" else along.get(event.members, "elsewhere")] += event.bytes
+    return found
+
+
+ADVICE = {
+    "tp": "f and g once for each pair of layers and microbatch. Are whole gradients reduced along tp too?",
+    "dp": "Each gradient is reduced once, after all microbatches.",
+    "pp": "Each microbatch crosses a boundary once in each direction.",
+    "elsewhere": "Which group did you hand to that call? Without one, it is the whole world.",
+}
+
+
+def expect_along(answer: Answer, rank: int, got: dict[str, int], wanted: dict[str, int]) -> None:
+    for axis, nbytes in got.items():
+        need = wanted.get(axis, 0)
+        if not need <= nbytes <= need + SMALL:
+            raise CheckFailed(
+                f"rank {rank} handed in {nbytes:,} bytes along {axis}" if axis != "elsewhere" else
+                f"rank {rank} handed in {nbytes:,} bytes to groups that lie along no axis",
+                f"{need:,} bytes",
+                ADVICE[axis],
+            )
+
+
+# ---- context parallelism
+
+STUCK_RING = (
+    "in a ring, everybody sends to the next rank of the group and receives from the one before. If all of them receive "
+    "first, or wait for their send first, nobody moves: isend, recv, then wait. Peers are global ranks."
+)
+
+
+def heads_of(draws: Draws, seed: int, tokens: int, heads: int = 2, width: int = 4) -> Tensor:
+    """(2, heads, tokens, width), random."""
+    return torch.randn(2, heads, tokens, width, generator=draws.generator(seed), dtype=DOUBLE)
+
+
+@oracle(values=[(False,), (True,)])
+def merge_attention(draws: Draws, nothing: bool, large: float = 1.0) -> Case:
+    """Two blocks of keys; nothing: of the second block, the first queries may see no key. large: a factor of q."""
+    q, k, v = (heads_of(draws, seed, 6) for seed in range(3))
+    q, queries = large * q, torch.arange(6) if nothing else torch.full((6,), 6)
+    keys = torch.arange(6)
+    blocks = [attention_block(q, k[:, :, part], v[:, :, part], queries, keys[part]) for part in (FIRST, SECOND)]
+    (out_a, lse_a), (out_b, lse_b) = blocks
+    out, lse = attention_block(q, k, v, queries, keys)
+    with_nans = {"not a number: exp(-inf - -inf). Shift by the larger lse, or let torch.logaddexp do it": overflowed}
+    return Case(
+        [[out_a], [lse_a], [out_b], [lse_b]],
+        right={"out": out, "lse": lse},
+        rtol=CLOSE,
+        mistakes={
+            "out": {
+                "the sum: weigh each part by its share of all exponentials": out_a + out_b,
+                "the mean: weigh each part by its share of all exponentials": (out_a + out_b) / 2,
+                "the right weights, the wrong way round": (
+                    out_a * (lse_b - lse).exp().unsqueeze(-1) + out_b * (lse_a - lse).exp().unsqueeze(-1)
+                ),
+                **with_nans,
+            },
+            "lse": {
+                "the sum of both: it is the logarithm of a sum of exponentials": lse_a + lse_b,
+                "the larger one: it is the logarithm of a sum of exponentials": torch.maximum(lse_a, lse_b),
+                **with_nans,
+            },
+        },
+    )
+
+
+FIRST, SECOND = slice(0, 3), slice(3, 6)
+
+
+def overflowed(got: Any) -> bool:
+    return isinstance(got, Tensor) and bool(got.isnan().any() | (got == math.inf).any())
+
+
+zigzag_positions = recorded(LESSON, "zigzag-positions")
+
+
+def spread(x: Tensor, positions: Sequence[Tensor]) -> list[Tensor]:
+    """The tokens of each rank, of (B, heads, S, d) or (B, heads, S)."""
+    return [x[:, :, mine].clone() for mine in positions]
+
+
+def layout(kind: str, ranks: int, tokens: int) -> list[Tensor]:
+    """Which tokens each rank has: neighbours, or dealt out one by one."""
+    every_token = torch.arange(ranks * tokens)
+    return list(every_token.chunk(ranks) if kind == "chunks" else [every_token[rank::ranks].clone() for rank in range(ranks)])
+
+
+@dataclass
+class Ring:
+    """Attention over tokens that `groups` of ranks share, each group with a sequence of its own."""
+
+    draws: Draws
+    groups: Members
+    tokens: int
+    kind: str
+
+    def __post_init__(self) -> None:
+        size = len(self.groups[0])
+        self.positions = layout(self.kind, size, self.tokens)
+        total = size * self.tokens
+        self.whole = [
+            [heads_of(self.draws, 10 * number + seed, total) for seed in range(4)] for number in range(len(self.groups))
+        ]
+
+    def on_ranks(self, of_group: Callable[[int], Sequence[Any]]) -> list[Any]:
+        """One value per rank, from the values of each group's ranks in group order."""
+        found = [(rank, x) for n, ranks in enumerate(self.groups) for rank, x in zip(ranks, of_group(n), strict=True)]
+        return [x for _, x in sorted(found, key=lambda pair: pair[0])]
+
+    def local(self, number: int) -> list[Tensor]:
+        """Of each rank its tokens of q (0), k (1), v (2) or the gradient of the output (3)."""
+        return self.on_ranks(lambda group: spread(self.whole[group][number], self.positions))
+
+    def all_positions(self) -> list[list[Tensor]]:
+        """On every rank: the positions of each rank of its group."""
+        return self.on_ranks(lambda _: [self.positions] * len(self.positions))
+
+    def results(self, group: int) -> tuple[Tensor, Tensor]:
+        """(out, lse) of the whole sequence."""
+        q, k, v, _ = self.whole[group]
+        order = torch.arange(q.shape[2])
+        return attention_block(q, k, v, order, order)
+
+    def results_on_ranks(self, part: int) -> list[Tensor]:
+        return self.on_ranks(lambda group: spread(self.results(group)[part], self.positions))
+
+    def steps(self, group: int, place: int, hops: Sequence[int], shifted: bool = False) -> tuple[Tensor, Tensor]:
+        """(out, lse) of a rank that sees the keys of the ranks `hops` before it; shifted: with its own positions."""
+        q, k, v, _ = self.whole[group]
+        at = [self.positions[(place - hop) % len(self.positions)] for hop in hops]
+        said = [self.positions[place]] * len(at) if shifted else at
+        mine, keys = self.positions[place], torch.cat(at)
+        return attention_block(q[:, :, mine], k[:, :, keys], v[:, :, keys], mine, torch.cat(said))
+
+    def wrong(self, hops: Sequence[int], part: int, shifted: bool = False) -> list[Tensor]:
+        size = len(self.positions)
+        return self.on_ranks(lambda group: [self.steps(group, p, hops, shifted)[part] for p in range(size)])
+
+
+def merged(out: Tensor, lse: Tensor, more: Tensor, its_lse: Tensor) -> tuple[Tensor, Tensor]:
+    both = torch.stack([lse, its_lse])
+    shares = both.softmax(0).nan_to_num(0.0).unsqueeze(-1)
+    return (shares * torch.stack([out, more])).sum(0), both.logsumexp(0)
+
+
+@oracle(
+    values=[([[0, 1, 2]], 2, "chunks"), ([[0, 2], [1, 3]], 3, "dealt")],
+    traffic=[([[0, 1, 2, 3]], 2, "chunks")],
+    if_stuck=STUCK_RING,
+)
+def ring_attention(draws: Draws, groups: Members, tokens: int, kind: str) -> Case:
+    ring = Ring(draws, groups, tokens, kind)
+    size, k = len(groups[0]), ring.local(1)[0]
+    every_hop = range(size)
+    wrong = {
+        "attention to this rank's own keys alone: merge those that arrive, too": ([0], False),
+        "attention without the keys of the last rank of the ring: P - 1 blocks arrive": (every_hop[:-1], False),
+        "what it is if this rank's positions are used for the keys of others: use those of the rank that they come from": (
+            every_hop,
+            True,
+        ),
+    }
+    mistakes = {
+        part: {words: ring.wrong(hops, number, shifted) for words, (hops, shifted) in wrong.items() if hops}
+        for number, part in enumerate(("out", "lse"))
+    }
+    return Case(
+        [ring.local(0), ring.local(1), ring.local(2), ring.all_positions()],
+        same={"merge": merged, "groups": {"cp_group": groups}},
+        right={"out": ring.results_on_ranks(0), "lse": ring.results_on_ranks(1)},
+        rtol=CLOSE,
+        mistakes=mistakes,
+        through=in_groups,
+        values_first=True,
+        traffic=lambda answer: expect_ring(answer, (size - 1) * 2 * k.nbytes),
+    )
+
+
+def expect_ring(answer: Answer, nbytes: int) -> str:
+    """Raise CheckFailed unless each rank sent so many bytes, all to the same rank."""
+    expect_only_messages(answer)
+    for rank in range(answer.run.world_size):
+        sends = [event for event in answer.events if event.rank == rank and event.op == "send"]
+        total = sum(event.bytes for event in sends)
+        if total != nbytes:
+            raise CheckFailed(
+                f"rank {rank} sent {total:,} bytes",
+                f"{nbytes:,} bytes",
+                "Keys and values need P - 1 hops: one more brings them back to where they started."
+                if total > nbytes
+                else "Something never went all the way round.",
+            )
+        if len({event.peer for event in sends}) > 1:
+            raise CheckFailed(f"rank {rank} sends to several ranks", "one, the next of the group")
+    return f"each rank sent {nbytes:,} bytes, all to the next rank."
+
+
+@oracle(
+    values=[([[0, 1, 2]], 2, "chunks"), ([[0, 2], [1, 3]], 2, "dealt")],
+    traffic=[([[0, 1, 2, 3]], 2, "chunks")],
+    if_stuck=STUCK_RING,
+)
+def ring_attention_backward(draws: Draws, groups: Members, tokens: int, kind: str) -> Case:
+    ring = Ring(draws, groups, tokens, kind)
+    size, nbytes = len(groups[0]), 2 * ring.local(1)[0].nbytes
+
+    def gradients(group: int) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v, grad = ring.whole[group]
+        order = torch.arange(q.shape[2])
+        return attention_block_backward(q, k, v, *ring.results(group), grad, order, order)
+
+    def partial(group: int, place: int, keys_of: int) -> tuple[Tensor, Tensor, Tensor]:
+        """What the queries of one rank say about the keys of another one."""
+        q, k, v, grad = ring.whole[group]
+        mine, theirs = ring.positions[place], ring.positions[keys_of]
+        out, lse = (x[:, :, mine] for x in ring.results(group))
+        of_keys = k[:, :, theirs], v[:, :, theirs]
+        return attention_block_backward(q[:, :, mine], *of_keys, out, lse, grad[:, :, mine], mine, theirs)
+
+    def of_ranks(part: int, hop: int) -> list[Tensor]:
+        """Where the gradient of keys ends up `hop` ranks before or behind its owner, or its own part (None)."""
+        return ring.on_ranks(
+            lambda group: [spread(gradients(group)[part], ring.positions)[(p - hop) % size] for p in range(size)]
+        )
+
+    def own(part: int) -> list[Tensor]:
+        return ring.on_ranks(lambda group: [partial(group, p, p)[part] for p in range(size)])
+
+    names = ("dq", "dk", "dv")
+    shifted = "the gradient of another rank's keys: one more hop brings it home to its owner"
+    return Case(
+        [ring.local(0), ring.local(1), ring.local(2), ring.all_positions()]
+        + [ring.results_on_ranks(0), ring.results_on_ranks(1), ring.local(3)],
+        same={"groups": {"cp_group": groups}},
+        right={name: of_ranks(part, 0) for part, name in enumerate(names)},
+        rtol=CLOSE,
+        mistakes={
+            "dq": {"what this rank's own keys contribute: add up all hops": own(0)},
+            **{
+                name: {
+                    "what this rank's own queries contribute: others have looked at these keys, too": own(part),
+                    shifted: of_ranks(part, -1),
+                }
+                for part, name in enumerate(names)
+                if part
+            },
+        },
+        through=in_groups,
+        values_first=True,
+        traffic=lambda answer: expect_ring(answer, (2 * size - 1) * nbytes if size > 1 else 0),
+    )
+
+
+@oracle(
+    values=[([[0, 1, 2, 3]], 2, 4), ([[0, 2], [1, 3]], 3, 4)],
+    traffic=[([[0, 1, 2, 3]], 2, 4)],
+    if_stuck="all ranks of the group must call all_to_all_single, with tensors of the same size.",
+)
+def ulysses_attention(draws: Draws, groups: Members, tokens: int, heads: int) -> Case:
+    size = len(groups[0])
+    total, nbytes = size * tokens, 2 * heads * tokens * 4 * 8
+    whole = [[heads_of(draws, 10 * number + seed, total, heads) for seed in range(3)] for number in range(len(groups))]
+
+    def on_ranks(of_group: Callable[[int], Sequence[Tensor]]) -> list[Tensor]:
+        found = [(rank, x) for n, ranks in enumerate(groups) for rank, x in zip(ranks, of_group(n), strict=True)]
+        return [x.clone() for _, x in sorted(found, key=lambda pair: pair[0])]
+
+    outs = [causal_attention(*qkv) for qkv in whole]
+    chunks = [torch.cat([causal_attention(*(x.chunk(size, 2)[p] for x in qkv)) for p in range(size)], 2) for qkv in whole]
+    swapped = [
+        torch.cat([x.unflatten(1, (size, heads // size)).transpose(1, 2).flatten(1, 2) for x in [out]]) for out in outs
+    ]
+    return Case(
+        [on_ranks(lambda group, part=part: whole[group][part].chunk(size, 2)) for part in range(3)],
+        same={"groups": {"cp_group": groups}},
+        right=on_ranks(lambda group: outs[group].chunk(size, 2)),
+        rtol=CLOSE,
+        mistakes={
+            "attention within this rank's own tokens: exchange them first": on_ranks(
+                lambda group: chunks[group].chunk(size, 2)
+            ),
+            "right, but with the heads in a different order: heads come back from rank 0 first": on_ranks(
+                lambda group: swapped[group].chunk(size, 2)
+            ),
+        },
+        through=in_groups,
+        values_first=True,
+        traffic=lambda answer: expect_exchanged(answer, 4 * nbytes),
+    )
+
+
+def expect_exchanged(answer: Answer, nbytes: int) -> str:
+    for rank in range(answer.run.world_size):
+        events = [event for event in answer.events if event.rank == rank]
+        strangers = sorted({event.op for event in events} - {"all_to_all"})
+        total = sum(event.bytes for event in events)
+        if strangers or total != nbytes:
+            raise CheckFailed(
+                f"rank {rank} handed {total:,} bytes to {', '.join(sorted({event.op for event in events})) or 'nothing'}",
+                f"{nbytes:,} bytes to all_to_all",
+                "q, k and v there, the result back: each of them once, and no rank needs all heads of all tokens.",
+            )
+    return f"{nbytes:,} bytes handed to all-to-alls per rank, whatever the number of ranks."
