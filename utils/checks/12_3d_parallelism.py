@@ -221,9 +221,9 @@ STUCK_RING = (
 )
 
 
-def heads_of(draws: Draws, seed: int, tokens: int, heads: int = 2, width: int = 4) -> Tensor:
-    """(2, heads, tokens, width), random."""
-    return torch.randn(2, heads, tokens, width, generator=draws.generator(seed), dtype=DOUBLE)
+def heads_of(draws: Draws, seed: int, tokens: int, heads: int = 2, batch: int = 2) -> Tensor:
+    """(batch, heads, tokens, 4), random."""
+    return torch.randn(batch, heads, tokens, 4, generator=draws.generator(seed), dtype=DOUBLE)
 
 
 @oracle(values=[(False,), (True,)])
@@ -276,7 +276,7 @@ def spread(x: Tensor, positions: Sequence[Tensor]) -> list[Tensor]:
 def layout(kind: str, ranks: int, tokens: int) -> list[Tensor]:
     """Which tokens each rank has: neighbours, or dealt out one by one."""
     every_token = torch.arange(ranks * tokens)
-    return list(every_token.chunk(ranks) if kind == "chunks" else [every_token[rank::ranks].clone() for rank in range(ranks)])
+    return list(every_token.chunk(ranks) if kind == "chunks" else [torch.arange(rank, ranks * tokens, ranks) for rank in range(ranks)])
 
 
 @dataclass
@@ -446,14 +446,14 @@ def ring_attention_backward(draws: Draws, groups: Members, tokens: int, kind: st
 
 
 @oracle(
-    values=[([[0, 1, 2, 3]], 2, 4), ([[0, 2], [1, 3]], 3, 4)],
+    values=[([[0, 1, 2, 3]], 2, 4), ([[0, 2], [1, 3]], 3, 2)],
     traffic=[([[0, 1, 2, 3]], 2, 4)],
     if_stuck="all ranks of the group must call all_to_all_single, with tensors of the same size.",
 )
 def ulysses_attention(draws: Draws, groups: Members, tokens: int, heads: int) -> Case:
     size = len(groups[0])
-    total, nbytes = size * tokens, 2 * heads * tokens * 4 * 8
-    whole = [[heads_of(draws, 10 * number + seed, total, heads) for seed in range(3)] for number in range(len(groups))]
+    total, nbytes = size * tokens, heads * tokens * 4 * 8
+    whole = [[heads_of(draws, 10 * number + seed, total, heads, 1) for seed in range(3)] for number in range(len(groups))]
 
     def on_ranks(of_group: Callable[[int], Sequence[Tensor]]) -> list[Tensor]:
         found = [(rank, x) for n, ranks in enumerate(groups) for rank, x in zip(ranks, of_group(n), strict=True)]
