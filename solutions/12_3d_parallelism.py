@@ -863,3 +863,300 @@ reveal(
     min(ways, key=lambda w: sent_by_a_rank(ways[w])),
     why="Each rank keeps what it needs for its own heads: q, k, v and the result, but of S / P tokens, not of S.",
 )
+
+# %% [markdown]
+# # Part 4 · One model on all axes
+# A model is not finished when its backward pass is. What follows is where programs go wrong without any error message:
+# gradients that lack a part, or have one twice. We use the small transformer now, with sequence parallelism: between
+# the sharded regions a rank of a tensor group has only its own tokens. The first stage has the embedding table, and the
+# last stage uses **the same** table to compute the scores of the next token.
+#
+# So there are three kinds of weights. **Predict** for each which groups have to add something up: a matrix that is cut
+# along tp; LayerNorm's weight, which all tp ranks have in full; and the embedding table.
+
+# %%
+groups_to_choose = ["dp", "dp and tp", "dp, tp, and both ends of the pipeline"]
+predict("a matrix that is cut along tp", ..., choices=groups_to_choose)
+predict("LayerNorm's weight", ..., choices=groups_to_choose)
+predict("the embedding table", ..., choices=groups_to_choose)
+
+# %% [markdown]
+# ## Finishing the gradients
+#
+# Each tensor in `gradients` is what this rank's backward pass has found. For each, do what is missing:
+#
+# - **partial**: the weight is whole on all tp ranks, and each has used it for its own tokens. The parts are summed.
+# - **tied**: the first and the last stage have a copy each, used in different places. Both gradients are summed. These
+#   two ranks form the `embedding_group`; on a stage in between, the group has one member, and no such weight.
+# - **all**: the mean over the data axis, which has seen different sequences.
+
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# The three sentences above are three calls. Which of them apply to every tensor, and which depend on its name?
+# </details>
+#
+# <details><summary>Hint 2: the idea</summary>
+#
+# Sums and means may be taken in any order, since each is over different ranks. But all ranks of a group must come with
+# the same tensors in the same order: they do, since all ranks of a group have the same names, or use the table alone.
+# </details>
+#
+# <details><summary>Hint 3: almost the code</summary>
+#
+# For each name: clone the gradient, so that the input stays as it was. Two conditions, each with an all-reduce in the
+# group that its sentence names. After both, an averaging all-reduce along the data axis.
+# </details>
+
+# %% exercise="finish-gradients" difficulty=3 minutes=12
+def finish_gradients(
+    gradients: dict[str, Tensor], partial: list[str], tied: list[str], dp_group, tp_group, embedding_group
+) -> dict[str, Tensor]:
+    """{name: the finished gradient}, the same on all ranks that have the same weight.
+
+    gradients: of this rank's weights, in the same order on all ranks of a group; left unchanged.
+    partial, tied: names; some are not among this rank's weights, some are in both lists.
+    """
+    finished = {}
+    ### BEGIN SOLUTION
+    for name, gradient in gradients.items():
+        gradient = gradient.clone()
+        if name in partial:
+            dist.all_reduce(gradient, group=tp_group)
+        if name in tied:
+            dist.all_reduce(gradient, group=embedding_group)
+        dist.all_reduce(gradient, op=dist.ReduceOp.AVG, group=dp_group)
+        finished[name] = gradient
+    ### END SOLUTION
+    return finished
+
+# %% check="finish-gradients" judges="values" points=4
+check(finish_gradients, judges="values")
+
+# %% check="finish-gradients" judges="traffic" points=1
+check(finish_gradients, judges="traffic")
+
+# %%
+reveal("a matrix that is cut along tp", groups_to_choose[0], why="Its columns met all tokens of the group.")
+reveal("LayerNorm's weight", groups_to_choose[1], why="Each tp rank has applied it to its own tokens only.")
+reveal("the embedding table", groups_to_choose[2], why="It is used for looking up, and once more for the scores.")
+
+# %% [markdown]
+# ## The norm of all gradients
+#
+# To clip, one needs the norm of **the** gradient: that of the whole model, as if one process had it. Over the grid,
+# some numbers are there once, and some several times. A norm that counts LayerNorm eight times is too large, so the
+# steps become too small. It also changes with the grid, so that a resumed run behaves differently.
+#
+# After `finish_gradients`, all data ranks have the same, so `dp` is not needed. Within one replica, count a **sharded**
+# gradient on every rank, a **replicated** one once per tp group, and a tied one on one of its stages.
+
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# Add up squares, as in lesson 07. For each name, ask: how many ranks of this replica hold the very same numbers?
+# </details>
+#
+# <details><summary>Hint 2: the idea</summary>
+#
+# What is replicated along tp would come in tp_size times. Either one rank of the group counts it, or each counts its
+# share of it. What is in `elsewhere` is counted by another stage. Then the sums are added along tp and along pp.
+# </details>
+#
+# <details><summary>Hint 3: almost the code</summary>
+#
+# A float64 zero to start with. For each gradient that isn't elsewhere, add its sum of squares, divided by the size of
+# the tp group if its name is in `replicated`. Two all-reduces, then the root.
+# </details>
+
+# %% exercise="grid-norm" difficulty=3 minutes=12
+def grid_norm(gradients: dict[str, Tensor], replicated: list[str], elsewhere: list[str], pp_group, tp_group) -> float:
+    """The norm of the whole model's gradient, the same on every rank.
+
+    gradients: finished, of this rank's weights. replicated: names of those that all ranks of
+    tp_group have in full; the others are cut along tp. elsewhere: names that another stage counts.
+    """
+    total = torch.zeros((), dtype=torch.float64)
+    ### BEGIN SOLUTION
+    for name, gradient in gradients.items():
+        if name in elsewhere:
+            continue
+        square = gradient.double().square().sum()
+        total += square / dist.get_world_size(tp_group) if name in replicated else square
+    for group in (tp_group, pp_group):
+        dist.all_reduce(total, group=group)
+    return total.sqrt().item()
+    ### END SOLUTION
+
+# %% check="grid-norm" judges="values" points=4
+check(grid_norm, judges="values")
+
+# %% check="grid-norm" judges="traffic" points=1
+check(grid_norm, judges="traffic")
+
+# %% [markdown]
+# ## The mean over tokens
+#
+# Sequences have different lengths, and padding doesn't count. So ranks have different numbers of tokens, and the loss of
+# a batch is the mean over **all** its tokens. A mean of the ranks' means would give a token more weight if it happens to
+# sit on a rank with few others.
+#
+# The gradients will be **averaged** over the P data ranks. So which loss must a rank go backward from, such that the
+# average comes out right? With gradient accumulation, `count` runs over all microbatches of the step: it must be known
+# before the first backward pass.
+
+# %% exercise="token-mean" difficulty=2 minutes=8
+def token_mean(losses: Tensor, dp_group) -> tuple[Tensor, Tensor]:
+    """(the loss to go backward from, the mean loss over all tokens of all ranks), two scalars.
+
+    losses: (n,), one for each of this rank's tokens; n differs between ranks, and may be 0.
+    Gradients of the first one, averaged over the ranks of the group, are those of the mean.
+    """
+    ### BEGIN SOLUTION
+    both = torch.stack([losses.detach().sum(), torch.tensor(float(len(losses)), dtype=losses.dtype)])
+    dist.all_reduce(both, group=dp_group)
+    total, count = both
+    local = losses.sum() * dist.get_world_size(dp_group) / count
+    return local, total / count
+    ### END SOLUTION
+
+# %% [markdown]
+# <details><summary>Hint</summary>
+#
+# Two numbers travel: a sum and a count. The average over ranks divides by P, so multiply by P before.
+# </details>
+
+# %% check="token-mean" judges="values" points=3
+check(token_mean, judges="values")
+
+# %% check="token-mean" judges="traffic" points=1
+check(token_mean, judges="traffic")
+
+# %% [markdown]
+# ### And the rest
+# - **Random states.** Two ranks must draw the **same** dropout mask where they hold the same activations, and different
+#   masks where they hold different ones. So a seed is made from coordinates: those of the axes along which the
+#   activations differ. Along `dp`, `cp` and `pp` they always differ. Along `tp` they differ inside a sharded region and,
+#   with sequence parallelism, between regions too; without it they are equal between regions.
+# - **Gradient accumulation** is what the pipeline's microbatches are. The data axis has its turn once, after the last.
+# - **Mixed precision**: weights and activations in bfloat16, and everything that is summed over many ranks or steps in
+#   float32: master weights, gradients that accumulate, the norm, the loss, and softmax's sums.
+# - **FSDP over the data axis**: instead of an all-reduce along `dp`, a reduce-scatter, and each data rank updates its own
+#   part (lesson 07). With a pipeline, ZeRO-1 is the usual choice: ZeRO-3 would gather all weights again for every
+#   microbatch.
+
+# %%
+def dropout_seed(place, sizes, axes, step):
+    """A seed that differs between ranks if their coordinates on `axes` differ."""
+    number = step
+    for axis in axes:
+        number = number * sizes[axis] + place[axis]
+    return number
+
+sizes = {"dp": 2, "pp": 2, "tp": 2}
+for where, axes in (("inside a sharded region", ("dp", "pp", "tp")), ("between them, without sp", ("dp", "pp"))):
+    seeds = [dropout_seed(place_of(rank, sizes), sizes, axes, step=5) for rank in range(8)]
+    print(f"{where:>25}: {seeds}")
+
+# %% [markdown]
+# # Part 5 · Data and checkpoints
+# A long run is stopped many times: a GPU fails, a job's time is over, a cluster gets larger. It has to go on as if
+# nothing had happened, perhaps on a **different grid**. That concerns the data as well as the weights.
+
+# %% [markdown]
+# ## Rows of a batch
+#
+# All ranks of one replica, that is of one model-parallel group, work on **the same** rows, and different replicas on
+# different rows. So the sampler knows only `dp_rank` and `dp_size`. If it used the rank, tensor-parallel partners would
+# multiply slices of different sequences. Nothing would crash.
+#
+# And it must be **resumable**: step number `step` has the same batch, whatever happened before, and however many data
+# ranks there are. Then a checkpoint needs to store one number only. Lesson 05's sampler deals out the whole data set
+# first, so its batches depend on the number of ranks.
+#
+# **Predict** for 20 samples and batches of 4: in which epoch is step 13?
+
+# %%
+predict("the epoch of step 13", ...)
+
+# %% exercise="batch-rows" difficulty=2 minutes=8
+def batch_rows(step: int, batch_size: int, num_samples: int, seed: int, dp_rank: int, dp_size: int) -> list[int]:
+    """The samples of this data rank in step `step`, counted from 0 over all epochs.
+
+    An epoch has num_samples // batch_size steps; samples left over are not used in it. Its order
+    is torch.randperm(num_samples) by a generator with the seed `seed + epoch`. A batch is the next
+    batch_size samples of it, and each data rank has a chunk of that, in order.
+    """
+    ### BEGIN SOLUTION
+    epoch, place = divmod(step, num_samples // batch_size)
+    generator = torch.Generator().manual_seed(seed + epoch)
+    order = torch.randperm(num_samples, generator=generator).tolist()
+    batch = order[place * batch_size : (place + 1) * batch_size]
+    each = batch_size // dp_size
+    return batch[dp_rank * each : (dp_rank + 1) * each]
+    ### END SOLUTION
+
+# %% check="batch-rows" judges="values" points=3
+check(batch_rows, judges="values")
+
+# %%
+whole = batch_rows(13, 4, 20, 0, 0, 1)
+[batch_rows(13, 4, 20, 0, dp_rank, 2) for dp_rank in range(2)], whole
+
+# %%
+reveal("the epoch of step 13", 13 // (20 // 4), why="Five steps in each epoch; the first one is number 0.")
+
+# %% [markdown]
+# On GPUs the rows also have to get there. `DataLoader(pin_memory=True)` puts batches into **pinned** memory, which the
+# operating system never moves, so that `batch.to("cuda", non_blocking=True)` can run beside the computing.
+
+# %% [markdown]
+# ## Reading a checkpoint on another grid
+#
+# Each rank saves its own shards, at the same time as all others. To load on a different grid, a rank needs a part of
+# each tensor that may lie across several files. Both are **boxes**: for each dimension, where it starts and where it
+# ends in the whole tensor. Say what to read from which file, and where it goes.
+
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# Begin with one dimension: the wanted part is 3 to 9, a file has 0 to 5. What do they have in common? Where is that in
+# the file, counted from the file's own start, and where in the wanted part?
+# </details>
+#
+# <details><summary>Hint 2: the idea</summary>
+#
+# What two boxes have in common is a box again: in each dimension from the later start to the earlier end. If it is empty
+# in any dimension, nothing has to be read.
+# </details>
+#
+# <details><summary>Hint 3: almost the code</summary>
+#
+# For each file: the common box from maxima and minima. Skip the file unless start is below end in all dimensions. Then
+# shift the box twice: by the starts of the file's box, and by the starts of the wanted one.
+# </details>
+
+# %% exercise="pieces-to-read" difficulty=3 minutes=14
+def pieces_to_read(wanted: tuple, saved: dict[str, tuple]) -> dict[str, tuple]:
+    """{file: (what to read from it, where it goes)} for all files that hold part of what is wanted.
+
+    wanted: ((first, end), ...), a pair for each dimension: this rank's part of a tensor, as places
+    in the whole tensor. saved: {file: what it holds of this tensor, in the same form}.
+    What to read is in places of the file, where it goes in places of the wanted part: both in the
+    form ((first, end), ...). No more is read than is needed.
+    """
+    plan = {}
+    ### BEGIN SOLUTION
+    for name, box in saved.items():
+        common = [(max(a, c), min(b, d)) for (a, b), (c, d) in zip(wanted, box)]
+        if all(first < end for first, end in common):
+            in_file, in_mine = (
+                tuple((start - first, stop - first) for (start, stop), (first, _) in zip(common, origin))
+                for origin in (box, wanted)
+            )
+            plan[name] = (in_file, in_mine)
+    ### END SOLUTION
+    return plan
+
+# %% check="pieces-to-read" judges="values" points=4
+check(pieces_to_read, judges="values")

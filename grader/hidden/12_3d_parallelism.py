@@ -118,7 +118,100 @@ ulysses_attention = vary(
     traffic=[([[0, 1, 2]], 1, 3)],
 )
 
+# ---- across all axes
+
+finish_gradients = vary(visible.finish_gradients, values=[((1, 3, 2),), ((3, 1, 1),)], traffic=[((1, 3, 2),)])
+grid_norm = vary(visible.grid_norm, values=[((1, 4),), ((4, 2),), ((1, 1),)], traffic=[((3, 2),)])
+token_mean = vary(
+    visible.token_mean,
+    values=[([2, 7, 1, 4], [[0, 2], [1, 3]]), ([3],), ([0, 1, 1, 2, 9],)],
+    traffic=[([2, 7, 1, 4], [[0, 2], [1, 3]])],
+)
+
+
+# ---- data and checkpoints
+
+
+@oracle(values=[(40, 8, 7, 1, 4), (12, 6, 2, 5, 2), (9, 3, 11, 0, 1), (10, 4, 1, 3, 2)])
+def batch_rows(_: Draws, samples: int, batch: int, step: int, seed: int, size: int) -> Case:
+    epoch, place = divmod(step, samples // batch)
+
+    def order(number: int) -> list[int]:
+        found: list[int] = torch.randperm(samples, generator=torch.Generator().manual_seed(number)).tolist()
+        return found
+
+    def at(mixed: list[int], start: int) -> list[list[int]]:
+        """The rows of each rank, of the batch that begins there."""
+        return [x.tolist() for x in torch.tensor(mixed[start : start + batch]).chunk(size)]
+
+    right = at(order(seed + epoch), place * batch)
+    each = batch // size
+    dealt = [order(seed + epoch)[place * batch : (place + 1) * batch][rank::size] for rank in range(size)]
+    sampler = [order(seed + epoch)[rank::size][place * each : (place + 1) * each] for rank in range(size)]
+    mistakes: dict[str, Any] = {
+        "every P-th row of the batch: chunk dp_rank is wanted": dealt,
+        "each rank's place in its own part of the data set: the batch then depends on the number of ranks": sampler,
+    }
+    if epoch:
+        mistakes["the order of the first epoch: shuffle with seed + epoch"] = at(order(seed), place * batch)
+    if place:
+        mistakes["the first batch of the epoch, whatever the step"] = at(order(seed + epoch), 0)
+    if size > 1:
+        mistakes["the whole batch: chunk dp_rank of it is wanted"] = [sum(right, [])] * size
+    return Case(
+        [[step] * size, [batch] * size, [samples] * size, [seed] * size, list(range(size)), [size] * size],
+        right=right,
+        mistakes=mistakes,
+        seen=f"step {step}, batches of {batch} of {samples} samples, {size} data ranks: rank {{rank}} gets",
+    )
+
+
+Box = tuple[tuple[int, int], ...]  # (first, end) along each dimension
+
+
+@oracle(
+    values=[
+        (((0, 4), (0, 6)), {"a": ((0, 2), (0, 6)), "b": ((2, 4), (0, 6))}),
+        (((3, 5), (1, 2)), {"a": ((0, 4), (0, 2)), "b": ((4, 8), (0, 2)), "c": ((0, 8), (2, 4))}),
+        (((2, 9),), {"w0": ((0, 4),), "w1": ((4, 8),), "w2": ((8, 12),)}),
+        (((0, 2), (1, 3), (0, 1)), {"x": ((0, 2), (0, 2), (0, 1)), "y": ((0, 2), (2, 4), (0, 1))}),
+    ]
+)
+def pieces_to_read(_: Draws, wanted: Box, saved: dict[str, Box]) -> Case:
+    right, offsets, swapped = {}, {}, {}
+    for name, box in saved.items():
+        common = [(max(a, c), min(b, d)) for (a, b), (c, d) in zip(wanted, box, strict=True)]
+        if all(first < end for first, end in common):
+            there, here = (
+                tuple((first - a, end - a) for (first, end), (a, _) in zip(common, origin, strict=True))
+                for origin in (box, wanted)
+            )
+            right[name], offsets[name], swapped[name] = (there, here), (tuple(common), tuple(common)), (here, there)
+    whole = {name: (tuple((0, b - a) for a, b in saved[name]), here) for name, (_, here) in right.items()}
+    empty = {name: right.get(name, (((0, 0),) * len(wanted),) * 2) for name in saved}
+    mistakes = {
+        "places in the whole tensor: count from the start of the file, and from the start of the wanted part": offsets,
+        "right, but the two the wrong way round: the place in the file comes first": swapped,
+        "all that is in the file: only what is wanted should be read": whole,
+        "with files of which nothing is needed": empty,
+    }
+    return Case(
+        [[wanted], [saved]],
+        right=every(right),
+        mistakes={words: every(x) for words, x in mistakes.items() if x != right},
+        seen=f"wanted {wanted}: you returned",
+    )
+
+
 RECORDED = (
+    vary(batch_rows, values=[(20, 4, 2, 0, 2), (20, 4, 13, 0, 2)]),
+    vary(
+        pieces_to_read,
+        values=[
+            (((0, 4), (3, 6)), {"first": ((0, 2), (0, 6)), "second": ((2, 4), (0, 6)), "third": ((4, 6), (0, 6))}),
+            (((2, 6), (0, 4)), {"left": ((0, 8), (0, 2)), "right": ((0, 8), (2, 4))}),
+        ],
+    ),
     vary(zigzag_positions, values=[(8, 2), (24, 4)]),
     vary(axis_groups, values=[({"dp": 2, "pp": 2, "tp": 3}, ("pp",)), ({"dp": 2, "pp": 3, "tp": 2}, ("dp", "tp"))]),
 )

@@ -189,3 +189,113 @@ right("one-exchange").body("""
     dist.all_to_all_single(arrived, back, group=cp_group)
     return torch.cat(list(arrived), dim=1)
 """)
+
+wrong, right = ANSWERS.to("finish-gradients")
+wrong("no-tp-sum", "without the sum along tp").replace("if name in partial:", "if False:")
+wrong("tp-sum-for-all", "this weight is cut there").replace("if name in partial:", "if True:")
+wrong("tied-forgotten", "the other end of the pipeline").replace("if name in tied:", "if False:")
+wrong("sum-over-dp", "the sum along dp").replace("dist.ReduceOp.AVG", "dist.ReduceOp.SUM")
+wrong("no-dp", "without the mean along dp").replace("group=dp_group", "group=dp_group) if False else None").replace(
+    "None)", "None"
+)
+wrong("in-place", "must stay as it was").replace("gradient.clone()", "gradient")
+wrong("gathers-first", "each axis that it needs", caught_by="traffic").replace(
+    "return finished", "dist.all_reduce(torch.zeros(50), group=dp_group)\nreturn finished"
+)
+right("two-loops").body("""
+    finished = {name: gradient.clone() for name, gradient in gradients.items()}
+    for names, group in ((partial, tp_group), (tied, embedding_group)):
+        for name in finished:
+            if name in names:
+                dist.all_reduce(finished[name], group=group)
+    for name in finished:
+        dist.all_reduce(finished[name], group=dp_group)
+        finished[name] /= dist.get_world_size(dp_group)
+""")
+
+wrong, right = ANSWERS.to("grid-norm")
+wrong("replicated-everywhere", "counted on every tp rank").replace("/ dist.get_world_size(tp_group)", "/ 1")
+wrong("tied-twice", "counted on both of its stages").replace("if name in elsewhere:", "if False:")
+wrong("everything", "everything on every rank").replace("/ dist.get_world_size(tp_group)", "/ 1").replace(
+    "if name in elsewhere:", "if False:"
+)
+wrong("own-norm", "add up the squares over the grid").replace("for group in (tp_group, pp_group):", "for group in ():")
+wrong("stage-norm", "add up the squares along pp").replace("(tp_group, pp_group)", "(tp_group,)")
+wrong("no-root", "the square of the norm").replace("total.sqrt().item()", "total.item()")
+wrong("sends-gradients", "Only sums of squares", caught_by="traffic").replace(
+    "total = torch.zeros", "dist.all_reduce(torch.zeros(20), group=pp_group)\ntotal = torch.zeros"
+)
+right("first-tp-rank-counts").body("""
+    first = dist.get_rank(tp_group) == 0
+    mine = [g for name, g in gradients.items() if name not in elsewhere and (first or name not in replicated)]
+    total = torch.tensor([sum(float(g.square().sum()) for g in mine)], dtype=torch.float64)
+    dist.all_reduce(total, group=pp_group)
+    dist.all_reduce(total, group=tp_group)
+    return float(total) ** 0.5
+""")
+
+wrong, right = ANSWERS.to("token-mean")
+wrong("mean-of-means", "a rank with few tokens").body("""
+    mean = losses.mean().nan_to_num(0.0)
+    dist.all_reduce(mean, op=dist.ReduceOp.AVG, group=dp_group)
+    return losses.mean(), mean
+""")
+wrong("p-times-too-small", "P times too small").replace(" * dist.get_world_size(dp_group)", "")
+wrong("sum", "divide by the tokens of all ranks").replace(
+    "losses.sum() * dist.get_world_size(dp_group) / count", "losses.sum()"
+)
+wrong("own-mean-reported", "this rank's own mean").replace("return local, total / count", "return local, losses.mean()")
+wrong("mean-of-means-reported", "the mean of the ranks' means").replace(
+    "return local, total / count",
+    "mean = losses.mean()\ndist.all_reduce(mean, op=dist.ReduceOp.AVG, group=dp_group)\nreturn local, mean",
+)
+right("two-calls").body("""
+    count, total = torch.tensor(len(losses)), losses.detach().sum()
+    dist.all_reduce(count, group=dp_group)
+    dist.all_reduce(total, group=dp_group)
+    size = dist.get_world_size(dp_group)
+    return losses.sum() / (count / size), total / count
+""")
+
+wrong, right = ANSWERS.to("batch-rows")
+wrong("dealt", "every P-th row of the batch").replace("[dp_rank * each : (dp_rank + 1) * each]", "[dp_rank::dp_size]")
+wrong("own-part", "each rank's place in its own part").body("""
+    epoch, place = divmod(step, num_samples // batch_size)
+    order = torch.randperm(num_samples, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
+    each = batch_size // dp_size
+    return order[dp_rank::dp_size][place * each : (place + 1) * each]
+""")
+wrong("never-reshuffled", "shuffle with seed + epoch").replace("seed + epoch", "seed")
+wrong("first-batch", "the first batch of the epoch").replace("place * batch_size", "0 * batch_size").replace(
+    "(place + 1) * batch_size", "batch_size"
+)
+wrong("whole-batch", "chunk dp_rank of it is wanted").replace("[dp_rank * each : (dp_rank + 1) * each]", "[:]")
+wrong("uneven-epochs", "gets", hidden=True).replace("num_samples // batch_size", "-(-num_samples // batch_size)")
+right("by-chunk").body("""
+    epoch, place = divmod(step, num_samples // batch_size)
+    order = torch.randperm(num_samples, generator=torch.Generator().manual_seed(seed + epoch))
+    return order[place * batch_size :][:batch_size].chunk(dp_size)[dp_rank].tolist()
+""")
+
+wrong, right = ANSWERS.to("pieces-to-read")
+wrong("global-places", "places in the whole tensor").replace("- first,", "- 0,").replace("- first)", "- 0)")
+wrong("swapped", "the wrong way round").replace("(in_file, in_mine)", "(in_mine, in_file)")
+wrong("reads-all", "all that is in the file").replace(
+    "plan[name] = (in_file, in_mine)", "plan[name] = (tuple((0, b - a) for a, b in box), in_mine)"
+)
+wrong("needless-files", "you returned").replace("if all(first < end for first, end in common):", "if True:")
+wrong("touching-boxes", "you returned").replace("first < end", "first <= end")
+right("by-slices").body("""
+    plan = {}
+    for name, box in saved.items():
+        there, here = [], []
+        for (a, b), (c, d) in zip(wanted, box):
+            inside = range(max(a, c), min(b, d))
+            if not inside:
+                break
+            there.append((inside[0] - c, inside[-1] + 1 - c))
+            here.append((inside[0] - a, inside[-1] + 1 - a))
+        else:
+            plan[name] = tuple(there), tuple(here)
+    return plan
+""")

@@ -6,7 +6,7 @@ The truth about every value is one process with the whole model and the whole ba
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from .answer import Answer, CheckFailed
 from .inputs import Draws
 from .oracles import Case, as_tuple, oracle
 from .recorded import recorded
+from .show import show
 from .traffic import expect_only_messages
 
 LESSON = "12_3d_parallelism"
@@ -446,7 +447,7 @@ def ring_attention_backward(draws: Draws, groups: Members, tokens: int, kind: st
 
 
 @oracle(
-    values=[([[0, 1, 2, 3]], 2, 4), ([[0, 2], [1, 3]], 3, 2)],
+    values=[([[0, 1]], 2, 4), ([[0, 2], [1, 3]], 3, 2)],
     traffic=[([[0, 1, 2, 3]], 2, 4)],
     if_stuck="all ranks of the group must call all_to_all_single, with tensors of the same size.",
 )
@@ -495,3 +496,208 @@ def expect_exchanged(answer: Answer, nbytes: int) -> str:
                 "q, k and v there, the result back: each of them once, and no rank needs all heads of all tokens.",
             )
     return f"{nbytes:,} bytes handed to all-to-alls per rank, whatever the number of ranks."
+
+
+# ---- across all axes
+
+GRADIENTS = {"matrix": (2, 3), "norm": (3,), "table": (4, 2)}  # sharded over tp; replicated; replicated and tied
+
+
+def on_stage(name: str, stage: int, stages: int) -> bool:
+    return name != "table" or stage in (0, stages - 1)
+
+
+@oracle(values=[((2, 2, 2),)], traffic=[((2, 3, 1),), ((2, 2, 2),)], if_stuck="all ranks of a group must make the same calls in it.")
+def finish_gradients(draws: Draws, sizes: Sizes) -> Case:
+    dp, pp, tp = sizes
+    places, ranks = coordinates(sizes), range(math.prod(sizes))
+    whole = {name: draws.different_integers(len(ranks), shape, DOUBLE, seed) for seed, (name, shape) in enumerate(GRADIENTS.items())}
+    given = [
+        {name: whole[name][rank] for name in GRADIENTS if on_stage(name, places[rank][1], pp)} for rank in ranks
+    ]
+    ends = [[int(x) for x in grid_of(sizes)[d, [0, pp - 1], t].unique()] for d in range(dp) for t in range(tp)]
+    inside = [[int(rank)] for rank in grid_of(sizes)[:, 1 : pp - 1].flatten()]
+    embedding = ends + inside
+
+    def outcome(steps: Mapping[str, Sequence[str]], factor: float = 1.0) -> list[dict[str, Tensor]]:
+        """steps: {name: over which groups its gradient is summed}, and the mean over dp."""
+        found = [dict(of_rank) for of_rank in given]
+        for name in GRADIENTS:
+            for step in steps[name]:
+                members = embedding if step == "tied" else groups_along(sizes, {"dp": 0, "tp": 2}[step])
+                found = [dict(x) for x in added_up(found, name, members, 1 / dp if step == "dp" else 1.0)]
+        return [{name: factor * x for name, x in of_rank.items()} for of_rank in found]
+
+    steps = {"matrix": ["dp"], "norm": ["tp", "dp"], "table": ["tp", "tied", "dp"]}
+    right = outcome(steps)
+    wrong = {
+        "without the sum along tp: each rank has used this weight for its own tokens": {
+            name: [step for step in of if step != "tp"] for name, of in steps.items()
+        },
+        "summed along tp too: this weight is cut there, and its gradient is whole": steps | {"matrix": ["tp", "dp"]},
+        "without the other end of the pipeline: a tied weight is used twice, and both gradients count": steps
+        | {"table": ["tp", "dp"]},
+        "without the mean along dp": {name: [step for step in of if step != "dp"] for name, of in steps.items()},
+    }
+    outcomes = {words: outcome(these) for words, these in wrong.items()}
+    outcomes["the sum along dp: take the mean"] = outcome(steps, dp)
+
+    def by_name(of_ranks: list[dict[str, Tensor]], name: str) -> list[Tensor | None]:
+        return [of_rank.get(name) for of_rank in of_ranks]
+
+    def unpack(got: Any, rank: int) -> dict[str, Any]:
+        if not isinstance(got, dict) or got.keys() != given[rank].keys():
+            raise CheckFailed(f"rank {rank} returned {show(got)}", f"a dict with {', '.join(given[rank])}")
+        return dict.fromkeys(GRADIENTS) | got
+
+    groups = {"dp_group": groups_along(sizes, 0), "tp_group": groups_along(sizes, 2), "embedding_group": embedding}
+    return Case(
+        [given],
+        same={"partial": ["norm", "table"], "tied": ["table"], "groups": groups},
+        right={name: by_name(right, name) for name in GRADIENTS},
+        mistakes={name: {words: by_name(of, name) for words, of in outcomes.items()} for name in GRADIENTS},
+        unpack=unpack,
+        through=in_groups,
+        values_first=True,
+        traffic=lambda answer: expect_finished(answer, sizes, places, embedding),
+    )
+
+
+def added_up(found: list[dict[str, Tensor]], name: str, groups: Members, factor: float) -> list[dict[str, Tensor]]:
+    after = [dict(x) for x in found]
+    for members in groups:
+        having = [rank for rank in members if name in found[rank]]
+        if having:
+            total = torch.stack([found[rank][name] for rank in having]).sum(0) * factor
+            for rank in having:
+                after[rank][name] = total
+    return after
+
+
+def expect_finished(answer: Answer, sizes: Sizes, places: list[list[int]], embedding: Members) -> str:
+    """Raise CheckFailed unless each gradient went once along each axis that it needs."""
+    nbytes = {name: math.prod(shape) * 8 for name, shape in GRADIENTS.items()}
+    for rank, place in enumerate(places):
+        here = {name for name in GRADIENTS if on_stage(name, place[1], sizes[1])}
+        ends = next(tuple(members) for members in embedding if rank in members)
+        got = {"dp": 0, "tp": 0, "tied": 0, "elsewhere": 0}
+        for event in (event for event in answer.events if event.rank == rank and len(event.members) > 1):
+            along = {tuple(ends): "tied"} | {
+                tuple(members): axis for axis, n in (("dp", 0), ("tp", 2)) for members in groups_along(sizes, n)
+            }
+            got[along.get(event.members, "elsewhere")] += event.bytes
+        wanted = {
+            "dp": sum(nbytes[name] for name in here),
+            "tp": (sizes[2] > 1) * sum(nbytes[name] for name in here - {"matrix"}),
+            "tied": (len(ends) > 1) * nbytes["table"] * ("table" in here),
+            "elsewhere": 0,
+        }
+        for axis, count in got.items():
+            if count != wanted[axis]:
+                where = {"tied": "to the two ends of the pipeline", "elsewhere": "to other groups"}
+                raise CheckFailed(
+                    f"rank {rank} handed {count:,} bytes {where.get(axis, f'to its {axis} group')}",
+                    f"{wanted[axis]:,} bytes",
+                    "Each gradient goes once along each axis that it needs, and along no other.",
+                )
+    return "each gradient went once along each axis that it needs."
+
+
+@oracle(values=[((2, 2),), ((3, 1),)], traffic=[((2, 2),)], if_stuck="all ranks of a group must make the same calls in it.")
+def grid_norm(draws: Draws, sizes: tuple[int, int]) -> Case:
+    pp, tp = sizes
+    places = coordinates(sizes)
+    matrices = draws.different_integers(pp * tp, (2, 2), DOUBLE)
+    norms = draws.different_integers(pp, 3, DOUBLE, 1)
+    table = draws.integers((3, 2), DOUBLE, 2) + 7
+    given = [
+        {"matrix": matrices[rank], "norm": norms[stage]} | ({"table": table} if on_stage("table", stage, pp) else {})
+        for rank, (stage, _) in enumerate(places)
+    ]
+    elsewhere = [["table"] if pp > 1 and stage == pp - 1 else [] for stage, _ in places]
+
+    def squares(xs: Sequence[Tensor]) -> float:
+        return sum(float(x.square().sum()) for x in xs)
+
+    sharded, replicated, tied = squares(matrices), squares(norms), squares([table])
+    ends = 2 if pp > 1 else 1
+    own = [squares(list(of_rank.values())) for of_rank in given]
+    of_stage = [math.sqrt(sum(own[r] for r, (at, _) in enumerate(places) if at == stage)) for stage, _ in places]
+    return Case(
+        [given, [["norm", "table"]] * len(places), elsewhere],
+        same={"groups": {"pp_group": groups_along(sizes, 0), "tp_group": groups_along(sizes, 1)}},
+        right=math.sqrt(sharded + replicated + tied),
+        rtol=CLOSE,
+        mistakes={
+            "the norm with replicated gradients counted on every tp rank: count them once": math.sqrt(
+                sharded + tp * (replicated + tied)
+            ),
+            "the norm with the tied gradient counted on both of its stages: `elsewhere` says what to leave out": (
+                math.sqrt(sharded + replicated + ends * tied)
+            ),
+            "the norm of everything on every rank: count replicated gradients, and tied ones, once": math.sqrt(
+                sharded + tp * (replicated + ends * tied)
+            ),
+            "the norm of this rank's gradients: add up the squares over the grid": [math.sqrt(x) for x in own],
+            "this stage's norm: add up the squares along pp, too": of_stage,
+            "the square of the norm": sharded + replicated + tied,
+        },
+        through=in_groups,
+        values_first=True,
+        traffic=expect_few_bytes,
+    )
+
+
+def expect_few_bytes(answer: Answer) -> str:
+    for rank in range(answer.run.world_size):
+        total = sum(event.bytes for event in answer.events if event.rank == rank)
+        if total > SMALL:
+            raise CheckFailed(
+                f"rank {rank} handed in {total:,} bytes", f"{SMALL} at most", "Only sums of squares need to travel."
+            )
+    return "one number or two per rank."
+
+
+@oracle(values=[([3, 5, 1],), ([4, 0],)], traffic=[([3, 5, 1],)])
+def token_mean(draws: Draws, counts: list[int], groups: Members | None = None) -> Case:
+    groups = groups or [list(range(len(counts)))]
+    losses = [(draws.integers(count, DOUBLE, seed=rank) + 5 + rank) for rank, count in enumerate(counts)]
+
+    def of(rank: int) -> tuple[float, int, int]:
+        """(sum of the losses, tokens, ranks) of a rank's group."""
+        mine = next(members for members in groups if rank in members)
+        return sum(float(losses[r].sum()) for r in mine), sum(counts[r] for r in mine), len(mine)
+
+    every_rank = [of(rank) for rank in range(len(counts))]
+    sums = [losses[rank].sum() for rank in range(len(counts))]
+    means = [x.mean() for x in losses]
+    local = [total * size / tokens for total, (_, tokens, size) in zip(sums, every_rank, strict=True)]
+    return Case(
+        [losses],
+        same={"groups": {"dp_group": groups}},
+        right={"the loss to go backward from": local, "the mean": [torch.tensor(s / n, dtype=DOUBLE) for s, n, _ in every_rank]},
+        rtol=CLOSE,
+        mistakes={
+            "the loss to go backward from": {
+                "the mean over this rank's own tokens: a rank with few tokens then counts as much as the others": means,
+                "P times too small: the gradients are averaged over P ranks later": [
+                    total / tokens for total, (_, tokens, _) in zip(sums, every_rank, strict=True)
+                ],
+                "the sum over this rank's tokens: divide by the tokens of all ranks": sums,
+            },
+            "the mean": {
+                "the mean of the ranks' means: weigh every token alike": [
+                    torch.stack([means[r] for r in next(g for g in groups if rank in g)]).mean()
+                    for rank in range(len(counts))
+                ],
+                "this rank's own mean": means,
+            },
+        },
+        through=in_groups,
+        values_first=True,
+        traffic=expect_few_bytes,
+    )
+
+
+batch_rows = recorded(LESSON, "batch-rows")
+pieces_to_read = recorded(LESSON, "pieces-to-read")
