@@ -136,9 +136,7 @@ right("batched").replace(
 )
 
 wrong, right = ANSWERS.to("ring-attention-backward")
-wrong("never-home", "one more hop brings it home").replace(
-    "dkv = passed_on(dkv)\nreturn", "return"
-)
+wrong("never-home", "one more hop brings it home").replace("dkv = passed_on(dkv)\nreturn", "return")
 wrong("own-part-only", "own queries contribute").replace(
     "dkv = passed_on(dkv)\nreturn dq, *dkv",
     "_, dk, dv = attention_block_backward(q, k, v, out, lse, grad, positions_of[cp_rank], positions_of[cp_rank])\n"
@@ -173,8 +171,7 @@ wrong("gathers-all", "all_gather", caught_by="traffic").body("""
 """)
 wrong("heads-mixed-up", "a different order").replace(
     "return torch.cat(exchange(parts), dim=1)",
-    "there = torch.cat(exchange(parts), dim=1)\n"
-    "return there.unflatten(1, (cp_size, -1)).transpose(1, 2).flatten(1, 2)",
+    "there = torch.cat(exchange(parts), dim=1)\nreturn there.unflatten(1, (cp_size, -1)).transpose(1, 2).flatten(1, 2)",
 )
 wrong("never-back", "returned").replace("return torch.cat(exchange(parts), dim=1)", "return out")
 wrong("world-instead-of-group", "returned").replace("group=cp_group", "group=None")
@@ -254,7 +251,7 @@ right("two-calls").body("""
     dist.all_reduce(count, group=dp_group)
     dist.all_reduce(total, group=dp_group)
     size = dist.get_world_size(dp_group)
-    return losses.sum() / (count / size), total / count
+    return losses.sum() * size / count, total / count
 """)
 
 wrong, right = ANSWERS.to("batch-rows")
@@ -298,4 +295,28 @@ right("by-slices").body("""
         else:
             plan[name] = tuple(there), tuple(here)
     return plan
+""")
+
+wrong, right = ANSWERS.to("best-grid")
+wrong("data-only", "would need", caught_by="score").body(
+    """return {"dp": gpus, "pp": 1, "tp": 1, "microbatches": 1, "recompute": False}"""
+)
+wrong("too-few-gpus", "but there are 512 GPUs", caught_by="score").body(
+    """return {"dp": 8, "pp": 8, "tp": 4, "microbatches": 8, "recompute": True}"""
+)
+wrong("deep-pipeline", "times par", caught_by="score").body(
+    """return {"dp": gpus // 128, "pp": 16, "tp": 8, "microbatches": 4, "recompute": True}"""
+)
+wrong("a-tuple", "a dict with", caught_by="score").body("return gpus // 64, 8, 8, 16")
+right("searches").body("""
+    from itertools import product
+    from utils.kit.grid_costs import problem_of
+    model, cluster, best = Model(layers, width, heads, length), find_cluster("dgx-h100", gpus), None
+    for pp, tp, count, recompute in product(range(1, layers + 1), (1, 2, 4, 8, 16), range(1, 257), (False, True)):
+        if gpus % (pp * tp) == 0:
+            plan = {"dp": gpus // (pp * tp), "pp": pp, "tp": tp, "microbatches": count, "recompute": recompute}
+            if not problem_of(plan, model, batch, cluster):
+                seconds = step_costs(plan, model, batch, cluster)["seconds"]
+                best = min(best or (seconds, 0, plan), (seconds, id(plan), plan))
+    return best[2]
 """)

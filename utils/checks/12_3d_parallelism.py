@@ -14,14 +14,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu
 
+from ..cluster.hardware import Cluster
+from ..cluster.presets import find_cluster
 from ..kit import mlp
 from ..kit.attention_blocks import attention_block, attention_block_backward, causal_attention
 from ..kit.drivers.on_a_grid import use_groups
 from ..kit.drivers.sharded import in_groups
+from ..kit.grid_costs import Model, step_costs
 from .answer import Answer, CheckFailed
 from .inputs import Draws
 from .oracles import Case, as_tuple, oracle
-from .recorded import recorded
+from .recorded import recorded, recorded_par
+from .scores import Measure
 from .show import show
 from .traffic import expect_only_messages
 
@@ -112,7 +116,10 @@ def without_f(weights: Sequence[Tensor], batch: Tensor, parts: int) -> list[Tens
     if_stuck="all ranks of a group must make the same calls in it, in the same order; no rank skips a microbatch.",
 )
 def grid_step(draws: Draws, sizes: Sizes, layers: int, rows: int, count: int, dim: int = 4) -> Case:
-    weights, batch = mlp.make_weights(layers, dim, draws.salted(), DOUBLE), mlp.make_batch(rows, dim, draws.salted(), DOUBLE)
+    weights, batch = (
+        mlp.make_weights(layers, dim, draws.salted(), DOUBLE),
+        mlp.make_batch(rows, dim, draws.salted(), DOUBLE),
+    )
     loss, gradients = mlp.serial_gradients(weights, batch)
     places, ranks = coordinates(sizes), range(math.prod(sizes))
     own = [mlp.serial_gradients(weights, part) for part in batch.chunk(sizes[0])]
@@ -174,7 +181,11 @@ def expect_axes(answer: Answer, sizes: Sizes, layers: int, rows: int, count: int
     of_rows, pairs = rows // dp * dim * 8, layers // pp // 2
     for rank, (_, stage, _) in enumerate(coordinates(sizes)):
         doors = (2 * pairs - (stage == 0)) * of_rows  # the batch itself needs no gradient
-        wanted = {"dp": (dp > 1) * 2 * pairs * dim * dim // tp * 8, "tp": (tp > 1) * doors, "pp": ((stage > 0) + (stage < pp - 1)) * of_rows}
+        wanted = {
+            "dp": (dp > 1) * 2 * pairs * dim * dim // tp * 8,
+            "tp": (tp > 1) * doors,
+            "pp": ((stage > 0) + (stage < pp - 1)) * of_rows,
+        }
         expect_along(answer, rank, moved(answer, rank, sizes), wanted)
     return "no byte more than needed along any axis."
 
@@ -207,8 +218,9 @@ def expect_along(answer: Answer, rank: int, got: dict[str, int], wanted: dict[st
         need = wanted.get(axis, 0)
         if not need <= nbytes <= need + SMALL:
             raise CheckFailed(
-                f"rank {rank} handed in {nbytes:,} bytes along {axis}" if axis != "elsewhere" else
-                f"rank {rank} handed in {nbytes:,} bytes to groups that lie along no axis",
+                f"rank {rank} handed in {nbytes:,} bytes along {axis}"
+                if axis != "elsewhere"
+                else f"rank {rank} handed in {nbytes:,} bytes to groups that lie along no axis",
                 f"{need:,} bytes",
                 ADVICE[axis],
             )
@@ -277,7 +289,11 @@ def spread(x: Tensor, positions: Sequence[Tensor]) -> list[Tensor]:
 def layout(kind: str, ranks: int, tokens: int) -> list[Tensor]:
     """Which tokens each rank has: neighbours, or dealt out one by one."""
     every_token = torch.arange(ranks * tokens)
-    return list(every_token.chunk(ranks) if kind == "chunks" else [torch.arange(rank, ranks * tokens, ranks) for rank in range(ranks)])
+    return list(
+        every_token.chunk(ranks)
+        if kind == "chunks"
+        else [torch.arange(rank, ranks * tokens, ranks) for rank in range(ranks)]
+    )
 
 
 @dataclass
@@ -350,7 +366,7 @@ def ring_attention(draws: Draws, groups: Members, tokens: int, kind: str) -> Cas
     wrong = {
         "attention to this rank's own keys alone: merge those that arrive, too": ([0], False),
         "attention without the keys of the last rank of the ring: P - 1 blocks arrive": (every_hop[:-1], False),
-        "what it is if this rank's positions are used for the keys of others: use those of the rank that they come from": (
+        "what it is with this rank's positions for all keys: use those of the rank that they come from": (
             every_hop,
             True,
         ),
@@ -454,14 +470,18 @@ def ring_attention_backward(draws: Draws, groups: Members, tokens: int, kind: st
 def ulysses_attention(draws: Draws, groups: Members, tokens: int, heads: int) -> Case:
     size = len(groups[0])
     total, nbytes = size * tokens, heads * tokens * 4 * 8
-    whole = [[heads_of(draws, 10 * number + seed, total, heads, 1) for seed in range(3)] for number in range(len(groups))]
+    whole = [
+        [heads_of(draws, 10 * number + seed, total, heads, 1) for seed in range(3)] for number in range(len(groups))
+    ]
 
     def on_ranks(of_group: Callable[[int], Sequence[Tensor]]) -> list[Tensor]:
         found = [(rank, x) for n, ranks in enumerate(groups) for rank, x in zip(ranks, of_group(n), strict=True)]
         return [x.clone() for _, x in sorted(found, key=lambda pair: pair[0])]
 
     outs = [causal_attention(*qkv) for qkv in whole]
-    chunks = [torch.cat([causal_attention(*(x.chunk(size, 2)[p] for x in qkv)) for p in range(size)], 2) for qkv in whole]
+    chunks = [
+        torch.cat([causal_attention(*(x.chunk(size, 2)[p] for x in qkv)) for p in range(size)], 2) for qkv in whole
+    ]
     swapped = [
         torch.cat([x.unflatten(1, (size, heads // size)).transpose(1, 2).flatten(1, 2) for x in [out]]) for out in outs
     ]
@@ -491,7 +511,7 @@ def expect_exchanged(answer: Answer, nbytes: int) -> str:
         total = sum(event.bytes for event in events)
         if strangers or total != nbytes:
             raise CheckFailed(
-                f"rank {rank} handed {total:,} bytes to {', '.join(sorted({event.op for event in events})) or 'nothing'}",
+                f"rank {rank} handed {total:,} bytes to {', '.join(strangers) or 'all_to_all'}",
                 f"{nbytes:,} bytes to all_to_all",
                 "q, k and v there, the result back: each of them once, and no rank needs all heads of all tokens.",
             )
@@ -507,14 +527,19 @@ def on_stage(name: str, stage: int, stages: int) -> bool:
     return name != "table" or stage in (0, stages - 1)
 
 
-@oracle(values=[((2, 2, 2),)], traffic=[((2, 3, 1),), ((2, 2, 2),)], if_stuck="all ranks of a group must make the same calls in it.")
+@oracle(
+    values=[((2, 2, 2),)],
+    traffic=[((2, 3, 1),), ((2, 2, 2),)],
+    if_stuck="all ranks of a group must make the same calls in it.",
+)
 def finish_gradients(draws: Draws, sizes: Sizes) -> Case:
     dp, pp, tp = sizes
     places, ranks = coordinates(sizes), range(math.prod(sizes))
-    whole = {name: draws.different_integers(len(ranks), shape, DOUBLE, seed) for seed, (name, shape) in enumerate(GRADIENTS.items())}
-    given = [
-        {name: whole[name][rank] for name in GRADIENTS if on_stage(name, places[rank][1], pp)} for rank in ranks
-    ]
+    whole = {
+        name: draws.different_integers(len(ranks), shape, DOUBLE, seed)
+        for seed, (name, shape) in enumerate(GRADIENTS.items())
+    }
+    given = [{name: whole[name][rank] for name in GRADIENTS if on_stage(name, places[rank][1], pp)} for rank in ranks]
     ends = [[int(x) for x in grid_of(sizes)[d, [0, pp - 1], t].unique()] for d in range(dp) for t in range(tp)]
     inside = [[int(rank)] for rank in grid_of(sizes)[:, 1 : pp - 1].flatten()]
     embedding = ends + inside
@@ -557,6 +582,7 @@ def finish_gradients(draws: Draws, sizes: Sizes) -> Case:
         right={name: by_name(right, name) for name in GRADIENTS},
         mistakes={name: {words: by_name(of, name) for words, of in outcomes.items()} for name in GRADIENTS},
         unpack=unpack,
+        rtol=CLOSE,
         through=in_groups,
         values_first=True,
         traffic=lambda answer: expect_finished(answer, sizes, places, embedding),
@@ -587,7 +613,7 @@ def expect_finished(answer: Answer, sizes: Sizes, places: list[list[int]], embed
             }
             got[along.get(event.members, "elsewhere")] += event.bytes
         wanted = {
-            "dp": sum(nbytes[name] for name in here),
+            "dp": (sizes[0] > 1) * sum(nbytes[name] for name in here),
             "tp": (sizes[2] > 1) * sum(nbytes[name] for name in here - {"matrix"}),
             "tied": (len(ends) > 1) * nbytes["table"] * ("table" in here),
             "elsewhere": 0,
@@ -603,7 +629,9 @@ def expect_finished(answer: Answer, sizes: Sizes, places: list[list[int]], embed
     return "each gradient went once along each axis that it needs."
 
 
-@oracle(values=[((2, 2),), ((3, 1),)], traffic=[((2, 2),)], if_stuck="all ranks of a group must make the same calls in it.")
+@oracle(
+    values=[((2, 2),), ((3, 1),)], traffic=[((2, 2),)], if_stuck="all ranks of a group must make the same calls in it."
+)
 def grid_norm(draws: Draws, sizes: tuple[int, int]) -> Case:
     pp, tp = sizes
     places = coordinates(sizes)
@@ -621,7 +649,10 @@ def grid_norm(draws: Draws, sizes: tuple[int, int]) -> Case:
 
     sharded, replicated, tied = squares(matrices), squares(norms), squares([table])
     ends = 2 if pp > 1 else 1
-    own = [squares(list(of_rank.values())) for of_rank in given]
+    own = [  # replicated gradients divided by the ranks that have them, tied ones on the first stage
+        squares([of["matrix"]]) + (squares([of["norm"]]) + (at == 0) * tied) / tp
+        for of, (at, _) in zip(given, places, strict=True)
+    ]
     of_stage = [math.sqrt(sum(own[r] for r, (at, _) in enumerate(places) if at == stage)) for stage, _ in places]
     return Case(
         [given, [["norm", "table"]] * len(places), elsewhere],
@@ -675,7 +706,10 @@ def token_mean(draws: Draws, counts: list[int], groups: Members | None = None) -
     return Case(
         [losses],
         same={"groups": {"dp_group": groups}},
-        right={"the loss to go backward from": local, "the mean": [torch.tensor(s / n, dtype=DOUBLE) for s, n, _ in every_rank]},
+        right={
+            "the loss to go backward from": local,
+            "the mean": [torch.tensor(s / n, dtype=DOUBLE) for s, n, _ in every_rank],
+        },
         rtol=CLOSE,
         mistakes={
             "the loss to go backward from": {
@@ -701,3 +735,28 @@ def token_mean(draws: Draws, counts: list[int], groups: Members | None = None) -
 
 batch_rows = recorded(LESSON, "batch-rows")
 pieces_to_read = recorded(LESSON, "pieces-to-read")
+
+
+# ---- the challenge
+
+
+@oracle(score=[(80, 10_240, 80, 2048, 1024)], par=recorded_par(LESSON, "best-grid"))
+def best_grid(_: Draws, layers: int, width: int, heads: int, length: int, batch: int) -> Case:
+    cluster = find_cluster("dgx-h100", GPUS)
+    model = Model(layers, width, heads, length)
+    plans = Measure(lambda answer: seconds_of(answer.results[0], model, batch, cluster), "s", "for a step")
+    least = model.flops_per_token * length * batch / (GPUS * cluster.gpu.peak("bfloat16"))
+    return Case([[layers], [width], [heads], [length], [batch], [GPUS]], score=plans, limit=least)
+
+
+GPUS = 512
+
+
+def seconds_of(plan: Any, model: Model, batch: int, cluster: Cluster) -> float:
+    names = {"dp", "pp", "tp", "microbatches", "recompute"}
+    if not isinstance(plan, dict) or plan.keys() != names:
+        raise CheckFailed(f"it returned {show(plan)}"[:200], f"a dict with {', '.join(sorted(names))}")
+    try:
+        return step_costs(plan, model, batch, cluster)["seconds"]
+    except (ValueError, TypeError) as error:
+        raise CheckFailed(f"the plan can't be carried out: {error}", "one that can") from None

@@ -22,9 +22,7 @@ def scores_of(q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) ->
     return (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).masked_fill(hidden, float("-inf"))
 
 
-def attention_block(
-    q: Tensor, k: Tensor, v: Tensor, q_positions: Tensor, k_positions: Tensor
-) -> tuple[Tensor, Tensor]:
+def attention_block(q: Tensor, k: Tensor, v: Tensor, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:
     """(out, lse) of these queries among these keys alone."""
     scores = scores_of(q, k, q_positions, k_positions)
     lse = scores.logsumexp(-1)

@@ -1,7 +1,7 @@
 """The doors of tensor and sequence parallelism, ready to use, and what else a layer needs of its group.
 
-    doors = blocks_for(tp_group)
-    y = doors["g"](h_local @ w_down_local)        f, g: lesson 08's; gather, scatter: along dimension 1
+doors = blocks_for(tp_group)
+y = doors["g"](h_local @ w_down_local)        f, g: lesson 08's; gather, scatter: along dimension 1
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from ...recording.regions import region
 from ..sharded_regions import blocks_for
 
+
 def my_group(rank: int, groups: Sequence[list[int]] | None) -> dist.ProcessGroup | None:
     """The process group that `rank` is in, the whole world without `groups`; every rank must create all of them."""
     made = [dist.new_group(members) for members in groups or []]
