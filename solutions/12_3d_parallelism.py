@@ -1,4 +1,4 @@
-# %% [markdown] question="How do thousands of GPUs train one model, and how do you know that it is still the same model?"
+# %% [markdown] question="How do thousands of GPUs train one model, and how do you know it is still the same model?"
 # # 3D parallelism
 # *you need: lessons 05 (data), 08 (tensor) and 09 (pipeline parallelism). Lessons 07 and 11 help.*
 #
@@ -13,10 +13,8 @@
 import os
 import tempfile
 import threading
-import time
-from dataclasses import replace
 from functools import partial
-from itertools import pairwise, product
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -53,8 +51,8 @@ double = torch.float64
 
 # %%
 parameters = 12 * 96 * 12288**2
-for name, ways in (("data, 1536 ways", 1), ("tensor, 8 ways", 8), ("pipeline, 96 ways", 96), ("tensor x pipeline", 768)):
-    print(f"{name:>18}: {16 * parameters / ways / 1e9:7,.0f} GB on each GPU")
+for name, ways in {"data, 1536 ways": 1, "tensor, 8 ways": 8, "pipeline, 96 ways": 96, "both together": 768}.items():
+    print(f"{name:>17}: {16 * parameters / ways / 1e9:7,.0f} GB on each GPU")
 
 # %% [markdown]
 # The first two don't fit into the 80 GB of a GPU. The third does, but its bubble is large: with 95 stages to fill,
@@ -219,11 +217,11 @@ spawn(beside_device_mesh, 8, {"dp": 2, "pp": 2, "tp": 2}).results
 # %% [markdown]
 # ## Which axis is innermost?
 # The grid says which ranks share a group; the **order** of the axes says where they are. Ranks 0 to 7 are the GPUs of
-# one node, connected by NVLink. All other connections go through the network, 9 times slower here. So only the innermost
-# axis, or a part of it, has fast connections.
+# one node, connected by NVLink. All other connections go through the network, 9 times slower here. So only the
+# innermost axis, or a part of it, has fast connections.
 #
 # We measure it: 64 GPUs on 8 nodes, dp 4 x pp 2 x tp 8, and nothing but the communication of a training step. Each
-# rank has 12 layers of width 8,192 and takes 8 microbatches of 4,096 tokens. **Predict** which order is fastest, and
+# rank has 3 layers of width 8,192 and takes 2 microbatches of 4,096 tokens. **Predict** which order is fastest, and
 # how many times as long the slowest takes.
 
 # %%
@@ -231,7 +229,7 @@ predict("the fastest order, outermost axis first", ..., choices=["dp pp tp", "tp
 predict("slowest order over fastest", ...)
 
 # %% tags=["notebook-only"]
-def only_communication(rank, world_size, sizes, layers=12, width=8192, microbatches=8, tokens=4096):
+def only_communication(rank, world_size, sizes, layers=3, width=8192, microbatches=2, tokens=4096):
     groups = process_groups({axis: axis_groups(sizes, (axis,)) for axis in sizes}, rank)
     x = torch.empty(tokens, width, dtype=torch.bfloat16)
     gradients = torch.empty(12 * layers * width**2 // sizes["tp"], dtype=torch.bfloat16)
@@ -271,8 +269,8 @@ reveal("slowest order over fastest", max(took.values()) / min(took.values()), wh
 # - **data**: of the batch it takes chunk d of the rows, and cuts it into microbatches.
 # - **pipeline**: it has the layers of stage p. `pipelined` from `utils/kit/pipelined.py` runs lesson 09's 1F1B for any
 #   stage: you write what the stage computes, and it sends, receives, and goes forward and back.
-# - **tensor**: of each pair of layers it has some columns of the first weight and the matching rows of the second, as in
-#   lesson 08. `f` and `g` are the doors that you wrote there, ready-made.
+# - **tensor**: of each pair of layers it has some columns of the first weight and the matching rows of the second, as
+#   in lesson 08. `f` and `g` are the doors that you wrote there, ready-made.
 #
 # ```python
 # blocks = blocks_for(tp_group)
@@ -388,13 +386,13 @@ def place_of(rank, sizes):
 def groups_of(rank, sizes):
     return process_groups({axis: axis_groups(sizes, (axis,)) for axis in sizes}, rank)
 
-def step_program(rank, world_size, sizes, places, layers=16, dim=4096, rows=4096):
+def step_program(rank, world_size, sizes, layers=16, count=8, dim=4096, rows=4096):
     groups = groups_of(rank, sizes)
     shapes = [(dim, dim // sizes["tp"]), (dim // sizes["tp"], dim)] * (layers // sizes["pp"] // 2)
     weights = [torch.empty(shape, dtype=torch.bfloat16) for shape in shapes]
     batch = torch.empty(rows, dim, dtype=torch.bfloat16)
     with region("step"):
-        grid_step(batch, weights, 8, *(groups[axis] for axis in sizes))
+        grid_step(batch, weights, count, *(groups[axis] for axis in sizes))
 
 def bytes_along(run, sizes):
     """{axis: bytes that rank 0 hands in to calls along it}"""
@@ -410,30 +408,35 @@ runs = {}
 print(f"{'dp x pp x tp':>12}  {'dp':>9} {'pp':>9} {'tp':>9}  {'holds':>9}  {'takes':>9}")
 for dp, pp, tp in ((8, 1, 1), (1, 8, 1), (1, 1, 8), (4, 2, 1), (4, 1, 2), (2, 2, 2), (2, 1, 4), (1, 2, 4)):
     sizes = {"dp": dp, "pp": pp, "tp": tp}
-    run = runs[dp, pp, tp] = simulate(step_program, 8, sizes, None)
+    run = runs[dp, pp, tp] = simulate(step_program, 8, sizes)
     sent = " ".join(f"{n / 1e6:6.0f} MB" for n in bytes_along(run, sizes).values())
     print(f"{f'{dp} x {pp} x {tp}':>12}  {sent}  {max(run.memory().peak) / 1e6:6.0f} MB  {run.elapsed * 1e3:6.2f} ms")
 
 # %%
 pure = {"dp 8": runs[8, 1, 1], "pp 8": runs[1, 8, 1], "tp 8": runs[1, 1, 8]}
-of_last = [e for e in simulate(step_program, 8, {"dp": 2, "pp": 2, "tp": 2}, None, layers=8).events if e.rank == 6]
+run = simulate(step_program, 8, {"dp": 2, "pp": 2, "tp": 2}, layers=8, count=4)
+of_last = [event for event in run.events if event.rank == 6]
 
 # %%
 reveal(
     "all-reduces along tp, last stage",
-    sum(e.op == "all_reduce" and e.members == (6, 7) for e in of_last),
-    why="4 microbatches in the exercise, 8 in this table; 2 pairs; one in each direction.",
+    sum(event.op == "all_reduce" and event.members == (6, 7) for event in of_last),
+    why="4 microbatches, 2 pairs, one in each direction.",
 )
-reveal("messages that a rank of the last stage sends", sum(e.op == "send" for e in of_last), why="The gradients.")
+reveal(
+    "messages that a rank of the last stage sends",
+    sum(event.op == "send" for event in of_last),
+    why="It sends only gradients back, one message per microbatch.",
+)
 reveal(
     "least memory of the pure grids",
     min(pure, key=lambda name: max(pure[name].memory().peak)),
-    why="An eighth of the weights, and the activations of a few microbatches.",
+    why="An eighth of the weights, and between the doors an eighth of the activations.",
 )
 reveal(
     "fastest of the pure grids",
     min(pure, key=lambda name: pure[name].elapsed),
-    why="It communicates once, for all layers together; but it holds the whole model.",
+    why="It sends least. Data parallelism leaves 64 rows per microbatch, and each reads all weights from memory.",
 )
 
 # %% [markdown]
@@ -534,8 +537,8 @@ predict("MB that a rank sends forward", ...)
 # <details><summary>Hint 2: the idea</summary>
 #
 # Start with the rank's own block. In each hop, start the send without waiting, receive into a buffer of its own, and
-# only then let go of what was sent. After the first hop the keys of the rank before are here, after the second hop those
-# of the one before that.
+# only then let go of what was sent. After the first hop the keys of the rank before are here, after the second hop
+# those of the one before that.
 # </details>
 #
 # <details><summary>Hint 3: almost the code</summary>
@@ -644,8 +647,8 @@ reveal(
 # is and is added up. The gradients of k and v belong to keys that are **passing through**. So they travel along with
 # these keys, and every rank adds its part.
 #
-# **Predict**: when the last block has been computed, where are a rank's own dk and dv? How many messages does a rank send
-# in the backward pass on 4 ranks, if keys with values, and their gradients, are one message each?
+# **Predict**: when the last block has been computed, where are a rank's own dk and dv? How many messages does a rank
+# send in the backward pass on 4 ranks, if keys with values, and their gradients, are one message each?
 
 # %%
 predict("messages backward, 4 ranks", ...)
@@ -761,9 +764,9 @@ reveal(
 # ## Exchanging heads for tokens
 #
 # There is another way, known as **DeepSpeed-Ulysses**: attention works on each head by itself. So swap: from "some
-# tokens, all heads" to "all tokens, some heads". An all-to-all does just that. Then each rank computes ordinary attention
-# for its heads, and a second all-to-all swaps back. P must divide the number of heads, so this way ends where tensor
-# parallelism does; the ring knows no such limit.
+# tokens, all heads" to "all tokens, some heads". An all-to-all does just that. Then each rank computes ordinary
+# attention for its heads, and a second all-to-all swaps back. P must divide the number of heads, so this way ends where
+# tensor parallelism does; the ring knows no such limit.
 #
 # Here a rank's tokens are **neighbouring** ones, chunk r of the sequence, so that the gathered sequence is in order.
 
@@ -854,8 +857,8 @@ def sent_by_a_rank(run):
 
 ways = {way: simulate(one_layer, 8, way, 32_768) for way in ("ring", "all-gather", "all-to-all")}
 for way, run in ways.items():
-    held = max(run.memory().peak) / 1e9
-    print(f"{way:>10}: sends {sent_by_a_rank(run) / 1e6:5.0f} MB, holds {held:5.2f} GB, takes {run.elapsed * 1e3:6.2f} ms")
+    sent, held = sent_by_a_rank(run) / 1e6, max(run.memory().peak) / 1e9
+    print(f"{way:>10}: sends {sent:5.0f} MB, holds {held:5.2f} GB, takes {run.elapsed * 1e3:6.2f} ms")
 
 # %%
 reveal("way with the least memory", min(ways, key=lambda w: max(ways[w].memory().peak)), why="Two blocks at a time.")
@@ -998,9 +1001,9 @@ check(grid_norm, judges="traffic")
 # %% [markdown]
 # ## The mean over tokens
 #
-# Sequences have different lengths, and padding doesn't count. So ranks have different numbers of tokens, and the loss of
-# a batch is the mean over **all** its tokens. A mean of the ranks' means would give a token more weight if it happens to
-# sit on a rank with few others.
+# Sequences have different lengths, and padding doesn't count. So ranks have different numbers of tokens, and the loss
+# of a batch is the mean over **all** its tokens. A mean of the ranks' means would give a token more weight if it
+# happens to sit on a rank with few others.
 #
 # The gradients will be **averaged** over the P data ranks. So which loss must a rank go backward from, such that the
 # average comes out right? With gradient accumulation, `count` runs over all microbatches of the step: it must be known
@@ -1037,13 +1040,13 @@ check(token_mean, judges="traffic")
 # ### And the rest
 # - **Random states.** Two ranks must draw the **same** dropout mask where they hold the same activations, and different
 #   masks where they hold different ones. So a seed is made from coordinates: those of the axes along which the
-#   activations differ. Along `dp`, `cp` and `pp` they always differ. Along `tp` they differ inside a sharded region and,
-#   with sequence parallelism, between regions too; without it they are equal between regions.
+#   activations differ. Along `dp`, `cp` and `pp` they always differ. Along `tp` they differ inside a sharded region
+#   and, with sequence parallelism, between regions too; without it they are equal between regions.
 # - **Gradient accumulation** is what the pipeline's microbatches are. The data axis has its turn once, after the last.
 # - **Mixed precision**: weights and activations in bfloat16, and everything that is summed over many ranks or steps in
 #   float32: master weights, gradients that accumulate, the norm, the loss, and softmax's sums.
-# - **FSDP over the data axis**: instead of an all-reduce along `dp`, a reduce-scatter, and each data rank updates its own
-#   part (lesson 07). With a pipeline, ZeRO-1 is the usual choice: ZeRO-3 would gather all weights again for every
+# - **FSDP over the data axis**: instead of an all-reduce along `dp`, a reduce-scatter, and each data rank updates its
+#   own part (lesson 07). With a pipeline, ZeRO-1 is the usual choice: ZeRO-3 would gather all weights again for every
 #   microbatch.
 
 # %%
@@ -1127,8 +1130,8 @@ reveal("the epoch of step 13", 13 // (20 // 4), why="Five steps in each epoch; t
 #
 # <details><summary>Hint 2: the idea</summary>
 #
-# What two boxes have in common is a box again: in each dimension from the later start to the earlier end. If it is empty
-# in any dimension, nothing has to be read.
+# What two boxes have in common is a box again: in each dimension from the later start to the earlier end. If it is
+# empty in any dimension, nothing has to be read.
 # </details>
 #
 # <details><summary>Hint 3: almost the code</summary>
@@ -1372,9 +1375,10 @@ print("on 1 x 1 x 4, to 9 digits:", torch.allclose(torch.tensor(resumed), torch.
 # On the same grid, the training that follows is equal to the last **bit**. On another grid the loaded numbers are equal
 # to the last bit, too, but sums are then taken in a different order, so the losses differ in the last digits.
 #
-# `torchrun --max-restarts=3` starts all ranks again when one dies, and the program does what you have just seen: it looks
-# for a checkpoint first. **Asynchronous** saving makes the stop short: copy the tensors, which takes milliseconds, and
-# let a thread write the copy while training goes on. PyTorch's own is `torch.distributed.checkpoint.async_save`.
+# `torchrun --max-restarts=3` starts all ranks again when one dies, and the program does what you have just seen: it
+# looks for a checkpoint first. **Asynchronous** saving makes the stop short: copy the tensors, which takes
+# milliseconds, and let a thread write the copy while training goes on. PyTorch's own is
+# `torch.distributed.checkpoint.async_save`.
 
 # %% tags=["notebook-only"]
 def saves_meanwhile(folder):
@@ -1391,9 +1395,10 @@ with tempfile.TemporaryDirectory() as folder:
     print("the checkpoint has the old values:", saves_meanwhile(Path(folder)))
 
 # %% [markdown]
-# ### A thousand GPUs
-# The same stages, `pipelined` and `finish_gradients` on 1,024 virtual GPUs: dp 32 x pp 4 x tp 8. The model is as wide
-# as one with 10 billion parameters, but has only 4 layers, so that this cell takes seconds.
+# ### Many GPUs
+# The same stages and the same `pipelined` on 128 virtual GPUs: dp 4 x pp 4 x tp 8. The model is as wide as one with 7
+# billion parameters, but has only 4 layers, so that this cell takes seconds. Put `"dp": 32` there for 1,024 GPUs, and
+# wait some minutes.
 #
 # One thing has to change. Every rank creates every group: on 1,024 ranks those are hundreds of calls each, and hundreds
 # of thousands together. `new_group(..., use_local_synchronization=True)` is called by the members alone.
@@ -1434,9 +1439,9 @@ def big_step(rank, world_size, sizes, layers=4, width=4096, heads=32, length=204
         flat = torch.cat([x.grad.flatten() for x in w.values()])
         dist.all_reduce(flat, op=dist.ReduceOp.AVG, group=groups["dp"])
 
-big = {"dp": 32, "pp": 4, "tp": 8}
-run = simulate(big_step, 1024, big)
-tokens = 32 * 4 * 2048
+big = {"dp": 4, "pp": 4, "tp": 8}
+run = simulate(big_step, 32 * big["dp"], big)
+tokens = big["dp"] * 4 * 2048
 flops = tokens * (6 * 12 * 4 * 4096**2 + 12 * 4 * 4096 * 2048)
 parts = run.breakdown(tokens=tokens, model_flops=flops)
 print(f"{run.elapsed * 1e3:.1f} ms a step, {parts.tokens_per_second / 1e6:.1f} million tokens/s, MFU {parts.mfu:.1%}")
@@ -1449,6 +1454,23 @@ run.timeline(ranks=[0, 8, 16, 24])
 # MFU, model FLOPs utilisation, is the share of the GPUs' peak that goes into the model's own FLOPs. Published runs of
 # dense models of this kind report around 40 to 50 %. This one has few layers on each stage, small microbatches, and an
 # attention that writes all scores to memory, and the breakdown says what that costs.
+#
+# For 1,024 GPUs and a whole model there is a shorter way: a closed form with the same costs, in
+# `utils/kit/grid_costs.py`. It adds up computing, tensor-parallel sums, messages between stages, the bubble and what is
+# exposed along dp. A model of 175 billion parameters, with 1,536 sequences of 2,048 tokens per step:
+
+# %%
+plan = {"dp": 16, "pp": 8, "tp": 8, "microbatches": 96, "recompute": False}
+gpt, cluster = Model(layers=96, width=12_288, heads=96, length=2048), find_cluster("dgx-h100", 1024)
+costs = step_costs(plan, gpt, 1536, cluster)
+for part in ("compute", "tp", "pp", "bubble", "dp"):
+    print(f"{part:>8}: {costs[part] / costs['seconds']:6.1%} of the step")
+flops = gpt.flops_per_token * 1536 * 2048
+mfu = flops / (costs["seconds"] * 1024 * cluster.gpu.peak("bfloat16"))
+print(f"{costs['seconds']:.2f} s per step, {costs['bytes'] / 1e9:.1f} GB per GPU, MFU {mfu:.1%}")
+
+# %% [markdown]
+# That is an upper limit, since a matrix product at a GPU's full peak exists on datasheets only.
 
 # %% [markdown]
 # ### How your predictions went
@@ -1458,24 +1480,24 @@ how_predictions_went()
 
 # %% [markdown]
 # # Recap
-# - A rank's **coordinates** say what it has; a **group** along an axis says whom it talks to. Every rank makes every group
-#   in the same order. `tp` is innermost.
-# - Along tp activations are summed, within each layer; along pp they are passed on; along cp keys and values go round; along
-#   dp gradients are averaged, once per step.
+# - A rank's **coordinates** say what it has; a **group** along an axis says whom it talks to. Every rank makes every
+#   group in the same order. `tp` is innermost.
+# - Along tp activations are summed, within each layer; along pp they are passed on; along cp keys and values go round;
+#   along dp gradients are averaged, once per step.
 # - **Ring attention** merges blocks by their log-sum-exp. Gradients of keys travel with the keys, and one hop more.
 #   Zigzag balances the causal mask. All-to-all swaps tokens for heads.
-# - Each gradient has to be **finished** along all axes along which its weight was used apart: sequence-parallel norms, tied
-#   tables. In the norm, each number counts once.
+# - Each gradient has to be **finished** along all axes along which its weight was used apart: sequence-parallel norms,
+#   tied tables. In the norm, each number counts once.
 # - A batch depends on the step, not on the grid. A checkpoint consists of boxes, so any grid can read it.
 # - Test gradients and losses against one process, in float64, to nine digits. A falling loss proves nothing.
 #
-# **The library.** `init_device_mesh`, `torch.distributed.checkpoint`; torchtitan combines PyTorch's own parts; Megatron-LM
-# has all axes, and picotron shows them in a few hundred lines each.
+# **The library.** `init_device_mesh`, `torch.distributed.checkpoint`; torchtitan combines PyTorch's own parts;
+# Megatron-LM has all axes, and picotron shows them in a few hundred lines each.
 #
-# **The papers.** Narayanan and others: *Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM*
-# (2021). Liu, Zaharia and Abbeel: *Ring Attention with Blockwise Transformers for Near-Infinite Context* (2023). Jacobs
-# and others: *DeepSpeed Ulysses* (2023). Korthikanti and others: *Reducing Activation Recomputation in Large Transformer
-# Models* (2022), for sequence parallelism.
+# **The papers.** Narayanan and others: *Efficient Large-Scale Language Model Training on GPU Clusters Using
+# Megatron-LM* (2021). Liu, Zaharia and Abbeel: *Ring Attention with Blockwise Transformers for Near-Infinite Context*
+# (2023). Jacobs and others: *DeepSpeed Ulysses* (2023). Korthikanti and others: *Reducing Activation Recomputation in
+# Large Transformer Models* (2022), for sequence parallelism.
 
 # %% [markdown]
 # # Challenge
@@ -1483,8 +1505,8 @@ how_predictions_went()
 
 # %% [markdown]
 # ## The best grid for 512 GPUs
-# A transformer of 100 billion parameters, 64 nodes with 8 H100s each, a batch of 1,024 sequences. Which grid? You choose
-# dp, pp, tp, the number of microbatches, and whether to recompute activations. `step_costs` from
+# A transformer of 100 billion parameters, 64 nodes with 8 H100s each, a batch of 1,024 sequences. Which grid? You
+# choose dp, pp, tp, the number of microbatches, and whether to recompute activations. `step_costs` from
 # `utils/kit/grid_costs.py` says how long a step takes, by the costs that `simulate` charges, and what a GPU must hold;
 # its first lines say what it assumes.
 #
