@@ -310,7 +310,7 @@ wrong("deep-pipeline", "times par", caught_by="score").body(
 wrong("a-tuple", "a dict with", caught_by="score").body("return gpus // 64, 8, 8, 16")
 right("searches").body("""
     from itertools import product
-    from utils.kit.grid_costs import problem_of
+    from utils.cluster.grid_costs import problem_of
     model, cluster, best = Model(layers, width, heads, length), find_cluster("dgx-h100", gpus), None
     for pp, tp, count, recompute in product(range(1, layers + 1), (1, 2, 4, 8, 16), range(1, 257), (False, True)):
         if gpus % (pp * tp) == 0:

@@ -20,7 +20,7 @@ from ..kit import mlp
 from ..kit.attention_blocks import attention_block, attention_block_backward, causal_attention
 from ..kit.drivers.on_a_grid import use_groups
 from ..kit.drivers.sharded import in_groups
-from ..kit.grid_costs import Model, step_costs
+from ..cluster.grid_costs import Model, step_costs
 from .answer import Answer, CheckFailed
 from .inputs import Draws
 from .oracles import Case, as_tuple, oracle
@@ -106,8 +106,9 @@ def without_f(weights: Sequence[Tensor], batch: Tensor, parts: int) -> list[Tens
         total = sum(y.detach() for y in partial)
         xs = [gelu(total + (y - y.detach())) for y in partial]
     for x in xs:
-        mlp.loss_of(x).backward()  # type: ignore[no-untyped-call]
-    return [sum((of[n].grad for of in leaves if of[n].grad is not None), torch.zeros(())) for n in range(len(weights))]
+        mlp.loss_of(x).backward()
+    gradients = [[of[n].grad for of in leaves] for n in range(len(weights))]
+    return [torch.stack([grad for grad in of_ranks if grad is not None]).sum(0) for of_ranks in gradients]
 
 
 @oracle(
@@ -429,7 +430,7 @@ def ring_attention_backward(draws: Draws, groups: Members, tokens: int, kind: st
         return attention_block_backward(q[:, :, mine], *of_keys, out, lse, grad[:, :, mine], mine, theirs)
 
     def of_ranks(part: int, hop: int) -> list[Tensor]:
-        """Where the gradient of keys ends up `hop` ranks before or behind its owner, or its own part (None)."""
+        """Where the gradient of keys ends up `hop` ranks behind its owner."""
         return ring.on_ranks(
             lambda group: [spread(gradients(group)[part], ring.positions)[(p - hop) % size] for p in range(size)]
         )
@@ -440,8 +441,12 @@ def ring_attention_backward(draws: Draws, groups: Members, tokens: int, kind: st
     names = ("dq", "dk", "dv")
     shifted = "the gradient of another rank's keys: one more hop brings it home to its owner"
     return Case(
-        [ring.local(0), ring.local(1), ring.local(2), ring.all_positions()]
-        + [ring.results_on_ranks(0), ring.results_on_ranks(1), ring.local(3)],
+        [
+            *(ring.local(part) for part in range(3)),
+            ring.all_positions(),
+            *(ring.results_on_ranks(part) for part in range(2)),
+            ring.local(3),
+        ],
         same={"groups": {"cp_group": groups}},
         right={name: of_ranks(part, 0) for part, name in enumerate(names)},
         rtol=CLOSE,
@@ -478,15 +483,17 @@ def ulysses_attention(draws: Draws, groups: Members, tokens: int, heads: int) ->
         found = [(rank, x) for n, ranks in enumerate(groups) for rank, x in zip(ranks, of_group(n), strict=True)]
         return [x.clone() for _, x in sorted(found, key=lambda pair: pair[0])]
 
+    def shards_of(part: int) -> list[Tensor]:
+        """Of each rank its tokens of q (0), k (1) or v (2)."""
+        return on_ranks(lambda group: whole[group][part].chunk(size, 2))
+
     outs = [causal_attention(*qkv) for qkv in whole]
     chunks = [
         torch.cat([causal_attention(*(x.chunk(size, 2)[p] for x in qkv)) for p in range(size)], 2) for qkv in whole
     ]
-    swapped = [
-        torch.cat([x.unflatten(1, (size, heads // size)).transpose(1, 2).flatten(1, 2) for x in [out]]) for out in outs
-    ]
+    swapped = [out.unflatten(1, (size, heads // size)).transpose(1, 2).flatten(1, 2) for out in outs]
     return Case(
-        [on_ranks(lambda group, part=part: whole[group][part].chunk(size, 2)) for part in range(3)],
+        [shards_of(part) for part in range(3)],
         same={"groups": {"cp_group": groups}},
         right=on_ranks(lambda group: outs[group].chunk(size, 2)),
         rtol=CLOSE,

@@ -19,7 +19,8 @@ from torch import Tensor
 def scores_of(q: Tensor, k: Tensor, q_positions: Tensor, k_positions: Tensor) -> Tensor:
     """(B, heads, Sq, Sk), with -inf where a query may not look."""
     hidden = k_positions[None, :] > q_positions[:, None]
-    return (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).masked_fill(hidden, float("-inf"))
+    scores: Tensor = (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).masked_fill(hidden, float("-inf"))
+    return scores
 
 
 def attention_block(q: Tensor, k: Tensor, v: Tensor, q_positions: Tensor, k_positions: Tensor) -> tuple[Tensor, Tensor]:

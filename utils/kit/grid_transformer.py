@@ -49,7 +49,8 @@ def cut(name: str, weight: Tensor, place: int, size: int) -> Tensor:
         thirds: Tensor = weight.unflatten(1, (3, size, -1))  # (D, 3, t, D / t)
         return thirds[:, :, place].flatten(1).clone()
     if name in COLUMNS + ROWS:
-        return weight.chunk(size, 0 if name in ROWS else -1)[place].clone()
+        parts = weight.chunk(size, 0 if name in ROWS else -1)
+        return parts[place].clone()
     return weight.clone()
 
 
@@ -71,7 +72,8 @@ def sharded_layer(x: Tensor, w: Mapping[str, Tensor], heads: int, tp_group: dist
     q, k, v = (split_heads(part, heads) for part in (h @ w["w_qkv"]).chunk(3, dim=-1))
     x = x + scatter(merge_heads(causal_attention(q, k, v)) @ w["w_out"]) + w["b_out"]
     h = gather(layer_norm(x, w["norm2_weight"], w["norm2_bias"]))
-    return x + scatter(nn.functional.gelu(h @ w["w_up"] + w["b_up"]) @ w["w_down"]) + w["b_down"]
+    y: Tensor = x + scatter(nn.functional.gelu(h @ w["w_up"] + w["b_up"]) @ w["w_down"]) + w["b_down"]
+    return y
 
 
 def make_stage(

@@ -29,6 +29,7 @@ class Neighbours:
 
     def __init__(self, like: Tensor, group: dist.ProcessGroup | None) -> None:
         self.like, self.group = like, group
+        self.ranks = dist.get_process_group_ranks(group)
         self.place, self.size = dist.get_rank(group), dist.get_world_size(group)
         self.on_the_way: list[tuple[dist.Work | None, Tensor]] = []
 
@@ -37,7 +38,7 @@ class Neighbours:
         return 0 <= self.place + step < self.size
 
     def peer(self, step: int) -> int:
-        return dist.get_global_rank(self.group or dist.group.WORLD, self.place + step)
+        return self.ranks[self.place + step]
 
     def take(self, step: int) -> Tensor:
         arriving = torch.empty_like(self.like)
@@ -87,7 +88,7 @@ def backward(x: Tensor | None, y: Tensor, number: int, beside: Neighbours) -> No
     """Backward through one microbatch; the gradient of the input is on its way to the stage before."""
     gradient = beside.take(1) if beside.has(1) else None
     with region(f"B{number}"):
-        y.backward(gradient)  # type: ignore[no-untyped-call]
+        y.backward(gradient)
     if x is not None:
         assert x.grad is not None
         beside.give(x.grad, -1)

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..cluster.collective_costs import Layout, cost
-from ..cluster.hardware import Cluster
+from .collective_costs import Layout, cost
+from .hardware import Cluster
 
 AXES = ("dp", "pp", "tp")
 
@@ -72,7 +72,7 @@ def bytes_of(plan: Mapping[str, Any], model: Model, batch: int) -> float:
     live = min(plan["microbatches"], plan["pp"]) * model.layers // plan["pp"]
     per_layer = tokens * model.width / plan["tp"]
     kept = 2 * live + 34 if plan.get("recompute") else 34 * live
-    return parameters * (6 + 12 / plan["dp"]) + kept * per_layer
+    return float(parameters * (6 + 12 / plan["dp"]) + kept * per_layer)
 
 
 def seconds_along(op: str, nbytes: float, axis: str, plan: Mapping[str, Any], cluster: Cluster) -> float:
