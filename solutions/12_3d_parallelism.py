@@ -26,9 +26,9 @@ from torch.nn.functional import gelu
 from utils import RankError, region, simulate, spawn
 from utils.checks import checks_for
 from utils.cluster import find_cluster
+from utils.cluster.grid_costs import Model, problem_of, step_costs
 from utils.kit import grid_transformer, mlp, transformer
 from utils.kit.attention_blocks import attention_block, attention_block_backward, causal_attention
-from utils.cluster.grid_costs import Model, problem_of, step_costs
 from utils.kit.pipelined import pipelined
 from utils.kit.predictions import how_predictions_went, predict, reveal
 from utils.kit.sharded_regions import blocks_for
@@ -1456,8 +1456,8 @@ run.timeline(ranks=[0, 8, 16, 24])
 # attention that writes all scores to memory, and the breakdown says what that costs.
 #
 # For 1,024 GPUs and a whole model there is a shorter way: a closed form with the same costs, in
-# `utils/cluster/grid_costs.py`. It adds up computing, tensor-parallel sums, messages between stages, the bubble and what is
-# exposed along dp. A model of 175 billion parameters, with 1,536 sequences of 2,048 tokens per step:
+# `utils/cluster/grid_costs.py`. It adds up computing, tensor-parallel sums, messages between stages, the bubble and
+# what is exposed along dp. A model of 175 billion parameters, with 1,536 sequences of 2,048 tokens per step:
 
 # %%
 plan = {"dp": 16, "pp": 8, "tp": 8, "microbatches": 96, "recompute": False}
@@ -1507,8 +1507,8 @@ how_predictions_went()
 # ## The best grid for 512 GPUs
 # A transformer of 100 billion parameters, 64 nodes with 8 H100s each, a batch of 1,024 sequences. Which grid? You
 # choose dp, pp, tp, the number of microbatches, and whether to recompute activations. `step_costs` from
-# `utils/cluster/grid_costs.py` says how long a step takes, by the costs that `simulate` charges, and what a GPU must hold;
-# its first lines say what it assumes.
+# `utils/cluster/grid_costs.py` says how long a step takes, by the costs that `simulate` charges, and what a GPU must
+# hold; its first lines say what it assumes.
 #
 # Par is what this lesson has taught: tensor parallelism over a node, the fewest stages that fit, one sequence per
 # microbatch. The limit is what 512 GPUs need if they do nothing but multiply matrices, at their peak.

@@ -11,8 +11,8 @@ import torch
 
 from utils.checks.inputs import Draws
 from utils.checks.oracles import Case, every, oracle, vary
-from utils.cluster.presets import find_cluster
 from utils.cluster.grid_costs import Model, problem_of, step_costs
+from utils.cluster.presets import find_cluster
 
 visible: Any = import_module("utils.checks.12_3d_parallelism")
 F32 = torch.float32

@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import gelu
 
+from ..cluster.grid_costs import Model, step_costs
 from ..cluster.hardware import Cluster
 from ..cluster.presets import find_cluster
 from ..kit import mlp
 from ..kit.attention_blocks import attention_block, attention_block_backward, causal_attention
 from ..kit.drivers.on_a_grid import use_groups
 from ..kit.drivers.sharded import in_groups
-from ..cluster.grid_costs import Model, step_costs
 from .answer import Answer, CheckFailed
 from .inputs import Draws
 from .oracles import Case, as_tuple, oracle
