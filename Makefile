@@ -13,7 +13,7 @@ unexport PYTHONHOME VIRTUAL_ENV $(if $(SYSTEM_SITE),,PYTHONPATH)      # may belo
 
 .DEFAULT_GOAL := help
 .PHONY: help system env lab test quick thorough try build grade release dist kernel script lock versions lint format \
-  bench gpu book clean distclean
+  bench accuracy gpu book clean distclean
 
 help: ## list the verbs
 	@sed -n 's/^\([a-z]*\):.*## /  make \1|/p' Makefile | awk -F'|' '{ printf "%-16s %s\n", $$1, $$2 }'
@@ -116,6 +116,9 @@ format: env ## sort imports, fix what ruff can fix, and format the code
 
 bench: env ## compare spawn with other launchers, and grading with nbgrader, on this machine
 	@$(run) -m tests.bench $(BENCH_ARGS)
+
+accuracy: env ## hold the virtual cluster against published training steps and all-reduces
+	@$(run) -m tests.accuracy
 
 # Needs no .venv: on a machine that is there for minutes only, any Python with torch, numpy and pytest will do.
 gpu: ## try everything that needs a GPU, in nine minutes (docs/gpu.md); without one: make gpu DRY=1

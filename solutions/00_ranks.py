@@ -187,8 +187,8 @@ spawn_anywhere(where_am_i, 2).results
 # gradient of the whole batch is the **mean** of the ranks' gradients. If every rank updates its replica with that, all
 # replicas stay equal, and each is what one process would have computed on the whole batch.
 #
-# Here the optimizer is plain gradient descent. AdamW divides a gradient by its own size, and so it hides a wrong
-# factor.
+# Here the optimizer is plain gradient descent. AdamW scales each update by the gradient's own size, which would hide a
+# wrong factor.
 #
 # <details><summary>Hint 1: where to look</summary>
 #
@@ -733,25 +733,61 @@ how_predictions_went()
 # (2024), section 3.3.4, for what 16,384 GPUs do when one of them fails.
 
 # %% [markdown]
-# # Challenge (optional, no points)
-# How does a barrier work? Build one from the store alone. `store.add(key, 1)` adds 1 to a counter that all ranks share
-# and returns its new value; `store.set(key, "x")` writes a key; `store.wait([key])` returns when somebody has written
-# it. If it works, the cell shows `[4, 4, 4, 4]`: after the barrier each rank sees that all four had come.
+# # Challenge
+# An open task, beyond the lesson's points. It has a score, and there may be better answers than ours.
+
+# %% [markdown]
+# ## A barrier of your own
+# How does a barrier work? Build one from messages. `dist.send(tensor, dst=3)` sends a tensor to rank 3, and
+# `dist.recv(tensor, src=0)` fills `tensor` with what rank 0 has sent; each waits for the other side. What is in the
+# tensor doesn't matter here: a message says "I have come", or "all have come".
 #
-# <details><summary>Hint</summary>
+# No rank may return before the last one has called. The score is the time from that last call until every rank has
+# returned. It is measured on a virtual cluster of 8 ranks, where a message takes 10 µs and a rank sends one at a time.
+# The last one to come is a different rank each time, so don't count on anybody.
 #
-# The one who comes last finds the counter at `world_size`, and opens the door for all.
+# Par: everybody tells rank 0, and rank 0 tells everybody. The limit: each message tells one more rank that the last one
+# has come, so the number of ranks that know it can double in 10 µs, and no faster.
+
+# %% exercise="barrier-by-hand" difficulty=5 minutes=20
+board_name = ""  # your name on the class's board; empty for none
+
+def barrier_by_hand(rank: int, world_size: int) -> None:
+    """Return when all ranks have called this. Of dist, only send, recv, isend and irecv."""
+    word = torch.zeros(1)
+    ### BEGIN SOLUTION
+    if rank == 0:
+        for other in range(1, world_size):
+            dist.recv(word, src=other)
+        for other in range(1, world_size):
+            dist.send(word, dst=other)
+    else:
+        dist.send(word, dst=0)
+        dist.recv(word, src=0)
+    ### END SOLUTION
+
+# %% [markdown]
+# <details><summary>Hint 1: what to look at</summary>
+#
+# Rank 0 is busy all the time, and the others wait for it. Who could tell somebody else meanwhile?
+# </details>
+# <details><summary>Hint 2: the idea</summary>
+#
+# Let the ranks that know tell others, who tell others in turn.
+# </details>
+# <details><summary>Hint 3: beyond that</summary>
+#
+# First all to one, then one to all: must it be one after the other? After one exchange with a neighbour, you know of
+# two ranks. With whom do you exchange next, to know of four? (`handle = dist.isend(...)` sends without waiting;
+# `handle.wait()` waits.)
 # </details>
 
-# %% tags=["nbval-ignore-output", "notebook-only"]
-def barrier_by_hand(store, world_size):
-    """Return when all ranks have called this."""
-    store.add("came", 1)  # and then? Wait for the others
+# %% check="barrier-by-hand" judges="score" points=3
+check(barrier_by_hand, judges="score", extra_credit=3)
 
-def challenge(rank, world_size, path):
-    store = dist.FileStore(path, world_size)
-    dist.barrier()
-    barrier_by_hand(store, world_size)
-    return store.add("came", 0)
+# %% [markdown]
+# # Your progress
+# What has passed since this kernel was started, and what is left.
 
-spawn(challenge, 4, tempfile.mkdtemp() + "/store").results
+# %% tags=["notebook-only"]
+check.summary()

@@ -23,6 +23,7 @@ from torch import Tensor
 from utils import figures, simulate, spawn
 from utils.checks import checks_for
 from utils.cluster import Cluster, Gpu, Layout, Link, cost
+from utils.kit.predictions import how_predictions_went, predict, reveal
 
 check = checks_for("02_all_reduce")
 spawn = partial(spawn, backend="gloo")  # this lesson computes on the CPU, with or without GPUs
@@ -100,8 +101,13 @@ def textbook(gpus: int, nodes: int = 1, inter: Link = None) -> Cluster:
 # The first thing that comes to mind, and a fine thing to compare with. Everybody sends to place 0. It adds what comes
 # and sends the sum to everybody.
 #
-# **Predict** for $P$ ranks and $n$ bytes: how many messages does place 0 send, how many receive? How long does all of
-# it take, when it can receive only one at a time?
+# **Predict** for 8 ranks: how many messages does place 0 send and receive, together? And how many microseconds does all
+# of it take, if each message takes 20 and place 0 handles one at a time? Predictions earn no points, and you can skip
+# them; but a guess that turns out wrong is what you'll remember.
+
+# %%
+predict("messages of place 0", ...)
+predict("microseconds, the naive way", ...)
 
 # %% exercise="naive-all-reduce" difficulty=2 minutes=8
 def naive_all_reduce(x: Tensor, team: list[int], rank: int) -> Tensor:
@@ -134,12 +140,6 @@ check(naive_all_reduce, judges="values")
 check(naive_all_reduce, judges="traffic")
 
 # %% [markdown]
-# <details><summary>Check your prediction</summary>
-#
-# Place 0 receives $P - 1$ messages of $n$ bytes, one after the other, and then sends $P - 1$. All of them wait for
-# that one rank: $2 (P - 1)(\alpha + n/B)$.
-# </details>
-#
 # The same on the virtual cluster, for 8 ranks and 100 kB, which takes 10 µs of latency and 10 µs of bytes a message.
 
 # %% tags=["notebook-only"]
@@ -149,6 +149,17 @@ def naive_program(rank, world_size):
 run = simulate(naive_program, 8, cluster=textbook(8))
 print(f"{run.elapsed * 1e6:.0f} µs, predicted {2 * 7 * (10 + 10)}")
 run.timeline()
+
+# %%
+of_place_0 = sum(0 in (event.rank, event.peer) for event in run.events if event.op == "send")
+
+# %%
+reveal("messages of place 0", of_place_0, why="It receives P - 1, one after the other, and then sends P - 1.")
+reveal(
+    "microseconds, the naive way",
+    round(run.elapsed * 1e6, 3),
+    why="All wait for that one rank: $2 (P - 1)(\\alpha + n/B)$.",
+)
 
 # %% [markdown]
 # ## Tree all-reduce
@@ -170,7 +181,12 @@ figures.tree(size=8)
 figures.tree(size=6)
 
 # %% [markdown]
-# **Predict** for $P = 8$: how many messages are there in all, compared with the naive way? How long does it take?
+# **Predict** for $P = 8$: how many messages are there in all? And how many message times does it take, one after the
+# other?
+
+# %%
+predict("messages of a tree of 8", ...)
+predict("message times of a tree of 8", ...)
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
@@ -231,11 +247,6 @@ check(tree_all_reduce, judges="traffic")
 check(tree_all_reduce, judges="time")
 
 # %% [markdown]
-# <details><summary>Check your prediction</summary>
-#
-# 14 messages, as many as the naive way. But there are 3 rounds up and 3 down, so $6(\alpha + n/B)$, not 14 of them.
-# </details>
-#
 # ### Your tree, measured
 # As many messages as the naive way, $2(P-1)$, but many at the same time. This stopwatch runs algorithms in turn and
 # reads the clock of every rank; what counts is the slowest. On a virtual cluster that clock is virtual, so the cell
@@ -265,9 +276,23 @@ for size in (2, 4, 8, 16, 64):
     [naive], [tree] = slowest(simulate(stopwatch, size, algorithms, [4000], cluster=textbook(size))).values()
     print(f"{size:3} ranks, 4 kB: naive {naive * 1e6:6.0f} µs, tree {tree * 1e6:5.0f} µs: {naive / tree:4.1f} times")
 
+# %%
+def tree_program(rank, world_size):
+    tree_all_reduce(torch.zeros(25_000), list(range(world_size)), rank)
+
+run = simulate(tree_program, 8, cluster=textbook(8))
+
+# %%
+reveal("messages of a tree of 8", sum(map(sum, run.traffic().messages)), why="As many as the naive way.")
+reveal(
+    "message times of a tree of 8",
+    round(run.elapsed / 20e-6, 6),
+    why="3 rounds up and 3 down; the messages of a round travel at the same time.",
+)
+
 # %% [markdown]
 # $P - 1$ against $\log_2 P$. But each message still carries all $n$ bytes, and most of the time most of the ranks have
-# nothing to do. For 16 GB that is a pity.
+# nothing to do. For 16 GB that is a waste.
 
 # %% [markdown]
 # # Part 2 · Around a ring
@@ -297,8 +322,12 @@ figures.ring(size=4, step=1)
 
 # %% [markdown]
 # In step 0 place $p$ sends chunk $p - 1$. In the next step it sends what it has just added to, and so on.
-# **Predict** for 4 ranks and 1 MB: how many messages does one rank send, how many bytes in all? In which step does
-# place 0 complete chunk 0?
+# **Predict** for 4 ranks and 1 MB: how many kilobytes does one rank send in all? And in which step, from 0 on, does
+# place 0 complete chunk 0? (The picture is of step 2.)
+
+# %%
+predict("kB that one rank of the ring sends", ...)
+predict("the step in which chunk 0 is complete", ...)
 
 # %%
 figures.ring(size=4, step=2)
@@ -363,11 +392,16 @@ check(ring_reduce_scatter, judges="traffic")
 # %% check="ring-reduce-scatter" judges="time" points=1
 check(ring_reduce_scatter, judges="time")
 
-# %% [markdown]
-# <details><summary>Check your prediction</summary>
-#
-# 3 messages of 250 kB: 750 kB. Every place completes its chunk in the last step, step 2, as the picture shows.
-# </details>
+# %%
+def scatter_program(rank, world_size):
+    ring_reduce_scatter(torch.zeros(250_000), list(range(world_size)), rank)
+
+run = simulate(scatter_program, 4, cluster=textbook(4))
+messages, nbytes = run.traffic().sent(0)
+
+# %%
+reveal("kB that one rank of the ring sends", nbytes / 1e3, why="3 messages of a quarter of 1 MB each.")
+reveal("the step in which chunk 0 is complete", messages - 1, why="Every place completes its chunk in the last step.")
 
 # %% [markdown]
 # ## Ring all-gather
@@ -379,7 +413,10 @@ check(ring_reduce_scatter, judges="time")
 # Reduce-scatters that end with chunk $p + 1$ on place $p$ are common in other people's code. Both are fine, but the
 # two halves have to agree; an index that is off by one sums everything and puts it in the wrong place.
 #
-# **Predict**: in which step does place 0 of 4 receive chunk 1?
+# **Predict**: in which step, from 0 on, does place 0 of 4 receive chunk 1?
+
+# %%
+predict("the step in which chunk 1 arrives", ...)
 
 # %% exercise="ring-all-gather" difficulty=2 minutes=10
 def ring_all_gather(mine: Tensor, numel: int, team: list[int], rank: int) -> Tensor:
@@ -411,11 +448,12 @@ check(ring_all_gather, judges="traffic")
 # %% check="ring-all-gather" judges="time" points=1
 check(ring_all_gather, judges="time")
 
-# %% [markdown]
-# <details><summary>Check your prediction</summary>
-#
-# In the last one, step 2: chunk 1 starts at place 1, the right-hand neighbour, and has to go nearly all the way round.
-# </details>
+# %%
+reveal(
+    "the step in which chunk 1 arrives",
+    [(0 - step - 1) % 4 for step in range(3)].index(1),
+    why="The last one: chunk 1 starts at place 1, the right-hand neighbour, and has to go nearly all the way round.",
+)
 
 # %% [markdown]
 # ## Ring all-reduce
@@ -423,7 +461,11 @@ check(ring_all_gather, judges="time")
 # Put the halves together. They come as arguments, so that you can put others in their place, and so that this exercise
 # is judged by itself.
 #
-# **Predict** the bytes that one rank sends for $n$ bytes on $P$ ranks. How do they grow with $P$?
+# **Predict** the bytes that one rank sends, as a multiple of $n$: with 4 ranks, and with 400.
+
+# %%
+predict("times n, 4 ranks", ...)
+predict("times n, 400 ranks", ...)
 
 # %% exercise="ring-all-reduce" difficulty=1 minutes=5
 def ring_all_reduce(
@@ -448,11 +490,13 @@ check(ring_all_reduce, judges="traffic")
 # %% check="ring-all-reduce" judges="time" points=1
 check(ring_all_reduce, judges="time")
 
+# %%
+reveal("times n, 4 ranks", 2 * 3 / 4, why="$2 (P - 1) / P$: each half of the algorithm sends all chunks but one.")
+reveal("times n, 400 ranks", 2 * 399 / 400, why="Always less than 2, however many ranks there are.")
+
 # %% [markdown]
-# <details><summary>Check your prediction</summary>
-#
-# $2 (P-1)/P \cdot n$: always less than $2n$, whether there are 4 ranks or 4,000. Nobody can do with less, by the way.
-# </details>
+# As long as the ranks do the adding, no algorithm can do with less. (A switch that adds can: each rank sends its $n$
+# bytes once and gets $n$ back. NVIDIA calls that SHARP, and NVLS between the GPUs of a node.)
 #
 # ### Your ring, measured
 # $2(P-1)$ steps, and every rank sends and receives in each of them. Here for 4 ranks and 400 kB.
@@ -503,7 +547,11 @@ figures.halving(size=8)
 # %% [markdown]
 # ## Halving-doubling
 #
-# **Predict** for 8 ranks and 1 MB: the bytes which a rank sends in each of the 3 rounds of the first half. And in all?
+# **Predict** for 8 ranks and 1 MB: how many kilobytes does a rank send in each of the 3 rounds of the first half, as a
+# list?
+
+# %%
+predict("kB in each round", ...)
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
@@ -563,12 +611,19 @@ check(halving_doubling, judges="traffic")
 # %% check="halving-doubling" judges="time" points=1
 check(halving_doubling, judges="time")
 
-# %% [markdown]
-# <details><summary>Check your prediction</summary>
-#
-# 500, 250 and 125 kB, in all 7/8 of 1 MB; and once more as much on the way back. As few bytes as a ring, in 6 rounds
-# instead of 14.
-# </details>
+# %%
+def halving_program(rank, world_size):
+    halving_doubling(torch.zeros(250_000), list(range(world_size)), rank)
+
+run = simulate(halving_program, 8, cluster=textbook(8))
+of_rank_0 = [event.bytes / 1e3 for event in run.events if event.rank == 0 and event.op == "send"]
+
+# %%
+reveal(
+    "kB in each round",
+    of_rank_0[:3],
+    why="In all 7/8 of 1 MB, and once more as much on the way back. As few bytes as a ring, in 6 rounds instead of 14.",
+)
 
 # %% [markdown]
 # ## Halving-doubling any size
@@ -583,6 +638,9 @@ figures.folding(size=6)
 # %% [markdown]
 # The fold costs two messages of **all** $n$ bytes. **Predict**: for 1 MB on 9 ranks, about how many times as long does
 # it take as on 8?
+
+# %%
+predict("9 ranks take longer than 8, times", ...)
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
@@ -653,6 +711,13 @@ def folded(rank, world_size):
 on_8, on_9 = (simulate(folded, size, cluster=textbook(size)).elapsed for size in (8, 9))
 print(f"1 MB: {on_8 * 1e6:.0f} µs on 8 ranks, {on_9 * 1e6:.0f} µs on 9: {on_9 / on_8:.2f} times as long")
 
+# %% tags=["notebook-only"]
+reveal(
+    "9 ranks take longer than 8, times",
+    on_9 / on_8,
+    why="The fold's two messages carry all bytes, and so do the 6 rounds on 8 ranks together, nearly twice.",
+)
+
 # %% [markdown]
 # ### All of them, measured
 # Four algorithms from 64 bytes to 64 MB on 16 virtual ranks, then on 12. Both axes are logarithmic: a step to the right
@@ -719,8 +784,12 @@ figures.two_levels(nodes=2, local=4)
 # %% [markdown]
 # ## Hierarchical all-reduce
 #
-# **Predict** for 2 nodes of 4 ranks and $n$ bytes, with rings everywhere: how many bytes does a rank send inside its
-# node, how many to the other node?
+# **Predict** for 2 nodes of 4 ranks and $n$ bytes, with rings everywhere: how many times $n$ bytes does a rank send
+# inside its node, and how many to the other node?
+
+# %%
+predict("times n inside the node", ...)
+predict("times n to the other node", ...)
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
@@ -777,15 +846,23 @@ check(hierarchical_all_reduce, judges="traffic")
 # %% check="hierarchical-all-reduce" judges="time" points=2
 check(hierarchical_all_reduce, judges="time")
 
+# %%
+def nodes_program(rank, world_size):
+    hierarchical_all_reduce(torch.zeros(250_000), list(range(world_size)), rank, local=4)
+
+sent = simulate(nodes_program, 8, cluster=textbook(8)).traffic().bytes[0]
+
+# %%
+reveal("times n inside the node", sum(sent[:4]) / 1e6, why="A ring of 4: 2 · 3/4.")
+reveal("times n to the other node", sum(sent[4:]) / 1e6, why="A ring of 2, for a quarter of the bytes: 2 · 1/2 · 1/4.")
+
 # %% [markdown]
-# <details><summary>Check your prediction</summary>
-#
-# Inside, $2 \cdot 3/4 \cdot n$. To the other node $2 \cdot 1/2$ of a quarter: $n/4$.
-# </details>
-#
 # ### Across nodes, measured
-# 4 nodes of 8 ranks. Between nodes the bandwidth is a tenth, the latency twice that inside. **Predict** for 8 MB:
-# which of the two sends more bytes between nodes, the flat ring or yours?
+# 4 nodes of 8 ranks. Between nodes the bandwidth is a tenth, the latency twice that inside. **Predict** for 8 MB: how
+# many times more bytes does a whole **node** send to the others with a flat ring than with yours?
+
+# %%
+predict("a node sends with the flat ring, times", ...)
 
 # %% tags=["notebook-only"]
 slow = Link(2 * ALPHA, BANDWIDTH / 10)
@@ -794,12 +871,21 @@ candidates = {"flat ring": ring_all_reduce, "hierarchical": partial(hierarchical
 def between_nodes(rank, world_size, name):
     candidates[name](torch.ones(2_000_000), list(range(world_size)), rank)
 
+of_node = {}
 for name in candidates:
     run = simulate(between_nodes, 32, name, cluster=textbook(8, nodes=4, inter=slow))
     sent = run.traffic().bytes
     per_rank = [sum(sent[rank][other] for other in range(32) if other // 8 != rank // 8) for rank in range(32)]
     most, node = max(per_rank) / 1e6, sum(per_rank[:8]) / 1e6
     print(f"{name:13} {run.elapsed * 1e3:4.1f} ms; to other nodes at most {most:5.2f} MB a rank, {node:5.2f} MB a node")
+    of_node[name] = node
+
+# %% tags=["notebook-only"]
+reveal(
+    "a node sends with the flat ring, times",
+    of_node["flat ring"] / of_node["hierarchical"],
+    why="The flat ring crosses each border with one chunk at a time, so a node doesn't send much more.",
+)
 
 # %% [markdown]
 # Look at the last column. It is often said that a hierarchical all-reduce cuts the traffic between nodes by the number
@@ -809,7 +895,7 @@ for name in candidates:
 
 # %% [markdown]
 # # Part 5 · Everybody to everybody
-# One more collective, because the way is as important as the goal. In an all-to-all each rank has another chunk for
+# One more collective, because how you get there matters as much. In an all-to-all each rank has a different chunk for
 # each of the others, so nothing can be added up or passed on: $P - 1$ messages a rank, and that is that.
 
 # %% [markdown]
@@ -933,7 +1019,7 @@ for size in (4, 6):
 # $$2 \lceil \log_2 P \rceil \left(\alpha + \frac{n}{B}\right) = 2 (P - 1) \left(\alpha + \frac{n}{P B}\right)$$
 #
 # On 2 and 3 ranks they have the same number of rounds, so the ring wins as soon as there is a byte: the crossover is
-# at 0. **Predict** before you compute: with twice the bandwidth, does the tree win more often, or less?
+# at 0. Think before you compute: with twice the bandwidth, does the tree win more often, or less?
 
 # %% exercise="crossover" difficulty=2 minutes=8
 def crossover(size: int, alpha: float, bandwidth: float) -> float:
@@ -1053,7 +1139,10 @@ figures.time_curves({**on_12, "chosen": dots}, "all-reduce on 12 ranks, and the 
 # algorithms and Gloo's own `dist.all_reduce` in turn, and the table shows the time of each as a multiple of Gloo's.
 # Below 1 yours is faster.
 #
-# **Predict**: will the ring beat the naive way for 16 MB, and by how much? The model says 4 times.
+# **Predict**: for 16 MB, how many times faster than the naive way is your ring on this machine? The model says 4 times.
+
+# %%
+predict("the ring is faster than the naive way, times", ...)
 
 # %% tags=["nbval-ignore-output"]
 def gloo(x, team, rank):
@@ -1073,6 +1162,16 @@ seconds |= slowest(spawn(stopwatch, 4, contest, [16_000_000], repeats=5))
 print("bytes          " + "".join(f"{name:>18}" for name in ALGORITHMS))
 for nbytes in (4_000, 64_000, 1_000_000, 16_000_000):
     print(f"{nbytes:11,}    " + "".join(f"{beside_gloo(seconds, nbytes, name):18.2f}" for name in ALGORITHMS))
+
+# %% tags=["nbval-ignore-output"]
+naive, ring = (median(seconds[name, 16_000_000][2:]) for name in ("naive", "ring"))
+
+# %% tags=["nbval-ignore-output"]
+reveal(
+    "the ring is faster than the naive way, times",
+    round(naive / ring, 2),
+    why="Where all ranks share one memory, total bytes count, not the bytes of the busiest rank.",
+)
 
 # %% [markdown]
 # The numbers differ from machine to machine, and a little from run to run: run the cell twice before you believe a
@@ -1131,6 +1230,12 @@ print(f"through GPU 0: {2 * 255 * 16e9 / 50e9:.0f} s")
 # and adding, which the cluster's own all-reduce does for nothing.)
 
 # %% [markdown]
+# ### How your predictions went
+
+# %% tags=["nbval-ignore-output"]
+how_predictions_went()
+
+# %% [markdown]
 # # Recap
 # For $P$ ranks and $n$ bytes:
 #
@@ -1149,7 +1254,9 @@ print(f"through GPU 0: {2 * 255 * 16e9 / 50e9:.0f} s")
 # - A model holds where its assumptions hold. On one shared memory total bytes count, not the bytes of each rank.
 #
 # **The library.** NCCL has rings, and trees in pairs, cut in pieces that follow each other through the tree, so that
-# it too keeps all links busy; on NVSwitch machines the switch itself can add. It picks by message size and topology,
+# it too keeps all links busy. It doesn't run one ring but several at once, its **channels**, each with its share of the
+# bytes and an order of its own, so that every network card of a node is in use. On NVSwitch machines the switch itself
+# can add. It picks by message size and topology,
 # much as you did; `NCCL_ALGO` forces one. Gloo takes a ring. `dist.new_group` makes a group of ranks, what was a
 # `team` here.
 #

@@ -1076,23 +1076,56 @@ table.figure()
 # when reporting performance results* (SC 2015). Why the mean is not enough, and what a benchmark must state.
 
 # %% [markdown]
-# # Challenge (optional, no points)
-# Gloo's all-reduce is a ring for every size. Is your **tree** faster on this machine for small tensors? Write an
-# all-reduce of your own from `dist.send` and `dist.recv` (or take one from lesson 02), time both with `measure`, and
-# find the crossover. Give a verdict only where the two medians differ by more than their spreads.
+# # Challenge
+# An open task, beyond the lesson's points. It has a score, and there may be better answers than ours.
 
-# %% tags=["nbval-ignore-output", "notebook-only"]
-def my_all_reduce(x, rank, world_size):
-    dist.all_reduce(x)  # replace this
+# %% [markdown]
+# ## The shortest benchmark
+# A sweep over many sizes takes time, and on a large cluster every second is expensive. How little measuring is enough?
+#
+# `seconds_of(nbytes)` times one call, which takes $\alpha + \beta n$ seconds. Each reading is up to 2 % too long or too
+# short, and not by chance: the same size gives the same reading again, so repeating doesn't help. Find both $\alpha$
+# and $\beta$ to within 5 %. You don't know what kind of link it is.
+#
+# The score is the time spent in all calls, as a multiple of $\alpha$. Par doubles the size until a call takes ten times
+# as long as the smallest one. The limit is two calls: one can't tell two numbers, and each takes at least $\alpha$.
 
-def duel(rank, world_size):
-    x = torch.zeros(256)
-    theirs = measure(lambda: dist.all_reduce(x))
-    mine = measure(lambda: my_all_reduce(x, rank, world_size))
-    return mine[0] / theirs[0], mine[1] + theirs[1]
+# %% exercise="shortest-benchmark" difficulty=5 minutes=20
+board_name = ""  # your name on the class's board; empty for none
 
-ratio, spreads = spawn(duel, 4).results[0]
-print(f"mine takes {ratio:.2f} times as long as Gloo's; the spreads add up to {spreads:.0%}")
+def shortest_benchmark(seconds_of: Callable[[int], float]) -> tuple[float, float]:
+    """(alpha, beta) of a link in seconds and seconds per byte, each to within 5 %.
+
+    seconds_of: (bytes, a whole number from 1 on) -> seconds that a call takes, to within 2 %.
+    alpha: 0.1 µs to 10 ms; beta: 1e-13 to 1e-8 s per byte, and always less than alpha / 1000.
+    """
+    ### BEGIN SOLUTION
+    smallest = took = seconds_of(1)
+    nbytes = 1
+    while took < 10 * smallest:
+        nbytes *= 2
+        took = seconds_of(nbytes)
+    return smallest, (took - smallest) / nbytes
+    ### END SOLUTION
+
+# %% [markdown]
+# <details><summary>Hint 1: what to look at</summary>
+#
+# Most calls of par are spent on sizes at which nothing but $\alpha$ shows. And its last call is long.
+# </details>
+# <details><summary>Hint 2: the idea</summary>
+#
+# Larger steps: but a step too far costs a very long call. How large must $\beta n$ be, compared with $\alpha$, for two
+# readings that are off by 2 % to give $\beta$ within 5 %?
+# </details>
+# <details><summary>Hint 3: beyond that</summary>
+#
+# As soon as a reading is a little longer than the smallest one, it says roughly what $\beta$ is. Then you know where
+# the last reading should be.
+# </details>
+
+# %% check="shortest-benchmark" judges="score" points=3
+check(shortest_benchmark, judges="score", extra_credit=3)
 
 # %% [markdown]
 # # Your progress

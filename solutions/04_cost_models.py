@@ -7,8 +7,8 @@
 # you write down what each of these costs, in formulas short enough for the back of an envelope. Then you check every
 # formula against a run, most of them to the last digit.
 #
-# By the end you can say before you rent a cluster whether a model fits on it, how fast it will train, and which wire or
-# which memory limits it.
+# By the end you'll be able to tell, before you rent a cluster, whether a model fits on it, how fast it will train, and
+# which wire or which memory is the limit.
 
 # %%
 import math
@@ -85,10 +85,10 @@ reveal(
 
 # %% [markdown]
 # # Part 1 · The memory hierarchy
-# A processor computes only with what lies right beside it. Everything else has to come first: from a cache, from
-# memory, from another GPU, from another machine. Each level is larger, farther away and slower than the one before.
-# Let us measure how much slower, on your machine. One core copies arrays of 4 kB to 64 MB; small ones stay in a cache.
-# The first copy, of a single number, shows what it costs merely to **start** one.
+# A processor computes only with what lies right beside it. Everything else has to be fetched first: from a cache, from
+# memory, from another GPU, from another machine. Each level is larger, farther away and slower than the one before. Let
+# us measure how much slower, on your machine. One core copies arrays of 4 kB to 64 MB; small ones stay in a cache. The
+# first copy, of a single number, shows what it costs merely to **start** one.
 
 # %% tags=["nbval-ignore-output"]
 sizes = [4, *memory_hierarchy.SIZES]  # bytes
@@ -612,8 +612,8 @@ figures.topology(here, "this machine") if len(here) > 1 else f"{len(here)} GPUs 
 
 # %% [markdown]
 # ### Tiers
-# These are the links that the whole course lives with. Bandwidths are per GPU and in **one direction**: a rank sends
-# and receives at the same time, but what it has to send goes out only one way. Datasheets like to add both directions.
+# You'll meet these links throughout the course. Bandwidths are per GPU and in **one direction**: a rank sends and
+# receives at the same time, but what it has to send goes out only one way. Datasheets like to add both directions.
 #
 # | tier | joins | one way | the datasheet says |
 # |---|---|---|---|
@@ -691,7 +691,7 @@ for name, speeds in legs.items():
 # ### Chips with large SRAM
 # Some chips attack the other end of the hierarchy: they have no HBM at all and keep everything in on-chip memory
 # (SRAM). Cerebras' wafer-sized WSE-3 has 44 GB of it at 21 PB/s; Groq's first chip has 230 MB at 80 TB/s, for 188
-# TFLOP/s in float16 (both makers' datasheets). Their ridge points tell what that buys, and the capacity what it costs:
+# TFLOP/s in float16 (both makers' datasheets). The ridge point shows what that buys, and the capacity what it costs:
 
 # %%
 groq = 188e12 / 80e12
@@ -812,22 +812,34 @@ check(collective_costs, judges="time")
 # two chunks and writes one, so on a GPU $\gamma$ is 3 divided by its memory bandwidth.
 
 # %%
-def ring_round(P, adds):
-    return Round([(rank, (rank + 1) % P) for rank in range(P)], 1 / P, adds)
+def ring(P, adds):
+    return [Round([(rank, (rank + 1) % P) for rank in range(P)], 1 / P, adds)] * (P - 1)
 
-def tree_rounds(P):
-    """From the leaves to rank 0, adding; and back. P is a power of two."""
+def tree(P, adds):
+    """From the leaves to rank 0 if it adds; if not, the same messages backwards. P is a power of two."""
     distances = [2**level for level in range(P.bit_length() - 1)]
     up = [[(rank, rank - d) for rank in range(d, P, 2 * d)] for d in distances]
     down = [[(to, source) for source, to in pairs] for pairs in reversed(up)]
-    return [Round(pairs, 1, True) for pairs in up] + [Round(pairs, 1, False) for pairs in down]
+    return [Round(pairs, 1, adds) for pairs in (up if adds else down)]
+
+def halving(P, adds):
+    """Partners exchange 1/2, 1/4, ... if they add; if not, the same backwards. P is a power of two."""
+    distances = [2**level for level in range(P.bit_length() - 1)]
+    rounds = [Round([(rank, rank ^ d) for rank in range(P)], d / P, adds) for d in distances]
+    return rounds[::-1] if adds else rounds
 
 def programs(P):
     return {
-        "ring all-gather": [ring_round(P, False)] * (P - 1),
-        "ring reduce-scatter": [ring_round(P, True)] * (P - 1),
-        "ring all-reduce": [ring_round(P, True)] * (P - 1) + [ring_round(P, False)] * (P - 1),
-        "tree all-reduce": tree_rounds(P),
+        "flat scatter": [Round([(0, rank)], 1 / P, False) for rank in range(1, P)],
+        "flat gather": [Round([(rank, 0)], 1 / P, False) for rank in range(1, P)],
+        "tree broadcast": tree(P, False),
+        "tree reduce": tree(P, True),
+        "ring all-gather": ring(P, False),
+        "ring reduce-scatter": ring(P, True),
+        "pairwise all-to-all": [Round([(r, (r + d) % P) for r in range(P)], 1 / P, False) for d in range(1, P)],
+        "ring all-reduce": ring(P, True) + ring(P, False),
+        "tree all-reduce": tree(P, True) + tree(P, False),
+        "halving-doubling all-reduce": halving(P, True) + halving(P, False),
     }
 
 # %% tags=["notebook-only"]
@@ -848,7 +860,7 @@ for P in (2, 8):
     for name in programs(P):
         latency, per_byte = line(name, P)
         predicted, found = latency + 24_000_000 * per_byte, measured(name, P, 24_000_000)
-        print(f"{P} ranks, {name:20} {found * 1e6:10.6f} µs, predicted {predicted * 1e6:10.6f} µs")
+        print(f"{P} ranks, {name:27} {found * 1e6:10.6f} µs, predicted {predicted * 1e6:10.6f} µs")
 
 # %% [markdown]
 # Equal to the last digit, as they must be: the virtual cluster moves messages by this very model. Collectives that you
@@ -1159,8 +1171,8 @@ for tier, link in links.items():
     print(" for a batch of 4 million tokens")
 
 # %% [markdown]
-# To use more, you need parallelism of another kind, which makes several GPUs work on the **same** tokens: lessons 08,
-# 09 and everything after them.
+# To use more, you need a different kind of parallelism, one that makes several GPUs work on the **same** tokens:
+# lessons 08, 09 and everything after them.
 
 # %% [markdown]
 # ## Scaling efficiency

@@ -3,10 +3,10 @@
 # *you need: lesson 01 (all-reduce, broadcast, async handles), and how to train a
 # network in PyTorch. The closed forms of lesson 04 help, but are not needed.*
 #
-# Every rank holds the whole model and computes on other rows of the batch. One all-reduce of the gradients, and all go
-# on as one. It is the simplest way to train on many GPUs, and the first that everybody uses.
+# Every rank holds the whole model and computes on different rows of the batch. One all-reduce of the gradients, and
+# they all carry on as one. It is the simplest way to train on many GPUs, and the first that everybody uses.
 #
-# At the end of this lesson you have written PyTorch's `DistributedDataParallel` yourself: buckets, hooks and overlap.
+# By the end of this lesson you will have written PyTorch's `DistributedDataParallel` yourself: buckets, hooks, overlap.
 # You can say what it costs, what it silently gets wrong, and which of its options does what.
 
 # %%
@@ -204,7 +204,7 @@ print(f"gradients 4 times too large; after five steps the weights are {apart / m
 # %% [markdown]
 # ## Broadcast weights
 #
-# "The same weights before": who sees to that? If each rank draws its own, they differ for ever. All apply the same
+# "The same weights before": who sees to that? If each rank draws its own, they differ forever. All apply the same
 # update, so a difference at the start never goes away: plain SGD keeps it to the last digit.
 
 # %%
@@ -300,8 +300,8 @@ reveal("the gradient of the whole batch", mean_of_all, why="12 is one row in fou
 #
 # <details><summary>Hint 2: the idea</summary>
 #
-# The number of all rows: make a tensor of your own number and all-reduce it. Then multiply each gradient by your
-# share of the rows, before it is summed. After that there is nothing left to divide by.
+# To get the total number of rows, put your own count into a tensor and all-reduce it. Then multiply each gradient by
+# your share of the rows, before it is summed. After that there is nothing left to divide by.
 # </details>
 #
 # <details><summary>Hint 3: almost the code</summary>
@@ -333,13 +333,13 @@ check(weigh_uneven_shards, judges="values")
 
 # %% [markdown]
 # Language models have this problem at every step: the loss is a mean over **tokens**, and padding leaves each rank
-# another number of them. Then $n_r$ counts tokens.
+# a different number of them. Then $n_r$ counts tokens.
 #
 # And a rank without any row? Its loss is the mean of nothing, `nan`, and one `nan` in an all-reduce is `nan`
 # everywhere. Such a rank takes part with gradients of zero, or the last batch is dropped.
 
 # %% [markdown]
-# ## Accumulate gradients
+# ### Accumulating gradients
 #
 # A shard that does not fit into memory is cut in **microbatches**. `backward` **adds** to `parameter.grad`, so after
 # the last microbatch the sum of all is there: accumulation comes for free. The network need not be bothered before.
@@ -351,50 +351,14 @@ check(weigh_uneven_shards, judges="values")
 predict("times the traffic", ...)
 predict("the gradient is then", ..., choices=["right", "too large", "too small"])
 
-# %% [markdown]
-# <details><summary>Hint 1: where to look</summary>
-#
-# Each loss is a mean over one microbatch, and `backward` adds their gradients. Of how many means is that the sum?
-# </details>
-#
-# <details><summary>Hint 2: the idea</summary>
-#
-# Divide twice: by the number of microbatches, and by the number of ranks. Where you do it is up to you, but the
-# all-reduce comes once, when `grad` holds everything.
-# </details>
-#
-# <details><summary>Hint 3: almost the code</summary>
-#
-# In the loop, `(loss_of(model(microbatch)) / len(microbatches)).backward()`. Below it, an all-reduce of each
-# `parameter.grad`, then `/= world_size`.
-# </details>
-
-# %% exercise="accumulate-gradients" difficulty=3 minutes=10
-def accumulate_gradients(model: nn.Module, microbatches: list[Tensor], rank: int, world_size: int) -> list[Tensor]:
-    """The gradient of the mean loss over all rows of all microbatches of all ranks.
-
-    model: the same weights on every rank, left unchanged; every parameter gets a gradient.
-    microbatches: (b, D) each, of equal size, equally many on every rank.
-    Returns the gradients in the order of model.parameters(). Every gradient is all-reduced once, after the last
-    microbatch; no other communication.
-    """
+# %%
+def accumulate_gradients(model, microbatches, rank, world_size):
     for microbatch in microbatches:
-        ### BEGIN SOLUTION
-        loss = loss_of(model(microbatch)) / len(microbatches)
-        loss.backward()
-        ### END SOLUTION
-    ### BEGIN SOLUTION
+        (loss_of(model(microbatch)) / len(microbatches)).backward()  # their sum is the mean over all rows
     for parameter in model.parameters():
-        dist.all_reduce(parameter.grad)
+        dist.all_reduce(parameter.grad)  # once, when grad holds everything
         parameter.grad /= world_size
-    ### END SOLUTION
     return [parameter.grad for parameter in model.parameters()]
-
-# %% check="accumulate-gradients" judges="values" points=2
-check(accumulate_gradients, judges="values")
-
-# %% check="accumulate-gradients" judges="traffic" points=2
-check(accumulate_gradients, judges="traffic")
 
 # %% tags=["notebook-only"]
 def reduce_after_each(model, microbatches, rank, world_size):
@@ -432,8 +396,8 @@ reveal(
 # So far somebody handed each rank its shard. In real life each rank reads its own samples from a data set, and a
 # **sampler** says which. Nobody talks: every rank draws the same order and takes its part. For that
 #
-# - all ranks shuffle with the same seed, and each epoch has another order,
-# - every rank gets equally many, or some rank makes one step more than the others and waits for ever,
+# - all ranks shuffle with the same seed, and each epoch has a different order,
+# - every rank gets equally many, or some rank takes one step more than the others and waits forever,
 # - so the order is padded with samples from its beginning, until $P$ divides it.
 #
 # **Predict** for 10 samples on 4 ranks:
@@ -511,13 +475,14 @@ print(f"gradients: 48 of {1024 * 1024 * 2 / 1e6:.1f} MB")
 
 # %% [markdown]
 # More time for the network than for computing. Every all-reduce pays a **latency**, the $\alpha$ of lesson 04, whatever
-# its size. Here is one of the 48, and how little of it is due to the bytes:
+# its size. Here is one of the 48. The last column says how its 75 µs are spent: the bytes take 13 of them, and the
+# rest is latency. (What the bytes "decide" there is which algorithm is the fastest.)
 
 # %% tags=["notebook-only"]
 run.costs()
 
 # %% [markdown]
-# ## Flat gradients
+# ### Flat gradients
 #
 # The cure: copy all gradients into one long tensor, all-reduce that, and cut it up again.
 #
@@ -527,38 +492,16 @@ run.costs()
 predict("latencies that a step pays", ...)
 predict("the all-reduce has to wait for", ..., choices=["the first gradient", "the last gradient"])
 
-# %% exercise="flat-gradients" difficulty=2 minutes=10
-def flat_gradients(model: nn.Module, shard: Tensor, rank: int, world_size: int) -> list[Tensor]:
-    """As average_gradients, with one all_reduce for all parameters together.
-
-    model: the same weights on every rank, left unchanged; every parameter gets a gradient, all of one dtype.
-    Returns the gradients in the order of model.parameters(), each with the shape of its parameter. Every parameter's
-    grad holds its mean too.
-    """
+# %%
+def flat_gradients(model, shard, rank, world_size):
     parameters = list(model.parameters())
     loss_of(model(shard)).backward()
-    ### BEGIN SOLUTION
     flat = torch.cat([parameter.grad.reshape(-1) for parameter in parameters])
     dist.all_reduce(flat)
     flat /= world_size
-    pieces = flat.split([parameter.numel() for parameter in parameters])
-    for parameter, piece in zip(parameters, pieces):
-        parameter.grad = piece.view_as(parameter)
-    ### END SOLUTION
+    for parameter, piece in zip(parameters, flat.split([parameter.numel() for parameter in parameters])):
+        parameter.grad = piece.view_as(parameter)  # a view of the long tensor: no copy back
     return [parameter.grad for parameter in parameters]
-
-# %% [markdown]
-# <details><summary>Hint</summary>
-#
-# `torch.cat` of all `grad.reshape(-1)` is the long tensor. `flat.split([3, 5])` gives views of its first 3 and next 5
-# numbers; `piece.view_as(parameter)` has the right shape again.
-# </details>
-
-# %% check="flat-gradients" judges="values" points=2
-check(flat_gradients, judges="values")
-
-# %% check="flat-gradients" judges="traffic" points=2
-check(flat_gradients, judges="traffic")
 
 # %% tags=["notebook-only"]
 flat_run, flat = on_cluster(16, flat_gradients)
@@ -594,30 +537,30 @@ print("grad", parameter.grad.tolist(), "    flat tensor", once.tolist())
 # ## Make buckets
 #
 # Which parameters go together? Those whose gradients are ready at about the same time: neighbours, from the last
-# parameter to the first. A bucket is full when the next parameter would make it larger than a cap. (PyTorch's default
-# is 25 MiB.)
+# parameter to the first. The rule is PyTorch's: add parameters until the bucket has **reached** a cap, then close it.
+# So a bucket may be larger than the cap, by up to one parameter. (PyTorch's default cap is 25 MiB.)
 #
-# **Predict** the buckets of the sizes 10, 10, 30 for a cap of 20, as a list of lists of indices. This picture has other
-# sizes, and a cap of 400 bytes. Parameter 2 is larger than that all by itself, and has a bucket of its own.
+# **Predict** the buckets of the sizes 10, 10, 30 for a cap of 15, as a list of lists of indices. This picture has
+# different sizes, and a cap of 400 bytes. When parameter 2 comes, 360 bytes are in the bucket, so it still goes in.
 
 # %%
 predict("buckets of [10, 10, 30]", ...)
 
 # %%
-figures.buckets([[7, 6], [5, 4, 3], [2], [1, 0]], sizes=[40, 40, 450, 120, 120, 120, 200, 200])
+figures.buckets([[7, 6], [5, 4, 3, 2], [1, 0]], sizes=[40, 40, 450, 120, 120, 120, 200, 200])
 
 # %% exercise="make-buckets" difficulty=2 minutes=8
 def make_buckets(sizes: list[int], cap: int) -> list[list[int]]:
-    """Put parameters in buckets of at most `cap` bytes, from the last parameter to the first.
+    """Put parameters in buckets, from the last parameter to the first.
 
     sizes: bytes of each parameter, in the order of model.parameters().
     Returns the buckets in the order in which they will be sent; each is a list of indices into `sizes`, in the order
-    in which they were put in. Only a parameter larger than `cap` makes a larger bucket; it is alone in it.
+    in which they were put in. A bucket is closed as soon as it holds `cap` bytes or more.
     """
     buckets, filled = [], 0
     for index in reversed(range(len(sizes))):
         ### BEGIN SOLUTION
-        if not buckets or filled + sizes[index] > cap:
+        if not buckets or filled >= cap:
             buckets.append([])
             filled = 0
         buckets[-1].append(index)
@@ -631,8 +574,8 @@ check(make_buckets, judges="values")
 # %%
 reveal(
     "buckets of [10, 10, 30]",
-    make_buckets([10, 10, 30], cap=20),
-    why="From the last parameter to the first: number 2 alone is above the cap; 1 and 0 fill a bucket exactly.",
+    make_buckets([10, 10, 30], cap=15),
+    why="From the last parameter to the first: number 2 alone is above the cap. 1 leaves room, so 0 goes in as well.",
 )
 
 # %% [markdown]
@@ -734,11 +677,11 @@ reveal(
 # p.register_post_accumulate_grad_hook(f)    # f(p), when p.grad holds it
 # ```
 #
-# The second gets the **parameter**. Who all-reduces its argument averages weights, and the gradients stay local; a
+# The second gets the **parameter**. If you all-reduce it, you average weights, and the gradients stay local; a
 # well-known teaching code did that.
 #
 # The plan: count for each bucket how many of its gradients are missing. When none is, make the flat tensor and start
-# its all-reduce; don't wait for it, backward shall go on. Wait when backward is over.
+# its all-reduce; don't wait for it, so that backward can continue. Wait when backward is over.
 #
 # One rule decides between right and silently wrong: **all ranks start the buckets in the same order.** A model may use
 # its layers in another order on each rank, so bucket 1 may be complete before bucket 0 on some. Then it has to wait for
@@ -909,8 +852,8 @@ reveal(
 # %% [markdown]
 # ## Average what is used
 #
-# So first all ranks agree on **which** parameters somebody has used. Those are all-reduced by everybody; who has no
-# gradient brings zeros. What nobody has used stays `None`: with zeros instead, AdamW would go on moving it, by its
+# So first all ranks agree on **which** parameters somebody has used. Those are all-reduced by everybody; a rank without
+# a gradient brings zeros. What nobody has used stays `None`: with zeros instead, AdamW would go on moving it, by its
 # momentum and its weight decay.
 
 # %% [markdown]
@@ -962,6 +905,192 @@ check(average_what_is_used, judges="values")
 # %% [markdown]
 # That first all-reduce costs a latency at every step, and while nobody knows what will be used, no bucket can be sent
 # with an unused gradient in it. PyTorch asks you to say so: `find_unused_parameters=True`.
+
+# %% [markdown]
+# ## A reusable replica
+#
+# Now all of it in one class that trains any model, step after step, as `DistributedDataParallel` does. Making it
+# broadcasts rank 0's weights and registers the hooks, once. Then a training step looks like this:
+#
+# ```python
+# for number, microbatch in enumerate(microbatches):
+#     loss = loss_of(model(microbatch)) / len(microbatches)
+#     model.backward(loss, last=number == len(microbatches) - 1)
+# optimizer.step()
+# optimizer.zero_grad()
+# ```
+#
+# Only the backward pass of the **last** microbatch communicates. In it, each bucket starts as soon as all its gradients
+# are complete; by then they hold the sum over all microbatches. (PyTorch's `with model.no_sync():` around all
+# microbatches but the last does the same.)
+#
+# What about parameters that this rank has not used? Their hooks never run, so their bucket is still waiting when the
+# backward pass is over. Then fill in zeros, and start what is left, in order. One thing more must be agreed upon: a
+# parameter that **no** rank has used gets `None`.
+#
+# **Predict**: where in the order of all-reduces must the one with the numbers of users come?
+
+# %%
+predict("the users come", ..., choices=["before all buckets", "right after backward", "after all buckets"])
+
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# The hooks stay registered, so they run in every backward pass: those of earlier microbatches too, and those of the
+# next step. What must be reset, and when?
+# </details>
+#
+# <details><summary>Hint 2: the idea</summary>
+#
+# At the beginning of a last backward, set the counts of missing gradients and the list of flights anew; in any other,
+# let the hooks do nothing. After it, start the buckets that are left: a gradient that is None brings zeros. Count as a
+# user who has a gradient **before** the zeros are filled in.
+# </details>
+#
+# <details><summary>Hint 3: almost the code</summary>
+#
+# One method starts the next bucket; the hook calls it while the next bucket is complete, and `backward` calls it at
+# its end until no bucket is left. Then all-reduce the users, wait for each flight, and give every parameter its
+# piece, or None where the sum of the users is 0.
+# </details>
+
+# %% exercise="replica" difficulty=5 minutes=20
+class Replica(nn.Module):
+    def __init__(self, module: nn.Module, buckets: list[list[int]]) -> None:
+        super().__init__()
+        self.module, self.buckets = module, buckets
+        self.trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self.active = False  # whether hooks should communicate: in the backward pass of a last microbatch
+        ### BEGIN SOLUTION
+        for tensor in [*module.parameters(), *module.buffers()]:
+            dist.broadcast(tensor.detach(), src=0)
+        for number, bucket in enumerate(self.buckets):
+            for index in bucket:
+                self.trained[index].register_post_accumulate_grad_hook(partial(self.one_more, number))
+        ### END SOLUTION
+
+    def forward(self, *inputs):
+        return self.module(*inputs)
+
+    def one_more(self, number: int, parameter: Tensor) -> None:
+        """Called in backward when a parameter of bucket `number` has its gradient."""
+        ### BEGIN SOLUTION
+        if self.active:
+            self.missing[number] -= 1
+            while len(self.flights) < len(self.buckets) and not self.missing[len(self.flights)]:
+                self.start_next()
+        ### END SOLUTION
+
+    def start_next(self) -> None:
+        """Start the all-reduce of the next bucket; a parameter without a gradient counts as zeros."""
+        ### BEGIN SOLUTION
+        members = [self.trained[index] for index in self.buckets[len(self.flights)]]
+        held = [torch.zeros_like(p) if p.grad is None else p.grad for p in members]
+        flat = torch.cat([gradient.detach().reshape(-1) for gradient in held])
+        self.flights.append((flat, dist.all_reduce(flat, async_op=True)))
+        ### END SOLUTION
+
+    def backward(self, loss: Tensor, last: bool) -> None:
+        """The backward pass of one microbatch; after the last one, every grad is the mean over the ranks."""
+        self.active = last
+        ### BEGIN SOLUTION
+        self.missing = [len(bucket) for bucket in self.buckets]
+        self.flights = []
+        ### END SOLUTION
+        loss.backward()
+        ### BEGIN SOLUTION
+        if not last:
+            return
+        users = torch.tensor([int(parameter.grad is not None) for parameter in self.trained])
+        while len(self.flights) < len(self.buckets):
+            self.start_next()
+        dist.all_reduce(users)
+        for bucket, (flat, handle) in zip(self.buckets, self.flights):
+            handle.wait()
+            flat /= dist.get_world_size()
+            members = [self.trained[index] for index in bucket]
+            for index, p, piece in zip(bucket, members, flat.split([p.numel() for p in members])):
+                p.grad = piece.view_as(p) if users[index] else None
+        ### END SOLUTION
+
+def replica(module: nn.Module, buckets: list[list[int]]) -> Replica:
+    """A model like `module` whose ranks train as one, step after step.
+
+    module: the same shapes on every rank; it may have frozen, tied and unused parameters.
+    buckets: as make_buckets returns them, for the parameters that are trained.
+    In each step every bucket is all-reduced once, in order, during the last backward pass where that is possible; and
+    then the numbers of users, once. A grad is None where no rank has used the parameter. All ranks call the same.
+    """
+    return Replica(module, buckets)
+
+# %% check="replica" judges="values" points=5
+check(replica, judges="values")
+
+# %% check="replica" judges="traffic" points=3
+check(replica, judges="traffic")
+
+# %%
+reveal(
+    "the users come",
+    "after all buckets",
+    why="One rank starts all buckets in its hooks, another has some left when its backward pass ends. An all-reduce "
+    "in between would come at a different place on each.",
+)
+
+# %% [markdown]
+# ### Three steps
+# The awkward model, two ranks with different branches, three steps of two microbatches each. Rank 1's own weights are
+# wrong at the start, and branch 1 is used by nobody.
+
+# %% tags=["notebook-only"]
+def three_steps(rank, world_size):
+    weights = make_weights(5, 4, seed=rank, dtype=double)
+    model = replica(AwkwardMLP(weights, order=[[0, 2], [2]][rank]), [[3, 2], [1], [0]])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for step in range(3):
+        for number in range(2):
+            rows = make_batch(2, 4, seed=10 * step + 2 * rank + number, dtype=double)
+            model.backward(loss_of(model(rows)) / 2, last=number == 1)
+        optimizer.step()
+        optimizer.zero_grad()
+    return [parameter.detach() for parameter in model.parameters()]
+
+first, second = spawn(three_steps, 2).results
+print("equal on both ranks:", all(torch.equal(a, b) for a, b in zip(first, second)))
+moved = [not torch.equal(a, b) for a, b in zip(first, make_weights(5, 4, dtype=double))]
+print("trained (tied, frozen, branches 0 to 2):", moved)
+
+# %% [markdown]
+# ### Clipping, and the dtype of a sum
+# Two lines that nearly every real program has. **Gradient clipping** shortens the gradient if its norm is too large.
+# After the all-reduce every rank holds the same gradient, so each computes the same norm, and no message is needed. But
+# clip too early, while gradients are local, and each rank shortens its own by a different factor.
+
+# %%
+def norms_before_and_after(rank, world_size):
+    model = MLP(make_weights(3, 4, dtype=double))
+    shard = make_batch(2, 4, seed=rank, dtype=double)
+    local = torch.autograd.grad(loss_of(model(shard)), list(model.parameters()))
+    before = torch.cat([gradient.flatten() for gradient in local]).norm()
+    average_gradients(model, shard, rank, world_size)
+    after = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=0.01)  # returns the norm that it found
+    return round(before.item(), 4), round(after.item(), 4)
+
+for rank, (before, after) in enumerate(spawn(norms_before_and_after, 4).results):
+    print(f"rank {rank}: norm of its own gradient {before}, of the mean {after}")
+
+# %% [markdown]
+# The other line is a dtype. Weights in bfloat16 have gradients in bfloat16, and those have 8 significant bits. Sum many
+# of them, and small summands vanish beside a sum that has grown. So large runs send and add gradients in **float32**,
+# at twice the bytes. Here 1,024 ranks in one process, each with the same gradient, one after another as in a ring:
+
+# %%
+gradient = torch.tensor(0.01, dtype=torch.bfloat16)
+total = torch.zeros((), dtype=torch.bfloat16)
+for _ in range(1024):
+    total += gradient
+exact = 1024 * gradient.float()
+print(f"summed in bfloat16: {total.item():.3f}     in float32: {exact.item():.3f}")
 
 # %% [markdown]
 # # Part 6 · A layer that looks at the whole batch
@@ -1207,8 +1336,8 @@ show_calls(static_graph=True)
 #   then knows. Right for models with unused parameters that are always the same.
 # - `gradient_as_bucket_view=True`: the gradients are views of the buckets, as in your version. One copy less, and the
 #   memory of one set of gradients less. (`zero_grad` detaches them, as in part 3, and DDP attaches them again.)
-# - `bucket_cap_mb`: the cap. Without it the **first** bucket is only 1 MiB, so that the network starts early; who
-#   writes `bucket_cap_mb=25`, the default, switches that off.
+# - `bucket_cap_mb`: the cap. Without it the **first** bucket is only 1 MiB, so that the network starts early; if
+#   you write `bucket_cap_mb=25`, the default, that is switched off.
 #
 # A look at one gradient's memory shows the views: is it 64 kB of its own, or does it lie in the bucket of 512 kB?
 
@@ -1270,6 +1399,7 @@ print(f"throughput, yours to naive:       {took['naive'] / took['yours']:.2f}")
 def torchs_ddp(model, shard, rank, world_size):
     model = DistributedDataParallel(model)
     for step in range(3):  # the buckets are rebuilt in the second
+        model.zero_grad()  # or backward would add to the last step's gradients, which takes time as well
         with region(f"step {step}"):
             loss_of(model(shard)).backward()
 
@@ -1373,17 +1503,90 @@ how_predictions_went()
 # Its section 3.2 goes the way of this lesson: naive, buckets, overlap, accumulation.
 
 # %% [markdown]
-# # Challenge (optional, no points)
-# DDP's first bucket is small (1 MiB), so that the network starts early. What matters is the **last** one, though: its
-# all-reduce is never hidden. Cut the 48 sizes so that buckets get smaller towards the end, and beat the 10 MiB of
-# part 4. `communication_end` lets you try plans without a cluster; the cell shows by how much you are better.
+# # Challenge
+# An open task, beyond the lesson's points. It has a score, and there may be better answers than ours.
+
+# %% [markdown]
+# ## The best buckets
+# `make_buckets` takes one cap for all buckets. But buckets are not alike. While the backward pass is young, there is
+# plenty of time to hide a large one; at its end, every byte is exposed. And if the network falls behind early, it stays
+# behind.
+#
+# You get the bytes of each parameter, and the second at which its gradient is ready. An all-reduce of $n$ bytes takes
+# `latency` plus $n$ divided by `bandwidth`, and the network does one at a time, in order. The score is the exposed
+# time: from the last gradient to the end of the last all-reduce. Par is what the best **single cap** reaches, in whole
+# MiB. The limit is what no plan can beat: whatever is sent, the bytes of the last gradients must follow.
+#
+# The model is a transformer of 24 blocks on a slow network. Its all-reduces take nearly as long as its backward pass.
+
+# %%
+sizes = [2 * 1024 * 1024 * part for part in [3, 1, 4, 4] * 24]  # bytes: qkv, output, and two of the MLP
+ready, now = [0.0] * len(sizes), 0.0
+for index in reversed(range(len(sizes))):
+    now += sizes[index] / 36.8e9  # computing a gradient takes time in proportion to its size
+    ready[index] = now
+network = {"latency": 2e-4, "bandwidth": 40e9}
+
+# %% exercise="best-buckets" difficulty=5 minutes=20
+board_name = ""  # your name on the class's board; empty for none
+
+def best_buckets(
+    sizes: list[int], ready: list[float], latency: float, bandwidth: float
+) -> list[list[int]]:
+    """The buckets, in the order in which they are sent; each is a list of indices.
+
+    sizes: bytes of each parameter, in the order of model.parameters().
+    ready: the second at which each gradient is there; the last parameter's comes first.
+    latency, bandwidth: seconds for each all-reduce, and bytes per second.
+    """
+    ### BEGIN SOLUTION
+    def plan(cap):
+        buckets, filled = [], 0
+        for index in reversed(range(len(sizes))):
+            if not buckets or filled >= cap:
+                buckets.append([])
+                filled = 0
+            buckets[-1].append(index)
+            filled += sizes[index]
+        return buckets
+
+    def end(buckets):
+        now = 0.0
+        for bucket in buckets:
+            took = latency + sum(sizes[index] for index in bucket) / bandwidth
+            now = max(now, *(ready[index] for index in bucket)) + took
+        return now
+
+    return min((plan(mib * 2**20) for mib in range(1, 101)), key=end)
+    ### END SOLUTION
+
+# %% [markdown]
+# <details><summary>Hint 1: what to look at</summary>
+#
+# The picture below shows your plan. Where does the network wait for a bucket, and where does a bucket wait for the
+# network?
+# </details>
+# <details><summary>Hint 2: the idea of par</summary>
+#
+# Try all caps. For each, `communication_end` says when the last all-reduce is over.
+# </details>
+# <details><summary>Hint 3: beyond par</summary>
+#
+# Suppose you know the earliest end for the last $k$ gradients, for every smaller $k$. Then the best plan for one
+# gradient more has some last bucket, and before it one of the plans that you know already.
+# </details>
 
 # %% tags=["notebook-only"]
-def my_buckets(sizes):
-    return make_buckets(sizes, 10 * 2**20)  # replace this
+plan = best_buckets(sizes, ready, **network)
+starts = [max(ready[index] for index in bucket) for bucket in plan]
+took = [network["latency"] + sum(sizes[index] for index in bucket) / network["bandwidth"] for bucket in plan]
+exposed = communication_end(starts, took) - max(ready)
+print(f"{len(plan)} buckets, {1e3 * exposed:.3f} ms exposed")
+milliseconds = [[1e3 * seconds for seconds in column] for column in (starts, took)]
+figures.overlap({"your plan": tuple(milliseconds)}, backward=1e3 * max(ready))
 
-_, mine = on_cluster(16, overlap_by_hooks, buckets=my_buckets(sizes))
-print(f"{(steps[10] - alone) / (mine - alone):.2f} times less exposed")
+# %% check="best-buckets" judges="score" points=3
+check(best_buckets, judges="score", extra_credit=3)
 
 # %% [markdown]
 # # Your progress

@@ -37,12 +37,12 @@ adamw = partial(torch.optim.AdamW, lr=0.01)
 
 # %% [markdown]
 # ## Why: a model that no GPU can hold
-# Here is one training step of a model with 7.5 billion parameters, 12 layers of 25,000 by 25,000, on 64 virtual H100s
+# Here is one training step of a model with 7.5 billion parameters, 3 layers of 50,000 by 50,000, on 64 virtual H100s
 # with 80 GB each. It trains the usual way, in **mixed precision**: weights and gradients in bfloat16, and AdamW on a
 # float32 copy. The batch is tiny. The weights take 15 GB, so this should be easy.
 
 # %%
-LAYERS, DIM = 12, 25_000
+LAYERS, DIM = 3, 50_000
 
 def ordinary_step(rank, world_size):
     weights = [torch.empty(DIM, DIM, dtype=bf16, requires_grad=True) for _ in range(LAYERS)]
@@ -78,7 +78,7 @@ except RankFailed as failure:
 # | average of the gradients, float32 | 4 | in the update |
 # | average of their squares, float32 | 4 | in the update |
 #
-# Together, the last three are the **optimizer state**: 12 of the 16 bytes. You'll find other sums. With float32
+# Together, the last three are the **optimizer state**: 12 of the 16 bytes. You'll find other totals. With float32
 # gradients it is 18 bytes. Some texts add a float32 weight **and** 12 bytes of optimizer state; that counts the master
 # copy twice. Activations come on top, and are not the subject of this lesson.
 #
@@ -153,7 +153,7 @@ figures.flat_pieces([6, 3, 6, 2], world_size=4)
 # %% [markdown]
 # ## Flat shards
 #
-# Three kinds of parameters deserve care:
+# Three kinds of numbers need care:
 #
 # - A **tied** parameter has two names and one memory. It belongs in the flat tensor **once**, or its two copies drift
 #   apart. `model.parameters()` gives it once; `model.state_dict()` gives it twice.
@@ -428,8 +428,8 @@ check(zero_2, judges="traffic")
 
 # %% [markdown]
 # ### What accumulation costs
-# Two ways to accumulate four microbatches, on 4 ranks: yours, and the one of lesson 05, which keeps whole gradients on
-# every rank and reduces them once. Eight layers of 32 x 32, in float64.
+# Two ways to accumulate four microbatches, on 4 ranks: yours, and lesson 05's, which keeps whole gradients on every
+# rank and reduces them once. Eight layers of 32 x 32, in float64.
 
 # %% tags=["notebook-only"]
 def cut_each(model, rank, world_size):
@@ -454,7 +454,8 @@ def reduce_once(rank, world_size):
         optimizer.step()
         dist.all_gather_single(flat, shard)
 
-runs = {"reduce often": spawn(reduce_often, 4), "reduce once": spawn(reduce_once, 4)}
+# On virtual ranks: on real ones, Gloo's threads let go of a tensor sooner or later.
+runs = {"reduce often": simulate(reduce_often, 4, device="cpu"), "reduce once": simulate(reduce_once, 4, device="cpu")}
 numbers = 8 * 32 * 32
 for name, run in runs.items():
     sent = run.traffic().implied(0) / (3 / 4 * 8 * numbers)
@@ -468,8 +469,8 @@ reveal(
 )
 
 # %% [markdown]
-# There is no free choice: either the gradients stay whole while you accumulate, and the memory of ZeRO-2 is lost, or
-# the network carries them once for each microbatch.
+# You have to choose: either the gradients stay whole while you accumulate, and the memory of ZeRO-2 is lost, or the
+# network carries them once for each microbatch.
 
 # %% [markdown]
 # # Part 4 · ZeRO-3: cut the weights
@@ -574,8 +575,8 @@ check(gather_weight, judges="traffic")
 # - **After it** the weight's gradient is there. The post-accumulate hook of ZeRO-2 reduces it, and now it also frees
 #   the weight.
 #
-# Do you free a weight after its forward pass at all? If not, it stays until its backward pass: more memory, and one
-# gather less. PyTorch has a switch for that, `reshard_after_forward`; yours is called `reshard`.
+# Do you have to free a weight after its forward pass? If you don't, it stays until its backward pass: more memory, and
+# one gather less. PyTorch has a switch for that, `reshard_after_forward`; yours is called `reshard`.
 #
 # **Predict** how many times $N$ a rank sends per step if it reshards.
 
@@ -692,9 +693,9 @@ reveal(
 # %% [markdown]
 # ## Prefetch
 #
-# Without resharding the second gather falls away, and what is left is what data parallelism sends. But in every case
-# somebody waits: the GPU while a weight is gathered, the network while a layer is computed. Both can work at
-# the same time. Start the gather of layer $i + 1$, **then** compute layer $i$. That costs room for one more weight.
+# Without resharding there is no second gather, and a rank sends what it sends in data parallelism. But either way
+# something waits: the GPU while a weight is gathered, the network while a layer is computed. Both can work at the same
+# time. Start the gather of layer $i + 1$, **then** compute layer $i$. That costs room for one more weight.
 #
 # **Predict**: 8 layers, each of which takes 2 ms to gather and 3 ms to compute. One after another, that is 40 ms. How
 # many are left with prefetch?
@@ -735,7 +736,7 @@ def prefetched_forward(x: Tensor, shards: list[Tensor], rank: int, world_size: i
 # </details>
 # <details><summary>Hint 2: the idea</summary>
 #
-# In turn $i$: wait for gather $i$, start gather $i + 1$, compute layer $i$. Starting all gathers at once would be as
+# In round $i$: wait for gather $i$, start gather $i + 1$, compute layer $i$. Starting all gathers at once would be as
 # fast, and would hold all weights.
 # </details>
 # <details><summary>Hint 3: almost the code</summary>
@@ -794,9 +795,9 @@ reveal("ms with prefetch", overlaps.elapsed * 1e3, why="Only the first gather is
 
 # %% [markdown]
 # # Part 5 · 7.5 billion parameters on 64 GPUs
-# Back to the model of the first page. Does what runs hold what the formula says? Here is a step with all four stages in
-# their shortest form, at full size, on tensors without values. A hook deals with each gradient as soon as it is there,
-# and when the backward pass is over, the rank asks what it holds. Gradients stay in bfloat16, as in the paper.
+# Back to the model that we started with. Does a running program hold what the formula says? Here is a step of all four
+# stages in their shortest form, at full size, on tensors without values. A hook handles each gradient as soon as it is
+# there, and when the backward pass is over, the rank asks what it holds. Gradients stay in bfloat16, as in the paper.
 
 # %%
 def paper_step(rank, world_size, stage, layers=LAYERS, dim=DIM):
@@ -844,8 +845,8 @@ def paper_step(rank, world_size, stage, layers=LAYERS, dim=DIM):
         return memory.live
 
 # %% [markdown]
-# The GPUs get endless memory, or the first stages could not run. The model starts with whole weights here; large models
-# are made on the meta device and filled shard by shard.
+# The GPUs get unlimited memory; otherwise the first stages couldn't run. The model starts with whole weights here;
+# large models are made on the meta device and filled shard by shard.
 
 # %% tags=["notebook-only"]
 endless = find_cluster("dgx-h100", 64)
@@ -859,7 +860,7 @@ for stage, (measured, formula) in enumerate(zip(by_running, by_formula)):
 # 80 GB, with ZeRO-3 on that of a laptop, if there are 64 of them.
 
 # %% [markdown]
-# # Part 6 · As it is really used
+# # Part 6 · In real training runs
 # Three things that every real training run adds: mixed precision, a limit on the gradients' norm, and a second level of
 # ranks.
 
@@ -995,9 +996,9 @@ reveal("norm of the whole gradient", norm, why="The root of 9 + 16. Norms themse
 # %% [markdown]
 # ## Hybrid sharding
 #
-# On many nodes, all that ZeRO-3 sends crosses the slow network, $3N$ in each step. **Hybrid sharding** (HSDP) cuts
-# the weights inside a node only, and each node holds a full set: gathers stay on NVLink. The price is memory, $16N$
-# bytes divided by the GPUs of **one node**.
+# On many nodes, all that ZeRO-3 sends crosses the slow network, $3N$ in each step. **Hybrid sharding** (HSDP) cuts the
+# weights inside a node only, and each node holds a full set: gathers stay on NVLink. The price is memory, $16N$ bytes
+# divided by the number of GPUs in **one node**.
 #
 # The ranks form a grid. Those in a row, a **shard group**, hold the pieces of one copy. Those in a column, a **replica
 # group**, hold the same piece. For 2 nodes of 4:
@@ -1141,7 +1142,7 @@ reveal(
 # %% [markdown]
 # What does it cost? One H100 in a PCIe 5.0 slot, 63 GB/s each way, trains 12 layers of 10,000 by 10,000. The host's
 # update reads four float32 numbers per parameter and writes three: 28 bytes, and its memory delivers, say, 200 GB/s.
-# (An assumption, as is that nothing else uses it.) Gradients and weights travel in bfloat16.
+# (That is an assumption, and so is that nothing else uses it.) Gradients and weights travel in bfloat16.
 
 # %%
 per_layer, pcie, host = 10_000**2, 63e9, 200e9
@@ -1162,11 +1163,11 @@ for rows in (4096, 16384, 65536):
 
 # %% [markdown]
 # It isn't the PCIe slot that hurts, but the update: the H100's own memory, 3.35 TB/s, is some 17 times as fast as the
-# host's. With many rows all of it hides behind the backward pass, except the last layer's way through the three
+# host's. With many rows all of it hides behind the backward pass, except for the last layer's trip through the three
 # stations.
 
 # %% [markdown]
-# ## Checkpoints for another number of ranks
+# ## Checkpoints for a different number of ranks
 #
 # With shards, each rank writes its own file. Tomorrow you get 6 GPUs instead of 4, and every file has the wrong size.
 # Nobody wants to gather the whole model on one rank to cut it again, since it doesn't fit there. So each rank works out
@@ -1225,8 +1226,9 @@ check(slices_to_read, judges="values")
 
 # %% [markdown]
 # PyTorch does this for you: `torch.distributed.checkpoint` (DCP) writes each rank's shards and a plan of who wrote
-# what; on loading, each rank reads the slices that it needs. Four ranks train three steps with FSDP and save, model and
-# optimizer; two ranks load and go on; and four ranks that never stopped do the same steps.
+# what; on loading, each rank reads the slices that it needs. Four ranks train for three steps with FSDP and save the
+# model and the optimizer. Two ranks load both and train for two more steps. The weights should be those of a single
+# process that never stopped.
 
 # %% tags=["notebook-only"]
 def train_with_fsdp(rank, world_size, steps, folder, first=0, save=False):
@@ -1260,7 +1262,7 @@ print("as if nothing had happened:", all(torch.allclose(a, b, rtol=1e-9) for a, 
 # %% [markdown]
 # # Part 8 · Beside torch's own
 # `fully_shard(module)` makes a module's parameters one unit, which is gathered, used and freed together. You call it on
-# each layer, and then on the whole model. Are its losses yours, its calls, its bytes?
+# each layer, and then on the whole model. Compare its losses, its calls and its bytes with yours.
 
 # %% tags=["notebook-only"]
 batches = [make_batch(8, 16, seed=number, dtype=double) for number in range(3)]
@@ -1349,14 +1351,15 @@ runs["a 2-D mesh"].timeline(within="step", ranks=[0], beside=runs["default"])
 #   default it is `True` for the layers and `False` for the outermost module, which is needed again at once.) A number
 #   is in between: after the forward pass, that many ranks share the pieces, such as those of one node.
 # - `mp_policy`: your `mixed_precision_weight`. Gathers move half the bytes; reductions don't.
-# - a mesh with two axes: HSDP. The gathers have partners, and an all-reduce over the replicas follows each reduction.
+# - a mesh with two axes: HSDP. The gathers stay within a shard group, and each reduction is followed by an all-reduce
+#   over the replicas.
 # - Wrapping: **what** you call it on. Called on the whole model alone, it makes one unit: a single gather of
 #   everything, nothing to overlap, and all weights alive. Called on every small module, it sends many small messages.
 # - `set_modules_to_forward_prefetch`, `set_modules_to_backward_prefetch`: what to gather ahead, and how far.
 # - `offload_policy=CPUOffloadPolicy()`: shards and optimizer state live in host memory.
 # - `model.set_requires_gradient_sync(False)`: accumulate whole gradients and don't reduce, lesson 05's `no_sync`.
 #
-# ### What FSDP1 did otherwise
+# ### What FSDP1 did differently
 # The first FSDP, `FullyShardedDataParallel`, made one flat tensor of all parameters in a unit, as your `flat_shard`
 # does, and cut that. So one rank may hold the end of one matrix and the beginning of the next, and all of a unit must
 # have the same dtype and be frozen or not frozen together. `fully_shard` cuts **each** parameter along its first
@@ -1386,7 +1389,7 @@ spawn(five_rows, 4).results
 # that overlap. You'll find it in `utils/kit/overlapped_fsdp.py`, and you have written all of its parts.
 #
 # Against it, tensor parallelism as in lesson 08: of each two layers, the first is cut by columns and the second by
-# rows. Both train 16 layers of 8,192 by 8,192 on 8 GPUs: in one node, or one in each of 8 nodes. **Predict** which is
+# rows. Both train 8 layers of 8,192 by 8,192 on 8 GPUs: in one node, or one in each of 8 nodes. **Predict** which is
 # faster.
 
 # %%
@@ -1436,8 +1439,8 @@ eight_nodes = replace(one_node, name="8 nodes of one GPU", nodes=8, gpus_per_nod
 faster = {}
 for cluster in (one_node, eight_nodes):
     for rows in (1024, 8192, 65536):
-        zero = seconds_of_step(simulate(overlapped_step, 8, 16, 8192, rows // 8, cluster=cluster))
-        tensor = seconds_of_step(simulate(tensor_parallel_step, 8, 16, 8192, rows, cluster=cluster))
+        zero = seconds_of_step(simulate(overlapped_step, 8, 8, 8192, rows // 8, cluster=cluster))
+        tensor = seconds_of_step(simulate(tensor_parallel_step, 8, 8, 8192, rows, cluster=cluster))
         faster[cluster.nodes, rows] = "ZeRO-3" if zero < tensor else "tensor"
         times = f"ZeRO-3 {zero * 1e3:7.1f} ms, tensor {tensor * 1e3:7.1f} ms"
         print(f"{cluster.nodes} node{'s' * (cluster.nodes > 1)}, {rows:>6,} rows in all: {times}")

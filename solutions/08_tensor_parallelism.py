@@ -25,6 +25,7 @@ from utils.checks import checks_for
 from utils.cluster import find_cluster
 from utils.kit import mlp, transformer
 from utils.kit.functional_collectives import all_gather, all_reduce, reduce_scatter
+from utils.kit.predictions import how_predictions_went, predict, reveal
 from utils.kit.transformer import attend, layer_norm, merge_heads, split_heads
 from utils.text import tables
 
@@ -71,7 +72,12 @@ figures.sharded_matmul("rows", tp_size=2)
 
 # %% [markdown]
 # By hand, in one process with lists. **Predict** before you run it: which of the two needs all of `x` on each rank?
-# Which leaves results that must be added?
+# Which leaves results that must be added? Predictions earn no points, and you can skip them; but a guess that turns out
+# wrong is what you'll remember.
+
+# %%
+predict("all of x is needed by", ..., choices=["columns", "rows"])
+predict("results to be added are left by", ..., choices=["columns", "rows"])
 
 # %%
 x, w = torch.arange(6.0).view(2, 3), torch.arange(12.0).view(3, 4)
@@ -82,6 +88,14 @@ torch.equal(torch.cat(by_columns, dim=1), x @ w)
 x, w = torch.arange(8.0).view(2, 4), torch.arange(12.0).view(4, 3)
 by_rows = [x_part @ w_part for x_part, w_part in zip(x.chunk(2, dim=1), w.chunk(2, dim=0))]  # (2, 2) @ (2, 3) each
 torch.equal(by_rows[0] + by_rows[1], x @ w), by_rows[0].shape
+
+# %%
+reveal("all of x is needed by", "columns", why="Each output feature is made of all input features.")
+reveal(
+    "results to be added are left by",
+    "columns" if by_columns[0].shape == (x @ w).shape else "rows",
+    why="Each product has the full shape, (2, 3), and only its own summand of each number.",
+)
 
 # %% [markdown]
 # - **Column-parallel**: each rank needs the whole `x` and gets a slice of the output's features. Nothing is sent.
@@ -165,13 +179,10 @@ check(shard_of_weight, judges="memory")
 # grad_b = grad_y.sum(0)
 # ```
 #
-# **Predict**: three of the four results can be computed without any message. Which one is only a partial sum, and why?
-#
-# <details><summary>Check your prediction</summary>
-#
-# `grad_x`. The rank's product `grad_local @ w_local.T` has the shape of `x`, but it only knows the outputs that this
-# rank computed. Every column of $w$ has used $x$, so $x$'s gradient is the sum over all columns, on all ranks.
-# </details>
+# **Predict**: three of the four results can be computed without any message. Which one is only a partial sum?
+
+# %%
+predict("a partial sum is", ..., choices=["y_local", "grad_x", "grad_w_local", "grad_b_local"])
 
 # %% exercise="column-parallel" difficulty=2 minutes=12
 def column_parallel(
@@ -196,22 +207,25 @@ check(column_parallel, judges="values")
 # %% check="column-parallel" judges="traffic" points=1
 check(column_parallel, judges="traffic")
 
+# %%
+reveal(
+    "a partial sum is",
+    "grad_x",
+    why="Its product has the shape of x, but knows only the outputs that this rank computed. Every column of w has "
+    "used x, so x's gradient is the sum over all columns, on all ranks.",
+)
+
 # %% [markdown]
 # ## Row parallel
 #
 # Now the rank has rows of $w$ and the matching features of $x$. `y` has to be whole on every rank at the end, and then
 # its gradient `grad` is the same on every rank too.
 #
-# The bias is the trap. It belongs to the **whole** `y`, so every rank has all of it. **Predict** for $t = 4$: what
-# comes out if every rank adds it to its own product, before the sum? And what if only rank 0 adds it, after the sum?
-#
-# <details><summary>Check your prediction</summary>
-#
-# Before the sum it is added $t$ times: `y` is off by $3 b$. On rank 0 alone after the sum, rank 0 has another `y` than
-# the others: the ranks go on with different activations, and nobody notices. The bias is added **once, after the sum,
-# on every rank**. (On rank 0 before the sum would give the right `y`. But then the bias gets its gradient on rank 0
-# alone, and the copies drift apart at the first optimizer step.)
-# </details>
+# The bias is the trap. It belongs to the **whole** `y`. **Predict** for $t = 4$: if every rank adds it to its own
+# product, before the sum, by how many times $b$ is `y` too large?
+
+# %%
+predict("y is too large by so many b", ...)
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
@@ -255,6 +269,18 @@ check(row_parallel, judges="values")
 
 # %% check="row-parallel" judges="traffic" points=1
 check(row_parallel, judges="traffic")
+
+# %%
+terms, b = [1.0, 2.0, 3.0, 4.0], 10.0  # the products of 4 ranks, and a bias
+
+# %%
+reveal(
+    "y is too large by so many b",
+    (sum(term + b for term in terms) - (sum(terms) + b)) / b,
+    why="It is added 4 times. Added on rank 0 alone, after the sum, it would make rank 0's y unlike the others'. "
+    "On rank 0 alone, before the sum, y is right, but only rank 0's bias gets a gradient, and the copies drift apart. "
+    "So: once, after the sum, on every rank.",
+)
 
 # %% [markdown]
 # Put the two side by side: what is sent?
@@ -415,8 +441,11 @@ check(reduce_from_shards, judges="values")
 check(reduce_from_shards, judges="traffic")
 
 # %% [markdown]
-# PyTorch has an all-reduce that autograd knows, in `torch.distributed.nn.functional`. **Predict** what it gives here:
-# the right gradient of `x_partial` is 1, as with yours.
+# PyTorch has an all-reduce that autograd knows, in `torch.distributed.nn.functional`. **Predict** what it gives on 4
+# ranks: the right gradient of `x_partial` is 1, as with yours.
+
+# %%
+predict("the gradient with torch's all-reduce", ...)
 
 # %%
 def another_all_reduce(rank, world_size):
@@ -431,7 +460,11 @@ def another_all_reduce(rank, world_size):
         gradients.append(x_partial.grad.item())
     return gradients
 
-spawn(another_all_reduce, 4).results
+both = spawn(another_all_reduce, 4).results
+both
+
+# %%
+reveal("the gradient with torch's all-reduce", both[0][1], why="Its backward is an all-reduce of four 1's.")
 
 # %% [markdown]
 # Four times too much, on 4 ranks. Its backward is an all-reduce again: the dual of lesson 01. That is right if each
@@ -450,7 +483,7 @@ spawn(another_all_reduce, 4).results
 # ```
 #
 # The plain `dist.all_gather` cuts autograd's thread: what it fills is a new tensor that knows nothing of `x_local`. So
-# it becomes a function with a backward too. Features are the last dimension. **Predict** its backward: the whole `y`
+# it becomes a function with a backward too. Features are the last dimension. Think of its backward first: the whole `y`
 # has the same gradient on every rank. Which part of it belongs to this rank's shard?
 
 # %% exercise="gather-from-shards" difficulty=2 minutes=10
@@ -512,9 +545,6 @@ print("losses agree:", all(torch.allclose(result[0], loss, rtol=1e-9) for result
 # each rank has only some features. And row-parallel is content with just these features. So: **columns first, then
 # rows, and nothing in between**.
 
-# %%
-figures.sharded_mlp(tp_size=2)
-
 # %% [markdown]
 # ## Megatron mlp
 #
@@ -522,14 +552,11 @@ figures.sharded_mlp(tp_size=2)
 # `g(x_partial)`, their group is already in them. Where does each stand, and where is each bias added? The time is
 # judged on a virtual cluster where computing is free and only messages take time.
 #
-# **Predict**: how many all-reduces in the forward pass, how many in the backward pass? How many bytes does each carry,
-# for `x` of (B, D)? Why couldn't one cut the two matrices the other way round, rows first, without another collective?
-#
-# <details><summary>Check your prediction</summary>
-#
-# One each, of all of `x`'s bytes. Rows first would leave partial sums in front of gelu, and the gelu of a sum is not
-# the sum of the gelus: they would have to be added up there already.
-# </details>
+# **Predict**: how many all-reduces are there, in both passes together? And why couldn't one cut the two matrices the
+# other way round, rows first, without another collective?
+
+# %%
+predict("all-reduces, forward and backward", ...)
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
@@ -575,6 +602,12 @@ check(megatron_mlp, judges="traffic")
 check(megatron_mlp, judges="time")
 
 # %% [markdown]
+# In a picture, with both doors in their places:
+
+# %%
+figures.sharded_mlp(tp_size=2)
+
+# %% [markdown]
 # ### Measured: gathering against Megatron
 # Two layers of the course's MLP, (128, 1024) numbers a batch, once as gathered layers and once as columns and rows. The
 # tables show what a rank calls in one forward and backward, gathered layers first, and what a ring would send for it.
@@ -591,7 +624,16 @@ def columns_then_rows(rank, world_size, weights, batch):
 weights, batch = mlp.make_weights(2, 1024), mlp.make_batch()
 gathered = simulate(gathered_mlp, 4, weights, batch)
 megatron = simulate(columns_then_rows, 4, weights, batch)
+calls = sum(event.rank == 0 for event in megatron.events)
 print(f"gathered layers send {gathered.traffic().implied(0) / megatron.traffic().implied(0):.2f} times as much")
+
+# %% tags=["notebook-only"]
+reveal(
+    "all-reduces, forward and backward",
+    calls,
+    why="One each, of all of x's bytes. Rows first would leave partial sums in front of gelu, and the gelu of a sum is "
+    "not the sum of the gelus: they would have to be added up there already.",
+)
 
 # %% tags=["notebook-only"]
 gathered.traffic()
@@ -620,14 +662,11 @@ megatron.traffic()
 # what it has looked up for a token of somebody else. ($t$ must divide $V$. If it doesn't, libraries add rows that no
 # token uses.)
 #
-# **Predict** for $V = 10$, $t = 2$ and the tokens `[4, 5, 9]`: what does each rank look up, and where does it put
-# zeros?
-#
-# <details><summary>Check your prediction</summary>
-#
-# Rank 0 has rows 0 to 4: it looks up row 4 for the first token and puts zeros for the others. Rank 1 has rows 5 to 9:
-# zeros for the first token, then its own rows 0 and 4.
-# </details>
+# **Predict** for $V = 10$, $t = 2$ and the tokens `[4, 5, 9]`: which rows of its **own** table does rank 1 look up for
+# the tokens that it has, as a list?
+
+# %%
+predict("rank 1's rows for its tokens", ...)
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
@@ -671,6 +710,13 @@ check(parallel_embedding, judges="values")
 # %% check="parallel-embedding" judges="traffic" points=1
 check(parallel_embedding, judges="traffic")
 
+# %%
+reveal(
+    "rank 1's rows for its tokens",
+    [token - 5 for token in (4, 5, 9) if token >= 5],
+    why="It has rows 5 to 9 of the table, and counts them from 0. For token 4 it puts in zeros.",
+)
+
 # %% [markdown]
 # ## Parallel cross entropy
 #
@@ -687,15 +733,20 @@ check(parallel_embedding, judges="traffic")
 # - The sum, and the target's logit, go through `g`. Then autograd finds the right gradient by itself.
 # - The target is on one rank only: the others contribute 0, as in the embedding.
 #
-# **Predict** for 4,096 tokens, $V$ = 128,000, $t$ = 8, in float32: how many bytes does a rank send for gathering the
-# logits, how many for three numbers a token?
+# **Predict** for 4,096 tokens, $V$ = 128,000, $t$ = 8, in float32: a rank sends so many bytes to gather the logits, and
+# so many for three numbers a token. How many times more is the first?
+
+# %%
+predict("gathering sends more, times", ...)
 
 # %%
 tokens, V, t = 4096, 128_000, 8
 gathering = (t - 1) * tokens * V // t * 4
 three_numbers = 3 * 2 * (t - 1) * tokens * 4 // t
 print(f"gathering: {gathering / 1e6:,.0f} MB     three numbers a token: {three_numbers / 1e6:.3f} MB")
-print(f"{gathering // three_numbers:,} times less")
+
+# %%
+reveal("gathering sends more, times", gathering / three_numbers, why="V / t numbers a token, against six sent.")
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
@@ -753,7 +804,7 @@ check(parallel_cross_entropy, judges="traffic")
 # column-parallel, `w_out` is row-parallel, and in between nothing is sent. Again one $f$ and one $g$.
 #
 # The trap is the order of the columns. `w_qkv` is (D, 3 D): first the columns of all q, then those of all k, then those
-# of all v. **Predict**: what does rank 0 of 3 get, if you simply cut that into 3 blocks of neighbouring columns? (All
+# of all v. What does rank 0 of 3 get, if you simply cut that into 3 blocks of neighbouring columns? (All
 # of q, and nothing else.) For 2 ranks:
 
 # %%
@@ -817,8 +868,37 @@ check(parallel_attention, judges="values")
 check(parallel_attention, judges="traffic")
 
 # %% [markdown]
-# $t$ must divide the number of heads. With grouped-query attention, where k and v have fewer heads than q, it must
-# divide those too, or ranks must hold copies of them.
+# $t$ must divide the number of heads. With **grouped-query attention** (GQA) k and v have fewer heads than q, and each
+# serves a group of q's heads. A rank needs the k and v heads of its own q heads. If $t$ divides their number, they are
+# simply cut as well. If $t$ is larger, several ranks hold a **copy** of the same head, and its gradient must be summed
+# over these ranks.
+
+# %%
+def heads_of(rank, tp_size, q_heads, kv_heads):
+    mine = range(q_heads // tp_size * rank, q_heads // tp_size * (rank + 1))
+    return list(mine), sorted({head * kv_heads // q_heads for head in mine})
+
+for tp_size in (4, 16):
+    q, kv = heads_of(1, tp_size, q_heads=32, kv_heads=8)
+    holders = sum(kv[0] in heads_of(rank, tp_size, 32, 8)[1] for rank in range(tp_size))
+    print(f"t = {tp_size:2}: rank 1 has the q heads {q[0]} to {q[-1]} and the kv heads {kv}, each on {holders} rank(s)")
+
+# %% [markdown]
+# The same trap waits in today's MLPs. **SwiGLU** computes $\text{silu}(x\,w_{gate}) \odot (x\,w_{up})$, and programs
+# store the two matrices as one of (D, 2 F), so that there is one product. Cut that into $t$ blocks, and half of the
+# ranks have nothing but gates. As with q, k and v: first cut in two, then each half in $t$.
+
+# %%
+x, fused = mlp.normal(1, 3, 8), mlp.normal(2, 8, 2 * 12)
+
+def swiglu(x, weight):
+    gate, up = (x @ weight).chunk(2, dim=-1)
+    return torch.nn.functional.silu(gate) * up
+
+blocks = [swiglu(x, fused.chunk(2, dim=1)[rank]) for rank in range(2)]
+halves = [torch.cat([half.chunk(2, dim=1)[rank] for half in fused.chunk(2, dim=1)], dim=1) for rank in range(2)]
+for name, parts in (("in blocks", blocks), ("each half", [swiglu(x, weight) for weight in halves])):
+    print(f"cut {name}: right", torch.allclose(torch.cat(parts, dim=1), swiglu(x, fused)))
 
 # %% [markdown]
 # # Part 5 · What is still whole
@@ -836,14 +916,11 @@ figures.layer_doors(sequence_parallel=False)
 figures.layer_doors(sequence_parallel=True)
 
 # %% [markdown]
-# **Predict**: $f$ and $g$ are one all-reduce each, in one direction. The new doors work in both directions. How many
-# bytes more, or less, does a layer send?
-#
-# <details><summary>Check your prediction</summary>
-#
-# The same. An all-reduce is a reduce-scatter and an all-gather, at half the bytes each. Forward, $g$'s all-reduce
-# becomes a reduce-scatter here and an all-gather at the next entrance; backward likewise.
-# </details>
+# **Predict**: $f$ and $g$ are one all-reduce each, in one direction. The new doors work in both directions. What
+# becomes of the bytes that a layer sends for its activations? (Part 6 counts them.)
+
+# %%
+predict("with sequence parallelism a layer sends", ..., choices=["less", "about the same", "more"])
 
 # %% [markdown]
 # ## Across sequence
@@ -921,7 +998,7 @@ check(across_sequence, judges="traffic")
 #
 # Half a transformer layer: $y = x + \text{mlp}(\text{LayerNorm}(x))$, with `x` and `y` cut along the sequence.
 #
-# One new question. LayerNorm's weight and bias, and `b_down`, are whole on every rank. **Predict**: is their gradient
+# One new question. LayerNorm's weight and bias, and `b_down`, are whole on every rank. Is their gradient
 # right? Each rank has used them for its own tokens only. So each has a partial sum, and nobody has added the gradients
 # up. Forget that and the copies drift apart, slowly: the loss goes on falling, and weeks later somebody wonders.
 #
@@ -996,6 +1073,9 @@ check(sequence_parallel_mlp, judges="memory")
 #
 # So a rank has two generators. **Predict** for sequence parallelism: which one is for the dropout after `scatter`?
 
+# %%
+predict("after scatter, dropout draws from the generator for", ..., choices=["whole tensors", "shards"])
+
 # %% exercise="dropout-generators" difficulty=2 minutes=8
 def dropout_generators(seed: int, tp_rank: int) -> tuple[torch.Generator, torch.Generator]:
     """(for whole tensors, for shards): the first draws the same on every rank, the second something else on each.
@@ -1013,12 +1093,14 @@ def dropout_generators(seed: int, tp_rank: int) -> tuple[torch.Generator, torch.
 # %% check="dropout-generators" judges="values" points=2
 check(dropout_generators, judges="values")
 
+# %%
+reveal(
+    "after scatter, dropout draws from the generator for",
+    "shards",
+    why="After scatter each rank has different tokens, so each needs a mask of its own.",
+)
+
 # %% [markdown]
-# <details><summary>The prediction</summary>
-#
-# The one for shards: after `scatter` each rank has other tokens.
-# </details>
-#
 # Here are the masks of 2 ranks: first for a whole tensor, then for shards.
 
 # %%
@@ -1092,8 +1174,26 @@ for sequence_parallel in (False, True):
     print(f"sequence parallel: {sequence_parallel}   {sum(agree)} of {len(agree)} tensors agree, {len(right)} a rank")
 
 # %% [markdown]
+# ### The norm of all gradients
+# Gradient clipping needs the norm of the whole gradient. Here some tensors are cut, and some are the same on every
+# rank. Sum the squares of the **shards** over the ranks, and count those of the **copies** once. If you all-reduce the
+# sum of everything that a rank has, the copies count $t$ times.
+
+# %% tags=["notebook-only"]
+def squares(got, names):
+    return sum(got[name].square().sum() for name in names)
+
+names = [name for name in results[0] if name not in ("x", "y")]
+copies = [name for name in names if name.startswith("norm") or name in ("b_out", "b_down")]
+cut = [name for name in names if name not in copies]
+once = sum(squares(got, cut) for got in results) + squares(results[0], copies)  # sum over ranks: one all-reduce
+everything = sum(squares(got, names) for got in results)
+for name, total in (("one process", squares(serial, names)), ("copies once", once), ("t times", everything)):
+    print(f"{name}: {total.sqrt():.6f}")
+
+# %% [markdown]
 # ### Traffic: what a layer sends
-# **Predict** for a layer of GPT-3, $t = 8$, one sequence of 2,048 tokens, bfloat16. There are four all-reduces of
+# A layer of GPT-3, $t = 8$, one sequence of 2,048 tokens, bfloat16. There are four all-reduces of
 # $B S D$ numbers, two forward and two backward, and each sends $2 (t-1)/t$ times its bytes:
 #
 # $$4 \cdot \frac{2 (t-1)}{t} \cdot B S D \cdot 2 \text{ bytes}$$
@@ -1124,6 +1224,15 @@ formula = 4 * 2 * (8 - 1) / 8 * 1 * S * D * 2
 run, sequence_run = simulate(layer_step, 8), simulate(layer_step, 8, sequence_parallel=True)
 print(f"formula {formula / 1e6:.1f} MB   counted {run.traffic().implied(0) / 1e6:.1f} MB")
 print(f"with sequence parallelism {sequence_run.traffic().implied(0) / 1e6:.1f} MB")
+ratio = sequence_run.traffic().implied(0) / run.traffic().implied(0)
+
+# %% tags=["notebook-only"]
+reveal(
+    "with sequence parallelism a layer sends",
+    "less" if ratio < 0.99 else "more" if ratio > 1.01 else "about the same",
+    why="An all-reduce is a reduce-scatter and an all-gather, at half the bytes each. Forward, g's all-reduce becomes "
+    "a reduce-scatter here and an all-gather at the next entrance; backward likewise.",
+)
 
 # %% tags=["notebook-only"]
 run.traffic()
@@ -1146,20 +1255,26 @@ sequence_run.traffic()
 # | tensor parallel | $S B D\,(10 + 24/t + 5 a S / (D t))$ |
 # | and sequence parallel | $S B D\,(34 + 5 a S / D)\,/\,t$ |
 #
-# **Predict**: which of the 34 do not shrink under tensor parallelism alone? (Count the tensors of width $D$ outside of
-# the doors, and those just inside.)
-#
-# <details><summary>Check your prediction</summary>
-#
-# 10 of them: the inputs of two LayerNorms, 2 bytes a number each, their two outputs, which the products just inside
-# keep, and the masks of two dropouts, 1 byte each.
-# </details>
+# **Predict**: how many of the 34 do not shrink under tensor parallelism alone, however large $t$ is? (Count the tensors
+# of width $D$ outside of the doors, and those just inside.)
+
+# %%
+predict("of 34, don't shrink", ...)
 
 # %% tags=["notebook-only"]
 def formulas(t, S=2048, B=1, D=12288, a=96):
     scores = 5 * a * S / D
     return {False: S * B * D * (10 + 24 / t + scores / t), True: S * B * D * (34 + scores) / t}
 
+# %% tags=["notebook-only"]
+reveal(
+    "of 34, don't shrink",
+    round(formulas(10**9)[False] / (2048 * 12288)),
+    why="The inputs of two LayerNorms, 2 bytes a number each, their two outputs, which the products just inside keep, "
+    "and the masks of two dropouts, 1 byte each.",
+)
+
+# %% tags=["notebook-only"]
 rows = []
 for t in (1, 2, 4, 8):
     for sequence_parallel in (False, True) if t > 1 else (False,):
@@ -1181,12 +1296,24 @@ print(tables.text(["t", "sequence parallel", "formula, MB", "counted, MB", "coun
 whole_model = {t: {name: 96 * nbytes / 1e9 for name, nbytes in formulas(t).items()} for t in (1, 8)}
 print(f"one GPU: {whole_model[1][False]:.2f} GB")
 print(f"t = 8: {whole_model[8][False]:.1f} GB, with sequence parallelism {whole_model[8][True]:.1f} GB")
+scores = 5 * 96 * 2048 / 12288
+print(f"scores and their dropout: {scores / (34 + scores):.0%}")
+print(f"one GPU without them: {96 * 34 * 2048 * 12288 / 1e9:.1f} GB; t = 8: {96 * 34 * 2048 * 12288 / 8e9:.1f} GB")
+
+# %% [markdown]
+# Most of it are the **scores** of attention, $S \times S$ numbers for each head. Today nobody keeps them.
+# **FlashAttention** computes attention block by block and never writes the scores to memory; in the backward pass it
+# computes them once more. In PyTorch that is `torch.nn.functional.scaled_dot_product_attention`. The term
+# $5 a S / D$ is gone then, whatever the sequence length, and tensor parallelism has less to save.
 
 # %% [markdown]
 # # Part 7 · Where it stops paying
 # The all-reduces of data parallelism run beside the backward pass. Those of this lesson can't: the next product needs
-# their result, so nobody computes meanwhile. **Predict**: the 8 GPUs of a node are connected by NVLink, 450 GB/s one
-# way, two nodes by network cards of 50 GB/s. Does a layer on 16 GPUs take half the time that it takes on 8?
+# their result, so nobody computes meanwhile. The 8 GPUs of a node are connected by NVLink, 450 GB/s one way, two nodes
+# by network cards of 50 GB/s. **Predict**: how many times faster is a layer on 16 GPUs than on 8?
+
+# %%
+predict("16 GPUs are faster than 8, times", ...)
 
 # %% tags=["notebook-only"]
 runs = {t: simulate(layer_step, t, cluster="dgx-h100") for t in (1, 2, 4, 8, 16)}
@@ -1200,6 +1327,13 @@ for t, run in runs.items():
     speed_up = runs[1].elapsed / run.elapsed
     rows.append((t, f"{1e3 * run.elapsed:.3f}", f"{share(run):.0%}", f"{speed_up:.2f}", f"{speed_up / t:.0%}"))
 print(tables.text(["t", "ms a layer", "of it communicating", "speed-up", "efficiency"], rows))
+
+# %% tags=["notebook-only"]
+reveal(
+    "16 GPUs are faster than 8, times",
+    runs[8].elapsed / runs[16].elapsed,
+    why="Half the computing on each GPU, but all-reduces of the same size, and now across slower links.",
+)
 
 # %% [markdown]
 # Within the node each doubling helps, a little less each time: the products shrink with $t$, the bytes of an all-reduce
@@ -1244,9 +1378,47 @@ runs[16].costs()
 # at times when nobody waits.
 
 # %% [markdown]
+# ### Hiding a gather behind its product
+# Can nothing hide these messages? With sequence parallelism something can. The product behind a gather may start with
+# the tokens that are already there: while a rank multiplies one piece, it sends that piece on and receives the next
+# one, around a ring. This is called **asynchronous tensor parallelism**. (PyTorch's compiler does it too, on GPUs.)
+
+# %% tags=["notebook-only"]
+def tensors(world_size, S=2048, D=12288):
+    return [torch.empty(*shape, dtype=torch.bfloat16) for shape in ((S // world_size, D), (D, 4 * D // world_size))]
+
+def gather_first(rank, world_size):
+    x_local, w_local = tensors(world_size)
+    with region("product"):
+        all_gather(x_local, dim=0) @ w_local
+
+def piece_by_piece(rank, world_size):
+    piece, w_local = tensors(world_size)
+    for step in range(world_size):
+        coming, handles = torch.empty_like(piece), []
+        if step < world_size - 1:
+            handles.append(dist.isend(piece, dst=(rank - 1) % world_size))
+            handles.append(dist.irecv(coming, src=(rank + 1) % world_size))
+        with region("product"):
+            piece @ w_local  # some rows of y
+        for handle in handles:
+            handle.wait()
+        piece = coming
+
+whole, pieces = (simulate(program, 8, cluster="dgx-h100") for program in (gather_first, piece_by_piece))
+print(f"gather first: {1e6 * whole.elapsed:.0f} µs, piece by piece: {1e6 * pieces.elapsed:.0f} µs")
+whole.timeline(ranks=[0, 1], beside=pieces)
+
+# %% tags=["notebook-only"]
+pieces.timeline(ranks=[0, 1], beside=whole)
+
+# %% [markdown]
 # # Part 8 · The same with PyTorch's own
 # PyTorch does all this for ordinary modules: `parallelize_module` gets a plan that says how each is cut. The calls to
 # the network are made for you. **Predict**: how many all-reduces, forward and backward, for the plan below?
+
+# %%
+predict("all-reduces of torch's plan", ...)
 
 # %% tags=["notebook-only"]
 def torch_mlp(rank, world_size, weights, x, grad):
@@ -1290,6 +1462,54 @@ def called(run):
 # One all-reduce forward, one backward, of the same bytes. (Before the step `parallelize_module` has sent something too:
 # rank 0 handed out its weights.)
 
+# %%
+reveal(
+    "all-reduces of torch's plan",
+    sum(op == "all_reduce" for op, _ in called(torchs)),
+    why="Columns, then rows: one in each direction, as in your own.",
+)
+
+# %% [markdown]
+# Sequence parallelism is a plan, too. `Shard(1)` says that a tensor is cut along dimension 1, the tokens, and
+# `Replicate()` that it is whole on every rank. The calls follow from the places where the two meet.
+
+# %% tags=["notebook-only"]
+def torch_sequence_parallel(rank, world_size, x):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        PrepareModuleInput,
+        RowwiseParallel,
+        SequenceParallel,
+        parallelize_module,
+    )
+
+    two_layers = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.GELU(), torch.nn.Linear(64, 16))
+    model = torch.nn.Sequential(torch.nn.LayerNorm(16), two_layers).double()
+    plan = {
+        "0": SequenceParallel(),
+        "1": PrepareModuleInput(input_layouts=Shard(1), desired_input_layouts=Replicate()),
+        "1.0": ColwiseParallel(),
+        "1.2": RowwiseParallel(output_layouts=Shard(1)),
+    }
+    parallelize_module(model, init_device_mesh("cpu", (world_size,)), plan)
+    with region("step"):
+        y_local = model(x.chunk(world_size, dim=1)[rank])
+        y_local.backward(torch.ones_like(y_local))
+
+called(spawn(torch_sequence_parallel, 4, x))
+
+# %% [markdown]
+# A gather and a reduce-scatter forward, and the same backward: your two doors. The gradients of LayerNorm's weights are
+# still partial sums after this; PyTorch adds them up when somebody asks for them.
+
+# %% [markdown]
+# ### How your predictions went
+
+# %%
+how_predictions_went()
+
 # %% [markdown]
 # # Recap
 # - **Column-parallel**: whole input, sharded output, nothing forward, all-reduce of the input's gradient backward.
@@ -1312,29 +1532,84 @@ def called(run):
 # sequence parallelism and the formulas.
 
 # %% [markdown]
-# # Challenge (optional, no points)
-# Keep only the shard. Write an autograd function for `gathered_product`, which gathers and multiplies in one: it saves
-# `x_local` and `w_local` (`ctx.save_for_backward(x_local, w_local)`, later `x_local, w_local = ctx.saved_tensors`), and
-# in the backward pass it gathers `x_local` again, for the weight's gradient. The input's gradient is a reduce-scatter,
-# as before. When it is right, the last two numbers stay as they are and the first, the bytes kept, falls to a quarter.
+# # Challenge
+# An open task, beyond the lesson's points. It has a score, and there may be better answers than ours.
+
+# %% [markdown]
+# ## Keeping only the shard
+# In part 6 your layer kept the **gathered** tokens for its backward pass. Write a product that doesn't: it gathers the
+# tokens of all ranks and multiplies them by this rank's columns, in one function that autograd knows.
+#
+# It is judged in a stack of 4 such products, each with tokens and a weight of its own, forward and then backward. The
+# score is the most bytes that are alive on a rank at any moment. Par keeps the shards and gathers once more in the
+# backward pass, as Megatron does. The limit is what has to be there in the end: tokens, weights, results, and the
+# gradients of all three.
+#
+# In autograd's functions, `ctx.save_for_backward(a, b)` keeps tensors for the backward pass, and `ctx.saved_tensors`
+# has them there.
+
+# %% exercise="gathered-product" difficulty=5 minutes=20
+board_name = ""  # your name on the class's board; empty for none
+
+class GatheredProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x_local, w_local, tp_group):
+        ctx.tp_group = tp_group
+        ### BEGIN SOLUTION
+        ctx.save_for_backward(x_local, w_local)
+        return all_gather(x_local, tp_group, dim=1) @ w_local
+        ### END SOLUTION
+
+    @staticmethod
+    def backward(ctx, grad):
+        ### BEGIN SOLUTION
+        x_local, w_local = ctx.saved_tensors
+        x = all_gather(x_local, ctx.tp_group, dim=1)
+        grad_w = x.flatten(0, 1).T @ grad.flatten(0, 1)
+        del x  # before the next large tensor is made
+        return reduce_scatter(grad @ w_local.T, ctx.tp_group, dim=1), grad_w, None
+        ### END SOLUTION
+
+def gathered_product(x_local: Tensor, w_local: Tensor, tp_group) -> Tensor:
+    """The tokens of all ranks times this rank's columns, with the right gradients for both.
+
+    x_local: (B, S/t, D), this rank's tokens; w_local: (D, F/t). Returns (B, S, F/t).
+    """
+    return GatheredProduct.apply(x_local, w_local, tp_group)
+
+# %% [markdown]
+# <details><summary>Hint 1: what to look at</summary>
+#
+# What does `across_sequence(x_local, "gather", tp_group) @ w_local` keep, and for which of the two gradients?
+# </details>
+# <details><summary>Hint 2: the idea of par</summary>
+#
+# The weight's gradient needs the gathered tokens, but only for a moment: gather them again in the backward pass. The
+# gradient of the tokens is a partial sum, which goes through a reduce-scatter.
+# </details>
+# <details><summary>Hint 3: beyond par</summary>
+#
+# For a moment all tokens are there, gathered, and so is the partial sum of their gradients. Must all tokens be there at
+# the same time? Which tokens of the result do you get from one gather of the first few tokens of each rank?
+# </details>
 
 # %% tags=["notebook-only"]
-def gathered_product(x_local, w_local, tp_group):
-    return across_sequence(x_local, "gather", tp_group) @ w_local  # replace this: it keeps the gathered tensor
-
-def challenge(rank, world_size):
-    def whole_numbers(*shape):
-        return torch.arange(shape[0] * shape[1]).remainder(7 + rank).float().view(shape)
-
-    x_local = whole_numbers(64, 32).unsqueeze(0).requires_grad_()
-    w_local = torch.nn.Parameter(whole_numbers(32, 8))
+def kept_by(rank, world_size, product):
+    x_local, w_local = torch.empty(1, 2048 // world_size, 12288), torch.nn.Parameter(torch.empty(12288, 6144))
     with track_memory(torch.nn.ParameterList([w_local])) as memory:
-        y = gathered_product(x_local * 1, w_local, None)
+        y = product(x_local.requires_grad_() * 1, w_local, None)
         kept = memory.by_kind()["activations"]
-    y.sum().backward()
-    return kept, x_local.grad.sum().item(), w_local.grad.sum().item()
+    del y  # alive until here: what it needs for its backward is what we count
+    return kept
 
-spawn(challenge, 4).results[0]
+def as_before(x_local, w_local, tp_group):
+    return across_sequence(x_local, "gather", tp_group) @ w_local
+
+for product in (as_before, gathered_product):
+    print(f"{product.__name__:>16} keeps {simulate(kept_by, 8, product).results[0] / 1e6:.1f} MB")
+
+# %% check="gathered-product" judges="score" points=3
+check(gathered_product, judges="score", extra_credit=3)
 
 # %% [markdown]
 # # Your progress

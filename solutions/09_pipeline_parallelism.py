@@ -344,7 +344,7 @@ predict("their receivers, a list in order", ...)
 # <details><summary>Hint 1: where to look</summary>
 #
 # Three holes: what a received tensor needs so that backward can reach it, where the gradient of `y` comes from, and
-# who wants the gradient of `x`.
+# which rank needs the gradient of `x`.
 # </details>
 #
 # <details><summary>Hint 2: the idea</summary>
@@ -840,6 +840,50 @@ check(run_schedule, judges="traffic")
 check(run_schedule, judges="memory")
 
 # %% [markdown]
+# ### Without tags: order, and pairs
+# Tags are a comfort that **NCCL doesn't offer**: on GPUs it ignores them, and between two ranks messages arrive in the
+# order in which they were sent. And it may run sends and receives between two ranks one after another, so that two
+# ranks that both send first get stuck even with `isend`. So real engines rely on two things: both sides of a boundary
+# go through their messages in the **same order**, which the schedule decides; and an exchange, one message each way, is
+# handed over as **one** call, `batch_isend_irecv`. Here is the exchange of 1F1B's steady phase that got stuck above:
+
+# %% tags=["notebook-only"]
+def exchange(rank, world_size):
+    outgoing, incoming = torch.full((2,), float(rank)), torch.empty(2)
+    pair = [dist.P2POp(dist.isend, outgoing, 1 - rank), dist.P2POp(dist.irecv, incoming, 1 - rank)]
+    for handle in dist.batch_isend_irecv(pair):
+        handle.wait()
+    return incoming.tolist()
+
+spawn(exchange, 2).results
+
+# %% [markdown]
+# One more thing was given in this lesson: the receiver knew the shape. In real life a stage may change shape or dtype,
+# so before the first step each stage tells the next what will come. A few numbers are enough: how many dimensions, the
+# sizes, and the dtype as an index into a list that both have.
+
+# %% tags=["notebook-only"]
+DTYPES = [torch.float32, torch.bfloat16, torch.int64]
+
+def announce(x, dst):
+    dist.send(torch.tensor([x.dim(), DTYPES.index(x.dtype), *x.shape, *[0] * (8 - x.dim())]), dst)
+
+def expect_like(src):
+    header = torch.empty(10, dtype=torch.int64)  # of a fixed size, so that it can be received unseen
+    dist.recv(header, src)
+    dims, dtype, *shape = header.tolist()
+    return torch.empty(shape[:dims], dtype=DTYPES[dtype])
+
+def two_stages(rank, world_size):
+    if rank == 0:
+        announce(torch.empty(4, 7, 3, dtype=torch.bfloat16), dst=1)
+        return None
+    buffer = expect_like(src=0)
+    return tuple(buffer.shape), str(buffer.dtype)
+
+spawn(two_stages, 2).results[1]
+
+# %% [markdown]
 # ### Your pipeline, measured
 # GPipe and 1F1B once more, now with your own stages and all their tensors: 4 virtual GPUs, 8 layers, 16 microbatches of
 # 8 rows. First the time, then the memory.
@@ -907,6 +951,62 @@ print(f"gradients alike: {same}     torch's time / yours: {took(theirs) / took(y
 # %% [markdown]
 # In torch's source the warm-up of `Schedule1F1B` is one forward pass longer than yours, and its pairs are "one B, one
 # F". Write both down for one rank, and you'll see that it is the same list, cut in a different place.
+
+# %% [markdown]
+# ### What crosses the stages besides
+# Three things in a real model concern several stages at once.
+#
+# - **Clipping.** Each stage has some of the gradients. The norm of all is the root of the sum of all stages' squares:
+#   one all-reduce of a single number. If each stage clips by its own norm, the direction of the step changes.
+# - **A tied embedding.** Language models often use one table twice: in the first stage as embedding, in the last one as
+#   output layer. Then both stages have a copy, and each computes a part of its gradient. Sum the two, before the
+#   optimizer steps, and the copies stay equal.
+# - **An uneven last stage.** The output layer and the loss cost time as well. If all stages have the same number of
+#   layers, the last is the slowest, and everybody waits for it in each slot. Give it fewer layers.
+
+# %% tags=["notebook-only"]
+def norm_of_all(rank, world_size):
+    steps = one_f_one_b(rank, world_size, num_microbatches=8)
+    _, [grads] = run_schedule(wide, [split_layers(deep, rank, world_size)], steps, 2, rank, world_size)
+    squares = sum(gradient.square().sum() for gradient in grads)
+    own = squares.sqrt().item()
+    dist.all_reduce(squares)
+    return round(own, 5), round(squares.sqrt().item(), 5)
+
+_, of_one_process = mlp.serial_gradients(deep, wide)
+print("each stage's own norm, and that of all:", spawn(norm_of_all, 4).results)
+print(f"one process: {sum(gradient.square().sum() for gradient in of_one_process).sqrt().item():.5f}")
+
+# %% tags=["notebook-only"]
+def tied(rank, world_size):
+    table = torch.eye(3, dtype=torch.float64).requires_grad_()  # on rank 0 the embedding, on rank 1 the output layer
+    x = torch.tensor([0, 2, 2])
+    y = table[x] if rank == 0 else torch.empty(3, 3, dtype=torch.float64)
+    dist.send(y.detach(), 1) if rank == 0 else dist.recv(y, 0)
+    if rank == 1:
+        mlp.loss_of(y.requires_grad_() @ table.T).backward()
+    gradient = torch.empty_like(y) if rank == 0 else y.grad
+    dist.recv(gradient, 1) if rank == 0 else dist.send(gradient, 0)
+    if rank == 0:
+        y.backward(gradient)
+    dist.all_reduce(table.grad)  # in a group of the first and the last stage
+    return table.grad
+
+table = torch.eye(3, dtype=torch.float64).requires_grad_()
+mlp.loss_of(table[torch.tensor([0, 2, 2])] @ table.T).backward()
+print("as in one process:", [torch.allclose(gradient, table.grad) for gradient in spawn(tied, 2).results])
+
+# %% [markdown]
+# And the uneven stage, by `timed`'s rule: a slot takes as long as the slowest stage. With 32 layers on 4 ranks, and a
+# head that costs as much as two layers:
+
+# %% tags=["notebook-only"]
+def slots(layers, num_microbatches=16):
+    slowest = max(count + 2 * (stage == 3) for stage, count in enumerate(layers))
+    return sum(layers) + 2 + (num_microbatches - 1) * slowest  # the first microbatch; a slot for each of the others
+
+for layers in ([8, 8, 8, 8], [9, 9, 8, 6]):
+    print(f"{layers}: a forward pass of 16 microbatches takes as long as {slots(layers)} layers")
 
 # %% [markdown]
 # # Part 6 · Hide the messages
@@ -1159,6 +1259,31 @@ reveal(
 )
 
 # %% [markdown]
+# Is the long warm-up needed? With free messages it isn't. One step more for each rank further from the end, instead of
+# two, gives the same time and holds less:
+
+# %% tags=["notebook-only"]
+def shorter_warm_up(rank, world_size, num_microbatches, num_chunks):
+    steps = interleaved(rank, world_size, num_microbatches, num_chunks)
+    forward, backward = ([step for step in steps if step[0] == kind] for kind in "FB")
+    ahead = min((world_size - 1 - rank) + (num_chunks - 1) * world_size, len(forward))
+    pairs = [step for pair in zip(forward[ahead:], backward) for step in pair]
+    return forward[:ahead] + pairs + backward[len(forward) - ahead :]
+
+shorter = [shorter_warm_up(rank, 4, 8, 2) for rank in range(4)]
+for name, schedules in (("Megatron's", interleaved_of_4), ("shorter", shorter)):
+    times = [
+        play(schedules, costs={"F": 0.5, "B": 1.0}, cluster=gpus(4, Link(alpha=alpha, bandwidth=float("inf")))).elapsed
+        for alpha in (0.0, 0.25)
+    ]
+    live = [live_microbatches(steps) for steps in schedules]
+    print(f"{name:>10}: {times[0]:.2f} s, with messages of 0.25 s {times[1]:.2f} s, live {live}")
+
+# %% [markdown]
+# Where messages take time, each way there and back is longer, and the longer warm-up has work for that time. So
+# Megatron pays in memory for hiding messages.
+
+# %% [markdown]
 # As a share of the ideal time, the bubble is divided by $v$. The price: more messages, since there are $P v - 1$
 # boundaries instead of $P - 1$; more live activations on each rank; and smaller pieces to compute. Your `run_schedule`
 # runs this one too, unchanged:
@@ -1256,13 +1381,16 @@ def most_sent(run):
 
 alone = simulate(data_parallel, 1, cluster=one_node)
 print(f"one GPU alone: {alone.elapsed * 1e3:.2f} ms, {max(alone.memory().peak) / 1e9:.2f} GB\n")
-print(f"{'':>9}  one node   8 nodes   sent by a rank   held by a rank")
+print(f"{'':>9}  one node   8 nodes   sent by a rank   held by a rank   with AdamW's state")
 found = {}
 for name, program in STRATEGIES.items():
     inside, across = (simulate(program, 8, cluster=cluster) for cluster in (one_node, eight_nodes))
     found[name] = inside.elapsed, across.elapsed, max(inside.memory().peak)
     times = f"{inside.elapsed * 1e3:6.2f} ms {across.elapsed * 1e3:6.2f} ms"
-    print(f"{name:>9} {times} {most_sent(inside) / 1e9:13.2f} GB {found[name][2] / 1e9:13.2f} GB")
+    weights_held = LAYERS * DIM * DIM // (1 if name == "data" else 8)
+    state = 12 * weights_held / 1e9  # weights and two averages, in float32
+    held = found[name][2] / 1e9
+    print(f"{name:>9} {times} {most_sent(inside) / 1e9:13.2f} GB {held:13.2f} GB {held + state:16.2f} GB")
 best = [min(found, key=lambda name: found[name][column]) for column in range(3)]
 
 # %%
@@ -1271,7 +1399,11 @@ reveal("fastest on 8 machines", best[1], why="It sends least, and across the slo
 reveal("least memory", best[2], why="An eighth of the layers, and the activations of a few microbatches.")
 
 # %% [markdown]
-# What does a rank hold? With data parallelism, all weights and all gradients. With tensor parallelism, an eighth of
+# What does a rank hold? The fourth column is what the step itself needs, in bfloat16. Training with AdamW needs 12
+# bytes for each weight besides, and that changes the order: the last column is the one to plan with. (ZeRO, lesson 07,
+# spreads that state over the replicas.)
+#
+# Without it: with data parallelism, all weights and all gradients. With tensor parallelism, an eighth of
 # them, but activations of the whole batch. In the pipeline, an eighth of the layers, and activations of a few
 # microbatches.
 #
@@ -1353,33 +1485,70 @@ how_predictions_went()
 # (2021), which has interleaved 1F1B. Qi and others: *Zero Bubble Pipeline Parallelism* (2023), for the challenge.
 
 # %% [markdown]
-# # Challenge (optional, no points)
-# A backward pass computes two things: the gradient with respect to the **input** (B), for which the previous rank
-# waits, and that with respect to the **weights** (W), for which nobody waits. Once they are split, W can fill the
-# holes. With F = B = W = 1 s, 1F1B has a bubble of $3 (P - 1)$ s. It can be brought down to a third, $P - 1$ s, without
-# more live microbatches than 1F1B has on rank 0.
+# # Challenge
+# An open task, beyond the lesson's points. It has a score, and there may be better answers than ours.
+
+# %% [markdown]
+# ## Splitting the backward pass
+# A backward pass computes two things: the gradient with respect to the **input** (B), which the previous rank waits
+# for, and the gradient with respect to the **weights** (W), which nobody waits for. Split them, and W can fill the
+# holes: with 1F1B's bubble as the place to start, how much of it can you fill?
 #
-# Steps are ("F", m), ("B", m) and ("W", m); each W comes after its own B. A microbatch stays live until its W. Write a
-# schedule; the cell says whether it can run and how large its bubble is. It starts with 1F1B, each W right after its B.
-# That is already better: the previous rank no longer waits for W.
+# Steps are ("F", m), ("B", m) and ("W", m). Each W comes after its own B. A microbatch stays **live** until its W, and
+# no rank may hold more than `most_live`. Messages are free.
 #
-# <details><summary>Hint</summary>
+# The score is the time of the whole schedule. Par is 1F1B with each W right after its B: that alone is better than
+# 1F1B, since the previous rank no longer waits for W. The limit is the last rank's: it can't start before the first
+# microbatch arrives, and then it has all of its work to do.
+
+# %%
+seconds = {"F": 1.0, "B": 1.25, "W": 0.75}
+
+# %% exercise="split-backward" difficulty=5 minutes=20
+board_name = ""  # your name on the class's board; empty for none
+
+def split_backward(
+    rank: int, world_size: int, num_microbatches: int, most_live: int, seconds: dict[str, float]
+) -> list[tuple]:
+    """The steps of one rank: ("F", m), ("B", m) and ("W", m), once for each microbatch.
+
+    most_live: microbatches between the beginning of their F and the end of their W, on each
+    rank; world_size at least. seconds: how long an F, a B and a W take.
+    """
+    ### BEGIN SOLUTION
+    ahead = min(world_size - 1 - rank, num_microbatches)
+    steps = [("F", m) for m in range(ahead)]
+    for m in range(num_microbatches):
+        if ahead + m < num_microbatches:
+            steps.append(("F", ahead + m))
+        steps += [("B", m), ("W", m)]
+    return steps
+    ### END SOLUTION
+
+# %% [markdown]
+# <details><summary>Hint 1: what to look at</summary>
 #
-# Keep the order of 1F1B. On rank $r$, hold back the first $r$ W's: while the last gradients come in, one after another,
-# there is time for them. Look at the picture: where are the holes at the end, and where are W's that nobody needs yet?
+# The picture below. Where are the holes at the end, and where are W's that nobody needs yet?
+# </details>
+# <details><summary>Hint 2: the idea</summary>
+#
+# Keep the order of 1F1B, but hold back some W's. While the last gradients come in, one after another, there is time
+# for them. Rank 0 can hold back none without holding more than 1F1B; each rank after it can hold back one more.
+# </details>
+# <details><summary>Hint 3: beyond that</summary>
+#
+# Where `most_live` allows more, a longer warm-up fills the holes at the beginning too. And nothing forces you to write
+# the order down by a rule: follow all ranks in time, and let each take the most urgent step that it can.
 # </details>
 
 # %% tags=["notebook-only"]
-def zero_bubble(rank, world_size, num_microbatches):
-    steps = []
-    for kind, m in one_f_one_b(rank, world_size, num_microbatches):
-        steps += [(kind, m)] if kind == "F" else [("B", m), ("W", m)]  # change this
-    return steps
+split = [split_backward(rank, 4, 8, most_live=4, seconds=seconds) for rank in range(4)]
+end = max(slot.end for slot in timed(split, seconds))
+print(problem(split) or f"it can run: {end} s, of which a rank works {8 * sum(seconds.values())} s")
+figures.schedule(split, "yours")
 
-schedules = [zero_bubble(rank, 4, num_microbatches=8) for rank in range(4)]
-bubble = max(slot.end for slot in timed(schedules)) - 3 * 8
-print(problem(schedules) or f"it can run: bubble {bubble} s, 1F1B has 9.0 s")
-figures.schedule(schedules, "zero bubble, to begin with")
+# %% check="split-backward" judges="score" points=3
+check(split_backward, judges="score", extra_credit=3)
 
 # %% [markdown]
 # # Your progress

@@ -268,7 +268,7 @@ def without_comment(line: str) -> str:
 
 
 def squeeze(line: str) -> str:
-    return re.sub(r"\s+", "", line)
+    return "".join(line.split())
 
 
 def lines_of(name: str, content: bytes, solutions: bool = False) -> Iterator[tuple[int, str]]:

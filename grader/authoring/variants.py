@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import functools
 import io
 import runpy
 import textwrap
@@ -178,6 +179,7 @@ def read_answers(path: Path) -> Answers:
 # ---- text ------------------------------------------------------------------------------------------------------------
 
 
+@functools.cache
 def code_of(source: str) -> str:
     """A cell without its comments and docstrings. Raises SyntaxError."""
     tree = ast.parse(source)
@@ -205,10 +207,13 @@ def replace_function(source: str, name: str, text: str) -> str:
     raise ValueError(f"the solution has no function {name}")
 
 
+@functools.cache  # of each answer it is asked three times, and of each solution once for each answer to it
 def meaning(source: str) -> str:
     """What a cell does, as text: its syntax tree without docstrings and annotations. Raises SyntaxError."""
-    tree = ast.parse(code_of(source))
+    tree = ast.parse(source)
     for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node, clean=False) is not None:
+            del node.body[0]
         if isinstance(node, ast.FunctionDef):
             node.returns = None
         elif isinstance(node, ast.arg):

@@ -326,7 +326,31 @@ recover_the_link = vary(
 
 # ---- what the visible checks of the formulas know
 
+# ---- the challenge
+
+
+def alphas_of_doubling(alpha: float, beta: float, small_are_long: bool) -> float:
+    """From one byte on, until a reading is ten times the first one."""
+
+    def double(seconds_of: Any) -> None:
+        nbytes, smallest = 1, seconds_of(1)
+        took = smallest
+        while took < 10 * smallest:
+            nbytes *= 2
+            took = seconds_of(nbytes)
+
+    spent: float = visible.measure_link(double, alpha, beta, small_are_long)["spent"]
+    return spent / alpha
+
+
+shortest_benchmark = vary(
+    visible.shortest_benchmark,
+    par=alphas_of_doubling,
+    score=[(1e-3, 1e-9, False), (1e-6, 2e-12, True), (3e-7, 2e-10, True), (8e-3, 2e-13, False)],
+)
+
 RECORDED = (
+    vary(visible.shortest_benchmark, par=alphas_of_doubling),
     vary(median_and_spread, values=[([1.0, 5.0, 2.0, 80.0, 3.0], [8.0, 2.0, 70.0, 3.0, 4.0, 6.0])]),
     vary(counted_bytes, values=[(four, [4000, 8000, 1200, 400]) for four in (OPS[:4], OPS[4:])]),
     vary(bandwidths, values=[(four, 600_000_000, 0.02) for four in (OPS[:4], OPS[4:])]),

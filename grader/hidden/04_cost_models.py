@@ -112,10 +112,19 @@ def roofline_time(_: Draws, gpu: Gpu, dtype: str, flops: float, moved: float) ->
             "the time": {
                 "the sum of computing and moving: they overlap, so the longer one counts": computing + moving + launch,
                 "without the launch, which comes on top of the longer one": max(computing, moving),
-                "what the peak of float32 leads to: gpu.peak(dtype)": max(flops / gpu.peak("float32"), moving) + launch,
+                **{
+                    f"what the peak of {other} leads to: gpu.peak(dtype)": max(flops / gpu.peak(other), moving) + launch
+                    for other in ("float32", "bfloat16")
+                },
                 "the shorter of the two, or just one of them: the longer one counts": min(computing, moving) + launch,
             },
-            "the bound": {"the bound if the launch counts as moving: it counts as neither": with_launch},
+            "the bound": {
+                "the bound if the launch counts as moving: it counts as neither": with_launch,
+                "what takes less time: the longer of computing and moving binds, and they take "
+                f"{quantity(computing, 's')} and {quantity(moving, 's')}": (
+                    "compute" if moving > computing else "memory"
+                ),
+            },
         },
         seen=f"{quantity(flops, 'FLOP')} and {quantity(moved, 'B')} in {dtype}: {{part}} is",
     )
@@ -279,12 +288,20 @@ def tuning_table(_: Draws, lines: dict[str, tuple[float, float]]) -> Case:
             "the first line and the flattest one: those between them are lowest somewhere, too": every(ends),
             "the crossing that is farthest away: the nearest one comes first": every(table(right[0][1], max)),
             "where each line crosses the first one: go on from the line that is lowest there": every(of_first),
+            "the line with the fewest seconds per byte, for all sizes: it wins for large ones only": every(
+                [(0, min(lines, key=lambda name: lines[name][1]))]
+            ),
+            "with sizes upside down: lines cross at a difference in seconds, divided by one in seconds per byte": every(
+                [first, *((1 / at, name) for at, name in right[1:])]
+            ),
             "without the first entry, at size 0": every(right[1:]),
             "in the wrong order: sizes rise": every(right[::-1]),
             "the names alone: an entry has the size from which on, and the name": every([name for _, name in right]),
             "the sizes alone: an entry has the size from which on, and the name": every([at for at, _ in right]),
             "name and size exchanged: (bytes, name)": every([(name, at) for at, name in right]),
-            "a table in which sizes are rounded": every([(float(round(at)), name) for at, name in right]),
+            "a table in which sizes are rounded, or tried one by one: compute where two lines cross": every(
+                [(float(round(at)), name) for at, name in right]
+            ),
         },
         seen=f"for {len(lines)} lines you returned",
     )
@@ -327,6 +344,8 @@ def critical_batch(
         "with a whole tensor in each message: a chunk is a P-th of it": rounds * (alpha + nbytes / bandwidth),
         "the tokens for one phase: an all-reduce has two": rounds / 2 * (alpha + nbytes / ranks / bandwidth),
         "the tokens if gradients had one byte each": rounds * (alpha + parameters / ranks / bandwidth),
+        "the tokens if gradients had two bytes each: they have `itemsize`": rounds
+        * (alpha + 2 * parameters / ranks / bandwidth),
         "the tokens for P rounds: a ring has P - 1 in each phase": 2 * ranks * (alpha + nbytes / ranks / bandwidth),
         "the tokens if a bandwidth of both directions counted: they leave a GPU in one": rounds
         * (alpha + nbytes / ranks / bandwidth / 2),
@@ -336,6 +355,7 @@ def critical_batch(
         "not rounded: tokens are whole, so round up": exact,
         "for the whole step: only backward, 4 FLOP, overlaps": math.ceil(exact * 4 / 6),
         "for 2 FLOP per parameter: backward has 4": math.ceil(exact * 2),
+        "the tokens of all GPUs together: return those of one": math.ceil(exact * ranks),
     }
     return Case(
         same={
@@ -377,6 +397,9 @@ def scaling_efficiency(_: Draws, seconds: dict[int, float], work: str) -> Case:
                 {gpus: 1 / one for gpus, one in right.items()}
             ),
             f"the speed-up or the other kind of efficiency: this is {named} scaling": every(other),
+            "relative to the first number of GPUs: compare with the smallest": every(
+                {gpus: one / next(iter(right.values())) for gpus, one in right.items()}
+            ),
             "relative to the longest time: compare with the smallest number of GPUs": every(
                 {gpus: one * max(seconds.values()) / seconds[fewest] for gpus, one in right.items()}
             ),
@@ -453,6 +476,12 @@ def activation_bytes(_: Draws, s: int, b: int, h: int, a: int, flash: bool) -> C
             f"without {'the logarithms that FlashAttention keeps' if flash else 'the scores'}": linear + norms,
             "with scores of one head: there are a of them": linear + norms + (4 * s * b if flash else 5 * s * s * b),
             "without the mask of the scores, 1 byte each": right - (0 if flash else a * s * s * b),
+            "without the mask of the scores and the result of their dropout": right
+            - (0 if flash else 3 * a * s * s * b),
+            "with scores of one sequence: there are b of them": (
+                linear + norms + (4 * a * s if flash else 5 * a * s * s)
+            ),
+            "with one of GELU's two tensors: its input and its output both stay": right - 8 * s * b * h,
             "without the result of the scores' dropout": right - (0 if flash else 2 * a * s * s * b),
             "without the scores that softmax returns": right - (0 if flash else 2 * a * s * s * b) - 0,
             "with a mask of the scores: FlashAttention draws it again": right + (a * s * s * b if flash else 0),
@@ -566,7 +595,7 @@ RECORDED = (
             ({"one": (1.0, 9.0), "four": (7.0, 1.0), "two": (3.0, 4.0), "three": (6.0, 3.0)},),
         ],
     ),
-    vary(critical_batch, values=[(1_200_007, 4, 1e12, 5e-4, 1e10, 4), (70_000_000, 2, 989e12, 3e-6, 450e9, 8)]),
+    vary(critical_batch, values=[(1_200_007, 8, 1e12, 5e-4, 1e10, 4), (70_000_000, 2, 989e12, 3e-6, 450e9, 8)]),
     vary(
         scaling_efficiency,
         values=[

@@ -29,9 +29,6 @@ broadcast_weights = vary(visible.broadcast_weights, values=[(4, 5), (2, 2, True)
 weigh_uneven_shards = vary(
     visible.weigh_uneven_shards, values=[(mixed, [5, 1, 1, 2]), (mlp(), [2, 2, 2]), (mlp(), [3])]
 )
-accumulate_gradients = vary(
-    visible.accumulate_gradients, values=[(mixed, 3, 4, 1), (mlp(), 2, 1), (mlp(), 1, 2)], traffic=[(mixed, 3, 5)]
-)
 
 
 @check("epoch-indices")
@@ -39,11 +36,6 @@ def epoch_indices_values(run: Runner) -> None:
     visible.judge_epochs(run, 3, 40)
     for world_size, num_samples in ((5, 2), (1, 7), (4, 9)):
         visible.judge_epoch(run, world_size, num_samples, epoch=2, seed=run.draws.salted() % 1000)
-
-
-flat_gradients = vary(
-    visible.flat_gradients, values=[(mlp(3), [1, 1, 1, 1]), (mixed, [2])], traffic=[(mlp(4), [2, 2, 2])]
-)
 
 
 @oracle(
@@ -63,12 +55,12 @@ def make_buckets(draws: Draws, sizes: list[int], cap: int, count: int = 0) -> Ca
     forwards = list(range(len(sizes)))
     backwards = forwards[::-1]
 
-    def cut(order: list[int], cap: int, late: bool = False) -> list[list[int]]:
-        """late: close a bucket only when it is over the cap."""
+    def cut(order: list[int], cap: int, early: bool = False) -> list[list[int]]:
+        """early: close a bucket before it would grow larger than the cap."""
         buckets: list[list[int]] = []
         for index in order:
             held = sum(sizes[other] for other in buckets[-1]) if buckets else 0
-            is_full = held >= cap if late else held + sizes[index] > cap
+            is_full = held + sizes[index] > cap if early else held >= cap
             if is_full or not buckets:
                 buckets.append([])
             buckets[-1].append(index)
@@ -82,12 +74,12 @@ def make_buckets(draws: Draws, sizes: list[int], cap: int, count: int = 0) -> Ca
         ],
         "from the first parameter to the last: backward starts at the other end": cut(forwards, cap),
         "right except for an empty bucket at the start": [[], *right],
-        "a bucket that is closed only when it is over the cap: check before you add a parameter": (
-            cut(backwards, cap, late=True)
+        "a bucket that is closed before it would grow above the cap: close it once it has reached the cap": (
+            cut(backwards, cap, early=True)
         ),
         "a bucket for each parameter": [[index] for index in backwards],
-        "one bucket for all: start a new one when the next parameter does not fit": [backwards],
-        "a bucket that is closed too early: a parameter that fills it exactly still fits": cut(backwards, cap - 1),
+        "one bucket for all: start a new one when the last one has reached the cap": [backwards],
+        "a bucket that is closed too late: one that holds exactly the cap is full": cut(backwards, cap + 1),
         "without the last bucket: it isn't full, but it counts": right[:-1],
     }
     return Case(
@@ -163,14 +155,56 @@ average_what_is_used = vary(
     values=[([[3], [0, 1], [1], [3, 1]], 5), ([[], [0], []], 2, False), ([[1]], 2)],
 )
 
+replica = vary(
+    visible.replica,
+    values=[
+        ([[3], [0, 1], [1], [3, 1]], 5, 2, False, [[6, 5], [4, 3, 2], [1], [0]]),
+        ([[], [0]], 2, 1, True, [[2, 1, 0]]),
+        ([[1]], 2, 3, True, [[2], [1, 0]]),
+    ],
+    traffic=[([[2, 0, 1], [1, 2, 0], [0, 1, 2]], 3, 2, True, [[3, 2], [1], [0]])],
+)
+
 SHARDS = [([1, 5, 2], 2, 1e-5), ([2, 2, 2, 1, 1], 4), ([4], 3)]
 normalise_globally = vary(visible.normalise_globally, values=SHARDS, traffic=[([12, 9, 30], 2, 0.1)])
 normalise_backward = vary(visible.normalise_backward, values=SHARDS, traffic=[([12, 9, 30], 2, 0.1)])
 
 
-# ---- what the visible checks know of the plan and the formula
+# ---- the challenge
+
+
+def exposed_with_one_cap(parts: list[int], unit: int, latency: float, bandwidth: float) -> float:
+    """The best of all caps of whole MiB, up to 100."""
+    sizes, ready = visible.gradients_of(parts, unit)
+    ends: list[float] = []
+    for cap in range(2**20, 101 * 2**20, 2**20):
+        plan: list[list[int]] = []
+        room = 0
+        for index in reversed(range(len(sizes))):
+            if room <= 0:
+                plan.append([])
+                room = cap
+            plan[-1].append(index)
+            room -= sizes[index]
+        ends.append(visible.end_of_buckets(plan, sizes, ready, latency, bandwidth))
+    exposed: float = min(ends) - max(ready)
+    return exposed
+
+
+best_buckets = vary(
+    visible.best_buckets,
+    par=exposed_with_one_cap,
+    score=[
+        ([3, 1, 4, 4] * 6, 2**23, 1e-3, 39e9),
+        ([5, 1, 1, 2, 9, 3] * 8, 2**20, 1e-4, 45e9),
+        ([3], 2**20, 1e-4, 40e9),
+    ],
+)
+
+# ---- what the visible checks know of par, the plan and the formula
 
 RECORDED = (
+    vary(visible.best_buckets, par=exposed_with_one_cap),
     vary(make_buckets, values=[([40, 40, 450, 120, 120, 120, 200, 200], 400), ([8, 8, 8], 16), ([30, 10, 10], 20)]),
     vary(
         communication_end,

@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from utils.checks.inputs import Draws
 from utils.checks.oracles import Case, oracle, side_by_side, vary
@@ -71,6 +72,9 @@ def break_even_of(dense: float, payload: float, codec: float, ranks: int) -> Cas
         "an all-reduce of payloads: they are gathered, so each rank sends P - 1 of them": (
             2 * (ranks - 1) / ranks * (dense - payload)
         ),
+        "a gather that sends (P - 1) / P payloads: each rank passes on P - 1 of them": (
+            all_reduce - payload * (ranks - 1) / ranks
+        ),
         "a gather that sends nothing: subtract its bytes": all_reduce,
         "one payload sent by each rank: in a gather it is P - 1": all_reduce - payload,
         "P payloads sent by each rank: in a gather it is P - 1": all_reduce - ranks * payload,
@@ -81,8 +85,9 @@ def break_even_of(dense: float, payload: float, codec: float, ranks: int) -> Cas
         mistakes["below 0: where compression sends more bytes it never pays, and the answer is 0.0"] = (
             all_reduce - all_gather
         ) / codec
-    else:
+    elif all_reduce > all_gather:
         mistakes["the bytes saved times the seconds: divide"] = (all_reduce - all_gather) * codec
+        mistakes["seconds per byte: divide the bytes saved by the seconds"] = codec / (all_reduce - all_gather)
     return Case(
         [[dense], [payload], [codec], [ranks]],
         right=max(0.0, (all_reduce - all_gather) / codec),
@@ -92,4 +97,37 @@ def break_even_of(dense: float, payload: float, codec: float, ranks: int) -> Cas
     )
 
 
-RECORDED = (vary(break_even, values=[((64e6, 1e6, 1e-3, 8), (100e6, 10e6, 2e-3, 4), (8e6, 4e6, 1e-3, 8))]),)
+# ---- the challenge
+
+
+def two_percent(rank: int, world_size: int) -> Any:
+    """Par: top 2 % with error feedback."""
+    residual = torch.zeros(1)
+
+    def hook(bucket: Any) -> Any:
+        nonlocal residual
+        flat = bucket.flat + residual
+        where = flat.abs().topk(len(flat) // 50).indices
+        residual = flat.index_fill(0, where, 0)
+        mine = [flat[where], where.int()]
+        everybodys = [[x.clone() for _ in range(world_size)] for x in mine]
+        for parts, x in zip(everybodys, mine, strict=True):
+            dist.all_gather(parts, x)
+        values, places = (torch.cat(parts) for parts in everybodys)
+        bucket.flat.zero_().index_add_(0, places, values / world_size)
+        return lambda: None
+
+    return hook
+
+
+def seconds_of_two_percent(steps: int, seed: int) -> float:
+    seconds: float = visible.seconds_of_training(two_percent, visible.SLOW, steps, seed)
+    return seconds
+
+
+slow_network_hook = vary(visible.slow_network_hook, par=seconds_of_two_percent, score=[(visible.STEPS, 1)])
+
+RECORDED = (
+    vary(break_even, values=[((64e6, 1e6, 1e-3, 8), (100e6, 10e6, 2e-3, 4), (8e6, 4e6, 1e-3, 8))]),
+    vary(visible.slow_network_hook, par=seconds_of_two_percent),
+)

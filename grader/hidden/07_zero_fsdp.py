@@ -5,6 +5,7 @@ World sizes 1, 2, 3 and 5; other models, shapes and dtypes; other groups; one la
 
 from __future__ import annotations
 
+import math
 from importlib import import_module
 from typing import Any
 
@@ -42,6 +43,16 @@ def state_bytes(_: Draws, stage: int, numbers: int, ranks: int) -> Case:
         "the weights cut at this stage, and the gradients not: gradients come first": sum(
             nbytes * (piece if stage > place else numbers) for place, nbytes in ((0, 12), (2, 2), (1, 2))
         ),
+        "what is held if the weights are cut first, then the gradients: the optimizer state comes first": sum(
+            nbytes * (piece if stage > place else numbers) for place, nbytes in ((0, 2), (1, 2), (2, 12))
+        ),
+        "what is held if a stage cuts nothing but what is new in it: it cuts what the stages before it cut, too": sum(
+            nbytes * (piece if stage == place else numbers) for place, nbytes in ((1, 12), (2, 2), (3, 2))
+        ),
+        "bytes that are divided and then rounded up: numbers are cut, into pieces of equal length": sum(
+            nbytes * numbers for place, nbytes in ((1, 12), (2, 2), (3, 2)) if stage < place
+        )
+        + math.ceil(sum(nbytes * numbers for place, nbytes in ((1, 12), (2, 2), (3, 2)) if stage >= place) / ranks),
         "what all ranks hold together": ranks * held(stage),
     }
     return Case(
@@ -84,11 +95,15 @@ def offload_end(
         one_line = max(one_line, at) + sum(times)
         in_turn += sum(times)
     mistakes = {
-        "the end if a layer leaves for the host only when the one before is back: the stations work at the same time": (
-            one_line
-        ),
+        "the end if a layer leaves for the host only when the one before is back: the stations work at the same time, "
+        "and PCIe carries both directions at once": one_line,
         "the sum of all times: the stations work at the same time": in_turn,
         "the end if each station could take several layers at once: it does one at a time": latest(False),
+        "the end if a station waits for all layers to leave the one before": station_by_station(layers),
+        "the end if nothing starts before the last gradient is ready": end_of(
+            [(max(ready, default=0.0), *times) for _, *times in layers]
+        ),
+        "the end if all gradients were ready at 0": end_of([(0.0, *times) for _, *times in layers]),
         "the end of the updates: the weights must go up, too": end_of([(a, b, c) for a, b, c, _ in layers]),
         "the end of the way down: update and way up are missing": end_of([(a, b) for a, b, *_ in layers]),
     }
@@ -98,6 +113,11 @@ def offload_end(
         mistakes=mistakes,
         seen=f"ready {ready}, down {stations[0]}, update {stations[1]}, up {stations[2]}: you returned",
     )
+
+
+def station_by_station(layers: list[tuple[float, ...]]) -> float:
+    on_host = end_of([(at, down) for at, down, *_ in layers])
+    return on_host + sum(update + up for *_, update, up in layers)
 
 
 def end_of(layers: list[tuple[float, ...]]) -> float:
@@ -146,6 +166,13 @@ def slices_to_read(_: Draws, numbers: int, saved_size: int, ranks: int) -> Case:
         "(saved rank, start, length): the third is where the slice stops": [
             [(file, start, stop - start) for file, start, stop in of_rank] for of_rank in right
         ],
+        "pieces that are rounded down, today's and those that were saved: the last ones are padded": of_ranks(
+            stop=numbers, size=max(1, numbers // saved_size), piece=max(1, numbers // ranks)
+        ),
+        "slices that are empty, among others: leave them out": [
+            [next((one for one in of_rank if one[0] == file), (file, 0, 0)) for file in range(saved_size)]
+            for of_rank in right
+        ],
         "the first slice only": [of_rank[:1] for of_rank in right],
         "all files in whole": [[(file, 0, saved) for file in range(saved_size)] for _ in range(ranks)],
         "slices cut with pieces rounded down: the last piece is padded, the others are longer": of_ranks(
@@ -181,7 +208,7 @@ RECORDED = (
     vary(
         offload_end,
         values=[
-            ([1.0, 2.0], [2.0, 3.0], [2.0, 4.0], [1.0, 2.0]),
+            ([1.0, 5.0, 6.0], [4.0, 0.5, 5.0], [2.0, 2.0, 2.0], [4.0, 5.0, 3.0]),
             ([1.0, 2.0, 3.0], [0.5, 0.25, 0.5], [3.0, 1.0, 2.0], [1.0, 4.0, 0.5]),
             ([], [], [], []),
         ],

@@ -10,9 +10,11 @@ from typing import Any
 
 import torch
 
+from utils import simulate
 from utils.checks.marking import check
 from utils.checks.oracles import vary
 from utils.checks.runner import Runner
+from utils.kit.functional_collectives import all_gather, reduce_scatter
 
 visible: Any = import_module("utils.checks.08_tensor_parallelism")
 
@@ -133,3 +135,43 @@ def dropout_generators_values(run: Runner) -> None:
     visible.judge_generators(run, 8, seed=0)
     visible.judge_generators(run, 3, seed=2**31)
     visible.judge_generators(run, 1, seed=1)
+
+
+# ---- the challenge
+
+
+class GatheredTwice(torch.autograd.Function):
+    """Keeps the shards, and gathers once more in the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x_local: torch.Tensor, w_local: torch.Tensor, tp_group: Any) -> torch.Tensor:
+        ctx.save_for_backward(x_local, w_local)
+        ctx.tp_group = tp_group
+        return all_gather(x_local, tp_group, dim=1) @ w_local
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, None]:
+        x_local, w_local = ctx.saved_tensors
+        grad_w = all_gather(x_local, ctx.tp_group, dim=1).flatten(0, 1).T @ grad.flatten(0, 1)
+        return reduce_scatter(grad @ w_local.T, ctx.tp_group, dim=1), grad_w, None
+
+
+def stack_of(rank: int, world_size: int, B: int, S: int, D: int, F: int, groups: list[list[int]] | None) -> int:
+    t = len(groups[0]) if groups else world_size
+    shapes = [(B, S // t, D), (D, F // t), (B, S, F // t)]
+    xs, ws, grads = ([torch.zeros(shape, dtype=F64) for _ in range(visible.PRODUCTS)] for shape in shapes)
+    peak: int = visible.drive_stack(GatheredTwice.apply, xs, ws, grads, rank, world_size, groups)["peak"]
+    return peak
+
+
+def peak_of_gathered_twice(size: int, *shape_and_groups: Any) -> float:
+    return float(max(simulate(stack_of, size, *shape_and_groups, cluster=visible.CHALLENGE, device="cpu").results))
+
+
+gathered_product = vary(
+    visible.gathered_product,
+    par=peak_of_gathered_twice,
+    score=[(3, 1, 48, 20, 12, None), (4, 3, 16, 8, 24, PAIRS), (1, 2, 8, 4, 4, None)],
+)
+
+RECORDED = (vary(visible.gathered_product, par=peak_of_gathered_twice),)

@@ -99,7 +99,35 @@ def interleaved_layers(_: Draws, layers: int, ranks: int, chunks: int) -> Case:
     )
 
 
+# ---- the challenge
+
+
+def seconds_of_split_1f1b(ranks: int, microbatches: int, _: int, seconds: dict[str, float]) -> float:
+    """1F1B, with each W right after its B."""
+    schedule = []
+    for rank in range(ranks):
+        ahead, kinds = min(ranks - 1 - rank, microbatches), {"F": 0, "B": 0}
+        steps: list[tuple[str, int]] = []
+        for kind in "F" * ahead + "FB" * (microbatches - ahead) + "B" * ahead:
+            steps += [(kind, kinds[kind])] if kind == "F" else [("B", kinds[kind]), ("W", kinds[kind])]
+            kinds[kind] += 1
+        schedule.append(steps)
+    end: float = visible.end_of(schedule, seconds)
+    return end
+
+
+split_backward = vary(
+    visible.split_backward,
+    par=seconds_of_split_1f1b,
+    score=[
+        (3, 7, 6, {"F": 1.0, "B": 1.0, "W": 1.0}),
+        (8, 16, 8, {"F": 2.0, "B": 2.5, "W": 1.5}),
+        (4, 2, 4, {"F": 1.0, "B": 1.5, "W": 1.0}),
+    ],
+)
+
 RECORDED = (
+    vary(visible.split_backward, par=seconds_of_split_1f1b),
     vary(split_layers, values=[(10, 4), (9, 4), (8, 2)]),
     vary(bubble_shares, values=[(4, 4, 0.25), (4, 8, 0.11), (8, 4, 0.5)]),
     vary(interleaved_layers, values=[(8, 4, 2), (12, 2, 3)]),

@@ -22,6 +22,7 @@ import torch
 from utils.kit.pipeline_schedule import Step
 from utils.kit.slow_memory import ChipFull
 from utils.recording.torch_private import DisableTorchFunctionSubclass
+from utils.worlds.common.pickling import has_memory
 
 HEADER = struct.Struct("!IQ")  # bytes of JSON, bytes of tensors
 MAX_TEXT, MAX_TENSORS = 8 << 20, 512 << 20  # bytes of a message; "[]," becomes 60 bytes in memory
@@ -198,10 +199,11 @@ class Packer:
         """Where a tensor's values are in the message, or the form of one without values."""
         name = str(tensor.dtype).removeprefix("torch.")
         with DisableTorchFunctionSubclass(), torch.no_grad():
-            if tensor.is_meta:
-                return {"meta": [name, list(tensor.shape), list(tensor.stride())]}
-            if tensor.layout is not torch.strided or tensor.is_quantized or name not in DTYPES:
+            plain = tensor.layout is torch.strided and not tensor.is_quantized and name in DTYPES
+            if not (plain or tensor.is_meta):
                 raise Unsendable(f"a tensor of layout {tensor.layout} and dtype {tensor.dtype} can't be judged")
+            if tensor.is_meta or not has_memory(tensor):
+                return {"meta": [name, list(tensor.shape), list(tensor.stride())]}
             self.bytes_left -= tensor.numel() * tensor.element_size()
             if self.bytes_left < 0:
                 raise Unsendable(f"tensors of more than {MAX_TENSORS >> 20} MB in one message can't be judged")

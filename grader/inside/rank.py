@@ -151,7 +151,7 @@ class RankWorld(Engine):
         return call_with, (function, own_inputs, same, catch), {}
 
     def make_gpu(self, rank: VirtualRank) -> VirtualGpu:
-        return ZeroedMemory(rank, self.cluster.gpu, self.only_sizes, self.plans)
+        return ZeroedMemory(rank, self.cluster, self.only_sizes, self.plans)
 
     def pack_result(self, outcome: tuple[Any, list[Any], bool] | None) -> bytes:
         result, after, shared = outcome or (None, [], False)

@@ -94,7 +94,10 @@ def restored(original: Any, described: Any) -> Any:
         if state.keys() != tensors.keys() or not set(map(type, state.values())) <= {torch.Tensor, torch.nn.Parameter}:
             return Other("module", "a different model")
         for name, tensor in tensors.items():
-            tensor.data = state[name].detach()
+            after = state[name].detach()
+            if isinstance(tensor, torch.nn.Parameter):
+                after = torch.nn.Parameter(after, requires_grad=tensor.requires_grad)
+            torch.utils.swap_tensors(tensor, after)  # unlike a new .data, it may be on the device meta: see codec.py
         return model
     owner = copy.copy(getattr(original, "__self__", original))
     owner.__dict__.update({str(name): value for name, value in state.items()})

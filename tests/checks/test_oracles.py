@@ -80,12 +80,16 @@ def test_a_mistake_may_be_a_question_and_an_explanation_comes_last():
 def test_several_things_are_judged_by_name():
     case = Case(
         right={"the sum": 6, "the mean": 2.0},
-        mistakes={"the mean": {"the sum again": 6.0}, "": {"the two the wrong way round": (2.0, 6)}},
+        mistakes={
+            "the mean": {"the sum again": 6.0},
+            "": {"the two the wrong way round": (2.0, 6), "both negative": lambda got: max(got) < 0},
+        },
         world_size=1,
     )
     case.judge(answered((6, 2.0)), "values")
     assert failure(case, answered((6, 6.0))) == "rank 0: the mean is 6.0, expected 2.0\n  That is the sum again."
     assert failure(case, answered((2.0, 6))).endswith("That is the two the wrong way round.")
+    assert failure(case, answered((-1, -2.0))).endswith("That is both negative.")
     assert failure(case, answered(6)).endswith("expected 2 values: the sum, the mean")
 
 

@@ -71,6 +71,14 @@ def test_an_answer_must_be_right_before_it_is_scored():
     assert [(one.value, one.par, one.limit) for one in run.scores] == [(6.0, 12.0, 3)]
 
 
+def test_a_score_is_measured_once():
+    measured = []
+    counting = Measure(lambda answer: float(measured.append(answer) or 12), "B", "in all")
+    [check] = oracle(score=[()], par=lambda: 12.0)(lambda draws: Case([[1]], score=counting, limit=3)).checks()
+    check(Runner(lambda one: one))
+    assert len(measured) == 1, "a measurement can be a run of seconds"
+
+
 def test_a_challenge_without_par_is_its_authors_mistake():
     [check] = replace(any_large_number, par=None).checks()
     with pytest.raises(TypeError, match="par is not known"):

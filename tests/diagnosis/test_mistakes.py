@@ -3,6 +3,9 @@
 The first table holds worlds that hang or crash, the second those that finish as if all were well.
 """
 
+import contextlib
+import os
+import socket
 import time
 from datetime import timedelta
 
@@ -137,6 +140,18 @@ def skipped_one(rank, world_size):
 @loud(3, "(Ranks 0 and 2 were waiting in barrier.)", RankFailed)
 def raised(rank, world_size):
     if rank == 1:
+        raise ValueError("no luck")
+    dist.barrier()
+
+
+@loud(3, "(Ranks 0 and 2 were waiting in barrier.)", RankFailed)
+def raised_and_hung_up(rank, world_size):
+    """The others lose their connections before anybody has ended them."""
+    if rank == 1:
+        for descriptor in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(int(descriptor))) as line:
+                if line.family != socket.AF_UNIX and line.getpeername():
+                    line.shutdown(socket.SHUT_RDWR)
         raise ValueError("no luck")
     dist.barrier()
 

@@ -21,6 +21,11 @@ def test_over_steps_draws_a_line_per_name_in_different_looks():
     assert (panel.get_xlabel(), panel.get_ylabel(), panel.get_yscale()) == ("step", "loss of rank 0", "log")
 
 
+def test_over_steps_puts_numbers_of_some_steps_where_they_belong():
+    (panel,) = figures.over_steps({"seldom": {0: 1.0, 10: 0.5}}, "loss", "loss").axes
+    assert list(panel.lines[0].get_xdata()) == [0, 10] and list(panel.lines[0].get_ydata()) == [1.0, 0.5]
+
+
 def test_numbers_of_the_axis_are_plain_and_few():
     (panel,) = figures.over_steps({"a": [0.05, 0.4]}, "loss", "loss").axes
     words = panel.yaxis.get_major_formatter()

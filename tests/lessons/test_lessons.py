@@ -7,6 +7,8 @@ Nothing here names a lesson: what is tested is read from solutions/, utils/check
 """
 
 import functools
+import random
+from importlib import import_module
 
 import pytest
 
@@ -16,6 +18,8 @@ from grader.authoring.trial import Candidate, Result, judge
 from grader.authoring.workbench import Workbench
 from tests.all_lessons import LESSONS
 from tests.mutants import also_right, mutants_of
+from utils.checks.inputs import Draws
+from utils.checks.oracles import Oracle
 
 pytestmark = pytest.mark.long(minutes=9)
 bench = functools.cache(Workbench.load)
@@ -48,6 +52,18 @@ def test_every_rule_is_kept(lesson):
 @pytest.mark.parametrize("lesson", LESSONS)
 def test_the_stored_messages_are_those_of_the_wrong_answers(lesson):
     assert not list(message_drift(LESSONS[lesson]))
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("package", ["utils.checks", "grader.hidden"])
+@pytest.mark.parametrize("lesson", LESSONS)
+def test_every_case_can_be_drawn_with_any_salt(lesson, package):
+    """Or a right answer would be refused now and then, on inputs on which what is right can't be computed."""
+    salts = [random.Random(attempt).getrandbits(256) for attempt in range(40)]
+    for oracle in vars(import_module(f"{package}.{lesson}")).values():
+        for arguments in sum(map(list, oracle.cases.values()), []) if isinstance(oracle, Oracle) else []:
+            for salt in salts:
+                oracle.case(Draws(salt), arguments)
 
 
 @pytest.mark.parametrize("lesson, check", CHECKS)

@@ -272,3 +272,40 @@ right("by-floor-division").function("""
     seconds = days * 86400
     return int(-(-16 * parameters // gpu_memory)), int(-(-6 * parameters * tokens // (gpu_flops * seconds)))
 """)
+
+wrong, right = ANSWERS.to("barrier-by-hand")
+wrong("uses-the-barrier", "barrier", caught_by="score").body("dist.barrier()")
+wrong("nobody-waits", "had come", caught_by="score").body("pass")
+wrong("tells-only", "had come", caught_by="score").body("""
+    if rank > 0:
+        dist.send(word, dst=0)
+    else:
+        for other in range(1, world_size):
+            dist.recv(word, src=other)
+""")
+wrong("forgets-to-answer", "waits in recv", caught_by="score").replace("dist.send(word, dst=other)", "pass")
+wrong("asks-neighbours-only", "had come", caught_by="score").body("""
+    handle = dist.isend(word, dst=(rank + 1) % world_size)
+    dist.recv(torch.zeros(1), src=(rank - 1) % world_size)
+    handle.wait()
+""")
+wrong("twice-around-a-ring", "times par", caught_by="score").body("""
+    for _ in range(2 * world_size):
+        handle = dist.isend(word, dst=(rank + 1) % world_size)
+        dist.recv(torch.zeros(1), src=(rank - 1) % world_size)
+        handle.wait()
+""")
+wrong("three-exchanges", "had come", caught_by="score", hidden=True).body("""
+    for distance in (1, 2, 4):
+        handle = dist.isend(word, dst=(rank + distance) % world_size)
+        dist.recv(torch.zeros(1), src=(rank - distance) % world_size)
+        handle.wait()
+""")
+right("further-each-time").body("""
+    distance = 1
+    while distance < world_size:
+        handle = dist.isend(word, dst=(rank + distance) % world_size)
+        dist.recv(torch.zeros(1), src=(rank - distance) % world_size)
+        handle.wait()
+        distance *= 2
+""")

@@ -315,3 +315,31 @@ wrong("gb-instead-of-bytes", "return bytes/s").replace("steps / world_size / bet
 right("an-asynchronous-operation").replace(
     "partial(dist.all_reduce, x)", "lambda x=x: dist.all_reduce(x, async_op=True)"
 ).replace("return alpha / steps, steps / world_size / beta", "return [alpha / steps, 1 / (world_size * beta / steps)]")
+
+wrong, right = ANSWERS.to("shortest-benchmark")
+wrong("a-full-sweep", "times par", caught_by="score").replace("10 * smallest", "1000 * smallest")
+wrong("too-early", "Where the difference is small", caught_by="score").replace("10 * smallest", "1.2 * smallest")
+wrong("forgets-alpha", "subtract alpha first", caught_by="score").replace("(took - smallest) / nbytes", "took / nbytes")
+wrong("other-way-round", "the other one", caught_by="score").replace(
+    "return smallest, (took - smallest) / nbytes", "return (took - smallest) / nbytes, smallest"
+)
+wrong("steps-of-a-kilobyte", "times par", caught_by="score").replace("nbytes *= 2", "nbytes += 1024")
+wrong("starts-too-large", "There the bytes count", caught_by="score").replace(
+    "seconds_of(1)", "seconds_of(2**16)"
+).replace("nbytes = 1\n", "nbytes = 2**16\n")
+wrong("half-a-byte", "a whole number from 1 on", caught_by="score").replace("seconds_of(1)", "seconds_of(0.5)")
+wrong("this-link-only", "beta is", caught_by="score", hidden=True).replace(
+    "while took < 10 * smallest:\n    nbytes *= 2\n    took = seconds_of(nbytes)",
+    "nbytes = 2**20\ntook = seconds_of(nbytes)",
+)
+right("looks-ahead").body("""
+    smallest, nbytes = seconds_of(1), 1
+    took = smallest
+    while took < 1.2 * smallest:  # 20 % more can't be an error of 2 %
+        nbytes *= 8
+        took = seconds_of(nbytes)
+    if took < 4 * smallest:
+        nbytes = int(4 * nbytes * smallest / (took - smallest)) + 1
+        took = seconds_of(nbytes)
+    return smallest, (took - smallest) / nbytes
+""")

@@ -46,7 +46,7 @@ wrong("forgets-the-launch", "without the launch").replace(" + gpu.launch", "")
 wrong("takes-the-shorter", "the shorter of the two").replace("max(", "min(")
 wrong("computing-alone", "you predict", caught_by="time").replace("max(computing, moving)", "computing")
 wrong("always-float32", "gpu.peak(dtype)").replace("gpu.peak(dtype)", 'gpu.peak("float32")')
-wrong("swaps-the-words", "the bound is").replace("if moving > computing", "if moving < computing")
+wrong("swaps-the-words", "what takes less time").replace("if moving > computing", "if moving < computing")
 wrong("launch-counts-as-moving", "it counts as neither").replace(
     "if moving > computing", "if moving + gpu.launch > computing"
 )
@@ -57,6 +57,7 @@ right("compares-intensities").body("""
     bound = "memory" if moved and flops / moved < gpu.peak(dtype) / gpu.bandwidth else "compute"
     seconds = gpu.launch + (moved / gpu.bandwidth if bound == "memory" else computing)
 """)
+wrong("peak-of-bfloat16", "the peak of bfloat16").replace("flops / gpu.peak(dtype)", 'flops / gpu.peak("bfloat16")')
 
 wrong, right = ANSWERS.to("fused-chain")
 wrong("forgets-relu", "without the relu").replace("torch.relu(x * scale + shift)", "x * scale + shift")
@@ -142,6 +143,12 @@ right("keeps-a-tile-for-the-next-column").replace("for i", "steps = list(range(0
     '    left, at = memory.load("a", rows, inner), step\n'
     'total = total + left @ memory.load("b", inner, columns)',
 )
+wrong("inner-loop-over-n", "the first n places of the inner dimension").replace(
+    "range(0, k, tile)", "range(0, n, tile)"
+)
+wrong("inner-loop-over-m", "the first m places of the inner dimension").replace(
+    "range(0, k, tile)", "range(0, m, tile)"
+)
 
 wrong, right = ANSWERS.to("read-topology")
 wrong("keeps-the-names", "shifted").replace("1 : gpus + 1", ":gpus")
@@ -162,6 +169,9 @@ right("takes-labels-only").body(r"""
     rows = re.findall(r"^GPU\d+\s.*", text, re.MULTILINE)
     matrix = [re.findall(r"\b(?:X|SYS|NODE|PHB|PXB|PIX|NV\d+)\b", row)[: len(rows)] for row in rows]
 """)
+wrong("splits-at-tabs", "splits at any white space", hidden=True).replace(
+    "line.split()[1 : gpus + 1]", "[label.strip() for label in line.split('\\t')][1:gpus + 1]"
+)
 
 wrong, right = ANSWERS.to("collective-costs")
 wrong("rounds-the-levels-down", "log2 P rounded down").replace("(P - 1).bit_length()", "P.bit_length() - 1")
@@ -243,6 +253,10 @@ right("tries-all-crossings").body("""
             table.append((size, name))
     return table
 """)
+wrong("flattest-for-all", "it wins for large ones only").function(
+    "return [(0, min(lines, key=lambda name: lines[name][1]))]"
+)
+wrong("crossings-upside-down", "sizes upside down").replace("table.append((at, name))", "table.append((1 / at, name))")
 
 wrong, right = ANSWERS.to("two-lines")
 wrong("absolute-errors", "take relative ones").replace(
@@ -278,6 +292,21 @@ right("numbers-in-tensors").body("""
     cut = min(range(3, len(sizes) - 2), key=error)
     first, left, right = sizes[cut], fit(sizes[:cut], seconds[:cut]), fit(sizes[cut:], seconds[cut:])
 """)
+wrong("relative-to-the-line", "relative to the line").replace(
+    "((alpha + n * beta) / t - 1) ** 2", "(1 - t / (alpha + n * beta)) ** 2"
+)
+wrong("without-squares", "square them first").replace(
+    "((alpha + n * beta) / t - 1) ** 2", "abs((alpha + n * beta) / t - 1)"
+)
+wrong("smallest-largest-error", "whose largest error is smallest").replace("error = sum(", "error = max(").replace(
+    "((alpha + n * beta) / t - 1) ** 2", "abs((alpha + n * beta) / t - 1)"
+)
+wrong("in-the-middle", "the cut in the middle").replace("range(3, len(sizes) - 2)", "[len(sizes) // 2]")
+wrong("shares-a-size", "lines that share a size").replace(
+    "lines = [fit(*part) for part in parts]",
+    "lines = [fit(sizes[:cut + 1], seconds[:cut + 1]), fit(sizes[cut:], seconds[cut:])]",
+)
+wrong("tries-no-cut", "No cut was tried").replace("range(3, len(sizes) - 2)", "range(3, len(sizes) - 3)")
 
 wrong, right = ANSWERS.to("critical-batch")
 wrong("no-latency", "without the latency").replace("(alpha + chunk / bandwidth)", "chunk / bandwidth")
@@ -300,6 +329,8 @@ right("by-floor-division").body("""
     flop = 2 * (P - 1) * one_message * peak
     return int(-(-flop // (4 * parameters)))
 """)
+wrong("tokens-of-all", "the tokens of all GPUs together").replace("/ (4 * parameters))", "* P / (4 * parameters))")
+wrong("two-bytes-each", "they have `itemsize`").replace("parameters * itemsize / P", "parameters * 2 / P")
 
 wrong, right = ANSWERS.to("scaling-efficiency")
 wrong("upside-down", "upside down").replace("ideal[gpus] / took", "took / ideal[gpus]")
@@ -312,7 +343,9 @@ wrong("in-percent", "1 is 100 %").replace("ideal[gpus] / took", "100 * ideal[gpu
 wrong("a-list", "return {GPUs: efficiency}").body("""
     return [seconds[fewest] * (fewest / gpus if work == "the same" else 1) / took for gpus, took in seconds.items()]
 """)
-wrong("first-is-the-fewest", "you returned").replace("fewest = min(seconds)", "fewest = next(iter(seconds))")
+wrong("first-is-the-fewest", "compare with the smallest").replace(
+    "fewest = min(seconds)", "fewest = next(iter(seconds))"
+)
 right("by-throughput").body("""
     done = {gpus: (1 if work == "the same" else gpus) / took for gpus, took in seconds.items()}  # work per second
     return {gpus: done[gpus] / gpus / (done[fewest] / fewest) for gpus in done}
@@ -376,6 +409,11 @@ right("item-by-item").body("""
     linear = 4 * token * h + 16 * token + (2 + 6) * token * h + 3 * token * h + (2 + 8 + 8 + 1) * token * h
     scores = token * a * (4 if flash else 2 * s + s + 2 * s)
 """)
+wrong("no-dropout-of-scores", "without the mask of the scores and").replace("5 * a * s * s * b", "2 * a * s * s * b")
+wrong("scores-of-one-sequence", "with scores of one sequence").replace("5 * a * s * s * b", "5 * a * s * s").replace(
+    "4 * a * s * b", "4 * a * s"
+)
+wrong("gelu-once", "one of GELU's two tensors").replace("34 * s * b * h", "26 * s * b * h")
 
 wrong, right = ANSWERS.to("mfu-and-hfu")
 wrong("no-attention", "without attention").replace(" + 4 * layers * width * sequence", "")

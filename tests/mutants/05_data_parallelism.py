@@ -129,36 +129,6 @@ right("multiplies-and-averages").body("""
         dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)
 """)
 
-wrong, right = ANSWERS.to("accumulate-gradients")
-wrong("forgets-the-number-of-microbatches", "divide each loss by the number of microbatches").replace(
-    " / len(microbatches)", ""
-)
-wrong("clears-in-between", "don't clear `grad` in between").replace("loss =", "model.zero_grad()\nloss =")
-wrong("reduces-each-time", "averaged and added again").replace(
-    "loss.backward()", "loss.backward()\nfor parameter in model.parameters():\n    dist.all_reduce(parameter.grad)"
-).replace("dist.all_reduce(parameter.grad)\nparameter.grad /= world_size", "parameter.grad /= world_size")
-wrong("reduces-each-microbatch", "3 times as much as is needed", caught_by="traffic").function("""
-    total = [torch.zeros_like(parameter) for parameter in model.parameters()]
-    for microbatch in microbatches:
-        model.zero_grad()
-        (loss_of(model(microbatch)) / len(microbatches)).backward()
-        for parameter, whole in zip(model.parameters(), total):
-            dist.all_reduce(parameter.grad)
-            whole += parameter.grad / world_size
-    return total
-""")
-wrong("forgets-to-divide", "divide by world_size").replace("parameter.grad /= world_size", "pass")
-wrong("always-three", "the gradient of parameter 0 is", hidden=True).replace("/ len(microbatches)", "/ 3")
-right("divides-at-the-end").function("""
-    for microbatch in microbatches:
-        loss_of(model(microbatch)).backward()
-    flat = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
-    dist.all_reduce(flat)
-    flat /= world_size * len(microbatches)
-    pieces = flat.split([parameter.numel() for parameter in model.parameters()])
-    return [piece.view_as(parameter) for piece, parameter in zip(pieces, model.parameters())]
-""")
-
 wrong, right = ANSWERS.to("epoch-indices")
 wrong("forgets-the-epoch", "The epoch must be part").replace(
     "generator=generator", "generator=generator.manual_seed(seed)"
@@ -188,7 +158,7 @@ wrong("rotates-only", "not shuffled").body("""
     each = math.ceil(num_samples / world_size)
     return [(index + epoch) % num_samples for index in range(rank, each * world_size, world_size)]
 """)
-wrong("never-seeds", "The epoch must be part").replace(
+wrong("never-seeds", "hand it to randperm").replace(
     "torch.randperm(num_samples, generator=generator)", "torch.randperm(num_samples)"
 )
 right("in-runs").body("""
@@ -211,68 +181,27 @@ right("torchs-own").function("""
     return list(sampler)
 """)
 
-wrong, right = ANSWERS.to("flat-gradients")
-wrong("never-copies-back", "nothing was averaged").replace("parameter.grad = piece.view_as(parameter)", "pass")
-wrong("forgets-to-divide", "divide by world_size").replace("flat /= world_size", "pass")
-wrong("detached-by-zero-grad", "`zero_grad` sets `grad` to None").function("""
-    parameters = list(model.parameters())
-    flat = torch.zeros(sum(parameter.numel() for parameter in parameters), dtype=shard.dtype)
-    pieces = flat.split([parameter.numel() for parameter in parameters])
-    for parameter, piece in zip(parameters, pieces):
-        parameter.grad = piece.view_as(parameter)
-    model.zero_grad()
-    loss_of(model(shard)).backward()
-    dist.all_reduce(flat)
-    return [piece.view_as(parameter) / world_size for parameter, piece in zip(parameters, pieces)]
-""")
-wrong("forgets-the-shape", "assign a gradient of size").replace("piece.view_as(parameter)", "piece")
-wrong("cuts-in-the-wrong-order", "the gradient of parameter 0 is").replace(
-    "torch.cat([parameter.grad.reshape(-1) for parameter in parameters])",
-    "torch.cat([parameter.grad.reshape(-1) for parameter in reversed(parameters)])",
-)
-wrong("one-by-one", "4 all-reduces", caught_by="traffic").body("""
-    for parameter in parameters:
-        dist.all_reduce(parameter.grad)
-        parameter.grad /= world_size
-""")
-wrong("equal-pieces", "the gradient of parameter 0 is").replace(
-    "parameter.grad.reshape", "parameter.grad.T.reshape"
-).replace(
-    "pieces = flat.split([parameter.numel() for parameter in parameters])\n"
-    "for parameter, piece in zip(parameters, pieces):",
-    "for parameter, piece in zip(parameters, flat.split([parameter.numel() for parameter in parameters])):",
-)
-right("copies-back").body("""
-    flat = torch.empty(sum(parameter.numel() for parameter in parameters), dtype=parameters[0].dtype)
-    pieces = flat.split([parameter.numel() for parameter in parameters])
-    for parameter, piece in zip(parameters, pieces):
-        piece.copy_(parameter.grad.flatten() / world_size)
-    dist.all_reduce(flat, async_op=True).wait()
-    for parameter, piece in zip(parameters, pieces):
-        parameter.grad.copy_(piece.reshape(parameter.shape))
-""")
-
 wrong, right = ANSWERS.to("make-buckets")
 wrong("buckets-reversed", "the order of the buckets").replace("return buckets", "return buckets[::-1]")
 wrong("sorted-inside", "the order inside the buckets").replace("return buckets", "return [sorted(b) for b in buckets]")
 wrong("one-each", "a bucket for each parameter").body("buckets.append([index])")
 wrong("forgets-the-last", "without the last bucket").replace("return buckets", "return buckets[:-1]")
 wrong("forward-order", "backward starts at the other end").replace("reversed(range(len(sizes)))", "range(len(sizes))")
-wrong("closes-too-late", "check before you add a parameter").replace("filled + sizes[index] > cap", "filled >= cap")
-wrong("closes-too-early", "closed too early").replace("> cap", ">= cap")
+wrong("closes-before", "closed before it would grow").replace("filled >= cap", "filled + sizes[index] > cap")
+wrong("closes-too-late", "closed too late").replace(">= cap", "> cap")
 wrong("never-empties", "you returned").replace("filled = 0", "pass")
 wrong("empty-first", "empty bucket at the start").replace(
-    "if not buckets or filled + sizes[index] > cap:",
-    "if index == len(sizes) - 1:\n    buckets.append([])\nif filled + sizes[index] > cap or index == len(sizes) - 1:",
+    "if not buckets or filled >= cap:",
+    "if index == len(sizes) - 1:\n    buckets.append([])\nif filled >= cap or index == len(sizes) - 1:",
 )
-wrong("one-for-all", "start a new one").replace("not buckets or filled + sizes[index] > cap", "not buckets").replace(
+wrong("one-for-all", "start a new one").replace("not buckets or filled >= cap", "not buckets").replace(
     "filled = 0", ""
 ).replace("filled += sizes[index]", "")
 wrong("large-one-takes-neighbours", "you returned", hidden=True).replace(
     "filled += sizes[index]", "filled += sizes[index] if sizes[index] < 5 * cap else 0"
 )
 right("looks-back").body("""
-    if buckets and sum(sizes[other] for other in buckets[-1]) + sizes[index] <= cap:
+    if buckets and sum(sizes[other] for other in buckets[-1]) < cap:
         buckets[-1].append(index)
     else:
         buckets.append([index])
@@ -336,6 +265,30 @@ wrong("as-they-are-ready", "when rank 1 reduced that of").replace(
 ).replace("buckets[len(flights)]", "buckets[number]").replace("append((flat", "append((buckets[number], flat").replace(
     "for bucket, (flat, handle) in zip(buckets, flights):", "for bucket, flat, handle in flights:"
 )
+wrong("each-bucket-when-it-is-complete", "all buckets before it must have been started").function("""
+    parameters = list(model.parameters())
+    left = {number: set(bucket) for number, bucket in enumerate(buckets)}
+    started = {}
+
+    def arrived(number, index, parameter):
+        left[number].discard(index)
+        if not left[number]:
+            flat = torch.cat([parameters[i].grad.flatten() for i in buckets[number]])
+            started[number] = flat, dist.all_reduce(flat, async_op=True)
+
+    for number, bucket in enumerate(buckets):
+        for index in bucket:
+            parameters[index].register_post_accumulate_grad_hook(partial(arrived, number, index))
+    loss = loss_of(model(shard))
+    with region("backward"):
+        loss.backward()
+    for number, (flat, handle) in started.items():
+        handle.wait()
+        sizes = [parameters[i].numel() for i in buckets[number]]
+        for index, piece in zip(buckets[number], flat.split(sizes)):
+            parameters[index].grad = piece.view_as(parameters[index]) / world_size
+    return [parameter.grad for parameter in parameters]
+""")
 wrong("starts-with-the-first-gradient", "A hook ran before its gradient").replace(
     "missing[len(flights)] == 0:", "missing[len(flights)] < len(buckets[len(flights)]):"
 )
@@ -431,6 +384,49 @@ right("zeros-first").body("""
         parameter.grad = piece.view_as(parameter)
 """)
 
+wrong, right = ANSWERS.to("replica")
+wrong("never-broadcasts", "differ from the start").replace("dist.broadcast(tensor.detach(), src=0)", "pass")
+wrong("broadcasts-what-is-trained", "frozen weights that differ").replace(
+    "for tensor in [*module.parameters(), *module.buffers()]:", "for tensor in self.trained:"
+)
+wrong("forgets-to-divide", "divide by world_size").replace("flat /= dist.get_world_size()", "pass")
+wrong("reduces-each-microbatch", "Only the last microbatch", caught_by="traffic").replace(
+    "if self.active:", "if True:"
+).replace("if not last:\n    return", "")
+wrong("hooks-in-earlier-passes", "never waited for it", caught_by="traffic").replace("if self.active:", "if True:")
+wrong("counts-once", "set anew in each step", caught_by="traffic").replace(
+    "self.missing = [len(bucket) for bucket in self.buckets]",
+    "self.missing = getattr(self, 'missing', [len(bucket) for bucket in self.buckets])",
+)
+wrong("users-first", "brought int64").replace("dist.all_reduce(users)", "pass").replace(
+    "while len(self.flights) < len(self.buckets):",
+    "dist.all_reduce(users)\nwhile len(self.flights) < len(self.buckets):",
+)
+wrong("zeros-for-all", "set None there").replace("if users[index] else None", "")
+wrong("divides-by-users", "the others count as zero").replace("flat /= dist.get_world_size()", "pass").replace(
+    "piece.view_as(p) if", "piece.view_as(p) / users[index] if"
+)
+wrong("own-use-decides", "each rank's own gradient").replace("dist.all_reduce(users)", "pass")
+wrong("rank-0-decides", "any rank may have used it", hidden=True).replace(
+    "dist.all_reduce(users)", "dist.broadcast(users, src=0)"
+)
+wrong("after-backward", "after backward", caught_by="traffic").replace(
+    "while len(self.flights) < len(self.buckets) and not self.missing[len(self.flights)]:\n    self.start_next()",
+    "pass",
+)
+wrong("keeps-the-order-in-which-they-are-ready", "all buckets before it").replace(
+    "while len(self.flights) < len(self.buckets) and not self.missing[len(self.flights)]:\n    self.start_next()",
+    "if not self.missing[number]:\n"
+    "    flat = torch.cat([self.trained[index].grad.reshape(-1) for index in self.buckets[number]])\n"
+    "    self.flights.append((flat, dist.all_reduce(flat, async_op=True)))",
+)
+right("zeros-in-grad").replace(
+    "while len(self.flights) < len(self.buckets):\n    self.start_next()",
+    "for parameter in self.trained:\n    if parameter.grad is None:\n"
+    "        parameter.grad = torch.zeros_like(parameter)\n"
+    "while len(self.flights) < len(self.buckets):\n    self.start_next()",
+)
+
 wrong, right = ANSWERS.to("normalise-globally")
 wrong("returns-the-deviation", "return the variance").replace(" + eps), var", " + eps), var.sqrt()")
 wrong("own-rows", "nothing was exchanged").body("mean, var = x.mean(0), x.var(0, correction=0)")
@@ -494,4 +490,31 @@ right("two-calls").body("""
     dist.all_reduce(sums)
     dist.all_reduce(count)
     mean_g, mean_gx = sums / count.item()
+""")
+
+wrong, right = ANSWERS.to("best-buckets")
+wrong("one-for-all", "times par", caught_by="score").body("return [list(reversed(range(len(sizes))))]")
+wrong("one-each", "times par", caught_by="score").body("return [[index] for index in reversed(range(len(sizes)))]")
+wrong("the-default-cap", "times par", caught_by="score").replace("range(1, 101)", "[25]")
+wrong("from-the-first", "times par", caught_by="score").replace(
+    "for index in reversed(range(len(sizes)))", "for index in range(len(sizes))"
+)
+wrong("forgets-the-last", "is in 0 buckets", caught_by="score").replace("return buckets", "return buckets[:-1]")
+wrong("sizes-for-indices", "there is an index", caught_by="score").body("return [list(reversed(sizes))]")
+wrong("empty-first", "bucket 0 is empty", caught_by="score").replace("return min(", "return [[]] + min(")
+wrong("no-buckets", "a list of buckets", caught_by="score").body("return list(reversed(range(len(sizes))))")
+wrong("for-this-model-only", "times par", caught_by="score", hidden=True).replace("range(1, 101)", "[64, 65]")
+right("larger-ones-first").body("""
+    order = list(reversed(range(len(sizes))))
+    ends, plans = [0.0], [[]]  # of the first gradients that get ready
+    for upto in range(1, len(order) + 1):
+        options = []
+        for start in range(upto):
+            bucket = order[start:upto]
+            took = latency + sum(sizes[index] for index in bucket) / bandwidth
+            options.append((max(ends[start], ready[bucket[-1]]) + took, start))
+        end, start = min(options)
+        ends.append(end)
+        plans.append([*plans[start], order[start:upto]])
+    return plans[-1]
 """)

@@ -18,9 +18,6 @@ wrong("its-own", "your own gradient: nothing").body("return gradient.to(dtype).t
 wrong("divides-twice", "divide once").replace("half.to(gradient.dtype)", "half.to(gradient.dtype) / world_size")
 wrong("stays-in-half", "different dtype").replace("half.to(gradient.dtype)", "half")
 wrong("sums-nothing", "nothing was summed").replace("dist.all_reduce(half)", "pass")
-wrong("always-float16", "returned", hidden=True).replace("to(dtype)", "to(torch.float16).clamp(max=60000)").replace(
-    "gradient / world_size", "gradient / min(world_size, 4)"
-)
 wrong("reduces-in-full", "Convert to the 16-bit dtype before", caught_by="traffic").body("""
     total = (gradient / world_size).to(dtype).to(gradient.dtype)
     dist.all_reduce(total)
@@ -32,6 +29,8 @@ right("in-place-division").body("""
     handle.wait()
     return half.to(gradient.dtype)
 """)
+wrong("always-float16", "Use `dtype`, which is bfloat16 here").replace(".to(dtype)", ".to(torch.float16)")
+wrong("always-bfloat16", "use `dtype`, which is float16 here").replace(".to(dtype)", ".to(torch.bfloat16)")
 
 wrong, right = ANSWERS.to("stochastic-round")
 wrong("rounds-to-nearest", "rounding to nearest").body("return torch.round(y)")
@@ -52,6 +51,11 @@ right("compares").body("""
     return below + up
 """)
 right("bernoulli").body("return y.floor() + torch.bernoulli(y - y.floor(), generator=generator)")
+wrong("rounds-twice", "rounds a second time").replace("torch.floor(y + u)", "torch.round(y + u)")
+wrong("a-fair-coin", "goes up half of the time").replace("torch.floor(y + u)", "torch.floor(y) + (u < 0.5)")
+wrong("the-other-chance", "the chance of rounding down").replace(
+    "torch.floor(y + u)", "torch.floor(y) + (u > y - torch.floor(y))"
+)
 
 wrong, right = ANSWERS.to("quantise")
 wrong("one-scale", "each block has its own").replace("blocks.abs().amax(1)", "blocks.abs().amax().expand(len(blocks))")
@@ -61,9 +65,6 @@ wrong("cuts-off", "call to_whole before").replace(
     "to_whole(blocks / divisors[:, None])", "(blocks / divisors[:, None])"
 )
 wrong("rounds-itself", "use to_whole").replace("to_whole(", "torch.round(")
-wrong("zero-by-zero", "codes came out", hidden=True).replace(
-    "torch.where(scales > 0, scales, 1)", "torch.where(scales > 0, scales, 1) if len(x) != 9 else scales"
-).replace("to(torch.int8)", "nan_to_num(nan=1).to(torch.int8)")
 wrong("nan-codes", "codes").replace("torch.where(scales > 0, scales, 1)", "scales").replace(
     ".to(torch.int8)", ".nan_to_num(nan=7.0).to(torch.int8)"
 )
@@ -71,7 +72,7 @@ wrong("keeps-the-padding", "the codes of the padding").replace("[: len(x)]", "")
 wrong("undivided", "divide it by levels").replace(
     "return codes.flatten()[: len(x)], scales", "return codes.flatten()[: len(x)], scales * levels"
 )
-wrong("always-127", "codes").replace("/ levels", "/ 127")
+wrong("always-127", "a largest code of 127").replace("/ levels", "/ 127")
 right("by-row").body("""
     codes, scales = [], []
     for row in x.split(block):
@@ -80,6 +81,10 @@ right("by-row").body("""
         codes.append(to_whole(row / scale if scale else torch.zeros_like(row)).to(torch.int8))
     return torch.cat(codes), torch.stack(scales)
 """)
+wrong("cuts-off-negatives", "cut off: take magnitudes first").replace(".abs().amax(1)", ".amax(1)").replace(
+    "to_whole(blocks / divisors[:, None])", "to_whole(blocks / divisors[:, None]).clamp(-levels, levels)"
+)
+wrong("zero-by-zero", "what 0 / 0 leads to").replace("torch.where(scales > 0, scales, 1)", "scales")
 
 wrong, right = ANSWERS.to("mean-of-gathered")
 wrong("forgets-to-divide", "divide by world_size").replace(" / world_size", "")
@@ -125,6 +130,14 @@ right("adds-in-turn").function("""
         mean += decompress(tuple(whole[number] for whole in everybody), numel) / world_size
     return mean
 """)
+wrong("decompresses-with-own-scale", "all codes decompressed with your own scale").replace(
+    "decompress(of_rank, numel)", "decompress((of_rank[0], *payload[1:]), numel)"
+)
+wrong("mean-of-payloads", "the mean code, as an int8").replace(
+    "gathered.append(parts)", "gathered.append((sum(part.double() for part in parts) / world_size).to(tensor.dtype))"
+).replace(
+    "sum(decompress(of_rank, numel) for of_rank in zip(*gathered)) / world_size", "decompress(tuple(gathered), numel)"
+)
 
 wrong, right = ANSWERS.to("majority")
 wrong("sign-of-the-sum", "every rank has one vote").function("""
@@ -155,6 +168,12 @@ right("in-one-tensor").body("""
     votes = flags.sum(0)
     return (votes > world_size - votes).to(x.dtype) - (votes < world_size - votes).to(x.dtype)
 """)
+wrong("mean-of-votes", "the mean of the votes").replace(
+    "torch.sign(2 * votes - world_size)", "2 * votes / world_size - 1"
+)
+wrong("unanimous", "0 wherever the ranks disagree").replace(
+    "torch.sign(2 * votes - world_size)", "(votes == world_size).to(x.dtype) - (votes == 0).to(x.dtype)"
+)
 
 wrong, right = ANSWERS.to("top-k-mean")
 wrong("last-one-wins", "add them all, with index_add_").replace(
@@ -266,6 +285,11 @@ right("in-another-order").body("""
     owed -= sent
     return mean, owed
 """)
+wrong("adds-it-afterwards", "plus the residual: compress").body("""
+mean, sent = compressed_mean(gradient, rank=rank, world_size=world_size)
+return mean + residual, gradient - sent
+""")
+wrong("subtracts-the-debt", "what is owed is added").replace("gradient + residual", "gradient - residual")
 
 wrong, right = ANSWERS.to("power-sgd")
 wrong("no-orthogonalisation", "aren't orthonormal").replace("p, _ = torch.linalg.qr(p)", "")
@@ -305,6 +329,14 @@ right("gram-schmidt").replace(
 right("means").replace("dist.all_reduce(p)", "dist.all_reduce(p, op=dist.ReduceOp.AVG)").replace(
     "dist.all_reduce(q)\nq /= world_size", "dist.all_reduce(q, op=dist.ReduceOp.AVG)"
 )
+wrong("sums-orthonormal-ones", "a sum of orthonormal matrices").body("""
+p, _ = torch.linalg.qr(corrected @ q)
+p = p.contiguous()
+dist.all_reduce(p)
+q = corrected.T @ p
+dist.all_reduce(q)
+q /= world_size
+""")
 
 wrong, right = ANSWERS.to("compressed-hook")
 wrong("no-feedback", "add the residual before").replace(" + residuals.get(bucket.index, 0)", "")
@@ -366,3 +398,40 @@ right("compares").body("""
     saved = (world_size - 1) * (2 * dense_bytes / world_size - payload_bytes)
     return saved / codec_seconds if saved > 0 else 0.0
 """)
+wrong("gathers-like-a-ring", "sends (P - 1) / P payloads").replace(
+    "(world_size - 1) * payload_bytes", "(world_size - 1) / world_size * payload_bytes"
+)
+wrong("seconds-per-byte", "seconds per byte").replace(
+    "max(0.0, (dense - compressed) / codec_seconds)",
+    "codec_seconds / (dense - compressed) if dense > compressed else 0.0",
+)
+
+wrong, right = ANSWERS.to("slow-network-hook")
+wrong("sends-all", "times par", caught_by="score").function("""
+    def hook(bucket):
+        handle = dist.all_reduce(bucket.flat, async_op=True)
+
+        def finish():
+            handle.wait()
+            bucket.flat /= world_size
+
+        return finish
+
+    return hook
+""")
+wrong("forgets-the-rest", "the loss over the rows of both ranks is", caught_by="score").replace(
+    "residual = owed.index_fill(0, indices, 0)", "pass"
+)
+wrong("sends-nothing", "the same weights on both ranks", caught_by="score").function(
+    "return lambda bucket: lambda: None"
+)
+wrong("returns-no-finish", "must return the function finish", caught_by="score").replace("return finish", "finish()")
+right("every-other-step").replace("residual = torch.zeros(1)", "residual, step = torch.zeros(1), 0").replace(
+    "nonlocal residual", "nonlocal residual, step; step += 1"
+).replace(
+    "owed = bucket.flat + residual",
+    """owed = bucket.flat + residual
+if step % 2:
+    residual = owed
+    return lambda: bucket.flat.zero_()""",
+).replace("len(owed) // 100", "len(owed) // 50")

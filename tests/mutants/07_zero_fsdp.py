@@ -17,6 +17,18 @@ right("as-a-table").body("""
     cut = -(-num_params // world_size)
     return sum(size * (cut if stage >= first else num_params) for size, first in ((12, 1), (2, 2), (2, 3)))
 """)
+wrong("weights-first", "the optimizer state comes first").body("""
+piece = -(-num_params // world_size)
+return sum(size * (piece if stage >= first else num_params) for size, first in ((2, 1), (2, 2), (12, 3)))
+""")
+wrong("one-kind-a-stage", "it cuts what the stages before it cut").body("""
+piece = -(-num_params // world_size)
+return sum(size * (piece if stage == only else num_params) for size, only in ((12, 1), (2, 2), (2, 3)))
+""")
+wrong("divides-bytes", "divided and then rounded up").body("""
+cut = (0, 12, 14, 16)[stage] * num_params
+return 16 * num_params - cut + -(-cut // world_size)
+""")
 
 wrong, right = ANSWERS.to("flat-shard")
 wrong("frozen-too", "weight decay would move them").replace("if p.requires_grad", "")
@@ -49,6 +61,9 @@ right("fills-its-piece").body("""
     mine[: len(part)] = part
     return mine
 """)
+wrong("pads-in-front", "the padding in front").replace(
+    "(0, size * world_size - len(flat))", "(size * world_size - len(flat), 0)"
+)
 
 wrong, right = ANSWERS.to("zero-1")
 plain = wrong("plain-adamw", "the optimizer must get the shard alone", caught_by="memory")
@@ -67,22 +82,11 @@ plain.function("""
 
     return step
 """)
-wrong("plain-adamw-unseen", "the model, and four tensors", caught_by="memory").function("""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    known = make_optimizer([shard]).defaults
-    optimizer = torch.optim.AdamW(parameters, **{name: known[name] for name in ("lr", "eps", "weight_decay")})
-
-    def step(rows):
-        optimizer.zero_grad()
-        loss = loss_of(model(rows))
-        loss.backward()
-        for p in parameters:
-            dist.all_reduce(p.grad, op=dist.ReduceOp.AVG)
-        optimizer.step()
-        return loss.detach()
-
-    return step
-""")
+wrong("plain-adamw-unseen", "the model, and four tensors", caught_by="memory").like(plain).replace(
+    "make_optimizer(parameters)",
+    "torch.optim.AdamW(parameters, **{name: make_optimizer([shard]).defaults[name] "
+    'for name in ("lr", "eps", "weight_decay")})',
+)
 wrong("all-reduces", "It calls all_reduce", caught_by="traffic").replace(
     "dist.reduce_scatter_single(mine, flat, op=dist.ReduceOp.AVG)",
     "dist.all_reduce(flat, op=dist.ReduceOp.AVG)\nmine.copy_(flat[rank * len(shard):(rank + 1) * len(shard)])",
@@ -91,7 +95,7 @@ wrong("sums", "take their mean").replace(", op=dist.ReduceOp.AVG", "")
 wrong("divides-twice", "AVG divides already").replace(
     "piece.grad = mine.to(piece.dtype)", "piece.grad = mine.to(piece.dtype) / world_size"
 )
-wrong("never-gathers", "gather the new pieces").replace(
+wrong("never-gathers", "the new pieces were never gathered").replace(
     "dist.all_gather_single(flat, piece.detach().to(flat.dtype))",
     "flat = nn.functional.pad(torch.cat([p.detach().flatten() for p in parameters]), (0, padding))\n"
     "flat[rank * len(shard) : (rank + 1) * len(shard)] = piece.detach().to(flat.dtype)",
@@ -100,7 +104,7 @@ wrong("own-gradients", "nothing was averaged").replace(
     "dist.reduce_scatter_single(mine, flat, op=dist.ReduceOp.AVG)",
     "mine.copy_(flat[rank * len(shard) : (rank + 1) * len(shard)])",
 )
-wrong("never-copies", "copy them into the model").replace("p.data.copy_(values.view_as(p))", "pass")
+wrong("never-copies", "copied into the model's parameters").replace("p.data.copy_(values.view_as(p))", "pass")
 wrong("keeps-a-flat-gradient", "outlive the step", caught_by="memory").replace(
     "sizes = [p.numel() for p in parameters]",
     "sizes = [p.numel() for p in parameters]\nkept = [torch.zeros(sum(sizes), dtype=shard.dtype)]",
@@ -133,31 +137,16 @@ right("views-of-one-flat-tensor").function("""
 
     return step
 """)
+wrong("new-optimizers", "each step makes a new optimizer").replace(
+    "optimizer.step()", "optimizer = make_optimizer([piece])\noptimizer.step()"
+)
 
 wrong, right = ANSWERS.to("zero-2")
-wrong("keeps-gradients", "Whole gradients of many parameters", caught_by="memory").function("""
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    pieces = [nn.Parameter(shard) for shard in shards]
-    optimizer = make_optimizer(pieces)
-
-    def step(microbatches):
-        for rows in microbatches:
-            (loss_of(model(rows)) / len(microbatches)).backward()
-        for p, piece in zip(parameters, pieces):
-            flat = nn.functional.pad(p.grad.flatten(), (0, world_size * len(piece) - p.numel()))
-            p.grad = None
-            mine = flat.new_empty(len(piece))
-            dist.reduce_scatter_single(mine, flat, op=dist.ReduceOp.AVG)
-            piece.grad = mine.to(piece.dtype)
-        optimizer.step()
-        optimizer.zero_grad()
-        for p, piece in zip(parameters, pieces):
-            flat = p.new_empty(world_size * len(piece))
-            dist.all_gather_single(flat, piece.detach().to(p.dtype))
-            p.data.copy_(flat[: p.numel()].view_as(p))
-
-    return step
-""")
+wrong("keeps-gradients", "Whole gradients of many parameters", caught_by="memory").replace(
+    "p.register_post_accumulate_grad_hook(partial(reduce_gradient, piece))", "pass"
+).replace(
+    "optimizer.step()", "for p, piece in zip(parameters, pieces):\n    reduce_gradient(piece, p)\noptimizer.step()"
+)
 wrong("all-reduces", "It calls all_reduce", caught_by="traffic").replace(
     "dist.reduce_scatter_single(mine, flat, op=dist.ReduceOp.AVG)",
     "dist.all_reduce(flat, op=dist.ReduceOp.AVG)\nmine.copy_(flat[rank * len(piece):(rank + 1) * len(piece)])",
@@ -187,7 +176,9 @@ wrong("no-gather", "the new pieces were never gathered").replace(
     "flat[: p.numel()] = p.data.flatten()\n"
     "flat[rank * len(piece) : (rank + 1) * len(piece)] = piece.detach().to(p.dtype)",
 )
-wrong("never-copies", "copy them into the model").replace("p.data.copy_(flat[: p.numel()].view_as(p))", "pass")
+wrong("never-copies", "copied into the model's parameters").replace(
+    "p.data.copy_(flat[: p.numel()].view_as(p))", "pass"
+)
 wrong("sums", "take their mean over the ranks").replace(", op=dist.ReduceOp.AVG", "")
 wrong("divides-twice", "AVG divides already").replace(
     "mine = mine.to(piece.dtype)", "mine = mine.to(piece.dtype) / world_size"
@@ -231,11 +222,17 @@ right("with-a-list").replace(
     "parts = [torch.empty_like(shard, dtype=weight.dtype) for _ in range(world_size)]\n"
     "dist.all_gather(parts, shard.detach().to(weight.dtype))\nflat = torch.cat(parts)",
 )
+wrong("a-new-tensor", "The tensor that autograd saved has no memory").replace(
+    "weight.untyped_storage().resize_(weight.numel() * weight.element_size())", "pass"
+).replace(
+    "weight.data.copy_(flat[: weight.numel()].view_as(weight))",
+    "weight.data = flat[: weight.numel()].view(weight.shape)",
+)
 
 wrong, right = ANSWERS.to("zero-3")
 wrong("never-frees", "free each weight after its forward pass", caught_by="memory").replace("if reshard:", "if False:")
 wrong("always-reshards", "once (resharding is off)", caught_by="traffic").replace("if reshard:", "if True:")
-wrong("keeps-weights", "after three steps shard 0 is").replace(
+wrong("keeps-weights", "the next forward pass finds the old one").replace(
     "free_weight(weight)\nflat = nn.functional.pad", "flat = nn.functional.pad"
 )
 wrong("keeps-gradients", "drop its gradient", caught_by="memory").replace(
@@ -255,6 +252,13 @@ wrong("own-gradients", "nothing was averaged").replace(
     "mine.copy_(flat[rank * len(piece) : (rank + 1) * len(piece)])",
 )
 right("gathers-without-resharding-last").replace("if reshard:", "if reshard and weight is not weights[-1]:")
+wrong("frees-only-to-reshard", "the next steps find the first one").replace(
+    "free_weight(weight)\nflat = nn", "if reshard:\n    free_weight(weight)\nflat = nn"
+)
+wrong("hook-returns-the-weight", "return nothing").replace(
+    "gradient: Tensor) -> None:\n    gather_weight(weight, piece, world_size)",
+    "gradient: Tensor):\n    return gather_weight(weight, piece, world_size)",
+)
 
 wrong, right = ANSWERS.to("prefetched-forward")
 wrong("one-after-another", "one after another", caught_by="time").function("""
@@ -336,6 +340,12 @@ wrong("own-gradient", "this rank's own gradient").replace(
 )
 wrong("divides-twice", "AVG divides already").replace("return mine,", "return mine / context.world_size,")
 right("divides-by-hand").replace(", op=dist.ReduceOp.AVG)", ")\nmine /= context.world_size")
+wrong("rounds-at-the-end", "rounded to bfloat16 at the end").replace(
+    "return mine, None, None", "return mine.to(torch.bfloat16).float(), None, None"
+)
+wrong("divides-in-bf16", "divided in bfloat16").replace(
+    "gradient.float().flatten()", "(gradient / context.world_size).float().flatten()"
+).replace(", op=dist.ReduceOp.AVG", "")
 
 wrong, right = ANSWERS.to("clip-shards")
 wrong("own-norm", "this rank's pieces alone").replace("dist.all_reduce(total, group=group)", "pass")
@@ -367,6 +377,12 @@ right("norm-of-norms").body("""
     norm = float(squares) ** 0.5
     return norm, [x if norm <= max_norm else x * (max_norm / norm) for x in gradients]
 """)
+wrong("adds-all-norms", "the sum of all pieces' norms").replace(
+    "gradient.double().square().sum() for", "gradient.double().norm() for"
+).replace("total.sqrt().item()", "total.item()")
+wrong("cuts-off-numbers", "each number cut off at max_norm").replace(
+    "gradient * scale for", "gradient.clamp(-max_norm, max_norm) for"
+)
 
 wrong, right = ANSWERS.to("hybrid-reduce")
 wrong("shard-group-only", "the shard group alone").replace(
@@ -392,7 +408,7 @@ wrong("gathers-again", "return this rank's piece").replace(
     "return mine",
     "dist.all_gather_single(flat, mine, group=shard_group)\nreturn flat[: gradient.numel()].view_as(gradient)",
 )
-wrong("groups-swapped", "the piece of another cut").body("""
+wrong("groups-swapped", "the piece of a different cut").body("""
     size = -(-gradient.numel() // dist.get_world_size(replica_group))
     flat = nn.functional.pad(gradient.flatten(), (0, size * dist.get_world_size(replica_group) - gradient.numel()))
     mine = flat.new_empty(size)
@@ -416,6 +432,8 @@ right("divides-once").body("""
     dist.all_reduce(mine, group=replica_group)
     return mine / (shard_size * dist.get_world_size(replica_group))
 """)
+wrong("same-group-twice", "whose ranks hold the same piece").replace("group=replica_group", "group=shard_group")
+wrong("over-the-world", "all-reduce in the replica group alone").replace(", group=replica_group", "")
 
 wrong, right = ANSWERS.to("offload-end")
 wrong("free-stations", "it does one at a time").body(
@@ -441,6 +459,18 @@ right("station-by-station").body("""
             arrived[number] = free = max(free, arrived[number]) + takes
     return max(arrived, default=0.0)
 """)
+wrong("all-go-down-first", "waits for all layers to leave").body("""
+end = 0.0
+for at, takes in zip(ready, down):
+    end = max(end, at) + takes
+return end + sum(update) + sum(up)
+""")
+wrong("starts-with-the-last", "nothing starts before the last gradient").replace(
+    "for at, *times in zip(ready,", "for at, *times in zip([max(ready, default=0.0)] * len(ready),"
+)
+wrong("ready-at-once", "all gradients were ready at 0").replace(
+    "for at, *times in zip(ready,", "for at, *times in zip([0.0] * len(ready),"
+)
 
 wrong, right = ANSWERS.to("slices-to-read")
 wrong("reads-padding", "slices with padding in them").replace("min((rank + 1) * mine, num_params)", "(rank + 1) * mine")
@@ -466,6 +496,13 @@ right("file-by-file").body("""
             found.append((file, start - file * old, stop - file * old))
     return found
 """)
+wrong("rounds-both-down", "today's and those that were saved").replace(
+    "-(-num_params // saved_size), -(-num_params // world_size)", "num_params // saved_size, num_params // world_size"
+)
+wrong("a-slice-of-each-file", "empty, among others").replace(
+    "return slices",
+    "return [next((one for one in slices if one[0] == file), (file, 0, 0)) for file in range(saved_size)]",
+)
 
 wrong, right = ANSWERS.to("training-plan")
 wrong("few-rows", "times par", caught_by="score").replace("int((0.9 * memory - state - whole) / of_a_row)", "1024")

@@ -398,3 +398,71 @@ wrong("seed-times-rank", "all shards the same mask", hidden=True).replace(
 right("other-constants").replace("whole.manual_seed(seed)", "whole.manual_seed(3 * seed + 1)").replace(
     "seed + 2718 + tp_rank", "10**9 + 1000 * seed + 7 * (tp_rank + 1)"
 )
+
+wrong, right = ANSWERS.to("gathered-product")
+wrong("keeps-the-gathered", "times par", caught_by="score").replace(
+    "return GatheredProduct.apply(x_local, w_local, tp_group)", "return across(x_local, tp_group) @ w_local"
+).replace(
+    "def gathered_product",
+    """class Across(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x_local, tp_group):
+        ctx.tp_group = tp_group
+        return all_gather(x_local, tp_group, dim=1)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return reduce_scatter(grad, ctx.tp_group, dim=1), None
+
+across = Across.apply
+
+def gathered_product""",
+)
+wrong("saves-the-gathered", "times par", caught_by="score").replace(
+    "ctx.save_for_backward(x_local, w_local)", "ctx.save_for_backward(all_gather(x_local, tp_group, dim=1), w_local)"
+).replace("x = all_gather(x_local, ctx.tp_group, dim=1)", "x = x_local")
+wrong("plain-gather", "gather inside the autograd function", caught_by="score").replace(
+    "return GatheredProduct.apply(x_local, w_local, tp_group)",
+    "return all_gather(x_local, tp_group, dim=1) @ w_local",
+)
+wrong("takes-a-slice", "sum over the ranks", caught_by="score").replace(
+    "reduce_scatter(grad @ w_local.T, ctx.tp_group, dim=1)",
+    "(grad @ w_local.T).chunk(dist.get_world_size(ctx.tp_group), 1)[dist.get_rank(ctx.tp_group)].clone()",
+)
+wrong("forgets-the-weight", "a gradient for each argument", caught_by="score").replace(", grad_w, None", ", None, None")
+wrong("all-ranks", "the list of products", caught_by="score").replace(
+    "all_gather(x_local, tp_group, dim=1) @", "all_gather(x_local, None, dim=1) @"
+)
+wrong("four-ranks", "w_local's gradients", caught_by="score", hidden=True).replace(
+    "del x", "grad_w = grad_w * (1 if dist.get_world_size() == 4 else 2); del x"
+)
+right("some-tokens-at-a-time").cell("""
+board_name = ""
+
+class GatheredProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x_local, w_local, tp_group):
+        ctx.tp_group = tp_group
+        ctx.save_for_backward(x_local, w_local)
+        (B, rows, _), t = x_local.shape, dist.get_world_size(tp_group)
+        y = x_local.new_empty(B, t, rows, w_local.shape[1])
+        for row in range(rows):
+            y[:, :, row] = all_gather(x_local[:, row : row + 1], tp_group, dim=1) @ w_local
+        return y.view(B, t * rows, -1)
+
+    @staticmethod
+    def backward(ctx, grad):
+        x_local, w_local = ctx.saved_tensors
+        (B, rows, _), t = x_local.shape, dist.get_world_size(ctx.tp_group)
+        grad = grad.view(B, t, rows, -1)
+        grad_x, grad_w = torch.empty_like(x_local), torch.zeros_like(w_local)
+        for row in range(rows):
+            part = grad[:, :, row]
+            x = all_gather(x_local[:, row : row + 1], ctx.tp_group, dim=1)
+            grad_w += x.flatten(0, 1).T @ part.flatten(0, 1)
+            grad_x[:, row : row + 1] = reduce_scatter(part @ w_local.T, ctx.tp_group, dim=1)
+        return grad_x, grad_w, None
+
+def gathered_product(x_local, w_local, tp_group):
+    return GatheredProduct.apply(x_local, w_local, tp_group)
+""")

@@ -430,3 +430,33 @@ right("counts-what-is-live").like(in_groups).replace(
     "    steps.append((forward if goes_on else backward).pop(0))\n"
     "    live += 1 if goes_on else -1",
 )
+
+wrong, right = ANSWERS.to("split-backward")
+wrong("forwards-first", "before the first backward", caught_by="score").body("""
+    count = num_microbatches
+    return [("F", m) for m in range(count)] + [(kind, m) for m in range(count) for kind in "BW"]
+""")
+wrong("weights-last", "too many W's are held back", caught_by="score").replace(
+    'steps += [("B", m), ("W", m)]', 'steps.append(("B", m))'
+).replace("return steps", 'return steps + [("W", m) for m in range(num_microbatches)]')
+wrong("never-weights", "has no W", caught_by="score").replace('[("B", m), ("W", m)]', '[("B", m)]')
+wrong("weights-before", "W needs what B saved", caught_by="score").replace(
+    '[("B", m), ("W", m)]', '[("W", m), ("B", m)]'
+)
+wrong("no-warm-up", "times par", caught_by="score").replace("min(world_size - 1 - rank, num_microbatches)", "0")
+wrong("longest-on-the-last", "the other way round", caught_by="score").replace("world_size - 1 - rank", "rank")
+wrong("for-eight-microbatches", "the schedule can't run", caught_by="score", hidden=True).replace(
+    "min(world_size - 1 - rank, num_microbatches)", "world_size - 1 - rank"
+).replace("if ahead + m < num_microbatches:", "if ahead + m < max(num_microbatches, world_size - 1):")
+right("holds-weights-back").body("""
+    ahead = min(world_size - 1 - rank, num_microbatches)
+    steps, held = [("F", m) for m in range(ahead)], []
+    for m in range(num_microbatches):
+        if ahead + m < num_microbatches:
+            steps.append(("F", ahead + m))
+        steps.append(("B", m))
+        held.append(("W", m))
+        if len(held) > rank:
+            steps.append(held.pop(0))
+    return steps + held
+""")

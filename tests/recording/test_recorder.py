@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from utils import SilentMistake, region, spawn
+from utils import RankFailed, SilentMistake, region, simulate, spawn
 
 
 def test_an_asynchronous_call_ends_when_its_work_ends_not_when_it_is_waited_for():
@@ -40,6 +40,26 @@ def test_a_send_ends_no_later_than_its_receive_waited_for_or_not():
     (first, second, _), (one, other, _) = (run.events[:3], run.events[3:])
     assert first.is_async and first.start < first.end <= one.end < first.waited
     assert second.is_async and second.waited is None and second.end <= other.end < first.waited
+
+
+@pytest.mark.parametrize("world", [spawn, simulate])
+@pytest.mark.parametrize("place", ["sent", "received", "reduced", "gathered into"])
+def test_a_call_with_a_tensor_whose_memory_was_freed_raises_and_does_not_crash(world, place):
+    def program(rank, world_size):
+        freed = torch.ones(4)
+        freed.untyped_storage().resize_(0)
+        mine = freed if (rank == 0) == (place == "sent") else torch.ones(4)
+        if place == "reduced":
+            dist.all_reduce(freed)
+        elif place == "gathered into":
+            dist.all_gather_single(freed, torch.ones(2))
+        elif rank == 0:
+            dist.send(mine, 1)
+        else:
+            dist.recv(mine, 0)
+
+    with pytest.raises(RankFailed, match=r"a tensor of shape \(4,\) has no memory"):
+        world(program, 2)
 
 
 def test_a_table_of_calls_grows():

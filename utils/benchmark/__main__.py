@@ -6,8 +6,12 @@ import argparse
 import contextlib
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+from ..cluster.achieved import RATES
+from ..cluster.hardware import Cluster
+from ..cluster.presets import find_cluster
 from ..diagnosis.errors import RankError
 from ..worlds.jobs import detect
 from .nccl_conventions import DTYPES, OPS, count_of, parse_sizes
@@ -71,6 +75,11 @@ def make_parser() -> argparse.ArgumentParser:
     where.add_argument("--backend", choices=("gloo", "nccl"), help="default: nccl if enough GPUs are free")
     where.add_argument("--cluster", metavar="NAME", help="simulate this cluster instead: dgx-h100, laptop, ...")
     parser.add_argument(
+        "--rates",
+        choices=RATES,
+        help="of that cluster (default: achieved, or datasheet if nothing is known of what it achieves)",
+    )
+    parser.add_argument(
         "--limits", action="store_true", help="also measure memory copies and the link between two ranks"
     )
     parser.add_argument("--csv", metavar="FILE", type=Path, help="write the rows to FILE; with all, one file per op")
@@ -98,9 +107,21 @@ def check(options: argparse.Namespace) -> None:
         raise ValueError(f"{options.figure.name!r} is not a picture format: use {', '.join(PICTURES)}")
 
 
+def chosen_cluster(options: argparse.Namespace) -> Cluster | None:
+    """The virtual cluster that was named, at the rates that were asked for. ValueError if it doesn't know them."""
+    if options.cluster is None:
+        if options.rates is not None:
+            raise ValueError("--rates says how fast a virtual cluster is: name one with --cluster")
+        return None
+    ranks = options.world_size or find_cluster(options.cluster, 1).gpus_per_node
+    cluster = find_cluster(options.cluster, ranks)
+    return replace(cluster, rates=options.rates or ("achieved" if cluster.knows_achieved else "datasheet"))
+
+
 def run(options: argparse.Namespace) -> int:
     """Measures one collective after another and prints each table at once. Returns the exit code."""
     first, wrong = detect.is_first_process(), 0
+    cluster = chosen_cluster(options)
     if options.cluster and not first:
         return 0  # a virtual cluster lives in one process
     for op in OPS if options.op == "all" else [options.op]:
@@ -114,7 +135,7 @@ def run(options: argparse.Namespace) -> int:
                 repeats=options.repeats,
                 step=options.step,
                 backend=options.backend,
-                cluster=options.cluster,
+                cluster=cluster,
                 progress=sys.stderr.isatty(),
                 limits=options.limits or options.figure is not None,
             )

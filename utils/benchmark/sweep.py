@@ -84,7 +84,8 @@ def benchmark(
         machine, warmup, repeats = find_cluster(cluster, world_size), 0, 1
         program = (op, rounded, dtype, warmup, repeats, False, False)
         run = simulate(rank_program.sweep, world_size, *program, cluster=machine)
-        where = f"{plural(world_size, 'rank')} of {machine.name} (virtual)"
+        rates = ", achieved rates" if machine.rates == "achieved" else ""
+        where = f"{plural(world_size, 'rank')} of {machine.name} (virtual{rates})"
         bounds = cluster_limits(machine, world_size)
     rows = rows_of(op, rounded, itemsize, run.results)
     return BenchmarkTable(op, run.world_size, dtype, where, rows, warmup, repeats, bounds)

@@ -6,14 +6,16 @@ import operator
 import os
 import shutil
 import tempfile
+import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..cluster.hardware import links
 from ..kit import mlp
 from ..text.units import plural
 from .answer import Answer, CheckFailed
@@ -21,10 +23,11 @@ from .equality import alike
 from .inputs import Draws
 from .marking import check
 from .oracles import Case, as_tuple, every, oracle
-from .recorded import recorded
+from .recorded import recorded, recorded_par
 from .runner import Runner
+from .scores import Measure
 from .show import show
-from .traffic import SHARED_FILE, calls_of_ranks
+from .traffic import SHARED_FILE, calls_of_ranks, expect_only_messages
 
 smallest_cluster = recorded("00_ranks", "smallest-cluster")
 
@@ -374,3 +377,60 @@ def expect_reading(answer: Answer, right: dict[str, tuple[Any, str]]) -> None:
 
 def are_numbers(got: Any) -> bool:
     return isinstance(got, list | tuple | set) and all(isinstance(item, int) for item in got)
+
+
+# ---- the challenge
+
+MESSAGE = 1e-5  # seconds
+
+
+def come_and_go(
+    function: Callable[..., Any], late: Sequence[float], rank: int, world_size: int
+) -> list[tuple[float, float]]:
+    """(when this rank came to the barrier, when it left) each time, if it is so many seconds late."""
+    times = []
+    for seconds in late:
+        time.sleep(seconds)  # on the rank's virtual clock
+        came = time.perf_counter()
+        function(rank, world_size)
+        times.append((came, time.perf_counter()))
+        time.sleep(1.0)  # messages of the next time can't be taken for these
+    return times
+
+
+@oracle(
+    score=[(8,)],
+    par=recorded_par("00_ranks", "barrier-by-hand"),
+    if_stuck="each send needs a recv on the other rank, and two ranks that both send first wait forever.",
+)
+def barrier_by_hand(_: Draws, world_size: int) -> Case:
+    """As many times as there are ranks: each is the last to come once."""
+    late = [[0.1 * (rank == last) for last in range(world_size)] for rank in range(world_size)]
+
+    def expect_barrier(answer: Answer) -> None:
+        expect_only_messages(answer)
+        for times in zip(*answer.results, strict=True):
+            last = max(range(world_size), key=lambda rank: times[rank][0])
+            for rank, (_, left) in enumerate(times):
+                if left < times[last][0]:
+                    raise CheckFailed(
+                        f"rank {rank} left before rank {last} had come",
+                        "that all ranks wait for the last one",
+                        "Whoever leaves must have heard of all others, directly or from a rank that had.",
+                    )
+
+    return Case(
+        [late],
+        through=come_and_go,
+        also=expect_barrier,
+        clock=links(world_size, MESSAGE, 1e15),
+        score=Measure(slowest_barrier, "s", "after the last one has come"),
+        limit=MESSAGE * (world_size - 1).bit_length(),
+    )
+
+
+def slowest_barrier(answer: Answer) -> float:
+    """The longest time from when the last rank came until all had left."""
+    turns = zip(*answer.results, strict=True)
+    seconds: float = max(max(left for _, left in times) - max(came for came, _ in times) for times in turns)
+    return seconds

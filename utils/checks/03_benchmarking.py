@@ -25,7 +25,8 @@ from .compare import expect
 from .equality import alike, is_number
 from .inputs import Draws
 from .oracles import Case, always, as_tuple, every, oracle, side_by_side
-from .recorded import recorded
+from .recorded import recorded, recorded_par
+from .scores import Measure
 from .traffic import expect_calls
 
 ALPHA, BANDWIDTH = 1e-3, 1e6  # of the links below: slow, so that times are easy to read
@@ -492,3 +493,70 @@ def off_by_a_factor(right: float, factors: dict[str, float]) -> dict[str, float]
         f"{max(factor, 1 / factor):.3g} times too {'large' if factor > 1 else 'small'}: {words}": right * factor
         for words, factor in factors.items()
     }
+
+
+# ---- the challenge
+
+OFF = 0.02  # how far each reading is from the truth
+
+
+def measure_link(function: Callable[..., Any], alpha: float, beta: float, small_are_long: bool) -> dict[str, Any]:
+    """What the function says of a link whose readings are off: too long where alpha counts, too short where bytes do.
+
+    small_are_long: or else the other way round. `spent` is the time of all calls.
+    """
+    calls: list[tuple[int, float]] = []  # the size, and the reading
+
+    def seconds_of(nbytes: int) -> float:
+        if isinstance(nbytes, bool) or not isinstance(nbytes, int) or nbytes < 1:
+            raise ValueError(f"nbytes is {nbytes!r}, but it must be a whole number from 1 on")
+        is_small = beta * nbytes < alpha / 4
+        calls.append((nbytes, (alpha + beta * nbytes) * (1 + OFF if is_small == small_are_long else 1 - OFF)))
+        return calls[-1][1]
+
+    said = function(seconds_of)
+    return {"said": said, "calls": calls, "spent": sum(alpha + beta * nbytes for nbytes, _ in calls)}
+
+
+@oracle(
+    score=[(2e-5, 1e-10, True), (5e-6, 4e-11, False)],
+    par=recorded_par("03_benchmarking", "shortest-benchmark"),
+)
+def shortest_benchmark(_: Draws, alpha: float, beta: float, small_are_long: bool) -> Case:
+    def expect_both(answer: Answer) -> None:
+        said = as_tuple(answer.results[0]["said"], ["alpha", "beta"], 0)
+        for (name, got), right in zip(said.items(), (alpha, beta), strict=True):
+            if not is_number(got):
+                raise CheckFailed(f"{name} is {got!r}", "a number")
+            if abs(got - right) > 0.05 * right:
+                raise CheckFailed(
+                    f"{name} is {got:.3g}, which is {got / right - 1:+.1%} off",
+                    "5 % at most",
+                    why_it_is_off(name, got, right, answer.results[0]["calls"], (alpha, beta)),
+                )
+
+    return Case(
+        same={"alpha": alpha, "beta": beta, "small_are_long": small_are_long},
+        through=measure_link,
+        also=expect_both,
+        score=Measure(lambda answer: answer.results[0]["spent"] / alpha, "", "times alpha"),
+        limit=2.0,
+    )
+
+
+def why_it_is_off(
+    name: str, got: float, right: float, calls: list[tuple[int, float]], link: tuple[float, float]
+) -> str:
+    """The cause in words, where the calls that were made tell it."""
+    alpha, beta = link
+    times = [seconds for _, seconds in calls]
+    if alike(got, alpha + beta - right, 0.05):
+        return "That is the other one: return alpha, then beta."
+    if name == "beta" and any(alike(got, seconds / nbytes, 1e-6) for nbytes, seconds in calls):
+        return "That is a whole reading divided by its bytes: subtract alpha first."
+    if name == "beta" and times and max(times) < 2 * min(times):
+        longest = f"The longest reading is {max(times) / min(times):.3g} times the shortest."
+        return f"{longest} Where the difference is small, readings that are 2 % off spoil it."
+    if name == "alpha" and calls and beta * min(calls)[0] > 0.03 * alpha:
+        return f"The smallest size was {min(calls)[0]:,} bytes. There the bytes count, too."
+    return ""

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,14 +21,17 @@ from ..cluster.collective_costs import Layout, cost
 from ..cluster.hardware import Cluster, Gpu, Link
 from ..kit.mlp import MLP, loss_of, make_batch, make_weights
 from ..kit.tied_mlp import AwkwardMLP
+from ..recording.regions import region
 from ..text.units import plural, quantity
 from .answer import Answer, CheckFailed
 from .inputs import Draws
 from .marking import check
 from .oracles import Case, as_tuple, oracle
-from .recorded import recorded
+from .recorded import recorded, recorded_par
 from .runner import Runner
-from .traffic import calls_of_ranks, expect_launched_first, expect_time
+from .scores import Measure
+from .show import show
+from .traffic import calls_of_ranks, expect_all_waited, expect_launched_first, expect_time
 
 DOUBLE = torch.float64
 RTOL = 1e-9  # additions in a different order
@@ -275,34 +279,6 @@ def weigh_uneven_shards(draws: Draws, make: Make, sizes: list[int]) -> Case:
     return averaged(models, shards, mistakes)
 
 
-@oracle(values=[(mlp(), 2, 3)], traffic=[(mlp(), 2, 3)], if_stuck=SAME_CALLS)
-def accumulate_gradients(draws: Draws, make: Make, world_size: int, count: int, rows: int = 2) -> Case:
-    """`count` microbatches for each rank."""
-    models, shards = make(draws, world_size), rows_of(draws, [rows * count] * world_size)
-    microbatches = [list(shard.split(rows)) for shard in shards]
-    each = torch.stack([local_gradients(models, column) for column in zip(*microbatches, strict=True)])
-    again, last = torch.zeros_like(each[0]), each[-1].mean(0)
-    for local in each:
-        again = (again + local).sum(0).expand_as(local)
-    again = again / world_size
-    mistakes = {
-        "the sum over the microbatches' means: divide each loss by the number of microbatches": each.mean(1).sum(0),
-        "the result of reducing after each microbatch: averaged gradients are averaged and added again": again / count,
-        "the result of reducing after each microbatch, with losses not divided by the number of microbatches": again,
-        "the last microbatch alone: don't clear `grad` in between": last,
-        "the last microbatch alone, divided by the number of microbatches: don't clear `grad` in between": last / count,
-    }
-    nbytes, late = sum(bytes_of(models[0])), "reduce after the last microbatch only"
-    return gradient_case(
-        models,
-        microbatches,
-        each.mean(0),
-        gradients(models[0], torch.cat(shards)),
-        mistakes,
-        traffic=lambda answer: expect_bytes(answer, "all_reduce", "all-reduced", nbytes, "gradient", late),
-    )
-
-
 @check("epoch-indices")  # explicit, since any shuffled order is right: its properties are judged, over several runs
 def epoch_indices_values(run: Runner) -> None:
     judge_epochs(run, 2, 24)
@@ -319,7 +295,14 @@ def judge_epochs(run: Runner, world_size: int, num_samples: int) -> None:
     seeded = "Draw only from a generator that is seeded with seed and epoch."
     fail_if(first != again, "epoch 0 has a different order the second time", seeded)
     fail_if(in_step, f"rank 0 sees the samples {mine}: not shuffled", "Take this rank's part of a shuffled order.")
-    fail_if(first == second, "epochs 0 and 1 have the same order", "The epoch must be part of the generator's seed.")
+    if first == second:
+        always = judge_epoch(run, world_size, num_samples, 0, seed + 1) == first
+        raise CheckFailed(
+            "epochs 0 and 1 have the same order" + ", and a different seed changes nothing" * always,
+            mistake="Nothing draws from the seeded generator: hand it to randperm, `generator=generator`."
+            if always
+            else "The epoch must be part of the generator's seed.",
+        )
     fail_if(
         world_size > 1 and sets[0] == sets[1],
         f"rank 0 sees the same {len(sets[0][0])} samples in both epochs, in a different order",
@@ -364,15 +347,6 @@ def shortened(numbers: list[int]) -> str:
     return ", ".join(map(str, numbers[:6])) + ", ..." * (len(numbers) > 6)
 
 
-# ---- part 3
-
-
-@oracle(values=[(mixed, [2, 2, 2])], traffic=[(mixed, [2, 2])], if_stuck=SAME_SHAPES)
-def flat_gradients(draws: Draws, make: Make, sizes: list[int]) -> Case:
-    models, shards = make(draws, len(sizes)), rows_of(draws, sizes)
-    return averaged(models, shards, traffic=lambda answer: expect_all_reduces(answer, [sum(bytes_of(models[0]))]))
-
-
 # ---- part 4
 
 make_buckets = recorded("05_data_parallelism", "make-buckets")
@@ -402,6 +376,10 @@ def expect_starts(answer: Answer, nbytes: list[int]) -> str:
 SAME_ORDER = (
     "the ranks started buckets in different orders, so that all-reduces of different sizes met; or a rank "
     "never started a bucket. Start a bucket when it is complete and all before it have been started."
+)
+IN_TURN = (
+    "In hooks, each rank's gradients come in an order of their own. So it isn't enough that a bucket is complete: all "
+    "buckets before it must have been started, too."
 )
 WRONG_HOOK = {
     "NoneType": "A hook ran before its gradient was in `grad`. A register_hook hook is called before that, a "
@@ -433,7 +411,7 @@ def overlap_by_hooks(
         same={"buckets": buckets},
         cluster=cluster,
         clock=cluster,
-        advice=WRONG_HOOK,
+        advice={**WRONG_HOOK, "reduced the gradient of": IN_TURN},
         traffic=lambda answer: expect_starts_in_backward(answer, nbytes),
     )
     case.time = lambda answer: expect_overlap(answer, case, buckets, end)
@@ -530,6 +508,161 @@ def average_what_is_used(draws: Draws, orders: list[list[int]], branches: int, f
         ),
     }
     return gradient_case(models, shards, local, right, mistakes)
+
+
+STEPS = 2
+INPUT = "the gradient of the input"  # the last thing that a backward pass computes
+LAST = "of the last microbatch"
+
+
+@oracle(
+    values=[
+        ([[1, 2], [2]], 3, 2, True, [[3, 2], [1], [0]]),
+        ([[0, 1], [1, 0], [0, 1]], 2, 1, False, [[3], [2], [1], [0]]),
+    ],
+    traffic=[([[0, 1], [1, 0]], 2, 3, True, [[2], [1], [0]])],
+    if_stuck="the ranks start different all-reduces, or in a different order. Every rank reduces every bucket once, in "
+    "order, whatever it has used; then the users.",
+)
+def replica(draws: Draws, orders: list[list[int]], branches: int, count: int, freeze: bool, buckets: Buckets) -> Case:
+    """Some steps of `count` microbatches. orders: the branches that each rank uses, in this order."""
+    starts = [make_weights(2 + branches, 2, draws.salted(100 * rank), DOUBLE) for rank in range(len(orders))]
+    models = [AwkwardMLP(weights, order, freeze) for weights, order in zip(starts, orders, strict=True)]
+    ranks, parts = len(orders), [[2] * len(orders) for _ in range(count)]
+    batches = [[rows_of(draws, part, seed=10 * n + m) for m, part in enumerate(parts)] for n in range(STEPS)]
+    of_ranks = [[[of_all[rank] for of_all in step] for step in batches] for rank in range(ranks)]
+
+    def trained(mean: Callable[[Tensor], Tensor], own: tuple[str, ...] = ()) -> list[list[Tensor]]:
+        return trained_serially(models, of_ranks, mean, own)
+
+    wrong = {
+        "the result of weights that differ from the start: broadcast rank 0's": trained(mean_of_users, own=("",)),
+        "the result of frozen weights that differ: broadcast them, too": trained(mean_of_users, own=("frozen",)),
+        "the result of the sum of the gradients: divide by world_size": trained(lambda g: ranks * mean_of_users(g)),
+        "the result of zeros where no rank has a gradient: set None there, or the weight decays": trained(
+            lambda g: mean_of_users(g).nan_to_num()
+        ),
+        "the result of the mean over the ranks that have used it: the others count as zero": trained(
+            lambda g: g.nanmean(0).expand_as(g)
+        ),
+        "the result of each rank's own gradient: it was not averaged, or not put into grad": trained(lambda g: g),
+        "the result of rank 0 deciding what has been used: any rank may have used it": trained(
+            lambda g: mean_of_users(g).where(g[0].isnan().logical_not(), math.nan)
+        ),
+    }
+    right, names = trained(mean_of_users), [f"parameter {n} after {STEPS} steps" for n in range(2 + branches)]
+    nbytes = [sum(bytes_of_trained(models[0])[index] for index in bucket) for bucket in buckets]
+    return Case(
+        [models, of_ranks],
+        same={"buckets": buckets},
+        right={name: [of_rank[n] for of_rank in right] for n, name in enumerate(names)},
+        mistakes={
+            name: {words: [of_rank[n] for of_rank in of_all] for words, of_all in wrong.items()}
+            for n, name in enumerate(names)
+        },
+        rtol=RTOL,
+        through=train_replica,
+        unpack=lambda got, _: dict(zip(names, got, strict=True)),
+        unchanged=False,
+        advice={**WRONG_HOOK, "reduced the gradient of": IN_TURN},
+        traffic=lambda answer: expect_reduced_once(answer, nbytes),
+    )
+
+
+def mean_of_users(local: Tensor) -> Tensor:
+    """(P, n) -> (P, n): the mean over the ranks, where NaN counts as zero; NaN where all are."""
+    return local.nan_to_num().mean(0).where(local.isnan().all(0).logical_not(), math.nan).expand_as(local)
+
+
+def bytes_of_trained(model: nn.Module) -> list[int]:
+    return [parameter.nbytes for parameter in model.parameters() if parameter.requires_grad]
+
+
+def train_replica(
+    function: Callable[..., Any], model: nn.Module, batches: Sequence[Sequence[Tensor]], buckets: Buckets
+) -> list[Tensor]:
+    """What a rank runs: the weights at the end."""
+    wrapped = function(model, buckets=buckets)
+    optimizer = sgd(model)
+    for microbatches in batches:
+        for number, rows in enumerate(microbatches):
+            is_last, x = number == len(microbatches) - 1, rows.clone().requires_grad_()
+            x.register_hook(partial(mark, LAST if is_last else "of an earlier one"))
+            wrapped.backward(loss_of(wrapped(x)) / len(microbatches), last=is_last)
+        optimizer.step()
+        optimizer.zero_grad()
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    """No Adam, which would hide a wrong scale. A gradient of zeros isn't None: the weights decay."""
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5, weight_decay=0.5)
+
+
+def mark(when: str, _: Tensor) -> None:
+    with region(f"{INPUT} {when}"):
+        pass
+
+
+def trained_serially(
+    models: list[AwkwardMLP],
+    of_ranks: Sequence[Sequence[Sequence[Tensor]]],
+    mean: Callable[[Tensor], Tensor],
+    own: tuple[str, ...] = (),
+) -> list[list[Tensor]]:
+    """Each rank's weights at the end.
+
+    mean   (P, n) local gradients, with NaN for none -> (P, n), what each rank uses
+    own    how the names of the weights begin that each rank has of its own at the start; the others are rank 0's
+    """
+    replicas = deepcopy(models)
+    for model in replicas:
+        shared = {name: x for name, x in models[0].state_dict().items() if not name.startswith(own)}
+        model.load_state_dict(shared, strict=False)
+    optimizers = [sgd(model) for model in replicas]
+    for step in range(STEPS):
+        local = []
+        for model, batches in zip(replicas, of_ranks, strict=True):
+            for rows in batches[step]:
+                (loss_of(model(rows)) / len(batches[step])).backward()
+            held = [torch.full_like(p, math.nan) if p.grad is None else p.grad for p in model.parameters()]
+            local.append(torch.cat([gradient.detach().flatten() for gradient in held]))
+        for model, optimizer, used in zip(replicas, optimizers, mean(torch.stack(local)), strict=True):
+            for parameter, gradient in zip(model.parameters(), cut(used, model), strict=True):
+                parameter.grad = gradient if parameter.requires_grad else None
+            optimizer.step()
+            optimizer.zero_grad()
+    return [[parameter.detach() for parameter in model.parameters()] for model in replicas]
+
+
+def expect_reduced_once(answer: Answer, nbytes: list[int]) -> str:
+    """Judge that each bucket is reduced once in a step, and that all but the last start in the last backward pass."""
+    expect_all_waited(answer)
+    for rank in range(len(answer.results)):
+        calls = [event for event in answer.events if event.rank == rank]
+        of_buckets = [call for call in calls if call.op == "all_reduce" and call.dtype == "float64"]
+        made, wanted = [call.bytes for call in of_buckets], STEPS * nbytes
+        if made != wanted:
+            raise CheckFailed(
+                f"rank {rank} made {plural(len(made), 'all-reduce')} of gradients in {STEPS} steps",
+                f"{len(wanted)}: each bucket once in a step, in order",
+                "Only the last microbatch's backward pass communicates." if len(made) > len(wanted) else "",
+            )
+        ends = [each.start for each in answer.run.regions if each.rank == rank and each.name == f"{INPUT} {LAST}"]
+        for step, end in enumerate(ends):
+            of_step = of_buckets[step * len(nbytes) : (step + 1) * len(nbytes)]
+            late = sum(call.start > end for call in of_step[:-1])
+            if late:
+                raise CheckFailed(
+                    f"rank {rank} started {late} of the first {plural(len(nbytes) - 1, 'bucket')} after backward",
+                    "all but the last to start during the last backward pass",
+                    "Every parameter was used here, so the hooks can start them."
+                    if step == 0
+                    else "In the first step they did: are the numbers of missing gradients set anew in each step?",
+                )
+    return (
+        f"each rank reduced {plural(len(nbytes), 'bucket')} once in a step, and started all but the last in backward."
+    )
 
 
 # ---- part 6
@@ -633,3 +766,60 @@ def normalise_backward(draws: Draws, sizes: list[int], dim: int, eps: float = EP
         in_order=True,
         traffic=lambda answer: expect_small_all_reduces(answer, dim),
     )
+
+
+# ---- the challenge
+
+RATE = 36.8e9  # bytes of gradients that the backward pass makes in a second
+
+
+@oracle(score=[([3, 1, 4, 4] * 24, 2**21, 2e-4, 40e9)], par=recorded_par("05_data_parallelism", "best-buckets"))
+def best_buckets(_: Draws, parts: list[int], unit: int, latency: float, bandwidth: float) -> Case:
+    """parts: how many times `unit` bytes each parameter has."""
+    sizes, ready = gradients_of(parts, unit)
+
+    def exposed(answer: Answer) -> float:
+        return end_of_buckets(answer.results[0], sizes, ready, latency, bandwidth) - max(ready)
+
+    return Case(
+        [[sizes], [ready]],
+        same={"latency": latency, "bandwidth": bandwidth},
+        also=lambda answer: expect_buckets(answer.results[0], len(sizes)),
+        score=Measure(exposed, "s", "exposed"),
+        limit=least_exposed(sizes, ready, latency, bandwidth),
+    )
+
+
+def gradients_of(parts: list[int], unit: int) -> tuple[list[int], list[float]]:
+    """(bytes of each parameter, the second at which its gradient is ready): the last one comes first."""
+    sizes = [unit * part for part in parts]
+    return sizes, [sum(sizes[index:]) / RATE for index in range(len(sizes))]
+
+
+def end_of_buckets(buckets: Buckets, sizes: list[int], ready: list[float], latency: float, bandwidth: float) -> float:
+    """The longest chain: from the moment when a bucket is ready, it and all those after it."""
+    took = [latency + sum(sizes[index] for index in bucket) / bandwidth for bucket in buckets]
+    return max(max(ready[index] for index in bucket) + sum(took[n:]) for n, bucket in enumerate(buckets))
+
+
+def least_exposed(sizes: list[int], ready: list[float], latency: float, bandwidth: float) -> float:
+    """No plan is better: what gets ready from some moment on is sent after it, by one all-reduce at least."""
+    late = [sum(size for size, at in zip(sizes, ready, strict=True) if at >= moment) for moment in ready]
+    return max(at + latency + nbytes / bandwidth for at, nbytes in zip(ready, late, strict=True)) - max(ready)
+
+
+def expect_buckets(buckets: Any, count: int) -> None:
+    """Judge that these are buckets in which each parameter is once."""
+    if not isinstance(buckets, list) or not all(isinstance(bucket, list) for bucket in buckets):
+        raise CheckFailed(f"it returned {show(buckets)}", "a list of buckets, each a list of indices")
+    if [] in buckets:
+        raise CheckFailed(f"bucket {buckets.index([])} is empty", mistake="There would be nothing to send.")
+    times = Counter(index for bucket in buckets for index in bucket)
+    strange = [index for index in times if type(index) is not int or not 0 <= index < count]
+    if strange:
+        raise CheckFailed(f"there is an index {show(strange[0])}", f"whole numbers from 0 to {count - 1}")
+    for index in range(count):
+        if times[index] != 1:
+            raise CheckFailed(
+                f"parameter {index} is in {plural(times[index], 'bucket')}", "each parameter in one bucket"
+            )

@@ -13,15 +13,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import simulate
 from ..cluster.collective_costs import Layout, cost
 from ..cluster.hardware import Cluster, Gpu, Link
-from ..kit.data_parallel import DataParallel
+from ..cluster.presets import find_cluster
+from ..kit.data_parallel import DataParallel, Hook
 from ..kit.mlp import MLP, loss_of, make_batch, make_weights, serial_gradients
+from ..kit.regression import train_student
 from ..text.units import plural, quantity
 from .answer import Answer, CheckFailed
 from .inputs import Draws
 from .oracles import Case, oracle
-from .recorded import recorded
+from .recorded import recorded, recorded_par
+from .scores import VIRTUAL_TIME
 from .show import show
 from .traffic import calls_of_ranks, expect_time
 
@@ -71,20 +75,36 @@ def mean_in_half(
     draws: Draws, world_size: int, half: torch.dtype, numel: int = 6, dtype: torch.dtype = torch.float32
 ) -> Case:
     """The first numbers are so large that their sum overflows in float16; every quotient and every sum is exact."""
-    generator = draws.generator()
+    generator, in_float16 = draws.generator(), half is torch.float16
     scale = 2.0 ** math.ceil(math.log2(65536 / (4 * world_size**2))) if world_size > 1 else 1.0
-    large = torch.randint(4, 8, (world_size, numel), generator=generator) * scale
-    small = torch.randint(1, 8, (world_size, numel), generator=generator) / 1024
+    large = torch.randint(4, 8, (world_size, numel), generator=generator) * (scale if in_float16 else 2.0**20)
+    # Odd numbers that bfloat16 has no room for, though float16 has, and for their sum.
+    digits = 2 * torch.randint(128, 1024 // world_size, (world_size, numel), generator=generator) + 1
+    small = (digits if in_float16 else torch.randint(1, 8, (world_size, numel), generator=generator)) / 1024
     xs = (torch.cat([large, small], 1) * world_size).to(dtype)
     total = xs.sum(0)
     exact = (xs.double().sum(0) / world_size).to(dtype)
+
+    def infinite(got: Any) -> bool:
+        return isinstance(got, Tensor) and bool(got.isinf().any())
+
+    def in_bfloat16(got: Any) -> bool:
+        if not isinstance(got, Tensor) or got.shape != exact.shape or got.dtype != exact.dtype:
+            return False
+        return torch.allclose(got, exact, rtol=0.02) and torch.equal(got, got.to(torch.bfloat16).to(dtype))
+
     return Case(
         [list(xs)],
         same={"dtype": half},
         right=exact,
         mistakes={
-            "infinite: the sum doesn't fit into float16. Divide by world_size first, then sum": (
-                lambda got: isinstance(got, Tensor) and bool(got.isinf().any())
+            **(
+                {
+                    "infinite: the sum doesn't fit into float16. Divide by world_size first, then sum": infinite,
+                    "what bfloat16 makes of it: use `dtype`, which is float16 here": in_bfloat16,
+                }
+                if in_float16
+                else {"infinite: float16 has no such numbers. Use `dtype`, which is bfloat16 here": infinite}
             ),
             "the sum: divide by world_size": total,
             "the mean divided by world_size once more: divide once": exact / world_size,
@@ -149,7 +169,7 @@ def expect_roundings(rank: int, y: float, rounded: Tensor, times: int) -> None:
     mean, bound = rounded.mean().item(), 6 * math.sqrt(part * (1 - part) / times) + 1e-6
     if abs(mean - y) > bound:
         up = (mean - below) if part else 0.0
-        words = f"{up:.0%} were rounded up, and it should be about {part:.0%}."
+        words = f"{up:.0%} were rounded up, and it should be about {part:.0%}. {why_so_many(up, part, bound)}".strip()
         if len(seen) == 1:
             words = "All of them became the same: that is rounding to nearest, or one draw for all entries."
             words = "All were cut off towards zero, though positive numbers were not: take floor." if y < 0 else words
@@ -165,12 +185,23 @@ def expect_roundings(rank: int, y: float, rounded: Tensor, times: int) -> None:
         )
 
 
+def why_so_many(up: float, part: float, bound: float) -> str:
+    """up: the share that was rounded up; part: what it should be."""
+    usual = {
+        "round(y + u) rounds a second time, half too high: take the floor.": part + 0.5,
+        "Every number goes up half of the time: its chance is its fraction.": 0.5,
+        "That is the chance of rounding down: the larger the fraction, the more often it goes up.": 1 - part,
+    }
+    near = [words for words, share in usual.items() if abs(up - share) < bound]
+    return near[0] if len(near) == 1 else ""
+
+
 Whole = Callable[[Tensor], Tensor]
 
 
 def upwards(x: Tensor) -> Tensor:
-    """Another way to make whole numbers, to see that the one that is handed in is used."""
-    return torch.ceil(x)
+    """Another way to make whole numbers, to see that the one that is handed in is used. 0 / 0 comes out as 5."""
+    return torch.ceil(x).nan_to_num(5)
 
 
 def blocks_of(draws: Draws, numel: int, block: int, levels: int, to_whole: Whole, zeros: int = -1) -> Case:
@@ -192,6 +223,8 @@ def blocks_of(draws: Draws, numel: int, block: int, levels: int, to_whole: Whole
     largest, tops = x.abs().max(), scaled.amax(1, keepdim=True)
     one_scale = codes(to_whole(x / (largest / levels)))
     right = codes(to_whole(scaled))
+    signed_scale = to_whole(torch.where(tops > 0, scaled * levels / tops, scaled * scales[:, None]))
+    zero_blocks = (scales == 0)[:, None]
     return Case(
         [[x]],
         same={"block": block, "levels": levels, "to_whole": to_whole},
@@ -200,7 +233,14 @@ def blocks_of(draws: Draws, numel: int, block: int, levels: int, to_whole: Whole
             "codes": {
                 "the codes for one scale over all of x: each block has its own": one_scale,
                 "the codes for the largest number of each block, whatever its sign: take magnitudes first": codes(
-                    to_whole(torch.where(tops > 0, scaled * levels / tops, scaled * scales[:, None]))
+                    signed_scale
+                ),
+                "the codes for the largest number of each block, whatever its sign, cut off: take magnitudes first": (
+                    codes(signed_scale.clamp(-levels, levels))
+                ),
+                "the codes for a largest code of 127: use levels": codes(to_whole(scaled * 127 / levels)),
+                "what 0 / 0 leads to: divide a block of zeros by 1, or by anything else but 0": torch.where(
+                    codes(zero_blocks.expand_as(scaled)) > 0, 5, right
                 ),
                 "the codes for a largest code of levels + 1/2: the largest must become levels": codes(
                     to_whole(scaled * (2 * levels + 1) / (2 * levels))
@@ -220,7 +260,7 @@ def blocks_of(draws: Draws, numel: int, block: int, levels: int, to_whole: Whole
     )
 
 
-@oracle(values=[(8, 4, 127, torch.round), (10, 4, 7, torch.round, 1), (6, 3, 7, upwards)])
+@oracle(values=[(8, 4, 127, torch.round), (10, 4, 7, torch.round, 1), (9, 3, 7, upwards, 2)])
 def quantise(draws: Draws, numel: int, block: int, levels: int, to_whole: Whole, zeros: int = -1) -> Case:
     return blocks_of(draws, numel, block, levels, to_whole, zeros)
 
@@ -247,7 +287,15 @@ def mean_of_gathered(draws: Draws, world_size: int, numel: int, padding: int = 1
     summed = codes.sum(0, dtype=torch.int8)  # as an all-reduce in int8 does, with overflow
     means = () if alone else (codes.double().mean(0), scales.double().mean(0))
     blended = (
-        {"the mean code times the mean scale: decompress, then take the mean": decompress(means, numel)}
+        {
+            "the mean code times the mean scale: decompress, then take the mean": decompress(means, numel),
+            "the mean code, as an int8, times the mean scale: decompress, then take the mean": decompress(
+                (means[0].to(torch.int8), means[1]), numel
+            ),
+            "all codes decompressed with your own scale: each rank has its own": [
+                sum(decompress((mine, *payload[1:]), numel) for mine in codes) / world_size for payload in payloads
+            ],
+        }
         if means
         else {}
     )
@@ -290,6 +338,10 @@ def majority(draws: Draws, world_size: int, numel: int, dtype: torch.dtype = tor
             "the sign of the sum: every rank has one vote, however large its number is": xs.sum(0).sign(),
             "your own signs: gather those of all ranks": list(xs.sign()),
             "the difference of the votes: return its sign": votes,
+            "the mean of the votes: return its sign": votes / world_size,
+            "0 wherever the ranks disagree: more than half of the votes are enough": torch.where(
+                votes.abs() == world_size, votes.sign(), 0
+            ),
             "+1 where the votes are equal: that is 0": torch.where(votes >= 0, 1, -1).to(dtype),
             "-1 where the votes are equal: that is 0": torch.where(votes > 0, 1, -1).to(dtype),
             "the sign of the number of votes for +1: a rank that doesn't vote +1 votes -1": (
@@ -397,7 +449,7 @@ def expect_random_k(answer: Answer, xs: Tensor, k: int) -> str:
             f"all {numel} once in a while",
             "Draw the indices anew for each seed: torch.randperm(len(x), generator=generator).",
         )
-    return f"{k} of {numel} entries, the same on all ranks, others with another seed; unbiased."
+    return f"{k} of {numel} entries, the same on all ranks, and different ones with a different seed; unbiased."
 
 
 def entries_of(rank: int, mean: Any, xs: Tensor, k: int) -> list[int]:
@@ -478,6 +530,12 @@ def feedback_step(draws: Draws, world_size: int, numel: int, method: Callable[..
                 ),
                 "the mean without feedback: compress gradient + residual": forgetful.sum(0) / world_size,
                 "what this rank sends: return the mean": list(sent),
+                "the mean without feedback, plus the residual: compress gradient + residual": list(
+                    forgetful.sum(0) / world_size + owed
+                ),
+                "the mean of gradient - residual: what is owed is added": (
+                    sent_of(gradients - owed).sum(0) / world_size
+                ),
             },
             "residual": {
                 "gradient + residual minus the mean: subtract what this rank has sent": list(corrected - mean),
@@ -528,7 +586,7 @@ def power_sgd(
     unlike, _ = step(total, total @ q)
     local_p = torch.stack([torch.linalg.qr(mine @ q)[0] for mine in corrected])
     local_q = torch.stack([mine.T @ p for mine, p in zip(corrected, local_p, strict=True)]).mean(0)
-    shared_p, blended = torch.linalg.qr(total @ q)[0], local_p.mean(0)
+    shared_p, blended, added = torch.linalg.qr(total @ q)[0], local_p.mean(0), local_p.sum(0)
     space = shared_p @ shared_p.T
 
     def in_the_right_space(got: Any) -> bool:
@@ -557,6 +615,9 @@ def power_sgd(
                 "what comes of a mean of orthonormal matrices, one from each rank: sum first, then orthonormalise": (
                     blended @ (mean.T @ blended).T
                 ),
+                "what comes of a sum of orthonormal matrices, one from each rank: sum first, then orthonormalise": (
+                    added @ (mean.T @ added).T
+                ),
                 "the approximation with this rank's own q: average q over the ranks": [
                     shared_p @ (mine.T @ shared_p).T for mine in corrected
                 ],
@@ -565,7 +626,7 @@ def power_sgd(
                 ),
             },
             "q @ q.T": {
-                "that of the old q: return the new one, for the warm start": q @ q.T,
+                "made from the old q: return the new one, for the warm start": q @ q.T,
             },
             "residual": {
                 "the gradient minus the approximation: the old residual is lost": list(gradients - right),
@@ -768,6 +829,15 @@ def expect_starts(answer: Answer, nbytes: list[int]) -> str:
                 f"{plural(len(nbytes), 'tensor')} of {', '.join(map(str, nbytes))} bytes",
                 "Each tensor of the payload is gathered once, as it is.",
             )
+        ends = [each.end for each in answer.run.regions if each.rank == rank and each.name == "backward"]
+        waits = [call.waited for call in calls if call.waited is not None and call.waited < ends[0] * (1 - 1e-9)]
+        late = [call for call in calls if ends[0] * (1 + 1e-9) < call.start < (ends[1:] or [math.inf])[0] - ends[0]]
+        if late:
+            raise CheckFailed(
+                f"rank {rank} started {plural(len(late), 'all-gather')} after the backward pass",
+                "all of them to start before the hook returns",
+                "Start them in the hook itself with async_op=True, not in finish().",
+            )
         blocking = sum(not call.is_async for call in calls)
         if blocking:
             raise CheckFailed(
@@ -775,20 +845,11 @@ def expect_starts(answer: Answer, nbytes: list[int]) -> str:
                 "none",
                 "Pass async_op=True, keep the handle, and wait in finish().",
             )
-        ends = [each.end for each in answer.run.regions if each.rank == rank and each.name == "backward"]
-        waits = [call.waited for call in calls if call.waited is not None and call.waited < ends[0] * (1 - 1e-9)]
-        late = [call for call in calls if ends[0] * (1 + 1e-9) < call.start < (ends[1:] or [math.inf])[0] - ends[0]]
         if waits:
             raise CheckFailed(
                 f"rank {rank} waited for {plural(len(waits), 'all-gather')} during the backward pass",
                 "no wait before finish()",
                 "The hook only starts them. Wait in finish().",
-            )
-        if late:
-            raise CheckFailed(
-                f"rank {rank} started {plural(len(late), 'all-gather')} after the backward pass",
-                "all of them to start before the hook returns",
-                "Start them in the hook itself, not in finish().",
             )
     return f"each rank started {plural(len(nbytes), 'all-gather')}, {sum(nbytes)} bytes in all, during backward."
 
@@ -833,3 +894,59 @@ def expect_overlap(answer: Answer, case: Case, members: list[list[int]], nbytes:
 # ---- part 6
 
 break_even = recorded("06_gradient_compression", "break-even")
+
+
+# ---- the challenge
+
+TARGET, STEPS = 0.25, 60
+GPU = find_cluster("dgx-h100", 1).gpu
+SLOW = Cluster("two GPUs, 1 MB/s", 2, 1, GPU, intra=Link(0, 1e6), inter=Link(50e-6, 1e6))
+FREE = Cluster("two GPUs, a network that costs nothing", 2, 1, GPU, intra=Link(0, math.inf), inter=Link(0, math.inf))
+
+
+def train_with_hook(function: Callable[..., Any], steps: int, seed: int) -> tuple[float, Tensor]:
+    """What a rank runs."""
+    rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return train_student(rank, world_size, function, steps, seed)
+
+
+def keep_all(rank: int, world_size: int) -> Hook:
+    """A hook that sends nothing."""
+    return lambda bucket: lambda: None
+
+
+def seconds_of_training(make_hook: Callable[..., Hook], cluster: Cluster, steps: int, seed: int = 0) -> float:
+    return simulate(train_student, 2, make_hook, steps, seed, cluster=cluster, device="cpu").elapsed
+
+
+@oracle(
+    score=[(STEPS, 0)],
+    par=recorded_par("06_gradient_compression", "slow-network-hook"),
+    if_stuck="both ranks must make the same calls in each step, with tensors of the same sizes.",
+)
+def slow_network_hook(_: Draws, steps: int, seed: int) -> Case:
+    one, two = (seconds_of_training(keep_all, FREE, count) for count in (1, 2))
+    return Case(
+        world_size=2,
+        same={"steps": steps, "seed": seed},
+        through=train_with_hook,
+        also=expect_trained,
+        clock=SLOW,
+        advice=ADVICE,
+        score=VIRTUAL_TIME,
+        limit=steps * (two - one),
+    )
+
+
+def expect_trained(answer: Answer) -> None:
+    losses, weights = zip(*answer.results, strict=True)
+    apart = (weights[0] - weights[1]).abs().max().item()
+    if not apart < 1e-5:
+        raise CheckFailed(
+            f"at the end the two replicas' weights differ by up to {apart:.2g}",
+            "the same weights on both ranks",
+            "finish() must leave the same numbers in bucket.flat on every rank.",
+        )
+    loss = sum(losses) / len(losses)
+    if not loss <= TARGET:
+        raise CheckFailed(f"at the end the loss over the rows of both ranks is {loss:.3f}", f"{TARGET} at most")

@@ -115,6 +115,9 @@ def flat_shard(draws: Draws, world_size: int, make: Make) -> Case:
         "the piece of all names: a tied parameter counts once, and a frozen one doesn't count": pieces_of(
             end_to_end(every), world_size
         ),
+        "the piece with the padding in front: it comes at the end": [
+            piece.flip(0) for piece in reversed(pieces_of(flat.flip(0), world_size))
+        ],
         "every P-th number: a piece is a block of consecutive numbers": dealt,
         "the whole flat tensor: return this rank's piece": flat,
         "without the padding: every rank's piece must have the same length": [
@@ -132,6 +135,7 @@ def flat_shard(draws: Draws, world_size: int, make: Make) -> Case:
         right={"its piece": right},
         unpack=lambda got, _: {"its piece": got["result"]},
         mistakes={"its piece": mistakes},
+        in_order=True,
         through=measure,
         unchanged=False,
         values_first=True,
@@ -170,12 +174,16 @@ class Training:
     def __init__(self, model: nn.Module, owner: Tensor, world_size: int, dtype: torch.dtype) -> None:
         self.model, self.owner, self.world_size, self.dtype = deepcopy(model), owner, world_size, dtype
 
-    def gradient(self, flat: Tensor, rows: Tensor) -> Tensor:
-        """(N,), of the mean loss over these rows."""
+    def gradient(self, flat: Tensor, rows: Tensor, in_forward: Tensor | None = None) -> Tensor:
+        """(N,), of the mean loss over these rows. in_forward: other weights, which the forward pass finds instead."""
         parameters = trainable(self.model)
-        nn.utils.vector_to_parameters(flat.to(parameters[0].dtype), parameters)
+        dtype = parameters[0].dtype
+        nn.utils.vector_to_parameters((flat if in_forward is None else in_forward).to(dtype).clone(), parameters)
         self.model.zero_grad()
-        loss_of(self.model(rows)).backward()
+        loss = loss_of(self.model(rows))
+        for parameter, piece in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
+            parameter.data.copy_(piece.view_as(parameter))
+        loss.backward()
         return end_to_end([p.grad for p in parameters if p.grad is not None]).to(self.dtype)
 
     def owned(self, x: Tensor) -> Tensor:
@@ -192,18 +200,27 @@ class Training:
         reduce: Combine,
         gather: Callable[[Tensor, Tensor], Tensor] | None = None,
         carry: bool = False,
+        forgetful: bool = False,
+        stale: str = "",
     ) -> Tensor:
         """(P, N): the weights on each rank at the end. batches: of each step, each rank's rows.
 
-        reduce, gather: what becomes of the ranks' gradients and new weights; carry: gradients of all steps add up
+        reduce, gather: what becomes of the ranks' gradients and new weights; carry: gradients of all steps add up;
+        forgetful: each step has an optimizer of its own; stale: "always" for gradients at the weights of the first
+        step, "forward" for a forward pass with the weights of the step before
         """
         start = end_to_end(trainable(self.model)).to(self.dtype)
         weights = everywhere(start, self.world_size).clone().requires_grad_()
         optimizer, before = torch.optim.AdamW([weights], **ADAMW), torch.zeros(())  # type: ignore[arg-type]
-        model = deepcopy(self.model)
+        model, last = deepcopy(self.model), weights.detach().clone()
         for rows in batches:
             old = weights.detach().clone()
-            local = torch.stack([self.gradient(old[rank], mine) for rank, mine in enumerate(rows)])
+            now = everywhere(start, self.world_size) if stale == "always" else old
+            found = last if stale == "forward" else now
+            local = torch.stack([self.gradient(*each) for each in zip(now, rows, found, strict=True)])
+            last = old
+            if forgetful:
+                optimizer = torch.optim.AdamW([weights], **ADAMW)  # type: ignore[arg-type]
             weights.grad = reduce(local).clone() + before
             before = weights.grad if carry else before
             optimizer.step()
@@ -226,14 +243,25 @@ def usual_mistakes(training: Training, batches: Sequence[Several], freed: bool) 
         return everywhere(local.mean(0), ranks)
 
     never_gathered = {
-        "what the weights were at the start: gather the new pieces, and copy them into the model": everywhere(
+        "what the weights were at the start: either the optimizer doesn't hold the shard, or what is gathered isn't "
+        "copied into the model's parameters": everywhere(
             end_to_end(trainable(training.model)).to(training.dtype), ranks
         ),
         "the weights if only this rank's piece is updated: the new pieces were never gathered": training.run(
             batches, mean, gather=training.mine_only
         ),
     }
-    return ({} if freed else never_gathered) | {
+    never_freed = {
+        "the result if no weight is freed after its backward pass: the next steps find the first one there": (
+            training.run(batches, mean, stale="always")
+        ),
+        "the result if no weight is freed after its backward pass: the next forward pass finds the old one there": (
+            training.run(batches, mean, stale="forward")
+        ),
+    }
+    return (never_freed if freed else never_gathered) | {
+        "the result if each step makes a new optimizer, which has forgotten its averages: make one, before the first "
+        "step": training.run(batches, mean, forgetful=True),
         "the result with each piece's gradient from its own rank's rows: nothing was averaged": training.run(
             batches, training.owned
         ),
@@ -319,6 +347,7 @@ def trained(
         mistakes={part: {words: of[part] for words, of in mistakes.items()} for part in named(right)},
         seen="rank {rank}: after three steps {part} is",
         rtol=RTOL[dtype],
+        in_order=True,
         unpack=unpack,
         through=train,
         clock=links(ranks, alpha=1e-6, bandwidth=1e9),  # memory is judged on virtual ranks
@@ -374,7 +403,8 @@ def expect_held(answer: Answer, most: int, full: int, what: str) -> str:
                 if held > most + 0.8 * full
                 else "Some tensor of the size of the whole model, or several shards, outlive the step.",
             )
-    return f"between two steps a rank holds {max(r['held'] for r in answer.results):,} bytes: {what}."
+    most_held = max(result["held"] for result in answer.results)
+    return f"between two steps the fullest rank holds {most_held:,} bytes; {most:,} are allowed: {what}."
 
 
 def expect_peak(answer: Answer, most: int, why: str) -> None:
@@ -528,6 +558,8 @@ def gather_weight(draws: Draws, ranks: int, dim: int, there: bool, wide: torch.d
         advice={
             "modified by an inplace operation": "Autograd counts this change of the weight. Copy into weight.data, "
             "whose changes aren't counted.",
+            r"storage of size 0[\s\S]*_engine_run_backward": "The tensor that autograd saved has no memory. Fill the "
+            "weight's own storage again, by resize_, instead of giving the weight a new tensor.",
             "SIGSEGV|setStorage|out of bounds for storage": "The storage has no room yet: resize it to "
             "weight.numel() * weight.element_size() bytes before you copy.",
         },
@@ -589,8 +621,9 @@ def zero_3(draws: Draws, layers: int, ranks: int, dim: int, reshard: bool, wide:
         same={"reshard": reshard, "gather_weight": gathered},
         memory=memory,
         advice={
+            "has changed the size of value": "What a tensor's hook returns replaces the gradient: return nothing.",
             "storage of size 0|setStorage|no memory|data is not allocated": "A weight is used while its memory is "
-            "gone: gather it before its layer, and in the hook before its backward pass."
+            "gone: gather it before its layer, and in the hook before its backward pass.",
         },
         traffic=lambda answer: expect_sent(answer, ops, 3 * (2 + reshard) * unit, 3 * unit, words),
     )
@@ -670,15 +703,16 @@ def mixed_precision_weight(draws: Draws, ranks: int, shape: tuple[int, ...]) -> 
     def summed(x: Tensor) -> list[Tensor]:
         return pieces_of(x.float() / ranks, ranks)
 
+    rounded_means = [mean.to(bf16).float() for mean in summed(total)]
+    divided_first = torch.stack([(gradient.to(bf16) / ranks).float() for gradient in gradients]).sum(0)
+
     def like_bf16(got: Any) -> bool:
-        """Near the right sums, but with no more than the digits that bfloat16 has."""
-        if not isinstance(got, Tensor) or got.dtype not in (SINGLE, bf16):
+        """Near the right sums, with as few digits as bfloat16 has; and not just the right ones, rounded at the end."""
+        if not isinstance(got, Tensor) or not torch.equal(got.float(), got.to(bf16).float()):
             return False
         return any(
-            got.shape == one.shape
-            and torch.allclose(got.float(), one, rtol=1e-2)
-            and not torch.allclose(got.float(), one)
-            for one in summed(total)
+            got.shape == one.shape and torch.allclose(got.float(), one, rtol=1e-2) and not torch.equal(got.float(), end)
+            for one, end in zip(summed(total), rounded_means, strict=True)
         )
 
     numbers = shards[0].numel()
@@ -714,6 +748,10 @@ def mixed_precision_weight(draws: Draws, ranks: int, shape: tuple[int, ...]) -> 
                 "this rank's own gradient: reduce it over the ranks": [
                     pieces_of(gradient, ranks)[rank] for rank, gradient in enumerate(gradients)
                 ],
+                "the mean, rounded to bfloat16 at the end: return float32": rounded_means,
+                "the mean of gradients that were divided in bfloat16: cast first, then divide": pieces_of(
+                    divided_first, ranks
+                ),
                 "a sum in bfloat16, which has lost the small gradients: cast before you reduce": like_bf16,
             },
         },
@@ -736,7 +774,7 @@ def clip_shards(
     ranks = sum(map(len, groups))
     of = {rank: number for number, members in enumerate(groups) for rank in members}
     pieces = [
-        [draws.integers(2 + number, dtype, seed=10 * rank + number) + rank + 1 for number in range(count)]
+        [draws.integers(2 + number, dtype, seed=10 * rank + number) + rank + 5 for number in range(count)]  # no zero
         for rank in range(ranks)
     ]
     if empty:
@@ -751,16 +789,19 @@ def clip_shards(
         return [[x * factor for x in mine] for mine, factor in zip(pieces, factors, strict=True)]
 
     wrong: dict[str, list[float]] = {
-        "that of this rank's pieces alone: all ranks of the group count": [math.sqrt(x) for x in squares],
+        "the norm of this rank's pieces alone: all ranks of the group count": [math.sqrt(x) for x in squares],
         "the sum of the ranks' norms: add up squares, and take one root": [
             sum(map(math.sqrt, each)) for each in in_group
+        ],
+        "the sum of all pieces' norms: add up squares, and take one root": [
+            sum(x.double().norm().item() for other in groups[of[rank]] for x in pieces[other]) for rank in range(ranks)
         ],
         "the mean of the ranks' norms: add up squares, and take one root": [
             sum(map(math.sqrt, each)) / len(each) for each in in_group
         ],
         "the square of the norm: take the root": [sum(each) for each in in_group],
         "the root of the mean of squares: add them up": [math.sqrt(sum(each) / len(each)) for each in in_group],
-        "that over all ranks of the world: only those of the group hold parts of one gradient": [
+        "the norm over all ranks of the world: only those of the group hold parts of one gradient": [
             math.sqrt(sum(squares)) for _ in range(ranks)
         ],
     }
@@ -783,6 +824,9 @@ def clip_shards(
             "its gradients": {
                 "the gradients as they were: scale them where the norm is above max_norm": pieces,
                 "the gradients scaled although their norm is below max_norm": always,
+                "each number cut off at max_norm: scale all of them by one factor": [
+                    [x.clamp(-max_norm, max_norm) for x in mine] for mine in pieces
+                ],
                 "each piece scaled by its own norm: one factor for all of them, from the whole norm": [
                     [x * min(1.0, max_norm / x.double().norm().item()) for x in mine] for mine in pieces
                 ],
@@ -843,7 +887,14 @@ def hybrid_reduce(
                 whole.mean(0) * replicas
             ),
             "the whole mean gradient: return this rank's piece": whole.mean(0),
-            "the piece of another cut: the shard group reduces and scatters, the replica group all-reduces": [
+            "the mean of different pieces: all-reduce in the replica group, whose ranks hold the same piece": [
+                torch.stack([rows[other] for other in grid[rank // shard_size].tolist()]).mean(0)
+                for rank in range(ranks)
+            ],
+            "the mean of different pieces, over all ranks: all-reduce in the replica group alone": torch.stack(
+                rows
+            ).mean(0),
+            "the piece of a different cut: the shard group reduces and scatters, the replica group all-reduces": [
                 pieces_of(whole.mean(0), replicas)[rank // shard_size] for rank in range(ranks)
             ],
             "this rank's own gradient": [
@@ -894,8 +945,9 @@ def seconds_per_million(plan: dict[str, Any], layers: int, dim: int, ranks: int,
     try:
         run = simulate(overlapped_step, ranks, layers, dim, cluster=cluster, **plan)
     except RankFailed as error:
+        first = str(error).strip().splitlines()[0]  # the other ranks say the same
         raise CheckFailed(
-            str(error), f"a plan that fits into {memory / 1e9:g} GB", "Fewer rows, or fewer activations that stay."
+            first, f"a plan that fits into {memory / 1e9:g} GB", "Fewer rows, or fewer activations that stay."
         ) from None
     steps = [each for each in run.regions if each.name == "step"]
     took = max(each.end for each in steps) - min(each.start for each in steps)

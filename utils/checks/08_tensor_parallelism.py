@@ -18,7 +18,8 @@ from torch.nn.functional import cross_entropy, one_hot
 from .. import track_memory
 from ..cluster.collective_costs import Layout, cost
 from ..cluster.hardware import Cluster, links
-from ..kit.drivers.backward import drive
+from ..kit.drivers.backward import drive, my_group
+from ..kit.drivers.sharded import most_between
 from ..kit.transformer import attention, layer_norm, mlp
 from .answer import Answer, CheckFailed
 from .compare import Mistakes
@@ -37,7 +38,9 @@ from .gradients import (
 from .inputs import Draws
 from .marking import check
 from .oracles import Case, oracle
+from .recorded import recorded_par
 from .runner import Runner
+from .scores import Measure
 from .show import show
 from .traffic import expect_time
 
@@ -688,3 +691,93 @@ def judge_generators(run: Runner, size: int, seed: int) -> None:
                     "different numbers on each rank",
                     "That gives all shards the same mask: the ranks' seeds must differ.",
                 )
+
+
+# ---- the challenge
+
+PRODUCTS = 4  # in the stack
+CHALLENGE = links(4, alpha=1e-6, bandwidth=1e9)
+
+
+def drive_stack(
+    function: Callable[..., Any],
+    xs: list[Tensor],
+    ws: list[Tensor],
+    grads: list[Tensor],
+    rank: int,
+    world_size: int,
+    groups: list[list[int]] | None = None,
+) -> dict[str, Any]:
+    """All products forward, then all of them backward; `peak` is the most bytes alive on top of what was given."""
+    group = my_group(rank, groups)
+    with track_memory(*xs, *ws, *grads) as storages:
+        before, first = storages.live, len(storages.changes)
+        xs, ws = ([x.detach().requires_grad_() for x in tensors] for tensors in (xs, ws))
+        ys = [function(x, w, group) for x, w in zip(xs, ws, strict=True)]
+        outputs = [y.detach() if isinstance(y, Tensor) else y for y in ys]
+        while ys:
+            y, grad = ys.pop(), grads[len(ys)]
+            if isinstance(y, Tensor) and y.requires_grad and y.shape == grad.shape:
+                y.backward(grad)
+            del y
+        peak = most_between(storages, first) - before
+    return {"y": outputs, "x": [x.grad for x in xs], "w": [w.grad for w in ws], "peak": peak}
+
+
+@oracle(
+    score=[(4, 2, 32, 16, 16, None), (4, 2, 32, 16, 16, [[0, 2], [1, 3]])],
+    par=recorded_par("08_tensor_parallelism", "gathered-product"),
+    if_stuck="in each pass, every rank must call the same collectives in the same order.",
+)
+def gathered_product(draws: Draws, size: int, B: int, S: int, D: int, F: int, groups: list[list[int]] | None) -> Case:
+    """S tokens and F features are those of a whole group."""
+    teams = groups or [list(range(size))]
+    t = len(teams[0])
+    drawn = [
+        [whole_numbers(draws.again(n), F64, (B, S, D), (D, F), (B, S, F)) for n in range(k, k + PRODUCTS)]
+        for k in range(0, PRODUCTS * len(teams), PRODUCTS)
+    ]
+    given: list[list[Any]] = [[None] * size for _ in range(3)]
+    right: dict[str, list[Any]] = {name: [None] * size for name in ("y", "x", "w")}
+    unsummed: list[Any] = [None] * size
+    for team, stack in zip(teams, drawn, strict=True):
+        for place, rank in enumerate(team):
+            mine = [(x.chunk(t, 1)[place], w.chunk(t, 1)[place], grad.chunk(t, 2)[place]) for x, w, grad in stack]
+            for column, tensors in zip(given, zip(*mine, strict=True), strict=True):
+                column[rank] = [tensor.clone() for tensor in tensors]
+            right["y"][rank] = [x @ w_local for (x, *_), (_, w_local, _) in zip(stack, mine, strict=True)]
+            right["x"][rank] = [(grad @ w.T).chunk(t, 1)[place] for _, w, grad in stack]
+            right["w"][rank] = [
+                x.flatten(0, 1).T @ part.flatten(0, 1) for (x, *_), (*_, part) in zip(stack, mine, strict=True)
+            ]
+            unsummed[rank] = [(part @ w_local.T).chunk(t, 1)[place] for _, w_local, part in mine]
+    names = {
+        "y": "the list of products",
+        "x": "the list of x_local's gradients",
+        "w": "the list of w_local's gradients",
+    }
+    return Case(
+        [*given],
+        same={"groups": groups},
+        right={names[name]: of_ranks for name, of_ranks in right.items()},
+        mistakes={
+            names["x"]: {
+                "nothing: gather inside the autograd function, which sees that the result depends on x_local": [
+                    [None] * PRODUCTS
+                ]
+                * size,
+                "a list of partial sums: every rank knows its own columns only, so sum over the ranks": unsummed,
+            },
+            names["w"]: {"nothing: backward returns a gradient for each argument": [[None] * PRODUCTS] * size},
+        },
+        unpack=lambda got, _: {names[name]: got[name] for name in names},
+        through=drive_stack,
+        unchanged=False,
+        clock=CHALLENGE,
+        score=Measure(
+            lambda answer: max(result["peak"] for result in answer.results),
+            "B",
+            "alive at the peak, besides what is given",
+        ),
+        limit=PRODUCTS * 8 * (B * S * F // t + B * S // t * D + D * F // t),
+    )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Any, TypeVar
 
 import torch
@@ -19,12 +19,13 @@ from torch import Tensor
 
 from ..cluster.hardware import Cluster, Gpu, Link
 from ..kit import mlp
-from ..kit.pipeline_schedule import Step, problem, read
+from ..kit.pipeline_schedule import Step, problem, read, timed
 from ..worlds.virtual.play_schedule import free_messages, play
 from .answer import Answer, CheckFailed
 from .inputs import Draws
 from .oracles import Case, Judgement, as_tuple, only_at, oracle
-from .recorded import recorded
+from .recorded import recorded, recorded_par
+from .scores import Measure
 from .show import show
 from .traffic import expect_each_sent, expect_only_messages, expect_time
 
@@ -568,3 +569,45 @@ def why_it_idles(schedule: Schedule, chunks: int) -> str:
         if warm_up(steps) < min(len(steps) // 2, len(schedule) - rank):
             return f"The warm-up of rank {rank} is too short: the rank idles while it waits for its first backward."
     return "Draw it: where does a rank wait even though it has something to do?"
+
+
+# ---- the challenge
+
+
+@oracle(
+    score=[(4, 8, 4, {"F": 1.0, "B": 1.25, "W": 0.75})],
+    par=recorded_par(LESSON, "split-backward"),
+)
+def split_backward(_: Draws, ranks: int, microbatches: int, most_live: int, seconds: dict[str, float]) -> Case:
+    def expect_schedule(answer: Answer) -> None:
+        schedule = runnable(answer.results, microbatches, 1)
+        for rank, steps in enumerate(schedule):
+            if not any(step.kind == "W" for step in steps):
+                raise CheckFailed(f"rank {rank} has no W", "F, B and W of each microbatch", "B no longer includes W.")
+            if (most := live_until_weights(steps)) > most_live:
+                raise CheckFailed(
+                    f"{most} microbatches are live on rank {rank}",
+                    f"{most_live} at most",
+                    "Too many forwards come before the first backward."
+                    if max(live_at([step for step in steps if step.kind != "W"])) > most_live
+                    else "A microbatch stays live until the end of its W: too many W's are held back.",
+                )
+
+    return Case(
+        world_size=ranks,
+        same={"num_microbatches": microbatches, "most_live": most_live, "seconds": seconds},
+        cluster=free_messages(ranks),
+        also=expect_schedule,
+        score=Measure(lambda answer: end_of(answer.results, seconds), "s", "for the whole schedule"),
+        limit=(ranks - 1) * seconds["F"] + microbatches * sum(seconds.values()),
+    )
+
+
+def end_of(schedule: list[Any], seconds: Mapping[str, float]) -> float:
+    return max(slot.end for slot in timed(schedule, seconds))
+
+
+def live_until_weights(steps: list[Step]) -> int:
+    """The most microbatches of which F has begun and W has not ended."""
+    changes = [{"F": 1, "W": -1}.get(step.kind, 0) for step in steps]
+    return max(accumulate(changes), default=0)

@@ -258,9 +258,7 @@ def merge_attention(draws: Draws, nothing: bool, large: float = 1.0) -> Case:
             "out": {
                 "the sum: weigh each part by its share of all exponentials": out_a + out_b,
                 "the mean: weigh each part by its share of all exponentials": (out_a + out_b) / 2,
-                "the right weights, the wrong way round": (
-                    out_a * (lse_b - lse).exp().unsqueeze(-1) + out_b * (lse_a - lse).exp().unsqueeze(-1)
-                ),
+                "the right weights, the wrong way round": merged(out_a, lse_b, out_b, lse_a)[0],
                 **with_nans,
             },
             "lse": {

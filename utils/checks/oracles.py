@@ -176,10 +176,8 @@ class Case:
     def judge(self, answer: Answer, judges: str) -> str | None:
         """Judge the values, traffic, time or memory. Returns what a student reads who has passed."""
         remark = None
-        if judges in ("values", SCORE) or self.values_first:
+        if judges == "values" or self.values_first:
             remark = self.judge_values(answer)
-        if judges == SCORE:
-            return self.scored(answer).judge()
         if judges != "values":
             judgement: Judgement | None = getattr(self, judges, None)
             if judgement is None:
@@ -245,7 +243,11 @@ class Case:
     def mistaken_as_a_whole(self, got: Any) -> Mistakes:
         """Where a rank returns several things: the mistakes that all of them show together."""
         whole = self.mistakes.get("", {}) if isinstance(self.right, dict) else {}
-        return {words: always for words, wrong in whole.items() if alike(got, wrong, self.rtol)}
+        return {
+            words: always
+            for words, wrong in whole.items()
+            if (wrong(got) if callable(wrong) else alike(got, wrong, self.rtol))
+        }
 
     def explained(self, got: Any, rank: int) -> Mistakes:
         words = self.explain(got, rank) if self.explain else ""
@@ -372,9 +374,13 @@ class Oracle:
                 if judges == SCORE and self.par:
                     case.par = called(self.par, arguments=arguments)
                 answer = case.run(run, judges)
-                remark = case.judge(answer, judges)
                 if judges == SCORE:
-                    run.scores.append(case.scored(answer))
+                    case.judge_values(answer)
+                    score = case.scored(answer)
+                    remark = score.judge()
+                    run.scores.append(score)
+                else:
+                    remark = case.judge(answer, judges)
             return remark
 
         return judge

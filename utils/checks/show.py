@@ -76,7 +76,7 @@ def holds_floats(value: Any) -> bool:
 
 def show_tensor(value: torch.Tensor, other: Any = None) -> str:
     if value.is_meta:
-        return "a tensor on the device meta, which holds no values"
+        return "a tensor without values: its memory was freed, or it is on the device meta"
     if not isinstance(other, torch.Tensor):
         return numbers(value) + (" (a tensor)" if other is not None else "")
     remarks = [str(value.dtype)] * (value.dtype != other.dtype)

@@ -4,9 +4,22 @@ For lessons, checks and the virtual world: `from ... import Cluster, Gpu, Link, 
 """
 
 from ..text.units import quantity
+from .achieved import KernelRates, LinkRates, Protocol
 from .collective_costs import Layout, cost
 from .hardware import Cluster, Gpu, Link
 from .kernel_times import MeasuredGpu
 from .presets import find_cluster
 
-__all__ = ["Cluster", "Gpu", "Layout", "Link", "MeasuredGpu", "cost", "find_cluster", "quantity"]
+__all__ = [
+    "Cluster",
+    "Gpu",
+    "KernelRates",
+    "Layout",
+    "Link",
+    "LinkRates",
+    "MeasuredGpu",
+    "Protocol",
+    "cost",
+    "find_cluster",
+    "quantity",
+]

@@ -38,79 +38,21 @@ once, and those that share a NIC share its bandwidth: k of them take k times as 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple
 
 from ..text import tables
 from ..text.units import nearest, plural, quantity
+from . import nccl_costs
 from .hardware import Cluster, Link, check_number
+from .layout import Layout, Part, levels
+
+__all__ = ["OPS", "Cost", "Group", "Layout", "Part", "cost"]
 
 OPS = (
     *("all_reduce", "broadcast", "reduce", "gather", "scatter"),
     *("all_gather", "reduce_scatter", "all_to_all", "barrier"),
 )
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How the ranks of a group are placed on a cluster: all that a cost depends on. Groups placed alike are equal.
-
-    size           number of ranks
-    nodes          number of nodes that they are on
-    per_node       ranks on each of these nodes, None if the numbers differ
-    most, least    ranks on the fullest and on the emptiest of these nodes
-    sharing        the largest number of the group's ranks that share one NIC
-    """
-
-    size: int
-    nodes: int
-    per_node: int | None
-    most: int
-    least: int
-    sharing: int
-
-    @classmethod
-    def of(cls, cluster: Cluster, ranks: Iterable[int]) -> Layout:
-        """Raises ValueError if there are no ranks, one is there twice, or the cluster doesn't have one."""
-        ranks = tuple(ranks)
-        if not ranks or len(set(ranks)) < len(ranks):
-            raise ValueError(f"ranks are {ranks}; a group has at least one rank, and each rank only once")
-        for rank in (min(ranks), max(ranks)):
-            cluster.node_of(rank)  # raises if there is no such rank
-        nodes = Counter(rank // cluster.gpus_per_node for rank in ranks).values()
-        nics = Counter(rank // cluster.gpus_per_nic for rank in ranks).values()  # numbered through all nodes
-        most, least = max(nodes), min(nodes)
-        return cls(len(ranks), len(nodes), most if most == least else None, most, least, max(nics))
-
-
-class Part(NamedTuple):
-    """A phase of an algorithm, on its busiest rank.
-
-    messages   how many, one after another
-    nbytes     bytes of all of them together
-    sharing    how many ranks send over the same NIC at the same time
-    """
-
-    name: str
-    messages: int
-    nbytes: float
-    link: Link
-    sharing: int = 1
-
-    @property
-    def latency(self) -> float:
-        return self.messages * self.link.alpha
-
-    @property
-    def transfer(self) -> float:
-        return self.sharing * self.nbytes / self.link.bandwidth
-
-    @property
-    def seconds(self) -> float:
-        return self.latency + self.transfer
 
 
 @dataclass(frozen=True)
@@ -168,11 +110,6 @@ class Group:
         """The link whose switch adds up, if a single one connects the whole group."""
         link = self.intra if self.nodes == 1 else self.inter if self.most == 1 else None
         return link if link is not None and link.reduces else None
-
-
-def levels(ranks: int) -> int:
-    """Levels of a binomial tree: ceil(log2 ranks)."""
-    return (ranks - 1).bit_length()
 
 
 def algorithms(op: str, n: float, group: Group) -> dict[str, list[Part]]:
@@ -320,6 +257,8 @@ def cost(op: str, nbytes: float, cluster: Cluster, layout: Layout) -> Cost:
                 for all_gather and gather; the WHOLE input for reduce_scatter and scatter; for all_to_all the largest
                 input of any rank, including the part that it keeps; ignored for barrier
 
+    At the cluster's rates: these closed forms for "datasheet", those of nccl_costs.py for "achieved".
+
     Raises ValueError for an unknown op or an impossible number of bytes, TypeError if nbytes is not a number.
     """
     if op not in OPS:
@@ -332,10 +271,20 @@ def cost(op: str, nbytes: float, cluster: Cluster, layout: Layout) -> Cost:
     )
     if layout.size == 1:
         return Cost("nothing to do", 0.0, {"nothing to do": 0.0}, {"nothing to do": []}, title)
+    found = (
+        nccl_costs.algorithms(op, nbytes, layout, cluster)
+        if cluster.rates == "achieved"
+        else best_case(op, nbytes, layout, cluster)
+    )
+    seconds = {name: seconds_of(parts) for name, parts in found.items()}
+    best = cheapest(found)
+    return Cost(best, seconds[best], seconds, found, title)
+
+
+def best_case(op: str, nbytes: float, layout: Layout, cluster: Cluster) -> dict[str, list[Part]]:
+    """{name: parts} of every algorithm that the group can use, at the datasheet's rates."""
     placement = (layout.size, layout.nodes, layout.most, layout.least)
     found = algorithms(op, nbytes, Group(*placement, cluster.intra, cluster.inter, sharing_all=layout.sharing))
     if layout.nodes > 1 and layout.per_node is not None and layout.per_node > 1:
         found["hierarchical"] = hierarchical(op, nbytes, layout, cluster)
-    seconds = {name: seconds_of(parts) for name, parts in found.items()}
-    best = cheapest(found)
-    return Cost(best, seconds[best], seconds, found, title)
+    return found

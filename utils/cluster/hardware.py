@@ -19,11 +19,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from numbers import Integral, Real
 from typing import TYPE_CHECKING
 
 from ..text.units import nearest
+from .achieved import RATES, KernelRates, LinkRates
 from .description import cluster_text
 
 if TYPE_CHECKING:
@@ -63,12 +65,14 @@ class Gpu:
     memory      bytes
     bandwidth   bytes/s between memory and chip
     launch      seconds that even the smallest operation takes
+    achieved    what kernels reach of that, if it is known
     """
 
     flops: dict[str, float]
     memory: float
     bandwidth: float
     launch: float = 0.0
+    achieved: KernelRates | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.flops, Mapping):
@@ -117,11 +121,13 @@ class Link:
     alpha       seconds until the first byte arrives
     bandwidth   bytes/s ONE WAY; a rank can send and receive at the same time (full duplex)
     reduces     whether the switch adds up what passes through it (NVLink SHARP, InfiniBand SHARP)
+    achieved    what messages and collectives reach of that, if it is known
     """
 
     alpha: float
     bandwidth: float
     reduces: bool = False
+    achieved: LinkRates | None = None
 
     def __post_init__(self) -> None:
         check_number("Link.alpha", self.alpha, "seconds", "2e-6", may_be_zero=True)
@@ -134,6 +140,13 @@ class Link:
         return self.alpha + nbytes / self.bandwidth
 
 
+@lru_cache
+def at_achieved(link: Link) -> Link:
+    """The link as a message finds it, at its achieved bandwidth."""
+    assert link.achieved is not None
+    return replace(link, bandwidth=link.bandwidth * link.achieved.bandwidth)
+
+
 @dataclass(frozen=True)
 class Cluster:
     """Nodes with identical GPUs, one rank per GPU. Ranks fill node 0 first, then node 1, ...
@@ -142,6 +155,7 @@ class Cluster:
     inter     the link between GPUs of different nodes: one NIC
     nics      NICs per node; neighbours share one (with 4 NICs, ranks 0 and 1 of 8 share NIC 0). None: one per GPU
     sources   where the numbers come from, one sentence each
+    rates     "datasheet": what the datasheet promises; "achieved": what hardware delivers, if its parts say so
     """
 
     name: str
@@ -152,6 +166,7 @@ class Cluster:
     inter: Link
     nics: int | None = None
     sources: tuple[str, ...] = field(default=(), compare=False, repr=False)
+    rates: str = "datasheet"
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -169,11 +184,28 @@ class Cluster:
                     "same number of GPUs, so nics must divide gpus_per_node. If there are more NICs than GPUs, give "
                     "one per GPU and add up their bandwidths."
                 )
+        self.check_rates()
         sources: object = self.sources
         object.__setattr__(self, "sources", (sources,) if isinstance(sources, str) else tuple(self.sources))
 
+    def check_rates(self) -> None:
+        if self.rates not in RATES:
+            raise ValueError(f'rates are "datasheet" or "achieved"; got {self.rates!r}')
+        if self.rates == "achieved" and not self.knows_achieved:
+            parts: dict[str, Gpu | Link] = {"gpu": self.gpu, "intra": self.intra, "inter": self.inter}
+            unknown = [name for name, part in parts.items() if part.achieved is None]
+            raise ValueError(
+                f"{self.name!r} does not say what its {' and its '.join(unknown)} achieve. Give them achieved=..., or "
+                'use rates="datasheet". The presets dgx-a100, dgx-h100, dgx-b200 and gb200-nvl72 have achieved rates.'
+            )
+
     def __hash__(self) -> int:  # short, since every look-up of a cost needs it
-        return hash((self.name, self.nodes, self.gpus_per_node))
+        return hash((self.name, self.nodes, self.gpus_per_node, self.rates))
+
+    @property
+    def knows_achieved(self) -> bool:
+        """Whether its GPU and both of its links say what they achieve."""
+        return None not in (self.gpu.achieved, self.intra.achieved, self.inter.achieved)
 
     @property
     def size(self) -> int:
@@ -195,8 +227,11 @@ class Cluster:
         return self.node_of(rank), rank % self.gpus_per_node // self.gpus_per_nic
 
     def link(self, a: int, b: int) -> Link:
-        """What connects two ranks: `intra` if they share a node, else `inter`."""
-        return self.intra if self.node_of(a) == self.node_of(b) else self.inter
+        """What connects two ranks, at the cluster's rates: `intra` if they share a node, else `inter`."""
+        link = self.intra if self.node_of(a) == self.node_of(b) else self.inter
+        if self.rates == "datasheet":
+            return link
+        return at_achieved(link)
 
     def describe(self) -> Picture:
         """Print all numbers, and return a picture of nodes, GPUs and links."""

@@ -40,7 +40,7 @@ class MeasuredGpu(Gpu):
     @classmethod
     def of(cls, gpu: Gpu, path: str | Path) -> MeasuredGpu:
         """`gpu` with the times in the file. Raises OSError, and ValueError as read_kernel_times does."""
-        return cls(gpu.flops, gpu.memory, gpu.bandwidth, gpu.launch, read_kernel_times(path))
+        return cls(gpu.flops, gpu.memory, gpu.bandwidth, gpu.launch, gpu.achieved, read_kernel_times(path))
 
 
 def read_kernel_times(path: str | Path) -> dict[str, float]:

@@ -20,6 +20,25 @@ links' full bandwidth comes within 8 % of all three, so that is what presets cha
 and large messages. For a perfect switch:
 
     perfect = dataclasses.replace(cluster, intra=dataclasses.replace(cluster.intra, reduces=True))
+
+What is achieved (`rates="achieved"`) comes from measurements:
+
+    matrix products   the best of many large shapes in bf16: A100 271 of 312 TFLOP/s, H100 794.5 of 989 (ml-engineering,
+                      compute/accelerator, "maximum achievable matmul FLOPS")
+    NVLink            an A100 reaches 235 of 300 GB/s (NCCL, src/graph/tuning.cc), an H100 367.6 of 450 (ml-engineering,
+                      network/benchmarks, 8 x H200 with SHARP disabled; the same in nccl-tests, issue 212). LL reaches a
+                      quarter of that in an all-reduce and LL128 0.92 (tuning.cc)
+    in the switch     fitted to sweeps on 8 x H200 (ml-engineering, network/benchmarks/results) and 72 x GB200
+                      (coreweave/nccl-tests, pull request 43), to the half of their sizes that is not reported
+    InfiniBand        HDR 96 of 100 GB/s over four cards (nccl-tests, issue 119), NDR 46 to 48 of 50 (issue 290)
+    latencies         start and steps of tuning.cc, except that the steps of LL are 0.8 µs and 6 µs, chosen as above:
+                      8 x H200 in a node 18 µs, 2 x A100 on 2 nodes 19 µs, 16 nodes of H100 62 µs (nccl, issue 1469)
+    attention         FlashAttention-2 on A100 and -3 on H100, in round numbers (arXiv 2307.08691, 2407.08608)
+    sustained, fill,  fitted to the training steps in tests/accuracy, to the half that is not reported
+    memory, rows
+    beside            an ESTIMATE: NCCL keeps about a tenth of the multiprocessors busy
+
+For B200 and GB200, kernels reach the same parts of the peak as on H100: an ESTIMATE.
 """
 
 from __future__ import annotations
@@ -28,6 +47,7 @@ import math
 from dataclasses import replace
 
 from ..text.units import nearest
+from .achieved import KernelRates, LinkRates, Protocol
 from .hardware import Cluster, Gpu, Link, check_count
 
 NVLINK_LATENCY, INFINIBAND_LATENCY, ETHERNET_LATENCY = 3e-6, 10e-6, 50e-6  # seconds; see above
@@ -35,11 +55,43 @@ LAUNCH = 4e-6  # seconds; an estimate: CUDA's launch and torch's own work for on
 
 ESTIMATES = "latencies and launch: estimates, see presets.py"
 
+AMPERE = KernelRates(
+    matmul=0.87,
+    sustained=0.86,
+    fill=192.0,
+    units=108,
+    memory=0.9,
+    rows=0.9,
+    attention=0.65,
+    attention_backward=0.55,
+    beside=0.1,
+)
+HOPPER = replace(AMPERE, matmul=0.8, sustained=0.7, units=132, attention=0.62, attention_backward=0.5)
+BLACKWELL = replace(HOPPER, units=148)
+
+
+def protocols(steps: tuple[float, float, float], bandwidth: float) -> tuple[Protocol, ...]:
+    """NCCL's three on a link of which Simple reaches this part; the steps are in microseconds."""
+    names, starts, parts = ("LL", "LL128", "Simple"), (6.8e-6, 14e-6, 8.4e-6), (0.25, 0.92, 1.0)
+    return tuple(
+        Protocol(name, start, step * 1e-6, part * bandwidth)
+        for name, start, step, part in zip(names, starts, steps, parts, strict=True)
+    )
+
+
+NVLINK_STEPS, NETWORK_STEPS = (0.8, 1.9, 3.4), (6.0, 8.5, 14.0)  # of LL, LL128 and Simple
+NVLINK_3 = LinkRates(0.88, protocols(NVLINK_STEPS, 235 / 300))
+NVLINK_4 = LinkRates(0.88, protocols(NVLINK_STEPS, 0.82), Protocol("NVLS", 25e-6, 5e-6, 0.605), at_least=5)
+NVLINK_5 = replace(NVLINK_4, in_switch=Protocol("NVLS", 25e-6, 5e-6, 0.53))
+RACK = replace(NVLINK_4, in_switch=Protocol("NVLS", 25e-6, 5e-6, 0.46))
+HDR, NDR = (LinkRates(part, protocols(NETWORK_STEPS, part)) for part in (0.96, 0.94))
+
 A100 = Gpu(
     flops={"bf16": 312e12, "fp16": 312e12, "tf32": 156e12, "fp32": 19.5e12, "fp64": 9.7e12, "int8": 624e12},
     memory=80e9,
     bandwidth=2.039e12,
     launch=LAUNCH,
+    achieved=AMPERE,
 )
 H100 = Gpu(
     flops={
@@ -54,6 +106,7 @@ H100 = Gpu(
     memory=80e9,
     bandwidth=3.35e12,
     launch=LAUNCH,
+    achieved=HOPPER,
 )
 B200 = Gpu(
     flops={
@@ -69,6 +122,7 @@ B200 = Gpu(
     memory=180e9,
     bandwidth=8e12,
     launch=LAUNCH,
+    achieved=BLACKWELL,
 )
 GB200 = Gpu(
     flops={
@@ -84,6 +138,7 @@ GB200 = Gpu(
     memory=186e9,
     bandwidth=8e12,
     launch=LAUNCH,
+    achieved=BLACKWELL,
 )
 # One core of a laptop, with its share of what all cores share.
 CORE = Gpu(flops={"fp32": 80e9, "fp64": 40e9}, memory=2e9, bandwidth=6e9, launch=5e-6)
@@ -96,8 +151,8 @@ PRESETS = {
             nodes=1,
             gpus_per_node=8,
             gpu=A100,
-            intra=Link(NVLINK_LATENCY, 300e9),
-            inter=Link(INFINIBAND_LATENCY, 25e9),
+            intra=Link(NVLINK_LATENCY, 300e9, achieved=NVLINK_3),
+            inter=Link(INFINIBAND_LATENCY, 25e9, achieved=HDR),
             sources=(
                 "GPU: NVIDIA A100 datasheet, A100 80GB SXM, the figures without sparsity; fp64 without tensor cores",
                 "inside a node: NVLink 3, 600 GB/s both ways together (the same datasheet)",
@@ -110,8 +165,8 @@ PRESETS = {
             nodes=1,
             gpus_per_node=8,
             gpu=H100,
-            intra=Link(NVLINK_LATENCY, 450e9),
-            inter=Link(INFINIBAND_LATENCY, 50e9),
+            intra=Link(NVLINK_LATENCY, 450e9, achieved=NVLINK_4),
+            inter=Link(INFINIBAND_LATENCY, 50e9, achieved=NDR),
             sources=(
                 "GPU: NVIDIA H100 datasheet, H100 SXM; it prints figures with sparsity, these are half of them",
                 "inside a node: NVLink 4, 900 GB/s both ways together (the same datasheet)",
@@ -124,8 +179,8 @@ PRESETS = {
             nodes=1,
             gpus_per_node=8,
             gpu=B200,
-            intra=Link(NVLINK_LATENCY, 900e9),
-            inter=Link(INFINIBAND_LATENCY, 50e9),
+            intra=Link(NVLINK_LATENCY, 900e9, achieved=NVLINK_5),
+            inter=Link(INFINIBAND_LATENCY, 50e9, achieved=NDR),
             sources=(
                 "GPU: NVIDIA Blackwell datasheet, HGX B200, half of the figures with sparsity; tf32 is half of bf16 "
                 "(the datasheet rounds it to 1.1 PFLOP/s)",
@@ -140,8 +195,8 @@ PRESETS = {
             nodes=1,
             gpus_per_node=72,  # 18 compute trays of 4
             gpu=GB200,
-            intra=Link(NVLINK_LATENCY, 900e9),
-            inter=Link(INFINIBAND_LATENCY, 50e9),
+            intra=Link(NVLINK_LATENCY, 900e9, achieved=RACK),
+            inter=Link(INFINIBAND_LATENCY, 50e9, achieved=NDR),
             sources=(
                 "one node is one rack, all of it one NVLink domain: 18 compute trays x 4 GPUs",
                 "GPU: NVIDIA Blackwell datasheet, GB200 NVL72, one of 72 GPUs, half of the figures with sparsity",
@@ -155,7 +210,7 @@ PRESETS = {
             nodes=1,
             gpus_per_node=8,
             gpu=H100,
-            intra=Link(NVLINK_LATENCY, 450e9),
+            intra=Link(NVLINK_LATENCY, 450e9, achieved=NVLINK_4),
             inter=Link(ETHERNET_LATENCY, 25e9),
             nics=4,
             sources=(

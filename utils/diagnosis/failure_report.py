@@ -43,7 +43,7 @@ def report_failures(failures: dict[int, Failure], waiting: dict[int, Event], die
     """One report for all exceptions, the earliest first, with footnotes on ranks that waited, lost contact or died.
 
     failures   {rank: its exception}; not empty
-    waiting    {rank: the call it was inside}
+    waiting    {rank: the call it was inside, or that raised}
     died       {rank: exit code of its process}
     """
     to_blame = {rank: failure for rank, failure in failures.items() if not is_innocent(failure)}
@@ -62,8 +62,9 @@ def report_failures(failures: dict[int, Failure], waiting: dict[int, Event], die
         parts.append("\n".join(lines))
     places: dict[str, list[int]] = {}
     for rank, event in waiting.items():
-        places.setdefault("waiting in " + call_text(event), []).append(rank)
-    for rank in sorted(set(failures) - set(to_blame)):
+        if rank not in to_blame:
+            places.setdefault("waiting in " + call_text(event), []).append(rank)
+    for rank in sorted(set(failures) - set(to_blame) - set(waiting)):
         places.setdefault("cut off in the middle of a message", []).append(rank)
     for what, ranks in places.items():
         parts.append(f"({ranks_text(ranks)} {'was' if len(ranks) == 1 else 'were'} {what}.)")

@@ -48,6 +48,10 @@ class RankState:
                 return event
         return None
 
+    def last_raised(self) -> Event | None:
+        """The rank's last call, if it raised: because another rank had gone away, say."""
+        return self.events[-1] if self.events and self.events[-1].index in self.failed else None
+
     def in_flight(self) -> list[Event]:
         """The collectives it has started that have not ended."""
         return [event for event in self.events if event.end is None and event.op not in ("send", "recv")]

@@ -29,8 +29,8 @@ def compressed(gradient: Sequence[float], arrives: Mapping[str, Sequence[float]]
     return picture
 
 
-def over_steps(curves: Mapping[str, Sequence[float]], title: str, what: str) -> Picture:
-    """A line over the training steps for each of {name: one number per step}; the axis of the numbers is logarithmic.
+def over_steps(curves: Mapping[str, Sequence[float] | Mapping[int, float]], title: str, what: str) -> Picture:
+    """A line over the training steps for each of {name: one number per step, or {step: number}}, on a logarithmic axis.
 
     what   the name of that axis, with its unit if it has one
     """
@@ -39,7 +39,8 @@ def over_steps(curves: Mapping[str, Sequence[float]], title: str, what: str) -> 
     for number, (name, values) in enumerate(curves.items()):
         colour = INKS[number % len(INKS)]
         style = ("-", "--", "-.")[number // len(INKS) % 3]
-        panel.plot(range(len(values)), values, label=name, color=colour, linestyle=style, linewidth=1.7)
+        steps = values if isinstance(values, Mapping) else dict(enumerate(values))
+        panel.plot([*steps], [*steps.values()], label=name, color=colour, linestyle=style, linewidth=1.7)
     panel.set_yscale("log")
     for numbers in (panel.yaxis.set_major_formatter, panel.yaxis.set_minor_formatter):
         numbers(FuncFormatter(lambda value, _: f"{value:g}" if f"{value:e}"[0] in "125" else ""))

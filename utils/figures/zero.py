@@ -62,7 +62,7 @@ def recut(numbers: int, before: int, after: int) -> Picture:
 
 def gather_compute_free(layers: int = 3) -> Picture:
     """A step of ZeRO-3: for each layer, when it is gathered, used and reduced; in between its weight has no memory."""
-    picture = Picture(8, 0.75 + 0.42 * layers, "one layer at a time has its whole weight")
+    picture = Picture(10.6, 0.75 + 0.42 * layers, "one layer at a time has its whole weight")
     order = [*range(layers), *reversed(range(layers))]
     panel = sheet(picture, (-1.6, 5.9 * layers + 0.2), (layers - 0.4, -1.0))
     start = 0.0
@@ -72,7 +72,7 @@ def gather_compute_free(layers: int = 3) -> Picture:
         if not is_forward:
             parts = [("gather", 1.1, "all_gather"), ("backward", 1.4, "backward"), ("reduce", 1.1, "reduce_scatter")]
         for words, long, work in parts:
-            block(panel, start, number, long, WORK[work], words, size=8)
+            block(panel, start, number, long, WORK[work], words)
             start += long
     for number in range(layers):
         panel.text(-0.15, number, f"layer {number}", ha="right", va="center", color=INK, fontsize=9)
@@ -91,9 +91,9 @@ def sheet(picture: Picture, x: tuple[float, float], y: tuple[float, float]) -> A
     return panel
 
 
-def block(panel: Axes, left: float, row: float, wide: float, colour: str, text: str, size: float = 9) -> None:
+def block(panel: Axes, left: float, row: float, wide: float, colour: str, text: str) -> None:
     panel.add_patch(Rectangle((left, row - 0.36), wide, 0.72, facecolor=colour, edgecolor=INK, linewidth=1))
-    panel.text(left + wide / 2, row, text, ha="center", va="center", color="black", fontsize=size)
+    panel.text(left + wide / 2, row, text, ha="center", va="center", color="black", fontsize=9)
 
 
 def cut(panel: Axes, row: int, name: str, numbers: int, world_size: int) -> None:

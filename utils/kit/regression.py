@@ -6,9 +6,12 @@ loss = imitation(student(inputs), targets)                           # about 0.4
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
+from .data_parallel import DataParallel, Hook
 from .mlp import normal
 
 DIM, HIDDEN = 16, 32
@@ -36,3 +39,22 @@ def make_lessons(rank: int, rows: int = 64, seed: int = 0) -> tuple[Tensor, Tens
 def imitation(outputs: Tensor, targets: Tensor) -> Tensor:
     """The mean squared difference, a scalar."""
     return (outputs - targets).square().mean()
+
+
+def train_student(
+    rank: int, world_size: int, make_hook: Callable[..., Hook], steps: int = 60, seed: int = 0
+) -> tuple[float, Tensor]:
+    """Train with SGD, at a learning rate of 1, and with the hook that make_hook(rank=..., world_size=...) returns.
+
+    Returns the loss over this rank's rows after the last step, and the weights, (2128,).
+    """
+    hook = make_hook(rank=rank, world_size=world_size)
+    replica, (inputs, targets) = DataParallel(make_student(seed), hook), make_lessons(rank, seed=seed)
+    optimizer = torch.optim.SGD(replica.parameters(), lr=1.0)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        replica.backward(imitation(replica(inputs), targets))
+        optimizer.step()
+    with torch.no_grad():
+        loss = imitation(replica(inputs), targets).item()
+    return loss, nn.utils.parameters_to_vector(replica.parameters()).detach()

@@ -29,6 +29,7 @@ from .torch_calls import (
     OPERATIONS,
     OUTPUT_FIRST,
     TAKEN_AS_DENSE,
+    check_memory,
     name_of_member,
     peer_of,
     reduce_op_name,
@@ -258,6 +259,9 @@ class Method:
         """Record that a call begins; returns its index."""
         recorder = group.recorder
         inputs = tensors_in(args[self.inputs_at] if self.inputs_at < len(args) else args[:1])
+        check_memory(inputs)
+        if self.inputs_at:
+            check_memory(tensors_in(args[0]))
         index = recorder.start(self.kind(group, label, args, options, inputs, is_async, caller))
         if group.on_device:
             recorder.began_on_device[index] = recorder.mark()

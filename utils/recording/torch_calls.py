@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, strided
 
 from ..events.matching import POINT_TO_POINT
 from .torch_private import check_calls
@@ -60,6 +60,17 @@ def tensors_in(value: object) -> Sequence[Tensor]:
     if len(value) == 1 and isinstance(value[0], Tensor):  # the usual case: no need to search
         return value
     return [tensor for item in value for tensor in tensors_in(item)]
+
+
+def check_memory(tensors: Sequence[Tensor]) -> None:
+    """Raises RuntimeError if the memory of a tensor has been freed: a backend would read or write at address 0."""
+    for tensor in tensors:
+        if not tensor.numel() or tensor.layout is not strided or tensor.untyped_storage().nbytes():
+            continue
+        raise RuntimeError(
+            f"a tensor of shape {tuple(tensor.shape)} has no memory: its storage was resized to 0 bytes. Resize it "
+            "before a call fills the tensor; to send its values, send a copy from before they were freed."
+        )
 
 
 def peer_of(op: str, method: str, args: Sequence[Any], options: object, members: Sequence[int]) -> int | None:

@@ -35,6 +35,7 @@ class Run:
     memory_notes[r]  what rank r noted about its memory
     algorithms  on a virtual cluster: a Charge for each kind of collective
     computed[r] on a virtual cluster: what rank r's GPU computed in all
+    rates       on a virtual cluster: the rates that its times follow, "datasheet" or "achieved"; "" if the run was real
     """
 
     world_size: int
@@ -48,10 +49,12 @@ class Run:
     memory_notes: list[list[MemoryNote]] = field(repr=False, default_factory=list)
     algorithms: list[Charge] = field(repr=False, default_factory=list)
     computed: list[Computed] = field(repr=False, default_factory=list)
+    rates: str = field(repr=False, default="")
 
     def __repr__(self) -> str:
         ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
-        return f"Run({ranks}, {self.world}, {self.backend})"
+        rates = ", achieved rates" if self.rates == "achieved" else ""
+        return f"Run({ranks}, {self.world}, {self.backend}{rates})"
 
     def traffic(self) -> Traffic:
         """What each rank sent: the program's own messages, per source and destination, and its collectives."""

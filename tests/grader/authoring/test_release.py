@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -81,9 +82,10 @@ def unpacked(made, tmp_path_factory):
     return folder / release.NAME
 
 
-@pytest.fixture
-def course(tmp_path):
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
     """A small course, built and ready for release."""
+    folder = tmp_path_factory.mktemp("built")
     files = {
         "solutions/01_doubling.py": LESSON,
         "utils/__init__.py": CHECK,
@@ -102,10 +104,16 @@ def course(tmp_path):
         "nbgrader_config.py": (ROOT / "nbgrader_config.py").read_text(),
     }
     for name, text in files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(text)
-    build.build(root=tmp_path)
-    return tmp_path
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    build.build(root=folder)
+    return folder
+
+
+@pytest.fixture
+def course(built, tmp_path):
+    """A copy of it for each test, which may change it."""
+    return shutil.copytree(built, tmp_path, dirs_exist_ok=True)
 
 
 def plant(packed, name, text):

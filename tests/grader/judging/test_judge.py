@@ -46,15 +46,31 @@ def broadcast(body: str, before: str = "") -> dict[str, str]:
     return {"broadcast-by-hand": f"{before}\ndef broadcast_by_hand(x, root, rank, world_size):\n{lines}\n"}
 
 
-WHOLE = [LESSONS[0], *(pytest.param(one, marks=pytest.mark.thorough) for one in LESSONS[1:])]
-
-
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("name", LESSONS)
 def test_the_solution_gets_all_points(name):
     said = judged(name)
     assert [(verdict.check, verdict.said) for verdict in said.verdicts if verdict.kind != "passed"] == []
     assert points(said) == {check.id: check.points for check in lesson(name).checks}
     assert said.flags == said.problems == []
+
+
+FREED = """
+freed = x.clone()
+freed.untyped_storage().resize_(0)
+"""
+
+
+@pytest.mark.parametrize(
+    "body, says",
+    [
+        ("return freed", "a tensor without values: its memory was freed"),
+        ("dist.broadcast(freed, root)\nreturn freed", "a tensor of shape (3,) has no memory"),
+    ],
+)
+def test_a_tensor_without_memory_is_a_mistake_and_no_attack(body, says):
+    said = judged(COLLECTIVES, broadcast(FREED + body), BROADCAST[:1])
+    assert says in said.verdicts[0].said
+    assert said.flags == []
 
 
 def test_groups_of_ranks_and_gradients_are_judged():
@@ -69,7 +85,6 @@ OTHER_WORDS = {
     "ring-reduce-scatter/equal-chunks": "must match the size",
     "ring-reduce-scatter/forgets-the-handle": "no rank can move any more",
     "ring-all-reduce/takes-chunks-for-equal": "need the same shape and dtype",
-    "zero-3/never-frees": "without a result",
 }
 
 

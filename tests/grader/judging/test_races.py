@@ -10,121 +10,69 @@ from tests.graded import judged
 
 pytestmark = [pytest.mark.long, pytest.mark.sandbox]
 
-BEGIN = """
+ANSWER = """
 def naive_all_reduce(x, team, rank):
     root, others, total = team[0], team[1:], x.clone()
+    if rank == root:
+        {collect}
+        for other in others:
+            dist.send(total, dst=other)
+    else:
+        {give}
+    return total
 """
-# What the root and the others do, and words of what they are told; "" if it is right.
+ONE_BY_ONE = """
+for other in others:
+    arrived = torch.empty_like(x)
+    dist.recv(arrived, src=other)
+    total += arrived
+"""
+ALL_AT_ONCE = """
+arrived = [torch.empty_like(x) for _ in others]
+works = [dist.irecv(one, src=other) for one, other in zip(arrived, others)]
+"""
+ADD_EARLY = """
+total = sum(arrived, total)
+for work in works:
+    work.wait()
+"""
+ADD_IN_ORDER = """
+for one, work in zip(arrived, works):
+    work.wait()
+    total += one
+"""
+GIVE = """
+dist.send(x, dst=root)
+dist.recv(total, src=root)
+"""
+# What the root does to collect, what the others do, and words of what they are told; "" if it is right.
 ANSWERS = {
-    "reads what it has not waited for": (
-        """
-        if rank == root:
-            arrived = [torch.empty_like(x) for _ in others]
-            works = [dist.irecv(one, src=other) for one, other in zip(arrived, others)]
-            total = sum(arrived, total)
-            for work in works:
-                work.wait()
-            for other in others:
-                dist.send(total, dst=other)
-        else:
-            dist.send(x, dst=root)
-            dist.recv(total, src=root)
-        """,
-        "still in flight",
-    ),
-    "waits for the first of several": (
-        """
-        if rank == root:
-            arrived = [torch.empty_like(x) for _ in others]
-            works = [dist.irecv(one, src=other) for one, other in zip(arrived, others)]
-            works.pop().wait()
-            total = sum(arrived, total)
-            for work in works:
-                work.wait()
-            for other in others:
-                dist.send(total, dst=other)
-        else:
-            dist.send(x, dst=root)
-            dist.recv(total, src=root)
-        """,
-        "still in flight",
-    ),
+    "reads what it has not waited for": (ALL_AT_ONCE + ADD_EARLY, GIVE, "still in flight"),
+    "waits for the first of several": (ALL_AT_ONCE + "works.pop().wait()" + ADD_EARLY, GIVE, "still in flight"),
     "changes what it sends": (
-        """
-        if rank == root:
-            arrived = torch.empty_like(x)
-            for other in others:
-                dist.recv(arrived, src=other)
-                total += arrived
-            for other in others:
-                dist.send(total, dst=other)
-        else:
-            sending = dist.isend(total, dst=root)
-            dist.recv(total, src=root)
-            sending.wait()
-        """,
+        ONE_BY_ONE,
+        "sending = dist.isend(total, dst=root)\ndist.recv(total, src=root)\nsending.wait()",
         "written to while it was in flight",
     ),
-    "throws a handle away": (
-        """
-        if rank == root:
-            for other in others:
-                arrived = torch.empty_like(x)
-                dist.recv(arrived, src=other)
-                total += arrived
-            for other in others:
-                dist.send(total, dst=other)
-        else:
-            dist.isend(x, dst=root)
-            dist.recv(total, src=root)
-        """,
-        "handle",
-    ),
-    "never waits": (
-        """
-        if rank == root:
-            for other in others:
-                arrived = torch.empty_like(x)
-                dist.recv(arrived, src=other)
-                total += arrived
-            for other in others:
-                dist.send(total, dst=other)
-        else:
-            sending = dist.isend(x, dst=root)
-            dist.recv(total, src=root)
-        """,
-        "never waited for it",
-    ),
+    "throws a handle away": (ONE_BY_ONE, GIVE.replace("send", "isend"), "handle"),
+    "never waits": (ONE_BY_ONE, GIVE.replace("dist.send", "sending = dist.isend"), "never waited for it"),
     "waits in order": (
-        """
-        if rank == root:
-            arrived = [torch.empty_like(x) for _ in others]
-            works = [dist.irecv(one, src=other) for one, other in zip(arrived, others)]
-            for one, work in zip(arrived, works):
-                work.wait()
-                total += one
-            works = [dist.isend(total, dst=other) for other in others]
-        else:
-            sending = dist.isend(x, dst=root)
-            sending.wait()
-            works = [dist.irecv(total, src=root)]
-        for work in works:
-            work.wait()
-        """,
+        ALL_AT_ONCE + ADD_IN_ORDER,
+        "dist.isend(x, dst=root).wait()\ndist.irecv(total, src=root).wait()",
         "",
     ),
 }
 
 
-def source(body: str) -> dict[str, str]:
-    lines = textwrap.indent(textwrap.dedent(body).strip("\n"), "    ")
-    return {"naive-all-reduce": f"{BEGIN}{lines}\n    return total\n"}
+def source(collect: str, give: str) -> dict[str, str]:
+    collect, give = (textwrap.indent(lines.strip("\n"), " " * 8).strip() for lines in (collect, give))
+    return {"naive-all-reduce": ANSWER.format(collect=collect, give=give)}
 
 
 @pytest.mark.parametrize("case", ANSWERS)
 def test_races_fail_and_are_named(case):
-    body, words = ANSWERS[case]
-    [verdict] = judged("02_all_reduce", source(body), ["naive-all-reduce-values"]).verdicts
+    collect, give, words = ANSWERS[case]
+    [verdict] = judged("02_all_reduce", source(collect, give), ["naive-all-reduce-values"]).verdicts
     assert verdict.kind == ("wrong" if words else "passed"), verdict.said
     assert words in verdict.said
 

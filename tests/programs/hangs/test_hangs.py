@@ -1,6 +1,7 @@
 """Hangs of other people's programs are explained; programs that are only slow are never accused."""
 
 import inspect
+import re
 
 import pytest
 
@@ -16,7 +17,7 @@ CASES = [pytest.param(hang, world, id=f"{hang}-{world}") for world in WORLDS for
 
 @pytest.mark.parametrize("hang, world", CASES)
 def test_a_hang_is_explained(hang, world):
-    patience = {"timeout": 3} if hang.error is RankTimeout else PATIENCE[world]
+    patience = {"timeout": 1} if hang.error is RankTimeout else PATIENCE[world]
     with pytest.raises(hang.error) as caught:
         WORLDS[world](hang.program, hang.world_size, **patience)
     assert hang.error is RankTimeout or type(caught.value) is not RankTimeout
@@ -36,6 +37,6 @@ def test_a_slow_program_is_not_accused(program, world_size):
 def test_there_are_enough_and_each_names_its_source():
     assert len(HANGS) >= 30 and len(SLOW) >= 10
     programs = [hang.program for hang in HANGS] + [slow.values[0] for slow in SLOW]
-    assert all("://" in inspect.getdoc(program) for program in programs)
+    assert all(re.search(r"https?://\w", inspect.getdoc(program)) for program in programs)
     assert len({program.__name__ for program in programs}) == len(programs)
     assert any(hang.worlds != REAL for hang in HANGS)

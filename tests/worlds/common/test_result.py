@@ -50,6 +50,17 @@ TENSORS = {
 }
 
 
+@pytest.mark.parametrize(
+    "of", [torch.clone, lambda x: x.clone()[1:], torch.nn.Parameter], ids=["all", "view", "weight"]
+)
+def test_a_tensor_whose_memory_was_freed_arrives_without_values(of):
+    freed = of(base.clone())
+    freed.untyped_storage().resize_(4)
+    arrived = there_and_back([freed])[0]
+    assert (arrived.is_meta, arrived.dtype, arrived.shape) == (True, freed.dtype, freed.shape)
+    assert type(arrived) is type(freed)
+
+
 @pytest.mark.parametrize("name", TENSORS)
 def test_every_kind_of_tensor_arrives_by_its_values(name):
     sent = TENSORS[name]

@@ -27,8 +27,8 @@ def use_groups(
     dist.all_reduce(usable, op=dist.ReduceOp.MIN)
     found = {}
     for name, group in mine.items():
-        total = torch.tensor(rank)
+        ranks_added = torch.tensor(rank)
         if usable:
-            dist.all_reduce(total, group=group)
-        found[name] = (ranks[name], int(total) if usable else -1)
+            dist.all_reduce(ranks_added, group=group)
+        found[name] = (ranks[name], int(ranks_added) if usable else -1)
     return found

@@ -136,10 +136,10 @@ def in_groups(
 
     groups: {name of the argument: the members of all such groups, in the order in which they are made}
     """
-    mine = {}
+    given_groups = {}
     for name, of_all in groups.items():
         for members in of_all:
             group = dist.new_group(members)
             if rank in members:
-                mine[name] = group
-    return function(*given, **same, **mine)
+                given_groups[name] = group
+    return function(*given, **same, **given_groups)

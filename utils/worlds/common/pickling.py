@@ -53,14 +53,30 @@ def imported_types(*names: tuple[str, str]) -> tuple[type[Any], ...]:
 
 
 def pack(tensor: torch.Tensor) -> tuple[Callable[..., torch.Tensor], tuple[Any, ...]]:
-    """A strided CPU tensor by its values, in the form that `__reduce__` returns. Its bytes are copied once.
+    """A strided tensor by its values, in the form that `__reduce__` returns. Its bytes are copied once.
 
-    torch's own way copies them several times, and takes along the whole storage of a view.
+    torch's own way copies them several times, and takes along the whole storage of a view. A tensor whose memory has
+    been freed arrives on the device meta: it has a shape and a dtype, and no values.
     """
     import torch
 
-    values = tensor.resolve_conj().resolve_neg().contiguous()
+    if not has_memory(tensor):
+        return without_values, (tensor.dtype, tuple(tensor.shape))
+    values = tensor.cpu().resolve_conj().resolve_neg().contiguous()
     return unpack, (values.reshape(-1).view(torch.uint8).numpy(), tensor.dtype, tuple(tensor.shape))
+
+
+def has_memory(tensor: torch.Tensor) -> bool:
+    """Whether a strided tensor's storage holds all its numbers. If it was resized to less, reading them would crash."""
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    needed = (tensor.storage_offset() + last + 1) * tensor.element_size() if tensor.numel() else 0
+    return tensor.untyped_storage().nbytes() >= needed
+
+
+def without_values(dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    import torch
+
+    return torch.empty(shape, dtype=dtype, device="meta")
 
 
 def unpack(data: numpy.ndarray[Any, Any], dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:

@@ -86,7 +86,7 @@ def reduce_tensor(tensor: Tensor) -> Any:
     if knows_how or tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
         return tensor.detach().cpu().__reduce_ex__(pickle.HIGHEST_PROTOCOL)
     with DisableTorchFunctionSubclass():  # a subclass may do anything at any call
-        rebuild, arguments = pack(tensor.detach().cpu())
+        rebuild, arguments = pack(tensor.detach())
     if kind is Tensor:
         return rebuild, arguments
     return rebuild_from_type, (rebuild, kind, arguments, state_of_object(tensor))

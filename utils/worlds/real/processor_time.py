@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple
 
 try:
     import psutil
@@ -10,6 +12,7 @@ except ModuleNotFoundError:  # on a bare GPU machine (docs/gpu.md)
     psutil = None
 
 BUSY = 0.02  # seconds: two ticks of the system's clock
+WAKING = 1e-3  # seconds of processor that it may take to wake up, find that nothing has changed, and wait again
 
 
 def which_compute(pids: dict[int, int], pause: Callable[[], object]) -> list[int]:
@@ -20,22 +23,42 @@ def which_compute(pids: dict[int, int], pause: Callable[[], object]) -> list[int
     if psutil is None:
         pause()
         return list(pids)
-    before = {rank: sum(used for used, _ in looks(pid)) for rank, pid in pids.items()}
+    before = {rank: look(pid) for rank, pid in pids.items()}
     pause()
-    after = {rank: list(looks(pid)) for rank, pid in pids.items()}
-    return [
-        rank
-        for rank, seen in after.items()
-        if any(runs for _, runs in seen) or sum(used for used, _ in seen) - before[rank] >= BUSY
-    ]
+    after = {rank: look(pid) for rank, pid in pids.items()}
+    return [rank for rank in pids if computes(before[rank], after[rank])]
 
 
-def looks(pid: int) -> Iterator[tuple[float, bool]]:
-    """(seconds of processor time so far, whether it is running) for a process and each of its descendants."""
-    try:
+class Look(NamedTuple):
+    """What the system says of a process: seconds of processor time so far, how often it has waited for something, and
+    whether it has, or would take, a processor now.
+    """
+
+    used: float
+    waits: int
+    runs: bool
+
+
+def computes(before: dict[int, Look], after: dict[int, Look]) -> bool:
+    """Whether a rank computed between two looks at its processes, and did more than ask again and again for something
+    that isn't there yet, as a wait for a key of a store does every few milliseconds.
+
+    On a machine that has too much to do, it may have got no processor at all; but then it hasn't waited either.
+    """
+    none = Look(0, 0, False)
+    changes = [(before.get(pid, none), now) for pid, now in after.items()]
+    used = sum(max(0.0, now.used - was.used - WAKING * (now.waits - was.waits)) for was, now in changes)
+    return used >= BUSY or any(now.runs and now.waits == was.waits for was, now in changes)
+
+
+def look(pid: int) -> dict[int, Look]:
+    """A process and each of its descendants. One that is gone is left out."""
+    found = {}
+    with suppress(psutil.Error):
         process = psutil.Process(pid)
         for one in (process, *process.children(recursive=True)):
-            times = one.cpu_times()
-            yield times.user + times.system, one.status() == psutil.STATUS_RUNNING
-    except psutil.Error:  # it is gone
-        pass
+            with suppress(psutil.Error), one.oneshot():
+                times = one.cpu_times()
+                waits, runs = one.num_ctx_switches().voluntary, one.status() == psutil.STATUS_RUNNING
+                found[one.pid] = Look(times.user + times.system, waits, runs)
+    return found

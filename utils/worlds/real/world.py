@@ -186,9 +186,8 @@ class RealWorld(ProcessWorld):
         crashes = dict(self.exit_codes)  # we have ended none of them yet: a process that is gone went by itself
         self.end()
         failures = {rank: outcome for rank, outcome in self.outcomes.items() if isinstance(outcome, Failure)}
-        waiting = {
-            s.rank: event for s in self.states if s.rank not in crashes and (event := s.blocked_in()) is not None
-        }
+        calls = {s.rank: s.blocked_in() or s.last_raised() for s in self.states if s.rank not in crashes}
+        waiting = {rank: event for rank, event in calls.items() if event is not None}
         crashes = {rank: code for rank, code in crashes.items() if rank not in self.outcomes}
         if crashes and all(map(is_innocent, failures.values())):
             rank, code = next(iter(crashes.items()))  # the first that was seen

@@ -38,6 +38,7 @@ from ..common.protocol import NEWS_IS, SPEAKS, SYNCHRONISED, Request, path_in
 from ..common.result import pickle_result
 from ..common.torchrun_variables import torchrun_variables
 from . import data_movement, ddp_check, gpu_semantics, meta_tensors, torch_wrappers, virtual_clock
+from .fair_network import FairNetwork
 from .gpu import Plan, VirtualGpu, total
 from .network import Network, NetworkInterface, VirtualCall
 from .process_group import VirtualGroup
@@ -80,7 +81,8 @@ class Engine:
         self.ranks = self.make_ranks()
 
     def make_network(self) -> NetworkInterface:
-        return Network(self.cluster, self.size, self.deliver)
+        kind = FairNetwork if self.cluster.rates == "achieved" else Network
+        return kind(self.cluster, self.size, self.deliver)
 
     def make_scheduler(self) -> Scheduler:
         return Scheduler(self.network.earliest, self.network.commit)
@@ -92,7 +94,7 @@ class Engine:
         return [VirtualRank(number, self) for number in range(self.size)]
 
     def make_gpu(self, rank: VirtualRank) -> VirtualGpu:
-        return VirtualGpu(rank, self.cluster.gpu, self.only_sizes, self.plans)
+        return VirtualGpu(rank, self.cluster, self.only_sizes, self.plans)
 
     @property
     def running(self) -> VirtualRank:

@@ -5,7 +5,8 @@ torch calls `VirtualGpu` for each operation of a rank, after autograd has done i
     max(FLOPs / peak of the dtype, bytes read and written / memory bandwidth) + launch
 
 FLOPs are torch's own count (torch.utils.flop_counter: matrix products, convolutions, attention); every other operation
-is bound by its bytes. A view costs nothing. An operation that was timed on a real GPU takes what was measured, if the
+is bound by its bytes. A view costs nothing. At rates="achieved", peak and bandwidth are what kernels of this kind and
+shape reach (kernels.py, cluster/achieved.py). An operation that was timed on a real GPU takes what was measured, if the
 cluster has such times (cluster/kernel_times.py).
 
 With device="meta" tensors have sizes but no values, and nothing is computed (meta_tensors.py).
@@ -14,6 +15,7 @@ With device="meta" tensors have sizes but no values, and nothing is computed (me
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,7 +24,8 @@ from torch import Tensor
 from torch.nn import Parameter
 from torch.utils.flop_counter import flop_registry
 
-from ...cluster.hardware import Gpu
+from ...cluster.achieved import KernelRates
+from ...cluster.hardware import Cluster, Gpu
 from ...cluster.kernel_times import MeasuredGpu
 from ...events.computed import Computed
 from ...recording.storages import GRADIENTS, PARAMETERS, Storages
@@ -43,6 +46,7 @@ from ...recording.torch_private import (
 )
 from . import meta_tensors
 from .kernel_names import kernel_name
+from .kernels import Kernel, kernel_of
 
 if TYPE_CHECKING:
     from .rank import VirtualRank
@@ -79,8 +83,9 @@ Output = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 class Work(NamedTuple):
     """What an operation costs.
 
-    computing   seconds that its FLOPs take at the GPU's peak; moving: seconds that its bytes take
+    computing   seconds that its FLOPs take at the cluster's rates; moving: seconds that its bytes take
     seconds     in all
+    at_peak     seconds that its FLOPs would take at the GPU's peak
     """
 
     computing: float = 0.0
@@ -88,6 +93,7 @@ class Work(NamedTuple):
     launch: float = 0.0
     seconds: float = 0.0
     flops: int = 0
+    at_peak: float = 0.0
 
 
 FREE = Work()
@@ -138,9 +144,10 @@ class VirtualGpu(TorchDispatchMode):
     plans   {operation and shapes: Plan}, shared by the ranks of a world
     """
 
-    def __init__(self, rank: VirtualRank, gpu: Gpu, only_sizes: bool, plans: dict[tuple[Any, ...], Plan]):
+    def __init__(self, rank: VirtualRank, cluster: Cluster, only_sizes: bool, plans: dict[tuple[Any, ...], Plan]):
         super().__init__()  # type: ignore[no-untyped-call]
-        self.rank, self.gpu, self.only_sizes, self.plans = rank, gpu, only_sizes, plans
+        self.rank, self.gpu, self.only_sizes, self.plans = rank, cluster.gpu, only_sizes, plans
+        self.rates = cluster.gpu.achieved if cluster.rates == "achieved" else None
         self.scheduler, self.storages, self.times = rank.scheduler, rank.storages, rank.times
 
     @classmethod
@@ -167,7 +174,7 @@ class VirtualGpu(TorchDispatchMode):
         plan = None if key is None else self.plans.get(key)
         if plan is None:
             result = self.do(function, args, kwargs)
-            plan = make_plan(function, args, kwargs, result, self.gpu)
+            plan = make_plan(function, args, kwargs, result, self.gpu, self.rates)
             if key is not None:
                 self.plans[key] = plan
         elif plan.kind is None:
@@ -175,8 +182,11 @@ class VirtualGpu(TorchDispatchMode):
         else:
             result = plan.result(args)
         if plan.seconds:
-            self.rank.compute(plan.seconds)
-            self.times[plan.work] = self.times.get(plan.work, 0) + 1
+            work = plan.work
+            if self.rates is not None and work.computing and self.rank.works_for_collective():
+                work = slowed(work, self.rates.beside)
+            self.rank.compute(work.seconds)
+            self.times[work] = self.times.get(work, 0) + 1
         self.watch(args)
         if not function.is_view:
             self.count(result)
@@ -209,7 +219,7 @@ class VirtualGpu(TorchDispatchMode):
         """
         if function.overloadpacket in COPIES_FIRST:
             for tensor in tensors_in(args[:1]):
-                work = bound_by(0, 0.0, 2 * nbytes(tensor) / self.gpu.bandwidth, self.gpu.launch)
+                work = bound_by(Kernel(0, 2 * nbytes(tensor)), self.gpu, self.rates)
                 self.rank.compute(work.seconds)
                 self.times[work] = self.times.get(work, 0) + 1
         if self.only_sizes:
@@ -281,9 +291,14 @@ def signature(value: Any) -> Any:
 
 
 def make_plan(
-    function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, gpu: Gpu
+    function: OpOverload[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    result: Any,
+    gpu: Gpu,
+    rates: KernelRates | None,
 ) -> Plan:
-    work = work_of(function, args, kwargs, result, gpu)
+    work = work_of(function, args, kwargs, result, gpu, rates)
     outputs = list(result) if isinstance(result, (list, tuple)) else [result]
     tensors = [output for output in outputs if output is not None]
     if function.is_view or not tensors or not all(isinstance(t, Tensor) and t.is_meta for t in tensors):
@@ -299,9 +314,14 @@ def make_plan(
 
 
 def work_of(
-    function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, gpu: Gpu
+    function: OpOverload[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    result: Any,
+    gpu: Gpu,
+    rates: KernelRates | None,
 ) -> Work:
-    """As measured or by the roofline model; FREE if the operation runs no kernel on a GPU."""
+    """As measured, or at the given rates, or by the roofline model; FREE if the operation runs no kernel on a GPU."""
     packet = function.overloadpacket
     if function.is_view or packet in NO_KERNEL:
         return FREE
@@ -314,15 +334,36 @@ def work_of(
     flops = 0
     if packet in flop_registry:
         flops = flop_registry[packet](*args, **kwargs, out_val=result)
-    computing = flops / gpu.peak(str(given[0].dtype).removeprefix("torch.")) if flops else 0.0
-    work = bound_by(flops, computing, moved / gpu.bandwidth, gpu.launch)
+    if rates is not None and not made:  # a fused optimizer, a foreach operation: the model at datasheet's rates, which
+        moved += sum(map(nbytes, written(function, args)))  # closed forms are compared with, counts only what is read
+    work = bound_by(kernel_of(function, args, kwargs, flops, moved), gpu, rates)
     if isinstance(gpu, MeasuredGpu) and (measured := gpu.kernels.get(kernel_name(function, args))) is not None:
         work = work._replace(launch=0.0, seconds=measured)  # a measured time has the launch in it
     return work
 
 
-def bound_by(flops: int, computing: float, moving: float, launch: float) -> Work:
-    return Work(computing, moving, launch, max(computing, moving) + launch, flops)  # no answer: the virtual clock
+def written(function: OpOverload[..., Any], args: tuple[Any, ...]) -> Iterator[Tensor]:
+    """The tensors that an operation without a result writes to. Optimizers write gradients only to unscale them."""
+    for value, argument in zip(args, schema_of(function).arguments, strict=False):
+        if argument.alias_info is not None and argument.alias_info.is_write and argument.name != "grads":
+            yield from tensors_in((value,))
+
+
+def bound_by(kernel: Kernel, gpu: Gpu, rates: KernelRates | None) -> Work:
+    """By the roofline model, at the datasheet's rates or at those that are achieved."""
+    peak = gpu.peak(kernel.dtype) if kernel.flops else math.inf
+    flops, computing, moving = kernel.flops, kernel.flops / peak, kernel.moved / gpu.bandwidth
+    at_peak = computing
+    if rates is not None:
+        flops, at_peak = kernel.needed_flops, kernel.needed_flops / peak
+        computing, moving = kernel.computing(peak, rates), moving / kernel.part_of_bandwidth(rates)
+    return Work(computing, moving, gpu.launch, max(computing, moving) + gpu.launch, flops, at_peak)
+
+
+def slowed(work: Work, part: float) -> Work:
+    """What an operation costs whose FLOPs take longer by this part, because a collective runs beside it."""
+    computing = work.computing * (1 + part)
+    return work._replace(computing=computing, seconds=max(computing, work.moving) + work.launch)
 
 
 def total(times: dict[Work, int], finished: float) -> Computed:
@@ -337,7 +378,7 @@ def total(times: dict[Work, int], finished: float) -> Computed:
             memory_bound += kernel
         launch += number * work.launch
         flops += number * work.flops
-        at_peak += number * work.computing
+        at_peak += number * work.at_peak
     return Computed(matmul, memory_bound, launch, flops, at_peak, finished)
 
 

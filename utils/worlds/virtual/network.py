@@ -44,13 +44,17 @@ class Waiter(Protocol):
 
 @dataclass(slots=True, eq=False)
 class VirtualCall:
-    """One call of one rank. `event` says what it asks for; `end` is when it is complete, once that is known."""
+    """One call of one rank. `event` says what it asks for; `end` is when it is complete, once that is known.
+
+    begun   whether it is being carried out: known only where links are shared (fair_network.py)
+    """
 
     event: Event
     method: str
     args: tuple[Any, ...]
     transfer: Transfer | None = None
     end: float | None = None
+    begun: bool = False
     waiter: Waiter | None = None  # the rank, while it waits
     waited: float | None = None  # when it began to wait, if the call is asynchronous
     waited_at: str = ""  # "file:line" where it did
@@ -289,7 +293,7 @@ class Network:
         if first.op == "send":
             end = self.links.take_for_message(first.rank, calls[-1].event.rank, start, first.bytes)
         else:
-            end = start + self.collective_seconds(transfer, first)
+            end = start + self.charge(transfer, first).seconds
             if len(first.members) > 1:
                 self.links.take_for_collective(first.members, self.group(first.group, first.members).tier, end)
         for call in calls:
@@ -303,15 +307,15 @@ class Network:
                 call.waiter.on_completed(call)
         return waiters
 
-    def collective_seconds(self, transfer: Transfer, first: Event) -> float:
-        """What it takes, by the best algorithm; noted in `algorithms`."""
+    def charge(self, transfer: Transfer, first: Event) -> Cost:
+        """What a collective costs, by the best algorithm; noted in `algorithms`."""
         layout = self.group(first.group, first.members).layout
         nbytes = payload(transfer.calls)
         kind = first.op, nbytes, layout
         charged = cost(first.op, nbytes, self.cluster, layout)
         times = self.algorithms[kind].times if kind in self.algorithms else 0
         self.algorithms[kind] = Tally(times + 1, charged)
-        return charged.seconds
+        return charged
 
 
 def channel_of(event: Event) -> Channel:

@@ -209,6 +209,7 @@ def _virtual(method: str, op: str) -> Callable[..., VirtualWork]:
         )
         if error := argument_error(method, op, args, len(self.members), event.reduce_op):
             raise RuntimeError(error)
+        torch_calls.check_memory(torch_calls.tensors_in(args))
         request = VirtualCall(event, method, args)
         dense = [
             tensor for position in TAKEN_AS_DENSE.get(method, ()) for tensor in torch_calls.tensors_in(args[position])

@@ -63,6 +63,7 @@ class VirtualRank(RankThread):
         self.polled_at = -1.0
         self.pending_futures: dict[VirtualCall, tuple[VirtualFuture, Sequence[torch.Tensor]]] = {}  # without result yet
         self.unused_handles: dict[int, str] = {}  # of asynchronous calls -> where
+        self.beside: list[VirtualCall] = []  # asynchronous collectives that may not have ended, at achieved rates
         self.storages = Storages(lambda: self.clock, devices=("cpu", "meta"))
         self.times: dict[Work, int] = {}  # how often its GPU carried out operations that cost so much
         self.result: bytes | None = None
@@ -159,6 +160,14 @@ class VirtualRank(RankThread):
             if not self.has_ended(call):
                 call.waited = None  # the wait was for another
 
+    def works_for_collective(self) -> bool:
+        """Whether a collective of this rank is under way at this moment of the clock, at achieved rates."""
+        self.beside = [call for call in self.beside if call.end is None]
+        if not self.beside:
+            return False
+        self.scheduler.yield_moment(self)
+        return any(call.end is None and call.begun for call in self.beside)
+
     # --- the network
 
     def call(
@@ -189,6 +198,8 @@ class VirtualRank(RankThread):
             self.unused_handles[event.index] = event.where
         if event.op not in POINT_TO_POINT and event.group == "world":
             self.world.prints.synchronised(self.number)
+        if event.is_async and event.op not in POINT_TO_POINT and self.world.cluster.rates == "achieved":
+            self.beside.append(call)
         self.world.network.ask(call)
 
     def handle_created(self, work: VirtualWork) -> None:

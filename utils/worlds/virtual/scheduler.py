@@ -185,6 +185,11 @@ class Scheduler:
         self.make_ready(rank)
         self.suspend(rank)
 
+    def yield_moment(self, rank: RankThread) -> None:
+        """Let everything happen that is due before this rank's clock or at the same moment."""
+        heapq.heappush(self.ready, (math.nextafter(rank.clock, math.inf), rank.number, rank))
+        self.suspend(rank)
+
     @contextmanager
     def bookkeeping(self) -> Iterator[None]:
         """What is computed inside is the simulator's work, not the program's: it costs the virtual GPU nothing."""

@@ -1,0 +1,122 @@
+"""What real hardware achieves, as parts of a datasheet's rates, and what kernels and collectives cost at these rates.
+
+    Gpu(..., achieved=KernelRates(...))      Link(..., achieved=LinkRates(...))      presets.py has both, with sources
+    simulate(fn, 64, rates="achieved")       charges them; rates="datasheet" charges what the datasheet promises
+
+A matrix product (m, k) @ (k, n) is cut into tiles of the result. Each of the GPU's multiprocessors computes one tile at
+a time, so the tiles come in waves, and the last wave takes as long as the others even if it is not full. A tile costs
+what its own size needs, plus a constant for loading the first operands and storing the result: a short k is slow.
+Small tiles fill the last wave better, but read more bytes for each FLOP. The best tile counts.
+
+A kernel that memory limits reaches a part of the bandwidth: most for element-wise ones, less for those that need a row
+before they can write it (softmax, normalization).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+RATES = ("datasheet", "achieved")
+TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 128), (64, 64))  # rows and columns of the result
+REUSE = 6.0  # a tile of (r, c) reaches i / (i + REUSE) of the rate, with i = r c / (r + c) multiply-adds per element
+
+
+@dataclass(frozen=True)
+class KernelRates:
+    """What kernels reach of a GPU's datasheet, each a part from 0 to 1 unless it says otherwise.
+
+    matmul               of the peak: the best matrix product that was measured, on its own
+    sustained            of that and of attention: what is left in training, when a GPU is under load for minutes
+    fill                 bytes of k that a tile of a matrix product takes longer: operands come in, results go out
+    units                how many tiles are computed at once: streaming multiprocessors
+    memory               of the memory bandwidth: element-wise kernels and optimizers
+    rows                 of the memory bandwidth: softmax and normalization
+    attention            of the peak: fused attention, forward
+    attention_backward   the same, backward
+    beside               how much longer a matrix product takes while a collective of its rank is under way: 0.1 is 10 %
+    """
+
+    matmul: float
+    sustained: float
+    fill: float
+    units: int
+    memory: float
+    rows: float
+    attention: float
+    attention_backward: float
+    beside: float
+
+    def __post_init__(self) -> None:
+        for name in ("matmul", "sustained", "memory", "rows", "attention", "attention_backward"):
+            check_part(f"KernelRates.{name}", getattr(self, name))
+        if self.fill < 0 or self.units < 1 or self.beside < 0:
+            raise ValueError(
+                f"KernelRates has fill {self.fill}, units {self.units} and beside {self.beside}; "
+                "fill and beside must be 0 or more, and units 1 or more"
+            )
+
+    def matmul_seconds(self, batch: int, m: int, n: int, k: int, itemsize: int, peak: float) -> float:
+        """How long `batch` products of (m, k) and (k, n) take on a GPU with this peak, in FLOP/s of their dtype."""
+        rate = peak * self.matmul * self.sustained / self.units  # of one multiprocessor
+        return min(self.tile_seconds(tile, batch, m, n, k + self.fill / itemsize, rate) for tile in TILES)
+
+    def tile_seconds(self, tile: tuple[int, int], batch: int, m: int, n: int, depth: float, rate: float) -> float:
+        rows, columns = tile
+        waves = math.ceil(batch * math.ceil(m / rows) * math.ceil(n / columns) / self.units)
+        return waves * 2 * rows * columns * depth / (rate * efficiency(tile))
+
+
+def efficiency(tile: tuple[int, int]) -> float:
+    """Of the rate that the best tile reaches: a smaller one reads more operands per FLOP."""
+    best = max(map(intensity, TILES))
+    return intensity(tile) / (intensity(tile) + REUSE) * (best + REUSE) / best
+
+
+def intensity(tile: tuple[int, int]) -> float:
+    rows, columns = tile
+    return rows * columns / (rows + columns)
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """One way in which NCCL sends over a link: a quick start or a high bandwidth.
+
+    start       seconds once per collective
+    step        seconds from one rank to the next
+    bandwidth   part of the link's bandwidth that data gets
+    """
+
+    name: str
+    start: float
+    step: float
+    bandwidth: float
+
+
+@dataclass(frozen=True)
+class LinkRates:
+    """What messages and collectives reach on a link.
+
+    bandwidth   part of the link's bandwidth that messages reach
+    protocols   what a collective can choose from
+    in_switch   what an all-reduce reaches that the switch adds up: each rank's bytes cross its link once each way.
+                None if NCCL doesn't use it there
+    at_least    how many ranks NCCL wants for in_switch
+    """
+
+    bandwidth: float
+    protocols: tuple[Protocol, ...]
+    in_switch: Protocol | None = None
+    at_least: int = 2
+
+    def __post_init__(self) -> None:
+        check_part("LinkRates.bandwidth", self.bandwidth)
+        if not self.protocols:
+            raise ValueError("LinkRates.protocols is empty; it must have at least one Protocol(...)")
+        for protocol in (*self.protocols, *filter(None, [self.in_switch])):
+            check_part(f"the bandwidth of protocol {protocol.name!r}", protocol.bandwidth)
+
+
+def check_part(name: str, value: float) -> None:
+    if not 0 < value <= 1:
+        raise ValueError(f"{name} is {value!r}; it must be a part of the datasheet's rate, above 0 and at most 1")

@@ -1,0 +1,177 @@
+"""A network whose links are shared fairly, for rates="achieved": k transfers on a link each get 1/k of its bandwidth.
+
+Each transfer waits for its turn, then for its latency, and then its bytes flow:
+
+    push -> its lane is free: "begin" -> its latency is over: "flow", and it takes its ports -> "end" is known
+
+A lane is what NCCL carries out in order: the collectives of one group, the messages from one rank to another. Ports are
+what transfers share: a rank's way out and its way in, inside nodes and between them, and network cards that several
+ranks share. A flow is as fast as the busiest of its ports allows. Whenever a flow begins or ends, those that share a
+port with it change their speed, so nobody knows when a transfer ends before it does.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import defaultdict, deque
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...events.event import Event
+from .network import Network, Transfer
+
+
+@dataclass(slots=True, eq=False)
+class Flow:
+    """A transfer under way.
+
+    remaining   seconds that its bytes would still take if it had its ports for itself, at the time `since`
+    share       how many flows are on the busiest of its ports
+    version     goes up with each change of speed, so that an end that was foreseen before is known to be out of date
+    """
+
+    transfer: Transfer
+    lane: Hashable
+    ports: list[Hashable]
+    latency: float
+    remaining: float
+    since: float = 0.0
+    share: int = 1
+    version: int = 0
+
+
+@dataclass(order=True, slots=True)
+class Moment:
+    """When something happens to a flow: "begin", "flow" or "end"."""
+
+    time: float
+    ready: float
+    number: int
+    kind: str = field(compare=False)
+    flow: Flow = field(compare=False)
+    version: int = field(compare=False, default=0)
+
+
+class FairNetwork(Network):
+    """As Network, with shared links."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.moments: list[Moment] = []
+        self.lanes: dict[Hashable, deque[Flow]] = defaultdict(deque)  # the first is under way, the others wait
+        self.on_port: dict[Hashable, set[Flow]] = defaultdict(set)
+
+    # --- waiting for a turn
+
+    def push(self, transfer: Transfer) -> None:
+        first = next(iter(transfer.calls.values())).event
+        flow = self.message(transfer, first) if first.op == "send" else self.collective(transfer, first)
+        lane = self.lanes[flow.lane]
+        lane.append(flow)
+        if len(lane) == 1:
+            self.at(transfer.ready, "begin", flow)
+
+    def message(self, transfer: Transfer, first: Event) -> Flow:
+        sender, receiver = first.rank, first.peer
+        assert receiver is not None
+        link, nodes, nics = self.cluster.link(sender, receiver), self.links.nodes, self.links.nics
+        tier = "intra" if nodes[sender] == nodes[receiver] else "inter"
+        ports: list[Hashable] = [("out", tier, sender), ("in", tier, receiver)]
+        if nics is not None and tier == "inter":
+            ports += [("out", nics[sender]), ("in", nics[receiver])]
+        return Flow(transfer, (sender, receiver), ports, link.alpha, first.bytes / link.bandwidth)
+
+    def collective(self, transfer: Transfer, first: Event) -> Flow:
+        charged = self.charge(transfer, first)
+        latency = sum(part.latency for part in charged.parts[charged.algorithm])
+        members = first.members if len(first.members) > 1 else ()
+        ports = list(self.ports_of(members, self.group(first.group, first.members).tier))
+        return Flow(transfer, (first.group, first.members), ports, latency, charged.seconds - latency)
+
+    def ports_of(self, members: tuple[int, ...], tier: str) -> Iterator[Hashable]:
+        for rank in members:
+            yield "out", tier, rank
+            yield "in", tier, rank
+        if self.links.nics is not None and tier == "inter":
+            for nic in dict.fromkeys(self.links.nics[rank] for rank in members):
+                yield "out", nic
+                yield "in", nic
+
+    def at(self, time: float, kind: str, flow: Flow) -> None:
+        moment = Moment(time, flow.transfer.ready, flow.transfer.number, kind, flow, flow.version)
+        heapq.heappush(self.moments, moment)
+
+    # --- what the scheduler calls
+
+    def earliest(self) -> float:
+        while self.moments and self.moments[0].version != self.moments[0].flow.version:
+            heapq.heappop(self.moments)
+        return self.moments[0].time if self.moments else math.inf
+
+    def commit(self) -> list[Any]:
+        """Let the next thing happen. Returns the waiters of calls that are complete."""
+        moment = heapq.heappop(self.moments)
+        if moment.kind == "begin":
+            self.begin(moment.flow, moment.time)
+        elif moment.kind == "flow":
+            self.take_ports(moment.flow, moment.time)
+        else:
+            return self.end(moment.flow, moment.time)
+        return []
+
+    def begin(self, flow: Flow, now: float) -> None:
+        calls = list(flow.transfer.calls.values())
+        if calls[0].transfer is not flow.transfer and not self.accept(flow.transfer):
+            self.leave_lane(flow, now)
+            return
+        self.deliver(calls)
+        for call in calls:
+            call.begun = True
+            call.args = ()  # so that the network keeps no tensors alive
+        self.at(now + flow.latency, "flow", flow)
+
+    def take_ports(self, flow: Flow, now: float) -> None:
+        flow.since = now
+        if flow.remaining > 0:
+            for port in flow.ports:
+                self.on_port[port].add(flow)
+            self.change_speeds(flow, now)
+        self.foresee_end(flow, now)
+
+    def end(self, flow: Flow, now: float) -> list[Any]:
+        for port in flow.ports:
+            self.on_port[port].discard(flow)
+        self.change_speeds(flow, now)
+        waiters = []
+        for call in flow.transfer.calls.values():
+            call.end = now
+            if call.waiter is not None:
+                waiters.append(call.waiter)
+                call.waiter.on_completed(call)
+        self.leave_lane(flow, now)
+        return waiters
+
+    def leave_lane(self, flow: Flow, now: float) -> None:
+        lane = self.lanes[flow.lane]
+        lane.popleft()
+        if lane:
+            self.at(max(now, lane[0].transfer.ready), "begin", lane[0])
+
+    # --- speeds
+
+    def change_speeds(self, flow: Flow, now: float) -> None:
+        """After `flow` has taken its ports or left them: the flows that share one with it, in a fixed order."""
+        touched = {other for port in flow.ports for other in self.on_port[port]}
+        for other in sorted(touched, key=lambda each: each.transfer.number):
+            share = max(len(self.on_port[port]) for port in other.ports)
+            if share != other.share:
+                other.remaining -= (now - other.since) / other.share
+                other.since, other.share = now, share
+                if other is not flow:
+                    self.foresee_end(other, now)
+
+    def foresee_end(self, flow: Flow, now: float) -> None:
+        flow.version += 1
+        self.at(now + max(0.0, flow.remaining) * flow.share, "end", flow)
