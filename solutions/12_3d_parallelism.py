@@ -1454,7 +1454,7 @@ run.timeline(ranks=[0, 8, 16, 24])
 
 # %% [markdown]
 # MFU, model FLOPs utilisation, is the share of the GPUs' peak that goes into the model's own FLOPs. Megatron-LM's
-# papers report 52 to 54 % on A100s. This run has one layer on each stage, four microbatches of a single sequence, and an
+# papers report 52 to 54 % on A100s. This run has one layer on each stage, four microbatches of one sequence, and an
 # attention that writes all scores to memory; the breakdown says what each of these costs.
 #
 # For 1,024 GPUs and a whole model there is a shorter way: a closed form with the same costs, in
