@@ -80,6 +80,11 @@ loss = flat[-1] if last else None""",
 wrong, right = ANSWERS.to("merge-attention")
 wrong("adds", "the sum: weigh each part").body("return out_a + out_b, torch.logaddexp(lse_a, lse_b)")
 wrong("mean", "the mean: weigh each part").body("return (out_a + out_b) / 2, torch.logaddexp(lse_a, lse_b)")
+wrong("never-normalised", "never divided by the sum of the weights").body("""
+    largest = torch.maximum(lse_a, lse_b)
+    a, b = (lse_a - largest).exp(), (lse_b - largest).exp()
+    return out_a * a.unsqueeze(-1) + out_b * b.unsqueeze(-1), largest + (a + b).log()
+""")
 wrong("wrong-way-round", "the wrong way round").body("""
     lse = torch.logaddexp(lse_a, lse_b)
     return out_a * (lse_b - lse).exp().unsqueeze(-1) + out_b * (lse_a - lse).exp().unsqueeze(-1), lse
@@ -163,6 +168,9 @@ right("one-message").body("""
 """)
 
 wrong, right = ANSWERS.to("ulysses-attention")
+wrong("sees-the-future", "it must be causal").replace(
+    "causal_attention(q, k, v)", "torch.nn.functional.scaled_dot_product_attention(q, k, v)"
+)
 wrong("no-exchange", "own tokens").body("return causal_attention(q, k, v)")
 wrong("gathers-all", "all_gather", caught_by="traffic").body("""
     from utils.kit.functional_collectives import all_gather

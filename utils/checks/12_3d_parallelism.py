@@ -21,6 +21,7 @@ from ..kit import mlp
 from ..kit.attention_blocks import attention_block, attention_block_backward, causal_attention
 from ..kit.drivers.on_a_grid import use_groups
 from ..kit.drivers.sharded import in_groups
+from ..kit.transformer import attend
 from .answer import Answer, CheckFailed
 from .inputs import Draws
 from .oracles import Case, as_tuple, oracle
@@ -258,6 +259,9 @@ def merge_attention(draws: Draws, nothing: bool, large: float = 1.0) -> Case:
             "out": {
                 "the sum: weigh each part by its share of all exponentials": out_a + out_b,
                 "the mean: weigh each part by its share of all exponentials": (out_a + out_b) / 2,
+                "the sum of both parts with the right weights, never divided by the sum of the weights": (
+                    lambda got: proportional(got, out)
+                ),
                 "the right weights, the wrong way round": merged(out_a, lse_b, out_b, lse_a)[0],
                 **with_nans,
             },
@@ -271,6 +275,14 @@ def merge_attention(draws: Draws, nothing: bool, large: float = 1.0) -> Case:
 
 
 FIRST, SECOND = slice(0, 3), slice(3, 6)
+
+
+def proportional(got: Any, right: Tensor) -> bool:
+    """Whether each query's result is a multiple of the right one, of 1 to 2 as two weights of at most 1 give."""
+    if not isinstance(got, Tensor) or got.shape != right.shape:
+        return False
+    ratio = got / right
+    return bool(((ratio - ratio[..., :1]).abs() < 1e-6).all() and (ratio > 1 - 1e-6).all() and (ratio <= 2).all())
 
 
 def overflowed(got: Any) -> bool:
@@ -486,6 +498,7 @@ def ulysses_attention(draws: Draws, groups: Members, tokens: int, heads: int) ->
         return on_ranks(lambda group: whole[group][part].chunk(size, 2))
 
     outs = [causal_attention(*qkv) for qkv in whole]
+    sighted = [attend(q, k, v) for q, k, v in whole]
     chunks = [
         torch.cat([causal_attention(*(x.chunk(size, 2)[p] for x in qkv)) for p in range(size)], 2) for qkv in whole
     ]
@@ -499,6 +512,7 @@ def ulysses_attention(draws: Draws, groups: Members, tokens: int, heads: int) ->
             "attention within this rank's own tokens: exchange them first": on_ranks(
                 lambda group: chunks[group].chunk(size, 2)
             ),
+            "attention to later tokens, too: it must be causal": on_ranks(lambda group: sighted[group].chunk(size, 2)),
             "right, but with the heads in a different order: heads come back from rank 0 first": on_ranks(
                 lambda group: swapped[group].chunk(size, 2)
             ),
