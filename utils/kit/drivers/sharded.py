@@ -126,20 +126,20 @@ def through_backward(
 
 def in_groups(
     function: Callable[..., Any],
-    given: Any,
+    *given: Any,
     rank: int,
     world_size: int,
     groups: Mapping[str, Sequence[list[int]]],
     **same: Any,
 ) -> Any:
-    """Call `function(given, ...)` with this rank's groups, by name.
+    """Call `function(*given, ...)` with this rank's groups, by name.
 
     groups: {name of the argument: the members of all such groups, in the order in which they are made}
     """
-    mine = {}
+    given_groups = {}
     for name, of_all in groups.items():
         for members in of_all:
             group = dist.new_group(members)
             if rank in members:
-                mine[name] = group
-    return function(given, **same, **mine)
+                given_groups[name] = group
+    return function(*given, **same, **given_groups)

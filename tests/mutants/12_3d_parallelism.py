@@ -1,0 +1,330 @@
+"""Answers to lesson 12, wrong and right. `grader/authoring/variants.py` says how to write them."""
+
+from grader.authoring.variants import Answers
+
+ANSWERS = Answers()
+
+wrong, right = ANSWERS.to("axis-groups")
+wrong("first-axis-innermost", "if the FIRST axis is innermost").body("""
+    names = list(sizes)[::-1]
+    grid = torch.arange(torch.Size(sizes.values()).numel()).view(*[sizes[n] for n in names])
+    order = [i for i, n in enumerate(names) if n not in axes] + [i for i, n in enumerate(names) if n in axes]
+    each = torch.Size(sizes[n] for n in names if n in axes).numel()
+    return sorted(sorted(g) for g in grid.permute(order).reshape(-1, each).tolist())
+""")
+wrong("other-axes", "the groups along the other axes").replace(
+    "grid = torch", "axes = [n for n in sizes if n not in axes]; grid = torch"
+)
+wrong("first-group", "only the group of rank 0").replace("each).tolist())", "each).tolist())[:1]")
+wrong("neighbours", "cut into neighbouring ranks").replace("grid.permute(order)", "grid")
+wrong("axes-in-their-order", "you returned", hidden=True).body("""
+    names = [n for n in sizes if n not in axes] + list(axes)
+    grid = torch.arange(torch.Size(sizes.values()).numel()).view(*sizes.values())
+    each = torch.Size(sizes[n] for n in axes).numel()
+    return sorted(grid.permute([list(sizes).index(n) for n in names]).reshape(-1, each).tolist())
+""")
+right("by-coordinates").body("""
+    from itertools import product
+    groups = {}
+    for rank, place in enumerate(product(*map(range, sizes.values()))):
+        key = tuple(x for x, name in zip(place, sizes) if name not in axes)
+        groups.setdefault(key, []).append(rank)
+    return list(groups.values())
+""")
+
+wrong, right = ANSWERS.to("process-groups")
+wrong("only-its-own", "new_group", varies=True).body("""
+    mine = {}
+    for name, groups in members.items():
+        for ranks in groups:
+            if rank in ranks:
+                mine[name] = dist.new_group(ranks)
+    return mine
+""")
+wrong("keeps-the-last", "on another rank the answer holds none").replace("if rank in ranks:", "if True:")
+wrong("everybody", "all ranks: give the members").replace("dist.new_group(ranks)", "dist.new_group()")
+wrong("never-kept", "no group of this name").replace("mine[name] = group", "pass")
+wrong("two-axes-only", "the group", hidden=True).replace("return mine", "return dict(list(mine.items())[:2])")
+right("two-passes").body("""
+    made = {name: [dist.new_group(ranks) for ranks in groups] for name, groups in members.items()}
+    place = {name: [rank in ranks for ranks in groups].index(True) for name, groups in members.items()}
+    return {name: made[name][place[name]] for name in members}
+""")
+
+wrong, right = ANSWERS.to("grid-step")
+wrong("no-average", "average over the data axis").replace("[*gradients, loss] if last else gradients", "[]")
+wrong("sum-over-dp", "2 times too large: average over the data axis").replace("ReduceOp.AVG", "ReduceOp.SUM")
+wrong("not-divided-by-m", "one of 4 parts of the mean").replace(" / num_microbatches if last", " if last")
+wrong("divided-twice", "once too often").replace("group=dp_group)", "group=dp_group)\nx /= dp_size")
+wrong("without-f", "without f").replace("f(x) @ columns", "x @ columns")
+wrong("without-g", "the gradient of").replace("g(gelu(f(x) @ columns) @ rows)", "(gelu(f(x) @ columns) @ rows)")
+wrong("loss-of-own-rows", "own rows").replace("[*gradients, loss] if last else gradients", "gradients")
+wrong("over-the-world", "lie along no axis", caught_by="traffic").replace(
+    "return loss, gradients",
+    "for x in gradients:\n    dist.all_reduce(x.clone())\nreturn loss, gradients",
+)
+wrong("over-tp-too", "reduced along tp too", caught_by="traffic").replace(
+    "return loss, gradients",
+    "for x in gradients:\n    dist.all_reduce(x.clone(), group=tp_group)\nreturn loss, gradients",
+)
+right("flat").replace(
+    "for x in [*gradients, loss] if last else gradients:\n    dist.all_reduce(x, op=dist.ReduceOp.AVG, group=dp_group)",
+    """flat = torch.cat([x.flatten() for x in gradients] + ([loss.view(1)] if last else []))
+dist.all_reduce(flat, group=dp_group)
+flat /= dp_size
+sizes = [x.numel() for x in gradients]
+gradients = [part.view_as(x) for part, x in zip(flat.split(sizes + [1] * last), gradients)]
+loss = flat[-1] if last else None""",
+)
+
+wrong, right = ANSWERS.to("merge-attention")
+wrong("adds", "the sum: weigh each part").body("return out_a + out_b, torch.logaddexp(lse_a, lse_b)")
+wrong("mean", "the mean: weigh each part").body("return (out_a + out_b) / 2, torch.logaddexp(lse_a, lse_b)")
+wrong("never-normalised", "never divided by the sum of the weights").body("""
+    largest = torch.maximum(lse_a, lse_b)
+    a, b = (lse_a - largest).exp(), (lse_b - largest).exp()
+    return out_a * a.unsqueeze(-1) + out_b * b.unsqueeze(-1), largest + (a + b).log()
+""")
+wrong("wrong-way-round", "the wrong way round").body("""
+    lse = torch.logaddexp(lse_a, lse_b)
+    return out_a * (lse_b - lse).exp().unsqueeze(-1) + out_b * (lse_a - lse).exp().unsqueeze(-1), lse
+""")
+wrong("lse-added", "the sum of both").replace("return out, lse", "return out, lse_a + lse_b")
+wrong("lse-larger", "the larger one").replace("return out, lse", "return out, torch.maximum(lse_a, lse_b)")
+wrong("overflows", "out", hidden=True).body("""
+    a, b = lse_a.exp().unsqueeze(-1), lse_b.exp().unsqueeze(-1)
+    return (out_a * a + out_b * b) / (a + b), (a + b).squeeze(-1).log()
+""")
+right("sigmoid").body("""
+    share = torch.sigmoid(lse_b - lse_a).unsqueeze(-1)
+    return out_a + share * (out_b - out_a), lse_a - torch.nn.functional.logsigmoid(lse_a - lse_b)
+""")
+
+wrong, right = ANSWERS.to("zigzag-positions")
+wrong("contiguous", "neighbouring tokens").body("return torch.arange(tokens).chunk(cp_size)[cp_rank].tolist()")
+wrong("strided", "every P-th token").body("return list(range(tokens))[cp_rank::cp_size]")
+wrong("two-neighbours", "two neighbouring chunks").replace("2 * cp_size - 1 - cp_rank", "(cp_rank + 1) % (2 * cp_size)")
+wrong("off-by-one", "the positions are").replace("2 * cp_size - 1 - cp_rank", "2 * cp_size - 2 - cp_rank")
+wrong("later-first", "the later chunk first").replace("early + late", "late + early")
+right("arithmetic").body("""
+    size = tokens // (2 * cp_size)
+    starts = cp_rank * size, (2 * cp_size - 1 - cp_rank) * size
+    return [start + n for start in starts for n in range(size)]
+""")
+
+wrong, right = ANSWERS.to("ring-attention")
+wrong("own-keys-only", "own keys alone").replace("range(cp_size - 1)", "range(0)")
+wrong("one-hop-short", "without the keys of the last rank").replace("range(cp_size - 1)", "range(cp_size - 2)")
+wrong("own-positions", "use those of the rank that they come from").replace(
+    "positions_of[(cp_rank - step - 1) % cp_size]", "positions_of[cp_rank]"
+)
+wrong("one-hop-more", "need P - 1 hops", caught_by="traffic").replace(
+    "return out, lse",
+    "incoming = torch.empty_like(kv)\nsending = dist.isend(kv, dst=after)\ndist.recv(incoming, src=before)\n"
+    "sending.wait()\nreturn out, lse",
+)
+wrong("group-ranks-as-global", "rank", varies=True).replace(
+    "dist.get_global_rank(cp_group, (cp_rank + step) % cp_size)", "(cp_rank + step) % cp_size"
+)
+wrong("receives-first", "each waits for").replace(
+    "sending = dist.isend(kv, dst=after)\ndist.recv(incoming, src=before)\nsending.wait()",
+    "dist.recv(incoming, src=before)\ndist.send(kv, dst=after)",
+)
+wrong("all-gathers", "your function calls all_gather", caught_by="traffic").body("""
+    from utils.kit.functional_collectives import all_gather
+    k, v = all_gather(k, cp_group, dim=2), all_gather(v, cp_group, dim=2)
+    return attention_block(q, k, v, positions_of[cp_rank], torch.cat(positions_of))
+""")
+right("batched").replace(
+    "sending = dist.isend(kv, dst=after)\ndist.recv(incoming, src=before)\nsending.wait()",
+    "for work in [dist.isend(kv, dst=after), dist.irecv(incoming, src=before)]:\n    work.wait()",
+)
+
+wrong, right = ANSWERS.to("ring-attention-backward")
+wrong("never-home", "one more hop brings it home").replace("dkv = passed_on(dkv)\nreturn", "return")
+wrong("own-part-only", "own queries contribute").replace(
+    "dkv = passed_on(dkv)\nreturn dq, *dkv",
+    "_, dk, dv = attention_block_backward(q, k, v, out, lse, grad, positions_of[cp_rank], positions_of[cp_rank])\n"
+    "passed_on(dkv)\nreturn dq, dk, dv",
+)
+wrong("keys-go-home-too", "need P - 1 hops", caught_by="traffic").replace(
+    "dkv = passed_on(dkv)\nreturn", "dkv, kv = passed_on(dkv), passed_on(kv)\nreturn"
+)
+wrong("dq-of-own-keys", "add up all hops").replace("dq += part[0]", "dq = part[0] if step == 0 else dq")
+wrong("own-positions", "dq").replace("positions_of[(cp_rank - step) % cp_size]", "positions_of[cp_rank]")
+right("one-message").body("""
+    dq, home = torch.zeros_like(q), torch.stack([k, v])
+    both = torch.cat([home, torch.zeros_like(home)])
+    for step in range(cp_size):
+        if step > 0:
+            both = passed_on(both)
+        k_now, v_now = both[0], both[1]
+        part = attention_block_backward(
+            q, k_now, v_now, out, lse, grad, positions_of[cp_rank], positions_of[(cp_rank - step) % cp_size]
+        )
+        dq += part[0]
+        both[2:] += torch.stack(part[1:])
+    return dq, *passed_on(both[2:].clone())
+""")
+
+wrong, right = ANSWERS.to("ulysses-attention")
+wrong("sees-the-future", "it must be causal").replace(
+    "causal_attention(q, k, v)", "torch.nn.functional.scaled_dot_product_attention(q, k, v)"
+)
+wrong("no-exchange", "own tokens").body("return causal_attention(q, k, v)")
+wrong("gathers-all", "all_gather", caught_by="traffic").body("""
+    from utils.kit.functional_collectives import all_gather
+    whole = [all_gather(x, cp_group, dim=2) for x in (q, k, v)]
+    return causal_attention(*whole).chunk(cp_size, 2)[dist.get_rank(cp_group)].contiguous()
+""")
+wrong("heads-mixed-up", "a different order").replace(
+    "return torch.cat(exchange(parts), dim=1)",
+    "there = torch.cat(exchange(parts), dim=1)\nreturn there.unflatten(1, (cp_size, -1)).transpose(1, 2).flatten(1, 2)",
+)
+wrong("never-back", "returned").replace("return torch.cat(exchange(parts), dim=1)", "return out")
+wrong("world-instead-of-group", "returned").replace("group=cp_group", "group=None")
+right("one-exchange").body("""
+    stacked = torch.cat([x.unflatten(1, (cp_size, -1)) for x in (q, k, v)], dim=2).transpose(0, 1).contiguous()
+    arrived = torch.empty_like(stacked)
+    dist.all_to_all_single(arrived, stacked, group=cp_group)
+    q, k, v = torch.cat(list(arrived), dim=2).chunk(3, dim=1)
+    out = causal_attention(q, k, v)
+    back = torch.stack(out.chunk(cp_size, dim=2))
+    arrived = torch.empty_like(back)
+    dist.all_to_all_single(arrived, back, group=cp_group)
+    return torch.cat(list(arrived), dim=1)
+""")
+
+wrong, right = ANSWERS.to("finish-gradients")
+wrong("no-tp-sum", "without the sum along tp").replace("if name in partial:", "if False:")
+wrong("tp-sum-for-all", "this weight is cut there").replace("if name in partial:", "if True:")
+wrong("tied-forgotten", "the other end of the pipeline").replace("if name in tied:", "if False:")
+wrong("sum-over-dp", "the sum along dp").replace("dist.ReduceOp.AVG", "dist.ReduceOp.SUM")
+wrong("no-dp", "without the mean along dp").replace("group=dp_group", "group=dp_group) if False else None").replace(
+    "None)", "None"
+)
+wrong("in-place", "must stay as it was").replace("gradient.clone()", "gradient")
+wrong("gathers-first", "each axis that it needs", caught_by="traffic").replace(
+    "return finished", "dist.all_reduce(torch.zeros(50), group=dp_group)\nreturn finished"
+)
+right("two-loops").body("""
+    finished = {name: gradient.clone() for name, gradient in gradients.items()}
+    for names, group in ((partial, tp_group), (tied, embedding_group)):
+        for name in finished:
+            if name in names:
+                dist.all_reduce(finished[name], group=group)
+    for name in finished:
+        dist.all_reduce(finished[name], group=dp_group)
+        finished[name] /= dist.get_world_size(dp_group)
+""")
+
+wrong, right = ANSWERS.to("grid-norm")
+wrong("replicated-everywhere", "counted on every tp rank").replace("/ dist.get_world_size(tp_group)", "/ 1")
+wrong("tied-twice", "counted on both of its stages").replace("if name in elsewhere:", "if False:")
+wrong("everything", "everything on every rank").replace("/ dist.get_world_size(tp_group)", "/ 1").replace(
+    "if name in elsewhere:", "if False:"
+)
+wrong("own-norm", "add up the squares over the grid").replace("for group in (tp_group, pp_group):", "for group in ():")
+wrong("stage-norm", "add up the squares along pp").replace("(tp_group, pp_group)", "(tp_group,)")
+wrong("no-root", "the square of the norm").replace("total.sqrt().item()", "total.item()")
+wrong("sends-gradients", "Only sums of squares", caught_by="traffic").replace(
+    "total = torch.zeros", "dist.all_reduce(torch.zeros(20), group=pp_group)\ntotal = torch.zeros"
+)
+right("first-tp-rank-counts").body("""
+    first = dist.get_rank(tp_group) == 0
+    mine = [g for name, g in gradients.items() if name not in elsewhere and (first or name not in replicated)]
+    total = torch.tensor([sum(float(g.square().sum()) for g in mine)], dtype=torch.float64)
+    dist.all_reduce(total, group=pp_group)
+    dist.all_reduce(total, group=tp_group)
+    return float(total) ** 0.5
+""")
+
+wrong, right = ANSWERS.to("token-mean")
+wrong("mean-of-means", "a rank with few tokens").body("""
+    mean = losses.mean().nan_to_num(0.0)
+    dist.all_reduce(mean, op=dist.ReduceOp.AVG, group=dp_group)
+    return losses.mean(), mean
+""")
+wrong("p-times-too-small", "P times too small").replace(" * dist.get_world_size(dp_group)", "")
+wrong("sum", "divide by the tokens of all ranks").replace(
+    "losses.sum() * dist.get_world_size(dp_group) / count", "losses.sum()"
+)
+wrong("own-mean-reported", "this rank's own mean").replace("return local, total / count", "return local, losses.mean()")
+wrong("mean-of-means-reported", "the mean of the ranks' means").replace(
+    "return local, total / count",
+    "mean = losses.mean()\ndist.all_reduce(mean, op=dist.ReduceOp.AVG, group=dp_group)\nreturn local, mean",
+)
+right("two-calls").body("""
+    count, total = torch.tensor(len(losses)), losses.detach().sum()
+    dist.all_reduce(count, group=dp_group)
+    dist.all_reduce(total, group=dp_group)
+    size = dist.get_world_size(dp_group)
+    return losses.sum() * size / count, total / count
+""")
+
+wrong, right = ANSWERS.to("batch-rows")
+wrong("dealt", "every P-th row of the batch").replace("[dp_rank * each : (dp_rank + 1) * each]", "[dp_rank::dp_size]")
+wrong("own-part", "each rank's place in its own part").body("""
+    epoch, place = divmod(step, num_samples // batch_size)
+    order = torch.randperm(num_samples, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
+    each = batch_size // dp_size
+    return order[dp_rank::dp_size][place * each : (place + 1) * each]
+""")
+wrong("never-reshuffled", "shuffle with seed + epoch").replace("seed + epoch", "seed")
+wrong("first-batch", "the first batch of the epoch").replace("place * batch_size", "0 * batch_size").replace(
+    "(place + 1) * batch_size", "batch_size"
+)
+wrong("whole-batch", "chunk dp_rank of it is wanted").replace("[dp_rank * each : (dp_rank + 1) * each]", "[:]")
+wrong("uneven-epochs", "gets", hidden=True).replace("num_samples // batch_size", "-(-num_samples // batch_size)")
+right("by-chunk").body("""
+    epoch, place = divmod(step, num_samples // batch_size)
+    order = torch.randperm(num_samples, generator=torch.Generator().manual_seed(seed + epoch))
+    return order[place * batch_size :][:batch_size].chunk(dp_size)[dp_rank].tolist()
+""")
+
+wrong, right = ANSWERS.to("pieces-to-read")
+wrong("global-places", "places in the whole tensor").replace("- first,", "- 0,").replace("- first)", "- 0)")
+wrong("swapped", "the wrong way round").replace("(in_file, in_mine)", "(in_mine, in_file)")
+wrong("reads-all", "all that is in the file").replace(
+    "plan[name] = (in_file, in_mine)", "plan[name] = (tuple((0, b - a) for a, b in box), in_mine)"
+)
+wrong("needless-files", "you returned").replace("if all(first < end for first, end in common):", "if True:")
+wrong("touching-boxes", "you returned").replace("first < end", "first <= end")
+right("by-slices").body("""
+    plan = {}
+    for name, box in saved.items():
+        there, here = [], []
+        for (a, b), (c, d) in zip(wanted, box):
+            inside = range(max(a, c), min(b, d))
+            if not inside:
+                break
+            there.append((inside[0] - c, inside[-1] + 1 - c))
+            here.append((inside[0] - a, inside[-1] + 1 - a))
+        else:
+            plan[name] = tuple(there), tuple(here)
+    return plan
+""")
+
+wrong, right = ANSWERS.to("best-grid")
+wrong("data-only", "would need", caught_by="score").body(
+    """return {"dp": gpus, "pp": 1, "tp": 1, "microbatches": 1, "recompute": False}"""
+)
+wrong("too-few-gpus", "but there are 512 GPUs", caught_by="score").body(
+    """return {"dp": 8, "pp": 8, "tp": 4, "microbatches": 8, "recompute": True}"""
+)
+wrong("deep-pipeline", "times par", caught_by="score").body(
+    """return {"dp": gpus // 128, "pp": 16, "tp": 8, "microbatches": 4, "recompute": True}"""
+)
+wrong("a-tuple", "a dict with", caught_by="score").body("return gpus // 64, 8, 8, 16")
+right("searches").body("""
+    from itertools import product
+    from utils.cluster.grid_costs import problem_of
+    model, cluster, best = Model(layers, width, heads, length), find_cluster("dgx-h100", gpus), None
+    for pp, tp, count, recompute in product(range(1, layers + 1), (1, 2, 4, 8, 16), range(1, 257), (False, True)):
+        if gpus % (pp * tp) == 0:
+            plan = {"dp": gpus // (pp * tp), "pp": pp, "tp": tp, "microbatches": count, "recompute": recompute}
+            if not problem_of(plan, model, batch, cluster):
+                seconds = step_costs(plan, model, batch, cluster)["seconds"]
+                best = min(best or (seconds, 0, plan), (seconds, id(plan), plan))
+    return best[2]
+""")

@@ -1,0 +1,781 @@
+"""The visible checks of lesson 12. Form: see oracles.py; what a rank runs: kit/drivers.
+
+The truth about every value is one process with the whole model and the whole batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import gelu
+
+from ..cluster.grid_costs import Model, step_costs
+from ..cluster.hardware import Cluster
+from ..cluster.presets import find_cluster
+from ..kit import mlp
+from ..kit.attention_blocks import attention_block, attention_block_backward, causal_attention
+from ..kit.drivers.on_a_grid import use_groups
+from ..kit.drivers.sharded import in_groups
+from ..kit.transformer import attend
+from .answer import Answer, CheckFailed
+from .inputs import Draws
+from .oracles import Case, as_tuple, oracle
+from .recorded import recorded, recorded_par
+from .scores import Measure
+from .show import show
+from .traffic import expect_only_messages
+
+LESSON = "12_3d_parallelism"
+DOUBLE = torch.float64
+CLOSE = 1e-9
+
+axis_groups = recorded(LESSON, "axis-groups")
+
+
+# ---- the grid
+
+
+@oracle(
+    values=[({"pp": [[0, 1], [2, 3]], "tp": [[0, 2], [1, 3]]}, 4)],
+    if_stuck="every rank must call dist.new_group for every group, in the same order, also for those it isn't in.",
+)
+def process_groups(_: Draws, members: dict[str, list[list[int]]], world_size: int) -> Case:
+    def of(rank: int, name: str) -> list[int]:
+        return next(group for group in members[name] if rank in group)
+
+    ranks = range(world_size)
+    right = {name: [(of(rank, name), sum(of(rank, name))) for rank in ranks] for name in members}
+    unused = {name: [(of(rank, name), -1) for rank in ranks] for name in members}
+    return Case(
+        [[members] * world_size],
+        right=right,
+        seen="rank {rank}: the group {part!r} and the sum of its ranks are",
+        mistakes={
+            name: {
+                "no group of this name that a rank could use: return a dict {name: group}": ([], -1),
+                "all ranks: give the members to dist.new_group": (list(ranks), -1),
+                "the right group, but on another rank the answer holds none that this rank is in": unused[name],
+            }
+            for name in members
+        },
+        through=use_groups,
+    )
+
+
+# ---- three axes, one step
+
+Sizes = tuple[int, int, int]  # dp, pp, tp
+Members = list[list[int]]
+
+
+def grid_of(sizes: Sequence[int]) -> Tensor:
+    """The ranks as a tensor of this shape, the last axis innermost."""
+    return torch.arange(math.prod(sizes)).view(*sizes)
+
+
+def groups_along(sizes: Sequence[int], axis: int) -> Members:
+    """All groups along one axis of a grid."""
+    found: Members = grid_of(sizes).movedim(axis, -1).reshape(-1, sizes[axis]).tolist()  # no answer: of one axis
+    return found
+
+
+def coordinates(sizes: Sequence[int]) -> list[list[int]]:
+    """The coordinates of each rank."""
+    return [(grid_of(sizes) == rank).nonzero()[0].tolist() for rank in range(math.prod(sizes))]
+
+
+def piece(whole: Sequence[Tensor], sizes: Sizes, place: Sequence[int]) -> list[Tensor]:
+    """What a rank has of the weights, or of their gradients: its stage, cut by columns and by rows in turn."""
+    (_, stages, parts), (_, stage, part) = sizes, place
+    each = len(whole) // stages
+    mine = whole[stage * each : stage * each + each]
+    return [x.chunk(parts, 1 - number % 2)[part].clone() for number, x in enumerate(mine)]
+
+
+def without_f(weights: Sequence[Tensor], batch: Tensor, parts: int) -> list[Tensor]:
+    """The gradients of whole weights if no rank of the tensor group adds up the gradients of a region's input."""
+    leaves = [[w.clone().requires_grad_() for w in weights] for _ in range(parts)]
+    columns = [[w.chunk(parts, 1 - n % 2)[part] for n, w in enumerate(mine)] for part, mine in enumerate(leaves)]
+    xs = [batch] * parts
+    for n in range(0, len(weights), 2):
+        partial = [gelu(x @ mine[n]) @ mine[n + 1] for x, mine in zip(xs, columns, strict=True)]
+        total = sum(y.detach() for y in partial)
+        xs = [gelu(total + (y - y.detach())) for y in partial]
+    for x in xs:
+        mlp.loss_of(x).backward()
+    gradients = [[of[n].grad for of in leaves] for n in range(len(weights))]
+    return [torch.stack([grad for grad in of_ranks if grad is not None]).sum(0) for of_ranks in gradients]
+
+
+@oracle(
+    values=[((2, 2, 2), 4, 8, 4)],
+    traffic=[((2, 2, 2), 8, 8, 2)],
+    if_stuck="all ranks of a group must make the same calls in it, in the same order; no rank skips a microbatch.",
+)
+def grid_step(draws: Draws, sizes: Sizes, layers: int, rows: int, count: int, dim: int = 4) -> Case:
+    weights, batch = (
+        mlp.make_weights(layers, dim, draws.salted(), DOUBLE),
+        mlp.make_batch(rows, dim, draws.salted(), DOUBLE),
+    )
+    loss, gradients = mlp.serial_gradients(weights, batch)
+    places, ranks = coordinates(sizes), range(math.prod(sizes))
+    own = [mlp.serial_gradients(weights, part) for part in batch.chunk(sizes[0])]
+    names = [f"the gradient of weights[{number}]" for number in range(layers // sizes[1])]
+
+    def pieces(of_rank: Callable[[Sequence[int]], Sequence[Tensor]], number: int) -> list[Tensor]:
+        return [piece(of_rank(place), sizes, place)[number] for place in places]
+
+    scaled = {
+        f"{sizes[0]} times too large: average over the data axis": sizes[0],
+        f"{count} times too large: a microbatch is one of {count} parts of the mean": count,
+        "divided by the size of the data axis once too often": 1 / sizes[0],
+    }
+    mistakes: dict[str, dict[str, Any]] = {}
+    for number, name in enumerate(names):
+        mistakes[name] = {
+            "that of this rank's own rows: average over the data axis": pieces(lambda at: own[at[0]][1], number),
+            "what it is without f: each tensor rank then knows only its own columns' share of x's gradient": pieces(
+                lambda _: without_f(weights, batch, sizes[2]), number
+            ),
+        }
+        for words, factor in scaled.items():
+            mistakes[name][words] = [factor * x for x in pieces(lambda _: gradients, number)]
+    on_last = [place[1] == sizes[1] - 1 for place in places]
+    mistakes["the loss"] = {
+        "that of this rank's own rows: average over the data axis": [
+            own[place[0]][0] if last else None for place, last in zip(places, on_last, strict=True)
+        ],
+        f"{count} times too large: a microbatch is one of {count} parts of the mean": [
+            count * loss if last else None for last in on_last
+        ],
+    }
+
+    def unpack(got: Any, rank: int) -> dict[str, Any]:
+        of_loss, of_weights = as_tuple(got, ["the loss", "the gradients"], rank).values()
+        return as_tuple(of_weights, names, rank) | {"the loss": of_loss}
+
+    return Case(
+        [[batch for _ in ranks], [piece(weights, sizes, place) for place in places], [count for _ in ranks]],
+        same={"groups": {name: groups_along(sizes, axis) for axis, name in enumerate(GROUPS)}},
+        right={name: pieces(lambda _: gradients, number) for number, name in enumerate(names)}
+        | {"the loss": [loss if last else None for last in on_last]},
+        mistakes=mistakes,
+        rtol=CLOSE,
+        unpack=unpack,
+        through=in_groups,
+        values_first=True,
+        traffic=lambda answer: expect_axes(answer, sizes, layers, rows, count, dim),
+    )
+
+
+GROUPS = ("dp_group", "pp_group", "tp_group")
+SMALL = 64  # bytes: a loss here and there
+
+
+def expect_axes(answer: Answer, sizes: Sizes, layers: int, rows: int, count: int, dim: int) -> str:
+    """Raise CheckFailed unless each rank moved what a step needs along each axis of the grid."""
+    dp, pp, tp = sizes
+    of_rows, pairs = rows // dp * dim * 8, layers // pp // 2
+    for rank, (_, stage, _) in enumerate(coordinates(sizes)):
+        doors = (2 * pairs - (stage == 0)) * of_rows  # the batch itself needs no gradient
+        wanted = {
+            "dp": (dp > 1) * 2 * pairs * dim * dim // tp * 8,
+            "tp": (tp > 1) * doors,
+            "pp": ((stage > 0) + (stage < pp - 1)) * of_rows,
+        }
+        expect_along(answer, rank, moved(answer, rank, sizes), wanted)
+    return "no byte more than needed along any axis."
+
+
+def moved(answer: Answer, rank: int, sizes: Sizes) -> dict[str, int]:
+    """{axis: the bytes that a rank handed in along it}, "elsewhere" for any other group. Sends go along pp."""
+    along = {
+        tuple(group): axis
+        for number, axis in enumerate(("dp", "pp", "tp"))
+        if sizes[number] > 1
+        for group in groups_along(sizes, number)
+    }
+    found: dict[str, int] = dict.fromkeys(("dp", "pp", "tp", "elsewhere"), 0)
+    for event in answer.events:
+        if event.rank == rank and event.op not in ("recv", "barrier") and len(event.members) > 1:
+            found["pp" if event.op == "send" else along.get(event.members, "elsewhere")] += event.bytes
+    return found
+
+
+ADVICE = {
+    "tp": "f and g once for each pair of layers and microbatch. Are whole gradients reduced along tp too?",
+    "dp": "Each gradient is reduced once, after all microbatches.",
+    "pp": "Each microbatch crosses a boundary once in each direction.",
+    "elsewhere": "Which group did you hand to that call? Without one, it is the whole world.",
+}
+
+
+def expect_along(answer: Answer, rank: int, got: dict[str, int], wanted: dict[str, int]) -> None:
+    for axis, nbytes in got.items():
+        need = wanted.get(axis, 0)
+        if not need <= nbytes <= need + SMALL:
+            raise CheckFailed(
+                f"rank {rank} handed in {nbytes:,} bytes along {axis}"
+                if axis != "elsewhere"
+                else f"rank {rank} handed in {nbytes:,} bytes to groups that lie along no axis",
+                f"{need:,} bytes",
+                ADVICE[axis],
+            )
+
+
+# ---- context parallelism
+
+STUCK_RING = (
+    "in a ring, everybody sends to the next rank of the group and receives from the one before. If all of them receive "
+    "first, or wait for their send first, nobody moves: isend, recv, then wait. Peers are global ranks."
+)
+
+
+def heads_of(draws: Draws, seed: int, tokens: int, heads: int = 2, batch: int = 2) -> Tensor:
+    """(batch, heads, tokens, 4), random."""
+    return torch.randn(batch, heads, tokens, 4, generator=draws.generator(seed), dtype=DOUBLE)
+
+
+@oracle(values=[(False,), (True,)])
+def merge_attention(draws: Draws, nothing: bool, large: float = 1.0) -> Case:
+    """Two blocks of keys; nothing: of the second block, the first queries may see no key. large: a factor of q."""
+    q, k, v = (heads_of(draws, seed, 6) for seed in range(3))
+    q, queries = large * q, torch.arange(6) if nothing else torch.full((6,), 6)
+    keys = torch.arange(6)
+    blocks = [attention_block(q, k[:, :, part], v[:, :, part], queries, keys[part]) for part in (FIRST, SECOND)]
+    (out_a, lse_a), (out_b, lse_b) = blocks
+    out, lse = attention_block(q, k, v, queries, keys)
+    with_nans = {"not a number: exp(-inf - -inf). Shift by the larger lse, or let torch.logaddexp do it": overflowed}
+    return Case(
+        [[out_a], [lse_a], [out_b], [lse_b]],
+        right={"out": out, "lse": lse},
+        rtol=CLOSE,
+        mistakes={
+            "out": {
+                "the sum: weigh each part by its share of all exponentials": out_a + out_b,
+                "the mean: weigh each part by its share of all exponentials": (out_a + out_b) / 2,
+                "the sum of both parts with the right weights, never divided by the sum of the weights": (
+                    lambda got: proportional(got, out)
+                ),
+                "the right weights, the wrong way round": merged(out_a, lse_b, out_b, lse_a)[0],
+                **with_nans,
+            },
+            "lse": {
+                "the sum of both: it is the logarithm of a sum of exponentials": lse_a + lse_b,
+                "the larger one: it is the logarithm of a sum of exponentials": torch.maximum(lse_a, lse_b),
+                **with_nans,
+            },
+        },
+    )
+
+
+FIRST, SECOND = slice(0, 3), slice(3, 6)
+
+
+def proportional(got: Any, right: Tensor) -> bool:
+    """Whether each query's result is a multiple of the right one, of 1 to 2 as two weights of at most 1 give."""
+    if not isinstance(got, Tensor) or got.shape != right.shape:
+        return False
+    ratio = got / right
+    return bool(((ratio - ratio[..., :1]).abs() < 1e-6).all() and (ratio > 1 - 1e-6).all() and (ratio <= 2).all())
+
+
+def overflowed(got: Any) -> bool:
+    return isinstance(got, Tensor) and bool(got.isnan().any() | (got == math.inf).any())
+
+
+zigzag_positions = recorded(LESSON, "zigzag-positions")
+
+
+def spread(x: Tensor, positions: Sequence[Tensor]) -> list[Tensor]:
+    """The tokens of each rank, of (B, heads, S, d) or (B, heads, S)."""
+    return [x[:, :, mine].clone() for mine in positions]
+
+
+def layout(kind: str, ranks: int, tokens: int) -> list[Tensor]:
+    """Which tokens each rank has: neighbours, or dealt out one by one."""
+    every_token = torch.arange(ranks * tokens)
+    return list(
+        every_token.chunk(ranks)
+        if kind == "chunks"
+        else [torch.arange(rank, ranks * tokens, ranks) for rank in range(ranks)]
+    )
+
+
+@dataclass
+class Ring:
+    """Attention over tokens that `groups` of ranks share, each group with a sequence of its own."""
+
+    draws: Draws
+    groups: Members
+    tokens: int
+    kind: str
+
+    def __post_init__(self) -> None:
+        size = len(self.groups[0])
+        self.positions = layout(self.kind, size, self.tokens)
+        total = size * self.tokens
+        self.whole = [
+            [heads_of(self.draws, 10 * number + seed, total) for seed in range(4)] for number in range(len(self.groups))
+        ]
+
+    def on_ranks(self, of_group: Callable[[int], Sequence[Any]]) -> list[Any]:
+        """One value per rank, from the values of each group's ranks in group order."""
+        found = [(rank, x) for n, ranks in enumerate(self.groups) for rank, x in zip(ranks, of_group(n), strict=True)]
+        return [x for _, x in sorted(found, key=lambda pair: pair[0])]
+
+    def local(self, number: int) -> list[Tensor]:
+        """Of each rank its tokens of q (0), k (1), v (2) or the gradient of the output (3)."""
+        return self.on_ranks(lambda group: spread(self.whole[group][number], self.positions))
+
+    def all_positions(self) -> list[list[Tensor]]:
+        """On every rank: the positions of each rank of its group."""
+        return self.on_ranks(lambda _: [self.positions] * len(self.positions))
+
+    def results(self, group: int) -> tuple[Tensor, Tensor]:
+        """(out, lse) of the whole sequence."""
+        q, k, v, _ = self.whole[group]
+        order = torch.arange(q.shape[2])
+        return attention_block(q, k, v, order, order)
+
+    def results_on_ranks(self, part: int) -> list[Tensor]:
+        return self.on_ranks(lambda group: spread(self.results(group)[part], self.positions))
+
+    def steps(self, group: int, place: int, hops: Sequence[int], shifted: bool = False) -> tuple[Tensor, Tensor]:
+        """(out, lse) of a rank that sees the keys of the ranks `hops` before it; shifted: with its own positions."""
+        q, k, v, _ = self.whole[group]
+        at = [self.positions[(place - hop) % len(self.positions)] for hop in hops]
+        said = [self.positions[place]] * len(at) if shifted else at
+        mine, keys = self.positions[place], torch.cat(at)
+        return attention_block(q[:, :, mine], k[:, :, keys], v[:, :, keys], mine, torch.cat(said))
+
+    def wrong(self, hops: Sequence[int], part: int, shifted: bool = False) -> list[Tensor]:
+        size = len(self.positions)
+        return self.on_ranks(lambda group: [self.steps(group, p, hops, shifted)[part] for p in range(size)])
+
+
+def merged(out: Tensor, lse: Tensor, more: Tensor, its_lse: Tensor) -> tuple[Tensor, Tensor]:
+    both = torch.stack([lse, its_lse])
+    shares = both.softmax(0).nan_to_num(0.0).unsqueeze(-1)
+    return (shares * torch.stack([out, more])).sum(0), both.logsumexp(0)
+
+
+@oracle(
+    values=[([[0, 1, 2]], 2, "chunks"), ([[0, 2], [1, 3]], 3, "dealt")],
+    traffic=[([[0, 1, 2, 3]], 2, "chunks")],
+    if_stuck=STUCK_RING,
+)
+def ring_attention(draws: Draws, groups: Members, tokens: int, kind: str) -> Case:
+    ring = Ring(draws, groups, tokens, kind)
+    size, k = len(groups[0]), ring.local(1)[0]
+    every_hop = range(size)
+    wrong = {
+        "attention to this rank's own keys alone: merge those that arrive, too": ([0], False),
+        "attention without the keys of the last rank of the ring: P - 1 blocks arrive": (every_hop[:-1], False),
+        "what it is with this rank's positions for all keys: use those of the rank that they come from": (
+            every_hop,
+            True,
+        ),
+    }
+    mistakes = {
+        part: {words: ring.wrong(hops, number, shifted) for words, (hops, shifted) in wrong.items() if hops}
+        for number, part in enumerate(("out", "lse"))
+    }
+    return Case(
+        [ring.local(0), ring.local(1), ring.local(2), ring.all_positions()],
+        same={"merge": merged, "groups": {"cp_group": groups}},
+        right={"out": ring.results_on_ranks(0), "lse": ring.results_on_ranks(1)},
+        rtol=CLOSE,
+        mistakes=mistakes,
+        through=in_groups,
+        values_first=True,
+        traffic=lambda answer: expect_ring(answer, (size - 1) * 2 * k.nbytes),
+    )
+
+
+def expect_ring(answer: Answer, nbytes: int) -> str:
+    """Raise CheckFailed unless each rank sent so many bytes, all to the same rank."""
+    expect_only_messages(answer)
+    for rank in range(answer.run.world_size):
+        sends = [event for event in answer.events if event.rank == rank and event.op == "send"]
+        total = sum(event.bytes for event in sends)
+        if total != nbytes:
+            raise CheckFailed(
+                f"rank {rank} sent {total:,} bytes",
+                f"{nbytes:,} bytes",
+                "Keys and values need P - 1 hops: one more brings them back to where they started."
+                if total > nbytes
+                else "Something never went all the way round.",
+            )
+        if len({event.peer for event in sends}) > 1:
+            raise CheckFailed(f"rank {rank} sends to several ranks", "one, the next of the group")
+    return f"each rank sent {nbytes:,} bytes, all to the next rank."
+
+
+@oracle(
+    values=[([[0, 1, 2]], 2, "chunks"), ([[0, 2], [1, 3]], 2, "dealt")],
+    traffic=[([[0, 1, 2, 3]], 2, "chunks")],
+    if_stuck=STUCK_RING,
+)
+def ring_attention_backward(draws: Draws, groups: Members, tokens: int, kind: str) -> Case:
+    ring = Ring(draws, groups, tokens, kind)
+    size, nbytes = len(groups[0]), 2 * ring.local(1)[0].nbytes
+
+    def gradients(group: int) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v, grad = ring.whole[group]
+        order = torch.arange(q.shape[2])
+        return attention_block_backward(q, k, v, *ring.results(group), grad, order, order)
+
+    def partial(group: int, place: int, keys_of: int) -> tuple[Tensor, Tensor, Tensor]:
+        """What the queries of one rank say about the keys of another one."""
+        q, k, v, grad = ring.whole[group]
+        mine, theirs = ring.positions[place], ring.positions[keys_of]
+        out, lse = (x[:, :, mine] for x in ring.results(group))
+        of_keys = k[:, :, theirs], v[:, :, theirs]
+        return attention_block_backward(q[:, :, mine], *of_keys, out, lse, grad[:, :, mine], mine, theirs)
+
+    def of_ranks(part: int, hop: int) -> list[Tensor]:
+        """Where the gradient of keys ends up `hop` ranks behind its owner."""
+        return ring.on_ranks(
+            lambda group: [spread(gradients(group)[part], ring.positions)[(p - hop) % size] for p in range(size)]
+        )
+
+    def own(part: int) -> list[Tensor]:
+        return ring.on_ranks(lambda group: [partial(group, p, p)[part] for p in range(size)])
+
+    names = ("dq", "dk", "dv")
+    shifted = "the gradient of another rank's keys: one more hop brings it home to its owner"
+    return Case(
+        [
+            *(ring.local(part) for part in range(3)),
+            ring.all_positions(),
+            *(ring.results_on_ranks(part) for part in range(2)),
+            ring.local(3),
+        ],
+        same={"groups": {"cp_group": groups}},
+        right={name: of_ranks(part, 0) for part, name in enumerate(names)},
+        rtol=CLOSE,
+        mistakes={
+            "dq": {"what this rank's own keys contribute: add up all hops": own(0)},
+            **{
+                name: {
+                    "what this rank's own queries contribute: others have looked at these keys, too": own(part),
+                    shifted: of_ranks(part, -1),
+                }
+                for part, name in enumerate(names)
+                if part
+            },
+        },
+        through=in_groups,
+        values_first=True,
+        traffic=lambda answer: expect_ring(answer, (2 * size - 1) * nbytes if size > 1 else 0),
+    )
+
+
+@oracle(
+    values=[([[0, 1]], 2, 4), ([[0, 2], [1, 3]], 3, 2)],
+    traffic=[([[0, 1, 2, 3]], 2, 4)],
+    if_stuck="all ranks of the group must call all_to_all_single, with tensors of the same size.",
+)
+def ulysses_attention(draws: Draws, groups: Members, tokens: int, heads: int) -> Case:
+    size = len(groups[0])
+    total, nbytes = size * tokens, heads * tokens * 4 * 8
+    whole = [
+        [heads_of(draws, 10 * number + seed, total, heads, 1) for seed in range(3)] for number in range(len(groups))
+    ]
+
+    def on_ranks(of_group: Callable[[int], Sequence[Tensor]]) -> list[Tensor]:
+        found = [(rank, x) for n, ranks in enumerate(groups) for rank, x in zip(ranks, of_group(n), strict=True)]
+        return [x.clone() for _, x in sorted(found, key=lambda pair: pair[0])]
+
+    def shards_of(part: int) -> list[Tensor]:
+        """Of each rank its tokens of q (0), k (1) or v (2)."""
+        return on_ranks(lambda group: whole[group][part].chunk(size, 2))
+
+    outs = [causal_attention(*qkv) for qkv in whole]
+    sighted = [attend(q, k, v) for q, k, v in whole]
+    chunks = [
+        torch.cat([causal_attention(*(x.chunk(size, 2)[p] for x in qkv)) for p in range(size)], 2) for qkv in whole
+    ]
+    swapped = [out.unflatten(1, (size, heads // size)).transpose(1, 2).flatten(1, 2) for out in outs]
+    return Case(
+        [shards_of(part) for part in range(3)],
+        same={"groups": {"cp_group": groups}},
+        right=on_ranks(lambda group: outs[group].chunk(size, 2)),
+        rtol=CLOSE,
+        mistakes={
+            "attention within this rank's own tokens: exchange them first": on_ranks(
+                lambda group: chunks[group].chunk(size, 2)
+            ),
+            "attention to later tokens, too: it must be causal": on_ranks(lambda group: sighted[group].chunk(size, 2)),
+            "right, but with the heads in a different order: heads come back from rank 0 first": on_ranks(
+                lambda group: swapped[group].chunk(size, 2)
+            ),
+        },
+        through=in_groups,
+        values_first=True,
+        traffic=lambda answer: expect_exchanged(answer, 4 * nbytes),
+    )
+
+
+def expect_exchanged(answer: Answer, nbytes: int) -> str:
+    for rank in range(answer.run.world_size):
+        events = [event for event in answer.events if event.rank == rank]
+        strangers = sorted({event.op for event in events} - {"all_to_all"})
+        total = sum(event.bytes for event in events)
+        if strangers or total != nbytes:
+            raise CheckFailed(
+                f"rank {rank} handed {total:,} bytes to {', '.join(strangers) or 'all_to_all'}",
+                f"{nbytes:,} bytes to all_to_all",
+                "q, k and v there, the result back: each of them once, and no rank needs all heads of all tokens.",
+            )
+    return f"{nbytes:,} bytes handed to all-to-alls per rank, whatever the number of ranks."
+
+
+# ---- across all axes
+
+GRADIENTS = {"matrix": (2, 3), "norm": (3,), "table": (4, 2)}  # sharded over tp; replicated; replicated and tied
+
+
+def on_stage(name: str, stage: int, stages: int) -> bool:
+    return name != "table" or stage in (0, stages - 1)
+
+
+@oracle(
+    values=[((2, 2, 2),)],
+    traffic=[((2, 3, 1),), ((2, 2, 2),)],
+    if_stuck="all ranks of a group must make the same calls in it.",
+)
+def finish_gradients(draws: Draws, sizes: Sizes) -> Case:
+    dp, pp, tp = sizes
+    places, ranks = coordinates(sizes), range(math.prod(sizes))
+    whole = {
+        name: draws.different_integers(len(ranks), shape, DOUBLE, seed)
+        for seed, (name, shape) in enumerate(GRADIENTS.items())
+    }
+    given = [{name: whole[name][rank] for name in GRADIENTS if on_stage(name, places[rank][1], pp)} for rank in ranks]
+    ends = [[int(x) for x in grid_of(sizes)[d, [0, pp - 1], t].unique()] for d in range(dp) for t in range(tp)]
+    inside = [[int(rank)] for rank in grid_of(sizes)[:, 1 : pp - 1].flatten()]
+    embedding = ends + inside
+
+    def outcome(steps: Mapping[str, Sequence[str]], factor: float = 1.0) -> list[dict[str, Tensor]]:
+        """steps: {name: over which groups its gradient is summed}, and the mean over dp."""
+        found = [dict(of_rank) for of_rank in given]
+        for name in GRADIENTS:
+            for step in steps[name]:
+                members = embedding if step == "tied" else groups_along(sizes, {"dp": 0, "tp": 2}[step])
+                found = [dict(x) for x in added_up(found, name, members, 1 / dp if step == "dp" else 1.0)]
+        return [{name: factor * x for name, x in of_rank.items()} for of_rank in found]
+
+    steps = {"matrix": ["dp"], "norm": ["tp", "dp"], "table": ["tp", "tied", "dp"]}
+    right = outcome(steps)
+    wrong = {
+        "without the sum along tp: each rank has used this weight for its own tokens": {
+            name: [step for step in of if step != "tp"] for name, of in steps.items()
+        },
+        "summed along tp too: this weight is cut there, and its gradient is whole": steps | {"matrix": ["tp", "dp"]},
+        "without the other end of the pipeline: a tied weight is used twice, and both gradients count": steps
+        | {"table": ["tp", "dp"]},
+        "without the mean along dp": {name: [step for step in of if step != "dp"] for name, of in steps.items()},
+    }
+    outcomes = {words: outcome(these) for words, these in wrong.items()}
+    outcomes["the sum along dp: take the mean"] = outcome(steps, dp)
+
+    def by_name(of_ranks: list[dict[str, Tensor]], name: str) -> list[Tensor | None]:
+        return [of_rank.get(name) for of_rank in of_ranks]
+
+    def unpack(got: Any, rank: int) -> dict[str, Any]:
+        if not isinstance(got, dict) or got.keys() != given[rank].keys():
+            raise CheckFailed(f"rank {rank} returned {show(got)}", f"a dict with {', '.join(given[rank])}")
+        return dict.fromkeys(GRADIENTS) | got
+
+    groups = {"dp_group": groups_along(sizes, 0), "tp_group": groups_along(sizes, 2), "embedding_group": embedding}
+    return Case(
+        [given],
+        same={"partial": ["norm", "table"], "tied": ["table"], "groups": groups},
+        right={name: by_name(right, name) for name in GRADIENTS},
+        mistakes={name: {words: by_name(of, name) for words, of in outcomes.items()} for name in GRADIENTS},
+        unpack=unpack,
+        rtol=CLOSE,
+        through=in_groups,
+        values_first=True,
+        traffic=lambda answer: expect_finished(answer, sizes, places, embedding),
+    )
+
+
+def added_up(found: list[dict[str, Tensor]], name: str, groups: Members, factor: float) -> list[dict[str, Tensor]]:
+    after = [dict(x) for x in found]
+    for members in groups:
+        having = [rank for rank in members if name in found[rank]]
+        if having:
+            total = torch.stack([found[rank][name] for rank in having]).sum(0) * factor
+            for rank in having:
+                after[rank][name] = total
+    return after
+
+
+def expect_finished(answer: Answer, sizes: Sizes, places: list[list[int]], embedding: Members) -> str:
+    """Raise CheckFailed unless each gradient went once along each axis that it needs."""
+    nbytes = {name: math.prod(shape) * 8 for name, shape in GRADIENTS.items()}
+    for rank, place in enumerate(places):
+        here = {name for name in GRADIENTS if on_stage(name, place[1], sizes[1])}
+        ends = next(tuple(members) for members in embedding if rank in members)
+        got = {"dp": 0, "tp": 0, "tied": 0, "elsewhere": 0}
+        for event in (event for event in answer.events if event.rank == rank and len(event.members) > 1):
+            along = {tuple(ends): "tied"} | {
+                tuple(members): axis for axis, n in (("dp", 0), ("tp", 2)) for members in groups_along(sizes, n)
+            }
+            got[along.get(event.members, "elsewhere")] += event.bytes
+        wanted = {
+            "dp": (sizes[0] > 1) * sum(nbytes[name] for name in here),
+            "tp": (sizes[2] > 1) * sum(nbytes[name] for name in here - {"matrix"}),
+            "tied": (len(ends) > 1) * nbytes["table"] * ("table" in here),
+            "elsewhere": 0,
+        }
+        for axis, count in got.items():
+            if count != wanted[axis]:
+                where = {"tied": "to the two ends of the pipeline", "elsewhere": "to other groups"}
+                raise CheckFailed(
+                    f"rank {rank} handed {count:,} bytes {where.get(axis, f'to its {axis} group')}",
+                    f"{wanted[axis]:,} bytes",
+                    "Each gradient goes once along each axis that it needs, and along no other.",
+                )
+    return "each gradient went once along each axis that it needs."
+
+
+@oracle(
+    values=[((2, 2),), ((3, 1),)], traffic=[((2, 2),)], if_stuck="all ranks of a group must make the same calls in it."
+)
+def grid_norm(draws: Draws, sizes: tuple[int, int]) -> Case:
+    pp, tp = sizes
+    places = coordinates(sizes)
+    matrices = draws.different_integers(pp * tp, (2, 2), DOUBLE)
+    norms = draws.different_integers(pp, 3, DOUBLE, 1)
+    table = draws.integers((3, 2), DOUBLE, 2) + 7
+    given = [
+        {"matrix": matrices[rank], "norm": norms[stage]} | ({"table": table} if on_stage("table", stage, pp) else {})
+        for rank, (stage, _) in enumerate(places)
+    ]
+    elsewhere = [["table"] if pp > 1 and stage == pp - 1 else [] for stage, _ in places]
+
+    def squares(xs: Sequence[Tensor]) -> float:
+        return sum(float(x.square().sum()) for x in xs)
+
+    sharded, replicated, tied = squares(matrices), squares(norms), squares([table])
+    ends = 2 if pp > 1 else 1
+    own = [  # replicated gradients divided by the ranks that have them, tied ones on the first stage
+        squares([of["matrix"]]) + (squares([of["norm"]]) + (at == 0) * tied) / tp
+        for of, (at, _) in zip(given, places, strict=True)
+    ]
+    of_stage = [math.sqrt(sum(own[r] for r, (at, _) in enumerate(places) if at == stage)) for stage, _ in places]
+    return Case(
+        [given, [["norm", "table"]] * len(places), elsewhere],
+        same={"groups": {"pp_group": groups_along(sizes, 0), "tp_group": groups_along(sizes, 1)}},
+        right=math.sqrt(sharded + replicated + tied),
+        rtol=CLOSE,
+        mistakes={
+            "the norm with replicated gradients counted on every tp rank: count them once": math.sqrt(
+                sharded + tp * (replicated + tied)
+            ),
+            "the norm with the tied gradient counted on both of its stages: `elsewhere` says what to leave out": (
+                math.sqrt(sharded + replicated + ends * tied)
+            ),
+            "the norm of everything on every rank: count replicated gradients, and tied ones, once": math.sqrt(
+                sharded + tp * (replicated + ends * tied)
+            ),
+            "the norm of this rank's gradients: add up the squares over the grid": [math.sqrt(x) for x in own],
+            "this stage's norm: add up the squares along pp, too": of_stage,
+            "the square of the norm": sharded + replicated + tied,
+        },
+        through=in_groups,
+        values_first=True,
+        traffic=expect_few_bytes,
+    )
+
+
+def expect_few_bytes(answer: Answer) -> str:
+    for rank in range(answer.run.world_size):
+        total = sum(event.bytes for event in answer.events if event.rank == rank)
+        if total > SMALL:
+            raise CheckFailed(
+                f"rank {rank} handed in {total:,} bytes", f"{SMALL} at most", "Only sums of squares need to travel."
+            )
+    return "one number or two per rank."
+
+
+@oracle(values=[([3, 5, 1],), ([4, 0],)], traffic=[([3, 5, 1],)])
+def token_mean(draws: Draws, counts: list[int], groups: Members | None = None) -> Case:
+    groups = groups or [list(range(len(counts)))]
+    losses = [(draws.integers(count, DOUBLE, seed=rank) + 5 + rank) for rank, count in enumerate(counts)]
+
+    def of(rank: int) -> tuple[float, int, int]:
+        """(sum of the losses, tokens, ranks) of a rank's group."""
+        mine = next(members for members in groups if rank in members)
+        return sum(float(losses[r].sum()) for r in mine), sum(counts[r] for r in mine), len(mine)
+
+    every_rank = [of(rank) for rank in range(len(counts))]
+    sums = [losses[rank].sum() for rank in range(len(counts))]
+    means = [x.mean() for x in losses]
+    local = [total * size / tokens for total, (_, tokens, size) in zip(sums, every_rank, strict=True)]
+    return Case(
+        [losses],
+        same={"groups": {"dp_group": groups}},
+        right={
+            "the loss to go backward from": local,
+            "the mean": [torch.tensor(s / n, dtype=DOUBLE) for s, n, _ in every_rank],
+        },
+        rtol=CLOSE,
+        mistakes={
+            "the loss to go backward from": {
+                "the mean over this rank's own tokens: a rank with few tokens then counts as much as the others": means,
+                "P times too small: the gradients are averaged over P ranks later": [
+                    total / tokens for total, (_, tokens, _) in zip(sums, every_rank, strict=True)
+                ],
+                "the sum over this rank's tokens: divide by the tokens of all ranks": sums,
+            },
+            "the mean": {
+                "the mean of the ranks' means: weigh every token alike": [
+                    torch.stack([means[r] for r in next(g for g in groups if rank in g)]).mean()
+                    for rank in range(len(counts))
+                ],
+                "this rank's own mean": means,
+            },
+        },
+        through=in_groups,
+        values_first=True,
+        traffic=expect_few_bytes,
+    )
+
+
+batch_rows = recorded(LESSON, "batch-rows")
+pieces_to_read = recorded(LESSON, "pieces-to-read")
+
+
+# ---- the challenge
+
+
+@oracle(score=[(80, 10_240, 80, 2048, 1024)], par=recorded_par(LESSON, "best-grid"))
+def best_grid(_: Draws, layers: int, width: int, heads: int, length: int, batch: int) -> Case:
+    cluster = find_cluster("dgx-h100", GPUS)
+    model = Model(layers, width, heads, length)
+    plans = Measure(lambda answer: seconds_of(answer.results[0], model, batch, cluster), "s", "for a step")
+    least = model.flops_per_token * length * batch / (GPUS * cluster.gpu.peak("bfloat16"))
+    return Case([[layers], [width], [heads], [length], [batch], [GPUS]], score=plans, limit=least)
+
+
+GPUS = 512
+
+
+def seconds_of(plan: Any, model: Model, batch: int, cluster: Cluster) -> float:
+    names = {"dp", "pp", "tp", "microbatches", "recompute"}
+    if not isinstance(plan, dict) or plan.keys() != names:
+        raise CheckFailed(f"it returned {show(plan)}"[:200], f"a dict with {', '.join(sorted(names))}")
+    try:
+        return step_costs(plan, model, batch, cluster)["seconds"]
+    except (ValueError, TypeError) as error:
+        raise CheckFailed(f"the plan can't be carried out: {error}", "one that can") from None
