@@ -29,6 +29,7 @@ sharded_matmul("columns", tp_size=2)             x @ w with w cut into columns o
                                                  qkv_columns: those of attention
 zero_stages(world_size=4)                        what each stage of ZeRO leaves on a rank; flat_pieces, recut: how a
                                                  flat tensor is cut; gather_compute_free: when weights have memory
+memory_and_time({"every k": [("1", 1e9, 1.3)]}, "")  what recomputing saves in memory and costs in time
 doors("f", "g")                                  what the two ends of a sharded region do; layer_doors: in a layer
 """
 
@@ -43,6 +44,7 @@ from .heatmaps import heatmap, traffic
 from .machines import bandwidths, rendezvous, roofline, tiles, topology
 from .memories import live_bytes
 from .picture import COLOURS, KINDS, Picture
+from .recomputing import memory_and_time
 from .schedules import pipeline, schedule
 from .shardings import doors, layer_doors, qkv_columns, sharded_matmul, sharded_mlp
 from .sweeps import sweep
@@ -72,6 +74,7 @@ __all__ = [
     "heatmap",
     "layer_doors",
     "live_bytes",
+    "memory_and_time",
     "norms",
     "over_steps",
     "overlap",

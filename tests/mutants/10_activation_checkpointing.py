@@ -1,0 +1,319 @@
+"""Answers to lesson 10, wrong and right. `grader/authoring/variants.py` says how to write them."""
+
+from grader.authoring.variants import Answers
+
+ANSWERS = Answers()
+
+wrong, right = ANSWERS.to("kept-for-backward")
+wrong("counts-twice", "share counts once").replace("known.add(storage.data_ptr())", "pass")
+wrong("counts-inputs", "would be there anyway").replace("{x.untyped_storage().data_ptr() for x in inputs}", "set()")
+wrong("counts-all", "the inputs too").replace("if storage.data_ptr() not in known:", "if True:")
+wrong("tensor-bytes", "a slice keeps all").replace("storage.nbytes()", "tensor.nbytes")
+wrong("backwards", "as they are saved").replace("return kept", "return kept[::-1]")
+wrong("tensors-by-name", "share counts once").body("""
+    kept = []
+
+    def pack(tensor):
+        if not any(tensor is x for x in inputs):
+            kept.append(tensor.untyped_storage().nbytes())
+        return tensor
+
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        output = function(*inputs)
+    return kept
+""")
+right("notes-first").body("""
+    saved = []
+    with saved_tensors_hooks(lambda x: saved.append(x) or len(saved) - 1, lambda place: saved[place]):
+        output = function(*inputs)
+    pieces = {x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in saved}
+    for x in inputs:
+        pieces.pop(x.untyped_storage().data_ptr(), None)
+    return list(pieces.values())
+""")
+
+wrong, right = ANSWERS.to("checkpoint")
+wrong("keeps-the-graph", "once in each", caught_by="memory").function("""
+    return function(*args)
+""")
+wrong("no-enable-grad", "torch.enable_grad()").replace("with torch.enable_grad():", "if True:")
+wrong("not-detached", "from detached tensors").replace("tensor.detach().requires_grad_(tensor.requires_grad)", "tensor")
+wrong("autograd-grad", "torch.autograd.grad does not").replace(
+    "torch.autograd.backward(*zip(*pairs))",
+    "wanted = [a for a in args if isinstance(a, Tensor) and a.requires_grad]\n"
+    "found = torch.autograd.grad([y for y, _ in pairs], wanted, [g for _, g in pairs])\n"
+    "for a, g in zip(wanted, found):\n    a.grad = g",
+)
+wrong("all-outputs", "leave out outputs that need none").replace("if y.requires_grad", "")
+wrong("tensors-only", "None where it isn't a tensor").replace(
+    "[arg.grad if isinstance(arg, Tensor) else None for arg in args]",
+    "[arg.grad for arg in args if isinstance(arg, Tensor)]",
+)
+wrong("all-need-gradients", "whole numbers", hidden=True).replace(
+    "requires_grad_(tensor.requires_grad)", "requires_grad_()"
+)
+wrong("no-gradient-of-arguments", "each at its place").replace(
+    "return None, *[arg.grad if isinstance(arg, Tensor) else None for arg in args]",
+    "return None, *[None for _ in args]",
+)
+right("keeps-places-in-a-dict").cell("""
+class Checkpoint(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, function, *args):
+        tensors = {n: a for n, a in enumerate(args) if torch.is_tensor(a)}
+        ctx.names, ctx.function = list(tensors), function
+        ctx.rest = {n: a for n, a in enumerate(args) if n not in tensors}
+        ctx.save_for_backward(*tensors.values())
+        with torch.no_grad():
+            return function(*args)
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        given = dict(ctx.rest)
+        for n, x in zip(ctx.names, ctx.saved_tensors):
+            given[n] = x.detach()
+            given[n].requires_grad = x.requires_grad
+        with torch.enable_grad():
+            out = ctx.function(*[given[n] for n in sorted(given)])
+        if torch.is_tensor(out):
+            out = (out,)
+        used = [n for n, y in enumerate(out) if y.grad_fn is not None]
+        torch.autograd.backward([out[n] for n in used], [gradients[n] for n in used])
+        return (None, *[getattr(given[n], "grad", None) for n in sorted(given)])
+
+def checkpoint(function, *args):
+    return Checkpoint.apply(function, *args)
+""")
+
+wrong, right = ANSWERS.to("replayable")
+wrong("new-masks", "random state of the first").replace("torch.set_rng_state(state)", "pass")
+wrong("never-puts-back", "put the random state back").replace("torch.random.fork_rng(), ", "")
+wrong("no-autocast", "so must this one").replace(', torch.autocast("cpu", dtype, enabled=enabled)', "")
+wrong("always-autocast", "ran without autocast", hidden=True).replace(
+    'torch.autocast("cpu", dtype, enabled=enabled)',
+    'torch.autocast("cpu", dtype, enabled=enabled or torch.is_autocast_enabled("cpu"))',
+)
+wrong("one-seed", "draws numbers as any other").body("""
+    state = torch.get_rng_state()
+    modes = []
+
+    def again(*args):
+        if not modes:
+            modes.append((torch.get_autocast_dtype("cpu"), torch.is_autocast_enabled("cpu")))
+        dtype, enabled = modes[0]
+        with torch.random.fork_rng(), torch.autocast("cpu", dtype, enabled=enabled):
+            torch.set_rng_state(state)
+            return function(*args)
+
+    return again
+""")
+wrong("fixed-seed", "doesn't give by itself").body("""
+    def again(*args):
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            return function(*args)
+
+    return again
+""")
+wrong("state-of-the-latest-call", "another mask").replace("if not noted:", "if len(noted) < 2:")
+right("as-a-class").body("""
+    class Replay:
+        state = None
+
+        def __call__(self, *args):
+            if self.state is None:
+                self.dtype, self.on = torch.get_autocast_dtype("cpu"), torch.is_autocast_enabled("cpu")
+                self.state = torch.get_rng_state()
+                return function(*args)
+            now = torch.get_rng_state()
+            try:
+                torch.set_rng_state(self.state)
+                with torch.autocast(device_type="cpu", dtype=self.dtype, enabled=self.on):
+                    return function(*args)
+            finally:
+                torch.set_rng_state(now)
+
+    return Replay()
+""")
+
+wrong, right = ANSWERS.to("forward-in-segments")
+wrong("late-binding", "Bind them").body("""
+    for start in range(0, len(layers), k):
+        segment = layers[start : start + k]
+
+        def run(x):
+            for one in segment:
+                x = one(x)
+            return x
+
+        x = checkpoint(run, x)
+    return x
+""")
+wrong("drops-the-rest", "may be shorter").replace("range(0, len(layers), k)", "range(0, len(layers) // k * k, k)")
+wrong("every-layer", "once for each segment", caught_by="memory").body("""
+    for one in layers:
+        x = checkpoint(one, x)
+    return x
+""")
+wrong("no-checkpoint", "hand each segment", caught_by="memory").body("""
+    for one in layers:
+        x = one(x)
+    return x
+""")
+wrong("k-segments", "once for each segment", caught_by="memory").replace(
+    "for start in range(0, len(layers), k):", "k = -(-len(layers) // k)\nfor start in range(0, len(layers), k):"
+)
+right("default-argument").body("""
+    for start in range(0, len(layers), k):
+        def run(x, segment=tuple(layers[start : start + k])):
+            for one in segment:
+                x = one(x)
+            return x
+
+        x = checkpoint(run, x)
+    return x
+""")
+
+wrong, right = ANSWERS.to("peak-bytes")
+wrong("boundaries-only", "while a segment is recomputed").body("return -(-num_layers // k) * boundary")
+wrong("input-twice", "counts the segment's own input twice").body("""
+    starts = range(0, num_layers, k)
+    return max((n + 1) * boundary + (min(start + k, num_layers) - start) * keeps for n, start in enumerate(starts))
+""")
+wrong("full-last", "last segment as long as").body("return (-(-num_layers // k) - 1) * boundary + k * keeps")
+wrong("last-only", "an earlier one may need more").body("""
+    count = -(-num_layers // k)
+    return (count - 1) * boundary + (num_layers - (count - 1) * k) * keeps
+""")
+wrong("no-checkpoints", "without checkpoints").body("return num_layers * keeps")
+right("goes-through-segments").body("""
+    alive, most, left = 0, 0, num_layers
+    while left > 0:
+        most = max(most, alive + min(k, left) * keeps)
+        alive, left = alive + boundary, left - k
+    return most
+""")
+
+wrong, right = ANSWERS.to("best-segments")
+wrong("every-layer", "have a peak of").body("return list(range(len(keeps)))")
+wrong("equal-lengths", "length of its own").body("""
+    def peak(starts):
+        ends = [*starts[1:], len(keeps)]
+        return max(sum(boundaries[s] for s in starts if s < a) + sum(keeps[a:b]) for a, b in zip(starts, ends))
+
+    return min((list(range(0, len(keeps), k)) for k in range(1, len(keeps) + 1)), key=peak)
+""")
+wrong("forgets-the-boundary", "have a peak of").replace("boundaries[start] + least[end]", "least[end]")
+wrong("adds-both", "have a peak of").replace("max(sum(keeps[start:end]), behind)", "sum(keeps[start:end]) + behind")
+wrong("ends", "0 first, then rising").replace("starts.append(start)", "starts.append(following[start])")
+right("recursive").body("""
+    from functools import cache
+
+    @cache
+    def best(start):
+        options = []
+        for end in range(start + 1, len(keeps) + 1):
+            later, starts = best(end) if end < len(keeps) else (0, ())
+            behind = boundaries[start] + later if end < len(keeps) else 0
+            options.append((max(sum(keeps[start:end]), behind), (start, *starts)))
+        return min(options)
+
+    return list(best(0)[1])
+""")
+
+wrong, right = ANSWERS.to("keep-expensive")
+wrong("opposite", "the opposite").replace(">= least", "< least").replace("op in first and", "op not in first or")
+wrong("above", "is enough").replace(">= least", "> least")
+wrong("bias-first", "in addmm it is the first argument").replace("aten.addmm.default: 1", "aten.addmm.default: 0")
+wrong("no-bmm", "without bmm").replace("torch.ops.aten.bmm.default: 0, ", "")
+wrong("no-addmm", "without addmm").replace(", torch.ops.aten.addmm.default: 1", "")
+wrong("columns", "the inner one counts").replace("args[first[op]].shape[-1]", "args[-1].shape[-1]")
+wrong("every-product", "to keep every product").replace("args[first[op]].shape[-1] >= least", "True")
+wrong("fixed-limit", "least = ", hidden=True).replace(">= least", ">= 128")
+right("by-right-factor").body("""
+    aten = torch.ops.aten
+
+    def decide(ctx, op, *args, **kwargs):
+        product = op in (aten.mm.default, aten.bmm.default, aten.addmm.default)
+        keep = product and args[-1].size(-2) >= least
+        return CheckpointPolicy.MUST_SAVE if keep else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return decide
+""")
+
+wrong, right = ANSWERS.to("pieces-over")
+wrong("a-view", "keep .clone() of it", caught_by="memory").replace(
+    "flat = nn.functional.pad(tensor.detach().flatten(), (0, length * size - tensor.numel()))",
+    "flat = torch.cat([tensor.detach().flatten(), tensor.new_zeros(length * size - tensor.numel())])",
+).replace(".clone()", "")
+wrong("keeps-all", "keep .clone() of it", caught_by="memory").replace(
+    "flat[rank * length : (rank + 1) * length].clone()", "tensor.detach()"
+).replace("flat = piece.new_empty(size * len(piece))", "return piece").replace(
+    "dist.all_gather_single(flat, piece, group=group)", ""
+).replace("return flat[: shape.numel()].view(shape)", "")
+wrong("world-rank", "rank").replace("dist.get_rank(group)", "dist.get_rank()")
+wrong("whole-world", "").replace("flat, piece, group=group", "flat, piece")
+wrong("no-padding", "").replace("-(-tensor.numel() // size)", "tensor.numel() // size")
+wrong("gathers-in-pack", "in unpack", caught_by="traffic").replace(
+    "return tensor.shape, flat", "dist.all_reduce(flat.clone(), group=group)\nreturn tensor.shape, flat"
+)
+right("tensor-lists").body("""
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+
+    def pack(x):
+        whole = x.detach().reshape(-1)
+        length = (len(whole) + size - 1) // size
+        mine = whole.new_zeros(length)
+        part = whole[rank * length : (rank + 1) * length]
+        mine[: len(part)] = part
+        return mine, x.size()
+
+    def unpack(kept):
+        mine, shape = kept
+        parts = [torch.empty_like(mine) for _ in range(size)]
+        dist.all_gather(parts, mine, group=group)
+        return torch.cat(parts)[: shape.numel()].reshape(shape)
+
+    return pack, unpack
+""")
+
+wrong, right = ANSWERS.to("stage-peak")
+wrong("gpipe", "that of GPipe").replace("min(num_stages - stage, microbatches)", "microbatches")
+wrong("all-stages", "only P - p").replace("num_stages - stage", "num_stages")
+wrong("first-has-least", "the first stage has most").replace("num_stages - stage", "stage + 1")
+wrong("one-too-few", "goes backward counts too").replace("num_stages - stage", "num_stages - stage - 1")
+wrong("more-than-there-are", "than there are").replace("min(num_stages - stage, microbatches)", "num_stages - stage")
+wrong("other-way-round", "the other value").replace("if recompute", "if not recompute")
+wrong("leaves-out", "leaves out the layer").replace(" + keeps - boundary", "")
+wrong("input-twice", "in it twice").replace(" + keeps - boundary", " + keeps")
+wrong("whole-stage", "a checkpoint of its own").replace("keeps - boundary", "num_layers * (keeps - boundary)")
+right("one-sum").body("""
+    live = min(microbatches, num_stages - stage)
+    held = live * num_layers * (boundary if recompute else keeps)
+    return held + (keeps - boundary) * recompute
+""")
+
+wrong, right = ANSWERS.to("recompute-plan")
+wrong("recomputes-all", "times par", caught_by="score").body("return [(n, n + 1, True) for n in range(len(keeps))]")
+wrong("keeps-all", "a peak of", caught_by="score").body("return [(0, len(keeps), False)]")
+wrong("leaves-out-the-last", "the last segment ends", caught_by="score").body(
+    "return [(n, n + 1, True) for n in range(len(keeps) - 1)]"
+)
+right("tries-segments").body("""
+    count, plans = len(keeps), []
+    for k in (1, 2, 3):
+        starts = list(range(0, count, k))
+        plan = [[a, min(a + k, count), True] for a in starts]
+
+        def gain(one):
+            a, b, _ = one
+            return sum(seconds[a:b]) / max(sum(keeps[a:b]) - boundaries[a], 1)
+
+        for one in sorted(plan, key=gain, reverse=True):
+            one[2] = False
+            if peak_of_plan(plan, boundaries, keeps) > memory:
+                one[2] = True
+        if peak_of_plan(plan, boundaries, keeps) <= memory:
+            plans.append([tuple(one) for one in plan])
+    return min(plans, key=lambda plan: seconds_of_plan(plan, seconds))
+""")

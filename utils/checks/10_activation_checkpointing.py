@@ -1,0 +1,576 @@
+"""The visible checks of lesson 10. Form: see oracles.py; what a rank runs: kit/drivers/recomputed.py.
+
+What is right comes from the same program without checkpoints: gradients must be equal to the last bit. An answer that
+keeps everything has the right values, too, so memory is judged by live bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..kit.chain import peak_of, peak_of_plan, seconds_of_plan
+from ..kit.drivers import recomputed
+from ..kit.drivers.recomputed import (
+    decisions,
+    partitioned,
+    plainly,
+    squared_sine,
+    through_backward,
+    through_replays,
+    through_segments,
+    words_for,
+)
+from ..text.units import plural
+from .answer import Answer, CheckFailed
+from .inputs import Draws
+from .oracles import Case, oracle
+from .recorded import recorded, recorded_par
+from .scores import Measure
+
+LESSON = "10_activation_checkpointing"
+
+peak_bytes = recorded(LESSON, "peak-bytes")
+stage_peak = recorded(LESSON, "stage-peak")
+
+
+def normal(draws: Draws, *shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape, generator=draws.generator(seed), dtype=torch.float64).to(dtype)
+
+
+# ---- what is kept
+
+
+def chain(x: Tensor, w: Tensor) -> Tensor:
+    """Keeps the products' factors and the arguments of two GELUs."""
+    return nn.functional.gelu(nn.functional.gelu(x @ w) @ w)
+
+
+def result_kept(x: Tensor, w: Tensor) -> Tensor:
+    """A softmax keeps its result, the product after it the same memory."""
+    return (x @ w).softmax(-1) @ w
+
+
+def two_sizes(x: Tensor, w: Tensor) -> Tensor:
+    """Pieces of memory of different sizes."""
+    return (w.sin() @ x.t()).exp()
+
+
+def slices(x: Tensor, w: Tensor) -> Tensor:
+    """Two slices of one tensor are kept: one memory, which is larger than both."""
+    first, second, _ = (x @ w).split([1, 1, w.shape[1] - 2], 1)
+    total: Tensor = first.sin() + second.cos() + x.exp().sum(1, keepdim=True)
+    return total
+
+
+def adds_only(x: Tensor, w: Tensor) -> Tensor:
+    return x + w.sum(0)
+
+
+def view_of_input(x: Tensor, w: Tensor) -> Tensor:
+    return x[1:].sin() @ w.t()
+
+
+Piece = Callable[[Tensor, Tensor], Tensor]
+
+
+def notes(piece: Piece, x: Tensor, w: Tensor) -> list[tuple[int, int, int]]:
+    """(memory, bytes of the tensor, bytes of the memory) of each tensor that is saved, in order."""
+    saved: list[Tensor] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        saved.append(tensor.detach())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, torch.clone):
+        output = piece(x, w)
+    places = [x.untyped_storage() for x in saved]
+    del output
+    return [(place.data_ptr(), x.nbytes, place.nbytes()) for place, x in zip(places, saved, strict=True)]
+
+
+def call_with_grad(function: Callable[..., Any], x: Tensor, w: Tensor, piece: Piece) -> dict[str, Any]:
+    return {"the list": function(piece, x.clone().requires_grad_(), w.clone().requires_grad_())}
+
+
+@oracle(values=[(chain, 4, 6), (result_kept, 3, 5), (slices, 4, 6), (two_sizes, 4, 6)])
+def kept_for_backward(draws: Draws, piece: Piece, rows: int, dim: int) -> Case:
+    x, w = normal(draws, rows, dim), normal(draws, dim, dim, seed=1)
+    leaves = x.clone().requires_grad_(), w.clone().requires_grad_()
+    every = notes(piece, *leaves)
+    given = [leaf.untyped_storage().data_ptr() for leaf in leaves]
+    first = dict.fromkeys(place for place, _, _ in every)
+    of_place = {place: whole for place, _, whole in reversed(every)}
+    own = {place: mine for place, mine, _ in reversed(every)}
+    inside = [place for place in first if place not in given]
+    return Case(
+        [[x], [w]],
+        same={"piece": piece},
+        through=call_with_grad,
+        right={"the list": [[of_place[place] for place in inside]]},
+        mistakes={
+            "the list": {
+                "every saved tensor: memory that several of them share counts once": [
+                    [whole for place, _, whole in every if place not in given]
+                ],
+                "a list with the inputs in it: those would be there anyway": [[of_place[place] for place in first]],
+                "every saved tensor, the inputs too": [[whole for _, _, whole in every]],
+                "the bytes of the tensors: a slice keeps all of the memory behind it": [
+                    [own[place] for place in inside]
+                ],
+                "a list in another order: they come as they are saved": lambda got: (
+                    isinstance(got, list) and sorted(got) == sorted(of_place[place] for place in inside)
+                ),
+            }
+        },
+        seen=f"for {piece.__name__}(x, w) {{part}} is",
+    )
+
+
+# ---- a checkpoint
+
+
+def pieces_gone_through(
+    draws: Draws, piece: Callable[..., Any], rows: int, dim: int, dtype: torch.dtype
+) -> list[Tensor]:
+    shapes = [(rows, dim), (dim, dim), (rows, dim)]
+    return [normal(draws, *shape, seed=seed, dtype=dtype) for seed, shape in enumerate(shapes)]
+
+
+CHECKED = ("the output", "the gradient of x", "the gradient of w")
+
+
+ADVICE = {
+    "missing 1 required positional argument: 'tensors'|does not require grad and does not have a grad_fn": (
+        "An output of the recomputed piece requires no gradient. Recompute inside torch.enable_grad(), and leave out "
+        "outputs that need none."
+    ),
+    "incorrect number of gradients": (
+        "backward returns one entry for each argument of forward: one for the function, and one for each of args, "
+        "which is None where it isn't a tensor."
+    ),
+    "backward through the graph a second time": (
+        "The inner backward pass runs on into the graph of what came before: recompute from detached tensors."
+    ),
+    "only Tensors of floating point dtype can require gradients": (
+        "A tensor of whole numbers is among the arguments: a detached tensor requires a gradient only if the original "
+        "does."
+    ),
+}
+
+
+@oracle(
+    values=[
+        (recomputed.one_layer, 3, 4),
+        (recomputed.several, 3, 4),
+        (recomputed.one_of_two, 3, 4),
+        (recomputed.nested, 3, 4),
+    ],
+    memory=[(recomputed.one_layer, 32, 32), (recomputed.nested, 32, 32)],
+)
+def checkpoint(
+    draws: Draws, piece: Callable[..., Any], rows: int, dim: int, dtype: torch.dtype = torch.float32
+) -> Case:
+    x, w, gradient = pieces_gone_through(draws, piece, rows, dim, dtype)
+    plain = through_backward(plainly, x, w, gradient, piece)
+    most = {"nested": x.nbytes, "frozen": x.nbytes + 8 * rows}.get(piece.__name__, 0)  # arguments that are no leaves
+
+    def memory(answer: Answer) -> str:
+        return expect_recomputed(answer.results[0], most, plain["kept"])
+
+    return Case(
+        [[x], [w], [gradient]],
+        same={"piece": piece},
+        through=through_backward,
+        right={part: plain[part] for part in CHECKED},
+        mistakes={
+            "the gradient of x": {
+                "no gradient at all: does `backward` return the .grad of the detached inputs, each at its place?": (
+                    no_gradient
+                ),
+            },
+            "the gradient of w": {
+                "no gradient at all: torch.autograd.backward reaches weights that aren't arguments, "
+                "torch.autograd.grad does not": no_gradient,
+            },
+        },
+        advice=ADVICE,
+        seen=f"{piece.__name__}: {{part}} is",
+        values_first=True,
+        memory=memory,
+    )
+
+
+def no_gradient(got: Any) -> bool:
+    return got is None
+
+
+def expect_recomputed(result: dict[str, Any], most: int, plain: int) -> str:
+    forward, backward = result["calls"]
+    if (forward, backward) != (1, 1):
+        raise CheckFailed(
+            f"the function ran {plural(forward, 'time')} in the forward pass and {plural(backward, 'time')} in the "
+            "backward pass",
+            "once in each",
+            "Nothing was computed again: the forward pass keeps what it has computed." if not backward else "",
+        )
+    if result["kept"] > most:
+        raise CheckFailed(
+            f"after the forward pass {result['kept']:,} bytes are alive besides the leaves and the output",
+            f"{most:,}",
+            "That is as much as without a checkpoint: the graph of the forward pass is still alive."
+            if result["kept"] >= plain
+            else "Keep the arguments, and nothing else.",
+        )
+    return f"{result['kept']:,} bytes are kept, {plain:,} without the checkpoint."
+
+
+# ---- random state
+
+
+@oracle(values=[(4, False, False), (4, True, False)])
+def replayable(draws: Draws, rows: int, first: bool, later: bool, rate: float = 0.5) -> Case:
+    """first, later: whether autocast is on in the first call, and in those after it."""
+    x, seed = normal(draws, rows, 8), draws.salted(5) % 2**31
+    plain = through_replays(lambda piece: piece, x, seed, first, later, rate)
+    right = {
+        **{f"the result of call {number}": plain["the result of call 1"] for number in (1, 2, 3)},
+        **{f"the random numbers after call {number}": random for number, random in enumerate(stream(x, seed, rate), 1)},
+    }
+    new_mask = "a result with another mask: later calls must start from the random state of the first"
+    return Case(
+        [[x]],
+        same={"seed": seed, "first": first, "later": later, "rate": rate},
+        through=through_replays,
+        right=right,
+        mistakes={
+            "the result of call 1": {
+                "a result that the function doesn't give by itself: the first call changes nothing": lambda got: (
+                    isinstance(got, Tensor) and got.shape == (rows, rows)
+                ),
+            },
+            "the result of call 2": {
+                "a float32 result: the first call ran with autocast, so must this one": lambda got: (
+                    isinstance(got, Tensor) and first and got.dtype == torch.float32
+                ),
+                "a bfloat16 result: the first call ran without autocast, so must this one": lambda got: (
+                    isinstance(got, Tensor) and later and not first and got.dtype == torch.bfloat16
+                ),
+                new_mask: lambda got: isinstance(got, Tensor) and got.shape == (rows, rows),
+            },
+            "the result of call 3": {new_mask: lambda got: isinstance(got, Tensor) and got.shape == (rows, rows)},
+            "the random numbers after call 1": {
+                "what comes without that call: the first call draws numbers as any other code does": lambda got: bool(
+                    torch.equal(got, unmoved(seed))
+                ),
+            },
+            "the random numbers after call 2": {
+                "what comes after call 1 once more: put the random state back to what it was before the call": (
+                    stream(x, seed, rate)[0]
+                ),
+            },
+        },
+        seen="{part} is" if not first and not later else f"autocast {on(first)}, later {on(later)}: {{part}} is",
+    )
+
+
+def on(whether: bool) -> str:
+    return "on" if whether else "off"
+
+
+def stream(x: Tensor, seed: int, rate: float) -> list[Tensor]:
+    """The random numbers between calls if only the first call moves the random state on."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        nn.functional.dropout(x @ x.t(), rate)
+        return [torch.rand(4) for _ in range(3)]
+
+
+def unmoved(seed: int) -> Tensor:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return torch.rand(4)
+
+
+# ---- every k layers
+
+
+@oracle(values=[(4, 2), (5, 2), (3, 1)], memory=[(6, 2), (7, 3)])
+def forward_in_segments(draws: Draws, layers: int, k: int, dim: int = 4) -> Case:
+    x, gradient = normal(draws, 3, dim, seed=90), normal(draws, 3, dim, seed=91)
+    weights = [normal(draws, dim, dim, seed=number) for number in range(layers)]
+    starts = range(0, layers, k)
+    lengths = [min(k, layers - start) for start in starts]
+
+    def apart(layers: Sequence[Any], x: Tensor, k: int, checkpoint: Any) -> Tensor:
+        for layer in layers:
+            x = layer(x)
+        return x
+
+    plain = through_segments(apart, x, gradient, weights, k)
+    parts = ("the output", *(f"the gradient of weight {number}" for number in range(layers)), "the gradient of x")
+    late = through_segments(late_binding, x, gradient, weights, k)
+
+    def memory(answer: Answer) -> str:
+        return expect_segments(answer.results[0], lengths, (len(lengths) - 1) * x.nbytes)
+
+    return Case(
+        [[x], [gradient], [weights]],
+        same={"k": k},
+        through=through_segments,
+        right={part: plain[part] for part in parts},
+        mistakes={
+            "the output": {
+                "the output without the last layers: the last segment may be shorter": [
+                    through_segments(without_rest, x, gradient, weights, k)["the output"]
+                ],
+            },
+            **{
+                part: {
+                    "what you get if every segment runs the last segment's layers again: a function made in a loop "
+                    "looks up its variables when it is called. Bind them: partial(run, segment)": late[part]
+                }
+                for part in parts[1:]
+            },
+        },
+        seen=f"{layers} layers, k = {k}: {{part}} is",
+        values_first=True,
+        memory=memory,
+    )
+
+
+def late_binding(layers: Sequence[Any], x: Tensor, k: int, checkpoint: Any) -> Tensor:
+    """A usual mistake."""
+    for start in range(0, len(layers), k):
+        segment = layers[start : start + k]
+
+        def run(x: Tensor) -> Tensor:
+            for layer in segment:  # noqa: B023 - the mistake
+                x = layer(x)
+            return x
+
+        x = checkpoint(run, x)
+    return x
+
+
+def without_rest(layers: Sequence[Any], x: Tensor, k: int, checkpoint: Any) -> Tensor:
+    """A usual mistake."""
+    for layer in layers[: len(layers) // k * k]:
+        x = layer(x)
+    return x
+
+
+def expect_segments(result: dict[str, Any], lengths: list[int], kept: int) -> str:
+    if result["checkpoints"] != len(lengths):
+        raise CheckFailed(
+            f"checkpoint was called {plural(result['checkpoints'], 'time')}",
+            f"{plural(len(lengths), 'time')}, once for each segment",
+            "Nothing is recomputed: hand each segment to `checkpoint`." if not result["checkpoints"] else "",
+        )
+    if result["kept"] != kept:
+        raise CheckFailed(f"after the forward pass {result['kept']:,} bytes are kept besides x", f"{kept:,}")
+    return f"{plural(len(lengths), 'segment')}, {kept:,} bytes besides x and the output."
+
+
+# ---- uneven chains
+
+
+@oracle(values=[([1, 1, 1, 1], [2, 2, 2, 2]), ([8, 1, 4, 2, 1], [3, 9, 2, 6, 4]), (9,)])
+def best_segments(draws: Draws, boundaries: list[int] | int, keeps: Sequence[int] = ()) -> Case:
+    """boundaries: or how many layers to draw."""
+    if isinstance(boundaries, int):
+        given, inside = torch.randint(1, 30, (2, boundaries), generator=draws.generator()).tolist()
+    else:
+        given, inside = boundaries, list(keeps)
+    count = len(given)
+
+    def also(answer: Answer) -> str:
+        starts = answer.results[0]
+        expect_starts(starts, count)
+        peak = peak_of(starts, given, inside)
+        every = ([0, *(n for n in range(1, count) if cuts >> n & 1)] for cuts in range(0, 2**count, 2))
+        best = min(every, key=lambda each: peak_of(each, given, inside))
+        least = peak_of(best, given, inside)
+        if peak > least:
+            even = min(peak_of(list(range(0, count, k)), given, inside) for k in range(1, count + 1))
+            raise CheckFailed(
+                f"for boundaries {given} and keeps {inside} the segments that start at {starts} have a peak of {peak}",
+                str(least),
+                "That is the best with segments of equal length: let each have a length of its own."
+                if peak == even
+                else "",
+            )
+        return f"a peak of {least}, the least of {2 ** (count - 1)} ways to cut {count} layers."
+
+    return Case([[given], [inside]], also=also)
+
+
+def expect_starts(starts: Any, count: int) -> None:
+    if not isinstance(starts, list) or not all(type(start) is int for start in starts):
+        raise CheckFailed(f"it returned {starts!r}"[:200], "a list of whole numbers")
+    if not starts or starts[0] != 0 or starts != sorted(set(starts)) or starts[-1] >= count:
+        raise CheckFailed(
+            f"it returned {starts}",
+            f"the numbers of the layers where segments start: 0 first, then rising, all below {count}",
+        )
+
+
+# ---- selective checkpoints
+
+Asked = tuple[str, list[tuple[int, ...]]]  # an operation's name, and the shapes of its arguments
+PRODUCTS = {"mm": 0, "bmm": 0, "addmm": 1}  # no answer: where the left factor stands, for inputs
+
+
+def products(least: int) -> list[Asked]:
+    """Every kind of product, below the limit, at it and above it, with other dimensions that would mislead."""
+    asked: list[Asked] = [("gelu", [(least, 2 * least)]), ("add", [(2, 3 * least), (2, 3 * least)]), ("arange", [])]
+    for inner in (least - 1, least, 2 * least):
+        for rows, columns in ((3, 3 * least), (3 * least, 3)):
+            asked.append(("mm", [(rows, inner), (inner, columns)]))
+            asked.append(("addmm", [(columns,), (rows, inner), (inner, columns)]))
+            asked.append(("bmm", [(least + 1, rows, inner), (least + 1, inner, columns)]))
+    return asked
+
+
+@oracle(values=[(128,)])
+def keep_expensive(_: Draws, least: int) -> Case:
+    asked = products(least)
+
+    def decided(keeps: Callable[[str, list[tuple[int, ...]]], bool]) -> dict[str, str]:
+        return {words_for(*one): "keep" if keeps(*one) else "recompute" for one in asked}
+
+    right = decided(lambda name, shapes: name in PRODUCTS and shapes[-1][-2] >= least)
+    usual = {
+        "the opposite: keep what is expensive": decided(
+            lambda name, shapes: not (name in PRODUCTS and shapes[-1][-2] >= least)
+        ),
+        "wrong at the limit: an inner dimension of `least` is enough": decided(
+            lambda name, shapes: name in PRODUCTS and shapes[-1][-2] > least
+        ),
+        "what the bias leads to: in addmm it is the first argument": decided(
+            lambda name, shapes: name in PRODUCTS and shapes[-1 if name == "addmm" else 0][-1] >= least
+        ),
+        "what you get without bmm: it is a product, too": decided(
+            lambda name, shapes: name in PRODUCTS and name != "bmm" and shapes[-1][-2] >= least
+        ),
+        "what you get without addmm: it is a product, too": decided(
+            lambda name, shapes: name in PRODUCTS and name != "addmm" and shapes[-1][-2] >= least
+        ),
+        "what the last dimension of the result leads to: the inner one counts": decided(
+            lambda name, shapes: name in PRODUCTS and shapes[-1][-1] >= least
+        ),
+        "to keep every product: those with a small inner dimension are cheap": decided(
+            lambda name, _: name in PRODUCTS
+        ),
+    }
+    return Case(
+        [[asked]],
+        same={"least": least},
+        through=decisions,
+        right=right,
+        mistakes={"": usual},
+        seen=f"least = {least}, {{part}}: the policy said",
+    )
+
+
+# ---- partitioned over a group
+
+
+@oracle(
+    values=[([[0, 1]], (4, 3)), ([[0, 2], [1, 3]], (5, 3))],
+    memory=[([[0, 1, 2]], (6, 11))],
+    traffic=[([[0, 1]], (4, 5))],
+    if_stuck="every rank of the group must gather once for each saved tensor, and no rank of another group may.",
+)
+def pieces_over(
+    draws: Draws, groups: list[list[int]], shape: tuple[int, ...], dtype: torch.dtype = torch.float32
+) -> Case:
+    ranks, size = sum(map(len, groups)), len(groups[0])
+    number = {rank: n for n, members in enumerate(groups) for rank in members}
+    xs = [normal(draws, *shape, seed=number[rank], dtype=dtype) for rank in range(ranks)]
+    gradients = [normal(draws, *shape, seed=10, dtype=dtype) for _ in range(ranks)]
+    piece = -(-xs[0].numel() // size) * dtype.itemsize  # no answer: bytes, to compare with
+
+    def memory(answer: Answer) -> str:
+        for rank, result in enumerate(answer.results):
+            if result["kept"] > piece:
+                raise CheckFailed(
+                    f"rank {rank} keeps {result['kept']:,} bytes",
+                    f"{piece:,}",
+                    "Your piece is a view, and keeps the whole tensor alive: keep .clone() of it."
+                    if result["kept"] >= xs[0].nbytes
+                    else "Keep this rank's piece alone.",
+                )
+        return f"each rank keeps {piece:,} bytes of {xs[0].nbytes:,}."
+
+    def traffic(answer: Answer) -> str:
+        for rank in range(ranks):
+            calls = [(event.op, event.bytes) for event in answer.events if event.rank == rank]
+            if calls != [("all_gather", piece)]:
+                shown = ", ".join(f"{op} of {nbytes} bytes" for op, nbytes in calls) or "nothing"
+                raise CheckFailed(f"rank {rank} called {shown}", f"one all_gather of {piece} bytes, in unpack")
+        return f"one all_gather of {piece} bytes."
+
+    return Case(
+        [xs, gradients],
+        same={"groups": groups},
+        through=partitioned,
+        right={"the gradient": [gradient_of(x + 1, g) for x, g in zip(xs, gradients, strict=True)]},
+        world_size=ranks,
+        values_first=True,
+        memory=memory,
+        traffic=traffic,
+    )
+
+
+def gradient_of(x: Tensor, gradient: Tensor) -> Tensor:
+    leaf = x.clone().requires_grad_()
+    return torch.autograd.grad(squared_sine(leaf), leaf, gradient)[0]
+
+
+# ---- the challenge
+
+
+def uneven_chain(layers: int, seed: int) -> tuple[list[int], list[int], list[int]]:
+    """(boundaries, keeps, seconds): in every third layer, little is kept and much computed; in some, the reverse."""
+    drawn = torch.randint(1, 20, (3, layers), generator=torch.Generator().manual_seed(seed)).tolist()
+    boundaries = [2 + size % 7 if number % 3 else 12 + size for number, size in enumerate(drawn[0])]
+    keeps = [boundary + 5 + 2 * more for boundary, more in zip(boundaries, drawn[1], strict=True)]
+    return boundaries, keeps, drawn[2]
+
+
+@oracle(score=[(24, 1, 0.4)], par=recorded_par(LESSON, "recompute-plan"))
+def recompute_plan(_: Draws, layers: int, seed: int, share: float) -> Case:
+    """share: how much of what all layers keep there is room for."""
+    boundaries, keeps, seconds = uneven_chain(layers, seed)
+    memory = int(share * sum(keeps))
+    return Case(
+        [[boundaries], [keeps], [seconds], [memory]],
+        also=lambda answer: expect_plan(answer.results[0], boundaries, keeps, memory),
+        score=Measure(lambda answer: float(seconds_of_plan(answer.results[0], seconds)), "s", "for a step"),
+        limit=float(3 * sum(seconds)),
+    )
+
+
+def expect_plan(plan: Any, boundaries: list[int], keeps: list[int], memory: int) -> None:
+    segments = plan if isinstance(plan, list) else []
+    if not segments or not all(
+        isinstance(each, tuple) and len(each) == 3 and type(each[0]) is type(each[1]) is int and type(each[2]) is bool
+        for each in segments
+    ):
+        raise CheckFailed(f"it returned {plan!r}"[:200], "a list of (start, end, recompute): two whole numbers, a bool")
+    place = 0
+    for start, end, _ in segments:
+        if start != place or end <= start:
+            raise CheckFailed(
+                f"a segment goes from layer {start} to {end}", f"one that starts at {place}, and ends later"
+            )
+        place = end
+    if place != len(keeps):
+        raise CheckFailed(f"the last segment ends at {place}", str(len(keeps)))
+    peak = peak_of_plan(segments, boundaries, keeps)
+    if peak > memory:
+        raise CheckFailed(f"the plan has a peak of {peak} bytes", f"{memory} or less")

@@ -1,0 +1,230 @@
+"""What a rank runs where a check judges activation checkpointing: pieces of a forward pass, there and back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils.checkpoint import CheckpointPolicy
+from torch.utils.checkpoint import checkpoint as torch_checkpoint
+
+from ...recording.track_memory import track_memory
+from ..mlp import layer
+
+Apply = Callable[..., Any]  # apply(function, *arguments)
+
+
+def plainly(piece: Callable[..., Any], *given: Any) -> Any:
+    """piece(*given): what a checkpoint must not be told apart from, except by memory and time."""
+    return piece(*given)
+
+
+# ---- pieces of a forward pass; `calls` notes each time that one runs
+
+
+def one_layer(apply: Apply, x: Tensor, w: Tensor, calls: list[str]) -> Any:
+    """Four tensors kept inside; the weight is not among the arguments."""
+
+    def piece(x: Tensor) -> Tensor:
+        calls.append("piece")
+        return nn.functional.gelu(nn.functional.gelu(x @ w) @ w)
+
+    return apply(piece, x)
+
+
+def several(apply: Apply, x: Tensor, w: Tensor, calls: list[str]) -> Any:
+    """Several arguments and results of all kinds: two gradients, a tensor without one, a number, None, a mask."""
+    bias = x.detach() + 1
+
+    def piece(bias: Tensor, x: Tensor, times: float, nothing: None, w: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        calls.append("piece")
+        return nn.functional.gelu(x @ w + bias) * times, bias > 0, x.sin()
+
+    y, mask, z = apply(piece, bias, x, 3.0, None, w)
+    return torch.where(mask, y, y * 2) + z
+
+
+def one_of_two(apply: Apply, x: Tensor, w: Tensor, calls: list[str]) -> Any:
+    """A result that nobody uses."""
+
+    def piece(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        calls.append("piece")
+        return x.exp(), nn.functional.gelu(x @ w)
+
+    return apply(piece, x, w)[1]
+
+
+def nested(apply: Apply, x: Tensor, w: Tensor, calls: list[str]) -> Any:
+    """A checkpoint in a checkpoint."""
+
+    def inner(x: Tensor, w: Tensor) -> Tensor:
+        return nn.functional.gelu(x @ w).sin()
+
+    def piece(x: Tensor, w: Tensor) -> Tensor:
+        calls.append("piece")
+        result: Tensor = apply(inner, nn.functional.gelu(x @ w), w)
+        return result
+
+    return apply(piece, x.sin(), w)
+
+
+def frozen(apply: Apply, x: Tensor, w: Tensor, calls: list[str]) -> Any:
+    """Whole numbers, a dictionary and a frozen tensor among the arguments."""
+    places, still = torch.arange(x.shape[0]).flip(0), x.detach() * 2
+
+    def piece(places: Tensor, of_name: dict[str, Tensor], still: Tensor, x: Tensor) -> Tensor:
+        calls.append("piece")
+        return nn.functional.gelu(x[places] @ of_name["w"]) * still
+
+    return apply(piece, places, {"w": w}, still, x)
+
+
+def through_backward(
+    function: Apply, x: Tensor, weight: Tensor, gradient: Tensor, piece: Callable[..., Any], **_: Any
+) -> dict[str, Any]:
+    """A piece with `function` as its checkpoint: its output, the gradients, bytes that it keeps, and how often it ran.
+
+    The bytes are those alive after the forward pass besides the arguments and the output.
+    """
+    calls: list[str] = []
+    leaf, w = x.clone().requires_grad_(), nn.Parameter(weight.clone())
+    with track_memory(leaf, w) as storages:
+        before = storages.live
+        output = piece(function, leaf, w, calls)
+        kept = storages.live - before - output.nbytes
+        forward = len(calls)
+        if output.requires_grad:
+            output.backward(gradient)
+    return {
+        "the output": output.detach(),
+        "the gradient of x": leaf.grad,
+        "the gradient of w": w.grad,
+        "kept": kept,
+        "calls": (forward, len(calls) - forward),
+    }
+
+
+# ---- random state
+
+
+def through_replays(
+    function: Callable[..., Any], x: Tensor, seed: int, first: bool, later: bool, rate: float
+) -> dict[str, Any]:
+    """Three calls of what `function` makes of a piece with dropout, and the random numbers that come after each.
+
+    first, later: whether autocast is on in the first call, and in the others
+    """
+
+    def piece(x: Tensor, rate: float) -> Tensor:
+        return nn.functional.dropout(x @ x.t(), rate)
+
+    results: dict[str, Any] = {}
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        again = function(piece)
+        for number in (1, 2, 3):
+            with torch.autocast("cpu", torch.bfloat16, enabled=first if number == 1 else later):
+                results[f"the result of call {number}"] = again(x, rate)
+            results[f"the random numbers after call {number}"] = torch.rand(4)
+    return results
+
+
+# ---- segments
+
+
+def through_segments(
+    function: Callable[..., Any], x: Tensor, gradient: Tensor, weights: Sequence[Tensor], k: int
+) -> dict[str, Any]:
+    """Layers of the MLP in segments: output and gradients, number of checkpoints, bytes kept besides x and output."""
+    calls: list[Any] = []
+
+    def checkpoint(piece: Callable[..., Any], *args: Any) -> Any:
+        calls.append(piece)
+        return torch_checkpoint(piece, *args, use_reentrant=True)
+
+    leaf = x.clone().requires_grad_()
+    leaves = [nn.Parameter(weight.clone()) for weight in weights]
+    with track_memory(leaf, *leaves) as storages:
+        before = storages.live
+        output = function([partial(with_weight, w) for w in leaves], leaf, k, checkpoint)
+        kept = storages.live - before - output.nbytes
+        if output.requires_grad:
+            output.backward(gradient)
+    return {
+        "the output": output.detach(),
+        "the gradient of x": leaf.grad,
+        **{f"the gradient of weight {number}": w.grad for number, w in enumerate(leaves)},
+        "checkpoints": len(calls),
+        "kept": kept,
+    }
+
+
+def with_weight(weight: Tensor, x: Tensor) -> Tensor:
+    return layer(x, weight)
+
+
+# ---- selective checkpoints
+
+OPERATIONS = {
+    "mm": torch.ops.aten.mm.default,
+    "addmm": torch.ops.aten.addmm.default,
+    "bmm": torch.ops.aten.bmm.default,
+    "gelu": torch.ops.aten.gelu.default,
+    "add": torch.ops.aten.add.Tensor,
+    "arange": torch.ops.aten.arange.default,
+}
+
+
+def decisions(
+    function: Callable[..., Any], asked: Sequence[tuple[str, list[tuple[int, ...]]]], least: int
+) -> dict[str, Any]:
+    """What the policy does with each operation: "keep" or "recompute". asked: (its name, the arguments' shapes)."""
+    policy, answers = function(least), {}
+    for name, shapes in asked:
+        args: list[Any] = [torch.empty(shape, device="meta") for shape in shapes] or [4]
+        got = policy(None, OPERATIONS[name], *args)
+        keep = got in (CheckpointPolicy.MUST_SAVE, CheckpointPolicy.PREFER_SAVE)
+        answers[words_for(name, shapes)] = (
+            ("keep" if keep else "recompute") if isinstance(got, CheckpointPolicy) else got
+        )
+    return answers
+
+
+def words_for(name: str, shapes: Sequence[tuple[int, ...]]) -> str:
+    return f"{name} of {', '.join(map(str, shapes)) or 'a number'}"
+
+
+# ---- partitioned over a group
+
+
+def partitioned(
+    function: Callable[..., Any],
+    x: Tensor,
+    gradient: Tensor,
+    rank: int,
+    groups: Sequence[list[int]],
+) -> dict[str, Any]:
+    """A checkpoint whose input is kept by the hooks that `function(group)` makes: the gradient of x, and bytes kept."""
+    mine = None
+    for members in groups:
+        group = dist.new_group(members)
+        if rank in members:
+            mine = group
+    leaf = x.clone().requires_grad_()
+    pack, unpack = function(mine)
+    with track_memory(leaf) as storages:
+        before = storages.live
+        with saved_tensors_hooks(pack, unpack):
+            output = torch_checkpoint(squared_sine, leaf + 1, use_reentrant=True)
+        kept = storages.live - before - output.nbytes
+        output.backward(gradient)
+    return {"the gradient": leaf.grad, "kept": kept}
+
+
+def squared_sine(x: Tensor) -> Tensor:
+    return x.sin() * x
