@@ -85,7 +85,7 @@ def test_gradients_by_hand():
     [
         (lambda x_local, w_local, g: x_local @ w_local, "That is a partial sum."),
         (lambda x_local, w_local, g: None, "That is what a function without a `return` gives"),
-        (lambda x_local, w_local, g: g(x_local @ w_local).detach(), "It does not see through a verb"),
+        (lambda x_local, w_local, g: g(x_local @ w_local).detach(), "It sees through neither detach()"),
         (lambda x_local, w_local, g: g(x_local.detach() @ w_local), "the gradient of x_local is None"),
         (lambda x_local, w_local, g: g(x_local @ w_local)[:1], "shape (1, 2)"),
         (lambda x_local, w_local, g: g(x_local @ w_local) / 0, "That is not a number, or infinite"),

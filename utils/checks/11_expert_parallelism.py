@@ -71,17 +71,17 @@ def router(draws: Draws, T: int, D: int, E: int, k: int, softmax_first: bool, dt
     x, w_gate = normal(draws, T, D, dtype=dtype), normal(draws, D, E, seed=1, dtype=dtype)
     grad = normal(draws, T, E, seed=2, dtype=F32)
 
-    def gates(x: Tensor, w_gate: Tensor, first: bool = softmax_first) -> Tensor:
-        return gates_of(x.float() @ w_gate.float(), k, first)
+    def gates(x: Tensor, w_gate: Tensor, first: bool = softmax_first, most: int = k) -> Tensor:
+        return gates_of(x.double() @ w_gate.double(), most, first).to(F32)
 
     y, gradients = serial(gates, grad, x=x, w_gate=w_gate)
     rounded = partial(close, gates_of((x @ w_gate).float(), k, softmax_first))
     before = "computed in bfloat16: convert x and w_gate to float32 before the product"
     mistakes: dict[str, Mistakes] = {
         "output": {
-            "the softmax over all experts, also of those that were not chosen: set those to zero": (
-                x.float() @ w_gate.float()
-            ).softmax(-1),
+            "the softmax over all experts, also of those that were not chosen: set those to zero": gates(
+                x, w_gate, True, E
+            ),
             "the softmax over the chosen scores alone; with softmax_first it goes over all experts": gates(
                 x, w_gate, False
             ),
@@ -292,7 +292,8 @@ def balance_bias(draws: Draws, size: int, E: int, rate: float, groups: Groups = 
     loads = [10 + 3 * draws.integers(E, F64, seed=1 + rank) for rank in range(size)]
 
     def step(load: Tensor, direction: float = rate) -> Tensor:
-        return bias + direction * (load.mean() - load).sign()
+        too_little, too_much = load < load.mean(), load > load.mean()
+        return bias + direction * (too_little.double() - too_much.double())
 
     totals = [torch.stack([loads[other] for other in team[rank]]).sum(0) for rank in range(size)]
     mistakes = {
@@ -396,7 +397,7 @@ def two_level_exchange(draws: Draws, nodes: int, local: int, n: int, D: int, dty
     right = moved(parts)
     by_place = [torch.cat([of_rank.view(nodes, local, n, D).transpose(0, 1).flatten(0, 2)]) for of_rank in right]
     inside = [[node * local + place for place in range(local)] for node in range(nodes)]
-    between = [[node * local + place for node in range(nodes)] for place in range(local)]
+    between = [[node * local + place for node in range(nodes)] for place in range(local)]  # no answer: it is given
     mistakes = {
         "x itself: nothing was exchanged": xs,
         "the right rows, sorted by place in the source's node: they must be sorted by rank, node by node": by_place,
@@ -444,7 +445,7 @@ def expert_placement(_: Draws, experts: int, tokens: int, seed: int) -> Case:
         [[routing]],
         also=lambda answer: expect_places(answer.results[0], experts),
         score=Measure(lambda answer: seconds_of_layer(routing, answer.results[0]), "s", "of virtual time"),
-        limit=flops / NODES.nodes / NODES.gpu.peak("bf16"),
+        limit=flops / NODES.nodes / NODES.gpu.peak("bf16"),  # no answer: the limit, as if all were even
     )
 
 

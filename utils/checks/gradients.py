@@ -199,8 +199,8 @@ def expect_repeats(answer: Answer) -> None:
 OVERFLOW = "not a number, or infinite: something overflows"
 NO_RETURN = "what a function without a `return` gives, or a call of `dist`"
 NO_GRADIENT = (
-    "no gradient: autograd does not see that your result depends on this tensor. It does not see through a verb or a "
-    "function of dist that you call directly: communicate inside an autograd function, with f, g and the like"
+    "no gradient: autograd does not see that your result depends on this tensor. It sees through neither detach(), "
+    ".data and .item() nor a call of dist that isn't inside an autograd function, as it is in f and g"
 )
 
 
