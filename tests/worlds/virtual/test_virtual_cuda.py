@@ -110,6 +110,17 @@ def test_a_rank_knows_its_gpu():
     assert on_two(program).results == [(0, 2, 80_000_000_000), (1, 2, 80_000_000_000)]
 
 
+def test_random_states_are_put_back_however_many_gpus_a_node_has():
+    def program(rank, world_size):
+        torch.manual_seed(rank)
+        with torch.random.fork_rng():
+            first = torch.rand(4)
+        return first, torch.rand(4)
+
+    for first, after in simulate(program, 2, device="cpu").results:
+        assert torch.equal(first, after)
+
+
 def test_events_measure_virtual_milliseconds():
     def program(rank, world_size):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))

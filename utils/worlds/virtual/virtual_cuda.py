@@ -131,6 +131,8 @@ def patch_cuda(world: Engine) -> None:
         "max_memory_reserved": most,
         "reset_peak_memory_stats": forget_most,
         "reset_max_memory_allocated": forget_most,
+        "get_rng_state": lambda *_: torch.get_rng_state(),  # a virtual GPU draws from the CPU's generator
+        "set_rng_state": lambda state, *_: torch.set_rng_state(state),
     }
     for name in ("set_device", "synchronize", "empty_cache", "ipc_collect", "manual_seed", "manual_seed_all"):
         answers[name] = lambda *_, **__: None
