@@ -378,11 +378,12 @@ def expect_segments(result: dict[str, Any], lengths: list[int], kept: int) -> st
 # ---- uneven chains
 
 
-@oracle(values=[([1, 1, 1, 1], [2, 2, 2, 2]), ([8, 1, 4, 2, 1], [3, 9, 2, 6, 4]), (9,)])
+@oracle(values=[([1, 1, 1, 1], [2, 2, 2, 2]), ([8, 1, 4, 2, 1], [11, 9, 6, 8, 5]), (9,)])
 def best_segments(draws: Draws, boundaries: list[int] | int, keeps: Sequence[int] = ()) -> Case:
     """boundaries: or how many layers to draw."""
     if isinstance(boundaries, int):
-        given, inside = torch.randint(1, 30, (2, boundaries), generator=draws.generator()).tolist()
+        inputs, more = torch.randint(1, 30, (2, boundaries), generator=draws.generator())
+        given, inside = inputs.tolist(), (inputs + more).tolist()  # a layer's input is among what it keeps
     else:
         given, inside = boundaries, list(keeps)
     count = len(given)
