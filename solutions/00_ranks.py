@@ -742,12 +742,12 @@ how_predictions_went()
 # `dist.recv(tensor, src=0)` fills `tensor` with what rank 0 has sent; each waits for the other side. What is in the
 # tensor doesn't matter here: a message says "I have come", or "all have come".
 #
-# No rank may return before the last one has called. The score is the time from that last call until every rank has
-# returned. It is measured on a virtual cluster of 8 ranks, where a message takes 10 µs and a rank sends one at a time.
-# The last one to come is a different rank each time, so don't count on anybody.
+# No rank may return before it knows that all others have come: from each of them, or from somebody who had heard of it.
+# The score is the time from the moment when all call the function until all have returned, on a virtual cluster of 8
+# ranks, where a message takes 10 µs and a rank sends one at a time.
 #
-# Par: everybody tells rank 0, and rank 0 tells everybody. The limit: each message tells one more rank that the last one
-# has come, so the number of ranks that know it can double in 10 µs, and no faster.
+# Par: everybody tells rank 0, and rank 0 tells everybody. The limit: in 10 µs, the number of ranks that have heard of
+# one of them can double, and no faster.
 
 # %% exercise="barrier-by-hand" difficulty=5 minutes=20
 board_name = ""  # your name on the class's board; empty for none

@@ -20,12 +20,12 @@ from torch import Tensor
 from utils import region, simulate, spawn
 from utils.checks import checks_for
 from utils.cluster import find_cluster
-from utils.kit.drivers.backward import blocks_for
 from utils.kit.expert_placement import placed_layer, routing_statistic
 from utils.kit.functional_collectives import all_reduce, all_to_all
 from utils.kit.mixture import expert_mlp, make_experts, mixture
 from utils.kit.mlp import make_batch
 from utils.kit.predictions import how_predictions_went, predict, reveal
+from utils.kit.sharded_regions import blocks_for
 
 check = checks_for("11_expert_parallelism")
 spawn = partial(spawn, backend="gloo")  # this lesson computes on the CPU, with or without GPUs
@@ -150,7 +150,14 @@ reveal("gradient of the gate, top-1 first", of_top_1, why="A softmax over one nu
 # %% [markdown]
 # So a model with $k = 1$ must take the softmax first, as the Switch Transformer does; otherwise its router never
 # learns. Many routers also add **noise** to the scores in training, so that an expert with a slightly lower score gets
-# a chance now and then: `scores + scale * torch.randn_like(scores)`.
+# a chance now and then:
+
+# %%
+scores = torch.tensor([1.0, 0.9]).expand(100_000, 2)
+for scale in (0.0, 0.05, 0.2):
+    noise = scale * torch.randn(scores.shape, generator=torch.Generator().manual_seed(0))
+    share = ((scores + noise).argmax(-1) == 1).double().mean()
+    print(f"noise of {scale:.2f}: {share:.0%} of the tokens try the expert whose score is 0.1 lower")
 
 # %% [markdown]
 # # Part 2 · Capacity
@@ -436,6 +443,31 @@ in_all = sum(event.bytes for event in row_calls) / (24 * 2 * 6 * 8)
 reveal("times T k b, forward and backward", round(in_all), why="Dispatch and combine, and each of them again backward.")
 
 # %% [markdown]
+# ### A loop over experts, or one product
+# A loop launches its products expert by expert. With many small experts, launching takes most of a GPU's time. One
+# **batched** product of equal buffers is launched once, but it multiplies the padding, too. A **grouped** product has
+# neither problem. It takes the rows end to end, and the row at which each expert's part ends:
+
+# %%
+rows, matrices = (torch.randn(*shape, generator=torch.Generator().manual_seed(1)) for shape in ((7, 16), (3, 16, 16)))
+ends = torch.tensor([4, 4, 7], dtype=torch.int32)  # 4 rows, none and 3
+grouped = torch.nn.functional.grouped_mm(rows, matrices, offs=ends)
+looped = torch.cat([part @ matrix for part, matrix in zip(rows.split([4, 0, 3]), matrices)])
+print("a loop computes the same:", torch.allclose(grouped, looped, rtol=1e-5))
+
+def product_by_product(rank, world_size, counts):
+    parts, matrices = torch.empty(sum(counts), 2048, dtype=bf16).split(counts), torch.empty(64, 2048, 2048, dtype=bf16)
+    for part, matrix in zip(parts, matrices):
+        part @ matrix
+
+def batched(rank, world_size, counts):
+    torch.empty(64, max(counts), 2048, dtype=bf16) @ torch.empty(64, 2048, 2048, dtype=bf16)
+
+for what, counts in {"32 rows each": [32] * 64, "64 rows each, but one has 4,096": [4096] + [64] * 63}.items():
+    loop, batch = (simulate(program, 1, counts).elapsed for program in (product_by_product, batched))
+    print(f"64 experts, {what}: a loop takes {loop * 1e6:.0f} µs, a batched product {batch * 1e6:.0f} µs")
+
+# %% [markdown]
 # # Part 4 · Balance
 # Nothing so far keeps a router from sending every token to one expert. It even tends to: an expert that is chosen often
 # learns more, gets better, and is chosen more often. First the price, then two cures.
@@ -554,8 +586,18 @@ reveal("mean of the local losses", local, why="On each rank, everything goes to 
 # The local loss punishes a router that is perfectly balanced. It forbids experts to specialise wherever a rank's tokens
 # have something in common, such as coming from the same book.
 #
-# A second loss, the **z-loss**, keeps scores small, so that float32 can tell them apart: the mean over tokens of
-# `scores.logsumexp(-1).square()`. It is a plain mean, so here the local means can be averaged.
+# A second loss, the **z-loss**, keeps scores small: the mean over tokens of `scores.logsumexp(-1).square()`. A constant
+# that is added to all scores of a token changes no gate. So nothing else keeps scores from drifting, until float32
+# can't tell them apart. Here the second score is 0.01 higher:
+
+# %%
+for drift in (0.0, 1e4, 1e6):
+    scores = torch.tensor([[0.0, 0.01]]) + drift
+    gates, z_loss = scores.softmax(-1)[0], scores.logsumexp(-1).square().mean()
+    print(f"drift {drift:9,.0f}: gates {gates[0]:.4f} and {gates[1]:.4f}, z-loss {z_loss:.3g}")
+
+# %% [markdown]
+# The z-loss is a plain mean over tokens, so of this one the local means can be averaged.
 
 # %% [markdown]
 # ## Balance without a loss

@@ -114,7 +114,7 @@ def smallest_cluster(_: Draws, parameters: float, tokens: float, days: float, me
 
 
 def seconds_by_way_of_rank_0(world_size: int) -> float:
-    """The last to come may be rank 1, whose message rank 0 takes before all others: they wait, one after another."""
+    """Rank 0 takes the messages of all others one after another, and then answers one after another."""
     seconds: float = visible.MESSAGE * 2 * (world_size - 1)
     return seconds
 

@@ -275,8 +275,8 @@ right("by-floor-division").function("""
 
 wrong, right = ANSWERS.to("barrier-by-hand")
 wrong("uses-the-barrier", "barrier", caught_by="score").body("dist.barrier()")
-wrong("nobody-waits", "had come", caught_by="score").body("pass")
-wrong("tells-only", "had come", caught_by="score").body("""
+wrong("nobody-waits", "has come", caught_by="score").body("pass")
+wrong("tells-only", "has come", caught_by="score").body("""
     if rank > 0:
         dist.send(word, dst=0)
     else:
@@ -284,7 +284,7 @@ wrong("tells-only", "had come", caught_by="score").body("""
             dist.recv(word, src=other)
 """)
 wrong("forgets-to-answer", "waits in recv", caught_by="score").replace("dist.send(word, dst=other)", "pass")
-wrong("asks-neighbours-only", "had come", caught_by="score").body("""
+wrong("asks-neighbours-only", "has come", caught_by="score").body("""
     handle = dist.isend(word, dst=(rank + 1) % world_size)
     dist.recv(torch.zeros(1), src=(rank - 1) % world_size)
     handle.wait()
@@ -295,7 +295,7 @@ wrong("twice-around-a-ring", "times par", caught_by="score").body("""
         dist.recv(torch.zeros(1), src=(rank - 1) % world_size)
         handle.wait()
 """)
-wrong("three-exchanges", "had come", caught_by="score", hidden=True).body("""
+wrong("three-exchanges", "has come", caught_by="score", hidden=True).body("""
     for distance in (1, 2, 4):
         handle = dist.isend(word, dst=(rank + distance) % world_size)
         dist.recv(torch.zeros(1), src=(rank - distance) % world_size)

@@ -6,7 +6,6 @@ import operator
 import os
 import shutil
 import tempfile
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor
 
 from ..cluster.hardware import links
+from ..events.event import Event
 from ..kit import mlp
 from ..text.units import plural
 from .answer import Answer, CheckFailed
@@ -384,18 +384,9 @@ def are_numbers(got: Any) -> bool:
 MESSAGE = 1e-5  # seconds
 
 
-def come_and_go(
-    function: Callable[..., Any], late: Sequence[float], rank: int, world_size: int
-) -> list[tuple[float, float]]:
-    """(when this rank came to the barrier, when it left) each time, if it is so many seconds late."""
-    times = []
-    for seconds in late:
-        time.sleep(seconds)  # on the rank's virtual clock
-        came = time.perf_counter()
-        function(rank, world_size)
-        times.append((came, time.perf_counter()))
-        time.sleep(1.0)  # messages of the next time can't be taken for these
-    return times
+def go_through(function: Callable[..., Any], rank: int, world_size: int) -> bool:
+    function(rank, world_size)
+    return True
 
 
 @oracle(
@@ -404,33 +395,40 @@ def come_and_go(
     if_stuck="each send needs a recv on the other rank, and two ranks that both send first wait forever.",
 )
 def barrier_by_hand(_: Draws, world_size: int) -> Case:
-    """As many times as there are ranks: each is the last to come once."""
-    late = [[0.1 * (rank == last) for last in range(world_size)] for rank in range(world_size)]
-
     def expect_barrier(answer: Answer) -> None:
         expect_only_messages(answer)
-        for times in zip(*answer.results, strict=True):
-            last = max(range(world_size), key=lambda rank: times[rank][0])
-            for rank, (_, left) in enumerate(times):
-                if left < times[last][0]:
-                    raise CheckFailed(
-                        f"rank {rank} left before rank {last} had come",
-                        "that all ranks wait for the last one",
-                        "Whoever leaves must have heard of all others, directly or from a rank that had.",
-                    )
+        for rank, heard in enumerate(heard_of(answer.events, world_size)):
+            for other in sorted(set(range(world_size)) - heard):
+                raise CheckFailed(
+                    f"rank {rank} leaves though it can't know that rank {other} has come",
+                    "that all ranks wait for the last one",
+                    "Whoever leaves must have heard of all others, directly or from a rank that had.",
+                )
 
     return Case(
-        [late],
-        through=come_and_go,
+        world_size=world_size,
+        through=go_through,
         also=expect_barrier,
         clock=links(world_size, MESSAGE, 1e15),
-        score=Measure(slowest_barrier, "s", "after the last one has come"),
+        score=Measure(lambda answer: answer.run.elapsed, "s", "of virtual time"),
         limit=MESSAGE * (world_size - 1).bit_length(),
     )
 
 
-def slowest_barrier(answer: Answer) -> float:
-    """The longest time from when the last rank came until all had left."""
-    turns = zip(*answer.results, strict=True)
-    seconds: float = max(max(left for _, left in times) - max(came for came, _ in times) for times in turns)
-    return seconds
+def heard_of(events: Sequence[Event], world_size: int) -> list[set[int]]:
+    """Of which ranks each has heard when it leaves: by a message, and by all that its sender had got before it."""
+    heard = [{rank} for rank in range(world_size)]
+    told: dict[tuple[int | None, int | None, int], list[set[int]]] = {}  # by messages not yet received: from, to, tag
+    for event in sorted(events, key=moment):
+        if event.op == "send":
+            told.setdefault((event.rank, event.peer, event.tag), []).append(set(heard[event.rank]))
+        elif waiting := told.get((event.peer, event.rank, event.tag)):
+            heard[event.rank] |= waiting.pop(0)
+    return heard
+
+
+def moment(event: Event) -> tuple[float, bool, int, int]:
+    """When a rank sends, or knows what it has received: then it can pass that on at once."""
+    is_send = event.op == "send"
+    at = event.start if is_send else max(event.end or 0.0, event.waited or 0.0)
+    return at, is_send, event.rank, event.index
