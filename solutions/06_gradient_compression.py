@@ -708,7 +708,7 @@ def compare(rank, world_size):
     }
 
 found = spawn(compare, 2).results[0]
-for name, (losses, _) in found.items():
+for name, (losses, behind) in found.items():
     print(f"{name:18} loss {losses[0]:.2f} at the start, {losses[-1]:.3f} at the end")
 
 stuck = found["top 1 %"][0][-1]

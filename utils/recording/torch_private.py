@@ -33,9 +33,12 @@ if TYPE_CHECKING:
     from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 __all__ = [
+    "ATTENTION",
+    "ATTENTION_BACKWARD",
     "COMPILER",
     "FAKE",
     "FUNCTIONAL_COLLECTIVES",
+    "ROWS",
     "Backend",
     "DisableTorchFunctionSubclass",
     "DispatchKey",
@@ -200,6 +203,25 @@ def check_calls(operations: Collection[str]) -> None:
 
 with needed():
     check_attributes()
+
+
+# --- kernels that work row by row, and attention's, for which a GPU has rates of their own
+
+with needed():
+    aten = torch.ops.aten
+    ROWS = {aten._softmax, aten._softmax_backward_data, aten._log_softmax, aten._log_softmax_backward_data}
+    ROWS |= {aten.native_layer_norm, aten.native_layer_norm_backward}
+    ROWS |= {aten._fused_rms_norm, aten._fused_rms_norm_backward}
+    ATTENTION = {
+        aten._scaled_dot_product_flash_attention,
+        aten._scaled_dot_product_efficient_attention,
+        aten._scaled_dot_product_cudnn_attention,
+    }
+    ATTENTION_BACKWARD = {
+        aten._scaled_dot_product_flash_attention_backward,
+        aten._scaled_dot_product_efficient_attention_backward,
+        aten._scaled_dot_product_cudnn_attention_backward,
+    }
 
 
 # --- attributes, read at every operation and therefore in C

@@ -97,7 +97,7 @@ def test_the_class_has_the_solution_a_blank_a_noisy_one_and_mutants():
 
 def test_table_and_problems(graded, roster):
     folder, done, points = graded
-    lines = done.stdout.splitlines()
+    lines = [line for line in done.stdout.splitlines() if ": judging: " not in line]  # once a minute, on a slow machine
     assert max(map(len, (line for line in lines if str(folder) not in line))) <= 100
     for student, row in points.items():
         line = next(line for line in lines if line.startswith(f"{student} "))

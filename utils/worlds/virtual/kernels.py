@@ -7,25 +7,11 @@ from typing import Any, NamedTuple
 import torch
 
 from ...cluster.achieved import KernelRates
-from ...recording.torch_private import OpOverload, schema_of
+from ...recording.torch_private import ATTENTION, ATTENTION_BACKWARD, ROWS, OpOverload, schema_of
 
 aten = torch.ops.aten
 # Where the two factors of a matrix product are among the arguments.
 PRODUCTS = {aten.mm: 0, aten.bmm: 0, aten.addmm: 1, aten.baddbmm: 1}
-ROWS = {
-    *(aten._softmax, aten._softmax_backward_data, aten._log_softmax, aten._log_softmax_backward_data),
-    *(aten.native_layer_norm, aten.native_layer_norm_backward, aten._fused_rms_norm, aten._fused_rms_norm_backward),
-}
-ATTENTION = {
-    aten._scaled_dot_product_flash_attention,
-    aten._scaled_dot_product_efficient_attention,
-    aten._scaled_dot_product_cudnn_attention,
-}
-ATTENTION_BACKWARD = {
-    aten._scaled_dot_product_flash_attention_backward,
-    aten._scaled_dot_product_efficient_attention_backward,
-    aten._scaled_dot_product_cudnn_attention_backward,
-}
 
 
 class Product(NamedTuple):
