@@ -708,7 +708,8 @@ def compare(rank, world_size):
     }
 
 found = spawn(compare, 2).results[0]
-for name, (losses, behind) in found.items():
+losses_of = {name: losses for name, (losses, _) in found.items()}
+for name, losses in losses_of.items():
     print(f"{name:18} loss {losses[0]:.2f} at the start, {losses[-1]:.3f} at the end")
 
 stuck = found["top 1 %"][0][-1]
@@ -722,7 +723,7 @@ reveal(
 )
 
 # %% tags=["notebook-only"]
-figures.over_steps({name: losses for name, (losses, _) in found.items()}, "loss on rank 0", "loss")
+figures.over_steps(losses_of, "loss on rank 0", "loss")
 
 # %% [markdown]
 # With feedback, 1 % of the entries bring the loss down almost as far as all of them; without it, they do next to
