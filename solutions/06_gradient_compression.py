@@ -451,8 +451,8 @@ def top_k_mean(x: Tensor, k: int, rank: int, world_size: int) -> tuple[Tensor, T
         dist.all_gather(parts, tensor)
         gathered.append(torch.cat(parts))
     values, places = gathered
-    mean = torch.zeros_like(x).index_add_(0, places, values) / world_size
-    sent = torch.zeros_like(x).index_add_(0, *reversed(mine))
+    mean = torch.zeros_like(x).index_add(0, places, values) / world_size
+    sent = torch.zeros_like(x).index_add(0, *reversed(mine))
     ### END SOLUTION
     return mean, sent
 
@@ -973,7 +973,7 @@ def compress_top(x, share=0.01):
 
 def decompress_top(payload, numel):
     values, indices = payload
-    return torch.zeros(numel, dtype=values.dtype, device=values.device).index_add_(0, indices, values)
+    return torch.zeros(numel, dtype=values.dtype, device=values.device).index_add(0, indices, values)
 
 COMPRESSORS = {
     "int8": (compress_int8, decompress_int8),

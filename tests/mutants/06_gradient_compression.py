@@ -177,7 +177,7 @@ wrong("unanimous", "0 wherever the ranks disagree").replace(
 
 wrong, right = ANSWERS.to("top-k-mean")
 wrong("last-one-wins", "add them all, with index_add_").replace(
-    "torch.zeros_like(x).index_add_(0, places, values) / world_size",
+    "torch.zeros_like(x).index_add(0, places, values) / world_size",
     "torch.zeros_like(x)\nfor place, value in zip(places.tolist(), values.tolist()):\n"
     "    mean[place] = value / world_size",
 )
@@ -188,7 +188,7 @@ wrong("sums-values", "gather the indices too").body("""
     mean[indices], sent[indices] = values / world_size, x[indices]
 """)
 wrong("magnitudes", "with their signs").replace("mine = (x[indices],", "mine = (x[indices].abs(),").replace(
-    "index_add_(0, *reversed(mine))", "index_copy_(0, indices, x[indices])"
+    "index_add(0, *reversed(mine))", "index_copy_(0, indices, x[indices])"
 )
 wrong("largest-numbers", "largest magnitude").replace(
     "mine = (x[indices]", "indices = x.topk(k).indices\nmine = (x[indices]"
@@ -202,7 +202,7 @@ wrong("mean-is-sent", "gather that of all ranks").replace("return mean, sent", "
 wrong("sent-is-the-mean", "what this rank alone sends").replace("return mean, sent", "return mean, mean.clone()")
 wrong("sent-is-the-rest", "what is not sent").replace("sent = torch", "sent = x - torch")
 wrong("sent-is-the-values", "in their places").replace(
-    "sent = torch.zeros_like(x).index_add_(0, *reversed(mine))", "sent = x[indices]"
+    "sent = torch.zeros_like(x).index_add(0, *reversed(mine))", "sent = x[indices]"
 )
 wrong("three-ranks", "mean is", hidden=True).replace("values) / world_size", "values) / min(world_size, 3)")
 wrong("long-indices", "indices as int32", caught_by="traffic").replace("indices.to(torch.int32)", "indices")
