@@ -558,6 +558,15 @@ def uneven_shares(rank, world_size):
 
 
 @correct(2)
+def rows_there_and_back(rank, world_size):
+    """Rank 0 hands in 2 rows and then 5, rank 1 first 5 and then 2: all-to-alls in the same order on both."""
+    send, receive = ([1, 1], [1, 4]) if rank == 0 else ([4, 1], [1, 1])
+    there, back = torch.empty(sum(receive), 3), torch.empty(sum(send), 3)
+    dist.all_to_all_single(there, torch.ones(sum(send), 3), receive, send)
+    dist.all_to_all_single(back, there, send, receive)
+
+
+@correct(2)
 def shapes_that_hold_as_many_numbers(rank, world_size):
     dist.all_reduce(torch.ones(2, 3) if rank else torch.ones(6))
     dist.all_reduce(torch.ones(2, 3) if rank else torch.ones(2, 3).T)

@@ -15,7 +15,7 @@ from ..events.matching import Matching
 from ..events.rank_state import RankState
 from ..text.source_lines import place
 from .errors import SilentMistake
-from .mismatch import SAME_ORDER, difference, message_mismatch, mixed_gradients
+from .mismatch import SAME_ORDER, SAME_SIZE, difference, message_mismatch, mixed_gradients
 from .why_stuck import groups_in_another_order
 from .words import call_text, ranks_text, tensor_text
 
@@ -165,7 +165,9 @@ def columns(calls: dict[int, list[Event]]) -> Iterator[dict[int, Event | None]]:
 
 
 def contents(event: Event) -> Hashable:
-    return event.op, event.peer, event.reduce_op, event.dtype, event.shape
+    """What the ranks' calls of one collective have in common. Ranks may hand in different numbers of rows to an
+    all-to-all, so its shape says nothing: sizes of [6] and [10] on one rank may be [10] and [6] on another."""
+    return event.op, event.peer, event.reduce_op, event.dtype, event.shape if event.op in SAME_SIZE else ()
 
 
 def line_text(event: Event) -> str:
