@@ -23,7 +23,7 @@ from utils.cluster import Cluster, Gpu, Link, find_cluster
 from utils.kit import mlp
 from utils.kit.pipeline_schedule import problem, timed
 from utils.kit.predictions import how_predictions_went, predict, reveal
-from utils.worlds.virtual.play_schedule import FREE, play, tag
+from utils.worlds.virtual.play_schedule import FREE, play
 
 check = checks_for("09_pipeline_parallelism")
 spawn = partial(spawn, backend="gloo")  # this lesson computes on the CPU, with or without GPUs
@@ -719,29 +719,73 @@ reveal("two blocking sends end in", "a deadlock", why="Each waits in its send un
 #
 # - Keep the handle **and the tensor**. Until the message is gone, the tensor's memory must not be changed or freed.
 # - Call `wait()` on every handle, at the end at the latest.
+#
+# ### Order instead of labels
+# How does a receiver know which microbatch has arrived? Gloo lets you put a number on a message, its `tag`. **NCCL
+# ignores tags**: between two ranks, the first message sent is the first one received, and that's all there is.
+# **Predict** what rank 1 finds in the buffer that it means for microbatch 0:
+
+# %%
+predict("in the buffer for microbatch 0", ..., choices=["microbatch 0", "microbatch 1", "an error"])
+
+# %% tags=["notebook-only"]
+def in_a_different_order(rank, world_size):
+    if rank == 0:
+        for m in (0, 1):
+            dist.send(torch.tensor([m]), dst=1)
+        return None
+    buffers = torch.empty(2, 1, dtype=torch.int64)
+    for m in (1, 0):  # wants microbatch 1 first
+        dist.recv(buffers[m], src=0)
+    return buffers[0].item()
+
+found = spawn(in_a_different_order, 2).results[1]
+
+# %%
+reveal(
+    "in the buffer for microbatch 0",
+    f"microbatch {found}",
+    why="The shapes agree, so nobody notices. Both sides must go through the microbatches in the same order.",
+)
 
 # %% [markdown]
-# ## Run schedule
+# A good schedule takes care of that: in GPipe, 1F1B and interleaved 1F1B all ranks take the microbatches in the same
+# order. (With two ranks and several chunks, activations and gradients travel in the same direction between the same
+# two ranks, and their orders mix. So the engine below asks for three ranks if there are chunks.)
+#
+# ### Exchanges in one call
+# There is a second catch. NCCL works through the calls between two ranks **one after another**, and a send ends when
+# the other side receives. In 1F1B's steady phase a rank sends an activation to the next rank, then wants a gradient
+# from it; the next rank sends that gradient, then wants the activation. If both start their send first, both are
+# stuck, even with `isend`: each receive stands in line behind a send. So an exchange is handed over as **one** call, a
+# list of `dist.P2POp`, and then neither waits for the other. This is the exchange that got stuck above:
+
+# %% tags=["notebook-only"]
+def exchange(rank, world_size):
+    outgoing, incoming = torch.full((2,), float(rank)), torch.empty(2)
+    pair = [dist.P2POp(dist.isend, outgoing, 1 - rank), dist.P2POp(dist.irecv, incoming, 1 - rank)]
+    for handle in dist.batch_isend_irecv(pair):  # with Gloo a handle for each; with NCCL one for all
+        handle.wait()
+    return incoming.tolist()
+
+spawn(exchange, 2).results
+
+# %% [markdown]
+# ## A schedule engine
 #
 # A rank may have several stages, its **chunks**; until part 7 it has one, chunk 0. Stage number, neighbours and the
-# rest are given. What is new is the `tag`: a number on a message. `recv` takes only a message with the tag it asks for,
-# so nothing gets mixed up when activations and gradients travel between the same two ranks. Use `tag("F", m, s)` for
-# the activations that stage `s` **needs** for the forward pass of microbatch `m`, and `tag("B", m, s)` for the gradient
-# that stage `s` needs for its backward pass. Sender and receiver must name the same stage.
+# computing are given. All communication is yours. **Between two steps there is one call**: it hands over what the step
+# before has to send, together with what the next step needs to receive. Then only the receive is waited for.
 #
-# **F of stage s**
+# **F of a stage.** It needs its input `x` from the rank before, and `x` must require a gradient; stage 0 has its input
+# already. Afterwards `x` and `y` are kept for the backward. `y`, without its graph, is to be sent to the rank after;
+# the last stage sends nothing.
 #
-# 1. Receive the input, tag `("F", m, s)`; it must require a gradient. Stage 0 has its input already.
-# 2. Compute `y` from `x` (given).
-# 3. Send `y` without its graph, `y.detach()`, tag `("F", m, s + 1)`, unless this is the last stage.
-# 4. Keep `x` and `y` for the backward.
+# **B of a stage.** It takes `x` and `y` out of what was kept, and nothing of this microbatch stays behind. It needs
+# `gradient`, the gradient of `y`, from the rank after; the last stage has the loss instead. Afterwards the gradient of
+# `x` is to be sent to the rank before; stage 0 sends nothing.
 #
-# **B of stage s**
-#
-# 1. Take `x` and `y` out of what was kept. Nothing of this microbatch stays behind.
-# 2. Receive the gradient of `y`, tag `("B", m, s)`. The last stage has the loss instead.
-# 3. Go backward (given).
-# 4. Send the gradient of `x`, tag `("B", m, s - 1)`, unless this is stage 0.
+# After the last step there may still be something to send. Then wait for all sends.
 #
 # **Predict** for 4 ranks and 16 microbatches: how many messages does rank 1 send? And rank 3?
 
@@ -752,82 +796,108 @@ predict("messages that rank 3 sends, 16 microbatches", ...)
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
 #
-# You have written all of it before: part 3 has the receive with `requires_grad_()`, the backward pass with a received
-# gradient, and the sending of `x.grad`. Which three things are new?
+# You have written most of it before: part 3 has the receive with `requires_grad_()`, the backward pass with a received
+# gradient, and the sending of `x.grad`. What is new is when a message starts. Follow rank 0 of 2 through F0, F1, B0, B1
+# on paper: which messages are in the call before each step?
 # </details>
 #
 # <details><summary>Hint 2: the idea</summary>
 #
-# New are the tags, `isend` instead of `send`, and that `x` and `y` wait in `kept` between F and B. Stage 0 receives
-# no input, the last stage receives no gradient. A sent tensor must stay alive until its handle has been waited for,
-# so `sends` holds both.
+# A step doesn't send: it leaves a `P2POp` in a list, `outgoing`. The next step hands that over together with its
+# receive, if it needs one. Keep the handles of the sends, with their tensors, until the end. For a B, take `x` and `y`
+# out first: `gradient` looks like `y`.
 # </details>
 #
 # <details><summary>Hint 3: almost the code</summary>
 #
-# A receive from `before` has the tag of this stage, an `isend` to `after` that of the next one; keep its handle, and
-# the message with it. Between F and B, `kept` holds a pair under the key of the chunk and the microbatch. The backward
-# messages are the mirror image.
+# `hand_over` calls `batch_isend_irecv` once, unless there is nothing to hand over; with the receive last in its list,
+# the last handle is the one to wait for. First hole below: set up `x`, or `x`, `y` and `gradient`. If something has to
+# arrive, describe the receive by a `P2POp`; hand over; an input that has arrived gets its `requires_grad_()`. Second
+# hole: keep what B needs, and describe the next send. Third hole: hand over once more, and do all the waiting.
 # </details>
 
 # %% exercise="run-schedule" difficulty=4 minutes=20
-def run_schedule(
-    batch: Tensor, weights: list[list[Tensor]], steps: list, micro_batch_size: int, rank: int, world_size: int
-) -> tuple[Tensor | None, list[list[Tensor]]]:
-    """Take the steps of this rank: (loss, gradients), those of the whole batch. The loss is None but on the last rank.
+def hand_over(outgoing: list, receive: list, sends: list) -> None:
+    """Start all these P2POps, if there are any, as one call, and wait for what is received.
 
-    batch: (B, D) on every rank, but only rank 0's values count; the last microbatch may be shorter.
-    weights: for each chunk its layers; the gradients have the same form. Batch and weights are left unchanged.
-    steps: ("F", m) or ("B", m), or with the chunk: ("F", m, c). A schedule that can run if sends don't wait.
-    A receive starts in the step that needs it. A microbatch's tensors are dropped after its backward. Every handle is
-    waited for. At most one message a step.
+    receive: one P2POp, or none. `sends` gets (handle, P2POp) of each outgoing message.
+    """
+    ### BEGIN SOLUTION
+    if outgoing or receive:
+        handles = dist.batch_isend_irecv(outgoing + receive)
+        sends += zip(handles, outgoing)
+        if receive:
+            handles[-1].wait()
+    ### END SOLUTION
+
+def run_schedule(
+    batch: Tensor,
+    weights: list[list[Tensor]],
+    steps: list,
+    micro_batch_size: int,
+    rank: int,
+    world_size: int,
+) -> tuple[Tensor | None, list[list[Tensor]]]:
+    """Take the steps of this rank: (loss, gradients), those of the whole batch.
+
+    The loss is None except on the last rank.
+    batch: (B, D) on every rank, but only rank 0's values count; the last microbatch may be
+    shorter. weights: for each chunk its layers; the gradients have the same form. Batch and
+    weights are left unchanged.
+    steps: ("F", m) or ("B", m), or with the chunk: ("F", m, c). All ranks take the
+    microbatches of a chunk in the same order. With several chunks there are three ranks or
+    more.
+    Messages by batch_isend_irecv, without tags. One call before a step starts all that the
+    step before sends and this one receives. A microbatch's tensors are dropped after its
+    backward. Every handle is waited for. At most one message is sent for each step.
     """
     leaves = [[weight.detach().requires_grad_() for weight in chunk] for chunk in weights]
     microbatches = batch.split(micro_batch_size)
     before, after = (rank - 1) % world_size, (rank + 1) % world_size
     last = world_size * len(weights) - 1  # the number of the last stage
     total = torch.zeros((), dtype=batch.dtype) if rank == world_size - 1 else None
-    kept, sends = {}, []  # what waits for its backward; (handle, tensor) of every isend
+    kept = {}  # what waits for its backward
+    outgoing, sends = [], []  # messages not yet handed over; (handle, P2POp) of those that are
     for kind, m, *chunk in steps:
         c = chunk[0] if chunk else 0
         stage = c * world_size + rank
+        # here: x for an F; x, y and gradient for a B. Hand over what is outgoing and what this step receives.
+        ### BEGIN SOLUTION
         if kind == "F":
             x = microbatches[m] if stage == 0 else torch.empty_like(microbatches[m])
-            ### BEGIN SOLUTION
-            if stage > 0:
-                dist.recv(x, src=before, tag=tag("F", m, stage))
-                x.requires_grad_()
-            ### END SOLUTION
-            with region(f"F{m}"):
-                y = mlp.forward(leaves[c], x)
-            ### BEGIN SOLUTION
-            if stage < last:
-                message = y.detach()
-                sends.append((dist.isend(message, dst=after, tag=tag("F", m, stage + 1)), message))
-            kept[c, m] = x, y
-            ### END SOLUTION
+            receive = [dist.P2POp(dist.irecv, x, before)] if stage > 0 else []
+            hand_over(outgoing, receive, sends)
+            x.requires_grad_(stage > 0)
         else:
-            # here: x and y, as they were kept; gradient, that of y, unless this is the last stage
-            ### BEGIN SOLUTION
             x, y = kept.pop((c, m))
             gradient = torch.empty_like(y)
-            if stage < last:
-                dist.recv(gradient, src=after, tag=tag("B", m, stage))
-            ### END SOLUTION
-            with region(f"B{m}"):
-                if stage == last:
-                    loss = mlp.loss_of(y) * (len(y) / len(batch))  # a shorter microbatch counts less
-                    total += loss.detach()
-                    loss.backward()
-                else:
-                    y.backward(gradient)
-            ### BEGIN SOLUTION
-            if stage > 0:
-                sends.append((dist.isend(x.grad, dst=before, tag=tag("B", m, stage - 1)), x.grad))
-            ### END SOLUTION
-            del x, y  # else they would live on until the next step
+            receive = [dist.P2POp(dist.irecv, gradient, after)] if stage < last else []
+            hand_over(outgoing, receive, sends)
+        ### END SOLUTION
+        with region(f"{kind}{m}"):
+            if kind == "F":
+                y = mlp.forward(leaves[c], x)
+            elif stage == last:
+                loss = mlp.loss_of(y) * (len(y) / len(batch))  # a shorter microbatch counts less
+                total += loss.detach()
+                loss.backward()
+            else:
+                y.backward(gradient)
+        # here: what is kept after an F, and what is outgoing after an F or a B
+        ### BEGIN SOLUTION
+        if kind == "F":
+            kept[c, m] = x, y
+            outgoing = [dist.P2POp(dist.isend, y.detach(), after)] if stage < last else []
+        else:
+            outgoing = [dist.P2POp(dist.isend, x.grad, before)] if stage > 0 else []
+        ### END SOLUTION
+        del x, y  # else they would live on until the next step
+    # here: hand over what is left, and wait for every send
+    ### BEGIN SOLUTION
+    hand_over(outgoing, [], sends)
     for handle, _ in sends:
         handle.wait()
+    ### END SOLUTION
     return total, [[leaf.grad for leaf in chunk] for chunk in leaves]
 
 # %% check="run-schedule" judges="values" points=4
@@ -840,27 +910,10 @@ check(run_schedule, judges="traffic")
 check(run_schedule, judges="memory")
 
 # %% [markdown]
-# ### Without tags: order, and pairs
-# Tags are a comfort that **NCCL doesn't offer**: on GPUs it ignores them, and between two ranks messages arrive in the
-# order in which they were sent. And it may run sends and receives between two ranks one after another, so that two
-# ranks that both send first get stuck even with `isend`. So real engines rely on two things: both sides of a boundary
-# go through their messages in the **same order**, which the schedule decides; and an exchange, one message each way, is
-# handed over as **one** call, `batch_isend_irecv`. Here is the exchange of 1F1B's steady phase that got stuck above:
-
-# %% tags=["notebook-only"]
-def exchange(rank, world_size):
-    outgoing, incoming = torch.full((2,), float(rank)), torch.empty(2)
-    pair = [dist.P2POp(dist.isend, outgoing, 1 - rank), dist.P2POp(dist.irecv, incoming, 1 - rank)]
-    for handle in dist.batch_isend_irecv(pair):
-        handle.wait()
-    return incoming.tolist()
-
-spawn(exchange, 2).results
-
-# %% [markdown]
-# One more thing was given in this lesson: the receiver knew the shape. In real life a stage may change shape or dtype,
-# so before the first step each stage tells the next what will come. A few numbers are enough: how many dimensions, the
-# sizes, and the dtype as an index into a list that both have.
+# ### Shapes on the way
+# In this lesson the receiver knew the shape. In real life a stage may change shape or dtype, so before the first step
+# each stage tells the next what will come. A few numbers are enough: how many dimensions, the sizes, and the dtype as
+# an index into a list that both have.
 
 # %% tags=["notebook-only"]
 DTYPES = [torch.float32, torch.bfloat16, torch.int64]
@@ -1475,7 +1528,9 @@ how_predictions_went()
 # - **Live microbatches**: GPipe $M$, 1F1B $\min(M, P - r)$.
 # - **Interleaved**: $v$ chunks per rank, round robin; the bubble as a share of ideal time is divided by $v$, and the
 #   messages are multiplied by about as much.
-# - Sends must not block, or a right schedule gets stuck. Keep the handle and the tensor; receive ahead.
+# - Sends must not block, or a correct schedule gets stuck. Keep the handle and the tensor; receive ahead.
+# - **Order**, not tags, tells messages apart: NCCL ignores tags. An exchange goes into one `batch_isend_irecv`, or both
+#   ranks wait in their sends.
 #
 # **The library.** `torch.distributed.pipelining`: `PipelineStage`, `ScheduleGPipe`, `Schedule1F1B`,
 # `ScheduleInterleaved1F1B`, `ScheduleInterleavedZeroBubble`. It divides the gradients by the number of microbatches

@@ -176,11 +176,11 @@ run_schedule = vary(
     values=[
         (GPIPE, (2, 2, 1), 11, 3),
         (REVERSED, (1, 1, 1), 4, 1, F32),
-        (visible.CHUNKED, (2, 2, 1, 1), 3, 2),
+        (visible.CHUNKED, (2, 1, 1, 1, 2, 1), 3, 2),
         ([steps_of("F0 B0 F1 B1")], (2,), 3, 2),
         ([steps_of("F0 B0")] * 2, (1, 1), 3, 5),
     ],
-    traffic=[(visible.CHUNKED, (1,) * 4, 6, 3)],
+    traffic=[(visible.CHUNKED, (1,) * 6, 6, 3), (ALTERNATING, (1,) * 4, 24, 2)],
     memory=[(ALTERNATING, (2,) * 4, 24, 2), (GPIPE, (2,) * 3, 4, 1)],
 )
 

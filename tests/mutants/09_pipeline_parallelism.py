@@ -275,23 +275,34 @@ right("counts-what-is-live").body("""
             live -= 1
 """)
 
+BATCH = "handles = dist.batch_isend_irecv(outgoing + receive)"
 wrong, right = ANSWERS.to("run-schedule")
-wrong("blocking-sends", "Everyone sends first").replace(
-    'sends.append((dist.isend(message, dst=after, tag=tag("F", m, stage + 1)), message))',
-    'dist.send(message, dst=after, tag=tag("F", m, stage + 1))',
-).replace(
-    'sends.append((dist.isend(x.grad, dst=before, tag=tag("B", m, stage - 1)), x.grad))',
-    'dist.send(x.grad, dst=before, tag=tag("B", m, stage - 1))',
+wrong("one-call-each-way", "would be stuck on NCCL", caught_by="traffic").replace(
+    BATCH,
+    "handles = dist.batch_isend_irecv(outgoing) if outgoing else []\nif receive:\n"
+    "    handles += dist.batch_isend_irecv(receive)",
 )
-wrong("handle-dropped", "never waited for it", caught_by="memory").replace(
-    'sends.append((dist.isend(x.grad, dst=before, tag=tag("B", m, stage - 1)), x.grad))',
-    'dist.isend(x.grad, dst=before, tag=tag("B", m, stage - 1))',
+wrong("isend-and-recv", "would be stuck on NCCL", caught_by="traffic").replace(
+    BATCH,
+    "handles = [dist.isend(op.tensor, op.peer) for op in outgoing]\nfor op in receive:\n"
+    "    handles.append(dist.irecv(op.tensor, op.peer))",
 )
+wrong("with-tags", "NCCL ignores tags", caught_by="traffic").replace("x.grad, before", "x.grad, before, tag=m").replace(
+    "gradient, after", "gradient, after, tag=m"
+)
+wrong("sends-first-and-waits", "Everyone sends first").replace(
+    BATCH,
+    "for op in outgoing:\n    dist.send(op.tensor, op.peer)\n"
+    "handles = dist.batch_isend_irecv(receive) if receive else []",
+).replace("sends += zip(handles, outgoing)", "pass")
+wrong("never-hands-over-the-last", "finished without sending it").replace("hand_over(outgoing, [], sends)", "pass")
+wrong("handles-dropped", "never waited for it", caught_by="memory").replace("sends += zip(handles, outgoing)", "pass")
+wrong("reads-before-it-arrives", "rank").replace("handles[-1].wait()", "sends.append((handles[-1], receive))")
+wrong("waits-for-the-first-handle", "rank").replace("handles[-1].wait()", "handles[0].wait()")
 wrong("sends-output-grad", "Is it the .grad of a tensor that has none").replace(
-    'sends.append((dist.isend(x.grad, dst=before, tag=tag("B", m, stage - 1)), x.grad))',
-    'sends.append((dist.isend(y.grad, dst=before, tag=tag("B", m, stage - 1)), y.grad))',
+    "P2POp(dist.isend, x.grad", "P2POp(dist.isend, y.grad"
 )
-wrong("no-requires-grad", "Is it the .grad of a tensor that has none").replace("x.requires_grad_()", "pass")
+wrong("no-requires-grad", "Is it the .grad of a tensor that has none").replace("x.requires_grad_(stage > 0)", "pass")
 wrong("kept-for-ever", "Is something kept after its backward", caught_by="memory").replace(
     "x, y = kept.pop((c, m))", "x, y = kept[c, m]"
 )
@@ -301,33 +312,31 @@ wrong("keeps-the-outputs", "Is something kept after its backward", caught_by="me
 wrong("zeroed-in-between", "don't zero the gradients in between").replace(
     "x, y = kept.pop((c, m))", "x, y = kept.pop((c, m))\nfor leaf in leaves[c]:\n    leaf.grad = None"
 )
-wrong("tag-of-the-sender", "must use the same tag").replace("stage + 1", "stage")
-wrong("backward-tag-of-the-sender", "must use the same tag").replace(
-    'tag=tag("B", m, stage - 1)', 'tag=tag("B", m, stage)'
-)
+wrong("activation-to-the-rank-before", "rank").replace("y.detach(), after", "y.detach(), before")
 wrong("detaches-what-it-keeps", "rank").replace("kept[c, m] = x, y", "kept[c, m] = x, y.detach().requires_grad_()")
 wrong("keeps-without-the-chunk", "with the chunk in it").replace("kept[c, m]", "kept[m]").replace("(c, m)", "m")
-wrong("first-rank-instead-of-first-stage", "rank").replace(
-    "if stage > 0:\n    dist.recv(x", "if rank > 0:\n    dist.recv(x"
-)
+wrong("first-rank-instead-of-first-stage", "rank").replace("x, before)] if stage > 0", "x, before)] if rank > 0")
 wrong("buffer-of-one-dtype", "same shape and dtype", hidden=True).replace(
     "gradient = torch.empty_like(y)", "gradient = torch.empty(y.shape, dtype=torch.float64)"
 )
-wrong("sends-twice", "must use the same tag", caught_by="traffic").replace(
+wrong("sends-twice", "rank", caught_by="traffic").replace(
     "kept[c, m] = x, y", "kept[c, m] = x, y; dist.send(y.detach(), dst=after) if stage < last else None"
 )
-wrong("last-rank-instead-of-last-stage", "Everyone receives first").replace(
-    "if stage < last:\n    message", "if rank < world_size - 1:\n    message"
+wrong("last-rank-instead-of-last-stage", "rank").replace(
+    "y.detach(), after)] if stage < last", "y.detach(), after)] if rank < world_size - 1"
 )
 wrong("keeps-the-graph-with-the-message", "send y.detach()", caught_by="memory").replace("y.detach()", "y")
 wrong("all-forwards-first-whatever-the-steps", "Is something kept after its backward", caught_by="memory").replace(
     "in steps:", 'in sorted(steps, key=lambda step: step[0] == "B"):'
 )
-right("receives-with-irecv-and-copies").replace(
-    'dist.recv(x, src=before, tag=tag("F", m, stage))', 'dist.irecv(x, src=before, tag=tag("F", m, stage)).wait()'
-).replace("y.detach", "y.detach().clone").replace("kept[c, m] = x, y", "kept[stage, m] = (x, y)").replace(
-    "(c, m)", "(stage, m)"
+right("waits-for-every-handle").replace("handles[-1].wait()", "[handle.wait() for handle in handles]").replace(
+    "sends += zip(handles, outgoing)", "sends += zip(handles, outgoing) if not receive else []"
 )
+right("receives-first-and-copies").replace("outgoing + receive", "receive + outgoing").replace(
+    "sends += zip(handles, outgoing)", "sends += zip(handles[len(receive) :], outgoing)"
+).replace("handles[-1]", "handles[0]").replace("y.detach()", "y.detach().clone()").replace(
+    "kept[c, m] = x, y", "kept[stage, m] = (x, y)"
+).replace("(c, m)", "(stage, m)")
 
 RECEIVE_NEXT = "if m + 1 < len(microbatches):\n    receives.append(dist.irecv(buffers[m + 1], src=rank - 1))"
 wrong, right = ANSWERS.to("overlapped-forward")

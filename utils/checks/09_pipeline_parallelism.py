@@ -11,13 +11,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import accumulate, islice
+from itertools import accumulate, combinations, islice, product
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from ..cluster.hardware import Cluster, Gpu, Link
+from ..events.event import Event
 from ..kit import mlp
 from ..kit.pipeline_schedule import Step, problem, read, timed
 from ..worlds.virtual.play_schedule import free_messages, play
@@ -171,9 +172,10 @@ BACK_AND_FORTH = (
     "before it waits for the gradient, and the gradient of its input after its own backward."
 )
 STUCK_STAGE = (
-    "a send that waits (use isend, keep the handle), a message that no rank sends (the gradient of the input goes to "
-    "the rank before, the activations to the rank after), or a tag that doesn't name the stage that needs the message."
+    "a message that was never handed over (what is left after the last step, too), or one that no rank sends: the "
+    "gradient of the input goes to the rank before, the activations go to the rank after."
 )
+NO_TAGS = "NCCL ignores tags: between two ranks, what is sent first is received first."
 
 # What a stage goes backward from by mistake, in place of the gradient of the next stage's x:
 # (its y, the gradient of the next stage's y) -> a gradient.
@@ -305,14 +307,15 @@ ALTERNATING = [  # three ranks, eight microbatches
     steps_of("F0 F1 B0 F2 B1 F3 B2 F4 B3 F5 B4 F6 B5 F7 B6 B7"),
     steps_of("F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7"),
 ]
-CHUNKED = [  # two ranks with two chunks each, two microbatches
+CHUNKED = [  # three ranks with two chunks each, two microbatches
+    steps_of("F0.0 F1.0 F0.1 F1.1 B0.1 B1.1 B0.0 B1.0"),
     steps_of("F0.0 F1.0 F0.1 F1.1 B0.1 B1.1 B0.0 B1.0"),
     steps_of("F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 B0.0 B1.0"),
 ]
 
 
 @oracle(
-    values=[(ALTERNATING, (2, 1, 1), 15, 2), (CHUNKED, (1,) * 4, 4, 2)],
+    values=[(ALTERNATING, (2, 1, 1), 15, 2), (CHUNKED, (1,) * 6, 4, 2)],
     traffic=[(ALTERNATING, (1, 1, 1), 16, 2)],
     memory=[(ALTERNATING, (2, 2, 2), 8, 1)],
     if_stuck=STUCK_STAGE,
@@ -336,6 +339,7 @@ def run_schedule(
         "the last microbatch's gradient alone: don't zero the gradients in between": alone(parts[-1]),
         "the first microbatch's gradient alone": alone(parts[0]),
     } | wrong_sends(stages, batch)
+    messages = crossed(batch.nbytes, ranks, chunks, len(parts), enough="M messages each way across each boundary.")
     loss, gradients = mlp.serial_gradients(weights, batch)
     right = list(map(named, on_ranks(cut(gradients, layers))))
     right[-1][LOSS] = loss
@@ -349,9 +353,55 @@ def run_schedule(
             "KeyError": "A backward finds nothing under its key. F and B must use the same key, with the chunk in it."
         },
         clock=free_messages(ranks),
-        traffic=crossed(batch.nbytes, ranks, chunks, len(parts), enough="M messages each way across each boundary."),
+        traffic=lambda answer: expect_order(answer) or messages(answer),
         memory=lambda answer: expect_live_activations(answer, schedules, tensor=size * DIM * dtype.itemsize),
     )
+
+
+def expect_order(answer: Answer) -> None:
+    """Raise CheckFailed if the messages rest on tags, or if two ranks' calls to each other don't meet in order.
+
+    NCCL ignores tags, and works through the calls between two ranks one after another.
+    """
+    calls = [event for event in answer.events if event.op in ("send", "recv")]
+    tagged = next((event for event in calls if event.tag), None)
+    if tagged:
+        raise CheckFailed(f"rank {tagged.rank} calls {tagged.op} with the tag {tagged.tag}", "no tags", NO_TAGS)
+    for one, other in combinations(range(len(answer.results)), 2):
+        mine, theirs = ([e for e in calls if (e.rank, e.peer) == pair] for pair in ((one, other), (other, one)))
+        stuck = first_stuck(mine, theirs)
+        if stuck:
+            ranks = f"ranks {one} and {other}"
+            raise CheckFailed(
+                f"{ranks} would be stuck on NCCL, each in a {stuck.op} to the other, number {mine.index(stuck) + 1} "
+                f"of rank {one}'s calls to rank {other}",
+                "what one step sends and the next receives, in one batch_isend_irecv",
+                "NCCL works through the calls between two ranks one after another; only one call for both directions "
+                "lets them exchange.",
+            )
+
+
+def first_stuck(mine: list[Event], theirs: list[Event]) -> Event | None:
+    """The call of mine that waits forever if two ranks' calls to each other are worked off in order; None if none does.
+
+    Two neighbouring calls of one line, one each way, count as a batch and may go on at the same time.
+    """
+    queues = [list(mine), list(theirs)]
+    while all(queues):
+        pairs = product(*(going_on(queue) for queue in queues))
+        met = next((pair for pair in pairs if {event.op for event in pair} == {"send", "recv"}), None)
+        if met is None:
+            return queues[0][0]
+        for queue, event in zip(queues, met, strict=True):
+            queue.remove(event)
+    return None
+
+
+def going_on(queue: list[Event]) -> list[Event]:
+    """The calls at the head of a queue that may go on at the same time."""
+    first, *rest = queue[:2]
+    together = [e for e in rest if first.is_async and e.is_async and (e.where, e.op != first.op) == (first.where, True)]
+    return [first, *together]
 
 
 def expect_live_activations(answer: Answer, schedules: list[list[RawStep]], tensor: int) -> str:
