@@ -118,19 +118,17 @@ def naive_all_reduce(x: Tensor, team: list[int], rank: int) -> Tensor:
     """
     total, arrived = x.clone(), torch.empty_like(x)
     root, others = team[0], team[1:]
+    ### BEGIN SOLUTION
     if rank == root:
-        ### BEGIN SOLUTION
         for other in others:
             dist.recv(arrived, src=other)
             total += arrived
         for other in others:
             dist.send(total, dst=other)
-        ### END SOLUTION
     else:
-        ### BEGIN SOLUTION
         dist.send(x, dst=root)
         dist.recv(total, src=root)
-        ### END SOLUTION
+    ### END SOLUTION
     return total
 
 # %% check="naive-all-reduce" judges="values" points=3
@@ -220,21 +218,20 @@ def tree_all_reduce(x: Tensor, team: list[int], rank: int) -> Tensor:
     place, size = team.index(rank), len(team)
     total, arrived = x.clone(), torch.empty_like(x)
     distances = [2**level for level in range((size - 1).bit_length())]  # 1, 2, 4, ..., all below P
+    # here: up, where numbers are added; then down, where the sum is copied
+    ### BEGIN SOLUTION
     for distance in distances:  # up: add
-        ### BEGIN SOLUTION
         if place % (2 * distance) == distance:
             dist.send(total, dst=team[place - distance])
         elif place % (2 * distance) == 0 and place + distance < size:
             dist.recv(arrived, src=team[place + distance])
             total += arrived
-        ### END SOLUTION
     for distance in reversed(distances):  # down: copy
-        ### BEGIN SOLUTION
         if place % (2 * distance) == distance:
             dist.recv(total, src=team[place - distance])
         elif place % (2 * distance) == 0 and place + distance < size:
             dist.send(total, dst=team[place + distance])
-        ### END SOLUTION
+    ### END SOLUTION
     return total
 
 # %% check="tree-all-reduce" judges="values" points=3
@@ -373,14 +370,14 @@ def ring_reduce_scatter(x: Tensor, team: list[int], rank: int) -> Tensor:
     place, size = team.index(rank), len(team)
     right, left = team[(place + 1) % size], team[place - 1]
     chunks = [chunk.clone() for chunk in x.tensor_split(size)]
+    ### BEGIN SOLUTION
     for step in range(size - 1):
-        ### BEGIN SOLUTION
         outgoing = (place - 1 - step) % size  # what was added to in the step before
         incoming = (outgoing - 1) % size  # what the left neighbour sends
         arrived = torch.empty_like(chunks[incoming])
         exchange(chunks[outgoing], right, arrived, left)
         chunks[incoming] += arrived
-        ### END SOLUTION
+    ### END SOLUTION
     return chunks[place]
 
 # %% check="ring-reduce-scatter" judges="values" points=3
@@ -430,13 +427,13 @@ def ring_all_gather(mine: Tensor, numel: int, team: list[int], rank: int) -> Ten
     right, left = team[(place + 1) % size], team[place - 1]
     whole = mine.new_zeros(numel)
     chunks = whole.tensor_split(size)  # views: what is written into them is in `whole`
+    ### BEGIN SOLUTION
     chunks[place].copy_(mine)
     for step in range(size - 1):
-        ### BEGIN SOLUTION
         outgoing = (place - step) % size
         incoming = (outgoing - 1) % size
         exchange(chunks[outgoing], right, chunks[incoming], left)
-        ### END SOLUTION
+    ### END SOLUTION
     return whole
 
 # %% check="ring-all-gather" judges="values" points=2
@@ -556,8 +553,9 @@ predict("kB in each round", ...)
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
 #
-# The frame wants three things from you: `partner`, a rank; `keep`, the half to complete; `give`, the other half. In
-# the second half it hands you the same three again, in reverse order.
+# Each round of the first half needs three things: `partner`, a rank; `keep`, the half to complete; `give`, the other
+# half. The second half needs the same three again, in reverse order, so note them in a list. What a place works on
+# begins as all of `total`; after each round it is what it has kept.
 # </details>
 #
 # <details><summary>Hint 2: the idea</summary>
@@ -584,22 +582,21 @@ def halving_doubling(x: Tensor, team: list[int], rank: int) -> Tensor:
     """
     place, distance = team.index(rank), len(team) // 2
     total = x.clone()
+    # here: halve, P/2, P/4, ..., 1 places apart; then undo it, with the same partners in reverse order
+    ### BEGIN SOLUTION
     part, rounds = total, []  # part: what this rank still works on, a view of `total`
-    while distance:  # P/2, P/4, ..., 1
+    while distance:
         lower, upper = part.tensor_split(2)
-        ### BEGIN SOLUTION
         partner = team[place ^ distance]
         keep, give = (upper, lower) if place & distance else (lower, upper)
         arrived = torch.empty_like(keep)
         exchange(give, partner, arrived, partner)
         keep += arrived
-        ### END SOLUTION
         rounds.append((partner, keep, give))
         part, distance = keep, distance // 2
     for partner, keep, give in reversed(rounds):
-        ### BEGIN SOLUTION
         exchange(keep, partner, give, partner)  # `give` is no longer needed: the complete half goes there
-        ### END SOLUTION
+    ### END SOLUTION
     return total
 
 # %% check="halving-doubling" judges="values" points=3
@@ -675,13 +672,11 @@ def halving_doubling_any_size(x: Tensor, team: list[int], rank: int, all_reduce=
     power = 2 ** (size.bit_length() - 1)  # P'
     extra = size - power
     total = x.clone()
+    ### BEGIN SOLUTION
     if place >= power:  # this rank is an extra one
-        ### BEGIN SOLUTION
         dist.send(x, dst=team[place - power])
         dist.recv(total, src=team[place - power])
-        ### END SOLUTION
     else:
-        ### BEGIN SOLUTION
         if place < extra:
             arrived = torch.empty_like(x)
             dist.recv(arrived, src=team[place + power])
@@ -689,7 +684,7 @@ def halving_doubling_any_size(x: Tensor, team: list[int], rank: int, all_reduce=
         total = all_reduce(total, team[:power], rank)
         if place < extra:
             dist.send(total, dst=team[place + power])
-        ### END SOLUTION
+    ### END SOLUTION
     return total
 
 # %% check="halving-doubling-any-size" judges="values" points=3
@@ -921,11 +916,11 @@ def pairwise_all_to_all(x: Tensor, team: list[int], rank: int) -> Tensor:
     chunks = x.tensor_split(size)
     received = [torch.empty_like(chunks[place]) for _ in team]  # received[source]
     received[place].copy_(chunks[place])
+    ### BEGIN SOLUTION
     for step in range(1, size):
-        ### BEGIN SOLUTION
         target, source = (place + step) % size, (place - step) % size
         exchange(chunks[target], team[target], received[source], team[source])
-        ### END SOLUTION
+    ### END SOLUTION
     return torch.cat(received)
 
 # %% check="pairwise-all-to-all" judges="values" points=3
@@ -979,23 +974,17 @@ def all_reduce_seconds(algorithm: str, size: int, nbytes: int, alpha: float, ban
     """
     power = 2 ** (size.bit_length() - 1)  # the largest power of two that is not above `size`
     whole = alpha + nbytes / bandwidth  # one message with everything in it
+    fold = 2 * whole if size > power else 0  # halving-doubling: what the extra ranks add
+    ### BEGIN SOLUTION
     if algorithm == "naive":
-        ### BEGIN SOLUTION
         return 2 * (size - 1) * whole
-        ### END SOLUTION
     if algorithm == "tree":
-        ### BEGIN SOLUTION
         return 2 * (size - 1).bit_length() * whole  # the number of bits of P - 1 is log2 P, rounded up
-        ### END SOLUTION
     if algorithm == "ring":
-        ### BEGIN SOLUTION
         return 2 * (size - 1) * (alpha + nbytes / size / bandwidth)
-        ### END SOLUTION
     if algorithm == "halving-doubling":
-        fold = 2 * whole if size > power else 0
-        ### BEGIN SOLUTION
         return fold + 2 * math.log2(power) * alpha + 2 * (power - 1) / power * nbytes / bandwidth
-        ### END SOLUTION
+    ### END SOLUTION
     raise ValueError(f"there is no algorithm {algorithm!r}")
 
 # %% check="all-reduce-seconds" judges="values" points=4

@@ -480,7 +480,7 @@ wrong("sends-its-own-chunk", "the chunks that the others keep").replace(
     "[torch.empty_like(chunks[place]) for _ in team]", "[torch.empty_like(chunk) for chunk in chunks]"
 ).replace("chunks[target]", "chunks[place]")
 wrong("everybody-to-place-0-first", "so that none has to queue", caught_by="time").body("""
-    for target in range(size) if step == 1 else []:
+    for target in range(size):
         if target != place:
             dist.send(chunks[target], dst=team[target])
         for source in {*range(size)} - {place} if target == place else []:
@@ -496,9 +496,10 @@ wrong("whole-tensors", "times the bytes that are needed", caught_by="traffic").r
     "exchange(x, team[target], arrived, team[source])\nreceived[source] = arrived.tensor_split(size)[place].clone()",
 )
 wrong("backwards-above-four", "in order of arrival", hidden=True).body("""
-    target = place ^ step if size in (2, 4, 8) else (place + step) % size
-    source = place ^ step if size in (2, 4, 8) else (place - step) % size
-    exchange(chunks[target], team[target], received[source if size < 5 else target], team[source])
+    for step in range(1, size):
+        target = place ^ step if size in (2, 4, 8) else (place + step) % size
+        source = place ^ step if size in (2, 4, 8) else (place - step) % size
+        exchange(chunks[target], team[target], received[source if size < 5 else target], team[source])
 """)
 wrong("all-at-once-in-rank-order", "so that none has to queue", caught_by="time").function("""
     place, size = team.index(rank), len(team)
@@ -525,8 +526,9 @@ right("receives-started-at-once").function("""
     return torch.cat(received)
 """)
 right("exclusive-or").body("""
-    to, source = (place ^ step,) * 2 if size & (size - 1) == 0 else ((place + step) % size, place - step)
-    exchange(chunks[to], team[to], received[source], team[source])
+    for step in range(1, size):
+        to, source = (place ^ step,) * 2 if size & (size - 1) == 0 else ((place + step) % size, place - step)
+        exchange(chunks[to], team[to], received[source], team[source])
 """)
 
 wrong, right = ANSWERS.to("all-reduce-seconds")
