@@ -179,6 +179,10 @@ wrong("zeroed-in-between", "don't zero the gradients in between").replace(
     "loss.backward()", "[setattr(leaf, 'grad', None) for leaf in leaves]; loss.backward()"
 )
 wrong("loss-of-the-last", "the last microbatch alone").replace("total += loss.detach()", "total = loss.detach()")
+wrong("keeps-every-graph", "still holds a tensor").replace(
+    "total += loss.detach()",
+    "total += loss.detach(); accumulate_gradients.__dict__.setdefault('losses', []).append(loss)",
+)
 wrong("large-microbatches", "weights[0] is", hidden=True).replace("len(batch)", "max(len(batch), micro_batch_size)")
 right("sums-of-squares").body("""
     loss = mlp.forward(leaves, microbatch).square().sum() / batch.numel()

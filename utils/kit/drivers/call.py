@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import torch
 
+from .left_behind import LeftBehind, expect_none_left, held
+
 Catch = type[Exception] | tuple[type[Exception], ...]  # as after `except`
 
 
@@ -24,18 +26,21 @@ def call_with(
 ) -> Returned:
     """Call a function with a rank's own inputs, and with its `rank` and the `world_size` if it has parameters for them.
 
-    An error of a kind in `catch` is the result.
+    An error of a kind in `catch` is the result. Raises LeftBehind if the function holds tensors beyond its call.
     """
     signature = inspect.signature(function)
     given = signature.bind_partial(*mine, **same).arguments  # a check may hand out a world_size of its own, as data
     free = signature.parameters.keys() - given.keys()
     known = {name: value for name, value in [("rank", rank), ("world_size", world_size)] if name in free}
     kept = [x.detach() if isinstance(x, torch.Tensor) else x for x in mine]
-    before = [autograd_state(x) for x in mine]
+    before, held_before = [autograd_state(x) for x in mine], held(function)
     try:
         result = function(*mine, **same, **known)
+        expect_none_left(held_before, function, [mine, same], result)
         after = [autograd_change(x, was) or value for x, was, value in zip(mine, before, kept, strict=True)]
         return Returned(result, after, shares_memory(result, mine))
+    except LeftBehind:  # no exception of the function's own
+        raise
     except catch as error:
         return Returned(error, kept, False)
 

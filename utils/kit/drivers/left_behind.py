@@ -1,0 +1,67 @@
+"""Tensors that a function still holds when it has returned: in a global variable, a default or an attribute.
+
+A rank that keeps the tensors of one step has less memory in the next. So what an answer holds before a call is compared
+with what it holds after it. A table that a function fills once, such as a mask, may stay.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+
+from ...recording.torch_private import address_of
+
+DEPTH = 4  # of containers in containers that are searched
+
+
+class LeftBehind(RuntimeError):
+    """A rank holds a tensor of a call that is over."""
+
+
+def held(function: Callable[..., Any]) -> list[tuple[str, torch.Tensor]]:
+    """(the variable, a tensor in it) for all that a function holds between its calls, with the helpers that it sees."""
+    function = function.args[0] if isinstance(function, partial) and function.args else function
+    if not isinstance(function, types.FunctionType):
+        return []
+    found = []
+    for name, value in [*function.__globals__.items(), (function.__name__, function)]:
+        if not name.startswith("__"):
+            found += [(name, tensor) for tensor in tensors_of(value)]
+    return found
+
+
+def tensors_of(value: Any, depth: int = DEPTH) -> Iterator[torch.Tensor]:
+    """The tensors in a container, and those that a function holds as defaults or attributes."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, types.FunctionType):
+        yield from tensors_of([value.__defaults__, value.__kwdefaults__, vars(value)], depth)
+    elif depth and isinstance(value, dict | list | tuple | set):
+        for item in list(value.values() if isinstance(value, dict) else value):
+            yield from tensors_of(item, depth - 1)
+
+
+def expect_none_left(
+    before: list[tuple[str, torch.Tensor]], function: Callable[..., Any], inputs: list[Any], result: Any
+) -> None:
+    """Raise LeftBehind if a function holds more than `before` the call, of this call's graph, inputs or results.
+
+    before  what `held` said
+    """
+    known = {id(tensor) for _, tensor in before}
+    of_call = [*tensors_of(inputs), *tensors_of(result)]
+    storages = {address_of(tensor.untyped_storage()) for tensor in of_call}
+    shapes = {tensor.shape for tensor in of_call if tensor.numel() > 1}
+    for name, tensor in held(function):
+        if id(tensor) in known:
+            continue
+        of_this_call = address_of(tensor.untyped_storage()) in storages or tensor.shape in shapes
+        if of_this_call or tensor.grad_fn is not None:
+            raise LeftBehind(
+                f"{name!r} still holds a tensor of shape {tuple(tensor.shape)} after the call. It takes memory as long "
+                "as the program runs, and more with each call: keep a call's tensors in local variables."
+            )
