@@ -37,8 +37,8 @@ spawn = partial(spawn, backend="gloo")  # this lesson computes on the CPU, with 
 #
 # That is the **alpha-beta model** ($\beta = 1/B$). Take 1,024 GPUs with $\alpha$ = 5 µs and $B$ = 50 GB/s, and two
 # all-reduces: the gradient of a model with 8 billion parameters (16 GB), and one number that says whether anybody's
-# gradient has overflowed (4 bytes). The naive way is that of lesson 01: all in to one rank, all out again. What a tree
-# and a ring take is on the price list of the virtual cluster; by the end you have derived it and checked it.
+# gradient has overflowed (4 bytes). The naive algorithm is lesson 01's: everything goes to one rank and comes back out.
+# The times of a tree and a ring are the virtual cluster's; by the end you will have derived and checked them.
 
 # %%
 free = Gpu(flops={"fp32": math.inf}, memory=math.inf, bandwidth=math.inf)  # only messages take time
@@ -69,8 +69,8 @@ for what, nbytes in (("16 GB  ", 16e9), ("4 bytes", 4)):
 # Most teams are simply all ranks, `list(range(world_size))`. Smaller ones come in Part 4, where one all-reduce is made
 # of others among parts of the world.
 #
-# **Tensors** here have one dimension and no gaps, any number of elements (also none), any dtype. `x` is left unchanged;
-# the result has memory of its own.
+# **Tensors** here are one-dimensional and contiguous, with any number of elements (even none) and any dtype. `x` is
+# left unchanged; the result has memory of its own.
 #
 # **Everybody gets the same bits.** Floats don't add up to the same in every order: `(a + b) + c` and `a + (b + c)` may
 # differ in the last digit. If each rank added in an order of its own, replicas of a model would drift apart. So each
@@ -81,7 +81,7 @@ for what, nbytes in (("16 GB  ", 16e9), ("4 bytes", 4)):
 # - **values**: every rank holds the right numbers,
 # - **traffic**: how many messages each rank sent, and how many bytes,
 # - **time** on a virtual cluster. There a rank can send one message and receive one at the same time, but not two in
-#   the same direction. In the cluster below all that takes time is messages: 10 µs each, and then 10 GB a second.
+#   the same direction. In the cluster below only messages take time: 10 µs each, and then 10 GB a second.
 
 # %%
 ALPHA, BANDWIDTH = 10e-6, 10e9  # seconds; bytes a second, one way
@@ -98,8 +98,8 @@ def textbook(gpus: int, nodes: int = 1, inter: Link = None) -> Cluster:
 # %% [markdown]
 # ## Naive all-reduce
 #
-# The first thing that comes to mind, and a fine thing to compare with. Everybody sends to place 0. It adds what comes
-# and sends the sum to everybody.
+# The first algorithm that comes to mind, and a good baseline. Everybody sends to place 0, which adds what arrives and
+# sends the sum back to everybody.
 #
 # **Predict** for 8 ranks: how many messages does place 0 send and receive, together? And how many microseconds does all
 # of it take, if each message takes 20 and place 0 handles one at a time? Predictions earn no points, and you can skip
@@ -170,10 +170,11 @@ figures.tree(size=8)
 
 # %% [markdown]
 # This is a **binomial tree**. In the round with distance $d$ = 1, 2, 4, ... a place that is a multiple of $2d$ receives
-# from the place $d$ further on; that one is done. After $\lceil \log_2 P \rceil$ rounds place 0 has the sum. Then the
-# same way down: distances backwards, arrows turned round.
+# from the place $d$ further on, which is then done. After $\lceil \log_2 P \rceil$ rounds place 0 has the sum. Then the
+# sum goes back down the same tree, with the distances in reverse order and the arrows reversed.
 #
-# The number of ranks need not be a power of two: in the picture for 6, who has no partner does nothing in that round.
+# The number of ranks need not be a power of two: in the picture for 6, a place without a partner does nothing in that
+# round.
 
 # %%
 figures.tree(size=6)
@@ -294,11 +295,12 @@ reveal(
 # %% [markdown]
 # # Part 2 · Around a ring
 # The tree's waste is that half of the ranks fall silent after the first round, and place 0 does all the last work. Give
-# every rank **its own chunk** of the sum to complete, and all are busy all the time. Lesson 01 has shown that it falls
-# into two halves, and so do you: reduce-scatter, then all-gather.
+# every rank **its own chunk** of the sum to complete, and all are busy all the time. Lesson 01 showed that an
+# all-reduce falls into two halves, and you build it that way: reduce-scatter, then all-gather.
 #
-# Any number of elements has to do, so chunks may differ by one element. `x.tensor_split(P)` cuts so: 7 elements on 3
-# ranks become chunks of 3, 2 and 2; 2 elements become 1, 1 and 0. The chunks are **views**: they share memory with `x`.
+# Any number of elements must work, so chunks may differ in length by one. `x.tensor_split(P)` cuts that way: 7 elements
+# on 3 ranks become chunks of 3, 2 and 2; 2 elements become 1, 1 and 0. The chunks are **views**: they share memory with
+# `x`.
 
 # %%
 [[chunk.tolist() for chunk in torch.arange(numel).tensor_split(3)] for numel in (7, 2)]
@@ -403,8 +405,8 @@ reveal("the step in which chunk 0 is complete", messages - 1, why="Every place c
 # %% [markdown]
 # ## Ring all-gather
 #
-# Now place $p$ owns chunk $p$, complete. Once more around the ring: pass on what has come last, but **copy**, don't
-# add. In step 0 everybody sends its own chunk.
+# Now place $p$ owns chunk $p$, complete. Once more around the ring: pass on what arrived last, but **copy**, don't add.
+# In step 0 everybody sends its own chunk.
 #
 # The trap is the index: in the first half place $p$ began with chunk $p - 1$, now it begins with chunk $p$.
 # Reduce-scatters that end with chunk $p + 1$ on place $p$ are common in other people's code. Both are fine, but the
@@ -455,8 +457,8 @@ reveal(
 # %% [markdown]
 # ## Ring all-reduce
 #
-# Put the halves together. They come as arguments, so that you can put others in their place, and so that this exercise
-# is judged by itself.
+# Put the halves together. They are arguments, so that you can swap in others, and so that this exercise is judged on
+# its own.
 #
 # **Predict** the bytes that one rank sends, as a multiple of $n$: with 4 ranks, and with 400.
 
@@ -519,12 +521,12 @@ for size in (2, 4, 8, 16):
 
 # %% [markdown]
 # # Part 3 · Halving and doubling
-# The tree has few rounds, the ring has few bytes. Can one have both? Yes, if the tensor gets **smaller** in each round.
+# The tree has few rounds, the ring has few bytes. Can you have both? Yes, if the tensor gets **smaller** in each round.
 #
 # Two ranks at a distance of $P/2$ exchange halves: one takes the lower half of the numbers and completes it, the other
 # one the upper half. Each then works on its half alone, with a partner at distance $P/4$, and so on. After $\log_2 P$
-# rounds everybody has one $P$-th of the sum. This was a reduce-scatter; the same partners backwards make the
-# all-gather.
+# rounds everybody has one $P$-th of the sum. That is a reduce-scatter. Run the same exchanges in reverse order and you
+# get the all-gather.
 
 # %%
 figures.halving(size=8)
@@ -623,11 +625,11 @@ reveal(
 )
 
 # %% [markdown]
-# ## Halving-doubling any size
+# ## Halving-doubling on any number of ranks
 #
-# 6 is no power of two. The cure that the MPI library MPICH uses: make it one. The largest power of two that fits is 4,
-# so 2 ranks are **extra**. Each extra rank hands its numbers to one of the first 4, which adds them to its own; these
-# 4 do the all-reduce; then the extra ranks get the result.
+# 6 is not a power of two. MPICH, an MPI library, makes it one. The largest power of two that fits is 4, so 2 ranks are
+# **extra**. Each extra rank hands its numbers to one of the first 4, which adds them to its own; these 4 do the
+# all-reduce; then the extra ranks get the result.
 
 # %%
 figures.folding(size=6)
@@ -714,7 +716,7 @@ reveal(
 )
 
 # %% [markdown]
-# ### All of them, measured
+# ### The four algorithms, measured
 # Four algorithms from 64 bytes to 64 MB on 16 virtual ranks, then on 12. Both axes are logarithmic: a step to the right
 # is ten times the bytes, a step up ten times the time.
 
@@ -748,9 +750,10 @@ beside(on_12)
 figures.time_curves(on_12, "all-reduce on 12 ranks: α = 10 µs, 10 GB/s")
 
 # %% [markdown]
-# On the left all curves are flat: latency, a matter of how many rounds. On the right all rise with the same slope:
-# bandwidth, a matter of bytes. A crossing is where one stops being better than another. On 16 ranks nothing beats
-# halving-doubling. On 12 the fold costs it the lead for large tensors, and the ring wins there.
+# On the left all curves are flat: latency dominates, so the number of rounds counts. On the right all rise with the
+# same slope: bandwidth dominates, so bytes count. Where two curves cross, one algorithm stops being better than the
+# other. On 16 ranks nothing beats halving-doubling. On 12 the fold costs it the lead for large tensors, and the ring
+# wins there.
 #
 # Why, then, are rings everywhere? The model gives every pair of ranks a link of its own. In a real network the partner
 # at distance $P/2$ is at the other end of the building, and everybody's messages meet in the same few cables. A ring
@@ -774,7 +777,7 @@ figures.two_levels(nodes=2, local=4)
 #    time.
 # 3. All-gather **inside** each node.
 #
-# This is where teams pay off: the functions that you have are called for parts of the world.
+# This is where teams pay off: you call the functions that you already have on parts of the world.
 
 # %% [markdown]
 # ## Hierarchical all-reduce
@@ -885,13 +888,13 @@ reveal(
 # %% [markdown]
 # Look at the last column. It is often said that a hierarchical all-reduce cuts the traffic between nodes by the number
 # of GPUs in a node. For each **rank** it does. For a **node** hardly: the flat ring crosses each border with one
-# message a step, and that is one rank of eight at work. What is won: eight network cards share the load that one had
-# to bear, and the slow latency counts $2(M-1)$ times for $M$ nodes, instead of $2(P-1)$ times.
+# message a step, and that is one rank of eight at work. The gain: eight network cards share the load that one had
+# to carry, and the slow latency counts $2(M-1)$ times for $M$ nodes, instead of $2(P-1)$ times.
 
 # %% [markdown]
-# # Part 5 · Everybody to everybody
+# # Part 5 · All-to-all
 # One more collective, because how you get there matters as much. In an all-to-all each rank has a different chunk for
-# each of the others, so nothing can be added up or passed on: $P - 1$ messages a rank, and that is that.
+# each of the others, so nothing can be added up or passed on: $P - 1$ messages per rank, and that is that.
 
 # %% [markdown]
 # ## Pairwise all-to-all
@@ -933,7 +936,7 @@ check(pairwise_all_to_all, judges="traffic")
 check(pairwise_all_to_all, judges="time")
 
 # %% [markdown]
-# What does the order matter? Here are both, with 8 ranks and 80 kB each.
+# How much does the order matter? Here are both, with 8 ranks and 80 kB each.
 
 # %% tags=["notebook-only"]
 def in_rank_order(x, team, rank):
@@ -958,10 +961,10 @@ print(f"in rank order {queue * 1e6:.0f} µs, pairwise {doors * 1e6:.0f} µs: {qu
 # take. You do that now.
 
 # %% [markdown]
-# ## All-reduce seconds
+# ## The time of an all-reduce
 #
 # Count the rounds of each algorithm, and the bytes that go through the busiest rank in them. You have predicted and
-# measured all of it; now write it down, for any $P$. Two things to think of: a tree has a whole number of rounds, and
+# measured all of it; now write it down, for any $P$. Remember two things: a tree has a whole number of rounds, and
 # halving-doubling folds when $P$ is not a power of two.
 
 # %% exercise="all-reduce-seconds" difficulty=2 minutes=10
@@ -1001,7 +1004,7 @@ for size in (4, 6):
         print(f"{size} ranks, {nbytes:9,} bytes, {name:17} measured / predicted = {seconds / predicted:.6f}")
 
 # %% [markdown]
-# ## Crossover
+# ## The crossover size
 #
 # Tree or ring? Set their two times equal and solve for $n$:
 #
@@ -1043,7 +1046,7 @@ figures.time_curves({name: on_12[name] for name in ("tree", "ring")}, "tree and 
 # you pay. So data parallelism packs them into large buckets first (lesson 05).
 
 # %% [markdown]
-# ## Choose algorithm
+# ## Choosing the algorithm
 #
 # Don't build on thresholds: they change with $P$, $\alpha$ and $B$. Compute and compare.
 
@@ -1074,9 +1077,9 @@ for nbytes in (400, 40_000, 4_000_000, 400_000_000):
     print(f"{nbytes:11,}    " + "".join(f"{name:18}" for name in chosen))
 
 # %% [markdown]
-# ## All-reduce
+# ## An all-reduce for any tensor
 #
-# And this is an all-reduce as a library has it: any shape, any strides, and the algorithm is not the caller's business.
+# And this is the all-reduce that a library offers: any shape, any strides, and the caller need not know the algorithm.
 # A tensor may be a column of a matrix, with gaps between its numbers, and messages know no gaps. So: flatten, choose,
 # run, restore the shape.
 
@@ -1196,7 +1199,7 @@ for name in ALGORITHMS:
 # run, or count what will be scarce there.
 
 # %% [markdown]
-# # Part 8 · The first page, on 256 GPUs
+# # Part 8 · Sixteen gigabytes on 256 GPUs
 # Lesson 01 began with a gradient of 16 GB on 1,024 GPUs, 128 nodes of 8: eleven minutes through GPU 0, and it promised
 # that this lesson builds the good one. Here it is, on a quarter of that machine, 32 nodes, so that you don't wait long
 # for this cell. Inside nodes your rings; across them your halving-doubling, as 32 is a power of two.
@@ -1214,9 +1217,9 @@ print(f"yours {hand_written.elapsed:.3f} s, torch's all-reduce on this cluster {
 print(f"through GPU 0: {2 * 255 * 16e9 / 50e9:.0f} s")
 
 # %% [markdown]
-# Within a few hundredths of a second of the library, from almost three minutes. All 1,024 GPUs would need two rounds
-# more each way across, and hardly more bytes a rank: about as long. (The difference: yours also pays for copying
-# and adding, which the cluster's own all-reduce does for nothing.)
+# You are within a few hundredths of a second of the library, down from almost three minutes. All 1,024 GPUs would need
+# two more rounds each way between nodes, and hardly more bytes per rank: about as long. (The difference: yours also
+# pays for copying and adding, which the cluster's own all-reduce does for free.)
 
 # %% [markdown]
 # ### How your predictions went
@@ -1246,7 +1249,7 @@ how_predictions_went()
 # it too keeps all links busy. It doesn't run one ring but several at once, its **channels**, each with its share of the
 # bytes and an order of its own, so that every network card of a node is in use. On NVSwitch machines the switch itself
 # can add. It picks by message size and topology,
-# much as you did; `NCCL_ALGO` forces one. Gloo takes a ring. `dist.new_group` makes a group of ranks, what was a
+# much as you did; `NCCL_ALGO` forces one. Gloo uses a ring. `dist.new_group` makes a group of ranks, which was a
 # `team` here.
 #
 # **The paper.** Thakur, Rabenseifner, Gropp: *Optimization of collective communication operations in MPICH*
