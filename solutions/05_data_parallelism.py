@@ -46,24 +46,24 @@ print(f"1 GPU: {one_gpu / 365 / 86400:.0f} years     1,024 GPUs, if nothing is l
 # they wait for the network most of the time.
 
 # %% [markdown]
-# # Part 1 · The same weights, other rows
+# # Part 1 · Same weights, different rows
 # Some words:
 #
 # - **replica**: one rank's copy of the model. All replicas hold the same weights at every step.
 # - **global batch**: all rows of one step. A rank's part of it is its **shard**.
 # - **local gradient**: what a rank computes from its shard. Local gradients differ.
 #
-# Each rank computes its local gradient; the all-reduce makes the mean of all; every rank updates its weights with that
-# mean. Same weights before, same update, so the same weights after.
+# Each rank computes its local gradient; the all-reduce turns them into their mean; every rank updates its weights with
+# that mean. Same weights before, same update, so the same weights after.
 
 # %%
 figures.data_parallel_step([3, 3, 2, 2])
 
 # %% [markdown]
-# ## Shard the batch
+# ## Sharding the batch
 #
-# A batch of 10 rows, 4 ranks: who gets which rows? Neighbours stay together, in order, and no rank has two rows more
-# than another.
+# A batch of 10 rows, 4 ranks: who gets which rows? Neighbouring rows stay together, in order, and no rank gets more
+# than one row more than another.
 #
 # **Predict**: how many rows has each piece that `batch.chunk(4)` gives? Replace each `...` by a list of numbers and run
 # the cell. Predictions earn no points, and you can skip them; but a guess that turns out wrong is what you'll remember.
@@ -107,7 +107,7 @@ check(shard_the_batch, judges="values")
 # ### By hand, in one process
 # The model of this course is a deep MLP, `x = gelu(x @ weight)` in each layer; its loss is the mean of the squares of
 # all outputs. `serial_gradients` computes loss and gradients in one process. It is our **oracle**: whatever we do with
-# many ranks has to give the same.
+# many ranks must give the same result.
 #
 # If all shards have the same size, the mean of their gradients is the gradient of the whole batch. Here with a list
 # instead of ranks:
@@ -121,10 +121,11 @@ print("one shard's gradient is that of the batch:", torch.allclose(shards[0][0],
 print("the mean of all shards' gradients is:     ", all(torch.allclose(a, b) for a, b in zip(mean, whole)))
 
 # %% [markdown]
-# ## Average gradients
+# ## Averaging the gradients
 #
 # Now with ranks. After `loss.backward()` each parameter has its local gradient in `parameter.grad`. Make it the mean
-# over all ranks: one all-reduce for each parameter. This is the **naive** version. It will stay beside all others.
+# over all ranks: one all-reduce for each parameter. This is the **naive** version. It stays as the baseline for all
+# others.
 #
 # **Predict** for an MLP with 3 layers of 4 x 4 in float64:
 
@@ -165,7 +166,7 @@ reveal("all-reduces for the small MLP", len(sent), why="One for each parameter, 
 reveal("bytes in each", sent[0].bytes, unit="B", why="4 x 4 numbers of 8 bytes each.")
 
 # %% [markdown]
-# ### A whole training, beside the serial one
+# ### A training run against the serial baseline
 # Five steps with AdamW, on 4 ranks and in one process. The losses that a rank sees are those of its shard, so we
 # compare the weights at the end.
 
@@ -202,7 +203,7 @@ apart = torch.cat([(a - b).flatten() for a, b in zip(serial, wrong)]).norm()
 print(f"gradients 4 times too large; after five steps the weights are {apart / moved:.1e} of their way apart")
 
 # %% [markdown]
-# ## Broadcast weights
+# ## Broadcasting the weights
 #
 # "The same weights before": who sees to that? If each rank draws its own, they differ forever. All apply the same
 # update, so a difference at the start never goes away: plain SGD keeps it to the last digit.
@@ -263,11 +264,11 @@ reveal(
 )
 
 # %% [markdown]
-# # Part 2 · Batches as they come
+# # Part 2 · Uneven batches and sampling
 # Batches do not always divide by the number of ranks, do not always fit into memory, and come from a data set.
 
 # %% [markdown]
-# ## Weigh uneven shards
+# ## Weighting uneven shards
 #
 # The last batch of an epoch has 7 rows, and there are 4 ranks. Each rank's loss is the mean over **its own** rows. Is
 # the mean of the gradients still that of the batch? **Predict**, for one weight, two ranks, and a loss whose gradient
@@ -342,10 +343,10 @@ check(weigh_uneven_shards, judges="values")
 # ### Accumulating gradients
 #
 # A shard that does not fit into memory is cut in **microbatches**. `backward` **adds** to `parameter.grad`, so after
-# the last microbatch the sum of all is there: accumulation comes for free. The network need not be bothered before.
+# the last microbatch the sum of all is there: accumulation comes for free. Until then there is nothing to send.
 #
-# **Predict**: somebody all-reduces after each of 8 microbatches, and so averages what `grad` holds by then again and
-# again. How many times the traffic is that, and what becomes of the gradient?
+# **Predict**: somebody all-reduces after each of 8 microbatches, and so averages what `grad` holds by then, again each
+# time. How many times the traffic is that, and what becomes of the gradient?
 
 # %%
 predict("times the traffic", ...)
@@ -391,10 +392,10 @@ reveal(
 # the last.
 
 # %% [markdown]
-# ## Epoch indices
+# ## Sampling an epoch
 #
 # So far somebody handed each rank its shard. In real life each rank reads its own samples from a data set, and a
-# **sampler** says which. Nobody talks: every rank draws the same order and takes its part. For that
+# **sampler** says which. No messages are needed: every rank draws the same order and takes its part. For that to work,
 #
 # - all ranks shuffle with the same seed, and each epoch has a different order,
 # - every rank gets equally many, or some rank takes one step more than the others and waits forever,
@@ -447,10 +448,10 @@ reveal("samples that are seen twice", sum(map(len, epochs[0])) - 10, why="3 on e
 
 # %% [markdown]
 # # Part 3 · Fewer, larger messages
-# The naive version is right. Is it fast? A virtual cluster tells: 16 GPUs in 2 nodes of type `dgx-h100`, an MLP of 48
-# layers with 1024 x 1024 weights in bfloat16, 4,096 rows on each rank. Tensors have sizes here and no values. One rank
-# has nothing to exchange, so its time is that of computing alone. What comes on top with 16 is called **exposed**
-# communication.
+# The naive version is correct. Is it fast? Let's ask a virtual cluster: 16 GPUs in 2 nodes of type `dgx-h100`, an MLP
+# of 48 layers with 1024 x 1024 weights in bfloat16, 4,096 rows on each rank. Tensors have sizes here and no values. One
+# rank has nothing to exchange, so its time is that of computing alone. What 16 ranks need beyond that is called
+# **exposed** communication.
 
 # %% tags=["notebook-only"]
 def large_step(rank, world_size, method, layers=48, dim=1024, rows=4096, **more):
@@ -484,7 +485,7 @@ run.costs()
 # %% [markdown]
 # ### Flat gradients
 #
-# The cure: copy all gradients into one long tensor, all-reduce that, and cut it up again.
+# The fix: copy all gradients into one long tensor, all-reduce that, and cut it up again.
 #
 # **Predict** for 48 layers:
 
@@ -531,10 +532,10 @@ print("grad", parameter.grad.tolist(), "    flat tensor", once.tolist())
 # # Part 4 · Hidden behind the backward pass
 # `backward` goes through the layers from the last to the first. The last layer's gradient is ready when most of the
 # work is still to be done, so its all-reduce can run **meanwhile**. One all-reduce for each parameter costs too much
-# latency; one for all hides nothing. In between lie **buckets**: some neighbouring parameters each.
+# latency; one for all hides nothing. In between lie **buckets**: a few neighbouring parameters each.
 
 # %% [markdown]
-# ## Make buckets
+# ## Buckets
 #
 # Which parameters go together? Those whose gradients are ready at about the same time: neighbours, from the last
 # parameter to the first. The rule is PyTorch's: add parameters until the bucket has **reached** a cap, then close it.
@@ -579,7 +580,7 @@ reveal(
 )
 
 # %% [markdown]
-# ## Bucketed gradients
+# ## All-reduce by buckets
 #
 # First without hooks: after `backward`, one flat tensor and one all-reduce for each bucket. Start all of them before
 # you wait for the first. **Predict**: compared with one flat all-reduce, what does this cost?
@@ -621,12 +622,12 @@ check(bucketed_gradients, judges="values")
 check(bucketed_gradients, judges="traffic")
 
 # %% [markdown]
-# ## Communication end
+# ## When communication ends
 #
-# Before we let them overlap: what can be won? Bucket $i$ is **ready** at some moment of the backward pass, and its
-# all-reduce takes a while: a latency, and a time for its bytes. The network does one at a time, in order. In this
+# Before we let them overlap: what is there to gain? Bucket $i$ is **ready** at some moment of the backward pass, and
+# its all-reduce takes a while: a latency, and a time for its bytes. The network does one at a time, in order. In this
 # picture all gradients together take 3.6 ms, and each all-reduce a latency of 0.4 ms. **Predict** before you look at
-# it: which of 1, 4 and 24 buckets are through first?
+# it: which is done first: 1, 4 or 24 buckets?
 
 # %%
 predict("the best number of buckets", ..., choices=["1", "4", "24"])
@@ -667,7 +668,7 @@ reveal(
 # are hidden; if the network keeps up, nothing else does.
 
 # %% [markdown]
-# ## Overlap by hooks
+# ## Overlap with hooks
 #
 # How do we get into the middle of `loss.backward()`? A **hook** is a function that autograd calls. There are two, with
 # names that are easily confused:
@@ -684,8 +685,8 @@ reveal(
 # its all-reduce; don't wait for it, so that backward can continue. Wait when backward is over.
 #
 # One rule decides between right and silently wrong: **all ranks start the buckets in the same order.** A model may use
-# its layers in another order on each rank, so bucket 1 may be complete before bucket 0 on some. Then it has to wait for
-# its turn. (Part 6 of lesson 01 showed what happens otherwise.)
+# its layers in a different order on each rank, so bucket 1 may be complete before bucket 0 on some. Then it has to wait
+# for its turn. (Part 6 of lesson 01 showed what happens otherwise.)
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
@@ -801,7 +802,7 @@ runs[10].timeline(within="step", ranks=[0], beside=run)
 run.timeline(within="step", ranks=[0], beside=runs[10])
 
 # %% [markdown]
-# # Part 5 · Parameters unlike the others
+# # Part 5 · Tied, frozen and unused parameters
 # Real models hold parameters to which the story so far does not apply:
 #
 # - **tied**: one parameter used in two places, such as the embedding and the output layer of a language model. It is
@@ -847,14 +848,14 @@ reveal(
 
 # %% [markdown]
 # Rank 0 all-reduces three gradients, rank 1 two: rank 0's gradient of branch 0 meets rank 1's of branch 2, and the last
-# call finds nobody. With a branch more on the other side it would not even hang.
+# call finds nobody. With one more branch in use on rank 1, nothing would even hang.
 
 # %% [markdown]
-# ## Average what is used
+# ## Averaging only what is used
 #
 # So first all ranks agree on **which** parameters somebody has used. Those are all-reduced by everybody; a rank without
-# a gradient brings zeros. What nobody has used stays `None`: with zeros instead, AdamW would go on moving it, by its
-# momentum and its weight decay.
+# a gradient contributes zeros. What nobody has used stays `None`: with zeros instead, AdamW would keep moving it, by
+# its momentum and its weight decay.
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
@@ -925,10 +926,10 @@ check(average_what_is_used, judges="values")
 # microbatches but the last does the same.)
 #
 # What about parameters that this rank has not used? Their hooks never run, so their bucket is still waiting when the
-# backward pass is over. Then fill in zeros, and start what is left, in order. One thing more must be agreed upon: a
+# backward pass is over. Then fill in zeros, and start what is left, in order. One more thing must be agreed on: a
 # parameter that **no** rank has used gets `None`.
 #
-# **Predict**: where in the order of all-reduces must the one with the numbers of users come?
+# **Predict**: where in the order of all-reduces must the one that counts the users come?
 
 # %%
 predict("the users come", ..., choices=["before all buckets", "right after backward", "after all buckets"])
@@ -943,8 +944,8 @@ predict("the users come", ..., choices=["before all buckets", "right after backw
 # <details><summary>Hint 2: the idea</summary>
 #
 # At the beginning of a last backward, set the counts of missing gradients and the list of flights anew; in any other,
-# let the hooks do nothing. After it, start the buckets that are left: a gradient that is None brings zeros. Count as a
-# user who has a gradient **before** the zeros are filled in.
+# let the hooks do nothing. After it, start the buckets that are left: a gradient that is None contributes zeros. Count
+# a rank as a user if it has a gradient **before** the zeros are filled in.
 # </details>
 #
 # <details><summary>Hint 3: almost the code</summary>
@@ -1093,7 +1094,7 @@ exact = 1024 * gradient.float()
 print(f"summed in bfloat16: {total.item():.3f}     in float32: {exact.item():.3f}")
 
 # %% [markdown]
-# # Part 6 · A layer that looks at the whole batch
+# # Part 6 · Batch norm across ranks
 # Everything so far rests on one sentence: the gradient of the batch is the mean over the shards. It holds if each row
 # is computed by itself. **Batch norm** breaks it: it subtracts from each column its mean over **the batch**, and
 # divides by the standard deviation. In a replica, "the batch" is the shard.
@@ -1139,7 +1140,7 @@ reveal("the other is off by", max(errors.values()), why="Not small: this is a di
 # over all ranks. For that both passes need a collective.
 
 # %% [markdown]
-# ## Normalise globally
+# ## Synchronised batch norm: forward pass
 #
 # For each column: mean $\mu$ and variance $\sigma^2$ over **all** rows of all ranks, then
 # $\hat x = (x - \mu) / \sqrt{\sigma^2 + \epsilon}$. The variance divides by the number of rows, not by one less.
@@ -1200,7 +1201,7 @@ reveal(
 )
 
 # %% [markdown]
-# ## Normalise backward
+# ## Synchronised batch norm: backward pass
 #
 # Now the backward pass. Every output depends on every row of every rank, by way of $\mu$ and $\sigma$. So the gradient
 # of a row depends on the incoming gradients $g$ of all rows everywhere. Worked out, for each column:
@@ -1291,7 +1292,7 @@ print("equal to the serial batch norm:", error < 1e-9)
 # are; it broadcasts rank 0's **running** statistics before each forward pass, so that all replicas evaluate alike.
 
 # %% [markdown]
-# # Part 7 · Beside torch's own
+# # Part 7 · Compared with PyTorch's DDP
 # `DistributedDataParallel(model)` is what you have built: broadcast, buckets, hooks. `spawn` records its calls too, so
 # we can look at what its options do. Here a model with 8 layers of 64 kB each, on 2 ranks, three steps with each
 # option. (A cap is in MiB; 0.15 of them are 157,286 bytes.)
@@ -1323,7 +1324,7 @@ show_calls(bucket_cap_mb=0.15)
 # %% [markdown]
 # Before: a check that all ranks have the same parameters, and the broadcast of part 1. In the first step DDP sends one
 # bucket with everything; in the second it **rebuilds** the buckets in the order in which gradients really came, and
-# broadcasts that order from rank 0, so that all ranks agree. From then on there are your buckets.
+# broadcasts that order from rank 0, so that all ranks agree. From then on the buckets are the ones you know.
 
 # %% tags=["notebook-only"]
 show_calls(find_unused_parameters=True)
@@ -1334,8 +1335,8 @@ show_calls(static_graph=True)
 #   rebuilt. It also walks through the graph after each forward pass. Only for models that need it.
 # - `static_graph=True`: you promise that each step uses the same parameters. It looks once, in the first step, and
 #   then knows. Right for models with unused parameters that are always the same.
-# - `gradient_as_bucket_view=True`: the gradients are views of the buckets, as in your version. One copy less, and the
-#   memory of one set of gradients less. (`zero_grad` detaches them, as in part 3, and DDP attaches them again.)
+# - `gradient_as_bucket_view=True`: the gradients are views of the buckets, as in your version. That saves one copy, and
+#   the memory of one set of gradients. (`zero_grad` detaches them, as in part 3, and DDP attaches them again.)
 # - `bucket_cap_mb`: the cap. Without it the **first** bucket is only 1 MiB, so that the network starts early; if
 #   you write `bucket_cap_mb=25`, the default, that is switched off.
 #
@@ -1409,11 +1410,11 @@ torchs = max(each.end for each in last) - min(each.start for each in last)
 print(f"computing {1e3 * alone:.2f} ms, DDP {1e3 * torchs:.2f} ms, yours {1e3 * steps[25]:.2f} ms")
 
 # %% [markdown]
-# The all-reduces are hidden in both. What DDP has on top are small operations: it copies each gradient into its bucket
-# by itself, and copies each back at the end. Yours makes one `cat` for each bucket, and never copies back.
+# The all-reduces are hidden in both. What DDP adds are small operations: it copies each gradient into its bucket by
+# itself, and copies each back at the end. Yours makes one `cat` for each bucket, and never copies back.
 
 # %% [markdown]
-# # Part 8 · How far does it go?
+# # Part 8 · The limits of data parallelism
 # Three limits that no bucket removes.
 #
 # **The batch.** More ranks mean a larger global batch, or smaller shards. The mean over more rows has less noise, so
@@ -1423,7 +1424,7 @@ print(f"computing {1e3 * alone:.2f} ms, DDP {1e3 * torchs:.2f} ms, yours {1e3 * 
 # $$ \text{steps} = S_{min} \left(1 + \frac{B_{crit}}{B}\right) \qquad
 # B_{crit} \approx \frac{\text{variance of one row's gradient}}{|g|^2} $$
 #
-# Data parallelism gives both for nothing: the local gradients have noise of $b$ rows, their mean that of $P\,b$ rows.
+# Data parallelism gives you both for free: the local gradients have noise of $b$ rows, their mean that of $P\,b$ rows.
 
 # %%
 def noise_scale(rank, world_size, rows=16):
@@ -1458,7 +1459,7 @@ for gpus in (8, 1024):
 # %% [markdown]
 # So several worker processes decode for each rank (`num_workers` of PyTorch's `DataLoader`), while the GPU computes. A
 # copy from memory to the GPU only overlaps with computing if the memory is **pinned**, that is, the system may not move
-# it: `pin_memory=True`, then `x.to(device, non_blocking=True)`. And the slowest rank sets the pace, in data as in all.
+# it: `pin_memory=True`, then `x.to(device, non_blocking=True)`. And the slowest rank sets the pace, here as everywhere.
 #
 # **Failures.** All ranks wait in every all-reduce, so one GPU that fails stops all. During 54 days of training Llama 3
 # on 16,384 GPUs, Meta counted 419 unexpected interruptions (*The Llama 3 Herd of Models*, 2024).
@@ -1475,8 +1476,8 @@ for gpus in (1024, 16384):
 # %% [markdown]
 # A GPU that fails once in six years is a good one, and 16,384 of them still stop the training several times a day. How
 # often to write a checkpoint is Young's formula: the square root of twice the time to write one, times the time between
-# two failures. In data parallelism every rank holds the same weights, so rank 0 writes alone; and to go on with the
-# data where you stopped, you need epoch, step and seed of your sampler, nothing more.
+# two failures. In data parallelism every rank holds the same weights, so rank 0 writes alone; and to continue with the
+# data where you stopped, you only need your sampler's epoch, step and seed.
 
 # %% [markdown]
 # ### How your predictions went
@@ -1487,11 +1488,11 @@ how_predictions_went()
 # %% [markdown]
 # # Recap
 # - Same weights, other rows, and the **mean** of the gradients. It is exact if the loss is a mean over rows and shards
-#   are equal; else weigh by rows. Divide once.
+#   are equal; otherwise weight by rows. Divide once.
 # - One all-reduce for each parameter pays the latency each time. One for all hides nothing. **Buckets**, started by
 #   hooks in backward, pay little and hide nearly all: what stays exposed is at least the last bucket.
 # - All ranks start the same buckets in the same order. Tied parameters count once, frozen ones never, unused ones must
-#   be agreed upon.
+#   be agreed on.
 # - Accumulate without the network; reduce once.
 # - Batch norm looks at the whole batch: synchronise it, forward **and** backward, or use layer norm.
 # - A loss curve hides a wrong scale. Compare gradients with the serial run.
@@ -1500,7 +1501,7 @@ how_predictions_went()
 # `torch.nn.SyncBatchNorm`. DDP's communication hooks let you replace the all-reduce: lesson 06 does.
 #
 # **The paper.** Li and others: *PyTorch Distributed: Experiences on Accelerating Data Parallel Training* (VLDB 2020).
-# Its section 3.2 goes the way of this lesson: naive, buckets, overlap, accumulation.
+# Its section 3.2 follows the same path as this lesson: naive, buckets, overlap, accumulation.
 
 # %% [markdown]
 # # Challenge

@@ -3,7 +3,7 @@
 # *you need: lesson 01 (all-reduce, all-gather, reduce-scatter), matrix products and
 # how PyTorch's autograd is used. Writing your own autograd functions is explained here.*
 #
-# Data parallelism gives each GPU other examples and the whole model. But what if one **layer** is too large, or one
+# Data parallelism gives each GPU different examples and the whole model. But what if one **layer** is too large, or one
 # example? Then the matrices themselves are cut, and several GPUs compute one matrix product together.
 #
 # At the end of this lesson you can cut each part of a transformer, from embedding to loss, so that the result and all
@@ -122,18 +122,18 @@ spawn(three_verbs, 2).results
 # dimension the shards lie, and $t$ must divide that one.
 
 # %% [markdown]
-# ## Shard of weight
+# ## Sharding a weight
 #
 # A sharded model should be **the same model**: its shards, put together, are the weight that one process would have
 # drawn. Otherwise you can't compare anything, and the number of GPUs changes what you train. Three things go wrong in
 # practice:
 #
 # - All ranks draw a shard with the same seed: all shards are equal, and the layer computes the same features $t$ times.
-# - Each rank draws with a seed of its own: fine numbers, but another model for each $t$.
+# - Each rank draws with a seed of its own: good numbers, but a different model for each $t$.
 # - The scale comes from the **shard's** shape. A row-shard has fewer inputs than the layer, so $1/\sqrt{\text{inputs}}$
 #   is too large.
 #
-# The simple cure: every rank draws the whole weight with the same seed, and keeps its part. One more trap lies in
+# The simple fix: every rank draws the whole weight with the same seed, and keeps its part. One more trap lies in
 # "keeps": a slice of a tensor is a view, and a view keeps **all** of the memory alive.
 
 # %% exercise="shard-of-weight" difficulty=2 minutes=10
@@ -164,10 +164,11 @@ check(shard_of_weight, judges="memory")
 
 # %% [markdown]
 # Drawing the whole weight takes its memory for a moment. Megatron does so when asked to initialise on the CPU. On the
-# GPU it draws each shard by itself from a generator of its own, and accepts that another $t$ is another model.
+# GPU it draws each shard by itself from a generator of its own, and accepts that a different $t$ gives a different
+# model.
 
 # %% [markdown]
-# ## Column parallel
+# ## Column-parallel layer
 #
 # First both directions by hand, without autograd. The layer is $y = x w + b$, the rank has columns of $w$, and so the
 # matching entries of $b$. `grad_local` is the gradient of the loss with respect to `y_local`. On one process you would
@@ -216,7 +217,7 @@ reveal(
 )
 
 # %% [markdown]
-# ## Row parallel
+# ## Row-parallel layer
 #
 # Now the rank has rows of $w$ and the matching features of $x$. `y` has to be whole on every rank at the end, and then
 # its gradient `grad` is the same on every rank too.
@@ -290,14 +291,14 @@ reveal(
 # | column-parallel | nothing | all-reduce of `grad_x` |
 # | row-parallel | all-reduce of `y` | nothing |
 #
-# Each is the other one, run backwards.
+# Each is the other, run backwards.
 
 # %% [markdown]
 # # Part 2 · f and g
 # Nobody wants to write every backward pass by hand. So the communication goes into two tiny functions that autograd
 # knows, and the matrix products stay ordinary PyTorch. Megatron's paper calls them $f$ and $g$:
 #
-# | | forward | backward | stands |
+# | | forward | backward | where it stands |
 # |---|---|---|---|
 # | $f$ | nothing: hand on a copy | all-reduce | where a whole `x` enters a sharded region |
 # | $g$ | all-reduce | nothing: hand on the gradient | where partial sums leave it |
@@ -326,7 +327,7 @@ Triple.apply(x, 3.0).sum().backward()
 x.grad
 
 # %% [markdown]
-# ## Copy to shards
+# ## Entering a sharded region: f
 #
 # This is $f$. Forward hands on `x` as it is. Backward sums the gradients that come from the ranks' sharded regions.
 #
@@ -407,7 +408,7 @@ def beside_a_product(rank, world_size):
 spawn(beside_a_product, 2).results
 
 # %% [markdown]
-# ## Reduce from shards
+# ## Leaving a sharded region: g
 #
 # This is $g$. Forward sums the partial results; backward hands the gradient on, unchanged. Why unchanged? After $g$ all
 # ranks hold the same `y` and compute the same loss, which is **one** loss and not $t$ of them. Each partial summand
@@ -472,7 +473,7 @@ reveal("the gradient with torch's all-reduce", both[0][1], why="Its backward is 
 # once. Adam would even hide it: it divides the scale of a gradient away. So compare gradients, never loss curves.
 
 # %% [markdown]
-# ## Gather from shards
+# ## Gathering the shards
 #
 # There is a simpler way to use several GPUs for an MLP, often shown first: every layer is column-parallel, and after
 # each the slices are **gathered**, so that the next layer has a whole `x` again:
@@ -541,12 +542,12 @@ print("losses agree:", all(torch.allclose(result[0], loss, rtol=1e-9) for result
 
 # %% [markdown]
 # # Part 3 · The Megatron MLP
-# Gathering after each layer is one collective too many. gelu works on each number by itself, so it doesn't mind that
-# each rank has only some features. And row-parallel is content with just these features. So: **columns first, then
-# rows, and nothing in between**.
+# Gathering after each layer is one collective too many. gelu treats each number by itself, so a slice of the features
+# is enough for it. And a row-parallel layer needs just that slice. So: **columns first, then rows, and nothing in
+# between**.
 
 # %% [markdown]
-# ## Megatron mlp
+# ## Columns, then rows
 #
 # $y = \text{gelu}(x\, w_{up} + b_{up})\, w_{down} + b_{down}$. The functions `f` and `g` are handed in: `f(x)`,
 # `g(x_partial)`, their group is already in them. Where does each stand, and where is each bias added? The time is
@@ -653,14 +654,14 @@ megatron.traffic()
 # is often above 100,000, so both tables are large, and the logits are larger. And **attention**, of course.
 
 # %% [markdown]
-# ## Parallel embedding
+# ## Vocabulary-parallel embedding
 #
 # Cut the table along the vocabulary: rank $r$ has the rows from $r\,V/t$ to $(r+1)\,V/t$, without the last. A token is
 # on exactly one rank. That rank looks it up; the others contribute **zeros**, and $g$ adds everything up.
 #
 # Looking up row 7 of a table with 5 rows is an error, so a rank first needs an index that exists. Then it must wipe out
-# what it has looked up for a token of somebody else. ($t$ must divide $V$. If it doesn't, libraries add rows that no
-# token uses.)
+# what it has looked up for another rank's token. ($t$ must divide $V$. If it doesn't, libraries add rows that no token
+# uses.)
 #
 # **Predict** for $V = 10$, $t = 2$ and the tokens `[4, 5, 9]`: which rows of its **own** table does rank 1 look up for
 # the tokens that it has, as a list?
@@ -718,23 +719,23 @@ reveal(
 )
 
 # %% [markdown]
-# ## Parallel cross entropy
+# ## Vocabulary-parallel cross-entropy
 #
-# The head is column-parallel: each rank has the logits of $V/t$ words. To gather them would be the largest message of
+# The head is column-parallel: each rank has the logits of $V/t$ words. Gathering them would be the largest message of
 # the whole model. What does the loss of one token need?
 #
 # $$\text{loss} = \log \sum_{v} e^{z_v - m} - (z_\text{target} - m), \qquad m = \max_v z_v$$
 #
 # Three numbers, each a reduction over the vocabulary: the maximum, the sum of exponentials, the target's logit. So
-# three all-reduces of **one number a token**, however large $V$ is.
+# three all-reduces of **one number per token**, however large $V$ is.
 #
 # - $m$ cancels out and only prevents overflow, so it needs no gradient: use the verb, with `op=dist.ReduceOp.MAX`.
 #   But every rank must subtract the **same** $m$.
 # - The sum, and the target's logit, go through `g`. Then autograd finds the right gradient by itself.
 # - The target is on one rank only: the others contribute 0, as in the embedding.
 #
-# **Predict** for 4,096 tokens, $V$ = 128,000, $t$ = 8, in float32: a rank sends so many bytes to gather the logits, and
-# so many for three numbers a token. How many times more is the first?
+# **Predict** for 4,096 tokens, $V$ = 128,000, $t$ = 8, in float32: compare the bytes that a rank sends to gather the
+# logits with those for three numbers per token. How many times as many are they?
 
 # %%
 predict("gathering sends more, times", ...)
@@ -901,9 +902,9 @@ for name, parts in (("in blocks", blocks), ("each half", [swiglu(x, weight) for 
     print(f"cut {name}: right", torch.allclose(torch.cat(parts, dim=1), swiglu(x, fused)))
 
 # %% [markdown]
-# # Part 5 · What is still whole
+# # Part 5 · Sequence parallelism
 # Between the sharded regions every rank does the same: LayerNorm, dropout, the residual sum, each on the whole `x`.
-# That is not much computing, but its activations lie on every rank in full. **Sequence parallelism** cuts these regions
+# That is not much computing, but every rank holds its activations in full. **Sequence parallelism** cuts these regions
 # along the sequence, since each token is treated by itself there. A rank then has `x_local`, (B, S/t, D).
 #
 # To enter a sharded region the ranks now **gather** the tokens. On the way out, the partial sums are added and each
@@ -923,7 +924,7 @@ figures.layer_doors(sequence_parallel=True)
 predict("with sequence parallelism a layer sends", ..., choices=["less", "about the same", "more"])
 
 # %% [markdown]
-# ## Across sequence
+# ## Gather and scatter along the sequence
 #
 # Write both doors. The backward of each is the other one's forward. Why does the gather's backward **add**, when the
 # one of part 2 only took a slice? There every rank had the same gradient of the whole. Here what comes back has been
@@ -934,7 +935,8 @@ predict("with sequence parallelism a layer sends", ..., choices=["less", "about 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
 #
-# Two classes, four lines, two verbs. Which verb makes many tokens of few, and which makes few of many while it adds?
+# Two classes, four lines, two verbs. Which verb turns few tokens into many, and which turns many into few while adding
+# them up?
 # </details>
 #
 # <details><summary>Hint 2: the idea</summary>
@@ -994,7 +996,7 @@ check(across_sequence, judges="values")
 check(across_sequence, judges="traffic")
 
 # %% [markdown]
-# ## Sequence parallel mlp
+# ## Sequence-parallel MLP
 #
 # Half a transformer layer: $y = x + \text{mlp}(\text{LayerNorm}(x))$, with `x` and `y` cut along the sequence.
 #
@@ -1062,10 +1064,10 @@ check(sequence_parallel_mlp, judges="traffic")
 check(sequence_parallel_mlp, judges="memory")
 
 # %% [markdown]
-# ## Dropout generators
+# ## Random numbers for dropout
 #
-# Dropout sets random numbers to zero. Which ones, is drawn by a generator of random numbers, and now it matters which
-# rank draws what.
+# Dropout sets random numbers to zero. A random number generator decides which, and now it matters which rank draws
+# what.
 #
 # - Where `x` is **whole** on every rank, all ranks must drop the **same** numbers, or their copies differ from then on.
 # - Where each rank has **its own** shard, each must draw **its own** mask. Or head 0 of rank 0 and head 0 of rank 1
@@ -1111,7 +1113,7 @@ def masks(rank, world_size):
 spawn(masks, 2).results
 
 # %% [markdown]
-# # Part 6 · One layer, counted
+# # Part 6 · Traffic and memory of one layer
 # Now a whole layer of your own parts. The two doors are arguments: with `f` and `g` it is tensor parallelism, with
 # `gather` and `scatter` tensor and sequence parallelism. `shared` is what the weights pass through that are whole on
 # every rank.
@@ -1301,16 +1303,16 @@ print(f"scores and their dropout: {scores / (34 + scores):.0%}")
 print(f"one GPU without them: {96 * 34 * 2048 * 12288 / 1e9:.1f} GB; t = 8: {96 * 34 * 2048 * 12288 / 8e9:.1f} GB")
 
 # %% [markdown]
-# Most of it are the **scores** of attention, $S \times S$ numbers for each head. Today nobody keeps them.
+# Most of that is the **scores** of attention, $S \times S$ numbers for each head. Today nobody keeps them.
 # **FlashAttention** computes attention block by block and never writes the scores to memory; in the backward pass it
-# computes them once more. In PyTorch that is `torch.nn.functional.scaled_dot_product_attention`. The term
-# $5 a S / D$ is gone then, whatever the sequence length, and tensor parallelism has less to save.
+# computes them once more. In PyTorch that is `torch.nn.functional.scaled_dot_product_attention`. The term $5 a S / D$
+# is gone then, whatever the sequence length, and tensor parallelism has less to save.
 
 # %% [markdown]
-# # Part 7 · Where it stops paying
+# # Part 7 · Where it stops paying off
 # The all-reduces of data parallelism run beside the backward pass. Those of this lesson can't: the next product needs
-# their result, so nobody computes meanwhile. The 8 GPUs of a node are connected by NVLink, 450 GB/s one way, two nodes
-# by network cards of 50 GB/s. **Predict**: how many times faster is a layer on 16 GPUs than on 8?
+# their result, so nobody can compute in the meantime. The 8 GPUs of a node are connected by NVLink, 450 GB/s one way,
+# two nodes by network cards of 50 GB/s. **Predict**: how many times faster is a layer on 16 GPUs than on 8?
 
 # %%
 predict("16 GPUs are faster than 8, times", ...)
@@ -1348,8 +1350,8 @@ runs[8].timeline(ranks=[0, 7], beside=runs[16])
 runs[16].timeline(ranks=[0, 15], beside=runs[8])
 
 # %% [markdown]
-# Is it the number of GPUs, or the link? A node with 16 of these GPUs can't be bought, but here it's one line. And how
-# is it for a narrower layer, $D = 4096$ with 32 heads, or where the nodes are connected by Ethernet?
+# Is it the number of GPUs, or the link? A node with 16 of these GPUs can't be bought, but here it's one line. And what
+# about a narrower layer, $D = 4096$ with 32 heads, or where the nodes are connected by Ethernet?
 
 # %% tags=["notebook-only"]
 box = find_cluster("dgx-h100", 16)
@@ -1372,10 +1374,10 @@ print(tables.text(["D", "cluster", "16 GPUs are faster than 8, times", "communic
 runs[16].costs()
 
 # %% [markdown]
-# And even in one node the gain gets small, the sooner the narrower the layer: shares of a layer become so small that
-# sending them takes as long as computing them. So the rule of thumb: tensor parallelism inside a node, and no more of
-# it than is needed to fit. The other GPUs are left to pipelines (lesson 09) and data parallelism, which send less, or
-# at times when nobody waits.
+# Even within one node the gain shrinks, all the sooner for a narrow layer: each share becomes so small that sending it
+# takes as long as computing it. So the rule of thumb: tensor parallelism inside a node, and no more of it than is
+# needed to fit. The other GPUs are left to pipelines (lesson 09) and data parallelism, which send less, or at times
+# when nobody waits.
 
 # %% [markdown]
 # ### Hiding a gather behind its product
@@ -1413,7 +1415,7 @@ whole.timeline(ranks=[0, 1], beside=pieces)
 pieces.timeline(ranks=[0, 1], beside=whole)
 
 # %% [markdown]
-# # Part 8 · The same with PyTorch's own
+# # Part 8 · PyTorch's own tensor parallelism
 # PyTorch does all this for ordinary modules: `parallelize_module` gets a plan that says how each is cut. The calls to
 # the network are made for you. **Predict**: how many all-reduces, forward and backward, for the plan below?
 
@@ -1516,7 +1518,7 @@ how_predictions_went()
 #   **Row-parallel**: sharded input, partial sums, all-reduce forward, nothing backward; the bias once, after the sum.
 # - **f and g** hold the communication; all else is ordinary PyTorch. Columns, then rows: one all-reduce in each
 #   direction, for an MLP and for attention by heads.
-# - **Vocabulary**: embedding and loss in shards, with masks and three numbers a token.
+# - **Vocabulary**: embedding and loss in shards, with masks and three numbers per token.
 # - **Sequence parallelism** splits each all-reduce into its halves. Same bytes, less memory; weights that see only some
 #   tokens need their gradients summed.
 # - A layer sends $8 (t-1)/t \cdot B S D$ numbers while nobody computes. So tensor parallelism stays inside the node.
@@ -1524,8 +1526,8 @@ how_predictions_went()
 #   ranks: the loss falls all the same.
 #
 # **The library.** `torch.distributed.tensor.parallel`: `parallelize_module` with `ColwiseParallel`, `RowwiseParallel`,
-# `SequenceParallel`, and `loss_parallel` for the cross-entropy. Lesson 13 is about what is below it. Megatron-LM's
-# `tensor_parallel` is the original, with names like those here.
+# `SequenceParallel`, and `loss_parallel` for the cross-entropy. It is built on `DTensor`, which knows how a tensor is
+# cut. Megatron-LM's `tensor_parallel` is the original, with names like those here.
 #
 # **The papers.** Shoeybi et al.: *Megatron-LM: Training Multi-Billion Parameter Language Models Using Model
 # Parallelism* (2019). Korthikanti et al.: *Reducing Activation Recomputation in Large Transformer Models* (2022), for

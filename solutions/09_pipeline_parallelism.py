@@ -82,7 +82,7 @@ figures.pipeline(["layers 0, 1", "layers 2, 3", "layers 4, 5", "layers 6, 7"])
 # First: who gets which layers? Then: send a batch through.
 
 # %% [markdown]
-# ## Split layers
+# ## Splitting the layers
 #
 # Rank 0 gets the first layers, rank 1 the next, and so on. If the number of ranks doesn't divide the number of layers,
 # some ranks get one more. All others wait for the slowest stage, so the sizes may differ by **one** at most.
@@ -129,7 +129,7 @@ reveal("10 layers in pieces", pieces[10], why="The slowest stage is no slower th
 reveal("9 layers in pieces", pieces[9], why="Here is the harm: the fourth rank has nothing to do at all.")
 
 # %% [markdown]
-# ## Naive forward
+# ## Naive forward pass
 #
 # Now send a batch through the stages. Rank 0 has the input. Every other rank receives the activations of the rank
 # before it, applies its own layers, and sends the result to the rank after it. The last rank has the output.
@@ -194,7 +194,7 @@ reveal("ranks that work while rank 2 computes", 0, why="Ranks 0 and 1 are done, 
 
 # %% [markdown]
 # One works and three wait, always. Four GPUs take as long as one GPU with enough memory would: 8 ms for 8 layers. With
-# $P$ GPUs each is busy for $1/P$ of the time, and it gets worse with each GPU that you add.
+# $P$ GPUs each one is busy for $1/P$ of the time, and that gets worse with each GPU you add.
 
 # %% [markdown]
 # # Part 2 · Microbatches
@@ -202,7 +202,7 @@ reveal("ranks that work while rank 2 computes", 0, why="Ranks 0 and 1 are done, 
 # computes the first. It's a bucket brigade: no bucket reaches the fire sooner, but all hands are busy.
 
 # %% [markdown]
-# ## Microbatch forward
+# ## Forward pass in microbatches
 #
 # `batch.split(micro_batch_size)` cuts a tensor into pieces of that many rows. **The last piece may be shorter**: 10
 # rows in microbatches of 4 are 4, 4 and 2.
@@ -261,7 +261,7 @@ reveal(
 # In general it takes $M + P - 1$ slots, and a rank works in $M$ of them.
 
 # %% [markdown]
-# ## Bubble shares
+# ## Bubble fractions
 #
 # So a rank is idle in $P - 1$ slots. Here the literature disagrees with itself, because there are two things to divide
 # by:
@@ -332,7 +332,7 @@ x.requires_grad_()
 print("asked for:     ", x.grad)
 
 # %% [markdown]
-# ## Backward across
+# ## Backward pass across stages
 #
 # The whole batch at once, forward and backward. **Predict** what rank 1 of 4 sends:
 
@@ -416,7 +416,7 @@ reveal("messages that rank 1 sends", len(to), why="Its output forward, and a gra
 reveal("their receivers, a list in order", to, why="Each has the shape of the batch: activations, then their gradient.")
 
 # %% [markdown]
-# ## Accumulate gradients
+# ## Gradient accumulation
 #
 # With microbatches, `backward()` is called once for each, and PyTorch **adds** to `.grad`. So far so good. But the loss
 # is a **mean**. The sum of $M$ means is $M$ times too large, and so is the gradient. Divide each by $M$?
@@ -599,7 +599,7 @@ reveal("live microbatches of GPipe", max(live), why="All of them, on every rank:
 # So GPipe can't have both: many microbatches make the bubble small and the memory large.
 
 # %% [markdown]
-# ## One F one B
+# ## 1F1B
 #
 # A backward pass frees memory, so do it as soon as possible. The last rank can do its first B right after its first F.
 # Rank $r$ can't: its first B has to wait until microbatch 0 has gone forward through all later stages and back again.
@@ -694,7 +694,7 @@ reveal(
 # so you can afford more microbatches, and those make the bubble smaller.
 
 # %% [markdown]
-# # Part 5 · Run a schedule
+# # Part 5 · Running a schedule
 # Now you write the engine that runs any schedule, with real tensors and real gradients. One thing first. So far every
 # send waited for its receive. Below, two ranks are in the middle of 1F1B: rank 0 has an activation for rank 1, and rank
 # 1 has a gradient for rank 0. **Predict** what happens.
@@ -714,7 +714,7 @@ spawn(steady_phase, 2)
 reveal("two blocking sends end in", "a deadlock", why="Each waits in its send until the other receives.")
 
 # %% [markdown]
-# The schedule was right, and it got stuck all the same: a blocking send adds a dependency that isn't in the schedule.
+# The schedule was correct, and it got stuck all the same: a blocking send adds a dependency that isn't in the schedule.
 # So sends must not wait: `dist.isend` starts one and returns a **handle**. Two rules come with it:
 #
 # - Keep the handle **and the tensor**. Until the message is gone, the tensor's memory must not be changed or freed.
@@ -968,7 +968,7 @@ reveal("messages that rank 3 sends, 16 microbatches", sent[3], why="Only gradien
 # their bytes compare with GPipe's. (Rank 0 also holds the batch itself, and the last rank what the loss keeps.) In the
 # picture the backward pass of rank 0 is shorter than the others, because nobody needs the gradient of the batch.
 #
-# ### Beside torch.distributed.pipelining
+# ### Compared with torch.distributed.pipelining
 # PyTorch has all this as a library: a `PipelineStage` for your layers, and a `Schedule1F1B` for the order. Same
 # weights, same batch, same virtual cluster, now with values: are the gradients the same, and is the time?
 
@@ -1003,10 +1003,10 @@ print(f"gradients alike: {same}     torch's time / yours: {took(theirs) / took(y
 
 # %% [markdown]
 # In torch's source the warm-up of `Schedule1F1B` is one forward pass longer than yours, and its pairs are "one B, one
-# F". Write both down for one rank, and you'll see that it is the same list, cut in a different place.
+# F". Write both down for one rank, and you'll see the same list, cut in a different place.
 
 # %% [markdown]
-# ### What crosses the stages besides
+# ### What else crosses stages
 # Three things in a real model concern several stages at once.
 #
 # - **Clipping.** Each stage has some of the gradients. The norm of all is the root of the sum of all stages' squares:
@@ -1063,7 +1063,7 @@ for layers in ([8, 8, 8, 8], [9, 9, 8, 6]):
     print(f"{layers}: a forward pass of 16 microbatches takes as long as {slots(layers)} layers")
 
 # %% [markdown]
-# # Part 6 · Hide the messages
+# # Part 6 · Hiding the messages
 # Until now messages were free. Now let each take two thirds of the time that a stage computes. With `recv`, compute,
 # `send`, one after another, a rank can't do anything while its message travels. But a GPU can compute and communicate
 # **at the same time**, if the program lets it.
@@ -1075,7 +1075,7 @@ print(f"{run.elapsed * 1e3:.2f} ms instead of 3.50 ms")
 run.timeline()
 
 # %% [markdown]
-# ## Overlapped forward
+# ## Overlapped forward pass
 #
 # Two changes make the messages disappear behind the computing:
 #
@@ -1179,7 +1179,7 @@ reveal(
 # cut in two. That gains nothing: the next stage is then on the same rank, and the pipeline fills no sooner.
 
 # %% [markdown]
-# ## Interleaved layers
+# ## Round-robin chunks
 #
 # **Predict** which layers rank 1 has, for 8 layers, 4 ranks and 2 chunks, as a list of numbers:
 
@@ -1209,7 +1209,7 @@ reveal("rank 1's layers", sum(of_ranks[1], []), why="Stages 1 and 5, of one laye
 check(interleaved_layers, judges="values")
 
 # %% [markdown]
-# ## Interleaved
+# ## Interleaved schedule
 #
 # Which chunk comes when? Megatron-LM's order, for $M$ divisible by $P$, takes the microbatches in **groups of $P$**.
 # All $P$ of a group go through chunk 0, then all through chunk 1, and so on. Then comes the next group. For 2 ranks, 4
@@ -1335,7 +1335,7 @@ for name, schedules in (("Megatron's", interleaved_of_4), ("shorter", shorter)):
 
 # %% [markdown]
 # Where messages take time, each way there and back is longer, and the longer warm-up has work for that time. So
-# Megatron pays in memory for hiding messages.
+# Megatron pays with memory to hide messages.
 
 # %% [markdown]
 # As a share of the ideal time, the bubble is divided by $v$. The price: more messages, since there are $P v - 1$
@@ -1353,7 +1353,7 @@ def interleaved_step(rank, world_size):
 spawn(interleaved_step, 4).results
 
 # %% [markdown]
-# # Part 8 · Side by side
+# # Part 8 · Data, tensor or pipeline parallelism
 # Three ways to train one model on several GPUs. Which one, and when? We ask the virtual cluster: 16 layers of width
 # 8,192 in bfloat16, a batch of 16,384 rows, and the 8 GPUs of an H100 machine. Data and tensor parallelism appear here
 # in their shortest form; lessons 05 and 08 build them properly.
