@@ -26,7 +26,8 @@ from utils.cluster import Cluster, Gpu, Layout, Link, cost
 from utils.kit.predictions import how_predictions_went, predict, reveal
 
 check = checks_for("02_all_reduce")
-spawn = partial(spawn, backend="gloo")  # this lesson computes on the CPU, with or without GPUs
+# this lesson computes on the CPU, with or without GPUs
+spawn = partial(spawn, backend="gloo")
 
 # %% [markdown]
 # ## Why: no single good way
@@ -41,7 +42,8 @@ spawn = partial(spawn, backend="gloo")  # this lesson computes on the CPU, with 
 # The times of a tree and a ring are the virtual cluster's; by the end you will have derived and checked them.
 
 # %%
-free = Gpu(flops={"fp32": math.inf}, memory=math.inf, bandwidth=math.inf)  # only messages take time
+# only messages take time
+free = Gpu(flops={"fp32": math.inf}, memory=math.inf, bandwidth=math.inf)
 link = Link(alpha=5e-6, bandwidth=50e9)  # seconds; bytes a second, one way
 machine = Cluster("1,024 GPUs", nodes=1, gpus_per_node=1024, gpu=free, intra=link, inter=link)
 for what, nbytes in (("16 GB  ", 16e9), ("4 bytes", 4)):
@@ -87,7 +89,9 @@ for what, nbytes in (("16 GB  ", 16e9), ("4 bytes", 4)):
 ALPHA, BANDWIDTH = 10e-6, 10e9  # seconds; bytes a second, one way
 
 def textbook(gpus: int, nodes: int = 1, inter: Link = None) -> Cluster:
-    """A cluster on which nothing takes time but messages. inter: the link between nodes, if it is another one."""
+    """A cluster on which nothing takes time but messages. inter: the link between
+    nodes, if it is another one.
+    """
     link = Link(ALPHA, BANDWIDTH)
     return Cluster("textbook", nodes, gpus, gpu=free, intra=link, inter=inter or link)
 
@@ -111,7 +115,8 @@ predict("microseconds, the naive way", ...)
 
 # %% exercise="naive-all-reduce" difficulty=2 minutes=8
 def naive_all_reduce(x: Tensor, team: list[int], rank: int) -> Tensor:
-    """Return the sum of `x` over the team, on each of its ranks: all send to place 0, which sends the sum back.
+    """Return the sum of `x` over the team, on each of its ranks: all send to place 0,
+    which sends the sum back.
 
     x: (n,), the same n and dtype on every rank; left unchanged. Returns (n,).
     Place 0 sends P - 1 messages of n elements, every other place one.
@@ -210,15 +215,18 @@ predict("message times of a tree of 8", ...)
 
 # %% exercise="tree-all-reduce" difficulty=3 minutes=15
 def tree_all_reduce(x: Tensor, team: list[int], rank: int) -> Tensor:
-    """Return the sum of `x` over the team, on each of its ranks: up a binomial tree to place 0, and down again.
+    """Return the sum of `x` over the team, on each of its ranks: up a binomial tree to
+    place 0, and down again.
 
     x: (n,), the same n and dtype on every rank; left unchanged. Returns (n,).
-    2 (P - 1) messages of n elements in all; at most ceil(log2 P) rounds up, and as many down. On the way down a place
-    sends to the child furthest away first, and has waited for that before it begins to send to the next.
+    2 (P - 1) messages of n elements in all; at most ceil(log2 P) rounds up, and as many
+    down. On the way down a place sends to the child furthest away first, and has waited
+    for that before it begins to send to the next.
     """
     place, size = team.index(rank), len(team)
     total, arrived = x.clone(), torch.empty_like(x)
-    distances = [2**level for level in range((size - 1).bit_length())]  # 1, 2, 4, ..., all below P
+    # 1, 2, 4, ..., all below P
+    distances = [2**level for level in range((size - 1).bit_length())]
     # here: up, where numbers are added; then down, where the sum is copied
     ### BEGIN SOLUTION
     for distance in distances:  # up: add
@@ -252,7 +260,9 @@ check(tree_all_reduce, judges="time")
 
 # %%
 def stopwatch(rank, world_size, algorithms, sizes, repeats=1):
-    """{(algorithm, bytes): [seconds, ...]} on this rank; the algorithms take turns, all ranks start together."""
+    """{(algorithm, bytes): [seconds, ...]} on this rank; the algorithms take turns, all
+    ranks start together.
+    """
     team, seconds = list(range(world_size)), defaultdict(list)
     for nbytes in sizes:
         x = torch.ones(nbytes // 4)
@@ -358,16 +368,20 @@ figures.ring(size=4, step=2)
 
 # %% exercise="ring-reduce-scatter" difficulty=3 minutes=20
 def exchange(outgoing: Tensor, dst: int, incoming: Tensor, src: int) -> None:
-    """Send `outgoing` to rank `dst` and, at the same time, fill `incoming` from rank `src`."""
+    """Send `outgoing` to rank `dst` and, at the same time, fill `incoming` from rank
+    `src`.
+    """
     sending = dist.isend(outgoing, dst=dst)
     dist.recv(incoming, src=src)
     sending.wait()  # from here on `outgoing` may change
 
 def ring_reduce_scatter(x: Tensor, team: list[int], rank: int) -> Tensor:
-    """Return this place's chunk of the sum of `x` over the team, `sum.tensor_split(P)[place]`.
+    """Return this place's chunk of the sum of `x` over the team,
+    `sum.tensor_split(P)[place]`.
 
     x: (n,), the same n and dtype on every rank; left unchanged.
-    Messages only from a place to the next one, P - 1 of them, each one chunk; sent and received at the same time.
+    Messages only from a place to the next one, P - 1 of them, each one chunk; sent and
+    received at the same time.
     """
     place, size = team.index(rank), len(team)
     right, left = team[(place + 1) % size], team[place - 1]
@@ -423,7 +437,8 @@ def ring_all_gather(mine: Tensor, numel: int, team: list[int], rank: int) -> Ten
 
     mine: chunk `place` of a tensor that was cut by `tensor_split(P)`; left unchanged.
     Returns (numel,), the same on every rank.
-    Messages only from a place to the next one, P - 1 of them, each one chunk; sent and received at the same time.
+    Messages only from a place to the next one, P - 1 of them, each one chunk; sent and
+    received at the same time.
     """
     place, size = team.index(rank), len(team)
     right, left = team[(place + 1) % size], team[place - 1]
@@ -470,7 +485,8 @@ predict("times n, 400 ranks", ...)
 def ring_all_reduce(
     x: Tensor, team: list[int], rank: int, reduce_scatter=ring_reduce_scatter, all_gather=ring_all_gather
 ) -> Tensor:
-    """Return the sum of `x` over the team, on each of its ranks: one `reduce_scatter`, one `all_gather`.
+    """Return the sum of `x` over the team, on each of its ranks: one `reduce_scatter`,
+    one `all_gather`.
 
     x: (n,), the same n and dtype on every rank; left unchanged. Returns (n,).
     """
@@ -579,12 +595,14 @@ def halving_doubling(x: Tensor, team: list[int], rank: int) -> Tensor:
     """Return the sum of `x` over a team of 1, 2, 4, 8, ... ranks, on each of them.
 
     x: (n,), the same n and dtype on every rank; left unchanged. Returns (n,).
-    2 log2 P messages a rank, half as many elements in each round as in the one before, then twice as many. Where n is
-    a multiple of P that is 2 (P - 1) / P * n elements. Sent and received at the same time.
+    2 log2 P messages a rank, half as many elements in each round as in the one before,
+    then twice as many. Where n is a multiple of P that is 2 (P - 1) / P * n elements.
+    Sent and received at the same time.
     """
     place, distance = team.index(rank), len(team) // 2
     total = x.clone()
-    # here: halve, P/2, P/4, ..., 1 places apart; then undo it, with the same partners in reverse order
+    # here: halve, P/2, P/4, ..., 1 places apart; then undo it, with the same partners
+    # in reverse order
     ### BEGIN SOLUTION
     part, rounds = total, []  # part: what this rank still works on, a view of `total`
     while distance:
@@ -597,7 +615,8 @@ def halving_doubling(x: Tensor, team: list[int], rank: int) -> Tensor:
         rounds.append((partner, keep, give))
         part, distance = keep, distance // 2
     for partner, keep, give in reversed(rounds):
-        exchange(keep, partner, give, partner)  # `give` is no longer needed: the complete half goes there
+        # `give` is no longer needed: the complete half goes there
+        exchange(keep, partner, give, partner)
     ### END SOLUTION
     return total
 
@@ -666,9 +685,11 @@ def halving_doubling_any_size(x: Tensor, team: list[int], rank: int, all_reduce=
     """Return the sum of `x` over a team of any size, on each of its ranks.
 
     x: (n,), the same n and dtype on every rank; left unchanged. Returns (n,).
-    all_reduce(x, team, rank): works for teams of 1, 2, 4, 8, ... ranks; all of its team must call it.
-    With P' the largest power of two that is not above P, each of the P - P' extra ranks sends one message of n elements
-    before and receives one after, and `all_reduce` works among P' ranks.
+    all_reduce(x, team, rank): works for teams of 1, 2, 4, 8, ... ranks; all of its team
+    must call it.
+    With P' the largest power of two that is not above P, each of the P - P' extra ranks
+    sends one message of n elements before and receives one after, and `all_reduce`
+    works among P' ranks.
     """
     place, size = team.index(rank), len(team)
     power = 2 ** (size.bit_length() - 1)  # P'
@@ -736,7 +757,8 @@ def curves(size):
     return {name: [(nbytes, seconds[name, nbytes][0]) for nbytes in sizes] for name in ALGORITHMS}
 
 def beside(curves):
-    """Print how many times as long as halving-doubling each takes for the most bytes."""
+    """Print how many times as long as halving-doubling each takes for the most bytes.
+    """
     times = {name: points[-1][1] for name, points in curves.items()}
     print("64 MB:", ", ".join(f"{name} {times[name] / times['halving-doubling']:.2f}" for name in times))
 
@@ -817,12 +839,15 @@ def hierarchical_all_reduce(
     all_reduce=ring_all_reduce,
     all_gather=ring_all_gather,
 ) -> Tensor:
-    """Return the sum of `x` over the team, on each of its ranks: inside the nodes, across them, inside the nodes.
+    """Return the sum of `x` over the team, on each of its ranks: inside the nodes,
+    across them, inside the nodes.
 
     x: (n,), the same n and dtype on every rank; left unchanged. Returns (n,).
-    team: the ranks of the first node, then those of the second, and so on; `local` ranks on each node.
-    The three are called as you know them: reduce_scatter(x, team, rank), all_reduce(x, team, rank) and
-    all_gather(mine, numel, team, rank). Between nodes goes 1 / local of the elements.
+    team: the ranks of the first node, then those of the second, and so on; `local`
+    ranks on each node.
+    The three are called as you know them: reduce_scatter(x, team, rank), all_reduce(x,
+    team, rank) and all_gather(mine, numel, team, rank). Between nodes goes 1 / local of
+    the elements.
     """
     place = team.index(rank)
     node, seat = place // local, place % local
@@ -908,12 +933,14 @@ figures.pairwise(size=4)
 
 # %% exercise="pairwise-all-to-all" difficulty=2 minutes=10
 def pairwise_all_to_all(x: Tensor, team: list[int], rank: int) -> Tensor:
-    """Return chunk `place` of everybody's `x`, one after the other in the order of their places.
+    """Return chunk `place` of everybody's `x`, one after the other in the order of
+    their places.
 
-    x: (n,), the same n and dtype on every rank; left unchanged. Chunks are those of `tensor_split(P)`.
+    x: (n,), the same n and dtype on every rank; left unchanged. Chunks are those of
+    `tensor_split(P)`.
     Returns (P * elements in chunk `place`,).
-    P - 1 messages a rank, one to each other place, in P - 1 steps: in each it sends one and receives one, then the next
-    step begins.
+    P - 1 messages a rank, one to each other place, in P - 1 steps: in each it sends one
+    and receives one, then the next step begins.
     """
     place, size = team.index(rank), len(team)
     chunks = x.tensor_split(size)
@@ -969,20 +996,25 @@ print(f"in rank order {queue * 1e6:.0f} µs, pairwise {doors * 1e6:.0f} µs: {qu
 
 # %% exercise="all-reduce-seconds" difficulty=2 minutes=10
 def all_reduce_seconds(algorithm: str, size: int, nbytes: int, alpha: float, bandwidth: float) -> float:
-    """Seconds that an all-reduce of `nbytes` bytes takes among `size` ranks (1 or more), by the alpha-beta model.
+    """Seconds that an all-reduce of `nbytes` bytes takes among `size` ranks (1 or
+    more), by the alpha-beta model.
 
     algorithm: "naive", "tree", "ring" or "halving-doubling".
-    alpha: seconds that a message takes at least. bandwidth: bytes a second. Adding takes no time.
+    alpha: seconds that a message takes at least. bandwidth: bytes a second. Adding
+    takes no time.
     Where chunks are needed, take them as nbytes / size, without rounding.
     """
-    power = 2 ** (size.bit_length() - 1)  # the largest power of two that is not above `size`
+    # the largest power of two that is not above `size`
+    power = 2 ** (size.bit_length() - 1)
     whole = alpha + nbytes / bandwidth  # one message with everything in it
-    fold = 2 * whole if size > power else 0  # halving-doubling: what the extra ranks add
+    # halving-doubling: what the extra ranks add
+    fold = 2 * whole if size > power else 0
     ### BEGIN SOLUTION
     if algorithm == "naive":
         return 2 * (size - 1) * whole
     if algorithm == "tree":
-        return 2 * (size - 1).bit_length() * whole  # the number of bits of P - 1 is log2 P, rounded up
+        # the number of bits of P - 1 is log2 P, rounded up
+        return 2 * (size - 1).bit_length() * whole
     if algorithm == "ring":
         return 2 * (size - 1) * (alpha + nbytes / size / bandwidth)
     if algorithm == "halving-doubling":
@@ -1015,7 +1047,8 @@ for size in (4, 6):
 
 # %% exercise="crossover" difficulty=2 minutes=8
 def crossover(size: int, alpha: float, bandwidth: float) -> float:
-    """The number of bytes above which a ring all-reduce is faster than a tree among `size` ranks (2 or more).
+    """The number of bytes above which a ring all-reduce is faster than a tree among
+    `size` ranks (2 or more).
 
     alpha: seconds. bandwidth: bytes a second. Not rounded.
     """
@@ -1059,7 +1092,8 @@ def choose_algorithm(
     candidates=("naive", "tree", "ring", "halving-doubling"),
     seconds=all_reduce_seconds,
 ) -> str:
-    """The name of the fastest of the candidates; of several that are equally fast, the one that stands first.
+    """The name of the fastest of the candidates; of several that are equally fast, the
+    one that stands first.
 
     seconds(algorithm, size, nbytes, alpha, bandwidth): what an algorithm takes.
     """
@@ -1093,11 +1127,15 @@ def all_reduce(
     choose=choose_algorithm,
     algorithms: dict = None,
 ) -> Tensor:
-    """Return the sum of `x` over the team, on each of its ranks, by the algorithm that is fastest for its bytes.
+    """Return the sum of `x` over the team, on each of its ranks, by the algorithm that
+    is fastest for its bytes.
 
-    x: the same shape (any) and dtype on every rank, contiguous or not; left unchanged. Returns x.shape.
-    choose(nbytes, size, alpha, bandwidth): the name of the algorithm to use. nbytes counts bytes, not elements.
-    algorithms: {name: function(x, team, rank)}, ALGORITHMS unless given; they want one dimension and no gaps.
+    x: the same shape (any) and dtype on every rank, contiguous or not; left unchanged.
+    Returns x.shape.
+    choose(nbytes, size, alpha, bandwidth): the name of the algorithm to use. nbytes
+    counts bytes, not elements.
+    algorithms: {name: function(x, team, rank)}, ALGORITHMS unless given; they want one
+    dimension and no gaps.
     """
     algorithms = algorithms or ALGORITHMS
     ### BEGIN SOLUTION
@@ -1144,7 +1182,9 @@ def gloo(x, team, rank):
     return total
 
 def beside_gloo(seconds, nbytes, name):
-    """Median of the ratios of what ran one after the other; the first two rounds only warm up."""
+    """Median of the ratios of what ran one after the other; the first two rounds only
+    warm up.
+    """
     pairs = list(zip(seconds[name, nbytes], seconds["gloo", nbytes]))
     return median(mine / library for mine, library in pairs[2:])
 
@@ -1302,9 +1342,11 @@ def three_nodes():
 board_name = ""  # your name on the class's board; empty for none
 
 def mixed_sizes(xs: list[Tensor], rank: int, world_size: int, local: int) -> list[Tensor]:
-    """Return the sums of all tensors in `xs` over all ranks, on each of them: as fast as possible, by messages alone.
+    """Return the sums of all tensors in `xs` over all ranks, on each of them: as fast
+    as possible, by messages alone.
 
-    xs: each of shape (n,), with an n of its own, the same on every rank; all of one dtype; left unchanged.
+    xs: each of shape (n,), with an n of its own, the same on every rank; all of one
+    dtype; left unchanged.
     local: the ranks on each node. Ranks 0 to local - 1 are on the first, and so on.
     Any order of additions will do, and ranks may differ in the last digit.
     """

@@ -29,7 +29,8 @@ from utils.cluster import Cluster, Gpu, Link
 from utils.kit.predictions import how_predictions_went, predict, reveal
 
 check = checks_for("03_benchmarking")
-spawn = partial(spawn, backend="gloo")  # this lesson measures the CPU, with or without GPUs
+# this lesson measures the CPU, with or without GPUs
+spawn = partial(spawn, backend="gloo")
 
 # %% [markdown]
 # ## Why: two figures from a lecture
@@ -155,11 +156,15 @@ predict("seconds too much", ...)
 
 # %% exercise="time-once" difficulty=3 minutes=12
 def time_once(operation: Callable, synchronize: Callable) -> float:
-    """Seconds that `operation` takes on this rank, counted from the moment when all ranks are ready for it.
+    """Seconds that `operation` takes on this rank, counted from the moment when all
+    ranks are ready for it.
 
-    operation(): starts one collective. Returns None, or a handle: then the collective is over after handle.wait().
-    synchronize(): returns when this rank's device has done all that it was given so far.
-    Work that any rank's device had before is not counted; what `operation` gives to the device is. One dist.barrier().
+    operation(): starts one collective. Returns None, or a handle: then the collective
+    is over after handle.wait().
+    synchronize(): returns when this rank's device has done all that it was given so
+    far.
+    Work that any rank's device had before is not counted; what `operation` gives to the
+    device is. One dist.barrier().
     """
     ### BEGIN SOLUTION
     synchronize()
@@ -222,7 +227,8 @@ def again_and_again(rank, world_size):
     x = torch.zeros(10_000)
     return [time_once(lambda: dist.all_reduce(x), lambda: None) for _ in range(25)]
 
-calls = list(zip(*spawn(again_and_again, 4).results))  # calls[c]: the times of all ranks
+# calls[c]: the times of all ranks
+calls = list(zip(*spawn(again_and_again, 4).results))
 slowest = [max(times) for times in calls]
 usual, apart = median(slowest), median(max(times) / min(times) for times in calls)
 print(f"first call {slowest[0] / usual:.1f} times the median, longest call {max(slowest) / usual:.1f} times")
@@ -245,11 +251,13 @@ predict("the times of the slowest", ...)
 
 # %% exercise="times-of-the-slowest" difficulty=2 minutes=10
 def times_of_the_slowest(time_one: Callable, warmup: int, repeats: int) -> list[float]:
-    """Seconds of each repeat, on whichever rank was slowest in that repeat; the same list on every rank.
+    """Seconds of each repeat, on whichever rank was slowest in that repeat; the same
+    list on every rank.
 
-    time_one(): makes one call and returns the seconds that it took on this rank; all ranks call it equally often.
-    It is called `warmup` times for nothing, then `repeats` times. One all_reduce in all, of the repeats alone, in
-    float64: float32 has only seven digits.
+    time_one(): makes one call and returns the seconds that it took on this rank; all
+    ranks call it equally often.
+    It is called `warmup` times for nothing, then `repeats` times. One all_reduce in
+    all, of the repeats alone, in float64: float32 has only seven digits.
     """
     ### BEGIN SOLUTION
     for _ in range(warmup):
@@ -304,7 +312,8 @@ reveal(
 
 # %% exercise="median-and-spread" difficulty=2 minutes=7
 def median_and_spread(seconds: list[float]) -> tuple[float, float]:
-    """The median of the times, and the median of their distances from it, as a share of it: (seconds, no unit).
+    """The median of the times, and the median of their distances from it, as a share of
+    it: (seconds, no unit).
 
     seconds: one or more, all above 0, in any order; left unchanged.
     """
@@ -336,7 +345,9 @@ def synchronize():
         torch.cuda.synchronize()
 
 def measure(operation, warmup=5, repeats=20):
-    """(seconds, spread) of one collective: warmed up, begun together, of the slowest rank, the median."""
+    """(seconds, spread) of one collective: warmed up, begun together, of the slowest
+    rank, the median.
+    """
     times = times_of_the_slowest(lambda: time_once(operation, synchronize), warmup, repeats)
     return median_and_spread(times)
 
@@ -399,8 +410,10 @@ figures.collective("all_gather", world_size=4)
 def counted_bytes(collective: str, handed_in: int, world_size: int) -> int:
     """The size S of a collective in bytes, as nccl-tests count it.
 
-    collective: "all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "all_to_all", "gather", "scatter".
-    handed_in: bytes of all tensors that one rank hands in; for scatter, that the root hands in.
+    collective: "all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter",
+    "all_to_all", "gather", "scatter".
+    handed_in: bytes of all tensors that one rank hands in; for scatter, that the root
+    hands in.
     """
     ### BEGIN SOLUTION
     if collective in ("all_gather", "gather"):
@@ -557,10 +570,13 @@ predict("the four factors", ...)
 # %% exercise="find-the-mistakes" difficulty=3 minutes=12
 def find_the_mistakes(claim: float, collective: str, nbytes: int, seconds: float, world_size: int,
                       bandwidths: Callable) -> tuple[float, list[str] | None]:
-    """The right busbw in GB/s, and the fewest mistakes that turn it into `claim`, or None if no subset does.
+    """The right busbw in GB/s, and the fewest mistakes that turn it into `claim`, or
+    None if no subset does.
 
-    claim: in "GB/s". nbytes: the size S. bandwidths: the function above. At least 2 ranks.
-    Mistakes are "GiB", "one chunk", "both ways", "algbw", in this order; [] if the claim is right, to 1 % of it.
+    claim: in "GB/s". nbytes: the size S. bandwidths: the function above. At least 2
+    ranks.
+    Mistakes are "GiB", "one chunk", "both ways", "algbw", in this order; [] if the
+    claim is right, to 1 % of it.
     """
     algbw, busbw = bandwidths(collective, nbytes, seconds, world_size)
     ### BEGIN SOLUTION
@@ -634,9 +650,11 @@ predict("the sizes", ...)
 
 # %% exercise="sweep-sizes" difficulty=2 minutes=8
 def sweep_sizes(smallest: int, largest: int, step: int, itemsize: int, world_size: int) -> list[int]:
-    """The sizes of a sweep in bytes: smallest, step * smallest, step ** 2 * smallest, ... while at most `largest`.
+    """The sizes of a sweep in bytes: smallest, step * smallest, step ** 2 * smallest,
+    ... while at most `largest`.
 
-    Each is then rounded down to a multiple of world_size * itemsize; sizes of 0 are left out.
+    Each is then rounded down to a multiple of world_size * itemsize; sizes of 0 are
+    left out.
     smallest: 1 or more; step: 2 or more; itemsize: bytes of one number. Rising.
     """
     sizes, nbytes = [], smallest
@@ -763,10 +781,12 @@ reveal(
 
 # %% exercise="fit" difficulty=3 minutes=12
 def fit(sizes: list[int], seconds: list[float]) -> tuple[float, float]:
-    """(alpha, beta): the line alpha + n * beta with the smallest sum of squared RELATIVE errors, computed in float64.
+    """(alpha, beta): the line alpha + n * beta with the smallest sum of squared
+    RELATIVE errors, computed in float64.
 
     sizes: two different ones or more, in bytes; seconds: one above 0 for each.
-    alpha in seconds, as it comes out, even if it is below 0; beta in seconds for each byte.
+    alpha in seconds, as it comes out, even if it is below 0; beta in seconds for each
+    byte.
     """
     n = torch.tensor(sizes, dtype=torch.float64)
     t = torch.tensor(seconds, dtype=torch.float64)
@@ -813,9 +833,11 @@ predict("times the half-bandwidth size", ...)
 
 # %% exercise="size-for-share" difficulty=2 minutes=6
 def size_for_share(share: float, alpha: float, beta: float) -> float:
-    """The size in bytes at which n / (alpha + n * beta) is `share` of its peak 1 / beta.
+    """The size in bytes at which n / (alpha + n * beta) is `share` of its peak 1 /
+    beta.
 
-    share: above 0 and below 1. alpha: seconds, 0 or more. beta: seconds for each byte, above 0.
+    share: above 0 and below 1. alpha: seconds, 0 or more. beta: seconds for each byte,
+    above 0.
     """
     ### BEGIN SOLUTION
     return share / (1 - share) * alpha / beta
@@ -854,7 +876,8 @@ predict("with equal betas they meet", ..., choices=["at one size", "at no size"]
 
 # %% exercise="crossover" difficulty=2 minutes=8
 def crossover(one: tuple[float, float], other: tuple[float, float]) -> float | None:
-    """The size in bytes, above 0, at which two algorithms take equally long; None if there is no such size, or many.
+    """The size in bytes, above 0, at which two algorithms take equally long; None if
+    there is no such size, or many.
 
     one, other: (alpha, beta) of each, alpha in seconds, beta in seconds for each byte.
     """
@@ -913,9 +936,11 @@ predict("where a time was too long, the prediction is", ..., choices=["too long"
 
 # %% exercise="held-out-errors" difficulty=2 minutes=8
 def held_out_errors(sizes: list[int], seconds: list[float], fit: Callable) -> list[float]:
-    """For each size: predicted / measured - 1, predicted by a fit to all the other sizes.
+    """For each size: predicted / measured - 1, predicted by a fit to all the other
+    sizes.
 
-    sizes: three or more; fit(sizes, seconds) returns (alpha, beta), see above. Both lists are left unchanged.
+    sizes: three or more; fit(sizes, seconds) returns (alpha, beta), see above. Both
+    lists are left unchanged.
     """
     errors = []
     for held_out in range(len(sizes)):
@@ -992,10 +1017,13 @@ predict("1 / beta as a share of B, 1,000 ranks", ...)
 
 # %% exercise="recover-the-link" difficulty=3 minutes=12
 def recover_the_link(sizes: list[int], seconds_of: Callable, fit: Callable, rank: int, world_size: int) -> tuple:
-    """(alpha, bandwidth) of one link, in seconds and bytes/s, from ring all-reduces of the given sizes.
+    """(alpha, bandwidth) of one link, in seconds and bytes/s, from ring all-reduces of
+    the given sizes.
 
-    sizes: in bytes, three or more. fit(sizes, seconds) returns (alpha, beta). At least 2 ranks, all of which call this.
-    seconds_of(operation): how long one collective takes, the same on every rank; operation() has to call it once.
+    sizes: in bytes, three or more. fit(sizes, seconds) returns (alpha, beta). At least
+    2 ranks, all of which call this.
+    seconds_of(operation): how long one collective takes, the same on every rank;
+    operation() has to call it once.
     """
     seconds = []
     for nbytes in sizes:
@@ -1096,8 +1124,10 @@ board_name = ""  # your name on the class's board; empty for none
 def shortest_benchmark(seconds_of: Callable[[int], float]) -> tuple[float, float]:
     """(alpha, beta) of a link in seconds and seconds per byte, each to within 5 %.
 
-    seconds_of: (bytes, a whole number from 1 on) -> seconds that a call takes, to within 2 %.
-    alpha: 0.1 µs to 10 ms; beta: 1e-13 to 1e-8 s per byte, and always less than alpha / 1000.
+    seconds_of: (bytes, a whole number from 1 on) -> seconds that a call takes, to
+    within 2 %.
+    alpha: 0.1 µs to 10 ms; beta: 1e-13 to 1e-8 s per byte, and always less than alpha /
+    1000.
     """
     ### BEGIN SOLUTION
     smallest = took = seconds_of(1)

@@ -28,7 +28,8 @@ from utils.kit.predictions import how_predictions_went, predict, reveal
 from utils.kit.tied_mlp import AwkwardMLP
 
 check = checks_for("05_data_parallelism")
-spawn = partial(spawn, backend="gloo")  # this lesson computes on the CPU, with or without GPUs
+# this lesson computes on the CPU, with or without GPUs
+spawn = partial(spawn, backend="gloo")
 double = torch.float64  # so many digits that "equal to the serial run" can be asked for
 
 # %% [markdown]
@@ -84,11 +85,12 @@ def shard_the_batch(batch: Tensor, rank: int, world_size: int) -> Tensor:
     """This rank's rows of the global batch; no communication.
 
     batch: (B, D), the same on every rank; left unchanged.
-    Returns (b, D): all shards one after another, in rank order, are the batch. The first B % P ranks have one row more
-    than the others; a shard may be empty.
+    Returns (b, D): all shards one after another, in rank order, are the batch. The
+    first B % P ranks have one row more than the others; a shard may be empty.
     """
     ### BEGIN SOLUTION
-    size, larger = divmod(len(batch), world_size)  # rows of everybody; so many ranks have one more
+    # rows of everybody; so many ranks have one more
+    size, larger = divmod(len(batch), world_size)
     first = rank * size + min(rank, larger)
     return batch[first : first + size + (rank < larger)]
     ### END SOLUTION
@@ -135,11 +137,14 @@ predict("bytes in each", ...)
 
 # %% exercise="average-gradients" difficulty=2 minutes=8
 def average_gradients(model: nn.Module, shard: Tensor, rank: int, world_size: int) -> list[Tensor]:
-    """Forward and backward on this rank's shard; every parameter's grad becomes the mean over all ranks.
+    """Forward and backward on this rank's shard; every parameter's grad becomes the
+    mean over all ranks.
 
-    model: the same weights on every rank, left unchanged; every parameter gets a gradient.
+    model: the same weights on every rank, left unchanged; every parameter gets a
+    gradient.
     shard: (b, D), other rows on each rank, equally many.
-    Returns the gradients in the order of model.parameters(). One all_reduce a parameter, no other communication.
+    Returns the gradients in the order of model.parameters(). One all_reduce a
+    parameter, no other communication.
     """
     loss_of(model(shard)).backward()
     for parameter in model.parameters():
@@ -210,7 +215,8 @@ print(f"gradients 4 times too large; after five steps the weights are {apart / m
 
 # %%
 def different_starts(rank, world_size):
-    weight = torch.tensor([float(rank)], dtype=double, requires_grad=True)  # rank 0 starts at 0, rank 1 at 1
+    # rank 0 starts at 0, rank 1 at 1
+    weight = torch.tensor([float(rank)], dtype=double, requires_grad=True)
     for _ in range(100):
         weight.grad = None
         (weight - 5).square().backward()  # the best weight is 5
@@ -236,12 +242,14 @@ def broadcast_weights(model: nn.Module, rank: int, world_size: int) -> list[Tens
     """Give every replica the parameters and buffers of rank 0, in place.
 
     model: the same shapes and dtypes on every rank, other values; no gradients yet.
-    Returns all parameters, then all buffers, as they are now. Broadcasts only; each tensor is sent once.
+    Returns all parameters, then all buffers, as they are now. Broadcasts only; each
+    tensor is sent once.
     """
     tensors = [*model.parameters(), *model.buffers()]
     ### BEGIN SOLUTION
     for tensor in tensors:
-        dist.broadcast(tensor.detach(), src=0)  # detach: the same memory, without autograd
+        # detach: the same memory, without autograd
+        dist.broadcast(tensor.detach(), src=0)
     ### END SOLUTION
     return [tensor.detach() for tensor in tensors]
 
@@ -314,10 +322,13 @@ reveal("the gradient of the whole batch", mean_of_all, why="12 is one row in fou
 
 # %% exercise="weigh-uneven-shards" difficulty=3 minutes=10
 def weigh_uneven_shards(model: nn.Module, shard: Tensor, rank: int, world_size: int) -> list[Tensor]:
-    """As average_gradients, for shards of different sizes: the gradient of the mean loss over all rows of all ranks.
+    """As average_gradients, for shards of different sizes: the gradient of the mean
+    loss over all rows of all ranks.
 
-    model: the same weights on every rank, left unchanged; every parameter gets a gradient.
-    shard: (b, D), b >= 1 and not the same on every rank. Returns the gradients in the order of model.parameters().
+    model: the same weights on every rank, left unchanged; every parameter gets a
+    gradient.
+    shard: (b, D), b >= 1 and not the same on every rank. Returns the gradients in the
+    order of model.parameters().
     """
     loss_of(model(shard)).backward()  # the mean over this rank's rows
     ### BEGIN SOLUTION
@@ -355,7 +366,8 @@ predict("the gradient is then", ..., choices=["right", "too large", "too small"]
 # %%
 def accumulate_gradients(model, microbatches, rank, world_size):
     for microbatch in microbatches:
-        (loss_of(model(microbatch)) / len(microbatches)).backward()  # their sum is the mean over all rows
+        # their sum is the mean over all rows
+        (loss_of(model(microbatch)) / len(microbatches)).backward()
     for parameter in model.parameters():
         dist.all_reduce(parameter.grad)  # once, when grad holds everything
         parameter.grad /= world_size
@@ -411,11 +423,15 @@ predict("samples that are seen twice", ...)
 def epoch_indices(num_samples: int, epoch: int, seed: int, rank: int, world_size: int) -> list[int]:
     """Which samples this rank sees in this epoch, in order; no communication.
 
-    Returns ceil(num_samples / P) indices, as plain numbers: this rank's part of one shuffled order of all samples.
-    Together the ranks see every sample; where P does not divide their number, some are seen once more than others.
-    Each epoch has another order, in which a rank sees other samples; the same epoch and seed always have the same.
+    Returns ceil(num_samples / P) indices, as plain numbers: this rank's part of one
+    shuffled order of all samples.
+    Together the ranks see every sample; where P does not divide their number, some are
+    seen once more than others.
+    Each epoch has a different order, in which a rank sees different samples; the same epoch and
+    seed always have the same.
     """
-    generator = torch.Generator().manual_seed(seed + epoch)  # of our own: nobody else draws from it
+    # of our own: nobody else draws from it
+    generator = torch.Generator().manual_seed(seed + epoch)
     ### BEGIN SOLUTION
     order = torch.randperm(num_samples, generator=generator).tolist()
     each = math.ceil(num_samples / world_size)
@@ -501,7 +517,8 @@ def flat_gradients(model, shard, rank, world_size):
     dist.all_reduce(flat)
     flat /= world_size
     for parameter, piece in zip(parameters, flat.split([parameter.numel() for parameter in parameters])):
-        parameter.grad = piece.view_as(parameter)  # a view of the long tensor: no copy back
+        # a view of the long tensor: no copy back
+        parameter.grad = piece.view_as(parameter)
     return [parameter.grad for parameter in parameters]
 
 # %% tags=["notebook-only"]
@@ -555,8 +572,9 @@ def make_buckets(sizes: list[int], cap: int) -> list[list[int]]:
     """Put parameters in buckets, from the last parameter to the first.
 
     sizes: bytes of each parameter, in the order of model.parameters().
-    Returns the buckets in the order in which they will be sent; each is a list of indices into `sizes`, in the order
-    in which they were put in. A bucket is closed as soon as it holds `cap` bytes or more.
+    Returns the buckets in the order in which they will be sent; each is a list of
+    indices into `sizes`, in the order in which they were put in. A bucket is closed as
+    soon as it holds `cap` bytes or more.
     """
     buckets, filled = [], 0
     for index in reversed(range(len(sizes))):
@@ -592,11 +610,15 @@ predict("buckets after backward cost", ..., choices=["more time", "less time"])
 def bucketed_gradients(
     model: nn.Module, shard: Tensor, buckets: list[list[int]], rank: int, world_size: int
 ) -> list[Tensor]:
-    """As average_gradients, with one all_reduce for each bucket, in order, all started before the first is waited for.
+    """As average_gradients, with one all_reduce for each bucket, in order, all started
+    before the first is waited for.
 
-    model: the same weights on every rank, left unchanged; every parameter gets a gradient, all of one dtype.
-    buckets: indices of parameters, as make_buckets returns them; every parameter is in one bucket.
-    Returns the gradients in the order of model.parameters(); every parameter's grad holds its mean too.
+    model: the same weights on every rank, left unchanged; every parameter gets a
+    gradient, all of one dtype.
+    buckets: indices of parameters, as make_buckets returns them; every parameter is in
+    one bucket.
+    Returns the gradients in the order of model.parameters(); every parameter's grad
+    holds its mean too.
     """
     parameters = list(model.parameters())
     loss_of(model(shard)).backward()
@@ -643,8 +665,10 @@ figures.overlap({"one bucket": plan(1), "four": plan(4), "twenty-four": plan(24)
 def communication_end(ready: list[float], took: list[float]) -> float:
     """When the last all-reduce is over; one process, no torch.
 
-    ready: when each bucket is ready, in the order in which they are sent; took: how long its all-reduce takes.
-    An all-reduce starts when its bucket is ready and the one before is over. Returns seconds, 0.0 without a bucket.
+    ready: when each bucket is ready, in the order in which they are sent; took: how
+    long its all-reduce takes.
+    An all-reduce starts when its bucket is ready and the one before is over. Returns
+    seconds, 0.0 without a bucket.
     """
     end = 0.0
     for is_ready, takes in zip(ready, took):
@@ -714,16 +738,18 @@ reveal(
 def overlap_by_hooks(
     model: nn.Module, shard: Tensor, buckets: list[list[int]], rank: int, world_size: int
 ) -> list[Tensor]:
-    """As bucketed_gradients, but each bucket's all_reduce starts in backward, as soon as that bucket is complete and
-    all buckets before it have been started.
+    """As bucketed_gradients, but each bucket's all_reduce starts in backward, as soon
+    as that bucket is complete and all buckets before it have been started.
 
-    model, buckets: as there; the gradients of a model may be ready in another order on each rank.
+    model, buckets: as there; the gradients of a model may be ready in a different order on
+    each rank.
     """
     parameters = list(model.parameters())
     missing = [len(bucket) for bucket in buckets]  # gradients that are not there yet
     flights = []  # (flat tensor, handle) of the buckets that have been started
 
-    def one_more_is_ready(number: int, parameter: Tensor) -> None:  # of bucket `number`; called in backward
+    # of bucket `number`; called in backward
+    def one_more_is_ready(number: int, parameter: Tensor) -> None:
         missing[number] -= 1
         ### BEGIN SOLUTION
         while len(flights) < len(buckets) and missing[len(flights)] == 0:
@@ -879,12 +905,14 @@ reveal(
 
 # %% exercise="average-what-is-used" difficulty=3 minutes=14
 def average_what_is_used(model: nn.Module, shard: Tensor, rank: int, world_size: int) -> list[Tensor | None]:
-    """As average_gradients, for a model with frozen and tied parameters, and others that some ranks do not use.
+    """As average_gradients, for a model with frozen and tied parameters, and others
+    that some ranks do not use.
 
     model: the same weights on every rank, left unchanged.
     shard: (b, D), other rows on each rank, equally many.
-    Returns for each of model.parameters() the mean over all ranks, where a rank that has not used it counts as zero;
-    None if it is frozen, or if no rank has used it. The same in every parameter's grad.
+    Returns for each of model.parameters() the mean over all ranks, where a rank that
+    has not used it counts as zero; None if it is frozen, or if no rank has used it. The
+    same in every parameter's grad.
     """
     loss_of(model(shard)).backward()
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -961,7 +989,8 @@ class Replica(nn.Module):
         super().__init__()
         self.module, self.buckets = module, buckets
         self.trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        self.active = False  # whether hooks should communicate: in the backward pass of a last microbatch
+        # whether hooks should communicate: in the backward pass of a last microbatch
+        self.active = False
         ### BEGIN SOLUTION
         for tensor in [*module.parameters(), *module.buffers()]:
             dist.broadcast(tensor.detach(), src=0)
@@ -983,7 +1012,9 @@ class Replica(nn.Module):
         ### END SOLUTION
 
     def start_next(self) -> None:
-        """Start the all-reduce of the next bucket; a parameter without a gradient counts as zeros."""
+        """Start the all-reduce of the next bucket; a parameter without a gradient
+        counts as zeros.
+        """
         ### BEGIN SOLUTION
         members = [self.trained[index] for index in self.buckets[len(self.flights)]]
         held = [torch.zeros_like(p) if p.grad is None else p.grad for p in members]
@@ -992,7 +1023,9 @@ class Replica(nn.Module):
         ### END SOLUTION
 
     def backward(self, loss: Tensor, last: bool) -> None:
-        """The backward pass of one microbatch; after the last one, every grad is the mean over the ranks."""
+        """The backward pass of one microbatch; after the last one, every grad is the
+        mean over the ranks.
+        """
         self.active = last
         ### BEGIN SOLUTION
         self.missing = [len(bucket) for bucket in self.buckets]
@@ -1017,10 +1050,12 @@ class Replica(nn.Module):
 def replica(module: nn.Module, buckets: list[list[int]]) -> Replica:
     """A model like `module` whose ranks train as one, step after step.
 
-    module: the same shapes on every rank; it may have frozen, tied and unused parameters.
+    module: the same shapes on every rank; it may have frozen, tied and unused
+    parameters.
     buckets: as make_buckets returns them, for the parameters that are trained.
-    In each step every bucket is all-reduced once, in order, during the last backward pass where that is possible; and
-    then the numbers of users, once. A grad is None where no rank has used the parameter. All ranks call the same.
+    In each step every bucket is all-reduced once, in order, during the last backward
+    pass where that is possible; and then the numbers of users, once. A grad is None
+    where no rank has used the parameter. All ranks call the same.
     """
     return Replica(module, buckets)
 
@@ -1074,7 +1109,8 @@ def norms_before_and_after(rank, world_size):
     local = torch.autograd.grad(loss_of(model(shard)), list(model.parameters()))
     before = torch.cat([gradient.flatten() for gradient in local]).norm()
     average_gradients(model, shard, rank, world_size)
-    after = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=0.01)  # returns the norm that it found
+    # returns the norm that it found
+    after = torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm=0.01)
     return round(before.item(), 4), round(after.item(), 4)
 
 for rank, (before, after) in enumerate(spawn(norms_before_and_after, 4).results):
@@ -1115,7 +1151,8 @@ def with_norm(norm, seed=0):
     torch.manual_seed(seed)
     return nn.Sequential(nn.Linear(4, 6), norm, nn.GELU(), nn.Linear(6, 3)).double()
 
-def off_by(model, ours, rows):  # how far apart, as a fraction of the right gradient's length
+# how far apart, as a fraction of the right gradient's length
+def off_by(model, ours, rows):
     oracle = deepcopy(model)
     loss_of(oracle(rows)).backward()
     right = torch.cat([parameter.grad.flatten() for parameter in oracle.parameters()])
@@ -1176,11 +1213,12 @@ def normalise_globally(x: Tensor, eps: float, rank: int, world_size: int) -> tup
     """Batch norm's forward pass over the rows of all ranks, without weight and bias.
 
     x: (b, F), b >= 1 rows that may differ in number from rank to rank; left unchanged.
-    Returns (x_hat, var): (b, F) of this rank's rows, and (F,), the variance, the same on every rank. All-reduces only,
-    two at most, none of more than 2 F + 1 numbers.
+    Returns (x_hat, var): (b, F) of this rank's rows, and (F,), the variance, the same
+    on every rank. All-reduces only, two at most, none of more than 2 F + 1 numbers.
     """
     ### BEGIN SOLUTION
-    sums = torch.cat([x.sum(0), x.square().sum(0), x.new_tensor([len(x)])])  # (2 F + 1,)
+    # (2 F + 1,)
+    sums = torch.cat([x.sum(0), x.square().sum(0), x.new_tensor([len(x)])])
     dist.all_reduce(sums)
     mean, mean_of_squares = (sums[:-1] / sums[-1]).chunk(2)
     var = mean_of_squares - mean.square()
@@ -1235,13 +1273,16 @@ predict("something would complain", ...)
 
 # %% exercise="normalise-backward" difficulty=4 minutes=15
 def normalise_backward(g: Tensor, x_hat: Tensor, var: Tensor, eps: float, rank: int, world_size: int) -> Tensor:
-    """The gradient with respect to `x` of normalise_globally, from the gradient `g` with respect to `x_hat`.
+    """The gradient with respect to `x` of normalise_globally, from the gradient `g`
+    with respect to `x_hat`.
 
-    g, x_hat: (b, F), b >= 1 rows that may differ in number from rank to rank; var: (F,); all left unchanged.
+    g, x_hat: (b, F), b >= 1 rows that may differ in number from rank to rank; var:
+    (F,); all left unchanged.
     Returns (b, F). All-reduces only, two at most, none of more than 2 F + 1 numbers.
     """
     ### BEGIN SOLUTION
-    sums = torch.cat([g.sum(0), (g * x_hat).sum(0), g.new_tensor([len(g)])])  # (2 F + 1,)
+    # (2 F + 1,)
+    sums = torch.cat([g.sum(0), (g * x_hat).sum(0), g.new_tensor([len(g)])])
     dist.all_reduce(sums)
     mean_g, mean_gx = (sums[:-1] / sums[-1]).chunk(2)
     ### END SOLUTION
@@ -1400,7 +1441,8 @@ print(f"throughput, yours to naive:       {took['naive'] / took['yours']:.2f}")
 def torchs_ddp(model, shard, rank, world_size):
     model = DistributedDataParallel(model)
     for step in range(3):  # the buckets are rebuilt in the second
-        model.zero_grad()  # or backward would add to the last step's gradients, which takes time as well
+        # or backward would add to the last step's gradients, which takes time as well
+        model.zero_grad()
         with region(f"step {step}"):
             loss_of(model(shard)).backward()
 
@@ -1434,7 +1476,8 @@ def noise_scale(rank, world_size, rows=16):
     local = sum(parameter.grad.square().sum() for parameter in model.parameters())
     dist.all_reduce(local)
     mean = sum(gradient.square().sum() for gradient in average_gradients(deepcopy(model), shard, rank, world_size))
-    small, large = local / world_size, mean  # squared lengths: |g|² + variance / b, and |g|² + variance / (P b)
+    # squared lengths: |g|² + variance / b, and |g|² + variance / (P b)
+    small, large = local / world_size, mean
     variance = (small - large) / (1 / rows - 1 / (rows * world_size))
     return (variance / (large - variance / (rows * world_size))).item()
 
@@ -1521,10 +1564,12 @@ how_predictions_went()
 # The model is a transformer of 24 blocks on a slow network. Its all-reduces take nearly as long as its backward pass.
 
 # %%
-sizes = [2 * 1024 * 1024 * part for part in [3, 1, 4, 4] * 24]  # bytes: qkv, output, and two of the MLP
+# bytes: qkv, output, and two of the MLP
+sizes = [2 * 1024 * 1024 * part for part in [3, 1, 4, 4] * 24]
 ready, now = [0.0] * len(sizes), 0.0
 for index in reversed(range(len(sizes))):
-    now += sizes[index] / 36.8e9  # computing a gradient takes time in proportion to its size
+    # computing a gradient takes time in proportion to its size
+    now += sizes[index] / 36.8e9
     ready[index] = now
 network = {"latency": 2e-4, "bandwidth": 40e9}
 

@@ -30,7 +30,8 @@ from utils.kit.transformer import attend, layer_norm, merge_heads, split_heads
 from utils.text import tables
 
 check = checks_for("08_tensor_parallelism")
-spawn = partial(spawn, backend="gloo")  # this lesson computes on the CPU, with or without GPUs
+# this lesson computes on the CPU, with or without GPUs
+spawn = partial(spawn, backend="gloo")
 
 # %% [markdown]
 # ## Why: what data parallelism can't cut
@@ -41,7 +42,8 @@ spawn = partial(spawn, backend="gloo")  # this lesson computes on the CPU, with 
 
 # %%
 D, S, a, layers = 12288, 2048, 96, 96
-weights_of_a_layer = 12 * D * D  # attention: q, k, v, output, D x D each; MLP: D x 4 D and 4 D x D
+# attention: q, k, v, output, D x D each; MLP: D x 4 D and 4 D x D
+weights_of_a_layer = 12 * D * D
 activations = S * 1 * D * (34 + 5 * a * S / D)  # of one sequence
 for count in (1, layers):
     states, kept = count * 16 * weights_of_a_layer / 1e9, count * activations / 1e9
@@ -86,7 +88,8 @@ torch.equal(torch.cat(by_columns, dim=1), x @ w)
 
 # %%
 x, w = torch.arange(8.0).view(2, 4), torch.arange(12.0).view(4, 3)
-by_rows = [x_part @ w_part for x_part, w_part in zip(x.chunk(2, dim=1), w.chunk(2, dim=0))]  # (2, 2) @ (2, 3) each
+# (2, 2) @ (2, 3) each
+by_rows = [x_part @ w_part for x_part, w_part in zip(x.chunk(2, dim=1), w.chunk(2, dim=0))]
 torch.equal(by_rows[0] + by_rows[1], x @ w), by_rows[0].shape
 
 # %%
@@ -138,16 +141,20 @@ spawn(three_verbs, 2).results
 
 # %% exercise="shard-of-weight" difficulty=2 minutes=10
 def shard_of_weight(fan_in: int, fan_out: int, dim: int, seed: int, tp_rank: int, tp_size: int) -> Tensor:
-    """Return this rank's part of a weight of (fan_in, fan_out) inputs and outputs, cut along `dim` in tp_size parts.
+    """Return this rank's part of a weight of (fan_in, fan_out) inputs and outputs, cut
+    along `dim` in tp_size parts.
 
-    The whole weight is what one process draws: torch.randn(fan_in, fan_out, generator=generator) / sqrt(fan_in).
+    The whole weight is what one process draws: torch.randn(fan_in, fan_out,
+    generator=generator) / sqrt(fan_in).
     dim: 0 (rows) or 1 (columns); tp_size divides that dimension.
-    Returns (fan_in / tp_size, fan_out) or (fan_in, fan_out / tp_size), in memory of no more than its own size.
+    Returns (fan_in / tp_size, fan_out) or (fan_in, fan_out / tp_size), in memory of no
+    more than its own size.
     """
     generator = torch.Generator().manual_seed(seed)
     ### BEGIN SOLUTION
     whole = torch.randn(fan_in, fan_out, generator=generator) / fan_in**0.5
-    return whole.chunk(tp_size, dim)[tp_rank].clone()  # a clone: the view would keep the whole weight
+    # a clone: the view would keep the whole weight
+    return whole.chunk(tp_size, dim)[tp_rank].clone()
     ### END SOLUTION
 
 # %% [markdown]
@@ -189,14 +196,18 @@ predict("a partial sum is", ..., choices=["y_local", "grad_x", "grad_w_local", "
 def column_parallel(
     x: Tensor, w_local: Tensor, b_local: Tensor, grad_local: Tensor, tp_group
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Forward and backward of y = x @ w + b, of which this rank has some columns; one all_reduce in all, of x's size.
+    """Forward and backward of y = x @ w + b, of which this rank has some columns; one
+    all_reduce in all, of x's size.
 
-    x (B, D), the same on every rank; w_local (D, F/t); b_local (F/t,); grad_local (B, F/t), the gradient of y_local.
-    Returns (y_local, grad_x, grad_w_local, grad_b_local), each of the shape of what it belongs to. Inputs unchanged.
+    x (B, D), the same on every rank; w_local (D, F/t); b_local (F/t,); grad_local (B,
+    F/t), the gradient of y_local.
+    Returns (y_local, grad_x, grad_w_local, grad_b_local), each of the shape of what it
+    belongs to. Inputs unchanged.
     """
     ### BEGIN SOLUTION
     y_local = x @ w_local + b_local
-    grad_x = all_reduce(grad_local @ w_local.T, tp_group)  # each rank knows what its own columns did with x
+    # each rank knows what its own columns did with x
+    grad_x = all_reduce(grad_local @ w_local.T, tp_group)
     grad_w_local = x.T @ grad_local
     grad_b_local = grad_local.sum(0)
     ### END SOLUTION
@@ -251,14 +262,17 @@ predict("y is too large by so many b", ...)
 def row_parallel(
     x_local: Tensor, w_local: Tensor, bias: Tensor, grad: Tensor, tp_group
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Forward and backward of y = x @ w + bias, of which this rank has some rows; one all_reduce in all, of y's size.
+    """Forward and backward of y = x @ w + bias, of which this rank has some rows; one
+    all_reduce in all, of y's size.
 
-    x_local (B, F/t); w_local (F/t, D); bias (D,), the same on every rank; grad (B, D), the gradient of y, the same on
-    every rank. Returns (y, grad_x_local, grad_w_local, grad_bias), each of the shape of what it belongs to; y and
-    grad_bias are the same on every rank. Inputs unchanged.
+    x_local (B, F/t); w_local (F/t, D); bias (D,), the same on every rank; grad (B, D),
+    the gradient of y, the same on every rank. Returns (y, grad_x_local, grad_w_local,
+    grad_bias), each of the shape of what it belongs to; y and grad_bias are the same on
+    every rank. Inputs unchanged.
     """
     ### BEGIN SOLUTION
-    y = all_reduce(x_local @ w_local, tp_group) + bias  # the bias once, after the sum, on every rank
+    # the bias once, after the sum, on every rank
+    y = all_reduce(x_local @ w_local, tp_group) + bias
     grad_x_local = grad @ w_local.T
     grad_w_local = x_local.T @ grad
     grad_bias = grad.sum(0)  # every rank has all of grad: nothing to add
@@ -349,13 +363,15 @@ class CopyToShards(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad_partial):
         ### BEGIN SOLUTION
-        return all_reduce(grad_partial, ctx.tp_group), None  # the verb returns a new tensor: grad_partial is not ours
+        # the verb returns a new tensor: grad_partial is not ours
+        return all_reduce(grad_partial, ctx.tp_group), None
         ### END SOLUTION
 
 def copy_to_shards(x: Tensor, tp_group) -> Tensor:
     """f: forward x itself, backward the sum of the gradients of all ranks of the group.
 
-    x: any shape, the same on every rank. One all_reduce, in the backward pass; what backward is given stays as it is.
+    x: any shape, the same on every rank. One all_reduce, in the backward pass; what
+    backward is given stays as it is.
     """
     return CopyToShards.apply(x, tp_group)
 
@@ -431,7 +447,8 @@ class ReduceFromShards(torch.autograd.Function):
 def reduce_from_shards(x_partial: Tensor, tp_group) -> Tensor:
     """g: forward the sum over all ranks of the group, backward the gradient as it is.
 
-    x_partial: any shape, contiguous or not, left unchanged. One all_reduce, in the forward pass.
+    x_partial: any shape, contiguous or not, left unchanged. One all_reduce, in the
+    forward pass.
     """
     return ReduceFromShards.apply(x_partial, tp_group)
 
@@ -504,9 +521,11 @@ class GatherFromShards(torch.autograd.Function):
         ### END SOLUTION
 
 def gather_from_shards(x_local: Tensor, tp_group) -> Tensor:
-    """Forward the shards of all ranks side by side, backward this rank's slice of the gradient.
+    """Forward the shards of all ranks side by side, backward this rank's slice of the
+    gradient.
 
-    x_local: (..., F/t), left unchanged. Returns (..., F). The gradient of the result is the same on every rank.
+    x_local: (..., F/t), left unchanged. Returns (..., F). The gradient of the result is
+    the same on every rank.
     One all_gather, in the forward pass.
     """
     return GatherFromShards.apply(x_local, tp_group)
@@ -581,11 +600,13 @@ predict("all-reduces, forward and backward", ...)
 def megatron_mlp(
     x: Tensor, w_up_local: Tensor, b_up_local: Tensor, w_down_local: Tensor, b_down: Tensor, f, g
 ) -> Tensor:
-    """An MLP of two layers: columns of the first, rows of the second; one all_reduce forward, one backward.
+    """An MLP of two layers: columns of the first, rows of the second; one all_reduce
+    forward, one backward.
 
-    x (..., D), the same on every rank; w_up_local (D, F/t); b_up_local (F/t,); w_down_local (F/t, D); b_down (D,), the
-    same on every rank. Returns y (..., D), the same on every rank. All gradients come out right: of x and b_down on
-    every rank, of the shards on theirs.
+    x (..., D), the same on every rank; w_up_local (D, F/t); b_up_local (F/t,);
+    w_down_local (F/t, D); b_down (D,), the same on every rank. Returns y (..., D), the
+    same on every rank. All gradients come out right: of x and b_down on every rank, of
+    the shards on theirs.
     """
     ### BEGIN SOLUTION
     h_local = gelu(f(x) @ w_up_local + b_up_local)  # (..., F/t)
@@ -691,16 +712,20 @@ predict("rank 1's rows for its tokens", ...)
 
 # %% exercise="parallel-embedding" difficulty=3 minutes=12
 def parallel_embedding(tokens: Tensor, table_local: Tensor, g, tp_rank: int) -> Tensor:
-    """Look up tokens in a table whose rows are spread over the ranks; one all_reduce, forward.
+    """Look up tokens in a table whose rows are spread over the ranks; one all_reduce,
+    forward.
 
-    tokens (...), int64, from 0 to V - 1, the same on every rank; table_local (V/t, D), rows tp_rank * V/t and on.
-    Returns (..., D), the same on every rank; the gradient of table_local is right on every rank.
+    tokens (...), int64, from 0 to V - 1, the same on every rank; table_local (V/t, D),
+    rows tp_rank * V/t and on.
+    Returns (..., D), the same on every rank; the gradient of table_local is right on
+    every rank.
     """
     rows = table_local.shape[0]
     ### BEGIN SOLUTION
     index = tokens - tp_rank * rows
     mine = (index >= 0) & (index < rows)
-    found = table_local[index.clamp(0, rows - 1)]  # (..., D); for somebody else's token a row that exists
+    # (..., D); for somebody else's token a row that exists
+    found = table_local[index.clamp(0, rows - 1)]
     y_partial = torch.where(mine.unsqueeze(-1), found, 0.0)
     ### END SOLUTION
     return g(y_partial)
@@ -772,16 +797,20 @@ reveal("gathering sends more, times", gathering / three_numbers, why="V / t numb
 
 # %% exercise="parallel-cross-entropy" difficulty=4 minutes=20
 def parallel_cross_entropy(logits_local: Tensor, targets: Tensor, g, tp_group) -> Tensor:
-    """The mean cross-entropy of all tokens, of logits whose words are spread over the ranks.
+    """The mean cross-entropy of all tokens, of logits whose words are spread over the
+    ranks.
 
-    logits_local (N, V/t), words tp_rank * V/t and on; targets (N,), int64, from 0 to V - 1, the same on every rank.
-    Returns a scalar, the same on every rank; the gradient of logits_local is right on every rank. Large logits must not
-    overflow. In all, all_reduces of 3 N numbers, forward; nothing backward.
+    logits_local (N, V/t), words tp_rank * V/t and on; targets (N,), int64, from 0 to V
+    - 1, the same on every rank.
+    Returns a scalar, the same on every rank; the gradient of logits_local is right on
+    every rank. Large logits must not overflow. In all, all_reduces of 3 N numbers,
+    forward; nothing backward.
     """
     words = logits_local.shape[-1]
     first = dist.get_rank(tp_group) * words  # the first of this rank's words
     ### BEGIN SOLUTION
-    largest = all_reduce(logits_local.max(dim=-1).values, tp_group, op=dist.ReduceOp.MAX)  # (N,)
+    # (N,)
+    largest = all_reduce(logits_local.max(dim=-1).values, tp_group, op=dist.ReduceOp.MAX)
     shifted = logits_local - largest.unsqueeze(-1)
     total = g(shifted.exp().sum(-1))
     index = targets - first
@@ -847,15 +876,18 @@ figures.qkv_columns(num_heads=4, tp_size=2)
 def parallel_attention(
     x: Tensor, w_qkv: Tensor, w_out: Tensor, num_heads: int, f, g, tp_rank: int, tp_size: int
 ) -> Tensor:
-    """Attention of which this rank computes num_heads / tp_size heads, those from tp_rank * num_heads / tp_size on.
+    """Attention of which this rank computes num_heads / tp_size heads, those from
+    tp_rank * num_heads / tp_size on.
 
-    x (B, S, D), the same on every rank. w_qkv (D, 3 D): the columns of q, of k, of v, in each of them head after head;
-    w_out (D, D): its rows are the columns of the merged heads. Both whole; only this rank's parts of them are used.
+    x (B, S, D), the same on every rank. w_qkv (D, 3 D): the columns of q, of k, of v,
+    in each of them head after head; w_out (D, D): its rows are the columns of the
+    merged heads. Both whole; only this rank's parts of them are used.
     Returns (B, S, D), the same on every rank. One all_reduce forward, one backward.
     """
     heads_local = num_heads // tp_size
     ### BEGIN SOLUTION
-    w_local = [part.chunk(tp_size, dim=1)[tp_rank] for part in w_qkv.chunk(3, dim=1)]  # of q, of k, of v: (D, D/t)
+    # of q, of k, of v: (D, D/t)
+    w_local = [part.chunk(tp_size, dim=1)[tp_rank] for part in w_qkv.chunk(3, dim=1)]
     h = f(x)
     q, k, v = (split_heads(h @ part, heads_local) for part in w_local)
     found = merge_heads(attend(q, k, v))  # (B, S, D/t)
@@ -981,10 +1013,13 @@ class ScatterSequence(torch.autograd.Function):
         ### END SOLUTION
 
 def across_sequence(x: Tensor, direction: str, tp_group) -> Tensor:
-    """The doors of sequence parallelism; both with the right backward, one collective in each direction.
+    """The doors of sequence parallelism; both with the right backward, one collective
+    in each direction.
 
-    "gather": x_local (B, S/t, D) -> (B, S, D), the tokens of all ranks. Its gradient is a partial sum on every rank.
-    "scatter": x_partial (B, S, D) -> (B, S/t, D), this rank's tokens of the sum over the ranks.
+    "gather": x_local (B, S/t, D) -> (B, S, D), the tokens of all ranks. Its gradient is
+    a partial sum on every rank.
+    "scatter": x_partial (B, S, D) -> (B, S/t, D), this rank's tokens of the sum over
+    the ranks.
     """
     door = {"gather": GatherSequence, "scatter": ScatterSequence}[direction]
     return door.apply(x, tp_group)
@@ -1040,17 +1075,21 @@ def sequence_parallel_mlp(
     gather,
     scatter,
 ) -> Tensor:
-    """y = x + mlp(layer_norm(x)) with x and y cut along the sequence; LayerNorm sees this rank's tokens only.
+    """y = x + mlp(layer_norm(x)) with x and y cut along the sequence; LayerNorm sees
+    this rank's tokens only.
 
-    x_local (B, S/t, D); norm_weight, norm_bias, b_down (D,), the same on every rank; w_up_local (D, F/t); b_up_local
-    (F/t,); w_down_local (F/t, D). f(x), gather(x_local), scatter(x_partial): the doors, their group is in them.
-    Returns y_local (B, S/t, D). All gradients come out right: those of norm_weight, norm_bias and b_down are sums over
-    all tokens, the same on every rank. One gather and one scatter; f for weights only.
+    x_local (B, S/t, D); norm_weight, norm_bias, b_down (D,), the same on every rank;
+    w_up_local (D, F/t); b_up_local (F/t,); w_down_local (F/t, D). f(x),
+    gather(x_local), scatter(x_partial): the doors, their group is in them.
+    Returns y_local (B, S/t, D). All gradients come out right: those of norm_weight,
+    norm_bias and b_down are sums over all tokens, the same on every rank. One gather
+    and one scatter; f for weights only.
     """
     ### BEGIN SOLUTION
     h_local = layer_norm(x_local, f(norm_weight), f(norm_bias))  # (B, S/t, D)
     h = gather(h_local)  # (B, S, D)
-    y_partial = gelu(h @ w_up_local + b_up_local) @ w_down_local  # (B, S, D), a partial sum
+    # (B, S, D), a partial sum
+    y_partial = gelu(h @ w_up_local + b_up_local) @ w_down_local
     return x_local + scatter(y_partial) + f(b_down)
     ### END SOLUTION
 
@@ -1080,15 +1119,18 @@ predict("after scatter, dropout draws from the generator for", ..., choices=["wh
 
 # %% exercise="dropout-generators" difficulty=2 minutes=8
 def dropout_generators(seed: int, tp_rank: int) -> tuple[torch.Generator, torch.Generator]:
-    """(for whole tensors, for shards): the first draws the same on every rank, the second something else on each.
+    """(for whole tensors, for shards): the first draws the same on every rank, the
+    second something else on each.
 
-    seed: the same on every rank, from 0 to 2**31. The two generators of a rank draw different numbers too. A generator
-    draws the same again when it is made again with the same arguments.
+    seed: the same on every rank, from 0 to 2**31. The two generators of a rank draw
+    different numbers too. A generator draws the same again when it is made again with
+    the same arguments.
     """
     whole, sharded = torch.Generator(), torch.Generator()
     ### BEGIN SOLUTION
     whole.manual_seed(seed)
-    sharded.manual_seed(seed + 2718 + tp_rank)  # 2718 more than `whole`, or rank 0's two would be alike
+    # 2718 more than `whole`, or rank 0's two would be alike
+    sharded.manual_seed(seed + 2718 + tp_rank)
     ### END SOLUTION
     return whole, sharded
 
@@ -1128,9 +1170,11 @@ def cut_layer(weights, rank, size):
     return {name: w.clone().requires_grad_() for name, w in {**local, "w_qkv": w_qkv, **columns, **rows}.items()}
 
 def parallel_layer(x, w, heads_local, enter, leave, shared, p=0.0):
-    """(B, S, D) -> (B, S, D), or (B, S/t, D) -> (B, S/t, D); p is the probability of dropout.
+    """(B, S, D) -> (B, S, D), or (B, S/t, D) -> (B, S/t, D); p is the probability of
+    dropout.
 
-    Its dropout draws from torch's own generator, which is enough for counting; training needs the two from above.
+    Its dropout draws from torch's own generator, which is enough for counting; training
+    needs the two from above.
     """
     h = enter(layer_norm(x, shared(w["norm1_weight"]), shared(w["norm1_bias"])))
     q, k, v = (split_heads(part, heads_local) for part in (h @ w["w_qkv"]).chunk(3, dim=-1))
@@ -1188,7 +1232,8 @@ def squares(got, names):
 names = [name for name in results[0] if name not in ("x", "y")]
 copies = [name for name in names if name.startswith("norm") or name in ("b_out", "b_down")]
 cut = [name for name in names if name not in copies]
-once = sum(squares(got, cut) for got in results) + squares(results[0], copies)  # sum over ranks: one all-reduce
+# sum over ranks: one all-reduce
+once = sum(squares(got, cut) for got in results) + squares(results[0], copies)
 everything = sum(squares(got, names) for got in results)
 for name, total in (("one process", squares(serial, names)), ("copies once", once), ("t times", everything)):
     print(f"{name}: {total.sqrt():.6f}")
@@ -1204,7 +1249,9 @@ for name, total in (("one process", squares(serial, names)), ("copies once", onc
 
 # %% tags=["notebook-only"]
 def layer_step(rank, world_size, width=12288, heads=96, sequence_parallel=False):
-    """Forward and backward of one layer, 1 sequence of 2,048 tokens; returns the bytes that autograd has kept."""
+    """Forward and backward of one layer, 1 sequence of 2,048 tokens; returns the bytes
+    that autograd has kept.
+    """
     def of(*shape):
         return torch.empty(*shape, dtype=torch.bfloat16, requires_grad=True)
 
@@ -1212,7 +1259,8 @@ def layer_step(rank, world_size, width=12288, heads=96, sequence_parallel=False)
     w = {name: of(D) for name in (*transformer.NORMS, "b_out", "b_down")}
     w |= {"w_qkv": of(D, 3 * D // t), "w_out": of(D // t, D)}
     w |= {"w_up": of(D, 4 * D // t), "b_up": of(4 * D // t), "w_down": of(4 * D // t, D)}
-    x = of(1, 2048 // t if sequence_parallel else 2048, D).clone()  # from the layer before
+    # from the layer before
+    x = of(1, 2048 // t if sequence_parallel else 2048, D).clone()
     with track_memory(torch.nn.ParameterList(w.values())) as memory:
         with region("forward"):
             y = parallel_layer(x, w, heads // t, *doors(sequence_parallel), p=0.1)
@@ -1358,7 +1406,8 @@ box = find_cluster("dgx-h100", 16)
 one_node = replace(box, name="one node of 16", nodes=1, gpus_per_node=16)
 rows = []
 for width, heads in ((12288, 96), (4096, 32)):
-    eight = simulate(layer_step, 8, width, heads)  # on one node: the same GPUs and links on all three
+    # on one node: the same GPUs and links on all three
+    eight = simulate(layer_step, 8, width, heads)
     for cluster in (one_node, "dgx-h100", "ethernet-cloud"):
         sixteen = simulate(layer_step, 16, width, heads, cluster=cluster)
         faster = eight.elapsed / sixteen.elapsed
@@ -1573,7 +1622,8 @@ class GatheredProduct(torch.autograd.Function):
         ### END SOLUTION
 
 def gathered_product(x_local: Tensor, w_local: Tensor, tp_group) -> Tensor:
-    """The tokens of all ranks times this rank's columns, with the right gradients for both.
+    """The tokens of all ranks times this rank's columns, with the right gradients for
+    both.
 
     x_local: (B, S/t, D), this rank's tokens; w_local: (D, F/t). Returns (B, S, F/t).
     """

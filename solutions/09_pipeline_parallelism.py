@@ -26,7 +26,8 @@ from utils.kit.predictions import how_predictions_went, predict, reveal
 from utils.worlds.virtual.play_schedule import FREE, play
 
 check = checks_for("09_pipeline_parallelism")
-spawn = partial(spawn, backend="gloo")  # this lesson computes on the CPU, with or without GPUs
+# this lesson computes on the CPU, with or without GPUs
+spawn = partial(spawn, backend="gloo")
 
 # %% [markdown]
 # ## Why: a model that no GPU can hold
@@ -47,7 +48,8 @@ for billions in (7, 70, 530):
 
 # %%
 layers, dim, rows, ranks = 16, 8192, 16384, 8
-boundary = 2 * rows * dim  # activations one way, their gradient the other: what crosses one boundary in a step
+# activations one way, their gradient the other: what crosses one boundary in a step
+boundary = 2 * rows * dim
 all_reduce = 2 * (ranks - 1) / ranks * layers * dim * dim
 print(f"numbers sent: {boundary:.3g} across a boundary, {all_reduce:.3g} by each rank that reduces all gradients")
 print(f"{all_reduce / boundary:.0f} times as many")
@@ -99,11 +101,12 @@ predict("9 layers in pieces", ...)
 def split_layers(weights: list, rank: int, world_size: int) -> list:
     """The layers of one rank: consecutive, in order, each layer on one rank.
 
-    The numbers of layers of two ranks differ by one at most; the first ranks have the larger number. With fewer layers
-    than ranks the last ranks get an empty list.
+    The numbers of layers of two ranks differ by one at most; the first ranks have the
+    larger number. With fewer layers than ranks the last ranks get an empty list.
     """
     ### BEGIN SOLUTION
-    size, more = divmod(len(weights), world_size)  # the first `more` ranks have one layer more
+    # the first `more` ranks have one layer more
+    size, more = divmod(len(weights), world_size)
     start = rank * size + min(rank, more)
     return weights[start : start + size + (rank < more)]
     ### END SOLUTION
@@ -145,10 +148,12 @@ predict("ranks that work while rank 2 computes", ...)
 
 # %% exercise="naive-forward" difficulty=1 minutes=7
 def naive_forward(batch: Tensor, weights: list[Tensor], rank: int, world_size: int) -> Tensor | None:
-    """Send the batch through all stages; return the output on the last rank, None elsewhere.
+    """Send the batch through all stages; return the output on the last rank, None
+    elsewhere.
 
     batch: (B, D) on every rank, but only rank 0's values count; left unchanged.
-    weights: this rank's layers, (D, D) each. Only send and recv, P - 1 messages of the size of the batch in all.
+    weights: this rank's layers, (D, D) each. Only send and recv, P - 1 messages of the
+    size of the batch in all.
     """
     x = batch if rank == 0 else torch.empty_like(batch)
     ### BEGIN SOLUTION
@@ -177,7 +182,8 @@ check(naive_forward, judges="traffic")
 
 # %% tags=["notebook-only"]
 def gpus(ranks, link=FREE):
-    """128 rows of 1,024 numbers through one layer take 1 ms; memory is infinitely fast."""
+    """128 rows of 1,024 numbers through one layer take 1 ms; memory is infinitely fast.
+    """
     gpu = Gpu(flops={"fp32": 2 * 128 * 1024**2 / 1e-3}, memory=80e9, bandwidth=float("inf"))
     return Cluster("128 rows a millisecond", nodes=1, gpus_per_node=ranks, gpu=gpu, intra=link, inter=link)
 
@@ -217,9 +223,11 @@ predict("slots with 4 microbatches", ...)
 def microbatch_forward(
     batch: Tensor, weights: list[Tensor], micro_batch_size: int, rank: int, world_size: int
 ) -> Tensor | None:
-    """As naive_forward, but microbatch by microbatch; the last rank returns all outputs, in order, as one tensor.
+    """As naive_forward, but microbatch by microbatch; the last rank returns all
+    outputs, in order, as one tensor.
 
-    batch: (B, D) on every rank, but only rank 0's values count; left unchanged. The last microbatch may be shorter.
+    batch: (B, D) on every rank, but only rank 0's values count; left unchanged. The
+    last microbatch may be shorter.
     A rank sends the output of a microbatch before it receives the next one.
     """
     outputs = []
@@ -275,10 +283,11 @@ reveal(
 
 # %% exercise="bubble-shares" difficulty=2 minutes=7
 def bubble_shares(num_stages: int, num_microbatches: int, most: float) -> tuple[float, float, int]:
-    """(bubble by total time, bubble by ideal time, the smallest M whose bubble by total time is `most` or less).
+    """(bubble by total time, bubble by ideal time, the smallest M whose bubble by total
+    time is `most` or less).
 
-    All stages take equally long and messages take no time. 0 < most < 1. With one stage there is no bubble, and
-    one microbatch is enough.
+    All stages take equally long and messages take no time. 0 < most < 1. With one stage
+    there is no bubble, and one microbatch is enough.
     """
     ### BEGIN SOLUTION
     idle = num_stages - 1
@@ -362,17 +371,21 @@ predict("their receivers, a list in order", ...)
 
 # %% exercise="backward-across" difficulty=3 minutes=15
 def backward_across(batch: Tensor, weights: list[Tensor], rank: int, world_size: int) -> list[Tensor]:
-    """The gradients of this rank's layers, those of mlp.loss_of(output of the last stage), for the whole batch.
+    """The gradients of this rank's layers, those of mlp.loss_of(output of the last
+    stage), for the whole batch.
 
-    batch: (B, D) on every rank, but only rank 0's values count; left unchanged, like the weights.
-    Only send and recv: P - 1 messages forward, P - 1 back, of the size of the batch each.
+    batch: (B, D) on every rank, but only rank 0's values count; left unchanged, like
+    the weights.
+    Only send and recv: P - 1 messages forward, P - 1 back, of the size of the batch
+    each.
     """
     leaves = [weight.detach().clone().requires_grad_() for weight in weights]
     x = batch.clone() if rank == 0 else torch.empty_like(batch)
     if rank > 0:
         dist.recv(x, src=rank - 1)
         ### BEGIN SOLUTION
-        x.requires_grad_()  # before it is used: autograd notes what to differentiate by as it goes forward
+        # before it is used: autograd notes what to differentiate by as it goes forward
+        x.requires_grad_()
         ### END SOLUTION
     y = mlp.forward(leaves, x)
     if rank < world_size - 1:
@@ -430,9 +443,11 @@ predict("the three factors", ...)
 
 # %% exercise="accumulate-gradients" difficulty=2 minutes=10
 def accumulate_gradients(batch: Tensor, weights: list[Tensor], micro_batch_size: int) -> tuple[Tensor, list[Tensor]]:
-    """(loss, gradient of each weight) of the whole batch, by one forward and one backward for each microbatch.
+    """(loss, gradient of each weight) of the whole batch, by one forward and one
+    backward for each microbatch.
 
-    batch: (B, D); the last microbatch may be shorter. Batch and weights are left unchanged. The loss is a scalar.
+    batch: (B, D); the last microbatch may be shorter. Batch and weights are left
+    unchanged. The loss is a scalar.
     """
     leaves = [weight.detach().clone().requires_grad_() for weight in weights]
     total = torch.zeros((), dtype=batch.dtype)
@@ -529,7 +544,8 @@ predict("the bubble's share of the total", ...)
 
 # %% exercise="gpipe" difficulty=1 minutes=5
 def gpipe(rank: int, world_size: int, num_microbatches: int) -> list[tuple]:
-    """The steps of one rank: all forwards, in the order of the microbatches, then all backwards, in the same order.
+    """The steps of one rank: all forwards, in the order of the microbatches, then all
+    backwards, in the same order.
 
     A step is ("F", microbatch) or ("B", microbatch).
     """
@@ -573,9 +589,11 @@ predict("live microbatches of GPipe", ...)
 
 # %% exercise="live-microbatches" difficulty=2 minutes=7
 def live_microbatches(steps: list[tuple]) -> int:
-    """The most microbatches that are live at one time on the rank that takes these steps, one after another.
+    """The most microbatches that are live at one time on the rank that takes these
+    steps, one after another.
 
-    steps: such as [("F", 0), ("F", 1), ("B", 0), ("B", 1)], any order that can run; left unchanged.
+    steps: such as [("F", 0), ("F", 1), ("B", 0), ("B", 1)], any order that can run;
+    left unchanged.
     """
     live = most = 0
     for kind, *_ in steps:
@@ -640,9 +658,11 @@ predict("the bubble of 1F1B is", ..., choices=["smaller", "the same", "larger"])
 
 # %% exercise="one-f-one-b" difficulty=3 minutes=15
 def one_f_one_b(rank: int, world_size: int, num_microbatches: int) -> list[tuple]:
-    """The steps of one rank in 1F1B: warm-up, then one forward and one backward in turn, then the backwards left.
+    """The steps of one rank in 1F1B: warm-up, then one forward and one backward in
+    turn, then the backwards left.
 
-    At most min(M, P - rank) microbatches are live. Forwards and backwards each go in the order of the microbatches.
+    At most min(M, P - rank) microbatches are live. Forwards and backwards each go in
+    the order of the microbatches.
     """
     forward = [("F", m) for m in range(num_microbatches)]
     backward = [("B", m) for m in range(num_microbatches)]
@@ -650,7 +670,8 @@ def one_f_one_b(rank: int, world_size: int, num_microbatches: int) -> list[tuple
     ### BEGIN SOLUTION
     ahead = min(world_size - 1 - rank, num_microbatches)
     steps = forward[:ahead]
-    for f, b in zip(forward[ahead:], backward):  # as many pairs as there are forwards left
+    # as many pairs as there are forwards left
+    for f, b in zip(forward[ahead:], backward):
         steps += [f, b]
     steps += backward[num_microbatches - ahead :]
     ### END SOLUTION
@@ -705,7 +726,8 @@ predict("two blocking sends end in", ..., choices=["an exchange", "a deadlock", 
 # %% tags=["raises-exception"]
 def steady_phase(rank, world_size):
     outgoing, incoming = torch.ones(2), torch.empty(2)
-    dist.send(outgoing, dst=1 - rank)  # rank 0: the activation of F1. rank 1: the gradient of B0
+    # rank 0: the activation of F1. rank 1: the gradient of B0
+    dist.send(outgoing, dst=1 - rank)
     dist.recv(incoming, src=1 - rank)
 
 spawn(steady_phase, 2)
@@ -764,7 +786,8 @@ reveal(
 def exchange(rank, world_size):
     outgoing, incoming = torch.full((2,), float(rank)), torch.empty(2)
     pair = [dist.P2POp(dist.isend, outgoing, 1 - rank), dist.P2POp(dist.irecv, incoming, 1 - rank)]
-    for handle in dist.batch_isend_irecv(pair):  # with Gloo a handle for each; with NCCL one for all
+    # with Gloo a handle for each; with NCCL one for all
+    for handle in dist.batch_isend_irecv(pair):
         handle.wait()
     return incoming.tolist()
 
@@ -818,7 +841,8 @@ predict("messages that rank 3 sends, 16 microbatches", ...)
 
 # %% exercise="run-schedule" difficulty=4 minutes=20
 def hand_over(outgoing: list, receive: list, sends: list) -> None:
-    """Start all these P2POps, if there are any, as one call, and wait for what is received.
+    """Start all these P2POps, if there are any, as one call, and wait for what is
+    received.
 
     receive: one P2POp, or none. `sends` gets (handle, P2POp) of each outgoing message.
     """
@@ -841,15 +865,16 @@ def run_schedule(
     """Take the steps of this rank: (loss, gradients), those of the whole batch.
 
     The loss is None except on the last rank.
-    batch: (B, D) on every rank, but only rank 0's values count; the last microbatch may be
-    shorter. weights: for each chunk its layers; the gradients have the same form. Batch and
-    weights are left unchanged.
+    batch: (B, D) on every rank, but only rank 0's values count; the last microbatch may
+    be shorter. weights: for each chunk its layers; the gradients have the same form.
+    Batch and weights are left unchanged.
     steps: ("F", m) or ("B", m), or with the chunk: ("F", m, c). All ranks take the
-    microbatches of a chunk in the same order. With several chunks there are three ranks or
-    more.
-    Messages by batch_isend_irecv, without tags. One call before a step starts all that the
-    step before sends and this one receives. A microbatch's tensors are dropped after its
-    backward. Every handle is waited for. At most one message is sent for each step.
+    microbatches of a chunk in the same order. With several chunks there are three ranks
+    or more.
+    Messages by batch_isend_irecv, without tags. One call before a step starts all that
+    the step before sends and this one receives. A microbatch's tensors are dropped
+    after its backward. Every handle is waited for. At most one message is sent for each
+    step.
     """
     leaves = [[weight.detach().requires_grad_() for weight in chunk] for chunk in weights]
     microbatches = batch.split(micro_batch_size)
@@ -857,11 +882,13 @@ def run_schedule(
     last = world_size * len(weights) - 1  # the number of the last stage
     total = torch.zeros((), dtype=batch.dtype) if rank == world_size - 1 else None
     kept = {}  # what waits for its backward
-    outgoing, sends = [], []  # messages not yet handed over; (handle, P2POp) of those that are
+    # messages not yet handed over; (handle, P2POp) of those that are
+    outgoing, sends = [], []
     for kind, m, *chunk in steps:
         c = chunk[0] if chunk else 0
         stage = c * world_size + rank
-        # here: x for an F; x, y and gradient for a B. Hand over what is outgoing and what this step receives.
+        # here: x for an F; x, y and gradient for a B. Hand over what is outgoing and
+        # what this step receives.
         ### BEGIN SOLUTION
         if kind == "F":
             x = microbatches[m] if stage == 0 else torch.empty_like(microbatches[m])
@@ -878,7 +905,8 @@ def run_schedule(
             if kind == "F":
                 y = mlp.forward(leaves[c], x)
             elif stage == last:
-                loss = mlp.loss_of(y) * (len(y) / len(batch))  # a shorter microbatch counts less
+                # a shorter microbatch counts less
+                loss = mlp.loss_of(y) * (len(y) / len(batch))
                 total += loss.detach()
                 loss.backward()
             else:
@@ -922,7 +950,8 @@ def announce(x, dst):
     dist.send(torch.tensor([x.dim(), DTYPES.index(x.dtype), *x.shape, *[0] * (8 - x.dim())]), dst)
 
 def expect_like(src):
-    header = torch.empty(10, dtype=torch.int64)  # of a fixed size, so that it can be received unseen
+    # of a fixed size, so that it can be received unseen
+    header = torch.empty(10, dtype=torch.int64)
     dist.recv(header, src)
     dims, dtype, *shape = header.tolist()
     return torch.empty(shape[:dims], dtype=DTYPES[dtype])
@@ -949,7 +978,8 @@ def training_step(rank, world_size, schedule, num_microbatches=16):
 
 runs = {schedule.__name__: simulate(training_step, 4, schedule, cluster=gpus(4)) for schedule in (gpipe, one_f_one_b)}
 for name, run in runs.items():
-    samples = run.memory().samples  # for each rank: (seconds, kind of tensor, live bytes of that kind from then on)
+    # for each rank: (seconds, kind of tensor, live bytes of that kind from then on)
+    samples = run.memory().samples
     most = [max(nbytes for _, kind, nbytes in of_rank if kind == "activations") / 1e6 for of_rank in samples]
     print(f"{name:>12}: {run.elapsed * 1e3:.3f} ms, activations at most, in MB: {[round(mb, 2) for mb in most]}")
 
@@ -1032,7 +1062,8 @@ print(f"one process: {sum(gradient.square().sum() for gradient in of_one_process
 
 # %% tags=["notebook-only"]
 def tied(rank, world_size):
-    table = torch.eye(3, dtype=torch.float64).requires_grad_()  # on rank 0 the embedding, on rank 1 the output layer
+    # on rank 0 the embedding, on rank 1 the output layer
+    table = torch.eye(3, dtype=torch.float64).requires_grad_()
     x = torch.tensor([0, 2, 2])
     y = table[x] if rank == 0 else torch.empty(3, 3, dtype=torch.float64)
     dist.send(y.detach(), 1) if rank == 0 else dist.recv(y, 0)
@@ -1057,7 +1088,8 @@ print("as in one process:", [torch.allclose(gradient, table.grad) for gradient i
 # %% tags=["notebook-only"]
 def slots(layers, num_microbatches=16):
     slowest = max(count + 2 * (stage == 3) for stage, count in enumerate(layers))
-    return sum(layers) + 2 + (num_microbatches - 1) * slowest  # the first microbatch; then one at a time
+    # the first microbatch; then one at a time
+    return sum(layers) + 2 + (num_microbatches - 1) * slowest
 
 for layers in ([8, 8, 8, 8], [9, 9, 8, 6]):
     print(f"{layers}: a forward pass of 16 microbatches takes as long as {slots(layers)} layers")
@@ -1069,7 +1101,8 @@ for layers in ([8, 8, 8, 8], [9, 9, 8, 6]):
 # **at the same time**, if the program lets it.
 
 # %% tags=["notebook-only"]
-slow = Link(alpha=0.001 / 3, bandwidth=float("inf"))  # a third of a millisecond a message; 32 rows take half of one
+# a third of a millisecond a message; 32 rows take half of one
+slow = Link(alpha=0.001 / 3, bandwidth=float("inf"))
 run = simulate(forward_program, 4, microbatch_forward, micro_batch_size=32, cluster=gpus(4, slow))
 print(f"{run.elapsed * 1e3:.2f} ms instead of 3.50 ms")
 run.timeline()
@@ -1115,9 +1148,11 @@ def overlapped_forward(
 ) -> Tensor | None:
     """As microbatch_forward, but messages travel while this rank computes.
 
-    batch: (B, D) on every rank, but only rank 0's values count; left unchanged. The last microbatch may be shorter.
-    The receive of the next microbatch starts before this one is computed, and no send is waited for before the next
-    microbatch is computed. Every handle is waited for before the function returns.
+    batch: (B, D) on every rank, but only rank 0's values count; left unchanged. The
+    last microbatch may be shorter.
+    The receive of the next microbatch starts before this one is computed, and no send
+    is waited for before the next microbatch is computed. Every handle is waited for
+    before the function returns.
     """
     microbatches = batch.split(micro_batch_size)
     buffers = microbatches if rank == 0 else [torch.empty_like(microbatch) for microbatch in microbatches]
@@ -1188,9 +1223,11 @@ predict("rank 1's layers", ...)
 
 # %% exercise="interleaved-layers" difficulty=2 minutes=6
 def interleaved_layers(weights: list, num_chunks: int, rank: int, world_size: int) -> list[list]:
-    """For each chunk of this rank the list of its layers; chunk c of rank r is stage c * P + r.
+    """For each chunk of this rank the list of its layers; chunk c of rank r is stage c
+    * P + r.
 
-    The number of layers is divisible by P * num_chunks; every stage has equally many, consecutive ones, in order.
+    The number of layers is divisible by P * num_chunks; every stage has equally many,
+    consecutive ones, in order.
     """
     size = len(weights) // (world_size * num_chunks)  # layers of one stage
     ### BEGIN SOLUTION
@@ -1257,7 +1294,8 @@ predict("the bubble of interleaved 1F1B", ...)
 
 # %% exercise="interleaved" difficulty=4 minutes=20
 def interleaved(rank: int, world_size: int, num_microbatches: int, num_chunks: int) -> list[tuple]:
-    """The steps of one rank in interleaved 1F1B: ("F", microbatch, chunk) and ("B", microbatch, chunk).
+    """The steps of one rank in interleaved 1F1B: ("F", microbatch, chunk) and ("B",
+    microbatch, chunk).
 
     num_microbatches is divisible by world_size.
     """
@@ -1568,8 +1606,8 @@ def split_backward(
 ) -> list[tuple]:
     """The steps of one rank: ("F", m), ("B", m) and ("W", m), once for each microbatch.
 
-    most_live: microbatches between the beginning of their F and the end of their W, on each
-    rank; world_size at least. seconds: how long an F, a B and a W take.
+    most_live: microbatches between the beginning of their F and the end of their W, on
+    each rank; world_size at least. seconds: how long an F, a B and a W take.
     """
     ### BEGIN SOLUTION
     ahead = min(world_size - 1 - rank, num_microbatches)
