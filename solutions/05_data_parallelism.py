@@ -142,7 +142,7 @@ def average_gradients(model: nn.Module, shard: Tensor, rank: int, world_size: in
 
     model: the same weights on every rank, left unchanged; every parameter gets a
     gradient.
-    shard: (b, D), other rows on each rank, equally many.
+    shard: (b, D), different rows on each rank, equally many.
     Returns the gradients in the order of model.parameters(). One all_reduce a
     parameter, no other communication.
     """
@@ -241,7 +241,7 @@ predict("buffers among them", ...)
 def broadcast_weights(model: nn.Module, rank: int, world_size: int) -> list[Tensor]:
     """Give every replica the parameters and buffers of rank 0, in place.
 
-    model: the same shapes and dtypes on every rank, other values; no gradients yet.
+    model: the same shapes and dtypes on every rank, different values; no gradients yet.
     Returns all parameters, then all buffers, as they are now. Broadcasts only; each
     tensor is sent once.
     """
@@ -427,8 +427,8 @@ def epoch_indices(num_samples: int, epoch: int, seed: int, rank: int, world_size
     shuffled order of all samples.
     Together the ranks see every sample; where P does not divide their number, some are
     seen once more than others.
-    Each epoch has a different order, in which a rank sees different samples; the same epoch and
-    seed always have the same.
+    Each epoch has a different order, in which a rank sees different samples; the same
+    epoch and seed always have the same.
     """
     # of our own: nobody else draws from it
     generator = torch.Generator().manual_seed(seed + epoch)
@@ -741,8 +741,8 @@ def overlap_by_hooks(
     """As bucketed_gradients, but each bucket's all_reduce starts in backward, as soon
     as that bucket is complete and all buckets before it have been started.
 
-    model, buckets: as there; the gradients of a model may be ready in a different order on
-    each rank.
+    model, buckets: as there; the gradients of a model may be ready in a different order
+    on each rank.
     """
     parameters = list(model.parameters())
     missing = [len(bucket) for bucket in buckets]  # gradients that are not there yet
@@ -909,7 +909,7 @@ def average_what_is_used(model: nn.Module, shard: Tensor, rank: int, world_size:
     that some ranks do not use.
 
     model: the same weights on every rank, left unchanged.
-    shard: (b, D), other rows on each rank, equally many.
+    shard: (b, D), different rows on each rank, equally many.
     Returns for each of model.parameters() the mean over all ranks, where a rank that
     has not used it counts as zero; None if it is frozen, or if no rank has used it. The
     same in every parameter's grad.

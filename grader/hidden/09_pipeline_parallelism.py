@@ -35,11 +35,16 @@ def split_layers(_: Draws, layers: int, ranks: int) -> Case:
             (rank + 1) * layers // ranks - rank * layers // ranks for rank in range(ranks)
         ],
     }
+    right = visible.cut(items, [size + (rank < layers % ranks) for rank in range(ranks)])
     mistakes = {words: visible.cut(items, sizes) for words, sizes in wrong_sizes.items()}
+    ends = [sum(len(stage) for stage in right[: rank + 1]) for rank in range(ranks)]
+    mistakes["a start that counts this rank's own layers too: count those of the ranks before it"] = [
+        items[end : end + len(stage)] for end, stage in zip(ends, right, strict=True)
+    ]
     mistakes["every P-th layer: a stage has consecutive layers"] = [items[rank::ranks] for rank in range(ranks)]
     return Case(
         [[items] * ranks],
-        right=visible.cut(items, [size + (rank < layers % ranks) for rank in range(ranks)]),
+        right=right,
         mistakes=mistakes if layers >= ranks else {},  # with fewer layers, different mistakes look the same
         seen=f"{layers} layers: rank {{rank}} got",
     )

@@ -469,6 +469,9 @@ wrong("turns-it-round", "the right numbers in the wrong order").replace(
     "torch.cat(received)", "torch.cat(received).flip(0)"
 )
 wrong("its-own-tensor", "nothing was exchanged").function("return x.clone()")
+wrong("own-chunk-forgotten", "copy it yourself").replace(
+    "empty_like(chunks[place])", "zeros_like(chunks[place])"
+).replace("received[place].copy_(chunks[place])", "pass")
 wrong("same-way-both-times", "Worth checking", varies=True).replace("(place - step) % size", "(place + step) % size")
 wrong("in-order-of-arrival", "in order of arrival").replace(
     "exchange(chunks[target], team[target], received[source], team[source])",

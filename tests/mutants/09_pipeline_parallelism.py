@@ -9,6 +9,11 @@ wrong("pieces-of-ceil", "pieces of ceil(layers / P)").body("""
     size = -(-len(weights) // world_size)
     return weights[rank * size : (rank + 1) * size]
 """)
+wrong("starts-after-itself", "count those of the ranks before it").function("""
+    sizes = [len(weights) // world_size + (r < len(weights) % world_size) for r in range(world_size)]
+    start = sum(sizes[: rank + 1])
+    return weights[start : start + sizes[rank]]
+""")
 wrong("rest-on-the-last", "all leftover layers on the last rank").body("""
     size = len(weights) // world_size
     return weights[rank * size :] if rank == world_size - 1 else weights[rank * size : (rank + 1) * size]
@@ -332,6 +337,9 @@ wrong("last-rank-instead-of-last-stage", "rank").replace(
 wrong("keeps-the-graph-with-the-message", "send y.detach()", caught_by="memory").replace("y.detach()", "y")
 wrong("all-forwards-first-whatever-the-steps", "Is something kept after its backward", caught_by="memory").replace(
     "in steps:", 'in sorted(steps, key=lambda step: step[0] == "B"):'
+)
+wrong("one-microbatch-at-a-time", "doesn't take its steps in the order", caught_by="traffic").replace(
+    "in steps:", 'in sorted(steps, key=lambda step: (step[1], step[0] == "B")):'
 )
 right("waits-for-every-handle").replace("handles[-1].wait()", "[handle.wait() for handle in handles]").replace(
     "sends += zip(handles, outgoing)", "sends += zip(handles, outgoing) if not receive else []"

@@ -573,6 +573,9 @@ def one_from_each(me: Member) -> RightAndMistakes:
     kept = torch.cat([chunks[source] for source, chunks in enumerate(cut)])
     return right, {
         "your own tensor: nothing was exchanged": me.x,
+        "zeros in your own chunk's place: no message brings it, so copy it yourself": torch.cat(
+            [chunks[me.place] * (source != me.place) for source, chunks in enumerate(cut)]
+        ),
         "in order of arrival: what came from place s belongs into position s": arrived,
         "the right numbers in the wrong order: what came from place s belongs into position s": partial(
             same_numbers, right

@@ -340,6 +340,13 @@ def run_schedule(
         "the first microbatch's gradient alone": alone(parts[0]),
     } | wrong_sends(stages, batch)
     messages = crossed(batch.nbytes, ranks, chunks, len(parts), enough="M messages each way across each boundary.")
+
+    def in_order(answer: Answer) -> str | None:
+        expect_order(answer)
+        remark = messages(answer)
+        expect_steps_taken(answer, schedules, chunks)
+        return remark
+
     loss, gradients = mlp.serial_gradients(weights, batch)
     right = list(map(named, on_ranks(cut(gradients, layers))))
     right[-1][LOSS] = loss
@@ -353,7 +360,7 @@ def run_schedule(
             "KeyError": "A backward finds nothing under its key. F and B must use the same key, with the chunk in it."
         },
         clock=free_messages(ranks),
-        traffic=lambda answer: expect_order(answer) or messages(answer),
+        traffic=in_order,
         memory=lambda answer: expect_live_activations(answer, schedules, tensor=size * DIM * dtype.itemsize),
     )
 
@@ -378,6 +385,24 @@ def expect_order(answer: Answer) -> None:
                 "what one step sends and the next receives, in one batch_isend_irecv",
                 "NCCL works through the calls between two ranks one after another; only one call for both directions "
                 "lets them exchange.",
+            )
+
+
+def expect_steps_taken(answer: Answer, schedules: list[list[RawStep]], chunks: int) -> None:
+    """Raise CheckFailed unless each rank sends to its neighbours in the order of its steps."""
+    ranks = len(schedules)
+    for rank, steps in enumerate(schedules):
+        wanted = []
+        for kind, _, *chunk in steps:
+            stage = rank + ranks * sum(chunk)
+            to = stage + (1 if kind == "F" else -1)
+            wanted += [to % ranks] if 0 <= to < ranks * chunks else []
+        sent = [event.peer for event in answer.events if (event.rank, event.op) == (rank, "send")]
+        if sent != wanted:
+            raise CheckFailed(
+                f"rank {rank} sent its messages to the ranks {show(sent)}",
+                show(wanted),
+                "It doesn't take its steps in the order of `steps`. The schedule decides the order, not the engine.",
             )
 
 
