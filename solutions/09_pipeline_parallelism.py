@@ -1322,7 +1322,8 @@ def interleaved(rank: int, world_size: int, num_microbatches: int, num_chunks: i
 # %%
 interleaved_of_4 = [interleaved(rank, 4, num_microbatches=8, num_chunks=2) for rank in range(4)]
 print(problem(interleaved_of_4) or "it can run")
-figures.schedule(interleaved_of_4, "interleaved 1F1B, 4 ranks, 8 microbatches, 2 chunks")
+half = {"F": 0.5, "B": 1.0}  # seconds: a chunk has half the layers
+figures.schedule(interleaved_of_4, "interleaved 1F1B, 4 ranks, 8 microbatches, 2 chunks", half)
 
 # %% check="interleaved" judges="values" points=2
 check(interleaved, judges="values")
@@ -1337,8 +1338,8 @@ check(interleaved, judges="time")
 # Measured beside 1F1B. A chunk has half the layers, so its F takes 0.5 s and its B 1 s.
 
 # %% tags=["notebook-only"]
-plain, half = play(one_of_4), play(interleaved_of_4, costs={"F": 0.5, "B": 1.0})
-for name, run in (("1F1B", plain), ("interleaved", half)):
+plain, chunked = play(one_of_4), play(interleaved_of_4, costs=half)
+for name, run in (("1F1B", plain), ("interleaved", chunked)):
     messages = sum(map(sum, run.traffic().messages))
     print(f"{name:>11}: {run.elapsed} s, bubble {1 - 24 / run.elapsed:.4f} of the total, {messages} messages")
 print(f"(P - 1) / (M + P - 1) = {3 / 11:.4f}     (P - 1) / (v M + P - 1) = {3 / 19:.4f}")
@@ -1346,7 +1347,7 @@ print(f"(P - 1) / (M + P - 1) = {3 / 11:.4f}     (P - 1) / (v M + P - 1) = {3 / 
 # %%
 reveal(
     "the bubble of interleaved 1F1B",
-    1 - 24 / half.elapsed,
+    1 - 24 / chunked.elapsed,
     why="Still $P - 1$ slots of filling, each half as long: $(P - 1) / (v M + P - 1)$.",
 )
 
@@ -1365,7 +1366,7 @@ def shorter_warm_up(rank, world_size, num_microbatches, num_chunks):
 shorter = [shorter_warm_up(rank, 4, 8, 2) for rank in range(4)]
 for name, schedules in (("Megatron's", interleaved_of_4), ("shorter", shorter)):
     times = [
-        play(schedules, costs={"F": 0.5, "B": 1.0}, cluster=gpus(4, Link(alpha=alpha, bandwidth=float("inf")))).elapsed
+        play(schedules, costs=half, cluster=gpus(4, Link(alpha=alpha, bandwidth=float("inf")))).elapsed
         for alpha in (0.0, 0.25)
     ]
     live = [live_microbatches(steps) for steps in schedules]
@@ -1639,7 +1640,7 @@ def split_backward(
 split = [split_backward(rank, 4, 8, most_live=4, seconds=seconds) for rank in range(4)]
 end = max(slot.end for slot in timed(split, seconds))
 print(problem(split) or f"it can run: {end} s, of which a rank works {8 * sum(seconds.values())} s")
-figures.schedule(split, "yours")
+figures.schedule(split, "yours", seconds)
 
 # %% check="split-backward" judges="score" points=3
 check(split_backward, judges="score", extra_credit=3)

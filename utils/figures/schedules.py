@@ -59,12 +59,13 @@ def schedule(
         others = read(beside)
         ends += [slot.end for slot in run_through(others, costs_of(others) if given is None else given)[0]]
     end, ranks = max(ends, default=1.0), len(steps)
-    picture = Picture(11, 1.25 + 0.4 * ranks, title or "schedule")
+    picture = Picture(11, 1.4 + 0.4 * ranks, title or "schedule")
     panel = picture.subplots()
-    picture.subplots_adjust(0.07, 0.72 / picture.get_figheight(), 0.985, 1 - 0.42 / picture.get_figheight())
+    picture.subplots_adjust(0.07, 0.87 / picture.get_figheight(), 0.985, 1 - 0.42 / picture.get_figheight())
     end = max(end, 4 * max(costs.values()))  # keeps the picture readable if nothing can run
     panel.set(xlim=(-0.003 * end, 1.003 * end), ylim=(ranks, 0))
     panel.set_yticks([rank + 0.5 for rank in range(ranks)], [f"rank {rank}" for rank in range(ranks)])
+    panel.set_xlabel("seconds", color=INK, fontsize=9)
     panel.tick_params(length=0, colors=INK, labelsize=9)
     panel.spines[:].set_visible(False)
     room = 0.9 * 11 / end  # inches per second
