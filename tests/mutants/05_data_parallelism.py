@@ -31,6 +31,7 @@ wrong("averages-equal-parameters", "not the tensors in `grad`").body("""
 wrong("divides-twice", "divide once").replace(
     "dist.all_reduce(parameter.grad)", "dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)"
 )
+wrong("divides-by-rows", "a mean already, so divide by world_size").replace("/= world_size", "/= len(shard)")
 wrong("averages-a-copy", "nothing was averaged").body("mean = parameter.grad / world_size\ndist.all_reduce(mean)")
 wrong("broadcasts-rank-0s", "average those of all ranks").body("dist.broadcast(parameter.grad, src=0)")
 wrong("two-ranks", "the gradient of parameter 0 is", hidden=True).replace(
@@ -105,6 +106,11 @@ wrong("divides-by-its-own-rows", "summed over the ranks too").body("""
         dist.all_reduce(parameter.grad)
         parameter.grad /= len(shard)
 """)
+wrong("weights-after-the-sum", "before it is summed").replace(
+    "parameter.grad *= len(shard) / rows.item()", "pass"
+).replace(
+    "dist.all_reduce(parameter.grad)", "dist.all_reduce(parameter.grad)\nparameter.grad *= len(shard) / rows.item()"
+)
 wrong("never-divides", "divide by how many rows there are on all ranks").replace(
     "len(shard) / rows.item()", "len(shard)"
 )

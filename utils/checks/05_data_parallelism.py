@@ -106,7 +106,8 @@ def gradient_case(
     local     (P, all parameters): each rank's own gradients
     mistakes  what a mistake leads to, on all ranks or, with a row for each, on that rank
     """
-    world_size, total, before = len(models), local.nansum(0), deepcopy(models)
+    world_size, before = len(models), deepcopy(models)
+    total = local.nansum(0).where(local.isnan().all(0).logical_not(), math.nan)  # NaN where nobody has a gradient
     usual = {
         **mistakes,
         "your own shard's gradient: nothing was averaged, or not the tensors in `grad`": local,
@@ -187,7 +188,9 @@ def shard_the_batch(draws: Draws, world_size: int, rows: int, dim: int = 2, dtyp
 @oracle(values=[(mlp(), [2, 2, 2])], traffic=[(mixed, [2, 2])], if_stuck=SAME_CALLS)
 def average_gradients(draws: Draws, make: Make, sizes: list[int]) -> Case:
     models, shards = make(draws, len(sizes)), rows_of(draws, sizes)
-    return averaged(models, shards, traffic=lambda answer: expect_all_reduces(answer, bytes_of(models[0])))
+    by_rows = local_gradients(models, shards).sum(0) / sizes[0]
+    mistakes = {"the sum divided by the rows of a shard: its loss is a mean already, so divide by world_size": by_rows}
+    return averaged(models, shards, mistakes, traffic=lambda answer: expect_all_reduces(answer, bytes_of(models[0])))
 
 
 def expect_all_reduces(answer: Answer, nbytes: list[int], in_order: bool = False) -> str:
@@ -274,6 +277,9 @@ def weigh_uneven_shards(draws: Draws, make: Make, sizes: list[int]) -> Case:
         "the sum over all rows divided by world_size: divide by how many rows there are on all ranks": total / ranks,
         "P times too large: the weights of the rows must add up to one over all ranks": total / rows * ranks,
         "the right gradient divided by world_size: the weights of all rows already add up to one": total / rows / ranks,
+        "the sum of the means times your own share of the rows: weight each gradient before it is summed": (
+            local.sum(0) * of_rank / rows
+        ),
         "the sum divided by your own number of rows: that number must be summed over the ranks too": total / of_rank,
     }
     return averaged(models, shards, mistakes)
