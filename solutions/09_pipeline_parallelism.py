@@ -862,19 +862,18 @@ def run_schedule(
     rank: int,
     world_size: int,
 ) -> tuple[Tensor | None, list[list[Tensor]]]:
-    """Take the steps of this rank: (loss, gradients), those of the whole batch.
+    """Take the steps of this rank: (loss, gradients), those of the whole batch. The loss is
+    None except on the last rank.
 
-    The loss is None except on the last rank.
-    batch: (B, D) on every rank, but only rank 0's values count; the last microbatch may
-    be shorter. weights: for each chunk its layers; the gradients have the same form.
-    Batch and weights are left unchanged.
+    batch: (B, D) on every rank, but only rank 0's values count; the last microbatch may be
+    shorter. Left unchanged, like the weights.
+    weights: for each chunk its layers; the gradients have the same form.
     steps: ("F", m) or ("B", m), or with the chunk: ("F", m, c). All ranks take the
-    microbatches of a chunk in the same order. With several chunks there are three ranks
-    or more.
-    Messages by batch_isend_irecv, without tags. One call before a step starts all that
-    the step before sends and this one receives. A microbatch's tensors are dropped
-    after its backward. Every handle is waited for. At most one message is sent for each
-    step.
+    microbatches of a chunk in the same order. With several chunks there are three ranks or
+    more.
+    Messages by batch_isend_irecv, without tags: one call before a step starts all that the
+    step before sends and this one receives. At most one message is sent for each step.
+    Every handle is waited for. A microbatch's tensors are dropped after its backward.
     """
     leaves = [[weight.detach().requires_grad_() for weight in chunk] for chunk in weights]
     microbatches = batch.split(micro_batch_size)
