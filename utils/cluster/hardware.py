@@ -155,7 +155,8 @@ class Cluster:
     inter     the link between GPUs of different nodes: one NIC
     nics      NICs per node; neighbours share one (with 4 NICs, ranks 0 and 1 of 8 share NIC 0). None: one per GPU
     sources   where the numbers come from, one sentence each
-    rates     "datasheet": what the datasheet promises; "achieved": what hardware delivers, if its parts say so
+    rates     "datasheet": what the datasheet promises; "achieved": what hardware delivers, if its parts say so; None:
+              not decided. Then `simulate` uses what is achieved if it is known, and `cost` the datasheet
     """
 
     name: str
@@ -166,7 +167,7 @@ class Cluster:
     inter: Link
     nics: int | None = None
     sources: tuple[str, ...] = field(default=(), compare=False, repr=False)
-    rates: str = "datasheet"
+    rates: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -189,7 +190,7 @@ class Cluster:
         object.__setattr__(self, "sources", (sources,) if isinstance(sources, str) else tuple(self.sources))
 
     def check_rates(self) -> None:
-        if self.rates not in RATES:
+        if self.rates is not None and self.rates not in RATES:
             raise ValueError(f'rates are "datasheet" or "achieved"; got {self.rates!r}')
         if self.rates == "achieved" and not self.knows_achieved:
             parts: dict[str, Gpu | Link] = {"gpu": self.gpu, "intra": self.intra, "inter": self.inter}
@@ -229,9 +230,14 @@ class Cluster:
     def link(self, a: int, b: int) -> Link:
         """What connects two ranks, at the cluster's rates: `intra` if they share a node, else `inter`."""
         link = self.intra if self.node_of(a) == self.node_of(b) else self.inter
-        if self.rates == "datasheet":
-            return link
-        return at_achieved(link)
+        return at_achieved(link) if self.rates == "achieved" else link
+
+    def at_rates(self, rates: str | None = None) -> Cluster:
+        """This cluster at the given rates. By default at those that it names, else at what is achieved if it is known.
+
+        Raises ValueError if there are no such rates, or the cluster doesn't know what it achieves.
+        """
+        return replace(self, rates=rates or self.rates or ("achieved" if self.knows_achieved else "datasheet"))
 
     def describe(self) -> Picture:
         """Print all numbers, and return a picture of nodes, GPUs and links."""

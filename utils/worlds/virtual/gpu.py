@@ -28,7 +28,7 @@ from ...cluster.achieved import KernelRates
 from ...cluster.hardware import Cluster, Gpu
 from ...cluster.kernel_times import MeasuredGpu
 from ...events.computed import Computed
-from ...recording.storages import GRADIENTS, PARAMETERS, Storages
+from ...recording.storages import Storages
 from ...recording.torch_private import (
     FAKE,
     DispatchKey,
@@ -135,7 +135,7 @@ class CountsGradient:
         self.storages, self.address = storages, address
 
     def __call__(self, parameter: Tensor) -> None:
-        self.storages.count(parameter.grad, GRADIENTS)
+        self.storages.count_gradient(parameter)
 
 
 class VirtualGpu(TorchDispatchMode):
@@ -230,27 +230,27 @@ class VirtualGpu(TorchDispatchMode):
         return result
 
     def watch(self, args: tuple[Any, ...]) -> None:
-        """Count parameters as parameters, and their gradients as soon as they exist.
+        """Count what may be a parameter, and its gradient as soon as that exists.
 
         Nothing refers to a parameter from here, not even weakly: `Module.to_empty` exchanges what is behind a
         parameter, which torch refuses if anything does.
         """
         for tensor in args:
-            if self.is_parameter(tensor):
+            if self.may_be_parameter(tensor):
                 ours = (hook for hook in (gradient_hooks_of(tensor) or {}).values() if type(hook) is CountsGradient)
                 counts = next(ours, None)
                 if counts is not None and counts.address == address_of(tensor):
                     continue
-                self.storages.count(tensor, PARAMETERS)
+                self.storages.count_leaf(tensor)
                 if counts is not None:
                     counts.address = address_of(tensor)
                     reinstall_gradient_hooks(tensor)
                 elif tensor.requires_grad and tensor.is_leaf:
                     tensor.register_post_accumulate_grad_hook(CountsGradient(self.storages, address_of(tensor)))
 
-    def is_parameter(self, value: Any) -> bool:
+    def may_be_parameter(self, value: Any) -> bool:
         """Also true of a plain tensor that requires a gradient and is neither a result nor received; in backward it is
-        hard to tell.
+        hard to tell. `Storages` decides what such tensors are.
         """
         if isinstance(value, Parameter):
             return True

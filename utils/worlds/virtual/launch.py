@@ -6,7 +6,6 @@ check the call -> pickle the program by value -> one process runs all ranks (eng
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...report.run import Run
@@ -42,9 +41,10 @@ def simulate(
               on device="meta", what a program gets that asks for a value: by default an error; if True, nan from
               `.item()` and False from an `if`, and a line that says so once. For programs that print their loss.
 
-    rates     "datasheet": kernels and links are as fast as the datasheet says, to compare times with closed forms.
-              "achieved": as fast as real ones have been measured to be, for questions of time. By default what the
-              Cluster says, which is "datasheet" for all presets. `run.rates` says which it was.
+    rates     "achieved": kernels and links are as fast as real ones have been measured to be, for questions of time:
+              the default, if that is known (presets: dgx-a100, dgx-h100, dgx-b200, gb200-nvl72).
+              "datasheet": as fast as the datasheet promises, to compare times with closed forms: the default otherwise.
+              A Cluster can name its own default. The Run says which it was.
 
     The ranks are threads that take turns, and each has its own clock. Computing takes the time that the roofline model
     gives for the GPU, a message the time that the links between its ranks need, and a collective the time of the best
@@ -63,7 +63,5 @@ def simulate(
     from ...cluster.presets import find_cluster  # only now, so that importing the package is quick
     from .world import run_virtually
 
-    cluster = find_cluster(cluster, world_size)
-    if rates is not None:
-        cluster = replace(cluster, rates=rates)
+    cluster = find_cluster(cluster, world_size).at_rates(rates)
     return run_virtually(world_size, cluster, device, item_as_nan, pickle_program(fn, args, kwargs, world_size))

@@ -230,7 +230,7 @@ class VirtualRank(RankThread):
         """Raises what a GPU's allocator would: how much is needed, how much there is, and what holds it."""
         requested = self.storages.sizes[-1]
         held = self.storages.by_kind()
-        held[self.storages.kinds[-1]] -= requested
+        held[self.storages.kind_of(len(self.storages.sizes) - 1)] -= requested
         holders = sorted((-size, kind) for kind, size in held.items() if size)
         holds = f" and holds {', '.join(f'{in_gb(-size)} of {kind}' for size, kind in holders)}" if holders else ""
         raise torch.OutOfMemoryError(
