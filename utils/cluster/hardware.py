@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING
 from ..text.units import nearest
 from .achieved import RATES, KernelRates, LinkRates
 from .description import cluster_text
+from .jitter import Jitter
 
 if TYPE_CHECKING:
     from ..figures.picture import Picture
@@ -157,6 +158,7 @@ class Cluster:
     sources   where the numbers come from, one sentence each
     rates     "datasheet": what the datasheet promises; "achieved": what hardware delivers, if its parts say so; None:
               not decided. Then `simulate` uses what is achieved if it is known, and `cost` the datasheet
+    jitter    what makes its GPUs unequal; None: nothing
     """
 
     name: str
@@ -168,6 +170,7 @@ class Cluster:
     nics: int | None = None
     sources: tuple[str, ...] = field(default=(), compare=False, repr=False)
     rates: str | None = None
+    jitter: Jitter | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:

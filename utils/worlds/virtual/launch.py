@@ -6,6 +6,7 @@ check the call -> pickle the program by value -> one process runs all ranks (eng
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ...report.run import Run
@@ -15,6 +16,7 @@ from ..real.zygote.client import zygote
 
 if TYPE_CHECKING:
     from ...cluster.hardware import Cluster
+    from ...cluster.jitter import Jitter
 
 MAX_RANKS = 16384
 DEVICES = ("meta", "cpu")
@@ -29,6 +31,7 @@ def simulate(
     device: str = "meta",
     item_as_nan: bool = False,
     rates: str | None = None,
+    jitter: Jitter | None = None,
     **kwargs: Any,
 ) -> Run:
     """Run `fn(rank, world_size, *args, **kwargs)`, a rank program as for `spawn`, on virtual GPUs.
@@ -46,11 +49,15 @@ def simulate(
               "datasheet": as fast as the datasheet promises, to compare times with closed forms: the default otherwise.
               A Cluster can name its own default. The Run says which it was.
 
+    jitter    stragglers and late launches, with a seed: see Jitter in cluster/jitter.py. By default all GPUs
+              of a kind are alike.
+
     The ranks are threads that take turns, and each has its own clock. Computing takes the time that the roofline model
     gives for the GPU, a message the time that the links between its ranks need, and a collective the time of the best
     algorithm for it. These are seconds of the virtual cluster, the same in every run. `run.elapsed` and the times of
     events are in them, and so are `time.perf_counter()` and `time.sleep` inside the program: a benchmark measures the
-    cluster. `run.costs()` says what was charged for the collectives, and why.
+    cluster. `run.costs()` says what was charged for the collectives, and why. What the model doesn't see is listed in
+    docs/simulator.md.
 
     Returns a Run. Raises ValueError or TypeError for a call that can't work, RankFailed if a rank raises an exception
     (out of memory, say), RankCrashed or RankTimeout if the process that runs the ranks dies or takes too long,
@@ -64,4 +71,6 @@ def simulate(
     from .world import run_virtually
 
     cluster = find_cluster(cluster, world_size).at_rates(rates)
+    if jitter is not None:
+        cluster = replace(cluster, jitter=jitter)
     return run_virtually(world_size, cluster, device, item_as_nan, pickle_program(fn, args, kwargs, world_size))
