@@ -25,7 +25,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING
 
 from ..text.units import nearest
-from .achieved import RATES, KernelRates, LinkRates
+from .achieved import RATES, GlooRates, KernelRates, LinkRates
 from .description import cluster_text
 from .jitter import Jitter
 
@@ -128,7 +128,7 @@ class Link:
     alpha: float
     bandwidth: float
     reduces: bool = False
-    achieved: LinkRates | None = None
+    achieved: LinkRates | GlooRates | None = None
 
     def __post_init__(self) -> None:
         check_number("Link.alpha", self.alpha, "seconds", "2e-6", may_be_zero=True)
