@@ -200,7 +200,7 @@ class Cluster:
             unknown = [name for name, part in parts.items() if part.achieved is None]
             raise ValueError(
                 f"{self.name!r} does not say what its {' and its '.join(unknown)} achieve. Give them achieved=..., or "
-                'use rates="datasheet". The presets dgx-a100, dgx-h100, dgx-b200 and gb200-nvl72 have achieved rates.'
+                'use rates="datasheet". The presets dgx-a100, dgx-h100, dgx-h200, dgx-b200 and gb200-nvl72 have them.'
             )
 
     def __hash__(self) -> int:  # short, since every look-up of a cost needs it

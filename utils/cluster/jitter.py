@@ -4,7 +4,8 @@
 
 Its cost grows with the number of ranks by itself: the more there are, the more likely is it that one of them is slow,
 and at each synchronization all wait for the slowest. It comes from generators with a seed, one for each node and each
-rank, so the times are the same in every run. The rates in presets.py hold none of it.
+rank, so the times are the same in every run. No rate grows with the number of ranks. But those in presets.py were
+fitted to real runs, which had their share of it, so this is for what comes on top.
 
 As to sizes: MegaScale (arXiv 2402.15627, section 6.3) found about 0.5 % of its machines to be 10 % slower than the
 others. For launches nothing comparable has been published; measure yours.

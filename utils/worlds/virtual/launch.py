@@ -45,7 +45,7 @@ def simulate(
               `.item()` and False from an `if`, and a line that says so once. For programs that print their loss.
 
     rates     "achieved": kernels and links are as fast as real ones have been measured to be, for questions of time:
-              the default, if that is known (presets: dgx-a100, dgx-h100, dgx-b200, gb200-nvl72).
+              the default, if that is known (presets: dgx-a100, dgx-h100, dgx-h200, dgx-b200, gb200-nvl72).
               "datasheet": as fast as the datasheet promises, to compare times with closed forms: the default otherwise.
               A Cluster can name its own default. The Run says which it was.
 
