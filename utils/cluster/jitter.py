@@ -7,8 +7,8 @@ and at each synchronization all wait for the slowest. It comes from generators w
 rank, so the times are the same in every run. No rate grows with the number of ranks. But those in presets.py were
 fitted to real runs, which had their share of it, so this is for what comes on top.
 
-As to sizes: MegaScale (arXiv 2402.15627, section 6.3) found about 0.5 % of its machines to be 10 % slower than the
-others. For launches nothing comparable has been published; measure yours.
+As to sizes: MegaScale (arXiv 2402.15627) found a few of its machines to take about 10 % longer for the same work. How
+many are slow, and how late launches are, differs from cluster to cluster: measure yours.
 """
 
 from __future__ import annotations
