@@ -73,7 +73,7 @@ KINDS = {
 @pytest.mark.parametrize(
     "where",
     [CLUSTER, "dgx-a100", "dgx-h100", "dgx-h200", "dgx-b200", "gb200-nvl72"],
-    ids=["exact", "a100", "h100", "b200", "gb200"],
+    ids=["exact", "a100", "h100", "h200", "b200", "gb200"],
 )
 def test_no_kernel_is_faster_than_the_datasheet_says(where):
     def program(rank, world_size):
