@@ -32,6 +32,8 @@ from utils.text import tables
 check = checks_for("08_tensor_parallelism")
 # this lesson computes on the CPU, with or without GPUs
 spawn = partial(spawn, backend="gloo")
+# peaks and bandwidths as promised: times can be computed by hand
+simulate = partial(simulate, rates="datasheet")
 
 # %% [markdown]
 # ## Why: what data parallelism can't cut

@@ -28,6 +28,8 @@ from utils.diagnosis import RankTimeout
 from utils.events.event import Event
 from utils.report.run import Run
 
+pytestmark = pytest.mark.long
+
 ONE = torch.tensor([1.0, 2.0])
 
 
