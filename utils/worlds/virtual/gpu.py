@@ -170,6 +170,14 @@ class VirtualGpu(TorchDispatchMode):
         if is_functional_collective(function):
             return self.functional_collective(function, args, kwargs)
         args, kwargs = self.place(function, args, kwargs)
+        result = self.carry_out(function, args, kwargs)
+        self.watch(args)
+        if not function.is_view:
+            self.count(result)
+        return result
+
+    def carry_out(self, function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Do an operation, and move the clock by what it costs."""
         key = key_of(function, args, kwargs)
         plan = None if key is None else self.plans.get(key)
         if plan is None:
@@ -187,9 +195,6 @@ class VirtualGpu(TorchDispatchMode):
                 work = slowed(work, self.rates.beside)
             self.rank.compute(work.seconds)
             self.times[work] = self.times.get(work, 0) + 1
-        self.watch(args)
-        if not function.is_view:
-            self.count(result)
         return result
 
     def place(
