@@ -75,6 +75,8 @@ def hand_in_attacks(course: Path) -> None:
 def graded(tmp_path_factory):
     """The class's folder and {student: its points}."""
     course = make_course(tmp_path_factory.mktemp("stalling") / "course")
+    with (course / "nbgrader_config.py").open("a") as file:
+        file.write("c.Judge.seconds = 120\n")
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     command = [sys.executable, "-m", "grader"]
     subprocess.run([sys.executable, "-m", "nbgrader", "generate_assignment", LESSON], cwd=course, env=env, check=True)
