@@ -24,6 +24,7 @@ from grader.sandbox.bounded import TooMuch, bounded
 MAX_FILE = 100 << 20  # bytes, outputs included; a lesson has half a megabyte
 MAX_CELL, MAX_CELLS = 100_000, 1_000  # characters; a lesson has 140 cells of up to 3,000
 MAX_TEXT = 2_000_000  # characters of all cells together
+MAX_METADATA = 10_000  # bytes in one place; nbgrader writes 200
 READ_SECONDS = 60  # of computing, for one file
 METADATA = ("kernelspec", "language_info", "problems", "not_run")  # the rest of the notebook's metadata is dropped
 TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOTALL)
@@ -157,6 +158,7 @@ def notebook_of(content: Any, repairs: list[str]) -> NotebookNode:
     if len(found) < len(cells):
         repairs.append(f"{count(len(cells) - len(found), 'damaged cell')} left out")
     for what, number in [
+        ("with metadata that no tool writes, which was left out", sum(clean_metadata(cell) for cell in found)),
         (f"of more than {MAX_CELL:,} characters left out", sum(shorten(cell) for cell in found)),
         ("with half a UTF-16 pair, which was replaced", sum(replace_surrogates(cell) for cell in found)),
     ]:
@@ -169,6 +171,9 @@ def notebook_of(content: Any, repairs: list[str]) -> NotebookNode:
     give_ids(found)
     metadata = content.get("metadata") if isinstance(content.get("metadata"), dict) else {}
     metadata = {name: metadata[name] for name in METADATA if name in metadata}
+    if not is_sound(metadata):
+        metadata = {}
+        repairs.append("metadata that no tool writes were left out")
     return nbformat.from_dict({"nbformat": 4, "nbformat_minor": 5, "metadata": metadata, "cells": found})
 
 
@@ -202,12 +207,30 @@ def cell_of(raw: Any) -> NotebookNode | None:
     metadata = raw.get("metadata")
     cell = NotebookNode(cell_type=kind, metadata=NotebookNode(), source=source)
     if isinstance(metadata, dict) and isinstance(metadata.get("nbgrader"), dict):
-        cell.metadata["nbgrader"] = NotebookNode(metadata["nbgrader"])
+        cell.metadata["nbgrader"] = metadata["nbgrader"]
     if isinstance(raw.get("id"), str) and re.fullmatch(r"[\w-]{1,64}", raw["id"], re.ASCII):
         cell["id"] = raw["id"]
     if kind == "code":
         cell.update(execution_count=None, outputs=[])
     return cell
+
+
+def clean_metadata(cell: NotebookNode) -> bool:
+    """Leave out nbgrader's metadata if they are not sound. Returns whether they were not."""
+    metadata = cell.metadata.pop("nbgrader", {})
+    if not is_sound(metadata):
+        return True
+    if metadata:
+        cell.metadata["nbgrader"] = NotebookNode(metadata)
+    return False
+
+
+def is_sound(metadata: dict[str, Any]) -> bool:
+    """Whether metadata are few, and text that a file can hold."""
+    try:
+        return len(json.dumps(metadata, ensure_ascii=False).encode()) <= MAX_METADATA
+    except UnicodeEncodeError:  # half a UTF-16 pair
+        return False
 
 
 def give_ids(cells: list[NotebookNode]) -> None:

@@ -12,6 +12,7 @@ import io
 import math
 import os
 import pickle
+import pkgutil
 import socket
 import sys
 from typing import Any
@@ -21,12 +22,27 @@ import torch.distributed as dist
 
 from grader.inside import codec, rank, slices
 from grader.inside.orders import RunOrder, send_order
+from utils import kit
 from utils.cluster.hardware import links
 from utils.worlds.common import pickling
 from utils.worlds.real.rank_process import PRELOADED
 from utils.worlds.virtual import torch_wrappers
 
-MODULES = ("safetensors.torch", "statistics", "utils.kit.drivers.backward", "utils.kit.mlp", "utils.kit.tied_mlp")
+MODULES = ("safetensors.torch", "statistics")
+# Torch looks up an operation when it is first used, and in a fork that writes to memory which must then be copied. The
+# lessons' programs use these. To carry them out here is no way: after a backward pass nothing can be forked.
+OPERATIONS = """
+    _foreach_add_ _foreach_mul_ _foreach_norm _local_scalar_dense _log_softmax _log_softmax_backward_data _softmax
+    _softmax_backward_data _to_copy _unsafe_view abs add add_ addcdiv_ addcmul_ addmm alias all amax any arange argmax
+    argsort as_strided bitwise_and bitwise_or bmm cat chunk clamp clamp_ clone copy_ cumsum detach div div_ embedding
+    embedding_dense_backward empty empty_like eq equal exp expand fill_ flatten floor full ge gather gelu gelu_backward
+    gt index index_add index_put_ index_select layer_norm le lerp_ lift_fresh linalg_vector_norm log lt masked_fill max
+    mean min mm mse_loss mse_loss_backward mul mul_ narrow native_layer_norm native_layer_norm_backward ne neg new_empty
+    new_zeros nll_loss_backward nll_loss_forward normal_ ones ones_like permute pow rand randn relu resize_ round
+    scatter scatter_add scatter_add_ select select_backward set_ sigmoid sign slice slice_backward sort split
+    split_with_sizes sqrt squeeze stack sub sub_ sum t tanh tanh_backward threshold_backward topk transpose triu unbind
+    uniform_ unsqueeze view where zero_ zeros zeros_like
+"""
 CELL = """
 import torch
 import torch.distributed as dist
@@ -47,8 +63,13 @@ OUTPUTS = [[], [X], [X], [X, X], []]  # what each of its calls delivers
 
 
 def warm_up() -> None:
-    for module in (*PRELOADED, *MODULES):  # what the lessons' programs use, and what torch imports late
+    kit_modules = [one.name for one in pkgutil.walk_packages(kit.__path__, f"{kit.__name__}.")]
+    for module in (*PRELOADED, *MODULES, *kit_modules):  # what the lessons' programs use, and what torch imports late
         importlib.import_module(module)
+    for name in OPERATIONS.split():
+        packet = getattr(torch.ops.aten, name)
+        for overload in packet.overloads():
+            getattr(packet, overload)
     torch_wrappers.enter_fake_mode_once()
     streams = {name: getattr(sys, name) for name in ("stdout", "stderr", "__stdout__", "__stderr__")}
     environment = dict(os.environ)

@@ -20,6 +20,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
+import torch
+
 from grader.inside.codec import Breach
 from grader.judging import hub_storage
 from grader.judging.hub_rank import MAX_CALLS, MAX_OTHER_MESSAGES, Finished, Placeholders, Rank, RankResult
@@ -349,8 +351,10 @@ class Hub:
         result, after, shared = message["result"], message["after"], message["shared"]
         if type(after) is not list or type(shared) is not bool:
             raise Breach("something that is not a result")
-        busy = [Region(rank.number, "compute", float(start), float(end)) for start, end in message["busy"]]
-        samples = [(float(when), kind, int(nbytes)) for when, kind, nbytes in message["memory"] if kind in KINDS]
+        spans = torch.as_tensor(message["busy"], dtype=torch.float64).reshape(-1, 2).tolist()
+        busy = [Region(rank.number, "compute", start, end) for start, end in spans]
+        columns = [torch.as_tensor(column).tolist() for column in message["memory"]]
+        samples = [(float(when), KINDS[kind], int(nbytes)) for when, kind, nbytes in zip(*columns, strict=True)]
         printed = text(message["printed"], 1 << 20)
         rank.finished = Finished(RankResult(result, after, shared), busy, samples, printed)
         rank.over = True

@@ -13,6 +13,7 @@ import atexit
 import inspect
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -48,6 +49,7 @@ CPU_SECONDS = 5  # of computing for one rank in one run; a right answer takes a 
 CPU_SECONDS_EACH = 1  # if all compute: a run gets CPU_SECONDS, and this for each of its ranks
 RUN_SECONDS = 60  # for one run; more where the machine is busy
 TOOK_TOO_LONG = "took too long or used too much"
+FAILURES = (CheckFailed, TooLong, HostGone, Breach, OSError)  # how the judging of one check can end, but for passing it
 
 
 @memory_limited(MEMORY)
@@ -134,12 +136,15 @@ class Judging:
         self.flags: list[Flag] = []
         self.host: RankHost | None = None
         self.hosts_started = 0
+        self.crew: list[Rank] = []  # processes that have been ranks in a run of this check, and wait for the next run
         self.slices: dict[tuple[str, int], Slice] | None = None
         self.unreadable = ""  # why the cells can't be read, once that has been tried
         self.stuck: dict[str, str] = {}  # function -> how it was stopped
 
     def close(self) -> None:
         """Leave the host to the next submission, unless this one has done something suspicious in it."""
+        with suppress(HostGone):
+            self.dismiss_crew()
         if self.host is not None:
             if any(flag.what != TOOK_TOO_LONG for flag in self.flags):
                 self.host.close()
@@ -163,12 +168,25 @@ class Judging:
             self.host = host_for(self.sandboxed)
         return self.host.start(count)
 
+    def crew_for(self, count: int) -> tuple[list[Rank], bool]:
+        """Processes for the ranks of a run, those of the runs before it first, and whether there are such."""
+        served = bool(self.crew)
+        if len(self.crew) < count:
+            self.crew += self.start_ranks(count - len(self.crew))
+        return self.crew[:count], served
+
+    def dismiss_crew(self) -> None:
+        crew, self.crew = self.crew, []
+        if crew:
+            self.end_ranks(crew)
+
     def connect(self, ranks: list[Rank]) -> list[RankConnection]:
         """Connections to the ranks of one run, which share its time."""
         until, host = min(monotonic() + RUN_SECONDS * patience(), self.until), self.running_host()
+        before = host.used(ranks) if ranks[0] in self.crew else [0.0] * len(ranks)
 
         def has_overspent(number: int) -> bool:
-            used = host.used(ranks)
+            used = [now - then for now, then in zip(host.used(ranks), before, strict=True)]
             too_much = sum(used) > CPU_SECONDS + CPU_SECONDS_EACH * len(ranks)
             return used[number] > (CPU_SECONDS_EACH if too_much else CPU_SECONDS)
 
@@ -258,6 +276,9 @@ class Judging:
             verdict.kind, verdict.points = PASSED, cell.points
             verdict.score = next(iter(scores), None)
             verdict.said = "\n".join(line for remark in remarks for line in remark.splitlines())
+        finally:
+            with suppress(HostGone):
+                self.dismiss_crew()
         return verdict
 
     def judge_part(
@@ -270,22 +291,16 @@ class Judging:
         scores    of a challenge, in the order of the cases, which are added here
         """
         function = stand_in(cell.function, code["parameters"] or [])
-        draws = self.draws
-        run = (ReplayCheck if decides else RemoteRunner)(self, code, function)
+        runs = [(ReplayCheck if decides else RemoteRunner)(self, code, function)]
         try:
-            try:
-                return self.judge_openly(run, part, cell)
-            except ReplayDiffers:
-                self.draws = draws  # the very same inputs again
-                run = ReplayAlone(self, code, function)
-                return self.judge_openly(run, part, cell)
+            return self.judge_until_certain(runs, part, cell)
         except CheckFailed as failed:
             if not part.hidden:
                 raise
             if failed.impossible:
                 self.flag("claims what is impossible", f"{cell.name}: {failed.saw}, expected {failed.expected}")
-            where = differences(run.cases[-1], visible) if run.cases else "in a different case"
-            raise veiled(failed, cell.judges, run.ended, where) from None
+            where = differences(runs[-1].cases[-1], visible) if runs[-1].cases else "in a different case"
+            raise veiled(failed, cell.judges, runs[-1].ended, where) from None
         except TooLong as error:
             if not part.hidden:
                 raise
@@ -297,9 +312,27 @@ class Judging:
             self.flag("ended its sandbox", f"{cell.name}: {error}")
             raise HostGone("in a hidden test it used too much, or ended its sandbox") from None
         finally:
-            scores += [Score(shown=one.shown, value=one.value, share=one.share) for one in run.scores]
+            scores += [Score(shown=one.shown, value=one.value, share=one.share) for one in runs[-1].scores]
             if not part.hidden:
-                visible += run.cases
+                visible += runs[-1].cases
+
+    def judge_until_certain(self, runs: list[RemoteRunner], part: Checks, cell: CheckCell) -> str:
+        """Let a check judge with `runs[0]`, and again where that may not be the answer's doing; all are in `runs`."""
+        draws, flags = self.draws, [*self.flags]
+        while True:
+            run = runs[-1]
+            try:
+                return self.judge_openly(run, part, cell)
+            except ReplayDiffers:
+                self.draws = draws  # the very same inputs again
+                runs.append(ReplayAlone(self, run.code, run.function))
+            except FAILURES as error:
+                if not run.used_a_crew:
+                    raise
+                if isinstance(error, HostGone):
+                    self.close()
+                self.draws, self.flags = draws, [*flags]  # what an earlier run has left may be to blame for all of it
+                runs.append(type(run)(self, run.code, run.function, may_use_a_crew=False))
 
     def judge_openly(self, run: RemoteRunner, part: Checks, cell: CheckCell) -> str:
         """Let a check judge, with all that it has to say."""
@@ -307,7 +340,7 @@ class Judging:
             return run.judge(part, cell.judges)
         except ReplayDiffers:
             raise
-        except (CheckFailed, TooLong, HostGone, Breach, OSError, NotForRanks):
+        except (*FAILURES, NotForRanks):
             raise
         except Exception as error:  # a check met a value that it did not expect, so the answer is not right
             where = f"{cell.name}: {type(error).__name__}: {error}"

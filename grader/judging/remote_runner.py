@@ -60,10 +60,19 @@ class Recording:
 
 
 class RemoteRunner(Runner):
-    """`run` of a graded check: the ranks are sandboxed processes, and the hub is their network."""
+    """`run` of a graded check: the ranks are sandboxed processes, and the hub is their network.
 
-    def __init__(self, judging: Judging, code: Slice, function: Callable[..., Any]):
+    Where values or traffic are judged in real time, the same processes serve in all runs of a check: its crew. Starting
+    one costs more than most runs. Whatever a function leaves in its process can then only do it harm, because a check
+    that fails so is judged once more, with processes for each run.
+
+    may_use_a_crew   False: each run gets processes of its own
+    used_a_crew      whether some process had served in a run before
+    """
+
+    def __init__(self, judging: Judging, code: Slice, function: Callable[..., Any], may_use_a_crew: bool = True):
         super().__init__(function)
+        self.may_use_a_crew, self.used_a_crew = may_use_a_crew, False
         self.judging, self.code, self.draws = judging, code, judging.draws
         self.cases: list[Case] = []  # those that it was asked to run
         self.ended = ""  # how the ranks of the last one failed
@@ -122,13 +131,21 @@ class RemoteRunner(Runner):
 
     def run_ranks(self, orders: list[RunOrder], memories: list[SlowMemory]) -> tuple[Run, Hub]:
         """Run one world from start to end. Raises what `spawn` raises, TooLong, HostGone."""
-        ranks = self.judging.start_ranks(len(orders))
-        connections, first = self.judging.connect(ranks), orders[0]
+        first = orders[0]
+        is_crew = self.may_use_a_crew and not first.virtual and self.judges in ("values", "traffic")
+        if is_crew:
+            ranks, served = self.judging.crew_for(len(orders))
+            self.used_a_crew |= served
+        else:
+            ranks = self.judging.start_ranks(len(orders))
+        connections = self.judging.connect(ranks)
         hub = Hub(connections, first.cluster, first.virtual, memories, times_count=self.judges in ("time", SCORE))
+        stay = False
         try:
             for rank, order in zip(ranks, orders, strict=True):
-                give_order(rank.socket, order)
-            return hub.run(), hub
+                give_order(rank.socket, replace(order, more_runs=is_crew))
+            run, stay = hub.run(), is_crew
+            return run, hub
         except RankTimeout as error:
             raise TooLong(str(error)) from None
         except RankCrashed as error:
@@ -138,7 +155,10 @@ class RemoteRunner(Runner):
             self.ended = self.how_it_failed(error, hub)
             raise
         finally:
-            self.judging.end_ranks(ranks)
+            if is_crew and not stay:
+                self.judging.dismiss_crew()
+            elif not is_crew:
+                self.judging.end_ranks(ranks)
 
     def replay(self, process: Rank, recording: Recording, rank: int, more_runs: bool = False) -> dict[str, Any]:
         """Let a process be this rank once more, with the hub's recorded answers. Returns its last message.

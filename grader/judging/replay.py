@@ -38,8 +38,8 @@ class ReplayCheck(RemoteRunner):
     it: traffic is the hub's own record.
     """
 
-    def __init__(self, judging: Judging, code: Slice, function: Callable[..., Any]):
-        super().__init__(judging, code, function)
+    def __init__(self, judging: Judging, code: Slice, function: Callable[..., Any], may_use_a_crew: bool = True):
+        super().__init__(judging, code, function, may_use_a_crew)
         self.recordings: list[Recording] = []
 
     def judge(self, part: Checks, judges: str) -> str:
@@ -65,6 +65,7 @@ class ReplayCheck(RemoteRunner):
         Once virtual time has replaced real time in a process, it stays, so a virtual run gets processes of its own.
         """
         self.recordings = []
+        self.judging.dismiss_crew()  # nothing of a run may be left while its ranks are replayed
         real = [one for one in recordings if not one.orders[0].virtual]
         for runs in (real, *([one] for one in recordings if one.orders[0].virtual)):
             for rank in reversed(range(max((len(one.orders) for one in runs), default=0))):
@@ -98,6 +99,9 @@ class WatchedAnswer(Answer):
 
 class ReplayAlone(RemoteRunner):
     """Judges the results of the replays: the last word, when they differ from those of the run itself."""
+
+    def __init__(self, judging: Judging, code: Slice, function: Callable[..., Any]):
+        super().__init__(judging, code, function, may_use_a_crew=False)
 
     def confirmed(self, recording: Recording) -> list[RankResult]:
         """The last rank first, as above."""

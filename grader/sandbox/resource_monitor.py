@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 LOOK_EVERY = 0.05  # seconds
 PAGE = os.sysconf("SC_PAGE_SIZE")
 TICKS = os.sysconf("SC_CLK_TCK")
+FEW_OPEN = 64  # descriptors that count nothing
+SOCKET_BUFFER = 208 << 10  # bytes that the kernel keeps for a socket whose owner does not read
 MAX_FILES = 100_000  # in /tmp and /dev/shm together: an empty file takes memory too
 
 
@@ -171,7 +173,7 @@ class Usage:
     def __init__(self, first: int | None):
         self.root = f"/proc/{first}/root"
         self.seconds: dict[tuple[str, str], float] = {}  # (pid, start time), of every process ever seen
-        self.pages, self.files, self.peak_memory = 0, 0, 0
+        self.pages, self.buffers, self.files, self.peak_memory = 0, 0, 0, 0
         self.shared_out, self.resident_then, self.ask_again = 0, 0, 0.0
         self.processes: list[str] = []
 
@@ -184,7 +186,7 @@ class Usage:
             self.processes = [name for name in os.listdir(f"{self.root}/proc") if name.isdigit()]
         except OSError:  # it is just ending
             self.processes = []
-        self.pages = 0
+        self.pages = self.buffers = 0
         for name in self.processes:
             try:
                 fields = read(f"{self.root}/proc/{name}/stat").rpartition(")")[2].split()
@@ -192,7 +194,16 @@ class Usage:
                 continue
             self.seconds[name, fields[19]] = (int(fields[11]) + int(fields[12])) / TICKS
             self.pages += int(fields[21])
+            self.buffers += SOCKET_BUFFER * max(0, self.open_in(name) - FEW_OPEN)
         self.files = sum(map(self.files_in, ("/tmp", "/dev/shm")))
+
+    def open_in(self, name: str) -> int:
+        """How many descriptors a process has open."""
+        folder = f"{self.root}/proc/{name}/fd"
+        try:
+            return os.stat(folder).st_size or len(os.listdir(folder))  # its size is their number since Linux 6.2
+        except OSError:
+            return 0
 
     def files_in(self, folder: str) -> int:
         try:
@@ -203,12 +214,14 @@ class Usage:
 
     def memory(self, limit: int) -> int:
         """Bytes in use. Pages that forks share count once per process; if that exceeds the limit, each by its share.
+        What sockets hold lies in the kernel and in no process's account: many open descriptors count as full ones.
 
         Asking for shares takes milliseconds per process. So they are asked for only if memory has grown since the last
         time, or at most a tenth of the time.
         """
         resident = self.pages * PAGE
         held = resident
+        limit -= self.buffers
         if held > limit:
             self.resident_then = min(self.resident_then, resident)
             held = self.shared_out + resident - self.resident_then
@@ -217,6 +230,7 @@ class Usage:
                 held = self.shared_out = sum(map(self.share, self.processes))
                 self.resident_then = resident
                 self.ask_again = time.monotonic() + 10 * (time.monotonic() - began)
+        held += self.buffers
         self.peak_memory = max(self.peak_memory, held)
         return held
 

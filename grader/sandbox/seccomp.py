@@ -1,7 +1,8 @@
 """A filter (seccomp) that makes the kernel refuse system calls which no submission needs: they fail with EPERM.
 
 They would give access to another process's memory, to memory that no limit counts, to new namespaces and so to more of
-the kernel, and to a terminal's input. All other calls are allowed; namespaces and limits bound what those can do.
+the kernel, to sockets that no namespace holds, and to a terminal's input. All other calls are allowed; namespaces and
+limits bound what those can do.
 """
 
 from __future__ import annotations
@@ -55,6 +56,8 @@ LOCK_COMMANDS = (6, 7, 37, 38)  # fcntl's F_SETLK, F_SETLKW, F_OFD_SETLK, F_OFD_
 LOOK_COMMANDS = (5, 36, 1024, 1026)  # F_GETLK, F_OFD_GETLK, F_SETLEASE, F_NOTIFY
 FUTEX, FUTEX_PRIVATE = (202, 98), 0x80
 WAKE_COMMANDS = (1, 3, 4, 5, 10)  # futex's WAKE, REQUEUE, CMP_REQUEUE, WAKE_OP, WAKE_BITSET: they return how many wait
+SOCKET = (41, 198)
+FAMILIES = (1, 2, 10, 16)  # UNIX, INET, INET6, NETLINK: a network namespace holds these, and not VSOCK, say
 CLONE, CLONE3, IOCTL = (56, 220), (435, 435), (16, 29)
 NEW_NAMESPACES = 0x7E020000  # clone's flags CLONE_NEW*
 TERMINAL_INPUT = (0x5412, 0x541C)  # ioctl's TIOCSTI, TIOCLINUX
@@ -94,6 +97,9 @@ def filter_program(alone: bool = False) -> bytes:
         for command in WAKE_COMMANDS:
             program += [(EQUAL, 0, 1, command), (RETURN, 0, 0, DONE)]
         program += [(RETURN, 0, 0, ALLOW)]
+    program += [(EQUAL, 0, 3 + len(FAMILIES), SOCKET[column]), (LOAD, 0, 0, FIRST_ARGUMENT)]
+    program += [(EQUAL, len(FAMILIES) - place, 0, family) for place, family in enumerate(FAMILIES)]
+    program += [(RETURN, 0, 0, EPERM), (RETURN, 0, 0, ALLOW)]
     # clone3 keeps its flags where a filter can't look; if it is missing, the C library uses clone instead
     program += [(EQUAL, 0, 1, CLONE3[column]), (RETURN, 0, 0, ENOSYS)]
     program += [(EQUAL, 0, 4, CLONE[column]), (LOAD, 0, 0, FIRST_ARGUMENT), (ANY_BIT, 0, 1, NEW_NAMESPACES)]

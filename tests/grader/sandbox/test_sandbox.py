@@ -271,7 +271,7 @@ def test_the_machines_processes_can_not_be_reached():
     assert len(eval(pids)) == 2 and max(eval(pids)) < 100
 
 
-@pytest.mark.parametrize("call", ["ptrace", "memfd", "namespace", "terminal", "shared memory", "keyring"])
+@pytest.mark.parametrize("call", ["ptrace", "memfd", "namespace", "terminal", "shared memory", "keyring", "vsock"])
 def test_system_calls_that_no_submission_needs_fail(call):
     attempts = {
         "ptrace": "libc.ptrace(0, 0, 0, 0)",
@@ -279,6 +279,7 @@ def test_system_calls_that_no_submission_needs_fail(call):
         "namespace": "libc.unshare(0x10000000)",
         "terminal": "libc.ioctl(0, 0x5412, b'x')",
         "shared memory": "libc.shmget(0, 4096, 0o1600)",
+        "vsock": "libc.socket(40, 1, 0)",  # a network namespace does not hold it: it reaches the machine's host
         "keyring": f"libc.syscall({250 if os.uname().machine == 'x86_64' else 219}, 0, -3, 1)",
     }
     source = f"""
@@ -365,6 +366,21 @@ def test_it_ends_with_the_grader_and_with_its_monitor(killed):
 # ---- limits ----------------------------------------------------------------------------------------------------------
 
 
+FULL_SOCKETS = """
+import socket, time
+pairs = []
+while len(pairs) < 1000:
+    pairs.append(socket.socketpair())
+    pairs[-1][0].setblocking(False)
+    try:
+        while True:
+            pairs[-1][0].send(b"x" * 65536)
+    except BlockingIOError:
+        pass
+time.sleep(30)
+"""
+
+
 @pytest.mark.parametrize(
     "source, limits, reason",
     [
@@ -377,13 +393,14 @@ def test_it_ends_with_the_grader_and_with_its_monitor(killed):
             Limits(memory=300 * MB, wall=30),
             "300 MB are allowed",
         ),
+        (FULL_SOCKETS, Limits(memory=200 * MB, wall=30), "200 MB are allowed"),
         (
             "import os\nfor n in range(10**7): os.mkdir(f'/tmp/{n}')",
             Limits(wall=30),
             "made more than 100000 files",
         ),
     ],
-    ids=["wall time", "CPU time of all", "output", "memory", "memory of all", "many files"],
+    ids=["wall time", "CPU time of all", "output", "memory", "memory of all", "memory of sockets", "many files"],
 )
 def test_exceeding_a_limit_ends_it_with_the_reason(source, limits, reason):
     began = time.monotonic()

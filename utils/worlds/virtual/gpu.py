@@ -173,6 +173,14 @@ class VirtualGpu(TorchDispatchMode):
         if is_functional_collective(function):
             return self.functional_collective(function, args, kwargs)
         args, kwargs = self.place(function, args, kwargs)
+        result = self.carry_out(function, args, kwargs)
+        self.watch(args)
+        if not function.is_view:
+            self.count(result)
+        return result
+
+    def carry_out(self, function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Do an operation, and move the clock by what it costs."""
         key = key_of(function, args, kwargs)
         plan = None if key is None else self.plans.get(key)
         if plan is None:
@@ -189,9 +197,6 @@ class VirtualGpu(TorchDispatchMode):
             if self.rates is not None and work.computing and self.rank.works_for_collective():
                 work = slowed(work, self.rates.beside)
             self.charge(work)
-        self.watch(args)
-        if not function.is_view:
-            self.count(result)
         return result
 
     def place(
