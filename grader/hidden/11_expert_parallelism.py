@@ -91,6 +91,15 @@ expert_layer = vary(
     ],
     traffic=[([2, 4, 1], 6, 2)],
 )
+capacity_layer = vary(
+    visible.capacity_layer,
+    values=[
+        {"tokens": [6, 3], "E": 4, "k": 2, "capacity": 1, "groups": PAIRS},
+        ([4, 0, 6], 6, 3, 2),
+        ([5], 3, 2, 9),
+    ],
+    traffic=[([6, 2, 4], 6, 2, 3)],
+)
 
 # ---- balance and gradients
 

@@ -93,6 +93,48 @@ right("one-expert-at-a-time").body("""
     return y
 """)
 
+wrong, right = ANSWERS.to("capacity-layer")
+wrong("keeps-the-dropped", "a choice with position -1 is dropped").body("""
+    parts = [torch.zeros_like(one) for one in (w_up_local, w_down_local)]
+    size, me, num_local = dist.get_world_size(ep_group), dist.get_rank(ep_group), len(w_up_local)
+    whole = []
+    for part, mine in zip(parts, (w_up_local, w_down_local)):
+        spread = torch.cat([mine if rank == me else part for rank in range(size)])
+        whole.append(all_reduce(spread, ep_group))
+    return sum(
+        gates[:, c, None] * torch.stack([expert_mlp(x[t], whole[0][e], whole[1][e]) for t, e in enumerate(column)])
+        for c, column in enumerate(experts.T.tolist())
+    )
+""")
+wrong("no-gates", "without the gates").replace("gates[token, choice, None] * back[place]", "back[place]")
+wrong("gates-before", "an expert is not linear").replace(
+    "index_copy(0, place, x[token])", "index_copy(0, place, gates[token, choice, None] * x[token])"
+).replace("gates[token, choice, None] * back[place]", "back[place]")
+wrong("adds-x", "the residual connection").replace("torch.zeros_like(x).index_add", "x.index_add")
+wrong("not-by-expert", "computed by the wrong experts").replace(
+    "arrived.transpose(0, 1).flatten(1, 2)", "arrived.reshape(num_local, size * capacity, -1)"
+).replace("results.transpose(0, 1).reshape(buffers.shape)", "results.reshape(buffers.shape)")
+wrong("sends-what-there-is", "all_to_all", caught_by="traffic").body("""
+    token, choice = (positions >= 0).nonzero(as_tuple=True)
+    table = x.new_zeros(len(x), len(w_up_local) * dist.get_world_size(ep_group))
+    table = table.index_put((token, experts[token, choice]), gates[token, choice])
+    return expert_layer(x, table, w_up_local, w_down_local, exchange, ep_group)
+""")
+right("by-one-flat-index").body("""
+    size, share, width = dist.get_world_size(ep_group), len(w_up_local), x.shape[1]
+    flat = (experts * capacity + positions).flatten()
+    kept = (positions >= 0).flatten()
+    rows = x.repeat_interleave(experts.shape[1], 0)
+    full = torch.zeros(size * share * capacity, width, dtype=x.dtype).index_add(0, flat[kept], rows[kept])
+    splits = [share * capacity] * size
+    came = exchange(full, splits, splits).unflatten(0, (size, share, capacity))
+    done = [expert_mlp(came[:, e].flatten(0, 1), w_up_local[e], w_down_local[e]) for e in range(share)]
+    done = torch.stack([one.unflatten(0, (size, capacity)) for one in done], 1).flatten(0, 2)
+    home = exchange(done, splits, splits)
+    y = torch.where(kept[:, None], home[flat.clamp(min=0)], 0) * gates.reshape(-1, 1)
+    return y.unflatten(0, experts.shape).sum(1)
+""")
+
 wrong, right = ANSWERS.to("slowest-rank")
 wrong("two-operations", "half of it").replace("4 * most", "2 * most")
 wrong("fullest-expert", "the time of the fullest expert").replace(

@@ -243,6 +243,103 @@ def not_put_back(x: list[Tensor], gates: list[Tensor], w_up: Tensor, w_down: Ten
     return y
 
 
+def drawn_positions(draws: Draws, experts: list[list[int]], capacity: int) -> list[list[int]]:
+    """A row in its expert's buffer for each choice, in a random order; -1 for those that come when it is full."""
+    places = [(token, choice) for token, chosen in enumerate(experts) for choice in range(len(chosen))]
+    free: dict[int, int] = {}
+    positions = [[-1] * len(chosen) for chosen in experts]
+    for number in torch.randperm(len(places), generator=draws.generator(9)).tolist():
+        token, choice = places[number]
+        position = free.get(experts[token][choice], 0)
+        if position < capacity:
+            positions[token][choice], free[experts[token][choice]] = position, position + 1
+    return positions
+
+
+@oracle(
+    values=[([4, 5], 4, 2, 2), ([4, 3, 5], 6, 1, 1)],
+    traffic=[([4, 5], 4, 2, 2)],
+    if_stuck="with fixed buffers nothing depends on the routing, so every rank makes the same calls with equal sizes.",
+)
+@in_groups
+def capacity_layer(draws: Draws, tokens: list[int], E: int, k: int, capacity: int) -> Case:
+    """tokens: of each rank."""
+    D, F, size, T = 3, 5, len(tokens), sum(tokens)
+    x, grad, weight = normal(draws, T, D), normal(draws, T, D, seed=1), normal(draws, T, k, seed=2).abs() + 0.1
+    liked = normal(draws, T, E, seed=3) + torch.linspace(0, 1.5, E)  # some experts are wanted too often
+    experts = liked.topk(k).indices
+    w_up, w_down = make_experts(E, D, F, draws.salted())
+    positions = torch.cat(
+        [torch.tensor(drawn_positions(draws, of_rank.tolist(), capacity)) for of_rank in experts.split(tokens)]
+    )
+    dropped = positions < 0
+
+    def layer(x: Tensor, gates: Tensor, w_up: Tensor, w_down: Tensor) -> Tensor:
+        return mixture(x, torch.zeros(T, E, dtype=F64).scatter(1, experts, gates), w_up, w_down)
+
+    whole = {"x": x, "gates": weight.masked_fill(dropped, 0), "w_up": w_up, "w_down": w_down}
+    y, gradients = serial(layer, grad, **whole)
+    gradients["gates"] = gradients["gates"].masked_fill(dropped, 0)
+    undropped, ungated = (layer(**whole | {"gates": gates}) for gates in (weight, (~dropped).to(F64)))
+    early = sum(
+        expert_mlp(x * whole["gates"][:, [c]], w_up[e], w_down[e]) * (experts[:, [c]] == e)
+        for c in range(k)
+        for e in range(E)
+    )
+    share, sources = E // size, torch.repeat_interleave(torch.arange(size), torch.tensor(tokens))
+    mixed = torch.zeros_like(y)
+    for t, c in (~dropped).nonzero().tolist():
+        owner, mine = divmod(int(experts[t, c]), share)
+        row = (int(sources[t]) * share + mine) * capacity + int(positions[t, c])  # among those that the owner receives
+        used = owner * share + row // (size * capacity)
+        mixed[t] += weight[t, c] * expert_mlp(x[t], w_up[used], w_down[used])
+
+    def of_tokens(value: Tensor) -> list[Tensor]:
+        return [part.clone() for part in value.split(tokens)]
+
+    def of_experts(value: Tensor) -> list[Tensor]:
+        return [part.clone() for part in value.chunk(size)]
+
+    given = {
+        "x": of_tokens(x),
+        "experts": of_tokens(experts),
+        "positions": of_tokens(positions),
+        "gates": of_tokens(weight),
+        "w_up_local": of_experts(w_up),
+        "w_down_local": of_experts(w_down),
+    }
+    right = {
+        "output": of_tokens(y),
+        "x": of_tokens(gradients["x"]),
+        "gates": of_tokens(gradients["gates"]),
+        "w_up_local": of_experts(gradients["w_up"]),
+        "w_down_local": of_experts(gradients["w_down"]),
+    }
+    mistakes: dict[str, Mistakes] = {
+        "output": {
+            "the layer without a limit: a choice with position -1 is dropped, and adds nothing": of_tokens(undropped),
+            "the sum of the experts' outputs, without the gates": of_tokens(ungated),
+            "the experts of x times the gates: an expert is not linear, so multiply what it returns": of_tokens(early),
+            "the layer and the residual connection: x is not part of it": of_tokens(y + x),
+            "computed by the wrong experts: rows arrive by source, and each expert wants its rows from all sources. "
+            "View them as (P, E/P, capacity, D), and bring the expert to the front": of_tokens(mixed),
+        },
+    }
+    nbytes = E * capacity * D * x.element_size()
+    calls = [("all_to_all", nbytes), ("all_to_all", nbytes)]
+    case = driven(
+        size,
+        given,
+        of_tokens(grad),
+        right,
+        mistakes,
+        same={"capacity": capacity},
+        rtol=CLOSE,
+        traffic=partial(expect_passes, forward=calls, backward=calls),
+    )
+    return output_first(case)
+
+
 # ---- balance
 
 slowest_rank = recorded(LESSON, "slowest-rank")
