@@ -43,12 +43,10 @@ bf16 = torch.bfloat16
 # %%
 WIDTH, HEADS = 4096, 32
 
-
 def empty_layer():
     shapes = {"w_qkv": (WIDTH, 3 * WIDTH), "w_out": (WIDTH, WIDTH), "b_up": (4 * WIDTH,)}
     shapes |= {"w_up": (WIDTH, 4 * WIDTH), "w_down": (4 * WIDTH, WIDTH)}
     return {name: torch.empty(shapes.get(name, (WIDTH,)), dtype=bf16, requires_grad=True) for name in NAMES}
-
 
 def train_transformer(rank, world_size, apply, layers=32, sequences=4, tokens=4096):
     """apply(function, *arguments) calls the function: in the ordinary way, or as a checkpoint."""
@@ -60,10 +58,8 @@ def train_transformer(rank, world_size, apply, layers=32, sequences=4, tokens=40
     with region("backward"):
         x.square().mean().backward()
 
-
 def plainly(function, *arguments):
     return function(*arguments)
-
 
 # %%
 try:
@@ -120,7 +116,6 @@ predict("bytes kept by exp(x).sin()", ...)
 # A **view** shares the memory of its base: a slice of a large tensor keeps all of it alive. So look at the memory
 # behind a tensor, `tensor.untyped_storage()`, with its `.nbytes()` and its address, `.data_ptr()`.
 
-
 # %% exercise="kept-for-backward" difficulty=2 minutes=8
 def kept_for_backward(function, *inputs: Tensor) -> list[int]:
     """Bytes of each piece of memory that function(*inputs) keeps for its backward pass.
@@ -144,7 +139,6 @@ def kept_for_backward(function, *inputs: Tensor) -> list[int]:
     del output
     return kept
     ### END SOLUTION
-
 
 # %% [markdown]
 # <details><summary>Hint</summary>
@@ -214,7 +208,6 @@ predict("times a step computes x @ w", ...)
 #
 # Checkpoints may be **nested**: the function may itself call `checkpoint`. If you've done the above, that works.
 
-
 # %% exercise="checkpoint" difficulty=4 minutes=20
 class Checkpoint(torch.autograd.Function):
     @staticmethod
@@ -243,7 +236,6 @@ class Checkpoint(torch.autograd.Function):
         return None, *[arg.grad if isinstance(arg, Tensor) else None for arg in args]
         ### END SOLUTION
 
-
 def checkpoint(function, *args):
     """Return function(*args), without keeping anything but the arguments for backward.
 
@@ -252,7 +244,6 @@ def checkpoint(function, *args):
     forward and once more backward. Gradients are equal to the last bit.
     """
     return Checkpoint.apply(function, *args)
-
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
@@ -281,11 +272,9 @@ check(checkpoint, judges="memory")
 # %%
 times = []
 
-
 def counted_layer(x, w):
     times.append("x @ w")
     return layer(x, w)
-
 
 x, w = torch.randn(4, 8, requires_grad=True), torch.randn(8, 8, requires_grad=True)
 checkpoint(counted_layer, x, w).sum().backward()
@@ -300,7 +289,6 @@ reveal("times a step computes x @ w", len(times), why="Once forward, and once mo
 # %%
 predict("time of a step with checkpoints, times that without", ...)
 
-
 # %%
 def train_mlp(rank, world_size, apply, layers=24, dim=4096, rows=8192):
     weights = [torch.empty(dim, dim, dtype=bf16, requires_grad=True) for _ in range(layers)]
@@ -308,7 +296,6 @@ def train_mlp(rank, world_size, apply, layers=24, dim=4096, rows=8192):
     for weight in weights:
         x = apply(layer, x, weight)
     x.sum().backward()
-
 
 plain, again = (simulate(train_mlp, 1, apply, cluster="dgx-h100") for apply in (plainly, checkpoint))
 print(f"time {again.elapsed / plain.elapsed:.3f} times; 1 + 1/3 is {4 / 3:.3f}")
@@ -331,12 +318,10 @@ reveal(
 torch.manual_seed(0)
 masks = []
 
-
 def drop(x):
     y = nn.functional.dropout(x, 0.5)
     masks.append((y > 0).int().tolist())
     return y
-
 
 checkpoint(drop, torch.ones(8, requires_grad=True)).sum().backward()
 masks
@@ -367,7 +352,6 @@ predict("the next random number is the same as without a checkpoint", ..., choic
 # Each GPU has a generator of its own, `torch.cuda.get_rng_state()`, and an autocast of its own, to be treated in the
 # same way; `fork_rng` already covers all of them. Here, the CPU's are enough.
 
-
 # %% exercise="replayable" difficulty=3 minutes=10
 def replayable(function):
     """Return again(*args), which calls function(*args) under the same conditions each time.
@@ -390,7 +374,6 @@ def replayable(function):
 
     return again
     ### END SOLUTION
-
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
@@ -417,13 +400,11 @@ masks.clear()
 checkpoint(replayable(drop), torch.ones(8, requires_grad=True)).sum().backward()
 print("the same mask:", masks[0] == masks[1])
 
-
 # %%
 def number_after_a_step(apply):
     torch.manual_seed(0)
     apply(nn.Dropout(0.5), torch.ones(8, requires_grad=True)).sum().backward()
     return torch.rand(1).item()
-
 
 same = number_after_a_step(plainly) == number_after_a_step(partial(torch_checkpoint, use_reentrant=False))
 
@@ -447,7 +428,6 @@ reveal(
 # a classic trap: a function made in a loop looks up its variables when it is **called**, and this one is called once
 # more when the loop has long ended.
 
-
 # %% exercise="forward-in-segments" difficulty=2 minutes=8
 def forward_in_segments(layers: list, x: Tensor, k: int, checkpoint) -> Tensor:
     """Return the output of all layers; every k consecutive ones are one checkpoint.
@@ -466,7 +446,6 @@ def forward_in_segments(layers: list, x: Tensor, k: int, checkpoint) -> Tensor:
         x = checkpoint(partial(run, layers[start : start + k]), x)
     return x
     ### END SOLUTION
-
 
 # %% [markdown]
 # <details><summary>Hint</summary>
@@ -497,7 +476,6 @@ check(forward_in_segments, judges="memory")
 # %%
 predict("the best k for 64 layers", ...)
 
-
 # %% exercise="peak-bytes" difficulty=2 minutes=8
 def peak_bytes(num_layers: int, k: int, boundary: int, keeps: int) -> int:
     """The most bytes alive for the backward pass at any time, with a checkpoint every k layers.
@@ -512,7 +490,6 @@ def peak_bytes(num_layers: int, k: int, boundary: int, keeps: int) -> int:
         peak = max(peak, number * boundary + length * keeps)
     return peak
     ### END SOLUTION
-
 
 # %% [markdown]
 # <details><summary>Hint</summary>
@@ -541,11 +518,9 @@ reveal("the best k for 64 layers", best, why="The square root of 64 / 4: the two
 # Let a small one run here, and count what is alive as activations. The time is that of a large one, on the virtual
 # H100.
 
-
 # %%
 def layer_with(weight, x):
     return layer(x, weight)
-
 
 def most_activations(step, *arguments, rows=64, dim=32):
     """The most bytes that are alive in step(weights, x, *arguments) because backward needs them."""
@@ -555,15 +530,12 @@ def most_activations(step, *arguments, rows=64, dim=32):
         step(weights, x, *arguments)
     return max(nbytes for _, kind, nbytes in memory.samples() if kind == "activations")
 
-
 def step_in_segments(weights, x, k):
     forward_in_segments([partial(layer_with, weight) for weight in weights], x, k, checkpoint).sum().backward()
-
 
 def large(rank, world_size, step, *arguments, dim=4096, rows=8192):
     weights = [torch.empty(dim, dim, dtype=bf16, requires_grad=True) for _ in range(24)]
     step(weights, torch.empty(rows, dim, dtype=bf16, requires_grad=True), *arguments)
-
 
 curve = {}
 for k in (1, 2, 3, 4, 6, 8, 12, 24):
@@ -579,13 +551,11 @@ for k in (1, 2, 3, 4, 6, 8, 12, 24):
 # one for each layer. That is the trade in full: each layer buys memory for time. Segments of several layers, the other
 # curve, buy memory for almost nothing on top.
 
-
 # %%
 def step_in_part(weights, x, recomputed):
     for number, weight in enumerate(weights):
         x = checkpoint(layer, x, weight) if number < recomputed else layer(x, weight)
     x.sum().backward()
-
 
 in_part = []
 for recomputed in range(0, 25, 4):
@@ -607,7 +577,6 @@ figures.memory_and_time(curves, "memory and time of a step of 24 layers")
 # the end, as if the others didn't exist, and call the least peak that they can have `least[start]`. The first segment
 # of these goes up to some `end`. What is the peak then? Either it comes **in** the first segment, which goes backward
 # last, when all others are gone; or it comes later in the chain, where the first segment contributes its input alone.
-
 
 # %% exercise="best-segments" difficulty=4 minutes=15
 def best_segments(boundaries: list[int], keeps: list[int]) -> list[int]:
@@ -632,7 +601,6 @@ def best_segments(boundaries: list[int], keeps: list[int]) -> list[int]:
         start = following[start]
     return starts
     ### END SOLUTION
-
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
@@ -693,7 +661,6 @@ check(best_segments, judges="values")
 # %%
 predict("products with an inner dimension of 128 or more", ...)
 
-
 # %% exercise="keep-expensive" difficulty=3 minutes=8
 def keep_expensive(least: int):
     """Make the policy that keeps the result of each matrix product with an inner dimension >= least.
@@ -711,7 +678,6 @@ def keep_expensive(least: int):
 
     return policy
     ### END SOLUTION
-
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
@@ -811,7 +777,6 @@ reveal(
 #
 # `dist.all_gather_single(flat, piece, group=group)` fills `flat`, (t * n,), with each rank's `piece`, (n,).
 
-
 # %% exercise="pieces-over" difficulty=3 minutes=10
 def pieces_over(group):
     """Return (pack, unpack), hooks with which each rank of the group keeps 1/t of a saved tensor.
@@ -835,7 +800,6 @@ def pieces_over(group):
 
     return pack, unpack
     ### END SOLUTION
-
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
@@ -868,7 +832,6 @@ check(pieces_over, judges="traffic")
 # work in the background: a layer's input leaves while the layer computes, and with `ahead` the next input to be needed
 # comes back while the current layer is recomputed.
 
-
 # %%
 def kept_on(peer, ahead):
     """Hooks that keep saved tensors on another rank. ahead: fetch each one before it is needed."""
@@ -876,7 +839,7 @@ def kept_on(peer, ahead):
 
     def pack(x):
         for work in leaving:
-            work.wait()  # the last one: gone for long
+            work.wait()  # the previous input, which left long ago
         leaving[:] = [dist.isend(x.detach(), peer)]
         away.append(x.shape)
 
@@ -896,20 +859,21 @@ def kept_on(peer, ahead):
 
     return pack, unpack
 
-
 # %% [markdown]
-# Rank 0 trains 12 layers of the transformer at the top, rank 1 is the shelf. Two GPUs of a node are connected by NVLink
-# with 450 GB/s. For the host's memory we use the same program, on a link with 64 GB/s: it makes no difference what is
-# at the other end.
+# Rank 0 trains 12 layers of the transformer at the top, and rank 1 is its shelf. Two GPUs of one node are connected by
+# NVLink at 450 GB/s. The host's memory is the same program on a link of 64 GB/s: what is at the other end makes no
+# difference.
 #
-# **Predict**: the inputs are kept at the other end of the slow link, and each is fetched only when it is needed. By how
-# many percent is the step longer than with the inputs on the GPU?
+# **Predict**: the inputs are on the host, and each is fetched only when it is needed. By how many percent is the step
+# longer than with the inputs on the GPU?
 
 # %%
 predict("percent longer: inputs on the host, fetched when needed", ...)
 
-
 # %%
+def unchanged(x):
+    return x
+
 def train_with_shelf(rank, world_size, hooks, layers=12, shape=(4, 4096, WIDTH)):
     """hooks: (pack, unpack), or None, which keeps inputs here. Returns the bytes that rank 0 keeps for backward."""
     if rank == 1:
@@ -922,16 +886,11 @@ def train_with_shelf(rank, world_size, hooks, layers=12, shape=(4, 4096, WIDTH))
     weights, x = [empty_layer() for _ in range(layers)], torch.empty(shape, dtype=bf16, requires_grad=True)
     before = torch.cuda.memory_allocated()
     for of_layer in weights:
-        with saved_tensors_hooks(*hooks or (plainly_itself, plainly_itself)):
+        with saved_tensors_hooks(*hooks or (unchanged, unchanged)):
             x = checkpoint(transformer_layer, x, of_layer, HEADS)
     kept = torch.cuda.memory_allocated() - before
     x.square().mean().backward()
     return kept
-
-
-def plainly_itself(x):
-    return x
-
 
 nvlink = find_cluster("dgx-h100", 2)
 to_host = replace(nvlink, name="a GPU and its host", intra=replace(nvlink.intra, bandwidth=64e9))
@@ -949,7 +908,7 @@ for name, cluster in {"another GPU": nvlink, "the host": to_host}.items():
 reveal(
     "percent longer: inputs on the host, fetched when needed",
     round(longer["the host", False], 1),
-    why="One copy back per layer is in the way, 2 ms of some 60 ms. Fetched ahead, it hides behind recomputing.",
+    why="Each layer waits 2 ms for its input. Fetched ahead, the copy hides behind recomputing.",
 )
 
 # %% [markdown]
@@ -982,7 +941,6 @@ for what, nbytes in copied.items():
 # %%
 predict("the first stage keeps, times the last one", ...)
 
-
 # %% exercise="stage-peak" difficulty=2 minutes=6
 def stage_peak(
     stage: int, num_stages: int, microbatches: int, num_layers: int, boundary: int, keeps: int, recompute: bool
@@ -999,7 +957,6 @@ def stage_peak(
         return live * num_layers * boundary + keeps - boundary
     return live * num_layers * keeps
     ### END SOLUTION
-
 
 # %% [markdown]
 # <details><summary>Hint</summary>
@@ -1066,7 +1023,6 @@ how_predictions_went()
 chain = drawn_chain(24, seed=1)
 memory = int(0.4 * sum(chain.keeps))
 
-
 def try_plan(plan):
     run = simulate(train_chain, 1, chain, plan, cluster="dgx-h100")
     peak = peak_of_plan(plan, chain.boundaries, chain.keeps)
@@ -1077,7 +1033,6 @@ try_plan([(number, number + 1, True) for number in range(24)])
 
 # %% exercise="recompute-plan" difficulty=5 minutes=15
 board_name = ""  # your name on the class's board; empty for none
-
 
 def recompute_plan(boundaries: list, keeps: list, seconds: list, memory: int) -> list:
     """Return the plan, [(start, end, recompute), ...], that takes the least time and fits.
@@ -1101,7 +1056,6 @@ def recompute_plan(boundaries: list, keeps: list, seconds: list, memory: int) ->
             again[number] = True
     return plan()
     ### END SOLUTION
-
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>

@@ -45,12 +45,10 @@ predict("times as long, half of all tokens to one of 8 experts", ...)
 # %%
 TOKENS, D, F = 4096, 4096, 16384
 
-
 def counts_to(share, world_size):
     """How many of its tokens each rank sends to each expert."""
     rest = round((1 - share) * TOKENS / (world_size - 1))
     return [TOKENS - rest * (world_size - 1)] + [rest] * (world_size - 1)
-
 
 def one_layer(rank, world_size, share):
     send = counts_to(share, world_size)
@@ -62,7 +60,6 @@ def one_layer(rank, world_size, share):
         y = expert_mlp(arrived, w_up, w_down)
     with region("combine"):
         all_to_all(y, receive, send)
-
 
 shares = [1 / 8, 1 / 4, 1 / 2]
 runs = [simulate(one_layer, 8, share) for share in shares]
@@ -112,7 +109,6 @@ runs[2].timeline()
 # %%
 predict("gradient of the gate, top-1 first", ...)
 
-
 # %% exercise="router" difficulty=2 minutes=10
 def router(x: Tensor, w_gate: Tensor, k: int, softmax_first: bool) -> Tensor:
     """The gates of k experts for each token, (T, E) in float32; 0 where not chosen.
@@ -131,7 +127,6 @@ def router(x: Tensor, w_gate: Tensor, k: int, softmax_first: bool) -> Tensor:
         best = best.softmax(-1)
     return torch.zeros_like(scores).scatter(1, chosen, best)
     ### END SOLUTION
-
 
 # %% [markdown]
 # <details><summary>Hint</summary>
@@ -207,7 +202,6 @@ predict("choices that are dropped", ...)
 # row's own column. Subtract one, replace what doesn't fit, and undo the flattening and the transpose.
 # </details>
 
-
 # %% exercise="buffer-positions" difficulty=3 minutes=12
 def buffer_positions(experts: Tensor, num_experts: int, capacity: int) -> Tensor:
     """The row of each choice in its expert's buffer, (T, k); -1 where it is full.
@@ -223,7 +217,6 @@ def buffer_positions(experts: Tensor, num_experts: int, capacity: int) -> Tensor
     position = torch.where(position < capacity, position, -1)
     return position.view(experts.T.shape).T
     ### END SOLUTION
-
 
 # %% check="buffer-positions" judges="values" points=4
 check(buffer_positions, judges="values")
@@ -303,7 +296,6 @@ predict("all-to-alls of an exchange, forward and backward", ...)
 # backward pass, call the verb with what was received as what is sent. Return one `None` for each other argument.
 # </details>
 
-
 # %% exercise="exchange-rows" difficulty=3 minutes=15
 class ExchangeRows(torch.autograd.Function):
     @staticmethod
@@ -321,7 +313,6 @@ class ExchangeRows(torch.autograd.Function):
         return all_to_all(grad, ctx.receive, ctx.send, ctx.ep_group), None, None
         ### END SOLUTION
 
-
 def exchange_rows(rows: Tensor, send: list[int], ep_group) -> Tensor:
     """Send rows to all ranks of the group; return those that arrive.
 
@@ -332,13 +323,11 @@ def exchange_rows(rows: Tensor, send: list[int], ep_group) -> Tensor:
     """
     return ExchangeRows.apply(rows, send, ep_group)
 
-
 # %% check="exchange-rows" judges="values" points=4
 check(exchange_rows, judges="values")
 
 # %% check="exchange-rows" judges="traffic" points=2
 check(exchange_rows, judges="traffic")
-
 
 # %% tags=["notebook-only"]
 def three_rows(rank, world_size):
@@ -346,7 +335,6 @@ def three_rows(rank, world_size):
     arrived = exchange_rows(rows, [2, 1] if rank == 0 else [0, 3], None)
     arrived.sum().backward()
     return arrived.flatten().tolist()
-
 
 run = spawn(three_rows, 2)
 calls = sum(event.op == "all_to_all" for event in run.events) // 2
@@ -399,7 +387,6 @@ predict("times T k b, forward and backward", ...)
 # swapped; multiply by the gates of the pairs; add up by token.
 # </details>
 
-
 # %% exercise="expert-layer" difficulty=5 minutes=20
 def expert_layer(x: Tensor, gates: Tensor, w_up_local: Tensor, w_down_local: Tensor, exchange, ep_group) -> Tensor:
     """A mixture of experts over P ranks: rows go to their experts and back.
@@ -426,7 +413,6 @@ def expert_layer(x: Tensor, gates: Tensor, w_up_local: Tensor, w_down_local: Ten
     return torch.zeros_like(x).index_add(0, token, gates[token, expert, None] * back)
     ### END SOLUTION
 
-
 # %% check="expert-layer" judges="values" points=6
 check(expert_layer, judges="values")
 
@@ -441,14 +427,12 @@ check(expert_layer, judges="traffic")
 tokens, router_weight = make_batch(24, 6, dtype=double), make_batch(6, 8, seed=1, dtype=double)
 w_up, w_down = make_experts(8, 6, 10)
 
-
 def on_four_ranks(rank, world_size):
     x, up, down = (whole.chunk(world_size)[rank].clone().requires_grad_() for whole in (tokens, w_up, w_down))
     gates = router(x, router_weight, 2, softmax_first=False).double()
     y = expert_layer(x, gates, up, down, blocks_for(None)["exchange"], None)
     y.square().sum().backward()
     return y.detach(), up.grad
-
 
 run = spawn(on_four_ranks, 4)
 experts = w_up.clone().requires_grad_()
@@ -503,7 +487,6 @@ predict("rows that a rank dispatches, factor 1.25", ...)
 # undo it all; exchange again; pick the results of the kept choices, multiply by their gates, and add up by token.
 # </details>
 
-
 # %% exercise="capacity-layer" difficulty=4 minutes=15
 def capacity_layer(
     x: Tensor,
@@ -538,7 +521,6 @@ def capacity_layer(
     return torch.zeros_like(x).index_add(0, token, gates[token, choice, None] * back[place])
     ### END SOLUTION
 
-
 # %% check="capacity-layer" judges="values" points=4
 check(capacity_layer, judges="values")
 
@@ -552,10 +534,8 @@ check(capacity_layer, judges="traffic")
 # %% tags=["notebook-only"]
 NARROW = 2048  # the hidden width of each of the 64 experts
 
-
 def weights_of(num_local):
     return torch.empty(num_local, D, NARROW, dtype=bf16), torch.empty(num_local, NARROW, D, dtype=bf16)
-
 
 def dropless(rank, world_size, counts):
     """counts: how many rows each rank has for each of the experts."""
@@ -566,13 +546,11 @@ def dropless(rank, world_size, counts):
         expert_mlp(*of_expert)
     all_to_all(arrived, receive, send)
 
-
 def buffered(rank, world_size, capacity):
     even = [8 * capacity] * world_size
     arrived = all_to_all(torch.empty(sum(even), D, dtype=bf16), even, even)
     expert_mlp(arrived.view(8, -1, D), *weights_of(8))
     all_to_all(arrived, even, even)
-
 
 capacity = -(-5 * 2 * TOKENS // (4 * 64))  # a factor of 1.25, rounded up
 with_buffers = simulate(buffered, 8, capacity).elapsed
@@ -580,6 +558,11 @@ for what, counts in {"even": [128] * 64, "uneven": torch.bincount(choices.flatte
     ratio = simulate(dropless, 8, counts).elapsed / with_buffers
     lost = sum(max(count - capacity, 0) for count in counts) / sum(counts)
     print(f"{what:6}: dropless takes {ratio:.2f} times as long; with buffers, {lost:.1%} of the choices are dropped")
+
+# %% [markdown]
+# With buffers, time doesn't depend on the routing. Where all experts are equally popular, that is wasted work: a fifth
+# of the rows are zeros. Where they aren't, the dropless layer waits for the fullest rank, and the one with buffers is
+# faster because it throws tokens away.
 
 # %%
 reveal("rows that a rank dispatches, factor 1.25", 64 * capacity, why="64 buffers, full or not: 1.25 times T k rows.")
@@ -597,16 +580,13 @@ grouped = torch.nn.functional.grouped_mm(rows, matrices, offs=ends)
 looped = torch.cat([part @ matrix for part, matrix in zip(rows.split([4, 0, 3]), matrices)])
 print("a loop computes the same:", torch.allclose(grouped, looped, rtol=1e-5))
 
-
 def product_by_product(rank, world_size, counts):
     parts, matrices = torch.empty(sum(counts), 2048, dtype=bf16).split(counts), torch.empty(64, 2048, 2048, dtype=bf16)
     for part, matrix in zip(parts, matrices):
         part @ matrix
 
-
 def batched(rank, world_size, counts):
     torch.empty(64, max(counts), 2048, dtype=bf16) @ torch.empty(64, 2048, 2048, dtype=bf16)
-
 
 for what, counts in {"32 rows each": [32] * 64, "64 rows each, but one has 4,096": [4096] + [64] * 63}.items():
     loop, batch = (simulate(program, 1, counts).elapsed for program in (product_by_product, batched))
@@ -624,7 +604,6 @@ for what, counts in {"32 rows each": [32] * 64, "64 rows each, but one has 4,096
 # $F \times D$, and each product takes two operations for each number of the matrix. A rank computes the rows of **all**
 # its experts, from all ranks, and the layer waits for the rank with the most.
 
-
 # %% exercise="slowest-rank" difficulty=2 minutes=8
 def slowest_rank(
     routing: list[list[int]], num_ranks: int, dim: int, hidden: int, flops: float
@@ -641,7 +620,6 @@ def slowest_rank(
     return 4 * most * dim * hidden / flops, most / (loads.sum().item() / num_ranks)
     ### END SOLUTION
 
-
 # %% check="slowest-rank" judges="values" points=3
 check(slowest_rank, judges="values")
 
@@ -649,11 +627,9 @@ check(slowest_rank, judges="values")
 # The opening's three runs, predicted and measured. The virtual GPU needs a little more than the products alone: it also
 # launches kernels and computes gelu.
 
-
 # %%
 def seconds_in_expert(run):
     return max(part.end - part.start for part in run.regions if part.name == "expert")
-
 
 for share, run in zip(shares, runs):
     predicted, ratio = slowest_rank([counts_to(share, 8)] * 8, 8, D, F, find_cluster("dgx-h100", 8).gpu.peak("bf16"))
@@ -697,7 +673,6 @@ predict("mean of the local losses", ...)
 # result again, and combine the parts as the formula says.
 # </details>
 
-
 # %% exercise="balance-loss" difficulty=3 minutes=12
 def balance_loss(probabilities: Tensor, chosen: Tensor, g) -> Tensor:
     """The load-balancing loss over the tokens of all ranks: one scalar for all.
@@ -715,17 +690,14 @@ def balance_loss(probabilities: Tensor, chosen: Tensor, g) -> Tensor:
     return num_experts * (counts / counts.sum() * mass / total).sum()
     ### END SOLUTION
 
-
 # %% check="balance-loss" judges="values" points=4
 check(balance_loss, judges="values")
-
 
 # %% tags=["notebook-only"]
 def two_specialists(rank, world_size):
     probabilities, chosen = torch.eye(2)[[rank] * 5], torch.full((5, 1), rank)
     everyone, alone = (lambda x: all_reduce(x)), (lambda x: x)
     return [balance_loss(probabilities, chosen, g).item() for g in (everyone, alone)]
-
 
 run = spawn(two_specialists, 2)
 over_all, local = run.results[0][0], sum(result[1] for result in run.results) / 2
@@ -762,7 +734,6 @@ for drift in (0.0, 1e4, 1e6):
 #
 # Every rank must end up with the same biases, so the load is that of the whole group.
 
-
 # %% exercise="balance-bias" difficulty=2 minutes=8
 def balance_bias(bias: Tensor, load_local: Tensor, rate: float, group) -> Tensor:
     """The biases after one step, (E,): up by `rate` below the mean load, down above.
@@ -776,7 +747,6 @@ def balance_bias(bias: Tensor, load_local: Tensor, rate: float, group) -> Tensor
     return bias + rate * (load.mean() - load).sign()
     ### END SOLUTION
 
-
 # %% check="balance-bias" judges="values" points=3
 check(balance_bias, judges="values")
 
@@ -785,7 +755,6 @@ check(balance_bias, judges="traffic")
 
 # %% [markdown]
 # The popular experts of part 2 again: 200 steps with the bias, and the fullest expert's load as a multiple of the mean.
-
 
 # %% tags=["notebook-only"]
 def with_bias(rank, world_size):
@@ -797,7 +766,6 @@ def with_bias(rank, world_size):
         fullest.append((total.max() / total.mean()).item())
         bias = balance_bias(bias, load, 0.01, None)
     return fullest
-
 
 fullest = spawn(with_bias, 2).results[0]
 print(", ".join(f"step {step}: {fullest[step]:.2f}" for step in (0, 25, 50, 100, 199)))
@@ -841,7 +809,6 @@ predict("times too large, averaged over the replica group", ...)
 # Sum the count over all data ranks as a tensor, sum each gradient over its own group, and divide both by the count.
 # </details>
 
-
 # %% exercise="moe-gradients" difficulty=3 minutes=10
 def moe_gradients(dense: Tensor, expert: Tensor, num_tokens: int, data_group, replica_group) -> tuple[Tensor, Tensor]:
     """The gradients of the mean loss over all tokens, of a dense weight and an expert.
@@ -856,10 +823,8 @@ def moe_gradients(dense: Tensor, expert: Tensor, num_tokens: int, data_group, re
     return all_reduce(dense, data_group) / total, all_reduce(expert, replica_group) / total
     ### END SOLUTION
 
-
 # %% check="moe-gradients" judges="values" points=4
 check(moe_gradients, judges="values")
-
 
 # %% tags=["notebook-only"]
 def two_averages(rank, world_size):
@@ -868,7 +833,6 @@ def two_averages(rank, world_size):
     right = moe_gradients(torch.ones(1), torch.full((1,), 4.0 * tokens), tokens, None, groups[rank % 4])[1]
     averaged = all_reduce(torch.full((1,), 4.0 * tokens) / tokens, groups[rank % 4]) / 2
     return (averaged / right).item()
-
 
 [too_large] = set(spawn(two_averages, 8).results)
 
@@ -890,17 +854,14 @@ reveal("times too large, averaged over the replica group", too_large, why="One f
 # %%
 predict("times as many bytes with tensor parallelism", ...)
 
-
 # %% tags=["notebook-only"]
 def with_experts(rank, world_size, k):
     rows = torch.empty(k * TOKENS, D, dtype=bf16)
     even = [k * TOKENS // world_size] * world_size
     all_to_all(all_to_all(rows, even, even), even, even)
 
-
 def with_tensor_parallelism(rank, world_size):
     all_reduce(torch.empty(world_size * TOKENS, D, dtype=bf16))
-
 
 experts_send, tensor_sends = (
     run.traffic().implied(0) for run in (simulate(with_experts, 8, 2), simulate(with_tensor_parallelism, 8))
@@ -917,7 +878,6 @@ reveal(
 # Many models have a **shared expert** as well, which every token uses. It needs no dispatch, so it can run while the
 # rows travel.
 
-
 # %% tags=["notebook-only"]
 def with_shared_expert(rank, world_size, overlap):
     x, w_up, w_down = (torch.empty(*shape, dtype=bf16) for shape in [(TOKENS, D), (D, F), (F, D)])
@@ -928,7 +888,6 @@ def with_shared_expert(rank, world_size, overlap):
     with region("shared expert"):
         expert_mlp(x, w_up, w_down)
     handle.wait()
-
 
 alone, hidden = (simulate(with_shared_expert, 64, overlap).elapsed for overlap in (False, True))
 print(f"one after the other: {alone / hidden:.2f} times as long as side by side, on 64 GPUs")
@@ -967,7 +926,6 @@ predict("messages saved by each rank, 4 nodes of 2", ...)
 # counts along dimension 0, where there is now one entry for each rank.
 # </details>
 
-
 # %% exercise="two-level-exchange" difficulty=4 minutes=15
 def two_level_exchange(x: Tensor, local_group, cross_group) -> Tensor:
     """An all-to-all of equal chunks over N nodes of L ranks, in two levels.
@@ -985,7 +943,6 @@ def two_level_exchange(x: Tensor, local_group, cross_group) -> Tensor:
     return all_to_all(chunks, [1] * nodes, [1] * nodes, cross_group).reshape(x.shape)
     ### END SOLUTION
 
-
 # %% check="two-level-exchange" judges="values" points=4
 check(two_level_exchange, judges="values")
 
@@ -994,7 +951,6 @@ check(two_level_exchange, judges="traffic")
 
 # %% [markdown]
 # Flat and in two levels on 64 virtual H100s, 8 nodes of 8, for a few rows per rank and for many.
-
 
 # %% tags=["notebook-only"]
 def flat(rank, world_size, rows):
@@ -1005,12 +961,10 @@ def flat(rank, world_size, rows):
     for work in works:
         work.wait()
 
-
 def in_two_levels(rank, world_size, rows):
     local = [dist.new_group(range(node * 8, node * 8 + 8)) for node in range(8)][rank // 8]
     cross = [dist.new_group(range(place, 64, 8)) for place in range(8)][rank % 8]
     two_level_exchange(torch.empty(64 * rows, D, dtype=bf16), local, cross)
-
 
 ratios = {}
 for rows in (1, 128):
@@ -1066,18 +1020,15 @@ how_predictions_went()
 four_nodes = replace(find_cluster("dgx-h100", 4), name="4 nodes of one GPU", nodes=4, gpus_per_node=1, nics=None)
 routing = routing_statistic(nodes=4, experts=64, tokens=8192)
 
-
 def try_places(places):
     run = simulate(placed_layer, 4, routing, places, cluster=four_nodes)
     print(f"{run.elapsed * 1e3:.2f} ms")
     return run
 
-
 in_order = try_places([expert // 16 for expert in range(64)])
 
 # %% exercise="expert-placement" difficulty=5 minutes=20
 board_name = ""  # your name on the class's board; empty for none
-
 
 def expert_placement(routing: list[list[int]]) -> list[int]:
     """The node of each of E experts, equally many on each of N nodes.
@@ -1096,7 +1047,6 @@ def expert_placement(routing: list[list[int]]) -> list[int]:
         room[node] -= 1
     return places
     ### END SOLUTION
-
 
 # %% [markdown]
 # <details><summary>Hint 1: what to look at</summary>

@@ -54,6 +54,7 @@ def peak_bytes(_: Draws, layers: int, k: int, boundary: int, keeps: int) -> Case
     whole = -(-layers // k)
     mistakes = {
         "what is kept between forward and backward pass: while a segment is recomputed there is more": whole * boundary,
+        "a sum without the segment's own input: what a layer keeps includes it": max(alive) - boundary,
         "a sum that counts the segment's own input twice: its first layer keeps it": max(alive) + boundary,
         "what is alive with the last segment as long as the others: it may be shorter, and then an earlier one may "
         "count": (whole - 1) * boundary + k * keeps,

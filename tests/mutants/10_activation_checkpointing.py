@@ -56,6 +56,12 @@ wrong("no-gradient-of-arguments", "each at its place").replace(
     "return None, *[arg.grad if isinstance(arg, Tensor) else None for arg in args]",
     "return None, *[None for _ in args]",
 )
+wrong("tensors-on-ctx", "where hooks don't see it", caught_by="memory").replace(
+    "ctx.save_for_backward(*[args[place] for place in ctx.places])", "ctx.kept = [args[place] for place in ctx.places]"
+).replace("ctx.saved_tensors", "ctx.kept")
+wrong("sums-without-autograd", "inside torch.enable_grad()").replace(
+    "torch.autograd.backward(*zip(*pairs))", "sum(y.sum() for y, _ in pairs).backward()"
+)
 right("keeps-places-in-a-dict").cell("""
 class Checkpoint(torch.autograd.Function):
     @staticmethod
@@ -163,6 +169,9 @@ wrong("no-checkpoint", "hand each segment", caught_by="memory").body("""
 wrong("k-segments", "once for each segment", caught_by="memory").replace(
     "for start in range(0, len(layers), k):", "k = -(-len(layers) // k)\nfor start in range(0, len(layers), k):"
 )
+wrong("k-segments", "number of layers in each segment", caught_by="memory").replace(
+    "for start", "k = -(-len(layers) // k)\n    for start"
+)
 right("default-argument").body("""
     for start in range(0, len(layers), k):
         def run(x, segment=tuple(layers[start : start + k])):
@@ -186,6 +195,7 @@ wrong("last-only", "an earlier one may need more").body("""
     return (count - 1) * boundary + (num_layers - (count - 1) * k) * keeps
 """)
 wrong("no-checkpoints", "without checkpoints").body("return num_layers * keeps")
+wrong("without-its-input", "what a layer keeps includes it").replace("length * keeps", "length * keeps - boundary")
 right("goes-through-segments").body("""
     alive, most, left = 0, 0, num_layers
     while left > 0:
@@ -206,6 +216,8 @@ wrong("equal-lengths", "length of its own").body("""
 wrong("forgets-the-boundary", "have a peak of").replace("boundaries[start] + least[end]", "least[end]")
 wrong("adds-both", "have a peak of").replace("max(sum(keeps[start:end]), behind)", "sum(keeps[start:end]) + behind")
 wrong("ends", "0 first, then rising").replace("starts.append(start)", "starts.append(following[start])")
+wrong("ignores-inputs", "Every layer is a segment").replace("boundaries[start] + least[end]", "least[end]")
+wrong("adds-both", "one segment").replace("max(sum(keeps[start:end]), behind)", "sum(keeps[start:end]) + behind")
 right("recursive").body("""
     from functools import cache
 
@@ -257,6 +269,9 @@ wrong("no-padding", "").replace("-(-tensor.numel() // size)", "tensor.numel() //
 wrong("gathers-in-pack", "in unpack", caught_by="traffic").replace(
     "return tensor.shape, flat", "dist.all_reduce(flat.clone(), group=group)\nreturn tensor.shape, flat"
 )
+wrong("world-rank", "wrong pieces").replace("dist.get_rank(group)", "dist.get_rank() % dist.get_world_size(group)")
+wrong("gathers-in-the-world", "is the group handed").replace("piece, group=group", "piece")
+wrong("float32", "in float32", hidden=True).replace("shape, piece = kept", "shape, piece = kept[0], kept[1].float()")
 right("tensor-lists").body("""
     rank, size = dist.get_rank(group), dist.get_world_size(group)
 
