@@ -25,7 +25,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from utils import RankFailed, figures, region, simulate, track_memory
 from utils.checks import checks_for
 from utils.cluster import find_cluster
-from utils.kit.chain import drawn_chain, peak_of_plan, train_chain
+from utils.kit.chain import drawn_chain, peak_of_plan, seconds_of_plan, train_chain
 from utils.kit.mlp import layer
 from utils.kit.predictions import how_predictions_went, predict, reveal
 from utils.kit.saved_tensors import saved_tensors
@@ -1025,8 +1025,8 @@ memory = int(0.4 * sum(chain.keeps))
 
 def try_plan(plan):
     run = simulate(train_chain, 1, chain, plan, cluster="dgx-h100")
-    peak = peak_of_plan(plan, chain.boundaries, chain.keeps)
-    print(f"{run.elapsed * 1e3:.2f} ms, {peak / 1e6:.0f} MB of {memory / 1e6:.0f} MB")
+    peak, estimate = peak_of_plan(plan, chain.boundaries, chain.keeps), seconds_of_plan(plan, chain.seconds)
+    print(f"{run.elapsed * 1e3:.2f} ms (estimate {estimate * 1e3:.2f}), {peak / 1e6:.0f} MB of {memory / 1e6:.0f} MB")
 
 try_plan([(0, 24, False)])
 try_plan([(number, number + 1, True) for number in range(24)])

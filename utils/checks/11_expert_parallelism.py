@@ -332,7 +332,10 @@ def capacity_layer(draws: Draws, tokens: list[int], E: int, k: int, capacity: in
     experts = liked.topk(k).indices
     w_up, w_down = make_experts(E, D, F, draws.salted())
     positions = torch.cat(
-        [torch.tensor(drawn_positions(draws, of_rank.tolist(), capacity)) for of_rank in experts.split(tokens)]
+        [
+            torch.tensor(drawn_positions(draws, of_rank.tolist(), capacity), dtype=torch.int64).view(-1, k)
+            for of_rank in experts.split(tokens)
+        ]
     )
     dropped = positions < 0
 
@@ -466,7 +469,7 @@ def balance_bias(draws: Draws, size: int, E: int, rate: float, groups: Groups = 
     team = {rank: members for members in teams for rank in members}
     bias = draws.integers(E, F64)
     loads = [10 + 3 * draws.integers(E, F64, seed=1 + rank) for rank in range(size)]
-    for load in loads:  # the last expert has exactly the mean load: E - 1 times the mean of the others is whole
+    for load in loads if not groups else []:  # the last expert has exactly the mean load
         load[-1] = load[:-1].sum()
         load[:-1] *= E - 1
 
