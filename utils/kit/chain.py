@@ -111,8 +111,8 @@ def train_chain(rank: int, world_size: int, chain: Chain, plan: Sequence[Segment
         return x
 
     for start, end, recompute in plan:
-        x = checkpoint(run, start, end, x, use_reentrant=True) if recompute else run(start, end, x)  # type: ignore[assignment]
-    x.sum().backward()  # type: ignore[no-untyped-call]
+        x = checkpoint(run, start, end, x, use_reentrant=True) if recompute else run(start, end, x)
+    x.sum().backward()
 
 
 def weight(*shape: int) -> Tensor:
