@@ -875,7 +875,7 @@ def unchanged(x):
     return x
 
 def train_with_shelf(rank, world_size, hooks, layers=12, shape=(4, 4096, WIDTH)):
-    """hooks: (pack, unpack), or None, which keeps inputs here. Returns the bytes that rank 0 keeps for backward."""
+    """hooks: (pack, unpack); None keeps inputs here. Returns the bytes rank 0 keeps for backward."""
     if rank == 1:
         shelf = [torch.empty(shape, dtype=bf16) for _ in range(layers if hooks else 0)]
         for x in shelf:

@@ -574,7 +574,8 @@ reveal("rows that a rank dispatches, factor 1.25", 64 * capacity, why="64 buffer
 # neither problem. It takes the rows end to end, and the row at which each expert's part ends:
 
 # %%
-rows, matrices = (torch.randn(*shape, generator=torch.Generator().manual_seed(1)) for shape in ((7, 16), (3, 16, 16)))
+generator = torch.Generator().manual_seed(1)
+rows, matrices = (torch.randn(*shape, generator=generator) for shape in ((7, 16), (3, 16, 16)))
 ends = torch.tensor([4, 4, 7], dtype=torch.int32)  # 4 rows, none and 3
 grouped = torch.nn.functional.grouped_mm(rows, matrices, offs=ends)
 looped = torch.cat([part @ matrix for part, matrix in zip(rows.split([4, 0, 3]), matrices)])
