@@ -154,7 +154,11 @@ check(kept_for_backward, judges="values")
 kept = kept_for_backward(lambda x: x.exp().sin(), torch.randn(1000, requires_grad=True))
 
 # %%
-reveal("bytes kept by exp(x).sin()", sum(kept), why="One tensor: exp's result is sin's argument.")
+reveal(
+    "bytes kept by exp(x).sin()",
+    sum(kept),
+    why="One tensor: exp's result is sin's argument.",
+)
 
 # %% [markdown]
 # Now a whole transformer layer, at a small size: 32 tokens of width 16, 4 heads. Which of these are scores of
@@ -280,7 +284,11 @@ x, w = torch.randn(4, 8, requires_grad=True), torch.randn(8, 8, requires_grad=Tr
 checkpoint(counted_layer, x, w).sum().backward()
 
 # %%
-reveal("times a step computes x @ w", len(times), why="Once forward, and once more backward; then the gradients.")
+reveal(
+    "times a step computes x @ w",
+    len(times),
+    why="Once forward, and once more backward; then the gradients.",
+)
 
 # %% [markdown]
 # If a matrix product takes one unit forward, it takes two backward: one for each factor's gradient. With a checkpoint
@@ -506,7 +514,11 @@ best = min(peaks, key=peaks.get)
 print({k: peaks[k] for k in (1, 2, 4, 8, 16, 32, 64)})
 
 # %%
-reveal("the best k for 64 layers", best, why="The square root of 64 / 4: the two sums are then about equal.")
+reveal(
+    "the best k for 64 layers",
+    best,
+    why="The square root of 64 / 4: the two sums are then about equal.",
+)
 
 # %% [markdown]
 # With $n = L / k$ segments the peak is about $n \cdot$ `boundary` $+ \; k \cdot$ `keeps`. The sum is smallest where
@@ -971,7 +983,11 @@ check(stage_peak, judges="values")
 first, last = (stage_peak(stage, 4, 8, 6, 1, 4, recompute=False) for stage in (0, 3))
 
 # %%
-reveal("the first stage keeps, times the last one", first / last, why="Four microbatches in flight, against one.")
+reveal(
+    "the first stage keeps, times the last one",
+    first / last,
+    why="Four microbatches in flight, against one.",
+)
 
 # %%
 [stage_peak(0, 4, 8, 6, 1, 4, recompute) for recompute in (False, True)]  # the first stage

@@ -68,7 +68,11 @@ for share, times in zip(shares, slowdown):
     print(f"{share:5.1%} of the tokens want expert 0: {times:.2f} times as long")
 
 # %%
-reveal("times as long, half of all tokens to one of 8 experts", slowdown[2], why="Everyone waits for the fullest rank.")
+reveal(
+    "times as long, half of all tokens to one of 8 experts",
+    slowdown[2],
+    why="Everyone waits for the fullest rank.",
+)
 
 # %% [markdown]
 # Seven GPUs wait for the eighth, as the timeline shows. The layer is as slow as its most popular expert: the rank that
@@ -145,7 +149,11 @@ router(x, w_gate, k=1, softmax_first=False).square().sum().backward()
 of_top_1 = w_gate.grad.abs().max().item()
 
 # %%
-reveal("gradient of the gate, top-1 first", of_top_1, why="A softmax over one number is 1, whatever the number.")
+reveal(
+    "gradient of the gate, top-1 first",
+    of_top_1,
+    why="A softmax over one number is 1, whatever the number.",
+)
 
 # %% [markdown]
 # So a model with $k = 1$ must take the softmax first, as the Switch Transformer does; otherwise its router never
@@ -227,7 +235,11 @@ dropped = (positions == -1).sum().item()
 positions
 
 # %%
-reveal("choices that are dropped", dropped, why="Each expert is wanted three times and has two rows.")
+reveal(
+    "choices that are dropped",
+    dropped,
+    why="Each expert is wanted three times and has two rows.",
+)
 
 # %% [markdown]
 # How much is dropped? Here are 4,096 tokens with random scores and 64 experts, of which some are more popular.
@@ -341,7 +353,11 @@ calls = sum(event.op == "all_to_all" for event in run.events) // 2
 run.results
 
 # %%
-reveal("all-to-alls of an exchange, forward and backward", calls, why="Sizes and rows forward, rows backward.")
+reveal(
+    "all-to-alls of an exchange, forward and backward",
+    calls,
+    why="Sizes and rows forward, rows backward.",
+)
 
 # %% [markdown]
 # ## The expert-parallel layer
@@ -447,7 +463,11 @@ row_calls = [event for event in run.events if event.op == "all_to_all" and event
 in_all = sum(event.bytes for event in row_calls) / (24 * 2 * 6 * 8)
 
 # %%
-reveal("times T k b, forward and backward", round(in_all), why="Dispatch and combine, and each of them again backward.")
+reveal(
+    "times T k b, forward and backward",
+    round(in_all),
+    why="Dispatch and combine, and each of them again backward.",
+)
 
 # %% [markdown]
 # ## Layer with fixed buffers
@@ -565,7 +585,11 @@ for what, counts in {"even": [128] * 64, "uneven": torch.bincount(choices.flatte
 # faster because it throws tokens away.
 
 # %%
-reveal("rows that a rank dispatches, factor 1.25", 64 * capacity, why="64 buffers, full or not: 1.25 times T k rows.")
+reveal(
+    "rows that a rank dispatches, factor 1.25",
+    64 * capacity,
+    why="64 buffers, full or not: 1.25 times T k rows.",
+)
 
 # %% [markdown]
 # ### A loop over experts, or one product
@@ -705,8 +729,16 @@ over_all, local = run.results[0][0], sum(result[1] for result in run.results) / 
 over_all, local
 
 # %%
-reveal("loss over the global batch", over_all, why="Both experts get half of all tokens: perfect balance.")
-reveal("mean of the local losses", local, why="On each rank, everything goes to one expert.")
+reveal(
+    "loss over the global batch",
+    over_all,
+    why="Both experts get half of all tokens: perfect balance.",
+)
+reveal(
+    "mean of the local losses",
+    local,
+    why="On each rank, everything goes to one expert.",
+)
 
 # %% [markdown]
 # The local loss punishes a router that is perfectly balanced. It forbids experts to specialise wherever a rank's tokens
@@ -838,7 +870,11 @@ def two_averages(rank, world_size):
 [too_large] = set(spawn(two_averages, 8).results)
 
 # %%
-reveal("times too large, averaged over the replica group", too_large, why="One for each rank that sends it tokens.")
+reveal(
+    "times too large, averaged over the replica group",
+    too_large,
+    why="One for each rank that sends it tokens.",
+)
 
 # %% [markdown]
 # Adam would hide that mistake: it divides the scale of a gradient away. Gradient clipping would not.
