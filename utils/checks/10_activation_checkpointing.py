@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import simulate
 from ..kit.chain import Chain, Segment, drawn_chain, peak_of, peak_of_plan, train_chain
 from ..kit.drivers import recomputed
 from ..kit.drivers.recomputed import (
@@ -27,6 +26,7 @@ from ..kit.drivers.recomputed import (
 )
 from ..text.units import plural
 from .answer import Answer, CheckFailed
+from .closed_forms import simulate
 from .inputs import Draws
 from .oracles import Case, oracle
 from .recorded import recorded, recorded_par
