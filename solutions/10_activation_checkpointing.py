@@ -11,6 +11,7 @@
 # both.
 
 # %%
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -23,7 +24,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from utils import RankFailed, figures, region, simulate, track_memory
 from utils.checks import checks_for
-from utils.kit.chain import peak_of_plan, seconds_of_plan
+from utils.cluster import find_cluster
+from utils.kit.chain import drawn_chain, peak_of_plan, seconds_of_plan, train_chain
 from utils.kit.mlp import layer
 from utils.kit.predictions import how_predictions_went, predict, reveal
 from utils.kit.saved_tensors import saved_tensors
@@ -153,7 +155,11 @@ check(kept_for_backward, judges="values")
 kept = kept_for_backward(lambda x: x.exp().sin(), torch.randn(1000, requires_grad=True))
 
 # %%
-reveal("bytes kept by exp(x).sin()", sum(kept), why="One tensor: exp's result is sin's argument.")
+reveal(
+    "bytes kept by exp(x).sin()",
+    sum(kept),
+    why="One tensor: exp's result is sin's argument.",
+)
 
 # %% [markdown]
 # Now a whole transformer layer, at a small size: 32 tokens of width 16, 4 heads. Which of these are scores of
@@ -279,7 +285,11 @@ x, w = torch.randn(4, 8, requires_grad=True), torch.randn(8, 8, requires_grad=Tr
 checkpoint(counted_layer, x, w).sum().backward()
 
 # %%
-reveal("times a step computes x @ w", len(times), why="Once forward, and once more backward; then the gradients.")
+reveal(
+    "times a step computes x @ w",
+    len(times),
+    why="Once forward, and once more backward; then the gradients.",
+)
 
 # %% [markdown]
 # If a matrix product takes one unit forward, it takes two backward: one for each factor's gradient. With a checkpoint
@@ -434,6 +444,7 @@ def forward_in_segments(layers: list, x: Tensor, k: int, checkpoint) -> Tensor:
     layers: functions (b, D) -> (b, D). The last segment has fewer than k of them if k doesn't
     divide their number. checkpoint(function, x) as above; it is called once per segment.
     """
+
     ### BEGIN SOLUTION
     def run(segment, x):
         for one in segment:
@@ -504,7 +515,11 @@ best = min(peaks, key=peaks.get)
 print({k: peaks[k] for k in (1, 2, 4, 8, 16, 32, 64)})
 
 # %%
-reveal("the best k for 64 layers", best, why="The square root of 64 / 4: the two sums are then about equal.")
+reveal(
+    "the best k for 64 layers",
+    best,
+    why="The square root of 64 / 4: the two sums are then about equal.",
+)
 
 # %% [markdown]
 # With $n = L / k$ segments the peak is about $n \cdot$ `boundary` $+ \; k \cdot$ `keeps`. The sum is smallest where
@@ -824,9 +839,94 @@ check(pieces_over, judges="memory")
 check(pieces_over, judges="traffic")
 
 # %% [markdown]
-# The other place to put inputs is the **CPU's memory**: `pack` copies to the host, `unpack` copies back. (PyTorch has
-# `torch.autograd.graph.save_on_cpu` for it.) Does the copy cost more than computing again? For one layer of the
-# transformer at the top, in bfloat16, with a link of 64 GB/s to the host and 60 % of an H100's 989 TFLOP/s:
+# ### Kept somewhere else
+# Inputs can also be kept whole, but **elsewhere**: on a rank that has room, such as the last stage of a pipeline, or in
+# the memory of the host. `pack` sends the input away and keeps nothing, `unpack` asks for it back. Both hooks below
+# work in the background: a layer's input leaves while the layer computes, and with `ahead` the next input to be needed
+# comes back while the current layer is recomputed.
+
+# %%
+def kept_on(peer, ahead):
+    """Hooks that keep saved tensors on another rank. ahead: fetch each one before it is needed."""
+    leaving, away, arriving = [], [], []
+
+    def pack(x):
+        for work in leaving:
+            work.wait()  # the previous input, which left long ago
+        leaving[:] = [dist.isend(x.detach(), peer)]
+        away.append(x.shape)
+
+    def fetch():
+        if away:
+            x = torch.empty(away.pop(), dtype=bf16)
+            arriving.append((x, dist.irecv(x, peer)))
+
+    def unpack(_):
+        if not arriving:
+            fetch()
+        x, work = arriving.pop()
+        if ahead:
+            fetch()
+        work.wait()
+        return x
+
+    return pack, unpack
+
+# %% [markdown]
+# Rank 0 trains 12 layers of the transformer at the top, and rank 1 is its shelf. Two GPUs of one node are connected by
+# NVLink at 450 GB/s. The host's memory is the same program on a link of 64 GB/s: what is at the other end makes no
+# difference.
+#
+# **Predict**: the inputs are on the host, and each is fetched only when it is needed. By how many percent is the step
+# longer than with the inputs on the GPU?
+
+# %%
+predict("percent longer: inputs on the host, fetched when needed", ...)
+
+# %%
+def unchanged(x):
+    return x
+
+def train_with_shelf(rank, world_size, hooks, layers=12, shape=(4, 4096, WIDTH)):
+    """hooks: (pack, unpack); None keeps inputs here. Returns the bytes rank 0 keeps for backward."""
+    if rank == 1:
+        shelf = [torch.empty(shape, dtype=bf16) for _ in range(layers if hooks else 0)]
+        for x in shelf:
+            dist.recv(x, 0)
+        for x in reversed(shelf):
+            dist.send(x, 0)
+        return
+    weights, x = [empty_layer() for _ in range(layers)], torch.empty(shape, dtype=bf16, requires_grad=True)
+    before = torch.cuda.memory_allocated()
+    for of_layer in weights:
+        with saved_tensors_hooks(*hooks or (unchanged, unchanged)):
+            x = checkpoint(transformer_layer, x, of_layer, HEADS)
+    kept = torch.cuda.memory_allocated() - before
+    x.square().mean().backward()
+    return kept
+
+nvlink = find_cluster("dgx-h100", 2)
+to_host = replace(nvlink, name="a GPU and its host", intra=replace(nvlink.intra, bandwidth=64e9))
+here = simulate(train_with_shelf, 2, None, cluster=nvlink)
+print(f"inputs on the GPU: {here.results[0] / 1e9:.2f} GB are kept")
+longer = {}
+for name, cluster in {"another GPU": nvlink, "the host": to_host}.items():
+    for ahead in (False, True):
+        run = simulate(train_with_shelf, 2, kept_on(1, ahead), cluster=cluster)
+        longer[name, ahead] = 100 * (run.elapsed / here.elapsed - 1)
+        when = "fetched ahead" if ahead else "fetched when needed"
+        print(f"on {name}, {when}: {run.results[0] / 1e9:.2f} GB, {longer[name, ahead]:.1f} % longer")
+
+# %%
+reveal(
+    "percent longer: inputs on the host, fetched when needed",
+    round(longer["the host", False], 1),
+    why="Each layer waits 2 ms for its input. Fetched ahead, the copy hides behind recomputing.",
+)
+
+# %% [markdown]
+# So inputs can go anywhere. Then why recompute at all, and not send **everything** away that a layer keeps? For one
+# layer, with the same 64 GB/s and 60 % of an H100's 989 TFLOP/s:
 
 # %%
 tokens = 4 * 4096
@@ -837,8 +937,9 @@ for what, nbytes in copied.items():
     print(f"{what:18} {nbytes / 64e9 * 1e3:6.1f} ms one way; one layer's forward pass {forward * 1e3:.1f} ms")
 
 # %% [markdown]
-# A layer's input travels in less time than the layer computes, so its copy can hide behind computing. Everything that
-# the layer keeps takes far longer: for that, recompute.
+# A layer's input travels in less time than the layer computes. Everything that the layer keeps takes far longer: for
+# that, recompute. (PyTorch's hooks for the host are `torch.autograd.graph.save_on_cpu`. Keeping activations on a later
+# stage of the pipeline, which has fewer microbatches in flight, is called BPipe.)
 
 # %% [markdown]
 # ## Peak memory of a pipeline stage
@@ -883,7 +984,11 @@ check(stage_peak, judges="values")
 first, last = (stage_peak(stage, 4, 8, 6, 1, 4, recompute=False) for stage in (0, 3))
 
 # %%
-reveal("the first stage keeps, times the last one", first / last, why="Four microbatches in flight, against one.")
+reveal(
+    "the first stage keeps, times the last one",
+    first / last,
+    why="Four microbatches in flight, against one.",
+)
 
 # %%
 [stage_peak(0, 4, 8, 6, 1, 4, recompute) for recompute in (False, True)]  # the first stage
@@ -914,8 +1019,8 @@ how_predictions_went()
 #
 # **The papers.** Chen and others: *Training Deep Nets with Sublinear Memory Cost* (2016), for $\sqrt{L}$. Korthikanti
 # and others: *Reducing Activation Recomputation in Large Transformer Models* (MLSys 2023), for the selective way.
-# Rajbhandari and others: *ZeRO* (SC 2020), for partitioned activations. Dao and others: *FlashAttention* (NeurIPS
-# 2022).
+# Rajbhandari and others: *ZeRO* (SC 2020), for partitioned activations. Kim and others: *BPipe* (ICML 2023), for those
+# on another stage. Dao and others: *FlashAttention* (NeurIPS 2022).
 
 # %% [markdown]
 # # Challenge
@@ -923,12 +1028,25 @@ how_predictions_went()
 
 # %% [markdown]
 # ## A given memory, the least time
-# A chain of 24 uneven layers, and memory for 40 % of what all of them keep. Which layers do you recompute, in which
-# segments, and which do you leave alone? A plan is a list of segments `(start, end, recompute)`, which together are all
-# layers in order. `peak_of_plan` and `seconds_of_plan` say what a plan needs.
+# A chain of 24 uneven MLPs on one virtual H100, and memory for 40 % of what all of them keep. Which layers do you
+# recompute, in which segments, and which do you leave alone? A plan is a list of segments `(start, end, recompute)`,
+# which together are all layers in order. `peak_of_plan` says how much memory a plan needs, `seconds_of_plan` about how
+# long it takes: three times each layer's forward pass, and once more for those that are recomputed.
 #
-# The score is the time of a step: three times each layer's forward pass, and once more for those that are recomputed.
-# Par treats each layer by itself. The limit recomputes nothing.
+# The score is the virtual time of a training step with your plan. Par treats each layer by itself. The limit is the
+# time of a step that recomputes nothing.
+
+# %%
+chain = drawn_chain(24, seed=1)
+memory = int(0.4 * sum(chain.keeps))
+
+def try_plan(plan):
+    run = simulate(train_chain, 1, chain, plan, cluster="dgx-h100")
+    peak, estimate = peak_of_plan(plan, chain.boundaries, chain.keeps), seconds_of_plan(plan, chain.seconds)
+    print(f"{run.elapsed * 1e3:.2f} ms (estimate {estimate * 1e3:.2f}), {peak / 1e6:.0f} MB of {memory / 1e6:.0f} MB")
+
+try_plan([(0, 24, False)])
+try_plan([(number, number + 1, True) for number in range(24)])
 
 # %% exercise="recompute-plan" difficulty=5 minutes=15
 board_name = ""  # your name on the class's board; empty for none
@@ -938,6 +1056,7 @@ def recompute_plan(boundaries: list, keeps: list, seconds: list, memory: int) ->
 
     For each layer: bytes of its input, bytes that it keeps if recorded, including its input,
     seconds of its forward pass. memory: the most bytes alive at any time (peak_of_plan).
+    Judged for this chain, and for others of the same kind.
     """
     ### BEGIN SOLUTION
     again = [True] * len(keeps)
@@ -972,9 +1091,7 @@ def recompute_plan(boundaries: list, keeps: list, seconds: list, memory: int) ->
 # </details>
 
 # %%
-boundaries, keeps, seconds = [8, 1, 4, 2], [20, 9, 30, 12], [2, 5, 1, 3]
-plan = recompute_plan(boundaries, keeps, seconds, 50)
-plan, peak_of_plan(plan, boundaries, keeps), seconds_of_plan(plan, seconds)
+try_plan(recompute_plan(chain.boundaries, chain.keeps, chain.seconds, memory))
 
 # %% check="recompute-plan" judges="score" points=3
 check(recompute_plan, judges="score", extra_credit=3)

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from utils import region, simulate, spawn
+from utils import figures, region, simulate, spawn
 from utils.checks import checks_for
 from utils.cluster import find_cluster
 from utils.kit.expert_placement import placed_layer, routing_statistic
@@ -69,7 +69,11 @@ for share, times in zip(shares, slowdown):
     print(f"{share:5.1%} of the tokens want expert 0: {times:.2f} times as long")
 
 # %%
-reveal("times as long, half of all tokens to one of 8 experts", slowdown[2], why="Everyone waits for the fullest rank.")
+reveal(
+    "times as long, half of all tokens to one of 8 experts",
+    slowdown[2],
+    why="Everyone waits for the fullest rank.",
+)
 
 # %% [markdown]
 # Seven GPUs wait for the eighth, as the timeline shows. The layer is as slow as its most popular expert: the rank that
@@ -146,7 +150,11 @@ router(x, w_gate, k=1, softmax_first=False).square().sum().backward()
 of_top_1 = w_gate.grad.abs().max().item()
 
 # %%
-reveal("gradient of the gate, top-1 first", of_top_1, why="A softmax over one number is 1, whatever the number.")
+reveal(
+    "gradient of the gate, top-1 first",
+    of_top_1,
+    why="A softmax over one number is 1, whatever the number.",
+)
 
 # %% [markdown]
 # So a model with $k = 1$ must take the softmax first, as the Switch Transformer does; otherwise its router never
@@ -228,7 +236,11 @@ dropped = (positions == -1).sum().item()
 positions
 
 # %%
-reveal("choices that are dropped", dropped, why="Each expert is wanted three times and has two rows.")
+reveal(
+    "choices that are dropped",
+    dropped,
+    why="Each expert is wanted three times and has two rows.",
+)
 
 # %% [markdown]
 # How much is dropped? Here are 4,096 tokens with random scores and 64 experts, of which some are more popular.
@@ -258,6 +270,13 @@ for factor in (1.0, 1.25, 2.0):
 #
 # Zeros are allowed in both lists. But how does a rank know how much arrives? Only the sender knows. So the sizes go
 # first, in a small all-to-all of their own.
+#
+# Below, rank 0 has three tokens and experts 0 and 1, rank 1 has two tokens and experts 2 and 3. Each token uses two
+# experts, so it becomes two rows. A colour is the rank that a row comes from, and a black arrow is a row that leaves
+# its rank. To **combine**, all rows go back the way they came.
+
+# %%
+figures.dispatch([[[0, 2], [2, 3], [1, 2]], [[0, 2], [2, 3]]], num_experts=4)
 
 # %% [markdown]
 # ## Exchange of rows
@@ -335,7 +354,11 @@ calls = sum(event.op == "all_to_all" for event in run.events) // 2
 run.results
 
 # %%
-reveal("all-to-alls of an exchange, forward and backward", calls, why="Sizes and rows forward, rows backward.")
+reveal(
+    "all-to-alls of an exchange, forward and backward",
+    calls,
+    why="Sizes and rows forward, rows backward.",
+)
 
 # %% [markdown]
 # ## The expert-parallel layer
@@ -441,7 +464,133 @@ row_calls = [event for event in run.events if event.op == "all_to_all" and event
 in_all = sum(event.bytes for event in row_calls) / (24 * 2 * 6 * 8)
 
 # %%
-reveal("times T k b, forward and backward", round(in_all), why="Dispatch and combine, and each of them again backward.")
+reveal(
+    "times T k b, forward and backward",
+    round(in_all),
+    why="Dispatch and combine, and each of them again backward.",
+)
+
+# %% [markdown]
+# ## Layer with fixed buffers
+#
+# Now the same layer with part 2's buffers. Every rank has a buffer of $C$ rows for **each** of the $E$ experts. It puts
+# its rows there, at the positions that `buffer_positions` found, and leaves zeros everywhere else. Then each rank sends
+# $E C / P$ rows to each other rank, however the router has chosen. That has three advantages:
+#
+# - no rank needs to know what the others send, so no sizes travel, and the CPU needn't wait for numbers from the GPU
+# - all experts of a rank get the same number of rows, $P C$, so one **batched** product computes them all
+# - shapes never change, so the step can be compiled, or recorded as a CUDA graph
+#
+# `expert_mlp(x, w_up, w_down)` multiplies in batches if all three have a dimension more: (E/P, n, D), (E/P, D, F) and
+# (E/P, F, D). The price is what you saw in part 2: some tokens are dropped, and zeros travel and are multiplied.
+#
+# **Predict** for a rank with 4,096 tokens, $k = 2$ and a capacity factor of 1.25: how many rows does it dispatch?
+
+# %%
+predict("rows that a rank dispatches, factor 1.25", ...)
+
+# %% [markdown]
+# <details><summary>Hint 1: where to look</summary>
+#
+# Lay the buffers of all experts end to end, as one tensor of $E C$ rows. Which of its rows belongs to a choice whose
+# expert and position you know? And what does a position of -1 mean for it?
+# </details>
+# <details><summary>Hint 2: the idea</summary>
+#
+# That one number serves twice. It says where a token's row goes before the dispatch, and where its result is found
+# after the combine. In between, rows lie by source and then by expert, as in the layer before. The batched product
+# wants the expert first: two dimensions change places, and change back afterwards.
+# </details>
+# <details><summary>Hint 3: almost the code</summary>
+#
+# List the choices that were kept, with token, expert and position. Write the tokens' rows into zeros; exchange with
+# equal splits; view as source, expert, place, feature; transpose, flatten sources and places together; run the experts;
+# undo it all; exchange again; pick the results of the kept choices, multiply by their gates, and add up by token.
+# </details>
+
+# %% exercise="capacity-layer" difficulty=4 minutes=15
+def capacity_layer(
+    x: Tensor,
+    experts: Tensor,
+    positions: Tensor,
+    gates: Tensor,
+    w_up_local: Tensor,
+    w_down_local: Tensor,
+    capacity: int,
+    exchange,
+    ep_group,
+) -> Tensor:
+    """A mixture of experts in which each rank sends `capacity` rows to every expert.
+
+    x: (T, D), this rank's tokens; T may differ from rank to rank. experts, positions,
+    gates: (T, k), the experts of each token, the row of each choice in that expert's
+    buffer (-1: dropped), and its weight. w_up_local: (E/P, D, F) and w_down_local:
+    (E/P, F, D). exchange(rows, send, receive) as before. Returns (T, D); a dropped
+    choice adds nothing. Forward: two all-to-alls of E * capacity rows; backward: two.
+    """
+    ### BEGIN SOLUTION
+    num_local, size = len(w_up_local), dist.get_world_size(ep_group)
+    token, choice = (positions >= 0).nonzero(as_tuple=True)  # of the choices that were kept
+    place = experts[token, choice] * capacity + positions[token, choice]
+    even = [num_local * capacity] * size
+    buffers = x.new_zeros(sum(even), x.shape[1]).index_copy(0, place, x[token])  # (E * C, D)
+
+    arrived = exchange(buffers, even, even).view(size, num_local, capacity, -1)
+    rows = arrived.transpose(0, 1).flatten(1, 2)  # (E/P, P * C, D)
+    results = expert_mlp(rows, w_up_local, w_down_local).view(num_local, size, capacity, -1)
+    back = exchange(results.transpose(0, 1).reshape(buffers.shape), even, even)  # (E * C, D)
+    return torch.zeros_like(x).index_add(0, token, gates[token, choice, None] * back[place])
+    ### END SOLUTION
+
+# %% check="capacity-layer" judges="values" points=4
+check(capacity_layer, judges="values")
+
+# %% check="capacity-layer" judges="traffic" points=2
+check(capacity_layer, judges="traffic")
+
+# %% [markdown]
+# Which of the two layers is faster? Here is the work of each on 8 virtual H100s with 64 experts, 8 on each rank: once
+# if all experts are equally popular, once with the routing of part 2, where some are more popular than others.
+
+# %% tags=["notebook-only"]
+NARROW = 2048  # the hidden width of each of the 64 experts
+
+def weights_of(num_local):
+    return torch.empty(num_local, D, NARROW, dtype=bf16), torch.empty(num_local, NARROW, D, dtype=bf16)
+
+def dropless(rank, world_size, counts):
+    """counts: how many rows each rank has for each of the experts."""
+    mine, w = counts[8 * rank : 8 * rank + 8], weights_of(8)
+    send, receive = [sum(counts[8 * to : 8 * to + 8]) for to in range(world_size)], [sum(mine)] * world_size
+    arrived = all_to_all(torch.empty(sum(send), D, dtype=bf16), send, receive)
+    for of_expert in zip(arrived.split([world_size * count for count in mine]), *w):
+        expert_mlp(*of_expert)
+    all_to_all(arrived, receive, send)
+
+def buffered(rank, world_size, capacity):
+    even = [8 * capacity] * world_size
+    arrived = all_to_all(torch.empty(sum(even), D, dtype=bf16), even, even)
+    expert_mlp(arrived.view(8, -1, D), *weights_of(8))
+    all_to_all(arrived, even, even)
+
+capacity = -(-5 * 2 * TOKENS // (4 * 64))  # a factor of 1.25, rounded up
+with_buffers = simulate(buffered, 8, capacity).elapsed
+for what, counts in {"even": [128] * 64, "uneven": torch.bincount(choices.flatten(), minlength=64).tolist()}.items():
+    ratio = simulate(dropless, 8, counts).elapsed / with_buffers
+    lost = sum(max(count - capacity, 0) for count in counts) / sum(counts)
+    print(f"{what:6}: dropless takes {ratio:.2f} times as long; with buffers, {lost:.1%} of the choices are dropped")
+
+# %% [markdown]
+# With buffers, time doesn't depend on the routing. Where all experts are equally popular, that is wasted work: a fifth
+# of the rows are zeros. Where they aren't, the dropless layer waits for the fullest rank, and the one with buffers is
+# faster because it throws tokens away.
+
+# %%
+reveal(
+    "rows that a rank dispatches, factor 1.25",
+    64 * capacity,
+    why="64 buffers, full or not: 1.25 times T k rows.",
+)
 
 # %% [markdown]
 # ### A loop over experts, or one product
@@ -450,7 +599,8 @@ reveal("times T k b, forward and backward", round(in_all), why="Dispatch and com
 # neither problem. It takes the rows end to end, and the row at which each expert's part ends:
 
 # %%
-rows, matrices = (torch.randn(*shape, generator=torch.Generator().manual_seed(1)) for shape in ((7, 16), (3, 16, 16)))
+generator = torch.Generator().manual_seed(1)
+rows, matrices = (torch.randn(*shape, generator=generator) for shape in ((7, 16), (3, 16, 16)))
 ends = torch.tensor([4, 4, 7], dtype=torch.int32)  # 4 rows, none and 3
 grouped = torch.nn.functional.grouped_mm(rows, matrices, offs=ends)
 looped = torch.cat([part @ matrix for part, matrix in zip(rows.split([4, 0, 3]), matrices)])
@@ -580,8 +730,16 @@ over_all, local = run.results[0][0], sum(result[1] for result in run.results) / 
 over_all, local
 
 # %%
-reveal("loss over the global batch", over_all, why="Both experts get half of all tokens: perfect balance.")
-reveal("mean of the local losses", local, why="On each rank, everything goes to one expert.")
+reveal(
+    "loss over the global batch",
+    over_all,
+    why="Both experts get half of all tokens: perfect balance.",
+)
+reveal(
+    "mean of the local losses",
+    local,
+    why="On each rank, everything goes to one expert.",
+)
 
 # %% [markdown]
 # The local loss punishes a router that is perfectly balanced. It forbids experts to specialise wherever a rank's tokens
@@ -713,7 +871,11 @@ def two_averages(rank, world_size):
 [too_large] = set(spawn(two_averages, 8).results)
 
 # %%
-reveal("times too large, averaged over the replica group", too_large, why="One for each rank that sends it tokens.")
+reveal(
+    "times too large, averaged over the replica group",
+    too_large,
+    why="One for each rank that sends it tokens.",
+)
 
 # %% [markdown]
 # Adam would hide that mistake: it divides the scale of a gradient away. Gradient clipping would not.

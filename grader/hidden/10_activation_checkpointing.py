@@ -9,7 +9,7 @@ import torch
 
 from utils.checks.inputs import Draws
 from utils.checks.oracles import Case, oracle, vary
-from utils.kit.chain import peak_of_plan, seconds_of_plan
+from utils.kit.chain import peak_of_plan
 from utils.kit.drivers import recomputed
 
 visible: Any = import_module("utils.checks.10_activation_checkpointing")
@@ -54,6 +54,7 @@ def peak_bytes(_: Draws, layers: int, k: int, boundary: int, keeps: int) -> Case
     whole = -(-layers // k)
     mistakes = {
         "what is kept between forward and backward pass: while a segment is recomputed there is more": whole * boundary,
+        "a sum without the segment's own input: what a layer keeps includes it": max(alive) - boundary,
         "a sum that counts the segment's own input twice: its first layer keeps it": max(alive) + boundary,
         "what is alive with the last segment as long as the others: it may be shorter, and then an earlier one may "
         "count": (whole - 1) * boundary + k * keeps,
@@ -120,7 +121,8 @@ def stage_peak(
 
 def seconds_of_recompute_plan(layers: int, seed: int, share: float) -> float:
     """Each layer by itself; those that cost most time per byte are kept, as long as they fit."""
-    boundaries, keeps, seconds = visible.uneven_chain(layers, seed)
+    chain = visible.drawn_chain(layers, seed)
+    boundaries, keeps, seconds = chain.boundaries, chain.keeps, chain.seconds
     again = [True] * layers
 
     def plan() -> list[tuple[int, int, bool]]:
@@ -129,7 +131,7 @@ def seconds_of_recompute_plan(layers: int, seed: int, share: float) -> float:
     for number in sorted(range(layers), key=lambda n: seconds[n] / (keeps[n] - boundaries[n]), reverse=True):
         again[number] = False
         again[number] = peak_of_plan(plan(), boundaries, keeps) > share * sum(keeps)
-    return float(seconds_of_plan(plan(), seconds))
+    return float(visible.seconds_of_step(chain, plan()))
 
 
 recompute_plan = vary(visible.recompute_plan, par=seconds_of_recompute_plan, score=[(16, 2, 0.5), (30, 3, 0.35)])

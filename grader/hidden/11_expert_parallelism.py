@@ -47,6 +47,8 @@ def buffer_positions(draws: Draws, T: int, E: int, k: int, capacity: int) -> Cas
     experts = scores.topk(k).indices.tolist()
     unlimited = placed(experts, T * k)
     columns = [placed([[e] for e in column], capacity) for column in zip(*experts, strict=True)]
+    flat = [p for column in zip(*placed(experts, capacity), strict=True) for p in column]
+    untransposed = [flat[start : start + k] for start in range(0, T * k, k)]
     separate = [[column[token][0] for column in columns] for token in range(T)]
     mistakes = {
         "the order of the tokens with all their choices: first choices of all tokens come first": every(
@@ -56,6 +58,10 @@ def buffer_positions(draws: Draws, T: int, E: int, k: int, capacity: int) -> Cas
         "one row too many: positions start at 0, so the capacity itself is too large": every(
             placed(experts, capacity + 1)
         ),
+        "without dropping: a choice that doesn't fit gets -1, not the last row": every(
+            [[min(p, capacity - 1) for p in row] for row in unlimited]
+        ),
+        "the right positions in the wrong places: transpose back what you have transposed": every(untransposed),
         "counted from 1": every([[p + (p >= 0) for p in row] for row in placed(experts, capacity)]),
         "counted for each choice by itself: second choices come after the first ones in the same buffer": every(
             separate
@@ -91,6 +97,15 @@ expert_layer = vary(
     ],
     traffic=[([2, 4, 1], 6, 2)],
 )
+capacity_layer = vary(
+    visible.capacity_layer,
+    values=[
+        {"tokens": [6, 3], "E": 4, "k": 2, "capacity": 1, "groups": PAIRS},
+        ([4, 0, 6], 6, 3, 2),
+        ([5], 3, 2, 9),
+    ],
+    traffic=[([6, 2, 4], 6, 2, 3)],
+)
 
 # ---- balance and gradients
 
@@ -113,6 +128,14 @@ def slowest_rank(draws: Draws, P: int, E: int, dim: int, hidden: int, flops: flo
                 * second
                 / 2,
                 "the time of the fullest expert; a rank has several": max(of_experts) * second,
+                "the time for the rows that one rank sends: what it receives is what it computes": max(
+                    map(sum, counts.tolist())
+                )
+                * second,
+                "the time with the experts dealt out in turn; a rank has neighbours": max(
+                    sum(of_experts[rank::P]) for rank in range(P)
+                )
+                * second,
                 "the time with perfect balance: the layer waits for the fullest rank": mean * second,
                 "the time for the rows of one source: rows arrive from all ranks": max(
                     sum(row[rank * per_rank : (rank + 1) * per_rank]) for row in counts.tolist() for rank in range(P)
@@ -120,6 +143,7 @@ def slowest_rank(draws: Draws, P: int, E: int, dim: int, hidden: int, flops: flo
                 * second,
             },
             "the load over the mean": {
+                "the most over the least: divide by the mean of the ranks": most / min(loads),
                 "its share of all rows: divide by the mean of the ranks": most / sum(loads),
                 "the fullest expert's load over the mean of the experts; a rank has several": max(of_experts)
                 / (sum(of_experts) / E),

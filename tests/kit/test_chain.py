@@ -1,8 +1,11 @@
-"""The peak and the time of a plan for a chain of layers, in cases small enough to count by hand."""
+"""A plan for a chain of layers: peak and time, counted by hand and measured on the virtual cluster."""
 
 from __future__ import annotations
 
-from utils.kit.chain import peak_of, peak_of_plan, seconds_of_plan
+import pytest
+
+from utils import simulate
+from utils.kit.chain import Chain, drawn_chain, peak_of, peak_of_plan, seconds_of_plan, train_chain
 
 
 def test_one_segment_keeps_all_of_its_layers_at_once() -> None:
@@ -27,3 +30,18 @@ def test_the_end_of_the_forward_pass_can_be_the_peak() -> None:
 
 def test_a_recomputed_layer_runs_four_times_as_long_as_its_forward_pass() -> None:
     assert seconds_of_plan([(0, 2, True), (2, 3, False)], [0.5, 1.0, 2.0]) == 4 * 1.5 + 3 * 2.0
+
+
+def test_a_step_keeps_what_the_plan_says() -> None:
+    chain = Chain((256, 512, 128, 256, 64), (1024, 256, 512, 512), rows=64)
+    for plan in ([(0, 4, False)], [(0, 2, True), (2, 4, True)], [(0, 2, True), (2, 3, False), (3, 4, True)]):
+        memory = simulate(train_chain, 1, chain, plan, cluster="dgx-h100").memory()
+        activations = max(nbytes for _, kind, nbytes in memory.samples[0] if kind == "activations")
+        assert activations + chain.boundaries[0] == peak_of_plan(plan, chain.boundaries, chain.keeps)  # x is a leaf
+
+
+def test_a_step_takes_about_as_long_as_the_plan_says() -> None:
+    chain = drawn_chain(8, seed=1)
+    plans = [(0, 8, False)], [(n, n + 1, True) for n in range(8)]
+    plain, again = (simulate(train_chain, 1, chain, plan, cluster="dgx-h100").elapsed for plan in plans)
+    assert again / plain == pytest.approx(4 / 3, rel=0.03)

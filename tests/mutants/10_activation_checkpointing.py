@@ -56,6 +56,12 @@ wrong("no-gradient-of-arguments", "each at its place").replace(
     "return None, *[arg.grad if isinstance(arg, Tensor) else None for arg in args]",
     "return None, *[None for _ in args]",
 )
+wrong("tensors-on-ctx", "where hooks don't see it", caught_by="memory").replace(
+    "ctx.save_for_backward(*[args[place] for place in ctx.places])", "ctx.kept = [args[place] for place in ctx.places]"
+).replace("ctx.saved_tensors", "ctx.kept")
+wrong("sums-without-autograd", "inside torch.enable_grad()").replace(
+    "torch.autograd.backward(*zip(*pairs))", "sum(y.sum() for y, _ in pairs).backward()"
+)
 right("keeps-places-in-a-dict").cell("""
 class Checkpoint(torch.autograd.Function):
     @staticmethod
@@ -160,9 +166,9 @@ wrong("no-checkpoint", "hand each segment", caught_by="memory").body("""
         x = one(x)
     return x
 """)
-wrong("k-segments", "once for each segment", caught_by="memory").replace(
-    "for start in range(0, len(layers), k):", "k = -(-len(layers) // k)\nfor start in range(0, len(layers), k):"
-)
+wrong("k-segments", "number of layers in each segment", caught_by="memory").replace(
+    "range(0, len(layers), k)", "range(0, len(layers), -(-len(layers) // k))"
+).replace("start + k", "start + -(-len(layers) // k)")
 right("default-argument").body("""
     for start in range(0, len(layers), k):
         def run(x, segment=tuple(layers[start : start + k])):
@@ -186,6 +192,7 @@ wrong("last-only", "an earlier one may need more").body("""
     return (count - 1) * boundary + (num_layers - (count - 1) * k) * keeps
 """)
 wrong("no-checkpoints", "without checkpoints").body("return num_layers * keeps")
+wrong("without-its-input", "what a layer keeps includes it").replace("length * keeps", "length * keeps - boundary")
 right("goes-through-segments").body("""
     alive, most, left = 0, 0, num_layers
     while left > 0:
@@ -201,10 +208,10 @@ wrong("equal-lengths", "length of its own").body("""
         ends = [*starts[1:], len(keeps)]
         return max(sum(boundaries[s] for s in starts if s < a) + sum(keeps[a:b]) for a, b in zip(starts, ends))
 
-    return min((list(range(0, len(keeps), k)) for k in range(1, len(keeps) + 1)), key=peak)
+    return min((list(range(0, len(keeps), k)) for k in range(len(keeps), 0, -1)), key=peak)
 """)
-wrong("forgets-the-boundary", "have a peak of").replace("boundaries[start] + least[end]", "least[end]")
-wrong("adds-both", "have a peak of").replace("max(sum(keeps[start:end]), behind)", "sum(keeps[start:end]) + behind")
+wrong("forgets-the-boundary", "Every layer is a segment").replace("boundaries[start] + least[end]", "least[end]")
+wrong("adds-both", "one segment").replace("max(sum(keeps[start:end]), behind)", "sum(keeps[start:end]) + behind")
 wrong("ends", "0 first, then rising").replace("starts.append(start)", "starts.append(following[start])")
 right("recursive").body("""
     from functools import cache
@@ -242,21 +249,25 @@ right("by-right-factor").body("""
 """)
 
 wrong, right = ANSWERS.to("pieces-over")
-wrong("a-view", "keep .clone() of it", caught_by="memory").replace(
+wrong("a-view", "keep .clone() of the piece", caught_by="memory").replace(
     "flat = nn.functional.pad(tensor.detach().flatten(), (0, length * size - tensor.numel()))",
     "flat = torch.cat([tensor.detach().flatten(), tensor.new_zeros(length * size - tensor.numel())])",
 ).replace(".clone()", "")
-wrong("keeps-all", "keep .clone() of it", caught_by="memory").replace(
+wrong("keeps-all", "keep .clone() of the piece", caught_by="memory").replace(
     "flat[rank * length : (rank + 1) * length].clone()", "tensor.detach()"
 ).replace("flat = piece.new_empty(size * len(piece))", "return piece").replace(
     "dist.all_gather_single(flat, piece, group=group)", ""
 ).replace("return flat[: shape.numel()].view(shape)", "")
 wrong("world-rank", "rank").replace("dist.get_rank(group)", "dist.get_rank()")
-wrong("whole-world", "").replace("flat, piece, group=group", "flat, piece")
+wrong("whole-world", "is the group handed").replace("flat, piece, group=group", "flat, piece")
 wrong("no-padding", "").replace("-(-tensor.numel() // size)", "tensor.numel() // size")
 wrong("gathers-in-pack", "in unpack", caught_by="traffic").replace(
     "return tensor.shape, flat", "dist.all_reduce(flat.clone(), group=group)\nreturn tensor.shape, flat"
 )
+wrong("world-rank-modulo", "wrong pieces").replace(
+    "dist.get_rank(group)", "dist.get_rank() % dist.get_world_size(group)"
+)
+wrong("float32", "in float32", hidden=True).replace("shape, piece = kept", "shape, piece = kept[0], kept[1].float()")
 right("tensor-lists").body("""
     rank, size = dist.get_rank(group), dist.get_world_size(group)
 

@@ -10,6 +10,13 @@ wrong("always-top-k-first", "with softmax_first it goes over all experts").repla
 wrong("always-softmax-first", "without softmax_first it goes").replace("if softmax_first:", "if True:")
 wrong("in-its-own-dtype", "before the product").replace("x.float() @ w_gate.float()", "(x @ w_gate).float()")
 wrong("cuts-the-gradient", "no gradient").replace("best = best.softmax(-1)", "best = best.softmax(-1).detach()")
+wrong("zeros-in-the-softmax", "has to be -inf").body("""
+    scores = x.float() @ w_gate.float()
+    best, chosen = scores.softmax(-1).topk(k) if softmax_first else scores.topk(k)
+    gates = torch.zeros_like(scores).scatter(1, chosen, best)
+    return gates if softmax_first else gates.softmax(-1)
+""")
+wrong("over-tokens", "a softmax over the tokens").replace("scores.softmax(-1).topk(k)", "scores.softmax(0).topk(k)")
 right("by-a-mask").body("""
     scores = torch.einsum("td,de->te", x.to(torch.float32), w_gate.to(torch.float32))
     mask = torch.zeros_like(scores, dtype=torch.bool).scatter(1, scores.argsort(descending=True)[:, :k], True)
@@ -27,6 +34,12 @@ wrong("one-too-many", "one row too many").replace("position < capacity", "positi
 wrong("from-one", "counted from 1").replace(".squeeze(1) - 1", ".squeeze(1)").replace("< capacity", "<= capacity")
 wrong("each-choice-by-itself", "second choices come after").replace(
     "one_hot.cumsum(0)", "one_hot.view(-1, len(experts), num_experts).cumsum(1).flatten(0, 1)"
+)
+wrong("in-the-last-row", "not the last row").replace(
+    "torch.where(position < capacity, position, -1)", "position.clamp(max=capacity - 1)"
+)
+wrong("not-transposed-back", "transpose back").replace(
+    "position.view(experts.T.shape).T", "position.view(experts.shape)"
 )
 right("in-a-loop").body("""
     taken, positions = [0] * num_experts, torch.full_like(experts, -1)
@@ -52,7 +65,11 @@ wrong("sizes-again", "did the rank have already", caught_by="traffic").replace(
     "ones = [1] * len(ctx.send)\nall_to_all(torch.tensor(ctx.receive), ones, ones, ctx.ep_group)\n"
     "return all_to_all(grad, ctx.receive",
 )
-wrong("forgets-the-group", "rank", hidden=True).replace("ones, ones, ep_group)", "ones, ones)")
+wrong("sizes-to-the-world", "without the group").replace("ones, ones, ep_group", "ones, ones")
+wrong("back-with-the-same-splits", "goes the other way").replace(
+    "ctx.receive, ctx.send, ctx.ep_group", "ctx.send, ctx.receive, ctx.ep_group"
+)
+wrong("grad-stays", "must travel back").replace("all_to_all(grad, ctx.receive, ctx.send, ctx.ep_group)", "grad")
 right("by-the-library").replace(
     "receive = all_to_all(torch.tensor(send), ones, ones, ep_group).tolist()",
     "sizes = torch.tensor(send)\n"
@@ -65,7 +82,6 @@ wrong, right = ANSWERS.to("expert-layer")
 wrong("no-gates", "without the gates").replace("gates[token, expert, None] * back", "back")
 wrong("adds-the-residual", "x is not part of it").replace("torch.zeros_like(x).index_add", "x.index_add")
 wrong("order-not-undone", "in the experts' order").replace("torch.cat(results)[order.argsort()]", "torch.cat(results)")
-wrong("order-done-twice", "rank 1 returned").replace("[order.argsort()]", "[order]")
 wrong("gates-before-the-experts", "an expert is not linear").replace(
     "exchange(x[token], send", "exchange(gates[token, expert, None] * x[token], send"
 ).replace("gates[token, expert, None] * back", "back")
@@ -73,6 +89,17 @@ wrong("cuts-the-experts-gradient", "no gradient").replace(
     "expert_mlp(*one)", "expert_mlp(one[0], one[1].detach(), one[2])"
 )
 wrong("all-experts-for-all", "with the wrong sizes", caught_by="traffic").replace("(gates.T > 0)", "(gates.T >= 0)")
+wrong("wrong-way-round", "with its own argsort").replace("[order.argsort()]", "[order]")
+wrong("as-they-arrive", "given to the wrong experts").replace("owner.argsort(stable=True)", "torch.arange(len(owner))")
+wrong("last-expert-wins", "last expert alone").replace(
+    "torch.zeros_like(x).index_add(0, token, gates[token, expert, None] * back)",
+    "torch.zeros_like(x).index_put((token,), gates[token, expert, None] * back)",
+)
+wrong("stays-at-home", "own experts").body("""
+    first = dist.get_rank(ep_group) * len(w_up_local)
+    own = zip(gates[:, first:].T, w_up_local, w_down_local)
+    return sum(gate[:, None] * expert_mlp(x, up, down) for gate, up, down in own)
+""")
 right("one-expert-at-a-time").body("""
     num_local, size = len(w_up_local), dist.get_world_size(ep_group)
     pairs = [(gates[:, e] > 0).nonzero().squeeze(1) for e in range(gates.shape[1])]
@@ -93,6 +120,48 @@ right("one-expert-at-a-time").body("""
     return y
 """)
 
+wrong, right = ANSWERS.to("capacity-layer")
+wrong("keeps-the-dropped", "a choice with position -1 is dropped").body("""
+    parts = [torch.zeros_like(one) for one in (w_up_local, w_down_local)]
+    size, me, num_local = dist.get_world_size(ep_group), dist.get_rank(ep_group), len(w_up_local)
+    whole = []
+    for part, mine in zip(parts, (w_up_local, w_down_local)):
+        spread = torch.cat([mine if rank == me else part for rank in range(size)])
+        whole.append(all_reduce(spread, ep_group))
+    return sum(
+        gates[:, c, None] * torch.stack([expert_mlp(x[t], whole[0][e], whole[1][e]) for t, e in enumerate(column)])
+        for c, column in enumerate(experts.T.tolist())
+    )
+""")
+wrong("no-gates", "without the gates").replace("gates[token, choice, None] * back[place]", "back[place]")
+wrong("gates-before", "an expert is not linear").replace(
+    "index_copy(0, place, x[token])", "index_copy(0, place, gates[token, choice, None] * x[token])"
+).replace("gates[token, choice, None] * back[place]", "back[place]")
+wrong("adds-x", "the residual connection").replace("torch.zeros_like(x).index_add", "x.index_add")
+wrong("not-by-expert", "computed by the wrong experts").replace(
+    "arrived.transpose(0, 1).flatten(1, 2)", "arrived.reshape(num_local, size * capacity, -1)"
+).replace("results.transpose(0, 1).reshape(buffers.shape)", "results.reshape(buffers.shape)")
+wrong("sends-what-there-is", "all_to_all", caught_by="traffic").body("""
+    token, choice = (positions >= 0).nonzero(as_tuple=True)
+    table = x.new_zeros(len(x), len(w_up_local) * dist.get_world_size(ep_group))
+    table = table.index_put((token, experts[token, choice]), gates[token, choice])
+    return expert_layer(x, table, w_up_local, w_down_local, exchange, ep_group)
+""")
+right("by-one-flat-index").body("""
+    size, share, width = dist.get_world_size(ep_group), len(w_up_local), x.shape[1]
+    flat = (experts * capacity + positions).flatten()
+    kept = (positions >= 0).flatten()
+    rows = x.repeat_interleave(experts.shape[1], 0)
+    full = torch.zeros(size * share * capacity, width, dtype=x.dtype).index_add(0, flat[kept], rows[kept])
+    splits = [share * capacity] * size
+    came = exchange(full, splits, splits).unflatten(0, (size, share, capacity))
+    done = [expert_mlp(came[:, e].flatten(0, 1), w_up_local[e], w_down_local[e]) for e in range(share)]
+    done = torch.stack([one.unflatten(0, (size, capacity)) for one in done], 1).flatten(0, 2)
+    home = exchange(done, splits, splits)
+    y = torch.where(kept[:, None], home[flat.clamp(min=0)], 0) * gates.reshape(-1, 1)
+    return y.unflatten(0, experts.shape).sum(1)
+""")
+
 wrong, right = ANSWERS.to("slowest-rank")
 wrong("two-operations", "half of it").replace("4 * most", "2 * most")
 wrong("fullest-expert", "the time of the fullest expert").replace(
@@ -107,6 +176,11 @@ wrong("ratio-of-experts", "load over the mean of the experts").replace(
     "most / (loads.sum().item() / num_ranks)",
     "(lambda load: (load.max() / load.float().mean()).item())(torch.tensor(routing, dtype=torch.float64).sum(0))",
 ).replace("load.float().mean()", "load.mean()")
+wrong("by-source", "what it receives").replace(
+    "torch.tensor(routing).sum(0).view(num_ranks, -1).sum(1)", "torch.tensor(routing).sum(1)"
+)
+wrong("in-turn", "dealt out in turn").replace(".view(num_ranks, -1).sum(1)", ".view(-1, num_ranks).sum(0)")
+wrong("over-the-least", "the most over the least").replace("(loads.sum().item() / num_ranks)", "loads.min().item()")
 right("without-torch").body("""
     size = len(routing[0]) // num_ranks
     loads = [sum(sum(row[r * size : (r + 1) * size]) for row in routing) for r in range(num_ranks)]
@@ -134,6 +208,9 @@ wrong("sum-of-losses", "not the product").body("""
     counts = torch.bincount(chosen.flatten(), minlength=num_experts).to(probabilities)
     return g(num_experts * (counts / counts.sum() * probabilities.mean(0)).sum())
 """)
+wrong("own-shares", "own shares").replace("counts, mass, total = sums[:num_experts], ", "mass, total = ")
+wrong("own-probabilities", "own probabilities").replace("mass / total", "probabilities.mean(0)")
+wrong("first-choices", "first choices alone").replace("chosen.flatten()", "chosen[:, 0]")
 right("three-sums").body("""
     num_experts = probabilities.shape[1]
     one_hot = torch.nn.functional.one_hot(chosen, num_experts).to(probabilities).flatten(0, 1)
@@ -154,6 +231,9 @@ wrong("gathers", "called all_gather", caught_by="traffic").body("""
     load = torch.stack(loads).sum(0)
     return bias + rate * (load.mean() - load).sign()
 """)
+wrong("never-rests", "exactly the mean load").replace(
+    "rate * (load.mean() - load).sign()", "torch.where(load > load.mean(), -rate, rate)"
+)
 right("by-comparing").body("""
     load = load_local.clone()
     dist.all_reduce(load, group=group)
@@ -178,6 +258,13 @@ wrong("experts-not-reduced", "the other replicas").replace("all_reduce(expert, r
 wrong("dense-mean-over-ranks", "different numbers of tokens").replace(
     "all_reduce(dense, data_group) / total", "all_reduce(dense, data_group) / dist.get_world_size(data_group)"
 )
+wrong("as-if-all-had-as-many", "times the ranks").replace(
+    "all_reduce(torch.tensor(num_tokens), data_group)", "num_tokens * dist.get_world_size(data_group)"
+)
+wrong("mean-of-means", "the mean of the ranks' means").body("""
+    ranks, replicas = dist.get_world_size(data_group), dist.get_world_size(replica_group)
+    return all_reduce(dense / num_tokens, data_group) / ranks, all_reduce(expert / num_tokens, replica_group) / replicas
+""")
 right("in-place-on-copies").body("""
     dense, expert, total = dense.clone(), expert.clone(), torch.tensor([float(num_tokens)], dtype=dense.dtype)
     for tensor, group in [(dense, data_group), (expert, replica_group), (total, data_group)]:
@@ -197,6 +284,16 @@ wrong("sorted-by-place", "sorted by rank, node by node").replace(
 wrong("not-transposed-back", "rank 3 returned").replace(
     "chunks = chunks.transpose(0, 1)", "chunks = chunks.view(nodes, local, -1, x.shape[-1])"
 )
+wrong("no-reordering", "without any reordering").replace(".transpose(0, 1)", "").replace(
+    "x.view(nodes, local, -1, x.shape[-1])", "x.view(local, nodes, -1, x.shape[-1])"
+).replace("return all_to_all(chunks,", "return all_to_all(chunks.reshape(nodes, -1),")
+wrong("first-level-alone", "what the first level gives").replace(
+    "return all_to_all(chunks, [1] * nodes, [1] * nodes, cross_group).reshape(x.shape)",
+    "return chunks.transpose(0, 1).reshape(x.shape)",
+)
+wrong("not-by-node", "sort it by node").replace(
+    "chunks = chunks.transpose(0, 1)\n", "chunks = chunks.reshape(nodes, -1)\n"
+)
 right("nodes-first").body("""
     local, nodes = dist.get_world_size(local_group), dist.get_world_size(cross_group)
     rows = x.reshape(nodes, -1).contiguous()
@@ -212,7 +309,7 @@ wrong, right = ANSWERS.to("expert-placement")
 wrong("in-order", "times par", caught_by="score").body(
     "return [expert * len(routing) // len(routing[0]) for expert in range(len(routing[0]))]"
 )
-wrong("no-room-left", "No node has room for more", caught_by="score", hidden=True).replace("room[node] -= 1", "pass")
+wrong("no-room-left", "experts, expected", caught_by="score", hidden=True).replace("room[node] -= 1", "pass")
 wrong("round-robin", "times par", caught_by="score").body(
     "return [expert % len(routing) for expert in range(len(routing[0]))]"
 )

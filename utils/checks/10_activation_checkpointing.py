@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..kit.chain import peak_of, peak_of_plan, seconds_of_plan
+from ..kit.chain import Chain, Segment, drawn_chain, peak_of, peak_of_plan, train_chain
 from ..kit.drivers import recomputed
 from ..kit.drivers.recomputed import (
     decisions,
@@ -26,6 +26,7 @@ from ..kit.drivers.recomputed import (
 )
 from ..text.units import plural
 from .answer import Answer, CheckFailed
+from .closed_forms import simulate
 from .inputs import Draws
 from .oracles import Case, oracle
 from .recorded import recorded, recorded_par
@@ -145,8 +146,8 @@ CHECKED = ("the output", "the gradient of x", "the gradient of w")
 
 ADVICE = {
     "missing 1 required positional argument: 'tensors'|does not require grad and does not have a grad_fn": (
-        "An output of the recomputed piece requires no gradient. Recompute inside torch.enable_grad(), and leave out "
-        "outputs that need none."
+        "What the inner backward pass starts from requires no gradient. Compute it inside torch.enable_grad(), and "
+        "leave out outputs that need none."
     ),
     "incorrect number of gradients": (
         "backward returns one entry for each argument of forward: one for the function, and one for each of args, "
@@ -179,7 +180,14 @@ def checkpoint(
     most = {"nested": x.nbytes, "frozen": x.nbytes + 8 * rows}.get(piece.__name__, 0)  # arguments that are no leaves
 
     def memory(answer: Answer) -> str:
-        return expect_recomputed(answer.results[0], most, plain["kept"])
+        words = expect_recomputed(answer.results[0], most, plain["kept"])
+        if plain["seen"] and not answer.results[0]["seen"]:
+            raise CheckFailed(
+                "the forward pass keeps x where hooks don't see it",
+                "x among the saved tensors",
+                "Keep tensors with ctx.save_for_backward(...), not as attributes of ctx.",
+            )
+        return words
 
     return Case(
         [[x], [w], [gradient]],
@@ -368,7 +376,9 @@ def expect_segments(result: dict[str, Any], lengths: list[int], kept: int) -> st
         raise CheckFailed(
             f"checkpoint was called {plural(result['checkpoints'], 'time')}",
             f"{plural(len(lengths), 'time')}, once for each segment",
-            "Nothing is recomputed: hand each segment to `checkpoint`." if not result["checkpoints"] else "",
+            "Nothing is recomputed: hand each segment to `checkpoint`."
+            if not result["checkpoints"]
+            else "k is the number of layers in each segment.",
         )
     if result["kept"] != kept:
         raise CheckFailed(f"after the forward pass {result['kept']:,} bytes are kept besides x", f"{kept:,}")
@@ -396,17 +406,25 @@ def best_segments(draws: Draws, boundaries: list[int] | int, keeps: Sequence[int
         best = min(every, key=lambda each: peak_of(each, given, inside))
         least = peak_of(best, given, inside)
         if peak > least:
-            even = min(peak_of(list(range(0, count, k)), given, inside) for k in range(1, count + 1))
             raise CheckFailed(
                 f"for boundaries {given} and keeps {inside} the segments that start at {starts} have a peak of {peak}",
                 str(least),
-                "That is the best with segments of equal length: let each have a length of its own."
-                if peak == even
-                else "",
+                shape_of(starts, count),
             )
         return f"a peak of {least}, the least of {2 ** (count - 1)} ways to cut {count} layers."
 
     return Case([[given], [inside]], also=also)
+
+
+def shape_of(starts: list[int], count: int) -> str:
+    """What there is to say of a cut that isn't the best: nothing, if its segments have different lengths."""
+    if len(starts) == 1:
+        return "All layers are one segment, so all that they keep is alive at once."
+    if len(starts) == count:
+        return "Every layer is a segment of its own. The inputs of all segments before it stay alive while one runs."
+    if starts == list(range(0, count, starts[1])):
+        return "These segments have equal lengths: let each have a length of its own."
+    return ""
 
 
 def expect_starts(starts: Any, count: int) -> None:
@@ -495,13 +513,22 @@ def pieces_over(
     gradients = [normal(draws, *shape, seed=10, dtype=dtype) for _ in range(ranks)]
     piece = -(-xs[0].numel() // size) * dtype.itemsize  # no answer: bytes, to compare with
 
+    right = [gradient_of(x + 1, g) for x, g in zip(xs, gradients, strict=True)]
+    wrong_pieces = []  # those that ranks keep who take their number in the world for their place in the group
+    for rank, (x, g) in enumerate(zip(xs, gradients, strict=True)):
+        members = next(each for each in groups if rank in each)
+        flat = nn.functional.pad((x + 1).flatten(), (0, -x.numel() % size)).chunk(size)
+        back = torch.cat([flat[member % size] for member in members])[: x.numel()].view(x.shape)
+        wrong_pieces.append(gradient_of(back, g))
+
     def memory(answer: Answer) -> str:
         for rank, result in enumerate(answer.results):
             if result["kept"] > piece:
                 raise CheckFailed(
                     f"rank {rank} keeps {result['kept']:,} bytes",
                     f"{piece:,}",
-                    "Your piece is a view, and keeps the whole tensor alive: keep .clone() of it."
+                    "That is the whole tensor. A piece that is a view keeps all of it alive: keep .clone() of the "
+                    "piece, and gather in unpack."
                     if result["kept"] >= xs[0].nbytes
                     else "Keep this rank's piece alone.",
                 )
@@ -519,12 +546,32 @@ def pieces_over(
         [xs, gradients],
         same={"groups": groups},
         through=partitioned,
-        right={"the gradient": [gradient_of(x + 1, g) for x, g in zip(xs, gradients, strict=True)]},
+        right={"the gradient": right},
+        mistakes={
+            "the gradient": {
+                "what comes of the wrong pieces: a rank's place in the group is dist.get_rank(group), not its number "
+                "in the world": wrong_pieces,
+                "right to some 7 digits: the tensor has come back in float32": lambda got: (
+                    isinstance(got, Tensor) and any(nearly(got, one) for one in right)
+                ),
+            }
+        },
+        advice={
+            "invalid tensor size": (
+                "The pieces of all ranks that take part must fit into the tensor: is the group handed to the gather?"
+            ),
+        },
         world_size=ranks,
         values_first=True,
         memory=memory,
         traffic=traffic,
     )
+
+
+def nearly(got: Tensor, right: Tensor) -> bool:
+    """Whether all but the last digits of float64 numbers are right."""
+    close = got.shape == right.shape and torch.allclose(got.double(), right.double(), rtol=1e-5, atol=1e-5)
+    return close and right.dtype == torch.float64
 
 
 def gradient_of(x: Tensor, gradient: Tensor) -> Tensor:
@@ -535,25 +582,21 @@ def gradient_of(x: Tensor, gradient: Tensor) -> Tensor:
 # ---- the challenge
 
 
-def uneven_chain(layers: int, seed: int) -> tuple[list[int], list[int], list[int]]:
-    """(boundaries, keeps, seconds): in every third layer, little is kept and much computed; in some, the reverse."""
-    drawn = torch.randint(1, 20, (3, layers), generator=torch.Generator().manual_seed(seed)).tolist()
-    boundaries = [2 + size % 7 if number % 3 else 12 + size for number, size in enumerate(drawn[0])]
-    keeps = [boundary + 5 + 2 * more for boundary, more in zip(boundaries, drawn[1], strict=True)]
-    return boundaries, keeps, drawn[2]
-
-
 @oracle(score=[(24, 1, 0.4)], par=recorded_par(LESSON, "recompute-plan"))
 def recompute_plan(_: Draws, layers: int, seed: int, share: float) -> Case:
     """share: how much of what all layers keep there is room for."""
-    boundaries, keeps, seconds = uneven_chain(layers, seed)
-    memory = int(share * sum(keeps))
+    chain = drawn_chain(layers, seed)
+    memory = int(share * sum(chain.keeps))
     return Case(
-        [[boundaries], [keeps], [seconds], [memory]],
-        also=lambda answer: expect_plan(answer.results[0], boundaries, keeps, memory),
-        score=Measure(lambda answer: float(seconds_of_plan(answer.results[0], seconds)), "s", "for a step"),
-        limit=float(3 * sum(seconds)),
+        [[chain.boundaries], [chain.keeps], [chain.seconds], [memory]],
+        also=lambda answer: expect_plan(answer.results[0], chain.boundaries, chain.keeps, memory),
+        score=Measure(lambda answer: seconds_of_step(chain, answer.results[0]), "s", "of virtual time"),
+        limit=seconds_of_step(chain, [(0, layers, False)]),
     )
+
+
+def seconds_of_step(chain: Chain, plan: Sequence[Segment]) -> float:
+    return simulate(train_chain, 1, chain, plan, cluster="dgx-h100").elapsed
 
 
 def expect_plan(plan: Any, boundaries: list[int], keeps: list[int], memory: int) -> None:

@@ -40,6 +40,26 @@ SIZES_FIRST = (
 )
 
 
+WHOLE_WORLD = {
+    "Number of tensor splits not equal to group size": (
+        "A call without the group goes to all ranks: hand the group to every all_to_all."
+    ),
+}
+ADVICE = WHOLE_WORLD | {
+    r"Split sizes doesn't match[\s\S]*in backward": (
+        "The backward pass goes the other way: it sends as many rows as each rank has sent to this one."
+    ),
+    r"Split sizes doesn't match": "The first list of splits has to add up to the rows that you hand in.",
+    "returned an invalid gradient at index 0": (
+        "backward has to return one row for each row that left, so the rows of `grad` must travel back."
+    ),
+    r"torch\.cat\(\): expected a non-empty list": (
+        "No row has come for any of this rank's experts. Run each expert all the same, on an empty tensor: its weights "
+        "then get a gradient of zeros."
+    ),
+}
+
+
 def normal(draws: Draws, *shape: int, seed: int = 0, dtype: Dtype = F64) -> Tensor:
     return torch.randn(shape, generator=draws.generator(seed), dtype=F64).to(dtype)
 
@@ -74,9 +94,15 @@ def router(draws: Draws, T: int, D: int, E: int, k: int, softmax_first: bool, dt
     def gates(x: Tensor, w_gate: Tensor, first: bool = softmax_first, most: int = k) -> Tensor:
         return gates_of(x.double() @ w_gate.double(), most, first).to(F32)
 
+    def gates_of_tokens(x: Tensor, w_gate: Tensor) -> Tensor:
+        return (scores.softmax(0) * largest(scores.softmax(0), k)).to(F32)
+
+    scores = x.double() @ w_gate.double()
+    chosen = largest(scores, k)
     y, gradients = serial(gates, grad, x=x, w_gate=w_gate)
     rounded = partial(close, gates_of((x @ w_gate).float(), k, softmax_first))
     before = "computed in bfloat16: convert x and w_gate to float32 before the product"
+    zeros = "a softmax in which experts that were not chosen have a score of 0: it has to be -inf, or leave them out"
     mistakes: dict[str, Mistakes] = {
         "output": {
             "the softmax over all experts, also of those that were not chosen: set those to zero": gates(
@@ -88,6 +114,8 @@ def router(draws: Draws, T: int, D: int, E: int, k: int, softmax_first: bool, dt
             "the softmax over all experts; without softmax_first it goes over the chosen scores alone": gates(
                 x, w_gate, True
             ),
+            "a softmax over the tokens: the last dimension is that of the experts": gates_of_tokens(x, w_gate),
+            **({} if softmax_first else {zeros: torch.where(chosen, scores, 0).softmax(-1).to(F32)}),
             **({before: rounded} if dtype == BF16 else {}),
         }
     }
@@ -118,7 +146,10 @@ def moved(parts: list[list[Tensor]]) -> list[Tensor]:
 
 
 @oracle(
-    values=[([[1, 2], [0, 3]], 2), ([[2, 0, 1], [0, 0, 4], [3, 0, 0]], 2)],
+    values=[
+        {"send": [[1, 2], [0, 3]], "D": 2, "groups": [[0, 2], [1, 3]]},
+        ([[2, 0, 1], [0, 0, 4], [3, 0, 0]], 2),
+    ],
     traffic=[([[1, 2], [0, 3]], 3)],
     if_stuck=SIZES_FIRST,
 )
@@ -150,7 +181,8 @@ def exchange_rows(draws: Draws, send: list[list[int]], D: int, dtype: Dtype = F3
             backward=[[("all_to_all", grad.nbytes)] for grad in grads],
         )
 
-    return output_first(driven(size, {"rows": rows, "send": send}, grads, right, mistakes, traffic=judge))
+    given = {"rows": rows, "send": send}
+    return output_first(driven(size, given, grads, right, mistakes, advice=ADVICE, traffic=judge))
 
 
 def expect_each_passes(
@@ -170,8 +202,22 @@ def few_gates(draws: Draws, T: int, E: int, k: int, only: int | None) -> Tensor:
     return gates * largest(gates, k) if T else gates
 
 
+def parts_of(tokens: list[int], value: Tensor) -> list[Tensor]:
+    """Each rank's tokens."""
+    return [part.clone() for part in value.split(tokens)]
+
+
+def floats_of(tokens: list[int], values: dict[str, Tensor]) -> dict[str, list[Tensor]]:
+    """What each rank has of a layer's tensors, or of their gradients: its tokens, its experts."""
+    size = len(tokens)
+    return {
+        **{name: parts_of(tokens, values[name]) for name in ("x", "gates")},
+        **{f"{name}_local": [part.clone() for part in values[name].chunk(size)] for name in ("w_up", "w_down")},
+    }
+
+
 @oracle(
-    values=[([3, 5], 4, 2), ([4, 1, 2], 3, 1, 2)],
+    values=[{"tokens": [3, 5], "E": 4, "k": 2, "groups": [[0, 2], [1, 3]]}, ([4, 1, 2], 3, 1, 2)],
     traffic=[([3, 5], 4, 2)],
     if_stuck=SIZES_FIRST,
 )
@@ -188,31 +234,29 @@ def expert_layer(draws: Draws, tokens: list[int], E: int, k: int, only: int | No
 
     early = torch.stack([expert_mlp(x * gates[:, e, None], w_up[e], w_down[e]) for e in range(E)]).sum(0)
 
-    def of_tokens(value: Tensor) -> list[Tensor]:
-        return list(value.split(tokens))
-
-    def of_experts(value: Tensor) -> list[Tensor]:
-        return [part.clone() for part in value.chunk(size)]
-
-    given = {
-        "x": of_tokens(x),
-        "gates": of_tokens(gates),
-        "w_up_local": of_experts(w_up),
-        "w_down_local": of_experts(w_down),
-    }
-    right = {
-        "output": of_tokens(y),
-        "x": of_tokens(gradients["x"]),
-        "gates": of_tokens(gradients["gates"]),
-        "w_up_local": of_experts(gradients["w_up"]),
-        "w_down_local": of_experts(gradients["w_down"]),
-    }
+    of_tokens = partial(parts_of, tokens)
+    given = floats_of(tokens, whole)
+    right = {"output": of_tokens(y), **floats_of(tokens, gradients)}
+    parts = of_tokens(x), of_tokens(gates), w_up, w_down
     mistakes: dict[str, Mistakes] = {
         "output": {
             "the sum of the experts' outputs, without the gates": of_tokens(ungated),
             "the layer and the residual connection: x is not part of it": of_tokens(y + x),
             "the layer with results in the experts' order: before the way back, restore the order in which the rows "
-            "arrived": not_put_back(of_tokens(x), of_tokens(gates), w_up, w_down),
+            "arrived": misplaced(*parts, lambda sent, grouped, i: grouped[i]),
+            "the layer with results put back the wrong way round: undo the order with its own argsort": misplaced(
+                *parts, lambda sent, grouped, i: grouped[sent.index(grouped[i])]
+            ),
+            "the layer with rows given to the wrong experts: rows arrive by source, an expert wants its own": misplaced(
+                *parts, lambda sent, grouped, i: (sent[i][0], grouped[i][1], sent[i][2])
+            ),
+            "the part of this rank's own experts: the other rows have to travel": [
+                mixture(own_x, own_gates * (torch.arange(E) // (E // size) == rank), w_up, w_down)
+                for rank, (own_x, own_gates) in enumerate(zip(of_tokens(x), of_tokens(gates), strict=True))
+            ],
+            "the result of each token's last expert alone: add up the rows that belong to one token": of_tokens(
+                serial(mixture, grad, **whole | {"gates": gates * is_last(gates)})[0]
+            ),
             "the experts of x times the gates: an expert is not linear, so multiply what it returns": of_tokens(early),
         },
     }
@@ -224,23 +268,122 @@ def expert_layer(draws: Draws, tokens: list[int], E: int, k: int, only: int | No
         rows = [[("all_to_all", sent[rank]), ("all_to_all", arrived[rank])] for rank in range(size)]
         return expect_each_passes(answer, [[("all_to_all", COUNT * E), *calls] for calls in rows], rows)
 
-    case = driven(size, given, of_tokens(grad), right, mistakes, rtol=CLOSE, traffic=judge)
+    case = driven(size, given, of_tokens(grad), right, mistakes, advice=ADVICE, rtol=CLOSE, traffic=judge)
     return output_first(case)
 
 
-def not_put_back(x: list[Tensor], gates: list[Tensor], w_up: Tensor, w_down: Tensor) -> list[Tensor]:
-    """The layer, if each rank sends results back in the order in which its experts made them."""
+Row = tuple[int, int, int]  # source, expert, token
+
+
+def is_last(gates: Tensor) -> Tensor:
+    """A mask: the chosen expert with the largest number, of each token."""
+    return torch.nn.functional.one_hot((gates > 0).mul(torch.arange(1, gates.shape[1] + 1)).argmax(1), gates.shape[1])
+
+
+def misplaced(
+    x: list[Tensor], gates: list[Tensor], w_up: Tensor, w_down: Tensor, used: Callable[[list[Row], list[Row], int], Row]
+) -> list[Tensor]:
+    """The layer, if for the i-th row that an owner has received, it sends back the result of `used(sent, grouped, i)`.
+
+    sent, grouped: the rows as they arrive, and in the order of the experts
+    """
     y, share = [torch.zeros_like(each) for each in x], len(w_up) // len(x)
     for owner in range(len(x)):
         mine = range(owner * share, (owner + 1) * share)
-        chosen = [
+        sent = [
             (s, e, t) for s, gate in enumerate(gates) for e in mine for t in gate[:, e].nonzero().flatten().tolist()
         ]
-        for (s, e, t), (source, expert, token) in zip(
-            chosen, sorted(chosen, key=lambda one: (one[1], one[0], one[2])), strict=True
-        ):
+        grouped = sorted(sent, key=lambda one: (one[1], one[0], one[2]))
+        for number, (s, e, t) in enumerate(sent):
+            source, expert, token = used(sent, grouped, number)
             y[s][t] += gates[s][t, e] * expert_mlp(x[source][token], w_up[expert], w_down[expert])
     return y
+
+
+def drawn_positions(draws: Draws, experts: list[list[int]], capacity: int) -> list[list[int]]:
+    """A row in its expert's buffer for each choice, in a random order; -1 for those that come when it is full."""
+    places = [(token, choice) for token, chosen in enumerate(experts) for choice in range(len(chosen))]
+    free: dict[int, int] = {}
+    positions = [[-1] * len(chosen) for chosen in experts]
+    for number in torch.randperm(len(places), generator=draws.generator(9)).tolist():
+        token, choice = places[number]
+        position = free.get(experts[token][choice], 0)
+        if position < capacity:
+            positions[token][choice], free[experts[token][choice]] = position, position + 1
+    return positions
+
+
+@oracle(
+    values=[
+        {"tokens": [4, 5], "E": 4, "k": 2, "capacity": 2, "groups": [[0, 2], [1, 3]]},
+        ([4, 3, 5], 6, 1, 1),
+    ],
+    traffic=[([4, 5], 4, 2, 2)],
+    if_stuck="with fixed buffers nothing depends on the routing, so every rank makes the same calls with equal sizes.",
+)
+@in_groups
+def capacity_layer(draws: Draws, tokens: list[int], E: int, k: int, capacity: int) -> Case:
+    """tokens: of each rank."""
+    D, F, size, T = 3, 5, len(tokens), sum(tokens)
+    x, grad, weight = normal(draws, T, D), normal(draws, T, D, seed=1), normal(draws, T, k, seed=2).abs() + 0.1
+    liked = normal(draws, T, E, seed=3) + torch.linspace(0, 1.5, E)  # some experts are wanted too often
+    experts = liked.topk(k).indices
+    w_up, w_down = make_experts(E, D, F, draws.salted())
+    positions = torch.cat(
+        [
+            torch.tensor(drawn_positions(draws, of_rank.tolist(), capacity), dtype=torch.int64).view(-1, k)
+            for of_rank in experts.split(tokens)
+        ]
+    )
+    dropped = positions < 0
+
+    def layer(x: Tensor, gates: Tensor, w_up: Tensor, w_down: Tensor) -> Tensor:
+        return mixture(x, torch.zeros(T, E, dtype=F64).scatter(1, experts, gates), w_up, w_down)
+
+    whole = {"x": x, "gates": weight.masked_fill(dropped, 0), "w_up": w_up, "w_down": w_down}
+    y, gradients = serial(layer, grad, **whole)
+    gradients["gates"] = gradients["gates"].masked_fill(dropped, 0)
+    undropped, ungated = (layer(**whole | {"gates": gates}) for gates in (weight, (~dropped).to(F64)))
+    early = torch.zeros_like(y)
+    for c in range(k):
+        for e in range(E):
+            early += expert_mlp(x * whole["gates"][:, [c]], w_up[e], w_down[e]) * (experts[:, [c]] == e)
+    share, sources = E // size, torch.repeat_interleave(torch.arange(size), torch.tensor(tokens))
+    mixed = torch.zeros_like(y)
+    for t, c in (~dropped).nonzero().tolist():
+        owner, mine = divmod(int(experts[t, c]), share)
+        row = (int(sources[t]) * share + mine) * capacity + int(positions[t, c])  # among those that the owner receives
+        used = owner * share + row // (size * capacity)
+        mixed[t] += weight[t, c] * expert_mlp(x[t], w_up[used], w_down[used])
+
+    of_tokens = partial(parts_of, tokens)
+    given = floats_of(tokens, whole | {"gates": weight})
+    given |= {"experts": of_tokens(experts), "positions": of_tokens(positions)}
+    right = {"output": of_tokens(y), **floats_of(tokens, gradients)}
+    mistakes: dict[str, Mistakes] = {
+        "output": {
+            "the layer without a limit: a choice with position -1 is dropped, and adds nothing": of_tokens(undropped),
+            "the sum of the experts' outputs, without the gates": of_tokens(ungated),
+            "the experts of x times the gates: an expert is not linear, so multiply what it returns": of_tokens(early),
+            "the layer and the residual connection: x is not part of it": of_tokens(y + x),
+            "computed by the wrong experts: rows arrive by source, and each expert wants its rows from all sources. "
+            "View them as (P, E/P, capacity, D), and bring the expert to the front": of_tokens(mixed),
+        },
+    }
+    nbytes = E * capacity * D * x.element_size()
+    calls = [("all_to_all", nbytes), ("all_to_all", nbytes)]
+    case = driven(
+        size,
+        given,
+        of_tokens(grad),
+        right,
+        mistakes,
+        same={"capacity": capacity},
+        advice=ADVICE,
+        rtol=CLOSE,
+        traffic=partial(expect_passes, forward=calls, backward=calls),
+    )
+    return output_first(case)
 
 
 # ---- balance
@@ -255,13 +398,15 @@ def balance_loss(draws: Draws, tokens: list[int], E: int, k: int) -> Case:
     given = [each.softmax(-1) for each in scores]
     chosen = [each.topk(k).indices for each in scores]
 
+    def share_of(choices: Tensor) -> Tensor:
+        return torch.bincount(choices.flatten(), minlength=E).double() / choices.numel()
+
     def loss(probabilities: Tensor, choices: Tensor) -> Tensor:
-        share = torch.bincount(choices.flatten(), minlength=E).double() / choices.numel()
-        return E * (share * probabilities.mean(0)).sum()
+        return E * (share_of(choices) * probabilities.mean(0)).sum()
 
     def uneven() -> Tensor:
         """With means of the ranks' shares, and of their probabilities."""
-        shares = torch.stack([torch.bincount(one.flatten(), minlength=E).double() / one.numel() for one in chosen])
+        shares = torch.stack([share_of(one) for one in chosen])
         means = torch.stack([one.mean(0) for one in given])
         return E * (shares.mean(0) * means.mean(0)).sum()
 
@@ -277,11 +422,25 @@ def balance_loss(draws: Draws, tokens: list[int], E: int, k: int) -> Case:
             "the sum of the ranks' own losses: sum what goes into the product, not the product": sum(local),
             f"{k} times too large: the shares are of all T k choices": k * y,
             f"{E} times too small: the factor E is missing": y / E,
+            "computed from this rank's own shares: sum the counts over the ranks, too": [
+                E * (share_of(one) * torch.cat(given).mean(0)).sum() for one in chosen
+            ],
+            "computed from this rank's own probabilities: sum them over the ranks, too": [
+                E * (share_of(torch.cat(chosen)) * one.mean(0)).sum() for one in given
+            ],
+            "computed from the first choices alone: all k of each token count": loss(
+                torch.cat(given), torch.cat(chosen)[:, :1]
+            ),
             "computed from the means of the ranks, which don't have equally many tokens": uneven(),
         },
     }
     right = {"output": y, "probabilities": of_ranks}
     return driven(len(tokens), {"probabilities": given, "chosen": chosen}, grad, right, mistakes, rtol=CLOSE)
+
+
+def but_the_last(got: Tensor, right: Tensor) -> bool:
+    """Whether only the last bias is wrong."""
+    return torch.allclose(got[:-1], right[:-1]) and not torch.allclose(got[-1], right[-1])
 
 
 @oracle(values=[(2, 4, 0.25), (4, 3, 0.5, [[0, 2], [1, 3]])], traffic=[(2, 6, 0.5)])
@@ -290,13 +449,16 @@ def balance_bias(draws: Draws, size: int, E: int, rate: float, groups: Groups = 
     team = {rank: members for members in teams for rank in members}
     bias = draws.integers(E, F64)
     loads = [10 + 3 * draws.integers(E, F64, seed=1 + rank) for rank in range(size)]
+    for load in loads if not groups else []:  # the last expert has exactly the mean load
+        load[-1] = load[:-1].sum()
+        load[:-1] *= E - 1
 
     def step(load: Tensor, direction: float = rate) -> Tensor:
         too_little, too_much = load < load.mean(), load > load.mean()
         return bias + direction * (too_little.double() - too_much.double())
 
     totals = [torch.stack([loads[other] for other in team[rank]]).sum(0) for rank in range(size)]
-    mistakes = {
+    mistakes: dict[str, Any] = {
         "the biases by this rank's own load: the load is that of the whole group": [step(load) for load in loads],
         "a step in the wrong direction: an expert with less than the mean load goes up": [
             step(total, -rate) for total in totals
@@ -307,6 +469,10 @@ def balance_bias(draws: Draws, size: int, E: int, rate: float, groups: Groups = 
         "a step by the load of all ranks; the load is that of the group": step(torch.stack(loads).sum(0)),
         "the step alone, without the old bias": [step(total) - bias for total in totals],
     }
+    if not groups:
+        mistakes["a step for the expert with exactly the mean load: its bias stays"] = lambda got: (
+            isinstance(got, Tensor) and got.shape == (E,) and any(but_the_last(got, step(total)) for total in totals)
+        )
     return Case(
         [[bias] * size, loads],
         same={"rate": rate, "groups": groups or None},
@@ -359,6 +525,14 @@ def moe_gradients(
                 part / sum(rank in group and len(group) for group in data) for rank, part in enumerate(of_dense)
             ],
             "divided by this rank's own tokens: divide by those of all ranks": over(of_dense, tokens),
+            "the sum divided by this rank's tokens times the ranks: ranks have different numbers of tokens": [
+                part / (tokens[rank] * sum(rank in group and len(group) for group in data))
+                for rank, part in enumerate(of_dense)
+            ],
+            "the mean of the ranks' means: ranks have different numbers of tokens": [
+                part / sum(rank in group and len(group) for group in data)
+                for rank, part in enumerate(summed(over(dense, tokens), data))
+            ],
             "the sum over the replica group: every data rank has this weight": over(summed(dense, replicas), total),
         },
         "the expert's gradient": {
@@ -389,6 +563,28 @@ def on_nodes(function: Callable[..., Any], x: Tensor, rank: int, local: Groups, 
     return function(x, *(my_group(rank, [list(members) for members in groups]) for groups in (local, cross)))
 
 
+TARGETS_FIRST = {
+    "Split sizes doesn't match": (
+        "Dimension 0 must have one entry for each rank of the group. Ranks are numbered node by node, so `x` has the "
+        "dimensions (nodes, ranks of a node, rows, features)."
+    ),
+}
+
+
+def level(parts: list[list[Tensor]], groups: Groups) -> list[list[Tensor]]:
+    """An all-to-all in each group, of each rank's list of chunks, cut into equal pieces."""
+    arrived = list(parts)
+    for members in groups:
+        share = len(parts[0]) // len(members)
+        for place, rank in enumerate(members):
+            arrived[rank] = [one for other in members for one in parts[other][place * share : (place + 1) * share]]
+    return arrived
+
+
+def joined(parts: list[list[Tensor]]) -> list[Tensor]:
+    return [torch.cat(of_rank) for of_rank in parts]
+
+
 @oracle(values=[(2, 2, 1, 3), (2, 3, 2, 1)], traffic=[(2, 2, 2, 3)], if_stuck=SIZES_FIRST)
 def two_level_exchange(draws: Draws, nodes: int, local: int, n: int, D: int, dtype: Dtype = F32) -> Case:
     size = nodes * local
@@ -398,8 +594,18 @@ def two_level_exchange(draws: Draws, nodes: int, local: int, n: int, D: int, dty
     by_place = [torch.cat([of_rank.view(nodes, local, n, D).transpose(0, 1).flatten(0, 2)]) for of_rank in right]
     inside = [[node * local + place for place in range(local)] for node in range(nodes)]
     between = [[node * local + place for node in range(nodes)] for place in range(local)]  # no answer: it is given
+    by_target = [
+        [of_rank[node * local + place] for place in range(local) for node in range(nodes)] for of_rank in parts
+    ]
     mistakes = {
         "x itself: nothing was exchanged": xs,
+        "what comes out without any reordering: both levels want the targets that they serve side by side": joined(
+            level(level(parts, inside), between)
+        ),
+        "what the first level gives: the rows have to go on to their nodes": joined(level(by_target, inside)),
+        "what comes out if the first level's result goes on as it is: before the second, sort it by node": joined(
+            level(level(by_target, inside), between)
+        ),
         "the right rows, sorted by place in the source's node: they must be sorted by rank, node by node": by_place,
     }
 
@@ -421,6 +627,7 @@ def two_level_exchange(draws: Draws, nodes: int, local: int, n: int, D: int, dty
         right=right,
         mistakes=mistakes,
         through=on_nodes,
+        advice=TARGETS_FIRST,
         traffic=judge,
         values_first=True,
     )
@@ -460,7 +667,7 @@ def expect_places(places: Any, experts: int) -> None:
     counts, share = [places.count(node) for node in range(NODES.nodes)], experts // NODES.nodes
     for node, count in enumerate(counts):
         if count != share:
-            raise CheckFailed(f"node {node} has {count} experts", f"{share} on each node", "No node has room for more.")
+            raise CheckFailed(f"node {node} has {count} experts", f"{share} on each node")
 
 
 def seconds_of_layer(routing: list[list[int]], places: list[int]) -> float:

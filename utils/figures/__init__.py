@@ -29,6 +29,7 @@ sharded_matmul("columns", tp_size=2)             x @ w with w cut into columns o
                                                  qkv_columns: those of attention
 zero_stages(world_size=4)                        what each stage of ZeRO leaves on a rank; flat_pieces, recut: how a
                                                  flat tensor is cut; gather_compute_free: when weights have memory
+dispatch([[[0, 2], [1, 3]]] * 2, num_experts=4)  which rows of a mixture of experts go where
 memory_and_time({"every k": [("1", 1e9, 1.3)]}, "")  what recomputing saves in memory and costs in time
 doors("f", "g")                                  what the two ends of a sharded region do; layer_doors: in a layer
 """
@@ -40,6 +41,7 @@ from .collectives import cells_of, collective, halves, stages, transpose
 from .compression import compressed, over_steps
 from .curves import time_curves
 from .data_parallel import buckets, data_parallel_step, norms, overlap
+from .experts import dispatch
 from .heatmaps import heatmap, traffic
 from .machines import bandwidths, rendezvous, roofline, tiles, topology
 from .memories import live_bytes
@@ -65,6 +67,7 @@ __all__ = [
     "collective",
     "compressed",
     "data_parallel_step",
+    "dispatch",
     "doors",
     "flat_pieces",
     "folding",

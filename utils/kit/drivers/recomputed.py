@@ -89,13 +89,21 @@ def through_backward(
 ) -> dict[str, Any]:
     """A piece with `function` as its checkpoint: its output, the gradients, bytes that it keeps, and how often it ran.
 
-    The bytes are those alive after the forward pass besides the arguments and the output.
+    The bytes are those alive after the forward pass besides the arguments and the output. "seen": whether hooks see
+    that x is saved.
     """
     calls: list[str] = []
+    saved: list[int] = []  # addresses, as hooks see them
     leaf, w = x.clone().requires_grad_(), nn.Parameter(weight.clone())
+
+    def pack(tensor: Tensor) -> Tensor:
+        saved.append(tensor.data_ptr())
+        return tensor
+
     with track_memory(leaf, w) as storages:
         before = storages.live
-        output = piece(function, leaf, w, calls)
+        with saved_tensors_hooks(pack, lambda tensor: tensor):
+            output = piece(function, leaf, w, calls)
         kept = storages.live - before - output.nbytes
         forward = len(calls)
         if output.requires_grad:
@@ -105,6 +113,7 @@ def through_backward(
         "the gradient of x": leaf.grad,
         "the gradient of w": w.grad,
         "kept": kept,
+        "seen": leaf.data_ptr() in saved,
         "calls": (forward, len(calls) - forward),
     }
 
