@@ -75,7 +75,7 @@ COPIES_FIRST = {
     functional_collectives.all_reduce_coalesced,
     functional_collectives.broadcast,
 }
-
+BY_MASK = {id(getattr(packet, name)) for packet in meta_tensors.BY_MASK for name in packet.overloads()}
 
 Output = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 
@@ -107,11 +107,17 @@ class Plan:
               the operation has to be carried out
     """
 
-    __slots__ = ("kind", "outputs", "seconds", "work")
+    __slots__ = ("function", "is_view", "kind", "outputs", "seconds", "work")
 
-    def __init__(self, work: Work, outputs: Iterable[Output | None] = (), kind: Any = None):
-        self.work, self.outputs, self.kind = work, outputs, kind
-        self.seconds = work.seconds
+    def __init__(
+        self,
+        function: OpOverload[..., Any],
+        work: Work,
+        outputs: Iterable[Output | None] = (),
+        kind: Any = None,
+    ):
+        self.function, self.work, self.outputs, self.kind = function, work, outputs, kind
+        self.is_view, self.seconds = function.is_view, work.seconds
 
     def result(self, args: tuple[Any, ...]) -> Any:
         if self.kind == "in place":
@@ -167,17 +173,23 @@ class VirtualGpu(TorchDispatchMode):
         if types and any(kind.__torch_dispatch__ is not Tensor.__torch_dispatch__ for kind in types):
             self.watch(args)
             return NotImplemented  # a DTensor, say: the operations on its parts come here in turn
-        if is_functional_collective(function):
-            return self.functional_collective(function, args, kwargs)
-        args, kwargs = self.place(function, args, kwargs)
+        if id(function) in BY_MASK:
+            args, kwargs = self.place(function, args, kwargs)  # how much a mask selects depends on its values
         key = key_of(function, args, kwargs)
         plan = None if key is None else self.plans.get(key)
         if plan is None:
-            result = self.do(function, args, kwargs)
-            plan = make_plan(function, args, kwargs, result, self.gpu, self.rates)
+            if is_functional_collective(function):
+                return self.functional_collective(function, args, kwargs)
+            placed, kwargs = self.place(function, args, kwargs)
+            result = self.do(function, placed, kwargs)
+            plan = make_plan(function, placed, kwargs, result, self.gpu, self.rates)
+            if plan.kind == "in place" and placed[0] is not args[0]:
+                plan.kind = None
             if key is not None:
                 self.plans[key] = plan
+            args = placed
         elif plan.kind is None:
+            args, kwargs = self.place(function, args, kwargs)
             result = self.do(function, args, kwargs)
         else:
             result = plan.result(args)
@@ -188,7 +200,7 @@ class VirtualGpu(TorchDispatchMode):
             self.rank.compute(work.seconds)
             self.times[work] = self.times.get(work, 0) + 1
         self.watch(args)
-        if not function.is_view:
+        if not plan.is_view:
             self.count(result)
         return result
 
@@ -252,15 +264,20 @@ class VirtualGpu(TorchDispatchMode):
         """Also true of a plain tensor that requires a gradient and is neither a result nor received; in backward it is
         hard to tell.
         """
-        if isinstance(value, Parameter):
+        if not isinstance(value, Tensor):
+            return False
+        if type(value) is not Tensor and isinstance(value, Parameter):  # quick for plain tensors: there are many
             return True
-        if not (isinstance(value, Tensor) and value.requires_grad and value.is_leaf and torch.is_grad_enabled()):
+        if not (value.requires_grad and value.is_leaf and torch.is_grad_enabled()):
             return False
         return self.rank.received.isdisjoint(self.storages.numbers_of(value))
 
     def count(self, result: Any) -> None:
-        for tensor in tensors_in((result,)):
-            self.storages.count(tensor)
+        if type(result) is Tensor and result.layout is torch.strided:
+            self.storages.see(result.untyped_storage())
+        else:
+            for tensor in tensors_in((result,)):
+                self.storages.count(tensor)
         if self.storages.live > self.gpu.memory:
             self.rank.out_of_memory(self.gpu.memory)
 
@@ -271,9 +288,14 @@ def is_functional_collective(function: OpOverload[..., Any]) -> bool:
 
 
 def key_of(function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
-    """What a plan depends on; None if that can't be used as a key."""
+    """What a plan depends on; None if that can't be used as a key.
+
+    The operation itself would be hashed by Python code; it lives as long as its plans do.
+    """
     try:
-        key = (function, *map(signature, args), *((name, signature(value)) for name, value in kwargs.items()))
+        key = id(function), torch.get_default_dtype(), *map(signature, args)
+        if kwargs:
+            key += tuple((name, signature(value)) for name, value in kwargs.items())
         hash(key)
     except (TypeError, RuntimeError):  # a list of unhashable things; a tensor without strides
         return None
@@ -302,15 +324,15 @@ def make_plan(
     outputs = list(result) if isinstance(result, (list, tuple)) else [result]
     tensors = [output for output in outputs if output is not None]
     if function.is_view or not tensors or not all(isinstance(t, Tensor) and t.is_meta for t in tensors):
-        return Plan(work)
+        return Plan(function, work)
     schema = schema_of(function)
     if not schema.is_mutable and not any(a.alias_info for a in schema.returns):
         made = [None if output is None else (tuple(output.shape), output.stride(), output.dtype) for output in outputs]
-        return Plan(work, made, Tensor if isinstance(result, Tensor) else type(result))
+        return Plan(function, work, made, Tensor if isinstance(result, Tensor) else type(result))
     changes_its_shape = torch.Tag.inplace_view in function.tags or function.overloadpacket in (aten.resize_, aten.set_)
     if args and result is args[0] and not changes_its_shape:
-        return Plan(work, kind="in place")
-    return Plan(work)
+        return Plan(function, work, kind="in place")
+    return Plan(function, work)
 
 
 def work_of(
