@@ -14,8 +14,8 @@ With device="meta" tensors have sizes but no values, and nothing is computed (me
 
 from __future__ import annotations
 
-import functools
 import math
+import operator
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -76,6 +76,7 @@ COPIES_FIRST = {
     functional_collectives.broadcast,
 }
 BY_MASK = {id(getattr(packet, name)) for packet in meta_tensors.BY_MASK for name in packet.overloads()}
+NUMBERS = {int, float, bool}
 
 Output = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 
@@ -104,7 +105,7 @@ class Plan:
 
     outputs   (size, strides, dtype) of each output, None for one that is not a tensor
     kind      what holds the outputs: Tensor, tuple, list; "in place" if the result is the first argument; None if
-              the operation has to be carried out
+              the operation has to be carried out, and "directly" if its arguments can stay as they are
     """
 
     __slots__ = ("function", "is_view", "kind", "outputs", "seconds", "work")
@@ -118,6 +119,14 @@ class Plan:
     ):
         self.function, self.work, self.outputs, self.kind = function, work, outputs, kind
         self.is_view, self.seconds = function.is_view, work.seconds
+
+    def note_placing(self, as_they_are: bool) -> None:
+        """as_they_are: whether the arguments already are where this world's tensors are."""
+        packet = self.function.overloadpacket
+        if self.kind is None and as_they_are and self.is_view and packet not in meta_tensors.READS_A_VALUE:
+            self.kind = "directly"
+        elif self.kind == "in place" and not as_they_are:
+            self.kind = None
 
     def result(self, args: tuple[Any, ...]) -> Any:
         if self.kind == "in place":
@@ -173,26 +182,9 @@ class VirtualGpu(TorchDispatchMode):
         if types and any(kind.__torch_dispatch__ is not Tensor.__torch_dispatch__ for kind in types):
             self.watch(args)
             return NotImplemented  # a DTensor, say: the operations on its parts come here in turn
-        if id(function) in BY_MASK:
-            args, kwargs = self.place(function, args, kwargs)  # how much a mask selects depends on its values
-        key = key_of(function, args, kwargs)
-        plan = None if key is None else self.plans.get(key)
-        if plan is None:
-            if is_functional_collective(function):
-                return self.functional_collective(function, args, kwargs)
-            placed, kwargs = self.place(function, args, kwargs)
-            result = self.do(function, placed, kwargs)
-            plan = make_plan(function, placed, kwargs, result, self.gpu, self.rates)
-            if plan.kind == "in place" and placed[0] is not args[0]:
-                plan.kind = None
-            if key is not None:
-                self.plans[key] = plan
-            args = placed
-        elif plan.kind is None:
-            args, kwargs = self.place(function, args, kwargs)
-            result = self.do(function, args, kwargs)
-        else:
-            result = plan.result(args)
+        if is_functional_collective(function):
+            return self.functional_collective(function, args, kwargs)
+        plan, result, args = self.carry_out(function, args, kwargs)
         if plan.seconds:
             work = plan.work
             if self.rates is not None and work.computing and self.rank.works_for_collective():
@@ -203,6 +195,27 @@ class VirtualGpu(TorchDispatchMode):
         if not plan.is_view:
             self.count(result)
         return result
+
+    def carry_out(
+        self, function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Plan, Any, tuple[Any, ...]]:
+        """The plan of an operation, its result, and the arguments that it was given."""
+        if id(function) in BY_MASK:
+            args, kwargs = self.place(function, args, kwargs)  # how much a mask selects depends on its values
+        key = key_of(function, args, kwargs)
+        plan = None if key is None else self.plans.get(key)
+        if plan is not None and plan.kind == "directly":
+            return plan, function(*args, **kwargs), args
+        if plan is not None and plan.kind is not None:
+            return plan, plan.result(args), args
+        placed, kwargs = self.place(function, args, kwargs)
+        result = self.do(function, placed, kwargs)
+        if plan is None:
+            plan = make_plan(function, placed, kwargs, result, self.gpu, self.rates)
+            plan.note_placing(self.only_sizes and all(map(operator.is_, args, placed)))
+            if key is not None:
+                self.plans[key] = plan
+        return plan, result, placed
 
     def place(
         self, function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -248,7 +261,7 @@ class VirtualGpu(TorchDispatchMode):
         parameter, which torch refuses if anything does.
         """
         for tensor in args:
-            if self.is_parameter(tensor):
+            if (type(tensor) is not Tensor or tensor.requires_grad) and self.is_parameter(tensor):
                 ours = (hook for hook in (gradient_hooks_of(tensor) or {}).values() if type(hook) is CountsGradient)
                 counts = next(ours, None)
                 if counts is not None and counts.address == address_of(tensor):
@@ -266,7 +279,7 @@ class VirtualGpu(TorchDispatchMode):
         """
         if not isinstance(value, Tensor):
             return False
-        if type(value) is not Tensor and isinstance(value, Parameter):  # quick for plain tensors: there are many
+        if isinstance(value, Parameter):
             return True
         if not (value.requires_grad and value.is_leaf and torch.is_grad_enabled()):
             return False
@@ -282,7 +295,6 @@ class VirtualGpu(TorchDispatchMode):
             self.rank.out_of_memory(self.gpu.memory)
 
 
-@functools.cache
 def is_functional_collective(function: OpOverload[..., Any]) -> bool:
     return bool(function.namespace == functional_collectives.name)
 
@@ -303,12 +315,17 @@ def key_of(function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[s
 
 
 def signature(value: Any) -> Any:
-    if isinstance(value, Tensor):
+    kind = type(value)
+    if kind is Tensor or isinstance(value, Tensor):
         return value.shape, value.stride(), value.dtype, value.is_meta
+    if kind in NUMBERS:
+        return kind, value  # 1, 1.0 and True are equal, and make tensors of different dtypes
+    if kind is torch.device:
+        return value.type  # ranks name GPUs by their own numbers, and share plans
     if isinstance(value, (list, tuple)):
         return tuple(map(signature, value))
     if isinstance(value, (int, float)):
-        return type(value), value  # 1, 1.0 and True are equal, and make tensors of different dtypes
+        return kind, value
     return value
 
 

@@ -85,9 +85,7 @@ class RankThread(threading.Thread):
         """Make everything that belongs to the process this rank's."""
         self.scheduler.running, self.scheduler.in_bookkeeping = self, self.in_bookkeeping
         set_groups_of_process(self.groups)
-        if self.random is None:
-            self.random = RandomState(*self.scheduler.random)
-        self.random.restore()
+        self.restore_random_state()
         self.surroundings.enter()
 
     def switch_out(self) -> None:
@@ -96,6 +94,11 @@ class RankThread(threading.Thread):
         self.surroundings.leave()
         assert self.random is not None  # since the first turn
         self.random.save()
+
+    def restore_random_state(self) -> None:
+        if self.random is None:
+            self.random = RandomState(*self.scheduler.random)
+        self.random.restore()
 
 
 class Scheduler:
