@@ -36,6 +36,7 @@ from utils.kit.slow_memory import SlowMemory, unwritten
 
 check = checks_for("04_cost_models")
 spawn = partial(spawn, backend="gloo")  # this lesson measures the CPU, with or without GPUs
+simulate = partial(simulate, rates="datasheet")  # peaks and bandwidths as promised: times can be computed by hand
 
 # %% [markdown]
 # ## Why: sixteen times the price
@@ -1050,6 +1051,38 @@ for mib, busbw in ((4, 31.63), (8, 50.61), (16, 71.80), (32, 142.90), (64, 197.7
 # Twice the bytes in the same time, from 16 to 32 MiB: there, NCCL switched to something faster, and could have done so
 # earlier. Two rules follow. Use a model between the sizes that it was fitted to, never far beyond them. And when a
 # measurement is far above the model, it isn't always the model that is wrong.
+
+# %% [markdown]
+# ### Datasheet and achieved
+# In its first cell, each lesson asks `simulate` for `rates="datasheet"`: times that you can compute by hand. Without
+# that line you get `rates="achieved"` for machines that have been measured well enough: the model by which NCCL itself
+# chooses its algorithms and protocols, and matrix products that lose time at the edges of their tiles. Formulas are for
+# understanding; use the achieved rates when you want to know how long something will take. Here are both, beside the
+# sweep (an H200 has the links of an H100) and for one matrix product.
+
+# %% tags=["notebook-only"]
+def reduced(rank, world_size, nbytes):
+    dist.all_reduce(torch.empty(nbytes // 4))
+
+def multiplied(rank, world_size):
+    x = torch.empty(8192, 8192, dtype=torch.bfloat16)
+    x @ x
+
+def both(*program):
+    """Virtual seconds at the datasheet's rates, and at those that are achieved."""
+    ways = ("datasheet", "achieved")
+    return [simulate(*program, cluster="dgx-h100", rates=way).elapsed for way in ways]
+
+print("all-reduce of       measured   datasheet    achieved")
+for n, t in list(zip(sweep_sizes, sweep_times))[::4]:
+    promised, achieved = both(reduced, 8, n)
+    print(f"{quantity(n, 'B'):>13} {t * 1e6:11.0f} µs {promised * 1e6:8.0f} µs {achieved * 1e6:8.0f} µs")
+print("8192 x 8192 times itself:", ", ".join(f"{seconds * 1e3:.2f} ms" for seconds in both(multiplied, 1)))
+
+# %% [markdown]
+# From 8 MB on, the achieved rates are within 5 %. At 0.5 MB both are a third to a half too slow: a model is as good as
+# the measurements that it was made from, and this size was not among them. The product takes almost twice as long as
+# the datasheet promises, because kernels never reach the peak, and a GPU under load for minutes lowers its clock.
 
 # %% [markdown]
 # # Part 6 · The roofline of communication

@@ -31,6 +31,7 @@ from utils.text import tables
 
 check = checks_for("08_tensor_parallelism")
 spawn = partial(spawn, backend="gloo")  # this lesson computes on the CPU, with or without GPUs
+simulate = partial(simulate, rates="datasheet")  # peaks and bandwidths as promised: times can be computed by hand
 
 # %% [markdown]
 # ## Why: what data parallelism can't cut

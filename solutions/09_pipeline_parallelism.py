@@ -27,6 +27,7 @@ from utils.worlds.virtual.play_schedule import FREE, play, tag
 
 check = checks_for("09_pipeline_parallelism")
 spawn = partial(spawn, backend="gloo")  # this lesson computes on the CPU, with or without GPUs
+simulate = partial(simulate, rates="datasheet")  # peaks and bandwidths as promised: times can be computed by hand
 
 # %% [markdown]
 # ## Why: a model that no GPU can hold

@@ -30,6 +30,7 @@ from utils.kit.saved_tensors import saved_tensors
 from utils.kit.transformer import NAMES, make_layer, transformer_layer
 
 check = checks_for("10_activation_checkpointing")
+simulate = partial(simulate, rates="datasheet")  # peaks and bandwidths as promised: times can be computed by hand
 bf16 = torch.bfloat16
 
 # %% [markdown]

@@ -29,6 +29,7 @@ from utils.kit.sharded_regions import blocks_for
 
 check = checks_for("11_expert_parallelism")
 spawn = partial(spawn, backend="gloo")  # this lesson computes on the CPU, with or without GPUs
+simulate = partial(simulate, rates="datasheet")  # peaks and bandwidths as promised: times can be computed by hand
 double, bf16 = torch.float64, torch.bfloat16
 
 # %% [markdown]

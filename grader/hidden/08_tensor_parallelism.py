@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from utils import simulate
+from utils.checks.closed_forms import simulate
 from utils.checks.marking import check
 from utils.checks.oracles import vary
 from utils.checks.runner import Runner

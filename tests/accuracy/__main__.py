@@ -1,16 +1,19 @@
-"""`python -m tests.accuracy`: prints the table of published and simulated times, for both halves of the rows."""
+"""`python -m tests.accuracy`: prints the table of published and simulated times, for both halves of the rows.
+
+Below it are median and worst errors. Rows that contradict their own source don't count there (rows.py).
+"""
 
 from __future__ import annotations
 
 from statistics import median
 
-from tests.accuracy.rows import ROWS, split
+from tests.accuracy.rows import ROWS, Row, split
 from tests.accuracy.step import simulated
 from utils.text import tables
 from utils.text.units import quantity
 
 HALVES = ("fit", "held out")
-HEADER = ["row", "half", "published", "datasheet", "error", "achieved", "error"]
+HEADER = ["row", "half", "published", "fits its source", "datasheet", "error", "achieved", "error"]
 
 
 def main() -> None:
@@ -20,15 +23,32 @@ def main() -> None:
     errors: dict[tuple[str, str, str], list[float]] = {}
     lines: list[tables.Row] = []
     for row in ROWS:
-        cells = [row.name, half_of[row], quantity(row.seconds, "s")]
+        cells = [row.name, half_of[row], quantity(row.seconds, "s"), fits(row)]
         for rates in ("datasheet", "achieved"):
             seconds = simulated(row, rates)
             error = seconds / row.seconds - 1
-            errors.setdefault((row.family, half_of[row], rates), []).append(error)
+            if not row.contradictions:
+                errors.setdefault((row.family, half_of[row], rates), []).append(error)
             cells += [quantity(seconds, "s"), f"{100 * error:+.1f} %"]
         lines.append(tuple(cells))
     print(tables.text(HEADER, lines), end="\n\n")
+    print(checked(ROWS), end="\n\n")
     print(summary(errors))
+
+
+def fits(row: Row) -> str:
+    """How many other numbers of its source a row was checked against, or which it contradicts."""
+    return "; ".join(check.what for check in row.contradictions) or f"{len(row.checks)} of {len(row.checks)}"
+
+
+def checked(rows: list[Row]) -> str:
+    """What the rows of each family were checked against, and which contradict it."""
+    kinds: dict[str, list[str]] = {}
+    for row in rows:
+        kinds.setdefault(row.family, []).extend(check.what for check in row.checks)
+    lines = [f"{family}: checked by {', '.join(dict.fromkeys(whats))}" for family, whats in kinds.items()]
+    doubts = [f"{row.name}: {check}; not in the summary" for row in rows for check in row.contradictions]
+    return "\n".join([*lines, *doubts])
 
 
 def summary(errors: dict[tuple[str, str, str], list[float]]) -> str:

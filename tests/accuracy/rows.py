@@ -16,6 +16,17 @@ held out.
                         the causal mask saves
     all-reduce          stas00/ml-engineering, network/benchmarks/results: 8 x H200, 1 MiB to 16 GiB (below, the time is
                         that of Python, which calls it); coreweave/nccl-tests, pull request 43: 72 x GB200
+
+Each row is checked against other numbers of its source (consistency.py):
+
+    Megatron-LM 2021    parameters by the paper's equation 2, part of the peak, PFLOP/s of all GPUs
+    Korthikanti 2022    throughput gained, MFU and HFU by the FLOPs of its appendix; forward + backward, overhead
+    MegaScale 2024      tokens/s, days for 300 billion tokens, MFU by the FLOPs of a GPT
+    Llama 3 2024        MFU, GPUs = 8 x 16 x data-parallel groups, tokens of a step, parameters of the model
+    all-reduce          H200: nccl-tests' own sweep on the same machine, within 10 %. GB200: bytes by the time
+
+A row that contradicts its source is printed, but counts in no summary. These are the all-reduces of 1 to 8 MiB on H200:
+the sweep they are from was timed in Python, which adds some 15 to 20 µs to each. The split is that of all rows.
 """
 
 from __future__ import annotations
@@ -24,6 +35,8 @@ from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
+
+from tests.accuracy.consistency import Check
 
 
 @dataclass(frozen=True)
@@ -111,6 +124,11 @@ class Row:
     nbytes: int = 0
     cluster: str = ""
     ranks: int = 0
+    checks: tuple[Check, ...] = ()
+
+    @property
+    def contradictions(self) -> list[Check]:
+        return [check for check in self.checks if not check.agrees]
 
 
 def split(rows: Iterable[Row]) -> tuple[list[Row], list[Row]]:
@@ -129,6 +147,7 @@ def split(rows: Iterable[Row]) -> tuple[list[Row], list[Row]]:
 
 # ---- Megatron-LM 2021
 
+A100_PEAK, H100_PEAK = 312, 989  # TFLOP/s in bf16
 FLOPS_2021 = 96  # with recomputation: 96 B s l h^2 (1 + s / 6h + V / 16lh)
 FLOPS_MODEL = 72  # without it
 
@@ -138,62 +157,90 @@ def gpt_flops(model: Model, batch: int, factor: int) -> float:
     return factor * batch * s * layers * h**2 * (1 + s / (6 * h) + model.vocabulary / (16 * layers * h))
 
 
+def model_flops(model: Model, batch: int, attention: int = 1) -> float:
+    """Of a step without recomputation, or with that of attention's core (2): arXiv 2205.05198, appendix A."""
+    s, layers, h = model.sequence, model.layers, model.hidden
+    products = 1 + attention * s / (6 * h) + model.vocabulary / (12 * layers * h)
+    return FLOPS_MODEL * batch * s * layers * h**2 * products
+
+
 def megatron() -> list[Row]:
     table = [
-        # name, hidden, heads, layers, tensor, pipeline, GPUs, batch, microbatch, chunks, TFLOP/s per GPU
-        ("1.7B", 2304, 24, 24, 1, 1, 32, 512, 16, 1, 137),
-        ("3.6B", 3072, 32, 30, 2, 1, 64, 512, 16, 1, 138),
-        ("7.5B", 4096, 32, 36, 4, 1, 128, 512, 16, 1, 142),
-        ("18.4B", 6144, 48, 40, 8, 1, 256, 1024, 8, 1, 135),
-        ("39.1B", 8192, 64, 48, 8, 2, 512, 1536, 4, 1, 138),
-        ("76.1B", 10240, 80, 60, 8, 4, 1024, 1792, 2, 3, 140),
-        ("145.6B", 12288, 96, 80, 8, 8, 1536, 2304, 2, 2, 148),
-        ("310.1B", 16384, 128, 96, 8, 16, 1920, 2160, 1, 2, 155),
-        ("529.6B", 20480, 128, 105, 8, 35, 2520, 2520, 1, 3, 163),
-        ("1008B", 25600, 160, 128, 8, 64, 3072, 3072, 1, 1, 163),
+        # name, hidden, heads, layers, tensor, pipeline, GPUs, batch, microbatch, chunks, TFLOP/s per GPU; % of the peak
+        # and PFLOP/s of all
+        ("1.7B", 2304, 24, 24, 1, 1, 32, 512, 16, 1, 137, 44, 4.4),
+        ("3.6B", 3072, 32, 30, 2, 1, 64, 512, 16, 1, 138, 44, 8.8),
+        ("7.5B", 4096, 32, 36, 4, 1, 128, 512, 16, 1, 142, 46, 18.2),
+        ("18.4B", 6144, 48, 40, 8, 1, 256, 1024, 8, 1, 135, 43, 34.6),
+        ("39.1B", 8192, 64, 48, 8, 2, 512, 1536, 4, 1, 138, 44, 70.8),
+        ("76.1B", 10240, 80, 60, 8, 4, 1024, 1792, 2, 3, 140, 45, 143.8),
+        ("145.6B", 12288, 96, 80, 8, 8, 1536, 2304, 2, 2, 148, 47, 227.1),
+        ("310.1B", 16384, 128, 96, 8, 16, 1920, 2160, 1, 2, 155, 50, 297.4),
+        ("529.6B", 20480, 128, 105, 8, 35, 2520, 2520, 1, 3, 163, 52, 410.2),
+        ("1008B", 25600, 160, 128, 8, 64, 3072, 3072, 1, 1, 163, 52, 502.0),
     ]
     rows = []
-    for name, hidden, heads, layers, tensor, pipeline, gpus, batch, micro, chunks, tflops in table:
+    for name, hidden, heads, layers, tensor, pipeline, gpus, batch, micro, chunks, tflops, percent, pflops in table:
         model = Model(layers, hidden, heads)
         setting = Setting(
             "dgx-a100", gpus, batch, micro, tensor, pipeline, chunks, recompute="full", buckets=pipeline == 1, adds=True
         )
         seconds = gpt_flops(model, batch, FLOPS_2021) / (gpus * tflops * 1e12)
-        rows.append(Row("Megatron-LM 2021", f"{name} on {gpus} GPUs", seconds, "step", model, setting))
+        parameters = 12 * layers * hidden**2 * (1 + 13 / (12 * hidden)) + (model.vocabulary + model.sequence) * hidden
+        checks = (
+            Check("billions of parameters", float(name[:-1]), 0.05, parameters / 1e9),
+            Check("% of the peak", percent, 0.5, 100 * tflops / A100_PEAK, 0.5 / tflops),
+            Check("PFLOP/s of all", pflops, 0.05, gpus * tflops / 1e3, 0.5 / tflops),
+        )
+        rows.append(Row("Megatron-LM 2021", f"{name} on {gpus} GPUs", seconds, "step", model, setting, checks=checks))
     return rows
 
 
 # ---- Korthikanti 2022
 
 PAPER_2022 = [
-    # name, hidden, heads, layers, pipeline, microbatch, batch, chunks, seconds with full recomputation, and without
-    ("22B", 6144, 64, 48, 1, 4, 4, 1, 1.42, 1.10),
-    ("175B", 12288, 96, 96, 8, 1, 64, 3, 18.13, 13.75),
-    ("530B", 20480, 128, 105, 35, 1, 280, 3, 49.05, 37.83),
-    ("1T", 25600, 160, 128, 64, 1, 512, 1, 94.42, 71.49),
+    # name, hidden, heads, layers, pipeline, microbatch, batch, chunks, seconds with full recomputation, and without;
+    # % throughput gained, MFU, HFU
+    ("22B", 6144, 64, 48, 1, 4, 4, 1, 1.42, 1.10, 29.0, 41.5, 43.7),
+    ("175B", 12288, 96, 96, 8, 1, 64, 3, 18.13, 13.75, 31.8, 51.4, 52.8),
+    ("530B", 20480, 128, 105, 35, 1, 280, 3, 49.05, 37.83, 29.7, 56.0, 57.0),
+    ("1T", 25600, 160, 128, 64, 1, 512, 1, 94.42, 71.49, 32.1, 56.3, 57.0),
 ]
 LAYER_2022 = [
-    # name, recompute, sequence parallel, milliseconds forward and backward
-    ("as it is", "", False, 19.6),
-    ("sequence parallel", "", True, 19.0),
-    ("full recomputation", "full", False, 27.2),
-    ("selective recomputation", "core", False, 20.9),
-    ("selective and sequence parallel", "core", True, 20.3),
+    # name, recompute, sequence parallel, milliseconds forward and backward together; forward, backward, % more than the
+    # first
+    ("as it is", "", False, 19.6, 7.7, 11.9, 0),
+    ("sequence parallel", "", True, 19.0, 7.2, 11.8, -3),
+    ("full recomputation", "full", False, 27.2, 7.7, 19.5, 39),
+    ("selective recomputation", "core", False, 20.9, 7.7, 13.2, 7),
+    ("selective and sequence parallel", "core", True, 20.3, 7.2, 13.1, 4),
 ]
 
 
 def korthikanti() -> list[Row]:
     rows = []
-    for name, hidden, heads, layers, pipeline, micro, batch, chunks, full, paper in PAPER_2022:
+    for name, hidden, heads, layers, pipeline, micro, batch, chunks, full, paper, gained, mfu, hfu in PAPER_2022:
         model = Model(layers, hidden, heads)
+        done, digit = paper * 8 * pipeline * A100_PEAK * 1e12 / 100, 0.005 / paper  # FLOPs that would be one per cent
+        checks = (
+            Check("% throughput gained", gained, 0.05, 100 * (full / paper - 1), 10 * digit),
+            Check("MFU, %", mfu, 0.05, model_flops(model, batch) / done, digit),
+            Check("HFU, %", hfu, 0.05, model_flops(model, batch, attention=2) / done, digit),
+        )
         for how, recompute, sequence, seconds in (("full", "full", False, full), ("selective", "core", True, paper)):
             setting = Setting(
                 *("dgx-a100", 8 * pipeline, batch, micro, 8, pipeline, chunks), recompute=recompute, sequence=sequence
             )
-            rows.append(Row("Korthikanti 2022, steps", f"{name}, {how}", seconds, "step", model, setting))
-    for name, recompute, sequence, milliseconds in LAYER_2022:
+            title = f"{name}, {how}"
+            rows.append(Row("Korthikanti 2022, steps", title, seconds, "step", model, setting, checks=checks))
+    for name, recompute, sequence, milliseconds, forward, backward, more in LAYER_2022:
         setting = Setting("dgx-a100", 8, 4, 4, 8, recompute=recompute, sequence=sequence)
-        rows.append(Row("Korthikanti 2022, layers", name, milliseconds / 1e3, "layer", Model(48, 6144, 64), setting))
+        checks = (
+            Check("forward + backward, ms", milliseconds, 0.05, forward + backward, 0.1 / milliseconds),
+            Check("% more than the first", more, 0.5, 100 * (milliseconds / LAYER_2022[0][3] - 1)),
+        )
+        seconds, family = milliseconds / 1e3, "Korthikanti 2022, layers"
+        rows.append(Row(family, name, seconds, "layer", Model(48, 6144, 64), setting, checks=checks))
     return rows
 
 
@@ -201,8 +248,17 @@ def korthikanti() -> list[Row]:
 
 
 def megascale() -> list[Row]:
-    table = [(256, 768, 40.0), (512, 768, 21.2), (768, 768, 15.2), (1024, 768, 11.9)]
-    table += [(3072, 6144, 29.02), (6144, 6144, 14.78), (8192, 6144, 12.24), (12288, 6144, 8.57)]
+    table = [
+        # GPUs, batch, seconds and their last digit; thousand tokens/s, days for 300 billion tokens, MFU
+        (256, 768, 40.0, 0.1, 39.3, 88.35, 53.0),
+        (512, 768, 21.2, 0.1, 74.1, 46.86, 49.9),
+        (768, 768, 15.2, 0.1, 103.8, 33.45, 46.7),
+        (1024, 768, 11.9, 0.1, 132.7, 26.17, 44.7),
+        (3072, 6144, 29.02, 0.01, 433.6, 8.01, 48.7),
+        (6144, 6144, 14.78, 0.01, 851.6, 4.08, 47.8),
+        (8192, 6144, 12.24, 0.01, 1027.9, 3.38, 43.3),
+        (12288, 6144, 8.57, 0.01, 1466.8, 2.37, 41.2),
+    ]
     model = Model(96, 12288, 128, vocabulary=64000)
     return [
         Row(
@@ -212,8 +268,19 @@ def megascale() -> list[Row]:
             "step",
             model,
             Setting("dgx-a100", gpus, batch, 1, 8, 8, 6, sequence=True, flash=True, sharded=True),
+            checks=(
+                Check("thousand tokens/s", tokens, 0.05, batch * model.sequence / seconds / 1e3, digit / seconds),
+                Check("days", days, 0.005, 300e9 / (batch * model.sequence / seconds) / 86400, digit / seconds),
+                Check(
+                    "MFU, %",
+                    mfu,
+                    0.05,
+                    100 * model_flops(model, batch) / (seconds * gpus * A100_PEAK * 1e12),
+                    digit / seconds,
+                ),
+            ),
         )
-        for gpus, batch, seconds in table
+        for gpus, batch, seconds, digit, tokens, days, mfu in table
     ]
 
 
@@ -223,13 +290,19 @@ def megascale() -> list[Row]:
 def llama() -> list[Row]:
     model = Model(126, 16384, 128, vocabulary=128256, sequence=8192, ffn=53248, gated=True, kv_heads=8)
     rows = []
-    for gpus, tflops in ((8192, 430), (16384, 400)):
+    for gpus, tflops, mfu, groups, batch in ((8192, 430, 43, 64, 32), (16384, 400, 41, 128, 16)):
         tokens = 2048 * model.sequence  # 16 million
         flops = tokens * (6 * model.parameters + 12 * model.layers * model.hidden * model.sequence)  # as in PaLM's MFU
         seconds = flops / (gpus * tflops * 1e12)
         how = {"sequence": True, "flash": True, "sharded": True, "overlap": True}
         setting = Setting("dgx-h100", gpus, 2048, 1, 8, 16, 8, **how)  # one layer per chunk: not published
-        rows.append(Row("Llama 3 2024", f"405B on {gpus} GPUs", seconds, "step", model, setting))
+        checks = (
+            Check("MFU, %", mfu, 0.5, 100 * tflops / H100_PEAK, 5 / tflops),  # TFLOP/s are in tens
+            Check("GPUs", gpus, 0, 8 * 16 * groups),
+            Check("million tokens", 16, 1, groups * batch * model.sequence / 1e6),
+            Check("billions of parameters", 405, 1, model.parameters / 1e9),
+        )
+        rows.append(Row("Llama 3 2024", f"405B on {gpus} GPUs", seconds, "step", model, setting, checks=checks))
     return rows
 
 
@@ -252,7 +325,13 @@ H200 = [
     272.83,
     275.58,
 ]
+# Bus bandwidths of the same sizes on the same machine, by nccl-tests, in GB/s
+H200_NCCL_TESTS = [
+    *(72.45, 91.48, 139.97, 182.03, 242.45, 298.44, 369.82, 411.21),
+    *(442.27, 455.82, 464.00, 468.31, 473.10, 475.16, 480.70),
+]
 GB200 = [297.16, 345.38, 384.22, 425.49, 423.16]  # GB/s, the tensor's bytes by the time, for 1, 2, 4, ... MiB; 512, ...
+GB200_TIMES = [1806.7, 3108.8, 5589.1, 10094, 20299]  # µs
 
 
 def all_reduces() -> list[Row]:
@@ -263,6 +342,11 @@ def all_reduces() -> list[Row]:
     ):
         for place, speed in enumerate(speeds):
             nbytes = first * 2**20 << place
+            if gpu == "H200":
+                other = H200_NCCL_TESTS[place] * ranks / (2 * (ranks - 1))
+                check = Check("GB/s by nccl-tests", other, 0.1 * other, speed)
+            else:
+                check = Check("µs", GB200_TIMES[place], 0.5, nbytes / speed / 1e3, 0.005 / speed)
             rows.append(
                 Row(
                     "all-reduce",
@@ -272,6 +356,7 @@ def all_reduces() -> list[Row]:
                     nbytes=nbytes,
                     cluster=cluster,
                     ranks=ranks,
+                    checks=(check,),
                 )
             )
     return rows

@@ -6,7 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.accuracy.__main__ import summary
+from tests.accuracy.__main__ import checked, fits, summary
+from tests.accuracy.consistency import Check
 from tests.accuracy.programs import Layer, tokens
 from tests.accuracy.rows import ROWS, Model, Setting, gpt_flops, split
 from tests.accuracy.step import simulated, step_seconds
@@ -30,6 +31,29 @@ def test_the_split_depends_on_names_and_on_nothing_else():
     other = [replace(row, seconds=random.random()) for row in ROWS]
     random.shuffle(other)
     assert [{row.name for row in half} for half in split(other)] == halves
+
+
+def test_rows_fit_what_else_their_sources_say():
+    """All but the H200's smallest all-reduces, which were timed in Python."""
+    assert all(row.checks for row in ROWS)
+    doubtful = [row.name for row in ROWS if row.contradictions]
+    assert doubtful == [f"{size} MiB on 8 x H200" for size in (1, 2, 4, 8)]
+
+
+@pytest.mark.parametrize("wrong", [1.06, 0.94])
+def test_a_time_that_was_copied_wrongly_would_contradict_its_source(wrong):
+    for row in ROWS:
+        if row.family.startswith("MegaScale"):  # its checks are all about the time
+            assert not any(check._replace(computed=check.computed / wrong).agrees for check in row.checks)
+    assert Check("x", 44, 0.5, 44.4).agrees and not Check("x", 44, 0.5, 44.6).agrees
+    assert Check("x", 44, 0.5, 44.6, uncertain=0.01).agrees
+
+
+def test_the_table_says_how_rows_were_checked():
+    words = checked(ROWS)
+    assert "MegaScale 2024, baseline: checked by thousand tokens/s, days, MFU, %" in words
+    assert "1 MiB on 8 x H200: GB/s by nccl-tests: 41.4 published, 22.82 computed; not in the summary" in words
+    assert [fits(row) for row in ROWS if row.name == "405B on 8192 GPUs"] == ["4 of 4"]
 
 
 def test_the_summary_tells_the_halves_apart():

@@ -3,8 +3,6 @@
 `region` measures both worlds: its times are real in one and virtual in the other.
 """
 
-from statistics import median
-
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -12,10 +10,11 @@ from torch import nn
 from utils import measure_this_machine, region, simulate, spawn
 
 SIZES = [1 << 10, 16 << 10, 256 << 10, 4 << 20, 16 << 20]  # bytes, as nccl-tests count: of the whole
-SWEEPS, STEPS = 7, 9  # repeats on real ranks, after a first one that doesn't count
+SWEEPS, STEPS = 15, 15  # repeats on real ranks, after a first one that doesn't count
 BATCH = 128
 
 clusters = {}
+reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # renamed in torch 2.13
 
 
 def calibrate(world_size):
@@ -39,7 +38,10 @@ def collectives(rank, world_size, nbytes):
         "all_reduce": lambda: dist.all_reduce(whole, dist.ReduceOp.MAX),  # a sum would grow with every call
         "broadcast": lambda: dist.broadcast(whole, 0),
         "all_gather": lambda: dist.all_gather(parts, part),
-        "reduce_scatter": lambda: dist.reduce_scatter(part, parts, dist.ReduceOp.MAX),
+        "reduce_scatter": lambda: reduce_scatter(part, other, dist.ReduceOp.MAX),
+        "reduce": lambda: dist.reduce(other, 0, dist.ReduceOp.MAX),
+        "gather": lambda: dist.gather(part, parts if rank == 0 else None),
+        "scatter": lambda: dist.scatter(part, parts if rank == 0 else None),
         "all_to_all": lambda: dist.all_to_all_single(other, whole),
     }
 
@@ -61,14 +63,17 @@ def sweep(rank, world_size, turns):
 
 
 def seconds_of(run):
-    """{region: seconds from its last start on any rank to its last end, the median of all but the first time}."""
+    """{region: seconds from its last start on any rank to its last end, the quickest of all but the first time}.
+
+    On a machine that does other things as well, the quickest of many says most about the machine itself.
+    """
     spans = {}
     for span in run.regions:
         spans.setdefault(span.name, {}).setdefault(span.rank, []).append(span)
     seconds = {}
     for name, ranks in spans.items():
         together = list(zip(*ranks.values(), strict=True))[1:]
-        seconds[name] = median(max(one.end for one in all) - max(one.start for one in all) for all in together)
+        seconds[name] = min(max(one.end for one in all) - max(one.start for one in all) for all in together)
     return seconds
 
 

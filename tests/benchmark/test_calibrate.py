@@ -12,8 +12,9 @@ import torch
 
 from utils import measure_this_machine, simulate
 from utils.benchmark.machine import probes
-from utils.benchmark.machine.probes import as_cluster, fit, typical, worst_miss
+from utils.benchmark.machine.probes import as_cluster, fit, gloo_rates, typical, worst_miss
 from utils.cluster import Cluster, Gpu, Link
+from utils.cluster.achieved import GlooRates
 from utils.cluster.description import cluster_text
 
 ALPHA, BETA = Fraction(3, 70_000), Fraction(1, 3_300_000_000)  # s, s/byte
@@ -79,7 +80,7 @@ MEASURED = {
     "bandwidth": [5e9] * 3,
     "flops": dict.fromkeys(probes.DTYPES, [1e9, 3e9, 2e9]),
 }
-TIMES = {n: [1.0, float(ALPHA + n * BETA), 0.0] for n in SIZES}
+TIMES = {n: [1.0, float(ALPHA + n * BETA), 2.0] for n in SIZES}
 
 
 def test_the_ranks_samples_become_a_cluster(monkeypatch):
@@ -93,6 +94,19 @@ def test_the_ranks_samples_become_a_cluster(monkeypatch):
     assert "medians of 2 ranks at once, a core each" in words
     assert "ping-pong of 2 ranks over Gloo, 8 B to 8 MB; latency + bytes / bandwidth is off by" in words
     assert "on 2 cores" in cluster_text(as_cluster(of_ranks * 2, TIMES, "gloo"))
+
+
+def test_what_collectives_are_made_of_becomes_gloos_rates():
+    """The slowest rank of each repeat counts, and of these the quickest repeat; a barrier consists of steps."""
+    size, seconds = 4, {"start": 3e-5, "barrier": 7e-5, "shift": 8e-3, "add": 2e-5, "copy": 4e-3}
+    samples = [{name: [9.0, s if rank == 1 else s / 2, 1.0] for name, s in seconds.items()} for rank in range(size)]
+    rates = gloo_rates(samples)
+    assert (rates.start, rates.step) == (3e-5, pytest.approx(2e-5))  # 2 rounds among 4 ranks
+    assert rates.together == size * probes.SHIFTED / 8e-3
+    assert (rates.added, rates.copied) == (probes.ADDED / 2e-5, probes.SHIFTED / 4e-3)
+    cluster = as_cluster([{**MEASURED, "memory": 8e9}] * size, TIMES, "gloo", samples)
+    assert cluster.intra.achieved == rates and cluster.at_rates().rates == "achieved"
+    assert "collectives: Gloo's own algorithms" in cluster_text(cluster)
 
 
 def test_a_single_gpu_has_no_link_and_says_so():
@@ -117,6 +131,7 @@ def test_this_machine_as_a_cluster_can_be_simulated(capfd):
     assert 0 < cluster.gpu.launch < 1 and 0 < cluster.gpu.memory < inf and 0 < cluster.intra.bandwidth < inf
     run = simulate(lambda rank, world_size: torch.empty(1 << 20).mul_(2), 2, cluster=cluster)
     assert run.elapsed == cluster.gpu.launch + (2 << 22) / cluster.gpu.bandwidth
+    assert run.rates == "achieved" and isinstance(cluster.intra.achieved, GlooRates)
 
 
 def test_impossible_calls_are_refused(monkeypatch):

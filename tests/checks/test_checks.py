@@ -27,6 +27,8 @@ from utils.cluster.hardware import links
 from utils.events.event import Event
 from utils.report.run import Run
 
+pytestmark = pytest.mark.long
+
 ONE = torch.tensor([1.0, 2.0])
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from utils.cluster import Cluster, Gpu, KernelRates, Layout, Link, LinkRates, Protocol, cost, find_cluster
-from utils.cluster.achieved import TILES
+from utils.cluster.achieved import RATES, TILES
 from utils.cluster.collective_costs import OPS
 from utils.cluster.presets import PRESETS
 
@@ -177,8 +177,15 @@ def test_a_link_at_achieved_rates_carries_messages_at_its_achieved_bandwidth():
     assert replace(where, rates="datasheet").link(0, 1).seconds(100) == 2
 
 
-def test_presets_are_at_the_datasheets_rates_unless_asked_otherwise():
-    assert {preset.rates for preset in PRESETS.values()} == {"datasheet"}
+def test_closed_forms_hold_at_the_datasheets_rates_unless_asked_otherwise():
+    preset = replace(PRESETS["dgx-h100"], nodes=2)
+    layout = Layout.of(preset, range(16))
+    by_default, datasheet, achieved = (
+        cost("all_reduce", 1e6, replace(preset, rates=rates), layout).seconds for rates in (None, *RATES)
+    )
+    assert by_default == datasheet != achieved
+    assert [preset.at_rates(rates).rates for rates in (None, "datasheet")] == ["achieved", "datasheet"]
+    assert replace(preset, rates="datasheet").at_rates().rates == "datasheet"
     assert replace(PRESETS["dgx-h100"], rates="achieved") != PRESETS["dgx-h100"]
 
 

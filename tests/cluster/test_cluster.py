@@ -319,6 +319,9 @@ def test_presets_are_dense_and_one_way():
     assert (a100.gpu.bandwidth, h100.gpu.bandwidth) == (2.039e12, 3.35e12)
     assert rack.gpus_per_node == 18 * 4
     assert PRESETS["ethernet-cloud"].nics < PRESETS["ethernet-cloud"].gpus_per_node
+    h200, ethernet = PRESETS["dgx-h200"], [PRESETS[name] for name in ("ethernet-cloud", "gcp-a3-mega", "aws-p5")]
+    assert h200.gpu.flops == h100.gpu.flops and (h200.gpu.memory, h200.gpu.bandwidth) == (141e9, 4.8e12)
+    assert [cloud.inter.bandwidth * (cloud.nics or 8) * 8 / 1e9 for cloud in ethernet] == [800, 1600, 3200]  # Gb/s
     for machine in PRESETS.values():
         assert machine.sources and any("stimate" in source for source in machine.sources)
         assert machine.gpu.peak("float32") < machine.gpu.peak("bfloat16") or machine.name == "laptop"

@@ -19,6 +19,8 @@ from grader.authoring.lesson import read_lesson
 from utils import spawn, track_memory
 from utils.kit.mlp import MLP, loss_of, make_weights
 
+pytestmark = pytest.mark.long
+
 SOLUTIONS = Path(__file__).parents[2] / "solutions"
 ROWS, DIM, STEPS = 12, 6, 4
 double = torch.float64

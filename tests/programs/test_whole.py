@@ -15,7 +15,7 @@ from utils import simulate, spawn
 
 FOLDER = Path(__file__).parent / "whole"
 PROGRAMS = sorted(path.stem for path in FOLDER.iterdir() if not path.stem.startswith("_"))
-pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning")
+pytestmark = [pytest.mark.long, pytest.mark.filterwarnings("ignore::FutureWarning")]
 
 
 def same(a, b):

@@ -6,7 +6,6 @@ import argparse
 import contextlib
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 from ..cluster.achieved import RATES
@@ -114,8 +113,7 @@ def chosen_cluster(options: argparse.Namespace) -> Cluster | None:
             raise ValueError("--rates says how fast a virtual cluster is: name one with --cluster")
         return None
     ranks = options.world_size or find_cluster(options.cluster, 1).gpus_per_node
-    cluster = find_cluster(options.cluster, ranks)
-    return replace(cluster, rates=options.rates or ("achieved" if cluster.knows_achieved else "datasheet"))
+    return find_cluster(options.cluster, ranks).at_rates(options.rates)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -81,11 +81,10 @@ def benchmark(
         where = f"{plural(run.world_size, 'rank')} over {run.backend}"
         bounds = machine_limits(run.world_size, backend) if limits else {}
     else:
-        machine, warmup, repeats = find_cluster(cluster, world_size), 0, 1
+        machine, warmup, repeats = find_cluster(cluster, world_size).at_rates(), 0, 1
         program = (op, rounded, dtype, warmup, repeats, False, False)
         run = simulate(rank_program.sweep, world_size, *program, cluster=machine)
-        rates = ", achieved rates" if machine.rates == "achieved" else ""
-        where = f"{plural(world_size, 'rank')} of {machine.name} (virtual{rates})"
+        where = f"{plural(world_size, 'rank')} of {machine.name} (virtual, {machine.rates} rates)"
         bounds = cluster_limits(machine, world_size)
     rows = rows_of(op, rounded, itemsize, run.results)
     return BenchmarkTable(op, run.world_size, dtype, where, rows, warmup, repeats, bounds)

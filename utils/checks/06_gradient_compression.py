@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import simulate
 from ..cluster.collective_costs import Layout, cost
 from ..cluster.hardware import Cluster, Gpu, Link
 from ..cluster.presets import find_cluster
@@ -22,6 +21,7 @@ from ..kit.mlp import MLP, loss_of, make_batch, make_weights, serial_gradients
 from ..kit.regression import train_student
 from ..text.units import plural, quantity
 from .answer import Answer, CheckFailed
+from .closed_forms import simulate
 from .inputs import Draws
 from .oracles import Case, oracle
 from .recorded import recorded, recorded_par

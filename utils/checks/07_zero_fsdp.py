@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import RankFailed, simulate
+from .. import RankFailed
 from ..cluster.hardware import Cluster, Gpu, Link, links
 from ..cluster.presets import find_cluster
 from ..kit.drivers.sharded import gather_and_go_back, in_groups, measure, through_backward, train
@@ -24,6 +24,7 @@ from ..kit.overlapped_fsdp import overlapped_step
 from ..kit.tied_mlp import AwkwardMLP
 from ..text.units import plural
 from .answer import Answer, CheckFailed
+from .closed_forms import simulate
 from .inputs import Draws
 from .oracles import Case, oracle
 from .recorded import recorded, recorded_par

@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import simulate
 from ..cluster.presets import find_cluster
 from ..kit.drivers.backward import my_group
 from ..kit.drivers.grouped import call_in_group
@@ -21,6 +20,7 @@ from ..kit.expert_placement import DIM, HIDDEN, placed_layer, routing_statistic
 from ..kit.mixture import expert_mlp, make_experts, mixture
 from ..text.units import plural
 from .answer import Answer, CheckFailed
+from .closed_forms import simulate
 from .compare import Mistakes
 from .gradients import CLOSE, driven, expect_passes, in_groups, output_first, serial
 from .inputs import Draws

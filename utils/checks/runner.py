@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .. import RankCrashed, RankError, RankTimeout, WorldStuck, simulate, spawn
+from .. import RankCrashed, RankError, RankTimeout, WorldStuck, spawn
 from ..cluster.hardware import Cluster
 from ..diagnosis.why_stuck import NO_CAUSE
 from ..kit.drivers.call import Catch, Returned, call_with
@@ -20,6 +20,7 @@ from ..recording import in_flight
 from ..report.run import Run
 from ..text.units import plural
 from .answer import Answer, CheckFailed
+from .closed_forms import simulate
 from .inputs import Draws
 from .scores import Score
 

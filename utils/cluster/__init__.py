@@ -7,12 +7,14 @@ from ..text.units import quantity
 from .achieved import KernelRates, LinkRates, Protocol
 from .collective_costs import Layout, cost
 from .hardware import Cluster, Gpu, Link
+from .jitter import Jitter
 from .kernel_times import MeasuredGpu
 from .presets import find_cluster
 
 __all__ = [
     "Cluster",
     "Gpu",
+    "Jitter",
     "KernelRates",
     "Layout",
     "Link",

@@ -67,6 +67,24 @@ class KernelRates:
         return waves * 2 * rows * columns * depth / (rate * efficiency(tile))
 
 
+@dataclass(frozen=True)
+class AsMeasured(KernelRates):
+    """Of a machine whose peaks and bandwidths were measured themselves: kernels reach all of them."""
+
+    matmul: float = 1.0
+    sustained: float = 1.0
+    fill: float = 0.0
+    units: int = 1
+    memory: float = 1.0
+    rows: float = 1.0
+    attention: float = 1.0
+    attention_backward: float = 1.0
+    beside: float = 0.0
+
+    def matmul_seconds(self, batch: int, m: int, n: int, k: int, itemsize: int, peak: float) -> float:
+        return 2 * batch * m * n * k / peak
+
+
 def efficiency(tile: tuple[int, int]) -> float:
     """Of the rate that the best tile reaches: a smaller one reads more operands per FLOP."""
     best = max(map(intensity, TILES))
@@ -115,6 +133,31 @@ class LinkRates:
             raise ValueError("LinkRates.protocols is empty; it must have at least one Protocol(...)")
         for protocol in (*self.protocols, *filter(None, [self.in_switch])):
             check_part(f"the bandwidth of protocol {protocol.name!r}", protocol.bandwidth)
+
+
+@dataclass(frozen=True)
+class GlooRates:
+    """What messages and collectives of Gloo reach between processes that share one machine: see gloo_costs.py.
+
+    start       seconds once per collective
+    step        seconds from one rank to the next
+    together    bytes/s of all ranks together, when all send at once
+    added       bytes/s that each rank adds up, when all do
+    copied      bytes/s that each rank copies into new memory, when all do
+    bandwidth   part of the link's bandwidth that a message reaches which travels alone
+    """
+
+    start: float
+    step: float
+    together: float
+    added: float
+    copied: float
+    bandwidth: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_part("GlooRates.bandwidth", self.bandwidth)
+        if min(self.start, self.step) < 0 or min(self.together, self.added, self.copied) <= 0:
+            raise ValueError(f"{self}: start and step must be 0 or more, and the others above 0")
 
 
 def check_part(name: str, value: float) -> None:

@@ -43,7 +43,8 @@ from functools import lru_cache
 
 from ..text import tables
 from ..text.units import nearest, plural, quantity
-from . import nccl_costs
+from . import gloo_costs, nccl_costs
+from .achieved import GlooRates
 from .hardware import Cluster, Link, check_number
 from .layout import Layout, Part, levels
 
@@ -257,7 +258,7 @@ def cost(op: str, nbytes: float, cluster: Cluster, layout: Layout) -> Cost:
                 for all_gather and gather; the WHOLE input for reduce_scatter and scatter; for all_to_all the largest
                 input of any rank, including the part that it keeps; ignored for barrier
 
-    At the cluster's rates: these closed forms for "datasheet", those of nccl_costs.py for "achieved".
+    At the cluster's rates: these closed forms for "datasheet"; for "achieved" those of nccl_costs.py, or gloo_costs.py.
 
     Raises ValueError for an unknown op or an impossible number of bytes, TypeError if nbytes is not a number.
     """
@@ -271,11 +272,12 @@ def cost(op: str, nbytes: float, cluster: Cluster, layout: Layout) -> Cost:
     )
     if layout.size == 1:
         return Cost("nothing to do", 0.0, {"nothing to do": 0.0}, {"nothing to do": []}, title)
-    found = (
-        nccl_costs.algorithms(op, nbytes, layout, cluster)
-        if cluster.rates == "achieved"
-        else best_case(op, nbytes, layout, cluster)
-    )
+    if cluster.rates != "achieved":
+        found = best_case(op, nbytes, layout, cluster)
+    elif isinstance(cluster.intra.achieved, GlooRates):
+        found = gloo_costs.algorithms(op, nbytes, layout, cluster, cluster.intra.achieved)
+    else:
+        found = nccl_costs.algorithms(op, nbytes, layout, cluster)
     seconds = {name: seconds_of(parts) for name, parts in found.items()}
     best = cheapest(found)
     return Cost(best, seconds[best], seconds, found, title)

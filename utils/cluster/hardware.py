@@ -25,8 +25,9 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING
 
 from ..text.units import nearest
-from .achieved import RATES, KernelRates, LinkRates
+from .achieved import RATES, GlooRates, KernelRates, LinkRates
 from .description import cluster_text
+from .jitter import Jitter
 
 if TYPE_CHECKING:
     from ..figures.picture import Picture
@@ -127,7 +128,7 @@ class Link:
     alpha: float
     bandwidth: float
     reduces: bool = False
-    achieved: LinkRates | None = None
+    achieved: LinkRates | GlooRates | None = None
 
     def __post_init__(self) -> None:
         check_number("Link.alpha", self.alpha, "seconds", "2e-6", may_be_zero=True)
@@ -155,7 +156,9 @@ class Cluster:
     inter     the link between GPUs of different nodes: one NIC
     nics      NICs per node; neighbours share one (with 4 NICs, ranks 0 and 1 of 8 share NIC 0). None: one per GPU
     sources   where the numbers come from, one sentence each
-    rates     "datasheet": what the datasheet promises; "achieved": what hardware delivers, if its parts say so
+    rates     "datasheet": what the datasheet promises; "achieved": what hardware delivers, if its parts say so; None:
+              not decided. Then `simulate` uses what is achieved if it is known, and `cost` the datasheet
+    jitter    what makes its GPUs unequal; None: nothing
     """
 
     name: str
@@ -166,7 +169,8 @@ class Cluster:
     inter: Link
     nics: int | None = None
     sources: tuple[str, ...] = field(default=(), compare=False, repr=False)
-    rates: str = "datasheet"
+    rates: str | None = None
+    jitter: Jitter | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -189,14 +193,14 @@ class Cluster:
         object.__setattr__(self, "sources", (sources,) if isinstance(sources, str) else tuple(self.sources))
 
     def check_rates(self) -> None:
-        if self.rates not in RATES:
+        if self.rates is not None and self.rates not in RATES:
             raise ValueError(f'rates are "datasheet" or "achieved"; got {self.rates!r}')
         if self.rates == "achieved" and not self.knows_achieved:
             parts: dict[str, Gpu | Link] = {"gpu": self.gpu, "intra": self.intra, "inter": self.inter}
             unknown = [name for name, part in parts.items() if part.achieved is None]
             raise ValueError(
                 f"{self.name!r} does not say what its {' and its '.join(unknown)} achieve. Give them achieved=..., or "
-                'use rates="datasheet". The presets dgx-a100, dgx-h100, dgx-b200 and gb200-nvl72 have achieved rates.'
+                'use rates="datasheet". The presets dgx-a100, dgx-h100, dgx-h200, dgx-b200 and gb200-nvl72 have them.'
             )
 
     def __hash__(self) -> int:  # short, since every look-up of a cost needs it
@@ -229,9 +233,14 @@ class Cluster:
     def link(self, a: int, b: int) -> Link:
         """What connects two ranks, at the cluster's rates: `intra` if they share a node, else `inter`."""
         link = self.intra if self.node_of(a) == self.node_of(b) else self.inter
-        if self.rates == "datasheet":
-            return link
-        return at_achieved(link)
+        return at_achieved(link) if self.rates == "achieved" else link
+
+    def at_rates(self, rates: str | None = None) -> Cluster:
+        """This cluster at the given rates. By default at those that it names, else at what is achieved if it is known.
+
+        Raises ValueError if there are no such rates, or the cluster doesn't know what it achieves.
+        """
+        return replace(self, rates=rates or self.rates or ("achieved" if self.knows_achieved else "datasheet"))
 
     def describe(self) -> Picture:
         """Print all numbers, and return a picture of nodes, GPUs and links."""

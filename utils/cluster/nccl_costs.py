@@ -25,7 +25,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from .achieved import Protocol
+from .achieved import LinkRates, Protocol
 from .hardware import Cluster, Link
 from .layout import Layout, Part, levels
 
@@ -63,7 +63,7 @@ class Way(NamedTuple):
 def algorithms(op: str, n: float, layout: Layout, cluster: Cluster) -> dict[str, list[Part]]:
     """{"algorithm, protocol": parts} for n bytes, at the achieved rates of the cluster's links."""
     inner, outer = cluster.intra.achieved, cluster.inter.achieved
-    assert inner is not None and outer is not None
+    assert isinstance(inner, LinkRates) and isinstance(outer, LinkRates)
     found: dict[str, list[Part]] = {}
     for within, across in zip(inner.protocols, outer.protocols, strict=True):
         way = Way.of(within, across, layout, cluster)

@@ -38,7 +38,13 @@ What is achieved (`rates="achieved"`) comes from measurements:
     memory, rows
     beside            an ESTIMATE: NCCL keeps about a tenth of the multiprocessors busy
 
-For B200 and GB200, kernels reach the same parts of the peak as on H100: an ESTIMATE.
+For B200 and GB200, kernels reach the same parts of the peak as on H100: an ESTIMATE. An H200 is an H100 with another
+memory. What Ethernet clouds achieve between nodes has not been published in a form that fits here, so they have no
+achieved rates.
+
+Left out, because one bandwidth per rank can't say what their links do: AMD MI300X, whose GPUs are joined in pairs at
+64 GB/s, so that an all-reduce reaches 313 GB/s on all 8 of a node, but 48 on 2 of them (ml-engineering, network); and
+TPUs, which are joined in a torus.
 """
 
 from __future__ import annotations
@@ -108,6 +114,7 @@ H100 = Gpu(
     launch=LAUNCH,
     achieved=HOPPER,
 )
+H200 = replace(H100, memory=141e9, bandwidth=4.8e12)  # the same chip
 B200 = Gpu(
     flops={
         "fp4": 9000e12,
@@ -175,6 +182,20 @@ PRESETS = {
             ),
         ),
         Cluster(
+            "dgx-h200",
+            nodes=1,
+            gpus_per_node=8,
+            gpu=H200,
+            intra=Link(NVLINK_LATENCY, 450e9, achieved=NVLINK_4),
+            inter=Link(INFINIBAND_LATENCY, 50e9, achieved=NDR),
+            sources=(
+                "GPU: NVIDIA H200 datasheet, H200 SXM: 141 GB and 4.8 TB/s; all peaks are those of H100 SXM",
+                "inside a node: NVLink 4, 900 GB/s both ways together (the same datasheet)",
+                "between nodes: 8 ConnectX-7 of 400 Gb/s for compute (NVIDIA DGX H200 datasheet)",
+                ESTIMATES,
+            ),
+        ),
+        Cluster(
             "dgx-b200",
             nodes=1,
             gpus_per_node=8,
@@ -217,6 +238,34 @@ PRESETS = {
                 "a3-highgpu-8g, 8 x H100 SXM: the GPUs and NVLink of dgx-h100",
                 "between nodes: 4 NICs of 200 Gb/s for the GPUs, TCP over Ethernet (Google Cloud, Networking and GPU "
                 "machines, A3 High); its latency is that of A3 Mega",
+                ESTIMATES,
+            ),
+        ),
+        Cluster(
+            "gcp-a3-mega",
+            nodes=1,
+            gpus_per_node=8,
+            gpu=H100,
+            intra=Link(NVLINK_LATENCY, 450e9, achieved=NVLINK_4),
+            inter=Link(ETHERNET_LATENCY, 25e9),
+            sources=(
+                "a3-megagpu-8g, 8 x H100 SXM: the GPUs and NVLink of dgx-h100",
+                "between nodes: 8 NICs of 200 Gb/s for the GPUs, Ethernet (Google Cloud, Networking and GPU machines, "
+                "A3 Mega); the latency is made to fit its smallest all-reduce",
+                ESTIMATES,
+            ),
+        ),
+        Cluster(
+            "aws-p5",
+            nodes=1,
+            gpus_per_node=8,
+            gpu=H100,
+            intra=Link(NVLINK_LATENCY, 450e9, achieved=NVLINK_4),
+            inter=Link(ETHERNET_LATENCY, 50e9),
+            sources=(
+                "p5.48xlarge, 8 x H100 SXM: the GPUs and NVLink of dgx-h100",
+                "between nodes: 3,200 Gb/s of Elastic Fabric Adapter per node (Amazon EC2 P5 instances), 400 Gb/s per "
+                "GPU; its latency is that of gcp-a3-mega, since none is published",
                 ESTIMATES,
             ),
         ),

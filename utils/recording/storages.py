@@ -32,6 +32,8 @@ class Storages:
     live     bytes alive now; most: at any time so far, or since somebody set it
     changes  (seconds, number of the storage, bytes more or less); its kind may become known later, as a gradient's does
     kinds    what each storage is for: the first in KINDS of all that it has ever been
+    leaves   {number: kind} of plain tensors that require a gradient, and of their gradients. In a program without
+             any nn.Parameter they are its parameters. In one that has some, or an optimizer, they are inputs
     """
 
     def __init__(self, now: Callable[[], float], devices: tuple[str, ...] = ("cpu",)) -> None:
@@ -39,6 +41,8 @@ class Storages:
         self.live = self.most = 0
         self.changes: list[tuple[float, int, int]] = []
         self.kinds: list[str] = []
+        self.leaves: dict[int, str] = {}
+        self.names_parameters = False  # whether the program says which tensors its parameters are
         self.sizes: list[int] = []  # 0 once a storage is freed
         self.known: dict[int, tuple[int, weakref.ref[torch.UntypedStorage]]] = {}  # address while alive -> number
         self.began = now()
@@ -48,6 +52,26 @@ class Storages:
         """See the storage of `tensor` as it is now, if it is a tensor and has one."""
         for part in parts(tensor):
             self.see(part.untyped_storage(), kind)
+
+    def count_leaf(self, leaf: Tensor) -> None:
+        """See what may be a parameter: a leaf that requires a gradient."""
+        self.count_as(leaf, leaf, PARAMETERS)
+
+    def count_gradient(self, leaf: Tensor) -> None:
+        """See the gradient of what may be a parameter."""
+        self.count_as(leaf, leaf.grad, GRADIENTS)
+
+    def count_as(self, leaf: Tensor, tensor: Tensor | None, kind: str) -> None:
+        self.names_parameters |= isinstance(leaf, Parameter)
+        self.count(tensor, kind if isinstance(leaf, Parameter) else OTHER)
+        if tensor is not None and not isinstance(leaf, Parameter):
+            self.leaves.update(dict.fromkeys(self.numbers_of(tensor), kind))
+
+    def recognise(self, tensor: object, kind: str) -> None:
+        """Say what the storage of `tensor` is for, if it has been seen before."""
+        for part in parts(tensor):
+            if address_of(part.untyped_storage()) in self.known:
+                self.see(part.untyped_storage(), kind)
 
     def see(self, storage: torch.UntypedStorage, kind: str = OTHER) -> torch.UntypedStorage:
         if self.ended is not None or storage.device.type not in self.devices:
@@ -92,14 +116,17 @@ class Storages:
         """
         base = base_of(tensor)
         whole = tensor if base is None else base
+        self.names_parameters |= isinstance(whole, Parameter)
         kind = PARAMETERS if isinstance(whole, Parameter) else ACTIVATIONS  # FSDP's, while gathered
-        for part in parts(tensor):
-            storage = part.untyped_storage()
-            if address_of(storage) in self.known:  # else it was there before, and is not to be counted
-                self.see(storage, kind)
+        self.recognise(tensor, kind)  # what is not known was there before, and is not to be counted
         return tensor if tensor.grad_fn is None else alias_of(tensor), version_of(tensor)
 
     def count_state(self, optimizer: torch.optim.Optimizer) -> None:
+        """See an optimizer's state. What it updates are parameters, whatever their class."""
+        self.names_parameters = True
+        for parameter in (parameter for group in optimizer.param_groups for parameter in group["params"]):
+            self.recognise(parameter, PARAMETERS)
+            self.recognise(parameter.grad, GRADIENTS)
         for state in optimizer.state.values():
             for tensor in tree_leaves(state):
                 self.count(tensor, OPTIMIZER_STATE)
@@ -111,16 +138,23 @@ class Storages:
     def by_kind(self) -> dict[str, int]:
         """Live bytes of each kind, as far as the kinds are known now."""
         live: dict[str, int] = {}
-        for kind, size in zip(self.kinds, self.sizes, strict=True):
+        for number, size in enumerate(self.sizes):
             if size:
+                kind = self.kind_of(number)
                 live[kind] = live.get(kind, 0) + size
         return live
 
+    def kind_of(self, number: int) -> str:
+        """What a storage is for, as far as it is known now."""
+        kind = self.kinds[number]
+        return kind if self.names_parameters else min(kind, self.leaves.get(number, OTHER), key=PRIORITY.__getitem__)
+
     def samples(self) -> list[Sample]:
-        live = {kind: 0 for kind in KINDS if kind in {*self.kinds, OTHER}}
+        kinds = list(map(self.kind_of, range(len(self.kinds))))
+        live = {kind: 0 for kind in KINDS if kind in {*kinds, OTHER}}
         samples = [(self.began, kind, 0) for kind in live]
         for seconds, number, difference in self.changes:
-            kind = self.kinds[number]
+            kind = kinds[number]
             live[kind] += difference
             samples.append((seconds, kind, live[kind]))
         return samples if self.ended is None else [*samples, (self.ended, OTHER, live[OTHER])]
@@ -192,12 +226,11 @@ def hold(thing: object, storages: Storages) -> list[Callable[[], object]]:
     elif isinstance(thing, torch.optim.Optimizer):
         storages.count_state(thing)
         undo.append(thing.register_step_post_hook(lambda optimizer, *_: storages.count_state(optimizer)).remove)
-    elif isinstance(thing, Parameter):
-        storages.count(thing, PARAMETERS)
-        storages.count(thing.grad, GRADIENTS)
+    elif isinstance(thing, Parameter) or (isinstance(thing, Tensor) and thing.requires_grad and thing.is_leaf):
+        storages.count_leaf(thing)
+        storages.count_gradient(thing)
         if thing.requires_grad:
-            hook = thing.register_post_accumulate_grad_hook(lambda p: storages.count(p.grad, GRADIENTS))
-            undo.append(hook.remove)
+            undo.append(thing.register_post_accumulate_grad_hook(storages.count_gradient).remove)
     elif isinstance(thing, Tensor):
         storages.count(thing)
     else:

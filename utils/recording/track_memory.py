@@ -24,8 +24,10 @@ def track_memory(*held: torch.nn.Module | torch.optim.Optimizer | torch.Tensor) 
     are (TypeError for anything else). `storages.live` is the number of bytes alive at that moment, and
     `storages.by_kind()` says what they are for; afterwards `run.memory()` has it all.
 
-    A kind is named only where it is certain: parameters of the modules; gradients, once they are in `.grad`; optimizer
-    state, after a step; activations that autograd has saved for backward. Everything else is "other". What an operation
+    A kind is named only where it is certain: parameters, of modules, of optimizers after a step, or, in a program that
+    has no nn.Parameter and no optimizer, all tensors that require a gradient without being a result; gradients, once
+    they are in `.grad`; optimizer state, after a step; activations that autograd has saved for backward. Everything
+    else is "other". What an operation
     needs only while it runs is not seen, nor what other threads make. On a GPU there is no need to ask: the Run always
     has what its allocator reports. On a virtual one neither: everything the rank holds is counted from the start.
     """

@@ -53,7 +53,7 @@ class Run:
 
     def __repr__(self) -> str:
         ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
-        rates = ", achieved rates" if self.rates == "achieved" else ""
+        rates = f", {self.rates} rates" if self.rates else ""
         return f"Run({ranks}, {self.world}, {self.backend}{rates})"
 
     def traffic(self) -> Traffic:

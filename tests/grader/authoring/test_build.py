@@ -19,6 +19,8 @@ from grader.authoring.lesson import BuildError, find_lessons, read_lesson
 from grader.authoring.markers import clear_solution, replace_solution, solution_lines
 from tests.grader.authoring.tiny_lesson import CHECKS, ROOT, TINY, make_course, make_judge, write_lesson
 
+pytestmark = pytest.mark.long
+
 MESSAGES = "tests/messages/01_tiny.txt"
 
 

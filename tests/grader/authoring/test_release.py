@@ -20,6 +20,8 @@ from grader.authoring import build, release
 from grader.authoring.lesson import BuildError
 from utils.worlds.real.zygote.client import IN_ZYGOTE
 
+pytestmark = pytest.mark.long
+
 ROOT = Path(__file__).resolve().parents[3]
 LESSON = '''\
 # %% [markdown] question="What is twice the sum?"

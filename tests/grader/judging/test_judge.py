@@ -20,6 +20,7 @@ from grader.authoring.lesson import find_lessons
 from grader.authoring.markers import clear_solution
 from grader.judging import judge, replay
 from grader.judging.hub import Hub
+from grader.judging.judge import has_check
 from grader.judging.program_packing import NotForRanks
 from tests.graded import judged, lesson, notebook, points
 from tests.mutants import also_right, mutants_of
@@ -27,8 +28,9 @@ from tests.sample_class import as_student
 from utils import spawn
 from utils.checks.inputs import Draws
 from utils.checks.marking import check
+from utils.checks.registry import Checks
 
-pytestmark = [pytest.mark.long, pytest.mark.sandbox]
+pytestmark = [pytest.mark.long(minutes=12), pytest.mark.sandbox]
 LESSONS = [path.stem for path in find_lessons()]
 COLLECTIVES = "01_collectives"
 BROADCAST = ["broadcast-by-hand-values", "broadcast-by-hand-traffic"]
@@ -46,8 +48,16 @@ def broadcast(body: str, before: str = "") -> dict[str, str]:
     return {"broadcast-by-hand": f"{before}\ndef broadcast_by_hand(x, root, rank, world_size):\n{lines}\n"}
 
 
+@pytest.mark.parametrize("by", ["hidden tests", pytest.param("all checks", marks=pytest.mark.thorough)])
 @pytest.mark.parametrize("name", LESSONS)
-def test_the_solution_gets_all_points(name):
+def test_the_solution_gets_all_points(name, by, monkeypatch):
+    """`make test` grades it by its hidden tests, and by visible checks where there is no hidden test.
+
+    All visible checks pass in its notebook (tests/lessons), and the next tests grade others of each lesson by them.
+    """
+    if by == "hidden tests":
+        hidden = Checks("grader.hidden", name, hidden=True)
+        monkeypatch.setattr(judge, "has_check", lambda part, cell: part.hidden == has_check(hidden, cell))
     said = judged(name)
     assert [(verdict.check, verdict.said) for verdict in said.verdicts if verdict.kind != "passed"] == []
     assert points(said) == {check.id: check.points for check in lesson(name).checks}

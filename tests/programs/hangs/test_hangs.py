@@ -10,6 +10,8 @@ from utils import RankTimeout, simulate, spawn
 from .hangs import HANGS, REAL
 from .slow import SLOW
 
+pytestmark = pytest.mark.long
+
 PATIENCE = {"spawn": {"timeout": 30}, "simulate": {}}
 WORLDS = {"spawn": spawn, "simulate": simulate}
 CASES = [pytest.param(hang, world, id=f"{hang}-{world}") for world in WORLDS for hang in HANGS if world in hang.worlds]

@@ -16,6 +16,8 @@ import pytest
 
 from tests.kernel import Notebook, processes_of_session, wait_until_gone, zygote_of
 
+pytestmark = pytest.mark.long
+
 
 @dataclass
 class Row:

@@ -23,6 +23,8 @@ from utils.worlds.common.protocol import FINISHED, SYNCHRONISED
 from utils.worlds.real import screen as screen_module
 from utils.worlds.real.ordered_output import OrderedOutput
 
+pytestmark = pytest.mark.long
+
 # --- the order
 
 

@@ -22,6 +22,8 @@ from utils import RankCrashed, RankFailed, RankTimeout, WorldStuck, spawn
 from utils.worlds.real.world import RealWorld
 from utils.worlds.real.zygote import client
 
+pytestmark = pytest.mark.long
+
 
 def sum_of_ranks(rank, world_size, factor=1):
     x = torch.full((3,), float(factor * rank))

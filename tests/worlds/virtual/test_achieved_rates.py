@@ -72,8 +72,8 @@ KINDS = {
 
 @pytest.mark.parametrize(
     "where",
-    [CLUSTER, "dgx-a100", "dgx-h100", "dgx-b200", "gb200-nvl72"],
-    ids=["exact", "a100", "h100", "b200", "gb200"],
+    [CLUSTER, "dgx-a100", "dgx-h100", "dgx-h200", "dgx-b200", "gb200-nvl72"],
+    ids=["exact", "a100", "h100", "h200", "b200", "gb200"],
 )
 def test_no_kernel_is_faster_than_the_datasheet_says(where):
     def program(rank, world_size):
@@ -103,10 +103,13 @@ def test_causal_attention_needs_half_the_work(backward):
 
 
 def test_the_run_says_which_rates_it_used():
-    runs = [simulate(lambda *_: None, 1, cluster="dgx-h100", rates=rates) for rates in (None, "datasheet", "achieved")]
-    assert [run.rates for run in runs] == ["datasheet", "datasheet", "achieved"]
-    assert "achieved rates" in repr(runs[2]) and "achieved" not in repr(runs[0])
-    assert simulate(lambda *_: None, 1, cluster=CLUSTER).rates == "achieved"
+    for cluster, by_default in (("dgx-h100", "achieved"), ("laptop", "datasheet"), (CLUSTER, "achieved")):
+        assert simulate(lambda *_: None, 1, cluster=cluster).rates == by_default
+    for cluster in ("dgx-h100", CLUSTER, replace(CLUSTER, rates="datasheet")):
+        for rates in RATES:
+            run = simulate(lambda *_: None, 1, cluster=cluster, rates=rates)
+            assert run.rates == rates and f", {rates} rates)" in repr(run)
+    assert simulate(lambda *_: None, 1, cluster=replace(CLUSTER, rates="datasheet")).rates == "datasheet"
     with pytest.raises(ValueError, match="'mine' does not say what its gpu"):
         mine = replace(CLUSTER, name="mine", gpu=replace(GPU, achieved=None), rates="datasheet")
         simulate(lambda *_: None, 1, cluster=mine, rates="achieved")

@@ -34,7 +34,7 @@ def test_a_run_has_all_that_a_run_of_spawn_has():
     assert [(e.rank, e.index, e.op, e.peer, e.bytes, e.where) for e in virtual.events] == [
         (e.rank, e.index, e.op, e.peer, e.bytes, e.where) for e in real.events
     ]
-    assert repr(virtual) == "Run(3 ranks, virtual, dgx-h100)"
+    assert repr(virtual) == "Run(3 ranks, virtual, dgx-h100, achieved rates)"
     assert repr(virtual.traffic()) == repr(real.traffic())
     assert virtual.elapsed == max(event.end for event in virtual.events)
     virtual.timeline()

@@ -180,6 +180,33 @@ def test_what_a_stage_receives_is_not_a_parameter():
     assert (kinds["parameters"], kinds["gradients"], kinds["activations"]) == (square, square, square)
 
 
+def kinds_with_an_input(rank, world_size, weights_are):
+    """The input requires a gradient, and so do the weights: {kind: bytes} after backward, in units of a weight."""
+    w, x = torch.ones(16, 16, requires_grad=True), torch.ones(32, 16, requires_grad=True)
+    if weights_are == "nn.Parameter":
+        w = torch.nn.Parameter(w)
+    optimizers = [torch.optim.SGD([w], foreach=False)] if weights_are == "in an optimizer" else []
+    with track_memory(w, x, *optimizers) as storages:
+        y = x @ w
+        y.sum().backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        return {kind: size / (16 * 16 * 4) for kind, size in storages.by_kind().items() if size >= 16 * 16 * 4}
+
+
+@pytest.mark.parametrize("world", [simulate, spawn])
+@pytest.mark.parametrize("weights_are", ["nn.Parameter", "in an optimizer"])
+def test_an_input_that_requires_a_gradient_is_no_parameter(world, weights_are):
+    [kinds] = world(kinds_with_an_input, 1, weights_are).results
+    assert (kinds["parameters"], kinds["gradients"], kinds["activations"]) == (1, 1, 2)
+
+
+@pytest.mark.parametrize("world", [simulate, spawn])
+def test_without_any_nn_parameter_all_leaves_that_require_a_gradient_are_parameters(world):
+    [kinds] = world(kinds_with_an_input, 1, "plain tensors").results
+    assert (kinds["parameters"], kinds["gradients"]) == (3, 3) and "activations" not in kinds
+
+
 def test_a_gpu_out_of_memory_says_how_much_is_needed_and_what_holds_it():
     small = replace(PLENTY, name="small", gpu=replace(PLENTY.gpu, memory=80e9))
 

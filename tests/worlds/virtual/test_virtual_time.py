@@ -290,7 +290,7 @@ def test_a_machine_that_you_can_buy():
             dist.recv(got, (rank - 1) % world_size)
             out.wait()
 
-    assert simulate(program, 8).elapsed == pytest.approx(14 * (3e-6 + 4e6 / 450e9), rel=1e-12)
+    assert simulate(program, 8, rates="datasheet").elapsed == pytest.approx(14 * (3e-6 + 4e6 / 450e9), rel=1e-12)
 
 
 @pytest.mark.parametrize("nics", [None, 4, 2, 1])

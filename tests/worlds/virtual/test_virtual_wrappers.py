@@ -26,6 +26,8 @@ from tests.bench import parallelisms
 from utils import RankFailed, region, simulate, spawn
 from utils.cluster import Cluster, Gpu, Link
 
+pytestmark = pytest.mark.long
+
 WIDTH = 64
 
 

@@ -2,7 +2,7 @@
 
     cluster = measure_this_machine()
     cluster.describe()                          # a table and a picture of it
-    run = simulate(fn, 2, cluster=cluster)      # predicted
+    run = simulate(fn, 2, cluster=cluster)      # predicted; collectives take what Gloo's own algorithms take
     run = spawn(fn, 2)                          # measured
 
 What is measured, and how, is in probes.py.
@@ -48,4 +48,7 @@ def measure_this_machine(world_size: int | None = None, backend: str | None = No
     if backend == "nccl" and world_size == 1:
         return probes.as_cluster(of_ranks, None, backend)
     rounds = max(3, round(probes.ROUNDS * seconds / 4))
-    return probes.as_cluster(of_ranks, spawn(probes.ping_pong, 2, rounds, backend=backend).results[0], backend)
+    one_way = spawn(probes.ping_pong, 2, rounds, backend=backend).results[0]
+    several = backend == "gloo" and world_size > 1
+    gloo = spawn(probes.gloo_samples, world_size, rounds, backend=backend).results if several else None
+    return probes.as_cluster(of_ranks, one_way, backend, gloo)

@@ -4,10 +4,13 @@
     peak      products of square matrices, for each dtype
     memory    a copy and a sum of tensors too large for the caches; with n bytes each, they read and write 5 n
     launch    a sum of two one-element tensors
+    gloo      what its collectives are made of (cluster/gloo_costs.py): an all-reduce of a rank with itself, a barrier,
+              large messages that all ranks send to the next one at once, a sum of two tensors, a copy
 
 All but the link are measured on all ranks at once, one thread each: a core is slower while the others are busy. The
-ranks are those of `spawn`, so the time of a message includes that of recording it. All results are medians, which a
-brief disturbance does not change.
+ranks are those of `spawn`, so the time of a message includes that of recording it. Results are medians, which a brief
+disturbance does not change, except for the link and for gloo: there, measurements take turns and the quickest of each
+counts, which is the same on a machine that is now and then busy with something else.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from statistics import median
 from typing import TypedDict
@@ -22,12 +26,15 @@ from typing import TypedDict
 import torch
 import torch.distributed as dist
 
+from ...cluster.achieved import AsMeasured, GlooRates
 from ...cluster.hardware import Cluster, Gpu, Link
+from ...cluster.layout import levels
 from ...text.units import plural, quantity
 from ...worlds.real.placement import get_device
 
 MESSAGES = [8 * 10**step for step in range(7)]  # bytes: 8 to 8 million
 ROUNDS = 15  # how often each message is timed
+SHIFTED, ADDED = 4 << 20, 256 << 10  # bytes of a large message, and of a sum that stays in a cache
 WINDOW = 0.25  # seconds for repeated measurements of each of the other quantities
 SAMPLE = 0.02  # seconds, at least, per sample: ranks that share a core take turns of a few milliseconds
 DTYPES = {"fp64": torch.float64, "fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -150,6 +157,34 @@ def round_trip(message: torch.Tensor, rank: int) -> None:
         dist.send(message, 0)
 
 
+def gloo_samples(rank: int, world_size: int, rounds: int) -> dict[str, list[float]]:
+    """{measurement: [seconds of a call]}. All ranks make each at the same time, one measurement after another."""
+    alone = [dist.new_group([member]) for member in range(world_size)][rank]
+    token, segment, other = torch.zeros(1), torch.ones(ADDED // 4), torch.ones(ADDED // 4)
+    sent, received = torch.ones(SHIFTED // 4), torch.empty(SHIFTED // 4)
+    calls = {
+        "start": (20, lambda: dist.all_reduce(token, group=alone)),
+        "barrier": (20, dist.barrier),
+        "shift": (2, lambda: shift(sent, received, rank, world_size)),
+        "add": (20, lambda: segment.add_(other)),
+        "copy": (2, sent.clone),
+    }
+    samples: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds):
+        for name, (number, call) in calls.items():
+            dist.barrier()
+            samples[name].append(seconds_of(call, number, token.device))
+    return samples
+
+
+def shift(sent: torch.Tensor, received: torch.Tensor, rank: int, world_size: int) -> None:
+    """Send to the next rank, and receive from the one before."""
+    work = dist.isend(sent, (rank + 1) % world_size)
+    assert work is not None
+    dist.recv(received, (rank - 1) % world_size)
+    work.wait()
+
+
 # ---- what the samples say
 
 
@@ -158,8 +193,16 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def as_cluster(of_ranks: list[RankSamples], times: dict[int, list[float]] | None, backend: str) -> Cluster:
-    """The measurements as a Cluster. times: those of ping_pong; None if a rank on the only GPU has no peer.
+def as_cluster(
+    of_ranks: list[RankSamples],
+    times: dict[int, list[float]] | None,
+    backend: str,
+    gloo: list[dict[str, list[float]]] | None = None,
+) -> Cluster:
+    """The measurements as a Cluster.
+
+    times   those of ping_pong; None if a rank on the only GPU has no peer
+    gloo    those of gloo_samples on each rank, if the ranks use it
 
     Raises ValueError if larger messages took no longer.
     """
@@ -169,6 +212,7 @@ def as_cluster(of_ranks: list[RankSamples], times: dict[int, list[float]] | None
         memory=min(rank["memory"] for rank in of_ranks),
         bandwidth=typical([rank["bandwidth"] for rank in of_ranks]),
         launch=typical([rank["launch"] for rank in of_ranks]),
+        achieved=AsMeasured() if gloo else None,
     )
     place = "a GPU each" if backend == "nccl" else "a core each" if size <= cores() else f"on {plural(cores(), 'core')}"
     sources = [f"measured with torch {torch.__version__}: medians of {plural(size, 'rank')} at once, {place}"]
@@ -176,7 +220,7 @@ def as_cluster(of_ranks: list[RankSamples], times: dict[int, list[float]] | None
         link = Link(0.0, float("inf"))
         sources.append("links: not measured, because a single rank has no one to send to")
     else:
-        one_way = {nbytes: median(samples) for nbytes, samples in times.items()}
+        one_way = {nbytes: min(samples) for nbytes, samples in times.items()}
         link = fit(one_way)
         sources += [
             f"inside a node: ping-pong of 2 ranks over {BACKENDS[backend]}, {quantity(min(one_way), 'B')} to "
@@ -184,7 +228,26 @@ def as_cluster(of_ranks: list[RankSamples], times: dict[int, list[float]] | None
             f"{worst_miss(one_way, link):.0%}",
             "between nodes: not measured, because there is only one machine; assumed equal to the link inside",
         ]
+        if gloo:
+            link = replace(link, achieved=gloo_rates(gloo))
+            sources.append("collectives: Gloo's own algorithms, from the quickest of several short measurements")
     return Cluster("this machine", 1, size, gpu, link, link, nics=1, sources=tuple(sources))
+
+
+def gloo_rates(of_ranks: list[dict[str, list[float]]]) -> GlooRates:
+    """What gloo_samples says about Gloo's collectives."""
+    size = len(of_ranks)
+    start, barrier, shifted, add, copy = (
+        quickest([rank[name] for rank in of_ranks]) for name in ("start", "barrier", "shift", "add", "copy")
+    )
+    step = max(0.0, barrier - start) / levels(size)
+    return GlooRates(start, step, size * SHIFTED / shifted, ADDED / add, SHIFTED / copy)
+
+
+def quickest(of_ranks: list[list[float]]) -> float:
+    """Of several measurements that all ranks made at the same time: the best time of the slowest rank."""
+    best: float = min(max(together) for together in zip(*of_ranks, strict=True))
+    return best
 
 
 def typical(of_ranks: list[list[float]]) -> float:

@@ -233,7 +233,7 @@ class Engine:
             "regions": list(map(astuple, rank.regions)),
             "busy": self.share(tuple((start, end) for start, end in rank.busy)),
             "memory": self.share(tuple(rank.storages.samples())),
-            "computed": self.share(tuple(total(rank.times, rank.clock))),
+            "computed": self.share(tuple(total(rank.times, rank.clock, rank.uneven.late if rank.uneven else 0.0))),
         }
 
 

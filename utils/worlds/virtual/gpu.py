@@ -26,9 +26,10 @@ from torch.utils.flop_counter import flop_registry
 
 from ...cluster.achieved import KernelRates
 from ...cluster.hardware import Cluster, Gpu
+from ...cluster.jitter import Unevenness
 from ...cluster.kernel_times import MeasuredGpu
 from ...events.computed import Computed
-from ...recording.storages import GRADIENTS, PARAMETERS, Storages
+from ...recording.storages import Storages
 from ...recording.torch_private import (
     FAKE,
     DispatchKey,
@@ -150,7 +151,7 @@ class CountsGradient:
         self.storages, self.address = storages, address
 
     def __call__(self, parameter: Tensor) -> None:
-        self.storages.count(parameter.grad, GRADIENTS)
+        self.storages.count_gradient(parameter)
 
 
 class VirtualGpu(TorchDispatchMode):
@@ -164,6 +165,8 @@ class VirtualGpu(TorchDispatchMode):
         self.rank, self.gpu, self.only_sizes, self.plans = rank, cluster.gpu, only_sizes, plans
         self.rates = cluster.gpu.achieved if cluster.rates == "achieved" else None
         self.scheduler, self.storages, self.times = rank.scheduler, rank.storages, rank.times
+        if cluster.jitter is not None:
+            rank.uneven = Unevenness(cluster.jitter, rank.number, cluster.node_of(rank.number))
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -189,8 +192,7 @@ class VirtualGpu(TorchDispatchMode):
             work = plan.work
             if self.rates is not None and work.computing and self.rank.works_for_collective():
                 work = slowed(work, self.rates.beside)
-            self.rank.compute(work.seconds)
-            self.times[work] = self.times.get(work, 0) + 1
+            self.charge(work)
         self.watch(args)
         if not plan.is_view:
             self.count(result)
@@ -245,8 +247,7 @@ class VirtualGpu(TorchDispatchMode):
         if function.overloadpacket in COPIES_FIRST:
             for tensor in tensors_in(args[:1]):
                 work = bound_by(Kernel(0, 2 * nbytes(tensor)), self.gpu, self.rates)
-                self.rank.compute(work.seconds)
-                self.times[work] = self.times.get(work, 0) + 1
+                self.charge(work)
         if self.only_sizes:
             result = call_kernel(function, DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
         else:
@@ -254,28 +255,36 @@ class VirtualGpu(TorchDispatchMode):
         self.count(result)
         return result
 
+    def charge(self, work: Work) -> None:
+        """Let the rank be busy for as long as an operation takes."""
+        late = 0.0
+        if (uneven := self.rank.uneven) is not None:
+            work, late = stretched(work, uneven.slowness), uneven.delay()
+        self.rank.compute(work.seconds + late)
+        self.times[work] = self.times.get(work, 0) + 1
+
     def watch(self, args: tuple[Any, ...]) -> None:
-        """Count parameters as parameters, and their gradients as soon as they exist.
+        """Count what may be a parameter, and its gradient as soon as that exists.
 
         Nothing refers to a parameter from here, not even weakly: `Module.to_empty` exchanges what is behind a
         parameter, which torch refuses if anything does.
         """
         for tensor in args:
-            if (type(tensor) is not Tensor or tensor.requires_grad) and self.is_parameter(tensor):
+            if (type(tensor) is not Tensor or tensor.requires_grad) and self.may_be_parameter(tensor):
                 ours = (hook for hook in (gradient_hooks_of(tensor) or {}).values() if type(hook) is CountsGradient)
                 counts = next(ours, None)
                 if counts is not None and counts.address == address_of(tensor):
                     continue
-                self.storages.count(tensor, PARAMETERS)
+                self.storages.count_leaf(tensor)
                 if counts is not None:
                     counts.address = address_of(tensor)
                     reinstall_gradient_hooks(tensor)
                 elif tensor.requires_grad and tensor.is_leaf:
                     tensor.register_post_accumulate_grad_hook(CountsGradient(self.storages, address_of(tensor)))
 
-    def is_parameter(self, value: Any) -> bool:
+    def may_be_parameter(self, value: Any) -> bool:
         """Also true of a plain tensor that requires a gradient and is neither a result nor received; in backward it is
-        hard to tell.
+        hard to tell. `Storages` decides what such tensors are.
         """
         if not isinstance(value, Tensor):
             return False
@@ -405,9 +414,18 @@ def slowed(work: Work, part: float) -> Work:
     return work._replace(computing=computing, seconds=max(computing, work.moving) + work.launch)
 
 
-def total(times: dict[Work, int], finished: float) -> Computed:
-    """What one rank computed, from how often it carried out what."""
-    matmul = memory_bound = launch = at_peak = 0.0
+def stretched(work: Work, slowness: float) -> Work:
+    """What an operation costs on a GPU that takes so many times as long for its kernels."""
+    kernel = work.seconds - work.launch
+    return work._replace(
+        computing=work.computing * slowness, moving=work.moving * slowness, seconds=kernel * slowness + work.launch
+    )
+
+
+def total(times: dict[Work, int], finished: float, late: float = 0.0) -> Computed:
+    """What one rank computed, from how often it carried out what, and by how much its launches were late."""
+    matmul = memory_bound = at_peak = 0.0
+    launch = late
     flops = 0
     for work, number in times.items():
         kernel = number * (work.seconds - work.launch)

@@ -16,6 +16,7 @@ from ..real.zygote.client import zygote
 
 if TYPE_CHECKING:
     from ...cluster.hardware import Cluster
+    from ...cluster.jitter import Jitter
 
 MAX_RANKS = 16384
 DEVICES = ("meta", "cpu")
@@ -30,6 +31,7 @@ def simulate(
     device: str = "meta",
     item_as_nan: bool = False,
     rates: str | None = None,
+    jitter: Jitter | None = None,
     **kwargs: Any,
 ) -> Run:
     """Run `fn(rank, world_size, *args, **kwargs)`, a rank program as for `spawn`, on virtual GPUs.
@@ -42,15 +44,20 @@ def simulate(
               on device="meta", what a program gets that asks for a value: by default an error; if True, nan from
               `.item()` and False from an `if`, and a line that says so once. For programs that print their loss.
 
-    rates     "datasheet": kernels and links are as fast as the datasheet says, to compare times with closed forms.
-              "achieved": as fast as real ones have been measured to be, for questions of time. By default what the
-              Cluster says, which is "datasheet" for all presets. `run.rates` says which it was.
+    rates     "achieved": kernels and links are as fast as real ones have been measured to be, for questions of time:
+              the default, if that is known (presets: dgx-a100, dgx-h100, dgx-h200, dgx-b200, gb200-nvl72).
+              "datasheet": as fast as the datasheet promises, to compare times with closed forms: the default otherwise.
+              A Cluster can name its own default. The Run says which it was.
+
+    jitter    stragglers and late launches, with a seed: see Jitter in cluster/jitter.py. By default all GPUs
+              of a kind are alike.
 
     The ranks are threads that take turns, and each has its own clock. Computing takes the time that the roofline model
     gives for the GPU, a message the time that the links between its ranks need, and a collective the time of the best
     algorithm for it. These are seconds of the virtual cluster, the same in every run. `run.elapsed` and the times of
     events are in them, and so are `time.perf_counter()` and `time.sleep` inside the program: a benchmark measures the
-    cluster. `run.costs()` says what was charged for the collectives, and why.
+    cluster. `run.costs()` says what was charged for the collectives, and why. What the model doesn't see is listed in
+    docs/simulator.md.
 
     Returns a Run. Raises ValueError or TypeError for a call that can't work, RankFailed if a rank raises an exception
     (out of memory, say), RankCrashed or RankTimeout if the process that runs the ranks dies or takes too long,
@@ -63,7 +70,7 @@ def simulate(
     from ...cluster.presets import find_cluster  # only now, so that importing the package is quick
     from .world import run_virtually
 
-    cluster = find_cluster(cluster, world_size)
-    if rates is not None:
-        cluster = replace(cluster, rates=rates)
+    cluster = find_cluster(cluster, world_size).at_rates(rates)
+    if jitter is not None:
+        cluster = replace(cluster, jitter=jitter)
     return run_virtually(world_size, cluster, device, item_as_nan, pickle_program(fn, args, kwargs, world_size))

@@ -38,6 +38,7 @@ from .network import VirtualCall
 from .scheduler import RankThread
 
 if TYPE_CHECKING:
+    from ...cluster.jitter import Unevenness
     from .engine import Engine
     from .gpu import Work
     from .process_group import VirtualFuture, VirtualWork
@@ -66,6 +67,7 @@ class VirtualRank(RankThread):
         self.beside: list[VirtualCall] = []  # asynchronous collectives that may not have ended, at achieved rates
         self.storages = Storages(lambda: self.clock, devices=("cpu", "meta"))
         self.times: dict[Work, int] = {}  # how often its GPU carried out operations that cost so much
+        self.uneven: Unevenness | None = None  # what makes it slower than others
         self.result: bytes | None = None
         self.failure: Failure | None = None
 
@@ -230,7 +232,7 @@ class VirtualRank(RankThread):
         """Raises what a GPU's allocator would: how much is needed, how much there is, and what holds it."""
         requested = self.storages.sizes[-1]
         held = self.storages.by_kind()
-        held[self.storages.kinds[-1]] -= requested
+        held[self.storages.kind_of(len(self.storages.sizes) - 1)] -= requested
         holders = sorted((-size, kind) for kind, size in held.items() if size)
         holds = f" and holds {', '.join(f'{in_gb(-size)} of {kind}' for size, kind in holders)}" if holders else ""
         raise torch.OutOfMemoryError(

@@ -170,7 +170,7 @@ class VirtualWorld(ProcessWorld):
             memory_notes=[[MemoryNote("virtual", list(r["memory"]), peak_of(list(r["memory"]))[0])] for r in records],
             algorithms=[Charge(*kind) for kind in outcome.algorithms],
             computed=[Computed(*record["computed"]) for record in records],
-            rates=self.cluster.rates,
+            rates=self.cluster.rates or "datasheet",
         )
 
 
