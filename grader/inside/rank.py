@@ -420,11 +420,12 @@ class ZeroedMemory(VirtualGpu):
 
     virtual: bool  # whether time is
 
-    def carry_out(self, function: OpOverload, args: Any, kwargs: Any) -> Any:
+    def carry_out(self, function: OpOverload, args: Any, kwargs: Any) -> tuple[Any, Any, bool]:
         """Without virtual time nothing has a cost, and working it out would take longer than the operation."""
         if self.virtual:
             return super().carry_out(function, args, kwargs)
-        return self.do(function, args, kwargs)
+        args, kwargs = self.place(function, args, kwargs)
+        return self.do(function, args, kwargs), args, function.is_view
 
     def do(self, function: OpOverload, args: Any, kwargs: Any) -> Any:
         packet = function.overloadpacket

@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from utils import simulate, spawn
+from utils.worlds.virtual import random_state
 
 virtual = partial(simulate, device="cpu")
 both = pytest.mark.parametrize("world", [spawn, virtual], ids=["spawn", "simulate"])
@@ -203,6 +204,56 @@ def folders(path):
     for name, world in (("real", spawn), ("virtual", virtual)):
         (path / name).mkdir()
         yield world, str(path / name)
+
+
+def draws_across_turns(rank, world_size):
+    """More than a generator has at hand, and an odd number of normal ones, which are made in pairs."""
+    torch.manual_seed(rank)
+    random.seed(rank)
+    numpy.random.seed(rank)
+    drawn = []
+    for _ in range(3):
+        drawn.append((random.gauss(0, 1), random.randbytes(4 * 700), torch.rand(700).tolist(), numpy.random.rand()))
+        dist.barrier()
+    return drawn
+
+
+@both
+def test_generators_go_on_where_they_were_when_the_last_turn_ended(world):
+    for rank, drawn in enumerate(world(draws_across_turns, 3).results):
+        pythons, torchs = random.Random(rank), torch.Generator().manual_seed(rank)
+        numpys = numpy.random.RandomState(rank)
+        assert drawn == [
+            (pythons.gauss(0, 1), pythons.randbytes(4 * 700), torch.rand(700, generator=torchs).tolist(), numpys.rand())
+            for _ in range(3)
+        ]
+
+
+@pytest.mark.parametrize("in_memory", [True, False])
+def test_pythons_generator_is_put_back_exactly(in_memory, monkeypatch):
+    assert random_state.lies_in_memory() == (sys.implementation.name == "cpython")
+    if not in_memory:
+        monkeypatch.setattr(random_state, "ADDRESS", None)
+    random.seed(5)
+    random.gauss(0, 1)
+    before, state = random.getstate(), random_state.pythons_state()
+    random.randbytes(5000)
+    random.gauss(0, 1)
+    random_state.set_pythons_state(state)
+    assert random.getstate() == before
+
+
+def test_each_ranks_default_dtype_holds_without_values_too():
+    def program(rank, world_size):
+        steps = torch.empty(3, dtype=torch.int32, device="meta")
+        before = torch.empty(3).dtype, (steps / 2).dtype
+        torch.set_default_dtype([torch.float64, torch.bfloat16][rank])
+        dist.barrier()
+        return *before, torch.empty(3).dtype, (steps / 2).dtype
+
+    first, second = simulate(program, 2).results
+    assert first == (torch.float32, torch.float32, torch.float64, torch.float64)
+    assert second == (torch.float32, torch.float32, torch.bfloat16, torch.bfloat16)
 
 
 def patches_libraries(rank, world_size):

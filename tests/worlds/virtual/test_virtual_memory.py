@@ -420,3 +420,12 @@ def changes_what_is_saved(rank, world_size):
 def test_autograd_still_notices_that_a_saved_tensor_was_changed(world):
     with pytest.raises(RankFailed, match="modified by an inplace operation: .*at version 1; expected version 0"):
         world(changes_what_is_saved, 1)
+
+
+def test_a_masks_values_decide_how_much_it_selects():
+    def program(rank, world_size):
+        x = torch.empty(4)
+        masks = [True, False, False, True], [True, True, True, False]
+        return [x[torch.tensor(mask)].shape[0] for mask in masks]
+
+    assert simulate(program, 2).results == [[2, 3]] * 2

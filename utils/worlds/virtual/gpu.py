@@ -14,8 +14,8 @@ With device="meta" tensors have sizes but no values, and nothing is computed (me
 
 from __future__ import annotations
 
-import functools
 import math
+import operator
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -76,7 +76,8 @@ COPIES_FIRST = {
     functional_collectives.all_reduce_coalesced,
     functional_collectives.broadcast,
 }
-
+BY_MASK = {id(getattr(packet, name)) for packet in meta_tensors.BY_MASK for name in packet.overloads()}
+NUMBERS = {int, float, bool}
 
 Output = tuple[tuple[int, ...], tuple[int, ...], torch.dtype]
 
@@ -105,14 +106,28 @@ class Plan:
 
     outputs   (size, strides, dtype) of each output, None for one that is not a tensor
     kind      what holds the outputs: Tensor, tuple, list; "in place" if the result is the first argument; None if
-              the operation has to be carried out
+              the operation has to be carried out, and "directly" if its arguments can stay as they are
     """
 
-    __slots__ = ("kind", "outputs", "seconds", "work")
+    __slots__ = ("function", "is_view", "kind", "outputs", "seconds", "work")
 
-    def __init__(self, work: Work, outputs: Iterable[Output | None] = (), kind: Any = None):
-        self.work, self.outputs, self.kind = work, outputs, kind
-        self.seconds = work.seconds
+    def __init__(
+        self,
+        function: OpOverload[..., Any],
+        work: Work,
+        outputs: Iterable[Output | None] = (),
+        kind: Any = None,
+    ):
+        self.function, self.work, self.outputs, self.kind = function, work, outputs, kind
+        self.is_view, self.seconds = function.is_view, work.seconds
+
+    def note_placing(self, as_they_are: bool) -> None:
+        """as_they_are: whether the arguments already are where this world's tensors are."""
+        packet = self.function.overloadpacket
+        if self.kind is None and as_they_are and self.is_view and packet not in meta_tensors.READS_A_VALUE:
+            self.kind = "directly"
+        elif self.kind == "in place" and not as_they_are:
+            self.kind = None
 
     def result(self, args: tuple[Any, ...]) -> Any:
         if self.kind == "in place":
@@ -172,32 +187,44 @@ class VirtualGpu(TorchDispatchMode):
             return NotImplemented  # a DTensor, say: the operations on its parts come here in turn
         if is_functional_collective(function):
             return self.functional_collective(function, args, kwargs)
-        args, kwargs = self.place(function, args, kwargs)
-        result = self.carry_out(function, args, kwargs)
+        result, args, is_view = self.carry_out(function, args, kwargs)
         self.watch(args)
-        if not function.is_view:
+        if not is_view:
             self.count(result)
         return result
 
-    def carry_out(self, function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Do an operation, and move the clock by what it costs."""
-        key = key_of(function, args, kwargs)
-        plan = None if key is None else self.plans.get(key)
-        if plan is None:
-            result = self.do(function, args, kwargs)
-            plan = make_plan(function, args, kwargs, result, self.gpu, self.rates)
-            if key is not None:
-                self.plans[key] = plan
-        elif plan.kind is None:
-            result = self.do(function, args, kwargs)
-        else:
-            result = plan.result(args)
+    def carry_out(
+        self, function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, tuple[Any, ...], bool]:
+        """Do an operation, and move the clock by what it costs: (its result, the arguments it got, is it a view?)."""
+        plan, result, args = self.planned(function, args, kwargs)
         if plan.seconds:
             work = plan.work
             if self.rates is not None and work.computing and self.rank.works_for_collective():
                 work = slowed(work, self.rates.beside)
             self.charge(work)
-        return result
+        return result, args, plan.is_view
+
+    def planned(
+        self, function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Plan, Any, tuple[Any, ...]]:
+        """The plan of an operation, its result, and the arguments that it was given."""
+        if id(function) in BY_MASK:
+            args, kwargs = self.place(function, args, kwargs)  # how much a mask selects depends on its values
+        key = key_of(function, args, kwargs)
+        plan = None if key is None else self.plans.get(key)
+        if plan is not None and plan.kind == "directly":
+            return plan, function(*args, **kwargs), args
+        if plan is not None and plan.kind is not None:
+            return plan, plan.result(args), args
+        placed, kwargs = self.place(function, args, kwargs)
+        result = self.do(function, placed, kwargs)
+        if plan is None:
+            plan = make_plan(function, placed, kwargs, result, self.gpu, self.rates)
+            plan.note_placing(self.only_sizes and all(map(operator.is_, args, placed)))
+            if key is not None:
+                self.plans[key] = plan
+        return plan, result, placed
 
     def place(
         self, function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -250,7 +277,7 @@ class VirtualGpu(TorchDispatchMode):
         parameter, which torch refuses if anything does.
         """
         for tensor in args:
-            if self.may_be_parameter(tensor):
+            if (type(tensor) is not Tensor or tensor.requires_grad) and self.may_be_parameter(tensor):
                 ours = (hook for hook in (gradient_hooks_of(tensor) or {}).values() if type(hook) is CountsGradient)
                 counts = next(ours, None)
                 if counts is not None and counts.address == address_of(tensor):
@@ -266,28 +293,37 @@ class VirtualGpu(TorchDispatchMode):
         """Also true of a plain tensor that requires a gradient and is neither a result nor received; in backward it is
         hard to tell. `Storages` decides what such tensors are.
         """
+        if not isinstance(value, Tensor):
+            return False
         if isinstance(value, Parameter):
             return True
-        if not (isinstance(value, Tensor) and value.requires_grad and value.is_leaf and torch.is_grad_enabled()):
+        if not (value.requires_grad and value.is_leaf and torch.is_grad_enabled()):
             return False
         return self.rank.received.isdisjoint(self.storages.numbers_of(value))
 
     def count(self, result: Any) -> None:
-        for tensor in tensors_in((result,)):
-            self.storages.count(tensor)
+        if type(result) is Tensor and result.layout is torch.strided:
+            self.storages.see(result.untyped_storage())
+        else:
+            for tensor in tensors_in((result,)):
+                self.storages.count(tensor)
         if self.storages.live > self.gpu.memory:
             self.rank.out_of_memory(self.gpu.memory)
 
 
-@functools.cache
 def is_functional_collective(function: OpOverload[..., Any]) -> bool:
     return bool(function.namespace == functional_collectives.name)
 
 
 def key_of(function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
-    """What a plan depends on; None if that can't be used as a key."""
+    """What a plan depends on; None if that can't be used as a key.
+
+    The operation itself would be hashed by Python code; it lives as long as its plans do.
+    """
     try:
-        key = (function, *map(signature, args), *((name, signature(value)) for name, value in kwargs.items()))
+        key = id(function), torch.get_default_dtype(), *map(signature, args)
+        if kwargs:
+            key += tuple((name, signature(value)) for name, value in kwargs.items())
         hash(key)
     except (TypeError, RuntimeError):  # a list of unhashable things; a tensor without strides
         return None
@@ -295,12 +331,17 @@ def key_of(function: OpOverload[..., Any], args: tuple[Any, ...], kwargs: dict[s
 
 
 def signature(value: Any) -> Any:
-    if isinstance(value, Tensor):
+    kind = type(value)
+    if kind is Tensor or isinstance(value, Tensor):
         return value.shape, value.stride(), value.dtype, value.is_meta
+    if kind in NUMBERS:
+        return kind, value  # 1, 1.0 and True are equal, and make tensors of different dtypes
+    if kind is torch.device:
+        return value.type  # ranks name GPUs by their own numbers, and share plans
     if isinstance(value, (list, tuple)):
         return tuple(map(signature, value))
     if isinstance(value, (int, float)):
-        return type(value), value  # 1, 1.0 and True are equal, and make tensors of different dtypes
+        return kind, value
     return value
 
 
@@ -316,15 +357,15 @@ def make_plan(
     outputs = list(result) if isinstance(result, (list, tuple)) else [result]
     tensors = [output for output in outputs if output is not None]
     if function.is_view or not tensors or not all(isinstance(t, Tensor) and t.is_meta for t in tensors):
-        return Plan(work)
+        return Plan(function, work)
     schema = schema_of(function)
     if not schema.is_mutable and not any(a.alias_info for a in schema.returns):
         made = [None if output is None else (tuple(output.shape), output.stride(), output.dtype) for output in outputs]
-        return Plan(work, made, Tensor if isinstance(result, Tensor) else type(result))
+        return Plan(function, work, made, Tensor if isinstance(result, Tensor) else type(result))
     changes_its_shape = torch.Tag.inplace_view in function.tags or function.overloadpacket in (aten.resize_, aten.set_)
     if args and result is args[0] and not changes_its_shape:
-        return Plan(work, kind="in place")
-    return Plan(work)
+        return Plan(function, work, kind="in place")
+    return Plan(function, work)
 
 
 def work_of(

@@ -30,7 +30,9 @@ class LinkOccupancy:
 
     def free_for_message(self, sender: int, receiver: int) -> float:
         """The time from which the sender's outgoing links and the receiver's incoming ones are free, in seconds."""
-        intra, inter = (max(self.outgoing[tier][sender], self.incoming[tier][receiver]) for tier in TIERS)
+        outgoing, incoming = self.outgoing, self.incoming
+        intra = max(outgoing["intra"][sender], incoming["intra"][receiver])
+        inter = max(outgoing["inter"][sender], incoming["inter"][receiver])
         if self.nics and self.nodes[sender] != self.nodes[receiver]:
             return max(intra, inter, self.nic_outgoing[self.nics[sender]], self.nic_incoming[self.nics[receiver]])
         return max(intra, inter)

@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import heapq
 import math
-import random
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic  # the machine's clock: virtual_clock.py gives ranks another
 from typing import Any
 
-import numpy.random
 import torch
 
 from ...recording.torch_private import GroupsOfProcess, set_groups_of_process
+from .random_state import RandomState, pythons_state
 from .surroundings import Surroundings
 
 
@@ -59,7 +58,7 @@ class RankThread(threading.Thread):
         self.turn = threading.Lock()  # released to resume the rank
         self.turn.acquire()
         self.groups = Groups()
-        self.random: tuple[Any, ...] | None = None  # states of torch's, Python's and numpy's generators
+        self.random: RandomState | None = None  # until its first turn
 
     def work(self) -> None:
         """What the rank does, from its first turn on."""
@@ -94,18 +93,12 @@ class RankThread(threading.Thread):
         self.in_bookkeeping = self.scheduler.in_bookkeeping
         self.surroundings.leave()
         assert self.random is not None  # since the first turn
-        self.random = torch.default_generator.get_state(), random.getstate(), self.random[2]
+        self.random.save()
 
     def restore_random_state(self) -> None:
-        """Every rank starts from the generators' states at the beginning of the world; numpy's starts from seed 0."""
         if self.random is None:
-            numpys = numpy.random.MT19937(0)
-            numpys._legacy_seeding(0)
-            self.random = *self.scheduler.random, numpys
-        torchs, pythons, numpys = self.random
-        torch.default_generator.set_state(torchs)
-        random.setstate(pythons)
-        numpy.random.set_bit_generator(numpys)  # type: ignore[attr-defined]
+            self.random = RandomState(*self.scheduler.random)
+        self.random.restore()
 
 
 class Scheduler:
@@ -115,7 +108,7 @@ class Scheduler:
     commit    of the network: carry out that transfer; returns the ranks that were waiting for it
     """
 
-    random: tuple[torch.Tensor, tuple[Any, ...]]  # states of torch's and Python's generators when the world began
+    random: tuple[torch.Tensor, Any]  # states of torch's and Python's generators when the world began
 
     def __init__(self, earliest: Callable[[], float], commit: Callable[[], Sequence[RankThread]]):
         self.earliest, self.commit = earliest, commit
@@ -129,7 +122,7 @@ class Scheduler:
 
     def run(self, ranks: Sequence[RankThread]) -> None:
         """Returns when all ranks have finished or none can go on. Raises TooManyRanks."""
-        self.random = torch.default_generator.get_state(), random.getstate()
+        self.random = torch.default_generator.get_state(), pythons_state()
         for rank in ranks:
             self.make_ready(rank)
             try:
