@@ -48,7 +48,7 @@ class Gradients:
     def look_up(self, gradient: torch.Tensor) -> GradientOf | None:
         reference, found, version = self.by_address.get(gradient.data_ptr(), (None, None, 0))
         parameter = None if reference is None else reference()
-        if parameter is None or version_of(parameter) != version or parameter.grad is None:
+        if found is None or parameter is None or version_of(parameter) != version or parameter.grad is None:
             return None
         if parameter.grad.data_ptr() != gradient.data_ptr() or parameter.shape != gradient.shape:
             return None
