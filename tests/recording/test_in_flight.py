@@ -144,6 +144,17 @@ def test_an_answer_without_races_is_undisturbed():
         assert torch.equal(result, right)
 
 
+def gathers_in_place(x, rank, world_size):
+    whole = torch.zeros(2, *x.shape)
+    whole[rank] = x
+    dist.all_gather(list(whole), whole[rank], async_op=True).wait()
+    return whole
+
+
+def test_a_call_may_read_a_part_of_what_it_fills():
+    assert all(torch.equal(result, torch.stack(XS)) for result in judged(gathers_in_place))
+
+
 def test_outside_of_checks_nothing_is_watched():
     assert not in_flight.poisoning
 

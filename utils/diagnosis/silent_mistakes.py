@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterator, Sequence
 
 from ..events.event import Event
 from ..events.matching import Matching
-from ..events.rank_state import RankState
+from ..events.rank_state import RankState, TensorLayout
 from ..text.source_lines import place
 from .errors import SilentMistake
 from .mismatch import SAME_ORDER, SAME_SIZE, difference, message_mismatch, mixed_gradients
@@ -229,9 +229,15 @@ def in_another_layout(event: Event, matching: Matching) -> Event | None:
     for other in matching.partners(event).values():
         if other is None or other.shape != event.shape:
             continue
-        if matching.states[other.rank].strides.get(other.index) != own:
+        its = matching.states[other.rank].strides.get(other.index)
+        if its is None or real_strides(its) != real_strides(own):
             return other
     return None
+
+
+def real_strides(layout: TensorLayout) -> list[int]:
+    """Without those of dimensions of one element, which no step is ever taken along."""
+    return [stride for size, stride in zip(*layout, strict=True) if size > 1]
 
 
 def gets_values(event: Event) -> bool:

@@ -245,10 +245,12 @@ def unmade_group(blocked: dict[int, Event], states: list[RankState]) -> str:
 
 
 def is_one_group(event: Event, states: list[RankState]) -> bool:
-    """Whether all ranks that made a group of this name mean the same group: torch names groups by numbering them."""
-    return all(
-        made.members == event.members for state in states for made in state.groups_made if made.group == event.group
-    )
+    """Whether all ranks that made a group of this name mean the same group: torch names groups by numbering them.
+
+    After `destroy_process_group` and a new start it counts from 1 again, so only the last of a name matters.
+    """
+    made = [{made.group: made.members for made in state.groups_made} for state in states]
+    return all(members.get(event.group, event.members) == event.members for members in made)
 
 
 def groups_in_another_order(states: list[RankState]) -> str:
@@ -256,7 +258,7 @@ def groups_in_another_order(states: list[RankState]) -> str:
 
     Groups made with use_local_synchronization don't count: only their members make them. Their names are not numbers.
     """
-    made = {state.rank: [e for e in state.groups_made if e.group.isdigit()] for state in states}
+    made = {state.rank: [e for e in state.groups_made if e.group.partition(".")[0].isdigit()] for state in states}
     for place in range(max(map(len, made.values()), default=0)):
         here = {rank: events[place].members for rank, events in made.items() if place < len(events)}
         first = next(iter(here))

@@ -48,13 +48,18 @@ class Gradients:
     def look_up(self, gradient: torch.Tensor) -> GradientOf | None:
         reference, found, version = self.by_address.get(gradient.data_ptr(), (None, None, 0))
         parameter = None if reference is None else reference()
-        if parameter is None or version_of(parameter) != version or parameter.grad is None:
+        if found is None or parameter is None or version_of(parameter) != version or parameter.grad is None:
             return None
-        same = parameter.grad.data_ptr() == gradient.data_ptr() and parameter.shape == gradient.shape
-        return found if same else None
+        if parameter.grad.data_ptr() != gradient.data_ptr() or parameter.shape != gradient.shape:
+            return None
+        # `p.data -= ...` leaves the version as it was, so only the values tell that they are old.
+        return found if has_values(parameter) and fingerprint(parameter) == found.fingerprint else None
 
     def parts_of(self, flat: torch.Tensor) -> list[GradientOf]:
-        """Whose gradients follow one another in this tensor; [] unless that is certain and all of it."""
+        """Whose gradients follow one another in this tensor; [] unless that is certain and all of it.
+
+        A count or a flag equals some gradient by accident, and so do zeros. So one of them must have different numbers.
+        """
         if flat.dim() != 1:
             return []
         left: list[tuple[GradientOf, torch.Tensor]] = []
@@ -69,7 +74,7 @@ class Gradients:
                 left.append((found, gradient.detach().reshape(-1)))
         begins = [gradient[0].item() for _, gradient in left]
         parts: list[GradientOf] = []
-        at = 0
+        at, certain = 0, False
         while at < len(flat):
             begin = flat[at].item()
             fits = [
@@ -83,7 +88,8 @@ class Gradients:
             begins.pop(fits[0])
             parts.append(found)
             at += len(gradient)
-        return parts
+            certain = certain or bool((gradient != begin).any())
+        return parts if certain else []
 
     def search(self) -> list[int]:
         """Find all parameters of this process. Returns their fingerprints."""

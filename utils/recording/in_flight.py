@@ -52,9 +52,12 @@ class Flight:
         self.op, self.landed = op, False
         self.receives = list(receives)
         taken = {tensor.untyped_storage().data_ptr() for tensor in self.receives}
-        apart = [tensor for tensor in sends if tensor.untyped_storage().data_ptr() not in taken]
-        self.sends = [(tensor, tensor.detach().clone()) for tensor in apart]
+        copies = [(tensor, tensor.detach().clone()) for tensor in sends]
+        shared = [pair for pair in copies if pair[0].untyped_storage().data_ptr() in taken]
+        self.sends = [pair for pair in copies if pair[0].untyped_storage().data_ptr() not in taken]
         self.stand_ins = [tensor.detach().clone() for tensor in self.receives]
+        # A call may read part of what it fills, as an all-gather in place does. It gets a copy without poison.
+        self.instead = [*zip(self.receives, self.stand_ins, strict=True), *shared]
         for tensor in self.receives:
             poison(tensor)
 
@@ -77,7 +80,7 @@ class Flight:
     def with_stand_ins(self, value: Any) -> Any:
         """A call's arguments, with the stand-ins in place of what it fills."""
         if isinstance(value, torch.Tensor):
-            return next((mine for it, mine in zip(self.receives, self.stand_ins, strict=True) if it is value), value)
+            return next((mine for it, mine in self.instead if it is value), value)
         return type(value)(map(self.with_stand_ins, value)) if isinstance(value, list | tuple) else value
 
 

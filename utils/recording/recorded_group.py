@@ -239,7 +239,7 @@ class RecordedGroup(dist.ProcessGroup):
     def label(self) -> str | None:
         """The group's name in Events: "world" or torch's name for it; None while torch is still making it."""
         if self._label is None and dist.group.WORLD is not None:
-            self._label = "world" if self is dist.group.WORLD else self.group_name
+            self._label = "world" if self is dist.group.WORLD else self.recorder.label_of(self.group_name)
         return self._label
 
 
@@ -418,9 +418,10 @@ def recorded_making(recorder: Recorder) -> Callable[[NewGroup, Callable[[], Any]
 
     def make_group(asked: NewGroup, make: Callable[[], Any]) -> Any:
         if not asked.members:  # the default group
+            recorder.worlds += 1
             return make()
-        number = next(recorder.groups_made)
-        recorder.write(GroupBegun(number, asked.name, tuple(asked.members), recorder.now(), who_called()[0]))
+        number, label = next(recorder.groups_made), recorder.label_of(asked.name)
+        recorder.write(GroupBegun(number, label, tuple(asked.members), recorder.now(), who_called()[0]))
         try:
             return make()
         finally:

@@ -46,6 +46,7 @@ class Recorder:
         self.numbers: dict[Hashable, int] = {}  # of what has been noted once
         self.new_numbers = itertools.count(1)
         self.groups_made = itertools.count()
+        self.worlds = int(torch.distributed.is_initialized())  # default groups so far; programs may start again
         self.backward = -1  # torch's number of the backward pass that makes calls now
         self.of_backward: list[int] = []  # the asynchronous collectives it has made
         self.unused_handles: dict[int, str] = {}  # the student's own handles -> where
@@ -60,6 +61,10 @@ class Recorder:
         self.zero, self.indices, self.base = zero, itertools.count(), None
         self.table, self.numbers = Table(), {}
         self.unused_handles.clear()
+
+    def label_of(self, group: str) -> str:
+        """What events call a group. In a world that was started again, torch gives out its names once more."""
+        return group if self.worlds < 2 else f"{group}.{self.worlds}"
 
     def now(self) -> float:
         return time.monotonic() - self.zero
