@@ -49,6 +49,7 @@ from grader.authoring.predictions import only_reveals
 from grader.authoring.records import record_drift, write_record
 from grader.authoring.rules import broken_rules
 
+FOLDED = "# What it really is, beside your guess\n"  # the line that JupyterLab shows of a folded cell
 MADE_FROM = "<small>Write your answers right here. (The notebook itself is made from `{file}` by `make build`.)</small>"
 NEW_CELL: dict[str, Callable[..., NotebookNode]] = {
     "markdown": new_markdown_cell,
@@ -119,7 +120,8 @@ def notebook_cell(cell: Cell, lesson: Lesson, hidden: set[tuple[str, str]], seen
             source += HIDDEN_TESTS.format(lesson=lesson.name, function=function, judges=check.judges)
         return new_code_cell(source, id=check.id, metadata=metadata)
     if cell.kind == "code" and only_reveals(cell.source):
-        metadata["jupyter"] = {"source_hidden": True}  # folded in JupyterLab, since it holds an answer
+        metadata["jupyter"] = {"source_hidden": True}  # folded in JupyterLab, which still shows its first line
+        return new_code_cell(FOLDED + cell.source, id=content_id(cell, seen), metadata=metadata)
     return NEW_CELL[cell.kind](cell.source, id=content_id(cell, seen), metadata=metadata)
 
 

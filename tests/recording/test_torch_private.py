@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
+from torch.testing._internal.distributed import fake_pg
 
 from utils.recording import torch_private
 from utils.recording.torch_calls import OPERATIONS
@@ -147,6 +148,7 @@ def test_groups_of_this_process_are_made_through_the_wrapper(monkeypatch):
 
     monkeypatch.setattr(c10d, "_new_process_group_helper", c10d._new_process_group_helper)  # put back in the end
     torch_private.wrap_making_of_groups(around)
+    assert fake_pg  # its import has registered the backend "fake"
     dist.init_process_group("fake", store=dist.HashStore(), rank=1, world_size=3)
     try:
         dist.new_group([1, 2], backend="fake", group_desc="two of three")

@@ -619,13 +619,13 @@ def program_of_pipelines(rank, world_size, cases):
 
 
 def most_activations(run, rank, within):
-    """The largest number of microbatches whose activations a rank holds at one time in a region: the tensor between its
-    two layers and, except on the first stage, its input.
+    """The largest number of microbatches whose activations a rank holds at one time in a region: its input and the
+    tensor between its two layers.
     """
     [span] = [r for r in run.regions if r.rank == rank and r.name == within]
     [(_, samples, _)] = run.memory_notes[rank]
     live = [n for seconds, kind, n in samples if kind == "activations" and span.start <= seconds <= span.end]
-    return max(live) / (16 * 16 * 4) // (2 if rank > 0 else 1)  # rounded down: the last input may still exist
+    return max(live) / (16 * 16 * 4) // 2  # rounded down: the last input may still exist
 
 
 @pytest.mark.parametrize("stages", [2, 4, 8])
