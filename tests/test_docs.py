@@ -24,6 +24,7 @@ from grader.classroom import notebook_file
 from grader.inside import host
 from grader.judging import hub_rank, hub_storage, judge
 from grader.pages import sanitize
+from grader.sandbox import resource_monitor
 from grader.sandbox.bubblewrap import Limits
 from tests import architecture, pictures
 from tests.pages import ROOT, Block, blocks, commands, headings, lesson_cells, pages, prose, stored_messages, text_of
@@ -168,10 +169,11 @@ def test_the_limits_in_grading_md_are_those_of_the_code():
         "judging/hub_rank": [hub_rank.MAX_BYTES >> 20, hub_rank.MAX_CALLS],
         "judging/hub_storage": [hub_storage.MEETING, hub_storage.MEETING_BYTES],
         "sandbox/bubblewrap": [Limits.memory // 10**9, Limits.files, Limits.disk // 10**6],
+        "sandbox/resource_monitor": [resource_monitor.FEW_OPEN, resource_monitor.SOCKET_BUFFER >> 10],
         "inside/host": [host.EXTRA_PROCESSES],
         "classroom/notebook_file": [
             *(notebook_file.MAX_CELLS, notebook_file.MAX_CELL, notebook_file.MAX_TEXT),
-            *(notebook_file.MAX_FILE >> 20, notebook_file.READ_SECONDS),
+            *(notebook_file.MAX_FILE >> 20, notebook_file.MAX_METADATA, notebook_file.READ_SECONDS),
         ],
         "pages/sanitize": [sanitize.PAGE_SECONDS],
     }
