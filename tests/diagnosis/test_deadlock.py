@@ -4,9 +4,10 @@ import sys
 
 import pytest
 
-from utils.diagnosis.deadlock import deadlock_report, who_is_stuck
+from utils.diagnosis.deadlock import deadlock_report, describe_ranks, who_is_stuck
 from utils.diagnosis.silent_mistakes import explain_silence
 from utils.events.event import Event
+from utils.events.failure import Failure, Frame
 from utils.events.rank_state import RankState
 
 
@@ -68,6 +69,14 @@ def test_long_waits_are_reported_with_their_length():
     assert "waits in recv from 1 for 12 s" in deadlock_report(states, now=12.2)
     states[0] = RankState(0, [event(0, 0, "recv", 1, is_async=True, waited=5.2)], waits={0: ""})
     assert "waits in recv from 1 for 7 s" in deadlock_report(states, now=12.2)
+
+
+def test_a_rank_that_has_failed_is_described_by_its_exception_and_line():
+    frames = (Frame("lesson.py", 3, "train", "train(x)"), Frame("lesson.py", 7, "step", "raise ValueError"))
+    failed = RankState(0, finished=True, failure=Failure("ValueError", "no luck", frames, time=1.0))
+    first, second = describe_ranks([failed, RankState(1, finished=True)])
+    assert first.split() == "rank 0 raised ValueError lesson.py, line 7".split()
+    assert second == "rank 1  has finished"
 
 
 def test_a_cycle_that_a_rank_outside_it_waits_for():

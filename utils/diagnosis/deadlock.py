@@ -15,6 +15,7 @@ from ..events.matching import POINT_TO_POINT, Matching, group_key
 from ..events.rank_state import RankState
 from ..text.rank_sets import FEW, group_alike
 from ..text.source_lines import place
+from .failure_report import students_frames
 from .mismatch import difference, message_mismatch, mixed_gradients
 from .why_stuck import is_one_group, likely_mistake, lost_receives
 from .words import call_text, ranks_text
@@ -94,6 +95,9 @@ class Doing(NamedTuple):
 
 def doing_of(state: RankState, running: dict[int, str], idle: Sequence[int], now: float) -> Doing:
     event = state.blocked_in()
+    if state.failure:
+        frame = students_frames(state.failure.frames)[-1:]
+        return Doing("raised", "raised", state.failure.kind, place(f"{frame[0].file}:{frame[0].line}") if frame else "")
     if state.finished:
         return Doing("has", "have", "finished", "")
     if event is None:

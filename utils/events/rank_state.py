@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from .event import Event, Region
+from .failure import Failure
 
 
 class TensorLayout(NamedTuple):
@@ -36,6 +37,7 @@ class RankState:
     parameters: set[int] = field(default_factory=set)  # fingerprints of the parameters that the rank has or has had
     regions: list[Region] = field(default_factory=list)
     finished: bool = False
+    failure: Failure | None = None  # what it raised, where that is known before all have ended
 
     def blocked_in(self) -> Event | None:
         """The call this rank is inside, if any."""

@@ -179,14 +179,14 @@ def cell(body: str, options: str = "") -> str:
 @pytest.mark.parametrize("name", TABLE)
 def test_what_the_student_reads(notebook, name):
     row = TABLE[name]
-    limit = row.seconds * slowness()
+    slow = slowness()
     began = time.monotonic()
     shown = notebook.run(cell(row.body, row.options))
     took = time.monotonic() - began
     assert shown["stderr"] == ""
     assert in_order(row.reads, shown["error"]), shown["error"]
     assert not any(words in shown["error"] + shown["stdout"] for words in row.never)
-    assert took < limit
+    assert took < row.seconds * max(slow, slowness())
     assert works(notebook)
 
 
@@ -205,12 +205,15 @@ def test_two_ranks_that_raise_are_both_reported_the_first_one_first(notebook):
         "if rank == 1:\n    time.sleep(0.2)\n    raise TypeError('second')\n"
         "dist.barrier()"
     )
-    limit = 1 * slowness()
+    slow = slowness()
     began = time.monotonic()
     shown = notebook.run(cell(body))
-    assert time.monotonic() - began < limit
+    assert time.monotonic() - began < max(slow, slowness())
     assert in_order(["rank 2 raised ValueError: first", "rank 1 raised TypeError: second"], shown["error"])
     assert "(Rank 0 was waiting in barrier" in shown["error"]
+
+
+ENDLESS = "def endless(rank, world_size):\n    dist.barrier()\n    print('begun', flush=True)\n    {}\nspawn(endless, 3)"
 
 
 @pytest.mark.parametrize(
@@ -222,22 +225,21 @@ def test_two_ranks_that_raise_are_both_reported_the_first_one_first(notebook):
         "dist.barrier() if rank == 0 else time.sleep(60)",
         "dist.recv(torch.ones(1), src=1) if rank == 0 else time.sleep(60)",
         "while True: print('x' * 1000)",
-        "raise ValueError if rank == 0 else time.sleep(60)",
         "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN); time.sleep(60)",
     ],
 )
 def test_an_interrupt_ends_the_world_at_once(notebook, body):
-    zygote, limit = zygote_of(notebook), 0.5 * slowness()
-    cell = notebook.send(
-        f"def endless(rank, world_size):\n    print('begun', flush=True)\n    {body}\nspawn(endless, 3)"
-    )
-    notebook.wait_for_output("begun")
+    zygote, slow = zygote_of(notebook), slowness()
+    cell = notebook.send(ENDLESS.format(body))
+    notebook.wait_for_output("begun")  # after the barrier, all have
     began = time.monotonic()
     notebook.manager.interrupt_kernel()
     shown = notebook.outputs_of(cell)
-    assert time.monotonic() - began < limit
+    assert time.monotonic() - began < 0.5 * max(slow, slowness())
     assert shown["error"].startswith("KeyboardInterrupt: the ranks were ended.\n  rank 0  ")
-    assert re.search(r"line [23]:  \S", shown["error"]) and "launcher" not in shown["error"]
+    for line in shown["error"].splitlines()[1:]:
+        assert re.search(r"  ranks? \d.*line [234]:  \S", line), shown["error"]
+    assert "launcher" not in shown["error"]
     assert processes_of_session(zygote) == [zygote]
     assert works(notebook)
 
@@ -269,7 +271,7 @@ def test_a_kernel_that_ends_leaves_nothing_behind(death, tmp_path):
 
 
 def test_ranks_of_a_killed_zygote_end_and_the_next_call_works(notebook):
-    zygote, limit = zygote_of(notebook), 1 * slowness()
+    zygote, slow = zygote_of(notebook), slowness()
     cell = notebook.send(
         "def endless(rank, world_size):\n    print('begun', flush=True)\n    time.sleep(600)\nspawn(endless, 4)"
     )
@@ -277,7 +279,9 @@ def test_ranks_of_a_killed_zygote_end_and_the_next_call_works(notebook):
     began = time.monotonic()
     os.kill(zygote, signal.SIGKILL)
     shown = notebook.outputs_of(cell)
-    assert time.monotonic() - began < limit
+    took = time.monotonic() - began
+    limit = max(slow, slowness())
+    assert took < limit
     assert "the process that starts the ranks was killed" in shown["error"] and "Run the cell again" in shown["error"]
     wait_until_gone(zygote, seconds=limit)
     assert works(notebook)

@@ -90,7 +90,10 @@ class RealWorld(ProcessWorld):
     def update_states(self) -> None:
         self.progress()
         for record in self.records:
-            self.states[record.rank] = record.state(self.states[record.rank].finished)
+            state = record.state(self.states[record.rank].finished)
+            outcome = self.outcomes.get(record.rank)
+            state.failure = outcome if isinstance(outcome, Failure) else None
+            self.states[record.rank] = state
 
     def any_running(self) -> bool:
         self.update_states()
@@ -147,8 +150,9 @@ class RealWorld(ProcessWorld):
         )
 
     def interrupted(self) -> Interrupted:
+        running = self.ask_for_lines(seconds=1) if self.started else {}
         self.update_states()
-        lines = deadlock.describe_ranks(self.states, self.ask_for_lines(seconds=0.1)) if self.started else []
+        lines = deadlock.describe_ranks(self.states, running) if self.started else []
         self.end()
         return Interrupted("\n".join(["the ranks were ended.", *("  " + line for line in lines)]))
 
