@@ -75,7 +75,7 @@ def test_a_rank_that_has_failed_is_described_by_its_exception_and_line():
     frames = (Frame("lesson.py", 3, "train", "train(x)"), Frame("lesson.py", 7, "step", "raise ValueError"))
     failed = RankState(0, finished=True, failure=Failure("ValueError", "no luck", frames, time=1.0))
     first, second = describe_ranks([failed, RankState(1, finished=True)])
-    assert first.split() == "rank 0 raised ValueError lesson.py, line 7".split()
+    assert first.split() == ["rank", "0", "raised", "ValueError", "lesson.py,", "line", "7"]
     assert second == "rank 1  has finished"
 
 

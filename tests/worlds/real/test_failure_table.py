@@ -213,9 +213,6 @@ def test_two_ranks_that_raise_are_both_reported_the_first_one_first(notebook):
     assert "(Rank 0 was waiting in barrier" in shown["error"]
 
 
-ENDLESS = "def endless(rank, world_size):\n    dist.barrier()\n    print('begun', flush=True)\n    {}\nspawn(endless, 3)"
-
-
 @pytest.mark.parametrize(
     "body",
     [
@@ -230,7 +227,10 @@ ENDLESS = "def endless(rank, world_size):\n    dist.barrier()\n    print('begun'
 )
 def test_an_interrupt_ends_the_world_at_once(notebook, body):
     zygote, slow = zygote_of(notebook), slowness()
-    cell = notebook.send(ENDLESS.format(body))
+    cell = notebook.send(
+        "def endless(rank, world_size):\n    dist.barrier()\n    print('begun', flush=True)\n"
+        f"    {body}\nspawn(endless, 3)"
+    )
     notebook.wait_for_output("begun")  # after the barrier, all have
     began = time.monotonic()
     notebook.manager.interrupt_kernel()
