@@ -9,9 +9,9 @@ A file names the hash of everything that a message can depend on: the lesson's c
 answers, and `utils`. `make build` judges a lesson's answers if that hash has changed, and never otherwise.
 
 Two runs must give the same file. Which ranks have failed by the time that the first failure ends the world, and what
-the others waited for, is a race: reports say RANKS for the first, and leave out the second. Ports, addresses and
-folders are written as PORT, ADDRESS and FOLDER. Only the first line is stored of a rank that was killed, and of an
-answer marked `varies=True`.
+the others waited for, is a race: reports say RANKS for the first, once for equal failures, and leave out the second.
+Ports, addresses and paths of temporary files are written as PORT, ADDRESS and FOLDER. Only the first line is stored of
+a rank that was killed, and of an answer marked `varies=True`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ UNSTABLE = {
     re.compile(r"\n\n  \(Ranks? [^\n]*\)$", re.MULTILINE): "",
     re.compile(r"(?<=\]):\d+"): ":PORT",
     re.compile(r"\b0x[0-9a-f]{6,}"): "ADDRESS",
-    re.compile(rf"{re.escape(tempfile.gettempdir())}/[^/'\"\s]+|/\S*/site-packages(?=/)"): "FOLDER",
+    re.compile(rf"{re.escape(tempfile.gettempdir())}/[^'\",\s]+|/\S*/site-packages(?=/)"): "FOLDER",
+    re.compile(r"^(  RANKS raised .*?)\n\n(?=\1)", re.MULTILINE | re.DOTALL): "",
 }
 Words = dict[str, str]
 Work = tuple[Lesson, Mutant, str]  # the lesson, a wrong answer to it, its message as it is stored

@@ -112,7 +112,7 @@ FOLDER = f"{tempfile.gettempdir()}/x-1y"
 FIRST = "add-one · values  not passed\n"
 UNSTABLE = {
     "ports": ("  ([127.0.0.1]:21410$0 <--> [none])   ", "  ([127.0.0.1]:PORT$0 <--> [none])"),
-    "folders": (f"  '0/', '{FOLDER}/meeting-0'", "  '0/', 'FOLDER/meeting-0'"),
+    "folders": (f"  '0/', '{FOLDER}/meeting-0', line 3", "  '0/', 'FOLDER', line 3"),
     "libraries": ("  /home/a/.venv/lib/python3.11/site-packages/torch/x.py, line 5", "  FOLDER/torch/x.py, line 5"),
     "addresses": (
         "  that its rank is <function get_rank at 0x7f0fa201e700>",
@@ -121,6 +121,15 @@ UNSTABLE = {
     "who failed": (
         "  ranks 0, 1 and 3 raised KeyError: 0\n    a cell, line 2\n  \n  (Rank 2 was waiting in recv from 1.)\n  Why?",
         "  RANKS raised KeyError: 0\n    a cell, line 2\n  Why?",
+    ),
+    "equal failures": (
+        f"  ranks 0 and 2 raised KeyError: '{FOLDER}/0-0'\n    line 2\n\n"
+        f"  rank 1 raised KeyError: '{FOLDER}/0-1'\n    line 2\n  Why?",
+        "  RANKS raised KeyError: 'FOLDER'\n    line 2\n  Why?",
+    ),
+    "different failures": (
+        "  rank 0 raised KeyError: 0\n    line 2\n\n  rank 1 raised KeyError: 1\n    line 2",
+        "  RANKS raised KeyError: 0\n    line 2\n\n  RANKS raised KeyError: 1\n    line 2",
     ),
     "who died": ("  rank 3 was killed by SIGABRT (a C++ library).\n    the last words: 24 vs 16", "  ..."),
 }
