@@ -241,7 +241,7 @@ def with_the_sum(mistakes: Mapping[str, Mistakes], cases: Sequence[Case]) -> dic
     sums = {}
     for name in cases[0].right:
         parts = [case.right[name] for case in cases]
-        if all(isinstance(part, torch.Tensor) for part in parts):
+        if all(isinstance(part, torch.Tensor) and part.shape == parts[0].shape for part in parts):
             sums[name] = {"the sum over the ranks of all groups: pass tp_group to each collective": sum(parts)}
     return {name: {**mistakes.get(name, {}), **sums.get(name, {})} for name in {**mistakes, **sums}}
 
