@@ -230,7 +230,8 @@ def in_groups(draw: Drawing) -> Drawing:
         if not groups:
             return draw(draws, *arguments, **named)
         cases = [draw(draws.again(number), *arguments, **named) for number in range(len(groups))]
-        cases = [replace(case, mistakes=with_the_sum(case.mistakes, cases)) for case in cases]
+        if isinstance(cases[0].right, dict):
+            cases = [replace(case, mistakes=with_the_sum(case.mistakes, cases)) for case in cases]
         return replace(side_by_side(cases, groups), same={**cases[0].same, "groups": groups})
 
     return draw_all
