@@ -26,7 +26,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
-from torch.nn.functional import gelu
+from torch.nn.functional import gelu, scaled_dot_product_attention
 
 from utils import RankError, figures, region, simulate, spawn
 from utils.checks import checks_for
@@ -238,7 +238,7 @@ spawn(beside_device_mesh, 8, {"dp": 2, "pp": 2, "tp": 2}).results
 # one node, connected by NVLink. All other connections go through the network, 9 times slower here. So only the
 # innermost axis, or a part of it, has fast connections.
 #
-# We measure it: 64 GPUs on 8 nodes, dp 4 x pp 2 x tp 8, and nothing but the communication of a training step. Each
+# We measure it: 32 GPUs on 4 nodes, dp 2 x pp 2 x tp 8, and nothing but the communication of a training step. Each
 # rank has 3 layers of width 8,192 and takes 6 microbatches of 4,096 tokens. **Predict** which order is fastest, and
 # how many times as long the slowest takes.
 
@@ -262,9 +262,9 @@ def only_communication(rank, world_size, sizes, layers=3, width=8192, microbatch
                 dist.recv(x, src=stages[0])
         dist.all_reduce(gradients, group=groups["dp"])
 
-sizes, took = {"dp": 4, "pp": 2, "tp": 8}, {}
+sizes, took = {"dp": 2, "pp": 2, "tp": 8}, {}
 for order in ("dp pp tp", "tp dp pp", "tp pp dp", "pp tp dp"):
-    took[order] = simulate(only_communication, 64, {axis: sizes[axis] for axis in order.split()}).elapsed
+    took[order] = simulate(only_communication, 32, {axis: sizes[axis] for axis in order.split()}).elapsed
     print(f"{order}: {took[order] * 1e3:6.1f} ms")
 
 # %%
@@ -401,7 +401,7 @@ predict("least memory of the pure grids", ..., choices=["dp 8", "pp 8", "tp 8"])
 predict("fastest of the pure grids", ..., choices=["dp 8", "pp 8", "tp 8"])
 
 # %% tags=["notebook-only"]
-def step_program(rank, world_size, sizes, layers=16, count=8, dim=4096, rows=4096):
+def step_program(rank, world_size, sizes, layers=16, count=4, dim=4096, rows=4096):
     groups = groups_of(rank, sizes)
     shapes = [(dim, dim // sizes["tp"]), (dim // sizes["tp"], dim)] * (layers // sizes["pp"] // 2)
     weights = [torch.empty(shape, dtype=torch.bfloat16) for shape in shapes]
@@ -429,7 +429,7 @@ for dp, pp, tp in ((8, 1, 1), (1, 8, 1), (1, 1, 8), (4, 2, 1), (4, 1, 2), (2, 2,
 
 # %%
 pure = {"dp 8": runs[8, 1, 1], "pp 8": runs[1, 8, 1], "tp 8": runs[1, 1, 8]}
-run = simulate(step_program, 8, {"dp": 2, "pp": 2, "tp": 2}, layers=8, count=4)
+run = simulate(step_program, 8, {"dp": 2, "pp": 2, "tp": 2}, layers=8)
 of_last = [event for event in run.events if event.rank == 6]
 
 # %%
@@ -451,7 +451,7 @@ reveal(
 reveal(
     "fastest of the pure grids",
     min(pure, key=lambda name: pure[name].elapsed),
-    why="It sends least. Data parallelism leaves 64 rows per microbatch, and each reads all weights from memory.",
+    why="It sends least. Data parallelism leaves 128 rows per microbatch, and each reads all weights from memory.",
 )
 
 # %% [markdown]
@@ -1346,7 +1346,7 @@ def train(rank, world_size, plans):
     return losses
 
 # %% [markdown]
-# With context parallelism each rank's loss is the mean over its own tokens, so cp is to the gradients what dp is: they
+# With context parallelism, each rank's loss is the mean over its own tokens, so cp is to the gradients what dp is: they
 # are averaged over both, in the group `mean` that lies along two axes.
 #
 # Eight real ranks, dp 2 x pp 2 x tp 2, then pp 2 x cp 2 x tp 2, and one process, in float64. **Predict**: in how many
@@ -1356,14 +1356,14 @@ def train(rank, world_size, plans):
 predict("losses agree to a relative error of 1e-9", ..., choices=["yes", "no"])
 
 # %% tags=["notebook-only"]
-STEPS = 100
+STEPS = 15
 with_data = {"dp": 2, "pp": 2, "cp": 1, "tp": 2}
 with_context = {"dp": 1, "pp": 2, "cp": 2, "tp": 2}
 serial = serial_losses(STEPS)
-losses, of_context = spawn(train, 8, [(with_data, STEPS), (with_context, 10)]).results[0]
-for step in (0, 9, 19, STEPS - 1):
-    cp = f"{of_context[step]:.6f}" if step < len(of_context) else ""
-    print(f"step {step:>2}: one process {serial[step]:.6f}, dp x pp x tp {losses[step]:.6f}, pp x cp x tp {cp:>8}")
+losses, of_context = spawn(train, 8, [(with_data, STEPS), (with_context, 4)]).results[0]
+for step in (0, 3, 9, STEPS - 1):
+    cp = f", pp x cp x tp {of_context[step]:.6f}" if step < len(of_context) else ""
+    print(f"step {step:>2}: one process {serial[step]:.6f}, dp x pp x tp {losses[step]:.6f}{cp}")
 
 # %%
 def agree(mine):
@@ -1373,7 +1373,7 @@ def agree(mine):
 reveal(
     "losses agree to a relative error of 1e-9",
     "yes" if agree(losses) and agree(of_context) else "no",
-    why="The same sums in a different order: only the last of 16 digits differ.",
+    why="The same sums in a different order: only the last of 16 digits differ. 200 steps agree as well, in a test.",
 )
 
 # %% [markdown]
@@ -1386,8 +1386,8 @@ def train_with_a_mistake(rank, world_size, sizes, steps):
     trainer.partial = [name for name in trainer.partial if "norm" not in name]
     return [trainer.train_step(step) for step in range(steps)]
 
-wrong = spawn(train_with_a_mistake, 2, {"dp": 1, "pp": 1, "cp": 1, "tp": 2}, 20).results[0]
-for step in (0, 9, 19):
+wrong = spawn(train_with_a_mistake, 2, {"dp": 1, "pp": 1, "cp": 1, "tp": 2}, STEPS).results[0]
+for step in (0, 9, STEPS - 1):
     print(f"step {step:>2}: one process {serial[step]:.6f}, with the mistake {wrong[step]:.6f}")
 
 # %% [markdown]
@@ -1445,7 +1445,7 @@ def train_sharded(rank, world_size, sizes, plans):
     return found
 
 two_by_two = {"dp": 2, "pp": 1, "cp": 1, "tp": 2}
-for dtype, cut, weights, updated in spawn(train_sharded, 4, two_by_two, [(double, 5), (torch.bfloat16, 20)]).results[0]:
+for dtype, cut, weights, updated in spawn(train_sharded, 4, two_by_two, [(double, 3), (torch.bfloat16, 10)]).results[0]:
     print(f"{dtype}: rank 0 computes with {weights:,} weights and has Adam's averages of {updated:,}")
     error = max(abs(a / b - 1) for a, b in zip(cut, serial))
     print(f"  {len(cut)} steps, losses at most {error:.2%} off")
@@ -1648,14 +1648,14 @@ reveal(
 
 # %% [markdown]
 # ### Many GPUs
-# The same stages and the same `pipelined` on 128 virtual GPUs: dp 4 x pp 4 x tp 8. The model is as wide as one with 7
-# billion parameters, but has only 4 layers, so that this cell takes seconds. Put `"dp": 32` there for 1,024 GPUs, and
-# wait some minutes.
+# The same stages and the same `pipelined` on 64 virtual GPUs: dp 2 x pp 4 x tp 8. The model is as wide as GPT-3, but
+# has only 4 layers, so that this cell takes seconds. Put `"dp": 32` there for 1,024 GPUs, and wait a minute or two.
+# Attention is `torch`'s own now, which runs as FlashAttention on a GPU.
 #
 # One thing has to change. Every rank creates every group: on 1,024 ranks those are hundreds of calls each, and hundreds
 # of thousands together. `new_group(..., use_local_synchronization=True)` is called by the members alone.
 
-# %% tags=["notebook-only"]
+# %%
 def my_groups(rank, sizes):
     groups = {}
     for axis in sizes:
@@ -1663,7 +1663,7 @@ def my_groups(rank, sizes):
         groups[axis] = dist.new_group(mine, use_local_synchronization=True)
     return groups
 
-def big_step(rank, world_size, sizes, layers=4, width=4096, heads=32, length=2048, count=4):
+def big_step(rank, world_size, sizes, layers=4, width=12_288, heads=96, length=2048, count=4):
     groups, place = my_groups(rank, sizes), place_of(rank, sizes)
     half = torch.bfloat16
     shapes = {"norm1_weight": (width,), "norm1_bias": (width,), "norm2_weight": (width,), "norm2_bias": (width,)}
@@ -1676,14 +1676,14 @@ def big_step(rank, world_size, sizes, layers=4, width=4096, heads=32, length=204
         for n in range(each)
         for name, shape in shapes.items()
     }
-    like = torch.empty(1, length // sizes["tp"], width, dtype=half)
+    like, flash = torch.empty(1, length // sizes["tp"], width, dtype=half), partial(scaled_dot_product_attention, is_causal=True)
     last = place["pp"] == sizes["pp"] - 1
 
     def stage(number, x):
         x = torch.empty_like(like) if x is None else x
         for n in range(each):
             layer = transformer.of_layer(w, place["pp"] * each + n)
-            x = grid_transformer.sharded_layer(x, layer, heads // sizes["tp"], groups["tp"])
+            x = grid_transformer.sharded_layer(x, layer, heads // sizes["tp"], groups["tp"], flash)
         return mlp.loss_of(x) if last else x
 
     with region("step"):
@@ -1691,12 +1691,14 @@ def big_step(rank, world_size, sizes, layers=4, width=4096, heads=32, length=204
         flat = torch.cat([x.grad.flatten() for x in w.values()])
         dist.all_reduce(flat, op=dist.ReduceOp.AVG, group=groups["dp"])
 
-big = {"dp": 4, "pp": 4, "tp": 8}
-run = simulate(big_step, 32 * big["dp"], big)
+narrow_gpt = Model(layers=4, width=12_288, heads=96, length=2048)
+
+# %% tags=["notebook-only"]
+big = {"dp": 2, "pp": 4, "tp": 8}
+run = simulate(big_step, 64, big)
 tokens = big["dp"] * 4 * 2048
-flops = tokens * (6 * 12 * 4 * 4096**2 + 12 * 4 * 4096 * 2048)
-parts = run.breakdown(tokens=tokens, model_flops=flops)
-print(f"{run.elapsed * 1e3:.1f} ms a step, {parts.tokens_per_second / 1e6:.1f} million tokens/s, MFU {parts.mfu:.1%}")
+parts = run.breakdown(tokens=tokens, model_flops=tokens * narrow_gpt.flops_per_token)
+print(f"{run.elapsed * 1e3:.1f} ms a step, {parts.tokens_per_second / 1e6:.2f} million tokens/s, MFU {parts.mfu:.1%}")
 parts
 
 # %% tags=["notebook-only"]
@@ -1704,21 +1706,40 @@ run.timeline(ranks=[0, 8, 16, 24])
 
 # %% [markdown]
 # MFU, model FLOPs utilisation, is the share of the GPUs' peak that goes into the model's own FLOPs. Megatron-LM's
-# papers report 52 to 54 % on A100s. This run has one layer on each stage, four microbatches of one sequence, and an
-# attention that writes all scores to memory; the breakdown says what each of these costs.
+# papers report 52 to 54 % on A100s. This run has one layer on each stage, four microbatches of one sequence, and a data
+# axis that begins when all backward passes are done; the breakdown says what each of these costs.
 #
-# For 1,024 GPUs and a whole model there is a shorter way: a closed form with the same costs, in
+# For many grids, or a whole model, there is a shorter way: a closed form with the same costs, in
 # `utils/cluster/grid_costs.py`. It adds up computing, tensor-parallel sums, messages between stages, the bubble and
-# what is exposed along dp. A model of 175 billion parameters, with 1,536 sequences of 2,048 tokens per step:
+# what is exposed along dp. How far is it from the run above?
+
+# %%
+def closed_form(model, plan, batch):
+    gpus = plan["dp"] * plan["pp"] * plan["tp"]
+    cluster = find_cluster("dgx-h100", gpus)
+    costs = step_costs(plan, model, batch, cluster)
+    mfu = model.flops_per_token * batch * model.length / (costs["seconds"] * gpus * cluster.gpu.peak("bfloat16"))
+    return costs, mfu
+
+# %% tags=["notebook-only"]
+for dp in (2, 32):
+    costs, mfu = closed_form(narrow_gpt, big | {"dp": dp, "microbatches": 4, "recompute": False}, 4 * dp)
+    print(f"closed form for {32 * dp:>4} GPUs: {costs['seconds'] * 1e3:.1f} ms, MFU {mfu:.1%}")
+    if dp == big["dp"]:
+        print(f"              the run above: {costs['seconds'] / run.elapsed:.0%} of its time")
+
+# %% [markdown]
+# The closed form leaves out everything that is not a matrix product, such as LayerNorm, gelu and the additions, and it
+# hides most of the data axis behind the backward pass. So it is below the run. Among this course's tests is one that
+# simulates the same program on all 1,024 GPUs, and holds the closed form to within 20 % of that, too.
+#
+# A model of 175 billion parameters on 1,024 GPUs, with 1,536 sequences of 2,048 tokens per step:
 
 # %%
 plan = {"dp": 16, "pp": 8, "tp": 8, "microbatches": 96, "recompute": False}
-gpt, cluster = Model(layers=96, width=12_288, heads=96, length=2048), find_cluster("dgx-h100", 1024)
-costs = step_costs(plan, gpt, 1536, cluster)
+costs, mfu = closed_form(Model(layers=96, width=12_288, heads=96, length=2048), plan, 1536)
 for part in ("compute", "tp", "pp", "bubble", "dp"):
     print(f"{part:>8}: {costs[part] / costs['seconds']:6.1%} of the step")
-flops = gpt.flops_per_token * 1536 * 2048
-mfu = flops / (costs["seconds"] * 1024 * cluster.gpu.peak("bfloat16"))
 print(f"{costs['seconds']:.2f} s per step, {costs['bytes'] / 1e9:.1f} GB per GPU, MFU {mfu:.1%}")
 
 # %% [markdown]
