@@ -88,7 +88,7 @@ figures.rank_grid({"dp": 2, "pp": 2, "tp": 3})
 #
 # Write down **all** groups along some axes. Along `("tp",)`, above, these are `[0, 1, 2]`, `[3, 4, 5]` and so on. A
 # group may also lie along several axes: ranks that differ in any of these coordinates, and agree in all of the others.
-# Along `("dp", "tp")` there are two groups, one for each stage. You'll need such groups in part 5, for sums over all
+# Along `("dp", "tp")` there are two groups, one for each stage. You'll need such groups in part 6, for means over all
 # ranks that hold the same part of the model.
 #
 # **Predict** for dp 4 x pp 2 x tp 8: how many groups are there along `tp`, how many along `dp`, and which rank comes
@@ -427,7 +427,7 @@ for dp, pp, tp in ((8, 1, 1), (1, 8, 1), (1, 1, 8), (4, 2, 1), (4, 1, 2), (2, 2,
     sent = " ".join(f"{n / 1e6:6.0f} MB" for n in bytes_along(run, sizes).values())
     print(f"{f'{dp} x {pp} x {tp}':>12}  {sent}  {max(run.memory().peak) / 1e6:6.0f} MB  {run.elapsed * 1e3:6.2f} ms")
 
-# %%
+# %% tags=["notebook-only"]
 pure = {"dp 8": runs[8, 1, 1], "pp 8": runs[1, 8, 1], "tp 8": runs[1, 1, 8]}
 run = simulate(step_program, 8, {"dp": 2, "pp": 2, "tp": 2}, layers=8)
 of_last = [event for event in run.events if event.rank == 6]
@@ -647,11 +647,11 @@ reveal(
 # %% [markdown]
 # ## Leaving out what is masked
 #
-# So far nothing is gained: `attention_block` computes every score of a block, and then hides half of them. A kernel such
-# as FlashAttention leaves out what a causal mask hides, but it knows two masks only. With `causal=True`, query number i
-# sees keys 0 to i; otherwise all queries see all keys. `flash_block` behaves like that. Look at the figure: what does
-# zigzag have at hop 0, and what at all other hops? Two kinds of blocks, and each is a single call of the kernel, on some
-# of the queries or some of the keys.
+# So far nothing is gained: `attention_block` computes every score of a block, and then hides half of them. A kernel
+# such as FlashAttention leaves out what a causal mask hides, but it knows two masks only. With `causal=True`, query
+# number i sees keys 0 to i; otherwise all queries see all keys. `flash_block` behaves like that. Look at the figure:
+# what does zigzag have at hop 0, and what at all other hops? Two kinds of blocks, and each is a single call of the
+# kernel, on some of the queries or some of the keys.
 
 # %% [markdown]
 # <details><summary>Hint 1: where to look</summary>
@@ -662,9 +662,9 @@ reveal(
 #
 # <details><summary>Hint 2: the idea</summary>
 #
-# A rank's own keys are a causal block, since positions ascend in both. The early chunk of a rank before you comes before
-# both of your chunks, its late one after both. With a rank behind you it is your own chunks that differ: your early
-# one comes before everything that it has, your late one after.
+# A rank's own keys are a causal block, since positions ascend in both. The early chunk of a rank before you comes
+# before both of your chunks, its late one after both. With a rank behind you it is your own chunks that differ: your
+# early one comes before everything that it has, your late one after.
 # </details>
 #
 # <details><summary>Hint 3: almost the code</summary>
@@ -1460,8 +1460,8 @@ for dtype, cut, weights, updated in spawn(train_sharded, 4, two_by_two, [(double
 # ### Stopped, and resumed on another grid
 # Each rank saves its weights and Adam's two averages, which have the same shape, with the box that each of them has in
 # the whole tensor. `w_qkv` has three such boxes, since a rank has columns of q, of k and of v. One copy is enough, so
-# only the ranks with dp and cp coordinate 0 write. Eight ranks train 3 steps, save, and a rank **dies** in step 4. Then the
-# run goes on from the checkpoint: on the same grid, and with four ranks on a different one.
+# only the ranks with dp and cp coordinate 0 write. Eight ranks train 3 steps, save, and a rank **dies** in step 4. Then
+# the run goes on from the checkpoint: on the same grid, and with four ranks on a different one.
 
 # %%
 def boxes_of(name, weight, place, sizes):
@@ -1547,8 +1547,8 @@ print("on cp 2 x tp 2, to 9 digits:", torch.allclose(torch.tensor(elsewhere), to
 #
 # ### Restarted by torchrun
 # Somebody has to notice the death, and start all ranks again. `torchrun --max-restarts=1` does: when a rank dies, its
-# agent ends the others and starts all of them once more, with `TORCHELASTIC_RESTART_COUNT` one higher. The program looks
-# for a checkpoint first, and that is all that it takes. Here is one that needs nothing but torch. `spawn` runs it
+# agent ends the others and starts all of them once more, with `TORCHELASTIC_RESTART_COUNT` one higher. The program
+# looks for a checkpoint first, and that is all that it takes. Here is one that needs nothing but torch. `spawn` runs it
 # without an accident. Then the cell writes it into a file, torchrun runs that, and rank 1 dies in step 5, once.
 
 # %%
@@ -1597,8 +1597,9 @@ def uninterrupted(rank, world_size, folder):
 with tempfile.TemporaryDirectory() as folder:
     path = Path(folder)
     (path / "script.py").write_text(SCRIPT)
-    torchrun = "torch.distributed.run --standalone --local-addr 127.0.0.1 --max-restarts 1 --nproc-per-node 2".split()
-    command = [sys.executable, "-m", *torchrun, path / "script.py", path / "checkpoint.pt"]
+    options = ["--standalone", "--local-addr=127.0.0.1", "--max-restarts=1", "--nproc-per-node=2"]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", *options]
+    command = [*torchrun, path / "script.py", path / "checkpoint.pt"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     never_stopped = spawn(uninterrupted, 2, path).results[0]
 restarts, first, resumed = ast.literal_eval(done.stdout)
@@ -1609,8 +1610,8 @@ print("losses equal to those of the uninterrupted run, to the last bit:", resume
 # ### Saving while training goes on
 # Writing takes long, and while it lasts nobody trains. **Asynchronous** saving makes the stop short: copy the tensors,
 # and let a thread write the copy. `torch.distributed.checkpoint.async_save` does that. Its thread needs a process group
-# of its own, so that its messages don't mix with those of training. Two ranks, each with 64 MB to save. **Predict**: how
-# many times shorter is the stop?
+# of its own, so that its messages don't mix with those of training. Two ranks, each with 64 MB to save. **Predict**:
+# how many times shorter is the stop?
 
 # %%
 predict("stop for save over stop for async_save", ...)
@@ -1636,7 +1637,7 @@ with tempfile.TemporaryDirectory() as folder:
 waiting, copying, _ = of_ranks[0]
 print(f"save stops training {waiting / copying:.1f} times as long as async_save")
 
-# %%
+# %% tags=["notebook-only"]
 print("the checkpoint has the values of the call:", all(is_old for _, _, is_old in of_ranks))
 
 # %% tags=["nbval-ignore-output"]
@@ -1676,7 +1677,8 @@ def big_step(rank, world_size, sizes, layers=4, width=12_288, heads=96, length=2
         for n in range(each)
         for name, shape in shapes.items()
     }
-    like, flash = torch.empty(1, length // sizes["tp"], width, dtype=half), partial(scaled_dot_product_attention, is_causal=True)
+    like = torch.empty(1, length // sizes["tp"], width, dtype=half)
+    flash = partial(scaled_dot_product_attention, is_causal=True)
     last = place["pp"] == sizes["pp"] - 1
 
     def stage(number, x):

@@ -92,9 +92,7 @@ grid_step = vary(
 
 
 merge_attention = vary(visible.merge_attention, values=[(False, 3000.0), (True, 300.0)])
-zigzag_block = vary(
-    visible.zigzag_block, values=[([(3, 1), (1, 3), (3, 3)], 3), ([(0, 4), (4, 0)], 1), ([(0, 0)], 2)]
-)
+zigzag_block = vary(visible.zigzag_block, values=[([(3, 1), (1, 3), (3, 3)], 3), ([(0, 4), (4, 0)], 1), ([(0, 0)], 2)])
 ring_attention = vary(
     visible.ring_attention,
     values=[([[0, 1, 2, 3, 4]], 1, "dealt"), ([[0]], 3, "chunks"), ([[0, 3], [1, 4], [2, 5]], 2, "chunks")],

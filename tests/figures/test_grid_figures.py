@@ -13,14 +13,18 @@ from utils.figures import COLOURS
 
 def boxes(panel) -> list[tuple[float, float, str, str]]:
     """(left, top, colour, text) of each box."""
-    texts = {text.get_position(): text.get_text() for text in panel.texts}
     found = []
     for patch in panel.patches:
         if isinstance(patch, Rectangle):
             x, y = patch.get_xy()
-            middle = (x + patch.get_width() / 2, y + patch.get_height() / 2)
-            found.append((x, y, to_hex(patch.get_facecolor()).upper(), texts[middle]))
+            inside = [text.get_text() for text in panel.texts if contains(patch, *text.get_position())]
+            found.append((x, y, to_hex(patch.get_facecolor()).upper(), "".join(inside)))
     return found
+
+
+def contains(patch: Rectangle, x: float, y: float) -> bool:
+    left, top = patch.get_xy()
+    return left < x < left + patch.get_width() and top < y < top + patch.get_height()
 
 
 def test_ranks_of_one_colour_are_a_group_along_the_axis_above() -> None:
@@ -38,7 +42,11 @@ def test_ranks_of_one_colour_are_a_group_along_the_axis_above() -> None:
         [[0, 3], [1, 4], [2, 5], [6, 9], [7, 10], [8, 11]],
         [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11]],
     ]
-    assert [text.get_text() for text in panel.texts if "along" in text.get_text()] == ["along dp", "along pp", "along tp"]
+    assert [text.get_text() for text in panel.texts if "along" in text.get_text()] == [
+        "along dp",
+        "along pp",
+        "along tp",
+    ]
 
 
 def test_blocks_have_the_hop_of_their_keys_and_none_where_they_are_masked() -> None:

@@ -1,5 +1,6 @@
 """Lesson 12's own program at sizes that its notebook has no time for: hundreds of steps, and 1,024 virtual GPUs."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -13,11 +14,12 @@ SOURCE = Path(__file__).resolve().parents[2] / "solutions" / "12_3d_parallelism.
 
 @pytest.fixture(scope="module")
 def lesson(tmp_path_factory):
-    """The names of the lesson, with its solutions; its checks and its own runs are left out."""
+    """The names of the lesson, with its solutions; its checks, predictions and own runs are left out."""
     cells = [
         cell.source
         for cell in read_lesson(SOURCE).cells
         if cell.kind == "code" and not cell.marker.check and "notebook-only" not in cell.marker.tags
+        if not re.match(r"(?s).*\b(predict|reveal|how_predictions_went)\(", cell.source)
     ]
     file = tmp_path_factory.mktemp("lesson") / "program.py"
     file.write_text("\n\n".join(cells), encoding="utf-8")

@@ -346,6 +346,10 @@ def zigzag_block(draws: Draws, blocks: list[tuple[int, int]], chunk: int) -> Cas
         "those of all pairs: what is masked must be left out, not computed and thrown away": each**2,
         "none: call `attend`, which stands for the fast kernel": 0,
     }
+
+    def unpack(got: Any, rank: int) -> dict[str, Any]:
+        return as_tuple(got["result"], ["out", "lse"], rank) | {"the number of scores": got["scores"]}
+
     return Case(
         [qs, ks, vs, [mine for mine, _ in blocks], [theirs for _, theirs in blocks]],
         right={
@@ -359,7 +363,7 @@ def zigzag_block(draws: Draws, blocks: list[tuple[int, int]], chunk: int) -> Cas
         mistakes=mistakes,
         rtol=CLOSE,
         through=count_scores,
-        unpack=lambda got, rank: as_tuple(got["result"], ["out", "lse"], rank) | {"the number of scores": got["scores"]},
+        unpack=unpack,
     )
 
 

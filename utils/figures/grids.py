@@ -9,7 +9,7 @@ import numpy
 from matplotlib.axes import Axes
 from matplotlib.patches import Polygon
 
-from .picture import COLOURS, GREY, INK, PAPER, Picture
+from .picture import COLOURS, INK, PAPER, Picture
 from .shardings import box, sheet
 
 TYPE = 10  # points
@@ -28,7 +28,7 @@ def rank_grid(sizes: dict[str, int]) -> Picture:
     outer, middle, _ = sizes
     for block, row in numpy.ndindex(blocks, rows):
         name = f"{outer} {block}, {middle} {row}"
-        panel.text(2.0, top_of(block, row, rows) + 0.5, name, ha="right", va="center", color=GREY, fontsize=TYPE)
+        panel.text(2.0, top_of(block, row, rows) + 0.5, name, ha="right", va="center", color=INK, fontsize=TYPE)
     for number, axis in enumerate(sizes):
         left = 2.2 + number * wide
         panel.text(left + columns / 2, 0.4, f"along {axis}", ha="center", va="center", color=INK, fontsize=TYPE)
@@ -48,7 +48,7 @@ def groups_along(panel: Axes, left: float, sizes: dict[str, int], axis: int) -> 
         place = [block, row, column]
         place[axis] = 0
         colour = COLOURS[firsts.index(grid[tuple(place)]) % len(COLOURS)]
-        box(panel, left + column, top_of(block, row, grid.shape[1]), 1, 1, colour, str(rank))
+        square(panel, left + column, top_of(block, row, grid.shape[1]), colour, str(rank))
 
 
 def ring_blocks(shares: dict[str, Sequence[Sequence[int]]]) -> Picture:
@@ -76,7 +76,13 @@ def queries(panel: Axes, left: float, top: float, query: int, owner: dict[int, i
     panel.text(left - 0.2, top + 0.5, f"rank {rank}", ha="right", va="center", color=INK, fontsize=TYPE)
     for key in range(len(owner)):
         hop = (rank - owner[key]) % size
-        box(panel, left + key, top, 1, 1, COLOURS[rank] if key < query else PAPER, str(hop) if key <= query else "")
+        square(panel, left + key, top, COLOURS[rank] if key < query else PAPER, str(hop) if key < query else "")
     own = left + query
     half = [(own, top), (own, top + 1), (own + 1, top + 1)]
-    panel.add_patch(Polygon(half, facecolor=COLOURS[rank], edgecolor=INK, linewidth=1, zorder=0.9))
+    panel.add_patch(Polygon(half, facecolor=COLOURS[rank], edgecolor=INK, linewidth=1, zorder=1.1))
+    panel.text(own + 0.3, top + 0.72, "0", ha="center", va="center_baseline", color="black", fontsize=TYPE)
+
+
+def square(panel: Axes, x: float, y: float, colour: str, text: str) -> None:
+    box(panel, x, y, 1, 1, colour, "")
+    panel.text(x + 0.5, y + 0.5, text, ha="center", va="center_baseline", color="black", fontsize=TYPE)
