@@ -219,6 +219,8 @@ class Engine:
             results=[rank.result for rank in self.ranks],
             failures={rank.number: rank.failure for rank in self.ranks if rank.failure is not None},
             algorithms=[(*kind, *charge) for kind, charge in self.network.algorithms.items()],
+            lines=lines_of(self) if self.scheduler.held_up is not None else {},
+            held_up=[self.scheduler.held_up.number] if self.scheduler.held_up is not None else [],
         )
 
     def record_of(self, rank: VirtualRank) -> RankRecord:
@@ -385,13 +387,17 @@ def dump_positions_on_signal(world: Engine) -> None:
     path = path_in(world.request.folder, "where", 0)
 
     def dump(*_: object) -> None:
-        frames = sys._current_frames()
-        lines = {rank.number: students_line(frames.get(rank.ident or 0)) for rank in world.ranks if not rank.finished}
         with open(path + ".part", "wb") as file:
-            pickle.dump((lines, [world.record_of(rank) for rank in world.ranks]), file)
+            pickle.dump((lines_of(world), [world.record_of(rank) for rank in world.ranks]), file)
         os.replace(path + ".part", path)
 
     signal.signal(signal.SIGUSR1, dump)
+
+
+def lines_of(world: Engine) -> dict[int, str]:
+    """{rank: "file:line", where it is} of those that have not finished."""
+    frames = sys._current_frames()
+    return {rank.number: students_line(frames.get(rank.ident or 0)) for rank in world.ranks if not rank.finished}
 
 
 def students_line(frame: FrameType | None) -> str:
