@@ -1,4 +1,4 @@
-"""Validation after each epoch, a checkpoint whenever it is the best yet, a log per rank, and an end that rank 0 decides.
+"""Validation after each epoch, a checkpoint of the best model, a log per rank, and an end that rank 0 decides.
 
 The kind of pytorch/examples, imagenet/main.py.
 """

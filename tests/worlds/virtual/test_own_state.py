@@ -4,6 +4,7 @@ import io
 import logging
 import os
 import random
+import signal
 import subprocess
 import sys
 import textwrap
@@ -445,3 +446,24 @@ def profiles(rank, world_size, folder):
 @both
 def test_every_rank_may_start_a_profiler(world, tmp_path):
     assert world(profiles, 2, str(tmp_path)).results == [(True, True)] * 2
+
+
+def handles_signals(rank, world_size):
+    """A handler per rank, as scripts have one that their cluster may stop; only the rank itself sends the signal."""
+    got = []
+    before = signal.signal(signal.SIGUSR2, lambda number, frame: got.append((rank, signal.Signals(number).name)))
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, lambda *_: got.append("too late"))
+    signal.alarm(3600)
+    dist.barrier()
+    os.kill(os.getpid(), signal.SIGUSR2)
+    signal.raise_signal(signal.SIGUSR2)
+    os.kill(os.getpid(), signal.SIGHUP)
+    dist.barrier()
+    signal.signal(signal.SIGUSR2, before)
+    return got, before == signal.SIG_DFL, signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL
+
+
+@both
+def test_each_rank_has_its_own_signal_handlers(world):
+    assert world(handles_signals, 2).results == [([(r, "SIGUSR2")] * 2, True, True) for r in range(2)]

@@ -37,7 +37,7 @@ from ..common.outcome import RankRecord, Refused, VirtualOutcome
 from ..common.protocol import NEWS_IS, SPEAKS, SYNCHRONISED, Request, path_in
 from ..common.result import pickle_result
 from ..common.torchrun_variables import torchrun_variables
-from . import data_movement, ddp_check, gpu_semantics, meta_tensors, torch_wrappers, virtual_clock
+from . import data_movement, ddp_check, gpu_semantics, meta_tensors, torch_wrappers, virtual_clock, virtual_signals
 from .fair_network import FairNetwork
 from .gpu import Plan, VirtualGpu, total
 from .network import Network, NetworkInterface, VirtualCall
@@ -331,6 +331,7 @@ def run_virtual_world(_: int, request: Request) -> bytes:
     world.process.install()
     enter(world)
     virtual_clock.patch_time(world.scheduler)
+    virtual_signals.patch_signals(world.scheduler)
     dump_positions_on_signal(world)
     outcome: VirtualOutcome | Refused
     try:
