@@ -45,6 +45,7 @@ def patch_for_meta_tensors() -> None:
     patch_autocast()
     let_fsdp_take_meta_parameters()
     set_mesh_functions(mesh_broadcast, mesh_scatter)
+    load_without_values()
 
 
 @functools.cache
@@ -113,6 +114,17 @@ def keep_loss_parallel() -> None:
         return enter, leave
 
     wrap_loss_parallel(counted)
+
+
+def load_without_values() -> None:
+    """A checkpoint's tensors have sizes only, too, wherever the program wants them."""
+    load = torch.load
+
+    @functools.wraps(load)
+    def load_sizes(file: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return load(file, "meta", *args, **kwargs)
+
+    torch.load = load_sizes
 
 
 class NothingMeasured:
