@@ -12,7 +12,7 @@ run = "$(VENV)/bin/python"
 unexport PYTHONHOME VIRTUAL_ENV $(if $(SYSTEM_SITE),,PYTHONPATH)      # may belong to another environment
 
 .DEFAULT_GOAL := help
-.PHONY: help system env lab test quick thorough try build grade release dist kernel script lock versions lint format \
+.PHONY: help system env lab test quick thorough graded try build grade release dist kernel script lock versions lint format \
   bench accuracy gpu book clean distclean
 
 help: ## list the verbs
@@ -58,6 +58,9 @@ lesson_files = $(or $(strip $(foreach folder,$(folders),$(wildcard $(folder)/$(l
 
 thorough: env ## run the tests that take too long for every change: all cheats, every solution graded, 50 kills
 	@$(run) -m pytest $(all_cores) -m thorough $(TEST_ARGS)
+
+graded: env ## grade the solutions that have changed, and note it: make test then needn't do so each time
+	@$(run) -m tests.graded_solutions
 
 try: env ## judge all answers to a lesson or an exercise, show what students read: make try LESSON=05 EXERCISE=ring
 	@$(run) -m grader try "$(lesson)" $(EXERCISE) $(TRY_ARGS)

@@ -9,6 +9,7 @@ Nothing here names a lesson: what is tested is read from solutions/, utils/check
 import functools
 import random
 from importlib import import_module
+from operator import attrgetter
 
 import pytest
 
@@ -26,22 +27,24 @@ bench = functools.cache(Workbench.load)
 messages = functools.cache(lambda lesson: read_messages(LESSONS[lesson]))
 
 
-def first_of_each_exercise(ones_of, all_of=lambda lesson: False) -> list:
-    """(lesson, one) for each of `ones_of(lesson)`; in `make test`, of each exercise the first, or all of a lesson."""
+def first_of_each(part_of, ones_of, all_of=lambda name: False) -> list:
+    """(lesson, one) for each of `ones_of(lesson)`; in `make test` the first of each part, or all of a lesson."""
     found, seen = [], set()
-    for name, lesson in LESSONS.items():
-        all_count = all_of(lesson)
+    for name in LESSONS:
+        all_count = all_of(name)
         for one in ones_of(name):
-            marks = pytest.mark.thorough if (name, one.exercise) in seen and not all_count else ()
+            part = (name, part_of(one))
+            marks = pytest.mark.thorough if part in seen and not all_count else ()
             found.append(pytest.param(name, one, id=f"{name}-{getattr(one, 'id', one)}", marks=marks))
-            seen.add((name, one.exercise))
+            seen.add(part)
     return found
 
 
-CHECKS = first_of_each_exercise(lambda name: LESSONS[name].checks)
-VARIANTS = first_of_each_exercise(also_right)
+exercise_of = attrgetter("exercise")
+CHECKS = first_of_each(exercise_of, lambda name: LESSONS[name].checks)
+VARIANTS = first_of_each(exercise_of, also_right)
 # `make build` has judged all wrong answers, with the very code that is here, unless something has changed since then.
-MUTANTS = first_of_each_exercise(mutants_of, all_of=has_changed)
+MUTANTS = first_of_each(lambda one: "lesson", mutants_of, all_of=lambda name: has_changed(LESSONS[name]))
 
 
 @pytest.mark.parametrize("lesson", LESSONS)
