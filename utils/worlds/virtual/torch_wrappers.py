@@ -121,10 +121,10 @@ def load_without_values() -> None:
     load = torch.load
 
     @functools.wraps(load)
-    def load_sizes(file: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        return load(file, "meta", *args, **kwargs)
+    def load_sizes(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return load(f, "meta", *args, **kwargs)
 
-    torch.load = load_sizes
+    torch.load = load_sizes  # type: ignore[assignment]
 
 
 class NothingMeasured:
