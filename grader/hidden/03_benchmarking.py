@@ -65,6 +65,7 @@ def summarised(times: list[float]) -> Case:
             },
             "the spread": {
                 "the spread in seconds: divide by the median": spread,
+                "half the range: the outlier decides it": (max(times) - min(times)) / 2 / middle,
                 "the standard deviation: it follows the outlier": pstdev(times) / middle,
                 "the mean distance: take the median of the distances, too": mean(distances) / middle,
                 "the distance from the mean: take the distances from the median": (
@@ -141,6 +142,8 @@ def bandwidth_of(collective: str, world_size: int, nbytes: int, took: float) -> 
     }
     if busbw and others:
         factors["algbw with (P - 1) / P upside down"] = 2 * algbw / others
+    if busbw:
+        factors["algbw divided by the factor: multiply"] = algbw**2 / busbw
     return Case(
         [[collective]],
         same={"nbytes": nbytes, "seconds": took},
@@ -205,6 +208,7 @@ def swept(smallest: int, largest: int, step: int, itemsize: int, world_size: int
         "a list where the sizes that are too small were raised: leave them out": [
             max(nbytes // grain, 1) * grain for nbytes in powers
         ],
+        "numbers instead of bytes: multiply by itemsize": [nbytes // itemsize for nbytes in right],
         "nothing: leave out a size that is too small, and go on with the next": [],
         "a list with a size of 0: leave it out": [0, *right],
         "a list without the largest: `largest` itself counts": [
@@ -275,6 +279,7 @@ Line = tuple[float, float]  # alpha, beta
             ((1e-5, 1e-9), (1e-5, 1e-9), None),  # the same line
             ((3e-5, 4e-9), (1e-5, 1e-9), None),
             ((0.0, 2e-9), (1e-6, 1e-9), 1000.0),
+            ((2e-6, 1 / 25e9), (1e-5, 1 / 50e9), 400_000.0),  # two network cards: betas far below a nanosecond
         )
     ]
 )
@@ -364,6 +369,7 @@ RECORDED = (
                 ((50e-6, 1e-9), (10e-6, 3e-9), 20_000.0),
                 ((10e-6, 1e-9), (50e-6, 3e-9), None),
                 ((10e-6, 2e-9), (50e-6, 2e-9), None),
+                ((1e-6, 1 / 50e9), (9e-6, 1 / 450e9), 450_000.0),  # a network card, an NVLink
             )
         ],
     ),

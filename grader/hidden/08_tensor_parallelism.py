@@ -101,7 +101,7 @@ parallel_embedding = vary(
 )
 parallel_cross_entropy = vary(
     visible.parallel_cross_entropy,
-    values=[(3, 7, 4), (5, 4, 2, -1000.0), (1, 3, 4, 1000.0), (4, 8, 3, 0.0, 1)],
+    values=[(3, 7, 4), (5, 4, 2, -1000.0), (1, 3, 4, 1000.0), (4, 8, 3, 0.0, 1), (3, 4, 3, 500.0, -1, -900.0)],
     traffic=[(3, 5, 40)],
 )
 parallel_attention = vary(

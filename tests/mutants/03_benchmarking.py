@@ -27,6 +27,7 @@ wrong("start-minus-end", "the wrong sign").replace("time.perf_counter() - start"
 wrong("only-rank-0-meets", "rank 0  waits in barrier").replace(
     "dist.barrier()", "if dist.get_rank() == 0:\n    dist.barrier()"
 )
+wrong("milliseconds", "return seconds").replace("time.perf_counter() - start", "1e3 * (time.perf_counter() - start)")
 right("asks-for-wait").replace("start = time.perf_counter()", "synchronize()\nbefore = time.perf_counter_ns()").replace(
     "handle is not None", 'hasattr(handle, "wait")'
 ).replace("time.perf_counter() - start", "(time.perf_counter_ns() - before) / 1e9")
@@ -79,6 +80,13 @@ wrong("the-slowest-rank-in-all", "slowest overall").function("""
     dist.all_gather_object(everyone, [time_one() for _ in range(repeats)])
     return max(everyone, key=sum)
 """)
+wrong("sorts-the-result", "in another order").replace("slowest.tolist()", "sorted(slowest.tolist())")
+wrong("largest-of-all", "the largest time of all").replace("slowest.tolist()", "[slowest.max().item()] * repeats")
+wrong("keeps-the-first-calls", "the warm-up's among them").function("""
+    times = torch.tensor([time_one() for _ in range(warmup + repeats)], dtype=torch.float64)[:repeats]
+    dist.all_reduce(times, op=dist.ReduceOp.MAX)
+    return times.tolist()
+""")
 right("cuts-the-warm-up-off").function("""
     slowest = torch.tensor([time_one() for _ in range(warmup + repeats)][warmup:], dtype=torch.double)
     dist.all_reduce(slowest, dist.ReduceOp.MAX, async_op=True).wait()
@@ -103,6 +111,9 @@ wrong("in-seconds", "divide by the median").replace("for each in seconds)", "for
 wrong("sorts-in-place", "the input").replace("middle = median(seconds)", "seconds.sort()\nmiddle = median(seconds)")
 wrong("distances-from-the-mean", "the distance from the mean").replace(
     "abs(each - middle)", "abs(each - sum(seconds) / len(seconds))"
+)
+wrong("half-the-range", "half the range").replace(
+    "median(abs(each - middle) for each in seconds)", "(max(seconds) - min(seconds)) / 2"
 )
 right("torch-quantile").body("""
     times = torch.tensor(seconds, dtype=torch.float64)
@@ -142,6 +153,7 @@ wrong("gib", "GiB/s").replace("/ 1e9", "/ 2**30")
 wrong("all-ranks-time", "P times too small").replace("factor = 2 * others", "factor = 2 * others / world_size")
 wrong("always-three-quarters", "hidden test", hidden=True).replace("(world_size - 1) / world_size", "0.75")
 wrong("floor-division", "// rounds down").replace("(world_size - 1) / world_size", "(world_size - 1) // world_size")
+wrong("divides-by-the-factor", "divided by the factor").replace("algbw * factor", "algbw / factor")
 right("bytes-sent").body("""
     sent = {"broadcast": 1, "reduce": 1, "all_reduce": 2 - 2 / world_size}
     factor = sent.get(collective, 1 - 1 / world_size)
@@ -198,6 +210,9 @@ wrong("raises-small-sizes", "leave them out").replace(
 )
 wrong("stops-at-the-first-zero", "go on with the next").replace(
     "if possible > 0:\n    sizes.append(possible)", "if possible == 0:\n    break\nsizes.append(possible)"
+)
+wrong("numbers-instead-of-bytes", "multiply by itemsize").replace(
+    "sizes.append(possible)", "sizes.append(possible // itemsize)"
 )
 right("floor-division").body("""
     count = nbytes // itemsize // world_size
@@ -258,6 +273,9 @@ wrong("infinite", "infinite").replace("return None", "return math.inf")
 wrong("zero-is-a-size", "not above 0", hidden=True).replace("size > 0", "size >= 0")
 wrong("half-bandwidth", "half-bandwidth size of the first").body("return alpha_one / beta_one")
 wrong("only-one-order", "None though they meet").replace("beta_one == beta_other", "beta_one <= beta_other")
+wrong("small-betas-are-equal", "None though they meet").replace(
+    "beta_one == beta_other", "abs(beta_one - beta_other) < 1e-9"
+)
 right("asks-first").body("""
     if (alpha_one - alpha_other) * (beta_one - beta_other) >= 0:
         return None
@@ -282,6 +300,10 @@ wrong("wrong-sign", "wrong sign").replace(
 wrong("leaves-out-by-size", "hidden test", hidden=True).replace("index != held_out", "sizes[index] != sizes[held_out]")
 wrong("predicts-for-the-place", "for the index in the list").replace("sizes[held_out]", "held_out")
 wrong("leaves-out-the-size-alone", "fit got", varies=True).replace("[seconds[index] for index in others]", "seconds")
+wrong("share-of-the-prediction", "a share of the prediction").replace(
+    "(alpha + sizes[held_out] * beta) / seconds[held_out] - 1",
+    "1 - seconds[held_out] / (alpha + sizes[held_out] * beta)",
+)
 right("slices").body("""
     after = held_out + 1
     alpha, beta = fit(sizes[:held_out] + sizes[after:], seconds[:held_out] + seconds[after:])
@@ -312,6 +334,15 @@ wrong("calls-it-before", "takes a function that it can call").replace(
     "partial(dist.all_reduce, x)", "dist.all_reduce(x)"
 )
 wrong("gb-instead-of-bytes", "return bytes/s").replace("steps / world_size / beta", "steps / world_size / beta / 1e9")
+wrong("last-x-in-all-operations", "with the last x").function("""
+    operations = []
+    for nbytes in sizes:
+        x = torch.zeros(nbytes // 4, device=get_device())
+        operations.append(lambda: dist.all_reduce(x))
+    alpha, beta = fit(sizes, [seconds_of(operation) for operation in operations])
+    steps = 2 * (world_size - 1)
+    return alpha / steps, steps / world_size / beta
+""")
 right("an-asynchronous-operation").replace(
     "partial(dist.all_reduce, x)", "lambda x=x: dist.all_reduce(x, async_op=True)"
 ).replace("return alpha / steps, steps / world_size / beta", "return [alpha / steps, 1 / (world_size * beta / steps)]")

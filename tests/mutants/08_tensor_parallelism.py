@@ -47,7 +47,7 @@ wrong("gathers-y", "the whole y").replace("x @ w_local + b_local", "all_gather(x
 wrong("sums-the-bias-too", "which of these results did the rank have already", caught_by="traffic").replace(
     "grad_local.sum(0)", "all_reduce(grad_local.sum(0), tp_group)"
 )
-wrong("forgets-the-group", "grad_x is", hidden=True).replace("w_local.T, tp_group)", "w_local.T)")
+wrong("forgets-the-group", "pass tp_group to each collective").replace("w_local.T, tp_group)", "w_local.T)")
 right("asynchronous").body("""
     grad_x = torch.einsum("bf,df->bd", grad_local, w_local).contiguous()
     handle = dist.all_reduce(grad_x, group=tp_group, async_op=True)  # beside the weight's gradient
@@ -80,10 +80,11 @@ wrong("gathers-the-inputs", "will do", caught_by="traffic").body("""
     y = x @ w + bias
     grad_x_local, grad_w_local, grad_bias = grad @ w_local.T, x_local.T @ grad, grad.sum(0)
 """)
-wrong("all-ranks-for-the-group", "y is", hidden=True).replace("x_local @ w_local, tp_group)", "x_local @ w_local)")
+wrong("all-ranks-for-the-group", "y is").replace("x_local @ w_local, tp_group)", "x_local @ w_local)")
 wrong("a-share-of-the-bias-gradient", "so it needs the whole gradient").replace(
     "grad_bias = grad.sum(0)", "grad_bias = grad.sum(0) / dist.get_world_size(tp_group)"
 )
+wrong("mean-over-the-batch", "the mean over the batch").replace("grad_bias = grad.sum(0)", "grad_bias = grad.mean(0)")
 right("in-place-on-its-own").body("""
     y = x_local @ w_local
     dist.all_reduce(y, group=tp_group)
@@ -106,7 +107,7 @@ wrong("sums-in-place-what-is-contiguous", "It is not yours").replace(
     "return all_reduce(grad_partial, ctx.tp_group), None",
     "total = grad_partial.contiguous()\ndist.all_reduce(total, group=ctx.tp_group)\nreturn total, None",
 )
-wrong("all-ranks-for-the-group", "the gradient of x is", hidden=True).replace(
+wrong("all-ranks-for-the-group", "the gradient of x is").replace(
     "all_reduce(grad_partial, ctx.tp_group)", "all_reduce(grad_partial)"
 )
 wrong("hook-on-x-itself", "only the gradient that comes back through f").function("""
@@ -163,6 +164,21 @@ wrong("first-dimension", "features are the last dimension").replace(
 wrong("slice-of-rank-0", "rank 0's slice").replace(
     "grad.chunk(tp_size, dim=-1)[tp_rank]", "grad.chunk(tp_size, dim=-1)[0]"
 )
+wrong("along-dimension-1", "along dimension 1").cell("""
+class GatherFromShards(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x_local, tp_group):
+        ctx.tp_group = tp_group
+        return all_gather(x_local, tp_group, dim=1)
+
+    @staticmethod
+    def backward(ctx, grad):
+        tp_rank, tp_size = dist.get_rank(ctx.tp_group), dist.get_world_size(ctx.tp_group)
+        return grad.chunk(tp_size, dim=1)[tp_rank], None
+
+def gather_from_shards(x_local, tp_group):
+    return GatherFromShards.apply(x_local, tp_group)
+""")
 right("plain-list").replace(
     "ctx.tp_group = tp_group\nreturn all_gather(x_local, tp_group, dim=-1)",
     "ctx.width, ctx.tp_group = x_local.shape[-1], tp_group\n"
@@ -205,6 +221,13 @@ wrong("f-twice", "one more all_reduce", caught_by="time").body("""
     h_local = gelu(f(x) @ w_up_local + b_up_local)
     return g(h_local @ w_down_local) + b_down
 """)
+wrong("gelu-at-the-end", "between the two products").body(
+    "return gelu(g((f(x) @ w_up_local + b_up_local) @ w_down_local) + b_down)"
+)
+wrong("approximate-gelu", "approximation by tanh").body("""
+    h = gelu(f(x) @ w_up_local + b_up_local, approximate="tanh")
+    return g(h @ w_down_local) + b_down
+""")
 right("by-linear").body("""
     linear = torch.nn.functional.linear
     h = linear(f(x), w_up_local.T, b_up_local)
@@ -231,6 +254,11 @@ wrong("sums-twice", "2 calls where 1 will do", caught_by="traffic").replace(
 wrong("shifts-the-tokens-in-place", "Something writes in place").replace(
     "index = tokens - tp_rank * rows", "index = tokens.sub_(tp_rank * rows)"
 )
+wrong("remainder", "a row from every rank").body("y_partial = table_local[tokens % rows]")
+wrong("masks-later-ranks-alone", "for tokens of earlier ranks").body("""
+    index = tokens - tp_rank * rows
+    y_partial = table_local[index.clamp(0, rows - 1)] * (index < rows).unsqueeze(-1)
+""")
 right("in-place-zeros").body("""
     first = tp_rank * rows
     others = (tokens < first) | (tokens > first + rows - 1)
@@ -275,6 +303,10 @@ wrong("sum-by-the-verb", "autograd does not see the sum over the words").replace
     "total = g(shifted.exp().sum(-1))", "total = all_reduce(shifted.exp().sum(-1), tp_group)"
 )
 wrong("target-without-the-maximum", "subtract the maximum there too").replace("shifted.gather", "logits_local.gather")
+wrong("one-maximum-for-all-tokens", "a logarithm gets 0").replace(
+    "logits_local.max(dim=-1).values,", "logits_local.max().repeat(len(logits_local)),"
+)
+wrong("sum-of-the-losses", "return the mean").replace(".mean()", ".sum()")
 right("both-sums-in-one-call").body("""
     largest = logits_local.detach().amax(-1)
     dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=tp_group)
@@ -300,6 +332,14 @@ wrong("every-rank-computes-everything", "each rank computes all heads").body("""
 """)
 wrong("rows-of-rank-0", "rank 0's rows of w_out").replace(
     "w_out.chunk(tp_size, dim=0)[tp_rank]", "w_out.chunk(tp_size, dim=0)[0]"
+)
+wrong("other-heads-thrown-away", "computed, then thrown away").body("""
+    q, k, v = (split_heads(part, num_heads) for part in (f(x) @ w_qkv).chunk(3, dim=-1))
+    mine = attend(q, k, v).chunk(tp_size, dim=1)[tp_rank]
+    return g(merge_heads(mine) @ w_out.chunk(tp_size, dim=0)[tp_rank])
+""")
+wrong("columns-of-w-out", "columns of w_out").replace(
+    "w_out.chunk(tp_size, dim=0)[tp_rank]", "w_out.chunk(tp_size, dim=1)[tp_rank].T"
 )
 right("one-product").body("""
     D, d = len(x[0, 0]), len(x[0, 0]) // num_heads
@@ -335,7 +375,7 @@ wrong("all-reduce-and-a-slice", "Not the collective that is needed", caught_by="
     "rank, size = dist.get_rank(tp_group), dist.get_world_size(tp_group)\n"
     "return all_reduce(x_partial, tp_group).chunk(size, dim=1)[rank].contiguous()",
 )
-wrong("all-ranks-for-the-group", "raised", hidden=True).replace(
+wrong("all-ranks-for-the-group", "raised").replace(
     "reduce_scatter(grad_partial, ctx.tp_group, dim=1)", "reduce_scatter(grad_partial, dim=1)"
 )
 right("one-class").cell("""
@@ -378,6 +418,7 @@ wrong("f-for-x", "f is for weights only").replace("layer_norm(x_local, f(", "lay
 wrong("x-through-the-doors", "x added 2 times").replace("@ w_down_local", "@ w_down_local + gather(x_local)").replace(
     "x_local + scatter(y_partial)", "scatter(y_partial)"
 )
+wrong("b-up-through-f", "its own entries of b_up").replace("+ b_up_local", "+ f(b_up_local)")
 right("one-sum-for-all-three").body("""
     norm_weight, norm_bias, b_down = f(torch.stack([norm_weight, norm_bias, b_down]))
     h = gather(layer_norm(x_local, norm_weight, norm_bias))
@@ -394,6 +435,10 @@ wrong("whole-tensors-differ", "their copies differ from then on").replace(
 wrong("seeds-by-chance", "can't be repeated").replace("sharded.manual_seed(seed + 2718 + tp_rank)", "sharded.seed()")
 wrong("seed-times-rank", "all shards the same mask", hidden=True).replace(
     "seed + 2718 + tp_rank", "seed * (tp_rank + 2) + 1"
+)
+wrong("one-generator-twice", "one generator twice").replace(
+    "sharded.manual_seed(seed + 2718 + tp_rank)",
+    "sharded = sharded.manual_seed(seed + 2718 + tp_rank) if tp_rank else whole",
 )
 right("other-constants").replace("whole.manual_seed(seed)", "whole.manual_seed(3 * seed + 1)").replace(
     "seed + 2718 + tp_rank", "10**9 + 1000 * seed + 7 * (tp_rank + 1)"

@@ -128,6 +128,7 @@ def time_once(_: Draws, story: str, of_ranks: list[dict[str, Any]]) -> Case:
             "the time including the barrier: start the clock after it, and use no barrier at the end": [
                 one + barrier for one in right
             ],
+            "the right time in milliseconds: return seconds": [1000 * one for one in right],
             "the right time with the wrong sign: subtract the start from the end": [-one for one in right],
         },
         unchanged=False,
@@ -199,6 +200,11 @@ def times_of_the_slowest(_: Draws, world_size: int, warmup: int, repeats: int, s
             "the sum over the ranks: op=dist.ReduceOp.MAX takes the largest": every([sum(one) for one in kept]),
             "the fastest rank's times: take the largest": every([min(one) for one in kept]),
             "all the times, the warm-up's included: throw those away": every([max(one) for one in calls]),
+            "the right times in another order: leave each repeat in its place": every(sorted(right)),
+            "the largest time of all, each time: every repeat has a maximum of its own": every([max(right)] * repeats),
+            "the first calls' times, the warm-up's among them: throw those away": every(
+                [max(one) for one in calls[:repeats]]
+            ),
             "the right times rounded to float32: use dtype=torch.float64": every(torch.tensor(right).tolist()),
         },
         unchanged=False,
@@ -407,6 +413,7 @@ def held_out(sizes: list[int], times: list[float]) -> Case:
             "the error with the wrong sign: return predicted / measured - 1": errors(lambda p, m: 1 - p / m),
             "measured / predicted - 1: the other way round": errors(lambda p, m: m / p - 1),
             "predicted / measured: subtract 1": errors(lambda p, m: p / m),
+            "the error as a share of the prediction: divide by the measured time": errors(lambda p, m: 1 - m / p),
         },
         seen=f"for {len(sizes)} sizes, with the check's own fit, you returned",
     )
@@ -476,7 +483,12 @@ def recover_the_link(_: Draws, world_size: int, alpha: float, bandwidth: float, 
                     "an all-reduce has two phases of P - 1 steps": 2,
                     "a ring of P ranks has P - 1 steps in each phase, not P": 1 - 1 / world_size,
                 },
-            ),
+            )
+            | {
+                "the time of the largest size: do all your operations call all_reduce with the last x?": (
+                    alpha + max(sizes) / world_size / bandwidth
+                )
+            },
             "the bandwidth": off_by_a_factor(
                 bandwidth,
                 {"each step moves n / P bytes, not n": world_size, "return bytes/s, as the docstring says": 1e-9},

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy, one_hot
+from torch.nn.functional import cross_entropy, gelu, one_hot
+from torch.utils.flop_counter import FlopCounterMode
 
 from .. import track_memory
 from ..cluster.collective_costs import Layout, cost
@@ -47,6 +48,8 @@ from .traffic import expect_time
 Shape = tuple[int, ...]
 Dtype = torch.dtype
 F32, F64 = torch.float32, torch.float64
+NEIGHBOURS = [[0, 1], [2, 3]]  # two groups side by side: neither is the whole world
+IN_NEIGHBOURS = {"size": 2, "shape": (2, 3), "groups": NEIGHBOURS}
 View = Callable[[Tensor], Tensor]
 
 
@@ -127,7 +130,10 @@ def judge_kept_alive(answer: Answer, wanted: int) -> str:
     return f"each shard keeps {wanted} bytes, 1/{len(answer.results)} of the weight."
 
 
-@oracle(values=[(2, 3, 2, 4), (4, 2, 3, 4)], traffic=[(4, 2, 3, 8)])
+@oracle(
+    values=[(2, 3, 2, 4), (4, 2, 3, 4), {"size": 2, "B": 2, "D": 3, "F": 2, "groups": NEIGHBOURS}],
+    traffic=[(4, 2, 3, 8)],
+)
 @in_groups
 def column_parallel(draws: Draws, size: int, B: int, D: int, F: int, dtype: Dtype = F32) -> Case:
     x, w, b, grad = whole_numbers(draws, dtype, (B, D), (D, F), (F,), (B, F))
@@ -158,7 +164,10 @@ def one_all_reduce(answer: Answer, nbytes: int, of: str) -> str:
     return expect_in_both(answer, [("all_reduce", nbytes)], remark)
 
 
-@oracle(values=[(2, 3, 4, 2), (4, 2, 4, 3)], traffic=[(4, 2, 8, 3)])
+@oracle(
+    values=[(2, 3, 4, 2), (4, 2, 4, 3), {"size": 2, "B": 2, "F": 2, "D": 3, "groups": NEIGHBOURS}],
+    traffic=[(4, 2, 8, 3)],
+)
 @in_groups
 def row_parallel(draws: Draws, size: int, B: int, F: int, D: int, dtype: Dtype = F32) -> Case:
     x, w, bias, grad = whole_numbers(draws, dtype, (B, F), (F, D), (D,), (B, D))
@@ -177,6 +186,7 @@ def row_parallel(draws: Draws, size: int, B: int, F: int, D: int, dtype: Dtype =
         "grad_bias": truth.too_large("bias", why)
         | {
             "grad itself: sum it over the batch": grad,
+            "the mean over the batch: the gradient of a bias is the sum": of_bias / len(grad),
             "a fraction of it: every rank has the whole bias, so it needs the whole gradient": of_bias / size,
             "zero: every rank has the bias, and every copy needs its gradient": 0 * of_bias,
         },
@@ -198,7 +208,7 @@ def in_a_sum(function: Callable[..., Any]) -> Callable[..., Tensor]:
     return added
 
 
-@oracle(values=[(4, (2, 3))], traffic=[(4, (2, 3))])
+@oracle(values=[(4, (2, 3)), IN_NEIGHBOURS], traffic=[(4, (2, 3))])
 @in_groups
 def copy_to_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32, spread: View = as_it_is) -> Case:
     """spread: a view of a gradient, with other strides."""
@@ -223,7 +233,7 @@ def copy_to_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32, sp
     return output_first(driven(size, given, grads, right, mistakes, same={"around": in_a_sum}, traffic=calls))
 
 
-@oracle(values=[(4, (2, 3)), (2, (2, 6), F32, lambda x: x[:, ::2])], traffic=[(4, (2, 3))])
+@oracle(values=[(4, (2, 3)), (2, (2, 6), F32, lambda x: x[:, ::2]), IN_NEIGHBOURS], traffic=[(4, (2, 3))])
 @in_groups
 def reduce_from_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32, spread: View = as_it_is) -> Case:
     xs = [spread(x) for x in draws.different_integers(size, shape, dtype, seed=1)]
@@ -243,7 +253,7 @@ def reduce_from_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32
     return output_first(driven(size, {"x_partial": xs}, grad, right, mistakes, traffic=calls))
 
 
-@oracle(values=[(4, (3, 2)), (2, (2, 1, 3))], traffic=[(4, (2, 3))])
+@oracle(values=[(4, (3, 2)), (2, (2, 1, 3)), IN_NEIGHBOURS], traffic=[(4, (2, 3))])
 @in_groups
 def gather_from_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32, spread: View = as_it_is) -> Case:
     xs = [spread(x) for x in draws.different_integers(size, shape, dtype, seed=1)]
@@ -253,6 +263,9 @@ def gather_from_shards(draws: Draws, size: int, shape: Shape, dtype: Dtype = F32
     mistakes: dict[str, Mistakes] = {
         "output": {
             "the shards joined along dimension 0: features are the last dimension": torch.cat(xs, 0),
+            "the shards joined along dimension 1: features are the last dimension": torch.cat(
+                xs, 1 - (xs[0].dim() < 2)
+            ),
             "the shards stacked: put them side by side": torch.stack(xs),
             "the sum of the shards: put them side by side": sum(xs),
         },
@@ -303,6 +316,10 @@ def megatron_mlp(
             "the output of this rank's rows: a partial sum. Where is g?": [part - b_down for part in y_alone],
             "the output of this rank's rows plus b_down: a partial sum. Where is g?": y_alone,
             "y without gelu": (x @ w_up + b_up) @ w_down + b_down,
+            "y with gelu at the end: it stands between the two products": gelu((x @ w_up + b_up) @ w_down + b_down),
+            "y with gelu's approximation by tanh: call gelu(h)": (
+                gelu(x @ w_up + b_up, approximate="tanh") @ w_down + b_down
+            ),
         },
         "x": {
             "the contribution of this rank's columns: f is missing": alone["x"],
@@ -387,6 +404,13 @@ def parallel_embedding(draws: Draws, size: int, rows: int, D: int, tokens: Tenso
                 (table * (rank_of_row == rank))[tokens] for rank in range(size)
             ],
             **{words: wrong[tokens] for words, wrong in zip(WRONG_ROWS, shared_wrongly(table, size), strict=True)},
+            "a row from every rank for every token: put zeros for the tokens of other ranks": sum(
+                part[tokens % rows] for part in table.chunk(size)
+            ),
+            "the sum without a mask for tokens of earlier ranks: an index below 0 isn't this rank's either": table[
+                tokens
+            ]
+            + sum(part[0] * (tokens < rank * rows).unsqueeze(-1) for rank, part in enumerate(table.chunk(size))),
         },
         "table_local": truth.too_large("table", "g passes the gradient on, once")
         | {"the gradient of all tokens, other ranks' included": list(of_all)},
@@ -394,15 +418,19 @@ def parallel_embedding(draws: Draws, size: int, rows: int, D: int, tokens: Tenso
     return truth.case(mistakes, traffic=partial(expect_passes, forward=[("all_reduce", grad.nbytes)], backward=[]))
 
 
-@oracle(values=[(4, 6, 3), (2, 3, 2, 1000.0)], traffic=[(4, 6, 50)])
-def parallel_cross_entropy(draws: Draws, size: int, N: int, words: int, shift: float = 0.0, unlikely: int = -1) -> Case:
+@oracle(values=[(4, 6, 3), (2, 3, 2, 1000.0), {"size": 2, "N": 3, "words": 2, "apart": 1000.0}], traffic=[(4, 6, 50)])
+def parallel_cross_entropy(
+    draws: Draws, size: int, N: int, words: int, shift: float = 0.0, unlikely: int = -1, apart: float = 0.0
+) -> Case:
     """Targets are first and last words of ranks.
 
     shift: added to all logits. It doesn't change the loss, but the exponential of 1000 is infinite, that of -1000 is 0
     unlikely: a rank whose words are far below all others, if there is one
+    apart: how far the logits of each token are below those of the token before
     """
     rank_of_word = torch.arange(size).repeat_interleave(words)
     logits = normal_numbers(draws, (N, size * words))[0] + shift - 2000 * (rank_of_word == unlikely)
+    logits -= apart * torch.arange(N).unsqueeze(-1)
     edges = torch.tensor([rank * words + at for rank in range(size) if rank != unlikely for at in (0, words - 1)])
     targets = edges[torch.randperm(len(edges), generator=draws.generator(1))].repeat(N)[:N]
     whole = {"logits": logits, "targets": targets}
@@ -428,6 +456,7 @@ def parallel_cross_entropy(draws: Draws, size: int, N: int, words: int, shift: f
             "the loss if each rank subtracts its own maximum: all must subtract the same": loss(
                 own.exp().sum(-1), of_targets(own)
             ),
+            "the sum of the tokens' losses: return the mean": N * truth.y,
             "the loss without the sum over the other ranks' words": [
                 loss(part.exp().sum(-1), of_targets(z)) for part in z.chunk(size, -1)
             ],
@@ -476,6 +505,7 @@ def parallel_attention(draws: Draws, size: int, B: int, S: int, D: int, heads: i
             "the output of this rank's heads: a partial sum. Where is g?": [part for part, _ in alone],
             f"{size} times too large: each rank computes all heads": size * y,
             "the output if w_qkv is cut into blocks of neighbouring columns: then rank 0 has mostly q": sum(in_blocks),
+            "the output with columns of w_out: the merged heads meet its rows": attention(x, w_qkv, w_out.T, heads),
             "the output if every rank takes rank 0's rows of w_out": attention(
                 x, w_qkv, torch.cat([rows[0]] * size), heads
             ),
@@ -489,7 +519,44 @@ def parallel_attention(draws: Draws, size: int, B: int, S: int, D: int, heads: i
     one = [("all_reduce", x.nbytes)]
     calls = partial(expect_passes, forward=one, backward=one)
     local = {"output": y, "x": right["x"], **of_weights}
-    return driven(size, whole, grad, local, mistakes, rtol=CLOSE, same={"num_heads": heads}, traffic=calls)
+    case = driven(size, whole, grad, local, mistakes, rtol=CLOSE, same={"num_heads": heads}, traffic=calls)
+    with FlopCounterMode(display=False) as counter:
+        attention(x, w_qkv, w_out, heads)
+    share, also = counter.get_total_flops() / size, case.also
+
+    def own_work(answer: Answer) -> Any:
+        judge_work(answer, share)
+        return also(answer) if also else None
+
+    return replace(case, through=drive_and_count, also=own_work)
+
+
+def drive_and_count(
+    function: Callable[..., Any], given: dict[str, Any], grad: Tensor, rank: int, world_size: int, **same: Any
+) -> dict[str, Any]:
+    """As `drive`; `flops` is what the forward pass computes in matrix products."""
+    counter = FlopCounterMode(display=False)
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(**known: Any) -> Any:
+            with counter:
+                return function(**known)
+
+        return call
+
+    result = drive(function, given, grad, rank, world_size, around=counted, **same)
+    return {**result, "flops": counter.get_total_flops()}
+
+
+def judge_work(answer: Answer, share: float) -> None:
+    """Raise CheckFailed if a rank computes more in its products than an equal share of all."""
+    for rank, result in enumerate(answer.results):
+        if result["flops"] > 1.01 * share:
+            raise CheckFailed(
+                f"rank {rank} computes {result['flops']:,} FLOP in matrix products in the forward pass",
+                f"{share:,.0f} FLOP: those of its own heads",
+                "Cut w_qkv and w_out before you multiply: heads of other ranks are computed, then thrown away.",
+            )
 
 
 # ---- part 5
@@ -498,7 +565,10 @@ WAYS = ("gather", "scatter")
 
 
 @oracle(
-    values=[(way, size, shape) for size, shape in [(4, (2, 1, 3)), (2, (1, 2, 3))] for way in WAYS],
+    values=[
+        *((way, size, shape) for size, shape in [(4, (2, 1, 3)), (2, (1, 2, 3))] for way in WAYS),
+        *({"direction": way, "size": 2, "shape": (1, 2, 2), "groups": NEIGHBOURS} for way in WAYS),
+    ],
     traffic=[(way, 4, (2, 1, 3)) for way in WAYS],
 )
 @in_groups
@@ -592,6 +662,8 @@ def sequence_parallel_mlp(draws: Draws, size: int, B: int, S: int, D: int, F: in
         ),
         in_all=True,
     )
+    of_up = shards(truth.gradients["b_up"], size, 0).sum(0)
+    mistakes["b_up_local"] = {"the sum over the ranks: each rank has its own entries of b_up, so no f": of_up}
     case = truth.case(mistakes, rtol=CLOSE, traffic=calls)
     if not measured:
         return case
@@ -650,6 +722,8 @@ def draw_masks(function: Callable[..., Any], rank: int, world_size: int, seed: i
     made = function(seed, rank)
     if not isinstance(made, tuple | list) or len(made) != 2 or not all(isinstance(g, torch.Generator) for g in made):
         return {"wrong": f"{type(made).__name__} {made!r}"[:80]}
+    if made[0] is made[1]:
+        return {"wrong": "one generator twice, so that what one draws changes what the other draws next"}
     whole, sharded = (torch.rand(8, generator=generator) for generator in made)
     again = [torch.rand(8, generator=generator) for generator in function(seed, rank)]
     return {"whole": whole, "sharded": sharded, "again": again}

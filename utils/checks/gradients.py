@@ -196,7 +196,7 @@ def expect_repeats(answer: Answer) -> None:
             )
 
 
-OVERFLOW = "not a number, or infinite: something overflows"
+OVERFLOW = "not a number, or infinite: something overflows, or a logarithm gets 0"
 NO_RETURN = "what a function without a `return` gives, or a call of `dist`"
 NO_GRADIENT = (
     "no gradient: autograd does not see that your result depends on this tensor. It sees through neither detach(), "
@@ -230,9 +230,21 @@ def in_groups(draw: Drawing) -> Drawing:
         if not groups:
             return draw(draws, *arguments, **named)
         cases = [draw(draws.again(number), *arguments, **named) for number in range(len(groups))]
+        if isinstance(cases[0].right, dict):
+            cases = [replace(case, mistakes=with_the_sum(case.mistakes, cases)) for case in cases]
         return replace(side_by_side(cases, groups), same={**cases[0].same, "groups": groups})
 
     return draw_all
+
+
+def with_the_sum(mistakes: Mapping[str, Mistakes], cases: Sequence[Case]) -> dict[str, Mistakes]:
+    """These mistakes, and the sum over all groups of each part that is the same on every rank of a group."""
+    sums = {}
+    for name in cases[0].right:
+        parts = [case.right[name] for case in cases]
+        if all(isinstance(part, torch.Tensor) and part.shape == parts[0].shape for part in parts):
+            sums[name] = {"the sum over the ranks of all groups: pass tp_group to each collective": sum(parts)}
+    return {name: {**mistakes.get(name, {}), **sums.get(name, {})} for name in {**mistakes, **sums}}
 
 
 # ---- calls
