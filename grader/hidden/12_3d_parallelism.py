@@ -52,6 +52,19 @@ def axis_groups(_: Draws, sizes: dict[str, int], axes: tuple[str, ...]) -> Case:
             list(range(start, start + len(right[0]))) for start in range(0, math.prod(sizes.values()), len(right[0]))
         ],
     }
+    if len(axes) > 1:
+        single = [group for axis in axes for group in ranks_that_agree(sizes, (axis,))]
+        wrong["the groups of each axis alone: ranks that differ on any of `axes` are in one group"] = sorted(single)
+        names = [*others, *axes]
+        of_place = {tuple(place): rank for rank, place in enumerate(product(*map(range, sizes.values())))}
+        as_given = [
+            of_place[tuple(at[names.index(name)] for name in sizes)]
+            for at in product(*(range(sizes[name]) for name in names))
+        ]
+        each = len(right[0])
+        wrong["with ranks in the order that `axes` gives: within a group they ascend"] = sorted(
+            as_given[start : start + each] for start in range(0, len(as_given), each)
+        )
     text = " x ".join(f"{name} {size}" for name, size in sizes.items())
     return Case(
         [[sizes], [axes]],
@@ -96,6 +109,12 @@ def zigzag_positions(_: Draws, tokens: int, size: int) -> Case:
             "two neighbouring chunks: one early and one late chunk are wanted": lists(
                 lambda rank: torch.cat([pieces[rank], pieces[(rank + 1) % len(pieces)]])
             ),
+            **{
+                f"a second chunk that is one too far {where}: that of rank r is number 2 P - 1 - r": lists(
+                    lambda rank, by=by: torch.cat([pieces[rank], pieces[(last - rank + by) % len(pieces)]])
+                )
+                for where, by in (("forward", -1), ("back", 1))
+            },
             "the later chunk first: positions ascend": lists(
                 lambda rank: torch.cat([pieces[last - rank], pieces[rank]])
             ),
@@ -156,6 +175,13 @@ def batch_rows(_: Draws, samples: int, batch: int, step: int, seed: int, size: i
     }
     if epoch:
         mistakes["the order of the first epoch: shuffle with seed + epoch"] = at(order(seed), place * batch)
+    mistakes["a new order at each step: shuffle once for each epoch"] = at(order(seed + step), place * batch)
+    if samples % batch:
+        late, where = divmod(step, -(-samples // batch))
+        rows = order(seed + late)[where * batch :][:batch]
+        mistakes["counted with an incomplete batch at the end of each epoch: samples left over are not used"] = [
+            rows[rank * each : (rank + 1) * each] for rank in range(size)
+        ]
     if place:
         mistakes["the first batch of the epoch, whatever the step"] = at(order(seed + epoch), 0)
     if size > 1:
@@ -180,19 +206,29 @@ Box = tuple[tuple[int, int], ...]  # (first, end) along each dimension
     ]
 )
 def pieces_to_read(_: Draws, wanted: Box, saved: dict[str, Box]) -> Case:
-    right, offsets, swapped = {}, {}, {}
+    right, offsets, swapped, from_whole, touching, some = {}, {}, {}, {}, {}, {}
     for name, box in saved.items():
         common = [(max(a, c), min(b, d)) for (a, b), (c, d) in zip(wanted, box, strict=True)]
+        there, here = (
+            tuple((first - a, end - a) for (first, end), (a, _) in zip(common, origin, strict=True))
+            for origin in (box, wanted)
+        )
         if all(first < end for first, end in common):
-            there, here = (
-                tuple((first - a, end - a) for (first, end), (a, _) in zip(common, origin, strict=True))
-                for origin in (box, wanted)
-            )
             right[name], offsets[name], swapped[name] = (there, here), (tuple(common), tuple(common)), (here, there)
+            from_whole[name] = (tuple(common), here)
+        if all(first <= end for first, end in common):
+            touching[name] = (there, here)
+        if any(first < end for first, end in common):
+            some[name] = (there, here)
+    lengths = {name: tuple(tuple((a, b - a) for a, b in part) for part in both) for name, both in right.items()}
     whole = {name: (tuple((0, b - a) for a, b in saved[name]), here) for name, (_, here) in right.items()}
     mistakes = {
         "places in the whole tensor: count from the start of the file, and from the start of the wanted part": offsets,
         "right, but the two the wrong way round: the place in the file comes first": swapped,
+        "what to read in places of the whole tensor: count from the start of the file": from_whole,
+        "files that only touch the wanted part, too: `end` is the first place behind": touching,
+        "files that overlap along one dimension only, too: they must overlap along all": some,
+        "(first, length) of each part: (first, end) is wanted": lengths,
         "all that is in the file: only what is wanted should be read": whole,
     }
     return Case(

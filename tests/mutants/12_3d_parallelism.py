@@ -17,7 +17,13 @@ wrong("other-axes", "the groups along the other axes").replace(
 )
 wrong("first-group", "only the group of rank 0").replace("each).tolist())", "each).tolist())[:1]")
 wrong("neighbours", "cut into neighbouring ranks").replace("grid.permute(order)", "grid")
-wrong("axes-in-their-order", "you returned", hidden=True).body("""
+wrong("one-axis-at-a-time", "the groups of each axis alone").body("""
+    grid, groups = torch.arange(torch.Size(sizes.values()).numel()).view(*sizes.values()), []
+    for axis in axes:
+        groups += grid.movedim(list(sizes).index(axis), -1).reshape(-1, sizes[axis]).tolist()
+    return sorted(groups)
+""")
+wrong("axes-in-their-order", "within a group they ascend", hidden=True).body("""
     names = [n for n in sizes if n not in axes] + list(axes)
     grid = torch.arange(torch.Size(sizes.values()).numel()).view(*sizes.values())
     each = torch.Size(sizes[n] for n in axes).numel()
@@ -104,7 +110,8 @@ wrong, right = ANSWERS.to("zigzag-positions")
 wrong("contiguous", "neighbouring tokens").body("return torch.arange(tokens).chunk(cp_size)[cp_rank].tolist()")
 wrong("strided", "every P-th token").body("return list(range(tokens))[cp_rank::cp_size]")
 wrong("two-neighbours", "two neighbouring chunks").replace("2 * cp_size - 1 - cp_rank", "(cp_rank + 1) % (2 * cp_size)")
-wrong("off-by-one", "the positions are").replace("2 * cp_size - 1 - cp_rank", "2 * cp_size - 2 - cp_rank")
+wrong("off-by-one-back", "one too far back").replace("2 * cp_size - 1 - cp_rank", "-cp_rank")
+wrong("off-by-one", "one too far forward").replace("2 * cp_size - 1 - cp_rank", "2 * cp_size - 2 - cp_rank")
 wrong("later-first", "the later chunk first").replace("early + late", "late + early")
 right("arithmetic").body("""
     size = tokens // (2 * cp_size)
@@ -118,6 +125,15 @@ wrong("one-hop-short", "without the keys of the last rank").replace("range(cp_si
 wrong("own-positions", "use those of the rank that they come from").replace(
     "positions_of[(cp_rank - step - 1) % cp_size]", "positions_of[cp_rank]"
 )
+wrong("last-block-only", "the last block alone").replace(
+    "out, lse = merge(out, lse, *attention_block(q, kv[0], kv[1], positions_of[cp_rank], theirs))",
+    "out, lse = attention_block(q, kv[0], kv[1], positions_of[cp_rank], theirs)",
+)
+wrong("own-keys-each-time", "attend to those that have arrived").replace(
+    "q, kv[0], kv[1], positions_of", "q, k, v, positions_of"
+)
+wrong("positions-behind", "one hop behind the keys").replace("cp_rank - step - 1", "cp_rank - step")
+wrong("positions-of-the-next", "as if keys came from the next rank").replace("cp_rank - step - 1", "cp_rank + step + 1")
 wrong("one-hop-more", "need P - 1 hops", caught_by="traffic").replace(
     "return out, lse",
     "incoming = torch.empty_like(kv)\nsending = dist.isend(kv, dst=after)\ndist.recv(incoming, src=before)\n"
@@ -151,6 +167,10 @@ wrong("keys-go-home-too", "need P - 1 hops", caught_by="traffic").replace(
     "dkv = passed_on(dkv)\nreturn", "dkv, kv = passed_on(dkv), passed_on(kv)\nreturn"
 )
 wrong("dq-of-own-keys", "add up all hops").replace("dq += part[0]", "dq = part[0] if step == 0 else dq")
+wrong("dq-of-the-last", "the last keys to arrive").replace("dq += part[0]", "dq = part[0]")
+wrong("values-first", "the wrong way round: dk, then dv").replace(
+    "torch.stack(part[1:])", "torch.stack([part[2], part[1]])"
+)
 wrong("own-positions", "dq").replace("positions_of[(cp_rank - step) % cp_size]", "positions_of[cp_rank]")
 right("one-message").body("""
     dq, home = torch.zeros_like(q), torch.stack([k, v])
@@ -171,6 +191,7 @@ wrong, right = ANSWERS.to("ulysses-attention")
 wrong("sees-the-future", "it must be causal").replace(
     "causal_attention(q, k, v)", "torch.nn.functional.scaled_dot_product_attention(q, k, v)"
 )
+wrong("keys-as-values", "keys where values belong").replace("for x in (q, k, v))", "for x in (q, k, k))")
 wrong("no-exchange", "own tokens").body("return causal_attention(q, k, v)")
 wrong("gathers-all", "all_gather", caught_by="traffic").body("""
     from utils.kit.functional_collectives import all_gather
@@ -199,6 +220,9 @@ wrong, right = ANSWERS.to("finish-gradients")
 wrong("no-tp-sum", "without the sum along tp").replace("if name in partial:", "if False:")
 wrong("tp-sum-for-all", "this weight is cut there").replace("if name in partial:", "if True:")
 wrong("tied-forgotten", "the other end of the pipeline").replace("if name in tied:", "if False:")
+wrong("tied-mean", "the mean of the two ends").replace(
+    "group=embedding_group", "op=dist.ReduceOp.AVG, group=embedding_group"
+)
 wrong("sum-over-dp", "the sum along dp").replace("dist.ReduceOp.AVG", "dist.ReduceOp.SUM")
 wrong("no-dp", "without the mean along dp").replace("group=dp_group", "group=dp_group) if False else None").replace(
     "None)", "None"
@@ -226,6 +250,12 @@ wrong("everything", "everything on every rank").replace("/ dist.get_world_size(t
 )
 wrong("own-norm", "add up the squares over the grid").replace("for group in (tp_group, pp_group):", "for group in ():")
 wrong("stage-norm", "add up the squares along pp").replace("(tp_group, pp_group)", "(tp_group,)")
+wrong("sharded-only", "the sharded gradients alone").replace(
+    "if name in elsewhere:", "if name in elsewhere + replicated:"
+)
+wrong("divided-twice", "counted too little").replace(
+    "/ dist.get_world_size(tp_group)", "/ dist.get_world_size(tp_group) ** 2"
+)
 wrong("no-root", "the square of the norm").replace("total.sqrt().item()", "total.item()")
 wrong("sends-gradients", "Only sums of squares", caught_by="traffic").replace(
     "total = torch.zeros", "dist.all_reduce(torch.zeros(20), group=pp_group)\ntotal = torch.zeros"
@@ -248,6 +278,10 @@ wrong("mean-of-means", "a rank with few tokens").body("""
 wrong("p-times-too-small", "P times too small").replace(" * dist.get_world_size(dp_group)", "")
 wrong("sum", "divide by the tokens of all ranks").replace(
     "losses.sum() * dist.get_world_size(dp_group) / count", "losses.sum()"
+)
+wrong("no-graph", "which has a graph").replace("return local, total / count", "return total / count, total / count")
+wrong("times-the-world", "averaged over dp_group alone", hidden=True).replace(
+    "dist.get_world_size(dp_group)", "dist.get_world_size()"
 )
 wrong("own-mean-reported", "this rank's own mean").replace("return local, total / count", "return local, losses.mean()")
 wrong("mean-of-means-reported", "the mean of the ranks' means").replace(
@@ -275,7 +309,10 @@ wrong("first-batch", "the first batch of the epoch").replace("place * batch_size
     "(place + 1) * batch_size", "batch_size"
 )
 wrong("whole-batch", "chunk dp_rank of it is wanted").replace("[dp_rank * each : (dp_rank + 1) * each]", "[:]")
-wrong("uneven-epochs", "gets", hidden=True).replace("num_samples // batch_size", "-(-num_samples // batch_size)")
+wrong("new-order-each-step", "shuffle once for each epoch").replace("seed + epoch", "seed + step")
+wrong("uneven-epochs", "samples left over are not used", hidden=True).replace(
+    "num_samples // batch_size", "-(-num_samples // batch_size)"
+)
 right("by-chunk").body("""
     epoch, place = divmod(step, num_samples // batch_size)
     order = torch.randperm(num_samples, generator=torch.Generator().manual_seed(seed + epoch))
@@ -289,7 +326,12 @@ wrong("reads-all", "all that is in the file").replace(
     "plan[name] = (in_file, in_mine)", "plan[name] = (tuple((0, b - a) for a, b in box), in_mine)"
 )
 wrong("needless-files", "you returned").replace("if all(first < end for first, end in common):", "if True:")
-wrong("touching-boxes", "you returned").replace("first < end", "first <= end")
+wrong("one-dimension", "along one dimension only").replace("if all(first < end", "if any(first < end")
+wrong("places-to-read", "count from the start of the file").replace(
+    "in (box, wanted)", "in ([(0, 0)] * len(box), wanted)"
+)
+wrong("lengths", "(first, length)").replace("stop - first)", "stop - start)")
+wrong("touching-boxes", "`end` is the first place behind").replace("first < end", "first <= end")
 right("by-slices").body("""
     plan = {}
     for name, box in saved.items():

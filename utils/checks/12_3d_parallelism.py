@@ -346,17 +346,18 @@ class Ring:
     def results_on_ranks(self, part: int) -> list[Tensor]:
         return self.on_ranks(lambda group: spread(self.results(group)[part], self.positions))
 
-    def steps(self, group: int, place: int, hops: Sequence[int], shifted: bool = False) -> tuple[Tensor, Tensor]:
-        """(out, lse) of a rank that sees the keys of the ranks `hops` before it; shifted: with its own positions."""
+    def steps(self, group: int, place: int, hops: Sequence[int], said: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """(out, lse) of a rank that sees the keys of the ranks `hops` before it, with the positions of those `said`."""
         q, k, v, _ = self.whole[group]
-        at = [self.positions[(place - hop) % len(self.positions)] for hop in hops]
-        said = [self.positions[place]] * len(at) if shifted else at
-        mine, keys = self.positions[place], torch.cat(at)
-        return attention_block(q[:, :, mine], k[:, :, keys], v[:, :, keys], mine, torch.cat(said))
+        keys, places = (
+            torch.cat([self.positions[(place - hop) % len(self.positions)] for hop in of]) for of in (hops, said)
+        )
+        mine = self.positions[place]
+        return attention_block(q[:, :, mine], k[:, :, keys], v[:, :, keys], mine, places)
 
-    def wrong(self, hops: Sequence[int], part: int, shifted: bool = False) -> list[Tensor]:
+    def wrong(self, part: int, hops: Sequence[int], said: Sequence[int]) -> list[Tensor]:
         size = len(self.positions)
-        return self.on_ranks(lambda group: [self.steps(group, p, hops, shifted)[part] for p in range(size)])
+        return self.on_ranks(lambda group: [self.steps(group, p, hops, said)[part] for p in range(size)])
 
 
 def merged(out: Tensor, lse: Tensor, more: Tensor, its_lse: Tensor) -> tuple[Tensor, Tensor]:
@@ -373,17 +374,24 @@ def merged(out: Tensor, lse: Tensor, more: Tensor, its_lse: Tensor) -> tuple[Ten
 def ring_attention(draws: Draws, groups: Members, tokens: int, kind: str) -> Case:
     ring = Ring(draws, groups, tokens, kind)
     size, k = len(groups[0]), ring.local(1)[0]
-    every_hop = range(size)
-    wrong = {
-        "attention to this rank's own keys alone: merge those that arrive, too": ([0], False),
-        "attention without the keys of the last rank of the ring: P - 1 blocks arrive": (every_hop[:-1], False),
-        "what it is with this rank's positions for all keys: use those of the rank that they come from": (
-            every_hop,
-            True,
+    hops, none = range(size), [0] * size
+    wrong = {  # whose keys, and whose positions, so many ranks before
+        "attention to this rank's own keys alone: merge those that arrive, too": ([0], [0]),
+        "attention without the keys of the last rank of the ring: P - 1 blocks arrive": (hops[:-1], hops[:-1]),
+        "attention to the last block alone: merge it with what you had": (hops[-1:], hops[-1:]),
+        "attention to this rank's own keys each time: attend to those that have arrived": (none, hops),
+        "what it is with this rank's positions for all keys: use those of the rank that they come from": (hops, none),
+        "what it is with positions one hop behind the keys: the first that arrive are of the rank before this one": (
+            hops,
+            [max(0, hop - 1) for hop in hops],
+        ),
+        "what it is with positions as if keys came from the next rank: they come from the one before": (
+            hops,
+            [-hop for hop in hops],
         ),
     }
     mistakes = {
-        part: {words: ring.wrong(hops, number, shifted) for words, (hops, shifted) in wrong.items() if hops}
+        part: {words: ring.wrong(number, *of) for words, of in wrong.items() if of[0]}
         for number, part in enumerate(("out", "lse"))
     }
     return Case(
@@ -449,6 +457,7 @@ def ring_attention_backward(draws: Draws, groups: Members, tokens: int, kind: st
         return ring.on_ranks(lambda group: [partial(group, p, p)[part] for p in range(size)])
 
     names = ("dq", "dk", "dv")
+    last = ring.on_ranks(lambda group: [partial(group, p, (p + 1) % size)[0] for p in range(size)])
     shifted = "the gradient of another rank's keys: one more hop brings it home to its owner"
     return Case(
         [
@@ -461,11 +470,15 @@ def ring_attention_backward(draws: Draws, groups: Members, tokens: int, kind: st
         right={name: of_ranks(part, 0) for part, name in enumerate(names)},
         rtol=CLOSE,
         mistakes={
-            "dq": {"what this rank's own keys contribute: add up all hops": own(0)},
+            "dq": {
+                "what this rank's own keys contribute: add up all hops": own(0),
+                "what the last keys to arrive contribute: add up all hops": last,
+            },
             **{
                 name: {
                     "what this rank's own queries contribute: others have looked at these keys, too": own(part),
                     shifted: of_ranks(part, -1),
+                    "one of k and v, the wrong way round: dk, then dv": of_ranks(3 - part, 0),
                 }
                 for part, name in enumerate(names)
                 if part
@@ -498,6 +511,7 @@ def ulysses_attention(draws: Draws, groups: Members, tokens: int, heads: int) ->
         return on_ranks(lambda group: whole[group][part].chunk(size, 2))
 
     outs = [causal_attention(*qkv) for qkv in whole]
+    keys_twice = [causal_attention(q, k, k) for q, k, _ in whole]
     sighted = [attend(q, k, v) for q, k, v in whole]
     chunks = [
         torch.cat([causal_attention(*(x.chunk(size, 2)[p] for x in qkv)) for p in range(size)], 2) for qkv in whole
@@ -511,6 +525,9 @@ def ulysses_attention(draws: Draws, groups: Members, tokens: int, heads: int) ->
         mistakes={
             "attention within this rank's own tokens: exchange them first": on_ranks(
                 lambda group: chunks[group].chunk(size, 2)
+            ),
+            "attention that adds up keys where values belong: q, k and v travel": on_ranks(
+                lambda group: keys_twice[group].chunk(size, 2)
             ),
             "attention to later tokens, too: it must be causal": on_ranks(lambda group: sighted[group].chunk(size, 2)),
             "right, but with the heads in a different order: heads come back from rank 0 first": on_ranks(
@@ -539,6 +556,7 @@ def expect_exchanged(answer: Answer, nbytes: int) -> str:
 
 # ---- across all axes
 
+TIED = ("tied", "tied mean")
 GRADIENTS = {"matrix": (2, 3), "norm": (3,), "table": (4, 2)}  # sharded over tp; replicated; replicated and tied
 
 
@@ -568,8 +586,9 @@ def finish_gradients(draws: Draws, sizes: Sizes) -> Case:
         found = [dict(of_rank) for of_rank in given]
         for name in GRADIENTS:
             for step in steps[name]:
-                members = embedding if step == "tied" else groups_along(sizes, {"dp": 0, "tp": 2}[step])
-                found = [dict(x) for x in added_up(found, name, members, 1 / dp if step == "dp" else 1.0)]
+                members = embedding if step in TIED else groups_along(sizes, {"dp": 0, "tp": 2}[step])
+                mean = {"dp": 1 / dp, "tied mean": 1 / min(pp, 2)}.get(step, 1.0)
+                found = [dict(x) for x in added_up(found, name, members, mean)]
         return [{name: factor * x for name, x in of_rank.items()} for of_rank in found]
 
     steps = {"matrix": ["dp"], "norm": ["tp", "dp"], "table": ["tp", "tied", "dp"]}
@@ -581,6 +600,8 @@ def finish_gradients(draws: Draws, sizes: Sizes) -> Case:
         "summed along tp too: this weight is cut there, and its gradient is whole": steps | {"matrix": ["tp", "dp"]},
         "without the other end of the pipeline: a tied weight is used twice, and both gradients count": steps
         | {"table": ["tp", "dp"]},
+        "the mean of the two ends of the pipeline: add them up, each is a part of one weight's gradient": steps
+        | {"table": ["tp", "tied mean", "dp"]},
         "without the mean along dp": {name: [step for step in of if step != "dp"] for name, of in steps.items()},
     }
     outcomes = {words: outcome(these) for words, these in wrong.items()}
@@ -690,6 +711,10 @@ def grid_norm(draws: Draws, sizes: tuple[int, int]) -> Case:
             ),
             "the norm of this rank's gradients: add up the squares over the grid": [math.sqrt(x) for x in own],
             "this stage's norm: add up the squares along pp, too": of_stage,
+            "the norm of the sharded gradients alone: replicated ones count too, once": math.sqrt(sharded),
+            "the norm with replicated gradients counted too little: each of P ranks counts a P-th of the squares": (
+                math.sqrt(sharded + (replicated + tied) / tp)
+            ),
             "the square of the norm": sharded + replicated + tied,
         },
         through=in_groups,
@@ -737,6 +762,12 @@ def token_mean(draws: Draws, counts: list[int], groups: Members | None = None) -
                     total / tokens for total, (_, tokens, _) in zip(sums, every_rank, strict=True)
                 ],
                 "the sum over this rank's tokens: divide by the tokens of all ranks": sums,
+                "the mean over all ranks' tokens: start from this rank's own sum, which has a graph": [
+                    torch.tensor(s / n, dtype=DOUBLE) for s, n, _ in every_rank
+                ],
+                "multiplied by the number of all ranks: the gradients are averaged over dp_group alone": [
+                    total * len(counts) / tokens for total, (_, tokens, _) in zip(sums, every_rank, strict=True)
+                ],
             },
             "the mean": {
                 "the mean of the ranks' means: weigh every token alike": [
