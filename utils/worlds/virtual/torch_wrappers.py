@@ -38,6 +38,7 @@ def patch_wrappers(world: Engine) -> None:
     count_resized(world)
     keep_loss_parallel()
     leave_out_profiling(world)
+    load_without_values(world)
 
 
 def patch_for_meta_tensors() -> None:
@@ -45,7 +46,6 @@ def patch_for_meta_tensors() -> None:
     patch_autocast()
     let_fsdp_take_meta_parameters()
     set_mesh_functions(mesh_broadcast, mesh_scatter)
-    load_without_values()
 
 
 @functools.cache
@@ -116,13 +116,13 @@ def keep_loss_parallel() -> None:
     wrap_loss_parallel(counted)
 
 
-def load_without_values() -> None:
-    """A checkpoint's tensors have sizes only, too, wherever the program wants them."""
+def load_without_values(world: Engine) -> None:
+    """Where tensors have sizes only, those of a checkpoint do, too, whatever device the program names."""
     load = torch.load
 
     @functools.wraps(load)
     def load_sizes(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        return load(f, "meta", *args, **kwargs)
+        return load(f, "meta" if world.only_sizes else map_location, *args, **kwargs)
 
     torch.load = load_sizes
 

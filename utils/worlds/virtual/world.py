@@ -149,7 +149,9 @@ class VirtualWorld(ProcessWorld):
             raise RankCrashed(f"the process of the virtual cluster {how_it_died(exit_code)}.")
         records = marshal.loads(outcome.ranks)
         self.take_records(records)
-        raise_what_went_wrong(self.states, outcome.failures, outcome.lines, outcome.held_up)
+        if outcome.held_up and not outcome.failures:
+            raise WorldStuck(deadlock.report_of_a_lock(self.states, outcome.lines, outcome.held_up))
+        raise_what_went_wrong(self.states, outcome.failures)
         return self.run_of(records, outcome)
 
     def run_of(self, records: list[RankRecord], outcome: VirtualOutcome) -> Run:
@@ -174,15 +176,11 @@ class VirtualWorld(ProcessWorld):
         )
 
 
-def raise_what_went_wrong(
-    states: list[RankState], failures: dict[int, Failure], lines: dict[int, str], held_up: list[int]
-) -> None:
+def raise_what_went_wrong(states: list[RankState], failures: dict[int, Failure]) -> None:
     """Raises the report of a world that has ended, unless it ended well."""
     if failures:
         waiting = {state.rank: event for state in states if (event := state.blocked_in()) is not None}
         raise report_failures(failures, waiting, {})
-    if held_up:
-        raise WorldStuck(deadlock.report_of_a_lock(states, lines, held_up))
     if not all(state.finished for state in states):
         report = deadlock.deadlock_report(states) or "\n".join(deadlock.describe_ranks(states))
         raise WorldStuck(f"{deadlock.who_is_stuck(states)}\n{report}")
