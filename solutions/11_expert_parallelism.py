@@ -272,7 +272,7 @@ for factor in (1.0, 1.25, 2.0):
 # first, in a small all-to-all of their own.
 #
 # Below, rank 0 has three tokens and experts 0 and 1, rank 1 has two tokens and experts 2 and 3. Each token uses two
-# experts, so it becomes two rows. A colour is the rank that a row comes from, and a black arrow is a row that leaves
+# experts, so it becomes two rows. A colour is the rank that a row comes from, and an arrow is a row that leaves
 # its rank. To **combine**, all rows go back the way they came.
 
 # %%
