@@ -1,9 +1,12 @@
-"""utils/checks/timelines.py: a check of time that fails shows the run beside the solution's, once."""
+"""utils/checks/timelines.py: a failed check shows a slow run beside the solution's, or a deadlock, once."""
+
+from collections import defaultdict
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from utils import region
 from utils.checks import Case, CheckFailed, expect_time, oracle, registry, timelines
 from utils.checks.progress import Progress
 from utils.checks.registry import Checks
@@ -37,7 +40,24 @@ def in_turn(x, rank, world_size):
     return other
 
 
-for function in (both_at_once, in_turn):
+def both_receive_first(x, rank, world_size):
+    other = torch.empty_like(x)
+    with region("turn round"):
+        x = x.flip(0)
+    dist.broadcast(other, src=0)
+    dist.recv(other, src=1 - rank)
+    dist.send(x, dst=1 - rank)
+    return other
+
+
+def receives_in_flight(x, rank, world_size):
+    other, never = torch.empty_like(x), torch.empty_like(x)
+    dist.irecv(never, src=1 - rank)
+    dist.irecv(other, src=1 - rank).wait()
+    return other
+
+
+for function in (both_at_once, in_turn, both_receive_first):
     function.__name__ = "there_and_back"
 
 
@@ -88,3 +108,44 @@ def test_nothing_is_written_down_unless_the_build_asks(check, tmp_path, monkeypa
     monkeypatch.delenv(timelines.VARIABLE)
     check(both_at_once, judges="time")
     assert list(tmp_path.iterdir()) == []
+
+
+def bars_at(picture) -> dict[str, list[float]]:
+    """{kind of bar: where its copies end, as parts of the panel's width}"""
+    [panel] = picture.axes
+    ends = defaultdict(list)
+    for artist in panel.artists + panel.patches:
+        corners = artist.get_path().vertices.reshape(-1, 5, 2)
+        ends[artist.get_gid()] += [round(x / panel.get_xlim()[1], 3) for x in corners[:, 1, 0]]
+    return ends
+
+
+@pytest.mark.parametrize("world", [{"clock": CLOCK}, {}])
+def test_a_deadlock_is_shown_once_with_the_calls_that_never_return(check, world, monkeypatch):
+    shown = []
+    monkeypatch.setattr(registry, "display", shown.append)
+    monkeypatch.setattr(registry, "in_notebook", lambda: True)
+
+    @oracle("there-and-back", values=[(2,)])
+    def there_and_back(draws, world_size: int) -> Case:
+        return Case([draws.different_integers(world_size, 3)], cluster=world.get("clock"))
+
+    [one] = there_and_back.checks()
+    check.checks[one.exercise, one.judges] = one
+    for _ in range(2):
+        with pytest.raises(CheckFailed) as failed:
+            check(both_receive_first)
+    assert failed.value.deadlock is not None
+    [picture] = shown
+    assert "never return" in picture.get_suptitle()
+    ends = bars_at(picture)
+    assert ends["blocking: recv"] == [1, 1]
+    assert all(end < 1 for end in ends["blocking: broadcast"] + ends["compute: turn round"])
+
+
+def test_asynchronous_calls_that_never_end_are_drawn_to_the_end():
+    failed = pytest.raises(CheckFailed, Runner(receives_in_flight), 2, [torch.ones(3), torch.ones(3)]).value
+    ends = bars_at(timelines.until_stuck(failed.deadlock))
+    assert ends["asynchronous: recv"] == [1, 1, 1, 1]
+    failed.deadlock.events.clear()
+    assert timelines.to_look_at(failed, "02_all_reduce", "there-and-back") == []
