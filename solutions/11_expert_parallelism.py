@@ -971,7 +971,7 @@ def two_level_exchange(x: Tensor, local_group, cross_group) -> Tensor:
     x: (N * L * n, D), left unchanged: n rows for each rank, rank 0's first; ranks are
     numbered node by node. local_group: the L ranks of this node. cross_group: the N
     ranks, one of each node, that have this rank's place in their node. Returns (N * L *
-    n, D), rank 0's first.
+    n, D), rank 0's first. Leaves no process group of its own behind.
     """
     ### BEGIN SOLUTION
     local, nodes = dist.get_world_size(local_group), dist.get_world_size(cross_group)
