@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.bench import environment, figure, predictions, schedules, show, side_by_side, virtual_speed, virtual_tables
+from tests.bench.cpu_time import Counter
 from tests.bench.goals import GOALS
 from tests.bench.kernel import CellFailed, Kernel, marked
 from tests.bench.side_by_side import OURS, Launcher
@@ -77,6 +78,7 @@ MEASURED = {
     "class": {
         "lesson": "07_zero_fsdp",
         "students": 10,
+        "counts_all": True,
         "workers": {
             1: {"seconds": 300.0, "cpu": 160.0, "points": 560.0},
             4: {"seconds": 100.0, "cpu": 200.0, "points": 560.0},
@@ -157,6 +159,19 @@ def test_the_report_is_complete_and_a_figure_is_drawn(tmp_path):
     assert ["4", "100", "6.00", "200", "20.0", "560"] in [line.split() for line in report.splitlines()]
     figure.draw(MEASURED, tmp_path / "launchers.png")
     assert (tmp_path / "launchers.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_computing_of_processes_that_nobody_waits_for_is_counted():
+    burns = "import time\nwhile time.process_time() < 0.5: pass"
+    ignores = (
+        f"import signal, subprocess, sys\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        f"subprocess.Popen([sys.executable, '-c', {burns!r}]).wait()"
+    )
+    with Counter() as counter:
+        subprocess.run([sys.executable, "-c", ignores], preexec_fn=counter.join, check=True)
+    if not counter.counts_all:
+        pytest.skip("there can be no control group of our own here")
+    assert counter.seconds > 0.5
 
 
 def test_a_failing_launcher_says_why_and_the_others_go_on(monkeypatch):

@@ -19,11 +19,10 @@ from tempfile import TemporaryDirectory
 from time import perf_counter
 
 import nbformat
-import psutil
 
 from grader.authoring.build import bytes_of, notebook_of
 from grader.authoring.lesson import find_lessons, read_lesson
-from grader.inside import privileges
+from tests.bench.cpu_time import Counter
 from tests.bench.kernel import ROOT
 from tests.mutants import mutants_of
 from tests.sample_class import as_student
@@ -102,30 +101,24 @@ def make_class(folder: Path, config: str, kinds: dict[str, int], lesson_name: st
     return folder
 
 
-def run(folder: Path, module: str, *args: str, fails: bool | None = False) -> None:
+def run(folder: Path, module: str, *args: str, fails: bool | None = False, counter: Counter | None = None) -> None:
     """Run a command in the folder of a class. fails: whether it must exit with an error; None: it may."""
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)])
-    done = subprocess.run([sys.executable, "-m", module, *args], cwd=folder, env=env, text=True, capture_output=True)
+    command = [sys.executable, "-m", module, *args]
+    join = counter.join if counter else None
+    done = subprocess.run(command, cwd=folder, env=env, text=True, capture_output=True, preexec_fn=join)
     if fails is not None and bool(done.returncode) != fails:
         raise RuntimeError(f"{module} {' '.join(args)} exited with {done.returncode}: {done.stderr[-2000:]}")
 
 
 def timed(folder: Path, *command: str, **how: bool | None) -> tuple[float, float]:
-    """(seconds, CPU seconds of all its processes); the latter hardly depend on how busy the machine is.
-
-    A process counts once its parent has waited for it, so those that outlive their parents come to us.
-    """
-    me = psutil.Process()
-    others, began, before = set(me.children()), perf_counter(), os.times()
-    privileges.call("prctl", privileges.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    run(folder, *command, **how)
-    taken = perf_counter() - began
-    while left := set(me.children()) - others:
-        psutil.wait_procs(left)
-    privileges.call("prctl", privileges.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
-    after = os.times()
-    return taken, after.children_user + after.children_system - before.children_user - before.children_system
+    """(seconds, CPU seconds of all its processes); the latter hardly depend on how busy the machine is."""
+    with Counter() as counter:
+        began = perf_counter()
+        run(folder, *command, counter=counter, **how)
+        taken = perf_counter() - began
+    return taken, counter.seconds
 
 
 def judging_of(folder: Path, kind: str) -> float:
