@@ -1,5 +1,6 @@
 """`make bench`: its reports, and that a failing launcher does not stop the others. No test depends on a time."""
 
+import subprocess
 import sys
 import time
 from dataclasses import replace
