@@ -1,5 +1,6 @@
 """`make bench`: its reports, and that a failing launcher does not stop the others. No test depends on a time."""
 
+import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -7,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.bench import environment, figure, predictions, schedules, show, side_by_side, virtual_speed, virtual_tables
+from tests.bench.cpu_time import Counter
 from tests.bench.goals import GOALS
 from tests.bench.kernel import CellFailed, Kernel, marked
 from tests.bench.side_by_side import OURS, Launcher
@@ -74,10 +76,28 @@ MEASURED = {
         "by_kind": {"solution": 8.0, "hang": 30.0},
         "verdicts": {"both": 26, "differ": [("hang-00", "ring-values", 0, 2.0)]},
     },
+    "class": {
+        "lesson": "07_zero_fsdp",
+        "students": 10,
+        "counts_all": True,
+        "workers": {
+            1: {"seconds": 300.0, "cpu": 160.0, "points": 560.0},
+            4: {"seconds": 100.0, "cpu": 200.0, "points": 560.0},
+        },
+    },
 }
 
 
-OPEN_WITHOUT = {"launchers": 4, "programs": 1, "memory": 1, "import": 2, "recorder": 2, "virtual": 4, "grading": 1}
+OPEN_WITHOUT = {
+    "launchers": 4,
+    "programs": 1,
+    "memory": 1,
+    "import": 2,
+    "recorder": 2,
+    "virtual": 4,
+    "grading": 1,
+    "class": 2,
+}
 
 
 def verdicts(measured: dict) -> list[tuple[str, str]]:
@@ -101,6 +121,8 @@ def test_goals_are_judged_by_medians_and_worst_cases():
         ("5.5 s", "not met"),
         ("0.6 GB", "met"),
         ("6 x", "met"),
+        ("20 s", "not met"),
+        ("1.25 x", "not met"),
     ]
     assert {"ipyparallel", "ddp", "fsdp2"} <= set(" ".join(goal.judge(MEASURED)[0] for goal in GOALS).split())
 
@@ -134,8 +156,23 @@ def test_the_report_is_complete_and_a_figure_is_drawn(tmp_path):
     assert "kept between calls, processes: 1" in report and "import torch, utils" in report and "fsdp2" in report
     assert "submissions per minute                        2.00     12.00" in report
     assert "verdicts of both: 26, of which 1 differ\n  hang-00 ring-values: plain 0, this 2" in report
+    assert "10 solved submissions of 07_zero_fsdp" in report
+    assert ["4", "100", "6.00", "200", "20.0", "560"] in [line.split() for line in report.splitlines()]
     figure.draw(MEASURED, tmp_path / "launchers.png")
     assert (tmp_path / "launchers.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_computing_of_processes_that_nobody_waits_for_is_counted():
+    burns = "import time\nwhile time.process_time() < 0.5: pass"
+    ignores = (
+        f"import signal, subprocess, sys\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        f"subprocess.Popen([sys.executable, '-c', {burns!r}]).wait()"
+    )
+    with Counter() as counter:
+        subprocess.run([sys.executable, "-c", ignores], preexec_fn=counter.join, check=True)
+    if not counter.counts_all:
+        pytest.skip("there can be no control group of our own here")
+    assert counter.seconds > 0.5
 
 
 def test_a_failing_launcher_says_why_and_the_others_go_on(monkeypatch):

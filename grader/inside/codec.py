@@ -64,6 +64,7 @@ class Other:
 # The placeholder, a JSON object, that travels in place of a value which the other side has; None for any other value.
 PlaceholderFor = Callable[[Any], "dict[str, Any] | None"]
 Resolve = Callable[[Any], Any]  # from such a placeholder to the value
+Read = Callable[[int], bytes]  # reads so many bytes from a connection, or fewer if the other end is closed
 
 
 def send(connection: socket.socket, message: dict[str, Any]) -> None:
@@ -83,14 +84,19 @@ def pack(message: dict[str, Any], placeholder_for: PlaceholderFor | None = None)
 
 
 def receive(
-    connection: socket.socket, resolve: Resolve | None = None, read: Callable[[int], bytes] | None = None
+    connection: socket.socket, resolve: Resolve | None = None, read: Read | None = None
 ) -> dict[str, Any] | None:
     """The next message; None if the other end is closed. Raises Breach.
 
     resolve   makes the value that a placeholder stands for; without it, placeholders are refused
-    read      reads so many bytes from the connection, or fewer if the other end is closed
+    read      reads from the connection; by default, as it is
     """
-    read = read or (lambda count: read_all(connection, count))
+    parts = receive_unread(read or (lambda count: read_all(connection, count)))
+    return None if parts is None else unpack(*parts, resolve)
+
+
+def receive_unread(read: Read) -> tuple[bytes, bytes] | None:
+    """The next message as bytes, its text and its tensors; None if the other end is closed. Raises Breach."""
     header = read(HEADER.size)
     if len(header) < HEADER.size:
         return None
@@ -100,11 +106,16 @@ def receive(
     body = read(text_size + data_size)
     if len(body) < text_size + data_size:
         return None
-    if int.from_bytes(body[text_size : text_size + 8], "little") > MAX_TENSOR_HEADER:
+    return body[:text_size], body[text_size:]
+
+
+def unpack(text: bytes, data: bytes, resolve: Resolve | None = None) -> dict[str, Any]:
+    """A message from its bytes. Raises Breach."""
+    if int.from_bytes(data[:8], "little") > MAX_TENSOR_HEADER:
         raise Breach("too many tensors")
     try:
-        packed = json.loads(body[:text_size].decode("utf-8", "surrogatepass"))
-        tensors = safetensors.torch.load(body[text_size:]) if data_size else {}
+        packed = json.loads(text.decode("utf-8", "surrogatepass"))
+        tensors = safetensors.torch.load(data) if data else {}
         message = Unpacker(tensors, resolve).unpack(packed, 0)
     except Breach:
         raise

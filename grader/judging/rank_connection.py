@@ -52,8 +52,13 @@ class RankConnection:
 
     def receive(self, resolve: Callable[[Any], Any]) -> dict[str, Any] | None:
         """The next message; None when the rank has closed its end. Raises Breach, TimeoutError, OSError."""
+        message = self.receive_unread()
+        return None if message is None else codec.unpack(*message, resolve)
+
+    def receive_unread(self) -> tuple[bytes, bytes] | None:
+        """The same, as bytes."""
         self.received = hashlib.sha256()
-        message = codec.receive(self.socket, resolve, self.read)
+        message = codec.receive_unread(self.read)
         self.log.append(Exchange(self.received.digest(), b""))
         return message
 
@@ -98,15 +103,27 @@ class RankConnection:
 
 
 def replay(log: list[Exchange], connection: RankConnection, resolve: Callable[[Any], Any]) -> dict[str, Any]:
-    """Give a rank the answers in `log`. Returns its last message ("done" or "failed"). Raises Diverged."""
-    for digest, answer in log:
-        message = connection.receive(resolve)
+    """Give a rank the answers in `log`. Returns its last message ("done" or "failed"). Raises Diverged.
+
+    A message whose digest is in the log has been read before, so only the last one and any other are.
+    """
+    for digest, answer in log[:-1]:
+        message = connection.receive_unread()
         if message is None:
             raise Diverged
-        if message.get("do") in ("done", "failed"):
-            return message
         if connection.log[-1].digest != digest:
-            raise Diverged
+            return last_message(message, resolve)
         if answer:
             connection.send(answer)
-    raise Diverged
+    message = connection.receive_unread() if log else None
+    if message is None:
+        raise Diverged
+    return last_message(message, resolve)
+
+
+def last_message(message: tuple[bytes, bytes], resolve: Callable[[Any], Any]) -> dict[str, Any]:
+    """A message that must be the last one of its rank. Raises Diverged, Breach."""
+    read = codec.unpack(*message, resolve)
+    if read.get("do") not in ("done", "failed"):
+        raise Diverged
+    return read

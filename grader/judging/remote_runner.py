@@ -108,11 +108,14 @@ class RemoteRunner(Runner):
             own = [column[rank] for column in inputs]
             packed = pack_program((function, own, same, catch), self.function, memories)
             orders.append(RunOrder(rank, world_size, virtual, cluster, device, self.code, packed))
+        flags = [*self.judging.flags]
         try:
             run, hub = self.run_ranks(orders, memories)
         except RankCrashed:
             if memories:
                 raise
+            if self.used_a_crew:  # what an earlier run has left in a process may be to blame
+                self.judging.flags = flags
             run, hub = self.run_ranks(orders, memories)  # it may be the machine's fault, which was short of memory, say
         self.draws = self.judging.draws = Draws(self.draws.salt + SALT_OF_A_RUN)
         results = run.results

@@ -35,7 +35,8 @@ class ReplayCheck(RemoteRunner):
 
     One process per rank replays that rank in all runs of the check, one after the other. What it may remember of a run
     does not help it in the next, whose inputs are drawn anew. A run is not replayed if the check has read no value of
-    it: traffic is the hub's own record.
+    it: traffic is the hub's own record. Nor is one that is judged by the memory that ranks say they held: there they
+    may tell each other through the hub whatever they like, so other ways gain them nothing.
     """
 
     def __init__(self, judging: Judging, code: Slice, function: Callable[..., Any], may_use_a_crew: bool = True):
@@ -53,6 +54,8 @@ class ReplayCheck(RemoteRunner):
         return WatchedAnswer(answer, self.recordings[-1]) if len(self.recordings) > before else answer
 
     def confirmed(self, recording: Recording) -> list[RankResult]:
+        if self.judges == "memory" and not recording.memories:
+            return recording.results
         recording.packed = list(map(packed, recording.results))
         self.recordings.append(recording)
         if sum(one.nbytes for one in self.recordings) > MAX_RECORDED:

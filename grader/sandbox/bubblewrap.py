@@ -130,11 +130,14 @@ def require() -> None:
 
 
 def as_root() -> bool:
-    """Whether namespaces can be made without user namespaces: root, and not the root of a confined container."""
+    """Whether namespaces can be made without user namespaces: root, who can become another user, and not the root of a
+    confined container.
+    """
     found = re.search(r"CapEff:\s*(\w+)", Path("/proc/self/status").read_text())
     capabilities = int(found[1], 16) if found else 0
     cap_sys_admin = 21
-    return os.geteuid() == 0 and bool(capabilities >> cap_sys_admin & 1)
+    users = sum(count for _, _, count in user_ranges())
+    return os.geteuid() == 0 and bool(capabilities >> cap_sys_admin & 1) and users > 1
 
 
 # ---- what it sees ----------------------------------------------------------------------------------------------------
@@ -202,10 +205,14 @@ def environment(more: Mapping[str, str]) -> dict[str, str]:
 def unused_user(monitor: int) -> int:
     """An otherwise unused user id, from the monitor's pid. One per sandbox: the kernel counts processes by user."""
     here = 2_000_000_000 + monitor  # pids stay below 2**22
-    ranges = [list(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
-    if any(first <= here < first + count for first, _, count in ranges):
+    if any(first <= here < first + count for first, _, count in user_ranges()):
         return here
     return 60_000 + monitor % 5000  # a container with fewer users
+
+
+def user_ranges() -> list[list[int]]:
+    """The user ids that exist here, as (first, the same outside, how many)."""
+    return [list(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
 
 
 def limited(command: Sequence[str], limits: Limits, user: int | None, oom_score: int = 1000) -> list[str]:

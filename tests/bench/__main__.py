@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from tests.bench import environment, figure, grading, imports, schedules, show, side_by_side, virtual, worlds
+from tests.bench import environment, figure, grading, imports, one_class, schedules, show, side_by_side, virtual, worlds
 from tests.bench.kernel import ROOT
 
 FOLDER = ROOT / "build" / "bench"
@@ -23,13 +23,23 @@ class Benchmark(StrEnum):
     RECORDER = "recorder"
     VIRTUAL = "virtual"
     GRADING = "grading"
+    CLASS = "class"
 
 
 Chosen = Annotated[list[Benchmark] | None, typer.Argument(help="which to run (default: all)")]
 Quick = Annotated[bool, typer.Option("--quick", help="fewer repeats, in half the time")]
+LessonName = Annotated[str, typer.Option("--lesson", help="of `class`: the lesson that is graded")]
+Students = Annotated[int, typer.Option("--students", min=1, help="of `class`: how many have handed in")]
+Workers = Annotated[list[int], typer.Option("--workers", min=1, help="of `class`: processes that judge; repeat it")]
 
 
-def main(benchmarks: Chosen = None, quick: Quick = False) -> None:
+def main(
+    benchmarks: Chosen = None,
+    quick: Quick = False,
+    lesson: LessonName = one_class.LESSON,
+    students: Students = one_class.STUDENTS,
+    workers: Workers = list(one_class.WORKERS),  # noqa: B006
+) -> None:
     """Compare `spawn` with other launchers, the virtual cluster with the real machine, and grading a class with plain
     nbgrader; measure the time and memory of ranks.
 
@@ -55,6 +65,8 @@ def main(benchmarks: Chosen = None, quick: Quick = False) -> None:
         measured["virtual"] = {**virtual.measure_predictions(), **virtual.measure_speed(rounds)}
     if Benchmark.GRADING in chosen:
         measured["grading"] = grading.measure(quick)
+    if Benchmark.CLASS in chosen:
+        measured["class"] = one_class.measure(lesson, students, tuple(workers))
     print(show.report(measured))
     save(measured)
 

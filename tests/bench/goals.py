@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 
-from tests.bench import grading
+from tests.bench import grading, one_class
 from tests.bench.imports import FIRST_SPAWN, TORCH, UTILS_PART
 from tests.bench.side_by_side import OURS
 from tests.bench.virtual import DDP, PIPELINE
@@ -144,4 +144,6 @@ GOALS = [
         lambda measured: grading.times_as_fast(measured["grading"]),
         at_least=True,
     ),
+    Goal("grading a class of solutions: CPU for each", 18, "s", lambda measured: one_class.dearest(measured["class"])),
+    Goal("the same: most workers over fewest", 1.2, "x", lambda measured: one_class.growth(measured["class"])),
 ]

@@ -22,6 +22,7 @@ import nbformat
 
 from grader.authoring.build import bytes_of, notebook_of
 from grader.authoring.lesson import find_lessons, read_lesson
+from tests.bench.cpu_time import Counter
 from tests.bench.kernel import ROOT
 from tests.mutants import mutants_of
 from tests.sample_class import as_student
@@ -70,18 +71,18 @@ def measure(quick: bool = False) -> dict:
         }
 
 
-def make_class(folder: Path, config: str, kinds: dict[str, int]) -> Path:
+def make_class(folder: Path, config: str, kinds: dict[str, int], lesson_name: str = LESSON) -> Path:
     """A course with submissions named by their kind; the first ones of a kind are the same in every class."""
-    lesson = read_lesson(find_lessons([LESSON])[0])
-    source = folder / "solutions" / LESSON / f"{LESSON}.ipynb"
+    lesson = read_lesson(find_lessons([lesson_name])[0])
+    source = folder / "solutions" / lesson_name / f"{lesson_name}.ipynb"
     source.parent.mkdir(parents=True)
     source.write_bytes(bytes_of(notebook_of(lesson)))
     (folder / "nbgrader_config.py").write_text(config)
-    run(folder, "nbgrader", "generate_assignment", LESSON)
+    run(folder, "nbgrader", "generate_assignment", lesson_name)
     solution = {name: as_student(exercise.source) for name, exercise in lesson.exercises.items()}
     mutants = [
         {one.exercise: as_student(one.apply(lesson.exercises[one.exercise].source))}
-        for one in mutants_of(LESSON)[::3]  # some of every exercise
+        for one in mutants_of(lesson_name)[::3]  # some of every exercise
     ]
     answers = {
         "solution": [solution],
@@ -91,31 +92,33 @@ def make_class(folder: Path, config: str, kinds: dict[str, int]) -> Path:
     }
     for kind, number in kinds.items():
         for place, work in enumerate(islice(cycle(answers[kind]), number)):
-            nb = nbformat.read(folder / "notebooks" / LESSON / f"{LESSON}.ipynb", as_version=4)
+            nb = nbformat.read(folder / "notebooks" / lesson_name / f"{lesson_name}.ipynb", as_version=4)
             for cell in nb.cells:
                 cell.source = work.get(cell.metadata.get("nbgrader", {}).get("grade_id"), cell.source)
-            path = folder / "submitted" / f"{kind}-{place:02}" / LESSON / f"{LESSON}.ipynb"
+            path = folder / "submitted" / f"{kind}-{place:02}" / lesson_name / f"{lesson_name}.ipynb"
             path.parent.mkdir(parents=True)
             nbformat.write(nb, path)
     return folder
 
 
-def run(folder: Path, module: str, *args: str, fails: bool | None = False) -> None:
+def run(folder: Path, module: str, *args: str, fails: bool | None = False, counter: Counter | None = None) -> None:
     """Run a command in the folder of a class. fails: whether it must exit with an error; None: it may."""
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     env["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), env.get("PATH", os.defpath)])
-    done = subprocess.run([sys.executable, "-m", module, *args], cwd=folder, env=env, text=True, capture_output=True)
+    command = [sys.executable, "-m", module, *args]
+    join = counter.join if counter else None
+    done = subprocess.run(command, cwd=folder, env=env, text=True, capture_output=True, preexec_fn=join)
     if fails is not None and bool(done.returncode) != fails:
         raise RuntimeError(f"{module} {' '.join(args)} exited with {done.returncode}: {done.stderr[-2000:]}")
 
 
 def timed(folder: Path, *command: str, **how: bool | None) -> tuple[float, float]:
     """(seconds, CPU seconds of all its processes); the latter hardly depend on how busy the machine is."""
-    began, before = perf_counter(), os.times()
-    run(folder, *command, **how)
-    after = os.times()
-    cpu = after.children_user + after.children_system - before.children_user - before.children_system
-    return perf_counter() - began, cpu
+    with Counter() as counter:
+        began = perf_counter()
+        run(folder, *command, counter=counter, **how)
+        taken = perf_counter() - began
+    return taken, counter.seconds
 
 
 def judging_of(folder: Path, kind: str) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import zip_longest
 from statistics import median
 
-from tests.bench import grading, virtual_tables
+from tests.bench import grading, one_class, virtual_tables
 from tests.bench.goals import GOALS
 from tests.bench.side_by_side import A_QUICK_STUDENT, AFTER_THE_IMPORT, OURS, WORLD_SIZE
 
@@ -18,6 +18,8 @@ def report(measured: dict) -> str:
         tables += [f"{title}\n{aligned(lines)}" for title, lines in virtual_tables.tables(measured["virtual"])]
     if "grading" in measured:
         tables.append(grading.table(measured["grading"]))
+    if "class" in measured:
+        tables.append(one_class.table(measured["class"]))
     return "\n\n".join([head(measured["machine"]), *tables, goals(measured)])
 
 

@@ -8,6 +8,7 @@ tuples are compared item by item, and a tuple will do for a list. NaN equals NaN
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any, TypeGuard
 
@@ -36,9 +37,33 @@ def alike_tensors(got: torch.Tensor, right: torch.Tensor, rtol: float, strict: b
     if got.shape != right.shape or got.is_meta or right.is_meta or strict and got.dtype != right.dtype:
         return False  # a meta tensor has no values
     wide_got, wide_right = widest(got, right)
-    finite = wide_right.abs().nan_to_num(posinf=0.0)
-    largest = finite.max().item() if rtol and finite.numel() else 0.0
-    return torch.allclose(wide_got, wide_right, rtol=0, atol=rtol * largest, equal_nan=True)
+    tolerance = rtol * largest_of(wide_right) if rtol else 0.0
+    return torch.allclose(wide_got, wide_right, rtol=0, atol=tolerance, equal_nan=True)
+
+
+def which_alike(several: Sequence[Any], right: Any, rtol: float = 0) -> list[bool]:
+    """`alike` for each of several values; in a few operations where all are plain tensors of one shape and dtype."""
+    if not several or not all(comparable(one, right) for one in several):
+        return [alike(one, right, rtol) for one in several]
+    rows = torch.stack([one.detach() for one in several]).reshape(len(several), right.numel())
+    wide_rows, wide_right = widest(rows, right.detach().reshape(right.numel()))
+    close = torch.isclose(wide_rows, wide_right, rtol=0, atol=rtol * largest_of(wide_right), equal_nan=True)
+    each: list[bool] = close.all(1).tolist()
+    return each
+
+
+def comparable(one: Any, right: Any) -> bool:
+    return (
+        type(one) is type(right) is torch.Tensor
+        and (one.shape, one.dtype, one.layout) == (right.shape, right.dtype, torch.strided)
+        and not (one.is_meta or right.is_meta)
+    )
+
+
+def largest_of(wide: torch.Tensor) -> float:
+    """The largest entry that is finite, in absolute value; 0 if there is none."""
+    largest: float = wide.abs().nan_to_num(posinf=0.0).max().item() if wide.numel() else 0.0
+    return largest
 
 
 def is_number(value: object) -> TypeGuard[float]:

@@ -26,7 +26,6 @@ right one, nobody can see it. So inputs on which that happens by accident are dr
 from __future__ import annotations
 
 import inspect
-import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -37,7 +36,7 @@ from ..cluster.hardware import Cluster
 from ..kit.drivers.call import Catch
 from .answer import Answer, CheckFailed
 from .compare import Mistakes, expect, expect_own_memory, expect_unchanged
-from .equality import alike
+from .equality import alike, which_alike
 from .inputs import Draws
 from .marking import Check, exercise_of
 from .runner import Runner
@@ -274,11 +273,12 @@ class Case:
         pairs, looks_right = set(), dict[tuple[str, str], bool]()
         for rank in (rank for rank in range(self.world_size) if not self.must_be_none(rank)):
             for part, right, mistakes in self.parts(rank):
-                pairs |= {(rank, part, *two) for two in same_twice(right, mistakes, self.rtol)}
-                for words, wrong in mistakes.items():
-                    if not callable(wrong):
-                        same = looks_right.get((part, words), True) and alike(wrong, right, self.rtol)
-                        looks_right[part, words] = same
+                values = {words: wrong for words, wrong in mistakes.items() if not callable(wrong)}
+                are_right = dict(zip(values, which_alike(list(values.values()), right, self.rtol), strict=True))
+                wrong = {words: value for words, value in values.items() if not are_right[words]}
+                pairs |= {(rank, part, *two) for two in same_twice(wrong, self.rtol)}
+                for words, same in are_right.items():
+                    looks_right[part, words] = looks_right.get((part, words), True) and same
         return frozenset(pairs | {(-1, part, words, "") for (part, words), same in looks_right.items() if same})
 
 
@@ -337,11 +337,13 @@ def as_tuple(got: Any, names: Sequence[str], rank: int) -> dict[str, Any]:
     return dict(zip(names, got, strict=True))
 
 
-def same_twice(right: Any, mistakes: Mistakes, rtol: float) -> Iterator[tuple[str, str]]:
-    wrong = {words: x for words, x in mistakes.items() if not callable(x) and not alike(x, right, rtol)}
-    for one, other in itertools.combinations(wrong, 2):
-        if alike(wrong[one], wrong[other], rtol):
-            yield one, other
+def same_twice(wrong: Mistakes, rtol: float) -> Iterator[tuple[str, str]]:
+    """Two mistakes at a time that lead to the same value."""
+    names, values = list(wrong), list(wrong.values())
+    for number, value in enumerate(values):
+        for place, same in enumerate(which_alike(values[:number], value, rtol)):
+            if same:
+                yield names[place], names[number]
 
 
 # ---- the engine

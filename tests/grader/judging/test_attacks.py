@@ -133,6 +133,42 @@ def test_a_clock_that_stands_still_earns_nothing_and_is_shown_to_the_instructor(
     assert [flag.what for flag in said.flags] == ["claims what is impossible"]
 
 
+IN_SECRET = {
+    "a thread": """
+        import threading
+        made = []
+        thread = threading.Thread(target=lambda: made.append(layer(x.clone(), weight.clone())))
+        thread.start()
+        thread.join()
+        x = made[0]
+    """,
+    "no dispatch mode": """
+        from torch.utils._python_dispatch import _disable_current_modes
+        with _disable_current_modes():
+            x = layer(x, weight)
+    """,
+}
+
+
+@pytest.mark.parametrize("computes", IN_SECRET.values(), ids=IN_SECRET)
+def test_layers_that_are_computed_where_no_clock_runs_earn_no_points_for_time(computes):
+    """Nothing is prefetched. Only the last layer is computed openly, which would make up for that."""
+    body = f"""
+dim = x.shape[1]
+for number, shard in enumerate(shards):
+    weight = shard.new_empty(world_size * len(shard))
+    dist.all_gather_single(weight, shard)
+    weight = weight[: dim * dim].view(dim, dim)
+    if number + 1 == len(shards):
+        return layer(x, weight)
+{textwrap.indent(textwrap.dedent(computes), "    ")}
+"""
+    heads = answer("prefetched-forward", "x, shards, rank, world_size", body)
+    said = judged("07_zero_fsdp", heads, ["prefetched-forward-values", "prefetched-forward-time"])
+    assert earned(said) == {"prefetched-forward-values": 2, "prefetched-forward-time": 0}
+    assert [flag.what for flag in said.flags] == ["claims what is impossible"]
+
+
 def test_where_computing_is_free_a_rank_that_sleeps_tells_nobody_anything():
     """Otherwise empty messages could carry numbers, in the times at which they arrive."""
     body = """
@@ -227,6 +263,8 @@ LEAVES = {
         return kept
     """,
     "another dtype, no gradients": "torch.set_default_dtype(torch.half); torch.set_grad_enabled(False); return kept",
+    "tensors without values": "torch.set_default_device('meta'); return kept",
+    "warnings that are errors": "import warnings; warnings.simplefilter('error'); return kept",
     "a thread that calls on": """
         import threading, time
         def call():

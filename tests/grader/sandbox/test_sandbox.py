@@ -574,6 +574,14 @@ def test_starting_a_sandbox_raises_where_it_is_not_possible(monkeypatch):
         bubblewrap.run(["true"])
 
 
+def test_root_of_a_user_namespace_without_other_users_gets_a_sandbox_as_ordinary_users_do():
+    """Its root has all capabilities, but there is nobody else whom a submission could run as."""
+    source = "from grader.sandbox import bubblewrap; print(bubblewrap.as_root(), bubblewrap.why_not())"
+    command = ["unshare", "--user", "--map-root-user", sys.executable, "-c", source]
+    done = subprocess.run(command, cwd=PROJECT, text=True, capture_output=True)
+    assert done.stdout == "False None\n", done.stderr
+
+
 # ---- as an ordinary user ---------------------------------------------------------------------------------------------
 
 
