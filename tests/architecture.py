@@ -56,9 +56,9 @@ def reduced(graph: dict[str, set[str]]) -> dict[str, set[str]]:
     }
 
 
-def picture(top: str) -> str:
+def picture(top: str, graph: dict[str, set[str]]) -> str:
     """The packages of `top` as a Mermaid block, and those outside of it that they import."""
-    arrows = {package: targets for package, targets in reduced(imports()).items() if package.split(".")[0] == top}
+    arrows = {package: targets for package, targets in graph.items() if package.split(".")[0] == top}
     others = sorted({target for targets in arrows.values() for target in targets} - arrows.keys())
     lines = ["```mermaid", "flowchart TB"]
     lines += [f'    {identifier(package)}["{label(package, top)}"]' for package in (*arrows, *others)]
@@ -79,7 +79,8 @@ def identifier(package: str) -> str:
 
 
 def pictures() -> list[str]:
-    return [picture("utils"), picture("grader")]
+    graph = reduced(imports())
+    return [picture("utils", graph), picture("grader", graph)]
 
 
 def main() -> None:

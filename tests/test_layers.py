@@ -87,8 +87,8 @@ class House:
 
     def imports(self, name: str, path: Path) -> Iterator[Import]:
         package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+        file = path.relative_to(self.root)
         for node in running(ast.parse(path.read_text(encoding="utf-8"))):
-            file = path.relative_to(self.root)
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     yield Import(file, node.lineno, alias.name, (), 0)
@@ -107,15 +107,14 @@ class House:
         return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
 
 
-def running(node: ast.AST) -> Iterator[ast.AST]:
-    """Every node that can run: all but the bodies of `if TYPE_CHECKING:`."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and ast.unparse(child.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING"):
-            for other in child.orelse:
-                yield from running(other)
-            continue
-        yield child
-        yield from running(child)
+def running(tree: ast.AST) -> Iterator[ast.AST]:
+    """Every node that can run, in the file's order: all but the bodies of `if TYPE_CHECKING:`."""
+    left = [tree]
+    while left:
+        node = left.pop()
+        yield node
+        skipped = isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+        left += reversed(node.orelse if skipped else list(ast.iter_child_nodes(node)))
 
 
 def by_text(node: ast.AST) -> str:

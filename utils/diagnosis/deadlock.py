@@ -19,6 +19,7 @@ from .failure_report import students_frames
 from .mismatch import difference, message_mismatch, mixed_gradients
 from .why_stuck import is_one_group, likely_mistake, lost_receives
 from .words import call_text, ranks_text
+from .wrappers import what_they_do
 
 LONG = 5  # seconds; shorter waits are not worth reporting, since they are found in every stuck world
 
@@ -125,6 +126,20 @@ def what_idle_ranks_wait_for(states: list[RankState], idle: Sequence[int]) -> st
     return f"No rank is computing, so more time is unlikely to help. What {are} {they} waiting for?"
 
 
+def report_of_a_lock(states: list[RankState], lines: dict[int, str], held_up: list[int]) -> str:
+    """The report of a rank that waits for a lock which nobody will release, as a queue and an event have one, too."""
+    described = describe_ranks(states, lines, held_up)
+    return "\n".join(
+        [
+            f"{ranks_text(held_up).lower()} waits for a lock, a queue, an event or a thread, and nobody is left to end "
+            "that.",
+            *("  " + line for line in described),
+            "",
+            "Ranks share no locks: what one waits for, a thread of its own must do.",
+        ]
+    )
+
+
 def difference_at_the_end(states: list[RankState]) -> str:
     """How the calls differ that were in flight when the world broke, as sentences; "" if they don't."""
     matching = Matching(states)
@@ -139,5 +154,6 @@ def difference_at_the_end(states: list[RankState]) -> str:
         else:
             said = ""
         if said:
-            return said
+            calls = matching.partners(event).values() if event.op not in POINT_TO_POINT else ()
+            return " ".join([said, *what_they_do(call for call in calls if call is not None)])
     return ""

@@ -54,10 +54,12 @@ def missing_rank(event: Event, missing: list[int], blocked: dict[int, Event], ma
     condition = inside_which_if(event)
     for rank in missing:
         other = blocked[rank]
-        if other.op not in POINT_TO_POINT and event.rank in missing_from(other, matching):
+        awaited = missing_from(other, matching) if other.op not in POINT_TO_POINT else []
+        called = [member for member in (event.rank, *awaited) if member in awaited and member not in missing]
+        if called and called[0] in event.members:
             mine, its = group_text(event, states[event.rank]), group_text(other, states[rank])
             return (
-                f"Rank {event.rank} uses {mine} first, rank {rank} uses {its} first: each waits for the other. "
+                f"Rank {called[0]} uses {mine} first, rank {rank} uses {its} first: each waits for the other. "
                 "Ranks that share several groups must use them in the same order."
             )
     elsewhere = "; ".join(f"rank {rank} is in {call_text(blocked[rank])}" for rank in missing)

@@ -42,6 +42,7 @@ OPERATIONS = {
 check_calls(OPERATIONS)
 # These take (outputs, inputs); the others take their inputs first.
 OUTPUT_FIRST = {"gather", "scatter", "all_gather", "reduce_scatter", "all_to_all"}
+WITHOUT_HANDLE = {"monitored_barrier"}  # these return when the call is complete
 ASYNCHRONOUS = ("isend", "irecv", "batch_isend_irecv")
 # Which arguments of a method hold tensors that Gloo reads or writes as if they were contiguous.
 TAKEN_AS_DENSE = {

@@ -38,6 +38,7 @@ __all__ = [
     "COMPILER",
     "FAKE",
     "FUNCTIONAL_COLLECTIVES",
+    "PRINT_OPTIONS",
     "ROWS",
     "Backend",
     "DisableTorchFunctionSubclass",
@@ -77,6 +78,7 @@ __all__ = [
     "set_init_process_group",
     "set_mesh_functions",
     "set_pickler_of_objects",
+    "set_profiler",
     "set_sequence_number",
     "set_thread_isolation_mode",
     "set_timeout",
@@ -122,6 +124,7 @@ with needed():
     from torch._ops import OpOverload
     from torch._subclasses.fake_tensor import FakeTensorMode
     from torch._tensor import _rebuild_from_type_v2 as rebuild_from_type
+    from torch._tensor_str import PRINT_OPTS as PRINT_OPTIONS
     from torch._utils import _get_obj_state as state_of_object
     from torch.distributed.distributed_c10d import _World as GroupsOfProcess
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -173,6 +176,7 @@ def check_attributes() -> None:
         (torch.autograd.Variable, "_execution_engine"),
         (torch.autocast("cpu", enabled=False), "_enabled"),
         (ddp, "_verify_param_shape_across_processes"),
+        (torch.autograd.profiler, "_prepare_profiler _enable_profiler _disable_profiler"),
         (torch.jit._builtins, "_find_builtin _register_builtin"),
         (optimizer, "_get_fused_kernels_supported_devices"),
     ):
@@ -440,3 +444,10 @@ def wrap_loss_parallel(around: Callable[[Switch, Switch], tuple[Switch, Switch]]
 
         enable, disable = loss._enable_custom_loss_ops, loss._disable_custom_loss_ops
     loss._enable_custom_loss_ops, loss._disable_custom_loss_ops = around(enable, disable)
+
+
+def set_profiler(enable: Callable[..., object], disable: Callable[[], object]) -> None:
+    """From now on torch's profilers call these to begin and to end; `disable` returns what was measured."""
+    vars(torch.autograd.profiler).update(
+        _prepare_profiler=lambda *_, **__: None, _enable_profiler=enable, _disable_profiler=disable
+    )

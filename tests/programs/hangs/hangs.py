@@ -399,6 +399,18 @@ def two_groups_in_different_order(rank, world_size):
         dist.all_reduce(torch.ones(2), group=group)
 
 
+@hangs(
+    "Rank 3 uses the whole world first, rank 2 uses the group of ranks 2 and 3 first: each waits for the other.",
+    world_size=4,
+)
+def a_group_that_one_rank_forgets(rank, world_size):
+    """The call without `group=` goes to all ranks. https://github.com/vllm-project/vllm/issues/3401"""
+    pair = [dist.new_group([0, 1]), dist.new_group([2, 3])][rank // 2]
+    partial = torch.ones(2)
+    dist.all_reduce(partial, group=None if rank == 3 else pair)
+    dist.all_reduce(partial)
+
+
 @hangs("Ranks 1 and 2 skipped the group of ranks 0 and 3, which they are not in", world_size=4, error=RankError)
 def each_pair_makes_its_own_group(rank, world_size):
     """`new_group(mine)` instead of all groups on all ranks. https://github.com/pytorch/pytorch/issues/25390"""
@@ -598,6 +610,24 @@ def layers_sharded_differently(rank, world_size):
     if rank == 0:
         fully_shard(net[0])
     fully_shard(net)(x())
+
+
+@hangs("full_tensor() always does", "An FSDP model all-gathers its parameters when it is called", error=RankError)
+def a_weight_logged_on_rank_0(rank, world_size):
+    """Its gather meets that of the next forward pass. https://github.com/pytorch/pytorch/issues/73383"""
+    from torch.distributed.fsdp import fully_shard
+
+    net = fully_shard(model())
+    if rank == 0:
+        print(net[0].weight.full_tensor().norm())
+    net(x())
+
+
+@hangs("Rank 1 never called this barrier and has finished", "take it out of the `if rank == 0`")
+def a_monitored_barrier_on_rank_0(rank, world_size):
+    """https://github.com/pytorch/pytorch/issues/54879"""
+    if rank == 0:
+        dist.monitored_barrier()
 
 
 @hangs(

@@ -4,6 +4,7 @@ import io
 import logging
 import os
 import random
+import signal
 import subprocess
 import sys
 import textwrap
@@ -409,3 +410,60 @@ def main(rank, world_size):
     dist.barrier()
     return [state_of_rank.rank, ask(), Asker().ask()]
 """
+
+
+def logs_and_prints(rank, world_size):
+    """A named logger with a handler per rank, and torch's options for printing."""
+    log, written = logging.getLogger("of this test"), io.StringIO()
+    log.addHandler(logging.StreamHandler(written))
+    log.setLevel(logging.INFO if rank == 0 else logging.ERROR)
+    log.propagate = False
+    torch.set_printoptions(precision=2 + rank)
+    dist.barrier()
+    log.info("started")
+    log.error("rank %d", rank)
+    dist.barrier()
+    return written.getvalue(), str(torch.tensor(0.123456))
+
+
+@both
+def test_each_rank_has_its_own_loggers_and_print_options(world):
+    assert world(logs_and_prints, 2).results == [
+        ("started\nrank 0\n", "tensor(0.12)"),
+        ("rank 1\n", "tensor(0.123)"),
+    ]
+
+
+def profiles(rank, world_size, folder):
+    path = Path(folder, f"{rank}.json")
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        dist.all_reduce(torch.ones(2))
+        profiler.step()
+    profiler.export_chrome_trace(str(path))
+    return "traceEvents" in path.read_text(), isinstance(profiler.key_averages().table(), str)
+
+
+@both
+def test_every_rank_may_start_a_profiler(world, tmp_path):
+    assert world(profiles, 2, str(tmp_path)).results == [(True, True)] * 2
+
+
+def handles_signals(rank, world_size):
+    """A handler per rank, as scripts have one that their cluster may stop; only the rank itself sends the signal."""
+    got = []
+    before = signal.signal(signal.SIGUSR2, lambda number, frame: got.append((rank, signal.Signals(number).name)))
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGALRM, lambda *_: got.append("too late"))
+    signal.alarm(3600)
+    dist.barrier()
+    os.kill(os.getpid(), signal.SIGUSR2)
+    signal.raise_signal(signal.SIGUSR2)
+    os.kill(os.getpid(), signal.SIGHUP)
+    dist.barrier()
+    signal.signal(signal.SIGUSR2, before)
+    return got, before == signal.SIG_DFL, signal.getsignal(signal.SIGUSR2) == signal.SIG_DFL
+
+
+@both
+def test_each_rank_has_its_own_signal_handlers(world):
+    assert world(handles_signals, 2).results == [([(r, "SIGUSR2")] * 2, True, True) for r in range(2)]

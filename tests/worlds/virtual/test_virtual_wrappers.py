@@ -390,3 +390,18 @@ def test_a_reduction_called_on_the_group_itself_without_options_is_a_sum():
         return x
 
     assert simulate(total, 2, device="cpu").results[0].tolist() == [3.0, 3.0]
+
+
+@pytest.mark.parametrize("device", ["meta", "cpu"])
+def test_a_checkpoint_of_another_dtype_is_loaded(device, tmp_path):
+    path = tmp_path / "model.pt"
+    torch.save(nn.Linear(4, 2).bfloat16().state_dict(), path)
+
+    def program(rank, world_size):
+        copied, taken = nn.Linear(4, 2), nn.Linear(4, 2)
+        copied.load_state_dict(torch.load(path, map_location="cpu"))
+        taken.load_state_dict(torch.load(path), assign=True)
+        return [(str(linear.weight.dtype), linear.weight.device.type) for linear in (copied, taken)]
+
+    results = simulate(program, 2, device=device).results
+    assert results == [[("torch.float32", device), ("torch.bfloat16", device)]] * 2

@@ -37,7 +37,7 @@ from ..common.outcome import RankRecord, Refused, VirtualOutcome
 from ..common.protocol import NEWS_IS, SPEAKS, SYNCHRONISED, Request, path_in
 from ..common.result import pickle_result
 from ..common.torchrun_variables import torchrun_variables
-from . import data_movement, ddp_check, gpu_semantics, meta_tensors, torch_wrappers, virtual_clock
+from . import data_movement, ddp_check, gpu_semantics, meta_tensors, torch_wrappers, virtual_clock, virtual_signals
 from .fair_network import FairNetwork
 from .gpu import Plan, VirtualGpu, total
 from .network import Network, NetworkInterface, VirtualCall
@@ -219,6 +219,8 @@ class Engine:
             results=[rank.result for rank in self.ranks],
             failures={rank.number: rank.failure for rank in self.ranks if rank.failure is not None},
             algorithms=[(*kind, *charge) for kind, charge in self.network.algorithms.items()],
+            lines=lines_of(self) if self.scheduler.held_up is not None else {},
+            held_up=[self.scheduler.held_up.number] if self.scheduler.held_up is not None else [],
         )
 
     def record_of(self, rank: VirtualRank) -> RankRecord:
@@ -329,6 +331,7 @@ def run_virtual_world(_: int, request: Request) -> bytes:
     world.process.install()
     enter(world)
     virtual_clock.patch_time(world.scheduler)
+    virtual_signals.patch_signals(world.scheduler)
     dump_positions_on_signal(world)
     outcome: VirtualOutcome | Refused
     try:
@@ -385,13 +388,17 @@ def dump_positions_on_signal(world: Engine) -> None:
     path = path_in(world.request.folder, "where", 0)
 
     def dump(*_: object) -> None:
-        frames = sys._current_frames()
-        lines = {rank.number: students_line(frames.get(rank.ident or 0)) for rank in world.ranks if not rank.finished}
         with open(path + ".part", "wb") as file:
-            pickle.dump((lines, [world.record_of(rank) for rank in world.ranks]), file)
+            pickle.dump((lines_of(world), [world.record_of(rank) for rank in world.ranks]), file)
         os.replace(path + ".part", path)
 
     signal.signal(signal.SIGUSR1, dump)
+
+
+def lines_of(world: Engine) -> dict[int, str]:
+    """{rank: "file:line", where it is} of those that have not finished."""
+    frames = sys._current_frames()
+    return {rank.number: students_line(frames.get(rank.ident or 0)) for rank in world.ranks if not rank.finished}
 
 
 def students_line(frame: FrameType | None) -> str:

@@ -14,7 +14,7 @@ from ...events.event import Event
 from ...events.matching import POINT_TO_POINT
 from ...recording import torch_calls
 from ...recording.callers import who_called
-from ...recording.torch_calls import ASYNCHRONOUS, OPERATIONS, OUTPUT_FIRST, TAKEN_AS_DENSE
+from ...recording.torch_calls import ASYNCHRONOUS, OPERATIONS, OUTPUT_FIRST, TAKEN_AS_DENSE, WITHOUT_HANDLE
 from ...recording.torch_private import (
     Work,
     current_autograd_node,
@@ -217,6 +217,8 @@ def _virtual(method: str, op: str) -> Callable[..., VirtualWork]:
         rank.call(request, directly, torch_calls.tensors_in(args), dense)
         work = VirtualWork(request, rank, torch_calls.tensors_in(args[:1]), from_python=bool(function))
         rank.handle_created(work)
+        if method in WITHOUT_HANDLE:
+            work.wait()
         return work
 
     call.__name__ = method

@@ -22,6 +22,9 @@ import torch
 from ...recording.torch_private import GroupsOfProcess, set_groups_of_process
 from .random_state import RandomState, pythons_state
 from .surroundings import Surroundings
+from .waiting_threads import all_wait_for_locks
+
+LOOK_EVERY = 0.5  # seconds of the machine's clock
 
 
 class Groups(GroupsOfProcess):
@@ -119,9 +122,10 @@ class Scheduler:
         self.error: BaseException | None = None  # a mistake in the simulator itself
         self.deadline: float | None = None  # on the machine's clock: no rank gets another turn after that
         self.on_turn: Callable[[], None] = lambda: None
+        self.held_up: RankThread | None = None  # the rank that waits for a lock which nobody will release
 
     def run(self, ranks: Sequence[RankThread]) -> None:
-        """Returns when all ranks have finished or none can go on. Raises TooManyRanks."""
+        """Returns when all ranks have finished or none can go on; then `held_up` may say why. Raises TooManyRanks."""
         self.random = torch.default_generator.get_state(), pythons_state()
         for rank in ranks:
             self.make_ready(rank)
@@ -132,9 +136,18 @@ class Scheduler:
         first = self.next_rank()
         if first is not None:
             first.turn.release()
-            self.done.wait()
+            self.wait_for_the_end()
         if self.error is not None:
             raise self.error
+
+    def wait_for_the_end(self) -> None:
+        """Until all is done, or twice in a row nobody can release the lock for which the same rank waits."""
+        suspect = None
+        while not self.done.wait(LOOK_EVERY):
+            self.held_up = self.running if all_wait_for_locks() else None
+            if self.held_up is not None and self.held_up is suspect:
+                return
+            suspect = self.held_up
 
     def make_ready(self, rank: RankThread) -> None:
         heapq.heappush(self.ready, (rank.clock, rank.number, rank))

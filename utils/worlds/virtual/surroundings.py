@@ -25,6 +25,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from ...recording.torch_private import PRINT_OPTIONS
 from ...text import source_lines
 from ...text.package import NAME
 from .library_state import LibraryState, Name, Place, Setting
@@ -100,9 +101,9 @@ class Process(MetaPathFinder):
         self.separate(torch, "set_num_threads", torch.get_num_threads)
         for flag in flags_of_backends():
             self.separate(flag, "setter", flag.getter)
-        self.separate(logging, "basicConfig", read_log, write_log)
+        self.separate(torch, "set_printoptions", print_options, lambda options: vars(PRINT_OPTIONS).update(options))
         for name in ("setLevel", "addHandler", "removeHandler"):
-            self.separate(logging.Logger, name, read_log, write_log)
+            self.separate_loggers(name)
 
     def watch(self, module: ModuleType) -> None:
         if type(module) is ModuleType:
@@ -126,6 +127,19 @@ class Process(MetaPathFinder):
             return function(*args, **kwargs)
 
         setattr(owner, name, set_for_this_rank)
+
+    def separate_loggers(self, name: str) -> None:
+        """Once a rank has called the method `name` of a logger, that logger is that rank's own."""
+        method = getattr(logging.Logger, name)
+
+        @functools.wraps(method)
+        def set_for_this_rank(logger: logging.Logger, *args: Any, **kwargs: Any) -> Any:
+            if self.in_rank() and not self.imports and logger not in self.separated:
+                self.separated.append(logger)
+                self.places.append(Setting(lambda: read_log(logger), lambda setting: write_log(logger, setting)))
+            return method(logger, *args, **kwargs)
+
+        setattr(logging.Logger, name, set_for_this_rank)
 
     def separate_attribute(self, module: ModuleType, name: str) -> None:
         """The running rank is about to set an attribute of a library's module: from now on, it is each rank's own."""
@@ -220,15 +234,20 @@ def flags_of_backends() -> Iterator[Any]:
                 yield flag
 
 
-def read_log() -> tuple[int, list[logging.Handler]]:
-    """What `logging.basicConfig` sets."""
-    return logging.root.level, logging.root.handlers.copy()
+def print_options() -> dict[str, Any]:
+    """What `torch.set_printoptions` sets."""
+    return vars(PRINT_OPTIONS).copy()
 
 
-def write_log(setting: tuple[int, list[logging.Handler]]) -> None:
-    level, logging.root.handlers[:] = setting
-    if level != logging.root.level:
-        set_level(logging.root, level)
+def read_log(logger: logging.Logger) -> tuple[int, bool, bool, list[logging.Handler]]:
+    """What a program sets on a logger: its level, whether it is disabled and passes on, its handlers."""
+    return logger.level, logger.disabled, logger.propagate, logger.handlers.copy()
+
+
+def write_log(logger: logging.Logger, setting: tuple[int, bool, bool, list[logging.Handler]]) -> None:
+    level, logger.disabled, logger.propagate, logger.handlers[:] = setting
+    if level != logger.level:
+        set_level(logger, level)
 
 
 def start_children_with_own_variables() -> None:

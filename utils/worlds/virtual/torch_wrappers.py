@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from concurrent import futures
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,6 +18,7 @@ from ...recording.torch_private import (
     Switch,
     let_fsdp_take_meta_parameters,
     set_mesh_functions,
+    set_profiler,
     wrap_loss_parallel,
 )
 from .autocast import patch_autocast
@@ -35,6 +37,8 @@ def patch_wrappers(world: Engine) -> None:
     wait_for_keys(world)
     count_resized(world)
     keep_loss_parallel()
+    leave_out_profiling(world)
+    load_without_values(world)
 
 
 def patch_for_meta_tensors() -> None:
@@ -110,6 +114,42 @@ def keep_loss_parallel() -> None:
         return enter, leave
 
     wrap_loss_parallel(counted)
+
+
+def load_without_values(world: Engine) -> None:
+    """Where tensors have sizes only, those of a checkpoint do, too, whatever device the program names."""
+    load = torch.load
+
+    @functools.wraps(load)
+    def load_sizes(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        return load(f, "meta" if world.only_sizes else map_location, *args, **kwargs)
+
+    torch.load = load_sizes
+
+
+class NothingMeasured:
+    """What torch's profilers are given at their end: no events."""
+
+    def events(self) -> list[Any]:
+        return []
+
+    def trace_start_ns(self) -> int:
+        return 0
+
+    def save(self, path: str) -> None:
+        Path(path).write_text('{"traceEvents": []}')
+
+
+def leave_out_profiling(world: Engine) -> None:
+    """torch's profilers measure the process, which all ranks share, and crash when a second rank starts one."""
+
+    def enable(*_: Any, **__: Any) -> None:
+        world.say_once(
+            "profiler",
+            "torch.profiler measures nothing on a virtual cluster: see run.timeline() and run.save_trace(path).",
+        )
+
+    set_profiler(enable, NothingMeasured)
 
 
 def read_unknown_values() -> None:

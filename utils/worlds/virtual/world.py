@@ -149,6 +149,8 @@ class VirtualWorld(ProcessWorld):
             raise RankCrashed(f"the process of the virtual cluster {how_it_died(exit_code)}.")
         records = marshal.loads(outcome.ranks)
         self.take_records(records)
+        if outcome.held_up and not outcome.failures:
+            raise WorldStuck(deadlock.report_of_a_lock(self.states, outcome.lines, outcome.held_up))
         raise_what_went_wrong(self.states, outcome.failures)
         return self.run_of(records, outcome)
 
