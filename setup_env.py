@@ -208,6 +208,8 @@ def install(given, lock):
     if run_installer(given, requirements, log, lock) != 0:
         stamp_of(venv).unlink()  # it stopped on its own, so nothing is half installed
         stop(why_installing_failed("uv" if given.uv else "pip", log))
+    if not given.uv:
+        compile_packages(given, packages)
     (packages / "course.pth").write_text(str(ROOT) + "\n", encoding="utf-8")
     stamp_of(venv).write_text(stamp_text(venv), encoding="utf-8")
 
@@ -241,7 +243,7 @@ def run_installer(given, requirements, log, lock):
         command = [given.uv, "pip", "install", "--python", str(python_of(given.venv)), "--compile-bytecode"]
     else:
         command = [str(python_of(given.venv)), "-I", "-m", "pip", "install", "--progress-bar", "off"]
-        command += ["--disable-pip-version-check", "--no-input"]
+        command += ["--no-compile", "--disable-pip-version-check", "--no-input"]
     command += ["--requirement", str(requirements)]
     output = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "universal_newlines": True, "errors": "replace"}
     # it holds the lock too: if this program is killed, the next one waits until the installer has ended as well
@@ -252,6 +254,14 @@ def run_installer(given, requirements, log, lock):
             show_progress(line.strip())
     show_progress("")
     return installer.returncode
+
+
+def compile_packages(given, packages):
+    """Compile what pip has installed on all cores: pip would do it on one, in a third of the time that it takes."""
+    show_progress("Installing: compiling")
+    command = [str(python_of(given.venv)), "-I", "-m", "compileall", "-q", "-q", "-j", "0", str(packages)]
+    subprocess.call(command, env=clean_environment())  # its status says that some file is for another Python
+    show_progress("")
 
 
 def show_progress(line):

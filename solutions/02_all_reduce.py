@@ -551,7 +551,7 @@ figures.halving(size=8)
 
 # %% [markdown]
 # A bar is the tensor, cut in eight. Green is what a place keeps and completes in this round, orange what it gives to
-# its partner, white what it no longer works on.
+# its partner; what it no longer works on is empty.
 
 # %% [markdown]
 # Partners are easy to find in binary: $d$ is a power of two, and `place ^ d` (exclusive or) flips the one bit that has

@@ -272,7 +272,7 @@ for factor in (1.0, 1.25, 2.0):
 # first, in a small all-to-all of their own.
 #
 # Below, rank 0 has three tokens and experts 0 and 1, rank 1 has two tokens and experts 2 and 3. Each token uses two
-# experts, so it becomes two rows. A colour is the rank that a row comes from, and a black arrow is a row that leaves
+# experts, so it becomes two rows. A colour is the rank that a row comes from, and an arrow is a row that leaves
 # its rank. To **combine**, all rows go back the way they came.
 
 # %%
@@ -971,7 +971,7 @@ def two_level_exchange(x: Tensor, local_group, cross_group) -> Tensor:
     x: (N * L * n, D), left unchanged: n rows for each rank, rank 0's first; ranks are
     numbered node by node. local_group: the L ranks of this node. cross_group: the N
     ranks, one of each node, that have this rank's place in their node. Returns (N * L *
-    n, D), rank 0's first.
+    n, D), rank 0's first. Leaves no process group of its own behind.
     """
     ### BEGIN SOLUTION
     local, nodes = dist.get_world_size(local_group), dist.get_world_size(cross_group)

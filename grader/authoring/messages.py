@@ -9,7 +9,8 @@ A file names the hash of everything that a message can depend on: the lesson's c
 answers, and `utils`. `make build` judges a lesson's answers if that hash has changed, and never otherwise.
 
 Two runs must give the same file. Which ranks have failed by the time that the first failure ends the world, and what
-the others waited for, is a race: reports say RANKS for the first, once for equal failures, and leave out the second.
+the others waited for, is a race: reports say RANKS for the first, in the order of the alphabet and once for equal
+failures, and leave out the second.
 Ports, addresses and paths of temporary files are written as PORT, ADDRESS and FOLDER. Only the first line is stored of
 a rank that was killed, and of an answer marked `varies=True`.
 """
@@ -54,8 +55,9 @@ UNSTABLE = {
     re.compile(r"(?<=\]):\d+"): ":PORT",
     re.compile(r"\b0x[0-9a-f]{6,}"): "ADDRESS",
     re.compile(rf"{re.escape(tempfile.gettempdir())}/[^'\",\s]+|/\S*/site-packages(?=/)"): "FOLDER",
-    re.compile(r"^(  RANKS raised .*?)\n\n(?=\1)", re.MULTILINE | re.DOTALL): "",
 }
+RAISED = re.compile(r"^  RANKS raised .*(?:\n    .*)*", re.MULTILINE)  # a failure and its frames
+EQUAL = re.compile(r"^(  RANKS raised .*?)\n\n(?=\1)", re.MULTILINE | re.DOTALL)
 Words = dict[str, str]
 Work = tuple[Lesson, Mutant, str]  # the lesson, a wrong answer to it, its message as it is stored
 Map = Callable[[Callable[[Work], "Result"], Iterable[Work]], Iterator["Result"]]
@@ -86,7 +88,8 @@ def stable(words: str, varies: bool) -> str:
         return text.partition("\n")[0] + "\n  ..."
     for pattern, instead in UNSTABLE.items():
         text = pattern.sub(instead, text)
-    return text
+    failures = iter(sorted(RAISED.findall(text)))
+    return EQUAL.sub("", RAISED.sub(lambda _: next(failures), text))
 
 
 # ---- the file --------------------------------------------------------------------------------------------------------

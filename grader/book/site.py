@@ -35,6 +35,7 @@ from grader.book.lesson_page import lesson_page
 
 # The pages of docs/ that readers need first. All others follow, by name.
 FIRST = ("environments", "debugging", "clusters", "gpu", "simulator", "instructors", "grading", "architecture")
+FIGURE = re.compile(r'src="data:image/png;base64,([^"]+)"')  # in the HTML of an output
 COLOUR = re.compile(r"\x1b\[[\d;]*m")
 TEXT = (".html", ".ipynb", ".js", ".json", ".txt")  # what the proof reads
 
@@ -115,11 +116,11 @@ def card(lesson: Lesson, figure: str) -> str:
 
 
 def first_figure(page: NotebookNode) -> str:
-    """The first PNG among a page's open outputs, in base64; "" if there is none."""
+    """The first figure among a page's open outputs, a PNG in base64; "" if there is none."""
     for cell in page.cells:
         for output in cell.get("outputs", []) if "hide-output" not in cell.metadata.get("tags", []) else []:
-            if "image/png" in output.get("data", {}):
-                return str(output.data["image/png"]).replace("\n", "")
+            if found := FIGURE.search(output.get("data", {}).get("text/html", "")):
+                return found[1]
     return ""
 
 

@@ -101,7 +101,14 @@ parallel_embedding = vary(
 )
 parallel_cross_entropy = vary(
     visible.parallel_cross_entropy,
-    values=[(3, 7, 4), (5, 4, 2, -1000.0), (1, 3, 4, 1000.0), (4, 8, 3, 0.0, 1), (3, 4, 3, 500.0, -1, -900.0)],
+    values=[
+        (3, 7, 4),
+        (5, 4, 2, -1000.0),
+        (1, 3, 4, 1000.0),
+        (4, 8, 3, 0.0, 1),
+        (3, 4, 3, 500.0, -1, -900.0),
+        {"size": 2, "N": 9, "words": 3, "apart": 900.0, "groups": PAIRS},
+    ],
     traffic=[(3, 5, 40)],
 )
 parallel_attention = vary(

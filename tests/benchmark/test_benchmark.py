@@ -218,7 +218,7 @@ def test_forms_and_roots_are_in_the_columns_of_nccl_tests():
 def test_times_without_a_fit_are_still_shown_and_drawn():
     table = made_up(rows=[Row(1000, 250, 2e-5, 0, 0.1, 0.1, 0), Row(8000, 2000, 1e-5, 0, 0.1, 0.1, 0)])
     assert table.model is None and "no fit: larger messages don't take longer" in repr(table)
-    assert table.figure()._repr_png_()
+    assert table.figure().png()
 
 
 def test_a_single_virtual_rank_has_a_table_of_zeros_and_no_picture():
@@ -237,8 +237,8 @@ def test_wrong_values_are_reported():
 def test_a_table_has_html_and_a_picture():
     table = made_up()
     assert table._repr_html_().count("<tr>") == 1 + 1 + 3
-    png = table.figure()._repr_png_()
-    assert png == table.figure()._repr_png_()
+    png = table.figure().png()
+    assert png == table.figure().png()
     assert table.figure().title == "all_reduce, 4 ranks over gloo"
 
 

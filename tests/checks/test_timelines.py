@@ -1,9 +1,12 @@
-"""utils/checks/timelines.py: a check of time that fails shows the run beside the solution's, once."""
+"""utils/checks/timelines.py: a failed check shows a slow run beside the solution's, or a deadlock, once."""
+
+from collections import defaultdict
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from utils import region
 from utils.checks import Case, CheckFailed, expect_time, oracle, registry, timelines
 from utils.checks.progress import Progress
 from utils.checks.registry import Checks
@@ -37,7 +40,24 @@ def in_turn(x, rank, world_size):
     return other
 
 
-for function in (both_at_once, in_turn):
+def both_receive_first(x, rank, world_size):
+    other = torch.empty_like(x)
+    with region("turn round"):
+        x = x.flip(0)
+    dist.broadcast(other, src=0)
+    dist.recv(other, src=1 - rank)
+    dist.send(x, dst=1 - rank)
+    return other
+
+
+def receives_in_flight(x, rank, world_size):
+    other, never = torch.empty_like(x), torch.empty_like(x)
+    dist.irecv(never, src=1 - rank)
+    dist.irecv(other, src=1 - rank).wait()
+    return other
+
+
+for function in (both_at_once, in_turn, both_receive_first):
     function.__name__ = "there_and_back"
 
 
@@ -88,3 +108,49 @@ def test_nothing_is_written_down_unless_the_build_asks(check, tmp_path, monkeypa
     monkeypatch.delenv(timelines.VARIABLE)
     check(both_at_once, judges="time")
     assert list(tmp_path.iterdir()) == []
+
+
+def bars_at(picture) -> dict[str, list[tuple[float, float]]]:
+    """{kind of bar: where its copies start and end, as parts of the panel's width}"""
+    [panel] = picture.axes
+    spans = defaultdict(list)
+    for artist in panel.artists + panel.patches:
+        for left, _, right, *_ in artist.get_path().vertices.reshape(-1, 5, 2)[:, :, 0] / panel.get_xlim()[1]:
+            spans[artist.get_gid()].append((float(left), float(right)))
+    return spans
+
+
+def never_return(spans) -> bool:
+    """Whether these bars reach the right edge, and can be seen even if the call was the run's last event."""
+    return all(right == pytest.approx(1) and left < 0.81 for left, right in spans)
+
+
+@pytest.mark.parametrize("world", [{"clock": CLOCK}, {}])
+def test_a_deadlock_is_shown_once_with_the_calls_that_never_return(check, world, monkeypatch):
+    shown = []
+    monkeypatch.setattr(registry, "display", shown.append)
+    monkeypatch.setattr(registry, "in_notebook", lambda: True)
+
+    @oracle("there-and-back", values=[(2,)])
+    def there_and_back(draws, world_size: int) -> Case:
+        return Case([draws.different_integers(world_size, 3)], cluster=world.get("clock"))
+
+    [one] = there_and_back.checks()
+    check.checks[one.exercise, one.judges] = one
+    for _ in range(2):
+        with pytest.raises(CheckFailed) as failed:
+            check(both_receive_first)
+    assert failed.value.deadlock is not None
+    [picture] = shown
+    assert "never return" in picture.get_suptitle()
+    bars = bars_at(picture)
+    assert len(bars["blocking: recv"]) == 2 and never_return(bars["blocking: recv"])
+    assert all(end < 0.81 for _, end in bars["blocking: broadcast"] + bars["compute: turn round"])
+
+
+def test_asynchronous_calls_that_never_end_are_drawn_to_the_end():
+    failed = pytest.raises(CheckFailed, Runner(receives_in_flight), 2, [torch.ones(3), torch.ones(3)]).value
+    receives = bars_at(timelines.until_stuck(failed.deadlock))["asynchronous: recv"]
+    assert len(receives) == 4 and never_return(receives)
+    failed.deadlock.events.clear()
+    assert timelines.to_look_at(failed, "02_all_reduce", "there-and-back") == []

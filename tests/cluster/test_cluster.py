@@ -404,7 +404,7 @@ def test_one_node_is_drawn_without_a_network_and_large_clusters_fit_on_a_screen(
     assert texts(huge).count("x 904 more") == 2
     for picture in (one, rack, huge):
         assert picture.get_figwidth() * 80 < 1100 and picture.get_figheight() * 80 < 720
-    assert len(rack._repr_png_()) < 60_000
+    assert len(rack.png()) < 60_000
 
 
 def test_a_cluster_without_costs_can_be_described(capsys):

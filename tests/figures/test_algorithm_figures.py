@@ -84,4 +84,4 @@ def test_curves_are_logarithmic_and_the_dots_have_no_line():
     [panel] = picture.axes
     assert (panel.get_xscale(), panel.get_yscale()) == ("log", "log")
     assert [line.get_linestyle() for line in panel.lines] == ["-", "-", "None", ":"]
-    assert picture._repr_png_() == figures.time_curves(CURVES, "three", dots="worst")._repr_png_()
+    assert picture.png() == figures.time_curves(CURVES, "three", dots="worst").png()

@@ -10,6 +10,7 @@ import pytest
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.patches import FancyBboxPatch, Rectangle
 
+from tests.browser import open_browser, visit
 from utils import figures
 from utils.events.event import Event, Region
 from utils.events.memory_samples import MemoryNote
@@ -84,16 +85,33 @@ def test_traffic_shows_the_bytes_of_each_source_and_destination():
     [panel] = figures.traffic(Run(3, "real", "gloo", [], [], sends, 0.0), "who sends").axes
     assert sorted(filter(None, texts(panel))) == ["4,000", "8,000"]
     assert sum(isinstance(patch, FancyBboxPatch) for patch in panel.patches) == 9
-    figures.traffic(Run(2, "real", "gloo", [], [], [], 0.0), "silence")._repr_png_()
+    figures.traffic(Run(2, "real", "gloo", [], [], [], 0.0), "silence").png()
 
 
 def test_a_picture_is_a_small_png_with_the_same_bytes_each_time():
-    first, second = (figures.collective("all_gather")._repr_png_() for _ in range(2))
+    first, second = (figures.collective("all_gather").png() for _ in range(2))
     assert first == second
     assert first.startswith(b"\x89PNG")
     assert len(first) < 30_000
     assert b"Software" not in first
     assert repr(figures.collective("all_gather")) == "Picture('all-gather')"
+
+
+@pytest.mark.parametrize(
+    "theme, look",
+    [
+        ('data-jp-theme-light="true"', "none"),
+        ('data-jp-theme-light="false"', "invert(1) hue-rotate(180deg)"),
+        ('class="vscode-light"', "none"),
+        ('class="vscode-dark"', "invert(1) hue-rotate(180deg)"),
+    ],
+)
+def test_a_notebook_shows_a_picture_in_the_colours_of_its_theme(theme, look):
+    picture = figures.Picture(2, 1, 'ranks <0> & "1"')
+    with open_browser() as browser, visit(browser, "about:blank") as seen:
+        seen.page.set_content(f"<body {theme}><img>{picture._repr_html_()}</body>")
+        images = seen.page.evaluate("[...document.images].map(one => [one.alt, getComputedStyle(one).filter])")
+    assert images == [["", "none"], ['ranks <0> & "1"', look]]
 
 
 def luminance(colour) -> float:
@@ -174,7 +192,7 @@ def test_the_title_of_a_heatmap_fits(size, title):
     heatmap = figures.traffic(Run(size, "spawn", "gloo", [], [], sends(size), 1.0), title)
     assert heatmap.texts[0].get_fontsize() > 9
     for picture in (heatmap, figures.Picture(2.5, 1, title)):
-        picture._repr_png_()  # only now is it known how wide text is
+        picture.png()  # only now is it known how wide text is
         box = picture.texts[0].get_window_extent()
         assert box.x0 >= 0 and box.x1 <= picture.bbox.x1
 
@@ -296,7 +314,7 @@ def test_a_label_is_shown_in_full_or_as_its_number_or_not_at_all():
 def test_the_axis_uses_a_fitting_unit(span, unit):
     picture = figures.timeline(run_of([], [Region(0, "a", 1.0, 1.0 + span)]))
     assert picture.axes[0].get_xlabel().startswith(unit + " ")
-    picture._repr_png_()
+    picture.png()
 
 
 def test_a_timeline_of_one_region_shows_nothing_else():
@@ -395,7 +413,7 @@ def test_thousands_of_bars_become_few_shapes():
     picture = figures.timeline(run_of(calls, regions, 1))
     assert len(boxes(picture)) == 5000 + 5000 + 2500 + 4999  # blocked; bubbles
     assert len(picture.axes[0].patches) == 5
-    picture._repr_png_()
+    picture.png()
 
 
 def sends(size):
@@ -409,7 +427,7 @@ def test_a_heatmap_has_numbers_up_to_sixteen_ranks(size, numbers):
     assert texts(picture.axes[0]).count("8") == numbers
     assert picture.get_figwidth() * 80 < 1000
     for run in (Run(size, "spawn", "gloo", [], [], events, 1.0) for events in (sends(size), [])):
-        run.traffic().heatmap()._repr_png_()
+        run.traffic().heatmap().png()
 
 
 def test_the_heatmap_of_a_large_world_loses_no_message():

@@ -55,4 +55,4 @@ def test_the_mlp_has_a_lane_per_rank():
 
 @pytest.mark.parametrize("draw", [figures.sharded_mlp, figures.qkv_columns, lambda: figures.doors("f", "g")])
 def test_pictures_have_the_same_bytes_each_time(draw):
-    assert draw()._repr_png_() == draw()._repr_png_()
+    assert draw().png() == draw().png()

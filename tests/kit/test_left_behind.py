@@ -4,9 +4,11 @@ import functools
 
 import pytest
 import torch
+import torch.distributed as dist
 
+from utils import simulate, spawn
 from utils.kit.drivers.call import call_with
-from utils.kit.drivers.left_behind import LeftBehind
+from utils.kit.drivers.left_behind import LeftBehind, leaving_no_groups
 
 kept: list[object] = []
 masks: dict[int, torch.Tensor] = {}
@@ -78,3 +80,39 @@ def test_what_is_small_and_made_once_may_stay(function):
 def test_what_was_there_before_may_stay():
     kept.append(torch.arange(3.0))
     assert call(counts).result.tolist() == [0, 2, 4]
+
+
+def of_all(x):
+    dist.new_group()
+    return x
+
+
+def ended(x):
+    dist.destroy_process_group(dist.new_group())
+    return x
+
+
+def of_one_rank(x):
+    dist.new_group([1])
+    return x
+
+
+def raises(x):
+    dist.new_group()
+    raise ValueError("no")
+
+
+@pytest.mark.parametrize("world", [spawn, functools.partial(simulate, device="cpu")])
+def test_a_process_group_that_outlives_its_call_is_named(world):
+    def program(rank, world_size):
+        dist.new_group()  # not the function's
+        x, left = torch.ones(2), {}
+        for function in (of_all, ended, of_one_rank, raises, ended):
+            try:
+                assert leaving_no_groups(function, x) is x
+            except (LeftBehind, ValueError) as error:
+                left[function.__name__] = str(error).partition(" is left")[0]
+        return left
+
+    everywhere = {"of_all": "a process group of the ranks [0, 1]", "raises": "no"}
+    assert world(program, 2).results == [everywhere, {**everywhere, "of_one_rank": "a process group of the ranks [1]"}]

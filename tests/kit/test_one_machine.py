@@ -187,4 +187,4 @@ def test_tiles_show_three_matrices(step):
 
 
 def test_pictures_are_the_same_bytes_each_time():
-    assert figures.topology(MATRIX, "three")._repr_png_() == figures.topology(MATRIX, "three")._repr_png_()
+    assert figures.topology(MATRIX, "three").png() == figures.topology(MATRIX, "three").png()

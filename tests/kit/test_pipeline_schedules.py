@@ -103,7 +103,7 @@ def test_each_step_is_a_box_as_long_as_it_takes():
     assert [box.get_width() for box in boxes(picture)].count(2.0) == 4
     assert len(boxes(picture)) == 8
     assert [text.get_text() for text in picture.axes[0].texts].count("1") == 4
-    assert picture._repr_png_() == figures.schedule(RUNS, "two ranks")._repr_png_()
+    assert picture.png() == figures.schedule(RUNS, "two ranks").png()
 
 
 def test_steps_that_never_start_are_red():

@@ -416,6 +416,18 @@ wrong("groups-swapped", "the piece of a different cut").body("""
     dist.all_reduce(mine, op=dist.ReduceOp.AVG, group=shard_group)
     return mine
 """)
+own_groups = """
+    own = [dist.new_group(range(place, dist.get_world_size(), shard_size)) for place in range(shard_size)]
+    size = -(-gradient.numel() // shard_size)
+    flat = nn.functional.pad(gradient.flatten(), (0, size * shard_size - gradient.numel()))
+    mine = flat.new_empty(size)
+    dist.reduce_scatter_single(mine, flat, op=dist.ReduceOp.AVG, group=shard_group)
+    dist.all_reduce(mine, op=dist.ReduceOp.AVG, group=own[dist.get_rank(shard_group)])
+"""
+wrong("groups-of-its-own-in-each-call", "use the groups that you are given").body(own_groups + "    return mine\n")
+right("ends-its-own-groups").body(
+    own_groups + "    dist.destroy_process_group(own[dist.get_rank(shard_group)])\n    return mine\n"
+)
 wrong("whole-world-at-once", "reduce-scatter first", caught_by="traffic").body("""
     size = -(-gradient.numel() // shard_size)
     flat = nn.functional.pad(gradient.flatten(), (0, size * shard_size - gradient.numel())).clone()

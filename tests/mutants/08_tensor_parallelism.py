@@ -281,6 +281,7 @@ wrong("maximum-of-its-own", "all must subtract the same").replace(
     "all_reduce(logits_local.max(dim=-1).values, tp_group, op=dist.ReduceOp.MAX)",
     "logits_local.max(dim=-1).values.detach()",
 )
+wrong("maximum-over-all-groups", "pass tp_group to each collective").replace("tp_group, op=", "None, op=")
 wrong("sum-of-its-own-words", "without the sum over the other ranks' words").replace(
     "total = g(shifted.exp().sum(-1))", "total = shifted.exp().sum(-1)"
 )
@@ -370,7 +371,7 @@ wrong("zeros-for-the-others", "zeros for the others").replace(
     "parts = [grad_local if r == rank else torch.zeros_like(grad_local) for r in range(size)]\n"
     "return torch.cat(parts, dim=1), None",
 )
-wrong("all-reduce-and-a-slice", "Not the collective that is needed", caught_by="traffic").replace(
+wrong("all-reduce-and-a-slice", "gives every rank the whole sum, reduce_scatter", caught_by="traffic").replace(
     "return reduce_scatter(x_partial, tp_group, dim=1)",
     "rank, size = dist.get_rank(tp_group), dist.get_world_size(tp_group)\n"
     "return all_reduce(x_partial, tp_group).chunk(size, dim=1)[rank].contiguous()",

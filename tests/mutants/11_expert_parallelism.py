@@ -278,6 +278,10 @@ wrong("flat", "inside the node, and one between", caught_by="traffic").body("""
     size = dist.get_world_size()
     return all_to_all(x.view(size, -1), [1] * size, [1] * size).view(x.shape)
 """)
+wrong("flat-in-a-group-of-its-own", "a process group of the ranks").body("""
+    size = dist.get_world_size()
+    return all_to_all(x.view(size, -1), [1] * size, [1] * size, dist.new_group()).view(x.shape)
+""")
 wrong("sorted-by-place", "sorted by rank, node by node").replace(
     ".reshape(x.shape)", ".transpose(0, 1).reshape(x.shape)"
 )

@@ -155,4 +155,4 @@ def test_a_thousand_ranks_fit_into_one_table_and_one_picture():
 
     breakdown = simulate(program, 256, cluster=ideal(256)).breakdown()
     assert len(repr(breakdown).splitlines()) <= 20
-    assert len(breakdown.picture()._repr_png_()) < 200_000
+    assert len(breakdown.picture().png()) < 200_000

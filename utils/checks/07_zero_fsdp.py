@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from .. import RankFailed
 from ..cluster.hardware import Cluster, Gpu, Link, links
 from ..cluster.presets import find_cluster
-from ..kit.drivers.sharded import gather_and_go_back, in_groups, measure, through_backward, train
+from ..kit.drivers.sharded import gather_and_go_back, in_groups, in_groups_alone, measure, through_backward, train
 from ..kit.mlp import MLP, forward, layer, loss_of, make_batch, make_weights
 from ..kit.overlapped_fsdp import overlapped_step
 from ..kit.tied_mlp import AwkwardMLP
@@ -903,7 +903,7 @@ def hybrid_reduce(
             ],
         },
         rtol=RTOL[dtype],
-        through=in_groups,
+        through=in_groups_alone,
         traffic=traffic,
     )
 

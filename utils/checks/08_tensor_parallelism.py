@@ -418,7 +418,16 @@ def parallel_embedding(draws: Draws, size: int, rows: int, D: int, tokens: Tenso
     return truth.case(mistakes, traffic=partial(expect_passes, forward=[("all_reduce", grad.nbytes)], backward=[]))
 
 
-@oracle(values=[(4, 6, 3), (2, 3, 2, 1000.0), {"size": 2, "N": 3, "words": 2, "apart": 1000.0}], traffic=[(4, 6, 50)])
+@oracle(
+    values=[
+        (4, 6, 3),
+        (2, 3, 2, 1000.0),
+        {"size": 2, "N": 3, "words": 2, "apart": 1000.0},
+        {"size": 2, "N": 4, "words": 2, "apart": 1000.0, "groups": NEIGHBOURS},
+    ],
+    traffic=[(4, 6, 50)],
+)
+@in_groups
 def parallel_cross_entropy(
     draws: Draws, size: int, N: int, words: int, shift: float = 0.0, unlikely: int = -1, apart: float = 0.0
 ) -> Case:
@@ -426,11 +435,11 @@ def parallel_cross_entropy(
 
     shift: added to all logits. It doesn't change the loss, but the exponential of 1000 is infinite, that of -1000 is 0
     unlikely: a rank whose words are far below all others, if there is one
-    apart: how far the logits of each token are below those of the token before
+    apart: how far the logits of the tokens are from each other. Which token has the largest differs between groups
     """
     rank_of_word = torch.arange(size).repeat_interleave(words)
     logits = normal_numbers(draws, (N, size * words))[0] + shift - 2000 * (rank_of_word == unlikely)
-    logits -= apart * torch.arange(N).unsqueeze(-1)
+    logits -= apart * torch.randperm(N, generator=draws.generator(2)).unsqueeze(-1)
     edges = torch.tensor([rank * words + at for rank in range(size) if rank != unlikely for at in (0, words - 1)])
     targets = edges[torch.randperm(len(edges), generator=draws.generator(1))].repeat(N)[:N]
     whole = {"logits": logits, "targets": targets}

@@ -16,6 +16,7 @@ from torch import Tensor
 from ..cluster.presets import find_cluster
 from ..kit.drivers.backward import my_group
 from ..kit.drivers.grouped import call_in_group
+from ..kit.drivers.left_behind import leaving_no_groups
 from ..kit.expert_placement import DIM, HIDDEN, placed_layer, routing_statistic
 from ..kit.mixture import expert_mlp, make_experts, mixture
 from ..text.units import plural
@@ -560,7 +561,8 @@ def moe_gradients(
 
 
 def on_nodes(function: Callable[..., Any], x: Tensor, rank: int, local: Groups, cross: Groups) -> Any:
-    return function(x, *(my_group(rank, [list(members) for members in groups]) for groups in (local, cross)))
+    given = [my_group(rank, [list(members) for members in groups]) for groups in (local, cross)]
+    return leaving_no_groups(function, x, *given)
 
 
 TARGETS_FIRST = {

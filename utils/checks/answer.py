@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..diagnosis.errors import WorldStuck
 from ..events.event import Event
 from ..report.run import Run
 
@@ -42,6 +43,7 @@ class CheckFailed(AssertionError):
         self.header, self.saw, self.expected, self.mistake, self.share = "", saw, expected, mistake, share
         self.impossible = impossible
         self.run: Run | None = None  # the run that was too slow, if it has ended
+        self.deadlock: WorldStuck | None = None  # what ended the run, if that was it
         super().__init__(saw)
 
     def __str__(self) -> str:

@@ -18,6 +18,7 @@ and what it called in each pass.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
@@ -36,6 +37,14 @@ from .traffic import expect_all_waited
 CLOSE = 1e-9  # relative error of float64 numbers, after gelu, exp or additions in another order
 
 Call = tuple[str, int]  # (op, bytes handed in)
+GIVES = {
+    "all_reduce": "gives every rank the whole sum",
+    "reduce_scatter": "gives each rank one part of the sum",
+    "all_gather": "gives every rank the tensors of all",
+    "all_to_all": "gives each rank one part of every tensor",
+    "broadcast": "gives every rank the root's tensor",
+    "reduce": "gives the sum to the root alone",
+}
 
 
 # ---- what is right
@@ -197,6 +206,7 @@ def expect_repeats(answer: Answer) -> None:
 
 
 OVERFLOW = "not a number, or infinite: something overflows, or a logarithm gets 0"
+ALL_GROUPS = f"{OVERFLOW}. There are several groups here: pass tp_group to each collective"
 NO_RETURN = "what a function without a `return` gives, or a call of `dist`"
 NO_GRADIENT = (
     "no gradient: autograd does not see that your result depends on this tensor. It sees through neither detach(), "
@@ -231,20 +241,27 @@ def in_groups(draw: Drawing) -> Drawing:
             return draw(draws, *arguments, **named)
         cases = [draw(draws.again(number), *arguments, **named) for number in range(len(groups))]
         if isinstance(cases[0].right, dict):
-            cases = [replace(case, mistakes=with_the_sum(case.mistakes, cases)) for case in cases]
+            cases = [replace(case, mistakes=of_several_groups(case.mistakes, cases)) for case in cases]
         return replace(side_by_side(cases, groups), same={**cases[0].same, "groups": groups})
 
     return draw_all
 
 
-def with_the_sum(mistakes: Mapping[str, Mistakes], cases: Sequence[Case]) -> dict[str, Mistakes]:
-    """These mistakes, and the sum over all groups of each part that is the same on every rank of a group."""
+def of_several_groups(mistakes: Mapping[str, Mistakes], cases: Sequence[Case]) -> dict[str, Mistakes]:
+    """These mistakes, and what collectives over all groups lead to.
+
+    Their sum, for each part that is the same on every rank of a group; or an overflow.
+    """
     sums = {}
     for name in cases[0].right:
         parts = [case.right[name] for case in cases]
         if all(isinstance(part, torch.Tensor) and part.shape == parts[0].shape for part in parts):
             sums[name] = {"the sum over the ranks of all groups: pass tp_group to each collective": sum(parts)}
-    return {name: {**mistakes.get(name, {}), **sums.get(name, {})} for name in {**mistakes, **sums}}
+    usual = {
+        name: {ALL_GROUPS if words == OVERFLOW else words: wrong for words, wrong in of_part.items()}
+        for name, of_part in mistakes.items()
+    }
+    return {name: {**usual.get(name, {}), **sums.get(name, {})} for name in {**usual, **sums}}
 
 
 # ---- calls
@@ -321,7 +338,12 @@ def what_is_wrong(seen: Sequence[Call], wanted: Sequence[Call], why: str) -> str
         return "Fewer calls than are needed: some rank's part is missing."
     if len(seen) > len(wanted):
         return f"{len(seen)} calls where {len(wanted)} will do: which of these results did the rank have already?"
-    return f"Not the collective that is needed; it takes {got:,} bytes instead of {needed:,}."
+    if got != needed:
+        return f"Not the collective that is needed; it takes {got:,} bytes instead of {needed:,}."
+    ops = [Counter(op for op, _ in calls) for calls in (seen, wanted)]
+    different = [*(ops[0] - ops[1]), *(ops[1] - ops[0])]
+    gives = ", ".join(f"{op} {GIVES[op]}" for op in different if op in GIVES)
+    return "Not the collective that is needed, though it is handed as many bytes" + (f": {gives}." if gives else ".")
 
 
 def in_words(calls: Sequence[Call], in_all: bool = False) -> str:

@@ -13,7 +13,6 @@ try:
 except ModuleNotFoundError:  # a lesson as a script, on a machine without Jupyter
     display = print
 
-from ..report.run import Run
 from .answer import CheckFailed
 from .marking import Check, CheckFunction, exercise_of
 from .oracles import Oracle
@@ -21,7 +20,7 @@ from .progress import Passed, Progress, Summary
 from .recorded import Recorded, points_of
 from .runner import Runner
 from .scores import SCORE
-from .timelines import beside_each_other, keep, solutions_run
+from .timelines import keep, to_look_at
 
 TIME = "time"
 WIDTH = 78  # columns of a message's first line
@@ -45,7 +44,7 @@ class Checks:
         }
         self.hidden = hidden
         self.progress = Progress({} if hidden else points_of(lesson))
-        self.looked_at: set[str] = set()  # exercises whose timeline has been shown
+        self.looked_at: set[tuple[str, bool]] = set()  # (exercise, whether it got stuck) whose timeline has been shown
 
     @property
     def registered(self) -> set[tuple[str, str]]:
@@ -68,18 +67,17 @@ class Checks:
             said = self.judge(function, judges, Runner)
         except CheckFailed as failed:
             self.progress.note(exercise, judges, passed=False)
-            if failed.run is not None:
-                self.look(exercise, failed.run)
+            self.look(exercise, failed)
             raise
         self.progress.note(exercise, judges, passed=True)
         display(Passed(said, self.progress))
 
-    def look(self, exercise: str, run: Run) -> None:
-        """In a notebook, show a run that was too slow beside the solution's; once, not at each attempt."""
-        expected = solutions_run(self.module.__name__.rpartition(".")[2], exercise, like=run)
-        if expected is not None and exercise not in self.looked_at and in_notebook():
-            self.looked_at.add(exercise)
-            for picture in beside_each_other(run, expected):
+    def look(self, exercise: str, failed: CheckFailed) -> None:
+        """In a notebook, show the timeline of a run that got stuck or was too slow; once, not at each attempt."""
+        about = (exercise, failed.deadlock is not None)
+        if about not in self.looked_at and in_notebook() and not self.hidden:
+            for picture in to_look_at(failed, self.module.__name__.rpartition(".")[2], exercise):
+                self.looked_at.add(about)
                 display(picture)
 
     def summary(self) -> Summary:

@@ -98,7 +98,9 @@ class Runner:
             with contextlib.redirect_stdout(io.StringIO()) if self.quiet else contextlib.nullcontext():
                 run = self.world(cluster, device, world_size, function, inputs, same, catch)
         except RankError as error:
-            raise explained(error, self.if_stuck, self.quiet) from None
+            failed = explained(error, self.if_stuck, self.quiet)
+            failed.deadlock = error if isinstance(error, WorldStuck) else None
+            raise failed from None
         self.runs.append(run)
         results, inputs_after, shared = (list(column) for column in zip(*run.results, strict=True))
         if all(result is None for result in results):

@@ -1,7 +1,7 @@
-"""What a failed check of time shows in a notebook: the run's timeline beside the solution's, on the same time axis.
+"""What a failed check shows in a notebook: the timeline of a run that got stuck, or that of one that was too slow.
 
-`make build` writes the solution's down while it runs the lesson: see `keep`. A timeline says when ranks computed and
-communicated, but not a line of code.
+The latter stands beside the solution's, on the same time axis. `make build` writes the solution's down while it runs
+the lesson: see `keep`. A timeline says when ranks computed and communicated, but not a line of code.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ from dataclasses import astuple, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..diagnosis.errors import WorldStuck
+from ..events import bars
 from ..events.event import Event, Region
 from ..report.run import Run
+from .answer import CheckFailed
 
 if TYPE_CHECKING:
     from ..figures import Picture
@@ -22,6 +25,29 @@ FOLDER = Path(__file__).parent / "recorded" / "timelines"
 VARIABLE = "RECORD_TIMELINES"  # of the environment: the file to write to, while the solution runs
 DIGITS = 6  # of a time, in a file
 MOST_EVENTS = 2000  # in a run that is written down
+FOREVER = 0.25  # of the time until then: what a picture shows of the calls that never return
+
+
+def to_look_at(failed: CheckFailed, lesson: str, exercise: str) -> list[Picture]:
+    """Pictures of the run that failed a check, if they say more than the message."""
+    if failed.deadlock is not None:
+        return [until_stuck(failed.deadlock)] if failed.deadlock.events else []
+    run = failed.run
+    expected = solutions_run(lesson, exercise, like=run) if run is not None else None
+    return beside_each_other(run, expected) if run is not None and expected is not None else []
+
+
+def until_stuck(error: WorldStuck) -> Picture:
+    """The timeline of a deadlock. The calls in which ranks wait forever last until its end."""
+    first, last = (moment(error.events, error.regions) for moment in (bars.first_moment, bars.last_moment))
+    end = last + (FOREVER * (last - first) or 1e-6)
+    waits = [event.end is None and (not event.is_async or event.waited is not None) for event in error.events]
+    events = [replace(event, end=end) if w else event for event, w in zip(error.events, waits, strict=True)]
+    ranks = len(error.output)
+    run = Run(ranks, "spawn", "", error.results, error.output, events, end, error.regions)
+    picture = run.timeline()
+    picture.suptitle("Your run until it got stuck: calls that reach the right edge never return")
+    return picture
 
 
 def beside_each_other(run: Run, expected: Run) -> list[Picture]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..events.event import Event
+from ..events.event import Event, Region
 
 
 class RankError(RuntimeError):
@@ -14,6 +14,7 @@ class RankError(RuntimeError):
     results  what each rank returned; None for those that did not return
     output   what each rank printed
     events   every Event of every rank
+    regions  every Region that a rank has left
     """
 
     def __init__(self, report: str, rank: int | None = None) -> None:
@@ -22,6 +23,7 @@ class RankError(RuntimeError):
         self.results: list[Any] = []
         self.output: list[str] = []
         self.events: list[Event] = []
+        self.regions: list[Region] = []
 
     def _render_traceback_(self) -> list[str]:
         """IPython shows these lines instead of a traceback through the launcher."""

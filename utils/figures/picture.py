@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+from base64 import b64encode
+from html import escape
 from typing import Any, TypeAlias
 
 from matplotlib.figure import Figure
@@ -17,11 +19,21 @@ COLOURS = ["#E69F00", "#56B4E9", "#3DB891", "#F0E442", "#D98CB3", "#7FA6D6", "#E
 # The same for kinds of work in thin bars: as dark as black letters allow, so that they differ more.
 KINDS = ["#E69F00", "#56B4E9", "#009E73", "#F0E442", "#CC79A7", "#D55E00", "#2E7FBF"]
 BOLD = 0.62  # the width of a bold letter, as a part of the type's size
-INK, GREY, PAPER = "#222222", "#8A8A8A", "#FFFFFF"  # white paper is readable in light and dark themes
+INK, GREY, PAPER = "#222222", "#8A8A8A", "#FFFFFF"
+# In a dark theme, the paper becomes the theme's ground and the ink white, while hues stay; docs/book/_static/book.css
+# does the same. The first selector is JupyterLab's, the second VS Code's. Where a viewer ignores styles, as JupyterLab
+# does in a notebook that it doesn't trust, the paper is white.
+IN_THE_DARK = (
+    "<style>[data-jp-theme-light=false] img.manyranks, .vscode-dark img.manyranks "
+    "{ filter: invert(1) hue-rotate(180deg); mix-blend-mode: screen }</style>"
+)
 
 
 class Picture(Figure):
-    """A matplotlib figure that a notebook shows as a small PNG, with the same bytes every time."""
+    """A matplotlib figure that a notebook shows as a small PNG, with the same bytes every time.
+
+    It suits light and dark themes alike.
+    """
 
     def __init__(self, width: float, height: float, title: str) -> None:  # in inches
         super().__init__(figsize=(width, height), facecolor=PAPER)
@@ -29,10 +41,14 @@ class Picture(Figure):
         size = min(12.0, 72 * width / (BOLD * len(title))) if title else 12.0  # points
         self.suptitle(title, color=INK, fontsize=size, fontweight="bold", x=0.5, y=max(0.97, 1 - 0.12 / height))
 
-    def _repr_png_(self) -> bytes:
-        png = io.BytesIO()
-        self.savefig(png, format="png", dpi=80, metadata={"Software": None})
-        return png.getvalue()
+    def png(self) -> bytes:
+        content = io.BytesIO()
+        self.savefig(content, format="png", dpi=80, metadata={"Software": None})
+        return content.getvalue()
+
+    def _repr_html_(self) -> str:
+        source = f"data:image/png;base64,{b64encode(self.png()).decode()}"
+        return f'{IN_THE_DARK}\n<img class="manyranks" alt="{escape(self.get_suptitle())}" src="{source}">'
 
     def __repr__(self) -> str:
         return f"Picture({self.title!r})"

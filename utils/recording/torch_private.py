@@ -64,6 +64,7 @@ __all__ = [
     "functional_collectives",
     "get_dispatch_mode",
     "gradient_hooks_of",
+    "groups_of_process",
     "is_on",
     "kernels_of_optimizers",
     "let_fsdp_take_meta_parameters",
@@ -291,6 +292,12 @@ def set_timeout(backend: ProcessGroupGloo, timeout: timedelta) -> None:
 def source_rank_of(work: Work) -> int:
     """The sender, as a rank in the group, of what a receive from any source has received."""
     return work._source_rank()
+
+
+def groups_of_process() -> list[dist.ProcessGroup]:
+    """The process groups that this process is in, in the order in which they were made."""
+    groups: GroupsOfProcess = vars(c10d)["_world"]
+    return list(groups.pg_map)
 
 
 def set_groups_of_process(groups: GroupsOfProcess) -> None:

@@ -128,8 +128,9 @@ UNSTABLE = {
         "  RANKS raised KeyError: 'FOLDER'\n    line 2\n  Why?",
     ),
     "different failures": (
-        "  rank 0 raised KeyError: 0\n    line 2\n\n  rank 1 raised KeyError: 1\n    line 2",
-        "  RANKS raised KeyError: 0\n    line 2\n\n  RANKS raised KeyError: 1\n    line 2",
+        "  rank 1 raised KeyError: 1\n    line 2\n\n  rank 0 raised KeyError: 0\n    line 2\n\n"
+        "  rank 2 raised KeyError: 1\n    line 2\n  Why?",
+        "  RANKS raised KeyError: 0\n    line 2\n\n  RANKS raised KeyError: 1\n    line 2\n  Why?",
     ),
     "who died": ("  rank 3 was killed by SIGABRT (a C++ library).\n    the last words: 24 vs 16", "  ..."),
 }

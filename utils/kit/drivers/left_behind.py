@@ -1,7 +1,8 @@
-"""Tensors that a function still holds when it has returned: in a global variable, a default or an attribute.
+"""What a function leaves behind when it has returned: tensors that it still holds, and process groups.
 
-A rank that keeps the tensors of one step has less memory in the next. So what an answer holds before a call is compared
-with what it holds after it. A table that a function fills once, such as a mask, may stay.
+It may hold tensors in a global variable, a default or an attribute. A rank that keeps the tensors of one step has less
+memory in the next. So what an answer holds before a call is compared with what it holds after it. A table that a
+function fills once, such as a mask, may stay.
 """
 
 from __future__ import annotations
@@ -12,14 +13,15 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
-from ...recording.torch_private import address_of
+from ...recording.torch_private import address_of, groups_of_process
 
 DEPTH = 4  # of containers in containers that are searched
 
 
 class LeftBehind(RuntimeError):
-    """A rank holds a tensor of a call that is over."""
+    """A rank holds a tensor or a process group of a call that is over."""
 
 
 def held(function: Callable[..., Any]) -> list[tuple[str, torch.Tensor]]:
@@ -65,3 +67,17 @@ def expect_none_left(
                 f"{name!r} still holds a tensor of shape {tuple(tensor.shape)} after the call. It takes memory as long "
                 "as the program runs, and more with each call: keep a call's tensors in local variables."
             )
+
+
+def leaving_no_groups(function: Callable[..., Any], *given: Any, **same: Any) -> Any:
+    """What a function returns that promises to leave no process group behind. Raises LeftBehind if it does."""
+    before = groups_of_process()
+    result = function(*given, **same)
+    for group in groups_of_process():
+        if group not in before:
+            raise LeftBehind(
+                f"a process group of the ranks {dist.get_process_group_ranks(group)} is left after the call. It holds "
+                "its connections as long as the program runs, and each call adds another one: use the groups that you "
+                "are given, or end your own with dist.destroy_process_group(group)."
+            )
+    return result

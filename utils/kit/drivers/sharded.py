@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor, nn
 from ...recording.storages import Storages
 from ...recording.track_memory import track_memory
 from ..mlp import layer, loss_of
+from .left_behind import leaving_no_groups
 
 
 def most_between(storages: Storages, first: int, last: int | None = None) -> int:
@@ -143,3 +145,16 @@ def in_groups(
             if rank in members:
                 given_groups[name] = group
     return function(*given, **same, **given_groups)
+
+
+def in_groups_alone(
+    function: Callable[..., Any],
+    *given: Any,
+    rank: int,
+    world_size: int,
+    groups: Mapping[str, Sequence[list[int]]],
+    **same: Any,
+) -> Any:
+    """As `in_groups`, for a function that promises to leave no process group of its own behind."""
+    watched = partial(leaving_no_groups, function)
+    return in_groups(watched, *given, rank=rank, world_size=world_size, groups=groups, **same)

@@ -124,6 +124,7 @@ class ProcessWorld(ABC):
             error.results = self.results()
             error.output = self.printed()
             error.events = [event for state in self.states for event in state.events]
+            error.regions = [region for state in self.states for region in state.regions]
 
     def close(self) -> None:
         self.selector.close()
