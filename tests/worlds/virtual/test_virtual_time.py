@@ -902,5 +902,5 @@ def ends_of_collectives(seed, members_of):
 @pytest.mark.parametrize("seed", range(5))
 def test_equal_members_are_one_group_whether_calls_share_their_tuple_or_not(seed):
     ends = ends_of_collectives(seed, lambda group: group)
-    assert ends == ends_of_collectives(seed, lambda group: tuple([*group]))  # a new one each time, freed at once
+    assert ends == ends_of_collectives(seed, lambda group: tuple(map(int, group)))  # a new one each time, freed at once
     assert None not in ends
