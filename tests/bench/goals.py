@@ -113,7 +113,7 @@ def simulated(measured: dict, program: str) -> float:
 
 
 def growth_of_time_per_rank(measured: dict) -> float:
-    few, many = 64, 1024
+    few, many = min(DDP), max(DDP)
     return simulated(measured, DDP[many]) / many / (simulated(measured, DDP[few]) / few)
 
 
@@ -144,7 +144,7 @@ GOALS = [
     Goal(f"recording a call of {SMALL}", 20, "µs", microseconds_of_recording),
     Goal(f"recording a call of {LARGE}", 3, "%", percent_of_recording),
     Goal(f"simulate: {DDP[1024]}", 3, "s", lambda measured: simulated(measured, DDP[1024])),
-    Goal(f"simulate: {DDP[4096]}", 8, "s", lambda measured: simulated(measured, DDP[4096])),
+    Goal("simulate: 4,096 ranks, DDP step (extrapolated)", 8, "s", lambda found: extrapolated(found, DDP, 4096)),
     Goal("simulate: 1,024 ranks, FSDP2 (extrapolated)", 15, "s", lambda found: extrapolated(found, FSDP2, 1024)),
     Goal("simulate: 1,024 ranks, 8 x 8 x 16 (extrapolated)", 15, "s", lambda found: extrapolated(found, GRID, 1024)),
     Goal("simulate: time per rank, 1,024 ranks over 64", 1, "x", growth_of_time_per_rank),
