@@ -91,38 +91,8 @@ grid_step = vary(
 # ---- context parallelism
 
 
-@oracle(values=[(12, 3), (16, 2), (40, 5), (2, 1)])
-def zigzag_positions(_: Draws, tokens: int, size: int) -> Case:
-    whole, ranks = torch.arange(tokens), range(size)
-    pieces, last = whole.chunk(2 * size), 2 * size - 1
-
-    def lists(of: Any) -> list[list[int]]:
-        return [of(rank).tolist() for rank in ranks]
-
-    return Case(
-        [[tokens] * size, list(ranks), [size] * size],
-        right=lists(lambda rank: torch.cat([pieces[rank], pieces[last - rank]])),
-        seen=f"{tokens} tokens, rank {{rank}} of {size}: the positions are",
-        mistakes={
-            "neighbouring tokens: the last rank then has most to look at": lists(lambda rank: whole.chunk(size)[rank]),
-            "every P-th token: balanced, but then a block can never be left out": lists(lambda rank: whole[rank::size]),
-            "two neighbouring chunks: one early and one late chunk are wanted": lists(
-                lambda rank: torch.cat([pieces[rank], pieces[(rank + 1) % len(pieces)]])
-            ),
-            **{
-                f"a second chunk that is one too far {where}: that of rank r is number 2 P - 1 - r": lists(
-                    lambda rank, by=by: torch.cat([pieces[rank], pieces[(last - rank + by) % len(pieces)]])
-                )
-                for where, by in (("forward", -1), ("back", 1))
-            },
-            "the later chunk first: positions ascend": lists(
-                lambda rank: torch.cat([pieces[last - rank], pieces[rank]])
-            ),
-        },
-    )
-
-
 merge_attention = vary(visible.merge_attention, values=[(False, 3000.0), (True, 300.0)])
+zigzag_block = vary(visible.zigzag_block, values=[([(3, 1), (1, 3), (3, 3)], 3), ([(0, 4), (4, 0)], 1), ([(0, 0)], 2)])
 ring_attention = vary(
     visible.ring_attention,
     values=[([[0, 1, 2, 3, 4]], 1, "dealt"), ([[0]], 3, "chunks"), ([[0, 3], [1, 4], [2, 5]], 2, "chunks")],
@@ -269,6 +239,5 @@ RECORDED = (
             (((2, 6), (0, 4)), {"left": ((0, 8), (0, 2)), "right": ((0, 8), (2, 4))}),
         ],
     ),
-    vary(zigzag_positions, values=[(8, 2), (24, 4)]),
     vary(axis_groups, values=[({"dp": 2, "pp": 2, "tp": 3}, ("pp",)), ({"dp": 2, "pp": 3, "tp": 2}, ("dp", "tp"))]),
 )

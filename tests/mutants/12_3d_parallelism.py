@@ -106,17 +106,49 @@ right("sigmoid").body("""
     return out_a + share * (out_b - out_a), lse_a - torch.nn.functional.logsigmoid(lse_a - lse_b)
 """)
 
-wrong, right = ANSWERS.to("zigzag-positions")
-wrong("contiguous", "neighbouring tokens").body("return torch.arange(tokens).chunk(cp_size)[cp_rank].tolist()")
-wrong("strided", "every P-th token").body("return list(range(tokens))[cp_rank::cp_size]")
-wrong("two-neighbours", "two neighbouring chunks").replace("2 * cp_size - 1 - cp_rank", "(cp_rank + 1) % (2 * cp_size)")
-wrong("off-by-one-back", "one too far back").replace("2 * cp_size - 1 - cp_rank", "-cp_rank")
-wrong("off-by-one", "one too far forward").replace("2 * cp_size - 1 - cp_rank", "2 * cp_size - 2 - cp_rank")
-wrong("later-first", "the later chunk first").replace("early + late", "late + early")
-right("arithmetic").body("""
-    size = tokens // (2 * cp_size)
-    starts = cp_rank * size, (2 * cp_size - 1 - cp_rank) * size
-    return [start + n for start in starts for n in range(size)]
+wrong, right = ANSWERS.to("zigzag-block")
+wrong("no-mask", "that of all pairs").body("return attend(q, k, v)")
+wrong("always-causal", "a causal mask by number").body("return attend(q, k, v, causal=True)")
+wrong("mask-of-its-own-only", "whether visible or not").body("return attend(q, k, v, causal=keys_of == queries_of)")
+wrong("wrong-way-round", "would need").replace("keys_of < queries_of", "keys_of > queries_of")
+wrong("late-keys", "its early chunk is the one").replace("k[:, :, :n], v[:, :, :n]", "k[:, :, n:], v[:, :, n:]")
+wrong("early-queries", "it is the late ones that see").replace("[:, :, n:]", "[:, :, :n]")
+wrong("all-before", "what a rank before this one would need").replace("keys_of < queries_of", "keys_of != queries_of")
+wrong("all-behind", "what a rank behind this one would need").replace("keys_of < queries_of", "False")
+wrong("lse-of-nothing", "the log of an empty sum").replace('float("-inf")', "0.0")
+wrong("computes-then-hides", "left out, not computed").body("""
+    out, lse = attend(q, k, v, causal=keys_of == queries_of)
+    if keys_of < queries_of:
+        return attend(q, k[:, :, :n], v[:, :, :n])
+    if keys_of > queries_of:
+        out[:, :, :n], lse[:, :, :n] = 0, float("-inf")
+    return out, lse
+""")
+wrong("without-the-kernel", "call `attend`").body("""
+    early, late = torch.arange(n), torch.arange(n)
+    at = {rank: torch.cat([early + rank * n, late + (99 - rank) * n]) for rank in (queries_of, keys_of)}
+    return attention_block(q, k, v, at[queries_of], at[keys_of])
+""")
+right("quarters").body("""
+    early, late = slice(0, n), slice(n, 2 * n)
+    outs, lses = [], []
+    for mine, first in ((early, True), (late, False)):
+        if keys_of > queries_of and first:
+            parts = (torch.zeros_like(q[:, :, mine]), torch.full_like(q[:, :, mine, 0], float("-inf")))
+        elif keys_of > queries_of:
+            parts = attend(q[:, :, mine], k, v)
+        elif keys_of < queries_of:
+            parts = attend(q[:, :, mine], k[:, :, early], v[:, :, early])
+        elif first:
+            parts = attend(q[:, :, mine], k[:, :, early], v[:, :, early], causal=True)
+        else:
+            a, b = attend(q[:, :, mine], k[:, :, early], v[:, :, early])
+            c, d = attend(q[:, :, mine], k[:, :, late], v[:, :, late], causal=True)
+            lse = torch.logaddexp(b, d)
+            parts = (a * (b - lse).exp().unsqueeze(-1) + c * (d - lse).exp().unsqueeze(-1), lse)
+        outs.append(parts[0])
+        lses.append(parts[1])
+    return torch.cat(outs, dim=2), torch.cat(lses, dim=2)
 """)
 
 wrong, right = ANSWERS.to("ring-attention")

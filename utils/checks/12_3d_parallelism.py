@@ -19,6 +19,7 @@ from ..cluster.hardware import Cluster
 from ..cluster.presets import find_cluster
 from ..kit import mlp
 from ..kit.attention_blocks import attention_block, attention_block_backward, causal_attention
+from ..kit.drivers.attention import count_scores
 from ..kit.drivers.on_a_grid import use_groups
 from ..kit.drivers.sharded import in_groups
 from ..kit.transformer import attend
@@ -289,7 +290,81 @@ def overflowed(got: Any) -> bool:
     return isinstance(got, Tensor) and bool(got.isnan().any() | (got == math.inf).any())
 
 
-zigzag_positions = recorded(LESSON, "zigzag-positions")
+def zigzag(rank: int, ranks: int, chunk: int) -> Tensor:
+    """The positions of a rank's two chunks."""
+    chunks = torch.arange(2 * ranks * chunk).chunk(2 * ranks)
+    return torch.cat([chunks[rank], chunks[2 * ranks - 1 - rank]])
+
+
+def shown(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
+    """(out, lse) with any mask, (queries, keys): True where a query sees a key."""
+    scores = (q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5).masked_fill(~visible, -math.inf)
+    return scores.softmax(-1).nan_to_num(0.0) @ v, scores.logsumexp(-1)
+
+
+@oracle(values=[([(1, 1), (2, 0), (0, 1)], 2)])
+def zigzag_block(draws: Draws, blocks: list[tuple[int, int]], chunk: int) -> Case:
+    """blocks: of each rank of the run, whose queries meet whose keys. chunk: tokens of a chunk."""
+    qs, ks, vs = ([heads_of(draws, 10 * n + seed, 2 * chunk) for n in range(len(blocks))] for seed in range(3))
+    ranks, late = max(max(pair) for pair in blocks) + 1, torch.arange(2 * chunk) >= chunk
+
+    def wrong(mask: Callable[[int, int, Tensor], Tensor]) -> list[tuple[Tensor, Tensor]]:
+        """(out, lse) of each block if (queries_of, keys_of, what is right) lead to this mask."""
+        found = []
+        for q, k, v, (mine, theirs) in zip(qs, ks, vs, blocks, strict=True):
+            right = zigzag(theirs, ranks, chunk)[None, :] <= zigzag(mine, ranks, chunk)[:, None]
+            found.append(shown(q, k, v, mask(mine, theirs, right)))
+        return found
+
+    wrongs = {
+        "that of all pairs, whether visible or not: half of them are masked": wrong(lambda _, __, right: right | True),
+        "what a causal mask by number gives: that is right for a rank's own keys only": wrong(
+            lambda _, __, right: (right | True).tril()
+        ),
+        "the late keys of a rank before this one: its early chunk is the one that all queries see": wrong(
+            lambda mine, theirs, right: right if theirs >= mine else late[None, :].expand(right.shape)
+        ),
+        "the early queries among the keys of a rank behind: it is the late ones that see all of these": wrong(
+            lambda mine, theirs, right: right if theirs <= mine else ~late[:, None].expand(right.shape)
+        ),
+        "what a rank before this one would need: of a rank behind, the late queries see all keys": wrong(
+            lambda mine, theirs, right: right if theirs <= mine else ~late[None, :].expand(right.shape)
+        ),
+        "what a rank behind this one would need: of a rank before, all queries see the early keys": wrong(
+            lambda mine, theirs, right: right if theirs >= mine else late[:, None].expand(right.shape)
+        ),
+    }
+    right, each = wrong(lambda _, __, mask: mask), 2 * chunk
+    mistakes: dict[str, dict[str, Any]] = {
+        name: {words: [both[part] for both in of] for words, of in wrongs.items()}
+        for part, name in enumerate(("out", "lse"))
+    }
+    mistakes["lse"]["0 where a query sees none of the keys: the log of an empty sum is -inf"] = [
+        lse.masked_fill(lse == -math.inf, 0.0) for _, lse in right
+    ]
+    mistakes["the number of scores"] = {
+        "those of all pairs: what is masked must be left out, not computed and thrown away": each**2,
+        "none: call `attend`, which stands for the fast kernel": 0,
+    }
+
+    def unpack(got: Any, rank: int) -> dict[str, Any]:
+        return as_tuple(got["result"], ["out", "lse"], rank) | {"the number of scores": got["scores"]}
+
+    return Case(
+        [qs, ks, vs, [mine for mine, _ in blocks], [theirs for _, theirs in blocks]],
+        right={
+            "out": [out for out, _ in right],
+            "lse": [lse for _, lse in right],
+            "the number of scores": [each * (each + (a == b)) // 2 for a, b in blocks],
+        },
+        seen=[
+            f"{{part}}, of the queries of rank {mine} among the keys of rank {theirs}, is" for mine, theirs in blocks
+        ],
+        mistakes=mistakes,
+        rtol=CLOSE,
+        through=count_scores,
+        unpack=unpack,
+    )
 
 
 def spread(x: Tensor, positions: Sequence[Tensor]) -> list[Tensor]:

@@ -31,6 +31,8 @@ zero_stages(world_size=4)                        what each stage of ZeRO leaves 
                                                  flat tensor is cut; gather_compute_free: when weights have memory
 dispatch([[[0, 2], [1, 3]]] * 2, num_experts=4)  which rows of a mixture of experts go where
 memory_and_time({"every k": [("1", 1e9, 1.3)]}, "")  what recomputing saves in memory and costs in time
+rank_grid({"dp": 2, "pp": 2, "tp": 3})           which ranks of a grid share a group, for each axis
+ring_blocks({"zigzag": [[0, 3], [1, 2]]})        who computes which block of a causal mask, at which hop of a ring
 doors("f", "g")                                  what the two ends of a sharded region do; layer_doors: in a layer
 """
 
@@ -42,6 +44,7 @@ from .compression import compressed, over_steps
 from .curves import time_curves
 from .data_parallel import buckets, data_parallel_step, norms, overlap
 from .experts import dispatch
+from .grids import rank_grid, ring_blocks
 from .heatmaps import heatmap, traffic
 from .machines import bandwidths, rendezvous, roofline, tiles, topology
 from .memories import live_bytes
@@ -84,9 +87,11 @@ __all__ = [
     "pairwise",
     "pipeline",
     "qkv_columns",
+    "rank_grid",
     "recut",
     "rendezvous",
     "ring",
+    "ring_blocks",
     "roofline",
     "schedule",
     "sharded_matmul",

@@ -1,6 +1,7 @@
 """Causal attention in blocks: some queries look at some keys. What ring attention computes at each of its steps.
 
     out, lse = attention_block(q, k, v, q_positions, k_positions)
+    out, lse = flash_block(q, k, v, causal=True)               where no positions are needed
     dq, dk, dv = attention_block_backward(q, k, v, out, lse, grad, q_positions, k_positions)
 
 `lse` is the logarithm of the sum of a query's exponentials, -inf for a query that may look at none of these keys; its
@@ -29,6 +30,13 @@ def attention_block(q: Tensor, k: Tensor, v: Tensor, q_positions: Tensor, k_posi
     lse = scores.logsumexp(-1)
     weights = (scores - lse.unsqueeze(-1)).exp().nan_to_num(0.0)  # -inf minus -inf: such a query looks at nothing
     return weights @ v, lse
+
+
+def flash_block(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> tuple[Tensor, Tensor]:
+    """(out, lse) as FlashAttention's kernels give them: all queries among all keys, or query i among keys 0 to i."""
+    last = torch.full((q.shape[2],), k.shape[2] - 1, device=q.device)  # the last key that each query sees
+    keys = torch.arange(k.shape[2], device=q.device)
+    return attention_block(q, k, v, keys[: q.shape[2]] if causal else last, keys)
 
 
 def attention_block_backward(

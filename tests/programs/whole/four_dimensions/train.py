@@ -1,4 +1,4 @@
-"""Two steps in each of several grids of ranks."""
+"""Training in several grids of ranks."""
 
 import torch
 import torch.distributed as dist
@@ -44,21 +44,26 @@ def microbatches():
     return [(batch, batch.flip(-1)) for batch in own]
 
 
+def train(grid, order, steps):
+    """(the loss of each microbatch of each step, on the last stage; the weights) on a grid (dp, pp, cp, tp)."""
+    pgm.setup_process_group_manager(*grid)
+    pipeline_parallel.SHAPE = (2, SEQUENCE // pgm.process_group_manager.cp_size, WIDTH)
+    model = stage_of_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    losses = []
+    for _ in range(steps):
+        losses += order(model, microbatches())
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses, [parameter.detach() for parameter in model.parameters()]
+
+
 def main(rank, world_size, folder):
     dist.init_process_group("gloo", rank=rank, world_size=world_size, init_method="env://")
     results = []
     for grid in GRIDS:
-        pgm.setup_process_group_manager(*grid)
-        assert pgm.process_group_manager.rank == rank
-        pipeline_parallel.SHAPE = (2, SEQUENCE // pgm.process_group_manager.cp_size, WIDTH)
-        for order in ORDERS[: pgm.process_group_manager.pp_size]:
-            model = stage_of_model()
-            optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-            losses = []
-            for _ in range(2):
-                losses += order(model, microbatches())
-                optimizer.step()
-                optimizer.zero_grad()
-            results.append((losses, [parameter.detach() for parameter in model.parameters()]))
+        for order in ORDERS[: grid[1]]:
+            results.append(train(grid, order, steps=2))
+            assert pgm.process_group_manager.rank == rank
     dist.destroy_process_group()
     return results, context_parallel.shifts
