@@ -20,12 +20,16 @@ MODELS = [(8, 256), (4, 1024)]  # layers, width
 SUMS, ALL_REDUCES = "64 ranks x 1,000 small sums", "64 ranks x 200 all-reduces"
 OPERATIONS = {SUMS: 64 * 1000, ALL_REDUCES: 64 * 200}  # of all ranks
 DDP = {ranks: f"{ranks:,} ranks, DDP step" for ranks in (64, 256, 1024)}
+FSDP2 = {ranks: f"{ranks:,} ranks, FSDP2 step" for ranks in (64, 128)}
+GRID = {ranks: f"{ranks:,} ranks, tensor 8 x pipeline 8 x data {ranks // 64}" for ranks in (64, 128)}
 PIPELINE = "64 ranks, 1F1B, 64 microbatches"
 PROGRAMS = {
     SUMS: "sums, 64, 1000",
     ALL_REDUCES: "all_reduces, 64, 200",
     **{name: f"ddp, {ranks}" for ranks, name in DDP.items()},
     PIPELINE: "one_f_one_b, 64, 64",
+    **{name: f"fsdp2, {ranks}" for ranks, name in FSDP2.items()},
+    **{name: f"grid, {ranks}, 8, 8, 16" for ranks, name in GRID.items()},
 }
 INTERVAL = 0.02  # seconds between two samples of the memory
 
@@ -48,7 +52,8 @@ def measure_predictions() -> dict[str, dict]:
 
 
 def measure_speed(rounds: int) -> dict[str, dict]:
-    """{"seconds": {program: [one per call of simulate]}, "peak": bytes of the largest DDP step, None if it failed}.
+    """{"seconds": {program: [one per call of simulate]}, "loop": [seconds of a fixed loop, one per round],
+    "peak": bytes of the DDP step on 1,024 ranks, None if it failed}.
 
     Programs take turns, so that a disturbance hits them all.
     """
@@ -56,13 +61,14 @@ def measure_speed(rounds: int) -> dict[str, dict]:
         kernel.run(SPEED)
         kernel.wait_until_idle()
         evaluate(kernel, "seconds(ddp, 2)")  # the first call pays for imports
-        times = {name: [] for name in PROGRAMS}
+        times, loop = {name: [] for name in PROGRAMS}, []
         for _ in tqdm(range(rounds), "virtual speed", leave=False):
+            loop.append(evaluate(kernel, "fixed_loop()"))
             for name, call in PROGRAMS.items():
                 times[name].append(evaluate(kernel, f"seconds({call})"))
         with PeakMemory(kernel) as memory:  # in a run of its own, which is not timed
             done = evaluate(kernel, f"seconds({PROGRAMS[DDP[1024]]})")
-        return {"seconds": times, "peak": None if isinstance(done, dict) else memory.peak}
+        return {"seconds": times, "loop": loop, "peak": None if isinstance(done, dict) else memory.peak}
 
 
 def evaluate(kernel: Kernel, expression: str):

@@ -4,6 +4,8 @@ import time
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from utils import simulate
 
@@ -33,13 +35,31 @@ def ddp(rank, world_size):
         dist.all_reduce(w.grad)
 
 
-class Stage:
-    """This rank's layer of a pipeline, its microbatches in flight and the messages that it has sent."""
+def fsdp2(rank, world_size):
+    """One step of torch's FSDP2, each layer sharded for itself: forward, backward and AdamW."""
+    mesh = init_device_mesh("cpu", (world_size,))
+    model = torch.nn.Sequential(*(torch.nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS)))
+    for layer in model:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.empty(BATCH, WIDTH)).square().mean().backward()
+    optimizer.step()
 
-    def __init__(self, rank, world_size):
-        self.previous = rank - 1 if rank > 0 else None
-        self.next = rank + 1 if rank < world_size - 1 else None
-        self.w = torch.empty(WIDTH, WIDTH, requires_grad=True)
+
+class Stage:
+    """This rank's layer of a pipeline, its microbatches in flight and the messages that it has sent.
+
+    distance   from its rank to that of the same place in the next stage
+    part       the part of the layer that this rank holds is one of so many; the ranks of `group` hold the others
+    """
+
+    def __init__(self, rank, world_size, distance=1, part=1, group=None):
+        self.previous = rank - distance if rank >= distance else None
+        self.next = rank + distance if rank + distance < world_size else None
+        self.w = torch.empty(WIDTH, WIDTH // part, requires_grad=True)
+        self.back = torch.empty(WIDTH // part, WIDTH, requires_grad=True) if part > 1 else None
+        self.group = group
         self.in_flight, self.sent = [], []
 
     def forward(self):
@@ -48,6 +68,9 @@ class Stage:
             dist.recv(x, self.previous)
             x.requires_grad_()
         y = torch.nn.functional.gelu(x @ self.w)
+        if self.group is not None:
+            y = y @ self.back
+            dist.all_reduce(y.detach(), group=self.group)
         if self.next is not None:
             self.sent.append(dist.isend(y.detach(), self.next))
         self.in_flight.append((x, y))
@@ -61,13 +84,18 @@ class Stage:
         else:
             y.square().mean().backward()
         if self.previous is not None:
+            if self.group is not None:
+                dist.all_reduce(x.grad, group=self.group)
             self.sent.append(dist.isend(x.grad, self.previous))
 
 
 def one_f_one_b(rank, world_size, microbatches):
     """One layer per rank: as many forwards first as ranks follow, then alternately one forward and one backward."""
-    stage = Stage(rank, world_size)
-    ahead = min(microbatches, world_size - 1 - rank)
+    run_one_f_one_b(Stage(rank, world_size), world_size - 1 - rank, microbatches)
+
+
+def run_one_f_one_b(stage, following, microbatches):
+    ahead = min(microbatches, following)
     for _ in range(ahead):
         stage.forward()
     for _ in range(microbatches - ahead):
@@ -77,6 +105,27 @@ def one_f_one_b(rank, world_size, microbatches):
         stage.backward()
     for handle in stage.sent:
         handle.wait()
+
+
+def grid(rank, world_size, tensor, pipeline, microbatches):
+    """Tensor, pipeline and data parallelism: 1F1B, then the all-reduces of the gradients."""
+    data = world_size // (tensor * pipeline)
+    names = ("pipeline", "data", "tensor")
+    mesh = init_device_mesh("cpu", (pipeline, data, tensor), mesh_dim_names=names)
+    distance = data * tensor
+    stage = Stage(rank, world_size, distance, tensor, mesh.get_group("tensor"))
+    run_one_f_one_b(stage, pipeline - 1 - rank // distance, microbatches)
+    for weight in (stage.w, stage.back):
+        dist.all_reduce(weight.grad, group=mesh.get_group("data"))
+
+
+def fixed_loop():
+    """Real time of a loop that is always the same: says how fast the machine is now, with what else it does."""
+    began = time.perf_counter()
+    total = 0
+    for number in range(5_000_000):
+        total += number
+    return time.perf_counter() - began
 
 
 def seconds(program, world_size, *args):

@@ -38,6 +38,7 @@ class Matching:
         self.sends: dict[Channel, list[Event]] = defaultdict(list)
         self.receives: dict[Channel, list[Event]] = defaultdict(list)
         self.from_anybody: dict[tuple[int | None, str, int], list[Event]] = defaultdict(list)
+        self.same_group: dict[tuple[str, int], dict[int, list[Event]]] = {}  # by the id of the members: see `calls_on`
         self.places: dict[Call, int] = {}  # of a collective in its group's order
         for state in states:
             for event in state.events:
@@ -52,9 +53,16 @@ class Matching:
         elif event.op == "recv":
             self.receives[event.peer, event.rank, event.group, event.tag].append(event)
         else:
-            calls = self.collectives[group_key(event)][event.rank]
+            calls = self.calls_on(event)[event.rank]
             self.places[event.rank, event.index] = len(calls)
             calls.append(event)
+
+    def calls_on(self, event: Event) -> dict[int, list[Event]]:
+        """The collectives on the group of one of the events of `states`. Its members are hashed once per tuple."""
+        key = event.group, id(event.members)
+        if key not in self.same_group:
+            self.same_group[key] = self.collectives[group_key(event)]
+        return self.same_group[key]
 
     def pairs(self) -> Iterator[tuple[Call, Event]]:
         left_over: dict[tuple[int | None, str, int], list[Event]] = defaultdict(list)

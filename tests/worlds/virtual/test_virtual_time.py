@@ -17,6 +17,8 @@ from torch import nn
 
 from utils import RankFailed, region, simulate
 from utils.cluster import Cluster, Gpu, Layout, Link, cost
+from utils.events.event import Event
+from utils.worlds.virtual.network import Network, VirtualCall
 
 ALPHA, BETA = 2.0**-20, 2.0**-30  # s, s/byte
 SLOW_ALPHA, SLOW_BETA = 2.0**-17, 2.0**-26  # between nodes
@@ -876,3 +878,29 @@ def test_sleep_refuses_what_python_refuses(length):
 
     with pytest.raises(RankFailed, match="ValueError: sleep length must be non-negative|TypeError"):
         simulate(nap, 2, cluster=cluster())
+
+
+# --- the network itself
+
+
+def ends_of_collectives(seed, members_of):
+    """When the collectives of random groups end, if `members_of` makes the members that each call names."""
+    chance, network, ends = random.Random(seed), Network(cluster(4, nodes=4), 16), []
+    groups = [tuple(sorted(chance.sample(range(16), chance.randint(2, 16)))) for _ in range(8)]
+    for _ in range(60):
+        group, nbytes, start = chance.choice(groups), chance.randint(1, 1 << 20), 2.0**-10 * chance.random()
+        for rank in group:
+            fields = ("all_reduce", "g", members_of(group), None, 0, nbytes, "", (), "sum", False, start, None, "")
+            call = VirtualCall(Event(rank, 0, *fields), "allreduce", ())
+            network.ask(call)
+        network.earliest()
+        network.commit()
+        ends.append(call.end)
+    return ends
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_equal_members_are_one_group_whether_calls_share_their_tuple_or_not(seed):
+    ends = ends_of_collectives(seed, lambda group: group)
+    assert ends == ends_of_collectives(seed, lambda group: tuple(map(int, group)))  # a new one each time, freed at once
+    assert None not in ends

@@ -69,8 +69,9 @@ class Engine:
         self.scheduler.on_turn = self.report_progress
         self.store = dist.HashStore()
         self.world_group_ranks = {rank: rank for rank in range(self.size)}  # global rank -> rank in the default group
-        self.plans: dict[tuple[Any, ...], Plan] = {}
         self.shared: dict[Any, Any] = {}
+        self.everyone = self.share(tuple(range(self.size)))  # the ranks of the first default group
+        self.plans: dict[tuple[Any, ...], Plan] = {}
         self.waiting_members: dict[Hashable, list[VirtualRank]] = {}  # by the group they make
         self.came: dict[Hashable, dict[int, int]] = {}  # by the default group they make: {rank in it: rank here}
         self.stores: dict[str, VirtualStore] = {}
@@ -131,7 +132,7 @@ class Engine:
         """
         me = self.running
         if me.default_group is None:
-            me.default_group = self.share(tuple(range(self.size)))
+            me.default_group = self.everyone
             return
         if not 0 <= rank < size:
             raise ValueError(f"rank {me.number} joins as rank {rank} of {size}: ranks count from 0 to {size - 1}.")

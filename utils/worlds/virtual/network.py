@@ -124,6 +124,7 @@ class Network:
         """
         self.cluster, self.links, self.deliver = cluster, LinkOccupancy(cluster, size), deliver
         self.groups: dict[tuple[str, tuple[int, ...]], GroupCalls] = {}
+        self.same_group: dict[tuple[str, int], tuple[tuple[int, ...], GroupCalls]] = {}  # by the id of the members
         self.sends: dict[Channel, deque[VirtualCall]] = defaultdict(deque)  # not received yet
         self.receives: dict[Channel, deque[VirtualCall]] = defaultdict(deque)
         self.any_source: dict[Address, deque[VirtualCall]] = defaultdict(deque)  # receives that name no sender
@@ -224,10 +225,16 @@ class Network:
         return True
 
     def group(self, name: str, members: tuple[int, ...]) -> GroupCalls:
-        key = name, members
-        if key not in self.groups:
-            self.groups[key] = GroupCalls(members, self.links)
-        return self.groups[key]
+        """Ranks share the tuple of a group's members. To hash thousands of them at each call is slow: it is done once
+        per tuple, which is kept, so that no other gets its id.
+        """
+        known = self.same_group.get((name, id(members)))
+        if known is None:
+            key = name, members
+            if key not in self.groups:
+                self.groups[key] = GroupCalls(members, self.links)
+            known = self.same_group[name, id(members)] = members, self.groups[key]
+        return known[1]
 
     def join_collective(self, call: VirtualCall) -> None:
         event = call.event

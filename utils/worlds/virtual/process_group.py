@@ -170,7 +170,10 @@ class VirtualGroup(dist.ProcessGroup):
     def members(self) -> tuple[int, ...]:
         """Global ranks, in group order."""
         if self._members is None:
-            self._members = self.world.to_world_ranks(dist.get_process_group_ranks(self))
+            if self is dist.group.WORLD and (everyone := self.world.running.default_group) is not None:
+                self._members = everyone  # no need for each rank to list all others
+            else:
+                self._members = self.world.to_world_ranks(dist.get_process_group_ranks(self))
         return self._members
 
     @property

@@ -22,9 +22,10 @@ import torch
 from ...recording.torch_private import GroupsOfProcess, set_groups_of_process
 from .random_state import RandomState, pythons_state
 from .surroundings import Surroundings
-from .waiting_threads import all_wait_for_locks
+from .waiting_threads import all_wait_for_locks, computed_by_other_threads
 
 LOOK_EVERY = 0.5  # seconds of the machine's clock
+NOTHING = 1e-3  # seconds of processor time: what all ranks together use between two looks if none can go on
 
 
 class Groups(GroupsOfProcess):
@@ -122,6 +123,7 @@ class Scheduler:
         self.error: BaseException | None = None  # a mistake in the simulator itself
         self.deadline: float | None = None  # on the machine's clock: no rank gets another turn after that
         self.on_turn: Callable[[], None] = lambda: None
+        self.turns = 0  # that have ended
         self.held_up: RankThread | None = None  # the rank that waits for a lock which nobody will release
 
     def run(self, ranks: Sequence[RankThread]) -> None:
@@ -141,13 +143,17 @@ class Scheduler:
             raise self.error
 
     def wait_for_the_end(self) -> None:
-        """Until all is done, or twice in a row nobody can release the lock for which the same rank waits."""
-        suspect = None
+        """Until all is done, or a rank has been waiting since the last look for a lock that nobody can release.
+
+        Threads are looked at one by one, and ranks take turns meanwhile: so nobody must have had a turn or computed.
+        """
+        turns, computed = self.turns, computed_by_other_threads()
         while not self.done.wait(LOOK_EVERY):
-            self.held_up = self.running if all_wait_for_locks() else None
-            if self.held_up is not None and self.held_up is suspect:
+            locked = all_wait_for_locks()
+            before, turns, computed = (turns, computed), self.turns, computed_by_other_threads()
+            if locked and turns == before[0] and computed - before[1] < NOTHING:
+                self.held_up = self.running
                 return
-            suspect = self.held_up
 
     def make_ready(self, rank: RankThread) -> None:
         heapq.heappush(self.ready, (rank.clock, rank.number, rank))
@@ -178,6 +184,7 @@ class Scheduler:
         if following is rank:
             return
         rank.switch_out()
+        self.turns += 1
         if following is None:
             self.done.set()
         else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import platform
 import threading
+import time
 
 FUTEX = {"x86_64": "202", "aarch64": "98"}.get(platform.machine())  # the system call behind locks of all kinds
 WAIT, WAIT_BITSET, OPERATION = 0, 9, 0x7F
@@ -42,3 +43,8 @@ def has_children(task: str) -> bool:
 def read(task: str, name: str) -> str:
     with open(f"{TASKS}/{task}/{name}") as file:
         return file.read()
+
+
+def computed_by_other_threads() -> float:
+    """Processor time of all threads of this process but the calling one, in seconds."""
+    return time.process_time() - time.thread_time()
