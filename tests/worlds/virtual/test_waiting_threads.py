@@ -1,14 +1,17 @@
 """A virtual rank that waits for a lock: for one that nobody will release, or for one that a thread of its own will."""
 
+import math
 import queue
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 import torch.distributed as dist
 
 from utils import WorldStuck, simulate
+from utils.worlds.virtual import scheduler
 
 SECONDS = 1.6  # longer than it takes to find that nobody is left
 
@@ -54,3 +57,40 @@ def a_thread_that_waits_for_a_process(rank, world_size):
 @pytest.mark.parametrize("program", [a_timer, a_thread_that_waits_for_a_process])
 def test_a_lock_that_a_thread_will_release_is_waited_for(program):
     assert simulate(program, 1).results == [True]
+
+
+def take_a_turn(ranks):
+    ranks.turns += 1
+
+
+def compute(ranks):
+    began = time.process_time()
+    while time.process_time() < began + 0.01:
+        pass
+
+
+def rest(ranks):
+    """Nothing."""
+
+
+@pytest.mark.parametrize(("what", "is_held_up"), [(take_a_turn, False), (compute, False), (rest, True)])
+def test_ranks_that_look_locked_but_had_a_turn_or_computed_go_on(what, is_held_up, monkeypatch):
+    """Threads are looked at one after the other, so all may have been seen in a lock although one always ran."""
+    ranks = scheduler.Scheduler(lambda: math.inf, list)
+    ranks.running = object()
+    looks = []
+
+    def look():
+        looks.append(1)
+        thread = threading.Thread(target=what, args=(ranks,))
+        thread.start()
+        thread.join()
+        if len(looks) == 3:
+            ranks.done.set()
+        return True
+
+    monkeypatch.setattr(scheduler, "all_wait_for_locks", look)
+    monkeypatch.setattr(scheduler, "LOOK_EVERY", 0.01)
+    monkeypatch.setattr(scheduler, "NOTHING", 0.008)
+    ranks.wait_for_the_end()
+    assert (ranks.held_up is ranks.running) == is_held_up
