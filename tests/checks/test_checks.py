@@ -458,6 +458,7 @@ def lesson_of(one: Check, hidden: bool = False) -> Checks:
     """A lesson with a single check."""
     checks = Checks.__new__(Checks)
     checks.checks, checks.hidden, checks.progress = {(one.exercise, one.judges): one}, hidden, Progress({})
+    checks.looked_at = set()
     return checks
 
 
