@@ -76,6 +76,7 @@ class Forks:
         """Fork rank `rank` of the world in `folder`, which closes the descriptors `to_close`. Returns its pid."""
         pid = os.fork()
         if pid == 0:
+            gc.enable()  # start.py has switched it off while it imports
             signal.set_wakeup_fd(-1)
             for number in (signal.SIGCHLD, signal.SIGINT):
                 signal.signal(number, signal.SIG_DFL)

@@ -11,6 +11,7 @@ with WHEN_LOADED (needs.py), and the stand-in passes it on to the zygote.
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import signal
@@ -32,9 +33,11 @@ def main(control_descriptor: int) -> None:
     control = socket.socket(fileno=control_descriptor)
     if WITHOUT_FORK in os.environ or sys.platform == "darwin":
         ZygoteServer(control, FreshInterpreters()).serve()
+    gc.disable()  # of the time that torch takes to import, the collector would take an eighth, and find next to nothing
     forks = Forks()
     stand_in = start_stand_in(control, forks)
     forks.load_the_rest()
+    gc.enable()
     if stand_in is not None:
         stand_in.shutdown(socket.SHUT_WR)  # tells it that we are ready
     ZygoteServer(control, forks, stand_in).serve()
