@@ -153,6 +153,9 @@ def parts_of(run: Run) -> list[Parts]:
     forms = FormsOfGroups()
     every = []
     for rank, events in enumerate(bars.by_rank(run.events, run.world_size)):
+        if run.ran_as(rank) != rank:
+            every.append(every[run.ran_as(rank)])  # the first of its kind, so it is there already
+            continue
         parts: Parts = defaultdict(float)
         if run.computed:
             computed = run.computed[rank]

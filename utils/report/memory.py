@@ -30,7 +30,13 @@ class Memory:
         self.at: list[list[tuple[float, int]]] = []
         self.samples: list[list[Sample]] = []
         self.device: list[str | None] = []
-        for notes in ranks:
+        same: dict[int, int] = {}  # id of the notes: the first rank that has them, where one ran for several
+        for rank, notes in enumerate(ranks):
+            first = same.setdefault(id(notes), rank)
+            if first != rank:
+                for of_rank in (self.peak, self.kinds, self.at, self.samples, self.device):
+                    of_rank.append(of_rank[first])  # type: ignore[attr-defined]
+                continue
             device = max((note.device for note in notes), default=None)
             shown = [note for note in notes if note.device == device]
             samples = [sample for note in shown for sample in note.samples]

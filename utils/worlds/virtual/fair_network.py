@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...events.event import Event
-from .network import Network, Transfer
+from .network import GroupCalls, Network, Transfer
 
 
 @dataclass(slots=True, eq=False)
@@ -67,7 +67,7 @@ class FairNetwork(Network):
 
     def push(self, transfer: Transfer) -> None:
         first = next(iter(transfer.calls.values())).event
-        flow = self.message(transfer, first) if first.op == "send" else self.collective(transfer, first)
+        flow = self.message(transfer, first) if transfer.group is None else self.collective(transfer, transfer.group)
         lane = self.lanes[flow.lane]
         lane.append(flow)
         if len(lane) == 1:
@@ -83,12 +83,11 @@ class FairNetwork(Network):
             ports += [("out", nics[sender]), ("in", nics[receiver])]
         return Flow(transfer, (sender, receiver), ports, link.alpha, first.bytes / link.bandwidth)
 
-    def collective(self, transfer: Transfer, first: Event) -> Flow:
-        charged = self.charge(transfer, first)
+    def collective(self, transfer: Transfer, group: GroupCalls) -> Flow:
+        charged = self.charge(transfer, group)
         latency = sum(part.latency for part in charged.parts[charged.algorithm])
-        members = first.members if len(first.members) > 1 else ()
-        ports = list(self.ports_of(members, self.group(first.group, first.members).tier))
-        return Flow(transfer, (first.group, first.members), ports, latency, charged.seconds - latency)
+        ports = list(self.ports_of(group.present if len(group.members) > 1 else (), group.tier))
+        return Flow(transfer, group, ports, latency, charged.seconds - latency)
 
     def ports_of(self, members: tuple[int, ...], tier: str) -> Iterator[Hashable]:
         for rank in members:

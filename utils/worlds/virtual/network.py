@@ -28,6 +28,7 @@ from ...cluster.hardware import Cluster
 from ...diagnosis.mismatch import difference
 from ...events.event import Event
 from ...events.matching import POINT_TO_POINT
+from .alike import Representatives
 from .argument_checks import exchange_error
 from .link_occupancy import LinkOccupancy
 
@@ -67,11 +68,13 @@ class Transfer:
 
     calls   {rank: its call}: of a message, the sender's first
     ready   when the last of them asked
+    group   of a collective
     """
 
     calls: dict[int, VirtualCall]
     ready: float
     number: int
+    group: GroupCalls | None = None
 
 
 class Tally(NamedTuple):
@@ -85,10 +88,16 @@ Tallies = dict[tuple[str, int, Layout], Tally]  # by (operation, bytes, layout)
 
 
 class GroupCalls:
-    """One process group: the calls of its members, and what their collectives cost."""
+    """One process group: the calls of its members, and what their collectives cost.
 
-    def __init__(self, members: tuple[int, ...], links: LinkOccupancy):
-        self.members = members
+    present      the members that run; weights: {one of them: how many members it stands for} (see alike.py)
+    stands_for   how many groups of the world do what this one does, itself included
+    """
+
+    def __init__(self, members: tuple[int, ...], links: LinkOccupancy, representatives: Representatives):
+        self.members, self.present = members, representatives.present(members)
+        self.weights = representatives.weights(members)
+        self.stands_for = representatives.groups_like(self.weights)
         self.tier = links.tier(members)
         self.layout = Layout.of(links.cluster, members)
         self.made: dict[int, int] = defaultdict(int)  # rank -> how many collectives it has called
@@ -116,13 +125,17 @@ class Network:
         size: int,
         deliver: Callable[[list[VirtualCall]], None] = lambda calls: None,
         inconvenient: bool = False,
+        representatives: Representatives | None = None,
     ):
         """deliver: moves the values of a message or a collective.
 
         inconvenient   a receive from any source waits until nobody can do anything else, and then gets the message
                        whose sender it expects least: of the highest rank, next time of the lowest, and so on
+        representatives
+                       by default all ranks run
         """
         self.cluster, self.links, self.deliver = cluster, LinkOccupancy(cluster, size), deliver
+        self.representatives = representatives or Representatives(cluster, size)
         self.groups: dict[tuple[str, tuple[int, ...]], GroupCalls] = {}
         self.same_group: dict[tuple[str, int], tuple[tuple[int, ...], GroupCalls]] = {}  # by the id of the members
         self.sends: dict[Channel, deque[VirtualCall]] = defaultdict(deque)  # not received yet
@@ -139,11 +152,14 @@ class Network:
     # --- asking
 
     def ask(self, call: VirtualCall) -> None:
-        """Raises RuntimeError, in the calling rank, for a message to itself and an all-to-all whose sizes don't fit."""
+        """Raises RuntimeError, in the calling rank, for a message to itself, an all-to-all whose sizes don't fit, and a
+        call with ranks for which nobody can stand (alike.py).
+        """
         event = call.event
         if event.op in POINT_TO_POINT and event.peer == event.rank:
             verb = "sends to" if event.op == "send" else "receives from"
             raise RuntimeError(f"rank {event.rank} {verb} itself. Messages go to other ranks: copy the tensor instead.")
+        self.representatives.check_peer(event)
         self.calls += 1
         if call.event.op == "send":
             self.send(call)
@@ -232,7 +248,7 @@ class Network:
         if known is None:
             key = name, members
             if key not in self.groups:
-                self.groups[key] = GroupCalls(members, self.links)
+                self.groups[key] = GroupCalls(members, self.links, self.representatives)
             known = self.same_group[name, id(members)] = members, self.groups[key]
         return known[1]
 
@@ -243,13 +259,13 @@ class Network:
         group.made[event.rank] += 1
         calls = group.open.setdefault(place, {})
         calls[event.rank] = call
-        if len(calls) == len(group.members):
+        if len(calls) == len(group.present):
             del group.open[place]
-            calls = {rank: calls[rank] for rank in group.members}
+            calls = {rank: calls[rank] for rank in group.present}
             if not differ(calls):
-                if error := exchange_error(list(calls.values())):
+                if error := exchange_error(self.representatives.calls_of_all(list(calls.values()))):
                     raise RuntimeError(error)
-                transfer = Transfer(calls, max(c.event.start for c in calls.values()), next(self.numbers))
+                transfer = Transfer(calls, max(c.event.start for c in calls.values()), next(self.numbers), group)
                 for each in calls.values():
                     each.transfer = transfer
                 self.push(transfer)
@@ -264,10 +280,10 @@ class Network:
         if first.op == "send":
             assert first.peer is not None
             return max(transfer.ready, self.links.free_for_message(first.rank, first.peer))
-        if len(first.members) == 1:
+        group = transfer.group
+        if group is None or len(group.members) == 1:
             return transfer.ready
-        tier = self.group(first.group, first.members).tier
-        return max(transfer.ready, self.links.free_for_collective(first.members, tier))
+        return max(transfer.ready, self.links.free_for_collective(group.present, group.tier))
 
     def earliest(self) -> float:
         """When the next transfer can begin, as things stand; inf if none can."""
@@ -297,12 +313,12 @@ class Network:
         first = calls[0].event
         if calls[0].transfer is not transfer and not self.accept(transfer):
             return []
-        if first.op == "send":
+        if transfer.group is None:
             end = self.links.take_for_message(first.rank, calls[-1].event.rank, start, first.bytes)
         else:
-            end = start + self.charge(transfer, first).seconds
+            end = start + self.charge(transfer, transfer.group).seconds
             if len(first.members) > 1:
-                self.links.take_for_collective(first.members, self.group(first.group, first.members).tier, end)
+                self.links.take_for_collective(transfer.group.present, transfer.group.tier, end)
         for call in calls:
             call.end = end
         self.deliver(calls)
@@ -314,14 +330,13 @@ class Network:
                 call.waiter.on_completed(call)
         return waiters
 
-    def charge(self, transfer: Transfer, first: Event) -> Cost:
+    def charge(self, transfer: Transfer, group: GroupCalls) -> Cost:
         """What a collective costs, by the best algorithm; noted in `algorithms`."""
-        layout = self.group(first.group, first.members).layout
-        nbytes = payload(transfer.calls)
-        kind = first.op, nbytes, layout
-        charged = cost(first.op, nbytes, self.cluster, layout)
+        op, nbytes = next(iter(transfer.calls.values())).event.op, payload(transfer.calls, group.weights)
+        kind = op, nbytes, group.layout
+        charged = cost(op, nbytes, self.cluster, group.layout)
         times = self.algorithms[kind].times if kind in self.algorithms else 0
-        self.algorithms[kind] = Tally(times + 1, charged)
+        self.algorithms[kind] = Tally(times + group.stands_for, charged)
         return charged
 
 
@@ -350,9 +365,12 @@ def differ(calls: dict[int, VirtualCall]) -> bool:
     return difference({rank: call.event for rank, call in calls.items()}) != ""
 
 
-def payload(calls: dict[int, VirtualCall]) -> int:
-    """Bytes as nccl-tests count them: all that is gathered or scattered; otherwise the tensor that each rank holds."""
+def payload(calls: dict[int, VirtualCall], weights: dict[int, int]) -> int:
+    """Bytes as nccl-tests count them: all that is gathered or scattered; otherwise the tensor that each rank holds.
+
+    weights   {rank: for how many members of the group it counts}
+    """
     events = [call.event for call in calls.values()]
     if events[0].op in ("all_gather", "gather"):
-        return sum(event.bytes for event in events)
+        return sum(event.bytes * weights[event.rank] for event in events)
     return max(event.bytes for event in events)
