@@ -1,7 +1,7 @@
 """A Run as Chrome's trace-event JSON, which https://ui.perfetto.dev and chrome://tracing open.
 
-Each rank that ran is a process with one thread for compute and one for communication, or more where calls overlap. An arrow
-leads from each send to its receive. Times are in microseconds, as the format requires.
+Each rank that ran is a process with one thread for compute and one for communication, or more where calls overlap. An
+arrow leads from each send to its receive. Times are in microseconds, as the format requires.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...events.event import Event
-from .network import GroupCalls, Network, Transfer
+from .network import GroupCalls, Network, Order, Transfer
 
 
 @dataclass(slots=True, eq=False)
@@ -48,7 +48,7 @@ class Moment:
 
     time: float
     ready: float
-    number: int
+    order: Order
     kind: str = field(compare=False)
     flow: Flow = field(compare=False)
     version: int = field(compare=False, default=0)
@@ -99,7 +99,7 @@ class FairNetwork(Network):
                 yield "in", nic
 
     def at(self, time: float, kind: str, flow: Flow) -> None:
-        moment = Moment(time, flow.transfer.ready, flow.transfer.number, kind, flow, flow.version)
+        moment = Moment(time, flow.transfer.ready, flow.transfer.order, kind, flow, flow.version)
         heapq.heappush(self.moments, moment)
 
     # --- what the scheduler calls
@@ -163,7 +163,7 @@ class FairNetwork(Network):
     def change_speeds(self, flow: Flow, now: float) -> None:
         """After `flow` has taken its ports or left them: the flows that share one with it, in a fixed order."""
         touched = {other for port in flow.ports for other in self.on_port[port]}
-        for other in sorted(touched, key=lambda each: each.transfer.number):
+        for other in sorted(touched, key=lambda each: each.transfer.order):
             share = max(len(self.on_port[port]) for port in other.ports)
             if share != other.share:
                 other.remaining -= (now - other.since) / other.share

@@ -2,7 +2,7 @@
 
 The textbooks' single-port full-duplex model: a message of n bytes over a link occupies its sender's outgoing link and
 its receiver's incoming one for alpha + n / bandwidth. It begins when both ends have asked for it and both links are
-free. Of all that could begin, the earliest does; at the same moment, the one asked for first.
+free. Of all that could begin, the earliest does; at the same moment, the one that comes first in its rank's program.
 
 A collective begins when every member has called it and their links of that tier, intra or inter, are free; it occupies
 them for as long as the best algorithm takes (collective_costs.py). So collectives of one group run one after another,
@@ -33,6 +33,7 @@ from .argument_checks import exchange_error
 from .link_occupancy import LinkOccupancy
 
 Channel = tuple[int | None, int | None, str, int]  # (sender, receiver, group, tag)
+Order = tuple[tuple[int, ...], bool, int]  # see order_of; and how many transfers came before
 Address = tuple[int | None, str, int]  # (receiver, group, tag)
 AFTER_ALL_ELSE = sys.float_info.max  # a time that every rank's clock is before
 
@@ -68,12 +69,13 @@ class Transfer:
 
     calls   {rank: its call}: of a message, the sender's first
     ready   when the last of them asked
+    order   decides between transfers that could begin at the same moment (see order_of)
     group   of a collective
     """
 
     calls: dict[int, VirtualCall]
     ready: float
-    number: int
+    order: Order
     group: GroupCalls | None = None
 
 
@@ -144,7 +146,7 @@ class Network:
         self.channels_to: dict[Address, dict[Channel, bool]] = defaultdict(dict)  # those that may have messages
         self.inconvenient, self.times_chosen = inconvenient, 0
         self.choices: list[Transfer] = []  # from any source, while inconvenient: see `choose`
-        self.heap: list[tuple[float, float, int, Transfer]] = []  # what could begin: (start, ready, number, transfer)
+        self.heap: list[tuple[float, float, Order, Transfer]] = []  # what could begin: (start, ready, order, transfer)
         self.numbers = itertools.count()
         self.calls = 0
         self.algorithms: Tallies = {}
@@ -210,7 +212,7 @@ class Network:
         while sends and receives and not (any_source and comes_first(any_source[0], receives[0], sends[0])):
             self.pair(sends.popleft(), receives.popleft())
         if sends and any_source:
-            tentative = transfer_of(sends[0], any_source[0], next(self.numbers))  # see `accept`
+            tentative = self.message_of(sends[0], any_source[0])  # see `accept`
             if self.inconvenient:
                 self.choices.append(tentative)
             else:
@@ -224,8 +226,15 @@ class Network:
                 del self.channels_to[address][channel]
 
     def pair(self, send: VirtualCall, receive: VirtualCall) -> None:
-        send.transfer = receive.transfer = transfer_of(send, receive, next(self.numbers))
+        send.transfer = receive.transfer = self.message_of(send, receive)
         self.push(send.transfer)
+
+    def message_of(self, send: VirtualCall, receive: VirtualCall) -> Transfer:
+        return self.transfer_of({send.event.rank: send, receive.event.rank: receive})
+
+    def transfer_of(self, calls: dict[int, VirtualCall], group: GroupCalls | None = None) -> Transfer:
+        events = [call.event for call in calls.values()]
+        return Transfer(calls, max(event.start for event in events), (*order_of(events), next(self.numbers)), group)
 
     def accept(self, transfer: Transfer) -> bool:
         """Pair a message with a receive from any source; False if one of the two has been paired with another."""
@@ -265,7 +274,7 @@ class Network:
             if not differ(calls):
                 if error := exchange_error(self.representatives.calls_of_all(list(calls.values()))):
                     raise RuntimeError(error)
-                transfer = Transfer(calls, max(c.event.start for c in calls.values()), next(self.numbers), group)
+                transfer = self.transfer_of(calls, group)
                 for each in calls.values():
                     each.transfer = transfer
                 self.push(transfer)
@@ -273,7 +282,7 @@ class Network:
     # --- carrying out
 
     def push(self, transfer: Transfer) -> None:
-        heapq.heappush(self.heap, (self.could_start(transfer), transfer.ready, transfer.number, transfer))
+        heapq.heappush(self.heap, (self.could_start(transfer), transfer.ready, transfer.order, transfer))
 
     def could_start(self, transfer: Transfer) -> float:
         first = next(iter(transfer.calls.values())).event
@@ -340,15 +349,20 @@ class Network:
         return charged
 
 
+def order_of(events: list[Event]) -> tuple[tuple[int, ...], bool]:
+    """Which of the transfers that could begin at one moment goes first: what comes first in the ranks' programs.
+
+    It only depends on what the ranks do, not on when their turns come, so that ranks which do the same stay equal.
+    """
+    if events[0].op == "send":
+        return tuple(event.index for event in events), True
+    return tuple(sorted({event.index for event in events})), False
+
+
 def channel_of(event: Event) -> Channel:
     if event.op == "send":
         return event.rank, event.peer, event.group, event.tag
     return event.peer, event.rank, event.group, event.tag
-
-
-def transfer_of(send: VirtualCall, receive: VirtualCall, number: int) -> Transfer:
-    calls = {send.event.rank: send, receive.event.rank: receive}
-    return Transfer(calls, max(send.event.start, receive.event.start), number)
 
 
 def comes_first(any_source: VirtualCall, named: VirtualCall, message: VirtualCall) -> bool:
