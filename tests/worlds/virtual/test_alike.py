@@ -20,48 +20,62 @@ def small_cluster(gpus_per_node, **options):
     return Cluster("small", nodes=16, gpus_per_node=gpus_per_node, inter=Link(5e-6, 5e10), **NODES_OF_8, **options)
 
 
-def random_grid(rank, world_size, seed, tensor, pipeline):
-    """A pipeline whose stages call collectives of all kinds along the other two axes, in an order drawn from `seed`.
+def all_gather(x, group):
+    dist.all_gather_into_tensor(torch.empty(x.numel() * dist.get_world_size(group)), x.flatten(), group=group)
 
-    Integers travel too: with device="meta" they have values.
-    """
+
+def reduce_scatter(x, group):
+    dist.reduce_scatter_tensor(torch.empty(x.numel() // dist.get_world_size(group)), x.flatten(), group=group)
+
+
+def all_to_all(x, group):
+    dist.all_to_all_single(torch.empty_like(x), x, group=group)
+
+
+def integers(x, group):
+    """With device="meta", those that a program makes itself have values."""
+    counts, mine = torch.zeros(dist.get_world_size(group), dtype=torch.int64), torch.tensor([len(x) + 7])
+    dist.all_gather_into_tensor(counts, mine, group=group)
+    dist.all_reduce(mine, group=group)
+    return counts.tolist(), mine.item()
+
+
+def objects(x, group):
+    said = [None] * dist.get_world_size(group)
+    dist.all_gather_object(said, {"rows": len(x)}, group=group)
+    return said
+
+
+CALLS = [
+    all_gather,
+    reduce_scatter,
+    all_to_all,
+    integers,
+    objects,
+    lambda x, group: dist.all_reduce(x, group=group),
+    lambda x, group: dist.all_reduce(torch.empty(len(x)), group=group, async_op=True),
+    lambda x, group: dist.broadcast(x, group_src=0, group=group),
+    lambda x, group: dist.barrier(group=group),
+]
+
+
+def random_grid(rank, world_size, seed, tensor, pipeline):
+    """A pipeline whose stages call collectives of all kinds along the other two axes, in an order drawn from `seed`."""
     chance, data = random.Random(seed), world_size // (tensor * pipeline)
     mesh = init_device_mesh("cpu", (pipeline, data, tensor), mesh_dim_names=("pp", "dp", "tp"))
     stage, distance, learned, handles = rank // (data * tensor), data * tensor, [], []
     for _ in range(6):
-        size = chance.choice([1, 64, 4096]) * data * tensor
-        group = mesh.get_group(chance.choice(["dp", "tp"]))
-        members = dist.get_world_size(group)
-        x = torch.empty(size, 4)
+        x = torch.empty(chance.choice([1, 64, 4096]) * data * tensor, 4)
         if stage:
             dist.recv(x, rank - distance)
         with region("compute"):
             for _ in range(chance.randrange(3)):
                 x = torch.nn.functional.gelu(x * 2)
-        kind = chance.choice(["sum", "async", "gather", "scatter", "exchange", "integers", "object", "barrier", "root"])
-        if kind == "sum":
-            dist.all_reduce(x, group=group)
-        elif kind == "async":
-            handles.append(dist.all_reduce(torch.empty(size), group=group, async_op=True))
-        elif kind == "gather":
-            dist.all_gather_into_tensor(torch.empty(size * members), torch.empty(size), group=group)
-        elif kind == "scatter":
-            dist.reduce_scatter_tensor(torch.empty(size // members), torch.empty(size), group=group)
-        elif kind == "exchange":
-            dist.all_to_all_single(torch.empty(size), torch.empty(size), group=group)
-        elif kind == "integers":
-            counts, mine = torch.zeros(members, dtype=torch.int64), torch.tensor([stage + 7])
-            dist.all_gather_into_tensor(counts, mine, group=group)
-            dist.all_reduce(mine, group=group)
-            learned += [counts.tolist(), mine.item()]
-        elif kind == "object":
-            said = [None] * members
-            dist.all_gather_object(said, {"stage": stage}, group=group)
-            learned.append(said)
-        elif kind == "barrier":
-            dist.barrier(group=group)
+        said = chance.choice(CALLS)(x, mesh.get_group(chance.choice(["dp", "tp"])))
+        if isinstance(said, dist.Work):
+            handles.append(said)
         else:
-            dist.broadcast(x, group_src=0, group=group)
+            learned.append(said)
         if stage < pipeline - 1:
             handles.append(dist.isend(x, rank + distance))
     for handle in handles:
