@@ -1689,9 +1689,9 @@ def big_step(rank, world_size, sizes, layers=4, width=12_288, heads=96, length=2
 narrow_gpt = Model(layers=4, width=12_288, heads=96, length=2048)
 
 # %% [markdown]
-# To run 1,024 ranks takes a minute or two. But along dp and tp all ranks do the same: they make the same calls, with the
-# same sizes, at the same times. If you say so with `alike`, `simulate` runs only the first rank of each stage, and lets
-# it stand for the others. On 8 GPUs, with all ranks and with two of them:
+# To run 1,024 ranks takes a minute or two. But along dp and tp, all ranks do the same: they make the same calls, with
+# the same sizes, at the same times. If you say so with `alike`, `simulate` runs only the first rank of each stage, and
+# lets it stand for the others. On 8 GPUs, with all ranks and with two of them:
 
 # %% tags=["notebook-only"]
 def simulated(sizes, **options):
