@@ -237,12 +237,26 @@ def test_ranks_for_which_nobody_can_stand_are_named(program, size, kind, words):
         ({"alike": lambda: 0}, TypeError, "must take a rank and return a number"),
         ({"device": "cpu"}, ValueError, 'alike= needs device="meta"'),
         ({"jitter": Jitter(1, launch=1e-6)}, ValueError, "exclude each other"),
-        ({"cluster": small_cluster(4, nics=2)}, ValueError, "2 GPUs share a network card"),
     ],
 )
 def test_what_does_not_go_together_is_refused(options, error, words):
     with pytest.raises(error, match=words):
         simulate(ddp, 8, **({"alike": lambda rank: 0} | options))
+
+
+def neighbours(rank, world_size):
+    if rank in (0, 4):
+        (dist.send if rank == 0 else dist.recv)(torch.empty(4), 4 - rank)
+
+
+def test_ranks_that_share_a_network_card_can_stand_for_others_only_within_their_group():
+    shared = small_cluster(4, nics=2)
+    for program in (ddp, wrapped):
+        whole = simulate(program, 16, cluster=shared)
+        assert_equal_runs(whole, simulate(program, 16, cluster=shared, alike=lambda rank: 0))
+    for program, kind in ((grid, lambda rank: rank // 4), (neighbours, lambda rank: rank if rank in (0, 4) else -1)):
+        with pytest.raises(RankFailed, match="shares a network card with rank .*, which isn't in the same group"):
+            simulate(program, 16, *((2, 4, 4) if program is grid else ()), cluster=shared, alike=kind)
 
 
 def test_reports_name_only_ranks_that_run():

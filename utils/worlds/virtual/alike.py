@@ -46,11 +46,6 @@ def why_not(cluster: Cluster, device: str) -> str:
         return 'alike= needs device="meta": ranks that compute with values get different ones, and must all run.'
     if cluster.jitter is not None:
         return "alike= and jitter= exclude each other: jitter makes each rank different, so all must run."
-    if cluster.gpus_per_nic > 1:
-        return (
-            f"on {cluster.name}, {cluster.gpus_per_nic} GPUs share a network card, so what each of them sends slows "
-            "the others down. So all ranks must run: leave out alike=."
-        )
     return ""
 
 
@@ -62,7 +57,7 @@ class Representatives:
     """
 
     def __init__(self, cluster: Cluster, size: int, runs_as: RunsAs | None = None) -> None:
-        self.cluster, self.runs_as = cluster, runs_as
+        self.cluster, self.size, self.runs_as = cluster, size, runs_as
         self.running: Sequence[int] = range(size) if runs_as is None else sorted(set(runs_as))
         self.stand_for = Counter(runs_as or ())  # {a rank that runs: how many do what it does, itself included}
         self.placed: dict[tuple[tuple[int, int], ...], tuple[Layout, tuple[int, ...]]] = {}
@@ -74,7 +69,11 @@ class Representatives:
     def check_peer(self, event: Event) -> None:
         """Raises RuntimeError if the other end of a message, or the root of a collective, doesn't run."""
         peer = event.peer
-        if self.runs_as is None or peer is None or self.runs_as[peer] == peer:
+        if self.runs_as is None or peer is None:
+            return
+        if self.runs_as[peer] == peer:
+            if event.op in POINT_TO_POINT and self.cluster.node_of(peer) != self.cluster.node_of(event.rank):
+                self.check_cards((event.rank, peer))
             return
         if event.op in POINT_TO_POINT:
             does = f"rank {event.rank} {'sends to' if event.op == 'send' else 'receives from'} rank {peer}, which"
@@ -83,6 +82,23 @@ class Representatives:
             does = f"rank {peer}, the root of {event.op},"
             advice = "A root does what no other rank does: give it a kind of its own."
         raise RuntimeError(f"{does} doesn't run: `alike` says it does what rank {self.runs_as[peer]} does. {advice}")
+
+    def check_cards(self, members: tuple[int, ...]) -> None:
+        """Raises RuntimeError if one of these ranks, who send between nodes, shares its network card with one that isn't
+        among them and doesn't run: what that sends at the same time would slow the first down.
+        """
+        shared, there = self.cluster.gpus_per_nic, set(members)
+        if self.runs_as is None or shared == 1:
+            return
+        for rank in self.present(members):
+            first = rank - rank % shared
+            for mate in range(first, min(first + shared, self.size)):
+                if mate not in there and self.runs_as[mate] != mate:
+                    raise RuntimeError(
+                        f"rank {rank} shares a network card with rank {mate}, which isn't in the same group and "
+                        f"doesn't run, though what it sends would slow rank {rank} down. Give rank {mate} another "
+                        "kind, or let all ranks run."
+                    )
 
     def weights(self, members: tuple[int, ...]) -> dict[int, int]:
         """{rank that runs: how many members it stands for}. Raises RuntimeError for a member that nobody stands for."""

@@ -101,6 +101,8 @@ class GroupCalls:
         self.weights = representatives.weights(members)
         self.stands_for = representatives.groups_like(self.weights)
         self.tier = links.tier(members)
+        if self.tier == "inter":
+            representatives.check_cards(members)
         self.layout = Layout.of(links.cluster, members)
         self.made: dict[int, int] = defaultdict(int)  # rank -> how many collectives it has called
         self.open: dict[int, dict[int, VirtualCall]] = {}  # place in their order -> {rank: its call}, until all called
