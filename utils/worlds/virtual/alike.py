@@ -84,8 +84,8 @@ class Representatives:
         raise RuntimeError(f"{does} doesn't run: `alike` says it does what rank {self.runs_as[peer]} does. {advice}")
 
     def check_cards(self, members: tuple[int, ...]) -> None:
-        """Raises RuntimeError if one of these ranks, who send between nodes, shares its network card with one that isn't
-        among them and doesn't run: what that sends at the same time would slow the first down.
+        """For ranks that send between nodes. Raises RuntimeError if one of them shares its network card with a rank
+        that isn't among them and doesn't run: what that sends at the same time would slow the first down.
         """
         shared, there = self.cluster.gpus_per_nic, set(members)
         if self.runs_as is None or shared == 1:
