@@ -10,6 +10,17 @@ wrong("drops-the-rest", "without the leftover rows").body("""
     size = len(batch) // world_size
     return batch[rank * size : (rank + 1) * size]
 """)
+wrong("rest-to-the-last", "all leftover rows on the last rank").body("""
+    size = len(batch) // world_size
+    return batch[rank * size : None if rank == world_size - 1 else (rank + 1) * size]
+""")
+wrong("cut-evenly", "cut at rank * B // P").body(
+    "return batch[rank * len(batch) // world_size : (rank + 1) * len(batch) // world_size]"
+)
+wrong("forgets-rows-before", "moves it on").body("""
+    size, extra = divmod(len(batch), world_size)
+    return batch[rank * size :][: size + (rank < extra)]
+""")
 wrong("every-pth", "a block of consecutive rows").body("return batch[rank::world_size]")
 wrong("columns", "cut the batch along its rows").body("return batch.tensor_split(world_size, dim=1)[rank]")
 wrong("everything", "each rank gets its own rows").body("return batch")

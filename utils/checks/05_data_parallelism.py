@@ -171,6 +171,12 @@ def shard_the_batch(draws: Draws, world_size: int, rows: int, dim: int = 2, dtyp
     dealt, equal = [batch[rank::world_size] for rank in range(world_size)], batch[: rows - rows % world_size]
     right, chunks = batch.split([len(mine) for mine in dealt]), batch.chunk(world_size)
     chunks += right[len(chunks) :]  # there may be fewer chunks than ranks
+    each = rows // world_size
+    at_the_end = [
+        batch[rank * each : None if rank == world_size - 1 else (rank + 1) * each] for rank in range(world_size)
+    ]
+    evenly = [batch[rank * rows // world_size : (rank + 1) * rows // world_size] for rank in range(world_size)]
+    overlapping = [batch[rank * each :][: len(mine)] for rank, mine in enumerate(right)]
     return Case(
         [[batch] * world_size],
         in_order=True,
@@ -179,6 +185,9 @@ def shard_the_batch(draws: Draws, world_size: int, rows: int, dim: int = 2, dtyp
             "the whole batch: each rank gets its own rows": batch,
             f"every {world_size}th row: a shard is a block of consecutive rows": dealt,
             "without the leftover rows: the first B % P ranks get one more": list(equal.chunk(world_size)),
+            "the batch with all leftover rows on the last rank: the first B % P ranks get one more each": at_the_end,
+            "the batch cut at rank * B // P: the first B % P ranks get one more": evenly,
+            "a shard that starts at rank * (B // P): each longer shard before it moves it on": overlapping,
             "columns: cut the batch along its rows": list(batch.tensor_split(world_size, dim=1)),
             "the result of `chunk`: its last chunk may be much smaller than the others": list(chunks),
         },
