@@ -470,6 +470,9 @@ reveal("samples that are seen twice", sum(map(len, epochs[0])) - 10, why="3 on e
 # of 48 layers with 1024 x 1024 weights in bfloat16, 4,096 rows on each rank. Tensors have sizes here and no values. One
 # rank has nothing to exchange, so its time is that of computing alone. What 16 ranks need beyond that is called
 # **exposed** communication.
+#
+# All 16 do the same, so it is enough to run one of them: of the ranks for which `alike` returns the same value,
+# `simulate` runs only the first, and lets it stand for the others.
 
 # %% tags=["notebook-only"]
 def large_step(rank, world_size, method, layers=48, dim=1024, rows=4096, **more):
@@ -482,7 +485,7 @@ def compute_only(model, shard, rank, world_size):
     loss_of(model(shard)).backward()
 
 def on_cluster(world_size, method, **more):
-    run = simulate(large_step, world_size, method, cluster="dgx-h100", **more)
+    run = simulate(large_step, world_size, method, cluster="dgx-h100", alike=lambda rank: 0, **more)
     steps = [each for each in run.regions if each.name == "step"]
     return run, max(each.end for each in steps) - min(each.start for each in steps)
 

@@ -852,7 +852,9 @@ def paper_step(rank, world_size, stage, layers=LAYERS, dim=DIM):
 # %% tags=["notebook-only"]
 endless = find_cluster("dgx-h100", 64)
 endless = replace(endless, name="endless memory", gpu=replace(endless.gpu, memory=float("inf")))
-by_running = [simulate(paper_step, 64, stage, cluster=endless).results[0] / 1e9 for stage in range(4)]
+all_alike = {"alike": lambda rank: 0}  # all ranks do the same, so one of them runs (lesson 05)
+runs = [simulate(paper_step, 64, stage, cluster=endless, **all_alike) for stage in range(4)]
+by_running = [run.results[0] / 1e9 for run in runs]
 for stage, (measured, formula) in enumerate(zip(by_running, by_formula)):
     print(f"stage {stage}: held {measured:6.1f} GB, by formula {formula:6.1f} GB")
 
@@ -1072,9 +1074,9 @@ def nodes_of_4(nodes):
 
 for nodes in (2, 16):
     cluster, ranks = nodes_of_4(nodes), 4 * nodes
-    hybrid = simulate(on_a_mesh, ranks, nodes, cluster=cluster)
-    backwards = simulate(on_a_mesh, ranks, nodes, all_reduce_first, cluster=cluster)
-    fully = simulate(on_a_mesh, ranks, 1, cluster=cluster)
+    hybrid = simulate(on_a_mesh, ranks, nodes, cluster=cluster, **all_alike)
+    backwards = simulate(on_a_mesh, ranks, nodes, all_reduce_first, cluster=cluster, **all_alike)
+    fully = simulate(on_a_mesh, ranks, 1, cluster=cluster, **all_alike)
     times = [f"{run.elapsed * 1e3:4.0f} ms" for run in (hybrid, backwards, fully)]
     print(f"{nodes:>2} nodes: hybrid {times[0]}, all-reduce first {times[1]}, fully sharded {times[2]}")
     if nodes == 2:
@@ -1441,8 +1443,9 @@ eight_nodes = replace(one_node, name="8 nodes of one GPU", nodes=8, gpus_per_nod
 faster = {}
 for cluster in (one_node, eight_nodes):
     for rows in (1024, 8192, 65536):
-        zero = seconds_of_step(simulate(overlapped_step, 8, 8, 8192, rows // 8, cluster=cluster))
-        tensor = seconds_of_step(simulate(tensor_parallel_step, 8, 8, 8192, rows, cluster=cluster))
+        zero = simulate(overlapped_step, 8, 8, 8192, rows // 8, cluster=cluster, **all_alike)
+        tensor = simulate(tensor_parallel_step, 8, 8, 8192, rows, cluster=cluster, **all_alike)
+        zero, tensor = seconds_of_step(zero), seconds_of_step(tensor)
         faster[cluster.nodes, rows] = "ZeRO-3" if zero < tensor else "tensor"
         times = f"ZeRO-3 {zero * 1e3:7.1f} ms, tensor {tensor * 1e3:7.1f} ms"
         print(f"{cluster.nodes} node{'s' * (cluster.nodes > 1)}, {rows:>6,} rows in all: {times}")
@@ -1507,7 +1510,7 @@ dgx = find_cluster("dgx-a100", 8)
 small = replace(dgx, name="2 nodes of 4", nodes=2, gpus_per_node=4, gpu=replace(dgx.gpu, memory=40e9))
 
 def try_plan(plan):
-    run = simulate(overlapped_step, 8, 40, 18_032, cluster=small, **plan)
+    run = simulate(overlapped_step, 8, 40, 18_032, cluster=small, **all_alike, **plan)
     tokens = 8 * plan["rows"] * plan["microbatches"]
     held = max(run.memory().peak) / 1e9
     print(f"{tokens / seconds_of_step(run):,.0f} tokens/s; the fullest rank holds {held:.1f} GB")

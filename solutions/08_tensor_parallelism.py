@@ -1330,7 +1330,9 @@ reveal(
 rows = []
 for t in (1, 2, 4, 8):
     for sequence_parallel in (False, True) if t > 1 else (False,):
-        kept = simulate(layer_step, t, sequence_parallel=sequence_parallel).results[0]
+        # all ranks do the same, so one of them runs (lesson 05)
+        run = simulate(layer_step, t, sequence_parallel=sequence_parallel, alike=lambda rank: 0)
+        kept = run.results[0]
         formula = formulas(t)[sequence_parallel]
         numbers = f"{formula / 1e6:,.1f}", f"{kept / 1e6:,.1f}", f"{kept / formula:.3f}"
         rows.append((t, "yes" if sequence_parallel else "no", *numbers))
@@ -1368,7 +1370,10 @@ print(f"one GPU without them: {96 * 34 * 2048 * 12288 / 1e9:.1f} GB; t = 8: {96 
 predict("16 GPUs are faster than 8, times", ...)
 
 # %% tags=["notebook-only"]
-runs = {t: simulate(layer_step, t, cluster="dgx-h100") for t in (1, 2, 4, 8, 16)}
+def layer_on(cluster, t, *sizes):
+    return simulate(layer_step, t, *sizes, cluster=cluster, alike=lambda rank: 0)
+
+runs = {t: layer_on("dgx-h100", t) for t in (1, 2, 4, 8, 16)}
 
 def share(run):
     """Of rank 0's time, how much it waits for collectives."""
@@ -1409,9 +1414,9 @@ one_node = replace(box, name="one node of 16", nodes=1, gpus_per_node=16)
 rows = []
 for width, heads in ((12288, 96), (4096, 32)):
     # on one node: the same GPUs and links on all three
-    eight = simulate(layer_step, 8, width, heads)
+    eight = layer_on("dgx-h100", 8, width, heads)
     for cluster in (one_node, "dgx-h100", "ethernet-cloud"):
-        sixteen = simulate(layer_step, 16, width, heads, cluster=cluster)
+        sixteen = layer_on(cluster, 16, width, heads)
         faster = eight.elapsed / sixteen.elapsed
         rows.append((width, getattr(cluster, "name", cluster), f"{faster:.2f}", f"{share(sixteen):.0%}"))
 print(tables.text(["D", "cluster", "16 GPUs are faster than 8, times", "communicating"], rows))

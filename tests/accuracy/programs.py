@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from tests.accuracy.rows import Model, Setting
 
 DTYPE = torch.bfloat16
+Group = dist.ProcessGroup | None  # of tensor-parallel ranks; None: all ranks
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # renamed in torch 2.13
 reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
@@ -27,48 +28,48 @@ class Gather(torch.autograd.Function):
     """Into a part that is split by weights: all-gather of the tokens, or nothing; backward sums."""
 
     @staticmethod
-    def forward(ctx, x, sequence):
-        ctx.sequence = sequence
-        return gathered(x) if sequence else x.view_as(x)
+    def forward(ctx, x, sequence, group=None):
+        ctx.sequence, ctx.group = sequence, group
+        return gathered(x, group) if sequence else x.view_as(x)
 
     @staticmethod
     def backward(ctx, grad):
-        return summed(grad, ctx.sequence), None
+        return summed(grad, ctx.sequence, ctx.group), None, None
 
 
 class Sum(torch.autograd.Function):
     """Out of it: reduce-scatter of the tokens, or all-reduce; backward gathers."""
 
     @staticmethod
-    def forward(ctx, x, sequence):
-        ctx.sequence = sequence
-        return summed(x, sequence)
+    def forward(ctx, x, sequence, group=None):
+        ctx.sequence, ctx.group = sequence, group
+        return summed(x, sequence, group)
 
     @staticmethod
     def backward(ctx, grad):
-        return gathered(grad) if ctx.sequence else grad, None
+        return gathered(grad, ctx.group) if ctx.sequence else grad, None, None
 
 
-def gathered(x: Tensor) -> Tensor:
-    whole = torch.empty(x.shape[0] * dist.get_world_size(), *x.shape[1:], dtype=x.dtype)
-    all_gather(whole, x.contiguous())
+def gathered(x: Tensor, group: Group) -> Tensor:
+    whole = torch.empty(x.shape[0] * dist.get_world_size(group), *x.shape[1:], dtype=x.dtype)
+    all_gather(whole, x.contiguous(), group=group)
     return whole
 
 
-def summed(x: Tensor, sequence: bool) -> Tensor:
+def summed(x: Tensor, sequence: bool, group: Group) -> Tensor:
     if not sequence:
-        dist.all_reduce(x)
+        dist.all_reduce(x, group=group)
         return x.view_as(x)
-    part = torch.empty(x.shape[0] // dist.get_world_size(), *x.shape[1:], dtype=x.dtype)
-    reduce_scatter(part, x.contiguous())
+    part = torch.empty(x.shape[0] // dist.get_world_size(group), *x.shape[1:], dtype=x.dtype)
+    reduce_scatter(part, x.contiguous(), group=group)
     return part
 
 
 class Layer:
     """One transformer layer's weights on a rank: its rows or columns of each matrix."""
 
-    def __init__(self, model: Model, setting: Setting):
-        self.model, self.setting = model, setting
+    def __init__(self, model: Model, setting: Setting, group: Group = None):
+        self.model, self.setting, self.group = model, setting, group
         h, parts = model.hidden, setting.tensor
         keys = max(model.key_width // parts, h // model.heads)
         self.keys, self.queries = keys, h // parts
@@ -82,21 +83,21 @@ class Layer:
     def __call__(self, x: Tensor) -> Tensor:
         """(tokens, h) -> (tokens, h)"""
         sequence = self.setting.sequence
-        inside = Gather.apply(self.norm(x, 0), sequence)
+        inside = Gather.apply(self.norm(x, 0), sequence, self.group)
         queries, keys, values = functional.linear(inside, self.qkv).split([self.queries, self.keys, self.keys], dim=-1)
         core = self.flash if self.setting.flash else self.core
         if self.setting.recompute == "core":
             attended = checkpoint(core, queries, keys, values, use_reentrant=False, preserve_rng_state=False)
         else:
             attended = core(queries, keys, values)
-        x = torch.addcmul(x, Sum.apply(functional.linear(attended, self.out), sequence), self.mask)
-        inside = functional.linear(Gather.apply(self.norm(x, 2), sequence), self.up)
+        x = torch.addcmul(x, Sum.apply(functional.linear(attended, self.out), sequence, self.group), self.mask)
+        inside = functional.linear(Gather.apply(self.norm(x, 2), sequence, self.group), self.up)
         if self.model.gated:
             gate, up = inside.chunk(2, dim=-1)
             inside = functional.silu(gate) * up
         else:
             inside = functional.gelu(inside)
-        return torch.addcmul(x, Sum.apply(functional.linear(inside, self.down), sequence), self.mask)
+        return torch.addcmul(x, Sum.apply(functional.linear(inside, self.down), sequence, self.group), self.mask)
 
     def norm(self, x: Tensor, first: int) -> Tensor:
         return functional.layer_norm(x, (self.model.hidden,), self.norms[first], self.norms[first + 1])
@@ -150,13 +151,42 @@ def layer_times(model: Model, setting: Setting) -> tuple[float, float]:
     return forward, backward + (forward if setting.recompute == "full" else 0.0)
 
 
+class Embedding:
+    """A rank's rows of the table. Called, it looks up the tokens of a microbatch: (tokens, h)."""
+
+    def __init__(self, model: Model, setting: Setting, group: Group = None):
+        self.setting, self.group = setting, group
+        self.table = weight(setting.adds, model.vocabulary // setting.tensor, model.hidden)
+        self.ids = torch.empty(setting.micro * model.sequence, dtype=torch.int64)
+
+    def __call__(self) -> Tensor:
+        return Sum.apply(functional.embedding(self.ids, self.table), self.setting.sequence, self.group)
+
+
+class Head:
+    """The last norm and a rank's rows of the output matrix. Called, it gives the loss of a microbatch."""
+
+    def __init__(self, model: Model, setting: Setting, group: Group = None):
+        self.model, self.setting, self.group = model, setting, group
+        self.table = weight(setting.adds, model.vocabulary // setting.tensor, model.hidden)
+        self.scale, self.shift = weight(setting.adds, model.hidden), weight(setting.adds, model.hidden)
+        self.ids = torch.empty(setting.micro * model.sequence, dtype=torch.int64)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        normed = functional.layer_norm(x, (self.model.hidden,), self.scale, self.shift)
+        inside = Gather.apply(normed, self.setting.sequence, self.group)
+        logits = functional.linear(inside, self.table).float()
+        for _ in range(3):  # the largest logit, that of the target, the sum of exponentials: over all parts
+            dist.all_reduce(torch.empty(len(self.ids)), group=self.group)
+        return functional.cross_entropy(logits, self.ids)
+
+
 def embedding_times(model: Model, setting: Setting) -> float:
     """Seconds of looking up the tokens of a microbatch, forward and backward."""
-    table = weight(setting.adds, model.vocabulary // setting.tensor, model.hidden)
-    ids = torch.empty(setting.micro * model.sequence, dtype=torch.int64)
+    look_up = Embedding(model, setting)
 
     def run() -> None:
-        x = Sum.apply(functional.embedding(ids, table), setting.sequence)
+        x = look_up()
         x.backward(torch.empty_like(x))
 
     return timed(run)
@@ -164,19 +194,9 @@ def embedding_times(model: Model, setting: Setting) -> float:
 
 def head_times(model: Model, setting: Setting) -> float:
     """Seconds of the last norm, the logits and the loss of a microbatch, forward and backward."""
-    table = weight(setting.adds, model.vocabulary // setting.tensor, model.hidden)
-    scale, shift = weight(setting.adds, model.hidden), weight(setting.adds, model.hidden)
+    head = Head(model, setting)
     x = torch.empty(tokens(model, setting), model.hidden, dtype=DTYPE, requires_grad=True)
-    ids = torch.empty(setting.micro * model.sequence, dtype=torch.int64)
-
-    def run() -> None:
-        inside = Gather.apply(functional.layer_norm(x, (model.hidden,), scale, shift), setting.sequence)
-        logits = functional.linear(inside, table).float()
-        for _ in range(3):  # the largest logit, that of the target, the sum of exponentials: over all parts
-            dist.all_reduce(torch.empty(len(ids)))
-        functional.cross_entropy(logits, ids).backward()
-
-    return timed(run)
+    return timed(lambda: head(x).backward())
 
 
 def optimizer(rank: int, world_size: int, parameters: int) -> float:

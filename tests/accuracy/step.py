@@ -20,7 +20,8 @@ import torch.distributed as dist
 
 from tests.accuracy.programs import optimizer, pieces
 from tests.accuracy.rows import Model, Row, Setting
-from utils import simulate
+from tests.accuracy.whole_step import stage_of, step
+from utils import Run, simulate
 from utils.cluster import Cluster, Layout, cost, find_cluster
 
 
@@ -33,6 +34,14 @@ def simulated(row: Row, rates: str) -> float:
         parts = group_pieces(row.model, row.setting, rates)
         return parts["forward"] + parts["backward"]
     return step_seconds(row.model, row.setting, rates)
+
+
+def carried_out(row: Row, rates: str) -> Run:
+    """The whole step as one program, without closed forms, on all GPUs of the row (whole_step.py)."""
+    assert row.model is not None and row.setting is not None
+    cluster = endless(row.setting.cluster, row.setting.gpus)
+    alike = stage_of(row.setting)
+    return simulate(step, row.setting.gpus, row.model, row.setting, cluster=cluster, rates=rates, alike=alike)
 
 
 def one_all_reduce(rank: int, world_size: int, nbytes: int) -> None:
@@ -49,9 +58,9 @@ def optimizer_seconds(model: Model, setting: Setting, rates: str) -> float:
     return simulate(optimizer, 1, mine, cluster=endless(setting.cluster), rates=rates).results[0]
 
 
-def endless(name: str) -> Cluster:
+def endless(name: str, gpus: int = 8) -> Cluster:
     """Memory without end: what these programs hold at once is not what a training step holds."""
-    cluster = find_cluster(name, 8)
+    cluster = find_cluster(name, gpus)
     return replace(cluster, gpu=replace(cluster.gpu, memory=math.inf))
 
 

@@ -8,9 +8,10 @@ import torch
 
 from tests.accuracy.__main__ import checked, fits, summary
 from tests.accuracy.consistency import Check
-from tests.accuracy.programs import Layer, tokens
-from tests.accuracy.rows import ROWS, Model, Setting, gpt_flops, split
-from tests.accuracy.step import simulated, step_seconds
+from tests.accuracy.programs import Head, Layer, tokens
+from tests.accuracy.rows import ROWS, Model, Row, Setting, gpt_flops, split
+from tests.accuracy.step import carried_out, endless, simulated, step_seconds
+from tests.accuracy.whole_step import schedule, stage_of, step
 from utils import simulate
 
 SMALL = Model(layers=4, hidden=1024, heads=8, vocabulary=8192, sequence=512)
@@ -92,3 +93,56 @@ def test_a_row_is_simulated_at_both_rates():
     [row] = [row for row in ROWS if row.name == "sequence parallel"]
     datasheet, achieved = (simulated(row, rates) for rates in ("datasheet", "achieved"))
     assert 0 < datasheet < achieved
+
+
+@pytest.mark.parametrize("stages, microbatches, chunks", [(4, 8, 1), (4, 8, 2), (2, 4, 3), (4, 4, 4)])
+def test_every_task_of_the_schedule_comes_after_those_that_it_needs(stages, microbatches, chunks):
+    """Played without a network: the first task that no stage can begin would leave some undone."""
+    lists, done = [schedule(stage, stages, microbatches, chunks) for stage in range(stages)], set()
+    depth = stages * chunks
+    for tasks in lists:
+        assert len(set(tasks)) == len(tasks) == 2 * microbatches * chunks
+    moved = True
+    while moved:
+        moved = False
+        for stage, tasks in enumerate(lists):
+            while tasks:
+                back, chunk, microbatch = tasks[0]
+                place = chunk * stages + stage
+                before = (True, place + 1) if back and place < depth - 1 else (False, place if back else place - 1)
+                if before[1] >= 0 and (*before, microbatch) not in done:
+                    break
+                done.add((back, place, microbatch))
+                del tasks[0]
+                moved = True
+    assert not any(lists)
+
+
+def flops_of(part: type[Layer] | type[Head], model: Model, setting: Setting) -> int:
+    """Of one microbatch, forward and backward, on all ranks of a tensor-parallel group."""
+
+    def program(rank, world_size):
+        x = torch.empty(tokens(model, setting), model.hidden, dtype=torch.bfloat16, requires_grad=True)
+        part(model, setting)(x).sum().backward()
+
+    return sum(computed.flops for computed in simulate(program, setting.tensor, cluster=setting.cluster).computed)
+
+
+def test_a_whole_step_is_that_of_all_ranks_and_takes_what_is_derived():
+    """On 2 x 4 x 2 GPUs: two chunks of a layer each, but for the first and the last, which are embedding and head."""
+    parts = {"sequence": True, "flash": True, "sharded": True, "overlap": True}
+    setting = Setting("dgx-h100", gpus=16, batch=16, micro=1, tensor=2, pipeline=4, chunks=2, **parts)
+    model = replace(SMALL, layers=6, hidden=4096, heads=32, sequence=4096, vocabulary=32768)
+    whole = carried_out(Row("", "", 1.0, "step", model, setting), "achieved")
+    every = simulate(step, 16, model, setting, cluster=endless("dgx-h100", 16), rates="achieved")
+    assert (whole.elapsed, whole.breakdown().parts) == (every.elapsed, every.breakdown().parts)
+    assert set(whole.runs_as) == {0, 2, 4, 6} and stage_of(setting)(15) == 3
+    flops = 6 * flops_of(Layer, model, setting) + flops_of(Head, model, setting)
+    assert sum(computed.flops for computed in whole.computed) == setting.batch * flops
+    assert whole.elapsed == pytest.approx(step_seconds(model, setting, "achieved"), rel=0.1)
+
+
+@pytest.mark.thorough
+def test_a_step_of_llama_3_on_16384_gpus_takes_about_what_was_published():
+    [row] = [row for row in ROWS if row.name == "405B on 16384 GPUs"]
+    assert carried_out(row, "achieved").elapsed == pytest.approx(row.seconds, rel=0.05)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
 from tests.bench import grading, one_class
 from tests.bench.imports import FIRST_SPAWN, TORCH, UTILS_PART
 from tests.bench.side_by_side import OURS
-from tests.bench.virtual import DDP, FSDP2, GRID, PIPELINE
+from tests.bench.virtual import ALIKE, DDP, PIPELINE
 from tests.bench.worlds import LARGE, PARALLELISMS, SMALL
 
 TORCHS = "torch.multiprocessing.spawn"
@@ -117,15 +117,6 @@ def growth_of_time_per_rank(measured: dict) -> float:
     return simulated(measured, DDP[many]) / many / (simulated(measured, DDP[few]) / few)
 
 
-def extrapolated(measured: dict, programs: dict[int, str], ranks: int) -> float:
-    """The seconds of `simulate` for more ranks than were measured, if they grow as between the fewest and the most of
-    those that were, and at least in proportion to the ranks.
-    """
-    few, many = min(programs), max(programs)
-    growth = math.log(simulated(measured, programs[many]) / simulated(measured, programs[few]), many / few)
-    return simulated(measured, programs[many]) * (ranks / many) ** max(1.0, growth)
-
-
 def simulating_gigabytes(measured: dict) -> float:
     if measured["virtual"]["peak"] is None:
         raise LookupError("it failed")
@@ -144,9 +135,10 @@ GOALS = [
     Goal(f"recording a call of {SMALL}", 20, "µs", microseconds_of_recording),
     Goal(f"recording a call of {LARGE}", 3, "%", percent_of_recording),
     Goal(f"simulate: {DDP[1024]}", 3, "s", lambda measured: simulated(measured, DDP[1024])),
-    Goal("simulate: 4,096 ranks, DDP step (extrapolated)", 8, "s", lambda found: extrapolated(found, DDP, 4096)),
-    Goal("simulate: 1,024 ranks, FSDP2 (extrapolated)", 15, "s", lambda found: extrapolated(found, FSDP2, 1024)),
-    Goal("simulate: 1,024 ranks, 8 x 8 x 16 (extrapolated)", 15, "s", lambda found: extrapolated(found, GRID, 1024)),
+    *(
+        Goal(f"simulate: {program}", most, "s", partial(simulated, program=program))
+        for program, most in zip(ALIKE, (8, 8, 15, 15, 60), strict=True)
+    ),
     Goal("simulate: time per rank, 1,024 ranks over 64", 1, "x", growth_of_time_per_rank),
     Goal(f"simulate: {PIPELINE}", 5, "s", lambda measured: simulated(measured, PIPELINE)),
     Goal("simulate: memory of its process, 1,024 ranks", 2, "GB", simulating_gigabytes),

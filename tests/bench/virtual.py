@@ -23,6 +23,13 @@ DDP = {ranks: f"{ranks:,} ranks, DDP step" for ranks in (64, 256, 1024)}
 FSDP2 = {ranks: f"{ranks:,} ranks, FSDP2 step" for ranks in (64, 128)}
 GRID = {ranks: f"{ranks:,} ranks, tensor 8 x pipeline 8 x data {ranks // 64}" for ranks in (64, 128)}
 PIPELINE = "64 ranks, 1F1B, 64 microbatches"
+ALIKE = {  # only one rank of each kind runs
+    "4,096 ranks, DDP step, 1 rank of all": "ddp, 4096, kinds=1",
+    "16,384 ranks, DDP step, 1 rank of all": "ddp, 16384, kinds=1",
+    "1,024 ranks, FSDP2 step, 1 rank of all": "fsdp2, 1024, kinds=1",
+    "1,024 ranks, tensor 8 x pipeline 8 x data 16, 1 rank of each stage": "grid, 1024, 8, 8, 16, kinds=8",
+    "16,384 ranks, tensor 8 x pipeline 16 x data 128, 1 rank of each stage": "grid, 16384, 8, 16, 32, kinds=16",
+}
 PROGRAMS = {
     SUMS: "sums, 64, 1000",
     ALL_REDUCES: "all_reduces, 64, 200",
@@ -30,6 +37,7 @@ PROGRAMS = {
     PIPELINE: "one_f_one_b, 64, 64",
     **{name: f"fsdp2, {ranks}" for ranks, name in FSDP2.items()},
     **{name: f"grid, {ranks}, 8, 8, 16" for ranks, name in GRID.items()},
+    **ALIKE,
 }
 INTERVAL = 0.02  # seconds between two samples of the memory
 

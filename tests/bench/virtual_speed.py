@@ -128,8 +128,13 @@ def fixed_loop():
     return time.perf_counter() - began
 
 
-def seconds(program, world_size, *args):
-    """Real time of one call of `simulate`."""
+def stages(number, world_size):
+    """For `alike`: the ranks of a stage of the pipeline do the same. number: of stages"""
+    return lambda rank: rank // (world_size // number)
+
+
+def seconds(program, world_size, *args, kinds=None):
+    """Real time of one call of `simulate`. kinds: if given, only the first rank of each of so many stages runs."""
     began = time.perf_counter()
-    simulate(program, world_size, *args)
+    simulate(program, world_size, *args, alike=kinds and stages(kinds, world_size))
     return time.perf_counter() - began

@@ -10,18 +10,9 @@ from statistics import median
 from tests.bench.virtual import OPERATIONS
 from utils.text.units import plural, quantity
 
-# Where reality differs from the model. Gloo's algorithms are in gloo/*.cc, torch's use of them in ProcessGroupGloo.cpp.
-WHY = {
-    "ping-pong": "latency and bandwidth were fitted to such messages, one line for all sizes",
-    "all_reduce": "Gloo uses a ring at every size, with twice as many messages, and adding takes time",
-    "broadcast": "the same tree as in the model, but Gloo's collectives run on their own thread, which must wake up",
-    "all_gather": "Gloo's ring has twice as many messages, and torch copies the whole result into the list",
-    "reduce_scatter": "torch uses none of Gloo's; it all-reduces each rank's part instead",
-    "all_to_all": "the same messages as in the model, but that thread must wake up, and cores both send and receive",
-}
 OF_THE_COLLECTIVES = """\
-(for all of them: the ranks share the cores that carry the messages, so no rank has a link to itself; with more ranks
-than cores, each message also waits until its receiver gets a core)"""
+(predicted: what Gloo's algorithms take with these numbers, see utils/cluster/gloo_costs.py. The ranks share the cores
+that carry the messages and wake up Gloo's threads, and no two ranks have a link to themselves)"""
 OF_THE_STEPS = """\
 (in backward, Gloo's messages need the cores that compute, so little overlaps; a small model stays in the caches, where
 the optimizer is faster than the model's memory bandwidth; the overhead of autograd and DDP is not modelled)"""
@@ -63,7 +54,7 @@ def collectives(by_ranks: dict) -> tuple[str, list[list[str]]]:
         for name, nbytes, *times in rows:
             blocks.setdefault(name, {}).setdefault(nbytes, []).extend(compared(*times))
     for name, sizes in blocks.items():
-        lines.append([name, WHY[name]])
+        lines.append([name])
         lines += [[f"  {size(nbytes)}", *cells] for nbytes, cells in sizes.items()]
     title = f"collectives over Gloo, measured and predicted for this machine, calls in a row\n{OF_THE_COLLECTIVES}"
     return title, [header, *lines, ["median error", *errors]]

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from utils import region
+from utils import Run, region
 from utils.checks import Case, CheckFailed, expect_time, oracle, registry, timelines
 from utils.checks.progress import Progress
 from utils.checks.registry import Checks
@@ -153,4 +153,12 @@ def test_asynchronous_calls_that_never_end_are_drawn_to_the_end():
     receives = bars_at(timelines.until_stuck(failed.deadlock))["asynchronous: recv"]
     assert len(receives) == 4 and never_return(receives)
     failed.deadlock.events.clear()
+    assert timelines.to_look_at(failed, "02_all_reduce", "there-and-back") == []
+
+
+def test_a_run_in_which_no_rank_communicated_has_nothing_to_show(check):
+    """As that of an answer which only computes: what went wrong is in the message."""
+    check(both_at_once, judges="time")
+    failed = CheckFailed("it took 3 s")
+    failed.run = Run(2, "virtual", "", [None] * 2, [""] * 2, [], 3.0)
     assert timelines.to_look_at(failed, "02_all_reduce", "there-and-back") == []

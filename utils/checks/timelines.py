@@ -33,8 +33,10 @@ def to_look_at(failed: CheckFailed, lesson: str, exercise: str) -> list[Picture]
     if failed.deadlock is not None:
         return [until_stuck(failed.deadlock)] if failed.deadlock.events else []
     run = failed.run
-    expected = solutions_run(lesson, exercise, like=run) if run is not None else None
-    return beside_each_other(run, expected) if run is not None and expected is not None else []
+    if run is None or not (run.events or run.regions):  # an answer that only computes has nothing to draw
+        return []
+    expected = solutions_run(lesson, exercise, like=run)
+    return beside_each_other(run, expected) if expected is not None else []
 
 
 def until_stuck(error: WorldStuck) -> Picture:

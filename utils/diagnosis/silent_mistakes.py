@@ -58,7 +58,11 @@ def explain_silence(states: list[RankState]) -> str:
 
 def find_different_groups(matching: Matching) -> Finding:
     sentence = groups_in_another_order(matching.states)
-    return ([event for state in matching.states for event in state.groups_made], sentence) if sentence else NOTHING
+    return (
+        ([event for state in matching.states.values() for event in state.groups_made], sentence)
+        if sentence
+        else NOTHING
+    )
 
 
 def find_swapped_calls(matching: Matching) -> Finding:
@@ -94,7 +98,7 @@ def find_different_collectives(matching: Matching) -> Finding:
 
 
 def find_different_messages(matching: Matching) -> Finding:
-    failed = {(state.rank, index) for state in matching.states for index in state.failed}
+    failed = {(state.rank, index) for state in matching.states.values() for index in state.failed}
     for channel, sends in matching.sends.items():
         both = sends + matching.receives.get(channel, [])
         if failed and any((event.rank, event.index) in failed for event in both):
@@ -107,7 +111,7 @@ def find_different_messages(matching: Matching) -> Finding:
 
 
 def find_unfit_layouts(matching: Matching) -> Finding:
-    for state in matching.states:
+    for state in matching.states.values():
         if state.strides:
             by_index = {event.index: event for event in state.events}
             for index, (shape, strides) in state.strides.items():
@@ -130,7 +134,7 @@ def find_unfit_layouts(matching: Matching) -> Finding:
 
 
 def find_unused_handles(matching: Matching) -> Finding:
-    for state in matching.states:
+    for state in matching.states.values():
         for event in state.events if state.unused_handles else ():
             if event.index in state.unused_handles and event.op == "send":  # recorded only where answers are judged
                 return [event], (
@@ -150,7 +154,7 @@ def find_unused_handles(matching: Matching) -> Finding:
 
 def sound_groups(matching: Matching) -> Iterator[dict[int, list[Event]]]:
     """{rank: its collectives} for each group in which no call raised."""
-    failed = {(state.rank, index) for state in matching.states for index in state.failed}
+    failed = {(state.rank, index) for state in matching.states.values() for index in state.failed}
     for (_, members), calls in matching.collectives.items():
         if not any((event.rank, event.index) in failed for events in calls.values() for event in events):
             yield {rank: calls.get(rank, []) for rank in members}

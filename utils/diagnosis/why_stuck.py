@@ -93,7 +93,7 @@ def message_instead(event: Event, message: Event, blocked: dict[int, Event], mat
     )
 
 
-def finished_without(event: Event, finished: list[int], states: list[RankState]) -> str:
+def finished_without(event: Event, finished: list[int], states: dict[int, RankState]) -> str:
     """Sentences about a collective for which a rank waits, while these have finished without it."""
     have = "has" if len(finished) == 1 else "have"
     again = all(calls_like(event, states[rank]) for rank in finished)
@@ -141,7 +141,7 @@ def lost_message(blocked: dict[int, Event], matching: Matching) -> str:
     return ""
 
 
-def lost_receives(event: Event, states: list[RankState]) -> list[Event]:
+def lost_receives(event: Event, states: dict[int, RankState]) -> list[Event]:
     """Receives whose handle a member of the group has thrown away: Gloo's connection never recovers from that."""
     return [e for rank in event.members if states[rank].lost for e in states[rank].events if is_lost(e, states[rank])]
 
@@ -228,7 +228,7 @@ def find_cycle(waits_for: dict[int, int | None]) -> list[int]:
 # --- groups
 
 
-def unmade_group(blocked: dict[int, Event], states: list[RankState]) -> str:
+def unmade_group(blocked: dict[int, Event], states: dict[int, RankState]) -> str:
     """Why a rank waits in new_group, or for members who mean a different group."""
     if sentence := groups_in_another_order(states):
         return sentence
@@ -246,26 +246,28 @@ def unmade_group(blocked: dict[int, Event], states: list[RankState]) -> str:
     return f"Not all ranks made the same groups. {ALL_GROUPS}"
 
 
-def is_one_group(event: Event, states: list[RankState]) -> bool:
+def is_one_group(event: Event, states: dict[int, RankState]) -> bool:
     """Whether all ranks that made a group of this name mean the same group: torch names groups by numbering them.
 
     After `destroy_process_group` and a new start it counts from 1 again, so only the last of a name matters.
     """
-    made = [{made.group: made.members for made in state.groups_made} for state in states]
+    made = [{made.group: made.members for made in state.groups_made} for state in states.values()]
     return all(members.get(event.group, event.members) == event.members for members in made)
 
 
-def groups_in_another_order(states: list[RankState]) -> str:
+def groups_in_another_order(states: dict[int, RankState]) -> str:
     """Sentences about the first place at which ranks make different groups; "" if there is none.
 
     Groups made with use_local_synchronization don't count: only their members make them. Their names are not numbers.
     """
-    made = {state.rank: [e for e in state.groups_made if e.group.partition(".")[0].isdigit()] for state in states}
+    made = {
+        state.rank: [e for e in state.groups_made if e.group.partition(".")[0].isdigit()] for state in states.values()
+    }
     for place in range(max(map(len, made.values()), default=0)):
         here = {rank: events[place].members for rank, events in made.items() if place < len(events)}
         first = next(iter(here))
         if len(set(here.values())) == 1:
-            absent = [state.rank for state in states if state.finished and state.rank not in here]
+            absent = [state.rank for state in states.values() if state.finished and state.rank not in here]
             if skipped := [rank for rank in absent if rank not in here[first]]:
                 return skipped_group(skipped, here[first])
             continue

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict, deque
+from collections.abc import Sequence
 from functools import cache
 from heapq import heappop, heappush
 from typing import TypeVar
@@ -16,12 +17,12 @@ from .event import Event, Region
 Bar = TypeVar("Bar", Event, Region)
 
 
-def by_rank(things: list[Bar], size: int) -> list[list[Bar]]:
-    """One list per rank."""
+def by_rank(things: list[Bar], size: int, runs_as: Sequence[int] | None = None) -> list[list[Bar]]:
+    """One list per rank: its own, or that of the one that ran in its place (see Run.runs_as)."""
     lists: list[list[Bar]] = [[] for _ in range(size)]
     for thing in things:
         lists[thing.rank].append(thing)
-    return lists
+    return lists if runs_as is None else [lists[rank] for rank in runs_as]
 
 
 def first_moment(events: list[Event], regions: list[Region]) -> float:

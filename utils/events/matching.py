@@ -33,7 +33,7 @@ class Matching:
     """
 
     def __init__(self, states: list[RankState]) -> None:
-        self.states = states
+        self.states = {state.rank: state for state in states}
         self.collectives: dict[GroupKey, dict[int, list[Event]]] = defaultdict(lambda: defaultdict(list))
         self.sends: dict[Channel, list[Event]] = defaultdict(list)
         self.receives: dict[Channel, list[Event]] = defaultdict(list)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -110,10 +111,12 @@ def lanes_of(run: Run, ranks: list[int], start: float, end: float) -> list[Lane]
     """Ranks whose bars look alike share a lane; their peers and groups may differ."""
     first, last = bars.first_moment([], run.regions), bars.last_moment([], run.regions)
     until = bars.last_moment(run.events, run.regions)
-    all_regions = bars.by_rank(run.regions, run.world_size)
-    regions_of = bars.by_rank([r for r in run.regions if seen(r, start, end, until)], run.world_size)
-    events_of = bars.by_rank([e for e in run.events if seen(e, start, end, until)], run.world_size)
+    size, runs_as = run.world_size, run.runs_as
+    all_regions = bars.by_rank(run.regions, size, runs_as)
+    regions_of = bars.by_rank([r for r in run.regions if seen(r, start, end, until)], size, runs_as)
+    events_of = bars.by_rank([e for e in run.events if seen(e, start, end, until)], size, runs_as)
 
+    @functools.cache
     def looks(rank: int) -> tuple[object, ...]:
         regions = tuple((r.name, r.start, r.end) for r in regions_of[rank])
         calls = tuple((e.op, e.start, e.end, e.waited, e.is_async, e.bytes) for e in events_of[rank])
@@ -121,7 +124,7 @@ def lanes_of(run: Run, ranks: list[int], start: float, end: float) -> list[Lane]
 
     return [
         Lane(same, regions_of[same[0]], events_of[same[0]], bars.bubbles(all_regions[same[0]], first, last))
-        for same in rank_sets.group_alike(ranks, map(looks, ranks))
+        for same in rank_sets.group_alike(ranks, (looks(run.ran_as(rank)) for rank in ranks))
     ]
 
 

@@ -151,8 +151,11 @@ def parts_of(run: Run) -> list[Parts]:
     """{part: seconds} of each rank. Parts that take no time are left out."""
     begun = when_complete(run.events)
     forms = FormsOfGroups()
-    every = []
+    every: list[Parts] = []
     for rank, events in enumerate(bars.by_rank(run.events, run.world_size)):
+        if run.ran_as(rank) != rank:
+            every.append(every[run.ran_as(rank)])  # the first of its kind, so it is there already
+            continue
         parts: Parts = defaultdict(float)
         if run.computed:
             computed = run.computed[rank]

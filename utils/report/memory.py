@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ..events.memory_samples import KINDS, MemoryNote, Sample, peak_of, totals
 from ..text import tables
@@ -10,6 +10,25 @@ from ..text.rank_sets import format_ranks, group_alike
 
 if TYPE_CHECKING:
     from ..figures import Picture
+
+
+class OfRank(NamedTuple):
+    """One rank's memory: see Memory."""
+
+    peak: int | None
+    kinds: dict[str, int]
+    at: list[tuple[float, int]]
+    samples: list[Sample]
+    device: str | None
+
+
+def of_rank(notes: list[MemoryNote]) -> OfRank:
+    """What a rank noted. If it used a GPU, its memory on the CPU is left out."""
+    device = max((note.device for note in notes), default=None)
+    shown = [note for note in notes if note.device == device]
+    samples = [sample for note in shown for sample in note.samples]
+    peak = max((note.peak for note in shown), default=None)
+    return OfRank(peak, {} if device == "cuda" else peak_of(samples)[1], totals(samples), samples, device)
 
 
 class Memory:
@@ -24,21 +43,14 @@ class Memory:
     """
 
     def __init__(self, ranks: list[list[MemoryNote]]) -> None:
-        """ranks: the notes of each rank. If it used a GPU, its memory on the CPU is left out."""
-        self.peak: list[int | None] = []
-        self.kinds: list[dict[str, int]] = []
-        self.at: list[list[tuple[float, int]]] = []
-        self.samples: list[list[Sample]] = []
-        self.device: list[str | None] = []
-        for notes in ranks:
-            device = max((note.device for note in notes), default=None)
-            shown = [note for note in notes if note.device == device]
-            samples = [sample for note in shown for sample in note.samples]
-            self.peak.append(max((note.peak for note in shown), default=None))
-            self.kinds.append({} if device == "cuda" else peak_of(samples)[1])
-            self.at.append(totals(samples))
-            self.samples.append(samples)
-            self.device.append(device)
+        """ranks: the notes of each rank."""
+        known: dict[int, OfRank] = {}  # by the id of the notes, which ranks share if one ran for several
+        every = [known.get(id(notes)) or known.setdefault(id(notes), of_rank(notes)) for notes in ranks]
+        self.peak = [rank.peak for rank in every]
+        self.kinds = [rank.kinds for rank in every]
+        self.at = [rank.at for rank in every]
+        self.samples = [rank.samples for rank in every]
+        self.device = [rank.device for rank in every]
 
     def figure(self) -> Picture:
         """A picture of the live bytes over time, by kind: one lane per rank, or per group of ranks that are alike."""

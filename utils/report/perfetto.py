@@ -1,7 +1,7 @@
 """A Run as Chrome's trace-event JSON, which https://ui.perfetto.dev and chrome://tracing open.
 
-Each rank is a process with one thread for compute and one for communication, or more where calls overlap. An arrow
-leads from each send to its receive. Times are in microseconds, as the format requires.
+Each rank that ran is a process with one thread for compute and one for communication, or more where calls overlap. An
+arrow leads from each send to its receive. Times are in microseconds, as the format requires.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ def chrome_trace(run: Run) -> dict[str, Any]:
     threads: Threads = {}
     compute = run.world_size  # Perfetto mistakes a thread with the number 0, or its process's, for another one
     for rank, (regions, events) in enumerate(zip(regions_of, events_of, strict=True)):
+        if run.ran_as(rank) != rank:
+            continue
         calls = bars.rows(events, last)
         rows = 1 + max((row for _, row in calls), default=0)
         threads |= {(rank, event.index): compute + 1 + row for event, row in calls}

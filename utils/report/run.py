@@ -36,6 +36,8 @@ class Run:
     algorithms  on a virtual cluster: a Charge for each kind of collective
     computed[r] on a virtual cluster: what rank r's GPU computed in all
     rates       on a virtual cluster: the rates that its times follow, "datasheet" or "achieved"; "" if the run was real
+    runs_as[r]  the rank that ran in rank r's place, if `simulate` ran one of each kind (`alike`); else None. Then
+                results, memory and the rest are there for each rank, but events and regions only for those that ran
     """
 
     world_size: int
@@ -50,15 +52,30 @@ class Run:
     algorithms: list[Charge] = field(repr=False, default_factory=list)
     computed: list[Computed] = field(repr=False, default_factory=list)
     rates: str = field(repr=False, default="")
+    runs_as: tuple[int, ...] | None = field(repr=False, default=None)
 
     def __repr__(self) -> str:
         ranks = "1 rank" if self.world_size == 1 else f"{self.world_size} ranks"
+        ran = f", of which {len(set(self.runs_as)):,} ran" if self.runs_as else ""
         rates = f", {self.rates} rates" if self.rates else ""
-        return f"Run({ranks}, {self.world}, {self.backend}{rates})"
+        return f"Run({ranks}{ran}, {self.world}, {self.backend}{rates})"
+
+    def ran_as(self, rank: int) -> int:
+        """The rank that ran in place of `rank`: itself, unless `simulate` ran only one of each kind."""
+        return rank if self.runs_as is None else self.runs_as[rank]
 
     def traffic(self) -> Traffic:
-        """What each rank sent: the program's own messages, per source and destination, and its collectives."""
+        """What each rank sent: the program's own messages, per source and destination, and its collectives.
+
+        ValueError if one rank of each kind ran: to whom the others would have sent isn't known.
+        """
         from .traffic import Traffic
+
+        if self.runs_as is not None:
+            raise ValueError(
+                "with alike=, only one rank of each kind ran, and to whom the others would have sent isn't known. "
+                "run.costs() has all collectives, run.breakdown() the time that they took."
+            )
 
         return Traffic(self.world_size, self.events)
 

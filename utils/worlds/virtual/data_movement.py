@@ -29,10 +29,13 @@ ONE_TENSOR_GATHERS = ("_allgather_base", "all_gather_single")
 Buffers = tuple[list[torch.Tensor], list[torch.Tensor]]  # (what a rank hands in, where it wants the result)
 
 
-def deliver(calls: list[VirtualCall]) -> None:
+def deliver(
+    calls: list[VirtualCall], of_all: Callable[[list[VirtualCall]], list[VirtualCall]] = lambda calls: calls
+) -> None:
     """Write into each call's tensors what it receives. Tensors without values ("meta") have nothing to write.
 
-    calls   of a message: the send, then the receive; of a collective: in the order of the group
+    calls    of a message: the send, then the receive; of a collective: in the order of the group
+    of_all   makes of a collective's calls one for each member, where some stand for others (alike.py)
     """
     event = calls[0].event
     if event.op == "barrier" or any(is_meta(call.args) for call in calls):
@@ -41,12 +44,13 @@ def deliver(calls: list[VirtualCall]) -> None:
         write(calls[1].args[0][0], calls[0].args[0][0])
     elif all(call.method in ONE_TENSOR_GATHERS for call in calls):  # put together once, not once per rank
         if not any(call.args[1].is_meta for call in calls):
-            whole = torch.cat([flat(call.args[1]) for call in calls])
+            whole = torch.cat([flat(call.args[1]) for call in of_all(calls)])
             for call in calls:
                 write(call.args[0], whole)
     else:
         root = -1 if event.peer is None else event.members.index(event.peer)
-        for part in zip(*(buffers_of(call) for call in calls), strict=True):
+        of_ranks = [buffers_of(call, rank) for call, rank in zip(of_all(calls), event.members, strict=True)]
+        for part in zip(*of_ranks, strict=True):
             tensors = [tensor for given, taken in part for tensor in (*given, *taken)]
             if not any(tensor.is_meta for tensor in tensors):
                 COLLECTIVES[event.op](list(part), root, event.reduce_op)
@@ -154,8 +158,12 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
 # --- the tensors of a call: Buffers for each collective in it, since torch may put several into one call
 
 
-def buffers_of(call: VirtualCall) -> list[Buffers]:
-    return [*BUFFERS[call.method](call.args, len(call.event.members))]
+def buffers_of(call: VirtualCall, rank: int) -> list[Buffers]:
+    """What `rank` hands in and takes. If another one makes this call in its place, what it takes goes nowhere."""
+    buffers = [*BUFFERS[call.method](call.args, len(call.event.members))]
+    if rank == call.event.rank:
+        return buffers
+    return [(given, [torch.empty_like(tensor) for tensor in taken]) for given, taken in buffers]
 
 
 def in_place(args: tuple[Any, ...], size: int) -> Iterable[Buffers]:

@@ -38,6 +38,7 @@ from ..common.protocol import NEWS_IS, SPEAKS, SYNCHRONISED, Request, path_in
 from ..common.result import pickle_result
 from ..common.torchrun_variables import torchrun_variables
 from . import data_movement, ddp_check, gpu_semantics, meta_tensors, torch_wrappers, virtual_clock, virtual_signals
+from .alike import Representatives
 from .fair_network import FairNetwork
 from .gpu import Plan, VirtualGpu, total
 from .network import Network, NetworkInterface, VirtualCall
@@ -64,6 +65,7 @@ class Engine:
         assert isinstance(request.cluster, Cluster)
         self.size, self.cluster = request.world_size, request.cluster
         self.only_sizes = request.device == "meta"
+        self.representatives = Representatives(self.cluster, self.size, request.alike)
         self.network = self.make_network()
         self.scheduler = self.make_scheduler()
         self.scheduler.on_turn = self.report_progress
@@ -83,7 +85,7 @@ class Engine:
 
     def make_network(self) -> NetworkInterface:
         kind = FairNetwork if self.cluster.rates == "achieved" else Network
-        return kind(self.cluster, self.size, self.deliver)
+        return kind(self.cluster, self.size, self.deliver, representatives=self.representatives)
 
     def make_scheduler(self) -> Scheduler:
         return Scheduler(self.network.earliest, self.network.commit)
@@ -92,7 +94,7 @@ class Engine:
         return Surroundings(self.process, torchrun_variables(rank, self.size, self.cluster.gpus_per_node))
 
     def make_ranks(self) -> list[VirtualRank]:
-        return [VirtualRank(number, self) for number in range(self.size)]
+        return [VirtualRank(number, self) for number in self.representatives.running]
 
     def make_gpu(self, rank: VirtualRank) -> VirtualGpu:
         return VirtualGpu(rank, self.cluster, self.only_sizes, self.plans)
@@ -112,7 +114,7 @@ class Engine:
 
     def deliver(self, calls: list[VirtualCall]) -> None:
         with self.scheduler.bookkeeping():
-            data_movement.deliver(calls)
+            data_movement.deliver(calls, self.representatives.calls_of_all)
 
     def store_named(self, name: str) -> dist.Store:
         """The store behind a file or an address: the same for all ranks that name it."""
@@ -134,6 +136,8 @@ class Engine:
         if me.default_group is None:
             me.default_group = self.everyone
             return
+        if self.representatives.runs_as is not None:
+            raise RuntimeError("with alike=, a rank program can't make another default group: all ranks must run.")
         if not 0 <= rank < size:
             raise ValueError(f"rank {me.number} joins as rank {rank} of {size}: ranks count from 0 to {size - 1}.")
         if not store.check([NAME_KEY]) and size > 1:
@@ -170,7 +174,7 @@ class Engine:
         return fn, args, kwargs
 
     def meet(self, group: Hashable, size: int) -> None:
-        """Wait until `size` ranks have come to make a group."""
+        """Wait until `size` ranks, all that run of its members, have come to make a group."""
         present = self.waiting_members.setdefault(group, [])
         present.append(self.running)
         if len(present) < size:
@@ -210,7 +214,7 @@ class Engine:
             self.next_report = now + PROGRESS_EVERY
             running = [rank.clock for rank in self.ranks if not rank.finished]
             if running:
-                self.prints.news(f"{min(running):.9f} {self.network.calls} {self.size - len(running)}")
+                self.prints.news(f"{min(running):.9f} {self.network.calls} {len(self.ranks) - len(running)}")
 
     # --- at the end
 

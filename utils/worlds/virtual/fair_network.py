@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...events.event import Event
-from .network import Network, Transfer
+from .network import GroupCalls, Network, Order, Transfer
 
 
 @dataclass(slots=True, eq=False)
@@ -48,7 +48,7 @@ class Moment:
 
     time: float
     ready: float
-    number: int
+    order: Order
     kind: str = field(compare=False)
     flow: Flow = field(compare=False)
     version: int = field(compare=False, default=0)
@@ -67,7 +67,7 @@ class FairNetwork(Network):
 
     def push(self, transfer: Transfer) -> None:
         first = next(iter(transfer.calls.values())).event
-        flow = self.message(transfer, first) if first.op == "send" else self.collective(transfer, first)
+        flow = self.message(transfer, first) if transfer.group is None else self.collective(transfer, transfer.group)
         lane = self.lanes[flow.lane]
         lane.append(flow)
         if len(lane) == 1:
@@ -83,12 +83,11 @@ class FairNetwork(Network):
             ports += [("out", nics[sender]), ("in", nics[receiver])]
         return Flow(transfer, (sender, receiver), ports, link.alpha, first.bytes / link.bandwidth)
 
-    def collective(self, transfer: Transfer, first: Event) -> Flow:
-        charged = self.charge(transfer, first)
+    def collective(self, transfer: Transfer, group: GroupCalls) -> Flow:
+        charged = self.charge(transfer, group)
         latency = sum(part.latency for part in charged.parts[charged.algorithm])
-        members = first.members if len(first.members) > 1 else ()
-        ports = list(self.ports_of(members, self.group(first.group, first.members).tier))
-        return Flow(transfer, (first.group, first.members), ports, latency, charged.seconds - latency)
+        ports = list(self.ports_of(group.present if len(group.members) > 1 else (), group.tier))
+        return Flow(transfer, group, ports, latency, charged.seconds - latency)
 
     def ports_of(self, members: tuple[int, ...], tier: str) -> Iterator[Hashable]:
         for rank in members:
@@ -100,7 +99,7 @@ class FairNetwork(Network):
                 yield "in", nic
 
     def at(self, time: float, kind: str, flow: Flow) -> None:
-        moment = Moment(time, flow.transfer.ready, flow.transfer.number, kind, flow, flow.version)
+        moment = Moment(time, flow.transfer.ready, flow.transfer.order, kind, flow, flow.version)
         heapq.heappush(self.moments, moment)
 
     # --- what the scheduler calls
@@ -164,7 +163,7 @@ class FairNetwork(Network):
     def change_speeds(self, flow: Flow, now: float) -> None:
         """After `flow` has taken its ports or left them: the flows that share one with it, in a fixed order."""
         touched = {other for port in flow.ports for other in self.on_port[port]}
-        for other in sorted(touched, key=lambda each: each.transfer.number):
+        for other in sorted(touched, key=lambda each: each.transfer.order):
             share = max(len(self.on_port[port]) for port in other.ports)
             if share != other.share:
                 other.remaining -= (now - other.since) / other.share

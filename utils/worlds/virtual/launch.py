@@ -5,7 +5,7 @@ check the call -> pickle the program by value -> one process runs all ranks (eng
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,7 @@ def simulate(
     item_as_nan: bool = False,
     rates: str | None = None,
     jitter: Jitter | None = None,
+    alike: Callable[[int], Hashable] | None = None,
     **kwargs: Any,
 ) -> Run:
     """Run `fn(rank, world_size, *args, **kwargs)`, a rank program as for `spawn`, on virtual GPUs.
@@ -52,6 +53,11 @@ def simulate(
     jitter    stragglers and late launches, with a seed: see Jitter in cluster/jitter.py. By default all GPUs
               of a kind are alike.
 
+    alike     a function of a rank. You promise that ranks for which it returns the same value do the same: the same
+              calls, with the same sizes, in groups that lie on the nodes alike. Then only the first of each kind runs,
+              and a step on thousands of GPUs takes seconds: with `lambda rank: rank // 8 % 16`, 16 ranks run for any
+              number of them. Only for device="meta". docs/simulator.md says what is checked, and what isn't.
+
     The ranks are threads that take turns, and each has its own clock. Computing takes the time that the roofline model
     gives for the GPU, a message the time that the links between its ranks need, and a collective the time of the best
     algorithm for it. These are seconds of the virtual cluster, the same in every run. `run.elapsed` and the times of
@@ -68,9 +74,14 @@ def simulate(
     if device not in DEVICES:
         raise ValueError(f'device is "meta" (sizes only) or "cpu" (values too); got {device!r}.')
     from ...cluster.presets import find_cluster  # only now, so that importing the package is quick
+    from .alike import runs_as, why_not
     from .world import run_virtually
 
     cluster = find_cluster(cluster, world_size).at_rates(rates)
     if jitter is not None:
         cluster = replace(cluster, jitter=jitter)
-    return run_virtually(world_size, cluster, device, item_as_nan, pickle_program(fn, args, kwargs, world_size))
+    representatives = None if alike is None else runs_as(alike, world_size)
+    if representatives is not None and (reason := why_not(cluster, device)):
+        raise ValueError(reason)
+    program = pickle_program(fn, args, kwargs, world_size)
+    return run_virtually(world_size, cluster, device, item_as_nan, representatives, program)

@@ -2,7 +2,7 @@
 
 The textbooks' single-port full-duplex model: a message of n bytes over a link occupies its sender's outgoing link and
 its receiver's incoming one for alpha + n / bandwidth. It begins when both ends have asked for it and both links are
-free. Of all that could begin, the earliest does; at the same moment, the one asked for first.
+free. Of all that could begin, the earliest does; at the same moment, the one that comes first in its rank's program.
 
 A collective begins when every member has called it and their links of that tier, intra or inter, are free; it occupies
 them for as long as the best algorithm takes (collective_costs.py). So collectives of one group run one after another,
@@ -28,10 +28,12 @@ from ...cluster.hardware import Cluster
 from ...diagnosis.mismatch import difference
 from ...events.event import Event
 from ...events.matching import POINT_TO_POINT
+from .alike import Representatives
 from .argument_checks import exchange_error
 from .link_occupancy import LinkOccupancy
 
 Channel = tuple[int | None, int | None, str, int]  # (sender, receiver, group, tag)
+Order = tuple[tuple[int, ...], bool, int]  # see order_of; and how many transfers came before
 Address = tuple[int | None, str, int]  # (receiver, group, tag)
 AFTER_ALL_ELSE = sys.float_info.max  # a time that every rank's clock is before
 
@@ -67,11 +69,14 @@ class Transfer:
 
     calls   {rank: its call}: of a message, the sender's first
     ready   when the last of them asked
+    order   decides between transfers that could begin at the same moment (see order_of)
+    group   of a collective
     """
 
     calls: dict[int, VirtualCall]
     ready: float
-    number: int
+    order: Order
+    group: GroupCalls | None = None
 
 
 class Tally(NamedTuple):
@@ -85,11 +90,19 @@ Tallies = dict[tuple[str, int, Layout], Tally]  # by (operation, bytes, layout)
 
 
 class GroupCalls:
-    """One process group: the calls of its members, and what their collectives cost."""
+    """One process group: the calls of its members, and what their collectives cost.
 
-    def __init__(self, members: tuple[int, ...], links: LinkOccupancy):
-        self.members = members
+    present      the members that run; weights: {one of them: how many members it stands for} (see alike.py)
+    stands_for   how many groups of the world do what this one does, itself included
+    """
+
+    def __init__(self, members: tuple[int, ...], links: LinkOccupancy, representatives: Representatives):
+        self.members, self.present = members, representatives.present(members)
+        self.weights = representatives.weights(members)
+        self.stands_for = representatives.groups_like(self.weights)
         self.tier = links.tier(members)
+        if self.tier == "inter":
+            representatives.check_cards(members)
         self.layout = Layout.of(links.cluster, members)
         self.made: dict[int, int] = defaultdict(int)  # rank -> how many collectives it has called
         self.open: dict[int, dict[int, VirtualCall]] = {}  # place in their order -> {rank: its call}, until all called
@@ -116,13 +129,17 @@ class Network:
         size: int,
         deliver: Callable[[list[VirtualCall]], None] = lambda calls: None,
         inconvenient: bool = False,
+        representatives: Representatives | None = None,
     ):
         """deliver: moves the values of a message or a collective.
 
         inconvenient   a receive from any source waits until nobody can do anything else, and then gets the message
                        whose sender it expects least: of the highest rank, next time of the lowest, and so on
+        representatives
+                       by default all ranks run
         """
         self.cluster, self.links, self.deliver = cluster, LinkOccupancy(cluster, size), deliver
+        self.representatives = representatives or Representatives(cluster, size)
         self.groups: dict[tuple[str, tuple[int, ...]], GroupCalls] = {}
         self.same_group: dict[tuple[str, int], tuple[tuple[int, ...], GroupCalls]] = {}  # by the id of the members
         self.sends: dict[Channel, deque[VirtualCall]] = defaultdict(deque)  # not received yet
@@ -131,7 +148,7 @@ class Network:
         self.channels_to: dict[Address, dict[Channel, bool]] = defaultdict(dict)  # those that may have messages
         self.inconvenient, self.times_chosen = inconvenient, 0
         self.choices: list[Transfer] = []  # from any source, while inconvenient: see `choose`
-        self.heap: list[tuple[float, float, int, Transfer]] = []  # what could begin: (start, ready, number, transfer)
+        self.heap: list[tuple[float, float, Order, Transfer]] = []  # what could begin: (start, ready, order, transfer)
         self.numbers = itertools.count()
         self.calls = 0
         self.algorithms: Tallies = {}
@@ -139,11 +156,14 @@ class Network:
     # --- asking
 
     def ask(self, call: VirtualCall) -> None:
-        """Raises RuntimeError, in the calling rank, for a message to itself and an all-to-all whose sizes don't fit."""
+        """Raises RuntimeError, in the calling rank, for a message to itself, an all-to-all whose sizes don't fit, and a
+        call with ranks for which nobody can stand (alike.py).
+        """
         event = call.event
         if event.op in POINT_TO_POINT and event.peer == event.rank:
             verb = "sends to" if event.op == "send" else "receives from"
             raise RuntimeError(f"rank {event.rank} {verb} itself. Messages go to other ranks: copy the tensor instead.")
+        self.representatives.check_peer(event)
         self.calls += 1
         if call.event.op == "send":
             self.send(call)
@@ -194,7 +214,7 @@ class Network:
         while sends and receives and not (any_source and comes_first(any_source[0], receives[0], sends[0])):
             self.pair(sends.popleft(), receives.popleft())
         if sends and any_source:
-            tentative = transfer_of(sends[0], any_source[0], next(self.numbers))  # see `accept`
+            tentative = self.message_of(sends[0], any_source[0])  # see `accept`
             if self.inconvenient:
                 self.choices.append(tentative)
             else:
@@ -208,8 +228,15 @@ class Network:
                 del self.channels_to[address][channel]
 
     def pair(self, send: VirtualCall, receive: VirtualCall) -> None:
-        send.transfer = receive.transfer = transfer_of(send, receive, next(self.numbers))
+        send.transfer = receive.transfer = self.message_of(send, receive)
         self.push(send.transfer)
+
+    def message_of(self, send: VirtualCall, receive: VirtualCall) -> Transfer:
+        return self.transfer_of({send.event.rank: send, receive.event.rank: receive})
+
+    def transfer_of(self, calls: dict[int, VirtualCall], group: GroupCalls | None = None) -> Transfer:
+        events = [call.event for call in calls.values()]
+        return Transfer(calls, max(event.start for event in events), (*order_of(events), next(self.numbers)), group)
 
     def accept(self, transfer: Transfer) -> bool:
         """Pair a message with a receive from any source; False if one of the two has been paired with another."""
@@ -232,7 +259,7 @@ class Network:
         if known is None:
             key = name, members
             if key not in self.groups:
-                self.groups[key] = GroupCalls(members, self.links)
+                self.groups[key] = GroupCalls(members, self.links, self.representatives)
             known = self.same_group[name, id(members)] = members, self.groups[key]
         return known[1]
 
@@ -243,13 +270,13 @@ class Network:
         group.made[event.rank] += 1
         calls = group.open.setdefault(place, {})
         calls[event.rank] = call
-        if len(calls) == len(group.members):
+        if len(calls) == len(group.present):
             del group.open[place]
-            calls = {rank: calls[rank] for rank in group.members}
+            calls = {rank: calls[rank] for rank in group.present}
             if not differ(calls):
-                if error := exchange_error(list(calls.values())):
+                if error := exchange_error(self.representatives.calls_of_all(list(calls.values()))):
                     raise RuntimeError(error)
-                transfer = Transfer(calls, max(c.event.start for c in calls.values()), next(self.numbers))
+                transfer = self.transfer_of(calls, group)
                 for each in calls.values():
                     each.transfer = transfer
                 self.push(transfer)
@@ -257,17 +284,17 @@ class Network:
     # --- carrying out
 
     def push(self, transfer: Transfer) -> None:
-        heapq.heappush(self.heap, (self.could_start(transfer), transfer.ready, transfer.number, transfer))
+        heapq.heappush(self.heap, (self.could_start(transfer), transfer.ready, transfer.order, transfer))
 
     def could_start(self, transfer: Transfer) -> float:
         first = next(iter(transfer.calls.values())).event
         if first.op == "send":
             assert first.peer is not None
             return max(transfer.ready, self.links.free_for_message(first.rank, first.peer))
-        if len(first.members) == 1:
+        group = transfer.group
+        if group is None or len(group.members) == 1:
             return transfer.ready
-        tier = self.group(first.group, first.members).tier
-        return max(transfer.ready, self.links.free_for_collective(first.members, tier))
+        return max(transfer.ready, self.links.free_for_collective(group.present, group.tier))
 
     def earliest(self) -> float:
         """When the next transfer can begin, as things stand; inf if none can."""
@@ -297,12 +324,12 @@ class Network:
         first = calls[0].event
         if calls[0].transfer is not transfer and not self.accept(transfer):
             return []
-        if first.op == "send":
+        if transfer.group is None:
             end = self.links.take_for_message(first.rank, calls[-1].event.rank, start, first.bytes)
         else:
-            end = start + self.charge(transfer, first).seconds
+            end = start + self.charge(transfer, transfer.group).seconds
             if len(first.members) > 1:
-                self.links.take_for_collective(first.members, self.group(first.group, first.members).tier, end)
+                self.links.take_for_collective(transfer.group.present, transfer.group.tier, end)
         for call in calls:
             call.end = end
         self.deliver(calls)
@@ -314,26 +341,30 @@ class Network:
                 call.waiter.on_completed(call)
         return waiters
 
-    def charge(self, transfer: Transfer, first: Event) -> Cost:
+    def charge(self, transfer: Transfer, group: GroupCalls) -> Cost:
         """What a collective costs, by the best algorithm; noted in `algorithms`."""
-        layout = self.group(first.group, first.members).layout
-        nbytes = payload(transfer.calls)
-        kind = first.op, nbytes, layout
-        charged = cost(first.op, nbytes, self.cluster, layout)
+        op, nbytes = next(iter(transfer.calls.values())).event.op, payload(transfer.calls, group.weights)
+        kind = op, nbytes, group.layout
+        charged = cost(op, nbytes, self.cluster, group.layout)
         times = self.algorithms[kind].times if kind in self.algorithms else 0
-        self.algorithms[kind] = Tally(times + 1, charged)
+        self.algorithms[kind] = Tally(times + group.stands_for, charged)
         return charged
+
+
+def order_of(events: list[Event]) -> tuple[tuple[int, ...], bool]:
+    """Which of the transfers that could begin at one moment goes first: what comes first in the ranks' programs.
+
+    It only depends on what the ranks do, not on when their turns come, so that ranks which do the same stay equal.
+    """
+    if events[0].op == "send":
+        return tuple(event.index for event in events), True
+    return tuple(sorted({event.index for event in events})), False
 
 
 def channel_of(event: Event) -> Channel:
     if event.op == "send":
         return event.rank, event.peer, event.group, event.tag
     return event.peer, event.rank, event.group, event.tag
-
-
-def transfer_of(send: VirtualCall, receive: VirtualCall, number: int) -> Transfer:
-    calls = {send.event.rank: send, receive.event.rank: receive}
-    return Transfer(calls, max(send.event.start, receive.event.start), number)
 
 
 def comes_first(any_source: VirtualCall, named: VirtualCall, message: VirtualCall) -> bool:
@@ -350,9 +381,12 @@ def differ(calls: dict[int, VirtualCall]) -> bool:
     return difference({rank: call.event for rank, call in calls.items()}) != ""
 
 
-def payload(calls: dict[int, VirtualCall]) -> int:
-    """Bytes as nccl-tests count them: all that is gathered or scattered; otherwise the tensor that each rank holds."""
+def payload(calls: dict[int, VirtualCall], weights: dict[int, int]) -> int:
+    """Bytes as nccl-tests count them: all that is gathered or scattered; otherwise the tensor that each rank holds.
+
+    weights   {rank: for how many members of the group it counts}
+    """
     events = [call.event for call in calls.values()]
     if events[0].op in ("all_gather", "gather"):
-        return sum(event.bytes for event in events)
+        return sum(event.bytes * weights[event.rank] for event in events)
     return max(event.bytes for event in events)

@@ -213,9 +213,10 @@ class VirtualRank(RankThread):
     def make_group(self, name: str, members: tuple[int, ...], make: Callable[[], Any]) -> Any:
         """Call `make`, which makes a group, once all members have come to make it."""
         members = self.world.to_world_ranks(members)
+        self.world.representatives.check_placement(members)
         with self.in_new_group(name, members):
             if self.number in members:
-                self.world.meet((name, members), len(members))
+                self.world.meet((name, members), len(self.world.representatives.present(members)))
         return make()
 
     @contextmanager

@@ -27,13 +27,16 @@ from ..common.protocol import FINISHED, NEWS_IS, SPEAKS, Request, path_in
 from ..real.placement import Placement
 from ..real.process_world import ProcessWorld
 from ..real.watchdog import run_world
+from .alike import Representatives, RunsAs
 
 MOST_SECONDS = 600  # of real time
 
 
-def run_virtually(world_size: int, cluster: Cluster, device: str, item_as_nan: bool, program: bytes) -> Run:
+def run_virtually(
+    world_size: int, cluster: Cluster, device: str, item_as_nan: bool, alike: RunsAs | None, program: bytes
+) -> Run:
     """Run `program` on virtual ranks, from their start to their end. Raises the report of what went wrong."""
-    return run_world(lambda: VirtualWorld(world_size, cluster, device, item_as_nan, program), MOST_SECONDS)
+    return run_world(lambda: VirtualWorld(world_size, cluster, device, item_as_nan, alike, program), MOST_SECONDS)
 
 
 class VirtualWorld(ProcessWorld):
@@ -41,15 +44,31 @@ class VirtualWorld(ProcessWorld):
 
     entry = f"{__package__}.engine:run_virtual_world"
 
-    def __init__(self, world_size: int, cluster: Cluster, device: str, item_as_nan: bool, program: bytes):
+    def __init__(
+        self,
+        world_size: int,
+        cluster: Cluster,
+        device: str,
+        item_as_nan: bool,
+        alike: RunsAs | None,
+        program: bytes,
+    ):
         self.cluster, self.device, self.item_as_nan = cluster, device, item_as_nan  # first: the request has them
+        self.representatives = Representatives(cluster, world_size, alike)
         super().__init__(world_size, 1, Placement("gloo"), program)
+        self.states = [RankState(rank) for rank in self.representatives.running]
         self.framing = Framing(SPEAKS, NEWS_IS, FINISHED)
         self.speaker = 0  # the rank whose text comes now
         self.news = ""  # how far the ranks have come, for the live line
 
     def request(self) -> Request:
-        return replace(super().request(), cluster=self.cluster, device=self.device, item_as_nan=self.item_as_nan)
+        return replace(
+            super().request(),
+            cluster=self.cluster,
+            device=self.device,
+            alike=self.representatives.runs_as,
+            item_as_nan=self.item_as_nan,
+        )
 
     # --- while it runs
 
@@ -67,7 +86,7 @@ class VirtualWorld(ProcessWorld):
 
     def take_news(self, seconds: bytes, calls: bytes, finished: bytes) -> None:
         done = f", {int(finished):,} finished" if int(finished) else ""
-        self.news = f"{self.world_size:,} ranks at {float(seconds) * 1e3:,.3f} ms, {int(calls):,} calls{done}"
+        self.news = f"{len(self.states):,} ranks at {float(seconds) * 1e3:,.3f} ms, {int(calls):,} calls{done}"
 
     def close_output(self, _: int) -> None:
         for rank in range(self.world_size):
@@ -121,8 +140,8 @@ class VirtualWorld(ProcessWorld):
     # --- when it has ended
 
     def take_records(self, records: list[RankRecord]) -> None:
-        for rank, record in enumerate(records):
-            self.states[rank] = RankState(
+        self.states = [
+            RankState(
                 rank,
                 events=[Event(*fields) for fields in record["events"]],
                 groups_made=[Event(*fields) for fields in record["groups_made"]],
@@ -132,12 +151,15 @@ class VirtualWorld(ProcessWorld):
                 regions=[Region(*fields) for fields in record["regions"]],
                 finished=record["finished"],
             )
+            for rank, record in zip(self.representatives.running, records, strict=True)
+        ]
 
     def results(self) -> list[Any]:
         outcome = self.outcomes.get(0)
         if not isinstance(outcome, VirtualOutcome):
             return [None] * self.world_size
-        return [None if result is None else pickle.loads(result).value for result in outcome.results]
+        results = self.representatives.spread(outcome.results)
+        return [None if result is None else pickle.loads(result).value for result in results]
 
     def collect(self) -> Run:
         exit_code = self.exit_codes.get(0, 0)
@@ -151,14 +173,15 @@ class VirtualWorld(ProcessWorld):
         self.take_records(records)
         if outcome.held_up and not outcome.failures:
             raise WorldStuck(deadlock.report_of_a_lock(self.states, outcome.lines, outcome.held_up))
-        raise_what_went_wrong(self.states, outcome.failures)
+        raise_what_went_wrong(self.representatives.among_themselves(self.states), outcome.failures)
         return self.run_of(records, outcome)
 
     def run_of(self, records: list[RankRecord], outcome: VirtualOutcome) -> Run:
         events = [event for state in self.states for event in state.events]
         regions = [region for state in self.states for region in state.regions]
         if not regions:  # the program names none: then show when each GPU was busy
-            regions = [Region(r, "compute", *span) for r, record in enumerate(records) for span in record["busy"]]
+            running = zip(self.representatives.running, records, strict=True)
+            regions = [Region(rank, "compute", *span) for rank, record in running for span in record["busy"]]
         last = max((event.end for event in events if event.end is not None), default=0.0)
         return Run(
             world_size=self.world_size,
@@ -169,11 +192,17 @@ class VirtualWorld(ProcessWorld):
             events=events,
             elapsed=max(last, *(record["clock"] for record in records)),
             regions=regions,
-            memory_notes=[[MemoryNote("virtual", list(r["memory"]), peak_of(list(r["memory"]))[0])] for r in records],
+            memory_notes=self.representatives.spread([memory_notes(record) for record in records]),
             algorithms=[Charge(*kind) for kind in outcome.algorithms],
-            computed=[Computed(*record["computed"]) for record in records],
+            computed=self.representatives.spread([Computed(*record["computed"]) for record in records]),
             rates=self.cluster.rates or "datasheet",
+            runs_as=self.representatives.runs_as,
         )
+
+
+def memory_notes(record: RankRecord) -> list[MemoryNote]:
+    samples = list(record["memory"])
+    return [MemoryNote("virtual", samples, peak_of(samples)[0])]
 
 
 def raise_what_went_wrong(states: list[RankState], failures: dict[int, Failure]) -> None:
