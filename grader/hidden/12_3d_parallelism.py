@@ -53,6 +53,10 @@ def axis_groups(_: Draws, sizes: dict[str, int], axes: tuple[str, ...]) -> Case:
         ],
     }
     if len(axes) > 1:
+        for axis in axes:
+            wrong[f"the groups along {axis} alone: ranks that differ on any of `axes` are in one group"] = (
+                ranks_that_agree(sizes, (axis,))
+            )
         single = [group for axis in axes for group in ranks_that_agree(sizes, (axis,))]
         wrong["the groups of each axis alone: ranks that differ on any of `axes` are in one group"] = sorted(single)
         names = [*others, *axes]
@@ -123,7 +127,7 @@ token_mean = vary(
 # ---- data and checkpoints
 
 
-@oracle(values=[(40, 8, 7, 1, 4), (12, 6, 2, 5, 2), (9, 3, 11, 0, 1), (10, 4, 5, 3, 2)])
+@oracle(values=[(40, 8, 7, 1, 4), (12, 6, 2, 5, 2), (9, 3, 11, 0, 1), (10, 4, 7, 3, 2)])
 def batch_rows(_: Draws, samples: int, batch: int, step: int, seed: int, size: int) -> Case:
     epoch, place = divmod(step, samples // batch)
 
@@ -146,7 +150,34 @@ def batch_rows(_: Draws, samples: int, batch: int, step: int, seed: int, size: i
     if epoch:
         mistakes["the order of the first epoch: shuffle with seed + epoch"] = at(order(seed), place * batch)
     mistakes["a new order at each step: shuffle once for each epoch"] = at(order(seed + step), place * batch)
+    mistakes |= {
+        "the right samples in a different order: a batch is in the order of the permutation": [
+            sorted(x) for x in right
+        ],
+        "a different order on each rank: all data ranks cut the same batch": [
+            at(order(seed + epoch + rank), place * batch)[rank] for rank in range(size)
+        ],
+        "what epochs counted from 1 give: the first one is epoch 0": at(order(seed + epoch + 1), place * batch),
+        "a batch for each rank: batch_size counts the samples of all data ranks together": [
+            order(seed + epoch)[(place * size + rank) * batch :][:batch] for rank in range(size)
+        ],
+    }
+    if epoch:
+        beyond = order(seed + epoch)[step * batch :][:batch]
+        mistakes["what is at step * batch_size: in each epoch, places begin at 0 again"] = [
+            beyond[rank * each : (rank + 1) * each] for rank in range(size)
+        ]
     if samples % batch:
+        by_samples = at(order(seed + step * batch // samples), place * batch)
+        mistakes["what epochs of all samples would give: those left over are not used, and belong to no epoch"] = (
+            by_samples
+        )
+        shorter = torch.randperm(
+            samples // batch * batch, generator=torch.Generator().manual_seed(seed + epoch)
+        ).tolist()
+        mistakes["an order of whole batches alone: permute all num_samples, and leave the last ones out"] = at(
+            shorter, place * batch
+        )
         late, where = divmod(step, -(-samples // batch))
         rows = order(seed + late)[where * batch :][:batch]
         mistakes["counted with an incomplete batch at the end of each epoch: samples left over are not used"] = [
@@ -190,6 +221,18 @@ def pieces_to_read(_: Draws, wanted: Box, saved: dict[str, Box]) -> Case:
             touching[name] = (there, here)
         if any(first < end for first, end in common):
             some[name] = (there, here)
+    in_files, in_wanted = ({name: (both[n], both[n]) for name, both in right.items()} for n in (0, 1))
+    in_whole_there = {name: (read, offsets[name][1]) for name, (read, _) in right.items()}
+    inclusive = {name: (tuple((a, b - 1) for a, b in read), goes) for name, (read, goes) in right.items()}
+    half_moved = {
+        name: (read, tuple((a, end) for (a, _), (_, end) in zip(goes, offsets[name][1], strict=True)))
+        for name, (read, goes) in right.items()
+    }
+    inside = {
+        name: both
+        for name, both in right.items()
+        if all(c >= a and d <= b for (a, b), (c, d) in zip(wanted, saved[name], strict=True))
+    }
     lengths = {name: tuple(tuple((a, b - a) for a, b in part) for part in both) for name, both in right.items()}
     whole = {name: (tuple((0, b - a) for a, b in saved[name]), here) for name, (_, here) in right.items()}
     mistakes = {
@@ -199,6 +242,15 @@ def pieces_to_read(_: Draws, wanted: Box, saved: dict[str, Box]) -> Case:
         "files that only touch the wanted part, too: `end` is the first place behind": touching,
         "files that overlap along one dimension only, too: they must overlap along all": some,
         "(first, length) of each part: (first, end) is wanted": lengths,
+        "places in the wanted part, both times: what to read is in places of the file": in_wanted,
+        "places in the file, both times: where it goes is in places of the wanted part": in_files,
+        "where it goes in places of the whole tensor: count from the start of the wanted part": in_whole_there,
+        "what to read with its last place as `end`: `end` is the first place behind": inclusive,
+        "where it goes with only its start moved: move its end, too": half_moved,
+        "only the files that lie in the wanted part entirely: a part of a file may be wanted": inside,
+        "only one of the files: each that holds something of the wanted part has to be read": dict(
+            [*right.items()][:1]
+        ),
         "all that is in the file: only what is wanted should be read": whole,
     }
     return Case(

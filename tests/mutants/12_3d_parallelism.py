@@ -29,6 +29,10 @@ wrong("axes-in-their-order", "within a group they ascend", hidden=True).body("""
     each = torch.Size(sizes[n] for n in axes).numel()
     return sorted(grid.permute([list(sizes).index(n) for n in names]).reshape(-1, each).tolist())
 """)
+wrong("first-of-the-axes", "the groups along dp alone").body("""
+    grid = torch.arange(torch.Size(sizes.values()).numel()).view(*sizes.values())
+    return sorted(grid.movedim(list(sizes).index(axes[0]), -1).reshape(-1, sizes[axes[0]]).tolist())
+""")
 right("by-coordinates").body("""
     from itertools import product
     groups = {}
@@ -73,6 +77,34 @@ wrong("over-tp-too", "reduced along tp too", caught_by="traffic").replace(
     "return loss, gradients",
     "for x in gradients:\n    dist.all_reduce(x.clone(), group=tp_group)\nreturn loss, gradients",
 )
+wrong("g-for-f", "in each other's place").replace("g(gelu(f(x) @ columns) @ rows)", "f(gelu(g(x) @ columns) @ rows)")
+wrong("one-gelu-for-two-layers", "without the gelu after g").replace(
+    "gelu(g(gelu(f(x) @ columns) @ rows))", "g(gelu(f(x) @ columns) @ rows)"
+)
+wrong("gelu-before-the-sum", "the second gelu before g").replace(
+    "gelu(g(gelu(f(x) @ columns) @ rows))", "g(gelu(gelu(f(x) @ columns) @ rows))"
+)
+wrong("rows-by-tp-rank", "tensor ranks take different rows").replace(
+    "microbatches[number] if",
+    "batch.chunk(dp_size)[dist.get_rank(tp_group) % dp_size].chunk(num_microbatches)[number] if",
+)
+wrong("always-the-first", "microbatch 0 each time").replace("microbatches[number]", "microbatches[0]")
+wrong("divided-by-m-twice", "the number of microbatches once too often").replace(
+    "group=dp_group)", "group=dp_group)\nx /= num_microbatches"
+)
+wrong("divided-by-the-world", "the number of all ranks").replace(
+    "op=dist.ReduceOp.AVG, group=dp_group)", "group=dp_group)\nx /= dist.get_world_size()"
+)
+wrong("added-along-tp", "added up along tp too").replace(
+    "return loss, gradients", "for x in gradients:\n    dist.all_reduce(x, group=tp_group)\nreturn loss, gradients"
+)
+wrong("mean-along-tp", "the mean along tp").replace(
+    "return loss, gradients",
+    "for x in gradients:\n    dist.all_reduce(x, op=dist.ReduceOp.AVG, group=tp_group)\nreturn loss, gradients",
+)
+wrong("added-along-pp", "added up along pp too").replace(
+    "return loss, gradients", "for x in gradients:\n    dist.all_reduce(x, group=pp_group)\nreturn loss, gradients"
+)
 right("flat").replace(
     "for x in [*gradients, loss] if last else gradients:\n    dist.all_reduce(x, op=dist.ReduceOp.AVG, group=dp_group)",
     """flat = torch.cat([x.flatten() for x in gradients] + ([loss.view(1)] if last else []))
@@ -101,6 +133,23 @@ wrong("overflows", "out", hidden=True).body("""
     a, b = lse_a.exp().unsqueeze(-1), lse_b.exp().unsqueeze(-1)
     return (out_a * a + out_b * b) / (a + b), (a + b).squeeze(-1).log()
 """)
+wrong("shares-of-the-lse", "weighed by shares of the lse").body("""
+    share = (lse_a / (lse_a + lse_b)).unsqueeze(-1)
+    return share * out_a + (1 - share) * out_b, torch.logaddexp(lse_a, lse_b)
+""")
+wrong("base-2", "weighed with an lse to base 2").replace("torch.logaddexp(", "torch.logaddexp2(")
+wrong("lse-to-base-2", "to base 2").replace("return out, lse", "return out, torch.logaddexp2(lse_a, lse_b)")
+wrong("lse-without-log", "take its logarithm").replace(
+    "return out, lse",
+    "top = torch.maximum(lse_a, lse_b)\nreturn out, top + (lse_a - top).exp() + (lse_b - top).exp()",
+)
+wrong("lse-shifted", "add the larger lse again").replace(
+    "return out, lse",
+    "top = torch.maximum(lse_a, lse_b)\nreturn out, ((lse_a - top).exp() + (lse_b - top).exp()).log()",
+)
+wrong("shifted-by-the-first", "an exponential became infinite", hidden=True).replace(
+    "torch.logaddexp(lse_a, lse_b)", "lse_a + torch.log1p((lse_b - lse_a).exp())"
+)
 right("sigmoid").body("""
     share = torch.sigmoid(lse_b - lse_a).unsqueeze(-1)
     return out_a + share * (out_b - out_a), lse_a - torch.nn.functional.logsigmoid(lse_a - lse_b)
@@ -129,6 +178,16 @@ wrong("without-the-kernel", "call `attend`").body("""
     at = {rank: torch.cat([early + rank * n, late + (99 - rank) * n]) for rank in (queries_of, keys_of)}
     return attention_block(q, k, v, at[queries_of], at[keys_of])
 """)
+wrong("late-queries-only", "of the late queries alone").replace(
+    "return attend(q, k[:, :, :n], v[:, :, :n])", "k, v = k[:, :, :n], v[:, :, :n]"
+)
+wrong("late-queries-masked", "a causal mask leaves of the late queries").replace(
+    "attend(q[:, :, n:], k, v)", "attend(q[:, :, n:], k, v, causal=True)"
+)
+wrong("plus-infinity", "inf where a query sees none").replace('float("-inf")', 'float("inf")')
+wrong("late-queries-first", "the early and the late queries in each other's place").replace(
+    "out[:, :, n:], lse[:, :, n:] =", "out[:, :, :n], lse[:, :, :n] ="
+)
 right("quarters").body("""
     early, late = slice(0, n), slice(n, 2 * n)
     outs, lses = [], []
@@ -154,7 +213,7 @@ right("quarters").body("""
 wrong, right = ANSWERS.to("ring-attention")
 wrong("own-keys-only", "own keys alone").replace("range(cp_size - 1)", "range(0)")
 wrong("one-hop-short", "without the keys of the last rank").replace("range(cp_size - 1)", "range(cp_size - 2)")
-wrong("own-positions", "use those of the rank that they come from").replace(
+wrong("own-positions", "keys have those of the rank that they come from").replace(
     "positions_of[(cp_rank - step - 1) % cp_size]", "positions_of[cp_rank]"
 )
 wrong("last-block-only", "the last block alone").replace(
@@ -183,6 +242,22 @@ wrong("all-gathers", "your function calls all_gather", caught_by="traffic").body
     k, v = all_gather(k, cp_group, dim=2), all_gather(v, cp_group, dim=2)
     return attention_block(q, k, v, positions_of[cp_rank], torch.cat(positions_of))
 """)
+wrong("first-and-last", "the first and the last block alone").replace(
+    "merge(out, lse, *",
+    "merge(*attention_block(q, k, v, positions_of[cp_rank], positions_of[cp_rank]), *",
+)
+wrong("own-keys-twice", "own keys twice").replace("range(cp_size - 1)", "range(cp_size)")
+wrong("sends-its-own", "pass on what has just arrived").replace("isend(kv,", "isend(torch.stack([k, v]),")
+wrong("positions-ahead", "one hop ahead of the keys").replace("cp_rank - step - 1", "cp_rank - step - 2")
+wrong("no-mask", "it must be causal").replace(
+    "positions_of[cp_rank], theirs)", "positions_of[cp_rank], torch.zeros_like(theirs))"
+)
+wrong("values-as-keys", "keys come first").replace("q, kv[0], kv[1]", "q, kv[1], kv[0]")
+wrong("two-messages", "travel together", caught_by="traffic").replace(
+    "sending = dist.isend(kv, dst=after)\ndist.recv(incoming, src=before)\nsending.wait()",
+    "for there, here in zip(kv, incoming):\n    sending = dist.isend(there, dst=after)\n"
+    "    dist.recv(here, src=before)\n    sending.wait()",
+)
 right("batched").replace(
     "sending = dist.isend(kv, dst=after)\ndist.recv(incoming, src=before)\nsending.wait()",
     "for work in [dist.isend(kv, dst=after), dist.irecv(incoming, src=before)]:\n    work.wait()",
@@ -204,6 +279,14 @@ wrong("values-first", "the wrong way round: dk, then dv").replace(
     "torch.stack(part[1:])", "torch.stack([part[2], part[1]])"
 )
 wrong("own-positions", "dq").replace("positions_of[(cp_rank - step) % cp_size]", "positions_of[cp_rank]")
+wrong("block-by-block", "each block's own out and lse").replace(
+    "q, kv[0], kv[1], out, lse,",
+    "q, kv[0], kv[1], "
+    "*attention_block(q, kv[0], kv[1], positions_of[cp_rank], positions_of[(cp_rank - step) % cp_size]),",
+)
+wrong("positions-ahead", "one hop ahead of the keys").replace("cp_rank - step", "cp_rank - step - 1")
+wrong("last-visitor", "the last rank to have these keys").replace("dkv += torch", "dkv = torch")
+wrong("averages", "nothing is averaged").replace("return dq, *dkv", "return dq, *(dkv / cp_size)")
 right("one-message").body("""
     dq, home = torch.zeros_like(q), torch.stack([k, v])
     both = torch.cat([home, torch.zeros_like(home)])
@@ -236,6 +319,7 @@ wrong("heads-mixed-up", "a different order").replace(
 )
 wrong("never-back", "returned").replace("return torch.cat(exchange(parts), dim=1)", "return out")
 wrong("world-instead-of-group", "returned").replace("group=cp_group", "group=None")
+wrong("some-heads", "exchange them back").replace("return torch.cat(exchange(parts), dim=1)", "return out.clone()")
 right("one-exchange").body("""
     stacked = torch.cat([x.unflatten(1, (cp_size, -1)) for x in (q, k, v)], dim=2).transpose(0, 1).contiguous()
     arrived = torch.empty_like(stacked)
@@ -262,6 +346,19 @@ wrong("no-dp", "without the mean along dp").replace("group=dp_group", "group=dp_
 wrong("in-place", "must stay as it was").replace("gradient.clone()", "gradient")
 wrong("gathers-first", "each axis that it needs", caught_by="traffic").replace(
     "return finished", "dist.all_reduce(torch.zeros(50), group=dp_group)\nreturn finished"
+)
+wrong("tp-mean", "the mean along tp").replace(
+    "all_reduce(finished[name], group=tp_group)", "all_reduce(finished[name], op=dist.ReduceOp.AVG, group=tp_group)"
+)
+wrong("tied-along-tp", "in place of the two ends").replace("group=embedding_group", "group=tp_group")
+wrong("partial-over-the-ends", "over the embedding_group in place of tp").replace(
+    "group=tp_group", "group=embedding_group"
+)
+wrong("divided-by-the-world", "the number of all ranks").replace(
+    "op=dist.ReduceOp.AVG, group=dp_group)", "group=dp_group)\nfinished[name] /= dist.get_world_size()"
+)
+wrong("part-of-a-name", "this weight is cut there").replace(
+    "if name in partial:", "if any(x in name for x in partial):"
 )
 right("two-loops").body("""
     finished = {name: gradient.clone() for name, gradient in gradients.items()}
@@ -292,6 +389,14 @@ wrong("no-root", "the square of the norm").replace("total.sqrt().item()", "total
 wrong("sends-gradients", "Only sums of squares", caught_by="traffic").replace(
     "total = torch.zeros", "dist.all_reduce(torch.zeros(20), group=pp_group)\ntotal = torch.zeros"
 )
+wrong("own-slice", "add up the squares along tp").replace("(tp_group, pp_group)", "(pp_group,)")
+wrong("all-divided", "sharded gradients divided by the tp ranks").replace(
+    "if name in replicated else square", "if True else 0"
+)
+wrong("the-others-divided", "in each other's place").replace("if name in replicated", "if name not in replicated")
+wrong("mean-over-stages", "a mean over stages").replace(
+    "return total", "total /= dist.get_world_size(pp_group)\nreturn total"
+)
 right("first-tp-rank-counts").body("""
     first = dist.get_rank(tp_group) == 0
     mine = [g for name, g in gradients.items() if name not in elsewhere and (first or name not in replicated)]
@@ -320,6 +425,12 @@ wrong("mean-of-means-reported", "the mean of the ranks' means").replace(
     "return local, total / count",
     "mean = losses.mean()\ndist.all_reduce(mean, op=dist.ReduceOp.AVG, group=dp_group)\nreturn local, mean",
 )
+wrong("detached", "no gradient").replace("local = losses.sum()", "local = losses.detach().sum()")
+wrong("divided-by-p", "so multiply by P").replace("losses.sum() *", "losses.sum() /")
+wrong("own-count", "this rank's tokens alone").replace("total / count", "total / len(losses)")
+wrong("mean-times-p", "to the loss to go backward from alone").replace(
+    "local, total / count", "local, total * dist.get_world_size(dp_group) / count"
+)
 right("two-calls").body("""
     count, total = torch.tensor(len(losses)), losses.detach().sum()
     dist.all_reduce(count, group=dp_group)
@@ -345,6 +456,25 @@ wrong("new-order-each-step", "shuffle once for each epoch").replace("seed + epoc
 wrong("uneven-epochs", "samples left over are not used", hidden=True).replace(
     "num_samples // batch_size", "-(-num_samples // batch_size)"
 )
+wrong("sorted", "in a different order").replace(
+    "return batch[dp_rank * each : (dp_rank + 1) * each]", "return sorted(batch[dp_rank * each : (dp_rank + 1) * each])"
+)
+wrong("order-of-its-own", "a different order on each rank").replace("seed + epoch", "seed + epoch + dp_rank")
+wrong("epochs-from-1", "the first one is epoch 0").replace("seed + epoch", "seed + epoch + 1")
+wrong("batch-of-each-rank", "a batch for each rank").body("""
+    epoch, place = divmod(step, num_samples // batch_size)
+    order = torch.randperm(num_samples, generator=torch.Generator().manual_seed(seed + epoch)).tolist()
+    return order[(place * dp_size + dp_rank) * batch_size :][:batch_size]
+""")
+wrong("places-go-on", "places begin at 0 again").replace(
+    "place * batch_size : (place + 1)", "step * batch_size : (step + 1)"
+)
+wrong("epochs-of-all-samples", "belong to no epoch", hidden=True).replace(
+    "order = torch", "epoch = step * batch_size // num_samples; order = torch"
+)
+wrong("permutes-less", "permute all num_samples", hidden=True).replace(
+    "torch.randperm(num_samples,", "torch.randperm(num_samples // batch_size * batch_size,"
+)
 right("by-chunk").body("""
     epoch, place = divmod(step, num_samples // batch_size)
     order = torch.randperm(num_samples, generator=torch.Generator().manual_seed(seed + epoch))
@@ -364,6 +494,23 @@ wrong("places-to-read", "count from the start of the file").replace(
 )
 wrong("lengths", "(first, length)").replace("stop - first)", "stop - start)")
 wrong("touching-boxes", "`end` is the first place behind").replace("first < end", "first <= end")
+wrong("both-in-wanted", "places in the wanted part, both times").replace("(in_file, in_mine)", "(in_mine, in_mine)")
+wrong("both-in-file", "places in the file, both times").replace("(in_file, in_mine)", "(in_file, in_file)")
+wrong("goes-to-whole-places", "where it goes in places of the whole").replace(
+    "(in_file, in_mine)", "(in_file, tuple(common))"
+)
+wrong("last-place", "with its last place as `end`").replace(
+    "(in_file, in_mine)", "(tuple((a, b - 1) for a, b in in_file), in_mine)"
+)
+wrong("end-stays", "with only its start moved").replace(
+    "(in_file, in_mine)", "(in_file, tuple((a, end) for (a, _), (_, end) in zip(in_mine, common)))"
+)
+wrong("whole-files-only", "that lie in the wanted part entirely").replace(
+    "if all(first < end for first, end in common):", "if all(a <= c and d <= b for (a, b), (c, d) in zip(wanted, box)):"
+)
+wrong("one-file", "only one of the files").replace(
+    "plan[name] = (in_file, in_mine)", "return {name: (in_file, in_mine)}"
+)
 right("by-slices").body("""
     plan = {}
     for name, box in saved.items():

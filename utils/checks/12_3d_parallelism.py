@@ -21,7 +21,7 @@ from ..kit import mlp
 from ..kit.attention_blocks import attention_block, attention_block_backward, causal_attention
 from ..kit.drivers.attention import count_scores
 from ..kit.drivers.on_a_grid import use_groups
-from ..kit.drivers.sharded import in_groups
+from ..kit.drivers.sharded import backward_in_groups, in_groups
 from ..kit.transformer import attend
 from .answer import Answer, CheckFailed
 from .inputs import Draws
@@ -98,19 +98,57 @@ def piece(whole: Sequence[Tensor], sizes: Sizes, place: Sequence[int]) -> list[T
     return [x.chunk(parts, 1 - number % 2)[part].clone() for number, x in enumerate(mine)]
 
 
-def without_f(weights: Sequence[Tensor], batch: Tensor, parts: int) -> list[Tensor]:
-    """The gradients of whole weights if no rank of the tensor group adds up the gradients of a region's input."""
-    leaves = [[w.clone().requires_grad_() for w in weights] for _ in range(parts)]
-    columns = [[w.chunk(parts, 1 - n % 2)[part] for n, w in enumerate(mine)] for part, mine in enumerate(leaves)]
-    xs = [batch] * parts
+Parts = list[Tensor]  # one tensor for each rank of a tensor group
+
+
+def through_f(xs: Parts) -> Parts:
+    """Each rank's own tensor; in the backward pass each gets the sum of all gradients."""
+    from_all = sum(x - x.detach() for x in xs)
+    return [x.detach() + from_all for x in xs]
+
+
+def through_g(xs: Parts) -> Parts:
+    """The sum on each rank; in the backward pass each keeps its own gradient."""
+    total = sum(x.detach() for x in xs)
+    return [total + (x - x.detach()) for x in xs]
+
+
+def gelus(xs: Parts) -> Parts:
+    return [gelu(x) for x in xs]
+
+
+WRONG_DOORS: dict[str, tuple[Callable[[Parts], Parts], Callable[[Parts], Parts]]] = {  # before and after two products
+    "what it is without f: each tensor rank then knows only its own columns' share of x's gradient": (
+        list,
+        lambda ys: gelus(through_g(ys)),
+    ),
+    "what it is without g: each tensor rank then has only its own rows' share of the sum": (through_f, gelus),
+    "what it is with f and g in each other's place: f comes before the columns, g after the rows": (
+        through_g,
+        lambda ys: gelus(through_f(ys)),
+    ),
+    "what it is without the gelu after g: each of the two matrices is a layer": (through_f, through_g),
+    "what it is with the second gelu before g: add up first, since gelu of a sum is no sum of gelus": (
+        through_f,
+        lambda ys: through_g(gelus(ys)),
+    ),
+}
+
+
+def step_of_parts(
+    weights: Sequence[Tensor], batches: Parts, enter: Callable[[Parts], Parts], leave: Callable[[Parts], Parts]
+) -> tuple[Parts, list[Tensor]]:
+    """(each rank's loss, gradients of whole weights) of the ranks of a tensor group, with these doors."""
+    leaves = [[w.clone().requires_grad_() for w in weights] for _ in batches]
+    cut = [[w.chunk(len(batches), 1 - n % 2)[part] for n, w in enumerate(of)] for part, of in enumerate(leaves)]
+    xs = batches
     for n in range(0, len(weights), 2):
-        partial = [gelu(x @ mine[n]) @ mine[n + 1] for x, mine in zip(xs, columns, strict=True)]
-        total = sum(y.detach() for y in partial)
-        xs = [gelu(total + (y - y.detach())) for y in partial]
-    for x in xs:
-        mlp.loss_of(x).backward()
+        xs = leave([gelu(x @ of[n]) @ of[n + 1] for x, of in zip(enter(xs), cut, strict=True)])
+    losses = [mlp.loss_of(x) for x in xs]
+    torch.stack(losses).sum().backward()
     gradients = [[of[n].grad for of in leaves] for n in range(len(weights))]
-    return [torch.stack([grad for grad in of_ranks if grad is not None]).sum(0) for of_ranks in gradients]
+    whole = [torch.stack([grad for grad in of_ranks if grad is not None]).sum(0) for of_ranks in gradients]
+    return [loss.detach() for loss in losses], whole
 
 
 @oracle(
@@ -131,29 +169,51 @@ def grid_step(draws: Draws, sizes: Sizes, layers: int, rows: int, count: int, di
     def pieces(of_rank: Callable[[Sequence[int]], Sequence[Tensor]], number: int) -> list[Tensor]:
         return [piece(of_rank(place), sizes, place)[number] for place in places]
 
+    right_doors = through_f, lambda ys: gelus(through_g(ys))
+    of_parts = {words: step_of_parts(weights, [batch] * sizes[2], *doors) for words, doors in WRONG_DOORS.items()}
+    of_parts["what it is if tensor ranks take different rows: chunk dp_rank is wanted on all of them"] = step_of_parts(
+        weights, [batch.chunk(sizes[0])[part % sizes[0]] for part in range(sizes[2])], *right_doors
+    )
+    first_ones = torch.cat([part.chunk(count)[0] for part in batch.chunk(sizes[0])])
+    of_parts["what it is with microbatch 0 each time: `number` says which one to take"] = step_of_parts(
+        weights, [first_ones] * sizes[2], *right_doors
+    )
     scaled = {
         f"{sizes[0]} times too large: average over the data axis": sizes[0],
         f"{count} times too large: a microbatch is one of {count} parts of the mean": count,
         "divided by the size of the data axis once too often": 1 / sizes[0],
+        "divided by the number of microbatches once too often": 1 / count,
+        "divided by the number of all ranks: the mean is that over the data axis": sizes[0] / len(ranks),
     }
+
+    def along(axis: int, number: int) -> list[Tensor]:
+        """What the sum of finished gradients along an axis comes to."""
+        others = [[[*at[:axis], other, *at[axis + 1 :]] for other in range(sizes[axis])] for at in places]
+        return [torch.stack([piece(gradients, sizes, at)[number] for at in of]).sum(0) for of in others]
+
+    own_rows = "that of this rank's own rows: average over the data axis"
     mistakes: dict[str, dict[str, Any]] = {}
     for number, name in enumerate(names):
-        mistakes[name] = {
-            "that of this rank's own rows: average over the data axis": pieces(lambda at: own[at[0]][1], number),
-            "what it is without f: each tensor rank then knows only its own columns' share of x's gradient": pieces(
-                lambda _: without_f(weights, batch, sizes[2]), number
-            ),
-        }
+        mistakes[name] = {own_rows: pieces(lambda at: own[at[0]][1], number)}
+        for words, (_, wrong) in of_parts.items():
+            mistakes[name][words] = [piece(wrong, sizes, at)[number] for at in places]
         for words, factor in scaled.items():
             mistakes[name][words] = [factor * x for x in pieces(lambda _: gradients, number)]
+        over_tp, over_pp = along(2, number), along(1, number)
+        mistakes[name]["added up along tp too: these ranks have different columns and rows"] = over_tp
+        mistakes[name]["the mean along tp: these ranks have different columns and rows"] = [
+            x / sizes[2] for x in over_tp
+        ]
+        mistakes[name]["added up along pp too: stages have different layers"] = over_pp
     on_last = [place[1] == sizes[1] - 1 for place in places]
+    losses = {own_rows: [own[d][0] for d, _, _ in places]}
+    losses[f"{count} times too large: a microbatch is one of {count} parts of the mean"] = [
+        count * loss for _ in places
+    ]
+    losses |= {words: [of_ranks[part] for _, _, part in places] for words, (of_ranks, _) in of_parts.items()}
     mistakes["the loss"] = {
-        "that of this rank's own rows: average over the data axis": [
-            own[place[0]][0] if last else None for place, last in zip(places, on_last, strict=True)
-        ],
-        f"{count} times too large: a microbatch is one of {count} parts of the mean": [
-            count * loss if last else None for last in on_last
-        ],
+        words: [x if last else None for x, last in zip(of_ranks, on_last, strict=True)]
+        for words, of_ranks in losses.items()
     }
 
     def unpack(got: Any, rank: int) -> dict[str, Any]:
@@ -251,6 +311,14 @@ def merge_attention(draws: Draws, nothing: bool, large: float = 1.0) -> Case:
     blocks = [attention_block(q, k[:, :, part], v[:, :, part], queries, keys[part]) for part in (FIRST, SECOND)]
     (out_a, lse_a), (out_b, lse_b) = blocks
     out, lse = attention_block(q, k, v, queries, keys)
+    larger, both = torch.maximum(lse_a, lse_b), torch.stack([lse_a, lse_b])
+    shifted = (both - larger).exp().sum(0)
+    in_base_2 = torch.logaddexp2(lse_a, lse_b)
+    weighed = {
+        "weighed by shares of the lse: an lse is a logarithm, so the weights are exponentials": both / both.sum(0),
+        "weighed with an lse to base 2: the exponentials are those of e": (both - in_base_2).exp(),
+    }
+    parts = torch.stack([out_a, out_b])
     with_nans = {"not a number: exp(-inf - -inf). Shift by the larger lse, or let torch.logaddexp do it": overflowed}
     return Case(
         [[out_a], [lse_a], [out_b], [lse_b]],
@@ -264,11 +332,18 @@ def merge_attention(draws: Draws, nothing: bool, large: float = 1.0) -> Case:
                     lambda got: proportional(got, out)
                 ),
                 "the right weights, the wrong way round": merged(out_a, lse_b, out_b, lse_a)[0],
+                **{words: (shares.unsqueeze(-1) * parts).sum(0) for words, shares in weighed.items()},
+                "0 for some queries: an exponential became infinite. Shift by the larger lse, or use torch.logaddexp": (
+                    lambda got: vanished(got, out)
+                ),
                 **with_nans,
             },
             "lse": {
                 "the sum of both: it is the logarithm of a sum of exponentials": lse_a + lse_b,
-                "the larger one: it is the logarithm of a sum of exponentials": torch.maximum(lse_a, lse_b),
+                "the larger one: it is the logarithm of a sum of exponentials": larger,
+                "the larger one and the sum of the shifted exponentials: take its logarithm": larger + shifted,
+                "shifted: add the larger lse again, after the logarithm": shifted.log(),
+                "to base 2: the exponentials are those of e": in_base_2,
                 **with_nans,
             },
         },
@@ -284,6 +359,11 @@ def proportional(got: Any, right: Tensor) -> bool:
         return False
     ratio = got / right
     return bool(((ratio - ratio[..., :1]).abs() < 1e-6).all() and (ratio > 1 - 1e-6).all() and (ratio <= 2).all())
+
+
+def vanished(got: Any, right: Tensor) -> bool:
+    """Whether it is 0 for some queries for which it shouldn't be."""
+    return isinstance(got, Tensor) and got.shape == right.shape and bool(((got == 0) & (right != 0)).all(-1).any())
 
 
 def overflowed(got: Any) -> bool:
@@ -333,6 +413,12 @@ def zigzag_block(draws: Draws, blocks: list[tuple[int, int]], chunk: int) -> Cas
         "what a rank behind this one would need: of a rank before, all queries see the early keys": wrong(
             lambda mine, theirs, right: right if theirs >= mine else late[:, None].expand(right.shape)
         ),
+        "of the late queries alone: both chunks come after the early one of a rank before": wrong(
+            lambda mine, theirs, right: right if theirs >= mine else right & late[:, None]
+        ),
+        "what a causal mask leaves of the late queries: they come after all keys of a rank behind": wrong(
+            lambda mine, theirs, right: right if theirs <= mine else right & (right | True).tril(-chunk)
+        ),
     }
     right, each = wrong(lambda _, __, mask: mask), 2 * chunk
     mistakes: dict[str, dict[str, Any]] = {
@@ -342,6 +428,13 @@ def zigzag_block(draws: Draws, blocks: list[tuple[int, int]], chunk: int) -> Cas
     mistakes["lse"]["0 where a query sees none of the keys: the log of an empty sum is -inf"] = [
         lse.masked_fill(lse == -math.inf, 0.0) for _, lse in right
     ]
+    mistakes["lse"]["inf where a query sees none of the keys: the log of an empty sum is -inf"] = [
+        lse.masked_fill(lse == -math.inf, math.inf) for _, lse in right
+    ]
+    for part, name in enumerate(("out", "lse")):
+        mistakes[name]["right, but with the early and the late queries in each other's place"] = [
+            both[part].roll(chunk, 2) for both in right
+        ]
     mistakes["the number of scores"] = {
         "those of all pairs: what is masked must be left out, not computed and thrown away": each**2,
         "none: call `attend`, which stands for the fast kernel": 0,
@@ -430,6 +523,25 @@ class Ring:
         mine = self.positions[place]
         return attention_block(q[:, :, mine], k[:, :, keys], v[:, :, keys], mine, places)
 
+    def unmasked(self, part: int) -> list[Tensor]:
+        """If only a rank's own keys were masked."""
+
+        def of(group: int, place: int) -> Tensor:
+            q, k, v, _ = self.whole[group]
+            mine = self.positions[place]
+            seen = torch.ones(len(mine), k.shape[2], dtype=torch.bool)
+            seen[:, mine] = mine[None, :] <= mine[:, None]
+            return shown(q[:, :, mine], k, v, seen)[part]
+
+        return self.on_ranks(lambda group: [of(group, place) for place in range(len(self.positions))])
+
+    def values_first(self, group: int, place: int) -> tuple[Tensor, Tensor]:
+        """(out, lse) of a rank that takes keys for values, and values for keys, except its own."""
+        q, k, v, _ = self.whole[group]
+        mine, order = self.positions[place], torch.arange(k.shape[2])
+        is_mine = torch.isin(order, mine)[:, None]
+        return attention_block(q[:, :, mine], torch.where(is_mine, k, v), torch.where(is_mine, v, k), mine, order)
+
     def wrong(self, part: int, hops: Sequence[int], said: Sequence[int]) -> list[Tensor]:
         size = len(self.positions)
         return self.on_ranks(lambda group: [self.steps(group, p, hops, said)[part] for p in range(size)])
@@ -449,13 +561,29 @@ def merged(out: Tensor, lse: Tensor, more: Tensor, its_lse: Tensor) -> tuple[Ten
 def ring_attention(draws: Draws, groups: Members, tokens: int, kind: str) -> Case:
     ring = Ring(draws, groups, tokens, kind)
     size, k = len(groups[0]), ring.local(1)[0]
-    hops, none = range(size), [0] * size
+    hops, none = list(range(size)), [0] * size
     wrong = {  # whose keys, and whose positions, so many ranks before
         "attention to this rank's own keys alone: merge those that arrive, too": ([0], [0]),
         "attention without the keys of the last rank of the ring: P - 1 blocks arrive": (hops[:-1], hops[:-1]),
         "attention to the last block alone: merge it with what you had": (hops[-1:], hops[-1:]),
+        "attention to the first and the last block alone: merge each with all that came before": (
+            [0, hops[-1]],
+            [0, hops[-1]],
+        ),
+        "attention to this rank's own keys twice: P - 1 blocks arrive": ([*hops, 0], [*hops, 0]),
+        "attention to the same arrived keys in each hop: pass on what has just arrived": (
+            [min(1, hop) for hop in hops],
+            hops,
+        ),
         "attention to this rank's own keys each time: attend to those that have arrived": (none, hops),
-        "what it is with this rank's positions for all keys: use those of the rank that they come from": (hops, none),
+        "what it is with the same positions for queries and keys: keys have those of the rank that they come from": (
+            hops,
+            none,
+        ),
+        "what it is with positions one hop ahead of the keys: the first that arrive are of the rank before this one": (
+            hops,
+            [hop and hop + 1 for hop in hops],
+        ),
         "what it is with positions one hop behind the keys: the first that arrive are of the rank before this one": (
             hops,
             [max(0, hop - 1) for hop in hops],
@@ -469,6 +597,10 @@ def ring_attention(draws: Draws, groups: Members, tokens: int, kind: str) -> Cas
         part: {words: ring.wrong(number, *of) for words, of in wrong.items() if of[0]}
         for number, part in enumerate(("out", "lse"))
     }
+    for number, part in enumerate(("out", "lse")):
+        mistakes[part]["attention to later tokens, too: it must be causal"] = ring.unmasked(number)
+    swapped = ring.on_ranks(lambda group: [ring.values_first(group, place) for place in range(size)])
+    mistakes["out"]["attention with values as keys: of what arrives, keys come first"] = [of[0] for of in swapped]
     return Case(
         [ring.local(0), ring.local(1), ring.local(2), ring.all_positions()],
         same={"merge": merged, "groups": {"cp_group": groups}},
@@ -477,12 +609,12 @@ def ring_attention(draws: Draws, groups: Members, tokens: int, kind: str) -> Cas
         mistakes=mistakes,
         through=in_groups,
         values_first=True,
-        traffic=lambda answer: expect_ring(answer, (size - 1) * 2 * k.nbytes),
+        traffic=lambda answer: expect_ring(answer, (size - 1) * 2 * k.nbytes, size - 1),
     )
 
 
-def expect_ring(answer: Answer, nbytes: int) -> str:
-    """Raise CheckFailed unless each rank sent so many bytes, all to the same rank."""
+def expect_ring(answer: Answer, nbytes: int, messages: int) -> str:
+    """Raise CheckFailed unless each rank sent so many bytes, all to the same rank, in so many messages at most."""
     expect_only_messages(answer)
     for rank in range(answer.run.world_size):
         sends = [event for event in answer.events if event.rank == rank and event.op == "send"]
@@ -494,6 +626,12 @@ def expect_ring(answer: Answer, nbytes: int) -> str:
                 "Keys and values need P - 1 hops: one more brings them back to where they started."
                 if total > nbytes
                 else "Something never went all the way round.",
+            )
+        if len(sends) > messages:
+            raise CheckFailed(
+                f"rank {rank} sent {len(sends)} messages",
+                f"{messages}",
+                "Keys and values travel together, as one tensor.",
             )
         if len({event.peer for event in sends}) > 1:
             raise CheckFailed(f"rank {rank} sends to several ranks", "one, the next of the group")
@@ -514,13 +652,32 @@ def ring_attention_backward(draws: Draws, groups: Members, tokens: int, kind: st
         order = torch.arange(q.shape[2])
         return attention_block_backward(q, k, v, *ring.results(group), grad, order, order)
 
-    def partial(group: int, place: int, keys_of: int) -> tuple[Tensor, Tensor, Tensor]:
-        """What the queries of one rank say about the keys of another one."""
+    def partial(
+        group: int, place: int, keys_of: int, said: int | None = None, alone: bool = False
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """What the queries of one rank say about the keys of another one.
+
+        said: the rank whose positions these keys are given; alone: with out and lse of this block alone
+        """
         q, k, v, grad = ring.whole[group]
         mine, theirs = ring.positions[place], ring.positions[keys_of]
-        out, lse = (x[:, :, mine] for x in ring.results(group))
-        of_keys = k[:, :, theirs], v[:, :, theirs]
-        return attention_block_backward(q[:, :, mine], *of_keys, out, lse, grad[:, :, mine], mine, theirs)
+        places = theirs if said is None else ring.positions[said % size]
+        blocks = q[:, :, mine], k[:, :, theirs], v[:, :, theirs]
+        out, lse = attention_block(*blocks, mine, places) if alone else (x[:, :, mine] for x in ring.results(group))
+        parts = attention_block_backward(*blocks, out, lse, grad[:, :, mine], mine, places)
+        return tuple(x.nan_to_num(0.0) if alone else x for x in parts)  # type: ignore[return-value]
+
+    def dq_with(said: Callable[[int, int], int], alone: bool = False) -> list[Tensor]:
+        """dq with the positions of rank said(place, hop) for the keys that come in a hop."""
+        return ring.on_ranks(
+            lambda group: [
+                torch.stack([partial(group, p, (p - hop) % size, said(p, hop), alone)[0] for hop in range(size)]).sum(0)
+                for p in range(size)
+            ]
+        )
+
+    def of_last_visit(part: int) -> list[Tensor]:
+        return ring.on_ranks(lambda group: [partial(group, (p - 1) % size, p)[part] for p in range(size)])
 
     def of_ranks(part: int, hop: int) -> list[Tensor]:
         """Where the gradient of keys ends up `hop` ranks behind its owner."""
@@ -548,12 +705,25 @@ def ring_attention_backward(draws: Draws, groups: Members, tokens: int, kind: st
             "dq": {
                 "what this rank's own keys contribute: add up all hops": own(0),
                 "what the last keys to arrive contribute: add up all hops": last,
+                "what it is with this rank's positions for all keys: use those of the rank that they come from": (
+                    dq_with(lambda place, _: place)
+                ),
+                "what it is with positions one hop ahead of the keys: in round 0 this rank's own keys are here": (
+                    dq_with(lambda place, hop: place - hop - 1)
+                ),
+                "what it is with each block's own out and lse: those of all keys are given": (
+                    dq_with(lambda place, hop: place - hop, alone=True)
+                ),
             },
             **{
                 name: {
                     "what this rank's own queries contribute: others have looked at these keys, too": own(part),
                     shifted: of_ranks(part, -1),
                     "one of k and v, the wrong way round: dk, then dv": of_ranks(3 - part, 0),
+                    "what the last rank to have these keys contributes: add to what has arrived": of_last_visit(part),
+                    f"divided by {size}: each rank adds its part, and nothing is averaged": [
+                        x / size for x in of_ranks(part, 0)
+                    ],
                 }
                 for part, name in enumerate(names)
                 if part
@@ -561,7 +731,7 @@ def ring_attention_backward(draws: Draws, groups: Members, tokens: int, kind: st
         },
         through=in_groups,
         values_first=True,
-        traffic=lambda answer: expect_ring(answer, (2 * size - 1) * nbytes if size > 1 else 0),
+        traffic=lambda answer: expect_ring(answer, (size > 1) * (2 * size - 1) * nbytes, 2 * size - 1),
     )
 
 
@@ -605,6 +775,7 @@ def ulysses_attention(draws: Draws, groups: Members, tokens: int, heads: int) ->
                 lambda group: keys_twice[group].chunk(size, 2)
             ),
             "attention to later tokens, too: it must be causal": on_ranks(lambda group: sighted[group].chunk(size, 2)),
+            "all tokens of some heads: exchange them back": on_ranks(lambda group: outs[group].chunk(size, 1)),
             "right, but with the heads in a different order: heads come back from rank 0 first": on_ranks(
                 lambda group: swapped[group].chunk(size, 2)
             ),
@@ -632,7 +803,11 @@ def expect_exchanged(answer: Answer, nbytes: int) -> str:
 # ---- across all axes
 
 TIED = ("tied", "tied mean")
-GRADIENTS = {"matrix": (2, 3), "norm": (3,), "table": (4, 2)}  # sharded over tp; replicated; replicated and tied
+GRADIENTS = {
+    "matrix_after_norm": (2, 3),
+    "norm": (3,),
+    "table": (4, 2),
+}  # sharded over tp; replicated; replicated and tied
 
 
 def on_stage(name: str, stage: int, stages: int) -> bool:
@@ -661,18 +836,26 @@ def finish_gradients(draws: Draws, sizes: Sizes) -> Case:
         found = [dict(of_rank) for of_rank in given]
         for name in GRADIENTS:
             for step in steps[name]:
-                members = embedding if step in TIED else groups_along(sizes, {"dp": 0, "tp": 2}[step])
-                mean = {"dp": 1 / dp, "tied mean": 1 / min(pp, 2)}.get(step, 1.0)
+                members = embedding if step in TIED else groups_along(sizes, {"dp": 0, "tp": 2, "tp mean": 2}[step])
+                mean = {"dp": 1 / dp, "tp mean": 1 / tp, "tied mean": 1 / min(pp, 2)}.get(step, 1.0)
                 found = [dict(x) for x in added_up(found, name, members, mean)]
         return [{name: factor * x for name, x in of_rank.items()} for of_rank in found]
 
-    steps = {"matrix": ["dp"], "norm": ["tp", "dp"], "table": ["tp", "tied", "dp"]}
+    steps = {"matrix_after_norm": ["dp"], "norm": ["tp", "dp"], "table": ["tp", "tied", "dp"]}
     right = outcome(steps)
     wrong = {
         "without the sum along tp: each rank has used this weight for its own tokens": {
             name: [step for step in of if step != "tp"] for name, of in steps.items()
         },
-        "summed along tp too: this weight is cut there, and its gradient is whole": steps | {"matrix": ["tp", "dp"]},
+        "summed along tp too: this weight is cut there, and its gradient is whole": steps
+        | {"matrix_after_norm": ["tp", "dp"]},
+        "the mean along tp: add up, each rank's tokens give a part of one gradient": {
+            name: [step.replace("tp", "tp mean") for step in of] for name, of in steps.items()
+        },
+        "added up along tp in place of the two ends of the pipeline: they are the embedding_group": steps
+        | {"table": ["tp", "tp", "dp"]},
+        "added up over the embedding_group in place of tp: a partial weight's ranks are the tp_group": steps
+        | {"norm": ["tied", "dp"], "table": ["tied", "tied", "dp"]},
         "without the other end of the pipeline: a tied weight is used twice, and both gradients count": steps
         | {"table": ["tp", "dp"]},
         "the mean of the two ends of the pipeline: add them up, each is a part of one weight's gradient": steps
@@ -681,6 +864,7 @@ def finish_gradients(draws: Draws, sizes: Sizes) -> Case:
     }
     outcomes = {words: outcome(these) for words, these in wrong.items()}
     outcomes["the sum along dp: take the mean"] = outcome(steps, dp)
+    outcomes["divided by the number of all ranks: the mean is that along dp"] = outcome(steps, dp / len(ranks))
 
     def by_name(of_ranks: list[dict[str, Tensor]], name: str) -> list[Tensor | None]:
         return [of_rank.get(name) for of_rank in of_ranks]
@@ -729,7 +913,7 @@ def expect_finished(answer: Answer, sizes: Sizes, places: list[list[int]], embed
             got[along.get(event.members, "elsewhere")] += event.bytes
         wanted = {
             "dp": (sizes[0] > 1) * sum(nbytes[name] for name in here),
-            "tp": (sizes[2] > 1) * sum(nbytes[name] for name in here - {"matrix"}),
+            "tp": (sizes[2] > 1) * sum(nbytes[name] for name in here - {"matrix_after_norm"}),
             "tied": (len(ends) > 1) * nbytes["table"] * ("table" in here),
             "elsewhere": 0,
         }
@@ -768,6 +952,7 @@ def grid_norm(draws: Draws, sizes: tuple[int, int]) -> Case:
         squares([of["matrix"]]) + (squares([of["norm"]]) + (at == 0) * tied) / tp
         for of, (at, _) in zip(given, places, strict=True)
     ]
+    of_slice = [math.sqrt(sum(own[r] for r, (_, at) in enumerate(places) if at == part)) for _, part in places]
     of_stage = [math.sqrt(sum(own[r] for r, (at, _) in enumerate(places) if at == stage)) for stage, _ in places]
     return Case(
         [given, [["norm", "table"]] * len(places), elsewhere],
@@ -786,6 +971,14 @@ def grid_norm(draws: Draws, sizes: tuple[int, int]) -> Case:
             ),
             "the norm of this rank's gradients: add up the squares over the grid": [math.sqrt(x) for x in own],
             "this stage's norm: add up the squares along pp, too": of_stage,
+            "the norm of this rank's columns and rows: add up the squares along tp, too": of_slice,
+            "the norm with sharded gradients divided by the tp ranks, too: each of these has other numbers": math.sqrt(
+                sharded / tp + replicated + tied
+            ),
+            "the norm with sharded and replicated gradients in each other's place": math.sqrt(
+                sharded / tp + tp * (replicated + tied)
+            ),
+            "the root of a mean over stages: add up their squares": math.sqrt((sharded + replicated + tied) / pp),
             "the norm of the sharded gradients alone: replicated ones count too, once": math.sqrt(sharded),
             "the norm with replicated gradients counted too little: each of P ranks counts a P-th of the squares": (
                 math.sqrt(sharded + (replicated + tied) / tp)
@@ -822,12 +1015,23 @@ def token_mean(draws: Draws, counts: list[int], groups: Members | None = None) -
     sums = [losses[rank].sum() for rank in range(len(counts))]
     means = [x.mean() for x in losses]
     local = [total * size / tokens for total, (_, tokens, size) in zip(sums, every_rank, strict=True)]
+    shares = [
+        torch.full((count,), size / tokens, dtype=DOUBLE)
+        for count, (_, tokens, size) in zip(counts, every_rank, strict=True)
+    ]
+
+    def unpack(got: Any, rank: int) -> dict[str, Any]:
+        names = ["the loss to go backward from", "the mean"]
+        return as_tuple(got["result"], names, rank) | {"the gradient of each loss": got["gradient"]}
+
     return Case(
         [losses],
         same={"groups": {"dp_group": groups}},
+        unpack=unpack,
         right={
             "the loss to go backward from": local,
             "the mean": [torch.tensor(s / n, dtype=DOUBLE) for s, n, _ in every_rank],
+            "the gradient of each loss": shares,
         },
         rtol=CLOSE,
         mistakes={
@@ -843,6 +1047,14 @@ def token_mean(draws: Draws, counts: list[int], groups: Members | None = None) -
                 "multiplied by the number of all ranks: the gradients are averaged over dp_group alone": [
                     total * len(counts) / tokens for total, (_, tokens, _) in zip(sums, every_rank, strict=True)
                 ],
+                "divided by P: the gradients are averaged over P ranks later, so multiply by P": [
+                    total / tokens / size for total, (_, tokens, size) in zip(sums, every_rank, strict=True)
+                ],
+            },
+            "the gradient of each loss": {
+                "no gradient: the loss to go backward from has no graph. Start from `losses` as they are": (
+                    lambda got: got is None
+                ),
             },
             "the mean": {
                 "the mean of the ranks' means: weigh every token alike": [
@@ -850,9 +1062,15 @@ def token_mean(draws: Draws, counts: list[int], groups: Members | None = None) -
                     for rank in range(len(counts))
                 ],
                 "this rank's own mean": means,
+                "the sum over all ranks, divided by this rank's tokens alone: count those of all ranks": [
+                    torch.tensor(s, dtype=DOUBLE) / n for (s, _, _), n in zip(every_rank, counts, strict=True)
+                ],
+                "multiplied by P: that belongs to the loss to go backward from alone": [
+                    torch.tensor(s / n * size, dtype=DOUBLE) for s, n, size in every_rank
+                ],
             },
         },
-        through=in_groups,
+        through=backward_in_groups,
         values_first=True,
         traffic=expect_few_bytes,
     )

@@ -147,6 +147,20 @@ def in_groups(
     return function(*given, **same, **given_groups)
 
 
+def backward_in_groups(
+    function: Callable[..., Any], given: Tensor, rank: int, world_size: int, **same: Any
+) -> dict[str, Any]:
+    """As in_groups, and go backward from the first of the results: "result", and the "gradient" of what was given."""
+    leaf = given.clone().requires_grad_()
+    result = in_groups(function, leaf, rank=rank, world_size=world_size, **same)
+    results = list(result) if isinstance(result, tuple | list) else [result]
+    loss = results[0] if results else None
+    if isinstance(loss, Tensor) and loss.requires_grad and loss.numel() == 1:
+        loss.backward()
+    results = [x.detach() if isinstance(x, Tensor) else x for x in results]
+    return {"result": tuple(results) if isinstance(result, tuple) else results[0], "gradient": leaf.grad}
+
+
 def in_groups_alone(
     function: Callable[..., Any],
     *given: Any,
