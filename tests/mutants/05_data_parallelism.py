@@ -68,6 +68,9 @@ wrong, right = ANSWERS.to("broadcast-weights")
 wrong("parameters-only", "buffers must be broadcast too").replace(
     "for tensor in tensors:", "for tensor in model.parameters():"
 )
+wrong("what-is-saved", "those that `state_dict` leaves out").replace(
+    "for tensor in tensors:", "for tensor in model.state_dict().values():"
+)
 wrong("into-a-copy", "the model's own memory").replace(
     "dist.broadcast(tensor.detach(), src=0)", "dist.broadcast(tensor.detach().clone(), src=0)"
 )

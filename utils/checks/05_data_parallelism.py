@@ -226,23 +226,33 @@ def expect_bytes(answer: Answer, op: str, did: str, nbytes: int, tensors: str, a
     return f"each rank {did} {nbytes} bytes: each {tensors} once."
 
 
+def held_by(model: nn.Module) -> dict[str, Tensor]:
+    """All parameters, then all buffers."""
+    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
+
+
 @oracle(
     values=[(3,)],
     traffic=[(2,)],
     if_stuck="every rank must broadcast the same tensors, in the same order, from rank 0.",
 )
 def broadcast_weights(draws: Draws, world_size: int, features: int = 2, frozen: bool = False) -> Case:
-    """Replicas with a batch norm, whose parameters and buffers hold whole numbers that differ from rank to rank."""
+    """Replicas with a batch norm, whose parameters and buffers hold whole numbers that differ from rank to rank. One
+    buffer is not persistent, so `state_dict` leaves it out.
+    """
     norm = nn.Sequential(nn.Linear(2, features), nn.BatchNorm1d(features)).double().requires_grad_(not frozen)
+    norm.register_buffer("scale", torch.zeros(features, dtype=DOUBLE), persistent=False)
     models, right, mistakes = replicas(norm, world_size), {}, {}
-    for number, (name, tensor) in enumerate(norm.state_dict().items()):
+    for number, (name, tensor) in enumerate(held_by(norm).items()):
         drawn = draws.different_integers(world_size, tuple(tensor.shape), tensor.dtype, seed=number)
         held = torch.stack(drawn) + 100 * number
         for model, value in zip(models, held, strict=True):
-            model.state_dict()[name].copy_(value)
+            held_by(model)[name].detach().copy_(value)
         part, own = f"parameter {name!r}", "it was not broadcast, or not into the model's own memory"
         if name in dict(norm.named_buffers()):
             part, own = f"buffer {name!r}", "buffers must be broadcast too"
+        if name not in norm.state_dict():
+            own = "buffers must be broadcast too, also those that `state_dict` leaves out"
         right[part] = held[0]
         mistakes[part] = {
             f"this rank's own: {own}": list(held),
@@ -265,7 +275,7 @@ def broadcast_weights(draws: Draws, world_size: int, features: int = 2, frozen: 
     def expect_in_model(answer: Answer) -> None:
         inside = replace(case, seen="rank {rank}: {part} in the model is")
         for rank, [model] in enumerate(answer.inputs_after):
-            inside.judge_rank(list(model.state_dict().values()), rank)
+            inside.judge_rank([tensor.detach() for tensor in held_by(model).values()], rank)
 
     case.also = expect_in_model
     return case

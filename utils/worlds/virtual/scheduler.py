@@ -149,7 +149,7 @@ class Scheduler:
         """
         turns, computed = self.turns, computed_by_other_threads()
         while not self.done.wait(LOOK_EVERY):
-            locked = all_wait_for_locks()
+            locked = self.turns == turns and all_wait_for_locks()  # to look at a thousand threads takes long
             before, turns, computed = (turns, computed), self.turns, computed_by_other_threads()
             if locked and turns == before[0] and computed - before[1] < NOTHING:
                 self.held_up = self.running
