@@ -8,6 +8,7 @@ from collections import deque
 from .calls import Channel, VirtualCall, channel_of
 
 Key = tuple[float, int, int]
+Entry = tuple[float, int, int, VirtualCall]
 
 
 class AnySource:
@@ -31,8 +32,8 @@ class AnySource:
         self.competing: list[VirtualCall] = []
         self.front: VirtualCall | None = None
         self.crossed: dict[Channel, bool] = {}
-        self.sent: list[tuple[int, int, VirtualCall]] = []  # before the first receive: a heap by (index, sender)
-        self.later: list[tuple[float, int, int, VirtualCall]] = []  # a heap by (when it was sent, index, sender)
+        self.sent: list[Entry] = []  # before the first receive was called: a heap by (0, index, sender)
+        self.later: list[Entry] = []  # a heap by (when it was sent, index, sender)
 
     def offer(self, channel: Channel, message: VirtualCall | None) -> None:
         """Say which message is the first on a channel now; None if there is none."""
@@ -57,7 +58,7 @@ class AnySource:
         called = self.receives[0].event.start
         while self.later and self.later[0][0] <= called:
             _, index, sender, message = heapq.heappop(self.later)
-            heapq.heappush(self.sent, (index, sender, message))
+            heapq.heappush(self.sent, (0.0, index, sender, message))
         for heap in (self.sent, self.later):
             while heap and not self.is_on_offer(heap[0][-1]):
                 heapq.heappop(heap)
