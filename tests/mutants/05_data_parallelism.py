@@ -44,6 +44,12 @@ wrong("divides-twice", "divide once").replace(
 )
 wrong("divides-by-rows", "a mean already, so divide by world_size").replace("/= world_size", "/= len(shard)")
 wrong("averages-a-copy", "nothing was averaged").body("mean = parameter.grad / world_size\ndist.all_reduce(mean)")
+wrong("leaves-the-sum", "in the model's `grad`, the gradient of parameter").function("""
+    loss_of(model(shard)).backward()
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+    return [parameter.grad / world_size for parameter in model.parameters()]
+""")
 wrong("broadcasts-rank-0s", "average those of all ranks").body("dist.broadcast(parameter.grad, src=0)")
 wrong("two-ranks", "the gradient of parameter 0 is", hidden=True).replace(
     "parameter.grad /= world_size", "parameter.grad /= min(world_size, 3)"

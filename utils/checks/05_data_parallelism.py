@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from ..cluster.collective_costs import Layout, cost
 from ..cluster.hardware import Cluster, Gpu, Link
+from ..kit.drivers.model_gradients import Gradients, with_gradients_left
 from ..kit.mlp import MLP, loss_of, make_batch, make_weights
 from ..kit.tied_mlp import AwkwardMLP
 from ..recording.regions import region
@@ -123,7 +124,14 @@ def gradient_case(
     }
     on_ranks = {words: [cut(row, models[0]) for row in wrong.expand_as(local)] for words, wrong in usual.items()}
     pieces = {f"the gradient of parameter {number}": one for number, one in enumerate(cut(right, models[0]))}
-    return Case(
+
+    def expect_in_model(answer: Answer) -> None:
+        expect_same_weights(answer, before)
+        inside = replace(case, seen="rank {rank}: in the model's `grad`, {part} is")
+        for rank, gradients in enumerate(answer.results):
+            inside.judge_rank(Gradients(gradients.left, gradients.left), rank)
+
+    case = Case(
         [models, data],
         right=pieces,
         mistakes={
@@ -131,10 +139,13 @@ def gradient_case(
             for number, name in enumerate(pieces)
         },
         rtol=RTOL,
+        through=with_gradients_left,
+        unpack=lambda gradients, rank: as_tuple(gradients and gradients.returned, [*pieces], rank),
         unchanged=False,
-        also=lambda answer: expect_same_weights(answer, before),
+        also=expect_in_model,
         **more,
     )
+    return case
 
 
 def cut(flat: Tensor, model: nn.Module) -> list[Tensor | None]:
