@@ -362,7 +362,7 @@ wrong("buffer-of-one-dtype", "same shape and dtype", hidden=True).replace(
 wrong("sends-twice", "rank", caught_by="traffic").replace(
     "kept[c, m] = x, y", "kept[c, m] = x, y; dist.send(y.detach(), dst=after) if stage < last else None"
 )
-wrong("last-rank-instead-of-last-stage", "rank").replace(
+wrong("last-rank-instead-of-last-stage", "all its stages but the last").replace(
     "y.detach(), after)] if stage < last", "y.detach(), after)] if rank < world_size - 1"
 )
 wrong("keeps-the-graph-with-the-message", "send y.detach()", caught_by="memory").replace("y.detach()", "y")

@@ -382,6 +382,10 @@ def run_schedule(
             r"does not require grad and does not have a grad_fn": (
                 "A backward finds a y without its graph: keep y itself until then, and send y.detach()."
             ),
+            "Everyone receives first": (
+                "A message is missing. It is the stage that decides who sends and receives, not the rank: with chunks, "
+                "the last rank sends on the outputs of all its stages but the last."
+            ),
             "KeyError": "A backward finds nothing under its key. F and B must use the same key, with the chunk in it.",
         },
         clock=free_messages(ranks),
