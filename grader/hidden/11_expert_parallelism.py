@@ -65,7 +65,7 @@ def buffer_positions(draws: Draws, T: int, E: int, k: int, capacity: int) -> Cas
         "counted from 1, so that the last row of each buffer stays empty": every(
             [[p + 1 if 0 <= p < capacity - 1 else -1 for p in row] for row in placed(experts, capacity)]
         ),
-        "with the capacity for a choice that doesn't fit: that is -1": every(
+        "the capacity in place of -1 for a choice that doesn't fit": every(
             [[capacity if p < 0 else p for p in row] for row in placed(experts, capacity)]
         ),
         "without dropping: a choice that doesn't fit gets -1, it doesn't start again at row 0": every(

@@ -164,7 +164,7 @@ def test_the_right_value_in_the_wrong_type_is_said_to_be_that(got, expected, adv
         (3 * ONE, ONE, "Every number is 3 times the right one."),
         (-ONE / 4, ONE, "Every number is the right one divided by -4."),
         (0.5, 2.0, "That is the right one divided by 4."),
-        (ONE.reshape(2, 1), ONE, "That is the right numbers in another shape: (2,) is wanted."),
+        (ONE.reshape(2, 1), ONE, "That is the right numbers in a different shape: (2,) is wanted."),
     ],
 )
 def test_a_wrong_factor_or_shape_is_said_to_be_that(got, expected, words):

@@ -162,7 +162,7 @@ wrong("fixed-seed", "doesn't give by itself").body("""
 """)
 wrong("state-of-the-latest-call", "another mask").replace("if not noted:", "if len(noted) < 2:")
 wrong("first-call-undone", "draws numbers as any other").replace(
-    "return function(*args)\n    state", "with torch.random.fork_rng():\n        return function(*args)\n    state"
+    "return function(*args)", "result = function(*args)\ntorch.set_rng_state(noted[0][0])\nreturn result"
 )
 wrong("always-on", "ran without autocast").replace("enabled=enabled", "enabled=True")
 wrong("one-type", "note torch.get_autocast_dtype", hidden=True).replace('"cpu", dtype, enabled', '"cpu", enabled')

@@ -60,7 +60,7 @@ wrong("not-transposed-back", "transpose back").replace(
     "position.view(experts.T.shape).T", "position.view(experts.shape)"
 )
 wrong("first-row-empty", "the last row of each buffer").replace(".squeeze(1) - 1", ".squeeze(1)")
-wrong("capacity-for-dropped", "with the capacity for").replace("position, -1)", "position, capacity)")
+wrong("capacity-for-dropped", "the capacity in place of -1").replace("position, -1)", "position, capacity)")
 wrong("starts-again", "start again at row 0").replace(
     "torch.where(position < capacity, position, -1)", "position % capacity"
 )
@@ -155,7 +155,7 @@ wrong("too-few-counts", "bincount's minlength", hidden=True).replace(
 ).replace(
     "[1] * size, [1] * size, ep_group)", "[num_local] * size, [num_local] * size, ep_group).view(size, num_local)"
 ).replace("counts.sum(1).tolist(), arriving", "counts.view(size, num_local).sum(1).tolist(), arriving")
-wrong("table-on-its-side", "receives another from itself").replace(
+wrong("table-on-its-side", "than it receives from itself").replace(
     "send, receive = counts.sum(1).tolist(), arriving.sum(1)",
     "send, receive = counts.view(num_local, size).sum(0).tolist(), arriving.sum(1)",
 )
@@ -406,7 +406,7 @@ wrong("not-by-place", "sort them by place").replace(
 wrong("second-level-alone", "the second level alone").replace(
     "chunks = all_to_all(chunks, [1] * local, [1] * local, local_group)\n", ""
 )
-wrong("four-dimensions", "in another shape").replace(".reshape(x.shape)", "")
+wrong("four-dimensions", "in a different shape").replace(".reshape(x.shape)", "")
 wrong("first-level-as-it-is", "what the first level gives").replace(
     "return all_to_all(chunks, [1] * nodes, [1] * nodes, cross_group).reshape(x.shape)",
     "return chunks.reshape(x.shape)",

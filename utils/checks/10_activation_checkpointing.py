@@ -187,7 +187,7 @@ ADVICE = {
         "The function may return a tuple: go backward from all outputs at once, each with its own gradient."
     ),
     r"unsupported operand type|\.piece\(\) (missing|takes)": (
-        "The function was called with other arguments than in the forward pass: put each back in its own place."
+        "The recomputation called the function with different arguments: put each back in its own place."
     ),
     "only Tensors of floating point dtype can require gradients": (
         "A tensor of whole numbers is among the arguments: a detached tensor requires a gradient only if the original "
@@ -303,7 +303,7 @@ def replayable(
         "the number of times that the function has run": 3,
     }
     new_mask = "a result with another mask: later calls must start from the random state of the first"
-    made = "a result with the mask that the state leads to in which the wrapper was made: note it at the first call"
+    made = "a result with the mask of the random state in which the wrapper was made: note the state at the first call"
 
     def another_mask(got: Any) -> bool:
         mask = right["the result of call 1"] == 0
@@ -327,7 +327,7 @@ def replayable(
                 "a bfloat16 result: the first call ran without autocast, so must this one": lambda got: (
                     isinstance(got, Tensor) and not first and got.dtype == torch.bfloat16
                 ),
-                "a result of another dtype: autocast has one, so note torch.get_autocast_dtype, too": lambda got: (
+                "a result of a different dtype: autocast has one, so note torch.get_autocast_dtype, too": lambda got: (
                     isinstance(got, Tensor) and first and got.dtype != dtype
                 ),
                 made: early["the result of call 1"],
@@ -673,7 +673,8 @@ def pieces_over(
                 "world."
             ),
             "Mismatch in shape: grad_output": (
-                "unpack returned another shape than pack was given: cut off the padding, then take .view(shape)."
+                "unpack returned a different shape from what pack was given: cut off the padding, then take "
+                ".view(shape)."
             ),
         },
         world_size=ranks,

@@ -52,8 +52,9 @@ ADVICE = WHOLE_WORLD | {
         "dist.get_rank() is this rank's number in the world. Its place in the group is dist.get_rank(group)."
     ),
     r"inLengthPerRank\[myRank\]": (
-        "By its two lists of splits, this rank sends itself one number of rows and receives another from itself. Entry "
-        "r of the first list are the rows for rank r, entry r of the second those from it."
+        "According to its two lists of splits, this rank sends itself a different number of rows than it receives from "
+        "itself. Entry r of the first list says how many rows go to rank r; entry r of the second, how many come from "
+        "it."
     ),
     r"alltoall\.cc[\s\S]*in->size == out->size": (
         "Without lists of splits, all_to_all_single cuts both tensors into equal parts. The ranks send different "

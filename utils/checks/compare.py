@@ -92,7 +92,7 @@ def almost(got: Any, expected: Any, rtol: float) -> str:
         return ""
     if got.shape != expected.shape:
         same = got.numel() == expected.numel() > 1 and alike(got.reshape(-1), expected.reshape(-1), rtol)
-        return f"That is the right numbers in another shape: {tuple(expected.shape)} is wanted." * same
+        return f"That is the right numbers in a different shape: {tuple(expected.shape)} is wanted." * same
     wide, right = got.detach().double(), expected.detach().double()
     factor = ((wide * right).sum() / right.square().sum()).item()
     if not factor or not math.isfinite(factor) or not alike(wide, factor * right, rtol):
