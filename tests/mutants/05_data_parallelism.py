@@ -43,6 +43,28 @@ wrong("divides-twice", "divide once").replace(
     "dist.all_reduce(parameter.grad)", "dist.all_reduce(parameter.grad, op=dist.ReduceOp.AVG)"
 )
 wrong("divides-by-rows", "a mean already, so divide by world_size").replace("/= world_size", "/= len(shard)")
+wrong("leaves-the-sum-in-grad", "the optimizer reads `grad`").function("""
+    loss_of(model(shard)).backward()
+    means = []
+    for parameter in model.parameters():
+        dist.all_reduce(parameter.grad)
+        means.append(parameter.grad / world_size)
+    return means
+""")
+wrong("leaves-its-own-in-grad", "the optimizer reads `grad`").function("""
+    loss_of(model(shard)).backward()
+    means = [parameter.grad / world_size for parameter in model.parameters()]
+    for mean in means:
+        dist.all_reduce(mean)
+    return means
+""")
+wrong("fills-no-grad", "is None").function("""
+    means = torch.autograd.grad(loss_of(model(shard)), list(model.parameters()))
+    for mean in means:
+        dist.all_reduce(mean)
+        mean /= world_size
+    return list(means)
+""")
 wrong("averages-a-copy", "nothing was averaged").body("mean = parameter.grad / world_size\ndist.all_reduce(mean)")
 wrong("broadcasts-rank-0s", "average those of all ranks").body("dist.broadcast(parameter.grad, src=0)")
 wrong("two-ranks", "the gradient of parameter 0 is", hidden=True).replace(

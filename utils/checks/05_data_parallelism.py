@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from ..cluster.collective_costs import Layout, cost
 from ..cluster.hardware import Cluster, Gpu, Link
+from ..kit.drivers.held_gradients import with_gradients
 from ..kit.mlp import MLP, loss_of, make_batch, make_weights
 from ..kit.tied_mlp import AwkwardMLP
 from ..recording.regions import region
@@ -121,20 +122,50 @@ def gradient_case(
             right * (1 + 5e-7)  # mistakes are recognised by six digits
         ),
     }
-    on_ranks = {words: [cut(row, models[0]) for row in wrong.expand_as(local)] for words, wrong in usual.items()}
     pieces = {f"the gradient of parameter {number}": one for number, one in enumerate(cut(right, models[0]))}
-    return Case(
+    case = Case(
         [models, data],
         right=pieces,
-        mistakes={
-            name: {words: [row[number] for row in rows] for words, rows in on_ranks.items()}
-            for number, name in enumerate(pieces)
-        },
+        mistakes=by_piece(usual, models[0], local),
         rtol=RTOL,
+        through=with_gradients,
+        unpack=lambda got, rank: as_tuple(got.returned, [*pieces], rank),
         unchanged=False,
-        also=lambda answer: expect_same_weights(answer, before),
         **more,
     )
+
+    def expect_held_too(answer: Answer) -> None:
+        """What is returned is right; so must be what an optimizer reads."""
+        expect_same_weights(answer, before)
+        too_little = "the optimizer reads `grad`, so the mean must be there, not only in what you return"
+        held = replace(
+            case,
+            seen="rank {rank} returned the right gradients, but in `parameter.grad`, {part} is",
+            mistakes=by_piece(
+                {
+                    f"the sum over the ranks: {too_little}": total,
+                    f"your own shard's gradient: {too_little}": local,
+                    f"None: {too_little}": math.nan * total,
+                },
+                models[0],
+                local,
+            ),
+            unpack=lambda got, rank: as_tuple(got.held, [*pieces], rank),
+        )
+        for rank, result in enumerate(answer.results):
+            held.judge_rank(result, rank)
+
+    case.also = expect_held_too
+    return case
+
+
+def by_piece(mistakes: Mapping[str, Tensor], model: nn.Module, local: Tensor) -> dict[str, dict[str, list[Any]]]:
+    """{the gradient of a parameter: {a mistake: what it leads to on each rank}}; local: as above."""
+    on_ranks = {words: [cut(row, model) for row in wrong.expand_as(local)] for words, wrong in mistakes.items()}
+    return {
+        f"the gradient of parameter {n}": {words: [row[n] for row in rows] for words, rows in on_ranks.items()}
+        for n, _ in enumerate(model.parameters())
+    }
 
 
 def cut(flat: Tensor, model: nn.Module) -> list[Tensor | None]:
