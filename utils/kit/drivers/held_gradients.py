@@ -20,6 +20,6 @@ class WithGradients(NamedTuple):
 def with_gradients(
     function: Callable[..., Any], model: nn.Module, data: Tensor, rank: int, world_size: int, **same: Any
 ) -> WithGradients | None:
-    """Call the function with the rank's model and data, then read the gradients of the model. None if it returns None."""
+    """Call the function with the rank's model and data, then read the model's gradients. None if it returned None."""
     returned = function(model, data, rank=rank, world_size=world_size, **same)
     return None if returned is None else WithGradients(returned, [parameter.grad for parameter in model.parameters()])
