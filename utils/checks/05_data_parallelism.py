@@ -138,7 +138,7 @@ def gradient_case(
         mistakes=by_piece(usual, models[0], local),
         rtol=RTOL,
         through=with_gradients,
-        unpack=lambda got, rank: as_tuple(got and got.returned, [*pieces], rank),
+        unpack=lambda got, rank: as_tuple(got and got["returned"], [*pieces], rank),
         unchanged=False,
         **more,
     )
@@ -159,7 +159,7 @@ def gradient_case(
                 models[0],
                 local,
             ),
-            unpack=lambda got, rank: as_tuple(got.held, [*pieces], rank),
+            unpack=lambda got, rank: as_tuple(got["held"], [*pieces], rank),
         )
         for rank, result in enumerate(answer.results):
             held.judge_rank(result, rank)

@@ -5,12 +5,12 @@ since a parameter leaves its gradient behind when it is sent to another process.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, TypedDict
 
 from torch import Tensor, nn
 
 
-class WithGradients(NamedTuple):
+class WithGradients(TypedDict):
     """What one rank comes to. held: `grad` of each parameter after the call."""
 
     returned: Any
@@ -22,4 +22,6 @@ def with_gradients(
 ) -> WithGradients | None:
     """Call the function with the rank's model and data, then read the model's gradients. None if it returned None."""
     returned = function(model, data, rank=rank, world_size=world_size, **same)
-    return None if returned is None else WithGradients(returned, [parameter.grad for parameter in model.parameters()])
+    if returned is None:
+        return None
+    return {"returned": returned, "held": [parameter.grad for parameter in model.parameters()]}
