@@ -120,7 +120,7 @@ def test_hostile_code_is_too_long_or_read_in_a_moment(piece):
 
 
 def test_300_students_take_seconds():
-    """13 exercises each: each answer is read once, and only rare fingerprints make pairs."""
+    """4 exercises each: each answer is read once, and only rare fingerprints make pairs."""
     dice = random.Random(0)
     names = ["send", "recv", "sum", "cat", "view", "add", "sub", "mul", "div", "eye", "abs", "exp", "log", "max"]
 
@@ -128,7 +128,7 @@ def test_300_students_take_seconds():
         lines = [f"    x.{dice.choice(names)}.{dice.choice(names)}.{dice.choice(names)}(x)" for _ in range(20)]
         return "\n".join(["def ring(x):", *lines])
 
-    answers = {f"s{number}": {f"e{at}": answer() for at in range(13)} for number in range(300)}
-    answers["s7"]["e5"] = answers["s3"]["e5"]
+    answers = {f"s{number}": {f"e{at}": answer() for at in range(4)} for number in range(300)}
+    answers["s7"]["e2"] = answers["s3"]["e2"]
     [pair] = similar_answers(answers, {})
-    assert pair == Pair("e5", ("s3", "s7"), 1.0)
+    assert pair == Pair("e2", ("s3", "s7"), 1.0)
