@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
 from ...recording.track_memory import track_memory
 from ..mlp import layer
+from .outside_tensors import outside_tensors
 
 Apply = Callable[..., Any]  # apply(function, *arguments)
 
@@ -100,11 +101,11 @@ def through_backward(
         saved.append(tensor.data_ptr())
         return tensor
 
-    with track_memory(leaf, w) as storages:
+    with track_memory(leaf, w) as storages, outside_tensors(storages) as outside:
         before = storages.live
         with saved_tensors_hooks(pack, lambda tensor: tensor):
             output = piece(function, leaf, w, calls)
-        kept = storages.live - before - output.nbytes
+        kept = outside.look() - before - output.nbytes
         forward = len(calls)
         if output.requires_grad:
             output.backward(gradient)
@@ -158,10 +159,10 @@ def through_segments(
 
     leaf = x.clone().requires_grad_()
     leaves = [nn.Parameter(weight.clone()) for weight in weights]
-    with track_memory(leaf, *leaves) as storages:
+    with track_memory(leaf, *leaves) as storages, outside_tensors(storages) as outside:
         before = storages.live
         output = function([partial(with_weight, w) for w in leaves], leaf, k, checkpoint)
-        kept = storages.live - before - output.nbytes
+        kept = outside.look() - before - output.nbytes
         if output.requires_grad:
             output.backward(gradient)
     return {
@@ -226,11 +227,11 @@ def partitioned(
             mine = group
     leaf = x.clone().requires_grad_()
     pack, unpack = function(mine)
-    with track_memory(leaf) as storages:
+    with track_memory(leaf) as storages, outside_tensors(storages) as outside:
         before = storages.live
         with saved_tensors_hooks(pack, unpack):
             output = torch_checkpoint(squared_sine, leaf + 1, use_reentrant=True)
-        kept = storages.live - before - output.nbytes
+        kept = outside.look() - before - output.nbytes
         output.backward(gradient)
     return {"the gradient": leaf.grad, "kept": kept}
 
