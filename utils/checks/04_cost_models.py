@@ -481,10 +481,10 @@ def critical_batch_on_the_clock(_: Draws, dim: int, ranks: int, link: Link) -> C
 BYTES = "bytes of what is returned"
 
 
-def hold(function: Callable[..., Any], recipe: dict[str, str], **given: Any) -> dict[str, Any]:
+def hold(function: Callable[..., Any], recipe: dict[str, str], counted: bool = False, **given: Any) -> dict[str, Any]:
     """What a rank holds, {name: its shape and dtype}, and the bytes of all of it."""
     dtypes = {name: getattr(torch, dtype) for name, dtype in recipe.items()}
-    with track_memory() as storages, outside_tensors(storages):
+    with track_memory() as storages, outside_tensors(storages, counted):
         state = function(recipe=dtypes, **given)
         if not isinstance(state, dict) or not all(isinstance(tensor, torch.Tensor) for tensor in state.values()):
             return {"it": repr(state)[:100]}

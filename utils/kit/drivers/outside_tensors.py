@@ -10,7 +10,8 @@ record. These don't count:
 Memory is therefore judged with tensors that are several times as large as that. What can't be counted is refused:
 memory that the system maps or another process holds.
 
-Virtual ranks are threads of one process. Each of those that are judged answers for an equal share.
+Virtual ranks are threads of one process, in which others begin and end meanwhile. There only what the student's own
+lines allocate counts, and each rank that is judged answers for an equal share. Grading gives each rank a process.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import gc
 import sys
 import threading
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -70,15 +71,14 @@ class Outside:
         traced = tracemalloc.get_traced_memory()[0]
         if closely or abs(traced - self.traced) > STEP:
             self.traced = traced
-            size = bytes_written() - self.written + (bytes_of_program() if traced > ALLOWED else 0)
-            size = size // len(judged) + (sum(self.hidden().values()) if closely else 0)
-            self.storages.change(self.number, max(0, size - ALLOWED))
+            size = bytes_of_program() if traced > ALLOWED else 0
+            if has_own_process():
+                size += bytes_written() - self.written + (sum(self.hidden().values()) if closely else 0)
+            self.storages.change(self.number, max(0, size // len(judged) - ALLOWED))
         return self.storages.live
 
     def hidden(self) -> dict[int, int]:
-        """{address: bytes} of storages that the record hasn't seen. Where ranks are threads, nobody knows whose."""
-        if threading.current_thread() is not threading.main_thread():
-            return {}
+        """{address: bytes} of storages that the record hasn't seen."""
         found: dict[int, int] = {}
         for thing in gc.get_objects():  # but for those that were frozen
             if issubclass(type(thing), torch.Tensor | torch.UntypedStorage):
@@ -100,11 +100,15 @@ def storages_of(thing: torch.Tensor | torch.UntypedStorage) -> list[torch.Untype
     return []
 
 
+def has_own_process() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
 def bytes_of_program() -> int:
-    """All bytes that are traced but for libraries' small objects."""
-    size = 0
+    """All bytes that are traced and count."""
+    size, own = 0, has_own_process()
     for trace in tracemalloc.take_snapshot().traces:
-        if counts(trace.traceback[0].filename, trace.size > SMALL):
+        if counts(trace.traceback[0].filename, own and trace.size > SMALL):
             size += trace.size
     return size
 
@@ -149,8 +153,14 @@ def listen() -> None:
 
 
 @contextmanager
-def outside_tensors(storages: Storages) -> Iterator[Outside]:
-    """While the block runs, `storages` also counts what is kept outside of tensors."""
+def outside_tensors(storages: Storages, counted: bool) -> Iterator[Callable[[], int]]:
+    """While the block runs, `storages` also counts what is kept outside of tensors, if `counted`.
+
+    Yields a function that says how many bytes are alive now.
+    """
+    if not counted:
+        yield lambda: storages.live
+        return
     listen()
     if not judged:
         gc.freeze()
@@ -159,7 +169,7 @@ def outside_tensors(storages: Storages) -> Iterator[Outside]:
     judged.add(outside)
     storages.on_change = lambda: outside.look(closely=False)
     try:
-        yield outside
+        yield outside.look
     finally:
         storages.on_change = None
         storages.change(outside.number, 0)
