@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.graded import judged, points
+from tests.graded import judged, lesson, points
+from tests.sample_class import as_student
 
 pytestmark = [pytest.mark.long, pytest.mark.sandbox]
 
@@ -134,6 +135,30 @@ def test_weights_that_are_all_kept_outside_of_tensors_earn_nothing_for_memory(ke
     heads = {"prefetched-forward": PREFETCHED.replace("KEPT", kept)}
     said = judged("07_zero_fsdp", heads, ["prefetched-forward-values", "prefetched-forward-memory"])
     assert points(said) == {"prefetched-forward-values": 2, "prefetched-forward-memory": 0}
+
+
+KEEPS = """
+class Keeps(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, h):
+        ctx.kept = KEPT
+        return h.view_as(h)
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+"""
+
+
+@pytest.mark.parametrize("kept", ["h.clone()", "h.tolist()", "h.detach().numpy().copy()"])
+def test_activations_that_autograd_does_not_know_of_earn_nothing_for_memory(kept):
+    right = as_student(lesson("08_tensor_parallelism").exercises["sequence-parallel-mlp"].source)
+    changed = right.replace("h = gather(h_local)", "h = Keeps.apply(gather(h_local))")
+    assert changed != right
+    heads = {"sequence-parallel-mlp": KEEPS.replace("KEPT", kept) + changed}
+    checks = ["sequence-parallel-mlp-values", "sequence-parallel-mlp-memory"]
+    said = points(judged("08_tensor_parallelism", heads, checks))
+    assert said["sequence-parallel-mlp-values"] > 0 and said["sequence-parallel-mlp-memory"] == 0
 
 
 RIGHT = {
