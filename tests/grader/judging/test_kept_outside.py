@@ -91,7 +91,7 @@ PLACES = {
     "a file in memory": ("saved(x)", "torch.load(io.BytesIO(kept.getvalue()))"),
     "compiled code": ("compile(repr(x.tolist()), 'kept', 'eval')", "torch.tensor(eval(kept), dtype=dtype)"),
     "a sparse tensor": ("x.to_sparse()", "kept.to_dense()"),
-    "a compressed sparse tensor": ("x.to_sparse_csr()", "kept.to_dense()"),
+    "a compressed sparse tensor": ("x.view(1, -1).to_sparse_csr()", "kept.to_dense().view(shape)"),
     "a tensor of another thread": ("made_by_thread(x)", "kept.clone()"),
     "a tensor that nobody saw": ("made_without_modes(x)", "kept.clone()"),
     "a file": ("written(numbers)", OF_BYTES.format("open(kept, 'rb').read()")),
